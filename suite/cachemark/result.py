@@ -1,0 +1,115 @@
+"""What came out: an outcome is typed, and a speed without a judgement of its images cannot be built.
+
+``ok`` carries samples and a judgement (fidelity or quality, or the stated reason why there is none). Every other status
+carries a log and no figures. The same rule stands in the database as a CHECK.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from .spec import Case
+from .units import METRICS, metric
+
+
+class Status(enum.StrEnum):
+    """How a case ended in a trial."""
+
+    OK = "ok"
+    OOM = "oom"
+    TIMEOUT = "timeout"
+    THROTTLED = "throttled"
+    CONTENDED = "contended"
+    NAN_OUTPUT = "nan_output"
+    UNSUPPORTED = "unsupported"
+    ERROR = "error"
+    NOT_REACHED = "not_reached"
+
+
+JUDGING = ("fidelity", "quality")
+
+
+@dataclass(frozen=True)
+class Environment:
+    """The machine and software of a trial. ``facts`` is free, for people; ``fingerprint`` names the numerics.
+
+    Output hashes are exact only under one fingerprint: device model, driver, CUDA, torch, thread count.
+    """
+
+    device: str
+    machine_class: str
+    fingerprint: str
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"device": self.device, "machine_class": self.machine_class, "fingerprint": self.fingerprint, "facts": dict(self.facts)}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Environment:
+        return cls(data["device"], data["machine_class"], data["fingerprint"], dict(data.get("facts", {})))
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How one case ended.
+
+    ``samples`` maps a metric's name to every raw value: one per repeat for speed, one per seed for fidelity, one for bytes.
+    ``judgement`` is empty where ``samples`` hold fidelity or quality, else the reason why there is none.
+    ``facts`` holds what a reader needs to trust the figures: attention kernel, true budget, footnotes.
+    ``artifacts`` maps a name (``tokens``, ``grid``) to the file name of its content hash.
+    """
+
+    case: Case
+    status: Status
+    samples: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    judgement: str = ""
+    log: str = ""
+    seconds: float = 0.0
+    skip_key: str = ""
+    output_hash: str = ""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    artifacts: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name in self.samples:
+            metric(name)
+        if self.status is Status.OK:
+            judged = self.judgement or any(METRICS[n].kind in JUDGING for n in self.samples)
+            if not self.samples or not judged:
+                raise ValueError(f"an ok outcome needs samples and a judgement or the reason for none: {self.case.label}")
+            for name, values in self.samples.items():
+                if not values or not all(math.isfinite(v) for v in values):
+                    raise ValueError(f"an ok outcome holds finite samples only: {name} of {self.case.label}")
+        elif self.samples or not self.log:
+            raise ValueError(f"an outcome that is not ok has a log and no figures: {self.status} of {self.case.label}")
+
+    @property
+    def ok(self) -> bool:
+        return self.status is Status.OK
+
+    def median(self, name: str) -> float | None:
+        """Median of the raw samples of a metric, or None where it was not measured."""
+        values = self.samples.get(name)
+        return statistics.median(values) if values else None
+
+    def mean(self, name: str) -> float | None:
+        """Mean of the raw samples of a metric, or None where it was not measured."""
+        values = self.samples.get(name)
+        return statistics.fmean(values) if values else None
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "case": self.case.to_json(), "status": str(self.status), "samples": {k: list(v) for k, v in self.samples.items()},
+            "judgement": self.judgement, "log": self.log, "seconds": self.seconds, "skip_key": self.skip_key,
+            "output_hash": self.output_hash, "facts": dict(self.facts), "artifacts": dict(self.artifacts),
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Outcome:
+        rest = {k: data[k] for k in ("samples", "judgement", "log", "seconds", "skip_key", "output_hash", "facts", "artifacts")}
+        return cls(Case.from_json(data["case"]), Status(data["status"]), **rest)

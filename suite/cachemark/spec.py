@@ -1,0 +1,124 @@
+"""What is measured: the identity of a case.
+
+A case is one cell of a plan. Its key is a hash of canonical JSON, so two machines that mean the same measurement give it
+the same name, and changing any one field gives another case.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from fractions import Fraction
+from typing import Any
+
+from .errors import BadBudget
+
+FULL = "full"
+ROLES = ("arm", "baseline", "floor", "numerics")
+
+
+def canonical(value: Any) -> str:
+    """JSON with sorted keys and no spaces: equal values give equal text."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+
+
+def digest(value: Any, length: int = 16) -> str:
+    """The first ``length`` hex digits of the SHA-256 of ``canonical(value)``."""
+    return hashlib.sha256(canonical(value).encode()).hexdigest()[:length]
+
+
+@dataclass(frozen=True)
+class Budget:
+    """A share of the full cache, exact: ``1``, ``1/4`` or ``0.25``. ``1/4`` and ``0.25`` are one budget."""
+
+    ratio: Fraction
+
+    @classmethod
+    def parse(cls, text: str | int | float) -> Budget:
+        try:
+            ratio = Fraction(str(text)).limit_denominator(4096)
+        except (ValueError, ZeroDivisionError):
+            raise BadBudget(f"Budget {text!r} is no number.", remedy="Write a share of the full cache such as 1/4 or 0.25.") from None
+        if not 0 < ratio <= 1:
+            raise BadBudget(f"Budget {text!r} is outside (0, 1].", remedy="Write a share of the full cache such as 1/4.")
+        return cls(ratio)
+
+    def __str__(self) -> str:
+        return str(self.ratio)
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How tokens are drawn. ``cfg_interval`` −1 guides every position; ``top_k`` 0 and ``top_p`` 1 are off."""
+
+    cfg_scale: float = 1.0
+    cfg_schedule: str = "constant"
+    cfg_interval: int = -1
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    steps: int = 0  # masked and next-scale models; 0 where the model has no choice
+
+
+@dataclass(frozen=True)
+class Case:
+    """One cell: everything that changes the numbers. ``knobs`` are resolved, defaults written out.
+
+    ``weights`` is ``random:<seed>`` or the SHA-256 of the weights file. ``seeds`` names a fixed subset, ``samples`` says how
+    many of it. ``role`` tells an arm of the plan from the full cache it is measured against (``baseline``) and from the two
+    reference rows of fidelity: ``floor`` (full, other seeds) and ``numerics`` (full at another batch or dtype).
+    """
+
+    model: str
+    weights: str
+    grid: tuple[int, int]
+    conditions: str
+    sampling: Sampling
+    method: str
+    knobs: Mapping[str, Any] = field(default_factory=dict)
+    codec: str = "native"
+    budget: str = "1"
+    batch: int = 1
+    seeds: str = "s64"
+    samples: int = 64
+    dtype: str = "float32"
+    engine: str = "eager"
+    device_class: str = "cpu"
+    warmup: int = 2
+    repeats: int = 5
+    role: str = "arm"
+    evaluation: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        data = asdict(self)
+        data["grid"] = list(self.grid)
+        return data
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Case:
+        known = {f.name for f in fields(cls)}
+        kept = {k: v for k, v in data.items() if k in known}
+        return cls(**{**kept, "grid": tuple(data["grid"]), "sampling": Sampling(**data["sampling"])})
+
+    @property
+    def key(self) -> str:
+        """16 hex digits that name this case everywhere."""
+        return digest(self.to_json())
+
+    @property
+    def cell(self) -> str:
+        """Hash of what an arm shares with the full cache it is compared to: everything but method, budget and role."""
+        data = self.to_json()
+        for name in ("method", "knobs", "budget", "role", "codec"):
+            data.pop(name)
+        return digest(data)
+
+    @property
+    def label(self) -> str:
+        """Short text for people: ``linear 1/4`` or ``full (floor)``."""
+        budget = "" if self.method == FULL and self.budget == "1" else f" {self.budget}"
+        codec = "" if self.codec == "native" else f" {self.codec}"
+        role = f" ({self.role})" if self.role in ("floor", "numerics") else ""
+        return f"{self.method}{budget}{codec}{role}"
