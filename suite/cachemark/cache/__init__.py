@@ -1,0 +1,1 @@
+"""Layouts, slots, codecs, the attention function and the method interface."""

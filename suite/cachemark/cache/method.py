@@ -1,0 +1,178 @@
+"""A cache method: an argument of ``generate``, called at nested scopes of the forward pass.
+
+A method overrides the innermost scope that suffices: ``evict`` < ``observe`` < ``attend`` < ``block`` < ``stack``. It is made
+anew for each generation; its dataclass fields are its knobs; it never refers to a model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from fractions import Fraction
+from typing import Any, ClassVar, Protocol
+
+import torch
+from torch import Tensor
+
+from ..errors import BadKnob, unknown
+from .attention import KERNEL, MASS_KERNEL, attention
+from .geometry import Layout, Site, Step, Tokens
+from .slot import Memory, Slot, Slots, Stage
+
+
+class Block(Protocol):
+    """What a transformer block offers to a method."""
+
+    def mix(self, site: Site, step: Step, tokens: Tokens, method: Method) -> Tokens:
+        """Attention with its gate and residual."""
+
+    def branch(self, tokens: Tokens) -> Tensor:
+        """The MLP alone, (rows, tokens, width)."""
+
+    def join(self, tokens: Tokens, branch: Tensor) -> Tokens:
+        """Gate and residual of the MLP."""
+
+
+@dataclass
+class Method:
+    """The default behaviour of every scope is the full cache.
+
+    Class attributes: ``paradigms`` it runs on; ``edge`` at which ``evict`` is called (``token``, ``line`` or none);
+    ``evicts`` and ``skips`` say which contract tests apply; ``slack`` is how many entries above its budget a slot may hold
+    during a pass; ``source`` names paper and section.
+    """
+
+    name: ClassVar[str] = ""
+    paradigms: ClassVar[tuple[str, ...]] = ("next-token",)
+    edge: ClassVar[str] = ""
+    evicts: ClassVar[bool] = False
+    skips: ClassVar[bool] = False
+    slack: ClassVar[int] = 0
+    source: ClassVar[str] = ""
+    footnotes: ClassVar[tuple[str, ...]] = ()
+
+    # -- what a plan asks ---------------------------------------------------------------------------------------------
+    @classmethod
+    def knobs_for(cls, budget: Fraction, layout: Layout) -> dict[str, Any]:
+        """Knobs that meet ``budget`` (a share of the full cache) on this layout; raises BadBudget where none do."""
+        return {}
+
+    @classmethod
+    def build(cls, knobs: Mapping[str, Any]) -> Method:
+        """An instance with these knobs; an unknown knob or a value of another type is an error that names the nearest."""
+        types = {f.name: type(f.default) if f.default is not None else None for f in fields(cls)}
+        for knob, value in knobs.items():
+            if knob not in types:
+                raise unknown(f"knob of {cls.name}", knob, types)
+            expected = types[knob]
+            wrong = expected is not None and (type(value) is not expected and not (expected is float and type(value) is int))
+            if wrong and expected in (int, float, bool, str):
+                raise BadKnob(f"{cls.name}: {knob} = {value!r} is no {expected.__name__}.", remedy=f"Its default is of type {expected.__name__}.")
+        return cls(**knobs)
+
+    def knobs(self) -> dict[str, Any]:
+        """Every knob with its value."""
+        return {f.name: getattr(self, f.name) for f in fields(self)}
+
+    def resolve(self, layout: Layout) -> None:
+        """Check the knobs against the layout and fill in those that depend on it; raises BadKnob."""
+
+    # -- one generation -----------------------------------------------------------------------------------------------
+    @property
+    def needs_mass(self) -> bool:
+        """True if ``observe`` wants the attention mass of each key, which no fused kernel returns."""
+        return False
+
+    @property
+    def kernel(self) -> str:
+        """Name of the attention kernel; a speed-up between two kernels is refused."""
+        return MASS_KERNEL if self.needs_mass else KERNEL
+
+    def capacity(self, layout: Layout, site: Site) -> int:
+        """Entries that this site's slot must hold. The last visual token is never fed, so nobody stores it."""
+        return layout.longest_condition + layout.visual - 1
+
+    def begin(self, layout: Layout, sites: Sequence[Site], memory: Memory) -> None:
+        """Declare storage for one generation. Everything a method keeps comes from ``memory``."""
+        self.layout = layout
+        self.resolve(layout)
+        capacity = {site: self.capacity(layout, site) for site in sites}
+        self.banks: list[Slots] = memory.slots(layout, capacity)
+        self.slots: dict[Site, Slot] = {site: slot for bank in self.banks for site, slot in zip(bank.sites, bank.slots, strict=True)}
+        self.stage: Stage | None = None if memory.codec.exact else memory.stage(layout, max(capacity.values()))
+        for bank in self.banks:
+            self.prepare(bank, memory)
+
+    def prepare(self, slots: Slots, memory: Memory) -> None:
+        """Allocate the method's own state for a bank."""
+
+    # -- the scopes, outermost first ----------------------------------------------------------------------------------
+    def stack(self, name: str, step: Step, tokens: Tokens, run: Callable[[Tokens], Tensor]) -> Tensor:
+        """Which rows and tokens are computed at all. A stack ends before its final norm."""
+        return run(tokens)
+
+    def block(self, site: Site, step: Step, tokens: Tokens, block: Block) -> Tokens:
+        """One block: attention, then the MLP."""
+        tokens = block.mix(site, step, tokens, self)
+        return block.join(tokens, block.branch(tokens))
+
+    def attend(self, site: Site, step: Step, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Write, attend, observe. ``q`` (rows, heads, tokens, head_dim); ``k``, ``v`` with kv_heads; K is after RoPE."""
+        slot = self.slots[site]
+        slot.append(k, v, condition=step.count == 0)
+        if self.stage is not None:
+            self.stage.put(slot)
+        out, mass = attention(q, slot, self.stage, mass=self.needs_mass, causal=step.causal)
+        self.observe(site, step, slot, q, mass)
+        return out
+
+    def observe(self, site: Site, step: Step, slot: Slot, q: Tensor, mass: Tensor | None) -> None:
+        """See the queries and, if ``needs_mass``, the attention mass of each live key (rows, kv_heads, live)."""
+
+    def evict(self, step: Step, slots: Slots) -> None:
+        """Drop entries at the method's ``edge``, for all sites of a bank at once."""
+
+    def settle(self, step: Step) -> None:
+        """Close a pass: number what it wrote, then evict where the method's edge is complete. Called by the engine."""
+        for bank in self.banks:
+            bank.settle(step)
+            if self.edge in step.edges:
+                self.evict(step, bank)
+
+
+def visual_budget(budget: Fraction, layout: Layout) -> int:
+    """B = n·max(2, round(ratio·lines)): visual entries per row, layer and head that a next-token budget allows."""
+    return layout.line * max(2, round(budget * layout.lines))
+
+
+@dataclass
+class Evicting(Method):
+    """A next-token method that keeps at most ``B`` visual entries per row, layer and head; the condition is kept beside."""
+
+    evicts: ClassVar[bool] = True
+
+    B: int = 0
+
+    @classmethod
+    def knobs_for(cls, budget: Fraction, layout: Layout) -> dict[str, Any]:
+        return {"B": visual_budget(budget, layout)}
+
+    def resolve(self, layout: Layout) -> None:
+        if self.B < 1:
+            raise BadKnob(f"{self.name}: B = {self.B} keeps nothing.", remedy=f"Give 1 … {layout.visual} visual entries.")
+
+    def capacity(self, layout: Layout, site: Site) -> int:
+        return layout.longest_condition + min(self.B + self.slack, layout.visual - 1)
+
+
+def ring(memory: Memory, slots: Slots, entries: int) -> Tensor:
+    """State for the latest ``entries`` queries of each site: (sites, rows, heads, entries, head_dim)."""
+    layout = slots.layout
+    shape = (len(slots.sites), layout.rows, layout.heads, entries, layout.head_dim)
+    return memory.zeros(f"queries.{slots.sites[0]}", shape, layout.dtype)
+
+
+def table(memory: Memory, slots: Slots, name: str, dtype: torch.dtype = torch.float32) -> Tensor:
+    """State with one number per entry that moves with it: (sites, rows, kv_heads, capacity)."""
+    shape = (len(slots.sites), slots.layout.rows, slots.layout.kv_heads, slots.capacity)
+    return slots.follow(memory.zeros(f"{name}.{slots.sites[0]}", shape, dtype))

@@ -1,0 +1,22 @@
+"""Attention without a cache, for training and for teacher forcing in one pass."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from .geometry import Site, Step
+from .method import Method
+
+
+@dataclass
+class Uncached(Method):
+    """All tokens pass at once and each sees those before it. Keeps nothing; differentiable."""
+
+    def attend(self, site: Site, step: Step, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        group = q.size(1) // k.size(1)
+        if group > 1:
+            k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True)

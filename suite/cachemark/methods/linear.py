@@ -1,0 +1,96 @@
+"""LineAR: a few lines of cache, evicted line by line under the guidance of the line just written."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from .. import registry
+from ..cache.geometry import Layout, Site, Step
+from ..cache.method import Evicting, ring, table
+from ..cache.select import lowest
+from ..cache.slot import Memory, Slot, Slots
+from ..errors import BadBudget, BadKnob
+
+SCORES = ("inter-line", "accumulated")
+
+
+@registry.methods.add("linear")
+@dataclass
+class Linear(Evicting):
+    """At the end of each line, once ``B`` visual entries live, the n least attended of the middle region go.
+
+    Qin et al., "Autoregressive Image Generation Needs Only a Few Lines of Cached Tokens", §3.3, Eq. 5–10. The first
+    ``anchor`` visual tokens and the last ``recent_lines`` lines stay. ``score = "accumulated"`` is the paper's ablation
+    (Table 6): the attention mass since the key entered in place of the inter-line score. The authors have published no code;
+    the paper states neither ``anchor`` nor ``recent_lines``. By hole filling the line just written moves into the n evicted
+    places and the next line is written where it was.
+    """
+
+    name: ClassVar[str] = "linear"
+    source: ClassVar[str] = "LineAR §3.3, Eq. 5–10"
+    edge: ClassVar[str] = "line"
+    footnotes: ClassVar[tuple[str, ...]] = (
+        "The paper states neither anchor nor recent_lines; the defaults are ours (docs/adr/0003-linear-defaults.md).",
+    )
+
+    anchor: int = 0
+    recent_lines: int = 1
+    score: str = "inter-line"
+
+    @classmethod
+    def knobs_for(cls, budget: Fraction, layout: Layout) -> dict[str, Any]:
+        knobs = super().knobs_for(budget, layout)
+        spare = knobs["B"] - 2 * layout.line
+        return {**knobs, "anchor": min(layout.line, spare), "recent_lines": 1}
+
+    @property
+    def needs_mass(self) -> bool:
+        return self.score == "accumulated"
+
+    def resolve(self, layout: Layout) -> None:
+        super().resolve(layout)
+        n = layout.line
+        if self.score not in SCORES:
+            raise BadKnob(f"linear: score = {self.score!r} is unknown.", remedy=f"Known: {', '.join(SCORES)}.")
+        if self.B % n or self.recent_lines < 1 or self.anchor < 0:
+            raise BadBudget(f"linear: B = {self.B}, recent_lines = {self.recent_lines}, anchor = {self.anchor} do not fit lines of {n}.",
+                            remedy=f"B must be a multiple of {n}, recent_lines at least 1, anchor at least 0.")
+        if self.B - self.anchor - self.recent_lines * n < n:
+            raise BadBudget(f"linear: B = {self.B} leaves no line to evict beside anchor = {self.anchor} and {self.recent_lines} recent lines.",
+                            remedy=f"B − anchor − recent_lines·{n} must be at least {n}.")
+
+    def prepare(self, slots: Slots, memory: Memory) -> None:
+        if self.needs_mass:
+            self.mass = table(memory, slots, "mass")
+        else:
+            self.guide = ring(memory, slots, self.layout.line)
+
+    def observe(self, site: Site, step: Step, slot: Slot, q: Tensor, mass: Tensor | None) -> None:
+        if mass is not None:
+            self.mass[slot.index, ..., : mass.size(-1)] += mass
+        elif step.count:
+            self.guide[slot.index, :, :, step.first % self.layout.line] = q[:, :, 0]
+
+    def evict(self, step: Step, slots: Slots) -> None:
+        if slots.live_visual < self.B or step.line == self.layout.lines:
+            return
+        n, visual = self.layout.line, slots.table()
+        middle = (visual >= self.anchor) & (visual < (step.line - self.recent_lines) * n)
+        saliency = self.mass[..., : visual.size(-1)] if self.needs_mass else self._saliency(slots, middle)
+        slots.evict(lowest(saliency.masked_fill(~middle, float("inf")), visual, n))
+
+    def _saliency(self, slots: Slots, middle: Tensor) -> Tensor:
+        """Mean over the line's queries of softmax over the middle keys (Eq. 9), site by site: (sites, rows, kv_heads, live)."""
+        return torch.stack([self._attended(self.guide[i], slots.keys(i), middle[i]) for i in range(len(slots.sites))])
+
+    @staticmethod
+    def _attended(q: Tensor, k: Tensor, middle: Tensor) -> Tensor:
+        """Queries of the heads that share a key count alike."""
+        q = q.reshape(q.size(0), k.size(1), -1, q.size(-1)).float()
+        scores = (q @ k.float().mT * q.size(-1) ** -0.5).masked_fill(~middle[:, :, None], float("-inf"))
+        return scores.softmax(-1).mean(2)

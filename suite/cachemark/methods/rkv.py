@@ -1,0 +1,92 @@
+"""R-KV: importance against redundancy, adapted to lines of an image."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from .. import registry
+from ..cache.geometry import Layout, Site, Step
+from ..cache.method import Evicting, ring
+from ..cache.slot import Memory, Slot, Slots
+from ..errors import BadBudget, BadKnob
+
+SIMILAR = 0.5  # cosine above which two keys count as copies of each other
+POOL = 7  # width of the max-pool over importance
+
+
+@registry.methods.add("rkv")
+@dataclass
+class RKV(Evicting):
+    """At the end of each line, once ``B`` visual entries live, the n lowest of λ·importance − (1 − λ)·redundancy go.
+
+    Cai et al., "R-KV: Redundancy-aware KV Cache Compression for Reasoning Models" (2025), §3. Adapted: the buffer is one
+    line, the last ``alpha`` entries are always kept, importance and redundancy are taken over visual keys. Differs from the
+    authors' code: their λ defaults to 0.07; and where a row has no similar key theirs still clears the first column, here
+    nothing is cleared.
+    """
+
+    name: ClassVar[str] = "rkv"
+    source: ClassVar[str] = "Cai et al. 2025, §3"
+    edge: ClassVar[str] = "line"
+
+    alpha: int = 8
+    mix: float = 0.1
+
+    def resolve(self, layout: Layout) -> None:
+        super().resolve(layout)
+        if not 0 <= self.mix <= 1 or self.alpha < 1:
+            raise BadKnob(f"rkv: mix = {self.mix}, alpha = {self.alpha}.", remedy="mix is λ, in [0, 1]; alpha is at least 1.")
+        if self.B % layout.line or self.B - self.alpha < layout.line:
+            raise BadBudget(f"rkv: B = {self.B} with alpha = {self.alpha} does not fit lines of {layout.line}.",
+                            remedy=f"B must be a multiple of {layout.line} and at least {layout.line} + alpha.")
+
+    def prepare(self, slots: Slots, memory: Memory) -> None:
+        self.queries = ring(memory, slots, self.alpha)
+
+    def observe(self, site: Site, step: Step, slot: Slot, q: Tensor, mass: Tensor | None) -> None:
+        if step.count:
+            self.queries[slot.index, :, :, step.first % self.alpha] = q[:, :, 0]
+
+    def evict(self, step: Step, slots: Slots) -> None:
+        if slots.live_visual < self.B or step.line == self.layout.lines:
+            return
+        visual = slots.table()
+        order = visual.argsort(dim=-1, stable=True)[..., -self.B :]  # the B visual entries by position; the condition sorts first
+        lowest = torch.stack([self._lowest(self.queries[i], slots.keys(i), order[i]) for i in range(len(slots.sites))])
+        slots.evict(order.gather(-1, lowest))
+
+    def _lowest(self, q: Tensor, k: Tensor, order: Tensor) -> Tensor:
+        """Ranks, in position order, of the n entries that go; of equal scores the older first."""
+        k = k.gather(2, order[..., None].expand(-1, -1, -1, k.size(-1))).float()
+        others = k.size(2) - self.alpha
+        score = self.mix * importance(q.float(), k[:, :, :others]) - (1 - self.mix) * redundancy(k)[..., :others]
+        return score.argsort(dim=-1, stable=True)[..., : self.layout.line]
+
+
+def importance(q: Tensor, k: Tensor) -> Tensor:
+    """Attention that the latest queries pay to each key: q (rows, heads, α, d), k (rows, kv_heads, m, d) → (rows, kv_heads, m).
+
+    Logits are pooled by max over the heads that share a key, then softmax over exactly these keys, mean over the queries,
+    and a max-pool along the positions.
+    """
+    grouped = q.unflatten(1, (k.size(1), -1))
+    logits = (grouped @ k.mT[:, :, None] * q.size(-1) ** -0.5).amax(2)
+    return F.max_pool1d(logits.softmax(-1).mean(2), POOL, 1, POOL // 2)
+
+
+def redundancy(k: Tensor) -> Tensor:
+    """How much of a key is said by others: k (rows, kv_heads, m, d) in position order → (rows, kv_heads, m), a softmax.
+
+    In each row of the cosine matrix the newest similar key is spared.
+    """
+    unit = F.normalize(k, dim=-1)
+    cosine = unit @ unit.mT
+    cosine.diagonal(dim1=-2, dim2=-1).zero_()
+    rank = torch.arange(1, k.size(2) + 1, device=k.device)
+    newest = ((cosine > SIMILAR) * rank).amax(-1, keepdim=True)
+    return cosine.masked_fill(newest == rank, 0).mean(-2).softmax(-1)

@@ -1,0 +1,42 @@
+"""StreamingLLM: the first tokens and the most recent ones."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from .. import registry
+from ..cache.geometry import Layout, Step
+from ..cache.method import Evicting
+from ..cache.slot import Slots
+from ..errors import BadBudget
+
+
+@registry.methods.add("streaming")
+@dataclass
+class Streaming(Evicting):
+    """Keeps the first ``sinks`` visual tokens and the most recent ``B − sinks``.
+
+    Xiao et al., "Efficient Streaming Language Models with Attention Sinks" (ICLR 2024), §3.2. Differs from the authors'
+    code: K is cached after RoPE and keeps its own position, where theirs rotates by the place in the cache.
+    """
+
+    name: ClassVar[str] = "streaming"
+    source: ClassVar[str] = "Xiao et al. 2024, §3.2"
+    edge: ClassVar[str] = "token"
+    slack: ClassVar[int] = 1
+
+    sinks: int = 4
+
+    def resolve(self, layout: Layout) -> None:
+        super().resolve(layout)
+        if not 0 <= self.sinks < self.B:
+            raise BadBudget(f"{self.name}: {self.sinks} sinks do not leave room in B = {self.B}.", remedy=f"Give sinks in 0 … {self.B - 1}.")
+
+    def evict(self, step: Step, slots: Slots) -> None:
+        """The oldest token that is no sink goes. The places behind the sinks are a ring, so its place is known."""
+        for number, run in enumerate(slots.runs):
+            visual = slots.live[number] - run.condition
+            if visual > self.B:
+                turn = (step.first - self.B) % (self.B - self.sinks)
+                slots.evict_place(number, run.condition + self.sinks + turn)

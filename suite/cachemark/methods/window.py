@@ -1,0 +1,47 @@
+"""A sliding window: the most recent tokens and nothing else."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from .. import registry
+from ..cache.geometry import Layout, Site, Step
+from ..cache.method import Evicting
+from ..cache.slot import Slots
+from ..errors import BadBudget
+
+
+@registry.methods.add("window")
+@dataclass
+class Window(Evicting):
+    """Keeps the most recent ``B`` visual tokens, and the condition unless ``keep_condition`` is false: then the condition
+    ages out first and counts in ``B``.
+
+    The window-attention baseline of Xiao et al. (ICLR 2024), Fig. 1b.
+    """
+
+    name: ClassVar[str] = "window"
+    source: ClassVar[str] = "Xiao et al. 2024, Fig. 1b"
+    edge: ClassVar[str] = "token"
+    slack: ClassVar[int] = 1
+
+    keep_condition: bool = True
+
+    def resolve(self, layout: Layout) -> None:
+        super().resolve(layout)
+        if not self.keep_condition and layout.longest_condition > self.B:
+            raise BadBudget(f"{self.name}: a condition of {layout.longest_condition} entries does not fit in B = {self.B}.",
+                            remedy="Raise the budget or set keep_condition = true.")
+
+    def capacity(self, layout: Layout, site: Site) -> int:
+        everything = layout.longest_condition + layout.visual - 1
+        return super().capacity(layout, site) if self.keep_condition else min(self.B + self.slack, everything)
+
+    def evict(self, step: Step, slots: Slots) -> None:
+        """The oldest entry goes. The places of the window are a ring, so its place is known."""
+        for number, run in enumerate(slots.runs):
+            start = run.condition if self.keep_condition else 0
+            if slots.live[number] - start > self.B:
+                age = step.first + run.condition - start - self.B
+                slots.evict_place(number, start + age % self.B)

@@ -1,0 +1,228 @@
+"""LlamaGen, class-conditional: a Llama-style transformer over raster-ordered VQ tokens.
+
+Sun et al., "Autoregressive Model Beats Diffusion: Llama for Scalable Image Generation" (2024); published checkpoints load
+under their own names. What differs from the authors' code: attention reads the live entries only (theirs a padded buffer
+under a mask), tokens are drawn by Gumbel-max keyed by the sample (theirs by ``multinomial``), and grouped K/V heads are
+allowed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+import torch
+from torch import Tensor, nn
+
+from ..cache import streams
+from ..cache.geometry import Layout, Site, Step, Tokens, raster_steps
+from ..cache.method import Method
+from ..cache.slot import Memory
+from ..cache.uncached import Uncached
+from ..spec import Sampling
+from .layers import RMSNorm, SwiGLU, rotate_pairs
+from .sampling import draw, guide
+
+
+@dataclass(frozen=True)
+class LlamaGenConfig:
+    """Sizes. ``classes`` excludes the null class, whose id is ``classes``. ``kv_heads`` None means as many as heads."""
+
+    layers: int
+    heads: int
+    dim: int
+    vocab: int = 16384
+    classes: int = 1000
+    grid: int = 24
+    kv_heads: int | None = None
+    norm_eps: float = 1e-5
+    rope_base: float = 10000.0
+
+    @property
+    def head_dim(self) -> int:
+        return self.dim // self.heads
+
+    @property
+    def groups(self) -> int:
+        """Number of K/V heads."""
+        return self.kv_heads or self.heads
+
+    @property
+    def hidden(self) -> int:
+        """FFN width: two thirds of 4·dim, rounded up to a multiple of 256."""
+        return -(-int(8 * self.dim / 3) // 256) * 256
+
+
+SIZES = {
+    "B": LlamaGenConfig(12, 12, 768, grid=16),
+    "L": LlamaGenConfig(24, 16, 1024),
+    "XL": LlamaGenConfig(36, 20, 1280),
+    "XXL": LlamaGenConfig(48, 24, 1536),
+    "3B": LlamaGenConfig(24, 32, 3200),
+}
+# Guidance of the authors' FID commands; top-k, top-p and temperature are off in all of them.
+PAPER_CFG = {"B": 2.0, "L": 2.0, "XL": 1.75, "XXL": 1.75, "3B": 1.65}
+
+
+@cache
+def rope_table(head_dim: int, grid: int, base: float, device: torch.device) -> Tensor:
+    """Rotations of the class position and the grid² image tokens, (1 + grid², head_dim/2) complex64.
+
+    The first half of the pairs turns by the row, the second by the column. **The class position's entry is zero, not the
+    identity**: its cached key is exactly zero, and published weights were trained with that.
+    """
+    quarter = head_dim // 4
+    theta = base ** (-torch.arange(quarter, dtype=torch.float32, device=device) * 2 / (head_dim // 2))
+    turn = torch.arange(grid, dtype=torch.float32, device=device)[:, None] * theta
+    angles = torch.cat((turn[:, None].expand(grid, grid, -1), turn[None].expand(grid, grid, -1)), -1).flatten(0, 1)
+    return torch.cat((torch.zeros(1, head_dim // 2, dtype=torch.complex64, device=device), torch.polar(torch.ones_like(angles), angles)))
+
+
+class Attention(nn.Module):
+    """Projections of one block; what happens between them is the method's."""
+
+    def __init__(self, config: LlamaGenConfig) -> None:
+        super().__init__()
+        self.heads, self.groups, self.head_dim = config.heads, config.groups, config.head_dim
+        self.wqkv = nn.Linear(config.dim, (config.heads + 2 * config.groups) * config.head_dim, bias=False)
+        self.wo = nn.Linear(config.dim, config.dim, bias=False)
+
+    def forward(self, x: Tensor, site: Site, step: Step, tokens: Tokens, method: Method) -> Tensor:
+        """(rows, tokens, dim) → (rows, tokens, dim). ``tokens`` brings the rotations."""
+        qkv = self.wqkv(x).unflatten(-1, (-1, self.head_dim))
+        turned = rotate_pairs(qkv[:, :, : self.heads + self.groups], tokens.rope).transpose(1, 2)
+        q, k = turned[:, : self.heads], turned[:, self.heads :]
+        v = qkv[:, :, self.heads + self.groups :].transpose(1, 2)
+        return self.wo(method.attend(site, step, q, k, v).transpose(1, 2).flatten(2))
+
+
+class TransformerBlock(nn.Module):
+    """Pre-norm: x += attention(norm(x)); x += swiglu(norm(x))."""
+
+    def __init__(self, config: LlamaGenConfig) -> None:
+        super().__init__()
+        self.attention = Attention(config)
+        self.feed_forward = SwiGLU(config.dim, config.hidden)
+        self.attention_norm = RMSNorm(config.dim, config.norm_eps)
+        self.ffn_norm = RMSNorm(config.dim, config.norm_eps)
+
+    def mix(self, site: Site, step: Step, tokens: Tokens, method: Method) -> Tokens:
+        return tokens.with_x(tokens.x + self.attention(self.attention_norm(tokens.x), site, step, tokens, method))
+
+    def branch(self, tokens: Tokens) -> Tensor:
+        return self.feed_forward(self.ffn_norm(tokens.x))
+
+    def join(self, tokens: Tokens, branch: Tensor) -> Tokens:
+        return tokens.with_x(tokens.x + branch)
+
+
+class ClassEmbedding(nn.Module):
+    """Table of the classes and, last, the null class."""
+
+    def __init__(self, config: LlamaGenConfig) -> None:
+        super().__init__()
+        self.embedding_table = nn.Embedding(config.classes + 1, config.dim)
+
+    def forward(self, labels: Tensor) -> Tensor:
+        """(rows,) → (rows, 1, dim)."""
+        return self.embedding_table(labels)[:, None]
+
+
+class LlamaGen(nn.Module):
+    """The transformer. Parameter names are those of the published checkpoints."""
+
+    paradigm = "next-token"
+
+    def __init__(self, config: LlamaGenConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.cls_embedding = ClassEmbedding(config)
+        self.tok_embeddings = nn.Embedding(config.vocab, config.dim)
+        self.layers = nn.ModuleList(TransformerBlock(config) for _ in range(config.layers))
+        self.norm = RMSNorm(config.dim, config.norm_eps)
+        self.output = nn.Linear(config.dim, config.vocab, bias=False)
+        self.sites = [Site("decoder", layer) for layer in range(config.layers)]
+
+    def initialise(self, seed: int) -> LlamaGen:
+        """Random weights: normal, std 0.02. The head too, where the authors start it at zero: benchmarks want real logits."""
+        generator = torch.Generator().manual_seed(seed)
+        for parameter in self.parameters():
+            if parameter.dim() > 1:
+                parameter.data.normal_(0, 0.02, generator=generator)
+        return self
+
+    @property
+    def rope(self) -> Tensor:
+        """The rotation table on the model's device, (1 + N, head_dim/2) complex64."""
+        c = self.config
+        return rope_table(c.head_dim, c.grid, c.rope_base, self.output.weight.device)
+
+    def layout(self, seeds: Sequence[int], sampling: Sampling) -> Layout:
+        """Shape of a generation: one condition entry per row; with guidance the unconditional rows follow the others."""
+        c, copies = self.config, 2 if sampling.cfg_scale > 1 else 1
+        rows = len(seeds) * copies
+        branches = tuple(row // len(seeds) for row in range(rows))
+        weight = self.output.weight
+        return Layout(self.paradigm, (1,) * rows, c.grid, c.grid, c.heads, c.groups, c.head_dim, c.layers,
+                      tuple(seeds) * copies, branches, weight.dtype, str(weight.device))
+
+    def forward(self, tokens: Tokens, step: Step, method: Method) -> Tensor:
+        """One pass of the stack under a method: hidden states before the final norm, (rows, tokens, dim)."""
+
+        def run(tokens: Tokens) -> Tensor:
+            for site, block in zip(self.sites, self.layers, strict=True):
+                tokens = method.block(site, step, tokens, block)
+            return tokens.x
+
+        return method.stack("decoder", step, tokens, run)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Final norm and head in the model's dtype, then fp32."""
+        return self.output(self.norm(hidden)).float()
+
+    def prefix_logits(self, labels: Tensor, tokens: Tensor) -> Tensor:
+        """Uncached causal pass over the class and ``tokens`` (rows, T): fp32 logits (rows, 1 + T, vocab); row j predicts token j."""
+        x = torch.cat((self.cls_embedding(labels), self.tok_embeddings(tokens)), 1)
+        return self.logits(self(Tokens(x, self.rope[: x.size(1)]), Step(0, 1), Uncached()))
+
+    def teacher(self, labels: Tensor, tokens: Tensor) -> Tensor:
+        """The training pass: logits (rows, N, vocab) for ``tokens`` (rows, N), each predicted from those before it."""
+        return self.prefix_logits(labels, tokens[:, :-1])
+
+    @torch.inference_mode()
+    def generate(
+        self,
+        labels: Tensor,
+        seeds: Sequence[int],
+        method: Method,
+        sampling: Sampling,
+        memory: Memory,
+        *,
+        forced: Tensor | None = None,
+        see: Callable[[int, Tensor], None] | None = None,
+        mark: Callable[[int], None] | None = None,
+    ) -> Tensor:
+        """Generate tokens (batch, N) int64 for ``labels`` (batch,) under ``method``.
+
+        ``forced`` (batch, N) replaces what is drawn; ``see(i, logits)`` receives the guided fp32 logits (batch, vocab) of
+        token i; ``mark(i)`` is called when token i has been drawn, for a clock.
+        """
+        layout = self.layout(seeds, sampling)
+        method.begin(layout, self.sites, memory)
+        key, rope, copies = streams.seeds_tensor(seeds, labels.device), self.rope, layout.rows // len(labels)
+        out = torch.empty(len(labels), layout.visual, dtype=torch.int64, device=labels.device)
+        null = torch.full_like(labels, self.config.classes)
+        x = self.cls_embedding(torch.cat((labels, null)[:copies]))
+        for step in raster_steps(layout):
+            hidden = self(Tokens(x, rope[step.index : step.index + 1]), step, method)
+            logits = guide(self.logits(hidden[:, -1]), sampling, step.index)
+            method.settle(step)
+            token = draw(logits, sampling, key, step.index) if forced is None else forced[:, step.index]
+            out[:, step.index] = token
+            if see is not None:
+                see(step.index, logits)
+            if mark is not None:
+                mark(step.index)
+            x = self.tok_embeddings(token.repeat(copies))[:, None]
+        return out

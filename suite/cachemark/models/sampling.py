@@ -1,0 +1,52 @@
+"""From logits to tokens: guidance, truncation, and a draw that belongs to the sample."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ..cache import streams
+from ..spec import Sampling
+
+
+def guide(logits: Tensor, sampling: Sampling, position: int) -> Tensor:
+    """Classifier-free guidance on fp32 logits: u + (c − u)·s with c the first half of the rows, u the second.
+
+    Without guidance (scale ≤ 1) the rows are returned as they are. With ``cfg_interval`` = i > −1 the tokens 0 … i+1 are
+    guided and later ones take c alone (the rows stay doubled), as in LlamaGen's sampler.
+    """
+    if sampling.cfg_scale <= 1:
+        return logits
+    c, u = logits.chunk(2)
+    if sampling.cfg_interval > -1 and position - 1 > sampling.cfg_interval:
+        return c
+    return u + (c - u) * sampling.cfg_scale
+
+
+def filter_logits(logits: Tensor, sampling: Sampling) -> Tensor:
+    """Temperature, then top-k, then top-p, on (rows, vocab); what is dropped becomes −inf.
+
+    Ties at the k-th largest logit all survive. Top-p drops a token whose *preceding* cumulative mass already exceeds p, so
+    the token that crosses p is kept.
+    """
+    logits = logits / max(sampling.temperature, 1e-5)
+    if sampling.top_k > 0:
+        kth = logits.topk(min(sampling.top_k, logits.size(-1)), dim=-1).values[..., -1:]
+        logits = logits.masked_fill(logits < kth, float("-inf"))
+    if sampling.top_p < 1:
+        ordered, order = logits.sort(dim=-1, descending=True)
+        mass = ordered.softmax(-1)
+        dropped = mass.cumsum(-1) - mass > sampling.top_p
+        logits = logits.masked_fill(torch.zeros_like(dropped).scatter(-1, order, dropped), float("-inf"))
+    return logits
+
+
+def draw(logits: Tensor, sampling: Sampling, seeds: Tensor, position: int) -> Tensor:
+    """One token per row by Gumbel-max in fp32: argmax(filtered logits + Gumbel noise). (rows, vocab) → (rows,) int64.
+
+    The noise is keyed by (seed, position), so arms that share a seed share their noise. Temperature 0 is greedy.
+    """
+    if sampling.temperature == 0:
+        return logits.argmax(-1)
+    noise = streams.gumbel(streams.keys(seeds, "token", position), logits.size(-1))
+    return (filter_logits(logits, sampling) + noise).argmax(-1)
