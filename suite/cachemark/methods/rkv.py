@@ -35,12 +35,12 @@ class RKV(Evicting):
     edge: ClassVar[str] = "line"
 
     alpha: int = 8
-    mix: float = 0.1
+    mix_lambda: float = 0.1
 
     def resolve(self, layout: Layout) -> None:
         super().resolve(layout)
-        if not 0 <= self.mix <= 1 or self.alpha < 1:
-            raise BadKnob(f"rkv: mix = {self.mix}, alpha = {self.alpha}.", remedy="mix is λ, in [0, 1]; alpha is at least 1.")
+        if not 0 <= self.mix_lambda <= 1 or self.alpha < 1:
+            raise BadKnob(f"rkv: mix_lambda = {self.mix_lambda}, alpha = {self.alpha}.", remedy="mix_lambda is λ, in [0, 1]; alpha is at least 1.")
         if self.B % layout.line or self.B - self.alpha < layout.line:
             raise BadBudget(f"rkv: B = {self.B} with alpha = {self.alpha} does not fit lines of {layout.line}.",
                             remedy=f"B must be a multiple of {layout.line} and at least {layout.line} + alpha.")
@@ -64,7 +64,7 @@ class RKV(Evicting):
         """Ranks, in position order, of the n entries that go; of equal scores the older first."""
         k = k.gather(2, order[..., None].expand(-1, -1, -1, k.size(-1))).float()
         others = k.size(2) - self.alpha
-        score = self.mix * importance(q.float(), k[:, :, :others]) - (1 - self.mix) * redundancy(k)[..., :others]
+        score = self.mix_lambda * importance(q.float(), k[:, :, :others]) - (1 - self.mix_lambda) * redundancy(k)[..., :others]
         return score.argsort(dim=-1, stable=True)[..., : self.layout.line]
 
 
