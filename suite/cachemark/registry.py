@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from .errors import unknown
 
@@ -46,5 +46,5 @@ class Registry(Generic[T]):
         return iter(self.names())
 
 
-methods: Registry[type] = Registry("method")
-models: Registry[Callable[..., object]] = Registry("model")
+methods: Registry[Any] = Registry("method")
+models: Registry[Any] = Registry("model")

@@ -17,7 +17,8 @@ def attention(q: Tensor, slot: Slot, stage: Stage | None = None, *, mass: bool =
 
     ``q``: (rows, heads, tokens, head_dim). Returns the output in the shape of ``q`` and, where ``mass`` is asked for, the
     attention mass of each live key summed over queries and over the heads that share it, (rows, kv_heads, longest) fp32,
-    zero behind the end of a shorter row. ``causal``: query t of T sees all but the last T − 1 − t keys.
+    zero behind the end of a shorter row. ``causal``: query t sees keys 0 … t; queries behind a shorter row's end are padding,
+    which has an output but no mass.
 
     Rows with one number of live entries are served by one call on exactly those entries: there is no mask, and what lies
     behind a row's end is never read.
@@ -51,10 +52,11 @@ def _massive(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> tuple[Tensor, Ten
     tokens, keys = q.size(2), k.size(2)
     scores = _fold(q, k.size(1)).float() @ k.float().mT * q.size(-1) ** -0.5
     if causal and tokens > 1:
-        hidden = torch.ones(tokens, keys, dtype=torch.bool, device=q.device).triu(keys - tokens + 1)
+        hidden = torch.ones(tokens, keys, dtype=torch.bool, device=q.device).triu(1)
         scores = scores.masked_fill(hidden.repeat(q.size(1) // k.size(1), 1), float("-inf"))
     weights = scores.softmax(-1)
-    return (weights.to(v.dtype) @ v).reshape(q.shape), weights.sum(2)
+    real = weights.unflatten(2, (-1, tokens))[:, :, :, :keys] if causal else weights
+    return (weights.to(v.dtype) @ v).reshape(q.shape), real.flatten(2, -2).sum(2)
 
 
 def _join(masses: list[Tensor]) -> Tensor:

@@ -94,6 +94,7 @@ class Method:
 
     def begin(self, layout: Layout, sites: Sequence[Site], memory: Memory) -> None:
         """Declare storage for one generation. Everything a method keeps comes from ``memory``."""
+        memory.begin()
         self.layout = layout
         self.resolve(layout)
         capacity = {site: self.capacity(layout, site) for site in sites}
@@ -131,6 +132,11 @@ class Method:
 
     def evict(self, step: Step, slots: Slots) -> None:
         """Drop entries at the method's ``edge``, for all sites of a bank at once."""
+
+    @property
+    def logical_bytes(self) -> int:
+        """Bytes of live keys and values, all sites together, at the fullest pass."""
+        return sum(bank.logical_bytes for bank in self.banks)
 
     def settle(self, step: Step) -> None:
         """Close a pass: number what it wrote, then evict where the method's edge is complete. Called by the engine."""

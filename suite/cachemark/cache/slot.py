@@ -27,10 +27,13 @@ class Memory:
         self.device = torch.device(device)
         self.codec = codec
         self._held: dict[str, tuple[str, Tensor]] = {}
+        self._given: set[str] = set()
 
     def zeros(self, name: str, shape: Iterable[int], dtype: torch.dtype, kind: str = "state") -> Tensor:
         """A zeroed tensor. ``kind`` says where its bytes are counted: ``slots``, ``stage`` or ``state`` (a method's)."""
         shape = tuple(shape)
+        assert name not in self._given, f"{name} is asked for twice in one generation"
+        self._given.add(name)
         if name not in self._held:
             self._held[name] = (kind, torch.zeros(shape, dtype=dtype, device=self.device))
             return self._held[name][1]
@@ -38,6 +41,10 @@ class Memory:
         if tensor.shape != shape or tensor.dtype != dtype:
             raise ValueError(f"{name} was {tuple(tensor.shape)} {tensor.dtype}, now {shape} {dtype}: one Memory serves one case")
         return tensor.zero_()
+
+    def begin(self) -> None:
+        """A generation starts: each tensor may be asked for once more, and is zeroed then."""
+        self._given.clear()
 
     def nbytes(self, kind: str) -> int:
         """Bytes allocated for that kind."""
@@ -75,6 +82,7 @@ class Slots:
         self.visual = memory.zeros(f"visual.{name}", shape, torch.int16)
         self._base = memory.zeros(f"base.{name}", shape[:3], torch.int64)
         self._base += torch.arange(self._base.numel(), device=memory.device).view(shape[:3]) * capacity
+        self._length = memory.zeros(f"length.{name}", (layout.rows,), torch.int64)
         self._followers: list[Tensor] = []
         self.slots = [Slot(self, index) for index in range(len(sites))]
         self.peak = 0
@@ -91,8 +99,9 @@ class Slots:
     @property
     def length(self) -> Tensor:
         """Live entries of each row, (rows,) int64 on the device."""
-        counts = [n for run, n in zip(self.runs, self.live, strict=True) for _ in range(run.start, run.stop)]
-        return torch.tensor(counts, device=self.visual.device)
+        for run, n in zip(self.runs, self.live, strict=True):
+            self._length[run.rows] = n
+        return self._length
 
     @property
     def live_visual(self) -> int:
@@ -188,13 +197,14 @@ class Slot:
 
     def append(self, k: Tensor, v: Tensor, condition: bool = False) -> None:
         """Write (rows, kv_heads, tokens, head_dim) at the tail. Of a condition each row keeps its own number of entries."""
+        counts = [run.condition if condition else k.size(2) for run in self.bank.runs]
+        assert max(map(sum, zip(self.live, counts, strict=True))) <= self.bank.capacity, "a method declared too small a capacity"
         encode = self.bank.codec.encode
         for part, codes in zip((*self.k, *self.v), (*encode(k), *encode(v)), strict=True):
-            for run, n in zip(self.bank.runs, self.live, strict=True):
-                count = run.condition if condition else k.size(2)
+            for run, n, count in zip(self.bank.runs, self.live, counts, strict=True):
                 part[run.rows, :, n : n + count] = codes[run.rows, :, :count]
-        for number, run in enumerate(self.bank.runs):
-            self.live[number] += run.condition if condition else k.size(2)
+        for number, count in enumerate(counts):
+            self.live[number] += count
 
     def read(self, run: Run, n: int) -> tuple[Tensor, Tensor]:
         """Keys and values of the first ``n`` entries of these rows, decoded; a view where the codec is exact."""

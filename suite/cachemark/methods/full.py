@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from fractions import Fraction
+from typing import Any, ClassVar
 
 from .. import registry
+from ..cache.geometry import Layout
 from ..cache.method import Method
+from ..errors import BadBudget
 
 
 @registry.methods.add("full")
@@ -16,3 +19,9 @@ class Full(Method):
 
     name: ClassVar[str] = "full"
     source: ClassVar[str] = "the baseline"
+
+    @classmethod
+    def knobs_for(cls, budget: Fraction, layout: Layout) -> dict[str, Any]:
+        if budget < 1:
+            raise BadBudget(f"full: it keeps everything and cannot meet a budget of {budget}.", remedy="Its budget is 1.")
+        return {}

@@ -9,7 +9,7 @@ import torch
 
 from .. import registry
 from ..cache import streams
-from ..cache.geometry import Layout, Step
+from ..cache.geometry import Step
 from ..cache.method import Evicting
 from ..cache.slot import Memory, Slots
 
@@ -27,12 +27,12 @@ class Random(Evicting):
     edge: ClassVar[str] = "token"
     slack: ClassVar[int] = 1
 
-    def begin(self, layout: Layout, sites, memory: Memory) -> None:
-        super().begin(layout, sites, memory)
-        self.seeds = streams.seeds_tensor(layout.seeds, memory.device)
-        self.branches = streams.seeds_tensor(layout.branches, memory.device)
-        condition = [run.condition for run in layout.runs for _ in range(run.start, run.stop)]
-        self.condition = torch.tensor(condition, device=memory.device)[None, :, None, None]
+    def prepare(self, slots: Slots, memory: Memory) -> None:
+        """Per row: the sample's seed, its branch, and where the visual entries start."""
+        layout = slots.layout
+        rows = zip(layout.seeds, layout.branches, layout.condition, strict=True)
+        table = memory.zeros(f"streams.{slots.sites[0]}", (3, layout.rows), torch.int64)
+        self.seeds, self.branches, self.condition = table.copy_(torch.tensor(list(rows)).T)
 
     def evict(self, step: Step, slots: Slots) -> None:
         if slots.live_visual <= self.B:
@@ -40,4 +40,4 @@ class Random(Evicting):
         sites, rows, heads, _ = slots.visual.shape
         key = streams.keys(self.seeds, "evict", step.first, branch=self.branches, inner=slots.sites[0].layer)
         place = streams.below(key, sites * heads, self.B).view(rows, sites, heads, 1).transpose(0, 1)
-        slots.evict(place + self.condition)
+        slots.evict(place + self.condition[:, None, None])

@@ -66,6 +66,7 @@ PAPER_CFG = {"B": 2.0, "L": 2.0, "XL": 1.75, "XXL": 1.75, "3B": 1.65}
 
 
 @cache
+@torch.inference_mode(False)  # a table first asked for by a generation must serve training too
 def rope_table(head_dim: int, grid: int, base: float, device: torch.device) -> Tensor:
     """Rotations of the class position and the grid² image tokens, (1 + grid², head_dim/2) complex64.
 

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from ..cache import streams
+from ..errors import Unsupported
 from ..spec import Sampling
 
 
@@ -15,6 +16,8 @@ def guide(logits: Tensor, sampling: Sampling, position: int) -> Tensor:
     Without guidance (scale ≤ 1) the rows are returned as they are. With ``cfg_interval`` = i > −1 the tokens 0 … i+1 are
     guided and later ones take c alone (the rows stay doubled), as in LlamaGen's sampler.
     """
+    if sampling.cfg_schedule != "constant":
+        raise Unsupported(f"Guidance schedule {sampling.cfg_schedule!r} is not one of this family.", remedy="Known: constant.")
     if sampling.cfg_scale <= 1:
         return logits
     c, u = logits.chunk(2)
@@ -34,7 +37,7 @@ def filter_logits(logits: Tensor, sampling: Sampling) -> Tensor:
         kth = logits.topk(min(sampling.top_k, logits.size(-1)), dim=-1).values[..., -1:]
         logits = logits.masked_fill(logits < kth, float("-inf"))
     if sampling.top_p < 1:
-        ordered, order = logits.sort(dim=-1, descending=True)
+        ordered, order = logits.sort(dim=-1, descending=True, stable=True)
         mass = ordered.softmax(-1)
         dropped = mass.cumsum(-1) - mass > sampling.top_p
         logits = logits.masked_fill(torch.zeros_like(dropped).scatter(-1, order, dropped), float("-inf"))

@@ -1,0 +1,51 @@
+# `make` or `make help` lists everything there is. Nothing but make and Python has to be on the machine.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check install -qq --constraint constraints.txt
+PYTEST := $(BIN)/python -m pytest -q
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-slow test-gpu check docs
+.DELETE_ON_ERROR:
+
+help: ## list these commands
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+demo: $(VENV)/.installed ## measure every cache method on the embedded models, write demo/report.html
+	@$(BIN)/cachemark run demo --store demo/demo.sqlite --report demo/report.html
+	@echo "The report: $(CURDIR)/demo/report.html"
+
+test: $(VENV)/.installed ## what CI runs: all tests that need neither a GPU nor real trials
+	@$(PYTEST) -m "not slow and not gpu"
+
+test-slow: $(VENV)/.installed ## the tests that repeat real trials
+	@$(PYTEST) -m "slow and not gpu"
+
+test-gpu: $(VENV)/.installed ## the tests that need a CUDA device
+	@$(BIN)/python -c "import sys, torch; torch.cuda.is_available() or sys.exit('make test-gpu needs a CUDA device, \
+	and torch %s (%s) finds none here.' % (torch.__version__, 'CUDA ' + torch.version.cuda if torch.version.cuda \
+	else 'built for the CPU only'))"
+	@$(PYTEST) -m gpu
+
+check: $(VENV)/.installed-dev ## ruff and mypy
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+
+docs: $(VENV)/.installed ## run every code block of the guides, check that every command, metric and error is described
+	@$(PYTEST) tests/test_docs.py tests/test_errors.py
+
+# An environment is as old as its stamp: an edit of either file installs anew.
+$(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/python
+	@echo "Installing cachemark into $(VENV); the first time this takes some minutes."
+	@$(PIP) --editable '.[quality,test]'
+	@touch $@
+
+$(VENV)/.installed-dev: $(VENV)/.installed
+	@$(PIP) --editable '.[quality,test,dev]'
+	@touch $@
+
+$(BIN)/python:
+	@$(PYTHON) -c "import sys; sys.version_info >= (3, 11) or sys.exit('cachemark needs Python 3.11 or newer and $(PYTHON) is ' \
+	+ sys.version.split()[0] + '. Name another one: make PYTHON=python3.12')"
+	@$(PYTHON) -m venv $(VENV)

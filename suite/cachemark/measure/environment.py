@@ -1,0 +1,118 @@
+"""What the figures depend on besides the case: the machine, its software, and the code that measured."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import re
+import subprocess
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .. import __version__, registry
+from ..result import Environment
+from ..spec import Case, digest
+from ..units import METRICS
+
+PACKAGE = Path(__file__).resolve().parent.parent
+
+
+def environment(device: str, threads: int) -> Environment:
+    """The environment of a trial on ``device`` (``cpu`` or ``cuda``) with so many CPU threads."""
+    name, driver = _device(device)
+    facts: dict[str, Any] = {
+        "device": name, "cpu": _cpu(), "cpus": os.cpu_count(), "threads": threads, "os": platform.platform(terse=True),
+        "python": platform.python_version(), "torch": torch.__version__, "cuda": torch.version.cuda if device != "cpu" else None,
+        "driver": driver, "cachemark": __version__, "tf32": torch.backends.cuda.matmul.allow_tf32 if device != "cpu" else None,
+    }
+    machine = f"{name}, {threads} threads" if device == "cpu" else name
+    numerics = {k: facts[k] for k in ("device", "torch", "cuda", "driver", "threads", "tf32")}
+    return Environment(name, slug(machine), digest(numerics), facts)
+
+
+def slug(text: str) -> str:
+    """Lower case, digits and single dashes: a name for a folder."""
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
+
+
+def skip_parts(case: Case, environment: Environment, device: str) -> dict[str, str]:
+    """What must be unchanged for a stored outcome to stand. Edits of documents, reports or the CLI are not among it."""
+    cls = registry.methods.get(case.method)
+    return {
+        "case": case.key,
+        "method": _method_code(cls.__module__),
+        "models": _code(("cache", "models")),
+        "measuring": _code(("measure", "metrics")),
+        "metrics": digest({name: metric.version for name, metric in METRICS.items()}),
+        "numerics": environment.fingerprint,
+    }
+
+
+def skip_key(parts: dict[str, str]) -> str:
+    """One key of the parts."""
+    return digest(parts)
+
+
+@cache
+def code_identity() -> dict[str, Any]:
+    """Commit, whether the tree differs from it, and a hash of the measuring code."""
+    commit = _git("rev-parse", "HEAD")
+    dirty = bool(_git("status", "--porcelain", "--untracked-files=no", "--", str(PACKAGE))) if commit else None
+    return {"commit": commit, "dirty": dirty, "hash": _code(("cache", "methods", "metrics", "measure", "models")), "version": __version__}
+
+
+def _git(*arguments: str) -> str:
+    """Output of a git command in the package's own checkout, empty where there is none."""
+    command = ["git", "-C", str(PACKAGE), *arguments]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return ""
+
+
+@cache
+def _method_code(module: str) -> str:
+    """Hash of the method's whole package, or of its file where it is a plug-in."""
+    if module.startswith("cachemark.methods"):
+        return _code(("methods",))
+    import sys
+
+    return _hashed([Path(str(sys.modules[module].__file__))])
+
+
+@cache
+def _code(folders: tuple[str, ...]) -> str:
+    return _hashed(path for folder in folders for path in sorted((PACKAGE / folder).rglob("*.py")))
+
+
+def _hashed(paths: Iterable[Path]) -> str:
+    total = hashlib.sha256()
+    for path in paths:
+        total.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    return total.hexdigest()[:16]
+
+
+def _device(device: str) -> tuple[str, str | None]:
+    if device == "cpu":
+        return _cpu(), None
+    import pynvml
+
+    pynvml.nvmlInit()
+    try:
+        return torch.cuda.get_device_name(), str(pynvml.nvmlSystemGetDriverVersion())
+    finally:
+        pynvml.nvmlShutdown()
+
+
+@cache
+def _cpu() -> str:
+    try:
+        found = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    except OSError:
+        found = None
+    return found[1].strip() if found else platform.processor() or platform.machine()

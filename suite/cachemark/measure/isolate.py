@@ -1,0 +1,140 @@
+"""The parent's side of a trial: start it, listen with a deadline, turn a dead or silent child into an outcome."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import IO, Any, NamedTuple
+
+from ..result import Outcome, Status
+from .plan import Planned
+from .trial import request_json
+
+LOG_BYTES = 4000  # of a dead child's standard error
+
+
+class Finished(NamedTuple):
+    """A case that has ended, with its artifacts by file name."""
+
+    outcome: Outcome
+    artifacts: dict[str, bytes]
+
+
+class Options(NamedTuple):
+    """How trials are run. ``timeout`` is seconds without an outcome."""
+
+    timeout: float
+    threads: int
+    plugins: tuple[str, ...] = ()
+
+
+def run_trials(planned: Sequence[Planned], options: Options, started: Callable[[Planned], None]) -> Iterator[Finished]:
+    """Run cases of one model in order, in one process as long as it lives.
+
+    A child that dies or stays silent past the deadline ends the case it was in with a typed outcome; the cases behind it go
+    on in a fresh process. ``started`` is called as each case begins.
+    """
+    left = list(planned)
+    while left:
+        with _Child(left, options) as child:
+            for message in child.messages():
+                if "start" in message:
+                    started(left[0])
+                else:
+                    yield Finished(Outcome.from_json(message["outcome"]), _decoded(message["artifacts"]))
+                    left.pop(0)
+            if left:
+                yield Finished(child.obituary(left.pop(0)), {})
+
+
+class _Child:
+    """A running trial."""
+
+    def __init__(self, planned: Sequence[Planned], options: Options) -> None:
+        self._timeout = options.timeout
+        self._expected = len(planned)
+        self._silent = False
+        self._errors = tempfile.TemporaryFile()
+        # A session of its own: Ctrl-C reaches the parent alone, which then ends the child.
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "cachemark.measure.trial"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors,
+            text=True, start_new_session=True, env={**os.environ, "OMP_NUM_THREADS": str(options.threads)},
+        )
+        self._lines: queue.Queue[str | None] = queue.Queue()
+        threading.Thread(target=self._listen, args=(self._process.stdout,), daemon=True).start()
+        self._send(json.dumps(request_json(list(planned), list(options.plugins), options.threads)))
+
+    def __enter__(self) -> _Child:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._kill()
+        for stream in (self._process.stdin, self._process.stdout, self._errors):
+            if stream:
+                try:
+                    stream.close()
+                except OSError:  # the child is gone and so is the other end of its pipe
+                    pass
+
+    def messages(self) -> Iterator[dict[str, Any]]:
+        """What the child says, until it has said everything, has ended, or has been silent for too long."""
+        done = 0
+        while done < self._expected:
+            try:
+                line = self._lines.get(timeout=self._timeout)
+            except queue.Empty:
+                self._silent = True
+                return
+            if line is None:
+                return
+            message = json.loads(line)
+            done += "done" in message
+            yield message
+
+    def obituary(self, planned: Planned) -> Outcome:
+        """The outcome of the case in which the child ended."""
+        code = None if self._silent else self._process.wait()
+        self._kill()
+        self._errors.seek(0, os.SEEK_END)
+        self._errors.seek(max(0, self._errors.tell() - LOG_BYTES))
+        tail = self._errors.read().decode(errors="replace").strip()
+        if code is None:
+            return Outcome(planned.case, Status.TIMEOUT, log=f"No outcome within {self._timeout:g} s; the process was ended.\n{tail}".strip())
+        return Outcome(planned.case, Status.ERROR, log=f"The process ended {_cause(code)}.\n{tail}".strip())
+
+    def _send(self, text: str) -> None:
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(text + "\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            pass  # it died while starting; its silence says so
+
+    def _listen(self, stream: IO[str]) -> None:
+        for line in stream:
+            self._lines.put(line)
+        self._lines.put(None)
+
+    def _kill(self) -> None:
+        if self._process.poll() is None:
+            self._process.kill()
+        self._process.wait()
+
+
+def _decoded(artifacts: dict[str, str]) -> dict[str, bytes]:
+    return {name: base64.b64decode(text) for name, text in artifacts.items()}
+
+
+def _cause(code: int) -> str:
+    if code >= 0:
+        return f"with exit code {code}"
+    hint = " (the system ends processes so when memory runs out)" if -code == signal.SIGKILL else ""
+    return f"by signal {signal.Signals(-code).name}{hint}"

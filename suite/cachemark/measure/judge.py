@@ -1,0 +1,142 @@
+"""The fidelity and quality pass: a case's images against the full cache's at the same seeds."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+import torch
+from PIL import Image
+from safetensors.torch import save
+from torch import Tensor
+
+from ..cache.method import Method
+from ..cache.slot import Memory
+from ..metrics import fidelity
+from ..metrics.legend import legend_score
+from ..models.protocol import Loaded
+from ..seeds import Subset
+from ..spec import Sampling
+
+QUALITY: dict[str, Callable[[Tensor], Tensor]] = {"legend": legend_score}
+WORST, FIXED = 8, 4  # tiles of a sprite: the seeds that differ most, then the first of the subset
+KEPT_BYTES = 512 * 2**20  # log-probabilities of the full cache that are kept rather than computed again
+
+
+@dataclass(frozen=True)
+class Job:
+    """What to generate: a method anew for each generation, a storage, samples in chunks of ``batch``."""
+
+    loaded: Loaded
+    method: Callable[[], Method]
+    memory: Memory
+    sampling: Sampling
+    subset: Subset
+    batch: int
+    device: str
+
+    def chunks(self) -> Iterator[slice]:
+        yield from (slice(at, min(at + self.batch, len(self.subset))) for at in range(0, len(self.subset), self.batch))
+
+    def generate(self, part: slice, forced: Tensor | None = None, see: Callable[[int, Tensor], None] | None = None) -> Tensor:
+        """Tokens of some samples, (part, N)."""
+        labels = torch.tensor(self.subset.labels[part], device=self.device)
+        arguments = (labels, self.subset.seeds[part], self.method(), self.sampling, self.memory)
+        return self.loaded.generator.generate(*arguments, forced=forced, see=see)
+
+    def log_probs(self, logits: Tensor) -> Tensor:
+        """Log-probabilities of guided logits at the case's temperature; truncation is left out, it would make KL infinite."""
+        return (logits / max(self.sampling.temperature, 1e-5)).log_softmax(-1)
+
+
+class Reference:
+    """The full cache's tokens, images and log-probabilities for one set of samples."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._kept: dict[int, Tensor] = {}
+        rows = []
+        for part in job.chunks():
+            seen: list[Tensor] = []
+            rows.append(job.generate(part, see=lambda _, logits, seen=seen: seen.append(job.log_probs(logits))))
+            size = len(job.subset) * seen[0][0].nbytes * len(seen)
+            if size <= KEPT_BYTES:
+                self._kept.update({part.start + i: row for i, row in enumerate(torch.stack(seen, 1))})
+        self.tokens = torch.cat(rows)
+        self.images = decoded(job, self.tokens)
+
+    def log_probs(self, part: slice) -> Tensor:
+        """(part, N, vocab) under the full cache's own tokens."""
+        if self._kept:
+            return torch.stack([self._kept[i] for i in range(part.start, part.stop)])
+        seen: list[Tensor] = []
+        self._job.generate(part, forced=self.tokens[part], see=lambda _, logits: seen.append(self._job.log_probs(logits)))
+        return torch.stack(seen, 1)
+
+
+@dataclass(frozen=True)
+class Judged:
+    """Samples per seed, the hash of all tokens, artifacts by name, and facts about the sprite. ``finite`` is false where an
+    image holds NaN or infinity: then nothing else counts."""
+
+    samples: dict[str, list[float]]
+    output_hash: str
+    artifacts: dict[str, bytes]
+    facts: dict[str, object]
+    finite: bool
+
+
+def decoded(job: Job, tokens: Tensor) -> Tensor:
+    """Images of all samples, in chunks of the job's batch."""
+    with torch.inference_mode():
+        return torch.cat([job.loaded.decode(tokens[part]).float() for part in job.chunks()])
+
+
+def judge(job: Job, reference: Reference, *, quality: tuple[str, ...], forced: bool, sprite: bool) -> Judged:
+    """Compare a job with the reference. ``forced`` adds the teacher-forced KL, ``sprite`` the picture of the worst seeds."""
+    tokens = torch.cat([job.generate(part) for part in job.chunks()])
+    images = decoded(job, tokens)
+    samples = {
+        "token_agreement": fidelity.agreement(tokens, reference.tokens),
+        "psnr": fidelity.psnr(images, reference.images),
+        "ssim": fidelity.ssim(images, reference.images),
+    }
+    if forced:
+        samples["kl"] = torch.cat([_divergence(job, reference, part) for part in job.chunks()])
+    samples |= {name: QUALITY[name](images) for name in quality}
+    artifacts = {"tokens.safetensors": save({"tokens": tokens.to(torch.int32).cpu().contiguous()})}
+    facts: dict[str, object] = {}
+    if sprite:
+        order = [*samples["psnr"].argsort(stable=True)[:WORST].tolist(), *range(min(FIXED, len(tokens)))]
+        artifacts["grid.png"] = _sprite(reference.images[order], images[order])
+        facts = {"grid_seeds": [job.subset.seeds[i] for i in order], "grid_classes": [job.subset.labels[i] for i in order]}
+    output_hash = hashlib.sha256(tokens.to(torch.int32).cpu().numpy().tobytes()).hexdigest()
+    finite = bool(torch.isfinite(images).all()) and all(bool(torch.isfinite(v).all()) for v in samples.values())
+    return Judged({name: values.double().tolist() for name, values in samples.items()}, output_hash, artifacts, facts, finite)
+
+
+def reseeded(job: Job, subset: Subset) -> Job:
+    """The same job on other seeds."""
+    return replace(job, subset=subset)
+
+
+def _divergence(job: Job, reference: Reference, part: slice) -> Tensor:
+    """Mean KL(full ‖ job) per sample along the full cache's tokens, (part,)."""
+    expected = reference.log_probs(part)
+    total = torch.zeros(expected.size(0), dtype=torch.float64, device=expected.device)
+
+    def see(position: int, logits: Tensor) -> None:
+        total.add_(fidelity.divergence(expected[:, position], job.log_probs(logits)))
+
+    job.generate(part, forced=reference.tokens[part], see=see)
+    return total / expected.size(1)
+
+
+def _sprite(above: Tensor, below: Tensor) -> bytes:
+    """Two rows of tiles as a PNG: (n, 3, H, W) in [−1, 1] each."""
+    rows = [((t.clamp(-1, 1) + 1) * 127.5).round().to(torch.uint8).permute(2, 0, 3, 1).flatten(1, 2) for t in (above, below)]
+    file = io.BytesIO()
+    Image.fromarray(torch.cat(rows).cpu().contiguous().numpy()).save(file, "PNG", optimize=True)
+    return file.getvalue()

@@ -1,0 +1,66 @@
+"""Peak memory of one generation, above what stood before it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+
+class TensorPeak(TorchDispatchMode):
+    """Bytes of tensor storages alive at once, those in ``known`` (the weights) left out.
+
+    Exact for tensors that an operation returns, and repeatable; scratch memory inside an operation is not seen. For a CPU,
+    where a resident set size would also count what the allocator keeps.
+    """
+
+    def __init__(self, known: Iterable[Tensor] = ()) -> None:
+        super().__init__()
+        self._known = {t.untyped_storage()._cdata for t in known}
+        self._alive: dict[int, tuple[StorageWeakRef, int]] = {}
+        self._total = self.peak = 0
+
+    def __torch_dispatch__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        for tensor in tree_leaves(out):
+            if isinstance(tensor, Tensor):
+                self._see(tensor.untyped_storage())
+        return out
+
+    def _see(self, storage: torch.UntypedStorage) -> None:
+        key = storage._cdata
+        if key in self._known:
+            return
+        held = self._alive.get(key)
+        if held is not None:
+            if not held[0].expired():
+                return
+            self._total -= held[1]  # the address was given to a new storage
+        self._alive[key] = (StorageWeakRef(storage), storage.nbytes())
+        self._total += storage.nbytes()
+        if self._total > self.peak:
+            self._forget()
+            self.peak = max(self.peak, self._total)
+
+    def _forget(self) -> None:
+        for key in [k for k, (ref, _) in self._alive.items() if ref.expired()]:
+            self._total -= self._alive.pop(key)[1]
+
+
+def peak_bytes(device: str, work: Callable[[], object], known: Iterable[Tensor]) -> int:
+    """Peak bytes that ``work`` adds on the device: the CUDA allocator's, or :class:`TensorPeak` on a CPU."""
+    if device == "cpu":
+        with TensorPeak(known) as watch:
+            work()
+        return watch.peak
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    work()
+    torch.cuda.synchronize()
+    return torch.cuda.max_memory_allocated() - before

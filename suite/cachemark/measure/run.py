@@ -1,0 +1,140 @@
+"""One case in a loaded model: time it, measure its memory, judge its images."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+
+from .. import registry, seeds
+from ..cache.codec import codec
+from ..cache.method import Method
+from ..cache.reference import PaddedFull
+from ..cache.slot import Memory
+from ..errors import Unsupported
+from ..metrics.speed import halves, watched
+from ..models.protocol import Entry, Loaded
+from ..result import Outcome, Status
+from ..spec import FULL, Case
+from .clock import clock
+from .judge import Job, Judged, Reference, judge, reseeded
+from .memory import peak_bytes
+from .plan import Planned
+
+RANDOM = "random weights: fidelity and quality are not measured"
+
+
+@dataclass
+class Bench:
+    """A loaded model and what the cases of one trial share: the full cache's output per set of samples."""
+
+    entry: Entry
+    loaded: Loaded
+    device: str
+    references: dict[str, Reference] = field(default_factory=dict)
+
+    @classmethod
+    def load(cls, planned: Planned) -> Bench:
+        entry: Entry = registry.models.get(planned.case.model)
+        return cls(entry, entry.load(planned.request), planned.case.device_class)
+
+    def reference(self, case: Case, job: Job) -> Reference:
+        """The full cache in the native codec and the case's own engine-independent form, generated once per trial."""
+        if case.cell not in self.references:
+            full = replace(job, method=registry.methods.get(FULL), memory=Memory(self.device), batch=case.batch)
+            self.references[case.cell] = Reference(full)
+        return self.references[case.cell]
+
+
+def run_case(planned: Planned, bench: Bench) -> tuple[Outcome, dict[str, bytes]]:
+    """Measure one case. Returns its outcome and artifacts by file name; raises what the trial turns into a status."""
+    began, case = time.perf_counter(), planned.case
+    if planned.unmet:
+        raise Unsupported(planned.unmet)
+    subset = seeds.subset(case.seeds, bench.entry.classes).first(case.samples)
+    memory = Memory(bench.device, codec(case.codec))
+    job = Job(bench.loaded, _factory(case), memory, case.sampling, subset, case.batch, bench.device)
+    samples: dict[str, list[float]] = {}
+    facts = _facts(case, bench)
+    if case.role in ("arm", "baseline"):
+        first = replace(job, subset=subset.first(case.batch))
+        samples |= _timed(case, first)
+        samples |= _bytes(case, first)
+    if bench.loaded.random:
+        return Outcome(case, Status.OK, samples, RANDOM, seconds=time.perf_counter() - began, facts=facts), {}
+    judged = _judged(case, job, bench)
+    if not judged.finite:
+        outcome = Outcome(case, Status.NAN_OUTPUT, log="The decoded images or their figures hold NaN or infinity.", facts=facts)
+        return outcome, {}
+    seconds = time.perf_counter() - began
+    outcome = Outcome(case, Status.OK, samples | judged.samples, seconds=seconds, output_hash=judged.output_hash, facts=facts | judged.facts)
+    return outcome, judged.artifacts
+
+
+def _factory(case: Case) -> Callable[[], Method]:
+    if case.engine == "reference":
+        return PaddedFull
+    cls: type[Method] = registry.methods.get(case.method)
+    return lambda: cls.build(case.knobs)
+
+
+def _timed(case: Case, job: Job) -> dict[str, list[float]]:
+    """Warm-up generations, then the counted ones: latency with and without image decoding, tokens/s of both halves."""
+    rows, columns = case.grid
+    tokens = rows * columns
+    watch = clock(job.device, watched(tokens, columns))
+    labels = torch.tensor(job.subset.labels, device=job.device)
+    samples: dict[str, list[float]] = {name: [] for name in ("latency", "latency_tokens", "tokens_per_s_first", "tokens_per_s_last")}
+    for repeat in range(case.warmup + case.repeats):
+        watch.start()
+        with torch.inference_mode():
+            drawn = job.loaded.generator.generate(labels, job.subset.seeds, job.method(), case.sampling, job.memory, mark=watch.mark)
+            job.loaded.decode(drawn)
+        total, marks = watch.stop(), watch.marks()
+        if repeat >= case.warmup:
+            first, last = halves(marks, tokens, len(labels))
+            figures = (total, marks[tokens - 1], first, last)
+            for name, value in zip(samples, figures, strict=True):
+                samples[name].append(value)
+    return samples
+
+
+def _bytes(case: Case, job: Job) -> dict[str, list[float]]:
+    """A pass of its own: bytes from the arena, and the peak above the loaded weights."""
+    kept: list[tuple[Method, Memory]] = []
+
+    def work() -> None:
+        method, memory = job.method(), Memory(job.device, codec(case.codec))
+        kept.append((method, memory))
+        replace(job, method=lambda: method, memory=memory).generate(slice(len(job.subset)))
+
+    peak = peak_bytes(job.device, work, job.loaded.parameters)
+    method, memory = kept[0]
+    stage = memory.nbytes("stage")
+    figures = {"kv_logical": method.logical_bytes, "kv_allocated": memory.nbytes("slots") + stage, "kv_stage": stage,
+               "kv_state": memory.nbytes("state"), "peak_memory": peak}
+    return {name: [float(value)] for name, value in figures.items()}
+
+
+def _judged(case: Case, job: Job, bench: Bench) -> Judged:
+    """The reference rows: *floor* is the full cache at other seeds, *numerics* the full cache at half the batch (or twice 1)."""
+    reference = bench.reference(case, job)
+    if case.role == "floor":
+        return judge(reseeded(job, seeds.floor(job.subset)), reference, quality=bench.entry.quality, forced=False, sprite=False)
+    if case.role == "numerics":
+        job = replace(job, batch=case.batch // 2 or 2)
+    return judge(job, reference, quality=bench.entry.quality, forced=True, sprite=case.role == "arm")
+
+
+def _facts(case: Case, bench: Bench) -> dict[str, Any]:
+    method = _factory(case)()
+    facts: dict[str, Any] = {"kernel": method.kernel, "source": method.source, "footnotes": list(method.footnotes)}
+    if "B" in case.knobs:
+        facts["true_ratio"] = case.knobs["B"] / (case.grid[0] * case.grid[1])
+    if case.engine == "eager" and method.kernel != Method().kernel:
+        facts["quality_only"] = ("It needs the attention mass of every key, which the fused kernel does not return; "
+                                 "a speed-up between two kernels would measure the kernels.")
+    return facts

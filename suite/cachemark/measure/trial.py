@@ -1,0 +1,88 @@
+"""A trial: one fresh process that runs cases of one model and reports each as a line of JSON.
+
+``python -m cachemark.measure.trial`` reads a request from standard input and writes to the descriptor that was standard
+output; whatever else is printed goes to standard error. When its parent dies, the pipe closes and the trial ends.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import sys
+import threading
+import traceback
+from dataclasses import asdict
+from typing import IO, Any
+
+import torch
+
+from .. import plugins
+from ..errors import BadBudget, BadKnob, CachemarkError, Unsupported
+from ..models.protocol import Request
+from ..result import Outcome, Status
+from ..spec import Case
+from .plan import Planned
+from .run import Bench, run_case
+
+
+def request_json(planned: list[Planned], plugin_files: list[str], threads: int) -> dict[str, Any]:
+    """What the parent sends: cases with their requests, plug-in files, CPU threads."""
+    items = [{"case": p.case.to_json(), "request": {**asdict(p.request), "dtype": str(p.request.dtype)}, "unmet": p.unmet} for p in planned]
+    return {"cases": items, "plugins": plugin_files, "threads": threads}
+
+
+def parse_item(item: dict[str, Any]) -> Planned:
+    """The inverse of one entry of :func:`request_json`."""
+    dtype = getattr(torch, item["request"]["dtype"].removeprefix("torch."))
+    return Planned(Case.from_json(item["case"]), Request(**{**item["request"], "dtype": dtype}), item["unmet"])
+
+
+def main() -> None:
+    """Entry of the child process."""
+    out = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    request = json.loads(sys.stdin.readline())
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    torch.set_num_threads(request["threads"])
+    for file in request["plugins"]:
+        plugins.load(file)
+    bench: Bench | None = None
+    for number, item in enumerate(request["cases"]):
+        planned = parse_item(item)
+        _say(out, {"start": number})
+        outcome, artifacts, bench = _attempt(planned, bench)
+        encoded = {name: base64.b64encode(content).decode() for name, content in artifacts.items()}
+        _say(out, {"done": number, "outcome": outcome.to_json(), "artifacts": encoded})
+
+
+def _attempt(planned: Planned, bench: Bench | None) -> tuple[Outcome, dict[str, bytes], Bench | None]:
+    """Every failure of the code under test becomes an outcome."""
+    try:
+        bench = bench or Bench.load(planned)
+        return *run_case(planned, bench), bench
+    except (Unsupported, BadBudget, BadKnob) as error:
+        status, log = Status.UNSUPPORTED, str(error)
+    except (MemoryError, torch.OutOfMemoryError) as error:
+        status, log = Status.OOM, f"{type(error).__name__}: {error}"
+    except CachemarkError as error:
+        status, log = Status.ERROR, str(error)
+    except Exception as error:
+        exhausted = isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
+        status, log = (Status.OOM if exhausted else Status.ERROR), traceback.format_exc()
+    return Outcome(planned.case, status, log=log), {}, bench
+
+
+def _say(out: IO[str], message: dict[str, Any]) -> None:
+    out.write(json.dumps(message) + "\n")
+    out.flush()
+
+
+def _end_with_parent() -> None:
+    """Nothing more comes through standard input, so its end means that the parent is gone."""
+    sys.stdin.read()
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,95 @@
+"""The legend score: does a picture of the embedded data obey the two swatches in its own first line?
+
+Four questions are asked of each picture, all answered from its pixels alone:
+
+0. the object has the hue of swatch 1,
+1. the ground, in rows 52 to 55, has the hue of swatch 2,
+2. the left end of the footer has the hue of swatch 2,
+3. the right end of the footer has the hue of swatch 1.
+
+The *hue of a region* is the direction of the mean of its opponent colours (RGB projected along the grey axis), so a pixel
+counts by its chroma, and dark stripes, soft edges and the circle of hues need no special case. Two hues match if they differ
+by less than 0.075 of the circle; announced hues are at least 0.117 apart. A region without chroma has no hue and matches
+nothing.
+
+Where the object is, a picture does not say. Its pixels are those of the window between legend and ground (rows 8 to 41, at
+least two rows above every horizon) whose saturation exceeds 0.6: the sky never exceeds 0.42, the object has 0.88 whatever its
+shape, and the hole of the ring is sky. Fewer than 24 such pixels are no object; the smallest one has several times that.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+SIZE = 64
+TOLERANCE = 0.075
+
+# Places of the legend in pixels, as (rows, columns); :mod:`cachemark.train.scene` paints the same places.
+SWATCH_OBJECT = (slice(0, 4), slice(12, 20))
+SWATCH_GROUND = (slice(0, 4), slice(44, 52))
+FOOTER_ROWS = slice(60, 64)
+
+GROUND = (slice(52, 56), slice(0, 64))
+FOOTER_LEFT = (FOOTER_ROWS, slice(0, 16))
+FOOTER_RIGHT = (FOOTER_ROWS, slice(48, 64))
+WINDOW = (slice(8, 42), slice(0, 64))
+OBJECT_SATURATION = 0.6
+OBJECT_PIXELS = 24
+LEAST_CHROMA = 0.05
+QUESTIONS = ("object", "ground", "footer left", "footer right")
+
+
+def legend(images: Tensor) -> Tensor:
+    """Which of the four hues obey the legend: images (B, 3, 64, 64), RGB in [-1, 1], to booleans (B, 4) in the order of :data:`QUESTIONS`.
+
+    Values outside [-1, 1] are clamped. Raises ValueError for another shape.
+    """
+    if images.dim() != 4 or tuple(images.shape[1:]) != (3, SIZE, SIZE):
+        raise ValueError(f"the legend score needs images of shape (B, 3, {SIZE}, {SIZE}), got {tuple(images.shape)}")
+    rgb = images.float().clamp(-1, 1) / 2 + 0.5
+    first, second = _hue(rgb, SWATCH_OBJECT), _hue(rgb, SWATCH_GROUND)
+    answers = (
+        _near(_object_hue(rgb), first),
+        _near(_hue(rgb, GROUND), second),
+        _near(_hue(rgb, FOOTER_LEFT), second),
+        _near(_hue(rgb, FOOTER_RIGHT), first),
+    )
+    return torch.stack(answers, 1)
+
+
+def legend_score(images: Tensor) -> Tensor:
+    """Share of the four answers that are right: images (B, 3, 64, 64) in [-1, 1] to (B,) in {0, 1/4, ..., 1}."""
+    return legend(images).float().mean(1)
+
+
+def _hue(rgb: Tensor, region: tuple[slice, slice]) -> Tensor:
+    """Hue (B,) in [0, 1) of a rectangle of images (B, 3, 64, 64); NaN where it has no chroma."""
+    rows, columns = region
+    return _direction(rgb[:, :, rows, columns].flatten(2).mean(2))
+
+
+def _object_hue(rgb: Tensor) -> Tensor:
+    """Hue (B,) of the saturated pixels between legend and ground; NaN where there are too few."""
+    rows, columns = WINDOW
+    pixels = rgb[:, :, rows, columns].flatten(2)
+    high, low = pixels.amax(1), pixels.amin(1)
+    saturated = (high - low > OBJECT_SATURATION * high).float()
+    count = saturated.sum(1)
+    hue = _direction((pixels * saturated.unsqueeze(1)).sum(2) / count.clamp(min=1).unsqueeze(1))
+    return torch.where(count >= OBJECT_PIXELS, hue, torch.nan)
+
+
+def _direction(colour: Tensor) -> Tensor:
+    """Hue in [0, 1) of mean colours (B, 3): the angle in the plane across the grey axis; NaN below a least chroma."""
+    red, green, blue = colour.unbind(1)
+    along, across = red - (green + blue) / 2, (green - blue) * math.sqrt(3) / 2
+    hue = torch.atan2(across, along) / (2 * math.pi) % 1.0
+    return torch.where(torch.hypot(along, across) >= LEAST_CHROMA, hue, torch.nan)
+
+
+def _near(a: Tensor, b: Tensor) -> Tensor:
+    """Whether two hues (B,) differ by less than the tolerance around the circle; NaN is near nothing."""
+    return ((a - b + 0.5) % 1.0 - 0.5).abs() < TOLERANCE

@@ -1,0 +1,76 @@
+"""What the harness asks of a model, whatever its family."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from ..cache.geometry import Layout
+from ..cache.method import Method
+from ..cache.slot import Memory
+from ..spec import Sampling
+
+
+class Generator(Protocol):
+    """A model that predicts tokens."""
+
+    def layout(self, seeds: Sequence[int], sampling: Sampling) -> Layout:
+        """Shape of a generation of these samples."""
+
+    def generate(
+        self, labels: Tensor, seeds: Sequence[int], method: Method, sampling: Sampling, memory: Memory, *,
+        forced: Tensor | None = None, see: Callable[[int, Tensor], None] | None = None, mark: Callable[[int], None] | None = None,
+    ) -> Tensor:
+        """Tokens (batch, N) for ``labels`` (batch,) under a method."""
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A model ready to run: the generator, the image decoder (tokens (batch, N) → images (batch, 3, H, W) in [−1, 1]), and
+    the identity of its weights (``random:<seed>`` or a SHA-256)."""
+
+    generator: Generator
+    decode: Callable[[Tensor], Tensor]
+    weights: str
+    parameters: Sequence[Tensor] = ()
+
+    @property
+    def random(self) -> bool:
+        return self.weights.startswith("random:")
+
+
+@dataclass(frozen=True)
+class Request:
+    """How to load a model. ``weights``, ``decoder_weights``: paths, or empty for the packaged or random ones."""
+
+    device: str = "cpu"
+    dtype: torch.dtype = torch.float32
+    weights: str = ""
+    decoder_weights: str = ""
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A model by name: everything a plan needs without loading it.
+
+    ``presets`` names sampling settings; each model has ``paper``. ``shape(sampling, batch)`` is the layout of a generation,
+    ``identity(request)`` what :class:`Loaded` will call its weights; neither loads anything. ``quality`` names the metrics
+    that judge this model's images without a reference set.
+    """
+
+    name: str
+    family: str
+    paradigm: str
+    grid: tuple[int, int]
+    classes: int
+    shape: Callable[[Sampling, int], Layout]
+    load: Callable[[Request], Loaded]
+    identity: Callable[[Request], str]
+    presets: Mapping[str, Sampling] = field(default_factory=dict)
+    quality: tuple[str, ...] = ()
+    summary: str = ""

@@ -1,0 +1,237 @@
+"""The convolutional VQ tokenizers VQ-16 and VQ-8 (LlamaGen, arXiv 2406.06525; the Taming/VQGAN layout).
+
+Module names are those of the published checkpoints, so a state dict loads as it is. Both directions are here: codes to
+pixels for generation, pixels to codes for making data. It is meant to run in fp32 even beside a bf16 transformer.
+
+It differs from the authors' code in how it is organised, not in what it computes: attention over positions is PyTorch's
+own, and the codebook is normalised after the look-up (row by row, hence the same values) instead of as a whole table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ...errors import Unsupported
+
+GROUPS = 32
+GROUP_EPS = 1e-6
+USAGE_WINDOW = 65536  # length of the training-time buffer that every published checkpoint carries
+
+
+@dataclass(frozen=True)
+class VQConfig:
+    """Shape of a tokenizer. ``ch_mult`` lists channel multiples from the highest resolution to the lowest."""
+
+    ch: int = 128
+    ch_mult: tuple[int, ...] = (1, 1, 2, 2, 4)
+    num_res_blocks: int = 2
+    z_channels: int = 256
+    codebook_size: int = 16384
+    codebook_dim: int = 8
+
+    @property
+    def factor(self) -> int:
+        """Pixels per code along one side: each level but the last halves the resolution."""
+        return 2 ** (len(self.ch_mult) - 1)
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """Channels of each level, from the highest resolution to the lowest."""
+        return tuple(self.ch * m for m in self.ch_mult)
+
+
+VQ16 = VQConfig()
+VQ8 = VQConfig(ch_mult=(1, 2, 2, 4))
+
+
+def _norm(channels: int) -> nn.GroupNorm:
+    return nn.GroupNorm(GROUPS, channels, eps=GROUP_EPS)
+
+
+def _conv(c_in: int, c_out: int, size: int = 3) -> nn.Conv2d:
+    """A convolution that keeps the resolution."""
+    return nn.Conv2d(c_in, c_out, size, padding=size // 2)
+
+
+class ResBlock(nn.Module):
+    """(B, c_in, H, W) to (B, c_out, H, W): two normalised convolutions beside a shortcut."""
+
+    def __init__(self, c_in: int, c_out: int) -> None:
+        super().__init__()
+        self.norm1, self.conv1 = _norm(c_in), _conv(c_in, c_out)
+        self.norm2, self.conv2 = _norm(c_out), _conv(c_out, c_out)
+        self.nin_shortcut = nn.Identity() if c_in == c_out else _conv(c_in, c_out, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.conv1(F.silu(self.norm1(x)))
+        h = self.conv2(F.silu(self.norm2(h)))
+        return self.nin_shortcut(x) + h
+
+
+class AttnBlock(nn.Module):
+    """(B, C, H, W) to itself: one head of width C over all H·W positions, added to its input."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.norm = _norm(channels)
+        self.q, self.k, self.v = (_conv(channels, channels, 1) for _ in range(3))
+        self.proj_out = _conv(channels, channels, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.norm(x)
+        q, k, v = (part(h).flatten(2).transpose(1, 2).unsqueeze(1) for part in (self.q, self.k, self.v))
+        mixed = F.scaled_dot_product_attention(q, k, v)  # (B, 1, HW, C); its own scale is C^-1/2
+        return x + self.proj_out(mixed.squeeze(1).transpose(1, 2).reshape(x.shape))
+
+
+class Upsample(nn.Module):
+    """(B, C, H, W) to (B, C, 2H, 2W): each pixel repeated, then a convolution."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.conv = _conv(channels, channels)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.conv(F.interpolate(x, scale_factor=2.0, mode="nearest"))
+
+
+class Downsample(nn.Module):
+    """(B, C, 2H, 2W) to (B, C, H, W): a strided convolution, padded at the right and bottom edge only."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(channels, channels, 3, stride=2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.conv(F.pad(x, (0, 1, 0, 1)))
+
+
+class Level(nn.Module):
+    """All blocks of one resolution. What a level does not have is an identity, which adds no key to the state dict."""
+
+    def __init__(self, c_in: int, c_out: int, depth: int, *, attend: bool, upsample: bool = False, downsample: bool = False) -> None:
+        super().__init__()
+        self.res = nn.ModuleList(ResBlock(c_in if i == 0 else c_out, c_out) for i in range(depth))
+        self.attn = nn.ModuleList(AttnBlock(c_out) if attend else nn.Identity() for _ in range(depth))
+        self.upsample = Upsample(c_out) if upsample else nn.Identity()
+        self.downsample = Downsample(c_out) if downsample else nn.Identity()
+
+    def forward(self, x: Tensor) -> Tensor:
+        for res, attn in zip(self.res, self.attn, strict=True):
+            x = attn(res(x))
+        return self.downsample(self.upsample(x))
+
+
+def _middle(channels: int) -> nn.Sequential:
+    return nn.Sequential(ResBlock(channels, channels), AttnBlock(channels), ResBlock(channels, channels))
+
+
+class Encoder(nn.Module):
+    """Pixels (B, 3, H, W) to latents (B, z, H/f, W/f). Attention stands at the lowest resolution only."""
+
+    def __init__(self, config: VQConfig) -> None:
+        super().__init__()
+        widths, last = config.widths, len(config.widths) - 1
+        self.conv_in = _conv(3, config.ch)
+        self.conv_blocks = nn.Sequential(*(
+            Level(c_in, c_out, config.num_res_blocks, attend=i == last, downsample=i != last)
+            for i, (c_in, c_out) in enumerate(zip((config.ch, *widths), widths, strict=False))
+        ))
+        self.mid = _middle(widths[-1])
+        self.norm_out = _norm(widths[-1])
+        self.conv_out = _conv(widths[-1], config.z_channels)
+
+    def forward(self, images: Tensor) -> Tensor:
+        x = self.mid(self.conv_blocks(self.conv_in(images)))
+        return self.conv_out(F.silu(self.norm_out(x)))
+
+
+class Decoder(nn.Module):
+    """Latents (B, z, h, w) to pixels (B, 3, f·h, f·w). ``conv_blocks.0`` is the lowest resolution."""
+
+    def __init__(self, config: VQConfig) -> None:
+        super().__init__()
+        widths, last = config.widths[::-1], len(config.widths) - 1
+        self.conv_in = _conv(config.z_channels, widths[0])
+        self.mid = _middle(widths[0])
+        self.conv_blocks = nn.Sequential(*(
+            Level(c_in, c_out, config.num_res_blocks + 1, attend=i == 0, upsample=i != last)
+            for i, (c_in, c_out) in enumerate(zip((widths[0], *widths), widths, strict=False))
+        ))
+        self.norm_out = _norm(widths[-1])
+        self.conv_out = _conv(widths[-1], 3)
+
+    def forward(self, latents: Tensor) -> Tensor:
+        x = self.conv_blocks(self.mid(self.conv_in(latents)))
+        return self.conv_out(F.silu(self.norm_out(x)))
+
+
+class Codebook(nn.Module):
+    """The table of code vectors, used as unit vectors; the stored rows need not have unit length."""
+
+    def __init__(self, config: VQConfig) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(config.codebook_size, config.codebook_dim)
+        self.register_buffer("codebook_used", torch.zeros(USAGE_WINDOW))  # loaded because files hold it, never read
+
+    def forward(self, codes: Tensor) -> Tensor:
+        """Codes (...) to unit vectors (..., d)."""
+        return F.normalize(self.embedding(codes), dim=-1)
+
+    def nearest(self, vectors: Tensor) -> Tensor:
+        """Vectors (n, d) to the codes (n,) of least squared distance between unit vectors; the first one where two are equal."""
+        rows, table = F.normalize(vectors, dim=-1), F.normalize(self.embedding.weight, dim=-1)
+        distance = rows.square().sum(1, keepdim=True) + table.square().sum(1) - 2 * rows @ table.T
+        return distance.argmin(1)
+
+
+class VQ(nn.Module):
+    """A tokenizer: images to codes and back. Codes are raster ordered, row by row."""
+
+    def __init__(self, config: VQConfig = VQ16) -> None:
+        super().__init__()
+        self.config = config
+        self.encoder, self.decoder = Encoder(config), Decoder(config)
+        self.quantize = Codebook(config)
+        self.quant_conv = _conv(config.z_channels, config.codebook_dim, 1)
+        self.post_quant_conv = _conv(config.codebook_dim, config.z_channels, 1)
+
+    def vectors(self, codes: Tensor, grid: tuple[int, int]) -> Tensor:
+        """Codes (B, h·w) to the unit code vectors (B, d, h, w) that the decoder starts from."""
+        if codes.ndim != 2 or codes.shape[1] != grid[0] * grid[1]:
+            raise Unsupported(f"Codes of shape {tuple(codes.shape)} do not fill a grid of {grid[0]}×{grid[1]}.",
+                              remedy=f"Give a batch of {grid[0] * grid[1]} codes each, or the grid that they came from.")
+        return self.quantize(codes).transpose(1, 2).unflatten(2, grid)
+
+    def decode(self, codes: Tensor, grid: tuple[int, int]) -> Tensor:
+        """Codes (B, h·w) of integers to images (B, 3, f·h, f·w), fp32, nominally in [−1, 1] and not clamped."""
+        return self.decoder(self.post_quant_conv(self.vectors(codes, grid))).float()
+
+    def encode(self, images: Tensor) -> Tensor:
+        """Images (B, 3, f·h, f·w) in [−1, 1] to int64 codes (B, h·w)."""
+        factor = self.config.factor
+        if images.ndim != 4 or images.shape[1] != 3 or images.shape[2] % factor or images.shape[3] % factor:
+            raise Unsupported(f"Images of shape {tuple(images.shape)} cannot be encoded.",
+                              remedy=f"Give (batch, 3, height, width) with sides that are multiples of {factor}.")
+        latents = self.quant_conv(self.encoder(images)).flatten(2).transpose(1, 2)
+        # One image at a time: the distances of a whole batch to every code would take gigabytes.
+        return torch.stack([self.quantize.nearest(rows) for rows in latents])
+
+
+def resize(images: Tensor, size: int | Sequence[int]) -> Tensor:
+    """Images (B, 3, H, W) to ``size`` (one side or height and width): bicubic, no antialiasing.
+
+    Evaluation resizes before :func:`to_uint8`, on values that are not yet clamped.
+    """
+    target = (size, size) if isinstance(size, int) else tuple(size)
+    return F.interpolate(images, size=target, mode="bicubic", align_corners=False, antialias=False)
+
+
+def to_uint8(images: Tensor) -> Tensor:
+    """Images (B, 3, H, W) in [−1, 1] to bytes (B, H, W, 3), by the published evaluation: 127.5·x + 128, clamped, truncated."""
+    return images.mul(127.5).add(128.0).clamp(0, 255).permute(0, 2, 3, 1).to(torch.uint8)

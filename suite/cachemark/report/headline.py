@@ -1,0 +1,133 @@
+"""The headline table as text: which columns there are and what stands in each cell of a row."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from . import words
+from .interval import Interval
+from .row import FIDELITY, QUALITY, Row, share_of_full
+
+
+@dataclass(frozen=True)
+class Column:
+    """``key`` names it for sorting, ``better`` (lower, higher or nothing) says which end a reader wants to see first."""
+
+    key: str
+    title: str
+    better: str
+    tip: str
+
+
+@dataclass(frozen=True)
+class Group:
+    """Columns under one heading. Fidelity and quality are two groups and share no column."""
+
+    title: str
+    tip: str
+    columns: tuple[Column, ...]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One cell: ``text`` large, ``under`` small below it, ``order`` the number to sort by. ``span`` counts columns."""
+
+    key: str
+    text: str
+    under: str = ""
+    order: float | None = None
+    span: int = 1
+    empty: bool = False
+
+
+GROUPS = (
+    Group("Speed", "against the full cache", (
+        Column("speed_up", "Speed-up", "higher", "Median latency of the full cache / median latency of the method."),
+        Column("latency", "Latency", "lower", "Median wall time of one batch, image decoding included."),
+    )),
+    Group("KV memory", "both CFG rows", (
+        Column("saving", "Saving", "higher", "1 − allocated bytes / allocated bytes of the full cache; below it the same for live bytes."),
+        Column("kv_logical", "Live", "lower", "Bytes of live keys and values at the fullest step; below it what is allocated."),
+        Column("kv_state", "State", "lower", "Bytes of everything else the method keeps."),
+    )),
+    Group("Fidelity", "to the full cache at the same seeds", (
+        Column("token_agreement", "Agreement", "higher", "Share of positions with the full cache's token."),
+        Column("kl", "KL", "lower", "KL(full || method) in nat per token."),
+        Column("psnr", "PSNR", "higher", "In dB against the full cache's image, capped at 60."),
+        Column("ssim", "SSIM", "higher", "Against the full cache's image."),
+    )),
+    Group("Quality", "of the images alone", (
+        Column("legend", "Legend score", "higher", "Share of hues that obey the image's own legend. Not a comparison with the full cache."),
+    )),
+)
+COLUMNS = tuple(column for group in GROUPS for column in group.columns)
+_JUDGED = (*FIDELITY, *QUALITY)
+
+
+def cells(row: Row) -> tuple[Cell, ...]:
+    """The cells right of a row's name and budget. A case that is not ok has one cell, its status and the reason."""
+    if not row.ok:
+        return (Cell("status", str(row.outcome.status), row.reason, span=len(COLUMNS)),)
+    return (_speed_up(row), _latency(row), _saving(row), _live(row), _state(row), *_judged(row))
+
+
+def budget_cell(row: Row) -> Cell:
+    """The budget, and below it the share of visual entries that was really kept."""
+    true = row.outcome.facts.get("true_ratio")
+    kept = f"true {true:.3f}" if isinstance(true, (int, float)) and row.case.role == "arm" else ""
+    return Cell("budget", row.case.budget, kept, share_of_full(row.case.budget))
+
+
+def _none(key: str, text: str = words.DASH) -> Cell:
+    return Cell(key, text, empty=True)
+
+
+def _speed_up(row: Row) -> Cell:
+    if row.case.role == "baseline":
+        return Cell("speed_up", words.times(1.0), "by definition", 1.0)
+    if row.speed_up is None:
+        return _none("speed_up")
+    ends = row.speed_up
+    return Cell("speed_up", words.times(ends.value), f"{ends.low:.2f}–{ends.high:.2f}", ends.value)
+
+
+def _latency(row: Row) -> Cell:
+    value = row.median("latency")
+    if value is None:
+        return _none("latency", "not timed")
+    return Cell("latency", words.seconds(value), f"n = {len(row.outcome.samples['latency'])}", value)
+
+
+def _saving(row: Row) -> Cell:
+    if row.saving is None or row.case.role == "baseline":
+        return _none("saving")
+    live = "" if row.saving_live is None else f"live {words.percent(row.saving_live)}"
+    return Cell("saving", words.percent(row.saving), live, row.saving)
+
+
+def _live(row: Row) -> Cell:
+    live, allocated = row.median("kv_logical"), row.median("kv_allocated")
+    if live is None:
+        return _none("kv_logical")
+    return Cell("kv_logical", words.size(live), "" if allocated is None else f"of {words.size(allocated)}", live)
+
+
+def _state(row: Row) -> Cell:
+    state = row.median("kv_state")
+    return _none("kv_state") if state is None else Cell("kv_state", words.size(state), "", state)
+
+
+def _judged(row: Row) -> tuple[Cell, ...]:
+    """Means over seeds with their intervals, or one cell that says why there are none."""
+    if row.no_judgement and not row.fidelity and not row.quality:
+        return (Cell("judgement", "not judged", row.no_judgement, span=len(_JUDGED), empty=True),)
+    held = {**row.fidelity, **row.quality}
+    return tuple(_mean(name, held[name]) if name in held else _none(name) for name in _JUDGED)
+
+
+def _mean(name: str, mean: Interval) -> Cell:
+    text = words.figure(mean.value, name)
+    if mean.n < 2:
+        return Cell(name, text, "one seed", mean.value)
+    low, high = (words.figure(end, name).removesuffix(" %") for end in (mean.low, mean.high))
+    return Cell(name, text, "no spread" if mean.low == mean.high else f"{low}–{high}", mean.value)

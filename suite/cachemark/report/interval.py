@@ -1,0 +1,65 @@
+"""Intervals around the two kinds of figures of the report: a ratio of medians over repeats, a mean over seeds.
+
+Neither assumes a distribution. The first is exact for independent repeats and says how much it covers, because three repeats
+cannot carry 95 %; the second is a percentile bootstrap with a stream that is frozen, so that a report can be made again.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+LEVEL = 0.95
+_RESAMPLES = 4000
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A value, its lower and upper end, how sure (``confidence`` 0 to 1) and the smaller number of raw values behind it."""
+
+    value: float
+    low: float
+    high: float
+    confidence: float
+    n: int
+
+
+def _ranks(n: int, wanted: float) -> tuple[int, float]:
+    """How many values may be cut at each end so that the rest covers the median with ``wanted`` or the most there is."""
+    cut, covered = 0, 1 - 2 * 0.5**n
+    tail = 0.5**n
+    for k in range(1, n // 2):
+        tail += math.comb(n, k) * 0.5**n
+        if 1 - 2 * tail < wanted:
+            break
+        cut, covered = k, 1 - 2 * tail
+    return cut, max(covered, 0.0)
+
+
+def ratio_of_medians(above: Sequence[float], below: Sequence[float]) -> Interval:
+    """``median(above) / median(below)`` with an interval from order statistics (all values positive).
+
+    Each median lies between two of its own order statistics with a known probability, so the ratio lies between the ratios
+    of their far ends with at least the product of both. With few repeats that product is below 95 %; it is then reported.
+    """
+    a, b = sorted(above), sorted(below)
+    cut_a, sure_a = _ranks(len(a), math.sqrt(LEVEL))
+    cut_b, sure_b = _ranks(len(b), math.sqrt(LEVEL))
+    value = statistics.median(a) / statistics.median(b)
+    return Interval(value, a[cut_a] / b[-1 - cut_b], a[-1 - cut_a] / b[cut_b], sure_a * sure_b, min(len(a), len(b)))
+
+
+def mean_over_seeds(values: Sequence[float]) -> Interval:
+    """The mean of one value per seed with a 95 % percentile bootstrap over seeds; a single seed has no interval."""
+    data = np.asarray(values, dtype=np.float64)
+    mean = float(data.mean())
+    if len(data) < 2:
+        return Interval(mean, mean, mean, 0.0, len(data))
+    picks = np.random.RandomState(0).randint(0, len(data), size=(_RESAMPLES, len(data)))  # a legacy stream never changes
+    tail = 50 * (1 - LEVEL)
+    low, high = np.percentile(data[picks].mean(axis=1), [tail, 100 - tail])
+    return Interval(mean, float(low), float(high), LEVEL, len(data))

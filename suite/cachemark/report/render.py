@@ -1,0 +1,92 @@
+"""The view as one HTML file that needs nothing else: no network, no server, no scripts to be read."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+from importlib import resources
+from pathlib import Path
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+from PIL import Image
+
+from .. import __version__
+from ..units import METRICS
+from . import headline, words
+from .charts import draw
+from .row import Row
+from .view import ReportView
+
+_RAW = tuple(name for name, metric in METRICS.items() if metric.kind in ("speed", "memory"))
+_PICTURES = 1_300_000  # bytes of PNG that leave a page of one model below 2.5 MB: base64 adds a third
+_JPEG = 92
+_EDGES = {group.columns[0].key for group in headline.GROUPS}  # columns with a rule at their left
+
+
+def render(view: ReportView) -> str:
+    """The page. Everything a user wrote is escaped by the template engine or, inside drawings, by the XML writer."""
+    script = _static("report.js")
+    return _engine().get_template("report.html").render(
+        view=view, drawings=[draw(chapter.section) for chapter in view.chapters], groups=headline.GROUPS, columns=headline.COLUMNS,
+        edges=_EDGES, exact=_is_small(view), jpeg=_JPEG, raw=_RAW, metrics=METRICS, style=Markup(_static("report.css")),
+        script=Markup(script), policy=_policy(script), version=__version__,
+    )
+
+
+def write(view: ReportView, path: str | Path) -> Path:
+    """Write the page to ``path`` in UTF-8, making its folder where there is none, and return the path."""
+    file = Path(path)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(render(view).encode("utf-8", errors="replace"))
+    return file
+
+
+def _engine() -> Environment:
+    engine = Environment(loader=PackageLoader("cachemark", "report/templates"), autoescape=True, undefined=StrictUndefined,
+                         trim_blocks=True, lstrip_blocks=True, finalize=_clean)
+    engine.filters.update(
+        plain=words.plain, times=words.times, seconds=words.seconds, with_unit=words.with_unit, cells=headline.cells,
+        budget_cell=headline.budget_cell, uri=_uri, svg=Markup, amount=_amount)
+    return engine
+
+
+def _clean(value: object) -> object:
+    """What a template prints, without control characters; markup of our own passes as it is."""
+    return words.plain(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
+def _static(name: str) -> str:
+    """A file of ``static/``, to be put inside the page."""
+    return (resources.files(__package__) / "static" / name).read_text(encoding="utf-8")
+
+
+def _policy(script: str) -> str:
+    """A content policy that lets our one script run and nothing else, and forbids every request to anywhere."""
+    own = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    return f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{own}'; base-uri 'none'; form-action 'none'"
+
+
+def _is_small(view: ReportView) -> bool:
+    """Whether all pictures together may stand in the page as they are stored."""
+    sprites = [sprite for chapter in view.chapters for album in chapter.albums for sprite in album.sprites]
+    return sum(len(sprite.png) for sprite in sprites) <= _PICTURES
+
+
+def _uri(png: bytes, exact: bool) -> str:
+    """A picture inside the page: the stored PNG, or a JPEG of full colour resolution, a third of its size.
+
+    A sprite's tiles begin on the borders of JPEG blocks, so tiles that are equal in the PNG are equal here.
+    """
+    if exact:
+        return "data:image/png;base64," + base64.b64encode(png).decode()
+    small = io.BytesIO()
+    Image.open(io.BytesIO(png)).convert("RGB").save(small, format="JPEG", quality=_JPEG, subsampling=0)
+    return "data:image/jpeg;base64," + base64.b64encode(small.getvalue()).decode()
+
+
+def _amount(row: Row, name: str) -> str:
+    """The median of a metric with its unit, or a dash."""
+    value = row.median(name)
+    return words.DASH if value is None else words.with_unit(value, name)

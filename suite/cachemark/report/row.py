@@ -1,0 +1,167 @@
+"""One line of the headline table: what is derived from an outcome and the full cache of its cell."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+
+from ..result import Outcome
+from ..spec import Case
+from ..units import METRICS
+from . import words
+from .interval import Interval, mean_over_seeds, ratio_of_medians
+
+FIDELITY = tuple(name for name, metric in METRICS.items() if metric.kind == "fidelity")
+QUALITY = tuple(name for name, metric in METRICS.items() if metric.kind == "quality")
+_SHOWS = 0.9  # of a live saving that must be found again in allocated bytes; below it the saving is called fake
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A short word beside a row's name. ``tone`` is good, warn or calm; ``why`` is a full sentence."""
+
+    text: str
+    tone: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Row:
+    """An outcome with what follows from it.
+
+    ``speed_up`` is median full latency over median latency, or None with the reason in ``no_speed_up``. ``saving`` and
+    ``saving_live`` are 1 − bytes / bytes of the full cache, allocated and live. ``fidelity`` and ``quality`` hold the means
+    over seeds; where both are empty, ``no_judgement`` says why. ``place`` orders the ranked methods of one budget by
+    speed-up; ``unranked`` says why there is none. ``lossless``: no further from the full cache than it is from itself.
+    """
+
+    outcome: Outcome
+    speed_up: Interval | None = None
+    no_speed_up: str = ""
+    saving: float | None = None
+    saving_live: float | None = None
+    fidelity: Mapping[str, Interval] = field(default_factory=dict)
+    quality: Mapping[str, Interval] = field(default_factory=dict)
+    no_judgement: str = ""
+    place: int | None = None
+    unranked: str = ""
+    lossless: bool = False
+    marks: tuple[Mark, ...] = ()
+
+    @property
+    def case(self) -> Case:
+        return self.outcome.case
+
+    @property
+    def ok(self) -> bool:
+        return self.outcome.ok
+
+    @property
+    def timed(self) -> bool:
+        """Reference rows of fidelity carry neither speed nor bytes."""
+        return self.case.role in ("arm", "baseline")
+
+    @property
+    def method(self) -> str:
+        """The method, and its storage codec where that is not the native one."""
+        return self.case.method if self.case.codec == "native" else f"{self.case.method} {self.case.codec}"
+
+    @property
+    def reason(self) -> str:
+        """Why there are no figures: the last line of the log, where both a message and a traceback say it."""
+        lines = [line.strip() for line in self.outcome.log.splitlines() if line.strip()]
+        return lines[-1] if lines else ""
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Everything a reader should know about this row, most important first."""
+        return (*(mark.why for mark in self.marks), *self.footnotes)
+
+    @property
+    def footnotes(self) -> tuple[str, ...]:
+        """What the method itself says about its numbers."""
+        written = self.outcome.facts.get("footnotes") or ()
+        return (written,) if isinstance(written, str) else tuple(str(note) for note in written)
+
+    def median(self, name: str) -> float | None:
+        return self.outcome.median(name)
+
+    def fact(self, name: str) -> str:
+        """A fact as text, empty where it is absent."""
+        value = self.outcome.facts.get(name)
+        return "" if value is None else str(value)
+
+
+def share_of_full(budget: str) -> float:
+    """A budget's text as a number; a text that is none counts as 0, for order only."""
+    try:
+        return float(Fraction(budget))
+    except (ValueError, ZeroDivisionError):
+        return 0.0
+
+
+def is_random(case: Case) -> bool:
+    """Random weights draw noise: neither fidelity nor quality means anything then."""
+    return case.weights.startswith("random:")
+
+
+def derive(outcome: Outcome, full: Outcome | None) -> Row:
+    """The row of ``outcome``, with speed and bytes set against ``full`` (the full cache of the same cell, or None)."""
+    row = Row(outcome)
+    if not outcome.ok:
+        return row
+    interval, why = _speed_up(outcome, full) if row.timed else (None, "Reference rows are not timed.")
+    row = replace(row, speed_up=interval, no_speed_up=why, saving=_saved("kv_allocated", outcome, full),
+                  saving_live=_saved("kv_logical", outcome, full))
+    row = _judged(row)
+    return replace(row, marks=_marks(row))
+
+
+def _speed_up(outcome: Outcome, full: Outcome | None) -> tuple[Interval | None, str]:
+    """A speed-up, or the difference that forbids one."""
+    if outcome.facts.get("quality_only"):
+        return None, f"quality only: {outcome.facts['quality_only']}"
+    if full is None:
+        return None, "The full cache of this cell has no figures."
+    mine, its = outcome.samples.get("latency"), full.samples.get("latency")
+    if not mine or not its:
+        return None, "Latency was not measured."
+    kernels = outcome.facts.get("kernel"), full.facts.get("kernel")
+    if all(kernels) and kernels[0] != kernels[1]:
+        return None, f"Attention kernels differ: {kernels[0]} here, {kernels[1]} in the full cache."
+    return ratio_of_medians(its, mine), ""
+
+
+def _saved(name: str, outcome: Outcome, full: Outcome | None) -> float | None:
+    mine, its = outcome.median(name), full.median(name) if full else None
+    return None if mine is None or not its else 1 - mine / its
+
+
+def _judged(row: Row) -> Row:
+    """The row with fidelity and quality, or with why there is neither. Figures of random weights are withheld."""
+    outcome = row.outcome
+    if is_random(outcome.case):
+        return replace(row, no_judgement=outcome.judgement or f"Weights are random ({outcome.case.weights}): images are noise.")
+    found = {name: mean_over_seeds(outcome.samples[name]) for name in (*FIDELITY, *QUALITY) if outcome.samples.get(name)}
+    return replace(row, fidelity={name: found[name] for name in FIDELITY if name in found},
+                   quality={name: found[name] for name in QUALITY if name in found}, no_judgement=outcome.judgement)
+
+
+def _marks(row: Row) -> tuple[Mark, ...]:
+    """What the figures of one row alone give away."""
+    marks = []
+    if row.outcome.facts.get("quality_only"):
+        marks.append(Mark("quality only", "calm", f"Its speed is not compared: {row.outcome.facts['quality_only']}"))
+    elif row.case.role == "arm" and row.speed_up is None:
+        marks.append(Mark("no speed-up", "warn", row.no_speed_up))
+    if row.saving is not None and row.saving_live is not None and row.saving_live > 0.01 and row.saving < _SHOWS * row.saving_live:
+        marks.append(Mark("fake compression", "warn", f"Live KV falls by {words.percent(row.saving_live)}, but allocated KV "
+                          f"by only {words.percent(row.saving)}: the buffers are still there."))
+    state, allocated = row.median("kv_state"), row.median("kv_allocated")
+    if state and allocated and row.saving and 0 < row.saving < 1:
+        saved = allocated / (1 - row.saving) - allocated
+        if state >= saved:
+            marks.append(Mark("state eats the saving", "warn", f"The method keeps {words.size(state)} of its own state; it saves "
+                              f"{words.size(saved)} of KV."))
+    return tuple(marks)

@@ -1,0 +1,143 @@
+"""One model under one set of conditions: the full cache, its arms, and the two reference rows of fidelity."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from ..result import Outcome
+from ..spec import Case
+from .row import Mark, Row, derive, is_random, share_of_full
+
+_REFERENCES = ("floor", "numerics")
+_OWN = {"method", "knobs", "budget", "role", "codec"}  # what an arm does not share with its full cache
+
+
+@dataclass(frozen=True)
+class Section:
+    """A cell of the plan. ``arms`` stand in table order: larger budgets first, then place; ``outcomes`` in order of measuring."""
+
+    model: str
+    case: Case
+    full: Row | None
+    arms: tuple[Row, ...]
+    references: tuple[Row, ...]
+
+    @property
+    def rows(self) -> tuple[Row, ...]:
+        return (*((self.full,) if self.full else ()), *self.arms, *self.references)
+
+    @property
+    def budgets(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(row.case.budget for row in self.arms))
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """Every method of the arms, in a stable order that does not depend on the figures."""
+        return tuple(sorted({row.method for row in self.arms}))
+
+    @property
+    def random(self) -> bool:
+        return is_random(self.case)
+
+    def arms_at(self, budget: str) -> tuple[Row, ...]:
+        return tuple(row for row in self.arms if row.case.budget == budget)
+
+    def reference(self, role: str) -> Row | None:
+        """The reference row of that role if it has figures."""
+        return _reference(self.references, role)
+
+
+def sections(outcomes: Sequence[Outcome]) -> tuple[Section, ...]:
+    """Outcomes grouped by model and cell, in order of appearance; reference rows join the cell they differ least from."""
+    cells: dict[tuple[str, str], list[Outcome]] = {}
+    for outcome in outcomes:
+        if outcome.case.role not in _REFERENCES:
+            cells.setdefault((outcome.case.model, outcome.case.cell), []).append(outcome)
+    joined: dict[tuple[str, str], list[Outcome]] = {key: [] for key in cells}
+    for outcome in outcomes:
+        if outcome.case.role in _REFERENCES:
+            for key in _nearest(outcome.case, cells):
+                joined.setdefault(key, []).append(outcome)
+    return tuple(_section(key[0], cells.get(key, []), joined[key]) for key in joined)
+
+
+def _nearest(case: Case, cells: dict[tuple[str, str], list[Outcome]]) -> list[tuple[str, str]]:
+    """The cells of the same model with the fewest other fields: a reference differs in seeds, batch or dtype by its nature."""
+    distance = {key: _differences(case, held[0].case) for key, held in cells.items() if key[0] == case.model}
+    if not distance:
+        return [(case.model, case.cell)]
+    return [key for key, far in distance.items() if far == min(distance.values())]
+
+
+def _differences(one: Case, other: Case) -> int:
+    a, b = one.to_json(), other.to_json()
+    return sum(a[name] != b[name] for name in a if name not in _OWN)
+
+
+def _section(model: str, measured: list[Outcome], references: list[Outcome]) -> Section:
+    baseline = next((o for o in measured if o.case.role == "baseline"), None)
+    full = baseline if baseline is not None and baseline.ok else None
+    order = {"floor": 0, "numerics": 1}
+    held = tuple(derive(o, None) for o in sorted(references, key=lambda o: order[o.case.role]))
+    rows = [_stand(derive(o, full), held) for o in measured if o is not baseline]
+    first = (measured or references)[0].case
+    return Section(model, baseline.case if baseline else first, derive(baseline, full) if baseline else None, _ordered(rows), held)
+
+
+def _reference(rows: Sequence[Row], role: str) -> Row | None:
+    return next((row for row in rows if row.case.role == role and row.ok), None)
+
+
+def _stand(row: Row, references: Sequence[Row]) -> Row:
+    """Set a row against floor and numerics: may it be ranked, and is it lossless?"""
+    if not row.ok:
+        return row
+    why = _unranked(row, _reference(references, "floor"))
+    marks = row.marks
+    if why and row.fidelity:
+        marks = (Mark("not ranked", "warn", why), *marks)
+    lossless = _lossless(row, _reference(references, "numerics"))
+    if lossless:
+        marks = (Mark("lossless on this device", "good", "Differs from the full cache no more than the full cache differs "
+                      "from itself at another batch or precision."), *marks)
+    return replace(row, unranked=why, lossless=lossless, marks=marks)
+
+
+def _unranked(row: Row, floor: Row | None) -> str:
+    """Why a row may not be ranked. Its interval must lie above that of the full cache with other seeds."""
+    mine = row.fidelity.get("token_agreement")
+    if mine is None:
+        return row.no_judgement or "Fidelity was not measured."
+    other = floor.fidelity.get("token_agreement") if floor else None
+    if other is not None and mine.low <= other.high:
+        return "Its images agree with the full cache's no better than the full cache's own images at other seeds do."
+    return ""
+
+
+def _lossless(row: Row, numerics: Row | None) -> bool:
+    if numerics is None:
+        return False
+    mine, its = row.fidelity.get("token_agreement"), numerics.fidelity.get("token_agreement")
+    if mine is None or its is None or mine.value < its.value:
+        return False
+    far, limit = row.fidelity.get("kl"), numerics.fidelity.get("kl")
+    return far is None or limit is None or far.value <= limit.value
+
+
+def _ordered(rows: list[Row]) -> tuple[Row, ...]:
+    """Larger budgets first; in a budget: ranked by speed-up, then ranked without one, then unranked, then without figures."""
+
+    def speed(row: Row) -> float:
+        return row.speed_up.value if row.speed_up else 0.0
+
+    def key(row: Row) -> tuple[float, bool, bool, bool, float, str]:
+        budget = share_of_full(row.case.budget)
+        return (-budget, not row.ok, bool(row.unranked), row.speed_up is None, -speed(row), row.method)
+
+    placed: list[Row] = []
+    for row in sorted(rows, key=key):
+        before = sum(r.case.budget == row.case.budget and r.place is not None for r in placed)
+        ranked = row.ok and not row.unranked and row.speed_up is not None
+        placed.append(replace(row, place=before + 1) if ranked else row)
+    return tuple(placed)

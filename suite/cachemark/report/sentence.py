@@ -1,0 +1,121 @@
+"""Plain sentences about a section: what a reader would otherwise have to read out of the table, no more and no less."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from . import words
+from .interval import Interval
+from .row import Row
+from .section import Section
+
+
+@dataclass(frozen=True)
+class Sentence:
+    """``text`` about the row group ``about`` (a budget, or the full cache)."""
+
+    about: str
+    text: str
+
+
+def sentences(section: Section) -> tuple[Sentence, ...]:
+    """One sentence for the full cache and one for every budget."""
+    return (Sentence("Full cache", _full(section)), *(Sentence(f"Budget {b}", _budget(section, b)) for b in section.budgets))
+
+
+def _full(section: Section) -> str:
+    if section.full is None:
+        return "The full cache is not in this run, so no speed-up and no saving can be derived."
+    if not section.full.ok:
+        return f"The full cache has no figures ({section.full.outcome.status}), so no speed-up and no saving can be derived."
+    latency, kv = section.full.median("latency"), section.full.median("kv_allocated")
+    images = "1 image" if section.case.batch == 1 else f"{section.case.batch} images"
+    speed = f" takes {words.seconds(latency)} for a batch of {images}" if latency is not None else " was not timed"
+    bytes_ = f" and holds {words.size(kv)} of keys and values" if kv is not None else ""
+    return f"The full cache{speed}{bytes_}; every speed-up and saving below is against it."
+
+
+def _budget(section: Section, budget: str) -> str:
+    rows = section.arms_at(budget)
+    figures = [row for row in rows if row.ok]
+    if not figures:
+        return f"No method has figures at this budget ({_count(rows)})."
+    timed = [row for row in figures if row.speed_up is not None]
+    if section.random:
+        return _random(timed)
+    ranked = [row for row in timed if row.place is not None]
+    if not ranked:
+        return f"No method is ranked here. {_left_out(figures)}".strip()
+    fastest = min(ranked, key=lambda row: row.place or 0)
+    parts = (_speed(fastest, figures), _cost(fastest, section.full), _lossless(figures), _left_out(figures))
+    return " ".join(part for part in parts if part)
+
+
+def _count(rows: tuple[Row, ...]) -> str:
+    found: dict[str, int] = {}
+    for row in rows:
+        found[str(row.outcome.status)] = found.get(str(row.outcome.status), 0) + 1
+    return ", ".join(f"{n} {status}" for status, n in found.items())
+
+
+def _interval(speed_up: Interval) -> str:
+    return f"{words.times(speed_up.value)} ({speed_up.low:.2f}–{speed_up.high:.2f}, n = {speed_up.n})"
+
+
+def _speed(row: Row, rows: list[Row]) -> str:
+    """What the fastest ranked method does; nothing is called faster while its interval reaches down to 1."""
+    speed_up, name = row.speed_up, words.name(row.method)
+    assert speed_up is not None
+    which = "ranked method" if any(other.unranked and other.speed_up for other in rows) else "method"
+    if speed_up.value <= 1:
+        return f"No {which} is faster than the full cache here; the fastest, {name}, runs at {_interval(speed_up)}."
+    if speed_up.low <= 1:
+        return (f"No {which} is shown to be faster than the full cache here: the fastest, {name}, runs at "
+                f"{_interval(speed_up)}, an interval that holds 1.")
+    return f"The fastest {which} is {name} at {_interval(speed_up)}."
+
+
+def _cost(row: Row, full: Row | None) -> str:
+    """What that method saves and what it costs, fidelity and quality apart."""
+    saves = "" if row.saving is None else f"It allocates {words.percent(abs(row.saving))} {'less' if row.saving >= 0 else 'more'} KV. "
+    means = {name: words.with_unit(interval.value, name) for name, interval in row.fidelity.items()}
+    others = ", ".join(f"{title} {means[name]}" for name, title in (("kl", "KL"), ("psnr", "PSNR")) if name in means)
+    agreement = f"In fidelity it keeps {means['token_agreement']} of the full cache's tokens"
+    fidelity = agreement + (f" ({others})." if others else ".")
+    return saves + fidelity + _quality(row, full)
+
+
+def _quality(row: Row, full: Row | None) -> str:
+    mine = row.quality.get("legend")
+    if mine is None:
+        return ""
+    its = full.quality.get("legend") if full else None
+    against = f" against {words.percent(its.value)} of the full cache" if its else ""
+    return f" In quality its legend score is {words.percent(mine.value)}{against}."
+
+
+def _random(timed: list[Row]) -> str:
+    """Random weights: a speed may be named, a ranking may not."""
+    if not timed:
+        return "No speed-up could be derived; weights are random, so nothing is said about images either."
+    best = max(timed, key=lambda row: row.speed_up.value if row.speed_up else 0.0)
+    assert best.speed_up is not None
+    return (f"The highest speed-up is that of {words.name(best.method)}, {_interval(best.speed_up)}. Weights are random, so what it "
+            "costs in images is unknown and nothing is ranked.")
+
+
+def _lossless(rows: list[Row]) -> str:
+    found = [words.name(row.method) + _at(row) for row in rows if row.lossless]
+    return f"Lossless on this device: {', '.join(found)}." if found else ""
+
+
+def _at(row: Row) -> str:
+    return f" at {words.times(row.speed_up.value)}" if row.speed_up else ""
+
+
+def _left_out(rows: list[Row]) -> str:
+    """Who is not in the ranking; why stands in the notes of the table."""
+    unranked = [words.name(row.method) + _at(row) for row in rows if row.unranked]
+    slow = [words.name(row.method) for row in rows if not row.unranked and row.speed_up is None]
+    parts = ([f"not ranked: {', '.join(unranked)}"] if unranked else []) + ([f"without a speed-up: {', '.join(slow)}"] if slow else [])
+    return f"{'; '.join(parts).capitalize()}." if parts else ""

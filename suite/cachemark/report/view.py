@@ -1,0 +1,250 @@
+"""The report as data: run and outcomes in, frozen dataclasses out. Pure; knows neither the store nor HTML."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import Any, Protocol
+
+from ..result import Environment, Outcome, Status
+from ..units import METRICS
+from . import words
+from .change import Change, Conclusion, changes, conclusion
+from .gallery import Album, gallery
+from .row import FIDELITY, QUALITY
+from .section import Section, sections
+from .sentence import Sentence, sentences
+
+_SPEED = ("latency", "latency_tokens", "tokens_per_s_first", "tokens_per_s_last")
+_BYTES = ("kv_logical", "kv_allocated", "kv_stage", "kv_state", "peak_memory")
+
+
+class RunLike(Protocol):
+    """What the report needs of a run; the store's ``Run`` has it. Times are ISO 8601 texts."""
+
+    @property
+    def id(self) -> int: ...
+    @property
+    def plan(self) -> str: ...
+    @property
+    def plan_json(self) -> Mapping[str, Any] | str: ...
+    @property
+    def started(self) -> str: ...
+    @property
+    def finished(self) -> str | None: ...
+    @property
+    def state(self) -> str: ...
+    @property
+    def environment(self) -> Environment: ...
+    @property
+    def code(self) -> Mapping[str, Any]: ...
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A name and its value, as text."""
+
+    name: str
+    value: str
+
+
+@dataclass(frozen=True)
+class Note:
+    """A remark and the rows it is about."""
+
+    rows: tuple[str, ...]
+    text: str
+
+
+@dataclass(frozen=True)
+class Missing:
+    """Something that has no figure. ``log`` is the whole log of a failed case, empty elsewhere."""
+
+    what: str
+    status: str
+    reason: str
+    log: str = ""
+
+
+@dataclass(frozen=True)
+class Chapter:
+    """A section with everything the page says about it. ``coverage`` is the sureness of its speed-up intervals, 0 to 1."""
+
+    section: Section
+    heading: str
+    conditions: tuple[Pair, ...]
+    sentences: tuple[Sentence, ...]
+    notes: tuple[Note, ...]
+    albums: tuple[Album, ...]
+    coverage: float | None
+
+
+@dataclass(frozen=True)
+class ReportView:
+    """The whole page."""
+
+    plan: str
+    run: str
+    when: str
+    machine: str
+    commit: str
+    dirty: bool
+    state: str
+    counts: tuple[tuple[str, int], ...]
+    conclusion: Conclusion | None
+    chapters: tuple[Chapter, ...]
+    changes: tuple[Change, ...]
+    environment: tuple[Pair, ...]
+    plan_text: str
+    commands: tuple[str, ...]
+    missing: tuple[Missing, ...]
+
+
+def build(run: RunLike, outcomes: Iterable[Outcome], comparison: Any = None,
+          artifact: Callable[[str], bytes] | None = None) -> ReportView:
+    """The view of one run.
+
+    ``comparison`` has ``rows``, ``exit_code`` and ``summary()`` (a ``regress.gate.Comparison``); ``artifact`` gives the bytes
+    of a stored file by its name, and without it no pictures are shown.
+    """
+    held = list(outcomes)
+    environment, code = run.environment, dict(run.code)
+    parts = sections(held)
+    return ReportView(
+        plan=run.plan, run=str(run.id), when=_when(run.started, run.finished),
+        machine=f"{environment.machine_class} · {environment.device}", commit=str(code.get("commit") or "unknown"),
+        dirty=bool(code.get("dirty")), state=run.state, counts=_counts(held), conclusion=conclusion(comparison),
+        chapters=tuple(_chapter(part, parts, artifact) for part in parts), changes=changes(comparison),
+        environment=_environment(environment, code), plan_text=_plan_text(run.plan_json), commands=_commands(run.plan, code),
+        missing=tuple(_missing(parts)),
+    )
+
+
+def _when(started: str, finished: str | None) -> str:
+    """Start to the minute and how long it took; texts that are no dates are shown as they are."""
+    try:
+        start = datetime.fromisoformat(started)
+    except ValueError:
+        return started
+    text = start.strftime("%Y-%m-%d %H:%M") + (f" {start.tzname()}" if start.tzname() else "")
+    try:
+        length = (datetime.fromisoformat(finished) - start).total_seconds() if finished else None
+    except (ValueError, TypeError):
+        length = None
+    return text if length is None else f"{text}, {_length(length)}"
+
+
+def _length(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def _counts(outcomes: Sequence[Outcome]) -> tuple[tuple[str, int], ...]:
+    """How many outcomes ended how, in the order of :class:`Status`; what did not occur is left out."""
+    ended = [outcome.status for outcome in outcomes]
+    return tuple((str(status), ended.count(status)) for status in Status if status in ended)
+
+
+def _chapter(section: Section, parts: Sequence[Section], artifact: Callable[[str], bytes] | None) -> Chapter:
+    twins = [other for other in parts if other.model == section.model]
+    heading = section.model if len(twins) == 1 else f"{section.model}, {_difference(section, twins)}"
+    sure = [row.speed_up.confidence for row in section.arms if row.speed_up]
+    return Chapter(section, heading, _conditions(section), sentences(section), _notes(section), gallery(section, artifact),
+                   min(sure) if sure else None)
+
+
+def _difference(section: Section, twins: Sequence[Section]) -> str:
+    """What tells this cell from the other cells of its model, for a heading."""
+    mine = section.case.to_json()
+    others = [twin.case.to_json() for twin in twins]
+    fields = [k for k in mine if k not in ("method", "knobs", "budget", "role", "codec") and any(o[k] != mine[k] for o in others)]
+    return ", ".join(f"{name.replace('_', ' ')} {_text(mine[name])}" for name in fields) or section.case.cell
+
+
+def _conditions(section: Section) -> tuple[Pair, ...]:
+    """What all rows of a cell share."""
+    case = section.case
+    held = {
+        "Weights": case.weights, "Grid": f"{case.grid[0]} × {case.grid[1]} tokens", "Conditions": case.conditions,
+        "Seeds": f"{case.seeds} ({case.samples})", "Batch": case.batch, "Compute dtype": case.dtype, "Engine": case.engine,
+        "Device class": case.device_class, "Warm-up, repeats": f"{case.warmup}, {case.repeats}",
+    }
+    sampling = {name.replace("cfg", "CFG").replace("_", " "): value for name, value in asdict(case.sampling).items()}
+    return tuple(Pair(name, _text(value)) for name, value in {**held, **sampling, **case.evaluation}.items())
+
+
+def _notes(section: Section) -> tuple[Note, ...]:
+    """Every remark once, with the rows it holds for, in table order."""
+    found: dict[str, list[str]] = {}
+    for row in section.rows:
+        for text in row.notes:
+            found.setdefault(text, []).append(row.case.label)
+    return tuple(Note(tuple(dict.fromkeys(labels)), text) for text, labels in found.items())
+
+
+def _environment(environment: Environment, code: Mapping[str, Any]) -> tuple[Pair, ...]:
+    first = {"device": environment.device, "machine class": environment.machine_class, "fingerprint": environment.fingerprint}
+    return tuple(Pair(name, _text(value)) for name, value in (
+        *first.items(), *_flat("", environment.facts), *_flat("code", code)))
+
+
+def _flat(prefix: str, facts: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:
+    """Nested facts as one level: ``{"gpu": {"clock": 1}}`` gives ``gpu clock``."""
+    for name, value in facts.items():
+        path = f"{prefix} {name}".strip()
+        if isinstance(value, Mapping):
+            yield from _flat(path, value)
+        else:
+            yield path, value
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if value is None or value == "":
+        return words.DASH
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, (list, tuple, dict)) else str(value)
+
+
+def _plan_text(plan: Mapping[str, Any] | str) -> str:
+    return plan if isinstance(plan, str) else json.dumps(plan, indent=2, ensure_ascii=False)
+
+
+def _commands(plan: str, code: Mapping[str, Any]) -> tuple[str, ...]:
+    """What to type to measure the same again."""
+    checkout = (f"git checkout {shlex.quote(str(code['commit']))}",) if code.get("commit") else ()
+    return (*checkout, f"cachemark run {shlex.quote(plan)}", "cachemark report")
+
+
+def _missing(parts: Sequence[Section]) -> Iterable[Missing]:
+    """Cases without figures, then figures that cases with status ok do not have."""
+    rows = [(part, row) for part in parts for row in part.rows]
+    for part, row in rows:
+        if not row.ok:
+            yield Missing(f"{part.model}: {row.case.label}", str(row.outcome.status), row.reason, row.outcome.log)
+    for part in parts:
+        yield from _gaps(part)
+
+
+def _gaps(part: Section) -> Iterable[Missing]:
+    """Metrics and reference rows that a section lacks."""
+    if part.full is None:
+        yield Missing(f"{part.model}: full cache", "absent", "No baseline in this run: nothing can be derived against it.")
+    for role in ("floor", "numerics"):
+        if part.reference(role) is None and not part.random:
+            yield Missing(f"{part.model}: {role} row", "absent", "Fidelity is shown without this reference.")
+    arms = [row for row in part.rows if row.ok and row.case.role == "arm"]
+    for row in arms:
+        if row.no_judgement:
+            yield Missing(f"{part.model}: {row.case.label}, fidelity and quality", "not judged", row.no_judgement)
+    wanted = (*_SPEED, *_BYTES) if part.random else (*_SPEED, *_BYTES, *FIDELITY, *QUALITY)
+    for name in wanted:
+        without = [row.case.label for row in arms if not row.outcome.samples.get(name)]
+        if without:
+            who = "every method" if len(without) == len(arms) else ", ".join(without)
+            yield Missing(f"{part.model}: {METRICS[name].title}", "not measured", f"No samples for {who}.")

@@ -1,0 +1,84 @@
+"""Numbers as words: one spelling for each unit, used by tables, sentences and charts alike."""
+
+from __future__ import annotations
+
+import unicodedata
+
+from ..units import METRICS
+
+DASH = "–"
+
+
+def plain(text: object, limit: int = 0) -> str:
+    """Text without control characters and lone surrogates (neither is XML), cut to ``limit`` characters where that is above 0."""
+    clean = "".join(" " if unicodedata.category(c) in ("Cc", "Cs") and c not in "\n\t" else c for c in str(text))
+    return clean if not limit or len(clean) <= limit else clean[: limit - 1].rstrip() + "…"
+
+
+def name(text: str) -> str:
+    """A user's name inside a sentence: short, and unable to turn the direction of what follows it."""
+    short = plain(text, 60)
+    return short if short.isascii() else f"\u2068{short}\u2069"
+
+
+def times(value: float) -> str:
+    """``1.52×``"""
+    return f"{value:.2f}×"
+
+
+def percent(value: float) -> str:
+    """A share as ``74.4 %``."""
+    return f"{100 * value:.1f} %".replace("-", "−")
+
+
+def size(value: float) -> str:
+    """Bytes in binary units, three digits: ``1.12 MiB``."""
+    unit = "B"
+    for larger in ("KiB", "MiB", "GiB", "TiB"):
+        if abs(value) < 1024:
+            break
+        value, unit = value / 1024, larger
+    return f"{value:.0f} {unit}" if unit == "B" else f"{_three(value)} {unit}"
+
+
+def seconds(value: float) -> str:
+    """A duration as ``840 ms`` or ``1.23 s``."""
+    return f"{_three(1000 * value)} ms" if value < 1 else f"{_three(value)} s"
+
+
+def figure(value: float, name: str) -> str:
+    """A value of the metric ``name`` in its own unit."""
+    unit = METRICS[name].unit
+    if unit == "s":
+        return seconds(value)
+    if unit == "B":
+        return size(value)
+    if unit == "share":
+        return percent(value)
+    if unit == "token/s":
+        return _three(value)
+    if unit == "dB":
+        return f"{value:.1f}"
+    return _small(value)
+
+
+def with_unit(value: float, name: str) -> str:
+    """Like :func:`figure`, with the unit where the figure alone does not show it."""
+    unit = METRICS[name].unit
+    return f"{figure(value, name)} {unit}" if unit in ("token/s", "dB", "nat/token") else figure(value, name)
+
+
+def of_full(value: float) -> str:
+    """A figure given as a ratio to the full cache of its run."""
+    return f"{value:.3f} × full"
+
+
+def _three(value: float) -> str:
+    """Three digits, more where the whole part has more."""
+    size_ = abs(value)
+    return f"{value:.0f}" if size_ >= 100 else f"{value:.1f}" if size_ >= 10 else f"{value:.2f}"
+
+
+def _small(value: float) -> str:
+    """Three decimals, or a power of ten where those would say nothing."""
+    return f"{value:.1e}".replace("e-0", "e−").replace("e-", "e−") if 0 < abs(value) < 0.0005 else f"{value:.3f}"

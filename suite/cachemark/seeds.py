@@ -1,0 +1,65 @@
+"""Fixed subsets of seeds and class labels, each named and the same on every machine.
+
+A subset is a rule, not a file of numbers: sample ``i`` of a series has the seed ``start + i``, and its label follows from
+``i`` and the number of classes. The series ``s`` (measuring) is nested: ``s64`` is the beginning of ``s256`` and so on up
+to ``s50k``. The series ``tune`` is for choosing knobs and shares no seed with it, so that no figure is measured on what a
+method was tuned on. Every prefix of either is balanced: no two classes differ by more than one sample.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from .errors import BadPlan, unknown
+
+VERSION = 1
+"""Raised when any subset would hold other seeds or labels than before."""
+
+SIZES = {"s64": 64, "s256": 256, "s2k": 2_000, "s10k": 10_000, "s50k": 50_000, "tune64": 64, "tune256": 256}
+"""Name of each subset and its number of samples."""
+
+_TUNE_START = 1_000_000  # further than the series `s` will ever reach
+_FLOOR_SHIFT = 1 << 30  # further than any start, yet all seeds stay below 2**31, which every generator takes
+_GOLDEN = (math.sqrt(5) - 1) / 2
+
+
+@dataclass(frozen=True)
+class Subset:
+    """``labels[i]`` is the class of the sample that is drawn with ``seeds[i]``."""
+
+    name: str
+    seeds: list[int]
+    labels: list[int]
+
+    def __len__(self) -> int:
+        return len(self.seeds)
+
+    def first(self, count: int) -> Subset:
+        """The first ``count`` samples under the same name; still balanced. Error: ``bad-plan`` where there are fewer."""
+        if not 1 <= count <= len(self):
+            raise BadPlan(f"{count} samples of {self.name!r} were asked for.", remedy=f"Ask for 1 to {len(self)}, or for a larger subset.")
+        return Subset(self.name, self.seeds[:count], self.labels[:count])
+
+
+def subset(name: str, classes: int) -> Subset:
+    """The subset of that name for a model with ``classes`` classes. Error: ``unknown-name`` with the nearest name."""
+    if name not in SIZES:
+        raise unknown("seed subset", name, SIZES)
+    start = _TUNE_START if name.startswith("tune") else 0
+    return Subset(name, list(range(start, start + SIZES[name])), _labels(SIZES[name], classes))
+
+
+def floor(of: Subset) -> Subset:
+    """The same labels with other seeds, none of which is in any named subset: the *floor* row of fidelity."""
+    return Subset(f"{of.name} (floor)", [seed + _FLOOR_SHIFT for seed in of.seeds], list(of.labels))
+
+
+def _labels(count: int, classes: int) -> list[int]:
+    """Labels by a stride near the golden section of ``classes``: it visits every class once per round, and spreads a short
+    prefix over the whole range, where neighbouring numbers often mean similar things (ImageNet's first 64 are animals)."""
+    assert classes > 0, classes
+    nearest = round(classes * _GOLDEN)
+    coprime = (s for s in range(1, classes + 1) if math.gcd(s, classes) == 1)
+    stride = min(coprime, key=lambda s: (abs(s - nearest), s))
+    return [i * stride % classes for i in range(count)]

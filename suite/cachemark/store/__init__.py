@@ -1,0 +1,7 @@
+"""Where outcomes are kept: one SQLite file (or a PostgreSQL database) with the artifacts beside it."""
+
+from .db import Store
+from .exchange import Exchange, dump, load
+from .rows import Run, Verdict
+
+__all__ = ["Exchange", "Run", "Store", "Verdict", "dump", "load"]

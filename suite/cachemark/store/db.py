@@ -1,0 +1,262 @@
+"""The store: every outcome of every run, in one place, each in one transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from sqlalchemy import Engine, Select, func, select
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.orm import Session, joinedload, selectinload
+
+from ..errors import BadStore, NothingMeasured
+from ..result import Environment, Outcome, Status
+from ..spec import Case
+from . import rows
+from .artifacts import Artifacts
+from .differences import differences
+from .engine import open_file, open_server, writer
+from .faults import guard
+from .rows import Run, Verdict
+from .schema import RUN_STATES, Base, BaselineRow, CaseRow, EnvironmentRow, MembershipRow, OutcomeRow, RunRow, TrialRow, VerdictRow
+
+_INSERT: dict[str, Any] = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
+
+
+class Store:
+    """A database with the artifacts beside it. Several processes may write at once; each opens a store of its own.
+
+    Every method may raise :class:`BadStore`. A store is closed by ``close()`` or by leaving its ``with`` block.
+    """
+
+    def __init__(self, engine: Engine, where: str, artifacts: Artifacts) -> None:
+        """For :meth:`open`; ``where`` names the database to people."""
+        self.where = where
+        self._engine = engine
+        self._writer = writer(engine)
+        self._artifacts = artifacts
+
+    @classmethod
+    def open(cls, url_or_path: str | Path, *, create: bool = True, read_only: bool = False, artifacts: str | Path | None = None) -> Self:
+        """Open a SQLite file (a path) or a server (``postgresql+psycopg://…``), and bring its schema up to date.
+
+        ``artifacts`` is the folder of the artifacts: by default ``<database>.artifacts`` beside the file, for a server in the
+        working directory. ``create=False`` refuses to make a new file.
+        """
+        text = str(url_or_path)
+        if "://" in text and not text.startswith("sqlite:///"):
+            engine, where = open_server(text, read_only=read_only)
+            folder = Path(f"{engine.url.database}.artifacts")
+        else:
+            path = Path(text.removeprefix("sqlite:///"))
+            engine, where = open_file(path, create=create, read_only=read_only), str(path)
+            folder = path.with_name(path.name + ".artifacts")
+        return cls(engine, where, Artifacts(Path(artifacts or folder)))
+
+    def close(self) -> None:
+        """Give the connections back. SQLite then folds its write-ahead log into the file."""
+        self._engine.dispose()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    @contextmanager
+    def _reading(self) -> Iterator[Session]:
+        with guard(self.where), Session(self._engine) as session:
+            yield session
+
+    @contextmanager
+    def _writing(self) -> Iterator[Session]:
+        with guard(self.where), Session(self._writer) as session, session.begin():
+            yield session
+
+    # runs
+
+    def begin_run(self, plan: str, plan_json: Mapping[str, Any], environment: Environment, code: Mapping[str, Any]) -> int:
+        """Number of a new run. ``code`` is {"commit", "dirty", "hash", "version"} of the measuring code."""
+        values = rows.environment_values(environment)
+        with self._writing() as session:
+            _insert_once(session, EnvironmentRow, values)
+            row = RunRow(
+                plan=plan, plan_json=dict(plan_json), started=rows.utc_now(), state="running", code=dict(code),
+                code_commit=str(code.get("commit") or ""),
+                environment=session.scalars(select(EnvironmentRow).filter_by(digest=values["digest"])).one(),
+            )
+            session.add(row)
+            session.flush()
+            return row.id
+
+    def finish_run(self, run_id: int, state: str) -> None:
+        """Close a run as ``finished``, ``interrupted`` or ``failed``."""
+        if state not in RUN_STATES[1:]:
+            raise ValueError(f"a run ends as one of {RUN_STATES[1:]}, not {state!r}")
+        with self._writing() as session:
+            row = self._run_row(session, run_id)
+            row.state, row.finished = state, rows.utc_now()
+
+    def runs(self) -> list[Run]:
+        """Every run, newest first."""
+        with self._reading() as session:
+            found = session.scalars(select(RunRow).options(joinedload(RunRow.environment)).order_by(RunRow.id.desc()))
+            return [rows.run_of(row) for row in found]
+
+    def run(self, run_id: int | None = None) -> Run:
+        """One run, by default the newest. An empty store is :class:`NothingMeasured`."""
+        with self._reading() as session:
+            if run_id is None and (run_id := session.scalar(select(func.max(RunRow.id)))) is None:
+                raise NothingMeasured(f"{self.where} holds no run.", remedy="Run: cachemark run PLAN")
+            return rows.run_of(self._run_row(session, run_id))
+
+    def _run_row(self, session: Session, run_id: int) -> RunRow:
+        row = session.get(RunRow, run_id)
+        if row is None:
+            newest = session.scalar(select(func.max(RunRow.id)))
+            raise BadStore(f"There is no run {run_id} in {self.where}.", remedy=f"The newest is {newest or 'none'}.")
+        return row
+
+    # outcomes
+
+    def save(self, run_id: int, outcome: Outcome, artifacts: Mapping[str, bytes] | None = None, *, trial: str = "") -> int:
+        """Save an outcome with its samples in one transaction, and return its number.
+
+        ``artifacts`` maps names such as ``tokens.safetensors`` to bytes; they are on disk before the rows are. Outcomes saved
+        under one ``trial`` name shared a process. A killed or failed save leaves nothing of the outcome in the database.
+        """
+        files = {name: self._held(file) for name, file in outcome.artifacts.items() if name not in (artifacts or {})}
+        files.update({name: self._artifacts.put(name, data) for name, data in (artifacts or {}).items()})
+        with self._writing() as session:
+            self._run_row(session, run_id)
+            _insert_once(session, CaseRow, rows.case_values(outcome.case))
+            row = rows.outcome_row(outcome, _trial(session, run_id, trial), files)
+            session.add(row)
+            session.flush()
+            session.add(MembershipRow(run_id=run_id, outcome_id=row.id, carried=False))
+            return row.id
+
+    def _held(self, file: str) -> str:
+        if not self.artifact_path(file).is_file():
+            raise BadStore(f"Artifact {file} is not in {self._artifacts.root}.", remedy="Hand its bytes to save(), or leave it out.")
+        return file
+
+    def find(self, skip_key: str) -> Outcome | None:
+        """The newest ok outcome with this skip key. The empty key belongs to nobody."""
+        with self._reading() as session:
+            row = _newest_ok(session, skip_key)
+            return None if row is None else self._outcome(row)
+
+    def carry(self, run_id: int, skip_key: str) -> Outcome | None:
+        """What :meth:`find` finds, now also a member of this run, marked as carried unless the run has it already."""
+        with self._writing() as session:
+            self._run_row(session, run_id)
+            row = _newest_ok(session, skip_key)
+            if row is None:
+                return None
+            _insert_once(session, MembershipRow, {"run_id": run_id, "outcome_id": row.id, "carried": True})
+            return self._outcome(row)
+
+    def outcomes(self, run_id: int) -> list[Outcome]:
+        """All outcomes of a run, carried ones among them, in the order in which they joined it."""
+        with self._reading() as session:
+            self._run_row(session, run_id)
+            wanted = _whole_outcomes().join(MembershipRow, MembershipRow.outcome_id == OutcomeRow.id)
+            found = session.scalars(wanted.where(MembershipRow.run_id == run_id).order_by(MembershipRow.id))
+            return [self._outcome(row) for row in found]
+
+    def carried(self, run_id: int) -> frozenset[str]:
+        """Keys of the cases whose outcome in this run was measured in an earlier one."""
+        with self._reading() as session:
+            wanted = select(OutcomeRow.case_key).join(MembershipRow, MembershipRow.outcome_id == OutcomeRow.id)
+            return frozenset(session.scalars(wanted.where(MembershipRow.run_id == run_id, MembershipRow.carried)))
+
+    def latest_for_case(self, case_key: str) -> Outcome | None:
+        """The newest outcome of a case, whatever its status: what ``run --explain`` compares with."""
+        with self._reading() as session:
+            wanted = _whole_outcomes().where(OutcomeRow.case_key == case_key).order_by(OutcomeRow.id.desc()).limit(1)
+            row = session.scalars(wanted).first()
+            return None if row is None else self._outcome(row)
+
+    def nearest(self, case: Case, limit: int = 3) -> list[tuple[Outcome, dict[str, tuple[Any, Any]]]]:
+        """Newest outcomes of other cases of this model, those with the fewest differing fields first, with those fields."""
+        with self._reading() as session:
+            others = session.scalars(select(CaseRow).where(CaseRow.model == case.model, CaseRow.key != case.key))
+            changed = {row.key: differences(row.body, case.to_json()) for row in others}
+        nearest = sorted(changed, key=lambda key: (len(changed[key]), key))[:limit]
+        found = ((self.latest_for_case(key), changed[key]) for key in nearest)
+        return [(outcome, fields) for outcome, fields in found if outcome is not None]
+
+    def _outcome(self, row: OutcomeRow) -> Outcome:
+        return rows.outcome_of(row, self.where)
+
+    # artifacts
+
+    def artifact_path(self, file: str) -> Path:
+        """Where the artifact with the relative name ``file`` (a value of ``Outcome.artifacts``) lies, present or not."""
+        return self._artifacts.path(file)
+
+    def artifact(self, file: str) -> bytes:
+        """The artifact's bytes, checked against its name."""
+        return self._artifacts.read(file)
+
+    # baselines and verdicts
+
+    def note_baseline(
+        self, digest: str, *, name: str, plan: str, machine_class: str, reason: str = "", run_id: int | None = None,
+    ) -> int:
+        """Number of the baseline whose text has this SHA-256, filed now if it is new."""
+        values = {"digest": digest, "name": name, "plan": plan, "machine_class": machine_class, "reason": reason, "run_id": run_id}
+        with self._writing() as session:
+            _insert_once(session, BaselineRow, {**values, "saved": rows.utc_now()})
+            return session.scalars(select(BaselineRow.id).filter_by(digest=digest)).one()
+
+    def save_verdicts(self, run_id: int, baseline_id: int, verdicts: Sequence[Verdict]) -> None:
+        """File what a gate said of a run against a baseline, in place of what it said before."""
+        with self._writing() as session:
+            self._run_row(session, run_id)
+            for old in session.scalars(select(VerdictRow).filter_by(run_id=run_id, baseline_id=baseline_id)):
+                session.delete(old)
+            session.flush()
+            session.add_all(VerdictRow(run_id=run_id, baseline_id=baseline_id, **vars(v)) for v in verdicts)
+
+    def verdicts(self, run_id: int) -> list[Verdict]:
+        """What gates said of a run, in the order in which it was filed."""
+        with self._reading() as session:
+            return [rows.verdict_of(row) for row in session.scalars(select(VerdictRow).filter_by(run_id=run_id).order_by(VerdictRow.id))]
+
+    def counts(self) -> dict[str, int]:
+        """Rows of each table."""
+        with self._reading() as session:
+            return {t.name: session.scalar(select(func.count()).select_from(t)) or 0 for t in Base.metadata.sorted_tables}
+
+
+def _whole_outcomes() -> Select[Any]:  # the type of a Select with one entity is spelt otherwise in SQLAlchemy 2.0 and 2.1
+    return select(OutcomeRow).options(joinedload(OutcomeRow.case), selectinload(OutcomeRow.samples), selectinload(OutcomeRow.artifacts))
+
+
+def _newest_ok(session: Session, skip_key: str) -> OutcomeRow | None:
+    if not skip_key:
+        return None
+    wanted = _whole_outcomes().where(OutcomeRow.skip_key == skip_key, OutcomeRow.status == str(Status.OK))
+    newest: OutcomeRow | None = session.scalars(wanted.order_by(OutcomeRow.id.desc()).limit(1)).first()
+    return newest
+
+
+def _insert_once(session: Session, table: type[Base], values: Mapping[str, Any]) -> None:
+    """Insert a row unless one with the same unique key is there, also when another process inserts it at this moment."""
+    session.execute(_INSERT[session.get_bind().dialect.name](table).values(**values).on_conflict_do_nothing())
+
+
+def _trial(session: Session, run_id: int, name: str) -> int:
+    """Number of the trial of that name in the run; an unnamed one is always new."""
+    if name:
+        _insert_once(session, TrialRow, {"run_id": run_id, "name": name})
+        return session.scalars(select(TrialRow.id).filter_by(run_id=run_id, name=name)).one()
+    row = TrialRow(run_id=run_id, name=None)
+    session.add(row)
+    session.flush()
+    return row.id

@@ -1,0 +1,14 @@
+"""What Alembic runs: migrations on the connection that ``store.migrate`` hands over, inside the transaction it has begun.
+
+There is no alembic.ini and no offline mode. To add a version, write the next number by hand into versions/ and raise
+``schema.SCHEMA_VERSION``; a test compares the result with the declared tables.
+"""
+
+from alembic import context
+
+context.configure(
+    connection=context.config.attributes["connection"],
+    version_table=context.config.attributes["version_table"],
+    transactional_ddl=True,  # Alembic thinks SQLite has none; ours begins its transactions itself
+)
+context.run_migrations()

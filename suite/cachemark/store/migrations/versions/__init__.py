@@ -1,0 +1,1 @@
+"""One file per schema version, numbered; a released one is never edited."""

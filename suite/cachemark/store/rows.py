@@ -1,0 +1,125 @@
+"""Outcomes, runs and verdicts as Python objects and as rows, both ways."""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from ..errors import BadStore
+from ..result import JUDGING, Environment, Outcome, Status
+from ..spec import Case, canonical
+from ..units import METRICS
+from .schema import ArtifactRow, EnvironmentRow, OutcomeRow, RunRow, SampleRow, VerdictRow, finite
+
+
+@dataclass(frozen=True)
+class Run:
+    """One ``cachemark run``. Times are UTC in ISO 8601; ``finished`` is None while it runs and after a kill.
+
+    ``code`` holds ``commit``, ``dirty``, ``hash`` and ``version`` of the measuring code.
+    """
+
+    id: int
+    plan: str
+    plan_json: Mapping[str, Any]
+    started: str
+    finished: str | None
+    state: str  # running | finished | interrupted | failed
+    environment: Environment
+    code: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a gate says of one metric of one case: one row of a comparison.
+
+    ``metric`` is a name of units.METRICS, ``output_hash``, or ``status`` (of the case as a whole). ``then`` and ``now`` are
+    the compared figures (for times: ratio to the full cache of the same run), ``change`` is now / then; each may be None.
+    """
+
+    case_key: str
+    label: str
+    metric: str
+    verdict: str
+    reason: str = ""
+    then: float | None = None
+    now: float | None = None
+    change: float | None = None
+
+
+def utc_now() -> str:
+    """The time now, UTC, ISO 8601, to the microsecond."""
+    return datetime.now(UTC).isoformat(timespec="microseconds")
+
+
+def clean(text: str) -> str:
+    """``text`` as every database can hold it: a log may contain anything, also half a character or a NUL."""
+    return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\x00")
+
+
+def pack(values: Sequence[float]) -> bytes:
+    """float64, little-endian, eight bytes each."""
+    return struct.pack(f"<{len(values)}d", *values)
+
+
+def unpack(packed: bytes) -> list[float]:
+    """Inverse of :func:`pack`."""
+    return list(struct.unpack(f"<{len(packed) // 8}d", packed))
+
+
+def outcome_row(outcome: Outcome, trial_id: int, files: Mapping[str, str]) -> OutcomeRow:
+    """The row of ``outcome`` with its samples and artifacts (name -> file, already on disk)."""
+    status = str(outcome.status)
+    return OutcomeRow(
+        trial_id=trial_id, case_key=outcome.case.key, status=status,
+        judged=bool(outcome.judgement) or any(METRICS[n].kind in JUDGING for n in outcome.samples),
+        n_samples=sum(len(v) for v in outcome.samples.values()), judgement=clean(outcome.judgement), log=clean(outcome.log),
+        seconds=outcome.seconds, skip_key=outcome.skip_key, output_hash=outcome.output_hash, facts=dict(outcome.facts), saved=utc_now(),
+        samples=[SampleRow(metric=n, status=status, count=len(v), packed=pack(v)) for n, v in outcome.samples.items()],
+        artifacts=[ArtifactRow(name=name, file=file) for name, file in files.items()],
+    )
+
+
+def outcome_of(row: OutcomeRow, where: str) -> Outcome:
+    """The outcome of a row, or :class:`BadStore` where the row says one thing and its samples another."""
+    samples = {s.metric: unpack(s.packed) for s in row.samples}
+    if sum(len(v) for v in samples.values()) != row.n_samples:
+        raise BadStore(f"Outcome {row.id} of {where} lacks values: it names {row.n_samples}.", remedy="Restore a copy of the database.")
+    return Outcome(
+        Case.from_json(row.case.body), Status(row.status), samples, row.judgement, row.log, row.seconds, row.skip_key, row.output_hash,
+        row.facts, {a.name: a.file for a in row.artifacts},
+    )
+
+
+def environment_values(environment: Environment) -> dict[str, Any]:
+    """Columns of the environment's row; ``digest`` tells two environments apart."""
+    data = finite(environment.to_json())
+    return {"digest": hashlib.sha256(canonical(data).encode()).hexdigest(), **data}
+
+
+def environment_of(row: EnvironmentRow) -> Environment:
+    """The environment of a row."""
+    return Environment(row.device, row.machine_class, row.fingerprint, row.facts)
+
+
+def case_values(case: Case) -> dict[str, Any]:
+    """Columns of the case's row."""
+    return {
+        "key": case.key, "body": case.to_json(), "cell": case.cell, "model": case.model, "method": case.method, "budget": case.budget,
+        "codec": case.codec, "role": case.role, "batch": case.batch, "seeds": case.seeds, "dtype": case.dtype, "engine": case.engine,
+        "device_class": case.device_class,
+    }
+
+
+def run_of(row: RunRow) -> Run:
+    """The run of a row."""
+    return Run(row.id, row.plan, row.plan_json, row.started, row.finished, row.state, environment_of(row.environment), row.code)
+
+
+def verdict_of(row: VerdictRow) -> Verdict:
+    """The verdict of a row."""
+    return Verdict(row.case_key, row.label, row.metric, row.verdict, row.reason, row.then, row.now, row.change)

@@ -1,0 +1,231 @@
+"""The tables of a store, as SQLAlchemy 2 declarative classes, for SQLite and PostgreSQL alike.
+
+What the data must obey is written as SQL constraints, so that no other program and no later version of ours can file a
+speed without a judgement of its images:
+
+* ``outcome``: status ``ok`` has values and a judgement; every other status has a log and no values.
+* ``sample``: refers to ``outcome`` by (id, status) with status fixed to ``ok``, so a value can belong to no other outcome;
+  its packed bytes are eight per value.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+from sqlalchemy import (
+    CheckConstraint,
+    Double,
+    ForeignKey,
+    ForeignKeyConstraint,
+    Index,
+    LargeBinary,
+    MetaData,
+    String,
+    Text,
+    UniqueConstraint,
+)
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
+from sqlalchemy.types import TypeDecorator
+
+from ..result import Status
+from ..spec import canonical
+
+SCHEMA_VERSION = "0001"
+"""The newest migration that this version of cachemark knows. Versions are numbers, so that newer and older can be told apart."""
+
+RUN_STATES = ("running", "finished", "interrupted", "failed")
+
+
+def finite(value: Any) -> Any:
+    """``value`` with every NaN and infinity replaced by None: JSON has no word for them."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {k: finite(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [finite(v) for v in value]
+    return value
+
+
+def _one_of(column: str, names: tuple[str, ...]) -> str:
+    return f"{column} IN ({', '.join(repr(n) for n in names)})"
+
+
+class Json(TypeDecorator[Any]):
+    """JSON as plain text with sorted keys. Text, because a person can read it in any database tool."""
+
+    impl = Text
+    cache_ok = True
+
+    def process_bind_param(self, value: Any, dialect: Any) -> str:
+        return canonical(finite(value))
+
+    def process_result_value(self, value: Any, dialect: Any) -> Any:
+        return json.loads(value)
+
+
+class Base(DeclarativeBase):
+    """Root of the tables. Constraints have names, so that a migration can drop them."""
+
+    metadata = MetaData(naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s", "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "ck": "ck_%(table_name)s_%(constraint_name)s", "fk": "fk_%(table_name)s_%(column_0_N_name)s", "pk": "pk_%(table_name)s",
+    })
+    type_annotation_map = {dict[str, Any]: Json, float: Double}
+
+
+class EnvironmentRow(Base):
+    """One machine with its software; ``digest`` is the hash of all of it."""
+
+    __tablename__ = "environment"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    digest: Mapped[str] = mapped_column(String(64), unique=True)
+    device: Mapped[str] = mapped_column(Text)
+    machine_class: Mapped[str] = mapped_column(Text)
+    fingerprint: Mapped[str] = mapped_column(Text)
+    facts: Mapped[dict[str, Any]]
+
+
+class RunRow(Base):
+    """One ``cachemark run``. Times are UTC in ISO 8601. Numbers are never used twice, even after a prune."""
+
+    __tablename__ = "run"
+    __table_args__ = (CheckConstraint(_one_of("state", RUN_STATES), name="state"), {"sqlite_autoincrement": True})
+    id: Mapped[int] = mapped_column(primary_key=True)
+    plan: Mapped[str] = mapped_column(Text, index=True)
+    plan_json: Mapped[dict[str, Any]]
+    environment_id: Mapped[int] = mapped_column(ForeignKey("environment.id"))
+    started: Mapped[str] = mapped_column(String(32))
+    finished: Mapped[str | None] = mapped_column(String(32))
+    state: Mapped[str] = mapped_column(String(16))
+    code: Mapped[dict[str, Any]]
+    code_commit: Mapped[str] = mapped_column(Text)
+    environment: Mapped[EnvironmentRow] = relationship()
+
+
+class CaseRow(Base):
+    """One case by its key: the canonical JSON, and the columns that people filter by."""
+
+    __tablename__ = "case"
+    key: Mapped[str] = mapped_column(String(16), primary_key=True)
+    body: Mapped[dict[str, Any]]
+    cell: Mapped[str] = mapped_column(String(16), index=True)
+    model: Mapped[str] = mapped_column(Text, index=True)
+    method: Mapped[str] = mapped_column(Text, index=True)
+    budget: Mapped[str] = mapped_column(Text)
+    codec: Mapped[str] = mapped_column(Text)
+    role: Mapped[str] = mapped_column(Text)
+    batch: Mapped[int]
+    seeds: Mapped[str] = mapped_column(Text)
+    dtype: Mapped[str] = mapped_column(Text)
+    engine: Mapped[str] = mapped_column(Text)
+    device_class: Mapped[str] = mapped_column(Text)
+
+
+class TrialRow(Base):
+    """One fresh process that ran cases of a run. A process without a name has this row to itself."""
+
+    __tablename__ = "trial"
+    __table_args__ = (UniqueConstraint("run_id", "name"),)
+    id: Mapped[int] = mapped_column(primary_key=True)
+    run_id: Mapped[int] = mapped_column(ForeignKey("run.id"))
+    name: Mapped[str | None] = mapped_column(Text)
+
+
+class OutcomeRow(Base):
+    """The typed end of a case in a trial. ``n_samples`` counts the values that stand in ``sample``."""
+
+    __tablename__ = "outcome"
+    __table_args__ = (
+        CheckConstraint(_one_of("status", tuple(str(s) for s in Status)), name="status"),
+        CheckConstraint(
+            "(status = 'ok' AND n_samples > 0 AND judged) OR (status <> 'ok' AND n_samples = 0 AND log <> '')", name="judged",
+        ),
+        UniqueConstraint("id", "status"),
+    )
+    id: Mapped[int] = mapped_column(primary_key=True)
+    trial_id: Mapped[int] = mapped_column(ForeignKey("trial.id"), index=True)
+    case_key: Mapped[str] = mapped_column(ForeignKey("case.key"), index=True)
+    status: Mapped[str] = mapped_column(String(16))
+    judged: Mapped[bool]
+    n_samples: Mapped[int]
+    judgement: Mapped[str] = mapped_column(Text)
+    log: Mapped[str] = mapped_column(Text)
+    seconds: Mapped[float]
+    skip_key: Mapped[str] = mapped_column(Text, index=True)
+    output_hash: Mapped[str] = mapped_column(Text)
+    facts: Mapped[dict[str, Any]]
+    saved: Mapped[str] = mapped_column(String(32))
+    case: Mapped[CaseRow] = relationship()
+    samples: Mapped[list[SampleRow]] = relationship(order_by="SampleRow.metric")
+    artifacts: Mapped[list[ArtifactRow]] = relationship(order_by="ArtifactRow.name")
+
+
+class SampleRow(Base):
+    """Every raw value of one metric of one outcome: ``count`` float64 numbers, little-endian, in order of measurement."""
+
+    __tablename__ = "sample"
+    __table_args__ = (
+        ForeignKeyConstraint(["outcome_id", "status"], ["outcome.id", "outcome.status"]),
+        CheckConstraint("status = 'ok'", name="status"),
+        CheckConstraint("count > 0 AND length(packed) = 8 * count", name="packed"),
+    )
+    outcome_id: Mapped[int] = mapped_column(primary_key=True)
+    metric: Mapped[str] = mapped_column(Text, primary_key=True)
+    status: Mapped[str] = mapped_column(String(16))
+    count: Mapped[int]
+    packed: Mapped[bytes] = mapped_column(LargeBinary)
+
+
+class ArtifactRow(Base):
+    """A file beside the database, by the hash of its content. The file is on disk before this row is."""
+
+    __tablename__ = "artifact"
+    outcome_id: Mapped[int] = mapped_column(ForeignKey("outcome.id"), primary_key=True)
+    name: Mapped[str] = mapped_column(Text, primary_key=True)
+    file: Mapped[str] = mapped_column(Text)
+
+
+class MembershipRow(Base):
+    """Which outcomes belong to which run. ``carried``: measured in an earlier run and skipped in this one."""
+
+    __tablename__ = "membership"
+    __table_args__ = (UniqueConstraint("run_id", "outcome_id"),)
+    id: Mapped[int] = mapped_column(primary_key=True)
+    run_id: Mapped[int] = mapped_column(ForeignKey("run.id"))
+    outcome_id: Mapped[int] = mapped_column(ForeignKey("outcome.id"), index=True)
+    carried: Mapped[bool]
+
+
+class BaselineRow(Base):
+    """A baseline file that this store has written or been judged against; ``digest`` is the SHA-256 of its text."""
+
+    __tablename__ = "baseline"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    digest: Mapped[str] = mapped_column(String(64), unique=True)
+    name: Mapped[str] = mapped_column(Text)
+    plan: Mapped[str] = mapped_column(Text)
+    machine_class: Mapped[str] = mapped_column(Text)
+    reason: Mapped[str] = mapped_column(Text)
+    run_id: Mapped[int | None] = mapped_column(ForeignKey("run.id"))
+    saved: Mapped[str] = mapped_column(String(32))
+
+
+class VerdictRow(Base):
+    """What a gate said of one metric of one case of a run. ``case_key`` may name a case that only the baseline has."""
+
+    __tablename__ = "verdict"
+    __table_args__ = (Index(None, "run_id", "baseline_id"),)
+    id: Mapped[int] = mapped_column(primary_key=True)
+    run_id: Mapped[int] = mapped_column(ForeignKey("run.id"))
+    baseline_id: Mapped[int] = mapped_column(ForeignKey("baseline.id"))
+    case_key: Mapped[str] = mapped_column(String(16))
+    label: Mapped[str] = mapped_column(Text)
+    metric: Mapped[str] = mapped_column(Text)
+    verdict: Mapped[str] = mapped_column(String(16))
+    reason: Mapped[str] = mapped_column(Text)
+    then: Mapped[float | None]
+    now: Mapped[float | None]
+    change: Mapped[float | None]

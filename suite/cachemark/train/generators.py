@@ -1,0 +1,101 @@
+"""Training of the embedded next-token model: a small LlamaGen on the tokens of fresh scenes.
+
+Matrices inside the blocks are updated by Muon, everything else by AdamW. Scenes are rendered and encoded in chunks while
+training goes on, each seen once, so the model cannot overfit and nothing has to be stored. One label in ten is replaced by the
+null class, which classifier-free guidance needs.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..models.checkpoints import sha256
+from ..models.llamagen import LlamaGen, LlamaGenConfig
+from ..models.tiny import vq
+from .loops import Stateful
+from .muon import Muon
+from .scene import CLASSES, scenes, stream
+
+CONFIG = LlamaGenConfig(layers=6, heads=5, dim=160, vocab=512, classes=len(CLASSES), grid=16)
+MUON_RATE = 0.02
+ADAM_RATE = 3e-3
+BATCH = 16
+CHUNK = 32  # steps whose scenes are rendered and encoded at once
+DROPOUT = 0.1
+HELD_OUT = 128
+
+
+class GeneratorTask:
+    """Trains a :class:`~cachemark.models.llamagen.LlamaGen` on codes of the tokenizer whose weights lie at ``tokenizer``.
+
+    ``validate`` gives nats per token on held-out scenes.
+    """
+
+    name = "tiny-llamagen"
+    steps = 2000
+    warmup = 40
+
+    def __init__(
+        self, tokenizer: Path, seed: int = 0, *, device: str = "cpu", config: LlamaGenConfig = CONFIG, batch: int = BATCH
+    ) -> None:
+        self.seed, self.device, self.batch = seed, device, batch
+        self.vq, self.tokenizer = vq.load(tokenizer, device=device), sha256(tokenizer)
+        self.model = LlamaGen(config).initialise(stream(seed, "initial weights"))
+        nn.init.zeros_(self.model.output.weight)  # as the authors do: training starts from uniform predictions
+        self.model.to(device)
+        inner = [p for p in self.model.layers.parameters() if p.dim() == 2]
+        chosen = {id(p) for p in inner}
+        outer = [p for p in self.model.parameters() if id(p) not in chosen]
+        self.muon = Muon([{"params": inner, "peak": MUON_RATE}], lr=MUON_RATE)
+        self.adam = torch.optim.AdamW([{"params": outer, "peak": ADAM_RATE}], lr=ADAM_RATE, betas=(0.9, 0.95), weight_decay=0.0)
+        self._chunk = -1
+        self._batches: list[tuple[Tensor, Tensor]] = []
+
+    @property
+    def parts(self) -> Mapping[str, Stateful]:
+        return {"model": self.model, "muon": self.muon, "adam": self.adam}
+
+    @property
+    def optimisers(self) -> list[torch.optim.Optimizer]:
+        return [self.muon, self.adam]
+
+    def metadata(self) -> dict[str, str]:
+        config = json.dumps(asdict(self.model.config), sort_keys=True)
+        return {"model": self.name, "config": config, "tokenizer": self.tokenizer}
+
+    def loss(self, step: int, generator: torch.Generator) -> Tensor:
+        """Mean cross-entropy of one batch in nats per token, with labels dropped at random."""
+        labels, codes = self._batch(step)
+        dropped = (torch.rand(len(labels), generator=generator) < DROPOUT).to(labels.device)
+        return self._entropy(labels.masked_fill(dropped, self.model.config.classes), codes)
+
+    @torch.no_grad()
+    def validate(self) -> dict[str, float]:
+        """Nats per token of held-out scenes with their true labels."""
+        labels, codes = self._encoded(HELD_OUT, stream(self.seed, "held out"))
+        parts = zip(labels.split(self.batch), codes.split(self.batch), strict=True)
+        total = sum(float(self._entropy(y, z)) * len(y) for y, z in parts)
+        return {"nats_per_token": round(total / HELD_OUT, 4)}
+
+    def _entropy(self, labels: Tensor, codes: Tensor) -> Tensor:
+        return F.cross_entropy(self.model.teacher(labels, codes).flatten(0, 1), codes.flatten())
+
+    def _batch(self, step: int) -> tuple[Tensor, Tensor]:
+        """Labels (B,) and codes (B, N) of a training step; they depend on seed and step alone."""
+        if step // CHUNK != self._chunk:
+            self._chunk = step // CHUNK
+            labels, codes = self._encoded(CHUNK * self.batch, stream(self.seed, "generator", self._chunk))
+            self._batches = list(zip(labels.split(self.batch), codes.split(self.batch), strict=True))
+        return self._batches[step % CHUNK]
+
+    @torch.no_grad()
+    def _encoded(self, count: int, seed: int) -> tuple[Tensor, Tensor]:
+        scene = scenes(count, seed, device=self.device)
+        return scene.classes, torch.cat([self.vq.encode(part) for part in scene.images.split(64)])

@@ -1,0 +1,115 @@
+"""Training of the embedded VQ tokenizer: reconstruction with a codebook that follows by moving averages.
+
+The codebook is initialised from the first batch, follows the latents with decay 0.97, and codes that fall below 5 % of the
+mean use are set to random latents of the batch. The loss is L1 + 2 MSE + 0.25 commitment; there is no adversary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..models.tiny.vq import NAME, TinyVQ, VQConfig, metadata
+from .loops import Stateful
+from .scene import scenes, stream
+
+RATE = 2e-3
+BATCH = 32
+COMMITMENT = 0.25
+HELD_OUT = 128
+
+
+class MovingCodebook(nn.Module):
+    """Moving averages of how often each code is used and of the latents that chose it; writes ``vq.codebook``."""
+
+    counts: Tensor
+    sums: Tensor
+    ready: Tensor
+
+    def __init__(self, vq: TinyVQ, *, decay: float = 0.97, dead: float = 0.05) -> None:
+        super().__init__()
+        self.decay, self.dead = decay, dead
+        self.register_buffer("counts", torch.zeros(vq.config.codes))
+        self.register_buffer("sums", torch.zeros_like(vq.codebook))
+        self.register_buffer("ready", torch.tensor(False))
+
+    @torch.no_grad()
+    def follow(self, vq: TinyVQ, latents: Tensor, generator: torch.Generator) -> Tensor:
+        """Quantise ``latents`` (B, C, h, w), move the codebook towards them and return the codes (B, h*w)."""
+        flat = latents.float().movedim(1, -1).reshape(-1, latents.shape[1])
+        if not self.ready:
+            vq.codebook.copy_(self._pick(flat, vq.config.codes, generator))
+            self.sums.copy_(vq.codebook)
+            self.counts.fill_(1.0)
+            self.ready.fill_(True)
+        codes = vq.quantise(latents)
+        used = torch.bincount(codes.flatten(), minlength=vq.config.codes).float()
+        self.counts.lerp_(used, 1 - self.decay)
+        self.sums.lerp_(torch.zeros_like(self.sums).index_add_(0, codes.flatten(), flat), 1 - self.decay)
+        self._revive(flat, vq.config.codes, generator)
+        vq.codebook.copy_(self.sums / self.counts.unsqueeze(1))
+        return codes
+
+    def _revive(self, flat: Tensor, codes: int, generator: torch.Generator) -> None:
+        """Give codes that nobody uses a random latent of this batch and the mean count."""
+        mean = self.counts.mean()
+        gone = (self.counts < self.dead * mean).unsqueeze(1)
+        fresh = self._pick(flat, codes, generator)
+        self.sums.copy_(torch.where(gone, fresh * mean, self.sums))
+        self.counts.copy_(torch.where(gone[:, 0], mean, self.counts))
+
+    @staticmethod
+    def _pick(flat: Tensor, count: int, generator: torch.Generator) -> Tensor:
+        return flat[torch.randint(flat.shape[0], (count,), generator=generator).to(flat.device)]
+
+
+class TokenizerTask:
+    """Trains a :class:`~cachemark.models.tiny.vq.TinyVQ` on fresh scenes; ``validate`` gives PSNR on held-out ones."""
+
+    name = NAME
+    steps = 800
+    warmup = 20
+
+    def __init__(self, seed: int = 0, *, device: str = "cpu", config: VQConfig | None = None, batch: int = BATCH) -> None:
+        self.seed, self.device, self.batch = seed, device, batch
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(stream(seed, "initial weights"))
+            self.model = TinyVQ(config).to(device)
+        self.codebook = MovingCodebook(self.model).to(device)
+        weights = [p for p in self.model.parameters() if p.requires_grad]
+        self.optimiser = torch.optim.AdamW([{"params": weights, "peak": RATE}], lr=RATE, betas=(0.9, 0.99), weight_decay=0.0)
+
+    @property
+    def parts(self) -> Mapping[str, Stateful]:
+        return {"model": self.model, "codebook": self.codebook, "optimiser": self.optimiser}
+
+    @property
+    def optimisers(self) -> list[torch.optim.Optimizer]:
+        return [self.optimiser]
+
+    def metadata(self) -> dict[str, str]:
+        return metadata(self.model.config)
+
+    def loss(self, step: int, generator: torch.Generator) -> Tensor:
+        """Loss of one batch of fresh scenes; moves the codebook on the way."""
+        images = scenes(self.batch, stream(self.seed, "tokenizer", step), device=self.device).images
+        z = self.model.encoder(images).float()
+        codes = self.codebook.follow(self.model, z.detach(), generator)
+        chosen = F.embedding(codes, self.model.codebook).transpose(1, 2).reshape(z.shape)
+        shown = self.model.decoder(z + (chosen - z).detach()).float()
+        return F.l1_loss(shown, images) + 2 * F.mse_loss(shown, images) + COMMITMENT * F.mse_loss(z, chosen)
+
+    @torch.no_grad()
+    def validate(self) -> dict[str, float]:
+        """Mean PSNR in dB of held-out scenes (peak 2, images clamped to [-1, 1]), and how many codes they use."""
+        images = scenes(HELD_OUT, stream(self.seed, "held out"), device=self.device).images
+        codes = self.model.encode(images)
+        error = (self.model.decode(codes).clamp(-1, 1) - images).square().mean((1, 2, 3))
+        return {
+            "psnr": round(float((10 * torch.log10(4 / error)).mean()), 3),
+            "psnr_pooled": round(float(10 * torch.log10(4 / error.mean())), 3),
+            "codes_used": float(codes.unique().numel()),
+        }

@@ -1,0 +1,1 @@
+"""Tests of layouts, slots, codecs, attention and random streams."""

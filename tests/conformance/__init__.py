@@ -1,0 +1,1 @@
+"""The models against outputs that the official code gave."""

@@ -1,0 +1,21 @@
+"""``pytest tests/conformance --vectors DIR`` checks the models against every vector file under ``DIR/<family>/``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from .discovery import DEFAULT, find
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--vectors", metavar="DIR", help=f"folder with <family>/<anything>_<kind>.safetensors (default: {DEFAULT.name} here)")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "item" in metafunc.fixturenames:
+        # Without this folder on the command line the option is not known yet, hence the default.
+        folder = Path(metafunc.config.getoption("--vectors", default=None) or DEFAULT)
+        items = find(folder)
+        metafunc.parametrize("item", items, ids=[item.label for item in items])

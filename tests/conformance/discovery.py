@@ -1,0 +1,89 @@
+"""Which vector files lie under a folder, and which checks each of them gets. Nothing that lies there is passed over."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from safetensors import SafetensorError, safe_open
+
+from cachemark.errors import unknown
+
+from .checks import Check, Family, Kind
+from .readers import FAMILIES, PLANNED
+
+DEFAULT = Path(__file__).parent / "vectors"
+
+
+@dataclass(frozen=True)
+class Item:
+    """One test: a file and a check, or a file and why it cannot be checked (``problem`` fails, ``lacking`` skips)."""
+
+    label: str
+    path: Path
+    kind: Kind | None = None
+    check: Check | None = None
+    problem: str = ""
+    lacking: str = ""
+
+
+def find(folder: Path) -> list[Item]:
+    """Every check of every ``<family>/<anything>_<kind>.safetensors`` under ``folder``; at least one item."""
+    files = sorted(folder.rglob("*.safetensors"))
+    if not files:
+        text = f"No vectors under {str(folder)!r}: expected <family>/<anything>_<kind>.safetensors with a .json of the same name."
+        return [Item("none", folder, problem=text)]
+    return [item for file in files for item in _items(file, folder)]
+
+
+def kind_of(path: Path) -> str:
+    """Everything after the first underscore of the file's name: ``golden_small_vq`` is of kind ``small_vq``."""
+    return path.stem.partition("_")[2]
+
+
+def _items(path: Path, folder: Path) -> list[Item]:
+    inside = path.relative_to(folder).with_suffix("")
+    label = "-".join(inside.parts)
+    try:
+        kind = _kind(path, inside)
+        held = _names(path)
+    except ValueError as error:
+        return [Item(label, path, problem=f"{path}: {error}")]
+    lacking = {check.name: [name for name in check.needs if name not in held] for check in kind.checks}
+    if all(lacking.values()):
+        return [Item(label, path, problem=f"{path}: no check can be run, it holds none of what they need: {lacking}")]
+    return [
+        Item(f"{label}-{check.name}", path, kind, check, lacking=", ".join(lacking[check.name]))
+        for check in kind.checks
+    ]
+
+
+def _kind(path: Path, inside: Path) -> Kind:
+    if len(inside.parts) != 2:
+        raise ValueError("vectors lie in a folder named as their family, <family>/<anything>_<kind>.safetensors")
+    family = _family(inside.parts[0])
+    if kind_of(path) not in family:
+        raise ValueError(f"{unknown(f'kind of {inside.parts[0]} vector', kind_of(path), family)} It follows the first underscore.")
+    return family[kind_of(path)]
+
+
+def _family(name: str) -> Family:
+    if name in PLANNED:
+        raise ValueError(f"there is no model class for the family {name!r} yet, so its vectors cannot be checked")
+    if name not in FAMILIES:
+        raise ValueError(str(unknown("family", name, FAMILIES)))
+    return FAMILIES[name]
+
+
+def _names(path: Path) -> set[str]:
+    """Names of the tensors; raises ValueError where the file or the JSON beside it cannot be read."""
+    beside = path.with_suffix(".json")
+    try:
+        json.loads(beside.read_text())
+        with safe_open(path, framework="pt") as tensors:
+            return set(tensors.keys())
+    except (OSError, json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"its configuration {beside.name} cannot be read: {error}") from None
+    except SafetensorError as error:
+        raise ValueError(f"cannot be read: {error}") from None

@@ -1,0 +1,39 @@
+"""What every test shares: one thread, property tests that repeat themselves, and registries that forget the plug-ins of a test."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+
+import pytest
+import torch
+from hypothesis import settings
+
+import cachemark.methods  # noqa: F401  (files the built-in methods before anything is parametrised over them)
+from cachemark import registry
+
+torch.set_num_threads(1)
+settings.register_profile("cachemark", deadline=None, derandomize=True, max_examples=60, database=None)
+settings.load_profile("cachemark")
+
+
+def foreign(table: registry.Registry) -> set[str]:
+    """Names in a registry that no file of the package has put there."""
+    return {name for name in table if not table.get(name).__module__.startswith("cachemark.")}
+
+
+def plugins() -> set[str]:
+    return {name for name in sys.modules if name.startswith("cachemark_plugin_")}
+
+
+@pytest.fixture(autouse=True)
+def _nothing_leaks() -> Iterator[None]:
+    """A plug-in that a test registers is gone when the test ends."""
+    tables = (registry.methods, registry.models)
+    before, loaded = [foreign(table) for table in tables], plugins()
+    yield
+    for table, known in zip(tables, before, strict=True):
+        for name in foreign(table) - known:
+            del table._entries[name]
+    for name in plugins() - loaded:
+        del sys.modules[name]

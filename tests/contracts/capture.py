@@ -1,0 +1,110 @@
+"""What a graph of a step could not record: a mode that sees every operation of a generation and refuses some.
+
+Refused are reads by the host (``item``, ``tolist``, ``bool(tensor)``, ``numpy``, a copy to the host) and operations whose
+result has a shape that depends on values (``nonzero``, ``masked_select``, indexing by a boolean tensor, ``unique``).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Container, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from cachemark.cache.geometry import Site, Step
+from cachemark.cache.method import Method
+
+from .driver import Watch
+
+READS = {"_local_scalar_dense", "item", "is_nonzero", "equal", "allclose"}
+SHAPED = {"nonzero", "nonzero_numpy", "argwhere", "masked_select", "_unique", "_unique2", "unique_dim", "unique_consecutive",
+          "unique_dim_consecutive", "bincount"}  # fmt: skip
+# These answer on the host without any operation that a dispatch mode would see.
+UNSEEN = {"tolist", "numpy", "cpu", "__array__", "__bool__", "__int__", "__float__", "__index__", "__contains__"}
+
+Operation = tuple[str, tuple[tuple[int, ...], ...]]
+
+
+class NotCapturable(AssertionError):
+    """An operation that a captured step cannot hold."""
+
+
+class Capture(TorchDispatchMode):
+    """Logs (name, shapes of the inputs) of every operation under the step that ran it, and refuses what cannot be captured."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.step = -1
+        self.log: dict[int, list[Operation]] = defaultdict(list)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        name = func.overloadpacket.__name__
+        if name in READS:
+            raise NotCapturable(f"step {self.step}: {name} reads a tensor on the host")
+        if name in SHAPED or str(func) == "aten.repeat_interleave.Tensor":
+            raise NotCapturable(f"step {self.step}: the shape of {name} depends on values")
+        if name.startswith(("index", "_index_put", "_unsafe_index")) and any(t.dtype in (torch.bool, torch.uint8) for t in _indices(args)):
+            raise NotCapturable(f"step {self.step}: {name} by a boolean tensor; its shape depends on values")
+        self.log[self.step].append((str(func), tuple(tuple(t.shape) for t in _tensors((args, kwargs)))))
+        return func(*args, **kwargs)
+
+    def names(self, step: int) -> list[str]:
+        return [name for name, _ in self.log[step]]
+
+
+class _HostReads(TorchFunctionMode):
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if getattr(func, "__name__", "") in UNSEEN:
+            raise NotCapturable(f"{func.__name__} reads a tensor on the host")
+        return func(*args, **(kwargs or {}))
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, dict):
+        yield from _tensors(list(value.values()))
+    elif isinstance(value, list | tuple):
+        for part in value:
+            yield from _tensors(part)
+
+
+def _indices(args: Any) -> Iterator[Tensor]:
+    """The tensors of an indexing operation's list of indices."""
+    for arg in args[1:]:
+        if isinstance(arg, list | tuple):
+            yield from _tensors(arg)
+
+
+class Steps(Watch):
+    """Turns a capture on for some passes, from the first site on until the pass is closed."""
+
+    def __init__(self, capture: Capture, passes: Container[int]) -> None:
+        self.capture, self.passes = capture, passes
+        self._open = ExitStack()
+
+    def before(self, method: Method, site: Site, step: Step) -> None:
+        if step.index in self.passes and self.capture.step != step.index:
+            self.capture.step = step.index
+            self._open.enter_context(_HostReads())
+            self._open.enter_context(self.capture)
+
+    def settled(self, method: Method, step: Step) -> None:
+        self._open.close()
+
+
+@contextmanager
+def capturing(passes: Container[int]) -> Iterator[tuple[Capture, Watch]]:
+    """The capture, and the watch that turns it on during these passes of a generation."""
+    capture = Capture()
+    watch = Steps(capture, passes)
+    try:
+        yield capture, watch
+    finally:
+        watch._open.close()

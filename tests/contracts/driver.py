@@ -1,0 +1,121 @@
+"""A method without a model: the passes of a generation on random queries, keys and values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cachemark.cache.codec import NATIVE, Codec
+from cachemark.cache.geometry import Layout, Site, Step, raster_steps
+from cachemark.cache.method import Method
+from cachemark.cache.slot import Memory
+
+Outputs = dict[tuple[int, Site], Tensor]
+
+
+class Watch:
+    """What a test sees of a generation; every moment does nothing by default."""
+
+    def before(self, method: Method, site: Site, step: Step) -> None:
+        """A pass reaches a site."""
+
+    def after(self, method: Method, site: Site, step: Step, q: Tensor, k: Tensor, v: Tensor, out: Tensor) -> None:
+        """The site has answered ``out``."""
+
+    def fed(self, method: Method, step: Step) -> None:
+        """All sites of the pass are done, nothing is evicted yet."""
+
+    def settled(self, method: Method, step: Step) -> None:
+        """The pass is closed."""
+
+
+class _Watched:
+    watches: tuple[Watch, ...]
+
+    def attend(self, site: Site, step: Step, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        for watch in self.watches:
+            watch.before(self, site, step)  # type: ignore[arg-type]
+        out = super().attend(site, step, q, k, v)  # type: ignore[misc]
+        for watch in self.watches:
+            watch.after(self, site, step, q, k, v, out)  # type: ignore[arg-type]
+        return out
+
+    def settle(self, step: Step) -> None:
+        for watch in self.watches:
+            watch.fed(self, step)  # type: ignore[arg-type]
+        super().settle(step)  # type: ignore[misc]
+        for watch in self.watches:
+            watch.settled(self, step)  # type: ignore[arg-type]
+
+
+def watched(method: Method, *watches: Watch) -> Method:
+    """The same method, seen by ``watches``: a subclass around its outermost scopes with the same knobs."""
+    cls = type(method)
+    seen: Any = type(cls.__name__, (_Watched, cls), {"watches": watches, "__module__": cls.__module__})
+    return seen(**method.knobs())
+
+
+def layout_of(condition: Sequence[int] = (1, 1), *, lines: int = 6, line: int = 6, heads: int = 4, kv_heads: int = 4, head_dim: int = 16,
+              layers: int = 2, seeds: Sequence[int] | None = None) -> Layout:  # fmt: skip
+    """A next-token layout; each row is its own sample unless seeds are given."""
+    rows = len(condition)
+    return Layout("next-token", tuple(condition), lines, line, heads, kv_heads, head_dim, layers,
+                  tuple(seeds or range(100, 100 + rows)), (0,) * rows)  # fmt: skip
+
+
+class Feed:
+    """Queries, keys and values of every pass and site, drawn once. Keys come in families, so that some resemble each other.
+
+    ``flat`` leaves queries and keys zero: every score ties.
+    """
+
+    def __init__(self, layout: Layout, seed: int = 0, *, flat: bool = False) -> None:
+        draw = torch.Generator().manual_seed(seed)
+        passes, tokens = len(raster_steps(layout)), layout.longest_condition
+        shape = (passes, layout.layers, layout.rows)
+
+        def normal(*rest: int) -> Tensor:
+            return torch.randn(*shape, *rest, layout.head_dim, generator=draw)
+
+        families = torch.randn(layout.layers, layout.kv_heads, 5, layout.head_dim, generator=draw)
+        family = torch.randint(0, 5, (*shape, layout.kv_heads, tokens), generator=draw)
+        shared = families[torch.arange(layout.layers)[:, None, None, None], torch.arange(layout.kv_heads)[:, None], family]
+        self.q = normal(layout.heads, tokens) * (0 if flat else 1.5)
+        self.k = (shared + 0.7 * normal(layout.kv_heads, tokens)) * (0 if flat else 1)
+        self.v = normal(layout.kv_heads, tokens)
+        self.rows = slice(None)
+        self.condition = tokens
+
+    def of_row(self, row: int, condition: int) -> Feed:
+        """The same vectors for one row alone, whose condition has its own length."""
+        alone = object.__new__(Feed)
+        alone.__dict__ = {**self.__dict__, "rows": slice(row, row + 1), "condition": condition}
+        return alone
+
+    def at(self, step: Step, site: Site) -> tuple[Tensor, Tensor, Tensor]:
+        tokens = step.count or self.condition
+        q, k, v = (part[step.index, site.layer, self.rows, :, :tokens] for part in (self.q, self.k, self.v))
+        return q, k, v
+
+
+def drive(method: Method, layout: Layout, feed: Feed, codec: Codec = NATIVE) -> Outputs:
+    """Run all passes; what attention gave at each pass and site."""
+    sites = [Site("decoder", layer) for layer in range(layout.layers)]
+    method.begin(layout, sites, Memory("cpu", codec))
+    out: Outputs = {}
+    with torch.inference_mode():
+        for step in raster_steps(layout):
+            for site in sites:
+                out[step.index, site] = method.attend(site, step, *feed.at(step, site))
+            method.settle(step)
+    return out
+
+
+def alone(layout: Layout, row: int) -> Layout:
+    """The layout of one row by itself."""
+    one = slice(row, row + 1)
+    return replace(layout, condition=layout.condition[one], seeds=layout.seeds[one], branches=layout.branches[one])

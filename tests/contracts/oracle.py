@@ -1,0 +1,71 @@
+"""Evicting equals masking: an oracle that keeps everything and hides from attention what the method has evicted.
+
+It runs in the method's shadow: at each pass and site it receives the same queries, keys and values, stores them with the same
+codec in a memory of its own, and answers by a plain fp64 softmax under a mask. It is told which visual tokens the method
+holds, from ``slot.visual`` before the pass; where a key or a value lies is never asked.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from cachemark.cache.geometry import Site, Step
+from cachemark.cache.method import Method
+from cachemark.cache.slot import Memory
+
+from .driver import Watch
+
+
+class Shadow(Watch):
+    """``worst``: the greatest deviation of the method's outputs from the oracle's; ``hidden``: entries that were masked."""
+
+    def __init__(self) -> None:
+        self.worst = 0.0
+        self.hidden = 0
+        self._oracle: Method | None = None
+        self._held: Tensor | None = None
+
+    def before(self, method: Method, site: Site, step: Step) -> None:
+        if step.count == 0:
+            if self._oracle is None:
+                self._oracle = Method()
+                self._oracle.begin(method.layout, list(method.slots), Memory("cpu", method.banks[0].codec))
+            return
+        slot = method.slots[site]
+        self._held = visible(slot.visual[..., : slot.live[0]], method.layout.condition[0], step.first)
+
+    def after(self, method: Method, site: Site, step: Step, q: Tensor, k: Tensor, v: Tensor, out: Tensor) -> None:
+        assert self._oracle is not None
+        slot = self._oracle.slots[site]
+        slot.append(k, v, condition=step.count == 0)
+        (run,) = slot.bank.runs  # rows of equal length only
+        keys, values = slot.read(run, slot.live[0])
+        seen = torch.ones(q.size(2), keys.size(2), dtype=torch.bool).tril()[None, None]
+        if step.count:
+            assert self._held is not None
+            own = torch.ones(*self._held.shape[:2], step.count, dtype=torch.bool)
+            seen = torch.cat((self._held, own), -1)[:, :, None]
+            self.hidden += int((~seen).sum())
+        self.worst = max(self.worst, float((masked(q, keys, values, seen) - out.double()).abs().max()))
+
+
+def visible(held: Tensor, condition: int, tokens: int) -> Tensor:
+    """Which of ``condition + tokens`` entries are held: (rows, kv_heads, condition + tokens) bool.
+
+    ``held`` (rows, kv_heads, live) is −1 for a condition entry. Where a method drops part of the condition, its oldest go.
+    """
+    seen = torch.zeros(*held.shape[:2], condition + tokens + 1, dtype=torch.bool)
+    seen.scatter_(-1, torch.where(held < 0, condition + tokens, held.long() + condition), True)
+    dropped = condition - (held < 0).sum(-1, keepdim=True)
+    seen[..., :condition] = torch.arange(condition) >= dropped
+    return seen[..., :-1]
+
+
+def masked(q: Tensor, k: Tensor, v: Tensor, seen: Tensor) -> Tensor:
+    """Attention as the textbook writes it, fp64. ``seen`` broadcasts to (rows, kv_heads, tokens, keys)."""
+    group = q.size(1) // k.size(1)
+    seen = seen.expand(*k.shape[:2], -1, -1)
+    k, v, seen = (part.repeat_interleave(group, 1) for part in (k, v, seen))
+    scores = (q.double() @ k.double().mT * q.size(-1) ** -0.5).masked_fill(~seen, float("-inf"))
+    return scores.softmax(-1) @ v.double()

@@ -1,0 +1,154 @@
+"""A step can be captured: no host read, no shape that depends on values, no new storage, no operation that comes and goes."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from fractions import Fraction
+
+import pytest
+import torch
+from torch import Tensor
+
+from cachemark.cache.geometry import Site, Step, raster_steps
+from cachemark.cache.method import Evicting, Method
+from cachemark.cache.slot import Memory, Slots
+
+from .capture import Capture, NotCapturable, capturing
+from .cells import GRID, Cell, Ran, cells, generate, label, recorded
+from .driver import layout_of
+
+# The condition, the first token, every end of a line and the passes after them, and the last two: every kind of pass there is.
+ENDS = [step.index for step in raster_steps(layout_of(lines=GRID, line=GRID)) if "line" in step.edges]
+INSIDE = [GRID * GRID - 2, GRID * GRID - 1]
+PASSES = {0, 1, *ENDS, *(end + 1 for end in ENDS), *INSIDE}
+LAST = {"inside a line": INSIDE, "end of a line": ENDS[-2:]}  # by then every method is at its budget
+
+
+@functools.cache
+def captured(cell: Cell) -> tuple[Ran, Capture]:
+    """The recorded run once more, in the same memory, with every operation of these passes seen."""
+    with capturing(PASSES) as (capture, watch):
+        ran = generate(cell, cell.tight(), watch, memory=recorded(cell).memory)
+    return ran, capture
+
+
+@pytest.mark.parametrize("cell", cells(), ids=label)
+def test_a_pass_reads_nothing_on_the_host(cell: Cell) -> None:
+    _, capture = captured(cell)
+    assert set(capture.log) == PASSES
+    assert min(len(log) for log in capture.log.values()) > 20, "the mode has seen next to nothing"
+
+
+@pytest.mark.parametrize("where", LAST)
+@pytest.mark.parametrize("cell", cells(), ids=label)
+def test_passes_of_one_class_run_the_same_operations(cell: Cell, where: str) -> None:
+    _, capture = captured(cell)
+    first, second = LAST[where]
+    assert capture.names(first) == capture.names(second)
+
+
+@pytest.mark.parametrize("cell", cells(evicting=True), ids=label)
+def test_line_ends_at_the_budget_have_the_same_shapes(cell: Cell) -> None:
+    """The live lengths agree, so a graph of one serves the other."""
+    _, capture = captured(cell)
+    first, second = LAST["end of a line"]
+    assert capture.log[first] == capture.log[second]
+
+
+# ------------------------------------------------------------------------------------------ what must be refused
+
+
+@dataclass
+class Reads(Evicting):
+    """Broken on purpose: asks the device for a number."""
+
+    def observe(self, site: Site, step: Step, slot: object, q: Tensor, mass: Tensor | None) -> None:
+        if step.count:
+            self.largest = q.amax().item()
+
+
+@dataclass
+class Lists(Evicting):
+    """Broken on purpose: the same by ``tolist``, which no dispatch mode sees."""
+
+    def observe(self, site: Site, step: Step, slot: object, q: Tensor, mass: Tensor | None) -> None:
+        if step.count:
+            self.largest = q.amax().tolist()
+
+
+@dataclass
+class Decides(Evicting):
+    """Broken on purpose: a branch on a value."""
+
+    def observe(self, site: Site, step: Step, slot: object, q: Tensor, mass: Tensor | None) -> None:
+        if step.count and q.amax() > 0:
+            self.positive = True
+
+
+@dataclass
+class Indexes(Evicting):
+    """Broken on purpose: a boolean index, whose result is as long as the values will have it."""
+
+    def observe(self, site: Site, step: Step, slot: object, q: Tensor, mass: Tensor | None) -> None:
+        if step.count:
+            self.positive = q[q > 0]
+
+
+@dataclass
+class Finds(Evicting):
+    """Broken on purpose: places by ``nonzero``."""
+
+    def observe(self, site: Site, step: Step, slot: object, q: Tensor, mass: Tensor | None) -> None:
+        if step.count:
+            self.places = (q > 0).nonzero()
+
+
+@pytest.mark.parametrize(("broken", "words"), [
+    (Reads, "reads a tensor"), (Lists, "reads a tensor"), (Decides, "reads a tensor"), (Indexes, "boolean"), (Finds, "nonzero"),
+])  # fmt: skip
+def test_what_cannot_be_captured_is_refused(broken: type[Method], words: str) -> None:
+    cell = Cell(broken, (), "native", "mha")
+    generate(cell, cell.at(Fraction(1)))  # it runs where nobody watches
+    with pytest.raises(NotCapturable, match=words), capturing(PASSES) as (_, watch):
+        generate(cell, cell.at(Fraction(1)), watch)
+
+
+@dataclass
+class Alternates(Method):
+    """Broken on purpose: every other step does something more."""
+
+    def observe(self, site: Site, step: Step, slot: object, q: Tensor, mass: Tensor | None) -> None:
+        if step.index % 2:
+            self.sum = q.sum()
+
+
+def test_an_operation_that_comes_and_goes_is_caught() -> None:
+    cell = Cell(Alternates, (), "native", "mha")
+    with capturing(PASSES) as (capture, watch):
+        generate(cell, Alternates(), watch)
+    first, second = INSIDE
+    assert capture.names(first) != capture.names(second)
+
+
+def test_shapes_that_change_are_caught() -> None:
+    """The full cache grows, so its line ends differ in shape where those of an evicting method do not."""
+    cell = Cell(Method, (), "native", "mha")
+    _, capture = captured(cell)
+    first, second = LAST["end of a line"]
+    assert capture.names(first) == capture.names(second)
+    assert capture.log[first] != capture.log[second]
+
+
+def test_filling_holes_does_not_depend_on_where_they_are() -> None:
+    """Holes in the middle, in the tail and in both: the same operations on the same shapes."""
+    layout = layout_of()
+    slots = Slots(layout, (Site("decoder", 0),), 12, Memory())
+    logs = []
+    for places in ([0, 3], [10, 11], [2, 11]):
+        for slot in slots.slots:
+            slot.live = [12]
+        with Capture() as capture:
+            slots.evict(torch.tensor(places).expand(1, 2, 4, 2))
+        logs.append(capture.log[-1])
+    assert logs[0] == logs[1] == logs[2]

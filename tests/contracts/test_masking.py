@@ -1,0 +1,91 @@
+"""Evicting equals masking, and the oracle that says so would notice a wrong move."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from cachemark import registry
+from cachemark.cache.geometry import Run
+from cachemark.cache.method import Method
+from cachemark.cache.slot import Slots
+
+from .cells import Cell, cells, generate, label, recorded
+from .oracle import Shadow
+from .test_neutral import test_neutral_knobs_are_the_full_cache as neutral_test
+
+TOLERANCE = 1e-5
+FILLING = ("h2o", "linear", "random", "rkv")  # these evict by `Slots.evict`, the others by `evict_place`
+
+
+@pytest.mark.parametrize("cell", cells(evicting=True), ids=label)
+def test_evicting_equals_masking(cell: Cell) -> None:
+    shadow = recorded(cell).shadow
+    assert shadow.hidden > 0, "nothing was evicted, so nothing is tested"
+    assert shadow.worst <= TOLERANCE
+
+
+# ------------------------------------------------------------------------------------------ the oracle itself
+
+FILL, EVICT_PLACE = Slots._fill, Slots.evict_place
+
+
+def values_stay(self: Slots, run: Run, n: int, places: Tensor) -> None:
+    """K moves into the hole and V does not."""
+    before = [part.clone() for part in self.v]
+    FILL(self, run, n, places)
+    for part, old in zip(self.v, before, strict=True):
+        part.copy_(old)
+
+
+def values_beside(self: Slots, run: Run, n: int, places: Tensor) -> None:
+    """V moves into the place next to the hole."""
+    before = [part.clone() for part in self.v]
+    FILL(self, run, n, places)
+    for part, old in zip(self.v, before, strict=True):
+        part.copy_(torch.where(part == old, old, part.roll(1, dims=-2)))
+
+
+def numbers_stay(self: Slots, run: Run, n: int, places: Tensor) -> None:
+    """K and V move and ``visual`` does not, so that the method no longer knows what it holds."""
+    before = self.visual.clone()
+    FILL(self, run, n, places)
+    self.visual.copy_(before)
+
+
+def one_off(self: Slots, number: int, place: int) -> None:
+    """V of the tail lands in the place before the one that was evicted."""
+    n = self.live[number]
+    before = [part.clone() for part in self.v]
+    EVICT_PLACE(self, number, place)
+    for part, old in zip(self.v, before, strict=True):
+        part.copy_(old)
+        part[:, self.runs[number].rows, :, place - 1] = old[:, self.runs[number].rows, :, n - 1]
+
+
+def of(name: str) -> Cell:
+    return Cell(registry.methods.get(name), (), "native", "mha")
+
+
+def deviation(method: Method, cell: Cell) -> float:
+    shadow = Shadow()
+    generate(cell, method, shadow)
+    return shadow.worst
+
+
+@pytest.mark.parametrize("broken", [values_stay, values_beside, numbers_stay])
+@pytest.mark.parametrize("name", FILLING)
+def test_a_wrong_filling_is_caught_here_and_only_here(monkeypatch: pytest.MonkeyPatch, name: str, broken: object) -> None:
+    cell = of(name)
+    monkeypatch.setattr(Slots, "_fill", broken)
+    neutral_test(cell)  # the neutral test alone would let it pass
+    assert deviation(cell.tight(), cell) > TOLERANCE
+
+
+@pytest.mark.parametrize("name", ["streaming", "window"])
+def test_a_wrong_place_is_caught_here_and_only_here(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    cell = of(name)
+    monkeypatch.setattr(Slots, "evict_place", one_off)
+    neutral_test(cell)
+    assert deviation(cell.tight(), cell) > TOLERANCE

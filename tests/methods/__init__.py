@@ -1,0 +1,1 @@
+"""Each method against a second implementation of its rules, and its knobs."""

@@ -1,0 +1,96 @@
+"""The legend score: perfect on real pictures, and it sees each of the four ways to disobey."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from cachemark.metrics.legend import QUESTIONS, legend, legend_score
+from cachemark.models.tiny.vq import embedded, load
+from cachemark.train.scene import CLASSES, scenes
+
+OBJECT, GROUND, LEFT, RIGHT = range(4)
+
+
+def turned(image: Tensor) -> Tensor:
+    """Every hue a third of the circle further: the channels change places."""
+    return image.roll(1, -3)
+
+
+def region(rows: slice, columns: slice = slice(0, 64)) -> Callable[[Tensor], Tensor]:
+    """A corruption: turn the hues of one rectangle."""
+
+    def corrupt(images: Tensor) -> Tensor:
+        out = images.clone()
+        out[:, :, rows, columns] = turned(images[:, :, rows, columns])
+        return out
+
+    return corrupt
+
+
+def test_real_pictures_obey_their_legend() -> None:
+    answers = legend(scenes(400, 31).images)
+    assert answers.shape == (400, 4)
+    assert answers.dtype == torch.bool
+    assert answers.float().mean(0).min() >= 0.98
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_the_object_is_found_whatever_its_shape(name: str) -> None:
+    scene = scenes(torch.full((60,), CLASSES.index(name)), 32)
+    assert legend(scene.images)[:, OBJECT].float().mean() >= 0.98
+
+
+def test_reconstructions_obey_it_too() -> None:
+    vq = load(embedded())
+    with torch.inference_mode():
+        shown = vq.decode(vq.encode(scenes(200, 33).images))
+    assert legend(shown).float().mean(0).min() >= 0.98
+
+
+@pytest.mark.parametrize(
+    ("corrupt", "lost"),
+    [
+        (region(slice(44, 60)), {GROUND}),
+        (region(slice(4, 44)), {OBJECT}),
+        (region(slice(60, 64), slice(0, 32)), {LEFT}),
+        (region(slice(60, 64), slice(32, 64)), {RIGHT}),
+        (region(slice(0, 4), slice(0, 32)), {OBJECT, RIGHT}),
+        (region(slice(0, 4), slice(32, 64)), {GROUND, LEFT}),
+    ],
+    ids=["ground", "object", "footer left", "footer right", "swatch of the object", "swatch of the ground"],
+)
+def test_a_wrong_colour_costs_its_own_answer_only(corrupt: Callable[[Tensor], Tensor], lost: set[int]) -> None:
+    shares = legend(corrupt(scenes(200, 34).images)).float().mean(0)
+    for question, share in enumerate(shares.tolist()):
+        assert share <= 0.02 if question in lost else share >= 0.98, QUESTIONS[question]
+
+
+def test_the_score_is_the_share_of_right_answers() -> None:
+    images = scenes(50, 35).images
+    assert legend_score(images).tolist() == [1.0] * 50
+    assert legend_score(region(slice(44, 60))(images)).tolist() == [0.75] * 50
+
+
+def test_all_hues_turned_together_still_obey() -> None:
+    images = turned(scenes(50, 36).images)
+    assert legend_score(images).tolist() == [1.0] * 50
+
+
+@pytest.mark.parametrize("value", [-1.0, 0.3, 1.0])
+def test_grey_obeys_nothing(value: float) -> None:
+    assert not legend(torch.full((2, 3, 64, 64), value)).any()
+
+
+def test_values_beyond_the_range_are_clamped() -> None:
+    images = scenes(50, 37).images
+    assert torch.equal(legend(images * 3), legend((images * 3).clamp(-1, 1)))
+
+
+@pytest.mark.parametrize("shape", [(3, 64, 64), (2, 3, 32, 32), (2, 1, 64, 64)])
+def test_other_shapes_are_refused(shape: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match=r"needs images of shape \(B, 3, 64, 64\)"):
+        legend(torch.zeros(shape))

@@ -1,0 +1,325 @@
+"""Weights files: every official layout loads, and what is no checkpoint of the model is refused with the reason."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import pathlib
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from cachemark.errors import BadCheckpoint
+from cachemark.models.checkpoints import load, read, sha256
+
+State = dict[str, Tensor]
+
+
+class Net(nn.Module):
+    """A stack of linear layers with a buffer: what the loader needs to see of a model."""
+
+    def __init__(self, layers: int = 3, dim: int = 4) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(5, dim)
+        self.layers = nn.ModuleList(nn.Linear(dim, dim) for _ in range(layers))
+        self.register_buffer("seen", torch.zeros(2, dtype=torch.int64))
+
+
+def weights(layers: int = 3, dim: int = 4) -> State:
+    torch.manual_seed(layers * 100 + dim)
+    return Net(layers, dim).state_dict()
+
+
+def equal(module: nn.Module, state: State) -> bool:
+    found = module.state_dict()
+    return found.keys() == state.keys() and all(torch.equal(found[name], state[name]) for name in state)
+
+
+def ddp(state: State) -> dict[str, Any]:
+    """What distributed training code writes."""
+    optimizer = {"state": {0: {"step": torch.tensor(9.0), "exp_avg": torch.ones(3)}}, "param_groups": [{"lr": 1e-4, "params": [0]}]}
+    ema = {name: tensor * 0 for name, tensor in state.items()}
+    return {"ema": ema, "model": state, "optimizer": optimizer, "steps": 50, "args": argparse.Namespace(lr=1e-4, model="GPT-B", stage=None)}
+
+
+LAYOUTS: dict[str, Callable[[State], Any]] = {
+    "bare": lambda state: state,
+    "distributed": ddp,
+    "module": lambda state: {"epoch": 3, "module": state},
+    "state_dict": lambda state: {"state_dict": state, "hyper": "x"},
+    "first wrapper wins": lambda state: {"state_dict": {"x": torch.zeros(1)}, "module": {"y": torch.zeros(1)}, "model": state},
+    "name instead of weights": lambda state: {"model": "GPT-B", "state_dict": state},
+    "bare beside others": lambda state: {**state, "optimizer": {"lr": torch.zeros(1)}, "steps": 3},
+}
+
+
+# -- what loads -------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_every_layout_of_a_torch_file_loads(tmp_path: Path, layout: str) -> None:
+    state = weights()
+    torch.save(LAYOUTS[layout](state), tmp_path / "net.pt")
+    assert equal(load(Net, tmp_path / "net.pt"), state)
+
+
+@pytest.mark.parametrize("name", ["net.safetensors", "net.bin"])
+def test_safetensors_are_known_by_their_content(tmp_path: Path, name: str) -> None:
+    state = weights()
+    save_file(state, tmp_path / name)
+    assert equal(load(Net, tmp_path / name), state)
+
+
+def test_another_wrapper_can_be_preferred(tmp_path: Path) -> None:
+    torch.save(ddp(weights()), tmp_path / "net.pt")
+    assert read(tmp_path / "net.pt", wrappers=("ema", "model"))["embed.weight"].abs().max() == 0
+    assert read(tmp_path / "net.pt")["embed.weight"].abs().max() > 0
+
+
+def test_the_module_is_ready_for_inference(tmp_path: Path) -> None:
+    save_file(weights(), tmp_path / "net.safetensors")
+    module = load(Net, tmp_path / "net.safetensors")
+    assert not module.training
+    assert not any(p.requires_grad or p.is_meta for p in module.parameters())
+    assert isinstance(module.embed.weight, nn.Parameter)
+
+
+def test_dtype_converts_floating_point_only(tmp_path: Path) -> None:
+    save_file(weights(), tmp_path / "net.safetensors")
+    module = load(Net, tmp_path / "net.safetensors", dtype=torch.bfloat16)
+    assert {p.dtype for p in module.parameters()} == {torch.bfloat16}
+    assert module.seen.dtype == torch.int64
+    assert torch.equal(module.embed.weight, weights()["embed.weight"].bfloat16())
+
+
+def test_the_files_dtype_is_kept_unless_asked(tmp_path: Path) -> None:
+    half = {name: t.half() if t.is_floating_point() else t for name, t in weights().items()}
+    torch.save(half, tmp_path / "net.pt")
+    assert load(Net, tmp_path / "net.pt").embed.weight.dtype == torch.float16
+
+
+@pytest.mark.parametrize("name", ["net.pt", "net.safetensors"])
+def test_changing_a_loaded_weight_leaves_the_file_alone(tmp_path: Path, name: str) -> None:
+    (torch.save if name.endswith("pt") else save_file)(weights(), tmp_path / name)
+    before = sha256(tmp_path / name)
+    load(Net, tmp_path / name).embed.weight.data.fill_(7)
+    assert sha256(tmp_path / name) == before
+
+
+def test_a_prefix_picks_one_module_of_a_larger_file(tmp_path: Path) -> None:
+    state = weights()
+    save_file({**{f"vision.{name}": t for name, t in state.items()}, "language.x": torch.zeros(1)}, tmp_path / "all.safetensors")
+    assert equal(load(Net, tmp_path / "all.safetensors", prefix="vision."), state)
+
+
+@pytest.mark.parametrize("extra", ["freqs_cis", "layers.0.attention.kv_cache.k_cache", "layers.0.attention.kv_cache.v_cache"])
+def test_known_extras_are_passed_over(tmp_path: Path, extra: str) -> None:
+    state = weights()
+    torch.save({"model": {**state, extra: torch.zeros(3)}}, tmp_path / "net.pt")
+    assert equal(load(Net, tmp_path / "net.pt"), state)
+
+
+def test_further_extras_are_named_by_pattern(tmp_path: Path) -> None:
+    state = weights()
+    torch.save({**state, "head.scale": torch.zeros(3), "freqs_cis": torch.zeros(1)}, tmp_path / "net.pt")
+    assert equal(load(Net, tmp_path / "net.pt", ignore=("head.*",)), state)
+
+
+def test_a_pattern_never_drops_a_weight_that_the_module_has(tmp_path: Path) -> None:
+    state = weights()
+    torch.save(state, tmp_path / "net.pt")
+    assert equal(load(Net, tmp_path / "net.pt", ignore=("*",)), state)
+
+
+# -- what does not fit ------------------------------------------------------------------------------------------------
+def refusal(path: Path, **options: Any) -> str:
+    with pytest.raises(BadCheckpoint) as caught:
+        load(Net, path, **options)
+    assert caught.value.remedy
+    return str(caught.value)
+
+
+def saved(path: Path, content: Any) -> Path:
+    torch.save(content, path)
+    return path
+
+
+def test_missing_names_are_named(tmp_path: Path) -> None:
+    state = weights()
+    del state["layers.1.bias"]
+    text = refusal(saved(tmp_path / "net.pt", state))
+    assert "does not fit Net" in text
+    assert "1 of 8 tensors missing (layers.1.bias)" in text
+    assert "another size" not in text
+
+
+def test_a_pattern_does_not_excuse_a_missing_name(tmp_path: Path) -> None:
+    state = weights()
+    del state["embed.weight"]
+    assert "missing (embed.weight)" in refusal(saved(tmp_path / "net.pt", state), ignore=("embed.*",))
+
+
+def test_unexpected_names_are_named(tmp_path: Path) -> None:
+    extra = {f"ema_{i}": torch.zeros(1) for i in range(5)}
+    assert "5 unexpected (ema_0, ema_1, ema_2, …)" in refusal(saved(tmp_path / "net.pt", {**weights(), **extra}))
+
+
+@pytest.mark.parametrize(("layers", "fault"), [(6, "6 unexpected"), (2, "2 of 8 tensors missing")])
+def test_another_depth_is_told(tmp_path: Path, layers: int, fault: str) -> None:
+    text = refusal(saved(tmp_path / "net.pt", weights(layers=layers)))
+    assert f"checkpoint of another size: layers {layers} != 3" in text
+    assert fault in text
+
+
+def test_another_width_is_told(tmp_path: Path) -> None:
+    text = refusal(saved(tmp_path / "net.pt", weights(dim=6)))
+    assert "checkpoint of another size: embed.weight 5×6 != 5×4" in text
+    assert "7 of another shape" in text
+
+
+def test_only_the_outermost_difference_in_depth_is_told(tmp_path: Path) -> None:
+    class Nested(nn.Module):
+        def __init__(self, outer: int, inner: int) -> None:
+            super().__init__()
+            self.blocks = nn.ModuleList(nn.Sequential(*(nn.Linear(2, 2) for _ in range(inner))) for _ in range(outer))
+
+    with pytest.raises(BadCheckpoint, match=r"another size: blocks 3 != 2 \(file"):
+        load(lambda: Nested(2, 2), saved(tmp_path / "net.pt", Nested(3, 4).state_dict()))
+    with pytest.raises(BadCheckpoint, match=r"another size: blocks\.0 4 != 2"):
+        load(lambda: Nested(2, 2), saved(tmp_path / "net.pt", Nested(2, 4).state_dict()))
+
+
+def test_a_wrong_prefix_is_told(tmp_path: Path) -> None:
+    path = saved(tmp_path / "net.pt", {f"module.{name}": t for name, t in weights().items()})
+    assert "start with 'module.': load it with that prefix" in refusal(path)
+    assert equal(load(Net, path, prefix="module."), weights())
+    assert "no tensor under 'vision.'" in refusal(path, prefix="vision.")
+
+
+def test_weights_of_another_model_are_refused(tmp_path: Path) -> None:
+    text = refusal(saved(tmp_path / "net.pt", {"conv.weight": torch.zeros(2)}))
+    assert "8 of 8 tensors missing" in text
+    assert "Give the weights file of this model" in text
+
+
+# -- what is no checkpoint --------------------------------------------------------------------------------------------
+def test_a_truncated_torch_file(tmp_path: Path) -> None:
+    path = saved(tmp_path / "net.pt", weights())
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    assert "damaged" in refusal(path)
+
+
+@pytest.mark.parametrize("keep", [20, -8])
+def test_truncated_safetensors(tmp_path: Path, keep: int) -> None:
+    path = tmp_path / "net.safetensors"
+    save_file(weights(), path)
+    path.write_bytes(path.read_bytes()[:keep])
+    assert "damaged" in refusal(path)
+
+
+@pytest.mark.parametrize("content", [b"", b"version https://git-lfs.github.com/spec/v1\noid sha256:00\n", b"<html>", bytes(100)])
+def test_another_kind_of_file(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "net.pt"
+    path.write_bytes(content)
+    assert "neither safetensors nor the zip" in refusal(path)
+
+
+def test_a_zip_of_something_else(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "net.pt", "w") as archive:
+        archive.writestr("letter/data.txt", "hello")
+    assert "no checkpoint" in refusal(tmp_path / "net.pt")
+
+
+@pytest.mark.parametrize("content", [[torch.zeros(2)], {"steps": 3}, {"model": "GPT-B", "ema": {"a": torch.zeros(2)}}, {"model": {}}])
+def test_a_torch_file_without_named_weights(tmp_path: Path, content: Any) -> None:
+    assert "no tensors by name" in refusal(saved(tmp_path / "net.pt", content))
+
+
+class Intruder:
+    """Its pickle creates a file when it is loaded without protection."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return pathlib.Path.touch, (self.path,)
+
+
+def test_nothing_in_a_pickle_is_run(tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+    path = saved(tmp_path / "net.pt", {"model": weights(), "args": Intruder(mark)})
+    text = refusal(path)
+    assert not mark.exists()
+    assert "could run code" in text
+    assert "weights_only" not in text  # no advice to switch the protection off
+    torch.load(path, weights_only=False)
+    assert mark.exists()  # the file is as harmful as this test needs it to be
+
+
+def test_a_forbidden_object_is_named(tmp_path: Path) -> None:
+    assert "pathlib." in refusal(saved(tmp_path / "net.pt", {"model": weights(), "out": pathlib.PurePosixPath("x")}))
+
+
+@pytest.mark.parametrize("name", ["absent.pt", "."])
+def test_a_path_that_is_no_file(tmp_path: Path, name: str) -> None:
+    assert "is not a file" in refusal(tmp_path / name)
+    with pytest.raises(BadCheckpoint, match="is not a file"):
+        sha256(tmp_path / name)
+
+
+# -- memory and hash --------------------------------------------------------------------------------------------------
+def test_sha256_is_that_of_the_bytes(tmp_path: Path) -> None:
+    data = bytes(range(256)) * 3000
+    (tmp_path / "x").write_bytes(data)
+    assert sha256(tmp_path / "x") == hashlib.sha256(data).hexdigest()
+
+
+MEMORY = """
+import sys, torch
+from torch import nn
+from cachemark.models.checkpoints import load
+
+def status(field):
+    return next(int(line.split()[1]) * 1024 for line in open("/proc/self/status") if line.startswith(field))
+
+def touch(module):
+    return sum(float(p.float().sum()) for p in module.parameters())
+
+def build():
+    return nn.Sequential(*(nn.Linear(1024, 1024, bias=False) for _ in range(24)))
+
+torch.set_num_threads(1)
+small, path = sys.argv[1:]
+touch(load(lambda: nn.Linear(4, 4, bias=False), small))  # whatever the first use loads is not what is measured
+before = status("VmHWM"), status("RssAnon")
+module = load(build, path)
+total = touch(module)
+print(status("VmHWM") - before[0], status("RssAnon") - before[1], total)
+module = load(build, path, dtype=torch.bfloat16)
+print(status("RssAnon") - before[1])
+print(int("torch._dynamo" in sys.modules))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/self/status")
+@pytest.mark.parametrize("name", ["net.pt", "net.safetensors"])
+def test_the_peak_is_the_file_itself(tmp_path: Path, name: str) -> None:
+    write = torch.save if name.endswith("pt") else save_file
+    state = {f"{i}.weight": torch.full((1024, 1024), float(i)) for i in range(24)}
+    write(state, tmp_path / name)
+    write({"weight": torch.zeros(4, 4)}, tmp_path / f"small.{name}")
+    command = [sys.executable, "-c", MEMORY, tmp_path / f"small.{name}", tmp_path / name]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    size = (tmp_path / name).stat().st_size
+    peak, own, total, copied, compiler = map(float, done.stdout.split())
+    assert total == sum(range(24)) * 1024**2  # every weight has been read
+    assert peak < 1.2 * size
+    assert own < 0.1 * size  # the weights are the file's own pages
+    assert copied < 0.7 * size  # the bf16 copy is half of the file
+    assert not compiler  # building on the meta device has not imported it

@@ -1,0 +1,214 @@
+"""The VQ tokenizer: names and shapes of the published files, the encoder against a second reading of its description, edges."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from cachemark.errors import Unsupported
+from cachemark.models.vision import VQ, VQ8, VQ16, VQConfig, resize, to_uint8
+from cachemark.models.vision.vq import Downsample, Upsample
+
+MANIFESTS = Path(__file__).parents[1] / "conformance" / "llamagen"
+TINY = VQConfig(ch=32, ch_mult=(1, 2, 1), num_res_blocks=1, z_channels=8, codebook_size=24, codebook_dim=4)
+
+
+@pytest.fixture(scope="module")
+def vq() -> VQ:
+    torch.manual_seed(3)
+    model = VQ(TINY)
+    for name, weight in model.named_parameters():  # norms start as the identity, which would hide a swapped scale and shift
+        if "norm" in name:
+            torch.nn.init.normal_(weight, mean=float(name.endswith("weight")), std=0.3)
+    return model.requires_grad_(False)
+
+
+@pytest.mark.parametrize(("name", "config", "parameters"), [("vq16", VQ16, 71_883_403), ("vq8", VQ8, 70_109_835)])
+def test_names_and_shapes_are_those_of_the_published_file(name: str, config: VQConfig, parameters: int) -> None:
+    manifest = json.loads((MANIFESTS / f"manifest_{name}.json").read_text())
+    with torch.device("meta"):
+        model = VQ(config)
+    assert {key: list(tensor.shape) for key, tensor in model.state_dict().items()} == manifest["state_dict"]
+    assert sum(p.numel() for p in model.parameters()) == parameters == manifest["info"]["num_parameters"]
+    assert [key for key, _ in model.named_buffers()] == manifest["info"]["buffers"]
+
+
+@pytest.mark.parametrize(("config", "factor"), [(VQ16, 16), (VQ8, 8), (TINY, 4)])
+def test_factor(config: VQConfig, factor: int) -> None:
+    assert config.factor == factor
+
+
+def test_images_have_the_size_of_the_grid_times_the_factor(vq: VQ) -> None:
+    codes = torch.arange(12).view(2, 6)
+    assert vq.decode(codes, (2, 3)).shape == (2, 3, 8, 12)
+    assert vq.encode(torch.zeros(2, 3, 8, 12)).shape == (2, 6)
+
+
+def test_a_code_stands_where_raster_order_puts_it(vq: VQ) -> None:
+    vectors = vq.vectors(torch.arange(6).view(1, 6), (2, 3))
+    expected = vq.quantize.embedding.weight[4] / vq.quantize.embedding.weight[4].norm()
+    assert torch.allclose(vectors[0, :, 1, 1], expected)
+
+
+def test_images_are_fp32_and_not_clamped(vq: VQ) -> None:
+    low = VQ(TINY)
+    low.load_state_dict(vq.state_dict())
+    low.decoder.conv_out.bias.data.fill_(3.0)
+    image = low.bfloat16().decode(torch.zeros(1, 4, dtype=torch.int32), (2, 2))
+    assert image.dtype == torch.float32
+    assert image.max() > 1
+
+
+def test_the_usage_buffer_changes_nothing(vq: VQ) -> None:
+    other = VQ(TINY)
+    other.load_state_dict(vq.state_dict() | {"quantize.codebook_used": torch.full((65536,), 7.0)})
+    codes = torch.arange(4).view(1, 4)
+    assert torch.equal(other.decode(codes, (2, 2)), vq.decode(codes, (2, 2)))
+
+
+def test_the_length_of_a_code_vector_changes_nothing(vq: VQ) -> None:
+    codes = torch.arange(4).view(1, 4)
+    longer = VQ(TINY)
+    longer.load_state_dict(vq.state_dict() | {"quantize.embedding.weight": vq.quantize.embedding.weight * 4})
+    assert torch.equal(longer.decode(codes, (2, 2)), vq.decode(codes, (2, 2)))
+
+
+@pytest.mark.parametrize(("codes", "grid"), [((1, 6), (2, 2)), ((6,), (2, 3)), ((1, 2, 3), (2, 3))])
+def test_codes_that_do_not_fill_the_grid_are_refused(vq: VQ, codes: tuple[int, ...], grid: tuple[int, int]) -> None:
+    with pytest.raises(Unsupported, match=f"do not fill a grid of {grid[0]}×{grid[1]}"):
+        vq.decode(torch.zeros(codes, dtype=torch.int64), grid)
+
+
+@pytest.mark.parametrize("shape", [(1, 3, 10, 8), (1, 3, 8, 10), (1, 1, 8, 8), (3, 8, 8)])
+def test_images_that_cannot_be_encoded_are_refused(vq: VQ, shape: tuple[int, ...]) -> None:
+    with pytest.raises(Unsupported, match="multiples of 4"):
+        vq.encode(torch.zeros(shape))
+
+
+# -- codes ------------------------------------------------------------------------------------------------------------
+def test_every_code_is_nearest_to_its_own_vector(vq: VQ) -> None:
+    codes = torch.arange(TINY.codebook_size)
+    assert torch.equal(vq.quantize.nearest(5 * vq.quantize(codes)), codes)
+
+
+def test_nearest_is_the_greatest_cosine(vq: VQ) -> None:
+    vectors = torch.randn(50, TINY.codebook_dim, generator=torch.Generator().manual_seed(1))
+    cosine = F.cosine_similarity(vectors[:, None], vq.quantize.embedding.weight[None], dim=-1)
+    assert torch.equal(vq.quantize.nearest(vectors), cosine.argmax(1))
+
+
+def test_the_first_of_equal_codes_is_taken(vq: VQ) -> None:
+    twin = VQ(TINY)
+    table = vq.quantize.embedding.weight.clone()
+    table[20] = table[5]
+    twin.load_state_dict(vq.state_dict() | {"quantize.embedding.weight": table})
+    assert twin.quantize.nearest(table[[20, 5]]).tolist() == [5, 5]
+
+
+def test_an_image_has_the_same_codes_in_any_batch(vq: VQ) -> None:
+    images = torch.rand(3, 3, 8, 8, generator=torch.Generator().manual_seed(2)) * 2 - 1
+    together = vq.encode(images)
+    assert len(together.unique()) > 1
+    assert torch.equal(together, torch.cat([vq.encode(image[None]) for image in images]))
+
+
+# -- the encoder, read a second time from its description: plain functions over the state dict ---------------------------
+def conv(w: dict[str, Tensor], name: str, x: Tensor) -> Tensor:
+    weight = w[f"{name}.weight"]
+    return F.conv2d(x, weight, w[f"{name}.bias"], padding=weight.shape[-1] // 2)
+
+
+def group_norm(w: dict[str, Tensor], name: str, x: Tensor) -> Tensor:
+    grouped = x.reshape(x.shape[0], 32, -1)
+    mean, variance = grouped.mean(-1, keepdim=True), grouped.var(-1, unbiased=False, keepdim=True)
+    plain = ((grouped - mean) / (variance + 1e-6).sqrt()).view_as(x)
+    return plain * w[f"{name}.weight"][:, None, None] + w[f"{name}.bias"][:, None, None]
+
+
+def swish(x: Tensor) -> Tensor:
+    return x * x.sigmoid()
+
+
+def residual(w: dict[str, Tensor], name: str, x: Tensor) -> Tensor:
+    h = conv(w, f"{name}.conv1", swish(group_norm(w, f"{name}.norm1", x)))
+    h = conv(w, f"{name}.conv2", swish(group_norm(w, f"{name}.norm2", h)))
+    return h + (conv(w, f"{name}.nin_shortcut", x) if f"{name}.nin_shortcut.weight" in w else x)
+
+
+def attend(w: dict[str, Tensor], name: str, x: Tensor) -> Tensor:
+    h = group_norm(w, f"{name}.norm", x)
+    q, k, v = (conv(w, f"{name}.{part}", h).flatten(2) for part in "qkv")
+    weights = (torch.einsum("bci,bcj->bij", q, k) * x.shape[1] ** -0.5).softmax(-1)
+    return x + conv(w, f"{name}.proj_out", torch.einsum("bij,bcj->bci", weights, v).view_as(x))
+
+
+def described_latents(w: dict[str, Tensor], levels: int, depth: int, x: Tensor) -> Tensor:
+    x = conv(w, "encoder.conv_in", x)
+    for level in range(levels):
+        block = f"encoder.conv_blocks.{level}"
+        for i in range(depth):
+            x = residual(w, f"{block}.res.{i}", x)
+            if level == levels - 1:
+                x = attend(w, f"{block}.attn.{i}", x)
+        if level < levels - 1:
+            padded = F.pad(x, (0, 1, 0, 1))
+            x = F.conv2d(padded, w[f"{block}.downsample.conv.weight"], w[f"{block}.downsample.conv.bias"], stride=2)
+    x = residual(w, "encoder.mid.2", attend(w, "encoder.mid.1", residual(w, "encoder.mid.0", x)))
+    x = conv(w, "encoder.conv_out", swish(group_norm(w, "encoder.norm_out", x)))
+    return conv(w, "quant_conv", x)
+
+
+def test_the_encoder_computes_what_its_description_says(vq: VQ) -> None:
+    images = torch.rand(2, 3, 12, 8, generator=torch.Generator().manual_seed(4)) * 2 - 1
+    expected = described_latents(vq.state_dict(), len(TINY.ch_mult), TINY.num_res_blocks, images)
+    assert (vq.quant_conv(vq.encoder(images)) - expected).abs().max() < 1e-5
+    rows = F.normalize(expected.flatten(2).transpose(1, 2), dim=-1)
+    cosine = rows @ F.normalize(vq.quantize.embedding.weight, dim=-1).T
+    assert torch.equal(vq.encode(images), cosine.argmax(-1))
+
+
+@pytest.mark.parametrize("corner", [0, 2])
+def test_downsampling_pads_right_and_bottom_only(corner: int) -> None:
+    down = Downsample(1)
+    down.conv.weight.data.zero_()[..., corner, corner] = 1
+    down.conv.bias.data.zero_()
+    x = torch.arange(1.0, 17.0).view(1, 1, 4, 4)
+    assert torch.equal(down(x), F.pad(x, (0, 2, 0, 2))[..., corner::2, corner::2][..., :2, :2])
+
+
+def test_upsampling_repeats_pixels() -> None:
+    up = Upsample(1)
+    up.conv.weight.data.zero_()[..., 1, 1] = 1
+    up.conv.bias.data.zero_()
+    assert up(torch.tensor([[[[1.0, 2.0]]]])).tolist() == [[[[1, 1, 2, 2], [1, 1, 2, 2]]]]
+
+
+# -- images -----------------------------------------------------------------------------------------------------------
+def test_bytes_are_truncated_after_clamping() -> None:
+    values = torch.tensor([-9.0, -1.0, 0.0, 0.999, 1.0, 9.0])
+    image = torch.stack([values, torch.zeros(6), torch.ones(6)]).view(1, 3, 1, 6)
+    out = to_uint8(image)
+    assert out.dtype == torch.uint8
+    assert out.shape == (1, 1, 6, 3)
+    assert out[0, 0, :, 0].tolist() == [0, 0, 128, 255, 255, 255]
+    assert out[0, 0, 0].tolist() == [0, 128, 255]
+
+
+def test_bytes_leave_their_input_alone() -> None:
+    image = torch.full((1, 3, 2, 2), 0.25)
+    to_uint8(image)
+    assert torch.equal(image, torch.full((1, 3, 2, 2), 0.25))
+
+
+def test_resizing_takes_one_side_or_two_and_does_not_clamp() -> None:
+    image = torch.zeros(1, 3, 12, 12)
+    image[..., 6:] = 1
+    assert torch.equal(resize(image, 8), resize(image, (8, 8)))
+    assert resize(image, (8, 6)).shape == (1, 3, 8, 6)
+    assert resize(image, 8).max() > 1  # bicubic overshoots at an edge
+    assert torch.equal(resize(image, 12), image)

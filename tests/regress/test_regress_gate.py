@@ -1,0 +1,290 @@
+"""The plain gate: each kind of change gets its verdict, and what cannot be compared says why."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from regress_examples import ENVIRONMENT, SAMPLES, case, changed, exchange, ok, plan
+
+from cachemark.errors import CachemarkError, NothingMeasured
+from cachemark.regress.gate import Comparison, compare
+from cachemark.result import Environment, Outcome, Status
+from cachemark.store.rows import Verdict
+
+
+def judge(now: list[Outcome], then: list[Outcome] | None = None, environment: Environment = ENVIRONMENT, **options: Any) -> Comparison:
+    return compare(exchange(plan() if then is None else then), now, environment, **options)
+
+
+def row(found: Comparison, method: str, metric: str) -> Verdict:
+    rows = [r for r in found.rows if r.label.split()[0] == method and r.metric == metric]
+    assert len(rows) == 1
+    return rows[0]
+
+
+def judged(method: str, metric: str, values: list[float]) -> tuple[str, int]:
+    """Verdict and exit code when one metric of one method has other values."""
+    found = judge(changed(plan(), method, samples={metric: values}))
+    return row(found, method, metric).verdict, found.exit_code
+
+
+def test_the_same_run_passes() -> None:
+    found = judge(plan())
+    assert found.exit_code == 0
+    assert found.coverage == 1
+    assert {r.verdict for r in found.rows} == {"equivalent", "not_compared"}
+    assert len(found.rows) == 3 * (len(SAMPLES) + 1) + 1, "a row per metric, one for the hash, one for the failed case"
+
+
+def test_what_is_not_compared_on_the_same_machine() -> None:
+    found = judge(plan())
+    assert {(r.label, r.metric) for r in found.of("not_compared")} == {
+        ("full", "latency"), ("full", "tokens_per_s_last"), ("full", "legend"), ("linear 1/4", "legend"), ("h2o 1/4", "legend"),
+    }
+    assert row(found, "full", "latency").reason == "the full cache is the yardstick of its own run"
+    assert "paired test" in row(found, "linear", "legend").reason
+
+
+# times
+
+@pytest.mark.parametrize(("metric", "factor", "verdict", "code"), [
+    ("latency", 1.14, "equivalent", 0), ("latency", 1.16, "regressed", 1),
+    ("latency", 0.86, "improved", 0), ("latency", 0.88, "equivalent", 0),
+    ("tokens_per_s_last", 0.86, "regressed", 1), ("tokens_per_s_last", 0.88, "equivalent", 0), ("tokens_per_s_last", 1.16, "improved", 0),
+    ("peak_memory", 1.14, "equivalent", 0), ("peak_memory", 1.16, "regressed", 1), ("peak_memory", 0.86, "improved", 0),
+])
+def test_threshold_and_direction(metric: str, factor: float, verdict: str, code: int) -> None:
+    assert judged("linear", metric, [v * factor for v in SAMPLES[metric]]) == (verdict, code)
+
+
+def test_threshold_can_be_told() -> None:
+    slower = changed(plan(), "linear", samples={"latency": [1.1, 1.21, 1.32]})
+    assert row(judge(slower, threshold=0.09), "linear", "latency").verdict == "regressed"
+    assert row(judge(slower, threshold=0.11), "linear", "latency").verdict == "equivalent"
+
+
+def test_times_are_ratios_to_the_full_cache_of_the_same_run() -> None:
+    slow_day = plan()
+    for method in ("full", "linear", "h2o"):
+        was = next(o for o in slow_day if o.case.method == method)
+        slow_day = changed(slow_day, method, samples={"latency": [3 * v for v in was.samples["latency"]]})
+    found = judge(slow_day)
+    assert found.exit_code == 0
+    assert (row(found, "linear", "latency").then, row(found, "linear", "latency").now) == pytest.approx((0.55, 0.55))
+    only_full = judge(changed(plan(), "full", samples={"latency": [1.0, 1.0, 1.0]}))
+    assert row(only_full, "linear", "latency").verdict == row(only_full, "h2o", "latency").verdict == "regressed"
+    assert row(only_full, "linear", "latency").change == pytest.approx(2)
+
+
+def test_one_slow_repeat_is_no_regression() -> None:
+    assert judged("linear", "latency", [1.0, 1.1, 9.0]) == ("equivalent", 0)
+
+
+def test_full_cache_of_another_cell_codec_or_role_is_no_yardstick() -> None:
+    for fields in ({"batch": 2}, {"codec": "int8"}, {"role": "floor"}, {"budget": "1/2"}):
+        outcomes = [ok(case("full", **fields)), ok(case("linear"))]
+        found = judge(outcomes, outcomes)
+        assert row(found, "linear", "latency").reason == "the baseline has no full cache to compare times with"
+        assert found.exit_code == 0
+
+
+def test_arm_with_another_codec_is_measured_against_the_native_full_cache() -> None:
+    outcomes = [*plan(), ok(case("window", codec="int8")), ok(case("full", codec="int8", role="arm"), latency=[1.5])]
+    found = judge(outcomes, outcomes)
+    assert row(found, "window", "latency").then == pytest.approx(0.55)
+    assert [r.then for r in found.rows if r.label == "full int8" and r.metric == "latency"] == [pytest.approx(0.75)]
+
+
+def test_full_cache_that_failed_leaves_times_uncompared() -> None:
+    found = judge(changed(plan(), "full", status=Status.ERROR, samples={}, log="boom"))
+    assert row(found, "linear", "latency").reason == "the run has no full cache to compare times with"
+    assert row(found, "full", "status").verdict == "regressed"
+    assert found.exit_code == 1
+
+
+def test_figure_of_zero() -> None:
+    zero = changed(plan(), "linear", samples={"peak_memory": [0.0]})
+    assert row(judge(zero, zero), "linear", "peak_memory").verdict == "equivalent"
+    assert row(judge(plan(), zero), "linear", "peak_memory").reason == "no ratio to a figure of zero"
+    stopped = judge(changed(plan(), "linear", samples={"tokens_per_s_last": [0.0]}))
+    assert row(stopped, "linear", "tokens_per_s_last").verdict == "regressed"
+    assert stopped.exit_code == 1
+    assert stopped.summary()
+
+
+# what must be equal
+
+@pytest.mark.parametrize(("metric", "values", "verdict", "code"), [
+    ("kv_allocated", [2049.0], "regressed", 1), ("kv_allocated", [2047.0], "improved", 0), ("kv_logical", [1024.0], "equivalent", 0),
+    ("kl", [0.1, 0.2, 0.3000001], "regressed", 1), ("kl", [0.1, 0.2, 0.2999999], "improved", 0),
+    ("psnr", [30.0, 31.0, 31.9], "regressed", 1), ("psnr", [30.0, 31.0, 32.1], "improved", 0),
+    ("psnr", [31.0, 31.0, 31.0], "changed", 0), ("psnr", [32.0, 31.0, 30.0], "changed", 0),
+    ("psnr", [30.0, 31.0], "not_compared", 0),
+])
+def test_exact_metrics(metric: str, values: list[float], verdict: str, code: int) -> None:
+    assert judged("h2o", metric, values) == (verdict, code)
+
+
+def test_changed_values_are_counted() -> None:
+    found = judge(changed(plan(), "h2o", samples={"psnr": [31.0, 31.0, 31.0]}))
+    assert row(found, "h2o", "psnr").reason == "2 of 3 values differ, their mean does not"
+
+
+def test_other_output_is_changed_not_regressed() -> None:
+    found = judge(changed(plan(), "h2o", output_hash="beef"))
+    assert row(found, "h2o", "output_hash").verdict == "changed"
+    assert row(found, "h2o", "output_hash").reason == "cafe then, beef now"
+    assert found.exit_code == 0
+    assert "1 changed" in found.summary()[0]
+
+
+def test_other_fingerprint_keeps_bytes_exact_and_leaves_fidelity_and_hashes() -> None:
+    other = dataclasses.replace(ENVIRONMENT, fingerprint="torch 2.7 / 4 threads")
+    more_bytes = changed(plan(), "h2o", samples={"kv_allocated": [4096.0], "kl": [9.0, 9.0, 9.0]}, output_hash="beef")
+    found = judge(more_bytes, environment=other)
+    assert row(found, "h2o", "kv_allocated").verdict == "regressed"
+    for metric in ("kl", "psnr", "output_hash"):
+        assert row(found, "h2o", metric).verdict == "not_compared"
+        assert row(found, "h2o", metric).reason == "other numerics fingerprint: torch 2.6 / 4 threads then, torch 2.7 / 4 threads now"
+    assert row(found, "h2o", "latency").verdict == "equivalent"
+    assert "other numerics fingerprint" in "".join(found.summary())
+
+
+def test_other_machine_class_leaves_times_and_peaks() -> None:
+    found = judge(plan(), environment=dataclasses.replace(ENVIRONMENT, machine_class="h200"))
+    for metric in ("latency", "peak_memory"):
+        assert row(found, "h2o", metric).reason == "other machine class: ci-cpu then, h200 now"
+    assert row(found, "h2o", "kv_logical").verdict == "equivalent"
+
+
+def test_metric_of_another_definition_is_not_compared() -> None:
+    baseline = exchange(plan())
+    older = dataclasses.replace(baseline, metrics={**baseline.metrics, "kl": 0})
+    found = compare(older, changed(plan(), "h2o", samples={"kl": [9.0, 9.0, 9.0]}), ENVIRONMENT)
+    assert row(found, "h2o", "kl").reason == "the metric's definition is version 0 then, 1 now"
+    assert found.exit_code == 0
+
+
+# cases that come, go and fail
+
+@pytest.mark.parametrize(("then", "now", "verdict"), [
+    (Status.OK, Status.OOM, "regressed"), (Status.OK, Status.NOT_REACHED, "regressed"), (Status.OOM, Status.OK, "improved"),
+    (Status.OOM, Status.OOM, "equivalent"), (Status.OOM, Status.ERROR, "changed"),
+])
+def test_status(then: Status, now: Status, verdict: str) -> None:
+    def with_status(status: Status) -> list[Outcome]:
+        last = ok(case("rkv")) if status is Status.OK else Outcome(case("rkv"), status, log="why")
+        return [*plan()[:3], last]
+
+    found = judge(with_status(now), with_status(then))
+    assert row(found, "rkv", "status").verdict == verdict
+    assert row(found, "rkv", "status").reason == f"{then} then, {now} now"
+    assert found.exit_code == (1 if verdict == "regressed" else 0)
+
+
+def test_missing_and_new_cases() -> None:
+    found = judge([*plan()[:3], ok(case("window"))], min_coverage=0.5)
+    assert row(found, "rkv", "status").verdict == "missing"
+    assert row(found, "window", "status").verdict == "new"
+    assert found.coverage == 0.75
+    assert found.exit_code == 0
+
+
+def test_missing_and_new_metrics() -> None:
+    less = [dataclasses.replace(o, samples={k: v for k, v in o.samples.items() if k != "kl"}) if o.ok else o for o in plan()]
+    assert row(judge(less), "h2o", "kl").verdict == "missing"
+    assert row(judge(plan(), less), "h2o", "kl").verdict == "new"
+
+
+def test_last_outcome_of_a_case_counts() -> None:
+    retried = [*changed(plan(), "h2o", status=Status.TIMEOUT, samples={}, log="slow"), ok(case("h2o"))]
+    assert judge(retried).exit_code == 0
+
+
+def test_too_little_coverage() -> None:
+    found = judge(plan()[:2])
+    assert (found.coverage, found.exit_code) == (0.5, 4)
+    assert judge(plan()[:2], min_coverage=0.5).exit_code == 0
+    assert found.summary()[0].startswith("Too little was judged: ")
+    worse = judge(changed(plan()[:2], "linear", samples={"kv_logical": [9999.0]}))
+    assert worse.exit_code == 4
+    assert any("Worst: linear 1/4, kv_logical" in line for line in worse.summary()), "the regression is still told"
+
+
+def test_nothing_judged_never_passes() -> None:
+    outcomes = [Outcome(case("linear"), Status.OK, {"latency": [1.0]}, judgement="random weights")]
+    found = judge(outcomes, outcomes, min_coverage=0.0)
+    assert found.of("not_compared") == found.rows
+    assert found.exit_code == 4
+
+
+def test_no_case_in_common() -> None:
+    with pytest.raises(NothingMeasured, match=r"accepted/demo\.json and this run share no case: 4 there, 1 here") as caught:
+        judge([ok(case("window"))])
+    assert caught.value.exit_code == 4
+    for then, now in ((plan(), []), ([], plan()), ([], [])):
+        with pytest.raises(NothingMeasured):
+            judge(now, then)
+
+
+def test_baseline_of_another_plan() -> None:
+    baseline = exchange(plan(), plan="nightly")
+    with pytest.raises(NothingMeasured, match="is of plan 'nightly', this run of plan 'demo'"):
+        compare(baseline, plan(), ENVIRONMENT, plan="demo")
+    assert compare(baseline, plan(), ENVIRONMENT, plan="nightly").exit_code == 0
+    assert compare(baseline, plan(), ENVIRONMENT).exit_code == 0
+
+
+@pytest.mark.parametrize("options", [
+    {"threshold": 0}, {"threshold": 15}, {"threshold": float("nan")}, {"min_coverage": 95}, {"min_coverage": -1},
+])
+def test_percentages_in_place_of_shares(options: Mapping[str, float]) -> None:
+    with pytest.raises(CachemarkError, match="Give shares") as caught:
+        judge(plan(), **options)
+    assert caught.value.exit_code == 2
+
+
+# the summary
+
+def test_summary_names_the_worst_first() -> None:
+    worse = changed(changed(plan(), "linear", samples={"latency": [1.5, 1.5, 1.5]}), "h2o", samples={"latency": [4.4, 4.4, 4.4]})
+    lines = judge(worse).summary()
+    assert len(lines) <= 5
+    assert lines[0].startswith("Regressed: 2 regressed, ")
+    assert lines[1] == "Judged 100% of the baseline's cases; 95% are needed."
+    assert lines[2] == "Worst: h2o 1/4, latency: 0.55 then, 2.2 now; and 1 more."
+    assert "threshold of 15%" in lines[-1]
+    assert "false-alarm rate of this gate is unknown" in lines[-1]
+
+
+def test_summary_of_a_status_change() -> None:
+    lines = judge(changed(plan(), "h2o", status=Status.OOM, samples={}, log="x")).summary()
+    assert "Worst: h2o 1/4, status: ok then, oom now." in lines
+
+
+factors = st.floats(0.2, 5)
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.lists(factors, min_size=3, max_size=3), st.floats(0.01, 1))
+def test_swapping_the_sides_swaps_the_verdicts(by: list[float], threshold: float) -> None:
+    other = changed(plan(), "linear", samples={"latency": [by[0]], "tokens_per_s_last": [by[1]], "peak_memory": [by[2]], "kl": by})
+    forward, back = judge(other, plan(), threshold=threshold), judge(plan(), other, threshold=threshold)
+    opposite = {"regressed": "improved", "improved": "regressed"}
+    for metric in ("latency", "tokens_per_s_last", "peak_memory", "kl"):
+        one, two = row(forward, "linear", metric), row(back, "linear", metric)
+        assert two.verdict == opposite.get(one.verdict, one.verdict)
+    for found in (forward, back):
+        assert (found.exit_code == 1) == any(r.verdict == "regressed" for r in found.rows)
+
+
+def test_gate_reads_what_the_exchange_wrote() -> None:
+    """Rounding of speed samples in the file alone must not show."""
+    third = changed(plan(), "linear", samples={"latency": [1 / 3], "kl": [1 / 3]})
+    found = compare(exchange(third), third, ENVIRONMENT, threshold=1e-12)
+    assert row(found, "linear", "latency").verdict == row(found, "linear", "kl").verdict == "equivalent"

@@ -1,0 +1,71 @@
+"""Reads a rendered page back without a browser: its elements, its tables, and whether every tag is closed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from html.parser import HTMLParser
+
+_VOID = {"meta", "link", "img", "br", "hr", "input", "col"}
+
+
+@dataclass
+class Element:
+    tag: str
+    attrs: dict[str, str]
+    text: str = ""
+    children: list[Element] = field(default_factory=list)
+    parents: tuple[str, ...] = ()
+
+
+class Page(HTMLParser):
+    """``elements`` in document order; ``texts`` pairs every piece of text with the tags around it."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.elements: list[Element] = []
+        self.texts: list[tuple[str, tuple[str, ...]]] = []
+        self._open: list[Element] = []
+        self.feed(html)
+        self.close()
+        assert not self._open, f"never closed: {[e.tag for e in self._open]}"
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        element = Element(tag, {k: v or "" for k, v in attrs}, parents=tuple(e.tag for e in self._open))
+        self.elements.append(element)
+        if self._open:
+            self._open[-1].children.append(element)
+        if tag not in _VOID:
+            self._open.append(element)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+        if tag not in _VOID:
+            self.handle_endtag(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open, f"</{tag}> closes nothing"
+        assert self._open[-1].tag == tag, f"</{tag}> where {self._open[-1].tag} is open"
+        self._open.pop()
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append((data, tuple(e.tag for e in self._open)))
+        for element in self._open:
+            element.text += data
+
+    def all(self, tag: str) -> list[Element]:
+        return [e for e in self.elements if e.tag == tag]
+
+    def find(self, tag: str, **attrs: str) -> Element:
+        wanted = {k.replace("_", "-").rstrip("-"): v for k, v in attrs.items()}
+        return next(e for e in self.elements if e.tag == tag and all(v in e.attrs.get(k, "").split() for k, v in wanted.items()))
+
+    def tables(self) -> list[list[list[str]]]:
+        """Every table as rows of cell texts, white space made single."""
+        return [[[" ".join(cell.text.split()) for cell in row.children] for row in _within(table, "tr")] for table in self.all("table")]
+
+
+def _within(element: Element, tag: str) -> list[Element]:
+    found = []
+    for child in element.children:
+        found += [child] if child.tag == tag else _within(child, tag)
+    return found

@@ -1,0 +1,206 @@
+"""A synthetic run shaped like the demo plan: the full cache, six methods at two budgets, two reference rows.
+
+Figures come from a fixed random stream and are invented; they only have the right shape. ``python tests/report/report_sample.py FILE``
+writes the report of this run.
+"""
+
+from __future__ import annotations
+
+import io
+import random
+import sys
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+from PIL import Image, ImageDraw
+
+from cachemark.regress.gate import Comparison
+from cachemark.report import render, view
+from cachemark.result import Environment, Outcome, Status
+from cachemark.spec import Case, Sampling
+from cachemark.store.rows import Run, Verdict
+
+METHODS = ("window", "streaming", "random", "h2o", "rkv", "linear")
+BUDGETS = ("1/2", "1/4")
+CLASSES = ("disc", "square", "triangle", "diamond", "ring", "plus", "flower", "hourglass", "gear", "tower")
+FULL_BYTES = 3_948_544
+SEEDS = 64
+# speed, tokens kept, KL, PSNR, SSIM, legend: of 1/2 and of 1/4
+FIGURES = {
+    "window": ((1.04, 0.64, 0.41, 14.2, 0.72, 0.22), (1.11, 0.39, 0.94, 11.7, 0.52, 0.18)),
+    "streaming": ((1.02, 0.82, 0.10, 23.2, 0.89, 0.86), (1.09, 0.44, 1.23, 12.4, 0.53, 0.31)),
+    "random": ((0.99, 0.82, 0.06, 24.9, 0.89, 0.99), (1.05, 0.45, 0.57, 14.0, 0.57, 0.66)),
+    "h2o": ((0.71, 0.78, 0.14, 21.0, 0.85, 0.90), (0.78, 0.47, 0.71, 13.9, 0.58, 0.52)),
+    "rkv": ((0.69, 0.80, 0.12, 21.8, 0.86, 0.91), (0.74, 0.49, 0.66, 14.1, 0.60, 0.55)),
+    "linear": ((1.03, 0.86, 0.05, 26.4, 0.92, 0.98), (1.12, 0.58, 0.38, 16.0, 0.66, 0.81)),
+}
+
+
+ENVIRONMENT = Environment("Example CPU, 8 threads", "cpu-example-8", "5f1c0a7be2d94410", {
+    "python": "3.12.4", "torch": "2.9.0", "threads": 8, "load": {"before": 0.12, "after": 0.31}, "governor": "performance"})
+RUN = Run(
+    7, "demo", {"name": "demo", "models": ["tiny-llamagen"], "methods": list(METHODS), "budgets": list(BUDGETS)},
+    "2026-03-05T09:14:22.104233+00:00", "2026-03-05T09:21:48.500000+00:00", "finished", ENVIRONMENT,
+    {"commit": "3f9a61c0d2b7e845c1a0", "dirty": True, "hash": "b1946ac92492d234", "version": "0.1.0"},
+)
+
+
+def case(**changes: Any) -> Case:
+    """A case of the demo plan."""
+    held: dict[str, Any] = {
+        "model": "tiny-llamagen", "weights": "9c2e5b71d0aa44f3", "grid": (16, 16), "conditions": "classes-10",
+        "sampling": Sampling(cfg_scale=1.5, top_k=0, temperature=1.0), "method": "full", "batch": 16, "repeats": 5,
+    }
+    return Case(**{**held, **changes})
+
+
+def _spread(stream: random.Random, middle: float, share: float, count: int, low: float = 0.0, high: float = 1e12) -> list[float]:
+    return [min(high, max(low, middle * (1 + share * stream.gauss(0, 1)))) for _ in range(count)]
+
+
+def _speed(stream: random.Random, factor: float) -> dict[str, list[float]]:
+    return {
+        "latency": _spread(stream, 2.31 / factor, 0.012, 5), "latency_tokens": _spread(stream, 2.18 / factor, 0.012, 5),
+        "tokens_per_s_first": _spread(stream, 1930.0 * min(factor, 1.02), 0.01, 5),
+        "tokens_per_s_last": _spread(stream, 1790.0 * factor, 0.01, 5),
+    }
+
+
+def _bytes(ratio: float, state: float) -> dict[str, list[float]]:
+    live, stage = FULL_BYTES * ratio, 15_424.0
+    slack = 0.0 if ratio == 1 else 61_696.0
+    return {"kv_logical": [live], "kv_allocated": [live + slack + stage], "kv_stage": [stage], "kv_state": [state],
+            "peak_memory": [live + slack + stage + state + 9_400_000.0]}
+
+
+def _fidelity(stream: random.Random, kept: float, kl: float, psnr: float, ssim: float) -> dict[str, list[float]]:
+    return {"token_agreement": _spread(stream, kept, 0.22, SEEDS, 0, 1), "kl": _spread(stream, kl, 0.45, SEEDS),
+            "psnr": _spread(stream, psnr, 0.2, SEEDS, 5, 60), "ssim": _spread(stream, ssim, 0.12, SEEDS, 0, 1)}
+
+
+def legend(stream: random.Random, score: float) -> dict[str, list[float]]:
+    return {"legend": [sum(stream.random() < score for _ in range(4)) / 4 for _ in range(SEEDS)]}
+
+
+def arm(method: str, budget: str, **changes: Any) -> Outcome:
+    """An ok outcome of a method at a budget."""
+    stream = random.Random(f"{method} {budget}")
+    factor, *fidelity, score = FIGURES[method][BUDGETS.index(budget)]
+    ratio = 0.5 if budget == "1/2" else 0.25
+    facts: dict[str, Any] = {
+        "kernel": "sdpa", "true_ratio": ratio, "grid_seeds": [41, 7, 22, 58, 13, 3, 60, 35, 0, 1, 2, 3],
+        "grid_classes": [CLASSES[k % 10] for k in range(12)],
+    }
+    if method in ("h2o", "rkv"):
+        facts |= {"kernel": "math with mass", "quality_only": "it needs attention mass, and the kernel that gives it is not fused."}
+    if method == "rkv":
+        facts["footnotes"] = ["Similarity is computed per line, not per token as in the authors' code."]
+    samples = {**_speed(stream, factor), **_bytes(ratio, 8192.0 if method in ("h2o", "rkv", "linear") else 0.0),
+               **_fidelity(stream, *fidelity), **legend(stream, score)}
+    held = Outcome(case(method=method, budget=budget, knobs={"sinks": 1, "recent": 0.5} if method != "random" else {"seed": 0}), Status.OK,
+                   samples, seconds=31.0, facts=facts, artifacts={"grid": f"{method}-{budget}"})
+    return replace(held, **changes)
+
+
+def full(**changes: Any) -> Outcome:
+    """The full cache."""
+    stream = random.Random("full")
+    samples = {**_speed(stream, 1.0), **_bytes(1.0, 0.0), **legend(stream, 0.99)}
+    return replace(Outcome(case(role="baseline"), Status.OK, samples, seconds=33.0, facts={"kernel": "sdpa"}), **changes)
+
+
+def floor() -> Outcome:
+    stream = random.Random("floor")
+    return Outcome(case(role="floor", seeds="t64"), Status.OK, _fidelity(stream, 0.03, 2.9, 9.9, 0.40))
+
+
+def numerics() -> Outcome:
+    samples = {"token_agreement": [1.0] * 63 + [0.9375], "kl": [1.7e-8] * SEEDS, "psnr": [60.0] * 63 + [31.0], "ssim": [1.0] * 63 + [0.99]}
+    return Outcome(case(role="numerics", batch=5), Status.OK, samples)
+
+
+def failed(outcome: Outcome, status: Status, log: str) -> Outcome:
+    """The same case without figures."""
+    return Outcome(outcome.case, status, log=log, seconds=4.0)
+
+
+def arms() -> dict[tuple[str, str], Outcome]:
+    return {(method, budget): arm(method, budget) for budget in BUDGETS for method in METHODS}
+
+
+def outcomes() -> list[Outcome]:
+    """All fifteen cases, each with figures."""
+    return [full(), *arms().values(), floor(), numerics()]
+
+
+def mixed() -> list[Outcome]:
+    """The fifteen cases of a run in which much happened: failures, a lossless method, one no better than other seeds."""
+    held = arms()
+    stream = random.Random("mixed")
+    trace = "Traceback (most recent call last):\n  File \"trial.py\", line 88, in run\nMemoryError: 4.1 GiB wanted"
+    held["rkv", "1/4"] = failed(held["rkv", "1/4"], Status.OOM, trace)
+    held["h2o", "1/4"] = failed(held["h2o", "1/4"], Status.UNSUPPORTED, "Budget 1/4 leaves 4 lines, h2o needs 5 at recent = 5.")
+    lost = held["window", "1/4"]
+    held["window", "1/4"] = replace(lost, samples={**lost.samples, **_fidelity(stream, 0.031, 2.6, 9.8, 0.41)})
+    same = held["linear", "1/2"]
+    exact = {"token_agreement": [1.0] * SEEDS, "kl": [1.2e-8] * SEEDS, "psnr": [60.0] * SEEDS, "ssim": [1.0] * SEEDS}
+    held["linear", "1/2"] = replace(same, samples={**same.samples, **exact})
+    return [full(), *held.values(), floor(), numerics()]
+
+
+def random_weights() -> list[Outcome]:
+    """The same run on random weights: fidelity samples are there, and must not be shown."""
+    return [replace(o, case=replace(o.case, weights="random:0"), judgement="Weights are random: images are noise.") for o in outcomes()]
+
+
+def comparison() -> Comparison:
+    """One figure of each verdict, regressions not first."""
+    return Comparison((
+        Verdict("a", "window 1/4", "latency", "equivalent", "", 0.914, 0.917, 1.003),
+        Verdict("b", "linear 1/4", "latency", "regressed", "", 0.893, 1.041, 1.166),
+        Verdict("c", "streaming 1/2", "kv_allocated", "improved", "must be equal", 2_100_000.0, 2_051_392.0, 0.9769),
+        Verdict("d", "random 1/4", "output_hash", "changed", "1f0c then, 77ab now"),
+        Verdict("e", "random 1/4", "legend", "not_compared", "quality varies from sample to sample and needs a paired test"),
+        Verdict("f", "rkv 1/4", "status", "regressed", "ok then, oom now"),
+    ), coverage=1.0, threshold=0.15, min_coverage=0.95)
+
+
+@cache
+def sprite(name: str, columns: int = 12, tile: int = 64) -> bytes:
+    """A PNG of two rows of tiles: shapes on a ground, the lower row disturbed."""
+    noise = random.Random(name)
+    sheet = Image.new("RGB", (columns * tile, 2 * tile))
+    draw = ImageDraw.Draw(sheet)
+    for k in range(columns):
+        own = random.Random(k)  # the same seed draws the same scene for every method
+        hue, sky, ground, size, level = (own.random() for _ in range(5))
+        for line in range(2):
+            shift = 0.0 if line == 0 or k >= columns - 3 else 0.5 * noise.random()
+            _scene(draw, k * tile, line * tile, tile, (hue, sky, ground + shift, size, level))
+    grain = Image.frombytes("L", sheet.size, noise.randbytes(sheet.size[0] * sheet.size[1])).convert("RGB")
+    drawn = io.BytesIO()
+    Image.blend(sheet, grain, 0.06).save(drawn, format="PNG", optimize=True)
+    return drawn.getvalue()
+
+
+def _scene(draw: ImageDraw.ImageDraw, x: int, y: int, tile: int, what: tuple[float, ...]) -> None:
+    hue, sky, ground, size, level = what
+    draw.rectangle((x, y, x + tile - 1, y + tile - 1), fill=f"hsv({int(360 * sky)}, 35%, 90%)")
+    top = y + int(tile * (0.62 + 0.15 * level))
+    draw.rectangle((x, top, x + tile - 1, y + tile - 1), fill=f"hsv({int(360 * ground) % 360}, 75%, 60%)")
+    for line in range(top, y + tile, 4):
+        draw.line((x, line, x + tile - 1, line), fill=f"hsv({int(360 * ground) % 360}, 75%, 75%)")
+    r = int(tile * (0.18 + 0.12 * size))
+    cx, cy = x + tile // 2, y + tile // 2
+    draw.ellipse((cx - r, cy - r, cx + r, cy + r), fill=f"hsv({int(360 * hue)}, 88%, 90%)")
+    draw.rectangle((x, y, x + tile // 2, y + 7), fill=f"hsv({int(360 * hue)}, 88%, 85%)")
+    draw.rectangle((x + tile // 2, y, x + tile - 1, y + 7), fill=f"hsv({int(360 * ground) % 360}, 75%, 70%)")
+
+
+def artifact(name: str) -> bytes:
+    return sprite(name)
+
+
+if __name__ == "__main__":
+    print(render.write(view.build(RUN, mixed(), comparison(), artifact), sys.argv[1]))

@@ -1,0 +1,262 @@
+"""The view layer: numbers derived right, no HTML anywhere."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+
+import pytest
+import report_sample as sample
+
+from cachemark.errors import BadStore
+from cachemark.report.headline import cells
+from cachemark.report.row import Row
+from cachemark.report.section import Section, sections
+from cachemark.report.view import ReportView, build
+from cachemark.result import Outcome, Status
+
+
+def section(*outcomes: Outcome) -> Section:
+    (found,) = sections(outcomes or sample.outcomes())
+    return found
+
+
+def row(held: Section, method: str, budget: str) -> Row:
+    return next(r for r in held.arms if (r.case.method, r.case.budget) == (method, budget))
+
+
+def timed(outcome: Outcome, latency: list[float], **samples: list[float]) -> Outcome:
+    return replace(outcome, samples={**outcome.samples, "latency": latency, **samples})
+
+
+def test_fifteen_cases_make_one_section() -> None:
+    held = section()
+    assert held.full is not None
+    assert len(held.arms) == 12
+    assert [r.case.role for r in held.references] == ["floor", "numerics"]
+    assert held.budgets == ("1/2", "1/4")
+
+
+def test_speed_up_is_a_ratio_of_medians_with_its_interval() -> None:
+    full, arm = timed(sample.full(), [2.0, 2.1, 2.4]), timed(sample.arm("linear", "1/4"), [1.0, 1.2, 1.1])
+    speed_up = row(section(full, arm), "linear", "1/4").speed_up
+    assert speed_up is not None
+    assert (speed_up.value, speed_up.n) == (pytest.approx(2.1 / 1.1), 3)
+    assert (speed_up.low, speed_up.high) == (pytest.approx(2.0 / 1.2), pytest.approx(2.4 / 1.0))
+
+
+def test_savings_are_shares_of_the_full_cache() -> None:
+    full = timed(sample.full(), [2.0], kv_allocated=[1000.0], kv_logical=[900.0])
+    arm = timed(sample.arm("linear", "1/4"), [1.0], kv_allocated=[300.0], kv_logical=[225.0])
+    held = row(section(full, arm), "linear", "1/4")
+    assert held.saving == pytest.approx(0.7)
+    assert held.saving_live == pytest.approx(0.75)
+
+
+def test_without_a_full_cache_nothing_is_derived() -> None:
+    broken = sample.failed(sample.full(), Status.OOM, "out of memory")
+    for outcomes in ([sample.arm("linear", "1/4")], [broken, sample.arm("linear", "1/4")]):
+        held = row(section(*outcomes), "linear", "1/4")
+        assert held.speed_up is None
+        assert held.saving is None
+        assert held.place is None
+        assert "full cache" in held.no_speed_up
+
+
+def test_other_kernels_refuse_a_speed_up_and_name_the_difference() -> None:
+    arm = sample.arm("linear", "1/4")
+    arm = replace(arm, facts={**arm.facts, "kernel": "math"})
+    held = row(section(sample.full(), arm), "linear", "1/4")
+    assert held.speed_up is None
+    assert "math here, sdpa in the full cache" in held.no_speed_up
+    assert "no speed-up" in [mark.text for mark in held.marks]
+
+
+def test_a_quality_only_method_has_no_speed_up_and_no_place() -> None:
+    held = row(section(), "h2o", "1/2")
+    assert held.speed_up is None
+    assert held.place is None
+    assert [mark.text for mark in held.marks] == ["quality only"]
+    assert "not fused" in held.marks[0].why
+
+
+def test_places_follow_speed_up_within_a_budget() -> None:
+    for budget in ("1/2", "1/4"):
+        placed = [r for r in section().arms_at(budget) if r.place is not None]
+        assert [r.place for r in placed] == list(range(1, len(placed) + 1))
+        speeds = [r.speed_up.value for r in placed if r.speed_up]
+        assert speeds == sorted(speeds, reverse=True)
+        assert len(placed) == 4
+
+
+def test_a_method_no_better_than_other_seeds_is_not_ranked_however_fast() -> None:
+    arm = sample.arm("linear", "1/4")
+    lost = timed(arm, [0.1] * 5, token_agreement=list(sample.floor().samples["token_agreement"]))
+    held = row(section(sample.full(), lost, sample.arm("random", "1/4"), sample.floor()), "linear", "1/4")
+    assert held.speed_up is not None
+    assert held.place is None
+    assert held.unranked
+    assert "not ranked" in [mark.text for mark in held.marks]
+    assert row(section(sample.full(), lost), "linear", "1/4").place == 1  # without the floor nobody can tell
+
+
+@pytest.mark.parametrize(("agreement", "kl", "lossless"), [
+    ([1.0] * 64, [1e-9] * 64, True), ([1.0] * 64, [1e-3] * 64, False), ([0.9] * 64, [1e-9] * 64, False)])
+def test_lossless_means_within_numerics_in_tokens_and_kl(agreement: list[float], kl: list[float], lossless: bool) -> None:
+    arm = timed(sample.arm("linear", "1/2"), [2.0], token_agreement=agreement, kl=kl)
+    held = row(section(sample.full(), arm, sample.numerics()), "linear", "1/2")
+    assert held.lossless is lossless
+    assert ("lossless on this device" in [mark.text for mark in held.marks]) is lossless
+
+
+def test_a_live_saving_that_is_not_allocated_is_called_fake() -> None:
+    full = timed(sample.full(), [2.0], kv_allocated=[1000.0], kv_logical=[1000.0])
+    fake = timed(sample.arm("linear", "1/4"), [1.0], kv_allocated=[1000.0], kv_logical=[250.0])
+    assert "fake compression" in [m.text for m in row(section(full, fake), "linear", "1/4").marks]
+    real = timed(sample.arm("linear", "1/4"), [1.0], kv_allocated=[260.0], kv_logical=[250.0])
+    assert "fake compression" not in [m.text for m in row(section(full, real), "linear", "1/4").marks]
+
+
+def test_state_as_large_as_the_saving_is_said() -> None:
+    full = timed(sample.full(), [2.0], kv_allocated=[1000.0], kv_logical=[1000.0])
+    arm = timed(sample.arm("linear", "1/4"), [1.0], kv_allocated=[250.0], kv_logical=[250.0], kv_state=[750.0])
+    assert "state eats the saving" in [m.text for m in row(section(full, arm), "linear", "1/4").marks]
+    lean = timed(sample.arm("linear", "1/4"), [1.0], kv_allocated=[250.0], kv_logical=[250.0], kv_state=[749.0])
+    assert "state eats the saving" not in [m.text for m in row(section(full, lean), "linear", "1/4").marks]
+
+
+def test_fidelity_and_quality_are_apart() -> None:
+    held = row(section(), "linear", "1/2")
+    assert set(held.fidelity) == {"token_agreement", "kl", "psnr", "ssim"}
+    assert set(held.quality) == {"legend"}
+
+
+def test_random_weights_show_no_fidelity_and_no_quality_even_where_samples_are() -> None:
+    held = section(*sample.random_weights())
+    assert held.random
+    for r in held.rows:
+        assert not r.fidelity
+        assert not r.quality
+        assert "random" in r.no_judgement
+        assert r.place is None
+    assert row(held, "linear", "1/2").speed_up is not None
+
+
+def test_a_case_that_is_not_ok_shows_status_and_the_last_line_of_its_log() -> None:
+    held = row(section(*sample.mixed()), "rkv", "1/4")
+    (cell,) = cells(held)
+    assert (cell.text, cell.under) == ("oom", "MemoryError: 4.1 GiB wanted")
+
+
+def test_reference_rows_join_the_cell_they_differ_least_from() -> None:
+    def at(outcome: Outcome, batch: int) -> Outcome:
+        return replace(outcome, case=replace(outcome.case, batch=batch))
+
+    small = [at(o, 1) for o in (sample.full(), sample.arm("linear", "1/4"), sample.floor())]
+    large = [at(o, 64) for o in (sample.full(), sample.arm("linear", "1/4"), sample.floor())]
+    one, other = sections([*small, *large])
+    for held, batch in ((one, 1), (other, 64)):
+        floor = held.reference("floor")
+        assert floor is not None
+        assert floor.case.batch == batch
+
+
+def test_models_and_cells_are_separate_chapters_with_telling_headings() -> None:
+    other = [replace(o, case=replace(o.case, model="tiny-var")) for o in sample.outcomes()]
+    wide = [replace(o, case=replace(o.case, batch=64, engine="graph")) for o in (sample.full(), sample.arm("linear", "1/4"))]
+    view = build(sample.RUN, [*sample.outcomes(), *other, *wide])
+    assert [chapter.heading for chapter in view.chapters] == [
+        "tiny-llamagen, batch 16, engine eager", "tiny-var", "tiny-llamagen, batch 64, engine graph"]
+
+
+def test_a_codec_is_a_method_of_the_same_cell() -> None:
+    arm = sample.arm("linear", "1/4")
+    packed = replace(arm, case=replace(arm.case, codec="int8"))
+    assert section(sample.full(), arm, packed).methods == ("linear", "linear int8")
+
+
+def test_header_facts_and_counts() -> None:
+    view = build(sample.RUN, sample.mixed())
+    assert view.when == "2026-03-05 09:14 UTC, 7 min"
+    assert view.counts == (("ok", 13), ("oom", 1), ("unsupported", 1))
+    assert view.dirty
+    assert view.commands[1] == "cachemark run demo"
+    assert view.conclusion is None
+    assert ("load before", "0.12") in [(p.name, p.value) for p in view.environment]
+
+
+def test_commands_quote_a_plan_with_spaces() -> None:
+    assert build(replace(sample.RUN, plan="my plan; rm x"), []).commands[1] == "cachemark run 'my plan; rm x'"
+
+
+def test_dates_that_are_none_stand_as_they_are() -> None:
+    assert build(replace(sample.RUN, started="yesterday"), []).when == "yesterday"
+    assert build(replace(sample.RUN, finished=None), []).when == "2026-03-05 09:14 UTC"
+
+
+def what_is_missing(view: ReportView) -> dict[str, str]:
+    return {item.what: item.status for item in view.missing}
+
+
+def test_what_was_not_measured_is_listed_with_reasons() -> None:
+    missing = what_is_missing(build(sample.RUN, sample.mixed()))
+    assert missing == {"tiny-llamagen: h2o 1/4": "unsupported", "tiny-llamagen: rkv 1/4": "oom"}
+    bare = what_is_missing(build(sample.RUN, [sample.arm("linear", "1/4")]))
+    assert set(bare) == {"tiny-llamagen: full cache", "tiny-llamagen: floor row", "tiny-llamagen: numerics row"}
+    arm = sample.arm("linear", "1/4")
+    without = replace(arm, samples={k: v for k, v in arm.samples.items() if k not in ("peak_memory", "ssim")})
+    gaps = what_is_missing(build(sample.RUN, [sample.full(), without, sample.floor(), sample.numerics()]))
+    assert gaps == {"tiny-llamagen: Peak memory": "not measured", "tiny-llamagen: SSIM": "not measured"}
+
+
+def test_changes_put_regressions_first_and_keep_the_rest_in_order() -> None:
+    view = build(sample.RUN, sample.mixed(), sample.comparison())
+    assert [(c.label, c.verdict) for c in view.changes[:3]] == [
+        ("linear 1/4", "regressed"), ("rkv 1/4", "regressed"), ("random 1/4", "changed")]
+    assert view.conclusion is not None
+    assert view.conclusion.tone == "bad"
+    assert view.changes[0].texts == ("0.893 × full", "1.041 × full")
+    assert view.changes[1].texts == ("–", "–")
+    assert {c.verdict for c in view.changes if not c.loud} == {"equivalent", "not_compared"}
+
+
+def test_sprites_name_their_tiles_and_miss_with_a_reason() -> None:
+    view = build(sample.RUN, sample.outcomes(), artifact=sample.artifact)
+    album = view.chapters[0].albums[0]
+    sprite = album.sprites[0]
+    assert (sprite.tile, len(sprite.tiles), sprite.worst) == (64, 12, 8)
+    assert (sprite.tiles[0].seed, sprite.tiles[0].label, sprite.tiles[0].worst) == ("41", "disc", True)
+    assert not sprite.tiles[8].worst
+
+    def gone(name: str) -> bytes:
+        raise BadStore(f"No artifact {name!r}.")
+
+    for artifact, said in ((gone, "missing"), (lambda name: b"<svg onload=alert(1)>", "no PNG"),
+                           (lambda name: sample.sprite("odd", 5, 64)[:900], "damaged"),
+                           (lambda name: sample.sprite("x", 1, 64).replace(b"IHDR", b"IHDR"), "")):
+        albums = build(sample.RUN, sample.outcomes(), artifact=artifact).chapters[0].albums
+        assert said in albums[0].sprites[0].missing
+    assert build(sample.RUN, sample.random_weights(), artifact=sample.artifact).chapters[0].albums == ()
+
+
+def test_a_short_list_of_seeds_cannot_misname_a_tile() -> None:
+    arm = sample.arm("linear", "1/4")
+    arm = replace(arm, facts={**arm.facts, "grid_seeds": [9, 8], "grid_classes": "no list"})
+    tiles = build(sample.RUN, [sample.full(), arm], artifact=sample.artifact).chapters[0].albums[0].sprites[0].tiles
+    assert [t.seed for t in tiles] == ["9", "8"] + [""] * 10
+    assert {t.label for t in tiles} == {""}
+
+
+def test_notes_are_said_once_for_all_their_rows() -> None:
+    notes = {note.text: note.rows for note in build(sample.RUN, sample.outcomes()).chapters[0].notes}
+    quality_only = next(rows for text, rows in notes.items() if text.startswith("Its speed is not compared"))
+    assert quality_only == ("h2o 1/2", "rkv 1/2", "h2o 1/4", "rkv 1/4")
+
+
+def test_budgets_are_ordered_as_numbers() -> None:
+    def at(budget: str) -> Outcome:
+        arm = sample.arm("linear", "1/4")
+        return replace(arm, case=replace(arm.case, budget=budget))
+
+    held = section(sample.full(), *(at(b) for b in ("1/8", "3/4", "1/16", "1/2")))
+    assert [Fraction(b) for b in held.budgets] == sorted((Fraction(b) for b in held.budgets), reverse=True)

@@ -1,0 +1,59 @@
+"""Cases, outcomes and stores to test with, and the processes that write into a store and are killed."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+from cachemark.result import Environment, Outcome, Status
+from cachemark.spec import Case, Sampling
+from cachemark.store.db import Store
+
+ENVIRONMENT = Environment("NVIDIA T4", "ci-cpu", "torch 2.6 / 4 threads", {"host": "a", "threads": 4})
+CODE = {"commit": "abc1234", "dirty": True, "hash": "f00", "version": "0.1.0"}
+
+
+def case(number: int = 0, **fields: Any) -> Case:
+    """A case that differs from others by its knob ``number``."""
+    base: dict[str, Any] = {"model": "tiny", "weights": "random:0", "grid": (8, 8), "conditions": "labels", "sampling": Sampling(),
+                            "method": "linear", "knobs": {"number": number}, "budget": "1/4"}
+    return Case(**{**base, **fields})
+
+
+def ok(number: int = 0, **fields: Any) -> Outcome:
+    """An ok outcome of ``case(number)`` with five metrics."""
+    samples = {"latency": [0.5 + number, 0.75], "kl": [0.25] * 4, "kv_logical": [4096.0], "peak_memory": [9999.0], "psnr": [30.1, 29.9]}
+    base: dict[str, Any] = {"case": case(number), "status": Status.OK, "samples": samples, "skip_key": f"skip{number}"}
+    return Outcome(**{**base, **fields})
+
+
+def failed(number: int = 0, status: Status = Status.OOM) -> Outcome:
+    return Outcome(case(number), status, log="out of memory")
+
+
+def begin(store: Store) -> int:
+    return store.begin_run("demo", {"plan": "demo"}, ENVIRONMENT, CODE)
+
+
+def write_ten(path: Path, first: int) -> None:
+    """One of several writers: ten outcomes of the store's only run, each with an artifact."""
+    with Store.open(path) as store:
+        for number in range(first, first + 10):
+            store.save(1, ok(number), {"tokens.bin": bytes([number])}, trial=f"writer {first}")
+
+
+def write_for_ever(path: Path, tally: Any) -> None:
+    """Save outcomes until killed; ``tally`` counts those whose ``save`` has returned."""
+    with Store.open(path) as store:
+        run = begin(store)
+        for number in itertools.count():
+            store.save(run, ok(number), {"tokens.bin": f"{run} {number}".encode() * 1000, "grid.png": str(number).encode()})
+            with tally.get_lock():
+                tally.value += 1
+
+
+def open_and_count(path: Path) -> int:
+    """For a pool of processes that all open one new database at once."""
+    with Store.open(path) as store:
+        return begin(store)

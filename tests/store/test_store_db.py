@@ -1,0 +1,252 @@
+"""What is saved is what comes back, and each row is where it belongs."""
+
+from __future__ import annotations
+
+import dataclasses
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from store_examples import CODE, ENVIRONMENT, begin, case, failed, ok
+from store_strategies import outcomes
+
+from cachemark.errors import BadStore, NothingMeasured
+from cachemark.result import Environment, Outcome, Status
+from cachemark.store.db import Store
+from cachemark.store.rows import Verdict, pack, unpack
+
+
+def test_run_comes_back_as_it_was_begun(store: Store) -> None:
+    number = store.begin_run("demo", {"methods": ["full"], "n": 3}, ENVIRONMENT, CODE)
+    run = store.run(number)
+    assert (run.plan, run.plan_json, run.environment, run.code) == ("demo", {"methods": ["full"], "n": 3}, ENVIRONMENT, CODE)
+    assert (run.state, run.finished) == ("running", None)
+    assert datetime.fromisoformat(run.started).utcoffset() is not None
+
+
+def test_runs_are_listed_newest_first_and_none_means_newest(store: Store) -> None:
+    numbers = [begin(store) for _ in range(3)]
+    assert [r.id for r in store.runs()] == numbers[::-1]
+    assert store.run().id == numbers[-1]
+    assert store.counts()["environment"] == 1, "the same environment is kept once"
+
+
+def test_another_fact_is_another_environment(store: Store) -> None:
+    begin(store)
+    other = dataclasses.replace(ENVIRONMENT, facts={"host": "b"})
+    assert store.run(store.begin_run("demo", {}, other, CODE)).environment == other
+    assert store.counts()["environment"] == 2
+
+
+@pytest.mark.parametrize("state", ["finished", "interrupted", "failed"])
+def test_run_ends_in_a_state(store: Store, state: str) -> None:
+    store.finish_run(begin(store), state)
+    run = store.run()
+    assert run.state == state
+    assert run.finished is not None
+    assert run.finished >= run.started
+
+
+def test_run_cannot_end_as_running(store: Store) -> None:
+    with pytest.raises(ValueError, match="not 'running'"):
+        store.finish_run(begin(store), "running")
+
+
+def test_unknown_run_is_named(store: Store) -> None:
+    begin(store)
+    for use in (lambda: store.run(7), lambda: store.save(7, ok()), lambda: store.outcomes(7), lambda: store.finish_run(7, "failed"),
+                lambda: store.carry(7, "x"), lambda: store.save_verdicts(7, 1, [])):
+        with pytest.raises(BadStore, match=r"no run 7 .* newest is 1"):
+            use()
+    assert store.counts()["outcome"] == 0
+
+
+def test_empty_store_has_nothing_to_show(store: Store) -> None:
+    assert store.runs() == []
+    with pytest.raises(NothingMeasured, match="holds no run"):
+        store.run()
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(outcomes, max_size=3))
+def test_outcomes_come_back_equal_and_in_order(store: Store, saved: list[Outcome]) -> None:
+    run = begin(store)
+    for outcome in saved:
+        store.save(run, outcome)
+    assert store.outcomes(run) == saved
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.floats(allow_nan=False)))
+def test_packed_values_are_exact_and_little_endian(values: list[float]) -> None:
+    packed = pack(values)
+    assert unpack(packed) == values
+    assert len(packed) == 8 * len(values)
+    assert pack([1.0]) == bytes.fromhex("000000000000f03f")
+
+
+def test_a_log_may_hold_anything(store: Store) -> None:
+    run = begin(store)
+    store.save(run, Outcome(case(), Status.ERROR, log="a\0b \udcff é"))
+    assert store.outcomes(run)[0].log == "a\\x00b \\udcff é"
+
+
+def test_nan_in_facts_becomes_null(store: Store) -> None:
+    run = begin(store)
+    store.save(run, ok(facts={"ratio": float("nan"), "list": [1.0, float("inf")], "kept": 0.1}))
+    assert store.outcomes(run)[0].facts == {"ratio": None, "list": [1.0, None], "kept": 0.1}
+
+
+def test_outcomes_of_one_process_share_a_trial(store: Store) -> None:
+    run, other = begin(store), begin(store)
+    for number, (owner, trial) in enumerate([(run, "p1"), (run, "p1"), (run, ""), (run, ""), (other, "p1")]):
+        store.save(owner, ok(number), trial=trial)
+    assert store.counts()["trial"] == 4
+
+
+def test_case_is_kept_once(store: Store) -> None:
+    run = begin(store)
+    for _ in range(3):
+        store.save(run, ok(1))
+    counts = store.counts()
+    assert (counts["case"], counts["outcome"], counts["sample"]) == (1, 3, 15)
+
+
+# skipping on resume
+
+def test_find_takes_the_newest_ok_outcome_of_that_key(store: Store) -> None:
+    run = begin(store)
+    store.save(run, ok(1, skip_key="k", seconds=1.0))
+    store.save(run, ok(1, skip_key="k", seconds=2.0))
+    store.save(run, dataclasses.replace(failed(1), skip_key="k"))
+    found = store.find("k")
+    assert found is not None
+    assert found.seconds == 2.0
+    assert store.find("other") is None
+
+
+def test_empty_skip_key_finds_nothing(store: Store) -> None:
+    run = begin(store)
+    store.save(run, ok(1, skip_key=""))
+    assert store.find("") is None
+    assert store.carry(run, "") is None
+
+
+def test_carried_outcome_belongs_to_both_runs(store: Store) -> None:
+    first = begin(store)
+    store.save(first, ok(1), {"grid.png": b"png"})
+    store.save(first, ok(2))
+    second = begin(store)
+    assert store.carry(second, "nothing") is None
+    store.save(second, ok(3))
+    carried = store.carry(second, "skip1")
+    assert carried == store.outcomes(first)[0]
+    assert [o.case.knobs["number"] for o in store.outcomes(second)] == [3, 1]
+    assert store.carried(second) == {case(1).key}
+    assert store.carried(first) == frozenset()
+    assert store.counts()["outcome"] == 3
+
+
+def test_carrying_twice_or_into_its_own_run_changes_nothing(store: Store) -> None:
+    run = begin(store)
+    store.save(run, ok(1))
+    assert store.carry(run, "skip1") == store.carry(run, "skip1") == ok(1)
+    assert len(store.outcomes(run)) == 1
+    assert store.carried(run) == frozenset()
+
+
+def test_latest_of_a_case_has_any_status_and_its_skip_parts(store: Store) -> None:
+    run = begin(store)
+    store.save(run, ok(1))
+    store.save(run, dataclasses.replace(failed(1), facts={"skip_parts": {"torch": "2.6"}}))
+    store.save(run, ok(2))
+    latest = store.latest_for_case(case(1).key)
+    assert latest is not None
+    assert (latest.status, latest.facts["skip_parts"]) == (Status.OOM, {"torch": "2.6"})
+    assert store.latest_for_case("0" * 16) is None
+
+
+def test_nearest_names_the_fields_that_differ(store: Store) -> None:
+    run = begin(store)
+    for saved in (case(1), case(1, batch=2, dtype="bfloat16"), case(1, model="other")):
+        store.save(run, ok(case=saved))
+    found = store.nearest(case(2))
+    assert [fields for _, fields in found] == [
+        {"knobs.number": (1, 2)},
+        {"knobs.number": (1, 2), "batch": (2, 1), "dtype": ("bfloat16", "float32")},
+    ]
+    assert found[0][0].case == case(1)
+    assert len(store.nearest(case(2), limit=1)) == 1
+
+
+# artifacts
+
+def test_artifacts_are_named_by_content_and_kept_once(store: Store, path: Path) -> None:
+    run = begin(store)
+    store.save(run, ok(1), {"tokens.safetensors": b"abc", "grid.png": b"abc", "raw": b"abc"})
+    store.save(run, ok(2), {"tokens.safetensors": b"abc"})
+    names = store.outcomes(run)[0].artifacts
+    digest = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+    assert names == {"tokens.safetensors": f"ba/{digest}.safetensors", "grid.png": f"ba/{digest}.png", "raw": f"ba/{digest}"}
+    assert store.artifact(names["grid.png"]) == b"abc"
+    folder = path.with_name("results.db.artifacts")
+    assert store.artifact_path(names["raw"]) == folder / "ba" / digest
+    assert len([p for p in folder.rglob("*") if p.is_file()]) == 3, "no partial files stay behind"
+
+
+@pytest.mark.parametrize("name", ["../../etc/passwd", "/etc/passwd", "ab/cd", "ab/" + "cd" * 32, "ab/" + "ab" * 32 + "/../x", ""])
+def test_artifact_names_cannot_leave_the_folder(store: Store, name: str) -> None:
+    with pytest.raises(BadStore, match="is no name of an artifact"):
+        store.artifact(name)
+
+
+def test_damaged_and_missing_artifacts_are_told_apart_and_mended(store: Store) -> None:
+    run = begin(store)
+    store.save(run, ok(1), {"grid.png": b"good"})
+    name = store.outcomes(run)[0].artifacts["grid.png"]
+    store.artifact_path(name).write_bytes(b"bad")
+    with pytest.raises(BadStore, match="is damaged"):
+        store.artifact(name)
+    store.save(run, ok(2), {"grid.png": b"good"})
+    assert store.artifact(name) == b"good"
+    store.artifact_path(name).unlink()
+    with pytest.raises(BadStore, match=r"cannot be read.*Copy the folder"):
+        store.artifact(name)
+
+
+def test_outcome_may_name_artifacts_that_the_store_has_and_no_others(store: Store) -> None:
+    run = begin(store)
+    store.save(run, ok(1), {"grid.png": b"png"})
+    held = store.outcomes(run)[0]
+    store.save(run, held)
+    assert store.outcomes(run)[1] == held
+    with pytest.raises(BadStore, match="is not in"):
+        store.save(run, dataclasses.replace(held, artifacts={"grid.png": "ab/" + "ab" * 32 + ".png"}))
+    assert len(store.outcomes(run)) == 2
+
+
+def test_unusual_extension_is_our_own_mistake(store: Store) -> None:
+    with pytest.raises(ValueError, match="unusual extension"):
+        store.save(begin(store), ok(1), {"grid.p?g": b"png"})
+
+
+# baselines and verdicts
+
+def test_verdicts_replace_those_of_the_same_baseline(store: Store) -> None:
+    run = begin(store)
+    baseline = store.note_baseline("d1", name="demo", plan="demo", machine_class="ci-cpu", reason="first", run_id=run)
+    assert store.note_baseline("d1", name="demo", plan="demo", machine_class="ci-cpu") == baseline
+    other = store.note_baseline("d2", name="demo", plan="demo", machine_class="ci-cpu")
+    rows = [Verdict("k" * 16, "linear 1/4", "latency", "regressed", "", 0.5, 0.75, 1.5),
+            Verdict("m" * 16, "full", "status", "missing", "gone")]
+    store.save_verdicts(run, baseline, rows)
+    store.save_verdicts(run, other, rows[:1])
+    store.save_verdicts(run, baseline, rows)
+    assert store.verdicts(run) == [rows[0], *rows]
+
+
+def test_environment_facts_of_any_kind_are_kept_plain(store: Store) -> None:
+    number = store.begin_run("demo", {}, Environment("cpu", "c", "f", {"load": float("inf"), "cores": (1, 2)}), {})
+    assert store.run(number).environment.facts == {"load": None, "cores": [1, 2]}

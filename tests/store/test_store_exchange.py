@@ -1,0 +1,134 @@
+"""Exchange files: what goes in comes out, and what is no exchange file is refused in clear words."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from store_examples import CODE, ENVIRONMENT, case, failed, ok
+from store_strategies import objects, outcomes, texts
+
+from cachemark.errors import BadBaseline
+from cachemark.result import Environment, Outcome
+from cachemark.store.exchange import FORMAT_VERSION, dump, load, rounded
+from cachemark.units import METRICS
+
+environments = st.builds(Environment, texts, texts, texts, objects)
+
+
+def text_of(*found: Outcome, **meta: Any) -> str:
+    return dump(found or [ok(1), ok(2), failed(3)], ENVIRONMENT, CODE, **meta)
+
+
+def refused(text: str, match: str) -> None:
+    with pytest.raises(BadBaseline, match=match) as caught:
+        load(text, "here.json")
+    assert "here.json" in str(caught.value)
+    assert caught.value.remedy
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.lists(outcomes, max_size=3), environments, objects)
+def test_round_trip(found: list[Outcome], environment: Environment, code: dict[str, Any]) -> None:
+    text = dump(found, environment, code, plan="demo")
+    back = load(text, "x")
+    expected = [dataclasses.replace(o, samples={n: rounded(n, v) for n, v in o.samples.items()}) for o in found]
+    assert list(back.outcomes) == sorted(expected, key=lambda o: (o.case.label, o.case.key))
+    assert (back.environment, back.code, back.meta) == (environment, code, {"plan": "demo"})
+    assert dump(back.outcomes, back.environment, back.code, **back.meta) == text, "the text is stable"
+
+
+def test_speed_is_rounded_and_everything_else_is_exact() -> None:
+    third = 1 / 3
+    back = load(text_of(ok(samples={"latency": [third], "kl": [third], "kv_logical": [2.0**53 + 2]})), "x").outcomes[0]
+    assert back.samples == {"latency": [0.333333333], "kl": [third], "kv_logical": [2.0**53 + 2]}
+
+
+def test_order_of_saving_leaves_no_trace() -> None:
+    assert text_of(ok(1), ok(2), failed(3)) == text_of(failed(3), ok(2), ok(1))
+
+
+def test_text_can_be_read_line_by_line() -> None:
+    lines = text_of(ok(1), plan="demo").splitlines()
+    assert '    "kl": [0.25, 0.25, 0.25, 0.25],' in lines
+    assert max(map(len, lines)) < 120
+    assert json.loads("\n".join(lines))["meta"] == {"plan": "demo"}
+
+
+def test_metric_versions_are_written() -> None:
+    assert load(text_of(ok(1)), "x").metrics == {name: METRICS[name].version for name in ok(1).samples}
+
+
+def test_nan_in_facts_becomes_null() -> None:
+    assert load(text_of(ok(facts={"a": [float("nan")]})), "x").outcomes[0].facts == {"a": [None]}
+
+
+def test_digest_belongs_to_the_text() -> None:
+    one, same, other = (load(text_of(ok(n)), "x").digest for n in (1, 1, 2))
+    assert one == same != other
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.9, 0.99])
+def test_truncated_file(share: float) -> None:
+    text = text_of()
+    refused(text[: int(len(text) * share)], "is cut off|is no JSON")
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, len(text_of()) - 2))
+def test_truncated_anywhere(end: int) -> None:
+    refused(text_of()[:end], "is cut off|is no JSON")
+
+
+def test_cut_off_is_said_where_it_is_certain() -> None:
+    refused("", "is cut off")
+    refused(text_of()[:-20].rstrip(), "is cut off")
+    refused("<html>", "is no JSON")
+
+
+@pytest.mark.parametrize("text", ["[]", "{}", "3", '{"format": "asv"}', "null"])
+def test_foreign_json(text: str) -> None:
+    refused(text, "is no exchange file of cachemark")
+
+
+def test_newer_format_names_both() -> None:
+    refused(edited(version=FORMAT_VERSION + 1), f"format {FORMAT_VERSION + 1}; .* up to {FORMAT_VERSION}.*Upgrade")
+    refused(edited(version="1"), "which is no version")
+
+
+def edited(**fields: Any) -> str:
+    return json.dumps({**json.loads(text_of()), **fields})
+
+
+def edited_outcome(**fields: Any) -> str:
+    first, *rest = json.loads(text_of())["outcomes"]
+    return edited(outcomes=[*rest, {**first, **fields}])
+
+
+@pytest.mark.parametrize(("text", "match"), [
+    (edited(outcomes=3), "cannot be used"),
+    (edited(environment={}), "'device' is missing"),
+    (edited(metrics={"latency": "one"}), "cannot be used"),
+    (edited_outcome(samples={"latencyy": [1.0]}), "outcome 3 .*'latencyy'.*Did you mean 'latency'"),
+    (edited_outcome(samples={"latency": ["fast"]}), "outcome 3"),
+    (edited_outcome(samples={"latency": []}), "outcome 3"),
+    (edited_outcome(samples={"latency": [1.0]}, judgement=""), "needs samples and a judgement"),
+    (edited_outcome(status="fine"), "'fine'"),
+    (edited_outcome(status="oom"), "has a log and no figures"),
+    (edited_outcome(case={"model": "m"}), "is missing"),
+    (edited_outcome(samples=None), "outcome 3"),
+    (text_of().replace("0.25", "NaN"), "NaN is no JSON"),
+    (text_of().replace("0.25", "1e999"), "finite"),
+    ('{"a":' * 200_000, "no JSON that we write|cut off"),
+])
+def test_edited_file(text: str, match: str) -> None:
+    refused(text, match)
+
+
+def test_case_survives_by_key() -> None:
+    special = case(knobs={"a": [1, {"b": None}], "ü": 0.1}, grid=(3, 5))
+    assert load(text_of(ok(case=special)), "x").outcomes[0].case.key == special.key

@@ -1,0 +1,281 @@
+"""What a store says of a place or file that it cannot use, and that it leaves such a file alone."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import event
+from store_examples import begin, ok
+
+import cachemark.store.artifacts as artifacts_module
+import cachemark.store.engine as engine_module
+from cachemark import __version__
+from cachemark.errors import BadStore
+from cachemark.store.db import Store
+from cachemark.store.faults import bad_store
+from cachemark.store.migrate import VERSION_TABLE
+from cachemark.store.schema import SCHEMA_VERSION
+
+
+def refused(target: object, match: str, **options: Any) -> BadStore:
+    with pytest.raises(BadStore, match=match) as caught:
+        Store.open(str(target), **options)
+    assert caught.value.exit_code == 2
+    assert caught.value.remedy
+    return caught.value
+
+
+def make(path: Path) -> None:
+    """A store with one outcome."""
+    with Store.open(path) as store:
+        store.save(begin(store), ok())
+
+
+def alter(path: Path, *statements: str) -> None:
+    with sqlite3.connect(path) as connection:
+        for statement in statements:
+            connection.execute(statement)
+    connection.close()
+
+
+# places
+
+def test_missing_directory_is_not_made(tmp_path: Path) -> None:
+    refused(tmp_path / "no" / "results.db", "does not exist.*mkdir -p")
+    assert not (tmp_path / "no").exists()
+
+
+def test_parent_that_is_a_file(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    refused(tmp_path / "file" / "results.db", "is not a directory")
+
+
+def test_directory_in_place_of_a_file(tmp_path: Path) -> None:
+    refused(tmp_path, "is a directory")
+
+
+def test_store_that_must_exist(tmp_path: Path) -> None:
+    make(tmp_path / "there.db")
+    refused(tmp_path / "here.db", "There is no store.*there.db", create=False)
+    refused(tmp_path / "here.db", "There is no store", read_only=True)
+    assert not (tmp_path / "here.db").exists()
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs a file system that nobody can write to")
+def test_directory_that_cannot_be_written(tmp_path: Path) -> None:
+    refused("/proc/results.db", "cannot be opened or created")
+
+
+@pytest.mark.skipif(hasattr(os, "geteuid") and os.geteuid() == 0, reason="root may write everywhere")
+def test_rights_of_file_and_directory(path: Path) -> None:
+    make(path)
+    path.chmod(0o444)
+    refused(path, "cannot be written")
+    path.parent.chmod(0o555)
+    try:
+        refused(path.with_name("new.db"), "cannot be opened or created")
+        with Store.open(path, read_only=True) as store:
+            assert len(store.outcomes(1)) == 1
+    finally:
+        path.parent.chmod(0o755)
+
+
+def test_file_that_opens_but_cannot_be_written_is_refused_at_once(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make(path)
+    real = engine_module._sqlite
+    monkeypatch.setattr(engine_module, "_sqlite", lambda file, _query: real(file, "mode=ro"))  # as SQLite opens a file of mode 444
+    refused(path, "cannot be written")
+
+
+def test_read_only_store_reads_and_does_not_write(path: Path) -> None:
+    make(path)
+    before = path.read_bytes()
+    with Store.open(path, read_only=True) as store:
+        assert store.outcomes(1) == [ok()]
+        for write in (lambda: store.save(1, ok(2)), lambda: begin(store), lambda: store.carry(1, "skip0")):
+            with pytest.raises(BadStore, match="cannot be written"):
+                write()
+    assert path.read_bytes() == before
+
+
+def test_reading_while_another_process_has_it_open(path: Path) -> None:
+    with Store.open(path) as writer, Store.open(path, read_only=True) as reader:
+        run = begin(writer)
+        for number in range(3):
+            writer.save(run, ok(number))
+            assert len(reader.outcomes(run)) == number + 1
+
+
+def test_read_only_where_sqlite_may_not_make_its_side_files(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make(path)
+    real = engine_module._sqlite
+
+    def on_read_only_medium(file: Path, query: str) -> Any:
+        engine = real(file, query)
+        if "immutable" not in query:
+            @event.listens_for(engine, "connect", insert=True)
+            def refuse(_connection: object, _record: object) -> None:
+                raise sqlite3.OperationalError("unable to open database file")
+        return engine
+
+    monkeypatch.setattr(engine_module, "_sqlite", on_read_only_medium)
+    with Store.open(path, read_only=True) as store:
+        assert store.outcomes(1) == [ok()]
+    path.with_name(path.name + "-wal").write_bytes(b"not folded in yet")
+    refused(path, "cannot be opened", read_only=True)
+
+
+# files
+
+@pytest.mark.parametrize("content", [b"hello, this is no database\n" * 200, b"\x89PNG", b"SQLite format 3\0" + b"\xff" * 4000])
+@pytest.mark.parametrize("read_only", [False, True])
+def test_file_that_is_no_database_is_left_alone(path: Path, content: bytes, read_only: bool) -> None:
+    path.write_bytes(content)
+    refused(path, "no SQLite database, or a damaged one", read_only=read_only)
+    assert path.read_bytes() == content
+
+
+def test_truncated_database(path: Path) -> None:
+    make(path)
+    half = path.read_bytes()[: path.stat().st_size // 2]
+    path.write_bytes(half)
+    refused(path, "damaged")
+    assert path.read_bytes() == half
+
+
+def test_damage_in_the_middle_is_reported_not_returned(path: Path) -> None:
+    make(path)
+    with path.open("r+b") as file:
+        file.seek(4096)
+        file.write(b"\xff" * (path.stat().st_size - 4096))
+    with pytest.raises(BadStore, match="damaged"), Store.open(path) as store:
+        store.outcomes(1)
+
+
+def test_values_that_vanished_are_noticed(path: Path) -> None:
+    make(path)
+    alter(path, "DELETE FROM sample WHERE metric = 'kl'")
+    with Store.open(path) as store, pytest.raises(BadStore, match=r"Outcome 1 .* lacks values"):
+        store.outcomes(1)
+
+
+def test_database_of_another_program_is_left_alone(path: Path) -> None:
+    alter(path, "CREATE TABLE recipes (name TEXT)", "CREATE TABLE alembic_version (version_num TEXT)")
+    before = path.read_bytes()
+    refused(path, "another program .*recipes")
+    refused(path, "another program", read_only=True)
+    assert path.read_bytes() == before
+
+
+def test_newer_schema_is_left_alone_and_both_versions_are_named(path: Path) -> None:
+    make(path)
+    alter(path, f"UPDATE {VERSION_TABLE} SET version_num = '0099'")
+    before = path.read_bytes()
+    for read_only in (False, True):
+        error = refused(path, "schema 0099", read_only=read_only)
+        assert f"{__version__} knows schemas up to {SCHEMA_VERSION}" in str(error)
+    assert path.read_bytes() == before
+
+
+def test_empty_file_becomes_a_store(path: Path) -> None:
+    path.touch()
+    refused(path, "schema none", read_only=True)
+    make(path)
+
+
+@pytest.mark.parametrize("name", ["with space.db", "per%20cent.db", "hash#.db", "query?mode=ro.db", "no_suffix"])
+def test_unusual_file_names(tmp_path: Path, name: str) -> None:
+    make(tmp_path / name)
+    assert (tmp_path / name).is_file()
+    with Store.open(f"sqlite:///{tmp_path / name}") as store:
+        assert store.outcomes(1) == [ok()]
+
+
+def test_settings_of_the_connection(store: Store) -> None:
+    with store._engine.connect() as connection:
+        names = ("journal_mode", "foreign_keys", "synchronous", "busy_timeout")
+        assert [connection.exec_driver_sql(f"PRAGMA {name}").scalar() for name in names] == ["wal", 1, 2, 60_000]
+
+
+# a disk that fills up
+
+def test_full_disk_while_saving(store: Store) -> None:
+    run = begin(store)
+    store.save(run, ok(1))
+    with store._engine.connect() as connection:
+        pages = connection.exec_driver_sql("PRAGMA page_count").scalar()
+        connection.exec_driver_sql(f"PRAGMA max_page_count = {pages + 2}")
+    with pytest.raises(BadStore, match=r"disk is full: nothing of this outcome.*results.db.*Free some space") as caught:
+        store.save(run, ok(2, log="x" * 100_000))
+    assert caught.value.exit_code == 2
+    assert store.outcomes(run) == [ok(1)]
+    assert store.counts()["case"] == store.counts()["trial"] == 1
+
+
+@pytest.mark.parametrize(("number", "match"), [
+    (errno.ENOSPC, "disk is full"), (errno.EACCES, "cannot be written"), (errno.EIO, "cannot be used"),
+])
+def test_artifact_that_cannot_be_written(store: Store, monkeypatch: pytest.MonkeyPatch, number: int, match: str) -> None:
+    def fail(_handle: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    run = begin(store)
+    monkeypatch.setattr(artifacts_module.os, "fsync", fail)
+    with pytest.raises(BadStore, match=match):
+        store.save(run, ok(1), {"grid.png": b"png"})
+    monkeypatch.undo()
+    assert store.outcomes(run) == []
+    assert not list(store.artifact_path("ab/" + "ab" * 32).parents[1].rglob("*.part"))
+
+
+def test_artifact_folder_that_is_a_file(store: Store, path: Path) -> None:
+    path.with_name("results.db.artifacts").write_text("in the way")
+    with pytest.raises(BadStore, match=r"results\.db\.artifacts"):
+        store.save(begin(store), ok(1), {"grid.png": b"png"})
+
+
+def test_store_held_by_another_process(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make(path)
+    monkeypatch.setattr(engine_module, "BUSY_SECONDS", 0.05)
+    other = sqlite3.connect(path, isolation_level=None)
+    with Store.open(path) as store:
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(BadStore, match="held by another process"):
+            begin(store)
+        assert len(store.outcomes(1)) == 1, "readers do not wait"
+    other.close()
+
+
+def test_words_that_we_do_not_know_are_passed_on() -> None:
+    assert "cannot be used: strange things." in str(bad_store(sqlite3.OperationalError("strange\nthings"), "here"))
+
+
+# servers
+
+def test_other_servers_and_nonsense_are_refused() -> None:
+    refused("mysql://u:secret@h/db", "No store can be kept in 'mysql'")
+    refused("sqlite://", "No store can be kept in 'sqlite'")
+    refused("postgresql+psycopg://h:port/db", "is no database URL")
+
+
+def test_missing_driver_names_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_module.importlib.util, "find_spec", lambda _name: None)
+    refused("postgresql+psycopg://me:secret@host/results", "psycopg.*not installed.*pip install")
+
+
+def test_server_that_does_not_answer_is_named_without_its_password() -> None:
+    pytest.importorskip("psycopg")
+    error = refused("postgresql://me:secret@127.0.0.1:1/results", "127.0.0.1:1/results cannot be used")
+    assert "secret" not in str(error)
+
+
+def test_store_needs_no_torch() -> None:
+    code = "import cachemark.store, cachemark.regress, cachemark.regress.baselines, sys; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,0 +1,92 @@
+"""Several processes at once, and processes that are killed in the middle of a write."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import sqlite3
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from store_examples import begin, ok, open_and_count, write_for_ever, write_ten
+
+from cachemark.store.db import Store
+
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="needs fork servers and SIGKILL")
+KILLS = 10
+
+
+@pytest.fixture(scope="module")
+def processes() -> Any:
+    """Children of a server that has imported the store already: they start in milliseconds."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["cachemark.store.db", "alembic.command"])
+    return context
+
+
+def check_integrity(path: Path) -> None:
+    connection = sqlite3.connect(path)
+    assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+    assert connection.execute("PRAGMA foreign_key_check").fetchall() == []
+    connection.close()
+
+
+def test_four_writers_lose_nothing(path: Path, processes: Any) -> None:
+    with Store.open(path) as store:
+        begin(store)
+    writers = [processes.Process(target=write_ten, args=(path, first)) for first in (0, 10, 20, 30)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    assert [w.exitcode for w in writers] == [0] * 4
+    check_integrity(path)
+    with Store.open(path) as store:
+        found = {o.case.knobs["number"]: o for o in store.outcomes(1)}
+        assert sorted(found) == list(range(40))
+        for number, outcome in found.items():
+            assert outcome.samples == ok(number).samples
+            assert store.artifact(outcome.artifacts["tokens.bin"]) == bytes([number])
+        assert store.counts()["trial"] == 4
+
+
+def test_several_processes_create_one_database(path: Path, processes: Any) -> None:
+    with processes.Pool(4) as pool:
+        assert sorted(pool.map(open_and_count, [path] * 8, chunksize=1)) == list(range(1, 9))
+    check_integrity(path)
+
+
+def test_killed_writers_leave_whole_outcomes(path: Path, processes: Any) -> None:
+    """Each writer is killed at another moment of its work; what its ``save`` had confirmed is there, nothing is there by half."""
+    Store.open(path).close()
+    confirmed = 0
+    for kill in range(KILLS):
+        tally = processes.Value("i", 0)
+        writer = processes.Process(target=write_for_ever, args=(path, tally))
+        writer.start()
+        while tally.value <= kill % 3 and writer.is_alive():
+            time.sleep(0.001)
+        time.sleep(0.0013 * kill)  # spreads the kills over the steps of a save
+        os.kill(writer.pid, signal.SIGKILL)
+        writer.join()
+        assert writer.exitcode == -signal.SIGKILL
+        confirmed += tally.value
+        check_integrity(path)
+    with Store.open(path) as store:
+        runs = store.runs()
+        saved = [o for run in runs for o in store.outcomes(run.id)]
+        for outcome in saved:
+            number = outcome.case.knobs["number"]
+            assert outcome.samples == ok(number).samples
+            assert {*outcome.artifacts} == {"tokens.bin", "grid.png"}
+            assert store.artifact(outcome.artifacts["grid.png"]) == str(number).encode()
+            store.artifact(outcome.artifacts["tokens.bin"])
+        counts = store.counts()
+    assert {r.state for r in runs} == {"running"}
+    assert len(runs) == KILLS
+    assert confirmed <= len(saved) <= confirmed + KILLS, "each kill may fall between the commit and its confirmation"
+    assert counts["outcome"] == counts["membership"] == len(saved)
+    assert counts["sample"] == 5 * len(saved)

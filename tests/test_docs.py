@@ -1,0 +1,238 @@
+"""The documentation is under test: what it shows runs, and what exists is described.
+
+A fenced block that begins with a line such as ``# knorm.py`` is a file: it is saved under that name, as a reader would do,
+and not executed. All other ``python`` blocks of a page run in order, in one namespace, in an empty folder. Lines of
+``console`` and ``bash`` blocks that call ``cachemark`` are parsed by the command they name, and not run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import re
+import shlex
+import traceback
+from collections.abc import Iterator
+from dataclasses import MISSING, fields
+from pathlib import Path
+from typing import NamedTuple
+
+import click
+import pytest
+
+from cachemark import registry
+from cachemark.errors import CachemarkError
+from cachemark.units import METRICS
+
+ROOT = Path(__file__).parents[1]
+GUIDE = sorted((ROOT / "docs" / "guide").glob("*.md"))
+PAGES = [ROOT / "README.md", *GUIDE]
+LINKED = [*PAGES, *(ROOT / "docs").glob("*.md"), *(ROOT / "docs" / "adr").glob("*.md"), ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
+
+
+class Block(NamedTuple):
+    """One fenced block: its language, its text, and the line of the page on which the text begins."""
+
+    language: str
+    text: str
+    line: int
+
+    @property
+    def file(self) -> str:
+        """The name under which a reader would save it, or nothing."""
+        found = re.match(r"# ([\w./-]+\.(?:py|toml))\n", self.text)
+        return found[1] if found else ""
+
+
+def blocks(text: str) -> list[Block]:
+    found = re.finditer(r"^```(\w+)\n(.*?)^```$", text, re.M | re.S)
+    return [Block(m[1], m[2], text.count("\n", 0, m.start(2)) + 1) for m in found]
+
+
+def section(page: Path, name: str) -> str:
+    """The text under the heading ``name``, which may stand in backticks."""
+    found = re.search(rf"^#+ `?{re.escape(name)}`?\n(.*?)(?=^#|\Z)", page.read_text(encoding="utf-8"), re.M | re.S)
+    assert found, f"{page} has no heading {name!r}"
+    return found[1]
+
+
+def calls(text: str) -> list[list[str]]:
+    """Arguments of every call of ``cachemark`` in the console blocks of a page."""
+    lines = [line for b in blocks(text) if b.language in ("console", "bash") for line in b.text.replace("\\\n", " ").splitlines()]
+    return [args for line in lines for part in re.split(r"\|+|&&|;|>", line) if (args := _call(part)) is not None]
+
+
+def _call(line: str) -> list[str] | None:
+    words = shlex.split(line.removeprefix("$ "), comments=True)
+    while words and re.fullmatch(r"[A-Z_]+=.*", words[0]):
+        words.pop(0)
+    return words[1:] if words and words[0].rpartition("/")[2] == "cachemark" else None
+
+
+def resolve(command: click.Command, args: list[str]) -> None:
+    """Parse ``args`` as the shell would hand them over: unknown commands and options, and bad values, raise."""
+    context, name = click.Context(command, info_name="cachemark"), "cachemark"
+    while isinstance(command, click.Group) and args and not args[0].startswith("-"):
+        found = command.get_command(context, args[0])
+        if found is None:
+            raise click.UsageError(f"no command {args[0]!r} in {name!r}")
+        command, name, args = found, args[0], args[1:]
+        context = click.Context(command, info_name=name, parent=context)
+    with contextlib.suppress(click.exceptions.Exit):  # --help and --version end the parsing
+        command.make_context(name, list(args), parent=context.parent)
+
+
+def commands(command: click.Command, path: tuple[str, ...] = ("cachemark",)) -> Iterator[tuple[str, click.Command]]:
+    """Every command below ``command``, with the words that call it."""
+    if not isinstance(command, click.Group):
+        yield " ".join(path), command
+        return
+    context = click.Context(command)
+    for name in command.list_commands(context):
+        found = command.get_command(context, name)
+        assert found is not None, name
+        yield from commands(found, (*path, name))
+
+
+@pytest.fixture(scope="module")
+def main() -> click.Command:
+    return importlib.import_module("cachemark.cli").main
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty working folder."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def run(page: Path, text: str) -> None:
+    """Save the files of a page and execute the rest; a traceback names the line of the page."""
+    namespace = {"__name__": "__main__"}
+    for block in blocks(text):
+        if block.file:
+            Path(block.file).parent.mkdir(parents=True, exist_ok=True)
+            Path(block.file).write_text(block.text, encoding="utf-8")
+        elif block.language == "python":
+            exec(compile("\n" * (block.line - 1) + block.text, str(page), "exec"), namespace)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.stem)
+def test_code_of_a_page_runs(page: Path, folder: Path) -> None:
+    run(page, page.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.stem)
+def test_calls_of_a_page_parse(page: Path, folder: Path, main: click.Command) -> None:
+    for args in calls(page.read_text(encoding="utf-8")):
+        for name in args:
+            if re.fullmatch(r"[\w/-]+\.\w+", name):  # a file that the reader would have by then
+                Path(name).parent.mkdir(parents=True, exist_ok=True)
+                Path(name).touch()
+        try:
+            resolve(main, args)
+        except (click.ClickException, CachemarkError) as error:
+            pytest.fail(f"{page}: cachemark {shlex.join(args)}: {error}")
+
+
+def test_every_command_has_help_and_is_shown(main: click.Command) -> None:
+    shown = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
+    found = dict(commands(main))
+    assert found
+    assert not [call for call, command in found.items() if not command.help]
+    assert not [call for call in found if not re.search(rf"\b{re.escape(call)}\b", shown)]
+
+
+def test_every_option_has_help(main: click.Command) -> None:
+    options = [(call, p) for call, command in commands(main) for p in command.params if isinstance(p, click.Option)]
+    assert not [f"{call} {option.opts[0]}" for call, option in options if not option.help]
+
+
+@pytest.mark.parametrize("name", METRICS)
+def test_every_metric_is_defined_with_its_unit_and_direction(name: str) -> None:
+    metric = METRICS[name]
+    described = section(ROOT / "docs" / "guide" / "metrics.md", name).strip()
+    assert described.startswith(f"*{metric.unit or 'no unit'}, {metric.better} is better.*")
+
+
+def test_every_method_is_described_with_its_knobs_and_defaults() -> None:
+    assert registry.methods.names()
+    for name in registry.methods:
+        described, cls = section(ROOT / "docs" / "guide" / "methods.md", name), registry.methods.get(name)
+        for knob in fields(cls):
+            assert f"`{knob.name}`" in described, f"{name}: {knob.name}"
+            assert knob.name == "B" or knob.default is MISSING or f"`{knob.default}`" in described, f"{name}: {knob.name} = {knob.default}"
+
+
+@pytest.mark.parametrize(("heading", "table"), [("A plan", "Plan"), ("timing", "Timing"), ("fidelity", "Fidelity"), ("cells", "Cells"),
+                                                ("cells.sampling", "SamplingTable")])
+def test_every_key_of_a_plan_is_described_with_its_default(heading: str, table: str) -> None:
+    described = section(ROOT / "docs" / "guide" / "plans.md", heading)
+    for key, info in getattr(importlib.import_module("cachemark.measure.plan"), table).model_fields.items():
+        shown = [line for line in described.splitlines() if line.startswith(f"| `{key}` |")]
+        assert len(shown) == 1, f"{table}.{key} has no row of its own"
+        plain = isinstance(info.default, str | int | float | list) and info.default not in ("", [])
+        assert not plain or f"`{json.dumps(info.default)}`" in shown[0], f"{table}.{key} = {info.default!r}"
+
+
+@pytest.mark.parametrize("page", LINKED, ids=lambda p: str(p.relative_to(ROOT)))
+def test_links_to_files_of_the_repository_lead_somewhere(page: Path) -> None:
+    links = re.findall(r"\]\((?!\w+:|#)([^)#\s]+)", page.read_text(encoding="utf-8"))
+    assert not [link for link in links if not (page.parent / link).exists()]
+
+
+# ------------------------------------------------------------------------------------------------ the checks can fail
+
+SAMPLE = """
+```python
+# mine.py
+x = 1
+```
+
+```python
+from pathlib import Path
+y = Path("mine.py").read_text()
+```
+
+```console
+$ PLACE=1 .venv/bin/cachemark make --size 3 thing \\
+    && ls
+```
+
+```python
+raise ValueError(y)
+```
+"""
+
+
+@click.group()
+def toy() -> None:
+    """A command line."""
+
+
+@toy.command()
+@click.argument("what")
+@click.option("--size", type=int)
+def make(what: str, size: int) -> None:
+    """Make it."""
+
+
+def test_blocks_are_saved_run_and_located(folder: Path) -> None:
+    with pytest.raises(ValueError, match="x = 1") as caught:
+        run(Path("page.md"), SAMPLE)
+    where = traceback.extract_tb(caught.tb)[-1]
+    assert (where.filename, where.lineno) == ("page.md", SAMPLE.splitlines().index("raise ValueError(y)") + 1)
+
+
+def test_calls_are_found_and_wrong_ones_refused() -> None:
+    assert calls(SAMPLE) == [["make", "--size", "3", "thing"]]
+    resolve(toy, ["make", "--size", "3", "thing"])
+    resolve(toy, ["make", "--help"])
+    for wrong in (["mak"], ["make"], ["make", "thing", "--sizes", "3"], ["make", "thing", "--size", "big"], ["make", "a", "b"]):
+        with pytest.raises(click.UsageError):
+            resolve(toy, wrong)
+
+
+def test_commands_are_walked() -> None:
+    assert [call for call, _ in commands(toy)] == ["cachemark make"]

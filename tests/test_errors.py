@@ -1,0 +1,45 @@
+"""Every error is documented, and the one about unknown names helps."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from cachemark import errors
+from cachemark.errors import CachemarkError, UnknownName, unknown
+
+PAGE = (Path(__file__).parents[1] / "docs" / "errors.md").read_text(encoding="utf-8")
+ENTRIES = dict(re.findall(r"^## (\S+)\n(.*?)(?=^## |\Z)", PAGE, re.M | re.S))
+CLASSES = [c for c in vars(errors).values() if isinstance(c, type) and issubclass(c, CachemarkError)]
+
+
+def test_classes_and_entries_are_the_same_set() -> None:
+    assert sorted(c.slug for c in CLASSES) == sorted(ENTRIES)
+
+
+@pytest.mark.parametrize("cls", CLASSES, ids=lambda c: c.slug)
+def test_an_entry_names_its_class_exit_code_causes_and_remedy(cls: type[CachemarkError]) -> None:
+    entry = ENTRIES[cls.slug]
+    assert f"*Class `{cls.__name__}`, exit code {cls.exit_code}.*" in entry
+    for part in ("- **Causes.** ", "- **Remedy.** "):
+        assert part in entry
+
+
+@pytest.mark.parametrize("cls", CLASSES, ids=lambda c: c.slug)
+def test_an_error_prints_message_and_remedy(cls: type[CachemarkError]) -> None:
+    assert str(cls("It is so.", remedy="Do that.")) == "It is so. Do that."
+    assert str(cls("It is so.")) == "It is so."
+
+
+def test_unknown_suggests_the_nearest_name_and_lists_all() -> None:
+    error = unknown("method", "linaer", ["window", "linear", "h2o"])
+    assert isinstance(error, UnknownName)
+    assert error.message == "Unknown method 'linaer'."
+    assert error.remedy == "Did you mean 'linear'? Known: h2o, linear, window."
+
+
+def test_unknown_suggests_nothing_where_nothing_is_near() -> None:
+    assert unknown("method", "zzz", ["linear"]).remedy == "Known: linear."
+    assert unknown("method", "zzz", []).remedy == "Known: none."

@@ -1,0 +1,330 @@
+"""The shape of the package: who may import whom, and how long things may be.
+
+The rules stand in CONTRIBUTING.md, "Floors". The checker reads source and imports nothing, so it covers code that no other
+test reaches; the last tests turn it on a synthetic package in which every rule is broken once.
+"""
+
+from __future__ import annotations
+
+import ast
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "suite" / "cachemark"
+
+FLOORS = {
+    "errors": 0, "spec": 0, "result": 0, "units": 0,
+    "registry": 1, "plugins": 1, "seeds": 1,
+    "cache": 2,
+    "models": 3, "methods": 3, "metrics": 3,
+    "train": 4, "measure": 4,
+    "store": 5, "regress": 6, "report": 7, "export": 7,
+    "cli": 8,
+}  # fmt: skip
+MEASURING = (2, 3, 4)  # the floors that need torch
+JUDGING = (5, 6, 7)  # the floors that work on machines without it, and so stand on floors 0 and 1 alone
+MAX_FILE, MAX_MODEL, MAX_FUNCTION, MAX_MEDIAN = 400, 350, 60, 12
+VAGUE = ("Manager", "Handler", "Util", "Utils", "Helper")
+
+
+@dataclass(frozen=True)
+class Import:
+    """One imported module, by full name. ``deferred`` inside a function; ``lazy`` inside a module's ``__getattr__``."""
+
+    line: int
+    target: str
+    deferred: bool = False
+    lazy: bool = False
+
+
+class Source:
+    """One parsed file of the package at ``root``; ``name`` is its full module name."""
+
+    def __init__(self, file: Path, root: Path) -> None:
+        parts = file.relative_to(root.parent).with_suffix("").parts
+        self.file, self.text = file, file.read_text(encoding="utf-8")
+        self.is_init = parts[-1] == "__init__"
+        self.name = ".".join(parts[:-1] if self.is_init else parts)
+        self.tree = ast.parse(self.text, str(file))
+
+    @property
+    def part(self) -> str:
+        """The part of the package that the file belongs to: ``store`` for ``cachemark.store.db``, empty for the root."""
+        return part_of(self.name)
+
+    def at(self, line: int) -> str:
+        return f"{self.file}:{line}"
+
+    @cached_property
+    def imports(self) -> list[Import]:
+        return list(self._visit(self.tree.body))
+
+    def _visit(self, nodes: list[ast.stmt] | list[ast.AST], deferred: bool = False, lazy: bool = False) -> Iterator[Import]:
+        for node in nodes:
+            if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+                yield from self._visit(node.orelse, deferred, lazy)
+                continue
+            yield from (Import(node.lineno, t, deferred, lazy) for t in self._targets(node))
+            inside = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+            hands_on = inside and self.is_init and getattr(node, "name", "") == "__getattr__"
+            yield from self._visit(list(ast.iter_child_nodes(node)), deferred or inside, lazy or hands_on)
+
+    def _targets(self, node: ast.AST) -> list[str]:
+        if isinstance(node, ast.Import):
+            return [alias.name for alias in node.names]
+        if isinstance(node, ast.ImportFrom):
+            base = self._absolute(node.level, node.module)
+            return [f"{base}.{alias.name}" for alias in node.names]
+        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module") and node.args:
+            first = node.args[0]
+            return [first.value] if isinstance(first, ast.Constant) and isinstance(first.value, str) else []
+        return []
+
+    def _absolute(self, level: int, module: str | None) -> str:
+        """``from ..a import b`` of ``p.q.r`` is about ``p.a``; an ``__init__`` counts as one level deeper than its name."""
+        up = self.name.split(".") + (["__init__"] if self.is_init else [])
+        return ".".join([*up[: len(up) - level], *([module] if module else [])]) if level else module or ""
+
+
+def part_of(module: str) -> str:
+    return module.split(".")[1] if "." in module else ""
+
+
+def sources(root: Path) -> list[Source]:
+    return [Source(file, root) for file in sorted(root.rglob("*.py"))]
+
+
+def floor_faults(files: list[Source], package: str) -> Iterator[str]:
+    """Imports that go up, across, or to torch where there must be none."""
+    for source in files:
+        if source.part and source.part not in FLOORS:
+            yield f"{source.at(1)}: {source.part!r} has no floor; give it one in {Path(__file__).name} and in CONTRIBUTING.md"
+        elif source.part:
+            for found in source.imports:
+                fault = _inner_fault(source, found, package) or _outer_fault(source, found, package)
+                if fault:
+                    yield f"{source.at(found.line)}: {source.name} imports {found.target}: {fault}"
+
+
+def _inner_fault(source: Source, found: Import, package: str) -> str:
+    if found.target.split(".")[0] != package:
+        return ""
+    part, own = part_of(found.target), FLOORS[source.part]
+    if part == source.part or part == "__version__":
+        return ""
+    if part not in FLOORS:
+        return "the root of the package only hands names on; import from where the name is made"
+    theirs = FLOORS[part]
+    if source.part == "cli":
+        return "" if found.deferred or theirs <= 1 else "a command imports what it needs inside its body"
+    if theirs > own:
+        return f"floor {own} stands below floor {theirs}"
+    if theirs == own >= 2:
+        return f"parts of floor {own} do not know each other"
+    if own in JUDGING and theirs in MEASURING:
+        return f"floor {own} works without torch, floor {theirs} does not"
+    return ""
+
+
+def _outer_fault(source: Source, found: Import, package: str) -> str:
+    top, own = found.target.split(".")[0], FLOORS[source.part]
+    if top == package or top in sys.stdlib_module_names:
+        return ""
+    if own <= 1:
+        return "floors 0 and 1 need the standard library alone"
+    if own in JUDGING and top in ("torch", "torchvision", "torch_fidelity"):
+        return f"floor {own} works without torch"
+    if source.part == "cli" and not found.deferred and top != "click":
+        return "a command imports what it needs inside its body"
+    return ""
+
+
+def cycles(files: list[Source]) -> Iterator[str]:
+    """Rings of files that import each other, deferred imports included; a lazily handing-on ``__getattr__`` is none."""
+    known = {s.name: s for s in files}
+    edges = {s.name: {t for i in s.imports if not i.lazy and (t := _module(i.target, known)) and t != s.name} for s in files}
+    while True:
+        leaves = {name for name, to in edges.items() if not to & edges.keys()}
+        if not leaves:
+            break
+        edges = {name: to for name, to in edges.items() if name not in leaves}
+    if edges:
+        ring = _ring(edges)
+        yield f"{known[ring[0]].at(1)}: import cycle: {' -> '.join(ring)}"
+
+
+def _module(target: str, known: dict[str, Source]) -> str:
+    """The file that ``target`` is or comes from: ``a.b.Name`` comes from ``a.b``."""
+    return target if target in known else target.rpartition(".")[0] if target.rpartition(".")[0] in known else ""
+
+
+def _ring(edges: dict[str, set[str]]) -> list[str]:
+    path = [min(edges)]
+    while path[-1] not in path[:-1]:
+        path.append(min(edges[path[-1]] & edges.keys()))
+    return path[path.index(path[-1]) :]
+
+
+def size_faults(files: list[Source]) -> Iterator[str]:
+    """Files and functions that are too long, and class names that say nothing."""
+    for source in files:
+        lines, most = len(source.text.splitlines()), MAX_MODEL if source.part == "models" else MAX_FILE
+        if lines > most:
+            yield f"{source.at(lines)}: {lines} lines; a file here has at most {most}"
+        for node in ast.walk(source.tree):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and length(node) > MAX_FUNCTION:
+                yield f"{source.at(node.lineno)}: {node.name} has {length(node)} lines; a function has at most {MAX_FUNCTION}"
+            if isinstance(node, ast.ClassDef) and node.name.endswith(VAGUE):
+                yield f"{source.at(node.lineno)}: class {node.name} says nothing; name it after what it is"
+
+
+def length(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    return (node.end_lineno or node.lineno) - node.lineno + 1
+
+
+def init_faults(files: list[Source]) -> Iterator[str]:
+    """Statements of ``__init__`` files that do more than hand names on."""
+    for source in files:
+        for node in source.tree.body if source.is_init else []:
+            if not _hands_on(node):
+                yield f"{source.at(node.lineno)}: an __init__ file only hands names on, this computes: {ast.unparse(node).splitlines()[0]}"
+
+
+def _hands_on(node: ast.stmt) -> bool:
+    if isinstance(node, ast.FunctionDef):
+        return node.name in ("__getattr__", "__dir__")
+    if isinstance(node, ast.If):
+        return "TYPE_CHECKING" in ast.unparse(node.test) and all(map(_hands_on, node.body)) and not node.orelse
+    if isinstance(node, ast.For):  # importing every file of a folder, so that each registers what it defines
+        return all("import_module" in ast.unparse(inner) for inner in node.body)
+    if isinstance(node, ast.Assign | ast.AnnAssign | ast.Expr):
+        return isinstance(node.value, ast.Constant | ast.List | ast.Tuple | ast.Dict)
+    return isinstance(node, ast.Import | ast.ImportFrom)
+
+
+def naming_faults(files: list[Source]) -> Iterator[str]:
+    """A method lives in the file of its name, alone: what ``methods/`` registers, against the name of the file."""
+    for source in (s for s in files if s.part == "methods"):
+        stem, decorators = source.file.stem, [d for n in source.tree.body if isinstance(n, ast.ClassDef) for d in n.decorator_list]
+        for call in (d for d in decorators if isinstance(d, ast.Call) and ast.unparse(d.func).endswith("methods.add")):
+            if ast.literal_eval(call.args[0]).replace("-", "_") != stem:
+                yield f"{source.at(call.lineno)}: {ast.unparse(call.args[0])} belongs into a file of that name"
+
+
+def check(root: Path) -> list[str]:
+    """Every fault of the package at ``root``, each with its file and line."""
+    files = sources(root)
+    return [*floor_faults(files, root.name), *cycles(files), *size_faults(files), *init_faults(files), *naming_faults(files)]
+
+
+# ------------------------------------------------------------------------------------------------ the package itself
+
+def test_the_package_keeps_its_shape() -> None:
+    faults = check(PACKAGE)
+    assert not faults, "\n" + "\n".join(faults)
+
+
+def test_tests_and_benchmarks_keep_their_size() -> None:
+    faults = [f for folder in ("tests", "benchmarks") for f in size_faults(sources(ROOT / folder))]
+    assert not faults, "\n" + "\n".join(faults)
+
+
+def test_the_median_function_is_short() -> None:
+    functions = [n for s in sources(PACKAGE) for n in ast.walk(s.tree) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
+    assert statistics.median(length(f) for f in functions) <= MAX_MEDIAN
+
+
+def judging_modules() -> list[str]:
+    """The modules that must work without torch; migrations are left out, they are run by Alembic and never imported."""
+    inside = [s for s in sources(PACKAGE) if FLOORS.get(s.part, 0) not in MEASURING and "migrations" not in s.file.parts]
+    return [s.name for s in inside if not s.name.endswith("__main__")]
+
+
+def imported_by(*names: str) -> str:
+    """The first of these modules after whose import torch is there, or the traceback of one that fails; else nothing."""
+    code = "import importlib, sys\nfor name in sys.argv[1:]: importlib.import_module(name); 'torch' in sys.modules and sys.exit(name)"
+    return subprocess.run([sys.executable, "-c", code, *names], capture_output=True, text=True, check=False).stderr.strip()
+
+
+def test_importing_what_judges_leaves_torch_out() -> None:
+    assert imported_by(*judging_modules()) == ""
+    assert imported_by("cachemark.errors", "cachemark.cache.slot") == "cachemark.cache.slot"  # the probe can tell
+
+
+def test_importing_methods_registers_every_file() -> None:
+    """What a new method has to edit elsewhere is nothing: a file in the folder is enough."""
+    files = {f.stem for f in (PACKAGE / "methods").glob("*.py")} - {"__init__"}
+    code = "import cachemark.methods; from cachemark import registry; print(*registry.methods)"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert {name.replace("-", "_") for name in found} == files
+
+
+# ------------------------------------------------------------------------------------------------ the checker itself
+
+CLEAN = {
+    "__init__.py": '"""Doc."""\n__version__ = "1"\n_LAZY = {"frame": "store"}\ndef __getattr__(name):\n    from . import cli, store\n',
+    "errors.py": "import json\n",
+    "spec.py": "from .errors import X\n",
+    "registry.py": "from . import errors\n",
+    "cache/__init__.py": "from .slot import Slot\n__all__ = ['Slot']\n",
+    "cache/slot.py": "import torch\nfrom .. import __version__\n",
+    "models/a.py": "import torch\nfrom typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from ..methods import b\n",
+    "methods/b.py": "from .. import registry\nfrom ..cache import Slot\n@registry.methods.add('b')\nclass B: ...\n",
+    "measure/run.py": "def f():\n    from ..models import a\n",
+    "store/db.py": "import sqlalchemy\nfrom ..result import Outcome\n",
+    "result.py": "from .spec import Case\n",
+    "report/view.py": "from ..store.db import Store\n",
+    "cli/main.py": "import click\nfrom ..errors import X\ndef f():\n    import torch\n    from ..measure import run\n",
+}  # fmt: skip
+
+UP = "from ..methods.b import B\n"
+BROKEN = {  # what is broken: (file, its text, the line, the words)
+    "up": ("spec.py", "\nfrom .registry import methods\n", 2, "floor 0 stands below floor 1"),
+    "third party below": ("errors.py", "import numpy\n", 1, "floors 0 and 1 need the standard library alone"),
+    "sideways": ("models/a.py", UP, 1, "p.models.a imports p.methods.b.B: parts of floor 3 do not know each other"),
+    "deferred": ("methods/b.py", "def f():\n    from ..models import a\n", 2, "parts of floor 3 do not know each other"),
+    "by name": ("methods/b.py", "import importlib\nimportlib.import_module('p.measure')\n", 2, "floor 3 stands below floor 4"),
+    "to measuring": ("store/db.py", "from ..cache import Slot\n", 1, "floor 5 works without torch, floor 2 does not"),
+    "to torch": ("report/view.py", "def f():\n    import torch\n", 2, "p.report.view imports torch: floor 7 works without torch"),
+    "root": ("store/db.py", "from .. import frame\n", 1, "the root of the package only hands names on"),
+    "eager command": ("cli/main.py", "from ..store import db\n", 1, "a command imports what it needs inside its body"),
+    "eager import": ("cli/main.py", "import rich\n", 1, "a command imports what it needs inside its body"),
+    "no floor": ("extra.py", "", 1, "'extra' has no floor"),
+    "cycle": ("cache/slot.py", "def f():\n    from . import Slot\n", 1, "import cycle: p.cache -> p.cache.slot -> p.cache"),
+    "long file": ("methods/b.py", "\n" * 401, 401, "401 lines; a file here has at most 400"),
+    "long model": ("models/a.py", "\n" * 351, 351, "351 lines; a file here has at most 350"),
+    "long function": ("methods/b.py", "\ndef f():\n" + "    1\n" * 60, 2, "f has 61 lines; a function has at most 60"),
+    "vague": ("methods/b.py", "class CacheManager: ...\n", 1, "class CacheManager says nothing"),
+    "misplaced": ("methods/b.py", "@registry.methods.add('c')\nclass C: ...\n", 1, "'c' belongs into a file of that name"),
+    "busy init": ("cache/__init__.py", "from .slot import Slot\nX = max(1, 2)\n", 2, "an __init__ file only hands names on"),
+    "function in init": ("cache/__init__.py", "def f(): ...\n", 1, "an __init__ file only hands names on"),
+}
+
+
+def write(root: Path, files: dict[str, str]) -> Path:
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    return root
+
+
+def test_the_checker_accepts_a_clean_tree(tmp_path: Path) -> None:
+    assert check(write(tmp_path / "p", CLEAN)) == []
+
+
+@pytest.mark.parametrize("fault", BROKEN)
+def test_the_checker_finds(fault: str, tmp_path: Path) -> None:
+    name, text, line, words = BROKEN[fault]
+    found = check(write(tmp_path / "p", CLEAN | {name: text}))
+    assert len(found) == 1, found
+    assert words in found[0]
+    where = "cache/__init__.py" if fault == "cycle" else name  # a ring is reported at its first file
+    assert found[0].startswith(f"{tmp_path / 'p' / where}:{line}: ")

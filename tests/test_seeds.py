@@ -1,0 +1,101 @@
+"""Seed subsets: nested, balanced, disjoint where they must be, and the same for ever."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+from collections import Counter
+
+import pytest
+
+from cachemark import seeds
+from cachemark.errors import BadPlan, UnknownName
+
+MEASURE = ("s64", "s256", "s2k", "s10k", "s50k")
+TUNE = ("tune64", "tune256")
+CLASSES = (1, 2, 10, 37, 64, 1000)
+
+# SHA-256 of the JSON of the first 64 (seed, label) pairs. A change here changes what every stored figure was measured on:
+# raise seeds.VERSION with it.
+GOLDEN = {
+    ("s64", 10): "abfec1b9d7a7a40844a55f75a05e13b4c49927579854afb0e1571c921e881b43",
+    ("s64", 1000): "f0a02f45a742b115dfbd4a9f7858efa7f2a81ad491f2cb32feb998e5536d16be",
+    ("tune64", 10): "6896bed4b3b3c2f6d340e36d04b8a69a70ffba8267f2a47c99c547b1140af730",
+    ("tune64", 1000): "1bcc5fc4b236b511d57ab0c3da195825497ec167c7f38b7eb2c91d759592d89a",
+    ("floor", 10): "0a0b1483c7ed1a57b0b97f666316b12958099b6b37815421b6f70fd14273d9a5",
+    ("floor", 1000): "70331569e05bf8f0b4e4629d35a216ff4cf34933cf68c69b1dadb3ba168b103b",
+}
+
+
+def digest(of: seeds.Subset) -> str:
+    pairs = list(zip(of.seeds, of.labels, strict=True))[:64]
+    return hashlib.sha256(json.dumps(pairs).encode()).hexdigest()
+
+
+def test_version_and_first_pairs_are_golden() -> None:
+    assert seeds.VERSION == 1
+    got = {(name, n): digest(seeds.subset(name, n)) for name in ("s64", "tune64") for n in (10, 1000)}
+    got |= {("floor", n): digest(seeds.floor(seeds.subset("s64", n))) for n in (10, 1000)}
+    assert got == GOLDEN
+
+
+@pytest.mark.parametrize("series", [MEASURE, TUNE])
+@pytest.mark.parametrize("classes", [10, 1000])
+def test_subsets_are_nested(series: tuple[str, ...], classes: int) -> None:
+    for small, large in itertools.pairwise(seeds.subset(name, classes) for name in series):
+        assert len(small) < len(large)
+        assert (small.seeds, small.labels) == (large.seeds[: len(small)], large.labels[: len(small)])
+
+
+@pytest.mark.parametrize("name", MEASURE + TUNE)
+def test_size_is_what_the_name_says(name: str) -> None:
+    stated = int(name.lstrip("stune").replace("k", "000"))
+    found = seeds.subset(name, 10)
+    assert len(found) == len(found.labels) == len(set(found.seeds)) == stated
+
+
+@pytest.mark.parametrize("classes", CLASSES)
+@pytest.mark.parametrize("name", ["s256", "tune256"])
+def test_every_prefix_is_balanced(name: str, classes: int) -> None:
+    counts = Counter(dict.fromkeys(range(classes), 0))
+    for label in seeds.subset(name, classes).labels:
+        counts[label] += 1  # a label outside the range would add a class and fail below
+        assert len(counts) == classes
+        assert max(counts.values()) - min(counts.values()) <= 1
+
+
+def test_a_short_prefix_spreads_over_many_classes() -> None:
+    labels = sorted(seeds.subset("s64", 1000).labels)
+    gaps = [b - a for a, b in itertools.pairwise([*labels, labels[0] + 1000])]
+    assert max(gaps) <= 3 * 1000 / 64
+
+
+def test_tuning_and_floor_share_no_seed_with_anything_named() -> None:
+    measured = set(seeds.subset("s50k", 10).seeds)
+    tuned = set(seeds.subset("tune256", 10).seeds)
+    shifted = {s for name in ("s50k", "tune256") for s in seeds.floor(seeds.subset(name, 10)).seeds}
+    assert not measured & tuned
+    assert not shifted & (measured | tuned)
+    assert len(shifted) == len(measured) + len(tuned)
+    assert max(shifted) < 2**31
+
+
+def test_floor_keeps_the_labels() -> None:
+    plain = seeds.subset("s256", 1000)
+    assert seeds.floor(plain).labels == plain.labels
+    assert seeds.floor(plain).name != plain.name
+
+
+def test_first_takes_a_prefix_and_refuses_more_than_there_is() -> None:
+    whole = seeds.subset("s64", 10)
+    assert whole.first(8).seeds == whole.seeds[:8]
+    assert whole.first(64) == whole
+    for count in (0, -1, 65):
+        with pytest.raises(BadPlan, match=f"{count} samples of 's64'.*1 to 64"):
+            whole.first(count)
+
+
+def test_unknown_subset_names_the_nearest() -> None:
+    with pytest.raises(UnknownName, match="Did you mean 'tune256'"):
+        seeds.subset("tune_256", 10)

@@ -1,0 +1,63 @@
+"""``cachemark train`` from the outside."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from click.testing import CliRunner
+
+from cachemark.cli.train import train
+from cachemark.errors import BadCheckpoint, Unsupported
+from cachemark.train import generators, loops, tokenizers
+
+
+@pytest.fixture
+def runs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[loops.Task, loops.Run]]:
+    """What the command asks the library to do, without doing it."""
+    seen: list[tuple[loops.Task, loops.Run]] = []
+
+    def record(task: loops.Task, run: loops.Run) -> Path:
+        seen.append((task, run))
+        return run.out / f"{task.name}.safetensors"
+
+    monkeypatch.setattr(loops, "train", record)
+    monkeypatch.setattr(loops, "keep_memory", lambda device: None)  # it would change the process that runs the tests
+    return seen
+
+
+def test_defaults_are_those_of_the_embedded_weights(runs: list[tuple[loops.Task, loops.Run]], tmp_path: Path) -> None:
+    done = CliRunner().invoke(train, ["tiny-vq", "--out", str(tmp_path)], catch_exceptions=False)
+    assert done.exit_code == 0
+    assert done.output == f"{tmp_path / 'tiny-vq.safetensors'}\n"
+    (task, run), *_ = runs
+    assert isinstance(task, tokenizers.TokenizerTask)
+    assert run == loops.Run(tmp_path, task.steps, warmup=task.warmup)
+
+
+def test_every_option_arrives(runs: list[tuple[loops.Task, loops.Run]], tmp_path: Path) -> None:
+    options = ["--steps", "7", "--seed", "5", "--threads", "1", "--device", "cpu", "--fresh"]
+    CliRunner().invoke(train, ["tiny-llamagen", "--out", str(tmp_path), *options], catch_exceptions=False)
+    (task, run), *_ = runs
+    assert isinstance(task, generators.GeneratorTask)
+    assert task.seed == 5
+    assert run == loops.Run(tmp_path, 7, seed=5, threads=1, resume=False, warmup=task.warmup)
+
+
+def test_a_tokenizer_in_the_folder_is_preferred(runs: list[tuple[loops.Task, loops.Run]], tmp_path: Path) -> None:
+    (tmp_path / "tiny-vq.safetensors").write_text("no weights")
+    with pytest.raises(BadCheckpoint, match=r"tiny-vq\.safetensors"):
+        CliRunner().invoke(train, ["tiny-llamagen", "--out", str(tmp_path)], catch_exceptions=False)
+    assert not runs
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without CUDA")
+def test_a_missing_gpu_is_named(tmp_path: Path) -> None:
+    with pytest.raises(Unsupported, match="--device cuda was given"):
+        CliRunner().invoke(train, ["tiny-vq", "--device", "cuda", "--out", str(tmp_path)], catch_exceptions=False)
+
+
+@pytest.mark.parametrize("wrong", [["tiny-mar"], ["tiny-vq", "--steps", "0"], ["tiny-vq", "--threads", "-1"]])
+def test_usage_errors(wrong: list[str]) -> None:
+    assert CliRunner().invoke(train, wrong).exit_code == 2

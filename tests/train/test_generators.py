@@ -1,0 +1,112 @@
+"""Training of the token model: its data, its optimisers, a killed run, and the weights that come with cachemark."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from cachemark.models.llamagen import LlamaGenConfig
+from cachemark.models.tiny.vq import TinyVQ, VQConfig, embedded, load
+from cachemark.train.generators import CHUNK, CONFIG, GeneratorTask
+from cachemark.train.loops import Run, train
+from cachemark.train.tokenizers import TokenizerTask
+
+SMALL = LlamaGenConfig(layers=1, heads=2, dim=32, vocab=8, classes=10, grid=16)
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Weights of an untrained tokenizer; tokens need not mean much here."""
+    task = TokenizerTask(0, config=VQConfig(codes=8, channels=2, width=16, blocks=1), batch=2)
+    return train(task, Run(tmp_path_factory.mktemp("vq"), 1))
+
+
+def make(tokenizer: Path, seed: int = 0) -> GeneratorTask:
+    return GeneratorTask(tokenizer, seed, config=SMALL, batch=2)
+
+
+def test_a_step_has_its_own_data_whatever_came_before(tokenizer: Path) -> None:
+    first, second = make(tokenizer), make(tokenizer)
+    steps = (0, 1, CHUNK - 1, CHUNK, 2 * CHUNK + 1)
+    for step in steps:
+        first._batch(step)
+    for step in reversed(steps):
+        (labels, codes), (again, same) = first._batch(step), second._batch(step)
+        assert torch.equal(labels, again)
+        assert torch.equal(codes, same)
+    assert not torch.equal(first._batch(0)[1], first._batch(1)[1])
+    assert not torch.equal(first._batch(0)[1], first._batch(CHUNK)[1])
+
+
+def test_tokens_are_those_of_the_tokenizer(tokenizer: Path) -> None:
+    labels, codes = make(tokenizer)._batch(3)
+    assert labels.shape == (2,)
+    assert codes.shape == (2, 256)
+    assert int(codes.max()) < 8
+
+
+def test_training_starts_from_uniform_predictions(tokenizer: Path) -> None:
+    assert make(tokenizer).validate()["nats_per_token"] == pytest.approx(torch.tensor(8.0).log().item(), abs=1e-3)
+
+
+def test_some_labels_become_the_null_class(tokenizer: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    task, seen = make(tokenizer), []
+    own = task.model.teacher
+    monkeypatch.setattr(task.model, "teacher", lambda labels, codes: seen.append(labels) or own(labels, codes))
+    draws = torch.Generator().manual_seed(0)
+    for step in range(100):
+        task.loss(step % CHUNK, draws)
+    null = float((torch.cat(seen) == SMALL.classes).float().mean())
+    assert 0.03 < null < 0.2
+
+
+def test_muon_takes_the_matrices_of_the_blocks_and_adam_the_rest(tokenizer: Path) -> None:
+    task = make(tokenizer)
+    names = {id(p): name for name, p in task.model.named_parameters()}
+    by_muon = {names[id(p)] for g in task.muon.param_groups for p in g["params"]}
+    by_adam = {names[id(p)] for g in task.adam.param_groups for p in g["params"]}
+    assert by_muon == {name for name in names.values() if name.startswith("layers.") and "norm" not in name}
+    assert by_muon | by_adam == set(names.values())
+    assert not by_muon & by_adam
+
+
+def test_training_lowers_the_loss(tokenizer: Path, tmp_path: Path) -> None:
+    task = make(tokenizer)
+    before = task.validate()["nats_per_token"]
+    train(task, Run(tmp_path, 20, threads=1))
+    assert task.validate()["nats_per_token"] < before - 0.1
+
+
+def test_a_killed_run_ends_as_an_uninterrupted_one(tokenizer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def plan(name: str) -> Run:
+        return Run(tmp_path / name, 6, every=2, threads=1)
+
+    whole = train(make(tokenizer), plan("whole"))
+    task, own = make(tokenizer), GeneratorTask.loss
+    monkeypatch.setattr(task, "loss", lambda step, draws: own(task, step, draws) if step < 5 else (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        train(task, plan("parts"))
+    continued = train(make(tokenizer), plan("parts"))
+    a, b = load_file(str(whole)), load_file(str(continued))
+    assert all(torch.equal(a[name], b[name]) for name in a)
+
+
+def test_the_weights_name_their_tokenizer(tokenizer: Path, tmp_path: Path) -> None:
+    train(make(tokenizer), Run(tmp_path, 1, threads=1))
+    about = json.loads((tmp_path / "tiny-llamagen.json").read_text())
+    assert about["tokenizer"] == json.loads(tokenizer.with_suffix(".json").read_text())["sha256"]
+    assert about["config"]["dim"] == SMALL.dim
+
+
+def test_the_embedded_weights_belong_together() -> None:
+    about = json.loads(embedded().with_name("tiny-llamagen.json").read_text())
+    assert about["finished"]
+    assert about["tokenizer"] == json.loads(embedded().with_suffix(".json").read_text())["sha256"]
+    assert LlamaGenConfig(**about["config"]) == CONFIG
+    vq: TinyVQ = load(embedded())
+    assert CONFIG.vocab == vq.config.codes
+    assert about["held_out"]["nats_per_token"] < 2

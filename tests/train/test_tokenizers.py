@@ -1,0 +1,84 @@
+"""Training of the tokenizer: the moving codebook, and that a killed run continues to the same weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from cachemark.models.tiny.vq import TinyVQ, VQConfig, load
+from cachemark.train.loops import Run, train
+from cachemark.train.tokenizers import MovingCodebook, TokenizerTask
+
+SMALL = VQConfig(codes=8, channels=2, width=16, blocks=1)
+
+
+@pytest.fixture
+def vq() -> TinyVQ:
+    return TinyVQ(SMALL)
+
+
+def generator() -> torch.Generator:
+    return torch.Generator().manual_seed(0)
+
+
+def clusters(centres: torch.Tensor, spread: float = 0.01) -> torch.Tensor:
+    """Latents (1, 2, 8, 8) around the given centres (n, 2), n dividing 64."""
+    points = centres.repeat(64 // len(centres), 1) + spread * torch.randn(64, 2, generator=generator())
+    return points.T.reshape(1, 2, 8, 8)
+
+
+def test_the_first_batch_fills_the_codebook(vq: TinyVQ) -> None:
+    latents = torch.randn(1, 2, 8, 8, generator=generator()) + 5
+    codebook = MovingCodebook(vq, decay=1.0)
+    codebook.follow(vq, latents, generator())
+    vectors = latents.flatten(2)[0].T
+    assert torch.cdist(vq.codebook, vectors).amin(1).max() < 1e-5, "each code is one of the latents"
+
+
+def test_codes_follow_their_latents(vq: TinyVQ) -> None:
+    codebook, draws = MovingCodebook(vq, decay=0.5, dead=0.0), generator()
+    corners = torch.tensor([[3.0, 3.0], [3.0, -3.0], [-3.0, 3.0], [-3.0, -3.0]])
+    codebook.follow(vq, clusters(corners), draws)
+    for _ in range(30):
+        codes = codebook.follow(vq, clusters(corners + 0.5), draws)
+    assert torch.cdist(vq.codebook[codes.unique()], corners + 0.5).amin(1).max() < 0.05
+
+
+def test_dead_codes_are_revived(vq: TinyVQ) -> None:
+    codebook, draws = MovingCodebook(vq, decay=0.5), generator()
+    codebook.follow(vq, clusters(torch.tensor([[0.0, 0.0]])), draws)
+    angles = torch.arange(8) * torch.pi / 4
+    circle = 20 * torch.stack((angles.cos(), angles.sin()), 1)
+    for _ in range(40):
+        codes = codebook.follow(vq, clusters(circle), draws)
+    assert codes.unique().numel() == 8
+
+
+def test_the_loss_reaches_the_encoder_and_not_the_codebook() -> None:
+    task = TokenizerTask(0, config=SMALL, batch=2)
+    task.loss(0, generator()).backward()
+    assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in task.model.encoder.parameters() if p.dim() > 1)
+    assert task.model.codebook.grad is None
+
+
+def test_the_seed_decides_weights_and_data() -> None:
+    losses = [float(TokenizerTask(seed, config=SMALL, batch=2).loss(0, generator()).detach()) for seed in (0, 0, 1)]
+    assert losses[0] == losses[1] != losses[2]
+
+
+def test_a_killed_run_ends_as_an_uninterrupted_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def plan(name: str) -> Run:
+        return Run(tmp_path / name, 8, every=3, threads=1)
+
+    whole = train(TokenizerTask(0, config=SMALL, batch=2), plan("whole"))
+    task, own = TokenizerTask(0, config=SMALL, batch=2), TokenizerTask.loss
+    monkeypatch.setattr(task, "loss", lambda step, draws: own(task, step, draws) if step < 5 else (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        train(task, plan("parts"))
+    continued = train(TokenizerTask(0, config=SMALL, batch=2), plan("parts"))
+    a, b = load_file(str(whole)), load_file(str(continued))
+    assert all(torch.equal(a[name], b[name]) for name in a)
+    assert load(continued).config == SMALL
