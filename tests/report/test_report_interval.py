@@ -17,7 +17,7 @@ def test_three_repeats_span_all_values_and_admit_how_little_they_cover() -> None
     assert ends.n == 3
 
 
-@pytest.mark.parametrize(("n", "cut"), [(7, 0), (9, 1), (20, 5)])
+@pytest.mark.parametrize(("n", "cut"), [(7, 0), (9, 0), (10, 1), (20, 4)])
 def test_many_repeats_cut_extremes_and_still_cover_95_percent(n: int, cut: int) -> None:
     values = [float(k) for k in range(1, n + 1)]
     ends = ratio_of_medians(values, values)

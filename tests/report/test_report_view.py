@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 from dataclasses import replace
 from fractions import Fraction
 
 import pytest
 import report_sample as sample
+from PIL import Image
 
 from cachemark.errors import BadStore
 from cachemark.report.headline import cells
@@ -228,14 +230,27 @@ def test_sprites_name_their_tiles_and_miss_with_a_reason() -> None:
     assert (sprite.tiles[0].seed, sprite.tiles[0].label, sprite.tiles[0].worst) == ("41", "disc", True)
     assert not sprite.tiles[8].worst
 
-    def gone(name: str) -> bytes:
-        raise BadStore(f"No artifact {name!r}.")
 
-    for artifact, said in ((gone, "missing"), (lambda name: b"<svg onload=alert(1)>", "no PNG"),
-                           (lambda name: sample.sprite("odd", 5, 64)[:900], "damaged"),
-                           (lambda name: sample.sprite("x", 1, 64).replace(b"IHDR", b"IHDR"), "")):
-        albums = build(sample.RUN, sample.outcomes(), artifact=artifact).chapters[0].albums
-        assert said in albums[0].sprites[0].missing
+def png(width: int, height: int) -> bytes:
+    drawn = io.BytesIO()
+    Image.new("RGB", (width, height)).save(drawn, format="PNG")
+    return drawn.getvalue()
+
+
+@pytest.mark.parametrize(("data", "said"), [
+    (None, "missing: No artifact"), (b"<svg onload=alert(1)>", "no PNG"), (png(64, 128)[:60], "damaged"), (png(100, 64), "100 × 64")])
+def test_a_picture_that_cannot_be_shown_says_why(data: bytes | None, said: str) -> None:
+    def artifact(name: str) -> bytes:
+        if data is None:
+            raise BadStore(f"No artifact {name!r}.")
+        return data
+
+    sprite = build(sample.RUN, sample.outcomes(), artifact=artifact).chapters[0].albums[0].sprites[0]
+    assert said in sprite.missing
+    assert sprite.png == b""
+
+
+def test_random_weights_show_no_pictures() -> None:
     assert build(sample.RUN, sample.random_weights(), artifact=sample.artifact).chapters[0].albums == ()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
@@ -92,6 +92,11 @@ class Plan(Table):
     trial: Literal["model", "case"] = "model"
     unmet: Literal["error", "unsupported"] = "error"
     cells: Annotated[list[Cells], Field(min_length=1)]
+
+    def joined(self, extra: Sequence[str]) -> Plan:
+        """This plan with more methods in every block."""
+        cells = [c.model_copy(update={"methods": [*c.methods, *(m for m in extra if m not in c.methods)]}) for c in self.cells]
+        return self.model_copy(update={"cells": cells})
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from .protocol import Entry, Loaded, Request
 from .tiny import vq as tiny_vq
 from .vision.vq import VQ, VQ16
 
+TINY_NAME = "tiny-llamagen"
 TINY = LlamaGenConfig(layers=6, heads=5, dim=160, vocab=512, classes=10, grid=16)
 TINY_WEIGHTS, TINY_DECODER = "tiny-llamagen.safetensors", "tiny-vq.safetensors"
 
@@ -83,7 +84,7 @@ def _register(entry: Entry) -> None:
 
 
 _register(Entry(
-    "tiny-llamagen", "llamagen", LlamaGen.paradigm, (TINY.grid, TINY.grid), TINY.classes, partial(_shape, TINY), _load_tiny, _tiny_identity,
+    TINY_NAME, "llamagen", LlamaGen.paradigm, (TINY.grid, TINY.grid), TINY.classes, partial(_shape, TINY), _load_tiny, _tiny_identity,
     {"paper": Sampling(cfg_scale=1.5), "greedy": Sampling(cfg_scale=1.5, temperature=0.0)}, ("legend",),
     "A LlamaGen of 2 M parameters trained on the embedded scene world, with its weights",
 ))

@@ -16,7 +16,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..models.checkpoints import sha256
 from ..models.llamagen import LlamaGen, LlamaGenConfig
 from ..models.tiny import vq
 from .loops import Stateful
@@ -46,7 +45,7 @@ class GeneratorTask:
         self, tokenizer: Path, seed: int = 0, *, device: str = "cpu", config: LlamaGenConfig = CONFIG, batch: int = BATCH
     ) -> None:
         self.seed, self.device, self.batch = seed, device, batch
-        self.vq, self.tokenizer = vq.load(tokenizer, device=device), sha256(tokenizer)
+        self.vq = vq.load(tokenizer, device=device)
         self.model = LlamaGen(config).initialise(stream(seed, "initial weights"))
         nn.init.zeros_(self.model.output.weight)  # as the authors do: training starts from uniform predictions
         self.model.to(device)
@@ -68,7 +67,7 @@ class GeneratorTask:
 
     def metadata(self) -> dict[str, str]:
         config = json.dumps(asdict(self.model.config), sort_keys=True)
-        return {"model": self.name, "config": config, "tokenizer": self.tokenizer}
+        return {"model": self.name, "config": config, "language": self.vq.language}
 
     def loss(self, step: int, generator: torch.Generator) -> Tensor:
         """Mean cross-entropy of one batch in nats per token, with labels dropped at random."""

@@ -7,6 +7,7 @@ codebook belong to training (:mod:`cachemark.train.tokenizers`), not to this cla
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from dataclasses import asdict, dataclass
@@ -86,6 +87,13 @@ class TinyVQ(nn.Module):
             raise ValueError(f"codes of shape {tuple(codes.shape)} do not fill a grid of {h}x{w}")
         z = F.embedding(codes.long(), self.codebook)
         return self.decoder(z.transpose(1, 2).reshape(codes.shape[0], -1, h, w))
+
+    @property
+    def language(self) -> str:
+        """SHA-256 of encoder and codebook as stored: models of one language make equal codes, whatever their decoders."""
+        state = {name: tensor for name, tensor in self.state_dict().items() if not name.startswith("decoder.")}
+        parts = [name.encode() + state[name].half().cpu().contiguous().numpy().tobytes() for name in sorted(state)]
+        return hashlib.sha256(b"".join(parts)).hexdigest()
 
 
 def load(path: str | Path, *, device: str | torch.device = "cpu") -> TinyVQ:

@@ -1,0 +1,70 @@
+"""``cachemark baseline``: accepted results, as files that a reviewer can read."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from .options import echo_json, existing, json_option, run_option, store_option
+
+root_option = click.option("--root", type=click.Path(file_okay=False, path_type=Path), default=Path("baselines/accepted"), show_default=True,
+                           help="Folder of accepted baselines.")
+
+
+@click.group()
+def baseline() -> None:
+    """Save, list and compare accepted results."""
+
+
+@baseline.command()
+@store_option
+@run_option
+@root_option
+@click.option("--name", help="Name of the baseline.  [default: the plan's]")
+@click.option("--reason", default="", help="Why this run is accepted; kept in the file.")
+def save(store_url: str, run_id: int | None, root: Path, name: str | None, reason: str) -> None:
+    """Write a finished run to ROOT/<machine class>/<name>.json."""
+    from ..regress import baselines
+    from ..store.db import Store
+
+    with Store.open(store_url, create=False) as store:
+        click.echo(f"Baseline: {baselines.save(store, run_id, root, name, reason=reason)}")
+
+
+@baseline.command("list")
+@root_option
+@json_option
+def list_(root: Path, as_json: bool) -> None:
+    """Name every baseline under ROOT."""
+    from ..regress import baselines
+
+    found = baselines.list_(root)
+    if as_json:
+        echo_json([asdict(item) for item in found])
+        return
+    for item in found:
+        click.echo(str(item))
+    if not found:
+        click.echo(f"No baseline under {root}. Save one with: cachemark baseline save")
+
+
+@baseline.command()
+@click.argument("path", type=click.Path(path_type=Path))
+@store_option
+@run_option
+@json_option
+def diff(path: Path, store_url: str, run_id: int | None, as_json: bool) -> None:
+    """Say in what a run differs from the baseline in PATH, without judging it."""
+    from ..regress import baselines
+
+    with existing(store_url) as store:
+        found = baselines.diff(baselines.load(path), store.outcomes(store.run(run_id).id))
+    if as_json:
+        echo_json([asdict(item) for item in found])
+        return
+    for item in found:
+        click.echo(f"{item.label}, {item.field}: {item.then} → {item.now}")
+    if not found:
+        click.echo("No difference.")

@@ -1,0 +1,57 @@
+"""``cachemark``: the group of commands, and the only place that catches our errors.
+
+Commands are found by name and imported when called, so that ``--help`` and a usage error answer at once.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+import click
+
+from .. import __version__
+from ..errors import CachemarkError
+
+COMMANDS = {
+    "baseline": "Save, list and compare accepted results.",
+    "check": "Judge a run against a baseline; the exit code says how it went.",
+    "doctor": "Say what this machine can measure and what is missing.",
+    "list": "Name models, methods, metrics, plans, runs.",
+    "report": "Write the HTML report of a run.",
+    "run": "Measure a plan and keep every result.",
+    "show": "Print one run, or one case with its raw samples.",
+    "train": "Make the weights of an embedded model anew.",
+}
+
+
+class _Lazy(click.Group):
+    """Imports ``cli/<name>.py`` when that command is asked for. A wrong name is answered with the nearest one."""
+
+    def list_commands(self, context: click.Context) -> list[str]:
+        return sorted(COMMANDS)
+
+    def get_command(self, context: click.Context, name: str) -> click.Command | None:
+        if name not in COMMANDS:
+            return None
+        command: click.Command = getattr(importlib.import_module(f".{name}", __package__), name)
+        return command
+
+    def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(sorted(COMMANDS.items()))
+
+    def main(self, *args: object, **kwargs: object) -> object:
+        """Run; print one of our errors as a short text and leave with its exit code."""
+        try:
+            return super().main(*args, **kwargs)  # type: ignore[call-overload]
+        except CachemarkError as error:
+            click.echo(f"cachemark: {error}", err=True)
+            click.echo(f"  [{error.slug}; see docs/errors.md#{error.slug}]", err=True)
+            sys.exit(error.exit_code)
+
+
+@click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="cachemark")
+def main() -> None:
+    """Honest speed-ups: benchmark cache methods of autoregressive image generators."""

@@ -1,0 +1,45 @@
+"""``cachemark report``: write the HTML page of a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from .options import existing, run_option, store_option
+
+if TYPE_CHECKING:
+    from ..regress.gate import Comparison
+    from ..store.db import Store
+
+
+@click.command()
+@click.argument("path", type=click.Path(dir_okay=False, path_type=Path), default=Path("report.html"))
+@store_option
+@run_option
+@click.option("--baseline", "baseline_path", type=click.Path(path_type=Path), help="Baseline file to compare with.  [default: the accepted one, if any]")
+def report(path: Path, store_url: str, run_id: int | None, baseline_path: Path | None) -> None:
+    """Write the report of a run to PATH, one HTML file that needs nothing else."""
+    with existing(store_url) as store:
+        click.echo(f"Report: {write_report(store, run_id, path, baseline_path)}")
+
+
+def write_report(store: Store, run_id: int | None, path: Path, baseline_path: Path | None = None) -> Path:
+    """Render a run (None: the newest), compared with a baseline where there is one."""
+    from ..report import render, view
+
+    run = store.run(run_id)
+    page = view.build(run, store.outcomes(run.id), _comparison(store, run.id, baseline_path), store.artifact)
+    return render.write(page, path)
+
+
+def _comparison(store: Store, run_id: int, path: Path | None) -> Comparison | None:
+    """The comparison with the given baseline, or with the accepted one of this plan and machine class, if that exists."""
+    from ..regress import baselines, gate
+
+    run = store.run(run_id)
+    path = path or baselines.path_of(baselines.ROOT, run.environment.machine_class, run.plan)
+    if not path.is_file():
+        return None
+    return gate.compare(baselines.load(path), store.outcomes(run_id), run.environment, plan=run.plan)

@@ -1,0 +1,125 @@
+"""``cachemark run``: measure a plan."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .options import echo_json, json_option, plugin_option, store_option
+
+if TYPE_CHECKING:
+    from ..measure.session import Decision, Summary
+    from ..store.db import Store
+
+
+@click.command()
+@click.argument("plan")
+@store_option
+@plugin_option
+@click.option("--report", "report_path", type=click.Path(dir_okay=False, path_type=Path), help="Write the HTML report here afterwards.")
+@click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True, help="Where to measure.")
+@click.option("--threads", type=click.IntRange(min=1), default=os.cpu_count() or 1, show_default="all", help="CPU threads of a trial.")
+@click.option("--method", "extra_methods", multiple=True, help="Add a method (a plug-in's, say) to every block of the plan; repeatable.")
+@click.option("--fresh", is_flag=True, help="Run every case, also those that are measured already.")
+@click.option("--explain", is_flag=True, help="Only say for each case whether it would run, and why.")
+@json_option
+def run(
+    plan: str, store_url: str, plugin_files: tuple[str, ...], report_path: Path | None, device: str, threads: int,
+    extra_methods: tuple[str, ...], fresh: bool, explain: bool, as_json: bool,
+) -> None:
+    """Measure PLAN: the name of a shipped plan (see `cachemark list plans`) or a TOML file.
+
+    What the store holds already, measured by the same code on the same machine and software, is not run again. Ctrl-C keeps
+    all that is complete; the same command goes on from there. Methods of --plugin files join every block of the plan.
+    """
+    import torch
+
+    from .. import plugins
+    from ..errors import Infrastructure
+    from ..measure import plan as plans
+    from ..measure.session import decide, measure
+    from ..store.db import Store
+    from .progress import Follower
+
+    found = [name for file in plugin_files for name in plugins.load(file)]
+    loaded = plans.load(plan).joined([*found, *extra_methods])
+    if device == "cuda" and not torch.cuda.is_available():
+        raise Infrastructure("--device cuda was given, but torch sees no CUDA device.", remedy="Use --device cpu, or see `cachemark doctor`.")
+    plans.expand(loaded, device)  # every mistake of the plan is found before the database is touched
+    files = tuple(str(Path(file).resolve()) for file in plugin_files)
+    if explain:
+        known = Store.open(store_url, create=False, read_only=True) if _exists(store_url) else None
+        _explain(decide(loaded, known, device, threads, fresh=fresh)[1], known, as_json)
+        return
+    with Store.open(store_url) as store:
+        try:
+            with Follower() as follower:
+                summary = measure(loaded, store, device=device, threads=threads, plugins=files, fresh=fresh, watcher=follower)
+        except KeyboardInterrupt:
+            click.echo("\nInterrupted. Everything completed is stored; the same command goes on from here.", err=True)
+            sys.exit(130)
+        path = _report(store, summary.run_id, report_path)
+        _conclude(summary, path, as_json)
+
+
+def _exists(url: str) -> bool:
+    return "://" in url or Path(url).exists()
+
+
+def _report(store: Store, run_id: int, path: Path | None) -> Path | None:
+    if path is None:
+        return None
+    from .report import write_report
+
+    return write_report(store, run_id, path)
+
+
+def _conclude(summary: Summary, report: Path | None, as_json: bool) -> None:
+    """Say what happened; nothing measured and nothing carried over is a failure."""
+    from ..errors import NothingMeasured
+
+    failed = [o for o in summary.ran if not o.ok]
+    if as_json:
+        echo_json({"run": summary.run_id, "ran": len(summary.ran), "skipped": summary.carried, "report": report,
+                   "not_ok": [{"case": o.case.label, "status": str(o.status)} for o in failed]})
+    else:
+        click.echo(f"Run {summary.run_id}: {len(summary.ran) - len(failed)} measured, {len(failed)} not ok, {summary.carried} skipped.")
+        if report is not None:
+            click.echo(f"Report: {report}")
+    if not summary.carried and len(failed) == len(summary.ran):
+        raise NothingMeasured("No case of the plan was measured.", remedy="See the reasons above, or `cachemark show`.")
+
+
+def _explain(decisions: list[Decision], store: Store | None, as_json: bool) -> None:
+    rows = [(d.planned.case.label, "skip" if d.stored else "run", _reason(d, store)) for d in decisions]
+    if as_json:
+        echo_json([{"case": d.planned.case.to_json(), "label": label, "action": action, "reason": reason}
+                   for d, (label, action, reason) in zip(decisions, rows, strict=True)])
+        return
+    width = max(len(label) for label, _, _ in rows)
+    for label, action, reason in rows:
+        click.echo(f"{label:<{width}}  {action:<4}  {reason}")
+
+
+def _reason(decision: Decision, store: Store | None) -> str:
+    if decision.stored:
+        return "done: same case, code, metric definitions and numerics"
+    if store is None:
+        return "nothing is stored yet"
+    held = store.latest_for_case(decision.planned.case.key)
+    if held is None:
+        near = store.nearest(decision.planned.case, 1)
+        return f"no such case; the nearest stored one differs in {_fields(near[0][1])}" if near else "no such case"
+    if not held.ok:
+        return f"last time it ended as {held.status}"
+    parts: dict[str, Any] = dict(held.facts.get("skip_parts", {}))
+    changed = [name for name, value in decision.parts.items() if parts.get(name) != value]
+    return f"changed since: {', '.join(changed)}" if changed else "asked to run afresh"
+
+
+def _fields(differences: dict[str, tuple[Any, Any]]) -> str:
+    return ", ".join(f"{name} ({then!r} → {now!r})" for name, (then, now) in list(differences.items())[:3])

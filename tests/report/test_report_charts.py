@@ -1,0 +1,103 @@
+"""The charts: what is drawn, what stands in their tables, and how few points they bear."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ET
+from dataclasses import replace
+
+import pytest
+import report_sample as sample
+
+from cachemark.report.charts import COLOURS, Chart, Drawing, draw
+from cachemark.report.section import sections
+from cachemark.result import Outcome
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def drawing(*outcomes: Outcome) -> Drawing:
+    (section,) = sections(outcomes)
+    return draw(section)
+
+
+def tips(chart: Chart) -> list[str]:
+    root = ET.fromstring(chart.svg)
+    return [e.findtext(f"{SVG}title") or "" for e in root.iter() if e.get("data-series") is not None]
+
+
+@pytest.fixture(scope="module")
+def whole() -> Drawing:
+    return drawing(*sample.outcomes())
+
+
+def test_every_timed_case_is_drawn_once_and_tabled(whole: Drawing) -> None:
+    by_bytes, by_speed, halves = whole.charts
+    assert len(tips(by_bytes)) == len(by_bytes.rows) == 13  # twelve arms and the full cache
+    assert len(tips(by_speed)) == len(by_speed.rows) == 9  # h2o and rkv have no speed-up
+    assert len(tips(halves)) == 2 * len(halves.rows) == 26
+    assert ("full", "3.78 MiB", "0.000") in by_bytes.rows
+    assert any(tip.startswith("linear 1/4 · KV allocated (MiB): 1.01 MiB · KL") for tip in tips(by_bytes))
+
+
+def test_methods_have_colours_and_budgets_have_shapes(whole: Drawing) -> None:
+    assert [key.name for key in whole.methods] == sorted(sample.METHODS)
+    assert len({key.sign for key in whole.methods}) == 6
+    assert [key.name for key in whole.budgets] == ["1/2", "1/4"]
+    drawn = whole.charts[0].svg
+    assert all(key.sign in drawn for key in whole.methods)
+    assert len(set(COLOURS)) == len(COLOURS)
+
+
+def test_the_drawing_follows_the_theme_and_fits_its_column(whole: Drawing) -> None:
+    for chart in whole.charts:
+        root = ET.fromstring(chart.svg)
+        assert "currentColor" in chart.svg
+        assert root.get("width") is None
+        assert root.get("viewBox")
+        assert "http" not in chart.svg.replace("http://www.w3.org/2000/svg", "")
+
+
+def test_the_front_is_what_no_other_case_beats() -> None:
+    from cachemark.report.charts import _front
+
+    points = [{"x": 1.0, "y": 0.4}, {"x": 1.0, "y": 0.9}, {"x": 2.0, "y": 0.1}, {"x": 2.0, "y": 0.5}, {"x": 4.0, "y": 0.0}]
+    assert [(p["x"], p["y"]) for p in _front(points, less=True)] == [(1.0, 0.4), (2.0, 0.1), (4.0, 0.0)]
+    assert [(p["x"], p["y"]) for p in _front(points, less=False)] == [(4.0, 0.0)]
+
+
+def test_one_method_is_enough_and_none_is_said() -> None:
+    one = drawing(sample.full(), sample.arm("linear", "1/4"))
+    assert [len(tips(chart)) for chart in one.charts] == [2, 2, 4]
+    none = drawing(sample.full())
+    assert [bool(chart.svg) for chart in none.charts] == [False, False, True]
+    assert none.charts[0].empty == "No method has both figures."
+
+
+def test_without_kl_the_share_of_other_tokens_is_drawn() -> None:
+    def bare(outcome: Outcome) -> Outcome:
+        return replace(outcome, samples={k: v for k, v in outcome.samples.items() if k != "kl"})
+
+    chart = drawing(sample.full(), bare(sample.arm("linear", "1/4"))).charts[0]
+    assert chart.columns[2] == "Tokens unlike the full cache's (share)"
+    assert chart.rows[0][2] == "0.0 %"
+
+
+def test_random_weights_draw_speed_only() -> None:
+    charts = drawing(*sample.random_weights()).charts
+    assert [bool(chart.svg) for chart in charts] == [False, False, True]
+    assert "random" in charts[0].empty
+
+
+def test_equal_figures_everywhere_can_be_drawn() -> None:
+    full = sample.full()
+    arm = replace(sample.arm("linear", "1/2"), samples={**sample.arm("linear", "1/2").samples, **full.samples, "kl": [0.0], "latency": [1.0]})
+    charts = drawing(replace(full, samples={**full.samples, "latency": [1.0]}), arm).charts
+    assert all(ET.fromstring(chart.svg) is not None for chart in charts)
+
+
+def test_more_methods_than_colours_and_names_that_are_alike() -> None:
+    arms = [sample.arm("linear", "1/4") for _ in range(len(COLOURS) + 3)]
+    named = [replace(arm, case=replace(arm.case, method=f"a method with quite a long name {k}")) for k, arm in enumerate(arms)]
+    held = drawing(sample.full(), *named)
+    assert held.methods[len(COLOURS)].sign == COLOURS[0]
+    assert len(tips(held.charts[2])) == 2 * (len(named) + 1)  # labels cut to the same text stay two rows

@@ -1,0 +1,96 @@
+"""Whatever a user writes into names, knobs, logs and facts comes out as text."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ET
+from dataclasses import replace
+
+import pytest
+import report_sample as sample
+from page import Page
+
+from cachemark.regress.gate import Comparison
+from cachemark.report.render import render, write
+from cachemark.report.view import build
+from cachemark.result import Environment, Outcome, Status
+from cachemark.store.rows import Verdict
+
+SCRIPTS = "<script>alert(1)</script>"
+BREAKERS = "\"'><img src=x onerror=alert(2)></style></svg></details><!-- ]]> {{ 7 * 7 }} {% raw %} &lt;b&gt; \\ `"
+CONTROLS = "nul\x00 esc\x1b sep\u2028 para\u2029 half\ud800 cdata]]>"
+TURNED = "\u202eright to left\u2066"
+EVIL = (SCRIPTS, BREAKERS, CONTROLS, TURNED, "A" * 10_000, "<" * 10_000, "", "__proto__", "0|1|2")
+
+
+def poisoned(evil: str) -> tuple[str, Page]:
+    case = sample.case(method=evil, budget="1/4", knobs={evil or "k": evil, "n": [evil]}, model=evil, conditions=evil, codec=evil, seeds=evil)
+    arm = sample.arm("linear", "1/4")
+    facts = {**arm.facts, "footnotes": [evil], "grid_seeds": [evil] * 12, "grid_classes": [evil] * 12, "kernel": "sdpa", "layout": evil}
+    bad = Outcome(replace(case, budget="1/2"), Status.ERROR, log=f"{evil}\nlast {evil}")
+    outcomes = [replace(o, case=replace(o.case, model=evil, conditions=evil, seeds=evil)) for o in (sample.full(), sample.numerics())]
+    outcomes += [replace(arm, case=case, facts=facts), bad]
+    environment = Environment(evil, evil, evil, {evil or "k": {evil or "k": evil}, "list": [evil]})
+    run = replace(sample.RUN, plan=evil, plan_json={evil: evil}, started=evil, state=evil, environment=environment, code={"commit": evil, evil: evil})
+    comparison = Comparison((Verdict(evil, evil, evil, evil, evil, 1.0, 2.0, 2.0),), 1.0, 0.15, 0.95)
+    html = render(build(run, outcomes, comparison, sample.artifact))
+    return html, Page(html)
+
+
+@pytest.mark.parametrize("evil", EVIL, ids=lambda e: ascii(e[:12]))
+def test_no_element_and_no_attribute_comes_from_a_user(evil: str) -> None:
+    _, page = poisoned(evil)
+    assert len(page.all("script")) == 1
+    assert len(page.all("style")) == 1
+    calm = {e.tag for e in poisoned("calm")[1].elements}
+    assert {e.tag for e in page.elements} == calm
+    for element in page.elements:
+        assert not [name for name in element.attrs if name.startswith("on")]
+        assert element.attrs.get("src", "data:").startswith("data:")
+        assert element.attrs.get("href", "#").startswith(("#", "data:"))
+
+
+@pytest.mark.parametrize("evil", EVIL, ids=lambda e: ascii(e[:12]))
+def test_drawings_stay_well_formed(evil: str) -> None:
+    html, _ = poisoned(evil)
+    parts = html.split("<svg")[1:]
+    assert len(parts) == 3
+    for part in parts:
+        ET.fromstring("<svg" + part.split("</svg>")[0] + "</svg>")
+
+
+def test_scripts_are_shown_as_text() -> None:
+    html, page = poisoned(SCRIPTS)
+    assert SCRIPTS not in html
+    assert page.find("h1").text == SCRIPTS
+    assert SCRIPTS in page.find("title").text
+
+
+def test_templates_are_not_evaluated() -> None:
+    html, page = poisoned(BREAKERS)
+    assert "{{ 7 * 7 }}" in page.find("h1").text
+    assert html.count("</style>") == 1
+
+
+def test_control_characters_do_not_reach_the_file() -> None:
+    html, _ = poisoned(CONTROLS)
+    assert not set(html) & {"\x00", "\x1b", "\ud800"}
+    html.encode("utf-8")
+
+
+def test_a_long_name_does_not_make_a_long_page() -> None:
+    assert len(poisoned("A" * 10_000)[0]) - len(poisoned("calm")[0]) < 250_000
+    assert max(len(text) for text, parents in poisoned("A" * 10_000)[1].texts if "pre" not in parents and "script" not in parents
+               and "style" not in parents) <= 1300
+
+
+def test_text_from_right_to_left_is_kept_in_its_place() -> None:
+    _, page = poisoned(TURNED)
+    loose = [(text, parents) for text, parents in page.texts
+             if "\u202e" in text and not {"bdi", "title", "text", "pre", "b"} & set(parents) and "\u2068" not in text]
+    assert loose == []
+
+
+def test_a_page_with_half_characters_can_be_written(tmp_path: object) -> None:
+    run = replace(sample.RUN, plan="half \ud800 character")
+    file = write(build(run, []), f"{tmp_path}/page.html")
+    assert "half" in file.read_text(encoding="utf-8")

@@ -1,0 +1,145 @@
+"""The rendered page: its tables word by word, its size, and that it asks nobody for anything."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+import re
+from pathlib import Path
+
+import pytest
+import report_sample as sample
+from page import Page
+
+from cachemark.report.render import render, write
+from cachemark.report.view import build
+
+GOLD = Path(__file__).parent / "gold" / "tables.txt"
+REGOLD = "CACHEMARK_REGOLD"
+
+
+@pytest.fixture(scope="module")
+def html() -> str:
+    return render(build(sample.RUN, sample.mixed(), sample.comparison(), sample.artifact))
+
+
+@pytest.fixture(scope="module")
+def page(html: str) -> Page:
+    return Page(html)
+
+
+def as_text(page: Page) -> str:
+    """All tables as lines; a case's key is left out, because it names the vocabulary of today."""
+    lines = []
+    for table in page.tables():
+        lines += [re.sub(r"\b[0-9a-f]{16}\b", "<key>", " | ".join(row)) for row in table] + [""]
+    return "\n".join(lines)
+
+
+def test_tables_are_as_in_the_gold_file(page: Page) -> None:
+    if os.environ.get(REGOLD):
+        GOLD.write_text(as_text(page), encoding="utf-8")
+    assert as_text(page) == GOLD.read_text(encoding="utf-8"), f"if the change is meant, run {REGOLD}=1 pytest {Path(__file__).name} and read the diff"
+
+
+def test_fidelity_and_quality_are_two_column_groups(page: Page) -> None:
+    groups = [e for e in page.find("tr", class_="groups").children if e.text]
+    assert [g.text.split("against")[0].split("both")[0].split("to the")[0].split("of the")[0] for g in groups] == [
+        "Speed", "KV memory", "Fidelity", "Quality"]
+    spans = [int(g.attrs["colspan"]) for g in groups]
+    columns = [e.text for e in page.find("tr", class_="columns").children][3:]
+    assert columns[sum(spans[:2]):sum(spans[:3])] == ["Agreement", "KL", "PSNR", "SSIM"]
+    assert columns[sum(spans[:3]):] == ["Legend score"]
+
+
+def test_a_page_of_the_demo_is_small(tmp_path: Path) -> None:
+    file = write(build(sample.RUN, sample.outcomes(), sample.comparison(), sample.artifact), tmp_path / "new" / "report.html")
+    assert sum(len(sample.sprite(f"{m}-{b}")) for m in sample.METHODS for b in sample.BUDGETS) > 1_300_000  # else this says nothing
+    assert file.stat().st_size < 2_500_000
+
+
+def test_few_pictures_stand_in_the_page_as_they_were_stored() -> None:
+    html = render(build(sample.RUN, [sample.full(), sample.arm("linear", "1/4")], artifact=sample.artifact))
+    assert base64.b64encode(sample.sprite("linear-1/4")).decode() in html
+    assert "Shown as JPEG" not in html
+
+
+def test_many_pictures_are_shown_smaller_and_the_page_says_so(html: str, page: Page) -> None:
+    assert "Shown as JPEG" in html
+    sources = [e.attrs["src"] for e in page.all("img") if "src" in e.attrs]
+    assert len(sources) == 10
+    assert all(s.startswith("data:image/jpeg;base64,") for s in sources)
+
+
+def test_nothing_is_asked_of_a_network(page: Page) -> None:
+    for element in page.elements:
+        for name in ("src", "href", "srcset", "action", "data", "poster", "xlink:href", "formaction"):
+            assert element.attrs.get(name, "#").startswith(("#", "data:")), element
+        assert "url(" not in element.attrs.get("style", "")
+    style = page.find("style").text
+    assert "url(" not in style
+    assert "@import" not in style
+
+
+def test_only_our_own_script_may_run(html: str, page: Page) -> None:
+    policy = page.find("meta", http_equiv="Content-Security-Policy").attrs["content"]
+    (script,) = page.all("script")
+    digest = base64.b64encode(hashlib.sha256(script.text.encode()).digest()).decode()
+    assert f"script-src 'sha256-{digest}'" in policy
+    assert policy.startswith("default-src 'none'")
+    assert html.index("Content-Security-Policy") < html.index("<style>")
+
+
+def test_the_page_makes_sense_without_its_script(page: Page) -> None:
+    assert page.find("button", id_="theme").attrs.get("hidden") == ""
+    assert len(page.all("svg")) == 3
+    for chart in (e for e in page.all("figure") if e.attrs.get("class") == "chart"):
+        assert any(e.tag == "details" for e in chart.children)
+
+
+def test_sentences_status_and_reason_are_on_the_page(page: Page) -> None:
+    text = " ".join(t for t, _ in page.texts)
+    for wanted in ("The fastest ranked method is linear", "MemoryError: 4.1 GiB wanted", "uncommitted changes", "cachemark run demo",
+                   "Lossless on this device", "Similarity is computed per line", "cpu-example-8", "13 ok"):
+        assert wanted in " ".join(text.split())
+
+
+def test_regressions_are_seen_and_equal_rows_are_folded(page: Page) -> None:
+    changes = [table for table in page.tables() if table[0][:3] == ["Case", "Metric", "Then"]]
+    assert [row[5] for row in changes[0][1:]] == ["regressed", "regressed", "changed", "improved"]
+    assert [row[5] for row in changes[1][1:]] == ["not compared", "equivalent"]
+    assert page.find("p", class_="verdict").attrs["class"] == "verdict bad"
+
+
+def test_random_weights_have_no_figures_of_images() -> None:
+    page = Page(render(build(sample.RUN, sample.random_weights(), artifact=sample.artifact)))
+    headline = page.tables()[0]
+    for row in headline[2:]:
+        if len(row) > 1 and row[1].split()[0] in sample.METHODS:
+            assert row[-1] == "not judged: Weights are random: images are noise."
+    assert not [e for e in page.all("img") if "src" in e.attrs]
+    assert len(page.all("svg")) == 1
+
+
+def test_an_empty_run_is_a_page_too() -> None:
+    assert "This run holds no outcome." in render(build(sample.RUN, []))
+
+
+def test_two_models_have_two_chapters() -> None:
+    from dataclasses import replace
+
+    other = [replace(o, case=replace(o.case, model="tiny-var")) for o in (sample.full(), sample.arm("linear", "1/4"))]
+    page = Page(render(build(sample.RUN, [sample.full(), sample.arm("random", "1/2"), *other])))
+    assert [e.attrs["id"] for e in page.all("section") if e.attrs.get("class") == "chapter"] == ["m1", "m2"]
+    ids = [e.attrs["id"] for e in page.elements if "id" in e.attrs]
+    assert len(ids) == len(set(ids))
+
+
+def test_the_report_needs_neither_torch_nor_the_store() -> None:
+    import subprocess
+    import sys
+
+    code = ("import sys, cachemark.report.render, cachemark.report.view; "
+            "bad = [m for m in sys.modules if m.split('.')[0] in ('torch', 'sqlalchemy')]; assert not bad, bad")
+    subprocess.run([sys.executable, "-c", code], check=True)
