@@ -35,7 +35,10 @@ class NotCapturable(AssertionError):
 
 
 class Capture(TorchDispatchMode):
-    """Logs (name, shapes of the inputs) of every operation under the step that ran it, and refuses what cannot be captured."""
+    """Logs (name, shapes of the inputs) of every operation under the step that ran it, and refuses what cannot be captured.
+
+    Views are not logged: they launch nothing, and a slice as long as its tensor is another operation than a shorter one.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -51,7 +54,8 @@ class Capture(TorchDispatchMode):
             raise NotCapturable(f"step {self.step}: the shape of {name} depends on values")
         if name.startswith(("index", "_index_put", "_unsafe_index")) and any(t.dtype in (torch.bool, torch.uint8) for t in _indices(args)):
             raise NotCapturable(f"step {self.step}: {name} by a boolean tensor; its shape depends on values")
-        self.log[self.step].append((str(func), tuple(tuple(t.shape) for t in _tensors((args, kwargs)))))
+        if not _is_view(func):
+            self.log[self.step].append((str(func), tuple(tuple(t.shape) for t in _tensors((args, kwargs)))))
         return func(*args, **kwargs)
 
     def names(self, step: int) -> list[str]:
@@ -63,6 +67,10 @@ class _HostReads(TorchFunctionMode):
         if getattr(func, "__name__", "") in UNSEEN:
             raise NotCapturable(f"{func.__name__} reads a tensor on the host")
         return func(*args, **(kwargs or {}))
+
+
+def _is_view(func: Any) -> bool:
+    return any(result.alias_info is not None and not result.alias_info.is_write for result in func._schema.returns)
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import os
+import signal
 from pathlib import Path
 from typing import Any
+
+from sqlalchemy import event
 
 from cachemark.result import Environment, Outcome, Status
 from cachemark.spec import Case, Sampling
@@ -51,6 +55,22 @@ def write_for_ever(path: Path, tally: Any) -> None:
             store.save(run, ok(number), {"tokens.bin": f"{run} {number}".encode() * 1000, "grid.png": str(number).encode()})
             with tally.get_lock():
                 tally.value += 1
+
+
+def die_at_step(path: Path, step: int) -> None:
+    """Save one outcome, then die by SIGKILL at statement ``step`` of the next save, or end well where it has fewer."""
+    left = itertools.count(step, -1)
+
+    def perhaps_die(*_: object) -> None:
+        if next(left) == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    with Store.open(path) as store:
+        run = begin(store)
+        store.save(run, ok(0))
+        for name in ("before_cursor_execute", "after_cursor_execute", "commit"):
+            event.listen(store._engine, name, perhaps_die)
+        store.save(run, ok(1), {"tokens.bin": str(step).encode()}, trial="doomed")
 
 
 def open_and_count(path: Path) -> int:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import event
+from sqlalchemy import create_engine, event
 from store_examples import begin, ok
 
 import cachemark.store.artifacts as artifacts_module
@@ -268,6 +268,14 @@ def test_other_servers_and_nonsense_are_refused() -> None:
 def test_missing_driver_names_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine_module.importlib.util, "find_spec", lambda _name: None)
     refused("postgresql+psycopg://me:secret@host/results", "psycopg.*not installed.*pip install")
+
+
+def test_errors_of_a_server_hide_its_password(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    broken = create_engine(f"sqlite:///{tmp_path / 'no' / 'results.db'}")
+    monkeypatch.setattr(engine_module.importlib.util, "find_spec", lambda _name: "there")
+    monkeypatch.setattr(engine_module, "create_engine", lambda *_args, **_options: broken)
+    error = refused("postgresql://me:secret@host/results", r"postgresql\+psycopg://me:\*\*\*@host/results cannot be opened")
+    assert "secret" not in str(error)
 
 
 def test_server_that_does_not_answer_is_named_without_its_password() -> None:

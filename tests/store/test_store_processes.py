@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import multiprocessing
 import os
 import signal
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from store_examples import begin, ok, open_and_count, write_for_ever, write_ten
+from store_examples import begin, die_at_step, ok, open_and_count, write_for_ever, write_ten
 
 from cachemark.store.db import Store
 
@@ -56,6 +57,27 @@ def test_four_writers_lose_nothing(path: Path, processes: Any) -> None:
 def test_several_processes_create_one_database(path: Path, processes: Any) -> None:
     with processes.Pool(4) as pool:
         assert sorted(pool.map(open_and_count, [path] * 8, chunksize=1)) == list(range(1, 9))
+    check_integrity(path)
+
+
+def test_death_at_every_statement_of_a_save(path: Path, processes: Any) -> None:
+    """Until the commit has returned the outcome is wholly absent, afterwards it is wholly there."""
+    Store.open(path).close()
+    for step in itertools.count():
+        writer = processes.Process(target=die_at_step, args=(path, step))
+        writer.start()
+        writer.join()
+        with Store.open(path) as store:
+            newest, counts = store.run().id, store.counts()
+            saved = store.outcomes(newest)
+        if writer.exitcode == 0:
+            break
+        assert writer.exitcode == -signal.SIGKILL
+        assert [o.case.knobs["number"] for o in saved] == [0]
+        assert counts["outcome"] == counts["membership"] == counts["trial"] == newest
+        assert counts["case"] == 1
+    assert [o.case.knobs["number"] for o in saved] == [0, 1]
+    assert step > 10, "the steps were really counted"
     check_integrity(path)
 
 

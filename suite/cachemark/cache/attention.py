@@ -12,7 +12,9 @@ KERNEL = "sdpa"
 MASS_KERNEL = "matmul-with-mass"
 
 
-def attention(q: Tensor, slot: Slot, stage: Stage | None = None, *, mass: bool = False, causal: bool = False) -> tuple[Tensor, Tensor | None]:
+def attention(
+    q: Tensor, slot: Slot, stage: Stage | None = None, *, mass: bool = False, causal: bool = False
+) -> tuple[Tensor, Tensor | None]:
     """softmax(q·kᵀ/√d)·v over the live prefix of ``slot``, followed by the stage's own entries where a stage is given.
 
     ``q``: (rows, heads, tokens, head_dim). Returns the output in the shape of ``q`` and, where ``mass`` is asked for, the
@@ -24,14 +26,14 @@ def attention(q: Tensor, slot: Slot, stage: Stage | None = None, *, mass: bool =
     behind a row's end is never read.
     """
     source = slot if stage is None else stage
-    parts = []
+    parts: list[tuple[Tensor, Tensor | None]] = []
     for run, n in zip(slot.bank.runs, slot.live, strict=True):
         k, v = source.read(run, n)
         parts.append(_massive(q[run.rows], k, v, causal) if mass else (_sdpa(q[run.rows], k, v, causal), None))
     if len(parts) == 1:
         return parts[0]
     out = torch.cat([o for o, _ in parts])
-    return out, _join([m for _, m in parts]) if mass else None
+    return out, _join([m for _, m in parts if m is not None]) if mass else None
 
 
 def _fold(q: Tensor, kv_heads: int) -> Tensor:

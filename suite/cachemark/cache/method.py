@@ -67,7 +67,8 @@ class Method:
             expected = types[knob]
             wrong = expected is not None and (type(value) is not expected and not (expected is float and type(value) is int))
             if wrong and expected in (int, float, bool, str):
-                raise BadKnob(f"{cls.name}: {knob} = {value!r} is no {expected.__name__}.", remedy=f"Its default is of type {expected.__name__}.")
+                kind = expected.__name__
+                raise BadKnob(f"{cls.name}: {knob} = {value!r} is no {kind}.", remedy=f"Its default is of type {kind}.")
         return cls(**knobs)
 
     def knobs(self) -> dict[str, Any]:

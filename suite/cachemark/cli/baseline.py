@@ -9,8 +9,8 @@ import click
 
 from .options import echo_json, existing, json_option, run_option, store_option
 
-root_option = click.option("--root", type=click.Path(file_okay=False, path_type=Path), default=Path("baselines/accepted"), show_default=True,
-                           help="Folder of accepted baselines.")
+FOLDER = click.Path(file_okay=False, path_type=Path)
+root_option = click.option("--root", type=FOLDER, default=Path("baselines/accepted"), show_default=True, help="Where baselines are kept.")
 
 
 @click.group()
@@ -45,7 +45,8 @@ def list_(root: Path, as_json: bool) -> None:
         echo_json([asdict(item) for item in found])
         return
     for item in found:
-        click.echo(str(item))
+        told = item.problem or f"{item.plan}, {item.outcomes} outcomes, saved {item.saved}. {item.reason}".strip()
+        click.echo(f"{item.machine_class}/{item.name}: {told}")
     if not found:
         click.echo(f"No baseline under {root}. Save one with: cachemark baseline save")
 
@@ -65,6 +66,6 @@ def diff(path: Path, store_url: str, run_id: int | None, as_json: bool) -> None:
         echo_json([asdict(item) for item in found])
         return
     for item in found:
-        click.echo(f"{item.label}, {item.field}: {item.then} → {item.now}")
+        click.echo(f"{item.label}, {item.what}: {item.then or 'absent'} → {item.now or 'absent'}")
     if not found:
         click.echo("No difference.")

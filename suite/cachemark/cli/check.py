@@ -18,10 +18,12 @@ if TYPE_CHECKING:
 @click.command()
 @store_option
 @run_option
-@click.option("--baseline", "baseline_path", type=click.Path(path_type=Path), help="Baseline file.  [default: the accepted one of this plan and machine class]")
+@click.option("--baseline", "baseline_path", type=click.Path(path_type=Path),
+              help="Baseline file.  [default: the accepted one of this plan and machine class]")
 @click.option("--threshold", type=click.FloatRange(min=0, min_open=True), default=0.15, show_default=True,
               help="Share by which a time, as a ratio to the same run's full cache, may change.")
-@click.option("--min-coverage", type=click.FloatRange(0, 1), default=0.95, show_default=True, help="Share of the baseline's cases that must be judged.")
+@click.option("--min-coverage", type=click.FloatRange(0, 1), default=0.95, show_default=True,
+              help="Share of the baseline's cases that must be judged.")
 @json_option
 def check(store_url: str, run_id: int | None, baseline_path: Path | None, threshold: float, min_coverage: float, as_json: bool) -> None:
     """Judge a run against a baseline.

@@ -52,7 +52,8 @@ def _load() -> dict[str, Any]:
     """How busy the machine is without us."""
     average = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
     governor = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
-    return {"average of a minute": average, "cpus": os.cpu_count(), "governor": governor.read_text().strip() if governor.exists() else "not readable"}
+    clocks = governor.read_text().strip() if governor.exists() else "not readable"
+    return {"average of a minute": average, "cpus": os.cpu_count(), "governor": clocks}
 
 
 def _advice(facts: dict[str, Any]) -> list[str]:

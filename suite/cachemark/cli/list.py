@@ -19,7 +19,9 @@ KINDS = ("models", "methods", "metrics", "plans", "runs")
 @json_option
 def list(kind: str, store_url: str, plugin_files: tuple[str, ...], as_json: bool) -> None:
     """Name every model, method, metric, shipped plan, or stored run."""
-    rows = {"models": _models, "methods": lambda: _methods(plugin_files), "metrics": _metrics, "plans": _plans, "runs": lambda: _runs(store_url)}[kind]()
+    sources = {"models": _models, "methods": lambda: _methods(plugin_files), "metrics": _metrics, "plans": _plans,
+               "runs": lambda: _runs(store_url)}
+    rows = sources[kind]()
     if as_json:
         echo_json(rows)
         return
@@ -36,7 +38,8 @@ def _models() -> Any:
 
     entries = [registry.models.get(name) for name in registry.models]
     return [{"name": e.name, "summary": e.summary, "family": e.family, "paradigm": e.paradigm, "grid": e.grid, "classes": e.classes,
-             "presets": {name: asdict(preset) for name, preset in e.presets.items()}, "packaged": e.name == catalogue.TINY_NAME} for e in entries]
+             "presets": {name: asdict(preset) for name, preset in e.presets.items()}, "packaged": e.name == catalogue.TINY_NAME}
+            for e in entries]
 
 
 def _methods(plugin_files: tuple[str, ...]) -> Any:
@@ -52,7 +55,8 @@ def _methods(plugin_files: tuple[str, ...]) -> Any:
 def _metrics() -> Any:
     from ..units import METRICS
 
-    return [{"name": m.name, "summary": f"{m.title}, {m.better} is better{', ' + m.unit if m.unit else ''}. {m.meaning}", **asdict(m)} for m in METRICS.values()]
+    return [{"name": m.name, "summary": ", ".join(filter(None, (m.title, m.unit, f"{m.better} is better. {m.meaning}"))), **asdict(m)}
+            for m in METRICS.values()]
 
 
 def _plans() -> Any:

@@ -41,10 +41,10 @@ class _Lazy(click.Group):
         with formatter.section("Commands"):
             formatter.write_dl(sorted(COMMANDS.items()))
 
-    def main(self, *args: object, **kwargs: object) -> object:
+    def invoke(self, context: click.Context) -> object:
         """Run; print one of our errors as a short text and leave with its exit code."""
         try:
-            return super().main(*args, **kwargs)  # type: ignore[call-overload]
+            return super().invoke(context)
         except CachemarkError as error:
             click.echo(f"cachemark: {error}", err=True)
             click.echo(f"  [{error.slug}; see docs/errors.md#{error.slug}]", err=True)

@@ -34,7 +34,8 @@ def json_option(function: F) -> F:
 
 def plugin_option(function: F) -> F:
     """``--plugin``: methods from files."""
-    return click.option("--plugin", "plugin_files", multiple=True, type=click.Path(), help="Python file that registers a method; repeatable.")(function)
+    return click.option("--plugin", "plugin_files", multiple=True, type=click.Path(),
+                        help="Python file that registers a method; repeatable.")(function)
 
 
 def existing(store_url: str) -> Store:

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 @click.argument("path", type=click.Path(dir_okay=False, path_type=Path), default=Path("report.html"))
 @store_option
 @run_option
-@click.option("--baseline", "baseline_path", type=click.Path(path_type=Path), help="Baseline file to compare with.  [default: the accepted one, if any]")
+@click.option("--baseline", "baseline_path", type=click.Path(path_type=Path),
+              help="Baseline file to compare with.  [default: the accepted one, if any]")
 def report(path: Path, store_url: str, run_id: int | None, baseline_path: Path | None) -> None:
     """Write the report of a run to PATH, one HTML file that needs nothing else."""
     with existing(store_url) as store:

@@ -48,7 +48,7 @@ def run(
     found = [name for file in plugin_files for name in plugins.load(file)]
     loaded = plans.load(plan).joined([*found, *extra_methods])
     if device == "cuda" and not torch.cuda.is_available():
-        raise Infrastructure("--device cuda was given, but torch sees no CUDA device.", remedy="Use --device cpu, or see `cachemark doctor`.")
+        raise Infrastructure("--device cuda was given, but torch sees no CUDA device.", remedy="Use --device cpu; see `cachemark doctor`.")
     plans.expand(loaded, device)  # every mistake of the plan is found before the database is touched
     files = tuple(str(Path(file).resolve()) for file in plugin_files)
     if explain:

@@ -12,6 +12,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import IO, Any, NamedTuple
 
 from ..result import Outcome, Status
@@ -62,7 +63,7 @@ class _Child:
         self._timeout = options.timeout
         self._expected = len(planned)
         self._silent = False
-        self._errors = tempfile.TemporaryFile()
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed in __exit__
         # A session of its own: Ctrl-C reaches the parent alone, which then ends the child.
         self._process = subprocess.Popen(
             [sys.executable, "-m", "cachemark.measure.trial"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors,
@@ -79,10 +80,8 @@ class _Child:
         self._kill()
         for stream in (self._process.stdin, self._process.stdout, self._errors):
             if stream:
-                try:
+                with suppress(OSError):  # the child is gone and so is the other end of its pipe
                     stream.close()
-                except OSError:  # the child is gone and so is the other end of its pipe
-                    pass
 
     def messages(self) -> Iterator[dict[str, Any]]:
         """What the child says, until it has said everything, has ended, or has been silent for too long."""
@@ -107,16 +106,15 @@ class _Child:
         self._errors.seek(max(0, self._errors.tell() - LOG_BYTES))
         tail = self._errors.read().decode(errors="replace").strip()
         if code is None:
-            return Outcome(planned.case, Status.TIMEOUT, log=f"No outcome within {self._timeout:g} s; the process was ended.\n{tail}".strip())
+            silence = f"No outcome within {self._timeout:g} s; the process was ended."
+            return Outcome(planned.case, Status.TIMEOUT, log=f"{silence}\n{tail}".strip())
         return Outcome(planned.case, Status.ERROR, log=f"The process ended {_cause(code)}.\n{tail}".strip())
 
     def _send(self, text: str) -> None:
         assert self._process.stdin is not None
-        try:
+        with suppress(BrokenPipeError):  # it died while starting; its silence says so
             self._process.stdin.write(text + "\n")
             self._process.stdin.flush()
-        except BrokenPipeError:
-            pass  # it died while starting; its silence says so
 
     def _listen(self, stream: IO[str]) -> None:
         for line in stream:

@@ -59,11 +59,11 @@ class Reference:
         self._kept: dict[int, Tensor] = {}
         rows = []
         for part in job.chunks():
-            seen: list[Tensor] = []
-            rows.append(job.generate(part, see=lambda _, logits, seen=seen: seen.append(job.log_probs(logits))))
-            size = len(job.subset) * seen[0][0].nbytes * len(seen)
-            if size <= KEPT_BYTES:
-                self._kept.update({part.start + i: row for i, row in enumerate(torch.stack(seen, 1))})
+            seen = _Seen(job)
+            rows.append(job.generate(part, see=seen))
+            log_probs = seen.stacked()
+            if log_probs[0].nbytes * len(job.subset) <= KEPT_BYTES:
+                self._kept.update({part.start + i: row for i, row in enumerate(log_probs)})
         self.tokens = torch.cat(rows)
         self.images = decoded(job, self.tokens)
 
@@ -71,9 +71,24 @@ class Reference:
         """(part, N, vocab) under the full cache's own tokens."""
         if self._kept:
             return torch.stack([self._kept[i] for i in range(part.start, part.stop)])
-        seen: list[Tensor] = []
-        self._job.generate(part, forced=self.tokens[part], see=lambda _, logits: seen.append(self._job.log_probs(logits)))
-        return torch.stack(seen, 1)
+        seen = _Seen(self._job)
+        self._job.generate(part, forced=self.tokens[part], see=seen)
+        return seen.stacked()
+
+
+class _Seen:
+    """Collects the log-probabilities of a generation, position by position."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._rows: list[Tensor] = []
+
+    def __call__(self, position: int, logits: Tensor) -> None:
+        self._rows.append(self._job.log_probs(logits))
+
+    def stacked(self) -> Tensor:
+        """(samples, N, vocab)."""
+        return torch.stack(self._rows, 1)
 
 
 @dataclass(frozen=True)

@@ -227,10 +227,8 @@ def _explained(path: Path, text: str, error: ValidationError) -> CachemarkError:
 
 
 def _known(tables: list[str]) -> list[str]:
-    model: type[BaseModel] = Plan
-    for name in tables:
-        model = {"timing": Timing, "fidelity": Fidelity, "cells": Cells, "sampling": SamplingTable}.get(name, model)
-    return sorted(model.model_fields)
+    kinds: dict[str, type[Table]] = {"timing": Timing, "fidelity": Fidelity, "cells": Cells, "sampling": SamplingTable}
+    return sorted(kinds[tables[-1]].model_fields if tables and tables[-1] in kinds else Plan.model_fields)
 
 
 def _line(text: str, keys: list[Any]) -> int:

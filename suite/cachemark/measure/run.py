@@ -67,11 +67,9 @@ def run_case(planned: Planned, bench: Bench) -> tuple[Outcome, dict[str, bytes]]
         return Outcome(case, Status.OK, samples, RANDOM, seconds=time.perf_counter() - began, facts=facts), {}
     judged = _judged(case, job, bench)
     if not judged.finite:
-        outcome = Outcome(case, Status.NAN_OUTPUT, log="The decoded images or their figures hold NaN or infinity.", facts=facts)
-        return outcome, {}
-    seconds = time.perf_counter() - began
-    outcome = Outcome(case, Status.OK, samples | judged.samples, seconds=seconds, output_hash=judged.output_hash, facts=facts | judged.facts)
-    return outcome, judged.artifacts
+        return Outcome(case, Status.NAN_OUTPUT, log="The decoded images or their figures hold NaN or infinity.", facts=facts), {}
+    samples, facts, seconds = samples | judged.samples, facts | judged.facts, time.perf_counter() - began
+    return Outcome(case, Status.OK, samples, seconds=seconds, output_hash=judged.output_hash, facts=facts), judged.artifacts
 
 
 def _factory(case: Case) -> Callable[[], Method]:

@@ -61,7 +61,8 @@ class Linear(Evicting):
             raise BadBudget(f"linear: B = {self.B}, recent_lines = {self.recent_lines}, anchor = {self.anchor} do not fit lines of {n}.",
                             remedy=f"B must be a multiple of {n}, recent_lines at least 1, anchor at least 0.")
         if self.B - self.anchor - self.recent_lines * n < n:
-            raise BadBudget(f"linear: B = {self.B} leaves no line to evict beside anchor = {self.anchor} and {self.recent_lines} recent lines.",
+            kept = f"anchor = {self.anchor} and {self.recent_lines} recent lines"
+            raise BadBudget(f"linear: B = {self.B} leaves no line to evict beside {kept}.",
                             remedy=f"B − anchor − recent_lines·{n} must be at least {n}.")
 
     def prepare(self, slots: Slots, memory: Memory) -> None:

@@ -31,7 +31,7 @@ class Streaming(Evicting):
     def resolve(self, layout: Layout) -> None:
         super().resolve(layout)
         if not 0 <= self.sinks < self.B:
-            raise BadBudget(f"{self.name}: {self.sinks} sinks do not leave room in B = {self.B}.", remedy=f"Give sinks in 0 … {self.B - 1}.")
+            raise BadBudget(f"streaming: {self.sinks} sinks leave no room in B = {self.B}.", remedy=f"Give sinks in 0 … {self.B - 1}.")
 
     def evict(self, step: Step, slots: Slots) -> None:
         """The oldest token that is no sink goes. The places behind the sinks are a ring, so its place is known."""

@@ -44,7 +44,8 @@ def _load_tiny(request: Request) -> Loaded:
     generator = _generator(TINY, request.weights or packaged(TINY_WEIGHTS), request)
     decoder = tiny_vq.load(request.decoder_weights or packaged(TINY_DECODER), device=request.device)
     grid = (TINY.grid, TINY.grid)
-    return Loaded(generator, lambda tokens: decoder.decode(tokens, grid), _tiny_identity(request), [*generator.parameters(), *decoder.parameters()])
+    parameters = [*generator.parameters(), *decoder.parameters()]
+    return Loaded(generator, lambda tokens: decoder.decode(tokens, grid), _tiny_identity(request), parameters)
 
 
 def _tiny_identity(request: Request) -> str:
@@ -55,7 +56,8 @@ def _load_published(config: LlamaGenConfig, request: Request) -> Loaded:
     generator = _generator(config, request.weights, request)
     decoder = _decoder(request)
     grid = (config.grid, config.grid)
-    return Loaded(generator, lambda tokens: decoder.decode(tokens, grid), _identity(request), [*generator.parameters(), *decoder.parameters()])
+    parameters = [*generator.parameters(), *decoder.parameters()]
+    return Loaded(generator, lambda tokens: decoder.decode(tokens, grid), _identity(request), parameters)
 
 
 def _decoder(request: Request) -> VQ:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -91,6 +92,7 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor, site: Site, step: Step, tokens: Tokens, method: Method) -> Tensor:
         """(rows, tokens, dim) → (rows, tokens, dim). ``tokens`` brings the rotations."""
+        assert tokens.rope is not None
         qkv = self.wqkv(x).unflatten(-1, (-1, self.head_dim))
         turned = rotate_pairs(qkv[:, :, : self.heads + self.groups], tokens.rope).transpose(1, 2)
         q, k = turned[:, : self.heads], turned[:, self.heads :]
@@ -173,7 +175,7 @@ class LlamaGen(nn.Module):
 
         def run(tokens: Tokens) -> Tensor:
             for site, block in zip(self.sites, self.layers, strict=True):
-                tokens = method.block(site, step, tokens, block)
+                tokens = method.block(site, step, tokens, cast(TransformerBlock, block))
             return tokens.x
 
         return method.stack("decoder", step, tokens, run)

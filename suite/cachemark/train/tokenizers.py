@@ -1,18 +1,20 @@
 """Training of the embedded VQ tokenizer: reconstruction with a codebook that follows by moving averages.
 
 The codebook is initialised from the first batch, follows the latents with decay 0.97, and codes that fall below 5 % of the
-mean use are set to random latents of the batch. The loss is L1 + 2 MSE + 0.25 commitment; there is no adversary.
+mean use are set to random latents of the batch. The loss is L1 + 2 MSE + 0.25 commitment; there is no adversary. A second
+stage goes on with the decoder alone, while the codes keep their meaning.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..models.tiny.vq import NAME, TinyVQ, VQConfig, metadata
+from ..models.tiny.vq import NAME, TinyVQ, VQConfig, load, metadata
 from .loops import Stateful
 from .scene import scenes, stream
 
@@ -66,10 +68,10 @@ class MovingCodebook(nn.Module):
         return flat[torch.randint(flat.shape[0], (count,), generator=generator).to(flat.device)]
 
 
-class TokenizerTask:
-    """Trains a :class:`~cachemark.models.tiny.vq.TinyVQ` on fresh scenes; ``validate`` gives PSNR on held-out ones."""
+class CodesTask:
+    """First stage: trains all of a :class:`~cachemark.models.tiny.vq.TinyVQ` on fresh scenes. It fixes what the codes mean."""
 
-    name = NAME
+    name = "tiny-vq-codes"
     steps = 800
     warmup = 20
 
@@ -79,8 +81,7 @@ class TokenizerTask:
             torch.manual_seed(stream(seed, "initial weights"))
             self.model = TinyVQ(config).to(device)
         self.codebook = MovingCodebook(self.model).to(device)
-        weights = [p for p in self.model.parameters() if p.requires_grad]
-        self.optimiser = torch.optim.AdamW([{"params": weights, "peak": RATE}], lr=RATE, betas=(0.9, 0.99), weight_decay=0.0)
+        self.optimiser = adam([p for p in self.model.parameters() if p.requires_grad], RATE)
 
     @property
     def parts(self) -> Mapping[str, Stateful]:
@@ -100,16 +101,70 @@ class TokenizerTask:
         codes = self.codebook.follow(self.model, z.detach(), generator)
         chosen = F.embedding(codes, self.model.codebook).transpose(1, 2).reshape(z.shape)
         shown = self.model.decoder(z + (chosen - z).detach()).float()
-        return F.l1_loss(shown, images) + 2 * F.mse_loss(shown, images) + COMMITMENT * F.mse_loss(z, chosen)
+        return difference(shown, images) + COMMITMENT * F.mse_loss(z, chosen)
 
-    @torch.no_grad()
     def validate(self) -> dict[str, float]:
-        """Mean PSNR in dB of held-out scenes (peak 2, images clamped to [-1, 1]), and how many codes they use."""
-        images = scenes(HELD_OUT, stream(self.seed, "held out"), device=self.device).images
-        codes = self.model.encode(images)
-        error = (self.model.decode(codes).clamp(-1, 1) - images).square().mean((1, 2, 3))
-        return {
-            "psnr": round(float((10 * torch.log10(4 / error)).mean()), 3),
-            "psnr_pooled": round(float(10 * torch.log10(4 / error.mean())), 3),
-            "codes_used": float(codes.unique().numel()),
-        }
+        return reconstruction(self.model, self.seed, self.device)
+
+
+class DecoderTask:
+    """Second stage: trains the decoder alone, for codes that stay as they are.
+
+    It starts from the weights at ``start``, costs half as much a step, and a model of the codes can be trained beside it.
+    """
+
+    name = NAME
+    steps = 400
+    warmup = 20
+
+    def __init__(self, start: Path, seed: int = 0, *, device: str = "cpu", batch: int = BATCH) -> None:
+        self.seed, self.device, self.batch = seed, device, batch
+        self.model = load(start, device=device).train()
+        self.model.decoder.requires_grad_(True)
+        self.optimiser = adam(list(self.model.decoder.parameters()), RATE / 2)
+
+    @property
+    def parts(self) -> Mapping[str, Stateful]:
+        return {"model": self.model, "optimiser": self.optimiser}
+
+    @property
+    def optimisers(self) -> list[torch.optim.Optimizer]:
+        return [self.optimiser]
+
+    def metadata(self) -> dict[str, str]:
+        return {**metadata(self.model.config), "language": self.model.language}
+
+    def loss(self, step: int, generator: torch.Generator) -> Tensor:
+        """Loss of one batch of fresh scenes, other ones than those of the first stage."""
+        images = scenes(self.batch, stream(self.seed, "decoder", step), device=self.device).images
+        with torch.no_grad():
+            codes = self.model.encode(images)
+        return difference(self.model.decode(codes).float(), images)
+
+    def validate(self) -> dict[str, float]:
+        return reconstruction(self.model, self.seed, self.device)
+
+
+def adam(weights: list[nn.Parameter], rate: float) -> torch.optim.Optimizer:
+    return torch.optim.AdamW([{"params": weights, "peak": rate}], lr=rate, betas=(0.9, 0.99), weight_decay=0.0)
+
+
+def difference(shown: Tensor, images: Tensor) -> Tensor:
+    """L1 + 2 MSE of two batches of images."""
+    return F.l1_loss(shown, images) + 2 * F.mse_loss(shown, images)
+
+
+@torch.no_grad()
+def reconstruction(model: TinyVQ, seed: int, device: str) -> dict[str, float]:
+    """Mean PSNR in dB of held-out scenes (peak 2, images clamped to [-1, 1]), and how many codes they use.
+
+    ``psnr`` is the mean over images, ``psnr_pooled`` that of the mean error.
+    """
+    images = scenes(HELD_OUT, stream(seed, "held out"), device=device).images
+    codes = model.encode(images)
+    error = (model.decode(codes).clamp(-1, 1) - images).square().mean((1, 2, 3))
+    return {
+        "psnr": round(float((10 * torch.log10(4 / error)).mean()), 3),
+        "psnr_pooled": round(float(10 * torch.log10(4 / error.mean())), 3),
+        "codes_used": float(codes.unique().numel()),
+    }
