@@ -26,15 +26,15 @@ from .oracle import Shadow
 GRID, BATCH = 6, 2
 ATTENTION: dict[str, int | None] = {"mha": None, "gqa": 1}
 SAMPLING = Sampling(cfg_scale=1.5)
-RATIOS = (Fraction(1, 2), Fraction(1, 3), Fraction(2, 3))
+RATIOS = (Fraction(1, 2), Fraction(1, 3), Fraction(2, 3), Fraction(3, 4))
 # Modes of a method that change what it does and that its budget alone does not reach.
 MODES: dict[str, tuple[dict[str, Any], ...]] = {"linear": ({"score": "accumulated"},), "window": ({"keep_condition": False},)}
 
 
 @functools.cache
-def model(attention: str) -> LlamaGen:
+def model(attention: str, grid: int = GRID) -> LlamaGen:
     """Random weights, scaled up so that attention is far from uniform and what it reads shows in the logits."""
-    tiny = LlamaGen(LlamaGenConfig(2, 4, 64, vocab=64, classes=10, grid=GRID, kv_heads=ATTENTION[attention])).initialise(0).eval()
+    tiny = LlamaGen(LlamaGenConfig(2, 4, 64, vocab=64, classes=10, grid=grid, kv_heads=ATTENTION[attention])).initialise(0).eval()
     for block in tiny.layers:
         block.attention.wqkv.weight.data *= 8
         block.attention.wo.weight.data *= 4
@@ -50,6 +50,7 @@ class Cell:
     mode: tuple[tuple[str, Any], ...]
     codec: str
     attention: str
+    grid: int = GRID
 
     @property
     def label(self) -> str:
@@ -57,7 +58,7 @@ class Cell:
 
     @property
     def layout(self) -> Layout:
-        return model(self.attention).layout(range(BATCH), SAMPLING)
+        return model(self.attention, self.grid).layout(range(BATCH), SAMPLING)
 
     def at(self, budget: Fraction) -> Method:
         return self.cls.build({**self.cls.knobs_for(budget, self.layout), **dict(self.mode)})
@@ -80,12 +81,12 @@ class Cell:
         return Memory("cpu", CODECS[self.codec])
 
 
-def cells(*, evicting: bool = False) -> list[Cell]:
+def cells(*, evicting: bool = False, grid: int = GRID) -> list[Cell]:
     """All cells, or those of methods that evict. Reads the registry, so a new method joins by being registered."""
     known: list[type[Method]] = [registry.methods.get(name) for name in registry.methods]
     chosen = [cls for cls in known if "next-token" in cls.paradigms and (cls.evicts or not evicting)]
     modes = [(cls, tuple(mode.items())) for cls in chosen for mode in ({}, *MODES.get(cls.name, ()))]
-    return [Cell(cls, mode, codec, attention) for cls, mode in modes for codec in CODECS for attention in ATTENTION]
+    return [Cell(cls, mode, codec, attention, grid) for cls, mode in modes for codec in CODECS for attention in ATTENTION]
 
 
 def label(cell: Cell) -> str:
@@ -112,7 +113,7 @@ def generate(cell: Cell, method: Method, *watches: Watch, memory: Memory | None 
 
     seen, memory = watched(method, *watches) if watches else method, memory or cell.memory()
     labels = torch.tensor([seed % 10 for seed in seeds])
-    tokens = model(cell.attention).generate(labels, list(seeds), seen, SAMPLING, memory, forced=forced, see=keep)
+    tokens = model(cell.attention, cell.grid).generate(labels, list(seeds), seen, SAMPLING, memory, forced=forced, see=keep)
     return Ran(tokens, torch.stack(logits), seen, memory)
 
 

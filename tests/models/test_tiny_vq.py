@@ -100,6 +100,15 @@ def test_a_missing_tensor_is_named(vq: TinyVQ, tmp_path: Path) -> None:
         load(path)
 
 
+def test_the_language_is_what_makes_codes(vq: TinyVQ) -> None:
+    before = vq.language
+    with torch.no_grad():
+        vq.decoder[0].weight += 1
+        assert vq.language == before
+        vq.codebook += 1
+        assert vq.language != before
+
+
 def test_the_embedded_weights_are_those_described() -> None:
     about = json.loads(embedded().with_suffix(".json").read_text())
     assert about["finished"]

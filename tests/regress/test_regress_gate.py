@@ -206,6 +206,11 @@ def test_last_outcome_of_a_case_counts() -> None:
     assert judge(retried).exit_code == 0
 
 
+def test_full_cache_that_failed_when_repeated_is_no_yardstick() -> None:
+    found = judge([*plan(), Outcome(case("full"), Status.ERROR, log="boom")])
+    assert row(found, "linear", "latency").reason == "the run has no full cache to compare times with"
+
+
 def test_too_little_coverage() -> None:
     found = judge(plan()[:2])
     assert (found.coverage, found.exit_code) == (0.5, 4)
@@ -256,7 +261,7 @@ def test_summary_names_the_worst_first() -> None:
     lines = judge(worse).summary()
     assert len(lines) <= 5
     assert lines[0].startswith("Regressed: 2 regressed, ")
-    assert lines[1] == "Judged 100% of the baseline's cases; 95% are needed."
+    assert lines[1] == "Judged 4 of the baseline's 4 cases; 95% are needed."
     assert lines[2] == "Worst: h2o 1/4, latency: 0.55 then, 2.2 now; and 1 more."
     assert "threshold of 15%" in lines[-1]
     assert "false-alarm rate of this gate is unknown" in lines[-1]

@@ -34,6 +34,8 @@ class Page(HTMLParser):
         self.elements.append(element)
         if self._open:
             self._open[-1].children.append(element)
+        if tag in ("small", "span"):
+            self._add(" ")  # set apart on the page, so set apart in its text
         if tag not in _VOID:
             self._open.append(element)
 
@@ -49,8 +51,11 @@ class Page(HTMLParser):
 
     def handle_data(self, data: str) -> None:
         self.texts.append((data, tuple(e.tag for e in self._open)))
+        self._add(data)
+
+    def _add(self, text: str) -> None:
         for element in self._open:
-            element.text += data
+            element.text += text
 
     def all(self, tag: str) -> list[Element]:
         return [e for e in self.elements if e.tag == tag]

@@ -90,7 +90,8 @@ def test_random_weights_draw_speed_only() -> None:
 
 def test_equal_figures_everywhere_can_be_drawn() -> None:
     full = sample.full()
-    arm = replace(sample.arm("linear", "1/2"), samples={**sample.arm("linear", "1/2").samples, **full.samples, "kl": [0.0], "latency": [1.0]})
+    arm = sample.arm("linear", "1/2")
+    arm = replace(arm, samples={**arm.samples, **full.samples, "kl": [0.0], "latency": [1.0]})
     charts = drawing(replace(full, samples={**full.samples, "latency": [1.0]}), arm).charts
     assert all(ET.fromstring(chart.svg) is not None for chart in charts)
 

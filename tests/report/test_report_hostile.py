@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import xml.etree.ElementTree as ET
 from dataclasses import replace
+from functools import cache
 
 import pytest
 import report_sample as sample
@@ -22,15 +23,18 @@ TURNED = "\u202eright to left\u2066"
 EVIL = (SCRIPTS, BREAKERS, CONTROLS, TURNED, "A" * 10_000, "<" * 10_000, "", "__proto__", "0|1|2")
 
 
+@cache
 def poisoned(evil: str) -> tuple[str, Page]:
-    case = sample.case(method=evil, budget="1/4", knobs={evil or "k": evil, "n": [evil]}, model=evil, conditions=evil, codec=evil, seeds=evil)
+    shared = {"model": evil, "conditions": evil, "seeds": evil}
+    case = sample.case(method=evil, budget="1/4", knobs={evil or "k": evil, "n": [evil]}, codec=evil, **shared)
     arm = sample.arm("linear", "1/4")
     facts = {**arm.facts, "footnotes": [evil], "grid_seeds": [evil] * 12, "grid_classes": [evil] * 12, "kernel": "sdpa", "layout": evil}
     bad = Outcome(replace(case, budget="1/2"), Status.ERROR, log=f"{evil}\nlast {evil}")
-    outcomes = [replace(o, case=replace(o.case, model=evil, conditions=evil, seeds=evil)) for o in (sample.full(), sample.numerics())]
+    outcomes = [replace(o, case=replace(o.case, **shared)) for o in (sample.full(), sample.numerics())]
     outcomes += [replace(arm, case=case, facts=facts), bad]
     environment = Environment(evil, evil, evil, {evil or "k": {evil or "k": evil}, "list": [evil]})
-    run = replace(sample.RUN, plan=evil, plan_json={evil: evil}, started=evil, state=evil, environment=environment, code={"commit": evil, evil: evil})
+    run = replace(sample.RUN, plan=evil, plan_json={evil: evil}, started=evil, state=evil, environment=environment,
+                  code={"commit": evil, evil: evil})
     comparison = Comparison((Verdict(evil, evil, evil, evil, evil, 1.0, 2.0, 2.0),), 1.0, 0.15, 0.95)
     html = render(build(run, outcomes, comparison, sample.artifact))
     return html, Page(html)
@@ -86,7 +90,7 @@ def test_a_long_name_does_not_make_a_long_page() -> None:
 def test_text_from_right_to_left_is_kept_in_its_place() -> None:
     _, page = poisoned(TURNED)
     loose = [(text, parents) for text, parents in page.texts
-             if "\u202e" in text and not {"bdi", "title", "text", "pre", "b"} & set(parents) and "\u2068" not in text]
+             if "\u202e" in text and not {"bdi", "title", "text", "pre"} & set(parents) and "\u2068" not in text]
     assert loose == []
 
 

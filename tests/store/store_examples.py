@@ -68,7 +68,7 @@ def die_at_step(path: Path, step: int) -> None:
     with Store.open(path) as store:
         run = begin(store)
         store.save(run, ok(0))
-        for name in ("before_cursor_execute", "after_cursor_execute", "commit"):
+        for name in ("before_cursor_execute", "commit"):
             event.listen(store._engine, name, perhaps_die)
         store.save(run, ok(1), {"tokens.bin": str(step).encode()}, trial="doomed")
 

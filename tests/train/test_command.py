@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,10 @@ from click.testing import CliRunner
 
 from cachemark.cli.train import train
 from cachemark.errors import BadCheckpoint, Unsupported
-from cachemark.train import generators, loops, tokenizers
+from cachemark.models.tiny.vq import embedded
+from cachemark.train import loops
+from cachemark.train.generators import GeneratorTask
+from cachemark.train.tokenizers import CodesTask, DecoderTask
 
 
 @pytest.fixture
@@ -27,20 +31,23 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[loops.Task, loops.Run]]:
     return seen
 
 
-def test_defaults_are_those_of_the_embedded_weights(runs: list[tuple[loops.Task, loops.Run]], tmp_path: Path) -> None:
+def test_the_tokenizer_is_trained_in_two_stages(runs: list[tuple[loops.Task, loops.Run]], tmp_path: Path) -> None:
+    shutil.copy(embedded(), tmp_path / "tiny-vq-codes.safetensors")  # what the first stage would have written
     done = CliRunner().invoke(train, ["tiny-vq", "--out", str(tmp_path)], catch_exceptions=False)
     assert done.exit_code == 0
     assert done.output == f"{tmp_path / 'tiny-vq.safetensors'}\n"
-    (task, run), *_ = runs
-    assert isinstance(task, tokenizers.TokenizerTask)
-    assert run == loops.Run(tmp_path, task.steps, warmup=task.warmup)
+    (codes, first), (decoder, second) = runs
+    assert isinstance(codes, CodesTask)
+    assert first == loops.Run(tmp_path, codes.steps, warmup=codes.warmup)
+    assert isinstance(decoder, DecoderTask)
+    assert second == loops.Run(tmp_path, decoder.steps, warmup=decoder.warmup)
 
 
 def test_every_option_arrives(runs: list[tuple[loops.Task, loops.Run]], tmp_path: Path) -> None:
     options = ["--steps", "7", "--seed", "5", "--threads", "1", "--device", "cpu", "--fresh"]
     CliRunner().invoke(train, ["tiny-llamagen", "--out", str(tmp_path), *options], catch_exceptions=False)
     (task, run), *_ = runs
-    assert isinstance(task, generators.GeneratorTask)
+    assert isinstance(task, GeneratorTask)
     assert task.seed == 5
     assert run == loops.Run(tmp_path, 7, seed=5, threads=1, resume=False, warmup=task.warmup)
 

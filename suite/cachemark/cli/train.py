@@ -11,7 +11,8 @@ import click
 @click.argument("model", type=click.Choice(["tiny-vq", "tiny-llamagen"]))
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), default=Path("weights"), show_default=True,
               help="Folder for weights, description, log and checkpoint.")
-@click.option("--steps", type=click.IntRange(min=1), help="Optimiser steps.  [default: those of the embedded weights]")
+@click.option("--steps", type=click.IntRange(min=1),
+              help="Optimiser steps; tiny-vq adds half as many for its decoder.  [default: those of the embedded weights]")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of data, weights and dropped labels.")
 @click.option("--threads", type=click.IntRange(min=0), default=0, show_default=True, help="CPU threads; 0 leaves it to torch.")
 @click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True, help="Where to train.")
@@ -32,16 +33,21 @@ def train(
     from ..models.tiny.vq import embedded
     from ..train import loops
     from ..train.generators import GeneratorTask
-    from ..train.tokenizers import TokenizerTask
+    from ..train.tokenizers import CodesTask, DecoderTask
 
     if device == "cuda" and not torch.cuda.is_available():
         raise Unsupported("--device cuda was given, but torch sees no CUDA device.", remedy="Use --device cpu, or see `cachemark doctor`.")
     loops.keep_memory(device)
-    task: loops.Task
-    if model == TokenizerTask.name:
-        task = TokenizerTask(seed, device=device)
+
+    def go(task: loops.Task, steps: int) -> Path:
+        run = loops.Run(out, steps, seed=seed, device=device, threads=threads, resume=resume, warmup=task.warmup)
+        return loops.train(task, run)
+
+    if model == DecoderTask.name:
+        codes = go(CodesTask(seed, device=device), steps or CodesTask.steps)
+        weights = go(DecoderTask(codes, seed, device=device), max(1, steps // 2) if steps else DecoderTask.steps)
     else:
-        own = out / f"{TokenizerTask.name}.safetensors"
-        task = GeneratorTask(tokenizer or (own if own.is_file() else embedded()), seed, device=device)
-    run = loops.Run(out, steps or task.steps, seed=seed, device=device, threads=threads, resume=resume, warmup=task.warmup)
-    click.echo(str(loops.train(task, run)))
+        own = out / f"{DecoderTask.name}.safetensors"
+        chosen = tokenizer or (own if own.is_file() else embedded())
+        weights = go(GeneratorTask(chosen, seed, device=device), steps or GeneratorTask.steps)
+    click.echo(str(weights))

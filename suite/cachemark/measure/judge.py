@@ -119,7 +119,7 @@ def judge(job: Job, reference: Reference, *, quality: tuple[str, ...], forced: b
         "ssim": fidelity.ssim(images, reference.images),
     }
     if forced:
-        samples["kl"] = torch.cat([_divergence(job, reference, part) for part in job.chunks()])
+        samples["kl"] = divergence(job, reference)
     samples |= {name: QUALITY[name](images) for name in quality}
     artifacts = {"tokens.safetensors": save({"tokens": tokens.to(torch.int32).cpu().contiguous()})}
     facts: dict[str, object] = {}
@@ -137,8 +137,12 @@ def reseeded(job: Job, subset: Subset) -> Job:
     return replace(job, subset=subset)
 
 
+def divergence(job: Job, reference: Reference) -> Tensor:
+    """Mean KL(full ‖ job) per sample along the full cache's own tokens, in nats per token, (samples,) fp64."""
+    return torch.cat([_divergence(job, reference, part) for part in job.chunks()])
+
+
 def _divergence(job: Job, reference: Reference, part: slice) -> Tensor:
-    """Mean KL(full ‖ job) per sample along the full cache's tokens, (part,)."""
     expected = reference.log_probs(part)
     total = torch.zeros(expected.size(0), dtype=torch.float64, device=expected.device)
 

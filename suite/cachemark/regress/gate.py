@@ -32,19 +32,29 @@ JUDGED = (REGRESSED, IMPROVED, EQUIVALENT, CHANGED)
 class Comparison:
     """What the gate found. ``rows``: one per case and metric, and one with metric ``status`` for what concerns a whole case.
 
-    ``coverage`` is the share of the baseline's cases of which at least one row was judged. ``changed`` marks values that
-    differ without being better or worse; it does not fail the gate.
+    ``changed`` marks values that differ without being better or worse; it does not fail the gate.
     """
 
     rows: tuple[Verdict, ...]
-    coverage: float
     threshold: float
     min_coverage: float
 
     @property
+    def cases(self) -> tuple[int, int]:
+        """How many cases of the baseline had at least one row judged, and how many there are."""
+        known = {r.case_key for r in self.rows if r.verdict != NEW}
+        return len({r.case_key for r in self.rows if r.verdict in JUDGED}), len(known)
+
+    @property
+    def coverage(self) -> float:
+        """Share of the baseline's cases of which at least one row was judged."""
+        judged, known = self.cases
+        return judged / known
+
+    @property
     def exit_code(self) -> int:
         """4 where too little was judged to say anything, 1 where something regressed, else 0."""
-        if self.coverage < self.min_coverage or not any(r.verdict in JUDGED for r in self.rows):
+        if self.coverage < self.min_coverage or not self.cases[0]:
             return 4
         return 1 if self.of(REGRESSED) else 0
 
@@ -57,12 +67,13 @@ class Comparison:
         counts = Counter(r.verdict for r in self.rows)
         named = ", ".join(f"{n} {v.replace('_', ' ')}" for v in (*JUDGED, NOT_COMPARED, MISSING, NEW) if (n := counts[v]))
         word = {0: "Passed", 1: "Regressed", 4: "Too little was judged"}[self.exit_code]
-        lines = [f"{word}: {named}.", f"Judged {self.coverage:.0%} of the baseline's cases; {self.min_coverage:.0%} are needed."]
+        judged, known = self.cases
+        lines = [f"{word}: {named}.", f"Judged {judged} of the baseline's {known} cases; {100 * self.min_coverage:g}% are needed."]
         if worst := _worst(self.of(REGRESSED)):
             lines.append(worst)
         if reasons := Counter(r.reason for r in self.of(NOT_COMPARED)).most_common(1):
             lines.append(f"Not compared, most often ({reasons[0][1]} rows): {reasons[0][0]}.")
-        return [*lines, f"Times: fixed threshold of {self.threshold:.0%} on one run; the false-alarm rate of this gate is unknown."]
+        return [*lines, f"Times: fixed threshold of {100 * self.threshold:g}% on one run; the false-alarm rate of this gate is unknown."]
 
 
 def compare(
@@ -82,11 +93,10 @@ def compare(
     if not then.keys() & now.keys():
         raise NothingMeasured(f"{baseline.source or 'The baseline'} and this run share no case: {len(then)} there, {len(now)} here.",
                               remedy="Check against a baseline of the same plan, or save one with: cachemark baseline save")
-    pair = _Pair(baseline, environment, threshold, _full_caches(baseline.outcomes), _full_caches(outcomes))
+    pair = _Pair(baseline, environment, threshold, _full_caches(then.values()), _full_caches(now.values()))
     rows = [row for key, old in then.items() for row in pair.rows(old, now.get(key))]
     rows += [Verdict(k, o.case.label, "status", NEW, "not in the baseline") for k, o in now.items() if k not in then]
-    judged = {r.case_key for r in rows if r.verdict in JUDGED}
-    return Comparison(tuple(rows), len(judged) / len(then), threshold, min_coverage)
+    return Comparison(tuple(rows), threshold, min_coverage)
 
 
 def _same_plan(baseline: Exchange, plan: str | None) -> None:

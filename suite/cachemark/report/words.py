@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import unicodedata
+import re
 
 from ..units import METRICS
 
 DASH = "–"
+_UNFIT = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 
 
 def plain(text: object, limit: int = 0) -> str:
     """Text without control characters and lone surrogates (neither is XML), cut to ``limit`` characters where that is above 0."""
-    clean = "".join(" " if unicodedata.category(c) in ("Cc", "Cs") and c not in "\n\t" else c for c in str(text))
+    clean = _UNFIT.sub(" ", str(text))
     return clean if not limit or len(clean) <= limit else clean[: limit - 1].rstrip() + "…"
 
 

@@ -54,7 +54,7 @@ class Artifacts:
                            remedy=f"Copy the folder {self.root} together with the database.") from error
         if hashlib.sha256(data).hexdigest() != path.stem:
             raise BadStore(f"Artifact {file} is damaged: its content does not match its name.",
-                           remedy="Restore the file from a copy, or run the case again with --force.")
+                           remedy="Restore the file from a copy, or measure the case again.")
         return data
 
     def _write(self, path: Path, data: bytes) -> None:

@@ -6,6 +6,9 @@ import base64
 import hashlib
 import os
 import re
+import subprocess
+import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -40,7 +43,8 @@ def as_text(page: Page) -> str:
 def test_tables_are_as_in_the_gold_file(page: Page) -> None:
     if os.environ.get(REGOLD):
         GOLD.write_text(as_text(page), encoding="utf-8")
-    assert as_text(page) == GOLD.read_text(encoding="utf-8"), f"if the change is meant, run {REGOLD}=1 pytest {Path(__file__).name} and read the diff"
+    hint = f"if the change is meant: {REGOLD}=1 pytest tests/report/{Path(__file__).name}, then read the diff of {GOLD.name}"
+    assert as_text(page) == GOLD.read_text(encoding="utf-8"), hint
 
 
 def test_fidelity_and_quality_are_two_column_groups(page: Page) -> None:
@@ -127,8 +131,6 @@ def test_an_empty_run_is_a_page_too() -> None:
 
 
 def test_two_models_have_two_chapters() -> None:
-    from dataclasses import replace
-
     other = [replace(o, case=replace(o.case, model="tiny-var")) for o in (sample.full(), sample.arm("linear", "1/4"))]
     page = Page(render(build(sample.RUN, [sample.full(), sample.arm("random", "1/2"), *other])))
     assert [e.attrs["id"] for e in page.all("section") if e.attrs.get("class") == "chapter"] == ["m1", "m2"]
@@ -137,9 +139,6 @@ def test_two_models_have_two_chapters() -> None:
 
 
 def test_the_report_needs_neither_torch_nor_the_store() -> None:
-    import subprocess
-    import sys
-
     code = ("import sys, cachemark.report.render, cachemark.report.view; "
             "bad = [m for m in sys.modules if m.split('.')[0] in ('torch', 'sqlalchemy')]; assert not bad, bad")
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,0 +1,57 @@
+"""The sweep behind LineAR's default ``anchor``: the paper states neither it nor ``recent_lines``.
+
+Teacher-forced KL to the full cache on the embedded model over the tuning seeds ``tune64``, which no evaluation uses, for
+anchors of up to two lines and one to three recent lines at both budgets of the plan ``demo``.
+
+    python benchmarks/linear_defaults.py [--threads 2]
+"""
+
+from __future__ import annotations
+
+import argparse
+from fractions import Fraction
+
+import torch
+from scipy.stats import bootstrap
+
+from cachemark import registry, seeds
+from cachemark.cache.method import visual_budget
+from cachemark.cache.slot import Memory
+from cachemark.errors import BadBudget
+from cachemark.measure.environment import code_identity, environment
+from cachemark.measure.judge import Job, Reference, divergence
+from cachemark.methods.full import Full
+from cachemark.methods.linear import Linear
+from cachemark.models import catalogue
+from cachemark.models.protocol import Request
+
+
+def main() -> None:
+    """Print one line per budget and setting."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--threads", type=int, default=2)
+    threads = parser.parse_args().threads
+    torch.set_num_threads(threads)
+    entry = registry.models.get(catalogue.TINY_NAME)
+    loaded, sampling = entry.load(Request()), entry.presets["paper"]
+    subset = seeds.subset("tune64", entry.classes)
+    full = Job(loaded, Full, Memory(), sampling, subset, 64, "cpu")
+    reference, layout = Reference(full), entry.shape(sampling, 64)
+    print(f"commit {code_identity()['commit'][:10]}, {environment('cpu', threads).machine_class}, {subset.name}, {len(subset)} samples")
+    for budget in (Fraction(1, 2), Fraction(1, 4)):
+        size = visual_budget(budget, layout)
+        for recent in (1, 2, 3):
+            for anchor in (0, 4, 8, 16, 32):
+                knobs = {"B": size, "anchor": anchor, "recent_lines": recent}
+                try:
+                    Linear.build(knobs).resolve(layout)
+                except BadBudget:
+                    continue
+                job = Job(loaded, lambda knobs=knobs: Linear.build(knobs), Memory(), sampling, subset, 64, "cpu")  # type: ignore[misc]
+                kl = divergence(job, reference).numpy()
+                low, high = bootstrap((kl,), lambda x, axis: x.mean(axis), rng=0).confidence_interval
+                print(f"B = {size:3d}  recent_lines = {recent}  anchor = {anchor:2d}  KL {kl.mean():.4f}  [{low:.4f}, {high:.4f}]", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,148 @@
+"""Speed as ratios from one process: the full cache against the papers' kind of baseline, the cost of the hooks, LineAR.
+
+Four arms on the LlamaGen-B shape with random weights, fp32, on the CPU:
+
+- ``full``       our full cache, through the method interface;
+- ``reference``  one padded buffer under a mask, un-fused attention: what LlamaGen's published generation code does;
+- ``bare``       our full cache written out by hand, without methods, slots or steps: what the interface costs;
+- ``linear``     LineAR at a quarter of the cache.
+
+Arms alternate within a round, in an order that turns from round to round; a figure is the median over rounds of the ratio of
+two arms of one round. Image decoding is left out: it is the same in all arms.
+
+    python benchmarks/ratios.py [--rounds 11] [--threads 2] [--json FILE]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from fractions import Fraction
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from cachemark import __version__
+from cachemark.cache import streams
+from cachemark.cache.method import Method
+from cachemark.cache.reference import PaddedFull
+from cachemark.cache.slot import Memory
+from cachemark.measure.environment import code_identity, environment
+from cachemark.methods.full import Full
+from cachemark.methods.linear import Linear
+from cachemark.models.layers import rotate_pairs
+from cachemark.models.llamagen import SIZES, LlamaGen
+from cachemark.models.sampling import draw, guide
+from cachemark.spec import Sampling
+
+SHAPES = ((16, 4), (24, 2))  # grid, images of a batch; guidance doubles the rows
+SAMPLING = Sampling(cfg_scale=2.0)
+PAIRS = (("reference", "full"), ("full", "bare"), ("full", "linear"))
+
+
+def through_methods(model: LlamaGen, build: Callable[[], Method]) -> Callable[[Tensor, list[int]], Tensor]:
+    """A generation under a method, with storage that is kept between generations."""
+    memory = Memory()
+    return lambda labels, seeds: model.generate(labels, seeds, build(), SAMPLING, memory)
+
+
+def bare(model: LlamaGen) -> Callable[[Tensor, list[int]], Tensor]:
+    """The full cache by hand: two buffers per layer, attention on the live prefix, nothing else."""
+    held: dict[int, Tensor] = {}
+
+    @torch.inference_mode()
+    def generate(labels: Tensor, seeds: list[int]) -> Tensor:
+        c, rows = model.config, 2 * len(labels)
+        tokens, shape = c.grid**2, (2, c.layers, rows, c.groups, c.grid**2, c.head_dim)
+        k, v = held.setdefault(0, torch.zeros(shape)).zero_()
+        key, rope = streams.seeds_tensor(seeds, "cpu"), model.rope
+        out = torch.empty(len(labels), tokens, dtype=torch.int64)
+        x = model.cls_embedding(torch.cat((labels, torch.full_like(labels, c.classes))))
+        for i in range(tokens):
+            for layer, block in enumerate(model.layers):
+                a = block.attention
+                qkv = a.wqkv(block.attention_norm(x)).unflatten(-1, (-1, c.head_dim))
+                turned = rotate_pairs(qkv[:, :, : 2 * c.heads], rope[i : i + 1]).transpose(1, 2)
+                k[layer, :, :, i] = turned[:, c.heads :, 0]
+                v[layer, :, :, i] = qkv[:, 0, 2 * c.heads :]
+                mixed = F.scaled_dot_product_attention(turned[:, : c.heads], k[layer, :, :, : i + 1], v[layer, :, :, : i + 1])
+                x = x + a.wo(mixed.transpose(1, 2).flatten(2))
+                x = x + block.feed_forward(block.ffn_norm(x))
+            out[:, i] = token = draw(guide(model.logits(x[:, -1]), SAMPLING, i), SAMPLING, key, i)
+            x = model.tok_embeddings(token.repeat(2))[:, None]
+        return out
+
+    return generate
+
+
+def arms_of(model: LlamaGen, batch: int) -> dict[str, Callable[[Tensor, list[int]], Tensor]]:
+    """Every arm by name."""
+    knobs = Linear.knobs_for(Fraction(1, 4), model.layout(range(batch), SAMPLING))
+    return {
+        "full": through_methods(model, Full),
+        "reference": through_methods(model, PaddedFull),
+        "bare": bare(model),
+        "linear": through_methods(model, lambda: Linear.build(knobs)),
+    }
+
+
+def measure(grid: int, batch: int, rounds: int) -> dict[str, object]:
+    """Seconds of every arm in every round, and the ratios."""
+    model = LlamaGen(replace(SIZES["B"], grid=grid)).initialise(0).eval().requires_grad_(False)
+    labels, seeds, arms = torch.arange(batch), list(range(batch)), arms_of(model, batch)
+    seconds: dict[str, list[float]] = {name: [] for name in arms}
+    tokens = {name: arm(labels, seeds) for name, arm in arms.items()}  # warm-up
+    agree = {name: float((tokens[name] == tokens["full"]).float().mean()) for name in ("reference", "bare")}
+    for number in range(rounds):
+        order = list(arms)[number % len(arms) :] + list(arms)[: number % len(arms)]
+        for name in order:
+            start = time.perf_counter()
+            arms[name](labels, seeds)
+            seconds[name].append(time.perf_counter() - start)
+    ratios = {f"{a}/{b}": [x / y for x, y in zip(seconds[a], seconds[b], strict=True)] for a, b in PAIRS}
+    return {"grid": grid, "batch": batch, "rounds": rounds, "agreement with full": agree, "seconds": seconds, "ratios": ratios,
+            "bytes per step": step_bytes(model, batch)}
+
+
+def step_bytes(model: LlamaGen, batch: int) -> dict[str, float]:
+    """Mean MB that one pass must move: weights once, live keys and values once; the padded buffer as its code reads it."""
+    c = model.config
+    tokens, row = c.grid**2, 2 * c.layers * c.groups * c.head_dim * 4
+    tables = (model.tok_embeddings.weight, model.cls_embedding.embedding_table.weight)  # of which a pass reads a few rows
+    weights = sum(p.nbytes for p in model.parameters()) - sum(t.nbytes for t in tables)
+    padded = -(-(tokens + 1) // 8) * 8
+    return {"weights": weights / 1e6, "live KV": 2 * batch * row * (tokens + 1) / 2 / 1e6, "padded KV": 2 * batch * row * padded / 1e6}
+
+
+def main() -> None:
+    """Measure both shapes and print the medians with their quartiles."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=11)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--json", help="write everything measured to this file")
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    here, code = environment("cpu", arguments.threads), code_identity()
+    commit = f"{code['commit'][:10]}{' (dirty)' if code['dirty'] else ''}"
+    print(f"cachemark {__version__}, commit {commit}, {here.machine_class}, torch {torch.__version__}")
+    results = []
+    for grid, batch in SHAPES:
+        result = measure(grid, batch, arguments.rounds)
+        results.append(result)
+        print(f"LlamaGen-B {grid}×{grid}, batch {batch} + CFG, fp32, {arguments.rounds} rounds; agreement {result['agreement with full']}")
+        print(f"  MB per pass: { {k: round(v, 1) for k, v in result['bytes per step'].items()} }")
+        for name, values in result["ratios"].items():
+            low, middle, high = statistics.quantiles(values, n=4)
+            print(f"  time {name}: median {middle:.3f}, quartiles {low:.3f} … {high:.3f}")
+    if arguments.json:
+        with open(arguments.json, "w", encoding="utf-8") as file:
+            json.dump({"environment": here.to_json(), "code": code, "results": results}, file, indent=1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,122 @@
+"""A sample is the same in any batch: same logits, same kept entries, same tokens, for another batch size and order."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from cachemark import registry
+from cachemark.cache import streams
+from cachemark.cache.geometry import Step
+from cachemark.cache.method import Evicting, Method
+from cachemark.cache.slot import Slots
+from cachemark.models.sampling import draw
+
+from .cells import SAMPLING, Cell, Ran, cells, generate, label
+from .choices import GAP, Choices, Pass, Verdict, choosing, compare
+
+SEEDS = range(64)
+BATCHES = (16, 16, 16, 12, 4)  # the small ones because they take other paths through the matrix product
+GRID = 4
+
+
+def shuffled() -> list[list[int]]:
+    """The seeds in another order, in batches."""
+    order = random.Random(1).sample(SEEDS, len(SEEDS))
+    return [[order.pop() for _ in range(size)] for size in BATCHES]
+
+
+def seen(cell: Cell, seeds: list[int], forced: Tensor | None = None) -> tuple[Ran, Choices]:
+    method = cell.tight()
+    with choosing(method) as choices:
+        return generate(cell, method, choices, seeds=seeds, forced=forced), choices
+
+
+def judge(cell: Cell) -> tuple[Verdict, int]:
+    """The verdict over all samples, and for how many a free generation in the other batch draws the same tokens throughout.
+
+    The second run is teacher-forced with the first one's tokens; a free run of it differs exactly where it would have drawn
+    another token than the one it was given.
+    """
+    whole, first = seen(cell, list(SEEDS))
+    verdict, same = Verdict(), 0
+    for seeds in shuffled():
+        part, second = seen(cell, seeds, forced=whole.tokens[seeds])
+        rows = [*seeds, *(seed + len(SEEDS) for seed in seeds)]
+        mine = [each.of(rows) for each in first.passes]
+        compare(seeds, mine, second.passes, (whole.logits[:, seeds], part.logits), verdict)
+        key = streams.seeds_tensor(seeds, "cpu")
+        drawn = torch.stack([draw(logits, SAMPLING, key, index) for index, logits in enumerate(part.logits)], 1)
+        same += int((drawn == whole.tokens[seeds]).all(1).sum())
+    return verdict, same
+
+
+@pytest.mark.parametrize("cell", cells(grid=GRID), ids=label)
+def test_a_sample_is_the_same_in_any_batch(cell: Cell) -> None:
+    verdict, same = judge(cell)
+    assert verdict.faults == []
+    assert same >= len(SEEDS) - 1
+    assert len(verdict.excused) <= len(SEEDS) // 2, "too few samples are left to compare"
+
+
+# ------------------------------------------------------------------------------------------ what must be noticed
+
+
+@dataclass
+class ByRow(Evicting):
+    """Broken on purpose: which entry goes depends on the row's place in the batch."""
+
+    edge = "token"
+    slack = 1
+
+    def evict(self, step: Step, slots: Slots) -> None:
+        if slots.live_visual > self.B:
+            rows = torch.arange(slots.layout.rows)[:, None, None] % (self.B - 1)
+            slots.evict(1 + rows.expand(len(slots.sites), -1, slots.layout.kv_heads, 1))
+
+
+@dataclass
+class Shared(registry.methods.get("h2o")):  # type: ignore[misc]
+    """Broken on purpose: a head's score borrows from the other samples of the batch."""
+
+    def evict(self, step: Step, slots: Slots) -> None:
+        self.mass += 0.05 * self.mass.mean(1, keepdim=True)
+        super().evict(step, slots)
+
+
+def test_a_choice_that_depends_on_the_batch_is_caught() -> None:
+    broken: list[type[Method]] = [ByRow, Shared]
+    for cls in broken:
+        verdict, _ = judge(Cell(cls, (), "native", "mha", GRID))
+        assert any("other entries kept" in fault for fault in verdict.faults), cls.__name__
+
+
+def one_pass(held: list[int], gap: float, codes: float = 0.0) -> list[Pass]:
+    two_rows = torch.tensor([[held], [held]])
+    return [Pass([two_rows], [torch.full((2, 1), gap)], [torch.full((2, 1), codes)])]
+
+
+@pytest.mark.parametrize(("change", "faults", "excused"), [
+    ({}, 0, {}),
+    ({"held": [0, 2], "gap": GAP / 2}, 0, {9: 0}),
+    ({"held": [0, 2], "gap": GAP * 2}, 1, {}),
+    ({"codes": 1.0}, 0, {9: 0}),
+])  # fmt: skip
+def test_only_a_tie_or_another_rounding_is_excused(change: dict[str, Any], faults: int, excused: dict[int, int]) -> None:
+    plain: dict[str, Any] = {"held": [0, 1], "gap": 1.0}
+    verdict, logits = Verdict(), torch.zeros(1, 1, 8)
+    compare([9], one_pass(**plain), one_pass(**{**plain, **change}), (logits, logits), verdict)
+    assert (len(verdict.faults), verdict.excused) == (faults, excused)
+
+
+def test_logits_apart_are_a_fault() -> None:
+    verdict, logits = Verdict(), torch.zeros(1, 1, 8)
+    compare([9], one_pass([0], 1.0), one_pass([0], 1.0), (logits, logits + 2e-4), verdict)
+    assert len(verdict.faults) == 1
+    compare([8], one_pass([0], 1.0), one_pass([0], 1.0), (logits, logits.new_full(logits.shape, torch.nan)), verdict)
+    assert len(verdict.faults) == 2
