@@ -9,12 +9,16 @@ anchors of up to two lines and one to three recent lines at both budgets of the 
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from fractions import Fraction
+from functools import partial
 
+import numpy as np
 import torch
 from scipy.stats import bootstrap
 
 from cachemark import registry, seeds
+from cachemark.cache.geometry import Layout
 from cachemark.cache.method import visual_budget
 from cachemark.cache.slot import Memory
 from cachemark.errors import BadBudget
@@ -43,14 +47,20 @@ def main() -> None:
         for recent in (1, 2, 3):
             for anchor in (0, 4, 8, 16, 32):
                 knobs = {"B": size, "anchor": anchor, "recent_lines": recent}
-                try:
-                    Linear.build(knobs).resolve(layout)
-                except BadBudget:
-                    continue
-                job = Job(loaded, lambda knobs=knobs: Linear.build(knobs), Memory(), sampling, subset, 64, "cpu")  # type: ignore[misc]
-                kl = divergence(job, reference).numpy()
-                low, high = bootstrap((kl,), lambda x, axis: x.mean(axis), rng=0).confidence_interval
-                print(f"B = {size:3d}  recent_lines = {recent}  anchor = {anchor:2d}  KL {kl.mean():.4f}  [{low:.4f}, {high:.4f}]", flush=True)
+                if fits(knobs, layout):
+                    kl = divergence(replace(full, method=partial(Linear.build, knobs)), reference).numpy()
+                    low, high = bootstrap((kl,), np.mean, rng=0).confidence_interval
+                    setting = f"B = {size:3d}  recent_lines = {recent}  anchor = {anchor:2d}"
+                    print(f"{setting}  KL {kl.mean():.4f}  [{low:.4f}, {high:.4f}]", flush=True)
+
+
+def fits(knobs: dict[str, int], layout: Layout) -> bool:
+    """Whether the budget leaves a line to evict beside anchor and recent lines."""
+    try:
+        Linear.build(knobs).resolve(layout)
+    except BadBudget:
+        return False
+    return True
 
 
 if __name__ == "__main__":

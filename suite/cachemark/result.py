@@ -61,7 +61,7 @@ class Outcome:
     ``samples`` maps a metric's name to every raw value: one per repeat for speed, one per seed for fidelity, one for bytes.
     ``judgement`` is empty where ``samples`` hold fidelity or quality, else the reason why there is none.
     ``facts`` holds what a reader needs to trust the figures: attention kernel, true budget, footnotes.
-    ``artifacts`` maps a name (``tokens``, ``grid``) to the file name of its content hash.
+    ``artifacts`` maps a name (``tokens.safetensors``, ``grid.png``) to the file name of its content hash.
     """
 
     case: Case

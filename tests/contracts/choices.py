@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from cachemark.cache.geometry import Site, Step
@@ -63,7 +64,7 @@ class Choices(Watch):
 
 
 @contextmanager
-def choosing(method: Method) -> Iterator[Choices]:
+def choosing(method: Method, line: int) -> Iterator[Choices]:
     """The watch for generations of ``method`` within; what it chooses by ``select.lowest`` or as R-KV is seen with its gap.
 
     A method that chooses by other means has no gaps, so nothing of it is excused.
@@ -80,34 +81,32 @@ def choosing(method: Method) -> Iterator[Choices]:
 
             patch.setattr(module, "lowest", noted)
         if method.name == "rkv":
-            _watch_rkv(patch, module, method, scores)
+            _watch_rkv(patch, module, method.knobs()["mix_lambda"], line, scores)
         yield Choices(scores)
 
 
-def _watch_rkv(patch: pytest.MonkeyPatch, module: Any, method: Any, scores: list[Tensor]) -> None:
-    """R-KV sorts its score itself, site by site: take it from its two terms."""
+def _watch_rkv(patch: pytest.MonkeyPatch, module: Any, mix_lambda: float, line: int, scores: list[Tensor]) -> None:
+    """R-KV sorts its score itself, site by site: put it together from its two terms."""
     importance, redundancy = module.importance, module.redundancy
     seen: list[Tensor] = []
 
-    def noted(k: Tensor) -> Tensor:
-        r = redundancy(k)
-        i = seen.pop()
-        score = method.mix_lambda * i - (1 - method.mix_lambda) * r[..., : i.size(-1)]
-        found = gap(score, method.layout.line)[None]
-        scores[:] = [torch.cat((*scores, found))]
-        return r
-
-    def kept(q: Tensor, k: Tensor) -> Tensor:
+    def noted_importance(q: Tensor, k: Tensor) -> Tensor:
         seen.append(importance(q, k))
         return seen[-1]
 
-    patch.setattr(module, "importance", kept)
-    patch.setattr(module, "redundancy", noted)
+    def noted_redundancy(k: Tensor) -> Tensor:
+        i, r = seen.pop(), redundancy(k)
+        score = mix_lambda * i - (1 - mix_lambda) * r[..., : i.size(-1)]
+        scores[:] = [torch.cat((*scores, gap(score, line)[None]))]
+        return r
+
+    patch.setattr(module, "importance", noted_importance)
+    patch.setattr(module, "redundancy", noted_redundancy)
 
 
 def gap(score: Tensor, count: int) -> Tensor:
-    """By how much the last score that goes is below the first that stays."""
-    ordered = score.sort(-1).values
+    """By how much the last score that goes is below the first that stays; infinite where all go."""
+    ordered = F.pad(score, (0, 1), value=torch.inf).sort(-1).values
     return ordered[..., count] - ordered[..., count - 1]
 
 
@@ -125,27 +124,32 @@ def compare(seeds: Sequence[int], first: Sequence[Pass], second: Sequence[Pass],
     Rows are the samples' conditional rows, then their unconditional ones; logits are (passes, samples, vocab).
     """
     for index, (a, b) in enumerate(zip(first, second, strict=True)):
-        apart = (logits[0][index] - logits[1][index]).abs().amax(-1)
+        apart = (logits[0][index] - logits[1][index]).abs().amax(-1).tolist()
+        widest, rounded = _widest(a, b).view(-1, len(seeds)).amax(0).tolist(), _rounded(a, b).view(-1, len(seeds)).any(0).tolist()
         for number, seed in enumerate(seeds):
             if seed in verdict.excused:
                 continue
-            rows = [number, number + len(seeds)]
-            mine, theirs = a.of(rows), b.of(rows)
-            if any(not torch.equal(x, y) for x, y in zip(mine.codes, theirs.codes, strict=True)):
+            if rounded[number]:
                 verdict.excused[seed] = index
                 continue
             if not apart[number] <= CLOSE:
                 verdict.faults.append(f"sample {seed}, pass {index}: logits differ by {apart[number]:.3g}")
-            _compare_held(seed, index, mine, theirs, verdict)
+            if widest[number] >= GAP:
+                verdict.faults.append(f"sample {seed}, pass {index}: other entries kept at a score gap of {widest[number]:.3g}")
+            elif widest[number] >= 0:
+                verdict.excused[seed] = index
 
 
-def _compare_held(seed: int, index: int, mine: Pass, theirs: Pass, verdict: Verdict) -> None:
-    for site, (x, y) in enumerate(zip(mine.held, theirs.held, strict=True)):
-        differs = (x != y).any(-1) if x.shape == y.shape else torch.ones(x.shape[:2], dtype=torch.bool)
-        if not differs.any():
-            continue
-        widest = float(torch.minimum(mine.gaps[site], theirs.gaps[site])[differs].max())
-        if widest < GAP:
-            verdict.excused[seed] = index
-        else:
-            verdict.faults.append(f"sample {seed}, pass {index}, site {site}: other entries kept at a score gap of {widest:.3g}")
+def _rounded(a: Pass, b: Pass) -> Tensor:
+    """Which rows have written other codes: (rows,) bool."""
+    nothing = torch.zeros(a.held[0].size(0), dtype=torch.bool)
+    return torch.stack([nothing, *((x != y).flatten(1).any(1) for x, y in zip(a.codes, b.codes, strict=True))]).any(0)
+
+
+def _widest(a: Pass, b: Pass) -> Tensor:
+    """The widest score gap at which a row has kept other entries, −1 where it has not: (rows,)."""
+    rows = []
+    for x, y, *gaps in zip(a.held, b.held, a.gaps, b.gaps, strict=True):
+        differs = (x != y).any(-1)
+        rows.append(torch.minimum(*gaps).masked_fill(~differs, -1).amax(-1))
+    return torch.stack(rows).amax(0)

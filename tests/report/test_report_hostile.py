@@ -10,7 +10,6 @@ import pytest
 import report_sample as sample
 from page import Page
 
-from cachemark.regress.gate import Comparison
 from cachemark.report.render import render, write
 from cachemark.report.view import build
 from cachemark.result import Environment, Outcome, Status
@@ -35,7 +34,7 @@ def poisoned(evil: str) -> tuple[str, Page]:
     environment = Environment(evil, evil, evil, {evil or "k": {evil or "k": evil}, "list": [evil]})
     run = replace(sample.RUN, plan=evil, plan_json={evil: evil}, started=evil, state=evil, environment=environment,
                   code={"commit": evil, evil: evil})
-    comparison = Comparison((Verdict(evil, evil, evil, evil, evil, 1.0, 2.0, 2.0),), 1.0, 0.15, 0.95)
+    comparison = sample.compared(Verdict(evil, evil, evil, evil, evil, 1.0, 2.0, 2.0))
     html = render(build(run, outcomes, comparison, sample.artifact))
     return html, Page(html)
 
