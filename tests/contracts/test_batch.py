@@ -12,6 +12,7 @@ from torch import Tensor
 
 from cachemark import registry
 from cachemark.cache import streams
+from cachemark.cache.codec import CODECS
 from cachemark.cache.geometry import Step
 from cachemark.cache.method import Evicting, Method
 from cachemark.cache.slot import Slots
@@ -65,7 +66,8 @@ def test_a_sample_is_the_same_in_any_batch(cell: Cell) -> None:
     verdict, same = judge(cell)
     assert verdict.faults == []
     assert same >= len(SEEDS) - 1
-    assert len(verdict.excused) <= len(SEEDS) // 2, "too few samples are left to compare"
+    if CODECS[cell.codec].exact:
+        assert len(verdict.excused) <= 1, "too many ties: the scores of this model say nothing"
 
 
 # ------------------------------------------------------------------------------------------ what must be noticed

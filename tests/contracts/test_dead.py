@@ -9,12 +9,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from cachemark.cache.codec import CODECS
 from cachemark.cache.geometry import Site, Step
 from cachemark.cache.method import Method
 from cachemark.cache.slot import Slot
 
+from . import test_ragged as ragged
 from .cells import Cell, Ran, cells, generate, label, recorded
-from .driver import Watch
+from .driver import Watch, drive, watched
 
 
 def poison(part: Tensor) -> None:
@@ -59,6 +61,20 @@ def test_dead_storage_is_never_read(cell: Cell) -> None:
     expected, ran = recorded(cell), run(cell, cell.tight())
     assert torch.equal(ran.logits, expected.logits)
     assert torch.equal(ran.tokens, expected.tokens)
+
+
+@pytest.mark.parametrize("cell", cells(evicting=True), ids=label)
+def test_dead_storage_of_ragged_rows_is_never_read(cell: Cell) -> None:
+    """Here dead entries of one row lie beside live ones of another."""
+    watch = Poison()
+    layout = ragged.layout(cell.attention)
+    spoiled = drive(watched(cell.tight(), watch), layout, ragged.feed(cell.attention), CODECS[cell.codec])
+    expected, _ = ragged.together(cell)
+    assert watch.spoiled > 0
+    for where, out in expected.items():
+        for row, condition in enumerate(layout.condition):
+            real = slice(condition) if where[0] == 0 else slice(None)
+            assert torch.equal(spoiled[where][row, :, real], out[row, :, real]), f"pass {where[0]}, row {row}"
 
 
 @dataclass

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from cachemark.metrics.legend import QUESTIONS, legend, legend_score
-from cachemark.models.tiny.vq import embedded, load
+from cachemark.models.catalogue import TINY_DECODER, packaged
+from cachemark.models.tiny.vq import load
 from cachemark.train.scene import CLASSES, scenes
 
 OBJECT, GROUND, LEFT, RIGHT = range(4)
@@ -45,7 +46,7 @@ def test_the_object_is_found_whatever_its_shape(name: str) -> None:
 
 
 def test_reconstructions_obey_it_too() -> None:
-    vq = load(embedded())
+    vq = load(packaged(TINY_DECODER))
     with torch.inference_mode():
         shown = vq.decode(vq.encode(scenes(200, 33).images))
     assert legend(shown).float().mean(0).min() >= 0.98

@@ -26,6 +26,8 @@ BUDGETS = ("1/2", "1/4")
 CLASSES = ("disc", "square", "triangle", "diamond", "ring", "plus", "flower", "hourglass", "gear", "tower")
 FULL_BYTES = 3_948_544
 SEEDS = 64
+SCRIPTS = "<script>alert(1)</script>"
+BREAKERS = "\"'><img src=x onerror=alert(2)></style></svg></details><!-- ]]> {{ 7 * 7 }} {% raw %} &lt;b&gt; \\ `"
 # speed, tokens kept, KL, PSNR, SSIM, legend: of 1/2 and of 1/4
 FIGURES = {
     "window": ((1.04, 0.64, 0.41, 14.2, 0.72, 0.22), (1.11, 0.39, 0.94, 11.7, 0.52, 0.18)),
@@ -38,7 +40,7 @@ FIGURES = {
 
 
 ENVIRONMENT = Environment("Example CPU, 8 threads", "cpu-example-8", "5f1c0a7be2d94410", {
-    "python": "3.12.4", "torch": "2.9.0", "threads": 8, "load": {"before": 0.12, "after": 0.31}, "governor": "performance"})
+    "python": "3.12.4", "torch": "2.9.0", "threads": 8, "device": "Example CPU, 8 threads", "load": {"before": 0.12, "after": 0.31}, "governor": "performance"})
 RUN = Run(
     7, "demo", {"name": "demo", "models": ["tiny-llamagen"], "methods": list(METHODS), "budgets": list(BUDGETS)},
     "2026-03-05T09:14:22.104233+00:00", "2026-03-05T09:21:48.500000+00:00", "finished", ENVIRONMENT,
@@ -89,17 +91,17 @@ def arm(method: str, budget: str, **changes: Any) -> Outcome:
     factor, *fidelity, score = FIGURES[method][BUDGETS.index(budget)]
     ratio = 0.5 if budget == "1/2" else 0.25
     facts: dict[str, Any] = {
-        "kernel": "sdpa", "true_ratio": ratio, "grid_seeds": [41, 7, 22, 58, 13, 3, 60, 35, 0, 1, 2, 3],
+        "kernel": "sdpa", "true_ratio": ratio, "source": "An invented paper, §3", "grid_seeds": [41, 7, 22, 58, 13, 3, 60, 35, 0, 1, 2, 3],
         "grid_classes": [CLASSES[k % 10] for k in range(12)],
     }
     if method in ("h2o", "rkv"):
-        facts |= {"kernel": "math with mass", "quality_only": "it needs attention mass, and the kernel that gives it is not fused."}
+        facts |= {"kernel": "math with mass", "quality_only": "It needs attention mass, and the kernel that gives it is not fused."}
     if method == "rkv":
         facts["footnotes"] = ["Similarity is computed per line, not per token as in the authors' code."]
     samples = {**_speed(stream, factor), **_bytes(ratio, 8192.0 if method in ("h2o", "rkv", "linear") else 0.0),
                **_fidelity(stream, *fidelity), **legend(stream, score)}
     held = Outcome(case(method=method, budget=budget, knobs={"sinks": 1, "recent": 0.5} if method != "random" else {"seed": 0}), Status.OK,
-                   samples, seconds=31.0, facts=facts, artifacts={"grid": f"{method}-{budget}"})
+                   samples, seconds=31.0, facts=facts, artifacts={"grid.png": f"{method}-{budget}"})
     return replace(held, **changes)
 
 
@@ -201,6 +203,22 @@ def _scene(draw: ImageDraw.ImageDraw, x: int, y: int, tile: int, what: tuple[flo
     draw.ellipse((cx - r, cy - r, cx + r, cy + r), fill=f"hsv({int(360 * hue)}, 88%, 90%)")
     draw.rectangle((x, y, x + tile // 2, y + 7), fill=f"hsv({int(360 * hue)}, 88%, 85%)")
     draw.rectangle((x + tile // 2, y, x + tile - 1, y + 7), fill=f"hsv({int(360 * ground) % 360}, 75%, 70%)")
+
+
+def poisoned(evil: str) -> str:
+    """The page of a run in which everything that a user can write is ``evil``."""
+    shared = {"model": evil, "conditions": evil, "seeds": evil}
+    hostile = case(method=evil, budget="1/4", knobs={evil or "k": evil, "n": [evil]}, codec=evil, **shared)
+    good = arm("linear", "1/4")
+    facts = {**good.facts, "footnotes": [evil], "grid_seeds": [evil] * 12, "grid_classes": [evil] * 12, "source": evil, "layout": evil}
+    bad = Outcome(replace(hostile, budget="1/2"), Status.ERROR, log=f"{evil}\nlast {evil}")
+    held = [replace(o, case=replace(o.case, **shared)) for o in (full(), numerics())]
+    held += [replace(good, case=hostile, facts=facts), bad]
+    environment = Environment(evil, evil, evil, {evil or "k": {evil or "k": evil}, "list": [evil]})
+    code = {"commit": evil, evil: evil}
+    run = replace(RUN, plan=evil, plan_json={evil: evil}, started=evil, state=evil, environment=environment, code=code)
+    rows = compared(Verdict(evil, evil, evil, evil, evil, 1.0, 2.0, 2.0))
+    return render.render(view.build(run, held, rows, artifact))
 
 
 def artifact(name: str) -> bytes:

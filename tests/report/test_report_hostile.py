@@ -9,14 +9,11 @@ from functools import cache
 import pytest
 import report_sample as sample
 from page import Page
+from report_sample import BREAKERS, SCRIPTS
 
-from cachemark.report.render import render, write
+from cachemark.report.render import write
 from cachemark.report.view import build
-from cachemark.result import Environment, Outcome, Status
-from cachemark.store.rows import Verdict
 
-SCRIPTS = "<script>alert(1)</script>"
-BREAKERS = "\"'><img src=x onerror=alert(2)></style></svg></details><!-- ]]> {{ 7 * 7 }} {% raw %} &lt;b&gt; \\ `"
 CONTROLS = "nul\x00 esc\x1b sep\u2028 para\u2029 half\ud800 cdata]]>"
 TURNED = "\u202eright to left\u2066"
 EVIL = (SCRIPTS, BREAKERS, CONTROLS, TURNED, "A" * 10_000, "<" * 10_000, "", "__proto__", "0|1|2")
@@ -24,18 +21,7 @@ EVIL = (SCRIPTS, BREAKERS, CONTROLS, TURNED, "A" * 10_000, "<" * 10_000, "", "__
 
 @cache
 def poisoned(evil: str) -> tuple[str, Page]:
-    shared = {"model": evil, "conditions": evil, "seeds": evil}
-    case = sample.case(method=evil, budget="1/4", knobs={evil or "k": evil, "n": [evil]}, codec=evil, **shared)
-    arm = sample.arm("linear", "1/4")
-    facts = {**arm.facts, "footnotes": [evil], "grid_seeds": [evil] * 12, "grid_classes": [evil] * 12, "kernel": "sdpa", "layout": evil}
-    bad = Outcome(replace(case, budget="1/2"), Status.ERROR, log=f"{evil}\nlast {evil}")
-    outcomes = [replace(o, case=replace(o.case, **shared)) for o in (sample.full(), sample.numerics())]
-    outcomes += [replace(arm, case=case, facts=facts), bad]
-    environment = Environment(evil, evil, evil, {evil or "k": {evil or "k": evil}, "list": [evil]})
-    run = replace(sample.RUN, plan=evil, plan_json={evil: evil}, started=evil, state=evil, environment=environment,
-                  code={"commit": evil, evil: evil})
-    comparison = sample.compared(Verdict(evil, evil, evil, evil, evil, 1.0, 2.0, 2.0))
-    html = render(build(run, outcomes, comparison, sample.artifact))
+    html = sample.poisoned(evil)
     return html, Page(html)
 
 

@@ -50,7 +50,8 @@ def test_tables_are_as_in_the_gold_file(page: Page) -> None:
 def test_fidelity_and_quality_are_two_column_groups(page: Page) -> None:
     groups = [e for e in page.find("tr", class_="groups").children if e.text]
     assert [g.text for g in groups] == [
-        "Speed against the full cache", "KV memory both CFG rows", "Fidelity to the full cache at the same seeds", "Quality of the images alone"]
+        "Speed against the full cache", "KV memory both CFG rows", "Fidelity to the full cache at the same seeds",
+        "Quality of the images alone"]
     spans = [int(g.attrs["colspan"]) for g in groups]
     columns = [e.text for e in page.find("tr", class_="columns").children][3:]
     assert columns[sum(spans[:2]):sum(spans[:3])] == ["Agreement", "KL", "PSNR", "SSIM"]

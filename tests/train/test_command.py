@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from cachemark.cli.train import train
 from cachemark.errors import BadCheckpoint, Unsupported
-from cachemark.models.tiny.vq import embedded
+from cachemark.models.catalogue import TINY_DECODER, packaged
 from cachemark.train import loops
 from cachemark.train.generators import GeneratorTask
 from cachemark.train.tokenizers import CodesTask, DecoderTask
@@ -32,7 +32,7 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[loops.Task, loops.Run]]:
 
 
 def test_the_tokenizer_is_trained_in_two_stages(runs: list[tuple[loops.Task, loops.Run]], tmp_path: Path) -> None:
-    shutil.copy(embedded(), tmp_path / "tiny-vq-codes.safetensors")  # what the first stage would have written
+    shutil.copy(packaged(TINY_DECODER), tmp_path / "tiny-vq-codes.safetensors")  # what the first stage would have written
     done = CliRunner().invoke(train, ["tiny-vq", "--out", str(tmp_path)], catch_exceptions=False)
     assert done.exit_code == 0
     assert done.output == f"{tmp_path / 'tiny-vq.safetensors'}\n"

@@ -1,4 +1,4 @@
-"""Training of the token model: its data, its optimisers, a killed run, and the weights that come with cachemark."""
+"""Training of the token model: its data, its optimisers, and a killed run."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import torch
 from safetensors.torch import load_file
 
 from cachemark.models.llamagen import LlamaGenConfig
-from cachemark.models.tiny.vq import VQConfig, embedded, load
-from cachemark.train.generators import CHUNK, CONFIG, GeneratorTask
+from cachemark.models.tiny.vq import VQConfig, load
+from cachemark.train.generators import CHUNK, GeneratorTask
 from cachemark.train.loops import Run, train
 from cachemark.train.tokenizers import CodesTask
 
@@ -100,12 +100,3 @@ def test_the_weights_name_their_tokenizer(tokenizer: Path, tmp_path: Path) -> No
     about = json.loads((tmp_path / "tiny-llamagen.json").read_text())
     assert about["language"] == load(tokenizer).language
     assert about["config"]["dim"] == SMALL.dim
-
-
-def test_the_embedded_weights_belong_together() -> None:
-    about = json.loads(embedded().with_name("tiny-llamagen.json").read_text())
-    assert about["finished"]
-    assert about["language"] == load(embedded()).language
-    assert LlamaGenConfig(**about["config"]) == CONFIG
-    assert CONFIG.vocab == load(embedded()).config.codes
-    assert about["held_out"]["nats_per_token"] < 2

@@ -48,7 +48,7 @@ def _methods(plugin_files: tuple[str, ...]) -> Any:
     for file in plugin_files:
         plugins.load(file)
     found = {name: registry.methods.get(name) for name in registry.methods}
-    return [{"name": name, "summary": (cls.__doc__ or "").strip().splitlines()[0], "source": cls.source, "knobs": cls().knobs(),
+    return [{"name": name, "summary": (cls.__doc__ or "").strip().partition("\n")[0], "source": cls.source, "knobs": cls().knobs(),
              "paradigms": cls.paradigms, "builtin": cls.__module__.startswith(methods.__name__)} for name, cls in found.items()]
 
 

@@ -40,7 +40,8 @@ def _comparison(store: Store, run_id: int, path: Path | None) -> Comparison | No
     from ..regress import baselines, gate
 
     run = store.run(run_id)
-    path = path or baselines.path_of(baselines.ROOT, run.environment.machine_class, run.plan)
-    if not path.is_file():
-        return None
+    if path is None:
+        path = baselines.path_of(baselines.ROOT, run.environment.machine_class, run.plan)
+        if not path.is_file():
+            return None
     return gate.compare(baselines.load(path), store.outcomes(run_id), run.environment, plan=run.plan)

@@ -30,7 +30,7 @@ def train(
     import torch
 
     from ..errors import Unsupported
-    from ..models.tiny.vq import embedded
+    from ..models.catalogue import TINY_DECODER, packaged
     from ..train import loops
     from ..train.generators import GeneratorTask
     from ..train.tokenizers import CodesTask, DecoderTask
@@ -48,6 +48,6 @@ def train(
         weights = go(DecoderTask(codes, seed, device=device), max(1, steps // 2) if steps else DecoderTask.steps)
     else:
         own = out / f"{DecoderTask.name}.safetensors"
-        chosen = tokenizer or (own if own.is_file() else embedded())
+        chosen = tokenizer or (own if own.is_file() else packaged(TINY_DECODER))
         weights = go(GeneratorTask(chosen, seed, device=device), steps or GeneratorTask.steps)
     click.echo(str(weights))

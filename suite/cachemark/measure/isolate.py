@@ -20,6 +20,7 @@ from .plan import Planned
 from .trial import request_json
 
 LOG_BYTES = 4000  # of a dead child's standard error
+STARTUP = 120.0  # seconds for a child to import torch and the plug-ins; no case has begun then, so its time is not counted
 
 
 class Finished(NamedTuple):
@@ -30,7 +31,7 @@ class Finished(NamedTuple):
 
 
 class Options(NamedTuple):
-    """How trials are run. ``timeout`` is seconds without an outcome."""
+    """How trials are run. ``timeout`` is seconds without an outcome, counted from the start of a case."""
 
     timeout: float
     threads: int
@@ -64,9 +65,10 @@ class _Child:
         self._expected = len(planned)
         self._silent = False
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed in __exit__
-        # A session of its own: Ctrl-C reaches the parent alone, which then ends the child.
+        # A session of its own: Ctrl-C reaches the parent alone, which then ends the child. -P: a file random.py in the user's
+        # folder, such as a plug-in, does not take the place of a module.
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "cachemark.measure.trial"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors,
+            [sys.executable, "-P", "-m", "cachemark.measure.trial"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors,
             text=True, start_new_session=True, env={**os.environ, "OMP_NUM_THREADS": str(options.threads)},
         )
         self._lines: queue.Queue[str | None] = queue.Queue()
@@ -85,17 +87,17 @@ class _Child:
 
     def messages(self) -> Iterator[dict[str, Any]]:
         """What the child says, until it has said everything, has ended, or has been silent for too long."""
-        done = 0
+        done, patience = 0, max(STARTUP, self._timeout)
         while done < self._expected:
             try:
-                line = self._lines.get(timeout=self._timeout)
+                line = self._lines.get(timeout=patience)
             except queue.Empty:
                 self._silent = True
                 return
             if line is None:
                 return
             message = json.loads(line)
-            done += "done" in message
+            done, patience = done + ("done" in message), self._timeout
             yield message
 
     def obituary(self, planned: Planned) -> Outcome:
@@ -122,8 +124,8 @@ class _Child:
         self._lines.put(None)
 
     def _kill(self) -> None:
-        if self._process.poll() is None:
-            self._process.kill()
+        with suppress(ProcessLookupError):  # whatever the method has started is in its group, and may outlive it
+            os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
 
 

@@ -27,7 +27,7 @@ KEPT_BYTES = 512 * 2**20  # log-probabilities of the full cache that are kept ra
 
 @dataclass(frozen=True)
 class Job:
-    """What to generate: a method anew for each generation, a storage, samples in chunks of ``batch``."""
+    """What to generate: a method anew for each generation, a storage for chunks of ``batch`` samples."""
 
     loaded: Loaded
     method: Callable[[], Method]
@@ -41,9 +41,10 @@ class Job:
         yield from (slice(at, min(at + self.batch, len(self.subset))) for at in range(0, len(self.subset), self.batch))
 
     def generate(self, part: slice, forced: Tensor | None = None, see: Callable[[int, Tensor], None] | None = None) -> Tensor:
-        """Tokens of some samples, (part, N)."""
+        """Tokens of some samples, (part, N). A part of another size than ``batch`` is generated in a storage of its own."""
         labels = torch.tensor(self.subset.labels[part], device=self.device)
-        arguments = (labels, self.subset.seeds[part], self.method(), self.sampling, self.memory)
+        memory = self.memory if len(labels) == self.batch else Memory(self.device, self.memory.codec)
+        arguments = (labels, self.subset.seeds[part], self.method(), self.sampling, memory)
         return self.loaded.generator.generate(*arguments, forced=forced, see=see)
 
     def log_probs(self, logits: Tensor) -> Tensor:
@@ -52,16 +53,19 @@ class Job:
 
 
 class Reference:
-    """The full cache's tokens, images and log-probabilities for one set of samples."""
+    """The full cache's tokens, images and log-probabilities for one set of samples. ``finite`` is false where one of the
+    log-probabilities is NaN or infinite: a token is drawn even then."""
 
     def __init__(self, job: Job) -> None:
         self._job = job
         self._kept: dict[int, Tensor] = {}
+        self.finite = True
         rows = []
         for part in job.chunks():
             seen = _Seen(job)
             rows.append(job.generate(part, see=seen))
             log_probs = seen.stacked()
+            self.finite &= bool(torch.isfinite(log_probs).all())
             if log_probs[0].nbytes * len(job.subset) <= KEPT_BYTES:
                 self._kept.update({part.start + i: row for i, row in enumerate(log_probs)})
         self.tokens = torch.cat(rows)
@@ -94,7 +98,7 @@ class _Seen:
 @dataclass(frozen=True)
 class Judged:
     """Samples per seed, the hash of all tokens, artifacts by name, and facts about the sprite. ``finite`` is false where an
-    image holds NaN or infinity: then nothing else counts."""
+    image, a figure or the reference holds NaN or infinity: then nothing else counts."""
 
     samples: dict[str, list[float]]
     output_hash: str
@@ -128,7 +132,7 @@ def judge(job: Job, reference: Reference, *, quality: tuple[str, ...], forced: b
         artifacts["grid.png"] = _sprite(reference.images[order], images[order])
         facts = {"grid_seeds": [job.subset.seeds[i] for i in order], "grid_classes": [job.subset.labels[i] for i in order]}
     output_hash = hashlib.sha256(tokens.to(torch.int32).cpu().numpy().tobytes()).hexdigest()
-    finite = bool(torch.isfinite(images).all()) and all(bool(torch.isfinite(v).all()) for v in samples.values())
+    finite = reference.finite and bool(torch.isfinite(images).all()) and all(bool(torch.isfinite(v).all()) for v in samples.values())
     return Judged({name: values.double().tolist() for name, values in samples.items()}, output_hash, artifacts, facts, finite)
 
 

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import difflib
+import math
 import re
 import tomllib
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError
 
 from .. import methods, registry, seeds
 from ..cache.codec import codec
 from ..cache.geometry import Layout
 from ..cache.method import Method
-from ..errors import BadBudget, BadPlan, CachemarkError, unknown
+from ..errors import BadBudget, BadKnob, BadPlan, CachemarkError, unknown
 from ..models import catalogue
 from ..models.protocol import Entry, Request
 from ..spec import FULL, Budget, Case, Sampling
@@ -27,9 +29,9 @@ __all__ = ["Plan", "Planned", "catalogue", "expand", "find", "load", "methods", 
 
 
 class Table(BaseModel):
-    """A TOML table in which only known keys are allowed."""
+    """A TOML table in which only known keys are allowed, each with a value of its own type."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
 class SamplingTable(Table):
@@ -45,7 +47,7 @@ class SamplingTable(Table):
 class MethodTable(Table):
     """A method with knobs of its own."""
 
-    model_config = ConfigDict(extra="allow", frozen=True)
+    model_config = ConfigDict(extra="allow")
 
     name: str
 
@@ -93,6 +95,13 @@ class Plan(Table):
     unmet: Literal["error", "unsupported"] = "error"
     cells: Annotated[list[Cells], Field(min_length=1)]
 
+    _source: tuple[str, str] = PrivateAttr(default=("", ""))  # the file's path and text, for errors
+
+    def place(self, *keys: str | int) -> str:
+        """``file:line`` of a key, or the plan's name where it was not read from a file."""
+        path, text = self._source
+        return f"{path}:{_line(text, keys)}" if path else self.name
+
     def joined(self, extra: Sequence[str]) -> Plan:
         """This plan with more methods in every block."""
         cells = [c.model_copy(update={"methods": [*c.methods, *(m for m in extra if m not in c.methods)]}) for c in self.cells]
@@ -130,30 +139,55 @@ def load(name_or_path: str) -> Plan:
     path = find(name_or_path)
     try:
         text = path.read_text(encoding="utf-8")
-        return Plan.model_validate(tomllib.loads(text))
+        plan = Plan.model_validate(tomllib.loads(text))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise BadPlan(f"{path}: not TOML: {error}.", remedy="Mend the syntax.") from None
     except ValidationError as error:
         raise _explained(path, text, error) from None
+    except OSError as error:
+        raise BadPlan(f"{path} cannot be read: {error.strerror}.", remedy="Give the path of a TOML file.") from None
+    plan._source = str(path), text
+    return plan
 
 
 def expand(plan: Plan, device: str = "cpu") -> list[Planned]:
     """Every case of a plan: for each block the full cache, its two reference rows, then methods × budgets × codecs."""
     found: dict[str, Planned] = {}
-    for cells in plan.cells:
-        for planned in _block(plan, cells, device):
+    for number, cells in enumerate(plan.cells):
+        for planned in _block(plan, cells, number, device):
             found.setdefault(planned.case.key, planned)
     return list(found.values())
 
 
-def _block(plan: Plan, cells: Cells, device: str) -> Iterator[Planned]:
-    entry: Entry = registry.models.get(cells.model)
-    sampling = _sampling(entry, cells.sampling)
+@contextmanager
+def _at(plan: Plan, *keys: str | int) -> Iterator[None]:
+    """Errors inside name the file and the line of these keys."""
+    try:
+        yield
+    except CachemarkError as error:
+        raise type(error)(f"{plan.place(*keys)}: {error.message}", remedy=error.remedy) from error
+
+
+def _block(plan: Plan, cells: Cells, number: int, device: str) -> Iterator[Planned]:
     request = Request(device, getattr(torch, cells.dtype), cells.weights, cells.decoder_weights, cells.random_seed)
-    layout = entry.shape(sampling, cells.batch)
-    _check_sizes(plan, cells, entry)
+    with _at(plan, "cells", number, "model"):
+        entry: Entry = registry.models.get(cells.model)
+    with _at(plan, "cells", number, "sampling"):
+        sampling = _sampling(entry, cells.sampling)
+    with _at(plan, "fidelity", "seeds"):
+        subset = seeds.subset(plan.fidelity.seeds, entry.classes)
+    with _at(plan, "fidelity", "samples"):
+        subset = subset.first(plan.fidelity.samples)
+    with _at(plan, "cells", number, "batch"):
+        _check_batch(cells.batch, subset)
+    with _at(plan, "cells", number, "weights"):
+        identity = entry.identity(request)
+    with _at(plan, "cells", number, "codecs"):
+        codecs = list(dict.fromkeys(codec(name).name for name in cells.codecs))
+    with _at(plan, "cells", number, "budgets"):
+        budgets = list(dict.fromkeys(str(Budget.parse(budget)) for budget in cells.budgets))
     full = Case(
-        cells.model, entry.identity(request), entry.grid, f"{entry.classes} classes, balanced", sampling, FULL,
+        cells.model, identity, entry.grid, f"{entry.classes} classes, balanced", sampling, FULL,
         batch=cells.batch, seeds=plan.fidelity.seeds, samples=plan.fidelity.samples, dtype=cells.dtype, engine=cells.engine,
         device_class=device, warmup=plan.timing.warmup, repeats=plan.timing.repeats, role="baseline",
     )
@@ -161,33 +195,44 @@ def _block(plan: Plan, cells: Cells, device: str) -> Iterator[Planned]:
     if not full.weights.startswith("random:"):
         yield Planned(replace(full, role="floor"), request)
         yield Planned(replace(full, role="numerics"), request)
-    for name in dict.fromkeys(codec(c).name for c in cells.codecs):
+    layout, unmet = entry.shape(sampling, cells.batch), _unmet(cells)
+    for name in codecs:
         if name != full.codec:
-            yield Planned(replace(full, codec=name, role="arm"), request)
+            yield Planned(replace(full, codec=name, role="arm"), request, unmet)
         for method in cells.methods:
-            yield from _arms(plan, cells, replace(full, codec=name, role="arm"), method, layout, request)
+            with _at(plan, "cells", number, "methods"):
+                arms = list(_arms(plan, replace(full, codec=name, role="arm"), method, budgets, layout))
+            yield from (Planned(case, request, unmet or reason) for case, reason in arms)
 
 
-def _arms(plan: Plan, cells: Cells, base: Case, given: str | MethodTable, layout: Layout, request: Request) -> Iterator[Planned]:
+def _unmet(cells: Cells) -> str:
+    """Why nothing but the full cache in its native codec runs here, or nothing."""
+    return "" if cells.engine == "eager" else f"the {cells.engine} engine runs the full cache in the native codec only"
+
+
+def _arms(plan: Plan, base: Case, given: str | MethodTable, budgets: list[str], layout: Layout) -> Iterator[tuple[Case, str]]:
+    """The cases of a method, one for each budget, each with the reason why the method cannot meet it, or nothing."""
     name, knobs = (given, {}) if isinstance(given, str) else (given.name, dict(given.model_extra or {}))
     cls: type[Method] = registry.methods.get(name)
     if name == FULL:
         return
-    for budget in dict.fromkeys(str(Budget.parse(b)) for b in cells.budgets):
+    for budget in budgets:
         try:
-            resolved = resolve(cls, Budget.parse(budget), layout, knobs)
-            unmet = "" if cells.engine == "eager" else f"the {cells.engine} engine runs the full cache only"
+            resolved, unmet = resolve(cls, Budget.parse(budget), layout, knobs), ""
         except BadBudget as error:
             if plan.unmet == "error":
                 raise
             resolved, unmet = {}, str(error)
-        yield Planned(replace(base, method=name, knobs=resolved, budget=budget), request, unmet)
+        yield replace(base, method=name, knobs=resolved, budget=budget), unmet
 
 
 def resolve(cls: type[Method], budget: Budget, layout: Layout, knobs: dict[str, Any]) -> dict[str, Any]:
     """Every knob of the method with its value: what is given, else what the budget asks for, else the default."""
     if layout.paradigm not in cls.paradigms:
         raise BadBudget(f"{cls.name} does not run on {layout.paradigm} models.", remedy=f"It runs on: {', '.join(cls.paradigms)}.")
+    for knob, value in knobs.items():
+        if isinstance(value, float) and not math.isfinite(value):
+            raise BadKnob(f"{cls.name}: {knob} = {value} is not finite.", remedy="Give a number.")
     method = cls.build({**cls.knobs_for(budget.ratio, layout), **knobs})
     method.resolve(layout)
     return method.knobs()
@@ -201,10 +246,9 @@ def _sampling(entry: Entry, given: str | SamplingTable) -> Sampling:
     return entry.presets[given]
 
 
-def _check_sizes(plan: Plan, cells: Cells, entry: Entry) -> None:
-    subset = seeds.subset(plan.fidelity.seeds, entry.classes).first(plan.fidelity.samples)
-    if cells.batch > len(subset):
-        raise BadPlan(f"{plan.name}: batch {cells.batch} is larger than the {len(subset)} samples of {subset.name}.",
+def _check_batch(batch: int, subset: seeds.Subset) -> None:
+    if batch > len(subset):
+        raise BadPlan(f"Batch {batch} is larger than the {len(subset)} samples of {subset.name}.",
                       remedy="Lower batch or raise fidelity.samples.")
 
 
@@ -214,16 +258,34 @@ def _shipped() -> Any:
 
 def _explained(path: Path, text: str, error: ValidationError) -> CachemarkError:
     """The first fault of a plan with its line."""
-    fault = error.errors()[0]
-    keys = [part for part in fault["loc"] if not (isinstance(part, str) and re.search(r"[\[(A-Z]|^(str|float|int)$", part))]
-    where = f"{path}:{_line(text, keys)}"
+    keys, fault = _first_fault(tomllib.loads(text), error)
+    missing = fault["type"] == "missing"
+    where = f"{path}:{_line(text, keys[:-1] if missing else keys)}"
     if fault["type"] == "extra_forbidden":
         known = _known([k for k in keys[:-1] if isinstance(k, str)])
         near = difflib.get_close_matches(str(keys[-1]), known, n=1)
         hint = f"Did you mean {near[0]!r}? " if near else ""
         return BadPlan(f"{where}: unknown key {keys[-1]!r}.", remedy=f"{hint}Known here: {', '.join(known)}.")
-    given = "" if fault["type"] == "missing" else f" It is {str(fault['input'])[:80]!r}."
+    given = "" if missing else f" It is {str(fault['input'])[:80]!r}."
     return BadPlan(f"{where}: {'.'.join(map(str, keys))}: {fault['msg'].lower()}.{given}", remedy="See docs/guide/plans.md.")
+
+
+def _first_fault(data: Any, error: ValidationError) -> tuple[list[str | int], Any]:
+    """The first fault and the keys that lead to it. Where a value may be of several kinds, each kind has faults of its own:
+    the one that lies deepest belongs to the kind that was meant."""
+    faults = [(_keys(data, fault), fault) for fault in error.errors()]
+    first = faults[0][0]
+    return max((f for f in faults if f[0][: len(first)] == first), key=lambda f: len(f[0]))
+
+
+def _keys(data: Any, fault: Any) -> list[str | int]:
+    """The keys of a fault's place, without the names of kinds that stand between them."""
+    keys: list[str | int] = []
+    for part in fault["loc"]:
+        if (isinstance(data, dict) and part in data) or (isinstance(data, list) and isinstance(part, int)):
+            keys.append(part)
+            data = data[part]
+    return [*keys, fault["loc"][-1]] if fault["type"] == "missing" else keys
 
 
 def _known(tables: list[str]) -> list[str]:
@@ -231,14 +293,17 @@ def _known(tables: list[str]) -> list[str]:
     return sorted(kinds[tables[-1]].model_fields if tables and tables[-1] in kinds else Plan.model_fields)
 
 
-def _line(text: str, keys: list[Any]) -> int:
+def _line(text: str, keys: Sequence[str | int]) -> int:
     """The line on which the last of ``keys`` that is written in the file stands."""
     lines, at = text.splitlines(), 0
+    end = len(lines)
     for number, key in enumerate(keys):
-        if isinstance(key, int) and number and isinstance(keys[number - 1], str):
-            heads = [i for i, line in enumerate(lines) if re.match(rf"\s*\[\[\s*{keys[number - 1]}\s*\]\]", line)]
-            at = heads[key] if key < len(heads) else at
-        elif isinstance(key, str):
-            pattern = rf"""\s*(\[\s*{re.escape(key)}\s*\]|["']?{re.escape(key)}["']?\s*=)"""
-            at = next((i for i in range(at, len(lines)) if re.match(pattern, lines[i])), at)
+        if isinstance(key, int) and number:
+            heads = [i for i, line in enumerate(lines) if re.match(rf"\s*\[\[\s*{re.escape(str(keys[number - 1]))}\s*\]\]", line)]
+            if key < len(heads):
+                at, end = heads[key], [*heads, len(lines)][key + 1]
+        else:
+            path, name = r"""(?:[\w"'-]+\s*\.\s*)*""", rf"""["']?{re.escape(str(key))}["']?"""
+            pattern = rf"\s*(?:\[\[?\s*{path}{name}\s*\]|{path}{name}\s*[=.])"
+            at = next((i for i in range(at, end) if re.match(pattern, lines[i])), at)
     return at + 1

@@ -1,5 +1,7 @@
-"""Cache methods, one per file. Importing this package registers them."""
+"""Cache methods, one per file. Importing this package registers every file in it."""
 
-from . import full, h2o, linear, random, rkv, streaming, window
+import importlib
+import pkgutil
 
-__all__ = ["full", "h2o", "linear", "random", "rkv", "streaming", "window"]
+for _found in pkgutil.iter_modules(__path__):
+    importlib.import_module(f"{__name__}.{_found.name}")

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from importlib import resources
 from pathlib import Path
 
 import torch
+from torch import nn
 
 from .. import registry
 from ..cache.geometry import Layout
 from ..spec import Sampling
 from . import checkpoints
-from .llamagen import PAPER_CFG, SIZES, LlamaGen, LlamaGenConfig
+from .llamagen import PAPER_CFG, SIZES, LlamaGen, LlamaGenConfig, layout
 from .protocol import Entry, Loaded, Request
 from .tiny import vq as tiny_vq
+from .tiny.vq import TinyVQ
 from .vision.vq import VQ, VQ16
 
 TINY_NAME = "tiny-llamagen"
@@ -29,8 +32,7 @@ def packaged(name: str) -> Path:
 
 
 def _shape(config: LlamaGenConfig, sampling: Sampling, batch: int) -> Layout:
-    with torch.device("meta"):
-        return LlamaGen(replace(config, layers=1)).layout(range(batch), sampling)
+    return layout(config, range(batch), sampling, torch.float32, "cpu")
 
 
 def _generator(config: LlamaGenConfig, path: str | Path, request: Request) -> LlamaGen:
@@ -40,24 +42,30 @@ def _generator(config: LlamaGenConfig, path: str | Path, request: Request) -> Ll
     return build().initialise(request.seed).to(request.device, request.dtype).eval().requires_grad_(False)
 
 
-def _load_tiny(request: Request) -> Loaded:
-    generator = _generator(TINY, request.weights or packaged(TINY_WEIGHTS), request)
-    decoder = tiny_vq.load(request.decoder_weights or packaged(TINY_DECODER), device=request.device)
-    grid = (TINY.grid, TINY.grid)
+def _joined(generator: LlamaGen, decoder: TinyVQ | VQ, weights: str) -> Loaded:
+    grid = (generator.config.grid, generator.config.grid)
     parameters = [*generator.parameters(), *decoder.parameters()]
-    return Loaded(generator, lambda tokens: decoder.decode(tokens, grid), _tiny_identity(request), parameters)
+    return Loaded(generator, lambda tokens: decoder.decode(tokens, grid), weights, parameters)
+
+
+def _tiny_files(request: Request) -> tuple[str | Path, str | Path]:
+    return request.weights or packaged(TINY_WEIGHTS), request.decoder_weights or packaged(TINY_DECODER)
+
+
+def _load_tiny(request: Request) -> Loaded:
+    weights, decoder = _tiny_files(request)
+    return _joined(_generator(TINY, weights, request), tiny_vq.load(decoder, device=request.device), _tiny_identity(request))
 
 
 def _tiny_identity(request: Request) -> str:
-    return checkpoints.sha256(request.weights or packaged(TINY_WEIGHTS))
+    weights, decoder = _tiny_files(request)
+    checkpoints.check(partial(LlamaGen, TINY), weights)
+    tiny_vq.check(decoder)
+    return f"{checkpoints.sha256(weights)}/{checkpoints.sha256(decoder)}"
 
 
 def _load_published(config: LlamaGenConfig, request: Request) -> Loaded:
-    generator = _generator(config, request.weights, request)
-    decoder = _decoder(request)
-    grid = (config.grid, config.grid)
-    parameters = [*generator.parameters(), *decoder.parameters()]
-    return Loaded(generator, lambda tokens: decoder.decode(tokens, grid), _identity(request), parameters)
+    return _joined(_generator(config, request.weights, request), _decoder(request), _identity(config, request))
 
 
 def _decoder(request: Request) -> VQ:
@@ -68,15 +76,24 @@ def _decoder(request: Request) -> VQ:
     return VQ(VQ16).to(request.device).eval().requires_grad_(False)
 
 
-def _identity(request: Request) -> str:
-    return checkpoints.sha256(request.weights) if request.weights else f"random:{request.seed}"
+def _identity(config: LlamaGenConfig, request: Request) -> str:
+    files = ((request.weights, partial(LlamaGen, config)), (request.decoder_weights, partial(VQ, VQ16)))
+    return "/".join(_named(path, build, request.seed) for path, build in files)
+
+
+def _named(path: str, build: Callable[[], nn.Module], seed: int) -> str:
+    if not path:
+        return f"random:{seed}"
+    checkpoints.check(build, path)
+    return checkpoints.sha256(path)
 
 
 def _published(size: str, config: LlamaGenConfig) -> Entry:
     paper = Sampling(cfg_scale=PAPER_CFG[size])
     return Entry(
         f"llamagen-{size.lower()}", "llamagen", LlamaGen.paradigm, (config.grid, config.grid), config.classes,
-        partial(_shape, config), partial(_load_published, config), _identity, {"paper": paper, "greedy": replace(paper, temperature=0.0)},
+        partial(_shape, config), partial(_load_published, config), partial(_identity, config),
+        {"paper": paper, "greedy": replace(paper, temperature=0.0)},
         summary=f"LlamaGen-{size}, {config.layers} layers, {config.grid}×{config.grid} tokens; weights optional, else random",
     )
 

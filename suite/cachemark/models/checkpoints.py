@@ -82,18 +82,31 @@ def load(
     with it count, and lose it. ``dtype`` converts floating-point tensors; None keeps those of the file. Changing a weight
     later never changes the file. Raises BadCheckpoint with the first names that do not fit.
     """
-    with torch.device("meta"), _NoDraws():
-        module = factory()
-    wanted = module.state_dict()
-    patterns = (*EXTRAS, *ignore)
-    held = {name: t for name, t in _strip(read(path, wrappers=wrappers), prefix, path) if name in wanted or not _matches(name, patterns)}
-    _compare(wanted, held, f"{str(path)!r} does not fit {type(module).__name__}")
+    module, held = _fitted(factory, path, ignore, prefix, wrappers)
     for name in held:  # in place, so that each source can go as soon as its copy is made
         held[name] = _convert(held[name], dtype, device)
     module.load_state_dict(held, assign=True)
     left = [name for name, buffer in module.named_buffers() if buffer.is_meta]
     assert not left, f"{type(module).__name__} must compute {left} on first use: it is in no checkpoint"
     return module.eval().requires_grad_(False)
+
+
+def check(factory: Callable[[], nn.Module], path: str | Path, *, ignore: Sequence[str] = (), prefix: str = "",
+          wrappers: Sequence[str] = WRAPPERS) -> None:
+    """Raise what :func:`load` would raise for this file, without reading its weights."""
+    _fitted(factory, path, ignore, prefix, wrappers)
+
+
+def _fitted(factory: Callable[[], M], path: str | Path, ignore: Sequence[str], prefix: str,
+            wrappers: Sequence[str]) -> tuple[M, dict[str, Tensor]]:
+    """The module on the meta device, and the mapped tensors that fit it."""
+    with torch.device("meta"), _NoDraws():
+        module = factory()
+    wanted = module.state_dict()
+    patterns = (*EXTRAS, *ignore)
+    held = {name: t for name, t in _strip(read(path, wrappers=wrappers), prefix, path) if name in wanted or not _matches(name, patterns)}
+    _compare(wanted, held, f"{str(path)!r} does not fit {type(module).__name__}")
+    return module, held
 
 
 def _existing(path: str | Path) -> Path:

@@ -81,6 +81,15 @@ def rope_table(head_dim: int, grid: int, base: float, device: torch.device) -> T
     return torch.cat((torch.zeros(1, head_dim // 2, dtype=torch.complex64, device=device), torch.polar(torch.ones_like(angles), angles)))
 
 
+def layout(config: LlamaGenConfig, seeds: Sequence[int], sampling: Sampling, dtype: torch.dtype, device: str) -> Layout:
+    """Shape of a generation: one condition entry per row; with guidance the unconditional rows follow the others."""
+    copies = 2 if sampling.cfg_scale > 1 else 1
+    rows = len(seeds) * copies
+    branches = tuple(row // len(seeds) for row in range(rows))
+    return Layout(LlamaGen.paradigm, (1,) * rows, config.grid, config.grid, config.heads, config.groups, config.head_dim, config.layers,
+                  tuple(seeds) * copies, branches, dtype, device)
+
+
 class Attention(nn.Module):
     """Projections of one block; what happens between them is the method's."""
 
@@ -162,13 +171,9 @@ class LlamaGen(nn.Module):
         return rope_table(c.head_dim, c.grid, c.rope_base, self.output.weight.device)
 
     def layout(self, seeds: Sequence[int], sampling: Sampling) -> Layout:
-        """Shape of a generation: one condition entry per row; with guidance the unconditional rows follow the others."""
-        c, copies = self.config, 2 if sampling.cfg_scale > 1 else 1
-        rows = len(seeds) * copies
-        branches = tuple(row // len(seeds) for row in range(rows))
+        """Shape of a generation of these samples by this model."""
         weight = self.output.weight
-        return Layout(self.paradigm, (1,) * rows, c.grid, c.grid, c.heads, c.groups, c.head_dim, c.layers,
-                      tuple(seeds) * copies, branches, weight.dtype, str(weight.device))
+        return layout(self.config, seeds, sampling, weight.dtype, str(weight.device))
 
     def forward(self, tokens: Tokens, step: Step, method: Method) -> Tensor:
         """One pass of the stack under a method: hidden states before the final norm, (rows, tokens, dim)."""

@@ -31,7 +31,8 @@ class Generator(Protocol):
 @dataclass(frozen=True)
 class Loaded:
     """A model ready to run: the generator, the image decoder (tokens (batch, N) → images (batch, 3, H, W) in [−1, 1]), and
-    the identity of its weights (``random:<seed>`` or a SHA-256)."""
+    the identity of its weights: that of the transformer and, behind a slash, of the decoder, each ``random:<seed>`` or a
+    SHA-256."""
 
     generator: Generator
     decode: Callable[[Tensor], Tensor]
@@ -59,7 +60,8 @@ class Entry:
     """A model by name: everything a plan needs without loading it.
 
     ``presets`` names sampling settings; each model has ``paper``. ``shape(sampling, batch)`` is the layout of a generation,
-    ``identity(request)`` what :class:`Loaded` will call its weights; neither loads anything. ``quality`` names the metrics
+    ``identity(request)`` what :class:`Loaded` will call its weights; neither loads anything. The latter refuses a file that
+    does not fit, with BadCheckpoint. ``quality`` names the metrics
     that judge this model's images without a reference set.
     """
 

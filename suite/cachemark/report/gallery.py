@@ -54,14 +54,19 @@ def gallery(section: Section, artifact: Callable[[str], bytes] | None) -> tuple[
         return ()
     held: dict[str, list[Sprite]] = {}
     for row in section.rows:
-        if row.ok and "grid" in row.outcome.artifacts:
-            held.setdefault(row.method, []).append(_sprite(row, artifact))
+        if row.ok and (file := _grid(row)):
+            held.setdefault(row.method, []).append(_sprite(row, file, artifact))
     return tuple(Album(method, tuple(sprites)) for method, sprites in held.items())
 
 
-def _sprite(row: Row, artifact: Callable[[str], bytes]) -> Sprite:
+def _grid(row: Row) -> str:
+    """The file of the artifact called ``grid``, whatever its suffix; empty where there is none."""
+    return next((file for name, file in row.outcome.artifacts.items() if name.partition(".")[0] == "grid"), "")
+
+
+def _sprite(row: Row, file: str, artifact: Callable[[str], bytes]) -> Sprite:
     try:
-        png = artifact(row.outcome.artifacts["grid"])
+        png = artifact(file)
     except (CachemarkError, OSError, KeyError) as error:
         return Sprite(row, b"", 0, (), f"The image file is missing: {error}")
     try:

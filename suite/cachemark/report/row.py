@@ -121,7 +121,7 @@ def derive(outcome: Outcome, full: Outcome | None) -> Row:
 def _speed_up(outcome: Outcome, full: Outcome | None) -> tuple[Interval | None, str]:
     """A speed-up, or the difference that forbids one."""
     if outcome.facts.get("quality_only"):
-        return None, f"quality only: {outcome.facts['quality_only']}"
+        return None, str(outcome.facts["quality_only"])
     if full is None:
         return None, "The full cache of this cell has no figures."
     mine, its = outcome.samples.get("latency"), full.samples.get("latency")
@@ -152,7 +152,7 @@ def _marks(row: Row) -> tuple[Mark, ...]:
     """What the figures of one row alone give away."""
     marks = []
     if row.outcome.facts.get("quality_only"):
-        marks.append(Mark("quality only", "calm", f"Its speed is not compared: {row.outcome.facts['quality_only']}"))
+        marks.append(Mark("quality only", "calm", f"Speed is not compared. {row.no_speed_up}"))
     elif row.case.role == "arm" and row.speed_up is None:
         marks.append(Mark("no speed-up", "warn", row.no_speed_up))
     if row.saving is not None and row.saving_live is not None and row.saving_live > 0.01 and row.saving < _SHOWS * row.saving_live:

@@ -189,8 +189,8 @@ def _notes(section: Section) -> tuple[Note, ...]:
 
 def _environment(environment: Environment, code: Mapping[str, Any]) -> tuple[Pair, ...]:
     first = {"device": environment.device, "machine class": environment.machine_class, "fingerprint": environment.fingerprint}
-    return tuple(Pair(name, _text(value)) for name, value in (
-        *first.items(), *_flat("", environment.facts), *_flat("code", code)))
+    facts = dict((*_flat("", environment.facts), *_flat("code", code)))
+    return tuple(Pair(name, _text(value)) for name, value in {**first, **facts, **first}.items())
 
 
 def _flat(prefix: str, facts: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:
@@ -246,5 +246,5 @@ def _gaps(part: Section) -> Iterable[Missing]:
     for name in wanted:
         without = [row.case.label for row in arms if not row.outcome.samples.get(name)]
         if without:
-            who = "every method" if len(without) == len(arms) else ", ".join(without)
-            yield Missing(f"{part.model}: {METRICS[name].title}", "not measured", f"No samples for {who}.")
+            why = "No method has samples." if len(without) == len(arms) else f"No samples for {', '.join(without)}."
+            yield Missing(f"{part.model}: {METRICS[name].title}", "not measured", why)

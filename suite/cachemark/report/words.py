@@ -77,9 +77,11 @@ def of_full(value: float) -> str:
 def _three(value: float) -> str:
     """Three digits, more where the whole part has more."""
     size_ = abs(value)
-    return f"{value:.0f}" if size_ >= 100 else f"{value:.1f}" if size_ >= 10 else f"{value:.2f}"
+    text = f"{value:.0f}" if size_ >= 100 else f"{value:.1f}" if size_ >= 10 else f"{value:.2f}"
+    return text.replace("-", "−")
 
 
 def _small(value: float) -> str:
     """Three decimals, or a power of ten where those would say nothing."""
-    return f"{value:.1e}".replace("e-0", "e−").replace("e-", "e−") if 0 < abs(value) < 0.0005 else f"{value:.3f}"
+    text = f"{value:.1e}".replace("e-0", "e-") if 0 < abs(value) < 0.0005 else f"{value:.3f}"
+    return text.replace("-", "−")

@@ -16,13 +16,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..models.catalogue import TINY, TINY_NAME
 from ..models.llamagen import LlamaGen, LlamaGenConfig
 from ..models.tiny import vq
 from .loops import Stateful
 from .muon import Muon
-from .scene import CLASSES, scenes, stream
+from .scene import scenes, stream
 
-CONFIG = LlamaGenConfig(layers=6, heads=5, dim=160, vocab=512, classes=len(CLASSES), grid=16)
 MUON_RATE = 0.02
 ADAM_RATE = 3e-3
 BATCH = 16
@@ -37,12 +37,12 @@ class GeneratorTask:
     ``validate`` gives nats per token on held-out scenes.
     """
 
-    name = "tiny-llamagen"
-    steps = 2000
+    name = TINY_NAME
+    steps = 1200
     warmup = 40
 
     def __init__(
-        self, tokenizer: Path, seed: int = 0, *, device: str = "cpu", config: LlamaGenConfig = CONFIG, batch: int = BATCH
+        self, tokenizer: Path, seed: int = 0, *, device: str = "cpu", config: LlamaGenConfig = TINY, batch: int = BATCH
     ) -> None:
         self.seed, self.device, self.batch = seed, device, batch
         self.vq = vq.load(tokenizer, device=device)

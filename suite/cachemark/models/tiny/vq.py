@@ -106,9 +106,10 @@ def load(path: str | Path, *, device: str | torch.device = "cpu") -> TinyVQ:
     return checkpoints.load(lambda: TinyVQ(config), path, dtype=torch.float32, device=device)
 
 
-def embedded() -> Path:
-    """The weights that come with cachemark."""
-    return Path(__file__).parents[2] / "data" / "weights" / f"{NAME}.safetensors"
+def check(path: str | Path) -> None:
+    """Raise what :func:`load` would raise for this file, without reading its weights."""
+    config = _config(path)
+    checkpoints.check(lambda: TinyVQ(config), path)
 
 
 def _config(path: str | Path) -> VQConfig:

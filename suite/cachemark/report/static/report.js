@@ -107,6 +107,7 @@
     crops.forEach((crop, line) => {
       const image = crop.querySelector("img");
       image.src = source;
+      image.style.imageRendering = strip.classList.contains("smooth") ? "auto" : "pixelated";
       image.style.width = "calc(var(--z) * " + count + ")";
       image.style.height = "calc(var(--z) * 2)";
       image.style.transform = "translate(calc(var(--z) * " + -at + "), calc(var(--z) * " + -line + "))";

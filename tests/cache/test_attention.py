@@ -1,0 +1,119 @@
+"""The attention function against a softmax written out, one query at a time."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from cachemark.cache.attention import attention
+from cachemark.cache.codec import CODECS
+from cachemark.cache.geometry import Site
+from cachemark.cache.slot import Memory, Slot, Slots, Stage
+from contracts.driver import layout_of
+
+HEADS, DIM = 4, 8
+CONDITIONS = [(1,), (3,), (2, 2), (3, 1, 1, 2)]
+
+
+def prepared(condition: tuple[int, ...], kv_heads: int, tokens: int, codec: str = "native") -> tuple[Slot, Memory]:
+    """A slot that holds its condition and ``tokens`` more."""
+    memory = Memory("cpu", CODECS[codec])
+    layout = layout_of(condition, heads=HEADS, kv_heads=kv_heads, head_dim=DIM)
+    slot = Slots(layout, (Site("decoder", 0),), max(condition) + tokens, memory).slots[0]
+    slot.append(*normal(2, len(condition), kv_heads, max(condition), DIM), condition=True)
+    if tokens:
+        slot.append(*normal(2, len(condition), kv_heads, tokens, DIM, seed=1))
+    return slot, memory
+
+
+def normal(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def naive(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    """One query (dim,) over keys (n, dim): the output and its weights, fp64."""
+    weights = (k.double() @ q.double() / DIM**0.5).softmax(0)
+    return weights @ v.double(), weights
+
+
+def expected(slot: Slot, q: Tensor, causal: bool) -> tuple[list[tuple[int, int, int, Tensor]], Tensor]:
+    """Each real query's output as (row, head, token, output), and the mass of each key, (rows, kv_heads, longest)."""
+    layout, kv_heads = slot.bank.layout, slot.bank.layout.kv_heads
+    out, mass = [], torch.zeros(layout.rows, kv_heads, max(slot.live), dtype=torch.float64)
+    for run, n in zip(slot.bank.runs, slot.live, strict=True):
+        keys, values = slot.read(run, n)
+        for row in range(run.start, run.stop):
+            for head in range(HEADS):
+                shared = head // (HEADS // kv_heads)
+                k, v = keys[row - run.start, shared], values[row - run.start, shared]
+                for token in range(min(q.size(2), n) if causal else q.size(2)):
+                    seen = token + 1 if causal else n
+                    one, weights = naive(q[row, head, token], k[:seen], v[:seen])
+                    out.append((row, head, token, one))
+                    mass[row, shared, :seen] += weights
+    return out, mass
+
+
+@pytest.mark.parametrize("mass", [False, True], ids=["sdpa", "mass"])
+@pytest.mark.parametrize("causal", [False, True], ids=["all", "causal"])
+@pytest.mark.parametrize("kv_heads", [4, 2, 1])
+@pytest.mark.parametrize("condition", CONDITIONS, ids=str)
+def test_it_is_a_softmax_over_the_live_keys(condition: tuple[int, ...], kv_heads: int, causal: bool, mass: bool) -> None:
+    slot, _ = prepared(condition, kv_heads, 0 if causal else 5)
+    q = normal(len(condition), HEADS, max(condition) if causal else 1, DIM, seed=2)
+    out, given = attention(q, slot, mass=mass, causal=causal)
+    outputs, masses = expected(slot, q, causal)
+    assert out.shape == q.shape
+    for row, head, token, one in outputs:
+        assert (out[row, head, token] - one).abs().max() < 1e-5
+    assert (given is None) is not mass
+    if given is not None:
+        assert given.dtype == torch.float32
+        assert (given - masses).abs().max() < 1e-5
+
+
+@pytest.mark.parametrize("kv_heads", [4, 1])
+def test_several_queries_that_see_everything(kv_heads: int) -> None:
+    slot, _ = prepared((2, 1), kv_heads, 3)
+    q = normal(2, HEADS, 3, DIM, seed=2)
+    outputs, masses = expected(slot, q, causal=False)
+    for mass in (False, True):
+        out, given = attention(q, slot, mass=mass)
+        assert max(float((out[row, head, token] - one).abs().max()) for row, head, token, one in outputs) < 1e-5
+    assert given is not None
+    assert (given - masses).abs().max() < 1e-5
+
+
+@pytest.mark.parametrize("kv_heads", [4, 2, 1])
+@pytest.mark.parametrize("condition", CONDITIONS, ids=str)
+def test_mass_sums_to_the_number_of_queries(condition: tuple[int, ...], kv_heads: int) -> None:
+    group = HEADS // kv_heads
+    slot, _ = prepared(condition, kv_heads, 0)
+    _, mass = attention(normal(len(condition), HEADS, max(condition), DIM, seed=2), slot, mass=True, causal=True)
+    assert mass is not None
+    assert torch.allclose(mass.sum(-1), torch.tensor(condition)[:, None].float() * group), "padding has no mass"
+    slot, _ = prepared(condition, kv_heads, 4)
+    _, mass = attention(normal(len(condition), HEADS, 1, DIM, seed=2), slot, mass=True)
+    assert mass is not None
+    assert torch.allclose(mass.sum(-1), torch.tensor(float(group)))
+    for row, length in enumerate(condition):
+        assert not mass[row, :, length + 4 :].any(), "a shorter row has no mass behind its end"
+
+
+def test_a_stage_is_read_in_place_of_the_slot() -> None:
+    slot, memory = prepared((2, 1), 2, 3, "int8")
+    stage = Stage(slot.bank.layout, 8, memory)
+    q, (k, v) = normal(2, HEADS, 1, DIM, seed=2), normal(2, 2, 2, 2, DIM, seed=3)
+    stage.put(slot)
+    plain, _ = attention(q, slot)
+    assert torch.equal(attention(q, slot, stage)[0], plain)
+    stage.put(slot, k, v)
+    out, mass = attention(q, slot, stage, mass=True)
+    assert mass is not None
+    for run, n in zip(slot.bank.runs, slot.live, strict=True):
+        keys, values = (torch.cat((old[0], new[run.start]), 1) for old, new in zip(slot.read(run, n), (k, v), strict=True))
+        for head in range(HEADS):
+            one, _ = naive(q[run.start, head, 0], keys[head // 2], values[head // 2])
+            assert (out[run.start, head, 0] - one).abs().max() < 1e-5
+        assert torch.allclose(mass[run.start, :, : n + 2].sum(-1), torch.tensor(2.0))

@@ -1,0 +1,252 @@
+"""Hole filling by properties, writing and reading, and the arena that everything lies in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from cachemark.cache.codec import CODECS, INT8, NATIVE, Codec
+from cachemark.cache.geometry import Layout, Site, Step
+from cachemark.cache.slot import Memory, Slots, Stage
+from contracts.driver import layout_of
+
+SITES = (Site("decoder", 0), Site("decoder", 1))
+HEADS, DIM = 2, 3
+
+
+def bank_of(condition: tuple[int, ...], capacity: int, codec: Codec = NATIVE) -> Slots:
+    layout = layout_of(condition, heads=HEADS, kv_heads=HEADS, head_dim=DIM)
+    return Slots(layout, SITES, capacity, Memory("cpu", codec))
+
+
+def number(bank: Slots) -> Tensor:
+    """A different number for every entry of a bank, (sites, rows, kv_heads, capacity)."""
+    return torch.arange(bank.visual.numel()).view(bank.visual.shape)
+
+
+def filled(condition: tuple[int, ...], live: tuple[int, ...], capacity: int) -> tuple[Slots, Tensor]:
+    """A bank whose entries all carry their own number in K, V, ``visual`` and a follower, and how long each run is."""
+    bank = bank_of(condition, capacity)
+    follower = bank.follow(number(bank).double())
+    bank.k[0].copy_(number(bank)[..., None].expand(bank.k[0].shape))
+    bank.v[0].copy_(-number(bank)[..., None].expand(bank.v[0].shape))
+    bank.visual.copy_(number(bank))
+    for slot in bank.slots:
+        slot.live = list(live)
+    return bank, follower
+
+
+@dataclass
+class Eviction:
+    """Live length of each run of rows, capacity, and what goes: (sites, rows, kv_heads, m)."""
+
+    condition: tuple[int, ...]
+    live: tuple[int, ...]
+    capacity: int
+    places: Tensor
+
+
+@st.composite
+def evictions(draw: st.DrawFn) -> Eviction:
+    condition = draw(st.sampled_from([(1,), (1, 1), (2, 1), (1, 3, 3)]))
+    runs = len(layout_of(condition).runs)
+    live = tuple(draw(st.integers(1, 12)) for _ in range(runs))
+    m = draw(st.integers(1, min(live)))
+    rows = [number for number, run in enumerate(layout_of(condition).runs) for _ in range(run.start, run.stop)]
+    places = [[[draw(st.permutations(range(live[run]))) for _ in range(HEADS)] for run in rows] for _ in SITES]
+    short = [[[order[:m] for order in heads] for heads in row] for row in places]
+    return Eviction(condition, live, max(live) + draw(st.integers(0, 3)), torch.tensor(short))
+
+
+def rows_of(bank: Slots, run: int) -> range:
+    return range(bank.runs[run].start, bank.runs[run].stop)
+
+
+@given(evictions())
+def test_the_tail_fills_the_holes(case: Eviction) -> None:
+    bank, _ = filled(case.condition, case.live, case.capacity)
+    before, m = number(bank), case.places.size(-1)
+    bank.evict(case.places)
+    assert bank.live == [n - m for n in case.live]
+    assert all(slot.live == bank.live for slot in bank.slots)
+    for run, n in enumerate(case.live):
+        for site in range(len(SITES)):
+            for row in rows_of(bank, run):
+                for head in range(HEADS):
+                    old, new = before[site, row, head].tolist(), bank.visual[site, row, head].tolist()
+                    gone = {old[place] for place in case.places[site, row, head].tolist()}
+                    assert sorted(new[: n - m]) == sorted(set(old[:n]) - gone), "the survivors are others"
+                    moved = [place for place in range(n - m) if new[place] != old[place]]
+                    assert {old[place] for place in moved} <= gone, "an entry outside the holes has moved"
+                    assert {new[place] for place in moved} <= set(old[n - m : n]), "what moved was not in the tail"
+                    assert new[n:] == old[n:], "something beyond the live prefix was written"
+
+
+@given(evictions())
+def test_keys_values_and_followers_move_together(case: Eviction) -> None:
+    bank, follower = filled(case.condition, case.live, case.capacity)
+    bank.evict(case.places)
+    numbers = bank.visual[..., None].float()
+    for run, n in enumerate(bank.live):
+        rows = bank.runs[run].rows
+        live = (slice(None), rows, slice(None), slice(n))
+        assert torch.equal(bank.k[0][live], numbers[live].expand(bank.k[0][live].shape))
+        assert torch.equal(bank.v[0][live], -numbers[live].expand(bank.v[0][live].shape))
+        assert torch.equal(follower[live], bank.visual[live].double())
+        freed = follower[:, rows, :, n : case.live[run]]
+        assert not freed.any(), "a freed place of a follower is zero, for the entry that comes next"
+
+
+@given(st.integers(2, 9), st.data())
+def test_one_place_for_all_is_the_same_eviction(n: int, data: st.DataObject) -> None:
+    place = data.draw(st.integers(0, n - 1))
+    one, follower = filled((1, 1), (n,), 9)
+    many, other = filled((1, 1), (n,), 9)
+    one.evict_place(0, place)
+    many.evict(torch.full((len(SITES), 2, HEADS, 1), place))
+    assert one.live == many.live
+    live = (..., slice(n - 1))
+    assert torch.equal(one.visual[live], many.visual[live])
+    assert torch.equal(follower, other)
+    assert torch.equal(one.k[0][..., : n - 1, :], many.k[0][..., : n - 1, :])
+    assert torch.equal(one.v[0][..., : n - 1, :], many.v[0][..., : n - 1, :])
+
+
+def test_one_run_of_rows_leaves_the_others_alone() -> None:
+    bank, follower = filled((2, 1), (5, 4), 6)
+    before, numbers = bank.visual.clone(), follower.clone()
+    bank.evict_place(1, 0)
+    assert bank.live == [5, 3]
+    assert torch.equal(bank.visual[:, 0], before[:, 0])
+    assert torch.equal(follower[:, 0], numbers[:, 0])
+    assert torch.equal(bank.visual[:, 1, :, 0], before[:, 1, :, 3])
+
+
+# ---------------------------------------------------------------------------------------------- writing and reading
+
+
+@pytest.mark.parametrize("codec", CODECS.values(), ids=list(CODECS))
+def test_what_is_written_is_read(codec: Codec) -> None:
+    bank = bank_of((2, 1), 5, codec)
+    slot = bank.slots[0]
+    draw = torch.Generator().manual_seed(0)
+    k, v = torch.randn(2, 2, HEADS, 2, DIM, generator=draw)
+    slot.append(k, v, condition=True)
+    assert slot.live == [2, 1]
+    more_k, more_v = torch.randn(2, 2, HEADS, 1, DIM, generator=draw)
+    slot.append(more_k, more_v)
+    assert slot.live == [3, 2]
+    decoded = [codec.decode(codec.encode(part), torch.float32) for part in (k, v, more_k, more_v)]
+    for run, condition in zip(bank.runs, (2, 1), strict=True):
+        keys, values = slot.read(run, condition + 1)
+        assert torch.equal(keys, torch.cat((decoded[0][run.rows, :, :condition], decoded[2][run.rows]), 2))
+        assert torch.equal(values, torch.cat((decoded[1][run.rows, :, :condition], decoded[3][run.rows]), 2))
+        assert torch.equal(bank.keys(0)[run.rows, :, : condition + 1], keys)
+    assert not bank.slots[1].k[0].any(), "the other site was written"
+
+
+def test_an_exact_codec_is_read_in_place() -> None:
+    bank = bank_of((1,), 3)
+    bank.slots[0].append(torch.ones(1, HEADS, 1, DIM), torch.ones(1, HEADS, 1, DIM))
+    keys, _ = bank.slots[0].read(bank.runs[0], 1)
+    assert keys.data_ptr() == bank.k[0].data_ptr()
+
+
+@pytest.mark.parametrize("tokens", [1, 2])
+def test_writing_beyond_the_capacity_is_refused(tokens: int) -> None:
+    """One token would broadcast into nothing, and the slot would lose it without a word."""
+    bank = bank_of((1,), 3)
+    slot, x = bank.slots[0], torch.ones(1, HEADS, tokens, DIM)
+    slot.live[0] = 4 - tokens
+    with pytest.raises((AssertionError, RuntimeError)):
+        slot.append(x, x)
+
+
+def test_a_stage_lays_out_the_slot_and_the_passes_own() -> None:
+    memory = Memory("cpu", INT8)
+    layout = layout_of((2, 1), heads=HEADS, kv_heads=HEADS, head_dim=DIM)
+    bank, stage = Slots(layout, SITES, 4, memory), Stage(layout, 6, memory)
+    x, own = torch.randn(2, HEADS, 2, DIM, generator=torch.Generator().manual_seed(1)), torch.full((2, HEADS, 2, DIM), 7.0)
+    bank.slots[1].append(x, -x, condition=True)
+    stage.put(bank.slots[1], own, -own)
+    for run in bank.runs:
+        k, v = stage.read(run, run.condition)
+        stored, _ = bank.slots[1].read(run, run.condition)
+        assert torch.equal(k, torch.cat((stored, own[run.rows]), 2))
+        assert torch.equal(v, -k)
+    stage.put(bank.slots[1])
+    assert stage.read(bank.runs[0], 2)[0].size(2) == 2
+
+
+def test_settling_numbers_what_was_written() -> None:
+    bank = bank_of((2, 1), 6)
+    steps = [Step(0, 9), Step(1, 9, 0, 1, 1, ("token",)), Step(2, 9, 1, 2, 1, ("token",))]
+    for step in steps:
+        x = torch.zeros(2, HEADS, step.count or 2, DIM)
+        for slot in bank.slots:
+            slot.append(x, x, condition=step.count == 0)
+        bank.settle(step)
+    table = bank.table()
+    assert table.shape == (2, 2, HEADS, 5)
+    assert table[1, 0, 0].tolist() == [-1, -1, 0, 1, 2]
+    assert table[0, 1, 1].tolist() == [-1, 0, 1, 2, -1], "a shorter row ends with −1"
+    assert bank.length.tolist() == [5, 4]
+    assert bank.live_visual == 3
+    assert bank.peak == 5 + 4
+    assert bank.logical_bytes == (5 + 4) * len(SITES) * HEADS * 2 * DIM * 4
+
+
+# ---------------------------------------------------------------------------------------------- the arena
+
+
+def test_the_same_names_get_the_same_storage_zeroed() -> None:
+    memory = Memory()
+    memory.begin()
+    first = memory.zeros("a", (2, 3), torch.float32)
+    first += 1
+    where = memory.pointers()
+    memory.begin()
+    again = memory.zeros("a", (2, 3), torch.float32)
+    assert again.data_ptr() == first.data_ptr()
+    assert memory.pointers() == where
+    assert not again.any()
+
+
+@pytest.mark.parametrize(("shape", "dtype"), [((3, 2), torch.float32), ((2, 3), torch.float64)])
+def test_another_shape_or_type_is_another_case(shape: tuple[int, int], dtype: torch.dtype) -> None:
+    memory = Memory()
+    memory.zeros("a", (2, 3), torch.float32)
+    memory.begin()
+    with pytest.raises(ValueError, match=r"a was \(2, 3\) torch.float32.*one Memory serves one case"):
+        memory.zeros("a", shape, dtype)
+
+
+def test_a_name_is_given_once_in_a_generation() -> None:
+    memory = Memory()
+    memory.zeros("a", (2,), torch.float32)
+    with pytest.raises(AssertionError, match="a is asked for twice"):
+        memory.zeros("a", (2,), torch.float32)
+
+
+def test_bytes_are_counted_by_kind() -> None:
+    memory = Memory("cpu", INT8)
+    layout: Layout = layout_of((1, 1), heads=HEADS, kv_heads=HEADS, head_dim=DIM)
+    Slots(layout, SITES, 5, memory)
+    entries = len(SITES) * 2 * HEADS * 5
+    assert memory.nbytes("slots") == 2 * entries * (DIM + 4)
+    assert memory.nbytes("stage") == 0
+    Stage(layout, 5, memory)
+    assert memory.nbytes("stage") == 2 * 2 * HEADS * 5 * DIM * 4
+    assert memory.nbytes("state") >= entries * 2, "at least the numbers of the entries"
+
+
+def test_sites_of_one_capacity_share_a_bank() -> None:
+    layout = layout_of((1,), heads=HEADS, kv_heads=HEADS, head_dim=DIM, layers=4)
+    sites = [Site("decoder", layer) for layer in range(4)]
+    banks = Memory().slots(layout, dict(zip(sites, (5, 9, 5, 9), strict=True)))
+    assert [(bank.capacity, bank.sites) for bank in banks] == [(5, (sites[0], sites[2])), (9, (sites[1], sites[3]))]

@@ -1,0 +1,66 @@
+"""New methods join the contract by being registered, and those of a test leave again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from cachemark import plugins, registry
+from cachemark.cache.codec import CODECS
+from cachemark.cache.method import Evicting, Method
+
+from .cells import ATTENTION, MODES, cells
+
+PLUGIN = """
+from dataclasses import dataclass
+from cachemark import registry
+from cachemark.cache.method import Method
+
+@registry.methods.add("from-a-file")
+@dataclass
+class FromAFile(Method):
+    name = "from-a-file"
+"""
+
+
+def names() -> set[str]:
+    return {cell.cls.name for cell in cells()}
+
+
+def test_every_next_token_method_is_under_contract() -> None:
+    known = [registry.methods.get(name) for name in registry.methods]
+    assert names() == {cls.name for cls in known if "next-token" in cls.paradigms}
+    assert {(cell.codec, cell.attention) for cell in cells()} == {(codec, kind) for codec in CODECS for kind in ATTENTION}
+    assert set(MODES) <= set(registry.methods), "a mode of a method that is gone"
+    assert len({cell.label for cell in cells()}) == len(cells())
+
+
+@pytest.mark.parametrize("attempt", [1, 2])  # the second would fail if the first had left something behind
+def test_a_registered_method_joins_and_leaves(attempt: int) -> None:
+    assert "joins" not in names()
+
+    @registry.methods.add("joins")
+    @dataclass
+    class Joins(Evicting):
+        name = "joins"
+
+    @registry.methods.add("masked-only")
+    @dataclass
+    class MaskedOnly(Method):
+        name = "masked-only"
+        paradigms = ("masked",)
+
+    assert "joins" in names()
+    assert "masked-only" not in names()
+    assert any(cell.cls is Joins for cell in cells(evicting=True))
+
+
+@pytest.mark.parametrize("attempt", [1, 2])
+def test_a_plugin_of_a_test_leaves_with_it(attempt: int, tmp_path_factory: pytest.TempPathFactory) -> None:
+    file = Path(tmp_path_factory.getbasetemp()) / "same_file_twice.py"
+    file.write_text(PLUGIN)
+    assert "from-a-file" not in registry.methods
+    assert plugins.load(file) == ["from-a-file"]
+    assert "from-a-file" in names()

@@ -1,0 +1,1 @@
+"""Tests of measuring, and the small model that they and the tests of the command line measure."""
