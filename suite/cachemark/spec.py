@@ -67,8 +67,9 @@ class Case:
     """One cell: everything that changes the numbers. ``knobs`` are resolved, defaults written out.
 
     ``weights`` is ``random:<seed>`` or the SHA-256 of the weights file, then a slash and the same of the image decoder.
-    ``seeds`` names a fixed subset, ``samples`` says how many of it. ``role`` tells an arm of the plan from the full cache it is measured against (``baseline``) and from the two
-    reference rows of fidelity: ``floor`` (full, other seeds) and ``numerics`` (full at another batch or dtype).
+    ``seeds`` names a fixed subset, ``samples`` says how many of it. ``role`` tells an arm of the plan from the full cache it is
+    measured against (``baseline``) and from the two reference rows of fidelity: ``floor`` (full, other seeds) and ``numerics``
+    (full at half the batch).
     """
 
     model: str

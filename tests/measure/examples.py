@@ -4,29 +4,29 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import torch
 from safetensors.torch import save_file
 
 from cachemark.models.llamagen import LlamaGen, LlamaGenConfig
 
 CONFIG = LlamaGenConfig(layers=2, heads=2, dim=16, vocab=16, classes=10, grid=4)
 TOKENS = CONFIG.grid**2
-REPEATS, WARMUP = 3, 1
+WARMUP, REPEATS, SAMPLES, BATCH = 1, 3, 4, 2
 
 MODEL = '''
+import os
 from dataclasses import dataclass
 from functools import partial
+from typing import ClassVar
 
 import torch
 
 from cachemark import registry
 from cachemark.methods.window import Window
-from cachemark.models import checkpoints
-from cachemark.models.llamagen import LlamaGen, LlamaGenConfig
+from cachemark.models import checkpoints, llamagen
 from cachemark.models.protocol import Entry, Loaded
 from cachemark.spec import Sampling
 
-CONFIG = LlamaGenConfig(layers=2, heads=2, dim=16, vocab=16, classes=10, grid=4)
+CONFIG = llamagen.LlamaGenConfig(layers=2, heads=2, dim=16, vocab=16, classes=10, grid=4)
 
 
 def picture(tokens):
@@ -40,16 +40,16 @@ def identity(request):
 
 
 def load(request):
+    build = partial(llamagen.LlamaGen, CONFIG)
     if request.weights:
-        model = checkpoints.load(partial(LlamaGen, CONFIG), request.weights, dtype=request.dtype)
+        model = checkpoints.load(build, request.weights, dtype=request.dtype)
     else:
-        model = LlamaGen(CONFIG).initialise(request.seed).eval().requires_grad_(False)
+        model = build().initialise(request.seed).eval().requires_grad_(False)
     return Loaded(model, picture, identity(request), list(model.parameters()))
 
 
 def shape(sampling, batch):
-    with torch.device("meta"):
-        return LlamaGen(CONFIG).layout(range(batch), sampling)
+    return llamagen.layout(CONFIG, range(batch), sampling, torch.float32, "cpu")
 
 
 paper = Sampling(cfg_scale=1.5)
@@ -63,8 +63,95 @@ registry.models.add("dot")(entry)
 class Calm(Window):
     """A window under another name."""
 
-    name = "calm"
-    source = "the tests"
+    name: ClassVar[str] = "calm"
+    source: ClassVar[str] = "the tests"
+    footnotes: ClassVar[tuple[str, ...]] = (str(os.getpid()),)
+'''
+
+FAULTS = '''
+import signal
+import subprocess
+import sys
+import time
+
+
+def faulty(name):
+    """Registers a window that does what the function does, when a generation begins."""
+
+    def put(fault):
+        class Faulty(Calm):
+            def begin(self, layout, sites, memory):
+                fault()
+                super().begin(layout, sites, memory)
+
+        Faulty.name = name
+        registry.methods.add(name)(dataclass(Faulty))
+
+    return put
+
+
+@faulty("raises")
+def _():
+    raise RuntimeError("the method is wrong")
+
+
+@faulty("leaves")
+def _():
+    sys.exit(7)
+
+
+@faulty("exits")
+def _():
+    print("last words", file=sys.stderr, flush=True)
+    os._exit(3)
+
+
+@faulty("dies")
+def _():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@faulty("hangs")
+def _():
+    sleeper = subprocess.Popen(["sleep", "1000"])
+    with open(__file__ + ".sleeper", "w") as file:
+        file.write(str(sleeper.pid))
+    sleeper.wait()
+
+
+@faulty("gorges")
+def _():
+    torch.empty(10**15)
+
+
+@faulty("chatters")
+def _():
+    print("{'start': 1}", flush=True)
+    os.write(1, b'{"done": 0}\\n\\xff\\n')
+    subprocess.run(["echo", "[]"])
+
+
+for number in range(1, 5):
+    faulty(f"calm-{number}")(lambda: None)
+'''
+
+WAITS = '''
+import time
+
+
+@registry.methods.add("waits")
+@dataclass
+class Waits(Calm):
+    """Waits as long as a certain file is there."""
+
+    name: ClassVar[str] = "waits"
+
+    def begin(self, layout, sites, memory):
+        with open(__file__ + ".reached", "w") as file:
+            file.write(str(os.getpid()))
+        while os.path.exists(__file__ + ".hold"):
+            time.sleep(0.02)
+        super().begin(layout, sites, memory)
 '''
 
 
@@ -78,3 +165,27 @@ def weights(path: Path, seed: int = 0, value: float | None = None) -> Path:
             parameter.data.mul_(10)
     save_file({name: tensor.half() for name, tensor in model.state_dict().items()}, path)
     return path
+
+
+def plan_text(methods: str, *, weights: Path | None = None, batch: int = BATCH, samples: int = SAMPLES, timeout: float = 60.0,
+              cells: str = "", top: str = "") -> str:  # fmt: skip
+    """A plan on the model ``dot`` at half the cache. ``methods`` is TOML without the brackets; ``cells`` ends its only block."""
+    return f"""name = "dots"
+timeout = {timeout:.1f}
+{top}
+[timing]
+warmup = {WARMUP}
+repeats = {REPEATS}
+
+[fidelity]
+seeds = "s64"
+samples = {samples}
+
+[[cells]]
+model = "dot"
+methods = [{methods}]
+budgets = ["1/2"]
+batch = {batch}
+weights = "{weights or ''}"
+{cells}
+"""

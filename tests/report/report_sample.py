@@ -40,7 +40,8 @@ FIGURES = {
 
 
 ENVIRONMENT = Environment("Example CPU, 8 threads", "cpu-example-8", "5f1c0a7be2d94410", {
-    "python": "3.12.4", "torch": "2.9.0", "threads": 8, "device": "Example CPU, 8 threads", "load": {"before": 0.12, "after": 0.31}, "governor": "performance"})
+    "python": "3.12.4", "torch": "2.9.0", "threads": 8, "device": "Example CPU, 8 threads",
+    "load": {"before": 0.12, "after": 0.31}, "governor": "performance"})
 RUN = Run(
     7, "demo", {"name": "demo", "models": ["tiny-llamagen"], "methods": list(METHODS), "budgets": list(BUDGETS)},
     "2026-03-05T09:14:22.104233+00:00", "2026-03-05T09:21:48.500000+00:00", "finished", ENVIRONMENT,

@@ -5,6 +5,7 @@ Commands are found by name and imported when called, so that ``--help`` and a us
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import sys
 
@@ -36,6 +37,14 @@ class _Lazy(click.Group):
             return None
         command: click.Command = getattr(importlib.import_module(f".{name}", __package__), name)
         return command
+
+    def resolve_command(self, context: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if name not in COMMANDS and not name.startswith("-"):
+            near = difflib.get_close_matches(name, COMMANDS, n=1)
+            hint = f"Did you mean {near[0]!r}? " if near else ""
+            context.fail(f"No such command {name!r}. {hint}Known: {', '.join(sorted(COMMANDS))}.")
+        return super().resolve_command(context, args)
 
     def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

@@ -67,7 +67,8 @@ def run(
 
 
 def _exists(url: str) -> bool:
-    return "://" in url or Path(url).exists()
+    path = url.removeprefix("sqlite:///")
+    return "://" in path or Path(path).exists()
 
 
 def _report(store: Store, run_id: int, path: Path | None) -> Path | None:

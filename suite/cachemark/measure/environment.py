@@ -7,6 +7,7 @@ import os
 import platform
 import re
 import subprocess
+import sys
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
@@ -61,13 +62,14 @@ def skip_key(parts: dict[str, str]) -> str:
 @cache
 def code_identity() -> dict[str, Any]:
     """Commit, whether the tree differs from it, and a hash of the measuring code."""
-    commit = _git("rev-parse", "HEAD")
+    ours = _git("ls-files", "--", str(PACKAGE / "__init__.py"))  # an installed copy may lie in the checkout of something else
+    commit = _git("rev-parse", "HEAD") if ours else ""
     dirty = bool(_git("status", "--porcelain", "--untracked-files=no", "--", str(PACKAGE))) if commit else None
     return {"commit": commit, "dirty": dirty, "hash": _code(("cache", "methods", "metrics", "measure", "models")), "version": __version__}
 
 
 def _git(*arguments: str) -> str:
-    """Output of a git command in the package's own checkout, empty where there is none."""
+    """Output of a git command in the checkout around the package, empty where there is none."""
     command = ["git", "-C", str(PACKAGE), *arguments]
     try:
         return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
@@ -77,12 +79,11 @@ def _git(*arguments: str) -> str:
 
 @cache
 def _method_code(module: str) -> str:
-    """Hash of the method's whole package, or of its file where it is a plug-in."""
+    """Hash of the method's whole package; of a plug-in's file too, which may build on a method of the package."""
+    built_in = _code(("methods",))
     if module.startswith("cachemark.methods"):
-        return _code(("methods",))
-    import sys
-
-    return _hashed([Path(str(sys.modules[module].__file__))])
+        return built_in
+    return digest([built_in, _hashed([Path(str(sys.modules[module].__file__))])])
 
 
 @cache

@@ -63,6 +63,7 @@ class _Child:
     def __init__(self, planned: Sequence[Planned], options: Options) -> None:
         self._timeout = options.timeout
         self._expected = len(planned)
+        self._patience = max(STARTUP, options.timeout)
         self._silent = False
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed in __exit__
         # A session of its own: Ctrl-C reaches the parent alone, which then ends the child. -P: a file random.py in the user's
@@ -87,17 +88,17 @@ class _Child:
 
     def messages(self) -> Iterator[dict[str, Any]]:
         """What the child says, until it has said everything, has ended, or has been silent for too long."""
-        done, patience = 0, max(STARTUP, self._timeout)
+        done = 0
         while done < self._expected:
             try:
-                line = self._lines.get(timeout=patience)
+                line = self._lines.get(timeout=self._patience)
             except queue.Empty:
                 self._silent = True
                 return
             if line is None:
                 return
             message = json.loads(line)
-            done, patience = done + ("done" in message), self._timeout
+            done, self._patience = done + ("done" in message), self._timeout
             yield message
 
     def obituary(self, planned: Planned) -> Outcome:
@@ -108,7 +109,7 @@ class _Child:
         self._errors.seek(max(0, self._errors.tell() - LOG_BYTES))
         tail = self._errors.read().decode(errors="replace").strip()
         if code is None:
-            silence = f"No outcome within {self._timeout:g} s; the process was ended."
+            silence = f"No outcome within {self._patience:g} s; the process was ended."
             return Outcome(planned.case, Status.TIMEOUT, log=f"{silence}\n{tail}".strip())
         return Outcome(planned.case, Status.ERROR, log=f"The process ended {_cause(code)}.\n{tail}".strip())
 
@@ -124,8 +125,9 @@ class _Child:
         self._lines.put(None)
 
     def _kill(self) -> None:
-        with suppress(ProcessLookupError):  # whatever the method has started is in its group, and may outlive it
-            os.killpg(self._process.pid, signal.SIGKILL)
+        if self._process.poll() is None:
+            with suppress(ProcessLookupError):  # the group: what the method itself has started ends too
+                os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
 
 
@@ -137,4 +139,5 @@ def _cause(code: int) -> str:
     if code >= 0:
         return f"with exit code {code}"
     hint = " (the system ends processes so when memory runs out)" if -code == signal.SIGKILL else ""
-    return f"by signal {signal.Signals(-code).name}{hint}"
+    name = signal.Signals(-code).name if -code in set(signal.Signals) else str(-code)
+    return f"by signal {name}{hint}"

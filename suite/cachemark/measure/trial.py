@@ -70,7 +70,7 @@ def _attempt(planned: Planned, bench: Bench | None) -> tuple[Outcome, dict[str, 
     except Exception as error:
         exhausted = isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
         status, log = (Status.OOM if exhausted else Status.ERROR), traceback.format_exc()
-    return Outcome(planned.case, status, log=log), {}, bench
+    return Outcome(planned.case, status, log=log.strip() or "No reason was given."), {}, bench
 
 
 def _say(out: IO[str], message: dict[str, Any]) -> None:

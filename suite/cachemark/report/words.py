@@ -59,7 +59,7 @@ def figure(value: float, name: str) -> str:
     if unit == "token/s":
         return _three(value)
     if unit == "dB":
-        return f"{value:.1f}"
+        return f"{value:.1f}".replace("-", "−")
     return _small(value)
 
 

@@ -38,7 +38,7 @@ class GeneratorTask:
     """
 
     name = TINY_NAME
-    steps = 1200
+    steps = 1800
     warmup = 40
 
     def __init__(

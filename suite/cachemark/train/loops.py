@@ -25,7 +25,7 @@ from typing import Any, Protocol
 import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor, nn
 
 from ..errors import BadCheckpoint
@@ -204,12 +204,11 @@ def _export(task: Task, run: Run, log: list[dict[str, Any]]) -> Path:
 
 def _write_weights(task: Task, run: Run, log: list[dict[str, Any]]) -> Path:
     """Write fp16 weights, their description and the log; returns the path of the weights."""
-    weights = run.out / f"{task.name}.safetensors"
+    weights, last, stated = run.out / f"{task.name}.safetensors", log[-1], task.metadata()
     state = {name: tensor.detach().half().cpu().contiguous() for name, tensor in task.model.state_dict().items()}
     with _replacing(weights) as path:
         # One entry, because safetensors writes several in an order that changes from run to run, and so would the hash.
-        save_file(state, str(path), metadata={"cachemark": json.dumps(task.metadata(), sort_keys=True)})
-    last, stated = log[-1], task.metadata()
+        path.write_bytes(save(state, metadata={"cachemark": json.dumps(stated, sort_keys=True)}))
     about = {
         **stated, "config": json.loads(stated["config"]), "seed": run.seed, "steps": run.steps,
         "step": last["step"], "finished": last["step"] == run.steps, "data": VERSION,

@@ -1,0 +1,50 @@
+"""Layouts and passes, counted by hand."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from cachemark.cache.geometry import Run, Step, Tokens, raster_steps
+from contracts.driver import layout_of
+
+
+def test_rows_of_one_length_make_a_run() -> None:
+    assert layout_of((3, 1, 1, 2)).runs == (Run(0, 1, 3), Run(1, 3, 1), Run(3, 4, 2))
+    assert layout_of((1, 1, 1)).runs == (Run(0, 3, 1),)
+    assert layout_of((1, 2, 1)).runs == (Run(0, 1, 1), Run(1, 2, 2), Run(2, 3, 1)), "runs are of neighbours"
+
+
+def test_counts() -> None:
+    layout = layout_of((3, 1), lines=4, line=5)
+    assert (layout.rows, layout.visual, layout.longest_condition) == (2, 20, 3)
+
+
+def test_the_passes_of_a_raster() -> None:
+    steps = raster_steps(layout_of(lines=2, line=3))
+    assert steps == [
+        Step(0, 6),
+        Step(1, 6, 0, 1, 1, ("token",)), Step(2, 6, 1, 1, 1, ("token",)), Step(3, 6, 2, 1, 1, ("token", "line")),
+        Step(4, 6, 3, 1, 2, ("token",)), Step(5, 6, 4, 1, 2, ("token",)),
+    ]  # fmt: skip
+    assert [step.causal for step in steps] == [True] + [False] * 5
+
+
+@pytest.mark.parametrize(("lines", "line"), [(1, 1), (1, 4), (5, 1), (6, 6)])
+def test_every_token_but_the_last_is_fed_once(lines: int, line: int) -> None:
+    steps = raster_steps(layout_of(lines=lines, line=line))
+    assert [step.index for step in steps] == list(range(lines * line))
+    assert [step.first for step in steps[1:]] == list(range(lines * line - 1))
+    assert sum("line" in step.edges for step in steps) == lines - 1, "the last line's end is never fed"
+    assert all(step.line == step.first // line + 1 for step in steps[1:])
+
+
+def test_tokens_of_some_rows() -> None:
+    tokens = Tokens(torch.arange(6).view(3, 2, 1), torch.ones(2), torch.arange(3)[:, None])
+    some = tokens.rows([2, 0])
+    assert some.x[:, 0, 0].tolist() == [4, 0]
+    assert some.cond is not None
+    assert some.cond[:, 0].tolist() == [2, 0]
+    assert some.rope is tokens.rope
+    assert tokens.with_x(tokens.x + 1).cond is tokens.cond
+    assert Tokens(tokens.x).rows(slice(1)).cond is None

@@ -1,0 +1,163 @@
+"""Random numbers against the same hash in Python's unbounded integers, and against SplitMix64's published outputs."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cachemark.cache import streams
+
+MASK, GOLDEN = (1 << 64) - 1, 0x9E3779B97F4A7C15
+PURPOSES = {"token": 1, "evict": 2, "order": 3, "noise": 4, "time": 5}  # a number once given stays: results are stored
+
+
+def mix(x: int) -> int:
+    x &= MASK
+    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9 & MASK
+    x = (x ^ (x >> 27)) * 0x94D049BB133111EB & MASK
+    return x ^ (x >> 31)
+
+
+def key_of(seed: int, purpose: str, position: int, branch: int = 0, inner: int = 0) -> int:
+    key = mix(seed + GOLDEN)
+    for word in (PURPOSES[purpose], branch, position, inner):
+        key = mix((key ^ word) + GOLDEN)
+    return key
+
+
+def integers_of(key: int, count: int) -> list[int]:
+    return [mix(key + number * GOLDEN) >> 32 for number in range(1, count + 1)]
+
+
+# Computed once by the functions above.
+GOLDEN_VALUES = {
+    (0, "token", 0, 0, 0): [1975327924, 3622347219, 624711324, 3990695359],
+    (1, "token", 0, 0, 0): [1333462944, 3044343423, 1020098726, 3896190574],
+    (0, "evict", 0, 0, 0): [2051518047, 2213372416, 4284639294, 87388535],
+    (0, "token", 1, 0, 0): [1370332659, 1744817617, 1811195682, 100385443],
+    (7, "evict", 35, 1, 3): [3329802452, 1359598863, 2847032789, 300491532],
+    (-1, "noise", 2, 0, 0): [1222993859, 3668247267, 37377033, 644950849],
+    ((1 << 63) - 1, "order", 575, 0, 0): [1478510693, 1283531975, 4008681068, 4111286735],
+    (123456789, "time", 9, 0, 2): [2095511879, 2016013015, 2398482201, 2012471426],
+}
+
+
+def drawn(seed: int, purpose: str, position: int, branch: int, inner: int, count: int) -> list[int]:
+    key = streams.keys(torch.tensor([seed]), purpose, position, branch=branch, inner=inner)
+    return streams.integers(key, count)[0].tolist()
+
+
+@pytest.mark.parametrize("key", GOLDEN_VALUES, ids=str)
+def test_golden_values(key: tuple[int, str, int, int, int]) -> None:
+    assert integers_of(key_of(*key), 4) == GOLDEN_VALUES[key]
+    assert drawn(*key, 4) == GOLDEN_VALUES[key]
+
+
+signed = st.integers(-(1 << 63), (1 << 63) - 1)
+small = st.integers(0, 5000)
+
+
+@given(st.tuples(signed, st.sampled_from(sorted(PURPOSES)), small, st.integers(0, 1), small))
+def test_every_key_is_that_of_the_unbounded_integers(key: tuple[int, str, int, int, int]) -> None:
+    assert drawn(*key, 9) == integers_of(key_of(*key), 9)
+
+
+def test_the_counter_is_splitmix64() -> None:
+    """The five outputs for seed 1234567 by which implementations of SplitMix64 are commonly checked."""
+    published = [6457827717110365317, 3203168211198807973, 9817491932198370423, 4593380528125082431, 16408922859458223821]
+    assert streams.integers(torch.tensor(1234567), 5).tolist() == [value >> 32 for value in published]
+
+
+def test_purposes_never_change_their_number() -> None:
+    assert streams.PURPOSES == PURPOSES
+
+
+def test_a_number_belongs_to_its_sample() -> None:
+    """Whatever else is in the batch, and in whichever order."""
+    batch = streams.integers(streams.keys(torch.tensor([3, 1, 2]), "token", 5), 4)
+    assert torch.equal(batch[2], streams.integers(streams.keys(torch.tensor([2]), "token", 5), 4)[0])
+    assert torch.equal(batch[:, :2], streams.integers(streams.keys(torch.tensor([3, 1, 2]), "token", 5), 2))
+
+
+def test_branches_and_positions_may_be_tensors() -> None:
+    both = streams.keys(torch.tensor([4, 4]), "evict", torch.tensor([7, 8]), branch=torch.tensor([0, 1]))
+    assert [value & MASK for value in both.tolist()] == [key_of(4, "evict", 7), key_of(4, "evict", 8, branch=1)]
+
+
+def test_every_part_of_a_key_counts() -> None:
+    plain = {"seed": 5, "purpose": "token", "position": 6, "branch": 0, "inner": 0}
+    changed = [plain, *({**plain, part: value} for part, value in
+                        {"seed": 6, "purpose": "evict", "position": 7, "branch": 1, "inner": 1}.items())]  # fmt: skip
+    assert len({tuple(drawn(**key, count=2)) for key in changed}) == len(changed)
+
+
+# ------------------------------------------------------------------------------------------------ distributions
+
+KEYS = streams.keys(torch.arange(256), "token", torch.arange(64)[:, None])  # neighbours in seed and position, as in use
+
+
+def chi_squared(counts: torch.Tensor) -> float:
+    """How many standard deviations a table of counts is from uniform; the sum of squares has mean n − 1, variance 2(n − 1)."""
+    mean = counts.double().mean()
+    freedom = counts.numel() - 1
+    return float(((counts - mean) ** 2 / mean).sum() - freedom) / math.sqrt(2 * freedom)
+
+
+@pytest.mark.parametrize("bound", [2, 3, 17, 64, 1000])
+def test_below_is_uniform(bound: int) -> None:
+    values = streams.below(KEYS, 8, bound)
+    assert values.dtype == torch.int64
+    assert int(values.min()) == 0
+    assert int(values.max()) == bound - 1
+    assert abs(chi_squared(values.flatten().bincount(minlength=bound))) < 4
+
+
+@given(st.integers(1, 1 << 31))
+def test_below_stays_below(bound: int) -> None:
+    values = streams.below(KEYS[0], 4, bound)
+    assert int(values.min()) >= 0
+    assert int(values.max()) < bound
+    assert values[0].tolist() == [value * bound >> 32 for value in streams.integers(KEYS[0], 4)[0].tolist()]
+
+
+def test_neighbouring_keys_and_counters_are_uncorrelated() -> None:
+    values = streams.uniform(KEYS, 8).double() - 0.5
+    sides = {"counter": (values[..., 1:], values[..., :-1]), "seed": (values[:, 1:], values[:, :-1]), "position": (values[1:], values[:-1])}
+    for name, (one, other) in sides.items():
+        correlation = (one * other).mean() * 12
+        assert abs(float(correlation)) < 4 / math.sqrt(one.numel()), name
+
+
+def test_uniform_numbers_lie_strictly_inside() -> None:
+    values = streams.uniform(KEYS, 64)
+    assert values.dtype == torch.float32
+    assert 0 < float(values.min()) < 1e-4
+    assert 1 - 1e-4 < float(values.max()) < 1
+    assert abs(chi_squared((values * 50).long().flatten().bincount(minlength=50))) < 4
+    odd = values.double() * 2**24
+    assert torch.equal(odd, odd.round())
+    assert (odd % 2 == 1).all()
+
+
+@pytest.mark.parametrize("integer", [0, (1 << 32) - 1])
+def test_gumbel_numbers_are_finite_at_the_extremes(monkeypatch: pytest.MonkeyPatch, integer: int) -> None:
+    monkeypatch.setattr(streams, "integers", lambda key, count: torch.full((*key.shape, count), integer))
+    extreme = streams.gumbel(torch.tensor([1]), 1)
+    assert extreme.isfinite().all()
+    u = 2.0**-24 if integer == 0 else 1 - 2.0**-24
+    assert float(extreme) == pytest.approx(-math.log(-math.log(u)), rel=1e-5)
+
+
+def test_gumbel_numbers_have_the_right_mean_and_spread() -> None:
+    values = streams.gumbel(KEYS, 16).double()
+    assert float(values.mean()) == pytest.approx(0.5772156649, abs=4 * 1.2825 / math.sqrt(values.numel()))
+    assert float(values.std()) == pytest.approx(math.pi / math.sqrt(6), rel=0.01)
+
+
+def test_seeds_become_int64() -> None:
+    assert streams.seeds_tensor(range(3), "cpu").tolist() == [0, 1, 2]
+    assert streams.seeds_tensor([], "cpu").dtype == torch.int64

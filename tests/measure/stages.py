@@ -1,0 +1,158 @@
+"""The command line on the small model: in this process, as if it were a process of its own, or in one."""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+import cachemark.methods  # before anything is forgotten
+import cachemark.models.catalogue  # noqa: F401
+from cachemark import registry
+from cachemark.cli import main
+from cachemark.measure import environment, isolate
+from cachemark.result import Outcome
+from cachemark.store.db import Store
+
+from . import examples
+
+PATIENCE = 120.0  # seconds until a test gives up on another process; nothing is concluded from how long it took
+
+
+@contextmanager
+def forgetting() -> Iterator[None]:
+    """What happens inside is forgotten as it is when a process ends: plug-ins, and hashes of code."""
+    loaded = set(sys.modules)
+    try:
+        yield
+    finally:
+        for table in (registry.methods, registry.models):
+            for name in [n for n in table if table.get(n).__module__.startswith("cachemark_plugin_")]:
+                del table._entries[name]
+        for name in [n for n in sys.modules if n.startswith("cachemark_plugin_") and n not in loaded]:
+            del sys.modules[name]
+        environment._method_code.cache_clear()
+
+
+def call(*arguments: object) -> Result:
+    """``cachemark`` with these arguments. Anything but an ordinary exit is raised."""
+    with forgetting():
+        result = CliRunner().invoke(main, [str(a) for a in arguments])
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A folder with a plug-in, a plan over its model, and a place for results."""
+
+    folder: Path
+
+    @property
+    def plugin(self) -> Path:
+        return self.folder / "dot.py"
+
+    @property
+    def plan(self) -> Path:
+        return self.folder / "dots.toml"
+
+    @property
+    def store(self) -> Path:
+        return self.folder / "dots.sqlite"
+
+    @property
+    def weights(self) -> Path:
+        return self.folder / "dot.safetensors"
+
+    @property
+    def run_arguments(self) -> list[str]:
+        return ["run", str(self.plan), "--plugin", str(self.plugin), "--store", str(self.store), "--threads", "1"]
+
+    def run(self, *more: object) -> Result:
+        """Measure the plan."""
+        return call(*self.run_arguments, *more)
+
+    def start(self, *more: str) -> subprocess.Popen[str]:
+        """Measure the plan in a process of its own, as from a shell."""
+        command = [sys.executable, "-c", "from cachemark.cli import main; main()", *self.run_arguments, *more]
+        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=self.folder)
+
+    def outcomes(self, run: int | None = None) -> dict[str, Outcome]:
+        """Outcomes of a run by label."""
+        with Store.open(self.store, create=False, read_only=True) as store:
+            return {o.case.label: o for o in store.outcomes(store.run(run).id)}
+
+    def states(self) -> list[str]:
+        """State of each run, the oldest first."""
+        with Store.open(self.store, create=False, read_only=True) as store:
+            return [run.state for run in reversed(store.runs())]
+
+    def whole(self) -> bool:
+        """Whether the database says that it is whole."""
+        with closing(sqlite3.connect(self.store)) as connection:
+            sound = connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+            return sound and not connection.execute("PRAGMA foreign_key_check").fetchall()
+
+    def copy(self, folder: Path) -> Stage:
+        """The same things elsewhere, to be changed."""
+        shutil.copytree(self.folder, folder)
+        other = replace(self, folder=folder)
+        other.plan.write_text(self.plan.read_text().replace(str(self.folder), str(folder)))
+        return other
+
+
+def stage(folder: Path, methods: str = '"streaming"', plugin: str = examples.MODEL, **plan: object) -> Stage:
+    """A stage on which nothing has been run."""
+    made = Stage(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    made.plugin.write_text(plugin)
+    examples.weights(made.weights)
+    made.plan.write_text(examples.plan_text(methods, weights=made.weights, **plan))  # type: ignore[arg-type]
+    return made
+
+
+@functools.cache
+def measured(base: Path) -> Stage:
+    """A stage whose plan has been run: full, its two reference rows, streaming, and the plug-in's calm. Not to be changed."""
+    made = stage(base / "measured")
+    result = made.run()
+    assert result.exit_code == 0, result.output
+    return made
+
+
+def no_child(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From here on, a trial that is started fails the test."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("a trial was started")
+
+    monkeypatch.setattr(isolate.subprocess, "Popen", refuse)
+
+
+def until(happened: Callable[[], bool], what: str) -> None:
+    """Wait for another process."""
+    end = time.monotonic() + PATIENCE
+    while not happened():
+        assert time.monotonic() < end, f"{what} within {PATIENCE:g} s"
+        time.sleep(0.02)
+
+
+def ended(pid: int) -> bool:
+    """Whether a process is gone, or only waits to be collected by whoever inherited it."""
+    try:
+        os.kill(pid, 0)
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except (ProcessLookupError, FileNotFoundError):
+        return True

@@ -1,0 +1,268 @@
+"""Plans: what they mean, case by case, and what is said about a wrong one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from cachemark import plugins
+from cachemark.errors import BadBudget, BadPlan, UnknownName
+from cachemark.measure.plan import Plan, Planned, expand, find, load, names
+from cachemark.models.catalogue import TINY
+from cachemark.models.llamagen import LlamaGen
+from cachemark.models.tiny import vq
+from cachemark.spec import Case, Sampling
+
+from . import bad_plans, examples
+from .stages import forgetting
+
+Write = Callable[[str], Plan]
+
+
+@pytest.fixture(autouse=True)
+def _dot(tmp_path: Path) -> Iterator[None]:
+    (tmp_path / "dot.py").write_text(examples.MODEL)
+    with forgetting():
+        plugins.load(tmp_path / "dot.py")
+        yield
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    """Reads a plan from its text."""
+
+    def write(text: str) -> Plan:
+        (tmp_path / "plan.toml").write_text(text, encoding="utf-8")
+        return load(str(tmp_path / "plan.toml"))
+
+    return write
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    return examples.weights(tmp_path / "dot.safetensors")
+
+
+def labels(planned: list[Planned]) -> list[str]:
+    return [p.case.label for p in planned]
+
+
+# ------------------------------------------------------------------------------------------------ wrong plans
+
+@pytest.mark.parametrize("bad", bad_plans.BAD, ids=bad_plans.name)
+def test_a_wrong_plan_is_refused_with_file_line_and_words(bad: bad_plans.Bad, write: Write, tmp_path: Path) -> None:
+    with pytest.raises(bad.kind) as caught:
+        expand(write(bad.text))
+    said = str(caught.value)
+    assert said.startswith(f"{tmp_path / 'plan.toml'}:{bad.line}: ")
+    for words in bad.words:
+        assert words in said
+    assert "\n" not in said
+    assert len(said) < len(str(tmp_path)) + 320  # one short message
+
+
+def test_the_plan_from_which_the_wrong_ones_are_made_is_right(write: Write) -> None:
+    assert labels(expand(write(bad_plans.GOOD))) == ["full", "streaming 1/2", "calm 1/2"]
+
+
+@pytest.mark.parametrize("text", ["name = \n", "name", "[[cells]\n", '"""', "a = 1\na = 2\n", "\x00"])
+def test_what_is_not_toml_is_said_with_its_place(text: str, write: Write) -> None:
+    with pytest.raises(BadPlan, match=r"plan\.toml: not TOML: .*(line \d+|end of document)"):
+        write(text)
+
+
+def test_bytes_that_are_no_text(tmp_path: Path) -> None:
+    (tmp_path / "plan.toml").write_bytes(b'name = "\xff"')
+    with pytest.raises(BadPlan, match="not TOML"):
+        load(str(tmp_path / "plan.toml"))
+
+
+def test_a_file_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    (tmp_path / "plan.toml").touch()
+    monkeypatch.setattr(Path, "read_text", refuse)
+    with pytest.raises(BadPlan, match=r"plan\.toml cannot be read: Permission denied"):
+        load(str(tmp_path / "plan.toml"))
+
+
+@pytest.mark.parametrize("given", ["nowhere.toml", "./nowhere", "folder.toml"])
+def test_a_missing_file_is_answered_with_what_there_is(given: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("folder.toml").mkdir()
+    with pytest.raises(BadPlan, match=r"is not a file\. Shipped plans: .*demo"):
+        find(given)
+
+
+def test_a_wrong_name_is_answered_with_the_nearest() -> None:
+    with pytest.raises(UnknownName, match="Unknown plan 'dmeo'. Did you mean 'demo'?"):
+        find("dmeo")
+
+
+@pytest.mark.parametrize("name", names())
+def test_shipped_plans_are_named_as_their_files_and_mean_something(name: str) -> None:
+    plan = load(name)
+    assert plan.name == name
+    assert plan.description
+    assert {p.case.method for p in expand(plan)} > {"full"}
+
+
+# ------------------------------------------------------------------------------------------------ what a plan means
+
+def test_the_full_cache_and_its_reference_rows_come_first(write: Write, checkpoint: Path) -> None:
+    planned = expand(write(examples.plan_text('"streaming", "calm"', weights=checkpoint)))
+    assert [(p.case.method, p.case.role) for p in planned] == [
+        ("full", "baseline"), ("full", "floor"), ("full", "numerics"), ("streaming", "arm"), ("calm", "arm"),
+    ]  # fmt: skip
+    assert len({p.case.cell for p in planned}) == 1
+
+
+def test_random_weights_have_no_reference_rows(write: Write) -> None:
+    planned = expand(write(examples.plan_text('"streaming"')))
+    assert [p.case.role for p in planned] == ["baseline", "arm"]
+    assert {p.case.weights for p in planned} == {"random:0"}
+
+
+def test_every_setting_of_the_plan_arrives_in_the_case(write: Write, checkpoint: Path) -> None:
+    cells = 'dtype = "bfloat16"\nsampling = { cfg_scale = 2.0, cfg_interval = 3, temperature = 0.5, top_k = 4, top_p = 0.75 }\nrandom_seed = 9'
+    plan = write(examples.plan_text('{ name = "streaming", sinks = 2 }', weights=checkpoint, batch=3, samples=3, cells=cells))
+    planned = expand(plan)[-1]
+    sampling = Sampling(cfg_scale=2.0, cfg_interval=3, temperature=0.5, top_k=4, top_p=0.75)
+    assert planned.case == Case(
+        "dot", planned.case.weights, (4, 4), "10 classes, balanced", sampling, "streaming", {"B": 8, "sinks": 2}, budget="1/2", batch=3,
+        seeds="s64", samples=3, dtype="bfloat16", warmup=examples.WARMUP, repeats=examples.REPEATS,
+    )
+    request = planned.request
+    assert (request.device, request.dtype, request.weights, request.seed) == ("cpu", torch.bfloat16, str(checkpoint), 9)
+
+
+def test_equal_budgets_are_one_case(write: Write) -> None:
+    text = examples.plan_text('"streaming"').replace('"1/2"', '"3/4", 0.75, ".750", "6/8", "1/2", 1')
+    assert labels(expand(write(text))) == ["full", "streaming 3/4", "streaming 1/2", "streaming 1"]
+
+
+def test_the_full_cache_is_there_once(write: Write) -> None:
+    planned = expand(write(examples.plan_text('"full", "streaming", "full", "streaming"')))
+    assert labels(planned) == ["full", "streaming 1/2"]
+
+
+def test_blocks_that_mean_the_same_are_run_once(write: Write) -> None:
+    text = examples.plan_text('"streaming"')
+    both = text + text[text.index("[[cells]]") :].replace("streaming", "calm").replace("1/2", "0.5")
+    assert labels(expand(write(both))) == ["full", "streaming 1/2", "calm 1/2"]
+    other = text + text[text.index("[[cells]]") :].replace("batch = 2", "batch = 1")
+    assert labels(expand(write(other))) == ["full", "streaming 1/2"] * 2
+
+
+def test_each_codec_brings_the_full_cache_along(write: Write) -> None:
+    planned = expand(write(examples.plan_text('"streaming"', cells='codecs = ["int8", "native", "int8"]')))
+    assert labels(planned) == ["full", "full int8", "streaming 1/2 int8", "streaming 1/2"]
+    assert [p.case.role for p in planned] == ["baseline", "arm", "arm", "arm"]
+
+
+def test_the_reference_engine_stores_natively(write: Write) -> None:
+    """It is the papers' full cache: no method and no codec of ours runs in it, and none may be reported under its name."""
+    planned = expand(write(examples.plan_text('"streaming"', cells='engine = "reference"\ncodecs = ["native", "int8"]')))
+    assert {p.case.label: bool(p.unmet) for p in planned} == {
+        "full": False, "streaming 1/2": True, "full int8": True, "streaming 1/2 int8": True,
+    }  # fmt: skip
+
+
+def test_an_unmet_budget_is_an_error_or_a_case_that_says_why(write: Write) -> None:
+    text = examples.plan_text('{ name = "streaming", sinks = 8 }, "calm"')
+    with pytest.raises(BadBudget, match="8 sinks"):
+        expand(write(text))
+    planned = expand(write(text.replace("timeout", 'unmet = "unsupported"\ntimeout')))
+    assert labels(planned) == ["full", "streaming 1/2", "calm 1/2"]
+    assert [p.unmet for p in planned] == ["", "streaming: 8 sinks leave no room in B = 8. Give sinks in 0 … 7.", ""]
+
+
+def test_more_methods_join_every_block_once(write: Write) -> None:
+    plan = write(bad_plans.GOOD + bad_plans.SECOND).joined(["calm", "window"])
+    assert [c.methods for c in plan.cells] == [["streaming", "calm", "window"], ["calm", "window"]]
+    with pytest.raises(UnknownName, match=r"plan\.toml:\d+: Unknown method 'clam'"):
+        expand(plan.joined(["clam"]))
+
+
+# ------------------------------------------------------------------------------------------------ the identity of a case
+
+BASE = Case("m", "random:0", (4, 4), "c", Sampling(), "streaming", {"B": 8})
+OTHER = {
+    "model": "n", "weights": "random:1", "grid": (4, 5), "conditions": "d", "sampling": Sampling(top_k=1), "method": "window",
+    "knobs": {"B": 9}, "codec": "int8", "budget": "1/2", "batch": 2, "seeds": "s256", "samples": 63, "dtype": "float16",
+    "engine": "reference", "device_class": "cuda", "warmup": 3, "repeats": 6, "role": "floor", "evaluation": {"filter": "box"},
+}  # fmt: skip
+OTHER_SAMPLING = {"cfg_scale": 1.5, "cfg_schedule": "linear", "cfg_interval": 0, "temperature": 0.5, "top_k": 1, "top_p": 0.5, "steps": 1}
+
+
+@pytest.mark.parametrize("field", [f.name for f in fields(Case)])
+def test_every_field_makes_another_case(field: str) -> None:
+    assert replace(BASE, **{field: OTHER[field]}).key != BASE.key
+
+
+@pytest.mark.parametrize("field", [f.name for f in fields(Sampling)])
+def test_every_field_of_sampling_makes_another_case(field: str) -> None:
+    assert replace(BASE, sampling=replace(BASE.sampling, **{field: OTHER_SAMPLING[field]})).key != BASE.key
+
+
+EDITS: dict[str, tuple[str, str]] = {
+    "warmup": ("warmup = 1", "warmup = 2"), "repeats": ("repeats = 3", "repeats = 4"), "samples": ("samples = 4", "samples = 6"),
+    "seeds": ('"s64"', '"s256"'), "batch": ("batch = 2", "batch = 1"), "knob": ('"streaming"', '{ name = "streaming", sinks = 3 }'),
+    "budget": ('"1/2"', '"3/4"'), "sampling": ('"paper"', "{ top_k = 3 }"), "dtype": ("batch = 2", 'batch = 2\ndtype = "float16"'),
+    "random seed": ("batch = 2", "batch = 2\nrandom_seed = 1"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("edit", EDITS)
+def test_every_setting_that_changes_numbers_makes_other_cases(edit: str, write: Write) -> None:
+    text = examples.plan_text('"streaming"', cells='sampling = "paper"')
+    before = {p.case.key for p in expand(write(text))}
+    after = {p.case.key for p in expand(write(text.replace(*EDITS[edit])))}
+    shared = {"knob": 1, "budget": 1}.get(edit, 0)  # the full cache has neither
+    assert len(before & after) == shared
+
+
+@pytest.mark.parametrize("edit", [("timeout = 60.0", "timeout = 61.0"), ("timeout", 'description = "x"\ntrial = "case"\ntimeout')])
+def test_what_changes_no_number_makes_no_other_case(edit: tuple[str, str], write: Write) -> None:
+    text = examples.plan_text('"streaming"')
+    assert [p.case for p in expand(write(text.replace(*edit)))] == [p.case for p in expand(write(text))]
+
+
+# ------------------------------------------------------------------------------------------------ weights
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Random weights of the embedded model, and two decoders."""
+    folder = tmp_path_factory.mktemp("tiny")
+    save_file({n: t.half() for n, t in LlamaGen(TINY).initialise(0).state_dict().items()}, folder / "weights.safetensors")
+    for name in ("one", "two"):
+        state = {n: t.half() for n, t in vq.TinyVQ(vq.VQConfig()).state_dict().items()}
+        save_file(state, folder / f"{name}.safetensors", metadata=vq.metadata(vq.VQConfig()))
+    return {file.stem: file for file in folder.iterdir()}
+
+
+def tiny_plan(tiny: dict[str, Path], decoder: str) -> dict[str, Any]:
+    block = {"model": "tiny-llamagen", "methods": ["window"], "weights": str(tiny["weights"]), "decoder_weights": str(tiny[decoder])}
+    return {"name": "tiny", "cells": [block]}
+
+
+def test_another_decoder_is_another_case(tiny: dict[str, Path]) -> None:
+    one, two = ([p.case.key for p in expand(Plan.model_validate(tiny_plan(tiny, name)))] for name in ("one", "two"))
+    assert not set(one) & set(two)
+    assert one == [p.case.key for p in expand(Plan.model_validate(tiny_plan(tiny, "one")))]
+
+
+def test_the_same_weights_elsewhere_are_the_same_case(checkpoint: Path, tmp_path: Path, write: Write) -> None:
+    copy = tmp_path / "copy.safetensors"
+    copy.write_bytes(checkpoint.read_bytes())
+    one, two = (expand(write(examples.plan_text('"streaming"', weights=file))) for file in (checkpoint, copy))
+    assert [p.case for p in one] == [p.case for p in two]
+    examples.weights(copy, seed=1)
+    assert not {p.case.key for p in one} & {p.case.key for p in expand(write(examples.plan_text('"streaming"', weights=copy)))}

@@ -1,0 +1,177 @@
+"""The rules of the evicting methods once more: plain lists of positions and fp64 arithmetic, one K/V head at a time.
+
+Written from the rules, not from the package: no slots, no places, no batches. A rule holds what one head of one row and layer
+keeps. ``narrowest`` is the smallest gap above zero by which a score has decided, so that a test can tell that its data is not on
+the edge; ``ties`` counts the decisions that age alone has made.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+
+def softmax(scores: Array) -> Array:
+    """Along the last axis."""
+    e = np.exp(scores - scores.max(-1, keepdims=True))
+    return e / e.sum(-1, keepdims=True)
+
+
+class Rule:
+    """Keeps everything. ``condition``: its keys; ``keys``: visual token → key."""
+
+    def __init__(self, knobs: dict[str, Any], lines: int, line: int) -> None:
+        self.B = int(knobs["B"])
+        self.knobs, self.lines, self.n = knobs, lines, line
+        self.condition: list[Array] = []
+        self.keys: dict[int, Array] = {}
+        self.narrowest = np.inf
+        self.ties = 0
+
+    def begin(self, q: Array, k: Array) -> None:
+        """The condition: queries (group, tokens, d), keys (tokens, d)."""
+        self.condition = list(k)
+
+    def feed(self, token: int, q: Array, k: Array) -> None:
+        """One visual token: queries (group, d), key (d,)."""
+        self.keys[token] = k
+        self.see(token, q)
+        self.evict(token)
+
+    def see(self, token: int, q: Array) -> None:
+        """Look at the queries of a token that has just entered."""
+
+    def evict(self, token: int) -> None:
+        """Drop what has to go now."""
+
+    def drop_lowest(self, score: dict[int, float], count: int) -> None:
+        """Of equal scores the older token goes first."""
+        ordered = sorted(score, key=lambda token: (score[token], token))
+        if count < len(ordered):
+            gap = score[ordered[count]] - score[ordered[count - 1]]
+            self.narrowest = min(self.narrowest, gap or np.inf)
+            self.ties += gap == 0
+        for token in ordered[:count]:
+            del self.keys[token]
+
+    def logits(self, q: Array, tokens: list[int]) -> Array:
+        """q·k/√d of queries (…, d) on the keys of these tokens: (…, len(tokens))."""
+        return q @ np.array([self.keys[token] for token in tokens]).T / np.sqrt(q.shape[-1])
+
+    def ends_line(self, token: int) -> bool:
+        """Whether ``token`` is the last of a line that is not the last line."""
+        return token % self.n == self.n - 1 and token // self.n < self.lines - 1
+
+
+class Streaming(Rule):
+    """The first tokens and the most recent ones."""
+
+    def evict(self, token: int) -> None:
+        if len(self.keys) > self.B:
+            del self.keys[min(t for t in self.keys if t >= self.knobs.get("sinks", 0))]
+
+
+class Window(Rule):
+    """The most recent; the condition too, unless it is kept."""
+
+    def evict(self, token: int) -> None:
+        if self.knobs["keep_condition"]:
+            if len(self.keys) > self.B:
+                del self.keys[min(self.keys)]
+        elif len(self.condition) + len(self.keys) > self.B:
+            if self.condition:
+                self.condition.pop(0)
+            else:
+                del self.keys[min(self.keys)]
+
+
+class H2O(Rule):
+    """Half recent, half of the largest attention so far."""
+
+    def __init__(self, knobs: dict[str, Any], lines: int, line: int) -> None:
+        super().__init__(knobs, lines, line)
+        self.mass: dict[int, float] = {}
+
+    def see(self, token: int, q: Array) -> None:
+        self.mass[token] = 0.0
+        live = sorted(self.keys)
+        keys = np.array(self.condition + [self.keys[t] for t in live])
+        for one in q:
+            weights = softmax(keys @ one / np.sqrt(len(one)))[len(self.condition) :]
+            for t, weight in zip(live, weights, strict=True):
+                self.mass[t] += float(weight)
+
+    def evict(self, token: int) -> None:
+        if len(self.keys) > self.B:
+            recent = sorted(self.keys)[len(self.keys) - self.B // 2 :]
+            self.drop_lowest({t: self.mass[t] for t in self.keys if t not in recent}, 1)
+
+
+class Linear(H2O):
+    """The least attended of the middle region, line by line."""
+
+    def __init__(self, knobs: dict[str, Any], lines: int, line: int) -> None:
+        super().__init__(knobs, lines, line)
+        self.queries: dict[int, Array] = {}
+
+    def see(self, token: int, q: Array) -> None:
+        super().see(token, q)
+        self.queries[token] = q
+
+    def evict(self, token: int) -> None:
+        if not self.ends_line(token) or len(self.keys) != self.B:
+            return
+        line = token // self.n + 1
+        middle = [t for t in sorted(self.keys) if self.knobs["anchor"] <= t < (line - self.knobs["recent_lines"]) * self.n]
+        if self.knobs["score"] == "accumulated":
+            score = {t: self.mass[t] for t in middle}
+        else:
+            guides = np.concatenate([self.queries[t] for t in range(token - self.n + 1, token + 1)])
+            score = dict(zip(middle, softmax(self.logits(guides, middle)).mean(0).tolist(), strict=True))
+        self.drop_lowest(score, self.n)
+
+
+class RKV(Rule):
+    """Importance against redundancy, at line ends."""
+
+    def __init__(self, knobs: dict[str, Any], lines: int, line: int) -> None:
+        super().__init__(knobs, lines, line)
+        self.queries: list[Array] = []
+
+    def see(self, token: int, q: Array) -> None:
+        self.queries.append(q)
+
+    def evict(self, token: int) -> None:
+        if not self.ends_line(token) or len(self.keys) != self.B:
+            return
+        alpha, mix_lambda = self.knobs["alpha"], self.knobs["mix_lambda"]
+        live = sorted(self.keys)
+        others = live[: len(live) - alpha]
+        pooled = self._importance(others, alpha)
+        redundancy = self._redundancy(live)
+        score = {t: mix_lambda * pooled[i] - (1 - mix_lambda) * redundancy[i] for i, t in enumerate(others)}
+        self.drop_lowest(score, self.n)
+
+    def _importance(self, others: list[int], alpha: int) -> list[float]:
+        rows = [softmax(self.logits(q, others).max(0)) for q in self.queries[-alpha:]]  # the group is pooled before the softmax
+        mean = np.mean(rows, axis=0)
+        return [float(mean[max(0, i - 3) : i + 4].max()) for i in range(len(others))]
+
+    def _redundancy(self, live: list[int]) -> Array:
+        count = len(live)
+        cosine = np.zeros((count, count))
+        for i, a in enumerate(live):
+            for j, b in enumerate(live):
+                norms = np.linalg.norm(self.keys[a]) * np.linalg.norm(self.keys[b])
+                cosine[i, j] = self.keys[a] @ self.keys[b] / norms if i != j and norms > 0 else 0.0
+            copies = [j for j in range(count) if cosine[i, j] > 0.5]
+            if copies:
+                cosine[i, max(copies)] = 0.0
+        return softmax(cosine.mean(0))
+
+
+RULES: dict[str, type[Rule]] = {"streaming": Streaming, "window": Window, "h2o": H2O, "linear": Linear, "rkv": RKV}

@@ -1,0 +1,141 @@
+"""Each evicting method keeps, after every pass, exactly what a second implementation of its rules keeps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from torch import Tensor
+
+from cachemark import registry
+from cachemark.cache.codec import CODECS, NATIVE, Codec
+from cachemark.cache.geometry import Layout, Site, Step, raster_steps
+from cachemark.cache.method import Method
+from contracts.driver import Feed, Watch, drive, layout_of, watched
+
+from .rules import RULES, Rule
+
+Kept = dict[tuple[int, int, int, int], tuple[int, list[int]]]  # (pass, layer, row, K/V head) → (condition entries, visual tokens)
+
+SEED = 3
+
+CASES: list[tuple[str, dict[str, Any]]] = [
+    ("streaming", {"B": 18}),
+    ("streaming", {"B": 5}),  # a ring of one
+    ("streaming", {"B": 7, "sinks": 0}),
+    ("window", {"B": 11}),
+    ("window", {"B": 11, "keep_condition": False}),
+    ("window", {"B": 2, "keep_condition": False}),  # all of it is condition at first
+    ("h2o", {"B": 12}),
+    ("h2o", {"B": 7}),
+    ("h2o", {"B": 1}),  # nothing is protected
+    ("linear", {"B": 18, "anchor": 6}),
+    ("linear", {"B": 18, "anchor": 5, "recent_lines": 1}),
+    ("linear", {"B": 24, "anchor": 4, "recent_lines": 2}),
+    ("linear", {"B": 12}),
+    ("linear", {"B": 18, "anchor": 3, "score": "accumulated"}),
+    ("rkv", {"B": 18}),
+    ("rkv", {"B": 24}),
+    ("rkv", {"B": 18, "alpha": 3, "mix_lambda": 0.6}),
+    ("rkv", {"B": 18, "mix_lambda": 1.0}),
+    ("rkv", {"B": 18, "mix_lambda": 0.0}),
+]
+IDS = ["-".join([name, *(f"{knob}={value}" for knob, value in knobs.items())]) for name, knobs in CASES]
+
+
+class Holding(Watch):
+    def __init__(self) -> None:
+        self.kept: Kept = {}
+
+    def settled(self, method: Method, step: Step) -> None:
+        for site, slot in method.slots.items():
+            for row, heads in enumerate(slot.visual[..., : slot.live[0]].tolist()):
+                for head, entries in enumerate(heads):
+                    visual = sorted(entry for entry in entries if entry >= 0)
+                    self.kept[step.index, site.layer, row, head] = (len(entries) - len(visual), visual)
+
+
+def kept_by(method: Method, layout: Layout, feed: Feed, codec: Codec) -> Kept:
+    holding = Holding()
+    drive(watched(method, holding), layout, feed, codec)
+    return holding.kept
+
+
+def numbers(x: Tensor) -> Any:
+    return x.double().numpy()
+
+
+def kept_by_rule(rule: type[Rule], knobs: dict[str, Any], layout: Layout, feed: Feed, codec: Codec) -> tuple[Kept, list[Rule]]:
+    """What the rule keeps on the same vectors, as the codec gives them back, and the rule of every head."""
+    heads = {(layer, row, head): rule(knobs, layout.lines, layout.line)
+             for layer in range(layout.layers) for row in range(layout.rows) for head in range(layout.kv_heads)}  # fmt: skip
+    kept: Kept = {}
+    for step in raster_steps(layout):
+        for layer in range(layout.layers):
+            q, k, _ = feed.at(step, Site("decoder", layer))
+            q, k = q.unflatten(1, (layout.kv_heads, -1)), codec.decode(codec.encode(k), k.dtype)
+            for row in range(layout.rows):
+                for head in range(layout.kv_heads):
+                    one = heads[layer, row, head]
+                    queries, keys = numbers(q[row, head]), numbers(k[row, head])
+                    if step.count:
+                        one.feed(step.first, queries[:, 0], keys[0])
+                    else:
+                        one.begin(queries, keys)
+                    kept[step.index, layer, row, head] = (len(one.condition), sorted(one.keys))
+    return kept, list(heads.values())
+
+
+def check(name: str, knobs: dict[str, Any], layout: Layout, feed: Feed, codec: Codec = NATIVE) -> list[Rule]:
+    """The method and its rule keep the same; the rule of every head."""
+    method: Method = registry.methods.get(name).build(knobs)
+    expected, heads = kept_by_rule(RULES[name], method.knobs(), layout, feed, codec)
+    assert min(head.narrowest for head in heads) > 1e-6, "this data decides by less than fp32 can tell: choose another seed"
+    assert any(len(visual) < index for (index, *_), (_, visual) in expected.items()), "nothing was evicted"
+    assert kept_by(method, layout, feed, codec) == expected
+    return heads
+
+
+@pytest.mark.parametrize("codec", CODECS.values(), ids=list(CODECS))
+@pytest.mark.parametrize("kv_heads", [4, 2, 1])
+@pytest.mark.parametrize(("name", "knobs"), CASES, ids=IDS)
+def test_a_method_keeps_what_its_rules_keep(name: str, knobs: dict[str, Any], kv_heads: int, codec: Codec) -> None:
+    layout = layout_of((2, 2), kv_heads=kv_heads, layers=2)
+    check(name, knobs, layout, Feed(layout, seed=SEED), codec)
+
+
+@pytest.mark.parametrize(("name", "knobs"), CASES, ids=IDS)
+def test_of_equal_scores_the_older_goes(name: str, knobs: dict[str, Any]) -> None:
+    """Queries and keys are zero, so that scores tie wherever they can."""
+    layout = layout_of((2, 2), layers=1)
+    heads = check(name, knobs, layout, Feed(layout, flat=True))
+    if name == "rkv" or knobs.get("score", name) == "linear":
+        assert all(head.ties for head in heads), "nothing has tied, so nothing is tested"
+
+
+@pytest.mark.parametrize(("lines", "line", "name", "knobs"), [
+    (5, 4, "linear", {"B": 12, "anchor": 2}), (8, 8, "linear", {"B": 32, "anchor": 8}), (8, 8, "rkv", {"B": 32}), (5, 4, "rkv", {"B": 12}),
+    (3, 9, "h2o", {"B": 20}), (1, 12, "h2o", {"B": 4}), (12, 1, "linear", {"B": 5, "anchor": 2}), (12, 1, "rkv", {"B": 5, "alpha": 2}),
+])  # fmt: skip
+def test_other_shapes_of_an_image(lines: int, line: int, name: str, knobs: dict[str, Any]) -> None:
+    layout = layout_of((1, 1), lines=lines, line=line, kv_heads=2, layers=1)
+    check(name, knobs, layout, Feed(layout, seed=SEED))
+
+
+def test_every_method_that_evicts_has_a_rule() -> None:
+    """Random eviction has a test of its own: what it keeps is not decided by rules alone."""
+    built_in = [cls for cls in map(registry.methods.get, registry.methods) if cls.__module__.startswith("cachemark.")]
+    evicting = {cls.name for cls in built_in if cls.evicts and "next-token" in cls.paradigms}
+    assert evicting - {"random"} <= set(RULES)
+    assert {name for name, _ in CASES} == set(RULES)
+
+
+def test_copies_are_redundant_only_when_older() -> None:
+    """By hand: of two equal keys the newest is spared, and what nothing resembles is least redundant."""
+    rule = RULES["rkv"]({"B": 4, "alpha": 1, "mix_lambda": 0.0}, 2, 2)
+    for token, key in enumerate([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0], [-1.0, 0.2]]):
+        rule.keys[token] = np.array(key)
+    redundancy = rule._redundancy([0, 1, 2, 3])  # type: ignore[attr-defined]
+    assert redundancy.argmax() == 1
+    assert redundancy[0] < redundancy[1]

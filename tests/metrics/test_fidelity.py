@@ -1,0 +1,106 @@
+"""Fidelity against definitions written out slowly and independently."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from cachemark.metrics.fidelity import PSNR_CAP, agreement, divergence, psnr, ssim
+
+
+def images(seed: int, *shape: int) -> Tensor:
+    """Smooth random images in about [-1, 1]: noise, blurred once along each axis."""
+    noise = torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+    return (noise + noise.roll(1, -1) + noise.roll(1, -2)) / 2
+
+
+def naive_ssim(x: np.ndarray, y: np.ndarray) -> float:
+    """Wang et al. 2004 in float64: a loop over windows and channels, each window's moments as weighted sums."""
+    window = np.array([[math.exp(-((i - 5) ** 2 + (j - 5) ** 2) / (2 * 1.5**2)) for j in range(11)] for i in range(11)])
+    window /= window.sum()
+    scores = []
+    for a, b in zip(x, y, strict=True):
+        for top in range(a.shape[0] - 10):
+            for left in range(a.shape[1] - 10):
+                p, q = a[top : top + 11, left : left + 11], b[top : top + 11, left : left + 11]
+                mp, mq = (window * p).sum(), (window * q).sum()
+                vp, vq = (window * (p - mp) ** 2).sum(), (window * (q - mq) ** 2).sum()
+                both = (window * (p - mp) * (q - mq)).sum()
+                c1, c2 = (0.01 * 1.0) ** 2, (0.03 * 1.0) ** 2
+                scores.append((2 * mp * mq + c1) * (2 * both + c2) / ((mp**2 + mq**2 + c1) * (vp + vq + c2)))
+    return float(np.mean(scores))
+
+
+def unit(image: Tensor) -> np.ndarray:
+    return (image.double().clamp(-1, 1).numpy() + 1) / 2
+
+
+@pytest.mark.parametrize("size", [(11, 11), (13, 17)])
+@pytest.mark.parametrize("noise", [0.0, 0.02, 1.0])
+def test_ssim_is_the_published_formula(size: tuple[int, int], noise: float) -> None:
+    x = images(0, 2, 3, *size)
+    y = x * 0.9 + noise * images(1, 2, 3, *size)
+    expected = [naive_ssim(unit(a), unit(b)) for a, b in zip(x, y, strict=True)]
+    assert ssim(x, y).tolist() == pytest.approx(expected, abs=2e-5)
+
+
+def test_ssim_of_opposite_images_is_negative() -> None:
+    x = images(0, 1, 3, 16, 16) / 4
+    assert ssim(x, -x).item() < 0
+
+
+def test_an_image_is_like_itself() -> None:
+    x = images(2, 3, 3, 16, 20)
+    assert ssim(x, x.clone()).tolist() == [1.0] * 3
+    assert psnr(x, x.clone()).tolist() == [PSNR_CAP] * 3 == [60.0] * 3
+
+
+def test_psnr_counts_the_range_from_black_to_white_as_one() -> None:
+    x = torch.zeros(2, 3, 8, 8)
+    y = x.clone()
+    y[0] += 0.2  # a tenth of the range: 20 dB
+    y[1] += 0.02  # a hundredth: 40 dB
+    assert psnr(y, x).tolist() == pytest.approx([20, 40], abs=1e-3)
+
+
+def test_psnr_is_capped_and_clamped() -> None:
+    x = torch.zeros(1, 3, 8, 8)
+    assert psnr(x + 1e-6, x).item() == 60
+    assert psnr(x + 7.0, x + 1.0).item() == 60  # both are white
+    assert psnr(x - 1, x + 1).item() == pytest.approx(0, abs=1e-6)
+
+
+def test_nan_is_not_hidden() -> None:
+    x = images(3, 1, 3, 12, 12)
+    y = x.clone()
+    y[0, 0, 0, 0] = torch.nan
+    assert psnr(y, x).isnan().all()
+    assert ssim(y, x).isnan().all()
+
+
+def test_agreement_is_a_share_of_positions_per_sample() -> None:
+    reference = torch.arange(8).view(2, 4)
+    tokens = reference.clone()
+    tokens[1, 2:] += 1
+    assert agreement(tokens, reference).tolist() == [1.0, 0.5]
+
+
+@given(st.integers(0, 10_000), st.floats(0.01, 40))
+def test_divergence_is_not_negative_and_grows_from_zero(seed: int, spread: float) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    p, q = (torch.randn(3, 32, generator=generator) * spread for _ in range(2))
+    log_p, log_q = p.log_softmax(-1), q.log_softmax(-1)
+    assert divergence(log_p, log_p).tolist() == [0.0] * 3
+    assert (divergence(log_p, log_q) >= -1e-6).all()
+
+
+def test_divergence_is_in_nats_and_from_the_first_to_the_second() -> None:
+    p, q = torch.tensor([[0.5, 0.5]]), torch.tensor([[0.9, 0.1]])
+    assert divergence(p.log(), q.log()).item() == pytest.approx(0.5 * math.log(0.5 / 0.9) + 0.5 * math.log(0.5 / 0.1), abs=1e-6)
+    assert divergence(q.log(), p.log()).item() == pytest.approx(0.9 * math.log(0.9 / 0.5) + 0.1 * math.log(0.1 / 0.5), abs=1e-6)
