@@ -35,7 +35,7 @@ class Bad(NamedTuple):
         return before.count("\n") + 1
 
 
-P, U = errors.BadPlan, errors.UnknownName
+P, U, K = errors.BadPlan, errors.UnknownName, errors.BadKnob
 BAD = [
     Bad("top key", "timeout = 60.0", "timeuot = 60.0", P, ("unknown key 'timeuot'", "Did you mean 'timeout'?")),
     Bad("top key with a capital", "timeout = 60.0", "Timeout = 60.0", P, ("unknown key 'Timeout'", "Did you mean 'timeout'?")),
@@ -44,7 +44,7 @@ BAD = [
     Bad("key of cells", "batch = 2", "bacth = 2", P, ("unknown key 'bacth'", "Did you mean 'batch'?")),
     Bad("key of cells with a capital", "batch = 2", "Batch = 2", P, ("unknown key 'Batch'", "Did you mean 'batch'?")),
     Bad("key named as a type", "batch = 2", "str = 2", P, ("unknown key 'str'", "Known here: batch, budgets")),
-    Bad("key of a second block", "batch = 2", "batch = 2\n" + SECOND + "bugdets = [1]", P, ("unknown key 'bugdets'", "'budgets'"), "bugdets"),
+    Bad("key of a second block", "batch = 2", "batch = 2\n" + SECOND + "bugdets = [1]", P, ("unknown key 'bugdets'",), "bugdets"),
     Bad("key of sampling", 'sampling = "paper"', "sampling = { temprature = 1.0 }", P, ("'temprature'", "Did you mean 'temperature'?")),
     Bad("key of a sampling table", 'sampling = "paper"', "[cells.sampling]\ntopk = 1", P, ("'topk'", "Did you mean 'top_k'?"), "topk"),
     Bad("text for a number", "batch = 2", 'batch = "many"', P, ("cells.0.batch", "valid integer", "'many'")),
@@ -54,7 +54,7 @@ BAD = [
     Bad("number for a list", 'methods = ["streaming", "calm"]', "methods = 3", P, ("cells.0.methods", "valid list", "'3'")),
     Bad("number for a method", '"streaming"', "3", P, ("cells.0.methods.0", "'3'"), "methods ="),
     Bad("table for a list", "[[cells]]", "[cells]", P, ("cells: ", "valid list")),
-    Bad("negative temperature", 'sampling = "paper"', "sampling = { temperature = -1.0 }", P, ("sampling.temperature", "greater than", "'-1.0'")),
+    Bad("negative temperature", 'sampling = "paper"', "sampling = { temperature = -1.0 }", P, ("sampling.temperature", "'-1.0'")),
     Bad("no number", 'sampling = "paper"', "sampling = { cfg_scale = nan }", P, ("sampling.cfg_scale", "finite number")),
     Bad("endless timeout", "timeout = 60.0", "timeout = inf", P, ("timeout: ", "finite number")),
     Bad("no timeout", "timeout = 60.0", "timeout = 0.0", P, ("timeout: ", "greater than 0")),
@@ -64,7 +64,7 @@ BAD = [
     Bad("no methods", '["streaming", "calm"]', "[]", P, ("cells.0.methods", "at least 1 item"), "methods ="),
     Bad("odd name", 'name = "dots"', 'name = "dots/.."', P, ("name: ", "pattern")),
     Bad("engine", "batch = 2", 'engine = "egaer"', P, ("cells.0.engine", "'eager' or 'reference'", "'egaer'")),
-    Bad("missing name", 'name = "dots"', "", P, ("name: field required",), "timeout"),  # the first line
+    Bad("missing name", 'name = "dots"\n', "", P, ("name: field required",), "timeout"),  # the first line
     Bad("missing model", 'model = "dot"\n', "", P, ("cells.0.model: field required",), "[[cells]]"),
     Bad("missing model of the first of two", 'model = "dot"\n', SECOND[1:], P, ("cells.0.model: field required",), "[[cells]]"),
     Bad("missing name of a method", '"streaming"', "{ anchor = 1 }", P, ("cells.0.methods.0.name: field required",), "methods ="),
@@ -72,8 +72,8 @@ BAD = [
     Bad("unknown method", '"streaming"', '"steaming"', U, ("Unknown method 'steaming'", "Did you mean 'streaming'?"), "methods ="),
     Bad("unknown method in a table", '"streaming"', '{ name = "steaming" }', U, ("'steaming'", "'streaming'?"), "methods ="),
     Bad("unknown knob", '"streaming"', '{ name = "streaming", sink = 1 }', U, ("knob of streaming 'sink'", "'sinks'?"), "methods ="),
-    Bad("knob of another type", '"streaming"', '{ name = "streaming", sinks = "1" }', errors.BadKnob, ("sinks = '1' is no int",), "methods ="),
-    Bad("knob that is no number", '"streaming"', '{ name = "streaming", sinks = nan }', errors.BadKnob, ("sinks = nan",), "methods ="),
+    Bad("knob of another type", '"streaming"', '{ name = "streaming", sinks = "1" }', K, ("sinks = '1' is no int",), "methods ="),
+    Bad("knob that is no number", '"streaming"', '{ name = "streaming", sinks = nan }', K, ("sinks = nan",), "methods ="),
     Bad("knob too large", '"streaming"', '{ name = "streaming", sinks = 8 }', errors.BadBudget, ("8 sinks", "0 … 7"), "methods ="),
     Bad("unknown codec", '"native"', '"int9"', U, ("Unknown codec 'int9'", "Did you mean 'int8'?"), "codecs ="),
     Bad("unknown preset", 'sampling = "paper"', 'sampling = "papre"', U, ("sampling preset of dot 'papre'", "Did you mean 'paper'?")),
@@ -85,7 +85,7 @@ BAD = [
     Bad("budget above all", '"1/2"', "1.5", errors.BadBudget, ("1.5 is outside (0, 1]",), "budgets ="),
     Bad("budget in words", '"1/2"', '"half"', errors.BadBudget, ("'half' is no number",), "budgets ="),
     Bad("budget of zero parts", '"1/2"', '"1/0"', errors.BadBudget, ("'1/0' is no number",), "budgets ="),
-    Bad("missing weights", 'weights = ""', 'weights = "nowhere.safetensors"', errors.BadCheckpoint, ("'nowhere.safetensors' is not a file",)),
+    Bad("missing weights", 'weights = ""', 'weights = "nowhere.safetensors"', errors.BadCheckpoint, ("'nowhere.safetensors' is not",)),
 ]
 
 

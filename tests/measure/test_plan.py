@@ -102,7 +102,7 @@ def test_a_missing_file_is_answered_with_what_there_is(given: str, tmp_path: Pat
 
 
 def test_a_wrong_name_is_answered_with_the_nearest() -> None:
-    with pytest.raises(UnknownName, match="Unknown plan 'dmeo'. Did you mean 'demo'?"):
+    with pytest.raises(UnknownName, match=r"Unknown plan 'dmeo'\. Did you mean 'demo'\?"):
         find("dmeo")
 
 
@@ -131,7 +131,8 @@ def test_random_weights_have_no_reference_rows(write: Write) -> None:
 
 
 def test_every_setting_of_the_plan_arrives_in_the_case(write: Write, checkpoint: Path) -> None:
-    cells = 'dtype = "bfloat16"\nsampling = { cfg_scale = 2.0, cfg_interval = 3, temperature = 0.5, top_k = 4, top_p = 0.75 }\nrandom_seed = 9'
+    drawn = "{ cfg_scale = 2.0, cfg_interval = 3, temperature = 0.5, top_k = 4, top_p = 0.75 }"
+    cells = f'dtype = "bfloat16"\nrandom_seed = 9\nsampling = {drawn}'
     plan = write(examples.plan_text('{ name = "streaming", sinks = 2 }', weights=checkpoint, batch=3, samples=3, cells=cells))
     planned = expand(plan)[-1]
     sampling = Sampling(cfg_scale=2.0, cfg_interval=3, temperature=0.5, top_k=4, top_p=0.75)

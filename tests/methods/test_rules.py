@@ -18,7 +18,7 @@ from .rules import RULES, Rule
 
 Kept = dict[tuple[int, int, int, int], tuple[int, list[int]]]  # (pass, layer, row, K/V head) → (condition entries, visual tokens)
 
-SEED = 3
+SEED = 5
 
 CASES: list[tuple[str, dict[str, Any]]] = [
     ("streaming", {"B": 18}),
