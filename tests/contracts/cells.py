@@ -27,8 +27,11 @@ GRID, BATCH = 6, 2
 ATTENTION: dict[str, int | None] = {"mha": None, "gqa": 1}
 SAMPLING = Sampling(cfg_scale=1.5)
 RATIOS = (Fraction(1, 2), Fraction(1, 3), Fraction(2, 3), Fraction(3, 4))
-# Modes of a method that change what it does and that its budget alone does not reach.
-MODES: dict[str, tuple[dict[str, Any], ...]] = {"linear": ({"score": "accumulated"},), "window": ({"keep_condition": False},)}
+# Modes of a method that its budget alone does not reach. LineAR's anchor is small, so that its middle region leaves it a choice.
+MODES: dict[str, tuple[dict[str, Any], ...]] = {
+    "linear": ({"anchor": 2}, {"anchor": 2, "score": "accumulated"}),
+    "window": ({}, {"keep_condition": False}),
+}
 
 
 @functools.cache
@@ -85,7 +88,7 @@ def cells(*, evicting: bool = False, grid: int = GRID) -> list[Cell]:
     """All cells, or those of methods that evict. Reads the registry, so a new method joins by being registered."""
     known: list[type[Method]] = [registry.methods.get(name) for name in registry.methods]
     chosen = [cls for cls in known if "next-token" in cls.paradigms and (cls.evicts or not evicting)]
-    modes = [(cls, tuple(mode.items())) for cls in chosen for mode in ({}, *MODES.get(cls.name, ()))]
+    modes = [(cls, tuple(mode.items())) for cls in chosen for mode in MODES.get(cls.name, ({},))]
     return [Cell(cls, mode, codec, attention, grid) for cls, mode in modes for codec in CODECS for attention in ATTENTION]
 
 

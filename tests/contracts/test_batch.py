@@ -24,7 +24,7 @@ from .choices import GAP, Choices, Pass, Verdict, choosing, compare
 SEEDS = range(64)
 BATCHES = (16, 16, 16, 12, 4)  # the small ones because they take other paths through the matrix product
 SMALL, LARGE = 4, 6
-NEEDS_LARGE = {"rkv"}  # the 8 entries that it always keeps leave it no choice on the small grid
+NEEDS_LARGE = {"rkv", "linear"}  # what they always keep leaves them no choice on the small grid
 
 
 def shuffled() -> list[list[int]]:

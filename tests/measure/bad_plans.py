@@ -66,7 +66,7 @@ BAD = [
     Bad("engine", "batch = 2", 'engine = "egaer"', P, ("cells.0.engine", "'eager' or 'reference'", "'egaer'")),
     Bad("missing name", 'name = "dots"\n', "", P, ("name: field required",), "timeout"),  # the first line
     Bad("missing model", 'model = "dot"\n', "", P, ("cells.0.model: field required",), "[[cells]]"),
-    Bad("missing model of the first of two", 'model = "dot"\n', SECOND[1:], P, ("cells.0.model: field required",), "[[cells]]"),
+    Bad("missing model of two", GOOD[GOOD.index("model =") :], 'methods = ["calm"]\n' + SECOND, P, ("cells.0.model: ",), "[[cells]]"),
     Bad("missing name of a method", '"streaming"', "{ anchor = 1 }", P, ("cells.0.methods.0.name: field required",), "methods ="),
     Bad("unknown model", 'model = "dot"', 'model = "dott"', U, ("Unknown model 'dott'", "Did you mean 'dot'?")),
     Bad("unknown method", '"streaming"', '"steaming"', U, ("Unknown method 'steaming'", "Did you mean 'streaming'?"), "methods ="),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
 from pathlib import Path
@@ -245,7 +246,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     save_file({n: t.half() for n, t in LlamaGen(TINY).initialise(0).state_dict().items()}, folder / "weights.safetensors")
     for name in ("one", "two"):
         state = {n: t.half() for n, t in vq.TinyVQ(vq.VQConfig()).state_dict().items()}
-        save_file(state, folder / f"{name}.safetensors", metadata=vq.metadata(vq.VQConfig()))
+        save_file(state, folder / f"{name}.safetensors", metadata={"cachemark": json.dumps(vq.metadata(vq.VQConfig()))})
     return {file.stem: file for file in folder.iterdir()}
 
 

@@ -162,13 +162,12 @@ class RKV(Rule):
         return [float(mean[max(0, i - 3) : i + 4].max()) for i in range(len(others))]
 
     def _redundancy(self, live: list[int]) -> Array:
-        count = len(live)
-        cosine = np.zeros((count, count))
-        for i, a in enumerate(live):
-            for j, b in enumerate(live):
-                norms = np.linalg.norm(self.keys[a]) * np.linalg.norm(self.keys[b])
-                cosine[i, j] = self.keys[a] @ self.keys[b] / norms if i != j and norms > 0 else 0.0
-            copies = [j for j in range(count) if cosine[i, j] > 0.5]
+        keys = np.array([self.keys[token] for token in live])
+        norms = np.linalg.norm(keys, axis=1)
+        cosine = keys @ keys.T / np.maximum(np.outer(norms, norms), 1e-300)
+        np.fill_diagonal(cosine, 0.0)
+        for i in range(len(live)):
+            copies = [j for j in range(len(live)) if cosine[i, j] > 0.5]
             if copies:
                 cosine[i, max(copies)] = 0.0
         return softmax(cosine.mean(0))

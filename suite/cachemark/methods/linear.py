@@ -45,8 +45,8 @@ class Linear(Evicting):
     @classmethod
     def knobs_for(cls, budget: Fraction, layout: Layout) -> dict[str, Any]:
         knobs = super().knobs_for(budget, layout)
-        spare = knobs["B"] - 2 * layout.line
-        return {**knobs, "anchor": min(layout.line, spare), "recent_lines": 1}
+        spare = knobs["B"] - 3 * layout.line  # beside a recent line and two lines to choose one from
+        return {**knobs, "anchor": min(layout.line, max(0, spare)), "recent_lines": 1}
 
     @property
     def needs_mass(self) -> bool:

@@ -1,0 +1,67 @@
+"""What only a CUDA device can show: the same random integers, the same tokens up to rounding, clocks and peaks that run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+
+import pytest
+import torch
+
+from cachemark import methods, registry
+from cachemark.cache import streams
+from cachemark.cache.slot import Memory
+from cachemark.measure.clock import EventClock
+from cachemark.measure.memory import peak_bytes
+from cachemark.models.llamagen import LlamaGen, LlamaGenConfig
+from cachemark.spec import Sampling
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
+
+SAMPLING = Sampling(cfg_scale=1.5)
+METHODS = [name for name in registry.methods if registry.methods.get(name).__module__.startswith(methods.__name__)]
+
+
+@pytest.fixture(scope="module")
+def model() -> LlamaGen:
+    model = LlamaGen(LlamaGenConfig(layers=2, heads=4, dim=64, vocab=64, classes=10, grid=8)).initialise(0).eval()
+    for block in model.layers:
+        block.attention.wqkv.weight.data.mul_(6)
+    return model.requires_grad_(False)
+
+
+def generated(model: LlamaGen, name: str, device: str) -> torch.Tensor:
+    cls = registry.methods.get(name)
+    sampling, seeds = replace(SAMPLING), list(range(16))
+    budget = Fraction(1) if name == "full" else Fraction(1, 2)
+    method = cls.build(cls.knobs_for(budget, model.layout(seeds, sampling)))
+    labels = torch.arange(16, device=device) % 10
+    return model.to(device).generate(labels, seeds, method, sampling, Memory(device)).cpu()
+
+
+def test_random_integers_are_the_same_on_both_devices() -> None:
+    drawn = [streams.integers(streams.keys(streams.seeds_tensor(range(100), d), "token", 7), 33).cpu() for d in ("cpu", "cuda")]
+    assert torch.equal(*drawn)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_tokens_agree_with_the_cpu_in_fp32(model: LlamaGen, name: str) -> None:
+    torch.backends.cuda.matmul.allow_tf32 = False
+    same = (generated(model, name, "cpu") == generated(model, name, "cuda")).all(1)
+    assert int(same.sum()) >= 15, f"{int(same.sum())} of 16 samples agree"
+
+
+def test_events_are_ordered_and_end_before_the_stop(model: LlamaGen) -> None:
+    model.to("cuda")
+    clock = EventClock([7, 31, 63])
+    labels = torch.arange(4, device="cuda")
+    clock.start()
+    model.generate(labels, range(4), registry.methods.get("full")(), SAMPLING, Memory("cuda"), mark=clock.mark)
+    total, marks = clock.stop(), clock.marks()
+    assert 0 < marks[7] < marks[31] < marks[63] <= total
+
+
+def test_the_peak_counts_what_is_allocated() -> None:
+    held = []
+    peak = peak_bytes("cuda", lambda: held.append(torch.zeros(1 << 20, device="cuda")), ())
+    assert peak >= 4 << 20

@@ -1,0 +1,105 @@
+"""Peak bytes against patterns of allocation whose peak is known by hand."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from cachemark.measure.memory import TensorPeak, peak_bytes
+
+KIB = 1024
+
+
+def block(kib: int) -> Tensor:
+    return torch.empty(kib * KIB, dtype=torch.uint8)
+
+
+def test_the_peak_is_the_largest_sum_alive_at_once() -> None:
+    with TensorPeak() as watch:
+        a, b = block(100), block(50)
+        del a
+        c = block(70)  # 50 + 70 stand beside each other, less than 150
+    assert watch.peak == 150 * KIB
+    with watch:
+        d = block(31)  # 50 + 70 + 31
+    assert watch.peak == 151 * KIB
+    del b, c, d
+
+
+def test_freed_tensors_are_forgotten() -> None:
+    with TensorPeak() as watch:
+        for _ in range(20):
+            held = block(10)
+            del held
+    assert watch.peak == 10 * KIB
+
+
+def test_a_loop_that_rebinds_holds_two() -> None:
+    with TensorPeak() as watch:
+        held = block(10)
+        for _ in range(5):
+            held = held + 1  # the old one lives until the new one is there
+    assert watch.peak == 20 * KIB
+
+
+def test_views_cost_nothing() -> None:
+    with TensorPeak() as watch:
+        a = block(64)
+        views = [a[:KIB], a.view(8, -1), a.view(8, -1).T, a.expand(4, -1), a.detach()]
+        a.add_(1)
+        views[0].zero_()
+    assert watch.peak == 64 * KIB
+
+
+def test_a_view_keeps_the_whole_storage_alive() -> None:
+    with TensorPeak() as watch:
+        a = block(64)
+        part = a[:1]
+        del a
+        b = block(10)
+    assert watch.peak == 74 * KIB
+    del part, b
+
+
+def test_what_is_known_is_left_out() -> None:
+    weight = torch.ones(8, KIB)
+    with TensorPeak([weight]) as watch:
+        assert weight.T.view(KIB, 8) is not None
+        weight.mul_(2)
+        out = weight @ torch.ones(KIB, 1)
+    assert watch.peak == KIB * 4 + out.nbytes
+
+
+def test_every_output_of_an_operation_counts() -> None:
+    x = torch.arange(512.0)
+    with TensorPeak() as watch:
+        values, indices = x.sort()
+    assert watch.peak == values.nbytes + indices.nbytes == 512 * (4 + 8)
+
+
+def test_inference_mode_is_seen() -> None:
+    with TensorPeak() as watch, torch.inference_mode():
+        a = block(3) + block(3)
+    assert watch.peak == 9 * KIB
+    del a
+
+
+def test_the_peak_of_work_is_repeatable() -> None:
+    weight = torch.ones(64, 64)
+
+    def work() -> None:
+        x = torch.ones(32, 64)
+        for _ in range(4):
+            x = torch.relu(x @ weight)
+
+    peaks = {peak_bytes("cpu", work, [weight]) for _ in range(3)}
+    assert peaks == {3 * 32 * 64 * 4}  # input, product, and what relu makes of it
+
+
+def test_the_mode_ends_with_its_block() -> None:
+    with TensorPeak() as watch:
+        block(1)
+    before = watch.peak
+    kept = block(1000)
+    assert watch.peak == before == KIB
+    del kept

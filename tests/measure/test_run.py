@@ -1,0 +1,324 @@
+"""One case in a loaded model, in this process: which figures it gives, and that they are those of the definitions."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import load
+from torch import Tensor
+
+from cachemark import plugins, seeds
+from cachemark.cache.attention import KERNEL, MASS_KERNEL
+from cachemark.errors import Unsupported
+from cachemark.measure import judge, run
+from cachemark.measure import plan as plans
+from cachemark.measure.plan import Planned
+from cachemark.measure.run import RANDOM, Bench, run_case
+from cachemark.result import Outcome, Status
+from cachemark.units import METRICS
+
+from . import examples
+from .examples import BATCH, CONFIG, REPEATS, SAMPLES, TOKENS, WARMUP
+from .stages import forgetting
+
+METHODS = '"streaming", "h2o", "calm"'
+SPEED = {"latency", "latency_tokens", "tokens_per_s_first", "tokens_per_s_last"}
+BYTES = {"kv_logical", "kv_allocated", "kv_stage", "kv_state", "peak_memory"}
+LIKENESS = {"token_agreement", "psnr", "ssim"}
+Results = dict[str, tuple[Outcome, dict[str, bytes]]]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("run")
+    (made / "dot.py").write_text(examples.MODEL)
+    examples.weights(made / "dot.safetensors")
+    return made
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _dot(folder: Path) -> Iterator[None]:
+    with forgetting():
+        plugins.load(folder / "dot.py")
+        yield
+
+
+@pytest.fixture(autouse=True)
+def _kept(_nothing_leaks: None) -> None:
+    """The model stays registered for the module: the check that nothing leaks looks before and after each test."""
+
+
+def planned(folder: Path, methods: str = METHODS, **plan: Any) -> list[Planned]:
+    (folder / "plan.toml").write_text(examples.plan_text(methods, **{"weights": folder / "dot.safetensors", **plan}))
+    return plans.expand(plans.load(str(folder / "plan.toml")))
+
+
+def run_all(cases: list[Planned], bench: Bench | None = None) -> Results:
+    bench = bench or Bench.load(cases[0])
+    return {p.case.label: run_case(p, bench) for p in cases}
+
+
+@pytest.fixture(scope="module")
+def results(folder: Path) -> Results:
+    return run_all(planned(folder, cells='codecs = ["native", "int8"]'))
+
+
+class Recorder:
+    """A generator that notes each call."""
+
+    def __init__(self, generator: Any) -> None:
+        self._generator = generator
+        self.calls: list[dict[str, Any]] = []
+
+    def layout(self, *arguments: Any) -> Any:
+        return self._generator.layout(*arguments)
+
+    def generate(self, labels: Tensor, seeds: Any, method: Any, sampling: Any, memory: Any, **more: Any) -> Tensor:
+        self.calls.append({"labels": labels.tolist(), "seeds": list(seeds), "method": method, "memory": memory, **more})
+        return self._generator.generate(labels, seeds, method, sampling, memory, **more)
+
+    def those(self, key: str) -> list[dict[str, Any]]:
+        """Calls that were given a mark, something to see or forced tokens."""
+        return [c for c in self.calls if c.get(key) is not None]
+
+
+def recorded(cases: list[Planned]) -> tuple[Bench, Recorder]:
+    bench = Bench.load(cases[0])
+    recorder = Recorder(bench.loaded.generator)
+    bench.loaded = replace(bench.loaded, generator=recorder)
+    return bench, recorder
+
+
+# ------------------------------------------------------------------------------------------------ which figures
+
+@pytest.mark.parametrize(("label", "names"), [
+    ("full", SPEED | BYTES | LIKENESS | {"kl"}),
+    ("full (floor)", LIKENESS),  # KL needs the same seeds
+    ("full (numerics)", LIKENESS | {"kl"}),
+    ("streaming 1/2", SPEED | BYTES | LIKENESS | {"kl"}),
+    ("h2o 1/2 int8", SPEED | BYTES | LIKENESS | {"kl"}),
+])  # fmt: skip
+def test_a_case_has_all_its_figures_with_the_stated_number_of_values(label: str, names: set[str], results: Results) -> None:
+    outcome, _ = results[label]
+    assert outcome.ok
+    assert outcome.judgement == ""
+    assert set(outcome.samples) == names
+    for name, values in outcome.samples.items():
+        assert len(values) == {"speed": REPEATS, "memory": 1, "fidelity": SAMPLES}[METRICS[name].kind], name
+
+
+def test_speeds_follow_from_one_another(results: Results) -> None:
+    for outcome, _ in results.values():
+        for whole, tokens, first, last in zip(*(outcome.samples.get(n, ()) for n in SPEED_ORDER), strict=True):
+            assert 0 < tokens < whole
+            assert BATCH * TOKENS / 2 / first + BATCH * TOKENS / 2 / last == pytest.approx(tokens)
+
+
+SPEED_ORDER = ("latency", "latency_tokens", "tokens_per_s_first", "tokens_per_s_last")
+
+
+def test_what_is_deterministic_is_the_same_again(results: Results, folder: Path) -> None:
+    again = run_all(planned(folder, cells='codecs = ["native", "int8"]'))
+    assert again.keys() == results.keys()
+    for label, (outcome, artifacts) in again.items():
+        before, files = results[label]
+        exact = [n for n in outcome.samples if METRICS[n].deterministic or n == "peak_memory"]
+        assert exact
+        assert {n: outcome.samples[n] for n in exact} == {n: before.samples[n] for n in exact}, label
+        assert (outcome.output_hash, artifacts, outcome.facts) == (before.output_hash, files, before.facts), label
+
+
+# ------------------------------------------------------------------------------------------------ their values
+
+@pytest.mark.parametrize("label", ["full", "full (numerics)"])
+def test_the_full_cache_is_exactly_like_itself(label: str, results: Results) -> None:
+    """In fp32 on one thread, the half batch of the numerics row changes nothing on this small model either."""
+    samples = results[label][0].samples
+    assert samples["token_agreement"] == samples["ssim"] == [1.0] * SAMPLES
+    assert samples["psnr"] == [60.0] * SAMPLES
+    assert max(map(abs, samples["kl"])) < (1e-12 if label == "full" else 1e-6)
+
+
+def test_kl_of_the_full_cache_to_itself_is_zero(results: Results) -> None:
+    assert results["full"][0].samples["kl"] == [0.0] * SAMPLES
+
+
+def test_other_seeds_and_other_methods_differ(results: Results) -> None:
+    for label in ("full (floor)", "streaming 1/2"):
+        assert results[label][0].output_hash != results["full"][0].output_hash
+    assert min(results["streaming 1/2"][0].samples["kl"]) > 0
+
+
+ROWS, VECTOR = 2 * BATCH, CONFIG.head_dim * 4  # both rows of guidance; bytes of a key in fp32
+PAIR = CONFIG.layers * ROWS * CONFIG.heads * 2  # keys and values of one entry, over layers, rows and heads
+
+
+@pytest.mark.parametrize(("label", "allocated", "logical"), [
+    ("full", PAIR * VECTOR * TOKENS, PAIR * VECTOR * TOKENS),  # the class and all tokens but the last
+    ("streaming 1/2", PAIR * VECTOR * (1 + 8 + 1), PAIR * VECTOR * (1 + 8 + 1)),  # the class, B, and the one to be evicted
+    ("full int8", PAIR * (CONFIG.head_dim + 4) * TOKENS + PAIR // CONFIG.layers * VECTOR * TOKENS, PAIR * (CONFIG.head_dim + 4) * TOKENS),
+])  # fmt: skip
+def test_bytes_are_those_of_the_formula(label: str, allocated: int, logical: int, results: Results) -> None:
+    samples = results[label][0].samples
+    assert samples["kv_allocated"] == [allocated]
+    assert samples["kv_logical"] == [logical]
+    assert samples["kv_stage"] == [PAIR // CONFIG.layers * VECTOR * TOKENS if "int8" in label else 0]  # one layer's, in fp32
+    assert samples["peak_memory"][0] > samples["kv_allocated"][0] + samples["kv_state"][0]
+
+
+def test_facts_say_what_the_figures_rest_on(results: Results) -> None:
+    streaming, h2o = results["streaming 1/2"][0].facts, results["h2o 1/2"][0].facts
+    assert (streaming["kernel"], h2o["kernel"]) == (KERNEL, MASS_KERNEL)
+    assert streaming["true_ratio"] == h2o["true_ratio"] == 8 / 16
+    assert "fused kernel" in h2o["quality_only"]
+    assert "quality_only" not in streaming
+    assert "true_ratio" not in results["full"][0].facts
+
+
+def test_artifacts_are_the_tokens_and_for_arms_a_picture(results: Results) -> None:
+    for label, (outcome, files) in results.items():
+        tokens = load(files["tokens.safetensors"])["tokens"]
+        assert tokens.shape == (SAMPLES, TOKENS)
+        assert hashlib.sha256(tokens.numpy().tobytes()).hexdigest() == outcome.output_hash
+        assert ("grid.png" in files) == (outcome.case.role == "arm"), label
+    outcome, files = results["streaming 1/2"]
+    tiles = SAMPLES + min(judge.FIXED, SAMPLES)  # the worst, of which there are fewer than asked for, then the first
+    assert Image.open(io.BytesIO(files["grid.png"])).size == (16 * tiles, 16 * 2)
+    subset = seeds.subset("s64", 10).first(SAMPLES)
+    by_psnr = sorted(range(SAMPLES), key=lambda i: outcome.samples["psnr"][i])
+    assert outcome.facts["grid_seeds"] == [subset.seeds[i] for i in [*by_psnr, *range(SAMPLES)]]
+    assert outcome.facts["grid_classes"] == [subset.labels[i] for i in [*by_psnr, *range(SAMPLES)]]
+
+
+# ------------------------------------------------------------------------------------------------ how they are made
+
+def test_warm_up_is_timed_apart_and_in_one_storage(folder: Path) -> None:
+    cases = planned(folder)
+    bench, recorder = recorded(cases)
+    outcome, _ = run_case(cases[3], bench)
+    timed = recorder.those("mark")
+    assert len(timed) == WARMUP + REPEATS
+    assert len(outcome.samples["latency"]) == REPEATS
+    assert len({id(c["memory"]) for c in timed}) == 1
+    assert len({id(c["method"]) for c in timed}) == len(timed)  # a method is made anew for each generation
+    assert all(c["seeds"] == seeds.subset("s64", 10).seeds[:BATCH] for c in timed)
+
+
+def test_the_reference_is_generated_once_for_all_cases_of_a_cell(folder: Path) -> None:
+    cases = planned(folder)
+    bench, recorder = recorded(cases)
+    reference = bench.reference
+    made = []
+    bench.reference = lambda case, job: made.append(reference(case, job)) or made[-1]  # type: ignore[method-assign,func-returns-value]
+    run_all(cases, bench)
+    assert len(made) == len(cases)
+    assert len({id(r) for r in made}) == 1
+
+
+def test_the_floor_has_the_same_classes_and_other_seeds(folder: Path) -> None:
+    cases = planned(folder)
+    bench, recorder = recorded(cases)
+    run_case(cases[0], bench)
+    recorder.calls.clear()
+    run_case(cases[1], bench)
+    subset = seeds.subset("s64", 10).first(SAMPLES)
+    assert sum((c["labels"] for c in recorder.calls), []) == subset.labels
+    assert not set(sum((c["seeds"] for c in recorder.calls), [])) & set(subset.seeds)
+
+
+@pytest.mark.parametrize(("batch", "other"), [(4, [2, 2]), (2, [1] * 4), (1, [2, 2]), (3, [1] * 4)])
+def test_numerics_run_at_another_batch(batch: int, other: list[int], folder: Path) -> None:
+    cases = planned(folder, batch=batch)
+    bench, recorder = recorded(cases)
+    bench.reference(cases[2].case, _job(cases[2], bench))
+    recorder.calls.clear()
+    outcome, _ = run_case(cases[2], bench)
+    assert [len(c["seeds"]) for c in recorder.calls] == other * 2  # free-running, then forced
+    assert len(recorder.those("forced")) == len(other)
+    assert len(outcome.samples["token_agreement"]) == SAMPLES
+
+
+def _job(planned: Planned, bench: Bench) -> judge.Job:
+    case = planned.case
+    subset = seeds.subset(case.seeds, bench.entry.classes).first(case.samples)
+    return judge.Job(bench.loaded, run._factory(case), run.Memory("cpu"), case.sampling, subset, case.batch, "cpu")
+
+
+@pytest.mark.parametrize(("batch", "samples"), [(3, 4), (3, 5), (1, 3), (2, 3)])
+def test_samples_need_not_fill_batches(batch: int, samples: int, folder: Path) -> None:
+    found = run_all(planned(folder, '"streaming"', batch=batch, samples=samples))
+    for outcome, files in found.values():
+        assert outcome.ok
+        assert len(outcome.samples["psnr"]) == samples
+        assert load(files["tokens.safetensors"])["tokens"].shape == (samples, TOKENS)
+    assert found["full"][0].samples["kl"] == [0.0] * samples
+
+
+def test_a_sample_is_the_same_in_any_batch(folder: Path) -> None:
+    hashes = {run_all(planned(folder, '"streaming"', batch=batch)[3:])["streaming 1/2"][0].output_hash for batch in (1, 2, 4)}
+    assert len(hashes) == 1
+
+
+def test_log_probabilities_that_are_not_kept_are_computed_again(folder: Path, results: Results, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(judge, "KEPT_BYTES", 0)
+    again = run_all(planned(folder, '"streaming"'))
+    for label in ("full", "full (numerics)", "streaming 1/2"):
+        assert again[label][0].samples["kl"] == pytest.approx(results[label][0].samples["kl"], abs=1e-6)
+
+
+# ------------------------------------------------------------------------------------------------ what has no figures
+
+def test_random_weights_are_timed_but_not_judged_and_say_so(folder: Path) -> None:
+    found = run_all(planned(folder, weights=None))
+    assert set(found) == {"full", "streaming 1/2", "h2o 1/2", "calm 1/2"}
+    for outcome, files in found.values():
+        assert outcome.ok
+        assert outcome.judgement == RANDOM
+        assert set(outcome.samples) == SPEED | BYTES
+        assert not files
+        assert not outcome.output_hash
+
+
+def test_nan_weights_give_no_figures(folder: Path) -> None:
+    """The full cache draws tokens even from NaN, and its images are as finite as any."""
+    file = examples.weights(folder / "nan.safetensors", value=float("nan"))
+    for label, (outcome, files) in run_all(planned(folder, '"streaming"', weights=file)).items():
+        assert outcome.status is Status.NAN_OUTPUT, label
+        assert not outcome.samples
+        assert not files
+        assert "NaN" in outcome.log
+
+
+@pytest.mark.parametrize("wrong", [float("nan"), float("inf")])
+def test_an_image_that_is_not_finite_gives_no_figures(wrong: float, folder: Path) -> None:
+    cases = planned(folder, '"streaming"')
+    bench = Bench.load(cases[0])
+    decode = bench.loaded.decode
+    bench.loaded = replace(bench.loaded, decode=lambda tokens: decode(tokens) * torch.tensor(wrong))
+    assert {o.status for o, _ in run_all(cases, bench).values()} == {Status.NAN_OUTPUT}
+
+
+def test_an_unmet_budget_is_not_tried(folder: Path) -> None:
+    cases = planned(folder, '{ name = "streaming", sinks = 8 }', top='unmet = "unsupported"')
+    bench, recorder = recorded(cases)
+    with pytest.raises(Unsupported, match="8 sinks leave no room"):
+        run_case(cases[-1], bench)
+    assert not recorder.calls
+
+
+def test_the_reference_engine_reads_everything_under_a_mask(folder: Path) -> None:
+    cases = planned(folder, '"streaming"', cells='engine = "reference"')
+    found = run_all([p for p in cases if not p.unmet])
+    places = 24  # the class and 16 tokens, rounded up to eights
+    assert found["full"][0].samples["kv_allocated"] == [PAIR * VECTOR * places]
+    assert "mask" in found["full"][0].facts["kernel"]
+    assert found["full"][0].samples["token_agreement"] == [1.0] * SAMPLES
+    assert max(found["full"][0].samples["kl"]) < 1e-6

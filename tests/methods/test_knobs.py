@@ -1,0 +1,117 @@
+"""Knobs: what a budget becomes, and what a wrong value is told."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any
+
+import pytest
+
+from cachemark import registry
+from cachemark.cache.method import Evicting, Method
+from cachemark.errors import BadBudget, BadKnob, UnknownName
+from contracts.driver import layout_of
+
+LAYOUT = layout_of((2, 2), lines=8, line=8)
+METHODS: list[type[Method]] = [registry.methods.get(name) for name in registry.methods]
+EVICTING = [cls for cls in METHODS if issubclass(cls, Evicting)]
+
+
+def name_of(cls: type[Method]) -> str:
+    return cls.name
+
+
+@pytest.mark.parametrize("cls", METHODS, ids=name_of)
+def test_a_method_says_who_it_is(cls: type[Method]) -> None:
+    assert registry.methods.get(cls.name) is cls
+    assert cls.source
+    assert cls.__doc__
+    assert cls.edge in ("", "token", "line", "scale", "step")
+
+
+@pytest.mark.parametrize("budget", [Fraction(1), Fraction(1, 2), Fraction(3, 8)])
+@pytest.mark.parametrize("cls", EVICTING, ids=name_of)
+def test_knobs_of_a_budget_are_accepted(cls: type[Method], budget: Fraction) -> None:
+    knobs = cls.knobs_for(budget, LAYOUT)
+    method = cls.build(knobs)
+    method.resolve(LAYOUT)
+    assert knobs["B"] == 64 * budget
+    assert {**method.knobs(), **knobs} == method.knobs()
+
+
+def test_the_full_cache_cannot_meet_less_than_everything() -> None:
+    """Else a plan could print a full run as one at a quarter."""
+    full = registry.methods.get("full")
+    assert full.knobs_for(Fraction(1), LAYOUT) == {}
+    with pytest.raises(BadBudget, match=r"cannot meet a budget of 1/4"):
+        full.knobs_for(Fraction(1, 4), LAYOUT)
+
+
+@pytest.mark.parametrize(("name", "knob", "nearest"), [
+    ("streaming", "sink", "sinks"), ("window", "keep_conditions", "keep_condition"), ("linear", "recent", "recent_lines"),
+    ("rkv", "alfa", "alpha"), ("h2o", "C", None), ("full", "B", None),
+])  # fmt: skip
+def test_an_unknown_knob_names_the_nearest(name: str, knob: str, nearest: str | None) -> None:
+    with pytest.raises(UnknownName, match=f"Unknown knob of {name} '{knob}'") as caught:
+        registry.methods.get(name).build({knob: 1})
+    assert ("Did you mean" in str(caught.value)) is (nearest is not None)
+    assert nearest is None or f"Did you mean {nearest!r}?" in str(caught.value)
+
+
+@pytest.mark.parametrize(("name", "knobs", "words"), [
+    ("h2o", {"B": 2.5}, "B = 2.5 is no int"),
+    ("h2o", {"B": True}, "B = True is no int"),
+    ("window", {"keep_condition": 0}, "keep_condition = 0 is no bool"),
+    ("linear", {"score": 1}, "score = 1 is no str"),
+    ("rkv", {"mix_lambda": "0.1"}, "mix_lambda = '0.1' is no float"),
+])  # fmt: skip
+def test_a_knob_of_another_type_is_refused(name: str, knobs: dict[str, Any], words: str) -> None:
+    with pytest.raises(BadKnob, match=f"{name}: {words}"):
+        registry.methods.get(name).build(knobs)
+
+
+@pytest.mark.parametrize(("name", "knobs", "error", "words"), [
+    ("h2o", {}, BadKnob, "B = 0 keeps nothing"),
+    ("random", {"B": -3}, BadKnob, "B = -3 keeps nothing"),
+    ("streaming", {"B": 4}, BadBudget, r"4 sinks .*room in B = 4.*0 … 3"),
+    ("streaming", {"B": 9, "sinks": -1}, BadBudget, "-1 sinks"),
+    ("window", {"B": 1, "keep_condition": False}, BadBudget, "a condition of 2 entries does not fit in B = 1"),
+    ("linear", {"B": 20}, BadBudget, "B must be a multiple of 8"),
+    ("linear", {"B": 16, "recent_lines": 0}, BadBudget, "recent_lines at least 1"),
+    ("linear", {"B": 16, "anchor": -1}, BadBudget, "anchor at least 0"),
+    ("linear", {"B": 24, "anchor": 9}, BadBudget, "leaves no line to evict beside anchor = 9 and 1 recent lines"),
+    ("linear", {"B": 24, "recent_lines": 3}, BadBudget, "leaves no line to evict"),
+    ("linear", {"B": 8}, BadBudget, "leaves no line to evict"),
+    ("linear", {"B": 24, "score": "interline"}, BadKnob, "score = 'interline' is unknown.*inter-line, accumulated"),
+    ("rkv", {"B": 20}, BadBudget, "B = 20 with alpha = 8 does not fit lines of 8.*multiple of 8"),
+    ("rkv", {"B": 8}, BadBudget, "does not fit lines of 8"),
+    ("rkv", {"B": 16, "alpha": 9}, BadBudget, "does not fit lines of 8"),
+    ("rkv", {"B": 16, "alpha": 0}, BadKnob, "alpha is at least 1"),
+    ("rkv", {"B": 16, "mix_lambda": 1.5}, BadKnob, r"mix_lambda = 1.5.*in \[0, 1\]"),
+    ("rkv", {"B": 16, "mix_lambda": float("nan")}, BadKnob, "mix_lambda = nan"),
+])  # fmt: skip
+def test_what_does_not_fit_is_refused(name: str, knobs: dict[str, Any], error: type[Exception], words: str) -> None:
+    method = registry.methods.get(name).build(knobs)
+    with pytest.raises(error, match=f"{name}: .*{words}"):
+        method.resolve(LAYOUT)
+
+
+@pytest.mark.parametrize(("name", "knobs"), [
+    ("streaming", {"B": 5}), ("streaming", {"B": 1, "sinks": 0}), ("window", {"B": 2, "keep_condition": False}), ("window", {"B": 1}),
+    ("linear", {"B": 16}), ("linear", {"B": 24, "anchor": 8}), ("linear", {"B": 32, "recent_lines": 3}), ("rkv", {"B": 16}),
+    ("rkv", {"B": 16, "mix_lambda": 0}), ("rkv", {"B": 32, "alpha": 24}),
+])  # fmt: skip
+def test_what_just_fits_is_accepted(name: str, knobs: dict[str, Any]) -> None:
+    registry.methods.get(name).build(knobs).resolve(LAYOUT)
+
+
+@pytest.mark.parametrize(("name", "massive"), [("h2o", True), ("linear", False), ("rkv", False), ("streaming", False), ("full", False)])
+def test_the_kernel_says_who_needs_the_mass(name: str, massive: bool) -> None:
+    """Two arms on different kernels are not compared for speed, so a method must say which it runs on."""
+    cls = registry.methods.get(name)
+    assert cls().needs_mass is massive
+    assert cls().kernel == ("matmul-with-mass" if massive else "sdpa")
+
+
+def test_the_ablation_of_linear_needs_the_mass() -> None:
+    assert registry.methods.get("linear")(score="accumulated").kernel == "matmul-with-mass"

@@ -1,0 +1,78 @@
+"""Random eviction: one at a time, uniform over those before the token just fed, from the sample's own stream."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from cachemark.cache.geometry import Layout, Step
+from cachemark.cache.method import Method
+from cachemark.methods.random import Random
+from contracts.driver import Feed, Watch, drive, layout_of, watched
+
+B = 9
+LAYOUT = layout_of((1,) * 48, lines=5, line=8, head_dim=4)
+TURNS = LAYOUT.visual - 1 - B  # passes in which one goes
+
+
+class Ranks(Watch):
+    """How many live visual tokens were older than the one that went, (turns, layers, rows, kv_heads)."""
+
+    def __init__(self) -> None:
+        self.turns: list[Tensor] = []
+        self._before: list[Tensor] = []
+
+    def fed(self, method: Method, step: Step) -> None:
+        self._before = [slot.visual[..., : slot.live[0]].clone() for slot in method.slots.values()]
+
+    def settled(self, method: Method, step: Step) -> None:
+        gone = []
+        for slot, before in zip(method.slots.values(), self._before, strict=True):
+            if slot.live[0] == before.size(-1):
+                return
+            before[..., -1] = step.first  # the token just fed has no number before the pass is closed
+            ordered, kept = before.sort(-1).values, slot.visual[..., : slot.live[0]].sort(-1).values
+            differs = ordered[..., :-1] != kept
+            gone.append(torch.where(differs.any(-1), differs.long().argmax(-1), kept.size(-1)) - 1)  # −1: the condition
+        self.turns.append(torch.stack(gone))
+
+
+def ranks(layout: Layout = LAYOUT) -> Tensor:
+    watch = Ranks()
+    drive(watched(Random(B=B), watch), layout, Feed(layout))
+    return torch.stack(watch.turns)
+
+
+@pytest.fixture(scope="module")
+def drawn() -> Tensor:
+    return ranks()
+
+
+def test_one_goes_as_soon_as_the_budget_is_exceeded(drawn: Tensor) -> None:
+    assert drawn.shape == (TURNS, LAYOUT.layers, LAYOUT.rows, LAYOUT.kv_heads)
+    assert int(drawn.min()) == 0, "the condition went"
+    assert int(drawn.max()) == B - 1, "the token just fed is never drawn, each of the B others may be"
+
+
+def test_it_is_uniform(drawn: Tensor) -> None:
+    counts = drawn.flatten().bincount(minlength=B).double()
+    squares = float(((counts - counts.mean()) ** 2 / counts.mean()).sum())
+    assert abs(squares - (B - 1)) < 4 * math.sqrt(2 * (B - 1))
+
+
+@pytest.mark.parametrize("axis", range(4), ids=["token", "layer", "row", "head"])
+def test_neighbours_draw_for_themselves(drawn: Tensor, axis: int) -> None:
+    one, other = drawn.narrow(axis, 1, drawn.size(axis) - 1), drawn.narrow(axis, 0, drawn.size(axis) - 1)
+    same = float((one == other).double().mean())
+    assert abs(same - 1 / B) < 4 * math.sqrt((1 / B) * (1 - 1 / B) / one.numel())
+
+
+def test_a_draw_belongs_to_seed_and_branch(drawn: Tensor) -> None:
+    turned = replace(LAYOUT, seeds=LAYOUT.seeds[::-1])
+    assert torch.equal(ranks(turned).flip(2), drawn), "the place in the batch counts"
+    other = replace(LAYOUT, branches=(1,) * LAYOUT.rows)
+    assert float((ranks(other) == drawn).double().mean()) < 2 / B, "the two branches of a sample share their draws"
