@@ -95,11 +95,6 @@ def _():
     raise RuntimeError("the method is wrong")
 
 
-@faulty("leaves")
-def _():
-    sys.exit(7)
-
-
 @faulty("exits")
 def _():
     print("last words", file=sys.stderr, flush=True)
@@ -116,6 +111,8 @@ def _():
     sleeper = subprocess.Popen(["sleep", "1000"])
     with open(__file__ + ".sleeper", "w") as file:
         file.write(str(sleeper.pid))
+    if told := os.environ.get("CACHEMARK_TEST_ASLEEP"):
+        open(told, "w").close()
     sleeper.wait()
 
 

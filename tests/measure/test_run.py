@@ -51,11 +51,6 @@ def _dot(folder: Path) -> Iterator[None]:
         yield
 
 
-@pytest.fixture(autouse=True)
-def _kept(_nothing_leaks: None) -> None:
-    """The model stays registered for the module: the check that nothing leaks looks before and after each test."""
-
-
 def planned(folder: Path, methods: str = METHODS, **plan: Any) -> list[Planned]:
     (folder / "plan.toml").write_text(examples.plan_text(methods, **{"weights": folder / "dot.safetensors", **plan}))
     return plans.expand(plans.load(str(folder / "plan.toml")))
@@ -138,17 +133,15 @@ def test_what_is_deterministic_is_the_same_again(results: Results, folder: Path)
 
 # ------------------------------------------------------------------------------------------------ their values
 
-@pytest.mark.parametrize("label", ["full", "full (numerics)"])
-def test_the_full_cache_is_exactly_like_itself(label: str, results: Results) -> None:
-    """In fp32 on one thread, the half batch of the numerics row changes nothing on this small model either."""
-    samples = results[label][0].samples
+def test_the_full_cache_is_exactly_like_itself(results: Results) -> None:
+    samples = results["full"][0].samples
     assert samples["token_agreement"] == samples["ssim"] == [1.0] * SAMPLES
     assert samples["psnr"] == [60.0] * SAMPLES
-    assert max(map(abs, samples["kl"])) < (1e-12 if label == "full" else 1e-6)
+    assert samples["kl"] == [0.0] * SAMPLES
 
 
-def test_kl_of_the_full_cache_to_itself_is_zero(results: Results) -> None:
-    assert results["full"][0].samples["kl"] == [0.0] * SAMPLES
+def test_at_another_batch_it_is_like_itself_up_to_rounding(results: Results) -> None:
+    assert max(map(abs, results["full (numerics)"][0].samples["kl"])) < 1e-5
 
 
 def test_other_seeds_and_other_methods_differ(results: Results) -> None:
@@ -215,12 +208,11 @@ def test_warm_up_is_timed_apart_and_in_one_storage(folder: Path) -> None:
 def test_the_reference_is_generated_once_for_all_cases_of_a_cell(folder: Path) -> None:
     cases = planned(folder)
     bench, recorder = recorded(cases)
-    reference = bench.reference
-    made = []
-    bench.reference = lambda case, job: made.append(reference(case, job)) or made[-1]  # type: ignore[method-assign,func-returns-value]
-    run_all(cases, bench)
-    assert len(made) == len(cases)
-    assert len({id(r) for r in made}) == 1
+    run_case(cases[0], bench)
+    assert len(recorder.calls) == WARMUP + REPEATS + 1 + 3 * SAMPLES // BATCH  # timing, bytes; reference, tokens and KL
+    recorder.calls.clear()
+    run_case(cases[3], bench)
+    assert len(recorder.calls) == WARMUP + REPEATS + 1 + 2 * SAMPLES // BATCH
 
 
 def test_the_floor_has_the_same_classes_and_other_seeds(folder: Path) -> None:
@@ -230,8 +222,8 @@ def test_the_floor_has_the_same_classes_and_other_seeds(folder: Path) -> None:
     recorder.calls.clear()
     run_case(cases[1], bench)
     subset = seeds.subset("s64", 10).first(SAMPLES)
-    assert sum((c["labels"] for c in recorder.calls), []) == subset.labels
-    assert not set(sum((c["seeds"] for c in recorder.calls), [])) & set(subset.seeds)
+    assert [label for call in recorder.calls for label in call["labels"]] == subset.labels
+    assert not {seed for call in recorder.calls for seed in call["seeds"]} & set(subset.seeds)
 
 
 @pytest.mark.parametrize(("batch", "other"), [(4, [2, 2]), (2, [1] * 4), (1, [2, 2]), (3, [1] * 4)])

@@ -213,6 +213,11 @@ def test_what_was_not_measured_is_listed_with_reasons() -> None:
     assert gaps == {"tiny-llamagen: Peak memory": "not measured", "tiny-llamagen: SSIM": "not measured"}
 
 
+def test_a_run_that_was_cut_short_says_so_first() -> None:
+    missing = build(replace(sample.RUN, state="interrupted", finished=None), sample.mixed()).missing
+    assert (missing[0].what, missing[0].status) == ("run 7", "interrupted")
+
+
 def test_changes_put_regressions_first_and_keep_the_rest_in_order() -> None:
     view = build(sample.RUN, sample.mixed(), sample.comparison())
     assert [(c.label, c.verdict) for c in view.changes[:3]] == [

@@ -119,7 +119,7 @@ def build(run: RunLike, outcomes: Iterable[Outcome], comparison: Any = None,
         dirty=bool(code.get("dirty")), state=run.state, counts=_counts(held), conclusion=conclusion(comparison),
         chapters=tuple(_chapter(part, parts, artifact) for part in parts), changes=changes(comparison),
         environment=_environment(environment, code), plan_text=_plan_text(run.plan_json), commands=_commands(run.plan, code),
-        missing=tuple(_missing(parts)),
+        missing=(*_unfinished(run), *_missing(parts)),
     )
 
 
@@ -219,6 +219,11 @@ def _commands(plan: str, code: Mapping[str, Any]) -> tuple[str, ...]:
     """What to type to measure the same again."""
     checkout = (f"git checkout {shlex.quote(str(code['commit']))}",) if code.get("commit") else ()
     return (*checkout, f"cachemark run {shlex.quote(plan)}", "cachemark report")
+
+
+def _unfinished(run: RunLike) -> Iterable[Missing]:
+    if run.state != "finished":
+        yield Missing(f"run {run.id}", run.state, "The run did not end by itself: cases of the plan that it did not reach are missing.")
 
 
 def _missing(parts: Sequence[Section]) -> Iterable[Missing]:

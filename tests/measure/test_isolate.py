@@ -1,0 +1,135 @@
+"""Methods that behave as badly as they can: each ends its own case with a typed outcome, and nothing else."""
+
+from __future__ import annotations
+
+import os
+import queue
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from click.testing import Result
+
+from cachemark.measure import isolate
+from cachemark.result import Outcome, Status
+
+from . import examples, stages
+
+ORDER = ("calm-1", "raises", "calm-2", "exits", "calm-3", "dies", "gorges", "chatters", "hangs", "calm-4")
+TIMEOUT = 9.0
+
+
+@pytest.fixture(scope="module")
+def _impatient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The parent's time is up as soon as the method hangs, and never before, however slow the machine is."""
+    asleep = tmp_path_factory.getbasetemp() / "asleep"
+
+    class Lines(queue.Queue[Any]):
+        def get(self, block: bool = True, timeout: float | None = None) -> Any:
+            stages.until(lambda: not self.empty() or asleep.exists(), "a word of the child")
+            if self.empty():
+                asleep.unlink()
+                raise queue.Empty
+            return super().get()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(isolate, "queue", SimpleNamespace(Queue=Lines, Empty=queue.Empty))
+        patch.setenv("CACHEMARK_TEST_ASLEEP", str(asleep))
+        yield
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory, _impatient: None) -> tuple[Result, stages.Stage]:
+    """One run of all of them, without weights, so that only what is timed is measured."""
+    folder = tmp_path_factory.mktemp("faults")
+    made = stages.stage(folder, ", ".join(f'"{name}"' for name in ORDER), examples.MODEL + examples.FAULTS, timeout=TIMEOUT)
+    made.plan.write_text(made.plan.read_text().replace(str(made.weights), ""))
+    (folder / "random.py").write_text("raise SystemExit('a file of the user took the place of a module')")
+    before = Path.cwd()
+    os.chdir(folder)
+    try:
+        return made.run("--json"), made
+    finally:
+        os.chdir(before)
+
+
+@pytest.fixture(scope="module")
+def outcomes(ran: tuple[Result, stages.Stage]) -> dict[str, Outcome]:
+    return {o.case.method: o for o in ran[1].outcomes().values()}
+
+
+def test_every_case_has_an_outcome_and_the_run_is_whole(ran: tuple[Result, stages.Stage]) -> None:
+    result, stage = ran
+    assert result.exit_code == 0, result.output
+    assert [o.case.method for o in stage.outcomes().values()] == ["full", *ORDER, "calm"]
+    assert stage.states() == ["finished"]
+    assert stage.whole()
+
+
+@pytest.mark.parametrize("name", ["full", "calm-1", "calm-2", "calm-3", "calm-4", "chatters", "calm"])
+def test_what_behaves_is_measured_whatever_happens_around_it(name: str, outcomes: dict[str, Outcome]) -> None:
+    assert outcomes[name].ok, outcomes[name].log
+    assert len(outcomes[name].samples["latency"]) == examples.REPEATS
+
+
+@pytest.mark.parametrize(("name", "status", "words"), [
+    ("raises", Status.ERROR, ("Traceback (most recent call last)", "RuntimeError: the method is wrong", "dot.py")),
+    ("exits", Status.ERROR, ("The process ended with exit code 3.", "last words")),
+    ("dies", Status.ERROR, ("The process ended by signal SIGKILL", "memory")),
+    ("gorges", Status.OOM, ("RuntimeError", "allocate")),
+    ("hangs", Status.TIMEOUT, (f"No outcome within {TIMEOUT:g} s",)),
+])  # fmt: skip
+def test_each_fault_has_its_outcome(name: str, status: Status, words: tuple[str, ...], outcomes: dict[str, Outcome]) -> None:
+    outcome = outcomes[name]
+    assert outcome.status is status, outcome.log
+    for text in words:
+        assert text in outcome.log
+    assert not outcome.samples
+
+
+def test_a_dead_process_is_replaced_and_a_living_one_kept(outcomes: dict[str, Outcome]) -> None:
+    process = {name: outcome.facts["footnotes"][0] for name, outcome in outcomes.items() if name.startswith(("calm-", "chat"))}
+    assert process["calm-1"] == process["calm-2"]  # an exception does not end it
+    assert len({process[name] for name in ("calm-2", "calm-3", "chatters", "calm-4")}) == 4
+
+
+def test_what_a_hanging_method_has_started_ends_with_it(ran: tuple[Result, stages.Stage], outcomes: dict[str, Outcome]) -> None:
+    assert outcomes["hangs"].status is Status.TIMEOUT
+    sleeper = int(Path(f"{ran[1].plugin}.sleeper").read_text())
+    stages.until(lambda: stages.ended(sleeper), "the end of what it started")
+
+
+def test_the_command_line_says_which_and_why(ran: tuple[Result, stages.Stage]) -> None:
+    result, _ = ran
+    assert "[3/12] raises 1/2: error, 0.0 s\n    RuntimeError: the method is wrong\n" in result.stderr
+    assert "[11/12] calm-4 1/2: ok" in result.stderr
+    assert '"status": "timeout"' in result.stdout
+    assert "\x1b" not in result.output
+
+
+def test_a_child_has_longer_to_start_than_a_case_to_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Importing torch takes many seconds on a busy machine; a case's own time starts with the case."""
+    waits: list[float] = []
+
+    class Lines:
+        answers: list[Any] = ['{"start": 0}', '{"done": 0}', '{"start": 1}']
+
+        def get(self, timeout: float) -> str:
+            waits.append(timeout)
+            if not self.answers:
+                raise queue.Empty
+            return self.answers.pop(0)
+
+    child = object.__new__(isolate._Child)
+    child._timeout, child._patience, child._expected, child._silent = 5.0, isolate.STARTUP, 2, False
+    child._lines = Lines()  # type: ignore[assignment]
+    assert len(list(child.messages())) == 3
+    assert waits == [isolate.STARTUP, 5.0, 5.0, 5.0]
+    assert child._silent
+
+
+@pytest.mark.parametrize(("code", "said"), [(0, "with exit code 0"), (3, "with exit code 3"), (-11, "by signal SIGSEGV"), (-99, "signal 99")])
+def test_every_way_to_end_has_words(code: int, said: str) -> None:
+    assert isolate._cause(code).endswith(said)

@@ -1,0 +1,260 @@
+"""What is stored is not measured again, and what ended a run leaves everything complete behind."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cachemark import plugins
+from cachemark.measure import isolate, session
+from cachemark.measure import plan as plans
+from cachemark.measure.isolate import Finished
+from cachemark.measure.session import decide, measure
+from cachemark.result import Environment, Outcome, Status
+from cachemark.store.db import Store
+
+from . import examples, stages
+from .stages import Stage, forgetting
+
+LABELS = ["full", "full (floor)", "full (numerics)", "streaming 1/2", "calm 1/2"]
+DONE = "done: same case, code, metric definitions and numerics"
+
+
+@pytest.fixture
+def stage(measured: Stage, tmp_path: Path) -> Stage:
+    """A run that can be gone on with."""
+    return measured.copy(tmp_path / "copy")
+
+
+def explained(stage: Stage, *more: str) -> dict[str, tuple[str, str]]:
+    """What ``--explain`` says: action and reason by label."""
+    result = stage.run("--explain", "--json", *more)
+    assert result.exit_code == 0, result.output
+    return {row["label"]: (row["action"], row["reason"]) for row in json.loads(result.stdout)}
+
+
+def edit(file: Path, old: str, new: str) -> None:
+    assert old in file.read_text()
+    file.write_text(file.read_text().replace(old, new))
+
+
+# ------------------------------------------------------------------------------------------------ what runs and why
+
+def test_nothing_is_measured_twice_and_no_process_started(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    stages.no_child(monkeypatch)
+    result = stage.run()
+    assert result.exit_code == 0
+    assert result.stdout == "Run 2: 0 measured, 0 not ok, 5 skipped.\n"
+    assert result.stderr == "5 cases: 5 already measured, 0 to run.\n"
+    assert stage.states() == ["finished", "finished"]
+    assert stage.outcomes(2) == stage.outcomes(1)
+
+
+def test_explain_says_that_nothing_is_stored_and_makes_no_store(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    stages.no_child(monkeypatch)
+    stage.store.unlink()
+    assert explained(stage) == dict.fromkeys(LABELS, ("run", "nothing is stored yet"))
+    assert not stage.store.exists()
+    assert {a for a, _ in explained(stage, "--store", f"sqlite:///{stage.store}").values()} == {"run"}
+    assert not stage.store.exists()
+
+
+def test_explain_says_what_is_done_and_changes_nothing(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    stages.no_child(monkeypatch)
+    before = stage.store.read_bytes()
+    assert explained(stage) == dict.fromkeys(LABELS, ("skip", DONE))
+    assert explained(stage, "--fresh") == dict.fromkeys(LABELS, ("run", "asked to run afresh"))
+    assert stage.store.read_bytes() == before
+    assert stage.states() == ["finished"]
+
+
+def test_explain_in_words_is_one_line_a_case(stage: Stage) -> None:
+    assert stage.run("--explain").stdout.splitlines() == [f"{label:<15}  skip  {DONE}" for label in LABELS]
+
+
+def test_explain_names_changed_code_and_a_changed_knob(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    stages.no_child(monkeypatch)
+    edit(stage.plugin, '"""A window under another name."""', '"""A window, of another kind."""')
+    edit(stage.plan, '"streaming"', '{ name = "streaming", sinks = 2 }')
+    found = explained(stage)
+    assert found["calm 1/2"] == ("run", "changed since: method")
+    action, reason = found["streaming 1/2"]
+    assert action == "run"
+    assert reason.startswith("no such case; the nearest stored one differs in ")
+    assert "knobs" in reason
+    assert {found[label] for label in LABELS[:3]} == {("skip", DONE)}
+
+
+def test_explain_names_other_threads_and_another_model(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    stages.no_child(monkeypatch)
+    assert set(explained(stage, "--threads", "3").values()) == {("run", "changed since: numerics")}
+    edit(stage.plan, 'name = "dots"', 'name = "others"')  # a plan's name changes no number
+    assert set(explained(stage).values()) == {("skip", DONE)}
+
+
+def test_what_failed_runs_again(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    stages.no_child(monkeypatch)
+    with forgetting():
+        plugins.load(stage.plugin)
+        here, (*_, last) = decide(plans.load(str(stage.plan)).joined(["calm"]), None, "cpu", 1)
+    with Store.open(stage.store) as store:
+        run = store.begin_run("dots", {}, here, {})
+        case = replace(last.planned.case, samples=3)
+        store.save(run, Outcome(case, Status.TIMEOUT, log="too slow", skip_key="another"))
+    edit(stage.plan, "samples = 4", "samples = 3")
+    found = explained(stage)
+    assert found["calm 1/2"] == ("run", "last time it ended as timeout")
+    assert found["streaming 1/2"][1].startswith("no such case; the nearest stored one differs in samples (4 → 3)")
+
+
+def test_changed_code_is_measured_again_and_nothing_else(stage: Stage) -> None:
+    edit(stage.plugin, '"""A window under another name."""', '"""A window, of another kind."""')
+    result = stage.run()
+    assert result.exit_code == 0, result.output
+    assert result.stdout == "Run 2: 1 measured, 0 not ok, 4 skipped.\n"
+    assert list(stage.outcomes(2)) == ["full", "full (floor)", "full (numerics)", "streaming 1/2", "calm 1/2"]
+    with Store.open(stage.store, read_only=True, create=False) as store:
+        assert store.carried(2) == {stage.outcomes(2)[label].case.key for label in LABELS[:4]}
+
+
+def test_fresh_measures_everything_again(stage: Stage) -> None:
+    result = stage.run("--fresh", "--json")
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout) == {"run": 2, "ran": 5, "skipped": 0, "report": None, "not_ok": []}
+    old, new = stage.outcomes(1), stage.outcomes(2)
+    for label in LABELS:
+        assert new[label].output_hash == old[label].output_hash
+    assert new["full"].samples["latency"] != old["full"].samples["latency"]
+
+
+# ------------------------------------------------------------------------------------------------ interruptions
+
+@pytest.mark.parametrize(("sent", "code", "state"), [(signal.SIGINT, 130, "interrupted"), (signal.SIGKILL, -9, "running")])
+def test_an_ended_run_goes_on_where_it_was(sent: signal.Signals, code: int, state: str, stage: Stage) -> None:
+    """Killed while its last case runs. A run that was killed cannot say so: it stays as it was, and the next one finishes."""
+    stage.plugin.write_text(examples.MODEL + examples.WAITS)
+    edit(stage.plan, '"streaming"', '"streaming", "calm", "waits"')
+    hold, reached = (Path(f"{stage.plugin}.{name}") for name in ("hold", "reached"))
+    hold.touch()
+    process = stage.start()
+    assert process.stderr is not None
+    told = [process.stderr.readline() for _ in range(2)]
+    assert told[0] == "6 cases: 4 already measured, 2 to run.\n"
+    assert told[1].startswith("[1/2] calm 1/2: ok")
+    stages.until(reached.exists, "the case that waits")
+    process.send_signal(sent)
+    out, err = process.communicate(timeout=stages.PATIENCE)
+    assert process.returncode == code
+    assert (out, err) == ("", "\nInterrupted. Everything completed is stored; the same command goes on from here.\n" if code == 130 else "")
+
+    child = int(reached.read_text())
+    stages.until(lambda: stages.ended(child), "the end of the child")
+    assert stage.whole()
+    assert stage.states() == ["finished", state]
+    assert list(stage.outcomes(2)) == LABELS
+    assert explained(stage)["waits 1/2"][0] == "run"
+
+    hold.unlink()
+    result = stage.run()
+    assert result.exit_code == 0, result.output
+    assert result.stdout == "Run 3: 1 measured, 0 not ok, 5 skipped.\n"
+    assert stage.states() == ["finished", state, "finished"]
+    assert list(stage.outcomes(3)) == [*LABELS, "waits 1/2"]
+
+
+# ------------------------------------------------------------------------------------------------ the sink
+
+class Sink:
+    """Keeps what it is given in lists; fails to save the outcome of that label."""
+
+    def __init__(self, broken: str = "") -> None:
+        self.saved: list[Outcome] = []
+        self.states: list[str] = []
+        self._broken = broken
+
+    def begin_run(self, plan: str, plan_json: Mapping[str, Any], environment: Environment, code: Mapping[str, Any]) -> int:
+        self.plan, self.plan_json = plan, plan_json
+        return 7
+
+    def carry(self, run_id: int, skip_key: str) -> Outcome | None:
+        raise AssertionError("nothing is stored")
+
+    def find(self, skip_key: str) -> Outcome | None:
+        return None
+
+    def save(self, run_id: int, outcome: Outcome, artifacts: Mapping[str, bytes] | None = None) -> int:
+        if outcome.case.label == self._broken:
+            raise OSError("the disk is full")
+        self.saved.append(outcome)
+        return len(self.saved)
+
+    def finish_run(self, run_id: int, state: str) -> None:
+        self.states.append(state)
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """Trials that end at once; what they were asked to run."""
+    asked: list[list[str]] = []
+
+    def trials(planned: Any, options: isolate.Options, started: Any) -> Any:
+        asked.append([p.case.label for p in planned])
+        for p in planned:
+            started(p)
+            yield Finished(Outcome(p.case, Status.ERROR, log="not run"), {})
+
+    monkeypatch.setattr(session, "run_trials", trials)
+    return asked
+
+
+def random_plan(top: str = "") -> plans.Plan:
+    text = {"name": "p", "cells": [{"model": "llamagen-b", "methods": ["window", "streaming"]}, {"model": "llamagen-l", "methods": ["window"]}]}
+    return plans.Plan.model_validate(text | ({"trial": top} if top else {}))
+
+
+def test_any_sink_will_do_and_gets_the_parts_of_the_skip_key(told: list[list[str]]) -> None:
+    sink = Sink()
+    summary = measure(random_plan(), sink)
+    assert (summary.run_id, summary.carried, sink.plan, sink.states) == (7, 0, "p", ["finished"])
+    assert summary.ran == sink.saved
+    json.dumps(sink.plan_json)
+    for outcome in sink.saved:
+        assert set(outcome.facts["skip_parts"]) == {"case", "method", "models", "measuring", "metrics", "numerics"}
+        assert outcome.facts["skip_parts"]["case"] == outcome.case.key
+    assert len({o.skip_key for o in sink.saved}) == len(sink.saved)
+
+
+@pytest.mark.parametrize(("trial", "groups"), [
+    ("model", [["full", "window 1/2", "streaming 1/2"], ["full", "window 1/2"]]),
+    ("case", [["full"], ["window 1/2"], ["streaming 1/2"], ["full"], ["window 1/2"]]),
+])  # fmt: skip
+def test_a_process_is_shared_by_the_cases_of_a_model_or_by_none(trial: str, groups: list[list[str]], told: list[list[str]]) -> None:
+    measure(random_plan(trial), Sink())
+    assert told == groups
+
+
+def test_a_run_whose_store_fails_is_failed(told: list[list[str]]) -> None:
+    sink = Sink(broken="streaming 1/2")
+    with pytest.raises(OSError, match="the disk is full"):
+        measure(random_plan(), sink)
+    assert sink.states == ["failed"]
+    assert [o.case.label for o in sink.saved] == ["full", "window 1/2"]
+
+
+def test_a_look_at_the_decisions_comes_before_the_run_is_opened(told: list[list[str]]) -> None:
+    sink = Sink()
+
+    def stop(decisions: list[session.Decision]) -> None:
+        assert [d.stored for d in decisions] == [False] * 5
+        raise RuntimeError("stop")
+
+    with pytest.raises(RuntimeError, match="stop"):
+        measure(random_plan(), sink, checked=stop)
+    assert not sink.states
+    assert not told

@@ -1,0 +1,256 @@
+"""LlamaGen against itself without a cache, its sizes against the published ones, and its rotations against plain trigonometry."""
+
+from __future__ import annotations
+
+import cmath
+from dataclasses import dataclass, field, replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from cachemark.cache.codec import NATIVE
+from cachemark.cache.geometry import Site, Step, Tokens
+from cachemark.cache.method import Block, Method
+from cachemark.cache.slot import Memory
+from cachemark.models.llamagen import SIZES, LlamaGen, LlamaGenConfig, rope_table
+from cachemark.spec import Sampling
+
+CONFIG = LlamaGenConfig(2, 4, 64, vocab=48, classes=10, grid=4)
+GREEDY = Sampling(temperature=0)
+GUIDED = Sampling(cfg_scale=1.5, temperature=0)
+LABELS, SEEDS = torch.tensor([3, 7, 3]), [11, 12, 13]
+
+
+def tiny(kv_heads: int | None = None, seed: int = 0) -> LlamaGen:
+    """Random weights, scaled up so that what attention reads shows in the logits."""
+    model = LlamaGen(replace(CONFIG, kv_heads=kv_heads)).initialise(seed).eval()
+    for block in model.layers:
+        block.attention.wqkv.weight.data *= 8
+    model.output.weight.data *= 8
+    return model
+
+
+@pytest.fixture(scope="module")
+def model() -> LlamaGen:
+    return tiny()
+
+
+def some_tokens(rows: int = 3) -> Tensor:
+    return torch.randint(0, CONFIG.vocab, (rows, CONFIG.grid**2), generator=torch.Generator().manual_seed(0))
+
+
+def run(model: LlamaGen, sampling: Sampling, forced: Tensor | None = None, method: Method | None = None) -> tuple[Tensor, Tensor]:
+    """Tokens (batch, N) and guided logits (batch, N, vocab)."""
+    logits: list[Tensor] = []
+
+    def see(index: int, guided: Tensor) -> None:
+        logits.append(guided.clone())
+
+    tokens = model.generate(LABELS, SEEDS, method or Method(), sampling, Memory(), forced=forced, see=see)
+    return tokens, torch.stack(logits, 1)
+
+
+# ------------------------------------------------------------------------------------------------ sizes and rotations
+
+
+@pytest.mark.parametrize(("name", "millions"), [("B", 111), ("L", 343), ("XL", 775), ("XXL", 1400), ("3B", 3100)])
+def test_sizes_are_the_published_ones(monkeypatch: pytest.MonkeyPatch, name: str, millions: int) -> None:
+    """Parameters in the authors' table (111M, 343M, 775M, 1.4B, 3.1B), to one percent."""
+    for layer in (torch.nn.Linear, torch.nn.Embedding):
+        monkeypatch.setattr(layer, "reset_parameters", lambda self: None)
+    with torch.device("meta"):
+        counted = sum(parameter.numel() for parameter in LlamaGen(SIZES[name]).parameters())
+    assert counted / 1e6 == pytest.approx(millions, rel=0.01)
+
+
+@pytest.mark.parametrize(("dim", "hidden"), [(768, 2048), (1024, 2816), (1280, 3584), (3200, 8704), (64, 256)])
+def test_the_ffn_is_a_multiple_of_256(dim: int, hidden: int) -> None:
+    assert LlamaGenConfig(1, 4, dim).hidden == hidden
+
+
+@pytest.mark.parametrize(("head_dim", "grid"), [(8, 3), (16, 4), (64, 2)])
+def test_rotations_turn_by_row_then_by_column(head_dim: int, grid: int) -> None:
+    table = rope_table(head_dim, grid, 10000.0, torch.device("cpu"))
+    assert table.shape == (1 + grid * grid, head_dim // 2)
+    assert not table[0].any(), "the class position is zeroed, not turned by nothing"
+    half = head_dim // 2
+    for row in range(grid):
+        for column in range(grid):
+            for pair in range(half):
+                place = row if pair < half // 2 else column
+                angle = place * 10000.0 ** (-2 * (pair % (half // 2)) / half)
+                assert abs(complex(table[1 + row * grid + column, pair]) - cmath.exp(1j * angle)) < 1e-5
+
+
+def test_the_cached_key_of_the_class_is_zero(model: LlamaGen) -> None:
+    method = Method()
+    run(model, GREEDY, method=method)
+    for slot in method.slots.values():
+        assert not slot.k[0][:, :, 0].any()
+        assert slot.k[0][:, :, 1].any()
+        assert slot.v[0][:, :, 0].any()
+
+
+# ------------------------------------------------------------------------------------------------ the loop
+
+
+@pytest.mark.parametrize("kv_heads", [None, 2, 1])
+def test_the_cache_gives_the_logits_of_one_uncached_pass(kv_heads: int | None) -> None:
+    model, forced = tiny(kv_heads), some_tokens()
+    with torch.no_grad():
+        expected = model.teacher(LABELS, forced)
+        null = model.teacher(torch.full_like(LABELS, CONFIG.classes), forced)
+    assert (run(model, GREEDY, forced)[1] - expected).abs().max() < 1e-4
+    assert (run(model, GUIDED, forced)[1] - (null + (expected - null) * 1.5)).abs().max() < 2e-4
+    assert (expected - null).abs().max() > 0.1, "the class does not show in the logits"
+
+
+def test_greedy_tokens_are_those_without_a_cache(model: LlamaGen) -> None:
+    tokens, _ = run(model, GREEDY)
+    prefix = torch.empty(3, 0, dtype=torch.int64)
+    with torch.no_grad():
+        for _ in range(CONFIG.grid**2):
+            prefix = torch.cat((prefix, model.prefix_logits(LABELS, prefix)[:, -1:].argmax(-1)), 1)
+    assert torch.equal(tokens, prefix)
+    assert len(tokens.unique()) > 3
+
+
+def test_grouped_heads_are_copies(model: LlamaGen) -> None:
+    """A model with one K/V head is one with four equal ones."""
+    grouped, wide, forced = tiny(1), tiny(), some_tokens()
+    state = grouped.state_dict()
+    for layer in range(CONFIG.layers):
+        name, size = f"layers.{layer}.attention.wqkv.weight", 16
+        q, k, v = state[name].split([4 * size, size, size])
+        state[name] = torch.cat((q, *[k] * 4, *[v] * 4))
+    wide.load_state_dict(state)
+    assert (run(grouped, GUIDED, forced)[1] - run(wide, GUIDED, forced)[1]).abs().max() < 1e-4
+
+
+def test_forced_tokens_are_fed_and_returned(model: LlamaGen) -> None:
+    forced = some_tokens()
+    tokens, logits = run(model, GREEDY, forced)
+    assert torch.equal(tokens, forced)
+    changed = forced.clone()
+    changed[:, 5] = (changed[:, 5] + 1) % CONFIG.vocab
+    _, others = run(model, GREEDY, changed)
+    assert torch.equal(logits[:, :6], others[:, :6])
+    assert not torch.equal(logits[:, 6], others[:, 6])
+
+
+def test_tokens_are_seen_and_marked_in_order(model: LlamaGen) -> None:
+    events: list[tuple[str, int]] = []
+
+    def see(index: int, _: Tensor) -> None:
+        events.append(("see", index))
+
+    def mark(index: int) -> None:
+        events.append(("mark", index))
+
+    model.generate(LABELS, SEEDS, Method(), GUIDED, Memory(), see=see, mark=mark)
+    assert events == [event for i in range(CONFIG.grid**2) for event in (("see", i), ("mark", i))]
+
+
+def test_guidance_may_end_early(model: LlamaGen) -> None:
+    """Tokens 0 … i + 1 are guided, later ones take the conditional rows."""
+    forced = some_tokens()
+    _, plain = run(model, GREEDY, forced)
+    _, guided = run(model, GUIDED, forced)
+    _, some = run(model, replace(GUIDED, cfg_interval=4), forced)
+    assert torch.equal(some[:, :6], guided[:, :6])
+    assert (some[:, 6:] - plain[:, 6:]).abs().max() < 1e-5
+
+
+def test_the_layout_of_a_guided_generation(model: LlamaGen) -> None:
+    layout = model.layout([5, 6], GUIDED)
+    assert (layout.rows, layout.condition, layout.seeds, layout.branches) == (4, (1, 1, 1, 1), (5, 6, 5, 6), (0, 0, 1, 1))
+    assert (layout.lines, layout.line, layout.heads, layout.kv_heads, layout.head_dim, layout.layers) == (4, 4, 4, 4, 16, 2)
+    alone = model.layout([5, 6], GREEDY)
+    assert (alone.rows, alone.seeds, alone.branches) == (2, (5, 6), (0, 0))
+    assert tiny(2).layout([1], GREEDY).kv_heads == 2
+
+
+# ------------------------------------------------------------------------------------------------ weights, types, training
+
+
+def test_initialising_is_repeatable_and_reaches_the_head() -> None:
+    one, same, other = (LlamaGen(CONFIG).initialise(seed) for seed in (1, 1, 2))
+    for name, value in one.state_dict().items():
+        assert torch.equal(value, same.state_dict()[name])
+        assert torch.equal(value, other.state_dict()[name]) is (value.dim() == 1), name
+    assert float(one.output.weight.detach().std()) == pytest.approx(0.02, rel=0.1)
+
+
+def test_training_works_after_a_generation() -> None:
+    """A table made inside a generation must not be barred from autograd."""
+    rope_table.cache_clear()
+    model = tiny()
+    run(model, GREEDY)
+    model.teacher(LABELS, some_tokens()).sum().backward()
+    assert all(parameter.grad is not None for parameter in model.parameters())
+
+
+def test_a_generation_keeps_no_graph(model: LlamaGen) -> None:
+    tokens, logits = run(model, GREEDY)
+    assert tokens.is_inference()
+    assert not logits.requires_grad
+
+
+def test_bfloat16_stores_bfloat16_and_samples_in_fp32() -> None:
+    model, method = tiny().to(torch.bfloat16), Method()
+    _, logits = run(model, GUIDED, method=method)
+    assert logits.dtype == torch.float32
+    assert logits.isfinite().all()
+    assert {part.dtype for slot in method.slots.values() for part in (*slot.k, *slot.v)} == {torch.bfloat16}
+    assert method.logical_bytes == 16 * 6 * 2 * 4 * 2 * NATIVE.entry_bytes(16, torch.bfloat16)
+
+
+# ------------------------------------------------------------------------------------------------ the scopes of a method
+
+
+@dataclass
+class Scopes(Method):
+    """Notes each scope as it is entered."""
+
+    entered: list[tuple[str, int, int]] = field(default_factory=list)
+
+    def stack(self, name: str, step: Step, tokens: Tokens, run: object) -> Tensor:
+        self.entered.append((name, step.index, -1))
+        return super().stack(name, step, tokens, run)  # type: ignore[arg-type]
+
+    def block(self, site: Site, step: Step, tokens: Tokens, block: Block) -> Tokens:
+        self.entered.append(("block", step.index, site.layer))
+        return super().block(site, step, tokens, block)
+
+    def attend(self, site: Site, step: Step, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        self.entered.append(("attend", step.index, site.layer))
+        return super().attend(site, step, q, k, v)
+
+    def settle(self, step: Step) -> None:
+        self.entered.append(("settle", step.index, -1))
+        super().settle(step)
+
+
+def test_a_method_is_asked_at_every_scope(model: LlamaGen) -> None:
+    method = Scopes()
+    run(model, GREEDY, method=method)
+    of_a_pass = [("decoder", -1), ("block", 0), ("attend", 0), ("block", 1), ("attend", 1), ("settle", -1)]
+    assert method.entered == [(scope, index, layer) for index in range(CONFIG.grid**2) for scope, layer in of_a_pass]
+
+
+@dataclass
+class NoBranch(Method):
+    """Leaves the MLP out."""
+
+    def block(self, site: Site, step: Step, tokens: Tokens, block: Block) -> Tokens:
+        return block.mix(site, step, tokens, self)
+
+
+def test_a_method_may_replace_a_block() -> None:
+    """Without its MLP a block is one whose MLP gives nothing."""
+    forced, silent = some_tokens(), tiny()
+    for block in silent.layers:
+        block.feed_forward.w2.weight.data.zero_()
+    assert torch.equal(run(tiny(), GREEDY, forced, NoBranch())[1], run(silent, GREEDY, forced)[1])
+    assert not torch.equal(run(tiny(), GREEDY, forced)[1], run(silent, GREEDY, forced)[1])

@@ -1,0 +1,151 @@
+"""Guidance, truncation and the draw, against loops over single tokens."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cachemark.cache import streams
+from cachemark.errors import Unsupported
+from cachemark.models.sampling import draw, filter_logits, guide
+from cachemark.spec import Sampling
+
+
+def normal(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+# ------------------------------------------------------------------------------------------------ guidance
+
+
+@pytest.mark.parametrize("scale", [0.0, 1.0])
+def test_without_guidance_rows_are_as_they_are(scale: float) -> None:
+    logits = normal(4, 5)
+    assert guide(logits, Sampling(cfg_scale=scale), 3) is logits
+
+
+@pytest.mark.parametrize("scale", [1.25, 4.0])
+def test_guidance_goes_beyond_the_condition(scale: float) -> None:
+    logits = normal(4, 5)
+    condition, null = logits[:2].double(), logits[2:].double()
+    assert torch.allclose(guide(logits, Sampling(cfg_scale=scale), 3).double(), null + scale * (condition - null), atol=1e-5)
+
+
+@pytest.mark.parametrize(("interval", "guided"), [(-1, range(9)), (0, range(2)), (4, range(6)), (20, range(9))])
+def test_guidance_ends_behind_its_interval(interval: int, guided: range) -> None:
+    logits = normal(2, 5)
+    everywhere, somewhere = Sampling(cfg_scale=2.0), Sampling(cfg_scale=2.0, cfg_interval=interval)
+    for position in range(9):
+        expected = guide(logits, everywhere, position) if position in guided else logits[:1]
+        assert torch.equal(guide(logits, somewhere, position), expected), position
+
+
+def test_an_unknown_schedule_of_guidance_is_refused() -> None:
+    """It is part of a case's identity, so it must not be passed over."""
+    with pytest.raises(Unsupported, match=r"'linear'.*constant"):
+        guide(normal(2, 5), Sampling(cfg_scale=2.0, cfg_schedule="linear"), 0)
+
+
+# ------------------------------------------------------------------------------------------------ truncation
+
+# Logits are whole multiples of 1/2, so that many tie; p is never a sum of their probabilities.
+rows = st.lists(st.integers(-8, 8), min_size=1, max_size=9)
+
+
+def kept(logits: torch.Tensor) -> list[int]:
+    return logits[0].isfinite().nonzero()[:, 0].tolist()
+
+
+@given(rows, st.integers(1, 12))
+def test_top_k_keeps_ties_at_the_border(halves: list[int], k: int) -> None:
+    logits = torch.tensor([halves]) / 2
+    border = sorted(halves, reverse=True)[min(k, len(halves)) - 1]
+    filtered = filter_logits(logits, Sampling(top_k=k))
+    assert kept(filtered) == [i for i, half in enumerate(halves) if half >= border]
+    assert torch.equal(filtered[filtered.isfinite()], logits[filtered.isfinite()])
+
+
+@given(rows, st.floats(0.013, 0.987))
+def test_top_p_keeps_the_token_that_crosses(halves: list[int], p: float) -> None:
+    weights = [math.exp(half / 2) for half in halves]
+    order = sorted(range(len(halves)), key=lambda i: -halves[i])  # of equal logits the first token goes last
+    before, expected = 0.0, []
+    for i in order:
+        if abs(before - p) < 1e-6:
+            return  # decided by rounding
+        if before <= p:
+            expected.append(i)
+        before += weights[i] / sum(weights)
+    assert kept(filter_logits(torch.tensor([halves]) / 2, Sampling(top_p=p))) == sorted(expected)
+
+
+def test_top_p_acts_on_what_top_k_has_left() -> None:
+    logits = torch.tensor([[0.4, 0.3, 0.2, 0.1]]).log()
+    assert kept(filter_logits(logits, Sampling(top_p=0.65))) == [0, 1]
+    assert kept(filter_logits(logits, Sampling(top_k=2, top_p=0.55))) == [0], "of two tokens the first has 4/7"
+    assert kept(filter_logits(logits, Sampling(top_p=1e-9))) == [0], "one token is always left"
+
+
+def test_temperature_comes_first() -> None:
+    logits = torch.tensor([[0.4, 0.3, 0.2, 0.1]]).log()
+    assert torch.allclose(filter_logits(logits, Sampling(temperature=0.5)), logits * 2)
+    assert kept(filter_logits(logits, Sampling(temperature=0.25, top_p=0.65))) == [0]
+    assert kept(filter_logits(logits, Sampling(temperature=4.0, top_p=0.65))) == [0, 1, 2]
+
+
+def test_nothing_is_dropped_by_default() -> None:
+    logits = normal(3, 7)
+    assert torch.equal(filter_logits(logits, Sampling()), logits)
+
+
+# ------------------------------------------------------------------------------------------------ the draw
+
+MANY = streams.seeds_tensor(range(20000), "cpu")
+
+
+SAMPLINGS = {"plain": Sampling(), "T": Sampling(temperature=0.5), "top-k": Sampling(top_k=3), "top-p": Sampling(top_p=0.6)}
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS.values(), ids=list(SAMPLINGS))
+def test_draws_follow_the_softmax(sampling: Sampling) -> None:
+    logits = torch.tensor([[1.0, 0.0, -1.0, 0.5, -0.5]])
+    expected = filter_logits(logits, sampling)[0].double().softmax(-1) * len(MANY)
+    counts = draw(logits.expand(len(MANY), -1), sampling, MANY, 3).bincount(minlength=5).double()
+    possible = expected > 0
+    assert counts[~possible].sum() == 0
+    squares = float(((counts - expected) ** 2 / expected)[possible].sum())
+    freedom = int(possible.sum()) - 1
+    assert squares < freedom + 4 * math.sqrt(2 * max(freedom, 1))
+
+
+def test_temperature_zero_takes_the_largest() -> None:
+    logits = normal(50, 7)
+    assert torch.equal(draw(logits, Sampling(temperature=0, top_k=3), MANY[:50], 0), logits.argmax(-1))
+
+
+def test_a_draw_belongs_to_its_sample_and_position() -> None:
+    logits = normal(1, 64).expand(200, -1)
+    drawn = draw(logits, Sampling(), MANY[:200], 5)
+    turned = draw(logits, Sampling(), MANY[:200].flip(0), 5)
+    assert torch.equal(turned.flip(0), drawn)
+    assert torch.equal(draw(logits[:3], Sampling(), MANY[7:10], 5), drawn[7:10])
+    assert not torch.equal(draw(logits, Sampling(), MANY[:200], 6), drawn)
+
+
+def test_arms_share_their_noise() -> None:
+    """Two arms whose logits differ by little draw mostly the same tokens; with noise of their own they would not."""
+    logits = normal(500, 64)
+    near = logits + 0.01 * normal(500, 64, seed=1)
+    agree = (draw(logits, Sampling(), MANY[:500], 0) == draw(near, Sampling(), MANY[:500], 0)).double().mean()
+    strangers = (draw(logits, Sampling(), MANY[:500], 0) == draw(near, Sampling(), MANY[500:1000], 0)).double().mean()
+    assert agree > 0.95
+    assert strangers < 0.2
+
+
+def test_a_constant_added_to_the_logits_changes_nothing() -> None:
+    logits = (normal(100, 16) * 8).round() / 8  # exact in fp32 with and without the constant
+    assert torch.equal(draw(logits + 4, Sampling(), MANY[:100], 0), draw(logits, Sampling(), MANY[:100], 0))
