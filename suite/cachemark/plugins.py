@@ -37,8 +37,15 @@ def _import(name: str, file: Path) -> None:
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # a script may leave at its end; that must not end us
         del sys.modules[name]
-        where = traceback.extract_tb(error.__traceback__)[-1]
-        raise BadPlugin(f"Plug-in {str(file)!r} fails at {where.filename}:{where.lineno}: {type(error).__name__}: {error}.",
+        raise BadPlugin(f"Plug-in {str(file)!r} fails at {_place(error)}: {type(error).__name__}: {error}.",
                         remedy="Mend the file; cachemark imports it as ordinary Python.") from error
+
+
+def _place(error: BaseException) -> str:
+    """File and line of an error; a syntax error names its own, not the importer's."""
+    if isinstance(error, SyntaxError):
+        return f"{error.filename}:{error.lineno}"
+    where = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{where.filename}:{where.lineno}"

@@ -40,6 +40,11 @@ class Capture(TorchDispatchMode):
     Views are not logged: they launch nothing, and a slice as long as its tensor is another operation than a shorter one.
     """
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Else the first operation would import the whole compiler, which takes seconds."""
+        return False
+
     def __init__(self) -> None:
         super().__init__()
         self.step = -1

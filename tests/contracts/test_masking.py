@@ -13,7 +13,7 @@ from cachemark.cache.slot import Slots
 
 from .cells import Cell, cells, generate, label, recorded
 from .oracle import Shadow
-from .test_neutral import test_neutral_knobs_are_the_full_cache as neutral_test
+from .test_neutral import at_neutral, differs_from_full
 
 TOLERANCE = 1e-5
 FILLING = ("h2o", "linear", "random", "rkv")  # these evict by `Slots.evict`, the others by `evict_place`
@@ -79,7 +79,7 @@ def deviation(method: Method, cell: Cell) -> float:
 def test_a_wrong_filling_is_caught_here_and_only_here(monkeypatch: pytest.MonkeyPatch, name: str, broken: object) -> None:
     cell = of(name)
     monkeypatch.setattr(Slots, "_fill", broken)
-    neutral_test(cell)  # the neutral test alone would let it pass
+    assert not differs_from_full(cell, at_neutral(cell)[0]), "the neutral test alone would let it pass"
     assert deviation(cell.tight(), cell) > TOLERANCE
 
 
@@ -87,5 +87,5 @@ def test_a_wrong_filling_is_caught_here_and_only_here(monkeypatch: pytest.Monkey
 def test_a_wrong_place_is_caught_here_and_only_here(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     cell = of(name)
     monkeypatch.setattr(Slots, "evict_place", one_off)
-    neutral_test(cell)
+    assert not differs_from_full(cell, at_neutral(cell)[0])
     assert deviation(cell.tight(), cell) > TOLERANCE

@@ -130,6 +130,6 @@ def test_a_child_has_longer_to_start_than_a_case_to_run(monkeypatch: pytest.Monk
     assert child._silent
 
 
-@pytest.mark.parametrize(("code", "said"), [(0, "with exit code 0"), (3, "with exit code 3"), (-11, "by signal SIGSEGV"), (-99, "signal 99")])
+@pytest.mark.parametrize(("code", "said"), [(0, "with exit code 0"), (3, "with exit code 3"), (-11, "signal SIGSEGV"), (-99, "signal 99")])
 def test_every_way_to_end_has_words(code: int, said: str) -> None:
     assert isolate._cause(code).endswith(said)

@@ -213,9 +213,9 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     return asked
 
 
-def random_plan(top: str = "") -> plans.Plan:
-    text = {"name": "p", "cells": [{"model": "llamagen-b", "methods": ["window", "streaming"]}, {"model": "llamagen-l", "methods": ["window"]}]}
-    return plans.Plan.model_validate(text | ({"trial": top} if top else {}))
+def random_plan(trial: str = "") -> plans.Plan:
+    cells = [{"model": "llamagen-b", "methods": ["window", "streaming"]}, {"model": "llamagen-l", "methods": ["window"]}]
+    return plans.Plan.model_validate({"name": "p", "cells": cells} | ({"trial": trial} if trial else {}))
 
 
 def test_any_sink_will_do_and_gets_the_parts_of_the_skip_key(told: list[list[str]]) -> None:

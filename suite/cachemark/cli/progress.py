@@ -24,8 +24,8 @@ class Follower:
         self._bar: Progress | None = None
         self._total = self._done = 0
         if sys.stderr.isatty():
-            columns = (TextColumn("{task.description:<28}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("left"),
-                       TimeRemainingColumn(elapsed_when_finished=False))
+            columns = (TextColumn("{task.description:<28}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
+                       TextColumn("left"), TimeRemainingColumn(elapsed_when_finished=False))
             self._bar = Progress(*columns, console=Console(stderr=True), speed_estimate_period=600)
 
     def __enter__(self) -> Follower:

@@ -28,11 +28,15 @@ def report(path: Path, store_url: str, run_id: int | None, baseline_path: Path |
 
 def write_report(store: Store, run_id: int | None, path: Path, baseline_path: Path | None = None) -> Path:
     """Render a run (None: the newest), compared with a baseline where there is one."""
+    from ..errors import Infrastructure
     from ..report import render, view
 
     run = store.run(run_id)
     page = view.build(run, store.outcomes(run.id), _comparison(store, run.id, baseline_path), store.artifact)
-    return render.write(page, path)
+    try:
+        return render.write(page, path)
+    except OSError as error:
+        raise Infrastructure(f"{path} cannot be written: {error.strerror}.", remedy="Name another file: cachemark report PATH") from error
 
 
 def _comparison(store: Store, run_id: int, path: Path | None) -> Comparison | None:

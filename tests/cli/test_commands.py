@@ -1,0 +1,375 @@
+"""What each command prints, writes and exits with, on one stored run."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import Result
+
+from cachemark.cli.progress import Follower
+from cachemark.measure.session import Decision
+from cachemark.result import Outcome, Status
+from cachemark.spec import Case, Sampling
+from cachemark.store.db import Store
+from cachemark.units import METRICS
+from measure import stages
+from measure.stages import Stage, call
+
+LABELS = ["full", "full (floor)", "full (numerics)", "streaming 1/2", "calm 1/2"]
+BARE = """
+from cachemark import registry
+from cachemark.cache.method import Method
+
+
+@registry.methods.add("bare")
+class Bare(Method):
+    name = "bare"
+
+
+Bare.__doc__ = None
+"""
+
+
+@pytest.fixture(autouse=True)
+def _no_child(measured: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    stages.no_child(monkeypatch)
+
+
+@pytest.fixture
+def stage(measured: Stage, tmp_path: Path) -> Stage:
+    return measured.copy(tmp_path / "copy")
+
+
+def good(result: Result) -> str:
+    """Standard output of a command that went well."""
+    assert result.exit_code == 0, result.output
+    assert "\x1b" not in result.output
+    return result.stdout
+
+
+def data(result: Result) -> Any:
+    return json.loads(good(result))
+
+
+# ------------------------------------------------------------------------------------------------ list
+
+def test_list_methods_and_plug_ins_side_by_side(stage: Stage) -> None:
+    rows = {row["name"]: row for row in data(call("list", "methods", "--json", "--plugin", stage.plugin))}
+    assert {"full", "window", "streaming", "random", "h2o", "rkv", "linear", "calm"} <= set(rows)
+    assert rows["calm"] == {"name": "calm", "summary": "A window under another name.", "source": "the tests", "builtin": False,
+                            "knobs": {"B": 0, "keep_condition": True}, "paradigms": ["next-token"]}  # fmt: skip
+    assert all(row["builtin"] for name, row in rows.items() if name != "calm")
+    lines = good(call("list", "methods", "--plugin", stage.plugin)).splitlines()
+    assert re.search(r"^calm +A window under another name\.$", "\n".join(lines), re.M)
+    assert "calm" not in good(call("list", "methods"))  # nothing stays loaded
+
+
+def test_list_methods_without_a_docstring(tmp_path: Path) -> None:
+    (tmp_path / "bare.py").write_text(BARE)
+    assert {"name": "bare", "summary": ""}.items() <= data(call("list", "methods", "--json", "--plugin", tmp_path / "bare.py"))[0].items()
+
+
+@pytest.mark.parametrize(("kind", "names"), [
+    ("models", {"tiny-llamagen", "llamagen-b", "llamagen-3b"}), ("plans", {"demo"}), ("metrics", set(METRICS)),
+])  # fmt: skip
+def test_list_names_and_says_what_everything_is(kind: str, names: set[str]) -> None:
+    rows = data(call("list", kind, "--json"))
+    assert names <= {row["name"] for row in rows}
+    assert all(row["summary"] for row in rows)
+    assert [line.split()[0] for line in good(call("list", kind)).splitlines()] == [row["name"] for row in rows]
+
+
+def test_list_runs(stage: Stage) -> None:
+    good(stage.run())
+    rows = data(call("list", "runs", "--json", "--store", stage.store))
+    assert [row["name"] for row in rows] == ["2", "1"]
+    assert all(row["summary"].startswith("dots, finished, 20") for row in rows)
+    assert good(call("list", "runs", "--store", stage.store)).splitlines()[0].startswith("2  dots, finished, ")
+
+
+def test_list_runs_of_an_empty_store(tmp_path: Path) -> None:
+    Store.open(tmp_path / "empty.sqlite").close()
+    assert good(call("list", "runs", "--store", tmp_path / "empty.sqlite")) == "No runs.\n"
+    assert data(call("list", "runs", "--json", "--store", tmp_path / "empty.sqlite")) == []
+
+
+# ------------------------------------------------------------------------------------------------ show
+
+def test_show_prints_a_run_case_by_case(measured: Stage) -> None:
+    head, *lines = good(call("show", "--store", measured.store)).splitlines()
+    assert re.match(r"Run 1: dots, finished, 20\d\d-", head)
+    assert [re.match(r"  [0-9a-f]{16}  dot  (.{24})  ok", line)[1].rstrip() for line in lines] == LABELS  # type: ignore[index]
+    assert all("latency" in line for line in (lines[0], *lines[3:]))
+
+
+def test_show_json_is_the_outcomes(measured: Stage) -> None:
+    rows = data(call("show", "--store", measured.store, "--json"))
+    assert [Outcome.from_json(row) for row in rows] == list(measured.outcomes().values())
+
+
+@pytest.mark.parametrize("length", [None, 16, 8, 4])
+def test_show_finds_a_case_by_label_or_the_beginning_of_its_key(length: int | None, measured: Stage) -> None:
+    wanted = measured.outcomes()["calm 1/2"]
+    keys = [o.case.key for o in measured.outcomes().values()]
+    if length and sum(k.startswith(wanted.case.key[:length]) for k in keys) > 1:
+        pytest.skip("two keys begin alike")
+    given = wanted.case.key[:length] if length else "calm 1/2"
+    assert data(call("show", given, "--store", measured.store, "--json")) == [json.loads(json.dumps(wanted.to_json()))]
+
+
+def test_show_prints_every_raw_sample(measured: Stage) -> None:
+    outcome = measured.outcomes()["calm 1/2"]
+    text = good(call("show", "calm 1/2", "--store", measured.store))
+    for name, values in outcome.samples.items():
+        assert f"n = {len(values)}\n{' ' * 20}{' '.join(f'{v:.6g}' for v in values)}\n" in text, name
+    for name, value in outcome.case.to_json().items():
+        assert re.search(rf"^ *{name}  {re.escape(str(value))}$", text, re.M)
+
+
+@pytest.mark.parametrize(("given", "near"), [
+    ("clam 1/2", "'calm 1/2'"), ("streaming 1/4", "'streaming 1/2'"), ("full (flor)", "'full (floor)'"),
+])  # fmt: skip
+def test_show_answers_a_wrong_name_with_the_nearest(given: str, near: str, measured: Stage) -> None:
+    result = call("show", given, "--store", measured.store)
+    assert result.exit_code == 2
+    assert f"Unknown case '{given}'. Did you mean {near}?" in result.stderr
+
+
+def test_show_says_why_a_case_failed(stage: Stage) -> None:
+    with Store.open(stage.store) as store:
+        outcome = store.outcomes(1)[-1]
+        run = store.begin_run("dots", {}, store.run(1).environment, {})
+        store.save(run, Outcome(outcome.case, Status.OOM, log="line one\nand line two"))
+    assert good(call("show", "calm 1/2", "--store", stage.store)).endswith("line one\nand line two\n")
+    assert "oom" in good(call("show", "--store", stage.store))
+    assert data(call("show", "calm 1/2", "--store", stage.store, "--run", 1, "--json"))[0]["status"] == "ok"
+
+
+# ------------------------------------------------------------------------------------------------ report
+
+def test_report_is_one_page_that_names_the_plug_in_beside_the_built_in(measured: Stage, tmp_path: Path) -> None:
+    page = tmp_path / "new" / "page.html"
+    assert good(call("report", page, "--store", measured.store)) == f"Report: {page}\n"
+    text = page.read_text(encoding="utf-8")
+    assert text.startswith("<!DOCTYPE html>")
+    assert "calm" in text
+    assert "streaming" in text
+
+
+def test_run_writes_the_report_too(stage: Stage, tmp_path: Path) -> None:
+    assert good(stage.run("--report", tmp_path / "page.html")).endswith(f"Report: {tmp_path / 'page.html'}\n")
+    assert data(stage.run("--report", tmp_path / "two.html", "--json")) == {
+        "run": 3, "ran": 0, "skipped": 5, "report": str(tmp_path / "two.html"), "not_ok": [],
+    }  # fmt: skip
+    assert (tmp_path / "two.html").stat().st_size > 1000
+
+
+def test_report_with_a_baseline_that_is_not_there_is_an_error(measured: Stage, tmp_path: Path) -> None:
+    """Without --baseline the accepted one is taken where there is one; a named one must be there."""
+    result = call("report", "page.html", "--store", measured.store, "--baseline", "nowhere.json")
+    assert result.exit_code == 2
+    assert "There is no baseline nowhere.json" in result.stderr
+    assert not (tmp_path / "page.html").exists()
+
+
+@pytest.mark.parametrize(("path", "code", "words"), [
+    ("a-file/page.html", 5, "cannot be written"), ("a-file/new/page.html", 5, "cannot be written"), ("a-folder", 2, "is a directory"),
+])  # fmt: skip
+def test_report_to_an_impossible_place(path: str, code: int, words: str, measured: Stage) -> None:
+    Path("a-file").touch()
+    Path("a-folder").mkdir()
+    result = call("report", path, "--store", measured.store)
+    assert result.exit_code == code
+    assert words in result.stderr
+    assert result.stdout == ""
+
+
+# ------------------------------------------------------------------------------------------------ baseline and check
+
+Edit = Callable[[dict[str, Any]], None]
+
+
+@pytest.fixture
+def accepted(stage: Stage) -> Path:
+    """The run, saved as the accepted baseline below the working directory."""
+    said = good(call("baseline", "save", "--store", stage.store, "--reason", "the tests"))
+    path = Path(said.removeprefix("Baseline: ").strip())
+    assert path.is_file()
+    return path
+
+
+def edited(path: Path, edit: Edit) -> None:
+    content = json.loads(path.read_text())
+    edit(content)
+    path.write_text(json.dumps(content))
+
+
+def of(content: dict[str, Any], method: str) -> dict[str, Any]:
+    return next(o for o in content["outcomes"] if o["case"]["method"] == method)
+
+
+def fewer_bytes(content: dict[str, Any]) -> None:
+    of(content, "calm")["samples"]["kv_allocated"][0] -= 1
+
+
+def more_bytes(content: dict[str, Any]) -> None:
+    of(content, "calm")["samples"]["kv_allocated"][0] += 1
+
+
+def faster(content: dict[str, Any]) -> None:
+    samples = of(content, "calm")["samples"]
+    samples["latency"] = [value / 2 for value in samples["latency"]]
+
+
+def failed(content: dict[str, Any]) -> None:
+    of(content, "calm").update(status="oom", samples={}, judgement="", log="it was so", output_hash="")
+
+
+def another_case(content: dict[str, Any]) -> None:
+    extra = json.loads(json.dumps(of(content, "calm")))
+    extra["case"]["batch"] = 64
+    content["outcomes"].append(extra)
+
+
+@pytest.mark.parametrize(("edit", "more", "code", "words"), [
+    (lambda _: None, [], 0, "Passed: "),
+    (fewer_bytes, [], 1, "regressed: calm 1/2, kv_allocated"),
+    (more_bytes, [], 0, "1 improved"),
+    (faster, [], 1, "regressed: calm 1/2, latency"),
+    (faster, ["--threshold", "0.999"], 1, "latency"),  # twice as slow is above any share
+    (failed, [], 0, "1 improved"),
+    (another_case, [], 4, "missing: calm 1/2"),
+    (another_case, ["--min-coverage", "0.5"], 0, "Judged 5 of the baseline's 6 cases; 50% are needed."),
+])  # fmt: skip
+def test_check_exits_as_it_judges(edit: Edit, more: list[str], code: int, words: str, accepted: Path, stage: Stage) -> None:
+    edited(accepted, edit)
+    result = call("check", "--store", stage.store, *more)
+    assert result.exit_code == code, result.output
+    assert words in result.stdout
+    assert result.stdout.endswith(f"Baseline: {accepted}\n")
+    machine = call("check", "--store", stage.store, "--json", *more)
+    assert machine.exit_code == code
+    assert json.loads(machine.stdout)["exit_code"] == code
+    assert {"regressed"} & {row["verdict"] for row in json.loads(machine.stdout)["rows"]} == ({"regressed"} if code == 1 else set())
+
+
+def test_check_needs_a_baseline(stage: Stage) -> None:
+    result = call("check", "--store", stage.store)
+    assert result.exit_code == 2
+    assert "There is no baseline baselines/accepted/" in result.stderr
+    assert "cachemark baseline save" in result.stderr
+
+
+def test_check_of_a_run_that_shares_no_case_measures_nothing(accepted: Path, stage: Stage) -> None:
+    def other(content: dict[str, Any]) -> None:
+        for outcome in content["outcomes"]:
+            outcome["case"]["warmup"] = 99
+
+    edited(accepted, other)
+    result = call("check", "--store", stage.store)
+    assert result.exit_code == 4
+    assert "share no case" in result.stderr
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"format": "something"}', "\x00"])
+def test_check_of_a_damaged_baseline(text: str, accepted: Path, stage: Stage) -> None:
+    accepted.write_text(text)
+    result = call("check", "--store", stage.store)
+    assert result.exit_code == 2
+    assert "[bad-baseline; " in result.stderr
+    assert result.stdout == ""
+
+
+def test_check_and_report_take_a_named_baseline(accepted: Path, stage: Stage, tmp_path: Path) -> None:
+    other = accepted.rename(tmp_path / "other.json")
+    edited(other, fewer_bytes)
+    assert call("check", "--store", stage.store, "--baseline", other).exit_code == 1
+    good(call("report", "page.html", "--store", stage.store, "--baseline", other))
+    assert "regressed" in Path("page.html").read_text().lower()
+
+
+def test_baseline_list_and_diff(accepted: Path, stage: Stage) -> None:
+    [row] = data(call("baseline", "list", "--json"))
+    assert (row["path"], row["name"], row["plan"], row["outcomes"], row["reason"]) == (str(accepted), "dots", "dots", 5, "the tests")
+    assert "dots, 5 outcomes, saved 20" in good(call("baseline", "list"))
+    assert good(call("baseline", "diff", accepted, "--store", stage.store)) == "No difference.\n"
+    edited(accepted, fewer_bytes)
+    text = good(call("baseline", "diff", accepted, "--store", stage.store))
+    assert re.fullmatch(r"calm 1/2, kv_allocated: median 10239, .* → median 10240, .*\n", text)
+    assert [row["what"] for row in data(call("baseline", "diff", accepted, "--store", stage.store, "--json"))] == ["kv_allocated"]
+
+
+def test_baseline_list_of_nothing() -> None:
+    assert good(call("baseline", "list")).startswith("No baseline under baselines/accepted.")
+    assert data(call("baseline", "list", "--json")) == []
+
+
+def test_an_interrupted_run_is_no_baseline(stage: Stage) -> None:
+    with Store.open(stage.store) as store:
+        store.begin_run("dots", {}, store.run(1).environment, {})
+    result = call("baseline", "save", "--store", stage.store)
+    assert result.exit_code == 2
+    assert "Run 2 is running" in result.stderr
+    assert not Path("baselines").exists()
+
+
+# ------------------------------------------------------------------------------------------------ doctor, environment variable
+
+def test_doctor_names_the_machine_and_what_is_missing() -> None:
+    facts = data(call("doctor", "--json"))
+    assert facts["cpu"]["fingerprint"]
+    assert set(facts["weights"]) == {"tiny-llamagen.safetensors", "tiny-vq.safetensors"}
+    assert isinstance(facts["advice"], list)
+    assert all(line.endswith(":") or line.startswith("  ") for line in good(call("doctor")).splitlines())
+
+
+def test_the_store_may_come_from_the_environment(measured: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CACHEMARK_STORE", str(measured.store))
+    assert "dots, finished" in good(call("show"))
+
+
+# ------------------------------------------------------------------------------------------------ progress
+
+class Terminal(io.StringIO):
+    """A standard error that says it is a terminal, or that it is none."""
+
+    def __init__(self, is_one: bool) -> None:
+        super().__init__()
+        self._is_one = is_one
+
+    def isatty(self) -> bool:
+        return self._is_one
+
+
+@pytest.mark.parametrize("is_one", [True, False], ids=["terminal", "file"])
+def test_progress_names_cases_and_failures_whatever_they_are_called(is_one: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Square brackets are markup to the library that draws the bar; names and logs may hold any."""
+    monkeypatch.setattr(sys, "stderr", terminal := Terminal(is_one))
+    monkeypatch.setenv("TERM", "xterm")
+    case = Case("m", "random:0", (4, 4), "c", Sampling(), "[/x]", {"B": 8}, budget="1/2")
+    decision = Decision(None, "key", {}, stored=False)  # type: ignore[arg-type]
+    with Follower() as follower:
+        follower.planned([decision, decision])
+        follower.started(case)
+        follower.ended(Outcome(case, Status.ERROR, log="first\n[/bold] last"))
+        follower.ended(Outcome(case, Status.OK, {"latency": [1.0]}, judgement="none", seconds=2.0))
+    text = terminal.getvalue()
+    assert "2 cases: 0 already measured, 2 to run." in text
+    assert "[1/2] [/x] 1/2: error, 0.0 s" in text
+    assert "[/bold] last" in text
+    assert ("\x1b[" in text) == is_one
+    assert ("[2/2] [/x] 1/2: ok, 2.0 s" in text) == (not is_one)  # a bar says so without words
+
+
+def test_progress_of_nothing_draws_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", terminal := Terminal(True))
+    with Follower() as follower:
+        follower.planned([Decision(None, "key", {}, stored=True)])  # type: ignore[arg-type]
+    assert terminal.getvalue() == "1 cases: 1 already measured, 0 to run.\n"

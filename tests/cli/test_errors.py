@@ -1,0 +1,267 @@
+"""Every mistake is one short message with its slug and exit code, and is found before a database or a process is made."""
+
+from __future__ import annotations
+
+import json
+import re
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from click.testing import Result
+from safetensors.torch import save_file
+
+from cachemark.measure import session
+from cachemark.measure.isolate import Finished
+from cachemark.models.catalogue import TINY
+from cachemark.models.llamagen import LlamaGen
+from cachemark.models.tiny import vq
+from cachemark.result import Outcome, Status
+from cachemark.store.db import Store
+from measure import bad_plans, examples, stages
+from measure.stages import Stage, call
+
+
+def refused(result: Result, slug: str, *words: str, code: int = 2) -> None:
+    """One of our errors: two lines, nothing on standard output, no traceback."""
+    assert result.exit_code == code, result.output
+    assert result.stdout == ""
+    said, where = result.stderr.splitlines()
+    assert said.startswith("cachemark: ")
+    assert where == f"  [{slug}; see docs/errors.md#{slug}]"
+    for text in words:
+        assert text in said
+    assert "\x1b" not in result.stderr
+
+
+@pytest.fixture(autouse=True)
+def _no_child(monkeypatch: pytest.MonkeyPatch) -> None:
+    stages.no_child(monkeypatch)
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Stage:
+    """A stage on which nothing has been run."""
+    return stages.stage(tmp_path / "stage")
+
+
+def untouched(stage: Stage) -> bool:
+    return not [file for file in stage.folder.iterdir() if file.name.startswith(stage.store.name)]
+
+
+# ------------------------------------------------------------------------------------------------ plans
+
+@pytest.mark.parametrize("bad", bad_plans.BAD, ids=bad_plans.name)
+@pytest.mark.parametrize("more", [[], ["--explain"]], ids=["run", "explain"])
+def test_a_wrong_plan_makes_no_database(bad: bad_plans.Bad, more: list[str], stage: Stage) -> None:
+    stage.plan.write_text(bad.text)
+    refused(stage.run(*more), bad.kind.slug, *bad.words)
+    assert untouched(stage)
+
+
+@pytest.mark.parametrize(("given", "slug", "words"), [
+    ("nowhere.toml", "bad-plan", "'nowhere.toml' is not a file"),
+    ("dmeo", "unknown-name", "Did you mean 'demo'?"),
+    (".", "unknown-name", "Unknown plan '.'"),
+])  # fmt: skip
+def test_a_plan_that_is_not_there(given: str, slug: str, words: str) -> None:
+    refused(call("run", given), slug, words)
+    assert not list(Path().iterdir())
+
+
+def test_a_method_that_is_not_there(stage: Stage) -> None:
+    refused(stage.run("--method", "clam"), "unknown-name", "Unknown method 'clam'", "Did you mean 'calm'?")
+    assert untouched(stage)
+
+
+# ------------------------------------------------------------------------------------------------ weights
+
+def another_size(path: Path) -> None:
+    smaller = LlamaGen(replace(TINY, layers=TINY.layers - 1))
+    save_file(smaller.state_dict(), path)
+
+
+def missing_keys(path: Path) -> None:
+    state = LlamaGen(TINY).state_dict()
+    save_file({name: tensor for name, tensor in state.items() if "norm" not in name}, path)
+
+
+def decoder(path: Path, **changes: int) -> None:
+    state = vq.TinyVQ(vq.VQConfig()).state_dict()
+    save_file(state, path, metadata={"cachemark": json.dumps(vq.metadata(vq.VQConfig(**changes)))})
+
+
+WRONG: dict[str, tuple[str, Callable[[Path], Any]]] = {
+    "another size": ("weights", another_size),
+    "missing keys": ("weights", missing_keys),
+    "no checkpoint": ("weights", lambda path: path.write_text("not weights")),
+    "damaged": ("weights", lambda path: path.write_bytes(b"\xff" * 8 + b"{" + b"x" * 100)),
+    "empty": ("weights", lambda path: path.touch()),
+    "a folder": ("weights", lambda path: path.mkdir()),
+    "a pickle of code": ("weights", lambda path: torch.save({"model": print}, path)),
+    "another model": ("decoder_weights", another_size),
+    "decoder of another size": ("decoder_weights", lambda path: decoder(path, width=64)),
+}
+
+
+@pytest.fixture(scope="module")
+def right(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Checkpoints that fit the embedded model."""
+    folder = tmp_path_factory.mktemp("right")
+    save_file(LlamaGen(TINY).state_dict(), folder / "weights.safetensors")
+    decoder(folder / "decoder_weights.safetensors")
+    return {file.stem: file for file in folder.iterdir()}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_a_wrong_checkpoint_is_refused_before_the_database_is_made(wrong: str, right: dict[str, Path], stage: Stage) -> None:
+    key, make = WRONG[wrong]
+    file = stage.folder / "wrong.safetensors"
+    make(file)
+    lines = "".join(f'{name} = "{path}"\n' for name, path in (right | {key: file}).items())
+    stage.plan.write_text(f'name = "tiny"\n[[cells]]\nmodel = "tiny-llamagen"\nmethods = ["window"]\n{lines}')
+    refused(stage.run(), "bad-checkpoint", f"{stage.plan}:", str(file))
+    assert untouched(stage)
+
+
+# ------------------------------------------------------------------------------------------------ plug-ins
+
+PLUGINS: dict[str, tuple[str | None, str]] = {
+    "missing": (None, "is not a file"),
+    "no Python": ("def (:\n", "dot.py:1: SyntaxError"),
+    "one that fails": ("x = 1\n\nx.y\n", "dot.py:3: AttributeError"),
+    "one that leaves": ("import sys\n\nsys.exit()\n", "dot.py:3: SystemExit"),
+    "nothing registered": ("x = 1\n", "registers no method"),
+    "a name that is taken": ("from cachemark import registry\n@registry.methods.add('window')\nclass W: ...\n", "already registered"),
+}
+
+
+@pytest.mark.parametrize("command", [["run"], ["list", "methods"]], ids=["run", "list"])
+@pytest.mark.parametrize("bad", PLUGINS)
+def test_a_bad_plug_in(bad: str, command: list[str], stage: Stage) -> None:
+    text, words = PLUGINS[bad]
+    stage.plugin.unlink() if text is None else stage.plugin.write_text(text)
+    refused(stage.run() if command == ["run"] else call(*command, "--plugin", stage.plugin), "bad-plugin", words)
+    assert untouched(stage)
+
+
+# ------------------------------------------------------------------------------------------------ stores
+
+def newer(path: Path) -> None:
+    Store.open(path).close()
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("UPDATE cachemark_version SET version_num = '9999'")
+
+
+def foreign(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("CREATE TABLE invoices (id)")
+
+
+def cut(path: Path) -> None:
+    Store.open(path).close()
+    path.write_bytes(path.read_bytes()[:5000])
+
+
+STORES: dict[str, tuple[Callable[[Path], Any], str]] = {
+    "newer schema": (newer, "has schema 9999"),
+    "another program's": (foreign, "invoices"),
+    "no database": (lambda path: path.write_text("not a database, but long enough to be taken for one " * 20), "no SQLite database"),
+    "cut off": (cut, ""),
+    "a folder": (lambda path: path.mkdir(), "is a directory"),
+}
+READERS = [["report"], ["show"], ["check"], ["list", "runs"], ["baseline", "save"], ["baseline", "diff", "x.json"]]
+COMMANDS = [["run"], *READERS]
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+@pytest.mark.parametrize("bad", STORES)
+def test_a_bad_store(bad: str, command: list[str], stage: Stage) -> None:
+    make, words = STORES[bad]
+    make(stage.store)
+    before = stage.store.read_bytes() if stage.store.is_file() else b""
+    refused(stage.run() if command == ["run"] else call(*command, "--store", stage.store), "bad-store", str(stage.store), words)
+    assert (stage.store.read_bytes() if stage.store.is_file() else b"") == before
+
+
+@pytest.mark.parametrize("command", READERS, ids=" ".join)
+def test_a_store_that_is_not_there_is_not_made(command: list[str], stage: Stage) -> None:
+    refused(call(*command, "--store", stage.store), "bad-store", "There is no store")
+    assert untouched(stage)
+
+
+@pytest.mark.parametrize(("path", "words"), [
+    ("/proc/dots.sqlite", "cannot be opened or created"), ("nowhere/dots.sqlite", "does not exist"), ("mysql://x/y", "'mysql'"),
+])  # fmt: skip
+def test_a_store_that_cannot_be_made(path: str, words: str, stage: Stage) -> None:
+    if path.startswith("/proc") and not Path("/proc/self").exists():
+        pytest.skip("needs /proc, where nobody may make a file")
+    refused(call("run", stage.plan, "--plugin", stage.plugin, "--store", path), "bad-store", words)
+
+
+@pytest.mark.parametrize("command", [["report"], ["show"], ["check"], ["baseline", "save"]], ids=" ".join)
+def test_a_store_without_a_run(command: list[str], stage: Stage) -> None:
+    Store.open(stage.store).close()
+    refused(call(*command, "--store", stage.store), "nothing-measured", "holds no run", code=4)
+
+
+@pytest.mark.parametrize("command", [["report"], ["show"], ["check"], ["baseline", "save"]], ids=" ".join)
+def test_a_run_that_is_not_there(command: list[str], measured: Stage) -> None:
+    refused(call(*command, "--store", measured.store, "--run", 99), "bad-store", "There is no run 99", "The newest is 1.")
+
+
+# ------------------------------------------------------------------------------------------------ the rest
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without CUDA")
+def test_a_missing_gpu_is_the_machines_fault(stage: Stage) -> None:
+    refused(stage.run("--device", "cuda"), "infrastructure", "no CUDA device", code=5)
+    assert untouched(stage)
+
+
+def test_a_run_that_measured_nothing_fails(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    def trials(planned: Any, *_: object) -> Any:
+        yield from (Finished(Outcome(p.case, Status.ERROR, log="first line\n[/bold] last line"), {}) for p in planned)
+
+    monkeypatch.setattr(session, "run_trials", trials)
+    result = stage.run()
+    assert result.exit_code == 4
+    assert result.stdout == "Run 1: 0 measured, 5 not ok, 0 skipped.\n"
+    assert "[1/5] full: error, 0.0 s\n    [/bold] last line\n" in result.stderr
+    assert "[nothing-measured; " in result.stderr
+    assert stage.states() == ["finished"]
+
+
+@pytest.mark.parametrize(("arguments", "words"), [
+    (["rnu"], "No such command 'rnu'. Did you mean 'run'?"),
+    (["nothing-like-it"], "Known: baseline, check"),
+    (["run"], "Missing argument 'PLAN'"),
+    (["run", "demo", "--bogus"], "No such option '--bogus'"),
+    (["run", "demo", "--threads", "0"], "0 is not in the range"),
+    (["run", "demo", "--device", "tpu"], "'tpu' is not one of"),
+    (["list", "model"], "'model' is not one of"),
+    (["--verbose"], "--verbose"),
+    (["show", "--run", "0"], "0 is not in the range"),
+    (["check", "--threshold", "0"], "0.0 is not in the range"),
+    (["check", "--min-coverage", "2"], "2.0 is not in the range"),
+    (["baseline", "svae"], "svae"),
+])  # fmt: skip
+def test_a_wrong_call_is_a_usage_error(arguments: list[str], words: str) -> None:
+    result = call(*arguments)
+    assert result.exit_code == 2
+    assert words in result.stderr
+    assert "Usage: " in result.stderr
+    assert result.stdout == ""
+    assert not list(Path().iterdir())
+
+
+def test_messages_are_short(stage: Stage) -> None:
+    """The longest text that a plan can provoke is cut."""
+    stage.plan.write_text(examples.plan_text("3").replace('"dots"', f"[{'1, ' * 5000}]"))
+    result = stage.run()
+    refused(result, "bad-plan")
+    assert len(re.sub(re.escape(str(stage.folder)), "", result.stderr)) < 400

@@ -1,0 +1,70 @@
+"""What a command loads: reading and judging work where torch is not installed, and help is there at once."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from measure.stages import Stage
+
+PROBE = """
+import json, sys
+for name in sys.argv[2:]:
+    sys.modules[name] = None  # importing it fails, as where it is not installed
+import click.testing
+from cachemark.cli import main
+for arguments in json.loads(sys.argv[1]):
+    result = click.testing.CliRunner().invoke(main, arguments)
+    wrong = result.exception if not isinstance(result.exception, SystemExit) else None
+    print(json.dumps([result.exit_code, repr(wrong) if wrong else "", sorted(m for m in sys.modules if "." not in m)]))
+"""
+HEAVY = {"torch", "numpy", "sqlalchemy", "alembic", "pydantic", "pandas", "scipy", "altair", "jinja2", "PIL", "rich"}
+COMMANDS = ("baseline", "check", "doctor", "list", "report", "run", "show", "train")
+
+
+def probe(commands: list[list[str]], folder: Path, *absent: str) -> list[tuple[int, str, set[str]]]:
+    """Run commands one after the other in a fresh process: exit code, any exception of another kind, modules loaded by then."""
+    call = [sys.executable, "-c", PROBE, json.dumps(commands), *absent]
+    done = subprocess.run(call, capture_output=True, text=True, cwd=folder, check=False)
+    assert done.returncode == 0, done.stderr
+    return [(code, wrong, set(modules)) for code, wrong, modules in map(json.loads, done.stdout.splitlines())]
+
+
+def test_help_and_usage_errors_load_nothing_heavy(tmp_path: Path) -> None:
+    helps = [["--help"], ["--version"], *([name, "--help"] for name in COMMANDS), ["baseline", "save", "--help"]]
+    wrong = [["rnu"], ["run"], ["run", "demo", "--bogus"], ["list", "model"], ["show", "--run", "0"]]
+    for arguments, (code, exception, modules) in zip(helps + wrong, probe(helps + wrong, tmp_path), strict=True):
+        assert (code, exception) == (0 if arguments in helps else 2, ""), arguments
+        assert not modules & HEAVY, arguments
+
+
+def test_what_reads_and_judges_works_without_torch(measured: Stage, tmp_path: Path) -> None:
+    shutil.copytree(measured.folder, tmp_path / "copy")
+    store = ["--store", str(tmp_path / "copy" / measured.store.name)]
+    machine = next(iter(measured_classes(measured)))
+    commands = [
+        ["list", "metrics"], ["list", "runs", *store], ["show", *store], ["show", "full", *store, "--json"],
+        ["baseline", "save", *store], ["baseline", "list"], ["baseline", "diff", f"baselines/accepted/{machine}/dots.json", *store],
+        ["check", *store], ["check", *store, "--json"], ["report", "page.html", *store],
+    ]  # fmt: skip
+    found = probe(commands, tmp_path, "torch")
+    assert [(code, exception) for code, exception, _ in found] == [(0, "")] * len(commands)
+    assert (tmp_path / "page.html").stat().st_size > 1000
+
+
+def measured_classes(stage: Stage) -> set[str]:
+    from cachemark.store.db import Store
+
+    with Store.open(stage.store, create=False, read_only=True) as store:
+        return {run.environment.machine_class for run in store.runs()}
+
+
+@pytest.mark.parametrize("arguments", [["list", "methods"], ["doctor"]], ids=" ".join)
+def test_the_probe_can_tell(arguments: list[str], tmp_path: Path) -> None:
+    [(_, exception, _)] = probe([arguments], tmp_path, "torch")
+    assert "torch" in exception
