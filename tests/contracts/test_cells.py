@@ -64,3 +64,14 @@ def test_a_plugin_of_a_test_leaves_with_it(attempt: int, tmp_path_factory: pytes
     assert "from-a-file" not in registry.methods
     assert plugins.load(file) == ["from-a-file"]
     assert "from-a-file" in names()
+
+
+@pytest.mark.parametrize("attempt", [1, 2])
+def test_a_model_of_a_test_leaves_with_it(attempt: int) -> None:
+    assert "of-a-test" not in registry.models
+
+    @registry.models.add("of-a-test")
+    def load() -> object:
+        return attempt
+
+    assert "of-a-test" in registry.models

@@ -53,9 +53,8 @@ def shape(sampling, batch):
 
 
 paper = Sampling(cfg_scale=1.5)
-entry = Entry("dot", "llamagen", "next-token", (4, 4), 10, shape, load, identity, {"paper": paper}, summary="a model of 16 tokens")
-entry.__dict__["__module__"] = __name__  # the registry asks whose it is
-registry.models.add("dot")(entry)
+registry.models.add("dot")(
+    Entry("dot", "llamagen", "next-token", (4, 4), 10, shape, load, identity, {"paper": paper}, summary="a model of 16 tokens"))
 
 
 @registry.methods.add("calm")

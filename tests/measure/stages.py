@@ -38,8 +38,10 @@ def forgetting() -> Iterator[None]:
         yield
     finally:
         for table in (registry.methods, registry.models):
-            for name in [n for n in table if table.get(n).__module__.startswith("cachemark_plugin_")]:
-                del table._entries[name]
+            for name in list(table):
+                thing = table.get(name)
+                if getattr(thing, "load", thing).__module__.startswith("cachemark_plugin_"):
+                    del table._entries[name]
         for name in [n for n in sys.modules if n.startswith("cachemark_plugin_") and n not in loaded]:
             del sys.modules[name]
         environment._method_code.cache_clear()
