@@ -48,7 +48,7 @@ def main() -> None:
             for anchor in (0, 4, 8, 16, 32):
                 knobs = {"B": size, "anchor": anchor, "recent_lines": recent}
                 if fits(knobs, layout):
-                    kl = divergence(replace(full, method=partial(Linear.build, knobs)), reference).numpy()
+                    kl = divergence(replace(full, method=partial(Linear.build, knobs), memory=Memory()), reference).numpy()
                     low, high = bootstrap((kl,), np.mean, rng=0).confidence_interval
                     setting = f"B = {size:3d}  recent_lines = {recent}  anchor = {anchor:2d}"
                     print(f"{setting}  KL {kl.mean():.4f}  [{low:.4f}, {high:.4f}]", flush=True)

@@ -14,15 +14,18 @@ import torch
 from PIL import Image
 from safetensors.torch import load
 from torch import Tensor
+from torch.nn import functional
 
 from cachemark import plugins, seeds
 from cachemark.cache.attention import KERNEL, MASS_KERNEL
+from cachemark.cache.slot import Memory
 from cachemark.errors import Unsupported
 from cachemark.measure import judge, run
 from cachemark.measure import plan as plans
 from cachemark.measure.plan import Planned
 from cachemark.measure.run import RANDOM, Bench, run_case
 from cachemark.result import Outcome, Status
+from cachemark.spec import Case
 from cachemark.units import METRICS
 
 from . import examples
@@ -140,6 +143,25 @@ def test_the_full_cache_is_exactly_like_itself(results: Results) -> None:
     assert samples["kl"] == [0.0] * SAMPLES
 
 
+def test_kl_is_the_mean_over_positions_at_the_temperature_and_without_truncation(folder: Path) -> None:
+    """Along the full cache's own tokens, sample by sample, in float64, by torch's own function."""
+    cases = planned(folder, '"streaming"', cells="sampling = { temperature = 0.5, top_k = 4 }")
+    bench = Bench.load(cases[0])
+    outcomes = run_all(cases, bench)
+    tokens, subset = load(outcomes["full"][1]["tokens.safetensors"])["tokens"].long(), seeds.subset("s64", 10).first(SAMPLES)
+
+    def log_probs(case: Case) -> Tensor:
+        seen: list[Tensor] = []
+        job = judge.Job(bench.loaded, run._factory(case), Memory("cpu"), case.sampling, subset, SAMPLES, "cpu")
+        job.generate(slice(SAMPLES), forced=tokens, see=lambda _, logits: seen.append(logits))
+        return (torch.stack(seen, 1).double() / 0.5).log_softmax(-1)
+
+    full, streaming = (log_probs(planned.case) for planned in (cases[0], cases[3]))
+    expected = functional.kl_div(streaming, full, log_target=True, reduction="none").sum(-1).mean(1)
+    assert outcomes["streaming 1/2"][0].samples["kl"] == pytest.approx(expected.tolist(), abs=1e-6)
+    assert expected.min() > 1e-4
+
+
 def test_at_another_batch_it_is_like_itself_up_to_rounding(results: Results) -> None:
     assert max(map(abs, results["full (numerics)"][0].samples["kl"])) < 1e-5
 
@@ -241,7 +263,7 @@ def test_numerics_run_at_another_batch(batch: int, other: list[int], folder: Pat
 def _job(planned: Planned, bench: Bench) -> judge.Job:
     case = planned.case
     subset = seeds.subset(case.seeds, bench.entry.classes).first(case.samples)
-    return judge.Job(bench.loaded, run._factory(case), run.Memory("cpu"), case.sampling, subset, case.batch, "cpu")
+    return judge.Job(bench.loaded, run._factory(case), Memory("cpu"), case.sampling, subset, case.batch, "cpu")
 
 
 @pytest.mark.parametrize(("batch", "samples"), [(3, 4), (3, 5), (1, 3), (2, 3)])
