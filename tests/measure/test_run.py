@@ -32,7 +32,7 @@ from . import examples
 from .examples import BATCH, CONFIG, REPEATS, SAMPLES, TOKENS, WARMUP
 from .stages import forgetting
 
-METHODS = '"streaming", "h2o", "calm"'
+METHODS = '"streaming", "h2o"'
 SPEED = {"latency", "latency_tokens", "tokens_per_s_first", "tokens_per_s_last"}
 BYTES = {"kv_logical", "kv_allocated", "kv_stage", "kv_state", "peak_memory"}
 LIKENESS = {"token_agreement", "psnr", "ssim"}
@@ -124,8 +124,8 @@ SPEED_ORDER = ("latency", "latency_tokens", "tokens_per_s_first", "tokens_per_s_
 
 
 def test_what_is_deterministic_is_the_same_again(results: Results, folder: Path) -> None:
-    again = run_all(planned(folder, cells='codecs = ["native", "int8"]'))
-    assert again.keys() == results.keys()
+    again = run_all(planned(folder))
+    assert {"full", "full (floor)", "full (numerics)", "streaming 1/2", "h2o 1/2"} == again.keys() < results.keys()
     for label, (outcome, artifacts) in again.items():
         before, files = results[label]
         exact = [n for n in outcome.samples if METRICS[n].deterministic or n == "peak_memory"]
@@ -292,7 +292,7 @@ def test_log_probabilities_that_are_not_kept_are_computed_again(folder: Path, re
 
 def test_random_weights_are_timed_but_not_judged_and_say_so(folder: Path) -> None:
     found = run_all(planned(folder, weights=None))
-    assert set(found) == {"full", "streaming 1/2", "h2o 1/2", "calm 1/2"}
+    assert set(found) == {"full", "streaming 1/2", "h2o 1/2"}
     for outcome, files in found.values():
         assert outcome.ok
         assert outcome.judgement == RANDOM

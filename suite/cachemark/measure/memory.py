@@ -25,6 +25,11 @@ class TensorPeak(TorchDispatchMode):
         self._alive: dict[int, tuple[StorageWeakRef, int]] = {}
         self._total = self.peak = 0
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Nothing is compiled here, and to guard against it torch would import its compiler: two seconds of every trial."""
+        return False
+
     def __torch_dispatch__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
         for tensor in tree_leaves(out):
