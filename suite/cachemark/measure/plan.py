@@ -60,10 +60,12 @@ class Timing(Table):
 
 
 class Fidelity(Table):
-    """Which fixed subset of seeds is compared with the full cache, and how many samples of it."""
+    """Which fixed subset of seeds is compared with the full cache, how many samples of it, and how many images at once (0: as
+    many as are timed)."""
 
     seeds: str = "s64"
     samples: Annotated[int, Field(ge=1)] = 64
+    batch: Annotated[int, Field(ge=0)] = 0
 
 
 class Cells(Table):
@@ -190,6 +192,7 @@ def _block(plan: Plan, cells: Cells, number: int, device: str) -> Iterator[Plann
         cells.model, identity, entry.grid, f"{entry.classes} classes, balanced", sampling, FULL,
         batch=cells.batch, seeds=plan.fidelity.seeds, samples=plan.fidelity.samples, dtype=cells.dtype, engine=cells.engine,
         device_class=device, warmup=plan.timing.warmup, repeats=plan.timing.repeats, role="baseline",
+        evaluation={"batch": plan.fidelity.batch} if plan.fidelity.batch else {},
     )
     yield Planned(full, request)
     if not full.weights.startswith("random:"):

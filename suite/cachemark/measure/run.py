@@ -44,7 +44,7 @@ class Bench:
     def reference(self, case: Case, job: Job) -> Reference:
         """The full cache in the native codec and the case's own engine-independent form, generated once per trial."""
         if case.cell not in self.references:
-            full = replace(job, method=registry.methods.get(FULL), memory=Memory(self.device), batch=case.batch)
+            full = replace(job, method=registry.methods.get(FULL), memory=Memory(self.device), batch=judged_batch(case))
             self.references[case.cell] = Reference(full)
         return self.references[case.cell]
 
@@ -117,13 +117,19 @@ def _bytes(case: Case, job: Job) -> dict[str, list[float]]:
     return {name: [float(value)] for name, value in figures.items()}
 
 
+def judged_batch(case: Case) -> int:
+    """Images of one generation in the fidelity pass: the plan's own number, else as many as are timed."""
+    return int(case.evaluation.get("batch", case.batch))
+
+
 def _judged(case: Case, job: Job, bench: Bench) -> Judged:
     """The reference rows: *floor* is the full cache at other seeds, *numerics* the full cache at half the batch (or twice 1)."""
+    job = replace(job, batch=judged_batch(case), memory=Memory(bench.device, codec(case.codec)))
     reference = bench.reference(case, job)
     if case.role == "floor":
         return judge(reseeded(job, seeds.floor(job.subset)), reference, quality=bench.entry.quality, forced=False, sprite=False)
     if case.role == "numerics":
-        job = replace(job, batch=case.batch // 2 or 2)
+        job = replace(job, batch=job.batch // 2 or 2)
     return judge(job, reference, quality=bench.entry.quality, forced=True, sprite=case.role == "arm")
 
 
