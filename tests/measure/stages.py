@@ -6,6 +6,7 @@ import functools
 import os
 import shutil
 import sqlite3
+import signal
 import subprocess
 import sys
 import time
@@ -87,9 +88,10 @@ class Stage:
         return call(*self.run_arguments, *more)
 
     def start(self, *more: str) -> subprocess.Popen[str]:
-        """Measure the plan in a process of its own, as from a shell."""
+        """Measure the plan in a process of its own, as from a shell: Ctrl-C reaches it even where the tests run in the background."""
         command = [sys.executable, "-c", "from cachemark.cli import main; main()", *self.run_arguments, *more]
-        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=self.folder)
+        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=self.folder,
+                                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
 
     def outcomes(self, run: int | None = None) -> dict[str, Outcome]:
         """Outcomes of a run by label."""
