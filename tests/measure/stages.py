@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 import os
 import shutil
-import sqlite3
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
