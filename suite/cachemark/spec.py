@@ -38,9 +38,10 @@ class Budget:
     @classmethod
     def parse(cls, text: str | int | float) -> Budget:
         try:
-            ratio = Fraction(str(text)).limit_denominator(4096)
+            ratio = Fraction(str(text)).limit_denominator(10**6)
         except (ValueError, ZeroDivisionError):
-            raise BadBudget(f"Budget {text!r} is no number.", remedy="Write a share of the full cache such as 1/4 or 0.25.") from None
+            raise BadBudget(f"Budget {text!r} is no number.", remedy="Write a share of the full cache such as 1/4 or 0.25, "
+                            "or the name of a method whose own size is meant.") from None
         if not 0 < ratio <= 1:
             raise BadBudget(f"Budget {text!r} is outside (0, 1].", remedy="Write a share of the full cache such as 1/4.")
         return cls(ratio)

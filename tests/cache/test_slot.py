@@ -197,7 +197,7 @@ def test_settling_numbers_what_was_written() -> None:
     assert table[0, 1, 1].tolist() == [-1, 0, 1, 2, -1], "a shorter row ends with −1"
     assert bank.length.tolist() == [5, 4]
     assert bank.live_visual == 3
-    assert bank.peak == 5 + 4
+    assert bank.peak == (5 + 4) * len(SITES)
     assert bank.logical_bytes == (5 + 4) * len(SITES) * HEADS * 2 * DIM * 4
 
 

@@ -212,7 +212,7 @@ CONTROLS: dict[str, dict[Break, tuple[str, ...]]] = {
         antialiased: ("bicubic", "bicubic_bytes"),
     },
 }
-VECTORS = {kind_of(item.path): Vector.load(item.path) for item in find(DEFAULT)}
+VECTORS = {kind_of(item.path): Vector.load(item.path) for item in find(DEFAULT) if item.path.parent.name == "llamagen"}
 CASES = [(kind, wrong) for kind, controls in CONTROLS.items() for wrong in controls]
 
 
@@ -233,4 +233,4 @@ def test_every_check_has_a_control(kind: str) -> None:
 
 
 def test_every_kind_has_controls() -> None:
-    assert {kind for family in FAMILIES.values() for kind in family} == CONTROLS.keys()
+    assert FAMILIES["llamagen"].keys() == CONTROLS.keys()

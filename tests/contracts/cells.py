@@ -112,7 +112,7 @@ def generate(cell: Cell, method: Method, *watches: Watch, memory: Memory | None 
     logits: list[Tensor] = []
 
     def keep(index: int, guided: Tensor) -> None:
-        logits.append(guided.clone())
+        logits.append(guided[:, 0].clone())
 
     seen, memory = watched(method, *watches) if watches else method, memory or cell.memory()
     labels = torch.tensor([seed % 10 for seed in seeds])

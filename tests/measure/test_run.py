@@ -154,7 +154,7 @@ def test_kl_is_the_mean_over_positions_at_the_temperature_and_without_truncation
         seen: list[Tensor] = []
         job = judge.Job(bench.loaded, run._factory(case), Memory("cpu"), case.sampling, subset, SAMPLES, "cpu")
         job.generate(slice(SAMPLES), forced=tokens, see=lambda _, logits: seen.append(logits))
-        return (torch.stack(seen, 1).double() / 0.5).log_softmax(-1)
+        return (torch.cat(seen, 1).double() / 0.5).log_softmax(-1)
 
     full, streaming = (log_probs(planned.case) for planned in (cases[0], cases[3]))
     expected = functional.kl_div(streaming, full, log_target=True, reduction="none").sum(-1).mean(1)

@@ -48,7 +48,7 @@ def run(model: LlamaGen, sampling: Sampling, forced: Tensor | None = None, metho
         logits.append(guided.clone())
 
     tokens = model.generate(LABELS, SEEDS, method or Method(), sampling, Memory(), forced=forced, see=see)
-    return tokens, torch.stack(logits, 1)
+    return tokens, torch.cat(logits, 1)
 
 
 # ------------------------------------------------------------------------------------------------ sizes and rotations

@@ -38,9 +38,12 @@ class Layout:
     """The shape of one generation.
 
     ``condition`` holds the number of condition entries of every row (conditional and unconditional rows alike), so its
-    length is the number of rows. ``lines`` × ``line`` visual tokens are generated per row. ``kv_heads`` < ``heads`` is GQA.
+    length is the number of rows. ``lines`` × ``line`` visual tokens are generated per row; a next-scale model has ``scales``
+    instead, the sides of its square token maps, coarse to fine. ``kv_heads`` < ``heads`` is GQA.
     ``seeds`` and ``branches`` name each row's random stream: the seed of its sample, and 0 for the conditional row, 1 for
     the unconditional one. They, not the row's index, key what a method draws, so a sample is the same in any batch.
+    ``similarity`` holds, where it has been measured for these weights, the inter-scale similarity of the keys of every layer
+    at scale 2, 3, … (see :mod:`cachemark.cache.similarity`).
     """
 
     paradigm: str
@@ -55,6 +58,8 @@ class Layout:
     branches: tuple[int, ...] = ()
     dtype: torch.dtype = torch.float32
     device: str = "cpu"
+    scales: tuple[int, ...] = ()
+    similarity: tuple[tuple[float, ...], ...] = ()
 
     @property
     def rows(self) -> int:
@@ -63,7 +68,12 @@ class Layout:
     @property
     def visual(self) -> int:
         """Visual tokens per row."""
-        return self.lines * self.line
+        return sum(side**2 for side in self.scales) if self.scales else self.lines * self.line
+
+    @property
+    def cacheable(self) -> int:
+        """Visual tokens per row that a later pass can read: all but those of the last pass."""
+        return self.visual - (self.scales[-1] ** 2 if self.scales else 1)
 
     @property
     def longest_condition(self) -> int:
@@ -86,8 +96,9 @@ class Step:
     """When in the generation: one forward pass of the model.
 
     ``index`` of ``total`` passes; pass 0 feeds the condition. ``first`` is the index of the first visual token that this
-    pass feeds and ``count`` how many (0 in pass 0). ``line`` counts from 1 and is the line of the last token fed (0 in pass
-    0). ``edges`` names what is complete once the pass has run: ``token``, ``line``.
+    pass feeds and ``count`` how many (0 where only the condition is fed). ``line`` counts from 1 and is the line of the last
+    token fed (0 in pass 0); ``scale`` counts from 1 in a next-scale model and is 0 in others. ``edges`` names what is complete
+    once the pass has run: ``token``, ``line``, ``scale``.
     """
 
     index: int
@@ -96,6 +107,12 @@ class Step:
     count: int = 0
     line: int = 0
     edges: tuple[str, ...] = ()
+    scale: int = 0
+
+    @property
+    def last(self) -> bool:
+        """True in the last pass, whose keys nobody reads afterwards."""
+        return self.index == self.total - 1
 
     @property
     def causal(self) -> bool:
@@ -113,12 +130,21 @@ def raster_steps(layout: Layout) -> list[Step]:
     return steps
 
 
+def scale_steps(layout: Layout) -> list[Step]:
+    """The passes of a next-scale generation: all tokens of a scale at once."""
+    steps, first = [], 0
+    for index, side in enumerate(layout.scales):
+        steps.append(Step(index, len(layout.scales), first, side**2, edges=("scale",), scale=index + 1))
+        first += side**2
+    return steps
+
+
 @dataclass
 class Tokens:
     """What goes through a stack.
 
     ``x``: hidden states, (rows, tokens, width). ``rope``: the model's own rotation table for these tokens, opaque to
-    methods; ``cond``: conditioning of each row, (rows, width), where the model has one.
+    methods; ``cond``: conditioning of each row, rows first, where the model has one; opaque too.
     """
 
     x: Tensor

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Protocol
 import torch
 from torch import Tensor
 
-from ..errors import BadKnob, unknown
+from ..errors import BadBudget, BadKnob, unknown
 from .attention import KERNEL, MASS_KERNEL, attention
 from .geometry import Layout, Site, Step, Tokens
 from .slot import Memory, Slot, Slots, Stage
@@ -58,6 +58,11 @@ class Method:
         return {}
 
     @classmethod
+    def own_budget(cls, layout: Layout) -> Fraction:
+        """The share of the full cache that the method's defaults are, where its authors state sizes and no budget."""
+        raise BadBudget(f"{cls.name} has no budget of its own.", remedy="Give a share of the full cache, such as 1/4.")
+
+    @classmethod
     def build(cls, knobs: Mapping[str, Any]) -> Method:
         """An instance with these knobs; an unknown knob or a value of another type is an error that names the nearest."""
         types = {f.name: type(f.default) if f.default is not None else None for f in fields(cls)}
@@ -85,13 +90,18 @@ class Method:
         return False
 
     @property
+    def capturable(self) -> bool:
+        """True if what runs in a step can be recorded as a graph: no host read, no shape that depends on values."""
+        return True
+
+    @property
     def kernel(self) -> str:
         """Name of the attention kernel; a speed-up between two kernels is refused."""
         return MASS_KERNEL if self.needs_mass else KERNEL
 
     def capacity(self, layout: Layout, site: Site) -> int:
-        """Entries that this site's slot must hold. The last visual token is never fed, so nobody stores it."""
-        return layout.longest_condition + layout.visual - 1
+        """Entries that this site's slot must hold. What no later pass reads is not stored."""
+        return layout.longest_condition + layout.cacheable
 
     def begin(self, layout: Layout, sites: Sequence[Site], memory: Memory) -> None:
         """Declare storage for one generation. Everything a method keeps comes from ``memory``."""
@@ -101,7 +111,8 @@ class Method:
         capacity = {site: self.capacity(layout, site) for site in sites}
         self.banks: list[Slots] = memory.slots(layout, capacity)
         self.slots: dict[Site, Slot] = {site: slot for bank in self.banks for site, slot in zip(bank.sites, bank.slots, strict=True)}
-        self.stage: Stage | None = None if memory.codec.exact else memory.stage(layout, max(capacity.values()))
+        entries = max([bank.reach for bank in self.banks if bank.reach > bank.capacity or not memory.codec.exact], default=0)
+        self.stage: Stage | None = memory.stage(layout, entries) if entries else None
         for bank in self.banks:
             self.prepare(bank, memory)
 
@@ -121,6 +132,8 @@ class Method:
     def attend(self, site: Site, step: Step, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Write, attend, observe. ``q`` (rows, heads, tokens, head_dim); ``k``, ``v`` with kv_heads; K is after RoPE."""
         slot = self.slots[site]
+        if step.scale:
+            return self._attend_scale(site, step, slot, q, k, v)
         slot.append(k, v, condition=step.count == 0)
         if self.stage is not None:
             self.stage.put(slot)
@@ -128,8 +141,41 @@ class Method:
         self.observe(site, step, slot, q, mass)
         return out
 
+    def _attend_scale(self, site: Site, step: Step, slot: Slot, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """A scale that fits is written to the slot and read there. Any other stands in the stage until it is known what of it
+        survives; so does every scale under a lossy codec, since a pass sees its own keys as they are. Nobody reads the last scale
+        again, so it is kept only where the method has room for everything."""
+        n, own = slot.live[0], step.count
+        fits = n + own <= self.room(site) and not (step.last and slot.bank.capacity < self.layout.visual)
+        stage = None if fits and slot.bank.codec.exact else self.stage
+        slot.number(step.first, own)
+        if stage is None:
+            slot.append(k, v)
+        else:
+            stage.put(slot, k, v)
+        out, mass = self.look(step, q, slot, stage)
+        self.observe(site, step, slot, q, mass)
+        if stage is not None and fits:
+            slot.append(k, v)
+        elif stage is not None:
+            slot.absorb(stage, [range(n)] if step.last else self.survivors(site, step, slot, n + own))
+        return out
+
     def observe(self, site: Site, step: Step, slot: Slot, q: Tensor, mass: Tensor | None) -> None:
         """See the queries and, if ``needs_mass``, the attention mass of each live key (rows, kv_heads, live)."""
+
+    def room(self, site: Site) -> int:
+        """Next-scale: entries that this site may hold now, at most its capacity."""
+        return self.slots[site].bank.capacity
+
+    def look(self, step: Step, q: Tensor, slot: Slot, stage: Stage | None) -> tuple[Tensor, Tensor | None]:
+        """Next-scale: attend to [live | the scale's own], which stand in the stage where one is given."""
+        return attention(q, slot, stage, mass=self.needs_mass)
+
+    def survivors(self, site: Site, step: Step, slot: Slot, seen: int) -> Sequence[range] | Tensor:
+        """Next-scale: which of the ``seen`` entries [live | the scale's own] stay where they do not all fit; see
+        :meth:`Slot.absorb`. By default those that were there before."""
+        return [range(slot.live[0])]
 
     def evict(self, step: Step, slots: Slots) -> None:
         """Drop entries at the method's ``edge``, for all sites of a bank at once."""
@@ -148,13 +194,16 @@ class Method:
 
 
 def visual_budget(budget: Fraction, layout: Layout) -> int:
-    """B = n·max(2, round(ratio·lines)): visual entries per row, layer and head that a next-token budget allows."""
+    """Visual entries per row, layer and head that a budget allows: B = n·max(2, round(ratio·lines)) with lines of n tokens;
+    with scales the share of what the full cache keeps, rounded down."""
+    if layout.scales:
+        return max(1, int(budget * layout.cacheable))
     return layout.line * max(2, round(budget * layout.lines))
 
 
 @dataclass
 class Evicting(Method):
-    """A next-token method that keeps at most ``B`` visual entries per row, layer and head; the condition is kept beside."""
+    """A method that keeps at most ``B`` visual entries per row, layer and head; the condition is kept beside."""
 
     evicts: ClassVar[bool] = True
 
@@ -169,7 +218,8 @@ class Evicting(Method):
             raise BadKnob(f"{self.name}: B = {self.B} keeps nothing.", remedy=f"Give 1 … {layout.visual} visual entries.")
 
     def capacity(self, layout: Layout, site: Site) -> int:
-        return layout.longest_condition + min(self.B + self.slack, layout.visual - 1)
+        slack = 0 if layout.scales else self.slack
+        return layout.longest_condition + min(self.B + slack, layout.cacheable)
 
 
 def ring(memory: Memory, slots: Slots, entries: int) -> Tensor:
@@ -180,6 +230,6 @@ def ring(memory: Memory, slots: Slots, entries: int) -> Tensor:
 
 
 def table(memory: Memory, slots: Slots, name: str, dtype: torch.dtype = torch.float32) -> Tensor:
-    """State with one number per entry that moves with it: (sites, rows, kv_heads, capacity)."""
-    shape = (len(slots.sites), slots.layout.rows, slots.layout.kv_heads, slots.capacity)
+    """State with one number per entry that moves with it: (sites, rows, kv_heads, reach)."""
+    shape = (len(slots.sites), slots.layout.rows, slots.layout.kv_heads, slots.reach)
     return slots.follow(memory.zeros(f"{name}.{slots.sites[0]}", shape, dtype))

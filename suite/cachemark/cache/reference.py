@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from .attention import KERNEL as PLAIN_KERNEL
 from .geometry import Layout, Site, Step
 from .method import Method
 from .slot import Memory
@@ -57,3 +58,39 @@ class PaddedFull(Method):
         keys, values = self.k[site].repeat_interleave(group, dim=1), self.v[site].repeat_interleave(group, dim=1)
         with sdpa_kernel(SDPBackend.MATH):
             return F.scaled_dot_product_attention(q, keys, values, attn_mask=self.mask[:, None, place])
+
+
+@dataclass
+class ConcatFull(Method):
+    """VAR's published generation cache: in every scale each layer makes a new tensor of all keys so far and its own.
+
+    Old and new stand side by side while one is copied into the other. Under the authors' fp16 autocast the normalised K comes
+    out in fp32 and is kept so, and is cast again for the kernel; here K is kept in fp32 whatever the model's dtype. The last
+    scale is appended too, although nobody reads it. It exists for comparison only.
+    """
+
+    name: ClassVar[str] = "full"
+    source: ClassVar[str] = "VAR's basic_var.py"
+
+    @property
+    def kernel(self) -> str:
+        return PLAIN_KERNEL
+
+    @property
+    def logical_bytes(self) -> int:
+        return self._memory.nbytes("slots")
+
+    def begin(self, layout: Layout, sites: Sequence[Site], memory: Memory) -> None:
+        memory.begin()
+        self.layout, self._memory, self.banks = layout, memory, []
+        shape = (layout.rows, layout.kv_heads, 0, layout.head_dim)
+        self.k = {site: torch.empty(shape, dtype=torch.float32, device=memory.device) for site in sites}
+        self.v = {site: torch.empty(shape, dtype=layout.dtype, device=memory.device) for site in sites}
+
+    def attend(self, site: Site, step: Step, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        self.k[site] = self._memory.hold(f"k.{site}", torch.cat((self.k[site], k.float()), 2), "slots")
+        self.v[site] = self._memory.hold(f"v.{site}", torch.cat((self.v[site], v), 2), "slots")
+        return F.scaled_dot_product_attention(q, self.k[site].to(q.dtype), self.v[site])
+
+
+REFERENCE: dict[str, type[Method]] = {"next-token": PaddedFull, "next-scale": ConcatFull}

@@ -7,7 +7,7 @@ next tokens are written at the tail. Only m entries move, shapes are static, and
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 
 import torch
@@ -42,6 +42,11 @@ class Memory:
             raise ValueError(f"{name} was {tuple(tensor.shape)} {tensor.dtype}, now {shape} {dtype}: one Memory serves one case")
         return tensor.zero_()
 
+    def hold(self, name: str, tensor: Tensor, kind: str) -> Tensor:
+        """Count a tensor that was made elsewhere, in place of the one of that name so far: for the reference engine only."""
+        self._held[name] = (kind, tensor)
+        return tensor
+
     def begin(self) -> None:
         """A generation starts: each tensor may be asked for once more, and is zeroed then."""
         self._given.clear()
@@ -68,22 +73,24 @@ class Slots:
     """A bank: the slots of all sites that have one capacity.
 
     ``k``, ``v``: parts of the codec, each (sites, rows, kv_heads, capacity, width). ``visual``: (sites, rows, kv_heads,
-    capacity) int16, the index among visual tokens of each entry, −1 for a condition entry. ``live``: live entries of each
-    run of rows, on the host.
+    reach) int16, the index among visual tokens of each entry, −1 for a condition entry. ``live``: live entries of each run of
+    rows, on the host. ``reach`` is the capacity or, where a scale that does not fit stands in the stage, the most entries that
+    are ever seen at once: tables number those too.
     """
 
     def __init__(self, layout: Layout, sites: tuple[Site, ...], capacity: int, memory: Memory) -> None:
         self.layout, self.sites, self.capacity, self.codec = layout, sites, capacity, memory.codec
         self.runs = layout.runs
+        self.reach = max(capacity, staged_entries(layout, capacity))
         shape = (len(sites), layout.rows, layout.kv_heads, capacity)
         name = f"{sites[0].stack}.{sites[0].layer}"
         self.k = self._parts(f"k.{name}", shape, memory)
         self.v = self._parts(f"v.{name}", shape, memory)
-        self.visual = memory.zeros(f"visual.{name}", shape, torch.int16)
+        self.visual = memory.zeros(f"visual.{name}", (*shape[:3], self.reach), torch.int16)
         self._base = memory.zeros(f"base.{name}", shape[:3], torch.int64)
         self._base += torch.arange(self._base.numel(), device=memory.device).view(shape[:3]) * capacity
         self._length = memory.zeros(f"length.{name}", (layout.rows,), torch.int64)
-        self._followers: list[Tensor] = []
+        self.followers: list[Tensor] = []
         self.slots = [Slot(self, index) for index in range(len(sites))]
         self.peak = 0
 
@@ -112,15 +119,20 @@ class Slots:
     def logical_bytes(self) -> int:
         """Bytes of live keys and values at the fullest pass so far."""
         entry = 2 * self.codec.entry_bytes(self.layout.head_dim, self.layout.dtype)
-        return self.peak * len(self.sites) * self.layout.kv_heads * entry
+        return self.peak * self.layout.kv_heads * entry
 
     def follow(self, table: Tensor) -> Tensor:
-        """Let ``table`` (sites, rows, kv_heads, capacity) move with the entries; a freed place is zeroed."""
-        self._followers.append(table)
+        """Let ``table`` (sites, rows, kv_heads, reach) move with the entries; a freed place is zeroed."""
+        self.followers.append(table)
         return table
 
     def settle(self, step: Step) -> None:
         """Note what the pass has written: numbers for its entries, and the fullest moment."""
+        if not step.scale:
+            self._number(step)
+        self.peak = max(self.peak, sum(n * (r.stop - r.start) for s in self.slots for r, n in zip(self.runs, s.live, strict=True)))
+
+    def _number(self, step: Step) -> None:
         fed = step.count or self.layout.longest_condition
         for run, n in zip(self.runs, self.live, strict=True):
             if step.count == 0:
@@ -129,7 +141,6 @@ class Slots:
                 self.visual[:, run.rows, :, n - 1] = step.first
             else:
                 self.visual[:, run.rows, :, n - fed : n] = torch.arange(step.first, step.first + fed, device=self.visual.device)
-        self.peak = max(self.peak, sum(n * (run.stop - run.start) for run, n in zip(self.runs, self.live, strict=True)))
 
     def table(self) -> Tensor:
         """``visual`` of the live prefix, (sites, rows, kv_heads, longest), −1 where a shorter row has ended."""
@@ -155,7 +166,7 @@ class Slots:
         """Evict one entry of run ``number``, the same ``place`` in every site, row and head."""
         run, n = self.runs[number], self.live[number]
         if place != n - 1:
-            for table in (*self.k, *self.v, self.visual, *self._followers):
+            for table in (*self.k, *self.v, self.visual, *self.followers):
                 table[:, run.rows, :, place] = table[:, run.rows, :, n - 1]
         self._shorten(number, n, 1)
 
@@ -171,12 +182,12 @@ class Slots:
         for part in (*self.k, *self.v):
             rows = part.view(-1, part.size(-1))
             rows.index_copy_(0, target, rows.index_select(0, source))
-        for table in (self.visual, *self._followers):
+        for table in (self.visual, *self.followers):
             cells = table.view(-1)
             cells.index_copy_(0, target, cells.index_select(0, source))
 
     def _shorten(self, number: int, n: int, m: int) -> None:
-        for table in self._followers:
+        for table in self.followers:
             table[:, self.runs[number].rows, :, n - m : n] = 0
         for slot in self.slots:
             slot.live[number] -= m
@@ -192,8 +203,13 @@ class Slot:
 
     @property
     def visual(self) -> Tensor:
-        """(rows, kv_heads, capacity): index among visual tokens, −1 for a condition entry."""
+        """(rows, kv_heads, reach): index among visual tokens, −1 for a condition entry."""
         return self.bank.visual[self.index]
+
+    def number(self, first: int, count: int) -> None:
+        """Number the ``count`` entries behind the live ones ``first``, ``first`` + 1, …: a scale that is seen whole."""
+        n = self.live[0]
+        self.visual[:, :, n : n + count] = torch.arange(first, first + count, device=self.visual.device)
 
     def append(self, k: Tensor, v: Tensor, condition: bool = False) -> None:
         """Write (rows, kv_heads, tokens, head_dim) at the tail. Of a condition each row keeps its own number of entries."""
@@ -211,6 +227,49 @@ class Slot:
         decode, dtype = self.bank.codec.decode, self.bank.layout.dtype
         prefix = (run.rows, slice(None), slice(n))
         return decode(tuple(p[prefix] for p in self.k), dtype), decode(tuple(p[prefix] for p in self.v), dtype)
+
+
+    def absorb(self, stage: Stage, kept: Sequence[range] | Tensor) -> None:
+        """Of what the stage shows, [live | own], keep these places in this order: ranges that hold for all rows and heads, or
+        (rows, kv_heads, m) ascending. They become the live prefix; tables follow. All rows have one length here."""
+        if isinstance(kept, Tensor):
+            self._gather(stage, kept)
+            self.live[0] = kept.size(-1)
+            return
+        at = 0
+        for places in kept:
+            if places.start != at:
+                self._copy(stage, places, at)
+            elif places.stop > self.live[0]:
+                self._copy(stage, range(self.live[0], places.stop), self.live[0])
+            at += len(places)
+        self._clear(at)
+        self.live[0] = at
+
+    def _copy(self, stage: Stage, places: range, to: int) -> None:
+        """Copy a stretch of the stage to ``to`` and further; a table's stretch may overlap its target, so it is read first."""
+        source, target = slice(places.start, places.stop), slice(to, to + len(places))
+        encode = self.bank.codec.encode
+        for part, codes in zip((*self.k, *self.v), (*encode(stage.k[:, :, source]), *encode(stage.v[:, :, source])), strict=True):
+            part[:, :, target] = codes
+        for table in self._tables():
+            table[:, :, target] = table[:, :, source].clone()
+
+    def _gather(self, stage: Stage, kept: Tensor) -> None:
+        encode, m = self.bank.codec.encode, kept.size(-1)
+        wide = kept[..., None].expand(*kept.shape, stage.k.size(-1))
+        for part, codes in zip((*self.k, *self.v), (*encode(stage.k.gather(2, wide)), *encode(stage.v.gather(2, wide))), strict=True):
+            part[:, :, :m] = codes
+        for table in self._tables():
+            table[:, :, :m] = table.gather(2, kept)
+        self._clear(m)
+
+    def _tables(self) -> list[Tensor]:
+        return [self.visual, *(table[self.index] for table in self.bank.followers)]
+
+    def _clear(self, live: int) -> None:
+        for table in self.bank.followers:
+            table[self.index, :, :, live:] = 0
 
 
 class Stage:
@@ -237,3 +296,14 @@ class Stage:
     def read(self, run: Run, n: int) -> tuple[Tensor, Tensor]:
         """Keys and values of the first ``n`` entries of the slot that was put, and the pass's own."""
         return self.k[run.rows, :, : n + self.own], self.v[run.rows, :, : n + self.own]
+
+
+def staged_entries(layout: Layout, capacity: int) -> int:
+    """The most entries that [live | own] of a slot of this capacity can have in a pass whose own do not all fit."""
+    seen, most = 0, 0
+    for side in layout.scales:
+        own = side**2
+        if seen + own > capacity:
+            most = max(most, min(seen, capacity) + own)
+        seen += own
+    return most

@@ -19,7 +19,12 @@ KINDS = ("models", "methods", "metrics", "plans", "runs")
 @json_option
 def list(kind: str, store_url: str, plugin_files: tuple[str, ...], as_json: bool) -> None:
     """Name every model, method, metric, shipped plan, or stored run."""
-    sources = {"models": _models, "methods": lambda: _methods(plugin_files), "metrics": _metrics, "plans": _plans,
+    if plugin_files:
+        from .. import plugins
+
+        for file in plugin_files:
+            plugins.load(file)
+    sources = {"models": _models, "methods": _methods, "metrics": _metrics, "plans": _plans,
                "runs": lambda: _runs(store_url)}
     rows = sources[kind]()
     if as_json:
@@ -42,11 +47,9 @@ def _models() -> Any:
             for e in entries]
 
 
-def _methods(plugin_files: tuple[str, ...]) -> Any:
-    from .. import methods, plugins, registry
+def _methods() -> Any:
+    from .. import methods, registry
 
-    for file in plugin_files:
-        plugins.load(file)
     found = {name: registry.methods.get(name) for name in registry.methods}
     return [{"name": name, "summary": (cls.__doc__ or "").strip().partition("\n")[0], "source": cls.source, "knobs": cls().knobs(),
              "paradigms": cls.paradigms, "builtin": cls.__module__.startswith(methods.__name__)} for name, cls in found.items()]

@@ -20,6 +20,7 @@ COMMANDS = {
     "doctor": "Say what this machine can measure and what is missing.",
     "list": "Name models, methods, metrics, plans, runs.",
     "report": "Write the HTML report of a run.",
+    "roofline": "Say what the arithmetic allows: bytes of keys and values.",
     "run": "Measure a plan and keep every result.",
     "show": "Print one run, or one case with its raw samples.",
     "train": "Make the weights of an embedded model anew.",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from ..errors import unknown
+from ..errors import UnknownName, unknown
 from ..result import Outcome
 from ..units import METRICS
 from .options import echo_json, existing, json_option, run_option, store_option
@@ -12,11 +12,29 @@ from .options import echo_json, existing, json_option, run_option, store_option
 
 @click.command()
 @click.argument("case", required=False)
+@click.argument("model", required=False)
 @store_option
 @run_option
+@click.option("--weights", default="", help="With layers: a checkpoint of MODEL.  [default: the packaged one, else random]")
+@click.option("--decoder-weights", default="", help="With layers: its image tokenizer.")
+@click.option("--theta", type=float, help="With layers: AMS-KV's threshold.  [default: that of ams_kv]")
 @json_option
-def show(case: str | None, store_url: str, run_id: int | None, as_json: bool) -> None:
-    """Print a run, or one CASE of it (its key, the beginning of it, or its label such as "linear 1/4") with raw samples."""
+def show(
+    case: str | None, model: str | None, store_url: str, run_id: int | None, weights: str, decoder_weights: str, theta: float | None,
+    as_json: bool,
+) -> None:
+    """Print a run, or one CASE of it (its key, the beginning of it, or its label such as "linear 1/4") with raw samples.
+
+    `show layers MODEL` measures what the layers of a next-scale model look at, on the seeds of s64: how alike the keys of
+    successive scales are, and which scales the attention goes to. It ends with the list of demanding layers for ams_kv.
+    """
+    if case == "layers" and model:
+        from .layers import print_layers
+
+        print_layers(model, weights, decoder_weights, theta, as_json)
+        return
+    if model is not None:
+        raise click.UsageError(f"Unexpected {model!r}: a second name goes with `show layers MODEL` only.")
     with existing(store_url) as store:
         run = store.run(run_id)
         outcomes = store.outcomes(run.id)
@@ -36,7 +54,10 @@ def _chosen(case: str, outcomes: list[Outcome]) -> list[Outcome]:
     found = [o for o in outcomes if case == o.case.label or (len(case) >= 4 and o.case.key.startswith(case))]
     if not found:
         raise unknown("case", case, [o.case.label for o in outcomes])
-    return found[:1]
+    if len(found) > 1:
+        known = ", ".join(f"{o.case.key} ({o.case.model})" for o in found)
+        raise UnknownName(f"{case!r} names {len(found)} cases of this run.", remedy=f"Give a key: {known}.")
+    return found
 
 
 def _figures(outcome: Outcome) -> str:
@@ -53,6 +74,8 @@ def _print_case(outcome: Outcome) -> None:
         click.echo(f"{name:>18}  mean {mean:.6g}  median {middle:.6g} {metric.unit}  n = {len(values)}")
         click.echo(" " * 20 + " ".join(f"{value:.6g}" for value in values))
     for name, fact in outcome.facts.items():
+        if name == "layers":
+            fact = "profiled; see `cachemark show layers` and the report"
         click.echo(f"{name:>18}  {fact}")
     if outcome.log:
         click.echo(outcome.log)

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from ..train.loops import Task
+
+MODELS = ("tiny-vq", "tiny-llamagen", "tiny-msvq", "tiny-var")
+
 
 @click.command()
-@click.argument("model", type=click.Choice(["tiny-vq", "tiny-llamagen"]))
+@click.argument("model", type=click.Choice(MODELS))
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), default=Path("weights"), show_default=True,
               help="Folder for weights, description, log and checkpoint.")
 @click.option("--steps", type=click.IntRange(min=1),
@@ -17,37 +25,53 @@ import click
 @click.option("--threads", type=click.IntRange(min=0), default=0, show_default=True, help="CPU threads; 0 leaves it to torch.")
 @click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True, help="Where to train.")
 @click.option("--tokenizer", type=click.Path(dir_okay=False, path_type=Path),
-              help="tiny-vq weights that make the tokens of tiny-llamagen.  [default: those of OUT, else the embedded ones]")
+              help="Weights that make the tokens: of tiny-vq for tiny-llamagen, of tiny-msvq for tiny-var.  "
+                   "[default: those of OUT, else the embedded ones]")
 @click.option("--resume/--fresh", default=True, show_default=True, help="Continue from the checkpoint in OUT, or start again.")
 def train(
     model: str, out: Path, steps: int | None, seed: int, threads: int, device: str, tokenizer: Path | None, resume: bool
 ) -> None:
-    """Train MODEL, one of the two small models that come with cachemark.
+    """Train MODEL, one of the small models that come with cachemark.
 
-    No data is needed: the pictures are computed. A killed run continues where its last checkpoint stands. On one CPU core the
-    tokenizer takes about a quarter of an hour and the generator about an hour.
+    No data is needed: the pictures are computed. A killed run continues where its last checkpoint stands. On one CPU core a
+    tokenizer takes about half an hour and a generator about an hour.
     """
     import torch
 
     from ..errors import Unsupported
-    from ..models.catalogue import TINY_DECODER, packaged
     from ..train import loops
-    from ..train.generators import GeneratorTask
-    from ..train.tokenizers import CodesTask, DecoderTask
 
     if device == "cuda" and not torch.cuda.is_available():
         raise Unsupported("--device cuda was given, but torch sees no CUDA device.", remedy="Use --device cpu, or see `cachemark doctor`.")
     loops.keep_memory(device)
-
-    def go(task: loops.Task, steps: int) -> Path:
-        run = loops.Run(out, steps, seed=seed, device=device, threads=threads, resume=resume, warmup=task.warmup)
-        return loops.train(task, run)
-
-    if model == DecoderTask.name:
-        codes = go(CodesTask(seed, device=device), steps or CodesTask.steps)
-        weights = go(DecoderTask(codes, seed, device=device), max(1, steps // 2) if steps else DecoderTask.steps)
-    else:
-        own = out / f"{DecoderTask.name}.safetensors"
-        chosen = tokenizer or (own if own.is_file() else packaged(TINY_DECODER))
-        weights = go(GeneratorTask(chosen, seed, device=device), steps or GeneratorTask.steps)
+    weights = out
+    for make, share in _stages(model, out, tokenizer, seed, device):
+        task = make(weights)
+        count = max(1, int(steps * share)) if steps else task.steps
+        run = loops.Run(out, count, seed=seed, device=device, threads=threads, resume=resume, warmup=task.warmup)
+        weights = loops.train(task, run)
     click.echo(str(weights))
+
+
+def _stages(
+    model: str, out: Path, tokenizer: Path | None, seed: int, device: str
+) -> Iterator[tuple[Callable[[Path], Task], float]]:
+    """The tasks of a model in their order, each made from the weights of the one before, and its share of ``--steps``."""
+    from ..models.catalogue import packaged
+    from ..train.generators import GeneratorTask, ScalesTask
+    from ..train.scales import ScaleCodesTask
+    from ..train.tokenizers import CodesTask, DecoderTask
+
+    def coder(name: str) -> Path:
+        own = out / f"{name}.safetensors"
+        return tokenizer or (own if own.is_file() else packaged(f"{name}.safetensors"))
+
+    if model == "tiny-vq":
+        yield lambda _: CodesTask(seed, device=device), 1
+        yield lambda codes: DecoderTask(codes, seed, device=device), 0.5
+    elif model == "tiny-msvq":
+        yield lambda _: ScaleCodesTask(seed, device=device), 1
+    elif model == "tiny-llamagen":
+        yield lambda _: GeneratorTask(coder("tiny-vq"), seed, device=device), 1
+    else:
+        yield lambda _: ScalesTask(coder("tiny-msvq"), seed, device=device), 1

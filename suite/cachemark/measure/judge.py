@@ -12,6 +12,7 @@ from PIL import Image
 from safetensors.torch import save
 from torch import Tensor
 
+from ..cache.geometry import Layout
 from ..cache.method import Method
 from ..cache.slot import Memory
 from ..metrics import fidelity
@@ -36,6 +37,11 @@ class Job:
     subset: Subset
     batch: int
     device: str
+
+    @property
+    def layout(self) -> Layout:
+        """Shape of a generation of all samples at once."""
+        return self.loaded.generator.layout(self.subset.seeds, self.sampling)
 
     def chunks(self) -> Iterator[slice]:
         yield from (slice(at, min(at + self.batch, len(self.subset))) for at in range(0, len(self.subset), self.batch))
@@ -81,18 +87,18 @@ class Reference:
 
 
 class _Seen:
-    """Collects the log-probabilities of a generation, position by position."""
+    """Collects the log-probabilities of a generation, pass by pass."""
 
     def __init__(self, job: Job) -> None:
         self._job = job
         self._rows: list[Tensor] = []
 
-    def __call__(self, position: int, logits: Tensor) -> None:
+    def __call__(self, first: int, logits: Tensor) -> None:
         self._rows.append(self._job.log_probs(logits))
 
     def stacked(self) -> Tensor:
         """(samples, N, vocab)."""
-        return torch.stack(self._rows, 1)
+        return torch.cat(self._rows, 1)
 
 
 @dataclass(frozen=True)
@@ -114,20 +120,20 @@ def decoded(job: Job, tokens: Tensor) -> Tensor:
 
 
 def judge(job: Job, reference: Reference, *, quality: tuple[str, ...], forced: bool, sprite: bool) -> Judged:
-    """Compare a job with the reference. ``forced`` adds the teacher-forced KL, ``sprite`` the picture of the worst seeds."""
+    """Compare a job with the reference. ``forced`` adds the teacher-forced KL, ``sprite`` the picture of the worst seeds.
+    Where the image decoder has random weights, tokens are judged and images are not.
+    """
     tokens = torch.cat([job.generate(part) for part in job.chunks()])
     images = decoded(job, tokens)
-    samples = {
-        "token_agreement": fidelity.agreement(tokens, reference.tokens),
-        "psnr": fidelity.psnr(images, reference.images),
-        "ssim": fidelity.ssim(images, reference.images),
-    }
+    samples = {"token_agreement": fidelity.agreement(tokens, reference.tokens)}
     if forced:
         samples["kl"] = divergence(job, reference)
-    samples |= {name: QUALITY[name](images) for name in quality}
+    if job.loaded.pictures:
+        samples |= {"psnr": fidelity.psnr(images, reference.images), "ssim": fidelity.ssim(images, reference.images)}
+        samples |= {name: QUALITY[name](images) for name in quality}
     artifacts = {"tokens.safetensors": save({"tokens": tokens.to(torch.int32).cpu().contiguous()})}
     facts: dict[str, object] = {}
-    if sprite:
+    if sprite and job.loaded.pictures:
         order = [*samples["psnr"].argsort(stable=True)[:WORST].tolist(), *range(min(FIXED, len(tokens)))]
         artifacts["grid.png"] = _sprite(reference.images[order], images[order])
         facts = {"grid_seeds": [job.subset.seeds[i] for i in order], "grid_classes": [job.subset.labels[i] for i in order]}
@@ -150,8 +156,8 @@ def _divergence(job: Job, reference: Reference, part: slice) -> Tensor:
     expected = reference.log_probs(part)
     total = torch.zeros(expected.size(0), dtype=torch.float64, device=expected.device)
 
-    def see(position: int, logits: Tensor) -> None:
-        total.add_(fidelity.divergence(expected[:, position], job.log_probs(logits)))
+    def see(first: int, logits: Tensor) -> None:
+        total.add_(fidelity.divergence(expected[:, first : first + logits.size(1)], job.log_probs(logits)).sum(1))
 
     job.generate(part, forced=reference.tokens[part], see=see)
     return total / expected.size(1)

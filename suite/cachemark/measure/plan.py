@@ -9,6 +9,7 @@ import tomllib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -171,7 +172,7 @@ def _at(plan: Plan, *keys: str | int) -> Iterator[None]:
 
 
 def _block(plan: Plan, cells: Cells, number: int, device: str) -> Iterator[Planned]:
-    request = Request(device, getattr(torch, cells.dtype), cells.weights, cells.decoder_weights, cells.random_seed)
+    request = Request(device, getattr(torch, cells.dtype), cells.weights, cells.decoder_weights, cells.random_seed, cells.engine)
     with _at(plan, "cells", number, "model"):
         entry: Entry = registry.models.get(cells.model)
     with _at(plan, "cells", number, "sampling"):
@@ -186,8 +187,9 @@ def _block(plan: Plan, cells: Cells, number: int, device: str) -> Iterator[Plann
         identity = entry.identity(request)
     with _at(plan, "cells", number, "codecs"):
         codecs = list(dict.fromkeys(codec(name).name for name in cells.codecs))
+    layout, unmet = replace(entry.shape(sampling, cells.batch), similarity=entry.similarity(identity)), _unmet(cells)
     with _at(plan, "cells", number, "budgets"):
-        budgets = list(dict.fromkeys(str(Budget.parse(budget)) for budget in cells.budgets))
+        budgets = list(dict.fromkeys(str(_budget(budget, layout)) for budget in cells.budgets))
     full = Case(
         cells.model, identity, entry.grid, f"{entry.classes} classes, balanced", sampling, FULL,
         batch=cells.batch, seeds=plan.fidelity.seeds, samples=plan.fidelity.samples, dtype=cells.dtype, engine=cells.engine,
@@ -197,8 +199,8 @@ def _block(plan: Plan, cells: Cells, number: int, device: str) -> Iterator[Plann
     yield Planned(full, request)
     if not full.weights.startswith("random:"):
         yield Planned(replace(full, role="floor"), request)
-        yield Planned(replace(full, role="numerics"), request)
-    layout, unmet = entry.shape(sampling, cells.batch), _unmet(cells)
+        if full.samples > 1:  # one image can only be generated in a batch of one
+            yield Planned(replace(full, role="numerics"), request)
     for name in codecs:
         if name != full.codec:
             yield Planned(replace(full, codec=name, role="arm"), request, unmet)
@@ -206,6 +208,13 @@ def _block(plan: Plan, cells: Cells, number: int, device: str) -> Iterator[Plann
             with _at(plan, "cells", number, "methods"):
                 arms = list(_arms(plan, replace(full, codec=name, role="arm"), method, budgets, layout))
             yield from (Planned(case, request, unmet or reason) for case, reason in arms)
+
+
+def _budget(given: str | float | int, layout: Layout) -> Budget:
+    """A share, or that of the defaults of the method that is named: so that others are measured at its size."""
+    if isinstance(given, str) and given in registry.methods:
+        return Budget(registry.methods.get(given).own_budget(layout))
+    return Budget.parse(given)
 
 
 def _unmet(cells: Cells) -> str:
@@ -219,6 +228,8 @@ def _arms(plan: Plan, base: Case, given: str | MethodTable, budgets: list[str], 
     cls: type[Method] = registry.methods.get(name)
     if name == FULL:
         return
+    if type(entries := knobs.get("B")) is int:  # then it, and not the plan's axis, is the budget
+        budgets = [_share(cls, entries, layout)]
     for budget in budgets:
         try:
             resolved, unmet = resolve(cls, Budget.parse(budget), layout, knobs), ""
@@ -227,6 +238,14 @@ def _arms(plan: Plan, base: Case, given: str | MethodTable, budgets: list[str], 
                 raise
             resolved, unmet = {}, str(error)
         yield replace(base, method=name, knobs=resolved, budget=budget), unmet
+
+
+def _share(cls: type[Method], entries: int, layout: Layout) -> str:
+    """The budget that ``entries`` visual entries are."""
+    everything = layout.cacheable if layout.scales else layout.visual
+    if not 0 < entries <= everything:
+        raise BadKnob(f"{cls.name}: B = {entries} does not fit.", remedy=f"Give 1 … {everything} visual entries.")
+    return str(Budget(Fraction(entries, everything)))
 
 
 def resolve(cls: type[Method], budget: Budget, layout: Layout, knobs: dict[str, Any]) -> dict[str, Any]:

@@ -12,15 +12,17 @@ import torch
 from .. import registry, seeds
 from ..cache.codec import codec
 from ..cache.method import Method
-from ..cache.reference import PaddedFull
+from ..cache.reference import REFERENCE
 from ..cache.slot import Memory
 from ..errors import Unsupported
+from ..metrics.kv import entries
 from ..metrics.speed import halves, watched
 from ..models.protocol import Entry, Loaded
 from ..result import Outcome, Status
 from ..spec import FULL, Case
 from .clock import clock
 from .judge import Job, Judged, Reference, judge, reseeded
+from .layers import profiled
 from .memory import peak_bytes
 from .plan import Planned
 
@@ -44,7 +46,7 @@ class Bench:
     def reference(self, case: Case, job: Job) -> Reference:
         """The full cache in the native codec and the case's own engine-independent form, generated once per trial."""
         if case.cell not in self.references:
-            full = replace(job, method=registry.methods.get(FULL), memory=Memory(self.device), batch=judged_batch(case))
+            full = replace(job, method=registry.methods.get(FULL), memory=Memory(self.device))
             self.references[case.cell] = Reference(full)
         return self.references[case.cell]
 
@@ -68,22 +70,23 @@ def run_case(planned: Planned, bench: Bench) -> tuple[Outcome, dict[str, bytes]]
     judged = _judged(case, job, bench)
     if not judged.finite:
         return Outcome(case, Status.NAN_OUTPUT, log="The decoded images or their figures hold NaN or infinity.", facts=facts), {}
+    if case.role == "baseline" and job.layout.scales:
+        facts["layers"] = profiled(job)
     samples, facts, seconds = samples | judged.samples, facts | judged.facts, time.perf_counter() - began
     return Outcome(case, Status.OK, samples, seconds=seconds, output_hash=judged.output_hash, facts=facts), judged.artifacts
 
 
 def _factory(case: Case) -> Callable[[], Method]:
     if case.engine == "reference":
-        return PaddedFull
+        return REFERENCE[registry.models.get(case.model).paradigm]
     cls: type[Method] = registry.methods.get(case.method)
     return lambda: cls.build(case.knobs)
 
 
 def _timed(case: Case, job: Job) -> dict[str, list[float]]:
     """Warm-up generations, then the counted ones: latency with and without image decoding, tokens/s of both halves."""
-    rows, columns = case.grid
-    tokens = rows * columns
-    watch = clock(job.device, watched(tokens, columns))
+    layout = job.layout
+    watch = clock(job.device, watched(layout))
     labels = torch.tensor(job.subset.labels, device=job.device)
     samples: dict[str, list[float]] = {name: [] for name in ("latency", "latency_tokens", "tokens_per_s_first", "tokens_per_s_last")}
     for repeat in range(case.warmup + case.repeats):
@@ -93,8 +96,8 @@ def _timed(case: Case, job: Job) -> dict[str, list[float]]:
             job.loaded.decode(drawn)
         total, marks = watch.stop(), watch.marks()
         if repeat >= case.warmup:
-            first, last = halves(marks, tokens, len(labels))
-            figures = (total, marks[tokens - 1], first, last)
+            first, last = halves(marks, layout, len(labels))
+            figures = (total, marks[layout.visual - 1], first, last)
             for name, value in zip(samples, figures, strict=True):
                 samples[name].append(value)
     return samples
@@ -136,9 +139,13 @@ def _judged(case: Case, job: Job, bench: Bench) -> Judged:
 def _facts(case: Case, bench: Bench) -> dict[str, Any]:
     method = _factory(case)()
     facts: dict[str, Any] = {"kernel": method.kernel, "source": method.source, "footnotes": list(method.footnotes)}
-    if "B" in case.knobs:
-        facts["true_ratio"] = case.knobs["B"] / (case.grid[0] * case.grid[1])
+    layout = bench.entry.shape(case.sampling, case.batch)
+    if layout.scales and method.evicts:
+        facts["true_ratio"] = entries(method, layout) / (layout.layers * layout.cacheable)
+    elif "B" in case.knobs:
+        facts["true_ratio"] = case.knobs["B"] / layout.visual
     if case.engine == "eager" and method.kernel != Method().kernel:
-        facts["quality_only"] = ("It needs the attention mass of every key, which the fused kernel does not return; "
-                                 "a speed-up between two kernels would measure the kernels.")
+        why = "It needs the attention mass of every key, which the fused kernel does not return" if method.needs_mass else (
+            f"It attends with {method.kernel}, the full cache with {Method().kernel}")
+        facts["quality_only"] = f"{why}; a speed-up between two kernels would measure the kernels."
     return facts

@@ -7,21 +7,35 @@ from fractions import Fraction
 from typing import Any, ClassVar
 
 from .. import registry
-from ..cache.geometry import Layout
+from ..cache.geometry import Layout, Site
 from ..cache.method import Method
-from ..errors import BadBudget
+from ..errors import BadBudget, BadKnob
 
 
 @registry.methods.add("full")
 @dataclass
 class Full(Method):
-    """Keeps everything. The fastest plain cache we can write: preallocated, no mask, no padding, no concatenation."""
+    """Keeps everything that a later pass reads. The fastest plain cache we can write: preallocated, no mask, no padding, no
+    concatenation.
+
+    ``store_last``: in a next-scale model, also keep the last scale, which nobody reads: the published code does.
+    """
 
     name: ClassVar[str] = "full"
+    paradigms: ClassVar[tuple[str, ...]] = ("next-token", "next-scale")
     source: ClassVar[str] = "the baseline"
+
+    store_last: bool = False
 
     @classmethod
     def knobs_for(cls, budget: Fraction, layout: Layout) -> dict[str, Any]:
         if budget < 1:
             raise BadBudget(f"full: it keeps everything and cannot meet a budget of {budget}.", remedy="Its budget is 1.")
         return {}
+
+    def resolve(self, layout: Layout) -> None:
+        if self.store_last and not layout.scales:
+            raise BadKnob("full: store_last is for next-scale models.", remedy="Leave it out.")
+
+    def capacity(self, layout: Layout, site: Site) -> int:
+        return layout.visual if self.store_last else super().capacity(layout, site)

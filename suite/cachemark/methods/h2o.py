@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 
 from .. import registry
@@ -22,9 +23,13 @@ class H2O(Evicting):
     Zhang et al., "H2O: Heavy-Hitter Oracle for Efficient Generative Inference of Large Language Models" (NeurIPS 2023),
     Algorithm 1. The mass of a key is the sum, over all queries since it entered, of its softmax weight among all live keys,
     condition included. Differs from the authors' code: every row and K/V head scores for itself.
+
+    In a next-scale model a whole scale enters at once and fine scales have most of the queries: there the ``B`` entries stay
+    whose mass divided by the number of queries that could see them is largest, and none is protected for being recent.
     """
 
     name: ClassVar[str] = "h2o"
+    paradigms: ClassVar[tuple[str, ...]] = ("next-token", "next-scale")
     source: ClassVar[str] = "Zhang et al. 2023, Algorithm 1"
     edge: ClassVar[str] = "token"
     slack: ClassVar[int] = 1
@@ -35,10 +40,20 @@ class H2O(Evicting):
 
     def prepare(self, slots: Slots, memory: Memory) -> None:
         self.mass = table(memory, slots, "mass")
+        if slots.layout.scales:
+            self.queries = table(memory, slots, "queries")
 
     def observe(self, site: Site, step: Step, slot: Slot, q: Tensor, mass: Tensor | None) -> None:
         assert mass is not None
         self.mass[slot.index, ..., : mass.size(-1)] += mass
+        if step.scale:
+            self.queries[slot.index, ..., : mass.size(-1)] += step.count
+
+    def survivors(self, site: Site, step: Step, slot: Slot, seen: int) -> Tensor:
+        share = self.mass[slot.index, ..., :seen] / self.queries[slot.index, ..., :seen]
+        gone = lowest(share, slot.visual[..., :seen], seen - self.B)
+        stays = torch.ones_like(share, dtype=torch.int8).scatter_(-1, gone, 0)
+        return stays.argsort(dim=-1, descending=True, stable=True)[..., : self.B]
 
     def evict(self, step: Step, slots: Slots) -> None:
         if slots.live_visual <= self.B:

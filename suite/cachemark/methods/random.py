@@ -6,12 +6,13 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
+from torch import Tensor
 
 from .. import registry
 from ..cache import streams
-from ..cache.geometry import Step
+from ..cache.geometry import Site, Step
 from ..cache.method import Evicting
-from ..cache.slot import Memory, Slots
+from ..cache.slot import Memory, Slot, Slots
 
 
 @registry.methods.add("random")
@@ -19,10 +20,12 @@ from ..cache.slot import Memory, Slots
 class Random(Evicting):
     """As soon as more than ``B`` visual entries live, one goes, uniform over those before the token just fed.
 
-    Drawn for each row, layer and head from the sample's own stream, so a sample is treated alike in any batch.
+    Drawn for each row, layer and head from the sample's own stream, so a sample is treated alike in any batch. In a next-scale
+    model ``B`` entries stay after each scale, uniform over all that were seen.
     """
 
     name: ClassVar[str] = "random"
+    paradigms: ClassVar[tuple[str, ...]] = ("next-token", "next-scale")
     source: ClassVar[str] = "the random baseline of LineAR, Table 3"
     edge: ClassVar[str] = "token"
     slack: ClassVar[int] = 1
@@ -41,3 +44,10 @@ class Random(Evicting):
         key = streams.keys(self.seeds, "evict", step.first, branch=self.branches, inner=slots.sites[0].layer)
         place = streams.below(key, sites * heads, self.B).view(rows, sites, heads, 1).transpose(0, 1)
         slots.evict(place + self.condition[:, None, None])
+
+    def survivors(self, site: Site, step: Step, slot: Slot, seen: int) -> Tensor:
+        """Every entry draws a lot, and the ``B`` largest stay."""
+        heads = self.layout.kv_heads
+        key = streams.keys(self.seeds, "evict", step.first, branch=self.branches, inner=site.layer)
+        lots = streams.integers(key, heads * seen).view(-1, heads, seen)
+        return lots.topk(self.B, -1).indices.sort(-1).values

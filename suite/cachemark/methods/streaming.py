@@ -3,30 +3,38 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from fractions import Fraction
+from typing import Any, ClassVar
 
 from .. import registry
-from ..cache.geometry import Layout, Step
+from ..cache.geometry import Layout, Site, Step
 from ..cache.method import Evicting
-from ..cache.slot import Slots
+from ..cache.slot import Slot, Slots
 from ..errors import BadBudget
 
 
 @registry.methods.add("streaming")
 @dataclass
 class Streaming(Evicting):
-    """Keeps the first ``sinks`` visual tokens and the most recent ``B − sinks``.
+    """Keeps the first ``sinks`` visual tokens (under a budget of a next-scale model those of the first two scales) and the most
+    recent ``B − sinks``.
 
     Xiao et al., "Efficient Streaming Language Models with Attention Sinks" (ICLR 2024), §3.2. Differs from the authors'
     code: K is cached after RoPE and keeps its own position, where theirs rotates by the place in the cache.
     """
 
     name: ClassVar[str] = "streaming"
+    paradigms: ClassVar[tuple[str, ...]] = ("next-token", "next-scale")
     source: ClassVar[str] = "Xiao et al. 2024, §3.2"
     edge: ClassVar[str] = "token"
     slack: ClassVar[int] = 1
 
     sinks: int = 4
+
+    @classmethod
+    def knobs_for(cls, budget: Fraction, layout: Layout) -> dict[str, Any]:
+        own = {"sinks": sum(side**2 for side in layout.scales[:2])} if layout.scales else {}
+        return {**super().knobs_for(budget, layout), **own}
 
     def resolve(self, layout: Layout) -> None:
         super().resolve(layout)
@@ -40,3 +48,6 @@ class Streaming(Evicting):
             if visual > self.B:
                 turn = (step.first - self.B) % (self.B - self.sinks)
                 slots.evict_place(number, run.condition + self.sinks + turn)
+
+    def survivors(self, site: Site, step: Step, slot: Slot, seen: int) -> list[range]:
+        return [range(self.sinks), range(seen - (self.B - self.sinks), seen)]

@@ -8,7 +8,7 @@ from typing import ClassVar
 from .. import registry
 from ..cache.geometry import Layout, Site, Step
 from ..cache.method import Evicting
-from ..cache.slot import Slots
+from ..cache.slot import Slot, Slots
 from ..errors import BadBudget
 
 
@@ -18,10 +18,11 @@ class Window(Evicting):
     """Keeps the most recent ``B`` visual tokens, and the condition unless ``keep_condition`` is false: then the condition
     ages out first and counts in ``B``.
 
-    The window-attention baseline of Xiao et al. (ICLR 2024), Fig. 1b.
+    The window-attention baseline of Xiao et al. (ICLR 2024), Fig. 1b. In a next-scale model tokens are ordered coarse to fine.
     """
 
     name: ClassVar[str] = "window"
+    paradigms: ClassVar[tuple[str, ...]] = ("next-token", "next-scale")
     source: ClassVar[str] = "Xiao et al. 2024, Fig. 1b"
     edge: ClassVar[str] = "token"
     slack: ClassVar[int] = 1
@@ -35,7 +36,7 @@ class Window(Evicting):
                             remedy="Raise the budget or set keep_condition = true.")
 
     def capacity(self, layout: Layout, site: Site) -> int:
-        everything = layout.longest_condition + layout.visual - 1
+        everything = layout.longest_condition + layout.cacheable
         return super().capacity(layout, site) if self.keep_condition else min(self.B + self.slack, everything)
 
     def evict(self, step: Step, slots: Slots) -> None:
@@ -45,3 +46,6 @@ class Window(Evicting):
             if slots.live[number] - start > self.B:
                 age = step.first + run.condition - start - self.B
                 slots.evict_place(number, start + age % self.B)
+
+    def survivors(self, site: Site, step: Step, slot: Slot, seen: int) -> list[range]:
+        return [range(seen - self.B, seen)]

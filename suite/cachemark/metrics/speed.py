@@ -3,20 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import accumulate
+
+from ..cache.geometry import Layout
 
 
-def watched(tokens: int, line: int) -> list[int]:
-    """Indices of the tokens whose completion is marked: line ends, the end of the first half, the last."""
-    ends = set(range(line - 1, tokens, line)) | {tokens // 2 - 1, tokens - 1}
-    return sorted(i for i in ends if i >= 0)
+def ends(layout: Layout) -> list[int]:
+    """Index of the last token of every line, or of every scale."""
+    if layout.scales:
+        return [total - 1 for total in accumulate(side**2 for side in layout.scales)]
+    return list(range(layout.line - 1, layout.visual, layout.line))
 
 
-def halves(marks: Mapping[int, float], tokens: int, batch: int) -> tuple[float, float]:
-    """Tokens per second of the whole batch over the first ⌊N/2⌋ tokens and over the rest.
+def first_half(layout: Layout) -> int:
+    """Tokens of the first half: ⌊N/2⌋. A scale's tokens come all at once, so there the boundary between two scales that is
+    nearest to N/2 divides them, the later one of two that are equally near."""
+    if not layout.scales:
+        return layout.visual // 2
+    return min((end + 1 for end in ends(layout)[:-1]), key=lambda tokens: (abs(2 * tokens - layout.visual), -tokens))
+
+
+def watched(layout: Layout) -> list[int]:
+    """Indices of the tokens whose completion is marked: ends of lines or scales, the end of the first half, the last."""
+    return sorted({*ends(layout), first_half(layout) - 1, layout.visual - 1})
+
+
+def halves(marks: Mapping[int, float], layout: Layout, batch: int) -> tuple[float, float]:
+    """Tokens per second of the whole batch over the first half (see :func:`first_half`) and over the rest.
 
     ``marks`` maps a token's index to the seconds since the start at which it had been drawn. What a step costs besides its
     token (an eviction at a line end) falls into the half in which it runs. A CFG pair counts as one token.
     """
-    half = tokens // 2
+    half, tokens = first_half(layout), layout.visual
     middle, end = marks[half - 1], marks[tokens - 1]
     return half * batch / middle, (tokens - half) * batch / (end - middle)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from importlib import resources
 from pathlib import Path
 
 import torch
@@ -14,21 +13,19 @@ from torch import nn
 from .. import registry
 from ..cache.geometry import Layout
 from ..spec import Sampling
-from . import checkpoints
+from . import checkpoints, masked, next_scale
 from .llamagen import PAPER_CFG, SIZES, LlamaGen, LlamaGenConfig, layout
 from .protocol import Entry, Loaded, Request
 from .tiny import vq as tiny_vq
 from .tiny.vq import TinyVQ
 from .vision.vq import VQ, VQ16
+from .weights import identity, packaged
+
+__all__ = ["masked", "next_scale", "packaged"]
 
 TINY_NAME = "tiny-llamagen"
 TINY = LlamaGenConfig(layers=6, heads=5, dim=160, vocab=512, classes=10, grid=16)
 TINY_WEIGHTS, TINY_DECODER = "tiny-llamagen.safetensors", "tiny-vq.safetensors"
-
-
-def packaged(name: str) -> Path:
-    """Path of a weights file that the package carries."""
-    return Path(str(resources.files("cachemark") / "data" / "weights" / name))
 
 
 def _shape(config: LlamaGenConfig, sampling: Sampling, batch: int) -> Layout:
@@ -77,15 +74,9 @@ def _decoder(request: Request) -> VQ:
 
 
 def _identity(config: LlamaGenConfig, request: Request) -> str:
+    files: tuple[tuple[str, Callable[[], nn.Module]], ...]
     files = ((request.weights, partial(LlamaGen, config)), (request.decoder_weights, partial(VQ, VQ16)))
-    return "/".join(_named(path, build, request.seed) for path, build in files)
-
-
-def _named(path: str, build: Callable[[], nn.Module], seed: int) -> str:
-    if not path:
-        return f"random:{seed}"
-    checkpoints.check(build, path)
-    return checkpoints.sha256(path)
+    return "/".join(identity(path, build, request.seed) for path, build in files)
 
 
 def _published(size: str, config: LlamaGenConfig) -> Entry:

@@ -213,8 +213,8 @@ class LlamaGen(nn.Module):
     ) -> Tensor:
         """Generate tokens (batch, N) int64 for ``labels`` (batch,) under ``method``.
 
-        ``forced`` (batch, N) replaces what is drawn; ``see(i, logits)`` receives the guided fp32 logits (batch, vocab) of
-        token i; ``mark(i)`` is called when token i has been drawn, for a clock.
+        ``forced`` (batch, N) replaces what is drawn; ``see(i, logits)`` receives the guided fp32 logits (batch, 1, vocab)
+        of token i; ``mark(i)`` is called when token i has been drawn, for a clock.
         """
         layout = self.layout(seeds, sampling)
         method.begin(layout, self.sites, memory)
@@ -229,7 +229,7 @@ class LlamaGen(nn.Module):
             token = draw(logits, sampling, key, step.index) if forced is None else forced[:, step.index]
             out[:, step.index] = token
             if see is not None:
-                see(step.index, logits)
+                see(step.index, logits[:, None])
             if mark is not None:
                 mark(step.index)
             x = self.tok_embeddings(token.repeat(copies))[:, None]

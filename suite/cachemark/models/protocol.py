@@ -25,7 +25,9 @@ class Generator(Protocol):
         self, labels: Tensor, seeds: Sequence[int], method: Method, sampling: Sampling, memory: Memory, *,
         forced: Tensor | None = None, see: Callable[[int, Tensor], None] | None = None, mark: Callable[[int], None] | None = None,
     ) -> Tensor:
-        """Tokens (batch, N) for ``labels`` (batch,) under a method."""
+        """Tokens (batch, N) for ``labels`` (batch,) under a method. ``see(first, logits)`` receives the guided fp32 logits
+        (batch, count, vocab) of the tokens that a pass draws; ``mark(index)`` is called when token ``index`` and all before it
+        have been drawn."""
 
 
 @dataclass(frozen=True)
@@ -41,18 +43,26 @@ class Loaded:
 
     @property
     def random(self) -> bool:
+        """True where what is generated is noise."""
         return self.weights.startswith("random:")
+
+    @property
+    def pictures(self) -> bool:
+        """True where the image decoder has been trained: else its images say nothing."""
+        return not self.weights.rpartition("/")[2].startswith("random:")
 
 
 @dataclass(frozen=True)
 class Request:
-    """How to load a model. ``weights``, ``decoder_weights``: paths, or empty for the packaged or random ones."""
+    """How to load a model. ``weights``, ``decoder_weights``: paths, or empty for the packaged or random ones. ``engine`` is
+    ``reference`` for a model that repeats in every pass what its published code repeats."""
 
     device: str = "cpu"
     dtype: torch.dtype = torch.float32
     weights: str = ""
     decoder_weights: str = ""
     seed: int = 0
+    engine: str = "eager"
 
 
 @dataclass(frozen=True)
@@ -61,8 +71,8 @@ class Entry:
 
     ``presets`` names sampling settings; each model has ``paper``. ``shape(sampling, batch)`` is the layout of a generation,
     ``identity(request)`` what :class:`Loaded` will call its weights; neither loads anything. The latter refuses a file that
-    does not fit, with BadCheckpoint. ``quality`` names the metrics
-    that judge this model's images without a reference set.
+    does not fit, with BadCheckpoint. ``quality`` names the metrics that judge this model's images without a reference set.
+    ``similarity(weights)`` is the layout's inter-scale similarity where it is known for weights of that identity.
     """
 
     name: str
@@ -76,3 +86,4 @@ class Entry:
     presets: Mapping[str, Sampling] = field(default_factory=dict)
     quality: tuple[str, ...] = ()
     summary: str = ""
+    similarity: Callable[[str], tuple[tuple[float, ...], ...]] = lambda weights: ()

@@ -26,8 +26,21 @@ def guide(logits: Tensor, sampling: Sampling, position: int) -> Tensor:
     return u + (c - u) * sampling.cfg_scale
 
 
+def guide_scale(logits: Tensor, sampling: Sampling, index: int, total: int) -> Tensor:
+    """VAR's guidance on fp32 logits (rows, tokens, vocab), scale ``index`` of ``total``: (1 + t)·c − t·u with
+    t = cfg_scale·index/(total − 1), so that the first scale is not guided and the last one fully. Without guidance
+    (scale 0) the rows are returned as they are.
+    """
+    if sampling.cfg_schedule != "linear":
+        raise Unsupported(f"Guidance schedule {sampling.cfg_schedule!r} is not one of this family.", remedy="Known: linear.")
+    if sampling.cfg_scale <= 0:
+        return logits
+    c, u = logits.chunk(2)
+    return c + (c - u) * (sampling.cfg_scale * index / (total - 1))
+
+
 def filter_logits(logits: Tensor, sampling: Sampling) -> Tensor:
-    """Temperature, then top-k, then top-p, on (rows, vocab); what is dropped becomes −inf.
+    """Temperature, then top-k, then top-p, on (…, vocab); what is dropped becomes −inf.
 
     Ties at the k-th largest logit all survive. Top-p drops a token whose *preceding* cumulative mass already exceeds p, so
     the token that crosses p is kept.
@@ -44,8 +57,9 @@ def filter_logits(logits: Tensor, sampling: Sampling) -> Tensor:
     return logits
 
 
-def draw(logits: Tensor, sampling: Sampling, seeds: Tensor, position: int) -> Tensor:
-    """One token per row by Gumbel-max in fp32: argmax(filtered logits + Gumbel noise). (rows, vocab) → (rows,) int64.
+def draw(logits: Tensor, sampling: Sampling, seeds: Tensor, position: int | Tensor) -> Tensor:
+    """One token per row by Gumbel-max in fp32: argmax(filtered logits + Gumbel noise). (rows, vocab) → (rows,) int64, or
+    (rows, tokens, vocab) → (rows, tokens) with ``seeds`` (rows, 1) and ``position`` (tokens,).
 
     The noise is keyed by (seed, position), so arms that share a seed share their noise. Temperature 0 is greedy.
     """

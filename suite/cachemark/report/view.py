@@ -14,6 +14,7 @@ from ..units import METRICS
 from . import words
 from .change import Change, Conclusion, changes, conclusion
 from .gallery import Album, gallery
+from .layers import Layers, layers
 from .row import FIDELITY, QUALITY
 from .section import Section, sections
 from .sentence import Sentence, sentences
@@ -80,6 +81,7 @@ class Chapter:
     notes: tuple[Note, ...]
     albums: tuple[Album, ...]
     coverage: float | None
+    layers: Layers | None = None
 
 
 @dataclass(frozen=True)
@@ -155,7 +157,7 @@ def _chapter(section: Section, parts: Sequence[Section], artifact: Callable[[str
     heading = section.model if len(twins) == 1 else f"{section.model}, {_difference(section, twins)}"
     sure = [row.speed_up.confidence for row in section.arms if row.speed_up]
     return Chapter(section, heading, _conditions(section), sentences(section), _notes(section), gallery(section, artifact),
-                   min(sure) if sure else None)
+                   min(sure) if sure else None, layers(section.full))
 
 
 def _difference(section: Section, twins: Sequence[Section]) -> str:

@@ -15,12 +15,11 @@ from sqlalchemy.orm import Session, joinedload, selectinload
 from ..errors import BadStore, NothingMeasured
 from ..result import Environment, Outcome, Status
 from ..spec import Case
-from . import rows
 from .artifacts import Artifacts
 from .differences import differences
 from .engine import open_file, open_server, writer
 from .faults import guard
-from .rows import Run, Verdict
+from .rows import Run, Verdict, case_values, environment_values, outcome_of, outcome_row, run_of, utc_now, verdict_of
 from .schema import RUN_STATES, Base, BaselineRow, CaseRow, EnvironmentRow, MembershipRow, OutcomeRow, RunRow, TrialRow, VerdictRow
 
 _INSERT: dict[str, Any] = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
@@ -80,11 +79,11 @@ class Store:
 
     def begin_run(self, plan: str, plan_json: Mapping[str, Any], environment: Environment, code: Mapping[str, Any]) -> int:
         """Number of a new run. ``code`` is {"commit", "dirty", "hash", "version"} of the measuring code."""
-        values = rows.environment_values(environment)
+        values = environment_values(environment)
         with self._writing() as session:
             _insert_once(session, EnvironmentRow, values)
             row = RunRow(
-                plan=plan, plan_json=dict(plan_json), started=rows.utc_now(), state="running", code=dict(code),
+                plan=plan, plan_json=dict(plan_json), started=utc_now(), state="running", code=dict(code),
                 code_commit=str(code.get("commit") or ""),
                 environment=session.scalars(select(EnvironmentRow).filter_by(digest=values["digest"])).one(),
             )
@@ -98,20 +97,20 @@ class Store:
             raise ValueError(f"a run ends as one of {RUN_STATES[1:]}, not {state!r}")
         with self._writing() as session:
             row = self._run_row(session, run_id)
-            row.state, row.finished = state, rows.utc_now()
+            row.state, row.finished = state, utc_now()
 
     def runs(self) -> list[Run]:
         """Every run, newest first."""
         with self._reading() as session:
             found = session.scalars(select(RunRow).options(joinedload(RunRow.environment)).order_by(RunRow.id.desc()))
-            return [rows.run_of(row) for row in found]
+            return [run_of(row) for row in found]
 
     def run(self, run_id: int | None = None) -> Run:
         """One run, by default the newest. An empty store is :class:`NothingMeasured`."""
         with self._reading() as session:
             if run_id is None and (run_id := session.scalar(select(func.max(RunRow.id)))) is None:
                 raise NothingMeasured(f"{self.where} holds no run.", remedy="Run: cachemark run PLAN")
-            return rows.run_of(self._run_row(session, run_id))
+            return run_of(self._run_row(session, run_id))
 
     def _run_row(self, session: Session, run_id: int) -> RunRow:
         row = session.get(RunRow, run_id)
@@ -132,8 +131,8 @@ class Store:
         files.update({name: self._artifacts.put(name, data) for name, data in (artifacts or {}).items()})
         with self._writing() as session:
             self._run_row(session, run_id)
-            _insert_once(session, CaseRow, rows.case_values(outcome.case))
-            row = rows.outcome_row(outcome, _trial(session, run_id, trial), files)
+            _insert_once(session, CaseRow, case_values(outcome.case))
+            row = outcome_row(outcome, _trial(session, run_id, trial), files)
             session.add(row)
             session.flush()
             session.add(MembershipRow(run_id=run_id, outcome_id=row.id, carried=False))
@@ -191,7 +190,7 @@ class Store:
         return [(outcome, fields) for outcome, fields in found if outcome is not None]
 
     def _outcome(self, row: OutcomeRow) -> Outcome:
-        return rows.outcome_of(row, self.where)
+        return outcome_of(row, self.where)
 
     # artifacts
 
@@ -211,7 +210,7 @@ class Store:
         """Number of the baseline whose text has this SHA-256, filed now if it is new."""
         values = {"digest": digest, "name": name, "plan": plan, "machine_class": machine_class, "reason": reason, "run_id": run_id}
         with self._writing() as session:
-            _insert_once(session, BaselineRow, {**values, "saved": rows.utc_now()})
+            _insert_once(session, BaselineRow, {**values, "saved": utc_now()})
             return session.scalars(select(BaselineRow.id).filter_by(digest=digest)).one()
 
     def save_verdicts(self, run_id: int, baseline_id: int, verdicts: Sequence[Verdict]) -> None:
@@ -226,7 +225,7 @@ class Store:
     def verdicts(self, run_id: int) -> list[Verdict]:
         """What gates said of a run, in the order in which it was filed."""
         with self._reading() as session:
-            return [rows.verdict_of(row) for row in session.scalars(select(VerdictRow).filter_by(run_id=run_id).order_by(VerdictRow.id))]
+            return [verdict_of(row) for row in session.scalars(select(VerdictRow).filter_by(run_id=run_id).order_by(VerdictRow.id))]
 
     def counts(self) -> dict[str, int]:
         """Rows of each table."""

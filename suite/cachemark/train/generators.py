@@ -1,4 +1,4 @@
-"""Training of the embedded next-token model: a small LlamaGen on the tokens of fresh scenes.
+"""Training of the embedded token predictors on the tokens of fresh scenes.
 
 Matrices inside the blocks are updated by Muon, everything else by AdamW. Scenes are rendered and encoded in chunks while
 training goes on, each seen once, so the model cannot overfit and nothing has to be stored. One label in ten is replaced by the
@@ -8,7 +8,7 @@ null class, which classifier-free guidance needs.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 
@@ -18,7 +18,10 @@ from torch import Tensor, nn
 
 from ..models.catalogue import TINY, TINY_NAME
 from ..models.llamagen import LlamaGen, LlamaGenConfig
-from ..models.tiny import vq
+from ..models.tiny import msvq, vq
+from ..models.tiny.var import NAME as VAR_NAME
+from ..models.tiny.var import TINY_VAR
+from ..models.var import VAR, VARConfig
 from .loops import Stateful
 from .muon import Muon
 from .scene import scenes, stream
@@ -31,28 +34,25 @@ DROPOUT = 0.1
 HELD_OUT = 128
 
 
-class GeneratorTask:
-    """Trains a :class:`~cachemark.models.llamagen.LlamaGen` on codes of the tokenizer whose weights lie at ``tokenizer``.
+class PredictorTask:
+    """Trains a class-conditional model on the tokens of a tokenizer by cross-entropy.
 
-    ``validate`` gives nats per token on held-out scenes.
+    ``inner`` are the matrices that Muon updates. ``validate`` gives nats per token on held-out scenes.
     """
 
-    name = TINY_NAME
-    steps = 1800
+    name: str
+    steps: int
     warmup = 40
 
     def __init__(
-        self, tokenizer: Path, seed: int = 0, *, device: str = "cpu", config: LlamaGenConfig = TINY, batch: int = BATCH
+        self, model: LlamaGen | VAR, tokenizer: vq.TinyVQ | msvq.TinyMSVQ, inner: Iterable[nn.Parameter], seed: int, device: str, batch: int
     ) -> None:
         self.seed, self.device, self.batch = seed, device, batch
-        self.vq = vq.load(tokenizer, device=device)
-        self.model = LlamaGen(config).initialise(stream(seed, "initial weights"))
-        nn.init.zeros_(self.model.output.weight)  # as the authors do: training starts from uniform predictions
-        self.model.to(device)
-        inner = [p for p in self.model.layers.parameters() if p.dim() == 2]
-        chosen = {id(p) for p in inner}
+        self.model, self.tokenizer = model.to(device), tokenizer
+        matrices = list(inner)
+        chosen = {id(p) for p in matrices}
         outer = [p for p in self.model.parameters() if id(p) not in chosen]
-        self.muon = Muon([{"params": inner, "peak": MUON_RATE}], lr=MUON_RATE)
+        self.muon = Muon([{"params": matrices, "peak": MUON_RATE}], lr=MUON_RATE)
         self.adam = torch.optim.AdamW([{"params": outer, "peak": ADAM_RATE}], lr=ADAM_RATE, betas=(0.9, 0.95), weight_decay=0.0)
         self._chunk = -1
         self._batches: list[tuple[Tensor, Tensor]] = []
@@ -67,7 +67,7 @@ class GeneratorTask:
 
     def metadata(self) -> dict[str, str]:
         config = json.dumps(asdict(self.model.config), sort_keys=True)
-        return {"model": self.name, "config": config, "language": self.vq.language}
+        return {"model": self.name, "config": config, "language": self.tokenizer.language}
 
     def loss(self, step: int, generator: torch.Generator) -> Tensor:
         """Mean cross-entropy of one batch in nats per token, with labels dropped at random."""
@@ -97,4 +97,44 @@ class GeneratorTask:
     @torch.no_grad()
     def _encoded(self, count: int, seed: int) -> tuple[Tensor, Tensor]:
         scene = scenes(count, seed, device=self.device)
-        return scene.classes, torch.cat([self.vq.encode(part) for part in scene.images.split(64)])
+        return scene.classes, torch.cat([self.tokenizer.encode(part) for part in scene.images.split(64)])
+
+
+class GeneratorTask(PredictorTask):
+    """The next-token model, a :class:`~cachemark.models.llamagen.LlamaGen`, on codes of the tokenizer at ``tokenizer``."""
+
+    name = TINY_NAME
+    steps = 1800
+
+    def __init__(
+        self, tokenizer: Path, seed: int = 0, *, device: str = "cpu", config: LlamaGenConfig = TINY, batch: int = BATCH
+    ) -> None:
+        model = LlamaGen(config).initialise(stream(seed, "initial weights"))
+        nn.init.zeros_(model.output.weight)  # as the authors do: training starts from uniform predictions
+        inner = [p for p in model.layers.parameters() if p.dim() == 2]
+        super().__init__(model, vq.load(tokenizer, device=device), inner, seed, device, batch)
+
+
+def open_gates(model: VAR) -> None:
+    """Start the gates of all blocks at 1, as in a plain transformer; the authors' start near 0, which costs a short training much."""
+    for name, bias in model.blocks.named_parameters():
+        if name.endswith("ada_lin.1.bias"):
+            bias.data.view(6, -1)[:2] = 1
+
+
+class ScalesTask(PredictorTask):
+    """The next-scale model, a :class:`~cachemark.models.var.VAR`, on codes of the multi-scale tokenizer at ``tokenizer``."""
+
+    name = VAR_NAME
+    steps = 1500
+
+    def __init__(
+        self, tokenizer: Path, seed: int = 0, *, device: str = "cpu", config: VARConfig = TINY_VAR, batch: int = BATCH
+    ) -> None:
+        coder = msvq.load(tokenizer, device=device)
+        model = VAR(config, coder.quantizer).initialise(stream(seed, "initial weights"))
+        nn.init.zeros_(model.head.weight)
+        nn.init.zeros_(model.head.bias)
+        open_gates(model)
+        blocks = [p for name, p in model.blocks.named_parameters() if p.dim() == 2 and "ada_lin" not in name]
+        super().__init__(model, coder, blocks, seed, device, batch)

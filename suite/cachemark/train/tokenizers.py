@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..models.tiny.msvq import TinyMSVQ
 from ..models.tiny.vq import NAME, TinyVQ, VQConfig, load, metadata
 from .loops import Stateful
 from .scene import scenes, stream
@@ -25,47 +26,48 @@ HELD_OUT = 128
 
 
 class MovingCodebook(nn.Module):
-    """Moving averages of how often each code is used and of the latents that chose it; writes ``vq.codebook``."""
+    """Moving averages of how often each of ``codes`` is used and of the vectors (``width``) that chose it."""
 
     counts: Tensor
     sums: Tensor
     ready: Tensor
 
-    def __init__(self, vq: TinyVQ, *, decay: float = 0.97, dead: float = 0.05) -> None:
+    def __init__(self, codes: int, width: int, *, decay: float = 0.97, dead: float = 0.05) -> None:
         super().__init__()
         self.decay, self.dead = decay, dead
-        self.register_buffer("counts", torch.zeros(vq.config.codes))
-        self.register_buffer("sums", torch.zeros_like(vq.codebook))
+        self.register_buffer("counts", torch.zeros(codes))
+        self.register_buffer("sums", torch.zeros(codes, width))
         self.register_buffer("ready", torch.tensor(False))
 
     @torch.no_grad()
-    def follow(self, vq: TinyVQ, latents: Tensor, generator: torch.Generator) -> Tensor:
-        """Quantise ``latents`` (B, C, h, w), move the codebook towards them and return the codes (B, h*w)."""
-        flat = latents.float().movedim(1, -1).reshape(-1, latents.shape[1])
-        if not self.ready:
-            vq.codebook.copy_(self._pick(flat, vq.config.codes, generator))
-            self.sums.copy_(vq.codebook)
-            self.counts.fill_(1.0)
-            self.ready.fill_(True)
-        codes = vq.quantise(latents)
-        used = torch.bincount(codes.flatten(), minlength=vq.config.codes).float()
-        self.counts.lerp_(used, 1 - self.decay)
-        self.sums.lerp_(torch.zeros_like(self.sums).index_add_(0, codes.flatten(), flat), 1 - self.decay)
-        self._revive(flat, vq.config.codes, generator)
-        vq.codebook.copy_(self.sums / self.counts.unsqueeze(1))
-        return codes
+    def start(self, table: Tensor, vectors: Tensor, generator: torch.Generator) -> None:
+        """Before the first step: set ``table`` (codes, width) to random ones of ``vectors`` (n, width)."""
+        if self.ready:
+            return
+        table.copy_(self._pick(vectors, generator))
+        self.sums.copy_(table)
+        self.counts.fill_(1.0)
+        self.ready.fill_(True)
 
-    def _revive(self, flat: Tensor, codes: int, generator: torch.Generator) -> None:
-        """Give codes that nobody uses a random latent of this batch and the mean count."""
+    @torch.no_grad()
+    def move(self, table: Tensor, vectors: Tensor, codes: Tensor, generator: torch.Generator) -> None:
+        """Move ``table`` towards the ``vectors`` (n, width) that chose its ``codes`` (n,)."""
+        used = torch.bincount(codes, minlength=len(table)).float()
+        self.counts.lerp_(used, 1 - self.decay)
+        self.sums.lerp_(torch.zeros_like(self.sums).index_add_(0, codes, vectors), 1 - self.decay)
+        self._revive(vectors, generator)
+        table.copy_(self.sums / self.counts.unsqueeze(1))
+
+    def _revive(self, vectors: Tensor, generator: torch.Generator) -> None:
+        """Give codes that nobody uses a random vector of this batch and the mean count."""
         mean = self.counts.mean()
         gone = (self.counts < self.dead * mean).unsqueeze(1)
-        fresh = self._pick(flat, codes, generator)
+        fresh = self._pick(vectors, generator)
         self.sums.copy_(torch.where(gone, fresh * mean, self.sums))
         self.counts.copy_(torch.where(gone[:, 0], mean, self.counts))
 
-    @staticmethod
-    def _pick(flat: Tensor, count: int, generator: torch.Generator) -> Tensor:
-        return flat[torch.randint(flat.shape[0], (count,), generator=generator).to(flat.device)]
+    def _pick(self, vectors: Tensor, generator: torch.Generator) -> Tensor:
+        return vectors[torch.randint(len(vectors), (len(self.counts),), generator=generator).to(vectors.device)]
 
 
 class CodesTask:
@@ -80,7 +82,8 @@ class CodesTask:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(stream(seed, "initial weights"))
             self.model = TinyVQ(config).to(device)
-        self.codebook = MovingCodebook(self.model).to(device)
+        c = self.model.config
+        self.codebook = MovingCodebook(c.codes, c.channels).to(device)
         self.optimiser = adam([p for p in self.model.parameters() if p.requires_grad], RATE)
 
     @property
@@ -98,7 +101,11 @@ class CodesTask:
         """Loss of one batch of fresh scenes; moves the codebook on the way."""
         images = scenes(self.batch, stream(self.seed, "tokenizer", step), device=self.device).images
         z = self.model.encoder(images).float()
-        codes = self.codebook.follow(self.model, z.detach(), generator)
+        vectors = z.detach().movedim(1, -1).flatten(0, -2)
+        self.codebook.start(self.model.codebook, vectors, generator)
+        codes = self.model.quantise(z.detach())
+        # The table moves before it is read, so the decoder sees what the next step will see.
+        self.codebook.move(self.model.codebook, vectors, codes.flatten(), generator)
         chosen = F.embedding(codes, self.model.codebook).transpose(1, 2).reshape(z.shape)
         shown = self.model.decoder(z + (chosen - z).detach()).float()
         return difference(shown, images) + COMMITMENT * F.mse_loss(z, chosen)
@@ -155,7 +162,7 @@ def difference(shown: Tensor, images: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def reconstruction(model: TinyVQ, seed: int, device: str) -> dict[str, float]:
+def reconstruction(model: TinyVQ | TinyMSVQ, seed: int, device: str) -> dict[str, float]:
     """Mean PSNR in dB of held-out scenes (peak 2, images clamped to [-1, 1]), and how many codes they use.
 
     ``psnr`` is the mean over images, ``psnr_pooled`` that of the mean error.

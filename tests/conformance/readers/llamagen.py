@@ -81,7 +81,7 @@ def generated(
     method, seen = registry.methods.get("full")(), []
     seeds = range(len(labels))
     tokens = subject.model.generate(labels, seeds, method, sampling, Memory(), forced=forced, see=lambda _, logits: seen.append(logits))
-    return tokens, torch.stack(seen, 1), method
+    return tokens, torch.cat(seen, 1), method
 
 
 def rope(subject: Transformer, vector: Vector) -> float:

@@ -10,8 +10,10 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -21,9 +23,10 @@ from torch import Tensor, nn
 from ...errors import BadCheckpoint
 from .. import checkpoints
 
+C = TypeVar("C")
+
 NAME = "tiny-vq"
 GROUPS = 8
-REMEDY = f"Give a .safetensors file written by `cachemark train {NAME}`."
 
 
 @dataclass(frozen=True)
@@ -51,24 +54,34 @@ class Block(nn.Module):
         return x + self.conv2(F.silu(self.norm2(hidden)))
 
 
+def encoder(c: VQConfig) -> nn.Sequential:
+    """Images (B, 3, H, W) to latents (B, channels, H/patch, W/patch)."""
+    return nn.Sequential(
+        nn.PixelUnshuffle(c.patch), nn.Conv2d(3 * c.patch**2, c.width, 3, padding=1), *(Block(c.width) for _ in range(c.blocks)),
+        nn.GroupNorm(GROUPS, c.width), nn.SiLU(), nn.Conv2d(c.width, c.channels, 1),
+    )
+
+
+def decoder(c: VQConfig) -> nn.Sequential:
+    """Latents (B, channels, h, w) to images (B, 3, h·patch, w·patch), not clamped."""
+    half = c.patch // 2
+    return nn.Sequential(
+        nn.Conv2d(c.channels, c.width, 3, padding=1), *(Block(c.width) for _ in range(c.blocks)),
+        nn.GroupNorm(GROUPS, c.width), nn.SiLU(), nn.Conv2d(c.width, c.shallow * half**2, 1), nn.PixelShuffle(half),
+        nn.Conv2d(c.shallow, 4 * c.shallow, 3, padding=1), nn.SiLU(), nn.PixelShuffle(2),
+        nn.Conv2d(c.shallow, 3, 3, padding=1),
+    )
+
+
 class TinyVQ(nn.Module):
     """Encoder, codebook (512, 8) and decoder. Images are RGB in [-1, 1]; codes are row-major over the grid."""
 
     def __init__(self, config: VQConfig | None = None) -> None:
         super().__init__()
         self.config = c = config or VQConfig()
-        half = c.patch // 2
-        self.encoder = nn.Sequential(
-            nn.PixelUnshuffle(c.patch), nn.Conv2d(3 * c.patch**2, c.width, 3, padding=1), *(Block(c.width) for _ in range(c.blocks)),
-            nn.GroupNorm(GROUPS, c.width), nn.SiLU(), nn.Conv2d(c.width, c.channels, 1),
-        )
+        self.encoder = encoder(c)
         self.codebook = nn.Parameter(torch.randn(c.codes, c.channels), requires_grad=False)
-        self.decoder = nn.Sequential(
-            nn.Conv2d(c.channels, c.width, 3, padding=1), *(Block(c.width) for _ in range(c.blocks)),
-            nn.GroupNorm(GROUPS, c.width), nn.SiLU(), nn.Conv2d(c.width, c.shallow * half**2, 1), nn.PixelShuffle(half),
-            nn.Conv2d(c.shallow, 4 * c.shallow, 3, padding=1), nn.SiLU(), nn.PixelShuffle(2),
-            nn.Conv2d(c.shallow, 3, 3, padding=1),
-        )
+        self.decoder = decoder(c)
 
     def quantise(self, z: Tensor) -> Tensor:
         """Nearest code of each latent vector: z (B, C, h, w) to codes (B, h*w) int64; the first one wins a tie."""
@@ -90,10 +103,15 @@ class TinyVQ(nn.Module):
 
     @property
     def language(self) -> str:
-        """SHA-256 of encoder and codebook as stored: models of one language make equal codes, whatever their decoders."""
-        state = {name: tensor for name, tensor in self.state_dict().items() if not name.startswith("decoder.")}
-        parts = [name.encode() + state[name].half().cpu().contiguous().numpy().tobytes() for name in sorted(state)]
-        return hashlib.sha256(b"".join(parts)).hexdigest()
+        """What the codes mean, see :func:`language_of`."""
+        return language_of(self)
+
+
+def language_of(model: nn.Module) -> str:
+    """SHA-256 of all but the decoder, as stored: models of one language make equal codes, whatever their decoders."""
+    state = {name: tensor for name, tensor in model.state_dict().items() if not name.startswith("decoder.")}
+    parts = [name.encode() + state[name].half().cpu().contiguous().numpy().tobytes() for name in sorted(state)]
+    return hashlib.sha256(b"".join(parts)).hexdigest()
 
 
 def load(path: str | Path, *, device: str | torch.device = "cpu") -> TinyVQ:
@@ -102,28 +120,29 @@ def load(path: str | Path, *, device: str | torch.device = "cpu") -> TinyVQ:
     Raises :class:`~cachemark.errors.BadCheckpoint` for a file that is no safetensors file, does not say that it holds this
     model, or lacks a tensor.
     """
-    config = _config(path)
+    config = stated(path, NAME, VQConfig)
     return checkpoints.load(lambda: TinyVQ(config), path, dtype=torch.float32, device=device)
 
 
 def check(path: str | Path) -> None:
     """Raise what :func:`load` would raise for this file, without reading its weights."""
-    config = _config(path)
+    config = stated(path, NAME, VQConfig)
     checkpoints.check(lambda: TinyVQ(config), path)
 
 
-def _config(path: str | Path) -> VQConfig:
-    """The sizes that a weights file states about itself."""
+def stated(path: str | Path, name: str, config: Callable[..., C]) -> C:
+    """The sizes that a weights file of the embedded model ``name`` states about itself, made into its ``config``; or BadCheckpoint."""
+    remedy = f"Give a .safetensors file written by `cachemark train {name}`."
     if not Path(path).is_file():
-        raise BadCheckpoint(f"{str(path)!r} is not a file.", remedy=REMEDY)
+        raise BadCheckpoint(f"{str(path)!r} is not a file.", remedy=remedy)
     try:
         with safe_open(str(path), framework="pt") as file:
             about = json.loads((file.metadata() or {}).get("cachemark", "{}"))
-        if about.get("model") != NAME:
+        if about.get("model") != name:
             raise ValueError(f"it says it is {about.get('model', 'nothing')!r}")
-        return VQConfig(**json.loads(about["config"]))
+        return config(**json.loads(about["config"]))
     except (SafetensorError, KeyError, TypeError, ValueError) as error:
-        raise BadCheckpoint(f"{str(path)!r} holds no {NAME} weights: {error}.", remedy=REMEDY) from error
+        raise BadCheckpoint(f"{str(path)!r} holds no {name} weights: {error}.", remedy=remedy) from error
 
 
 def metadata(config: VQConfig) -> dict[str, str]:

@@ -1,0 +1,184 @@
+"""The next-scale family on the CPU: speed as ratios from one process, and where the time of a generation goes.
+
+Arms on the VAR-d16 shape with random weights, fp32, batch with guidance:
+
+- ``full``       our full cache: slots, the last scale in the stage, AdaLN's projections computed once;
+- ``reference``  VAR's published cache and blocks: concatenation in every scale, AdaLN projected anew in every scale;
+- ``ams_kv``     AMS-KV with a sixth of the layers demanding.
+
+Arms alternate within a round, in an order that turns from round to round; a figure is the median over rounds of the ratio of
+two arms of one round. Image decoding is left out of the ratios: it is the same in all arms.
+
+    python benchmarks/scales.py [--rounds 11] [--threads 2] [--batch 2] [--json FILE]
+    python benchmarks/scales.py --profile      # one generation by scale and part, image decoding included
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cachemark import __version__, registry
+from cachemark.cache.geometry import Site, Step, Tokens
+from cachemark.cache.method import Block, Method
+from cachemark.cache.reference import ConcatFull
+from cachemark.cache.slot import Memory
+from cachemark.measure.environment import code_identity, environment
+from cachemark.methods.ams_kv import AMSKV
+from cachemark.methods.full import Full
+from cachemark.models import next_scale, var
+from cachemark.models.protocol import Entry, Loaded, Request
+
+assert next_scale  # importing it registers the models
+MODEL = "var-d16"
+PAIRS = (("reference", "full"), ("full", "ams_kv"))
+PARTS = ("adaLN", "attention", "MLP", "head", "sampling", "quantiser", "decoder")
+
+
+def arms_of(entry: Entry) -> dict[str, tuple[Loaded, Callable[[], Method]]]:
+    """Every arm by name: a loaded model and what makes its method. Both models have the same random weights."""
+    eager, published = entry.load(Request()), entry.load(Request(engine="reference"))
+    layers = entry.shape(entry.presets["paper"], 1).layers
+    demanding = tuple(range(0, layers, 6))
+    return {"full": (eager, Full), "reference": (published, ConcatFull), "ams_kv": (eager, lambda: AMSKV(demanding=demanding))}
+
+
+def ratios(entry: Entry, batch: int, rounds: int) -> dict[str, Any]:
+    """Seconds of every arm in every round, slot bytes, and the ratios."""
+    sampling, labels, seeds = entry.presets["paper"], torch.arange(batch), list(range(batch))
+    arms, memories = arms_of(entry), defaultdict(Memory)
+
+    def generate(name: str) -> Tensor:
+        loaded, build = arms[name]
+        return loaded.generator.generate(labels, seeds, build(), sampling, memories[name])
+
+    tokens = {name: generate(name) for name in arms}  # warm-up
+    agree = float((tokens["reference"] == tokens["full"]).float().mean())
+    seconds: dict[str, list[float]] = {name: [] for name in arms}
+    for number in range(rounds):
+        order = list(arms)[number % len(arms) :] + list(arms)[: number % len(arms)]
+        for name in order:
+            start = time.perf_counter()
+            generate(name)
+            seconds[name].append(time.perf_counter() - start)
+    found = {f"{a}/{b}": [x / y for x, y in zip(seconds[a], seconds[b], strict=True)] for a, b in PAIRS}
+    held = {name: memory.nbytes("slots") for name, memory in memories.items()}
+    return {"batch": batch, "rounds": rounds, "agreement with full": agree, "slot bytes": held, "seconds": seconds, "ratios": found}
+
+
+@dataclass
+class Timed(Full):
+    """The full cache with a clock at every seam of a block."""
+
+    at: int = 0
+    spent: dict[tuple[int, str], float] = field(default_factory=lambda: defaultdict(float))
+
+    def stack(self, name: str, step: Step, tokens: Tokens, run: Callable[[Tokens], Tensor]) -> Tensor:
+        self.at = step.scale
+        return super().stack(name, step, tokens, run)
+
+    def block(self, site: Site, step: Step, tokens: Tokens, block: Block) -> Tokens:
+        with self.clock("attention"):
+            tokens = block.mix(site, step, tokens, self)
+        with self.clock("MLP"):
+            return block.join(tokens, block.branch(tokens))
+
+    @contextmanager
+    def clock(self, part: str) -> Iterator[None]:
+        """Add what runs inside to ``part`` of the scale that is at work."""
+        start = time.perf_counter()
+        yield
+        self.spent[self.at, part] += time.perf_counter() - start
+
+
+@contextmanager
+def clocked(timed: Timed, owner: Any, name: str, part: str) -> Iterator[None]:
+    """Let a function of the model be timed while the block runs."""
+    plain = getattr(owner, name)
+
+    def watched(*arguments: Any, **options: Any) -> Any:
+        with timed.clock(part):
+            return plain(*arguments, **options)
+
+    setattr(owner, name, watched)
+    try:
+        yield
+    finally:
+        setattr(owner, name, plain)
+
+
+def profile(entry: Entry, batch: int) -> dict[tuple[int, str], float]:
+    """Seconds of one generation, after one to warm up, by scale (0: outside of any) and part."""
+    loaded, timed, sampling = entry.load(Request()), Timed(), entry.presets["paper"]
+    model: Any = loaded.generator
+    labels, seeds, memory = torch.arange(batch), list(range(batch)), Memory()
+    model.generate(labels, seeds, Full(), sampling, memory)
+    seams = ((model, "modulations", "adaLN"), (model, "logits", "head"), (var, "draw", "sampling"), (var, "guide_scale", "sampling"),
+             (model.quantizer, "add", "quantiser"), (model.quantizer, "next_map", "quantiser"))
+    with ExitStack() as stack:
+        for owner, name, part in seams:
+            stack.enter_context(clocked(timed, owner, name, part))
+        start = time.perf_counter()
+        tokens = model.generate(labels, seeds, timed, sampling, memory)
+        whole = time.perf_counter() - start
+    timed.at = 0
+    with timed.clock("decoder"):
+        loaded.decode(tokens)
+    timed.spent[0, "other"] = whole - sum(spent for (_, part), spent in timed.spent.items() if part != "decoder")
+    return dict(timed.spent)
+
+
+def print_profile(spent: dict[tuple[int, str], float], sides: tuple[int, ...]) -> None:
+    """One line per scale in milliseconds, and the sums with their shares."""
+    parts = (*PARTS, "other")
+    print(f"{'scale':>10}" + "".join(f"{part:>11}" for part in parts) + f"{'sum':>11}")
+    for scale in (*range(1, len(sides) + 1), 0):
+        row = [1e3 * spent.get((scale, part), 0.0) for part in parts]
+        print(f"{f'{sides[scale - 1]}×{sides[scale - 1]}' if scale else 'outside':>10}" + "".join(f"{ms:11.1f}" for ms in (*row, sum(row))))
+    total = sum(spent.values())
+    sums = [sum(ms for (_, name), ms in spent.items() if name == part) for part in parts]
+    print(f"{'sum':>10}" + "".join(f"{1e3 * s:11.1f}" for s in (*sums, total)))
+    print(f"{'share':>10}" + "".join(f"{s / total:11.1%}" for s in (*sums, total)))
+
+
+def main() -> None:
+    """Print the ratios, or the profile."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=11)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--batch", type=int, default=2)
+    parser.add_argument("--profile", action="store_true", help="where the time of one generation goes")
+    parser.add_argument("--json", help="write everything measured to this file")
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    here, code = environment("cpu", arguments.threads), code_identity()
+    entry: Entry = registry.models.get(MODEL)
+    commit = f"{code['commit'][:10]}{' (dirty)' if code['dirty'] else ''}"
+    print(f"cachemark {__version__}, commit {commit}, {here.machine_class}, torch {torch.__version__}")
+    print(f"{MODEL}, random weights, batch {arguments.batch} + CFG, fp32")
+    if arguments.profile:
+        print_profile(profile(entry, arguments.batch), entry.shape(entry.presets["paper"], 1).scales)
+        return
+    result = ratios(entry, arguments.batch, arguments.rounds)
+    print(f"agreement of the reference engine's tokens with full's: {result['agreement with full']}")
+    print(f"slot bytes: {result['slot bytes']}")
+    for name, values in result["ratios"].items():
+        low, middle, high = statistics.quantiles(values, n=4)
+        print(f"  time {name}: median {middle:.3f}, quartiles {low:.3f} … {high:.3f}, n = {len(values)}")
+    if arguments.json:
+        with open(arguments.json, "w", encoding="utf-8") as file:
+            json.dump({"environment": here.to_json(), "code": code, "result": result}, file, indent=1)
+
+
+if __name__ == "__main__":
+    main()

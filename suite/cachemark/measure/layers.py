@@ -1,0 +1,40 @@
+"""What the layers of a next-scale model look at, measured under the full cache on a fixed subset of seeds."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from .. import registry, seeds
+from ..cache.profile import Profile
+from ..cache.slot import Memory
+from ..errors import Unsupported
+from ..models.protocol import Entry, Request
+from .judge import Job
+
+DIGITS = 6
+
+
+def profiled(job: Job) -> dict[str, Any]:
+    """Inter-scale similarity and attention of every layer over the job's samples, and the seconds that it took."""
+    watcher, began = Profile(), time.perf_counter()
+    for part in job.chunks():
+        Job(job.loaded, lambda: watcher, Memory(job.device), job.sampling, job.subset, job.batch, job.device).generate(part)
+    return {
+        "scales": list(watcher.layout.scales), "seeds": job.subset.name, "samples": len(job.subset),
+        "similarity": [[round(s, DIGITS) for s in layer] for layer in watcher.similarity],
+        "mass": [[[round(share, DIGITS) for share in scale] for scale in layer] for layer in watcher.mass],
+        "seconds": round(time.perf_counter() - began, 2),
+    }
+
+
+def layers(model: str, request: Request, *, subset: str = "s64", batch: int = 16) -> dict[str, Any]:
+    """The profile of a model by name, under its ``paper`` sampling, and what its weights are called."""
+    entry: Entry = registry.models.get(model)
+    if entry.paradigm != "next-scale":
+        raise Unsupported(f"{model} is a {entry.paradigm} model and has no scales.",
+                          remedy="Name a next-scale model: cachemark list models.")
+    loaded = entry.load(request)
+    chosen = seeds.subset(subset, entry.classes)
+    job = Job(loaded, Profile, Memory(request.device), entry.presets["paper"], chosen, min(batch, len(chosen)), request.device)
+    return {"model": model, "weights": loaded.weights, **profiled(job)}

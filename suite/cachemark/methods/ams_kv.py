@@ -1,0 +1,202 @@
+"""AMS-KV: condensed and local scales, and more of them in the layers whose scales are least alike."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from .. import registry
+from ..cache.geometry import Layout, Site, Step
+from ..cache.method import Method
+from ..cache.similarity import inter_scale
+from ..cache.slot import Memory, Slot, Slots
+from ..errors import BadBudget, BadKnob
+
+ALLOCATIONS, DECISIONS = ("similarity", "uniform"), ("profile", "online")
+MEASURE = "Give demanding = [layers], or measure it: cachemark show layers MODEL."
+
+
+class ThresholdWarning(UserWarning):
+    """A threshold that tells no layers apart."""
+
+
+@registry.methods.add("ams_kv")
+@dataclass
+class AMSKV(Method):
+    """Each layer keeps the first ``condensed`` scales and, up to its budget, the most recent tokens. The budget is ``c_min``
+    tokens; in *demanding* layers, whose keys change much from scale to scale (S < ``theta``), it is ``c_max``.
+
+    "AMS-KV: Adaptive KV Caching for Multi-Scale Visual Autoregressive Transformers" (arXiv 2511.16047), Algorithms 1 and 2.
+    0 stands for the paper's defaults: ``c_max`` holds the condensed and the last two scales, ``c_min`` the condensed and the
+    last but one. ``entries`` > 0 instead fits ``c_min`` (``c_max`` only where nothing else helps) to that many entries over all
+    layers. The paper does not say how S is normalised; see :func:`~cachemark.cache.similarity.inter_scale`.
+
+    Differs from the paper: with ``decide = "profile"`` the demanding layers are known beforehand, from S measured once for these
+    weights or from the list ``demanding``, and have ``c_max`` from their first overflow on; nothing is decided while an image is
+    made, and a sample does not depend on its batch. ``decide = "online"`` is the paper's rule, decided by the mean over the batch,
+    for the eager engine only. ``allocation = "uniform"`` spreads as many demanding layers evenly over the depth (Table 2).
+    """
+
+    name: ClassVar[str] = "ams_kv"
+    paradigms: ClassVar[tuple[str, ...]] = ("next-scale",)
+    evicts: ClassVar[bool] = True
+    source: ClassVar[str] = "AMS-KV (arXiv 2511.16047), Algorithms 1 and 2"
+
+    condensed: int = 2
+    c_max: int = 0
+    c_min: int = 0
+    theta: float = -0.008
+    decide: str = "profile"
+    allocation: str = "similarity"
+    demanding: Sequence[int] | None = None
+    entries: int = 0
+
+    # -- what a plan asks ---------------------------------------------------------------------------------------------
+    @classmethod
+    def knobs_for(cls, budget: Fraction, layout: Layout) -> dict[str, Any]:
+        return {"entries": int(budget * layout.layers * layout.cacheable)}
+
+    @classmethod
+    def own_budget(cls, layout: Layout) -> Fraction:
+        method = cls()
+        method.resolve(layout)
+        return Fraction(sum(method._room(layout, layer) for layer in range(layout.layers)), layout.layers * layout.cacheable)
+
+    @property
+    def footnotes(self) -> tuple[str, ...]:  # type: ignore[override]
+        """What a reader of its figures must know."""
+        online = "decide = online: the mean over the batch decides while the images are made, so a sample depends on its batch; eager only"
+        return (online,) if self.decide == "online" else ()
+
+    @property
+    def capturable(self) -> bool:
+        return self.decide == "profile"
+
+    def resolve(self, layout: Layout) -> None:
+        self._check(layout)
+        sizes = [side**2 for side in layout.scales]
+        self.anchor = sum(sizes[: self.condensed])
+        self.c_max = self.c_max or self.anchor + sizes[-2] + sizes[-1]
+        c_min = self.c_min or self.anchor + sizes[-2]
+        if self.decide == "profile" and (self.demanding is None or self.allocation == "uniform"):
+            self.demanding = self._profiled(layout, c_min)
+        self.demanding = sorted(self.demanding or ())
+        self.c_min = self.c_min or (self._fitted(layout) if self.entries else c_min)
+        if self.c_min <= self.anchor:
+            raise BadBudget(f"ams_kv: c_min = {self.c_min} leaves no room beside the {self.anchor} tokens of the condensed scales.",
+                            remedy=f"Give c_min > {self.anchor}, or fewer condensed scales.")
+        if self.c_max < self.c_min:
+            raise BadKnob(f"ams_kv: c_max = {self.c_max} is less than c_min = {self.c_min}.", remedy="Raise c_max or lower c_min.")
+
+    def _check(self, layout: Layout) -> None:
+        for knob, value, known in (("decide", self.decide, DECISIONS), ("allocation", self.allocation, ALLOCATIONS)):
+            if value not in known:
+                raise BadKnob(f"ams_kv: {knob} = {value!r} is unknown.", remedy=f"Known: {', '.join(known)}.")
+        if not 0 <= self.condensed < len(layout.scales):
+            raise BadKnob(f"ams_kv: condensed = {self.condensed} of {len(layout.scales)} scales.",
+                          remedy=f"Give 0 … {len(layout.scales) - 1}.")
+        listed = () if self.demanding is None else self.demanding
+        if isinstance(listed, str) or not all(type(layer) is int and 0 <= layer < layout.layers for layer in listed):
+            raise BadKnob(f"ams_kv: demanding = {listed!r} is no list of layers.", remedy=f"Give layers in 0 … {layout.layers - 1}.")
+        if self.c_max < 0 or self.c_min < 0 or self.entries < 0:
+            raise BadKnob("ams_kv: c_max, c_min and entries are numbers of tokens.", remedy="0 stands for the default.")
+
+    def _profiled(self, layout: Layout, c_min: int) -> list[int]:
+        """The layers that the rule finds demanding, from the measured similarity (or a given list that is only to be spread)."""
+        if self.demanding is None:
+            if not layout.similarity:
+                raise BadKnob("ams_kv: nobody has measured the inter-scale similarity of these weights.", remedy=MEASURE)
+            found = [layer for layer, s in enumerate(layout.similarity) if self._overflows(layout, s, c_min)]
+            self._warn(found, layout)
+        else:
+            found = list(self.demanding)
+        if self.allocation == "uniform":
+            return [(2 * i + 1) * layout.layers // (2 * len(found)) for i in range(len(found))]
+        return found
+
+    def _overflows(self, layout: Layout, similarity: Sequence[float], c_min: int) -> bool:
+        """Whether Algorithm 1 raises this layer's budget before the last scale, after which nobody reads."""
+        held = 0
+        for scale, side in enumerate(layout.scales[:-1]):
+            own = side**2
+            if own > self.c_max:
+                continue
+            if held + own > c_min:
+                if scale and similarity[scale - 1] < self.theta:
+                    return True
+                held = held if own > c_min else c_min
+            else:
+                held += own
+        return False
+
+    def _warn(self, found: list[int], layout: Layout) -> None:
+        if 0 < len(found) < layout.layers:
+            return
+        values = [s for layer in layout.similarity for s in layer[:-1]]
+        warnings.warn(f"ams_kv: theta = {self.theta} makes {'every' if found else 'no'} layer demanding; S was measured from "
+                      f"{min(values):.4f} to {max(values):.4f}.", ThresholdWarning, stacklevel=2)
+
+    def _fitted(self, layout: Layout) -> int:
+        """``c_min`` such that all layers together hold at most ``entries``; lowers ``c_max`` where that alone cannot do."""
+        assert self.demanding is not None
+        most, less = len(self.demanding), layout.layers - len(self.demanding)
+        left = self.entries - most * min(self.c_max, layout.cacheable)
+        if less and left > less * self.anchor:
+            return min(left // less, self.c_max)
+        if most and (rest := self.entries - less * (self.anchor + 1)) > most * self.anchor:
+            self.c_max = min(self.c_max, rest // most)
+            return min(self.anchor + 1, self.c_max) if less else self.c_max
+        raise BadBudget(f"ams_kv: {self.entries} entries over {layout.layers} layers leave no room beside the condensed scales.",
+                        remedy=f"They need more than {self.anchor} in every layer.")
+
+    def _room(self, layout: Layout, layer: int) -> int:
+        assert self.demanding is not None
+        larger = self.decide == "online" or layer in self.demanding
+        return min(self.c_max if larger else self.c_min, layout.cacheable)
+
+    # -- one generation -----------------------------------------------------------------------------------------------
+    def capacity(self, layout: Layout, site: Site) -> int:
+        return self._room(layout, site.layer)
+
+    def begin(self, layout: Layout, sites: Sequence[Site], memory: Memory) -> None:
+        self.before: dict[Site, Tensor] = {}
+        super().begin(layout, sites, memory)
+        self.budget = {site: self.c_min if self.decide == "online" else self._room(layout, site.layer) for site in sites}
+
+    def prepare(self, slots: Slots, memory: Memory) -> None:
+        """Online, all keys of the scale before: the cache itself may have cut or dropped them."""
+        if self.decide == "online":
+            layout, most = slots.layout, max(side**2 for side in slots.layout.scales[:-1])
+            for site in slots.sites:
+                shape = (layout.rows, layout.kv_heads, most, layout.head_dim)
+                self.before[site] = memory.zeros(f"before.{site}", shape, layout.dtype)
+
+    def attend(self, site: Site, step: Step, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        if self.decide == "online" and not step.last:
+            self._decide(site, step, k)
+        return super().attend(site, step, q, k, v)
+
+    def _decide(self, site: Site, step: Step, k: Tensor) -> None:
+        """Algorithm 1, lines 5 to 12. It looks at the scale's keys alone, so it may run before they are attended to."""
+        held = self.slots[site].live[0]
+        overflows = step.count <= self.c_max and held + step.count > self.budget[site]
+        if overflows and self.budget[site] == self.c_min and step.index:
+            before = self.before[site][:, :, : self.layout.scales[step.index - 1] ** 2]
+            if float(inter_scale(k, before)) < self.theta:
+                self.budget[site] = self.c_max
+        self.before[site][:, :, : step.count] = k
+
+    def room(self, site: Site) -> int:
+        return self.budget[site]
+
+    def survivors(self, site: Site, step: Step, slot: Slot, seen: int) -> list[range]:
+        """Algorithms 1 and 2: a scale larger than the budget is dropped; else the condensed tokens and the latest ones stay."""
+        budget = self.budget[site]
+        if step.count > budget:
+            return [range(slot.live[0])]
+        return [range(self.anchor), range(seen - (budget - self.anchor), seen)]

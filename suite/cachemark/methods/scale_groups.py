@@ -1,0 +1,71 @@
+"""Scale groups: the full cache without one of the three groups that AMS-KV divides the scales into."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from .. import registry
+from ..cache.geometry import Layout, Step
+from ..cache.method import Method
+from ..cache.slot import Slot, Stage
+from ..errors import BadBudget, BadKnob
+
+GROUPS = ("condensed", "intermediate", "local")
+
+
+@registry.methods.add("scale_groups")
+@dataclass
+class ScaleGroups(Method):
+    """While a scale is made, the tokens of one group of earlier scales are not seen: the first ``condensed`` scales, the
+    ``local`` most recent ones, or the intermediate ones between them (``remove`` names the group; a scale that is both first
+    and recent counts as condensed).
+
+    The ablation of AMS-KV (arXiv 2511.16047), Table 1: it shows what each group is worth and saves nothing, since what is local
+    now is intermediate later. The paper does not say how many scales are local; two are what its larger budget holds.
+    """
+
+    name: ClassVar[str] = "scale_groups"
+    paradigms: ClassVar[tuple[str, ...]] = ("next-scale",)
+    source: ClassVar[str] = "AMS-KV (arXiv 2511.16047), Table 1"
+
+    remove: str = "intermediate"
+    condensed: int = 2
+    local: int = 2
+
+    @classmethod
+    def knobs_for(cls, budget: Fraction, layout: Layout) -> dict[str, Any]:
+        if budget < 1:
+            raise BadBudget(f"scale_groups: it hides entries and frees none: no budget of {budget}.", remedy="Its budget is 1.")
+        return {}
+
+    @property
+    def kernel(self) -> str:
+        """Masked, hence another kernel than that of the full cache: no speed-up is stated."""
+        return "sdpa-masked"
+
+    def resolve(self, layout: Layout) -> None:
+        if self.remove not in GROUPS:
+            raise BadKnob(f"scale_groups: remove = {self.remove!r} is no group.", remedy=f"Known: {', '.join(GROUPS)}.")
+        if min(self.condensed, self.local) < 0:
+            raise BadKnob("scale_groups: condensed and local are numbers of scales.", remedy="Give 0 or more.")
+
+    def look(self, step: Step, q: Tensor, slot: Slot, stage: Stage | None) -> tuple[Tensor, Tensor | None]:
+        k, v = (slot if stage is None else stage).read(slot.bank.runs[0], slot.live[0])
+        seen = torch.tensor([self.group(scale, step.index) != self.remove for scale in range(step.index + 1)], device=q.device)
+        sizes = torch.tensor([side**2 for side in self.layout.scales[: step.scale]], device=q.device)
+        mask = seen.repeat_interleave(sizes, output_size=k.size(2))
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask.expand(q.size(2), -1)), None
+
+    def group(self, scale: int, now: int) -> str:
+        """The group of a scale while scale ``now`` is made, both from 0; the scale that is made is in none."""
+        if scale == now:
+            return "own"
+        if scale < self.condensed:
+            return "condensed"
+        return "local" if scale >= now - self.local else "intermediate"

@@ -1,0 +1,125 @@
+"""The convolutional autoencoder of VQGAN and latent diffusion, in the layout ``down.N.block.M`` of published checkpoints.
+
+VAR's multi-scale tokenizer and MAR's KL autoencoder are both of this kind. Images are (B, 3, H, W) in [−1, 1]. The blocks are those
+of :mod:`~cachemark.models.vision.vq`, whose files name them in another order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from .vq import GROUP_EPS, GROUPS, Downsample, ResBlock, Upsample
+
+
+@dataclass(frozen=True)
+class Pyramid:
+    """Widths of the levels. ``ch_mult`` lists channel multiples from the highest resolution to the lowest; each level but the last
+    halves the resolution, and the last one attends after every block."""
+
+    ch: int
+    ch_mult: tuple[int, ...]
+    num_res_blocks: int
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """Channels of each level, from the highest resolution to the lowest."""
+        return tuple(self.ch * m for m in self.ch_mult)
+
+    @property
+    def factor(self) -> int:
+        """Pixels per latent along one side."""
+        return 2 ** (len(self.ch_mult) - 1)
+
+
+Attend = Callable[[int], nn.Module]  # makes an attention block for that many channels
+
+
+class JointAttnBlock(nn.Module):
+    """(B, C, H, W) to itself: one head of width C over all H·W positions, added to its input. One convolution makes q, k and v."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.norm = nn.GroupNorm(GROUPS, channels, eps=GROUP_EPS)
+        self.qkv, self.proj_out = nn.Conv2d(channels, 3 * channels, 1), nn.Conv2d(channels, channels, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.qkv(self.norm(x)).flatten(2).transpose(1, 2).unsqueeze(1).chunk(3, -1)
+        mixed = F.scaled_dot_product_attention(q, k, v)  # (B, 1, HW, C); its own scale is C^-1/2
+        return x + self.proj_out(mixed.squeeze(1).transpose(1, 2).reshape(x.shape))
+
+
+class Level(nn.Module):
+    """All blocks of one resolution. What a level does not have is an identity, which adds no key to the state dict."""
+
+    def __init__(self, c_in: int, c_out: int, depth: int, attend: Attend | None) -> None:
+        super().__init__()
+        self.block = nn.ModuleList(ResBlock(c_in if i == 0 else c_out, c_out) for i in range(depth))
+        self.attn = nn.ModuleList(attend(c_out) if attend else nn.Identity() for _ in range(depth))
+        self.downsample: nn.Module = nn.Identity()
+        self.upsample: nn.Module = nn.Identity()
+
+    def forward(self, x: Tensor) -> Tensor:
+        for block, attn in zip(self.block, self.attn, strict=True):
+            x = attn(block(x))
+        return self.downsample(self.upsample(x))
+
+
+class Middle(nn.Module):
+    """Two residual blocks with attention between them."""
+
+    def __init__(self, channels: int, attend: Attend) -> None:
+        super().__init__()
+        self.block_1, self.attn_1, self.block_2 = ResBlock(channels, channels), attend(channels), ResBlock(channels, channels)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.block_2(self.attn_1(self.block_1(x)))
+
+
+class Encoder(nn.Module):
+    """Images (B, 3, f·h, f·w) to latents (B, z, h, w)."""
+
+    def __init__(self, shape: Pyramid, z: int, attend: Attend) -> None:
+        super().__init__()
+        widths, last = shape.widths, len(shape.widths) - 1
+        self.conv_in = nn.Conv2d(3, shape.ch, 3, padding=1)
+        pairs = zip((shape.ch, *widths), widths, strict=False)
+        self.down = nn.ModuleList(Level(a, b, shape.num_res_blocks, attend if i == last else None) for i, (a, b) in enumerate(pairs))
+        for level, width in zip(self.down[:-1], widths, strict=False):
+            level.downsample = Downsample(width)
+        self.mid = Middle(widths[-1], attend)
+        self.norm_out = nn.GroupNorm(GROUPS, widths[-1], eps=GROUP_EPS)
+        self.conv_out = nn.Conv2d(widths[-1], z, 3, padding=1)
+
+    def forward(self, images: Tensor) -> Tensor:
+        x = self.conv_in(images)
+        for level in self.down:
+            x = level(x)
+        return self.conv_out(F.silu(self.norm_out(self.mid(x))))
+
+
+class Decoder(nn.Module):
+    """Latents (B, z, h, w) to images (B, 3, f·h, f·w). ``up.0`` is the highest resolution and runs last. ``in_levels``: attend in the
+    lowest resolution too, not only in the middle."""
+
+    def __init__(self, shape: Pyramid, z: int, attend: Attend, *, in_levels: bool = True) -> None:
+        super().__init__()
+        widths, last = shape.widths, len(shape.widths) - 1
+        self.conv_in = nn.Conv2d(z, widths[-1], 3, padding=1)
+        self.mid = Middle(widths[-1], attend)
+        pairs = zip((*widths[1:], widths[-1]), widths, strict=True)
+        lowest = attend if in_levels else None
+        self.up = nn.ModuleList(Level(a, b, shape.num_res_blocks + 1, lowest if i == last else None) for i, (a, b) in enumerate(pairs))
+        for level, width in zip(self.up[1:], widths[1:], strict=True):
+            level.upsample = Upsample(width)
+        self.norm_out = nn.GroupNorm(GROUPS, widths[0], eps=GROUP_EPS)
+        self.conv_out = nn.Conv2d(widths[0], 3, 3, padding=1)
+
+    def forward(self, latents: Tensor) -> Tensor:
+        x = self.mid(self.conv_in(latents))
+        for level in reversed(self.up):
+            x = level(x)
+        return self.conv_out(F.silu(self.norm_out(x)))

@@ -1,0 +1,180 @@
+"""The multi-scale residual quantiser of VAR (Tian et al., "Visual Autoregressive Modeling", NeurIPS 2024, §3.1, Algorithms 1 and 2).
+
+An image is a stack of token maps, coarse to fine. Each adds to one feature map at full resolution what the coarser ones lack.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ...errors import Unsupported
+from .autoencoder import Decoder, Encoder, JointAttnBlock, Pyramid
+
+USED = ("quantize.ema_vocab_hit_SV",)  # how often each code was used in training: in published files, and nobody's business here
+
+
+class Phis(nn.Module):
+    """Few convolutions shared by all scales. Names are those of the published checkpoint."""
+
+    def __init__(self, width: int, count: int) -> None:
+        super().__init__()
+        self.qresi_ls = nn.ModuleList(nn.Conv2d(width, width, 3, padding=1) for _ in range(count))
+
+
+class MultiScaleQuantizer(nn.Module):
+    """Codebook and the convolutions φ that smooth what a token map adds.
+
+    ``sides``: sides of the token maps, coarse to fine; N is the sum of their squares and P the last side. Token vectors run scale by
+    scale, row by row. Feature maps are (B, width, P, P) fp32. φ(h) = (1 − r)·h + r·conv(h), on the upsampled map.
+    """
+
+    def __init__(self, sides: Sequence[int], codes: int, width: int, *, phis: int = 4, ratio: float = 0.5) -> None:
+        super().__init__()
+        self.sides, self.codes, self.width, self.ratio = tuple(sides), codes, width, ratio
+        self.embedding = nn.Embedding(codes, width)
+        self.quant_resi = Phis(width, phis)
+        self._phi = [nearest_phi(i, len(self.sides), phis) for i in range(len(self.sides))]
+
+    @property
+    def bounds(self) -> list[tuple[int, int]]:
+        """First token and end of every scale."""
+        ends = list(accumulate(side**2 for side in self.sides))
+        return list(zip([0, *ends[:-1]], ends, strict=True))
+
+    def empty(self, batch: int) -> Tensor:
+        """The feature map before the first scale."""
+        return self.embedding.weight.new_zeros(batch, self.width, self.sides[-1], self.sides[-1], dtype=torch.float32)
+
+    def add(self, f_hat: Tensor, codes: Tensor, scale: int) -> Tensor:
+        """The feature map with the tokens (B, side²) of scale ``scale`` (from 0) added."""
+        return f_hat + self._contribution(codes, scale)
+
+    def next_map(self, f_hat: Tensor, scale: int) -> Tensor:
+        """What the model is fed at scale ``scale`` ≥ 1: the feature map so far at that resolution, (B, side², width)."""
+        return self.shrunk(f_hat, scale)
+
+    def shrunk(self, f: Tensor, scale: int) -> Tensor:
+        """A feature map at the resolution of a scale, by area: (B, width, P, P) to (B, side², width)."""
+        side = self.sides[scale]
+        small = f if f.shape[-1] == side else F.interpolate(f, size=(side, side), mode="area")
+        return small.flatten(2).transpose(1, 2)
+
+    def restore(self, tokens: Tensor) -> Tensor:
+        """The feature map of all tokens (B, N)."""
+        f_hat = self.empty(self._checked(tokens))
+        for scale, (start, end) in enumerate(self.bounds):
+            f_hat = self.add(f_hat, tokens[:, start:end], scale)
+        return f_hat
+
+    def teacher(self, tokens: Tensor) -> Tensor:
+        """The inputs of scales 2, 3, … for given tokens (B, N): (B, N − 1, width)."""
+        f_hat, maps = self.empty(self._checked(tokens)), []
+        for scale, (start, end) in enumerate(self.bounds[:-1]):
+            f_hat = self.add(f_hat, tokens[:, start:end], scale)
+            maps.append(self.next_map(f_hat, scale + 1))
+        return torch.cat(maps, 1)
+
+    @torch.no_grad()
+    def quantise(self, f: Tensor) -> Tensor:
+        """Tokens (B, N) int64 of latents (B, width, P, P): each scale takes what the coarser ones have left."""
+        rest, tokens = f.float(), []
+        for scale in range(len(self.sides)):
+            codes = self.nearest(self.shrunk(rest, scale))
+            rest = rest - self._contribution(codes, scale)
+            tokens.append(codes)
+        return torch.cat(tokens, 1)
+
+    def nearest(self, vectors: Tensor) -> Tensor:
+        """Vectors (B, n, width) to the codes (B, n) of least squared distance; the first one where two are equal."""
+        with torch.autocast(vectors.device.type, enabled=False):  # in bf16 the nearest of close neighbours would be a matter of luck
+            flat, book = vectors.float(), self.embedding.weight.float()
+            return (flat.square().sum(-1, keepdim=True) + book.square().sum(1) - 2 * flat @ book.T).argmin(-1)
+
+    def spread(self, codes: Tensor, scale: int) -> Tensor:
+        """Code vectors of a scale at full resolution, before φ: (B, width, P, P)."""
+        side = self.sides[scale]
+        h = F.embedding(codes, self.embedding.weight).float().transpose(1, 2).unflatten(2, (side, side))
+        if side == self.sides[-1]:
+            return h
+        return F.interpolate(h, size=(self.sides[-1],) * 2, mode="bicubic", align_corners=False)
+
+    def smooth(self, h: Tensor, scale: int) -> Tensor:
+        """φ of that scale."""
+        return h * (1 - self.ratio) + self.quant_resi.qresi_ls[self._phi[scale]](h) * self.ratio
+
+    def _contribution(self, codes: Tensor, scale: int) -> Tensor:
+        return self.smooth(self.spread(codes, scale), scale)
+
+    def _checked(self, tokens: Tensor) -> int:
+        expected = self.bounds[-1][1]
+        if tokens.ndim != 2 or tokens.shape[1] != expected:
+            raise Unsupported(f"Tokens of shape {tuple(tokens.shape)} do not fill the scales {' '.join(map(str, self.sides))}.",
+                              remedy=f"Give (batch, {expected}).")
+        return tokens.shape[0]
+
+
+def nearest_phi(scale: int, scales: int, phis: int) -> int:
+    """Which of the shared convolutions serves a scale: the one whose tick lies nearest to scale/(scales − 1).
+
+    Two ticks may be equally near (scales 3 and 8 of 10); which of them is taken is then a matter of rounding in double
+    precision, and is the later one for the published sizes. This computes it as the authors do.
+    """
+    if scales == 1:
+        return 0
+    margin = 1 / 3 / phis if phis == 4 else 1 / 2 / phis
+    ticks = [margin + i * ((1 - margin - margin) / max(phis - 1, 1)) for i in range(phis - 1)] + [1 - margin]
+    far = [abs(tick - scale / (scales - 1)) for tick in ticks]
+    return far.index(min(far))
+
+
+@dataclass(frozen=True)
+class MSVQConfig:
+    """Shape of a tokenizer. ``sides``: sides of the token maps, coarse to fine; ``z``: channels of latents and code vectors."""
+
+    sides: tuple[int, ...] = (1, 2, 3, 4, 5, 6, 8, 10, 13, 16)
+    ch: int = 160
+    ch_mult: tuple[int, ...] = (1, 1, 2, 2, 4)
+    num_res_blocks: int = 2
+    z: int = 32
+    codes: int = 4096
+    phis: int = 4
+
+    @property
+    def pyramid(self) -> Pyramid:
+        return Pyramid(self.ch, self.ch_mult, self.num_res_blocks)
+
+
+class MSVQ(nn.Module):
+    """VAR's tokenizer, in the layout of ``vae_ch160v4096z32.pth``. Images (B, 3, H, W) of side factor·P; runs in fp32."""
+
+    def __init__(self, config: MSVQConfig | None = None) -> None:
+        super().__init__()
+        self.config = c = config or MSVQConfig()
+        self.encoder, self.decoder = Encoder(c.pyramid, c.z, JointAttnBlock), Decoder(c.pyramid, c.z, JointAttnBlock)
+        self.quantize = MultiScaleQuantizer(c.sides, c.codes, c.z, phis=c.phis)
+        self.quant_conv, self.post_quant_conv = nn.Conv2d(c.z, c.z, 3, padding=1), nn.Conv2d(c.z, c.z, 3, padding=1)
+
+    def latents(self, images: Tensor) -> Tensor:
+        """Images in [−1, 1] to (B, z, P, P)."""
+        side = self.config.sides[-1] * self.config.pyramid.factor
+        if images.ndim != 4 or images.shape[1:] != (3, side, side):
+            raise Unsupported(f"Images of shape {tuple(images.shape)} cannot be encoded.", remedy=f"Give (batch, 3, {side}, {side}).")
+        return self.quant_conv(self.encoder(images))
+
+    def encode(self, images: Tensor) -> Tensor:
+        """Images to tokens (B, N) int64."""
+        return self.quantize.quantise(self.latents(images))
+
+    def image(self, f_hat: Tensor) -> Tensor:
+        """A restored feature map (B, z, P, P) to images (B, 3, H, W) in [−1, 1]."""
+        return self.decoder(self.post_quant_conv(f_hat)).clamp(-1, 1)
+
+    def decode(self, tokens: Tensor) -> Tensor:
+        """Tokens (B, N) to images in [−1, 1]."""
+        return self.image(self.quantize.restore(tokens))

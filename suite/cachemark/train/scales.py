@@ -1,0 +1,73 @@
+"""Training of the embedded multi-scale tokenizer: as :mod:`~cachemark.train.tokenizers`, with one codebook for all scales.
+
+Each scale quantises what the coarser ones have left. The encoder learns straight through; the convolutions φ learn to bring the
+restored map near the encoder's; the codebook follows what all scales ask of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..models.tiny.msvq import NAME, MSVQConfig, TinyMSVQ, metadata
+from .loops import Stateful
+from .scene import scenes, stream
+from .tokenizers import COMMITMENT, RATE, MovingCodebook, adam, difference, reconstruction
+
+BATCH = 16
+
+
+class ScaleCodesTask:
+    """Trains a :class:`~cachemark.models.tiny.msvq.TinyMSVQ` on fresh scenes."""
+
+    name = NAME
+    steps = 1600
+    warmup = 20
+
+    def __init__(self, seed: int = 0, *, device: str = "cpu", config: MSVQConfig | None = None, batch: int = BATCH) -> None:
+        self.seed, self.device, self.batch = seed, device, batch
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(stream(seed, "initial weights"))
+            self.model = TinyMSVQ(config).to(device)
+        c = self.model.config
+        self.codebook = MovingCodebook(c.codes, c.channels).to(device)
+        self.optimiser = adam([p for p in self.model.parameters() if p.requires_grad], RATE)
+
+    @property
+    def parts(self) -> Mapping[str, Stateful]:
+        return {"model": self.model, "codebook": self.codebook, "optimiser": self.optimiser}
+
+    @property
+    def optimisers(self) -> list[torch.optim.Optimizer]:
+        return [self.optimiser]
+
+    def metadata(self) -> dict[str, str]:
+        return metadata(self.model.config)
+
+    def loss(self, step: int, generator: torch.Generator) -> Tensor:
+        """Loss of one batch of fresh scenes; moves the codebook on the way."""
+        images = scenes(self.batch, stream(self.seed, "tokenizer", step), device=self.device).images
+        z = self.model.encoder(images).float()
+        f_hat = self._restored(z.detach(), generator)
+        shown = self.model.decoder(f_hat + z - z.detach()).float()  # the decoder sees f_hat; its gradient reaches both
+        return difference(shown, images) + COMMITMENT * F.mse_loss(z, f_hat.detach()) + F.mse_loss(f_hat, z.detach())
+
+    def _restored(self, z: Tensor, generator: torch.Generator) -> Tensor:
+        """The restored map of latents (B, channels, P, P), differentiable in φ alone."""
+        quantizer, table = self.model.quantizer, self.model.quantizer.embedding.weight
+        f_hat, asked, chosen = quantizer.empty(len(z)), [], []
+        for scale in range(len(quantizer.sides)):
+            rest = quantizer.shrunk((z - f_hat).detach(), scale)
+            self.codebook.start(table, z.movedim(1, -1).flatten(0, -2), generator)
+            codes = quantizer.nearest(rest)
+            asked.append(rest.flatten(0, 1))
+            chosen.append(codes.flatten())
+            f_hat = quantizer.add(f_hat, codes, scale)
+        self.codebook.move(table, torch.cat(asked), torch.cat(chosen), generator)
+        return f_hat
+
+    def validate(self) -> dict[str, float]:
+        return reconstruction(self.model, self.seed, self.device)

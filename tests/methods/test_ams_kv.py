@@ -1,0 +1,198 @@
+"""AMS-KV against its Algorithm 1 written out on lists of token numbers, and its knobs."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import replace
+from fractions import Fraction
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from cachemark.cache.geometry import Layout, Site, scale_steps
+from cachemark.cache.similarity import inter_scale
+from cachemark.cache.slot import Memory
+from cachemark.errors import BadBudget, BadKnob
+from cachemark.methods.ams_kv import AMSKV, ThresholdWarning
+from cachemark.metrics.kv import entries
+from cachemark.models.var import SIZES, layout
+from cachemark.spec import Sampling
+from contracts.driver import watched
+from contracts.scales import LAYERS, SIDES, Feed, Record, drive, layout_of
+
+SIZES_OF = [side**2 for side in SIDES]
+# Layer 0 is alike everywhere; layer 1 changes at the scales that overflow; layer 2 only where nothing overflows yet.
+SIMILARITY = ((-0.001,) * 5, (-0.001, -0.001, -0.02, -0.02, -0.02), (-0.02, -0.001, -0.001, -0.001, -0.02))
+LAYOUT = replace(layout_of(), similarity=SIMILARITY)
+
+
+def algorithm(c_min: int, c_max: int, condensed: int, alike: list[bool]) -> tuple[list[list[int]], bool]:
+    """Algorithm 1 with Algorithm 2 for one layer: the token numbers held after each scale but the last, and whether the budget was
+    raised. ``alike[i]``: S of scale i (from 0) is not below the threshold."""
+    anchor = sum(SIZES_OF[:condensed])
+    held: list[int] = []
+    history, budget, first = [], c_min, 0
+    for i, size in enumerate(SIZES_OF[:-1]):
+        own = list(range(first, first + size))
+        first += size
+        if size <= c_max:
+            before, held = held, held + own
+            if len(held) > budget:
+                if budget == c_min and not alike[i]:
+                    budget = c_max
+                if size > budget:
+                    held = before
+                elif len(held) > budget:
+                    held = held[:anchor] + held[len(held) - (budget - anchor) :]
+        history.append(held)
+    return history, budget == c_max
+
+
+def held_by(method: AMSKV, shape: Layout, feed: Feed) -> tuple[list[dict[Site, list[int]]], AMSKV]:
+    """The token numbers that each site holds after each scale but the last; all rows and heads agree."""
+    record = Record()
+    seen: Any = watched(method, record)
+    drive(seen, shape, feed, Memory())
+    found = []
+    for held in record.held[:-1]:
+        assert all((numbers == numbers[:1, :1]).all() for numbers in held.values())
+        found.append({site: numbers[0, 0].tolist() for site, numbers in held.items()})
+    return found, seen
+
+
+@pytest.mark.parametrize(("c_min", "c_max", "condensed"), [(21, 46, 2), (30, 46, 0), (10, 12, 1), (21, 21, 2), (12, 40, 2), (55, 91, 2)])
+@pytest.mark.parametrize("theta", [-0.5, -1.9, -2.1, -3.0])
+def test_online_is_algorithm_1(c_min: int, c_max: int, condensed: int, theta: float) -> None:
+    shape = layout_of()
+    feed = Feed(shape)
+    found, method = held_by(AMSKV(condensed, c_max, c_min, theta, decide="online"), shape, feed)
+    raised = 0
+    for site in [Site("decoder", layer) for layer in range(LAYERS)]:
+        keys = [feed.at(step, site)[1] for step in scale_steps(shape)]
+        alike = [True, *(float(inter_scale(k, before)) >= theta for before, k in pairwise(keys))]
+        history, larger = algorithm(c_min, c_max, condensed, alike)
+        assert [held[site] for held in found] == history
+        raised += larger and c_max > c_min
+        assert (method.budget[site] == c_max) is (larger or c_max == c_min)
+    assert raised == 0 or theta > -3.0
+
+
+def test_the_threshold_tells_layers_apart_online() -> None:
+    """Else the test above would say nothing: at one threshold some layers are raised and others not."""
+    shape = layout_of()
+    _, method = held_by(AMSKV(2, 46, 21, THETA_BETWEEN, decide="online"), shape, Feed(shape))
+    assert set(method.budget.values()) == {21, 46}
+
+
+def _values() -> list[float]:
+    """S of each layer at the first scale that overflows c_min = 21, the fourth."""
+    shape = layout_of()
+    feed, steps, sites = Feed(shape), scale_steps(shape), [Site("decoder", layer) for layer in range(LAYERS)]
+    return sorted(float(inter_scale(feed.at(steps[3], site)[1], feed.at(steps[2], site)[1])) for site in sites)
+
+
+# Between the two lowest values of the first overflowing scale, unless a later scale undercuts it in the other layers too.
+THETA_BETWEEN = sum(_values()[:2]) / 2
+
+
+@pytest.mark.parametrize(("c_min", "c_max", "condensed"), [(21, 46, 2), (30, 46, 0), (10, 12, 1), (55, 91, 2)])
+def test_with_a_list_a_layer_has_its_budget_throughout(c_min: int, c_max: int, condensed: int) -> None:
+    shape = layout_of()
+    found, _ = held_by(AMSKV(condensed, c_max, c_min, demanding=[1]), shape, Feed(shape))
+    for layer, budget in ((0, c_min), (1, c_max), (2, c_min)):
+        history, _ = algorithm(budget, max(budget, c_max), condensed, [True] * len(SIDES))
+        assert [held[Site("decoder", layer)] for held in found] == history
+
+
+def test_profile_finds_the_layers_that_the_rule_would_raise() -> None:
+    method = AMSKV(c_min=21, c_max=46)
+    method.resolve(LAYOUT)
+    expected = [layer for layer, row in enumerate(SIMILARITY) if algorithm(21, 46, 2, [True, *(s >= -0.008 for s in row)])[1]]
+    assert method.demanding == expected == [1]
+
+
+def test_defaults_are_the_papers() -> None:
+    method = AMSKV()
+    method.resolve(LAYOUT)
+    assert (method.c_max, method.c_min) == (1 + 4 + 25 + 36, 1 + 4 + 25)
+    assert AMSKV.own_budget(LAYOUT) == Fraction(55 + 2 * 30, 3 * 55)
+
+
+def test_the_share_of_the_defaults_gives_the_defaults() -> None:
+    fitted = AMSKV.build(AMSKV.knobs_for(AMSKV.own_budget(LAYOUT), LAYOUT))
+    fitted.resolve(LAYOUT)
+    assert (fitted.c_max, fitted.c_min, fitted.demanding) == (66, 30, [1])
+
+
+@pytest.mark.parametrize("share", [Fraction(1, 4), Fraction(1, 3), Fraction(1, 2), Fraction(3, 4), Fraction(1)])
+@pytest.mark.parametrize("demanding", [[], [1], [0, 1, 2]])
+def test_a_budget_is_met_and_used(share: Fraction, demanding: list[int]) -> None:
+    method = AMSKV(demanding=demanding, **AMSKV.knobs_for(share, LAYOUT))
+    allowed = int(share * LAYERS * LAYOUT.cacheable)
+    held = entries(method, LAYOUT)
+    assert allowed - LAYERS < held <= allowed
+    assert min(method.c_max, method.c_min) > 5
+
+
+def test_a_budget_without_room_is_refused() -> None:
+    with pytest.raises(BadBudget, match="leave no room"):
+        AMSKV(demanding=[1], **AMSKV.knobs_for(Fraction(1, 12), LAYOUT)).resolve(LAYOUT)
+
+
+def test_uniform_spreads_as_many_layers_over_the_depth() -> None:
+    deep = replace(LAYOUT, layers=30, similarity=(SIMILARITY[1],) * 5 + (SIMILARITY[0],) * 25)
+    alike, spread = AMSKV(c_min=21, c_max=46), AMSKV(c_min=21, c_max=46, allocation="uniform")
+    alike.resolve(deep)
+    spread.resolve(deep)
+    assert alike.demanding == [0, 1, 2, 3, 4]
+    assert spread.demanding == [3, 9, 15, 21, 27]
+
+
+@pytest.mark.parametrize(("knobs", "words"), [
+    ({"decide": "never"}, "Known: profile, online"), ({"allocation": "similar"}, "Known: similarity, uniform"),
+    ({"condensed": 6}, "of 6 scales"), ({"demanding": [3]}, "no list of layers"), ({"demanding": "1"}, "no list of layers"),
+    ({"demanding": [], "c_max": 20, "c_min": 30}, "less than c_min"), ({"c_min": -1, "demanding": []}, "numbers of tokens"),
+])  # fmt: skip
+def test_bad_knobs(knobs: dict[str, Any], words: str) -> None:
+    with pytest.raises(BadKnob, match=words):
+        AMSKV.build(knobs).resolve(LAYOUT)
+
+
+def test_c_min_must_leave_room_beside_the_condensed_scales() -> None:
+    with pytest.raises(BadBudget, match="c_min = 5 leaves no room beside the 5 tokens"):
+        AMSKV(c_min=5, demanding=[]).resolve(LAYOUT)
+
+
+def test_unmeasured_weights_are_refused_with_the_remedy() -> None:
+    with pytest.raises(BadKnob, match="cachemark show layers") as caught:
+        AMSKV().resolve(layout_of())
+    assert "demanding" in str(caught.value)
+
+
+@pytest.mark.parametrize(("theta", "count"), [(-1.0, "no"), (0.0, "every")])
+def test_a_threshold_that_tells_nothing_apart_warns(theta: float, count: str) -> None:
+    with pytest.warns(ThresholdWarning, match=f"makes {count} layer demanding; S was measured from -0.0200 to -0.0010"):
+        AMSKV(theta=theta).resolve(LAYOUT)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        AMSKV().resolve(LAYOUT)
+
+
+def test_var_d30_with_five_demanding_layers_is_below_a_third() -> None:
+    shape = layout(SIZES["d30"], range(1), Sampling(cfg_scale=1.5, cfg_schedule="linear"), torch.float16, "cpu")
+    method = AMSKV(demanding=[0, 1, 2, 3, 4])
+    held = entries(method, shape)
+    assert held == 5 * 424 + 25 * 174
+    assert held / (30 * shape.visual) <= 0.32
+
+
+def test_similarity_is_minus_the_mean_square_of_what_bilinear_resizing_leaves() -> None:
+    """By hand: from 1×1 to 2×2 every key is compared with the one before; equal ones give 0."""
+    before, k = torch.randn(2, 3, 1, 8), torch.randn(2, 3, 4, 8)
+    assert float(inter_scale(k, before)) == pytest.approx(-float((k - before).square().mean()), rel=1e-6)
+    assert float(inter_scale(before.expand(-1, -1, 4, -1), before)) == 0
+    wide = F.interpolate(k.transpose(2, 3).reshape(6, 8, 2, 2), size=(3, 3), mode="bilinear", align_corners=False)
+    assert float(inter_scale(wide.flatten(2).transpose(1, 2).reshape(2, 3, 9, 8), k)) == pytest.approx(0, abs=1e-12)

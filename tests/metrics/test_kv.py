@@ -1,0 +1,79 @@
+"""Bytes on paper: the published baselines to the printed digits, and what a method allocates to the byte."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from cachemark import registry
+from cachemark.cache.geometry import Layout
+from cachemark.cache.slot import Memory
+from cachemark.methods.ams_kv import AMSKV
+from cachemark.methods.full import Full
+from cachemark.metrics.kv import MIXED, PAPER_UNIT, Printed, entries, equal_widths, nbytes, published
+from cachemark.models import next_scale
+from cachemark.models.var import SIZES, VAR, layout
+from cachemark.models.vision.msvq import MultiScaleQuantizer
+from cachemark.spec import Sampling
+
+assert next_scale
+SAMPLING = Sampling(cfg_scale=1.5, cfg_schedule="linear")
+
+
+def shape(size: str, batch: int) -> Layout:
+    return layout(SIZES[size], range(batch), SAMPLING, torch.float16, "cpu")
+
+
+@pytest.mark.parametrize(("size", "batch", "printed", "exact"), [
+    ("d30", 50, "22.41", 23_500_800_000), ("d30", 16, "7.17", 7_520_256_000), ("d36-512", 25, "53.15", 55_738_368_000),
+])  # fmt: skip
+def test_published_baselines_follow_to_the_digit(size: str, batch: int, printed: str, exact: int) -> None:
+    given = shape(size, batch)
+    found = nbytes(given, entries(Full(store_last=True), given), MIXED)
+    assert found == exact
+    assert Printed("", "", batch, "full", printed).agrees(found)
+    assert not Printed("", "", batch, "full", printed).agrees(nbytes(given, entries(Full(), given), MIXED))
+
+
+def test_agreement_is_rounding_or_cutting_off_and_nothing_wider() -> None:
+    claim = Printed("", "", 1, "full", "53.15")
+    assert claim.agrees(int(53.1500001 * PAPER_UNIT))
+    assert claim.agrees(int(53.1599 * PAPER_UNIT)), "cut off"
+    assert claim.agrees(int(53.1451 * PAPER_UNIT)), "rounded"
+    assert not claim.agrees(int(53.1601 * PAPER_UNIT))
+    assert not claim.agrees(int(53.1449 * PAPER_UNIT))
+
+
+def test_every_printed_baseline_follows_and_no_figure_of_ams_kv_follows_at_one_width() -> None:
+    """The second half is what facts about these figures say; should one follow some day, the text of the command must change."""
+    for size in ("var-d30", "var-d36-512"):
+        for claim in published(size):
+            given = registry.models.get(size).shape(SAMPLING, claim.batch)
+            found = {nbytes(given, _policy(given, n), widths) for n in range(given.layers + 1) for widths in (MIXED, (2, 2))}
+            if claim.method == "full":
+                assert claim.agrees(nbytes(given, entries(Full(store_last=True), given), MIXED))
+            else:
+                assert not any(claim.agrees(size_) for size_ in found)
+
+
+def _policy(given: Layout, demanding: int) -> int:
+    """Entries over all layers with the paper's sizes taken literally, beyond what anybody reads too."""
+    policy = AMSKV(demanding=[])
+    policy.resolve(given)
+    return demanding * policy.c_max + (given.layers - demanding) * policy.c_min
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("method", [Full(), Full(store_last=True), AMSKV(demanding=[1]), AMSKV(demanding=[0, 2], condensed=0)])
+def test_slots_of_d30_at_reduced_depth_are_the_formula_to_the_byte(method: Full | AMSKV, dtype: torch.dtype) -> None:
+    """The width and the scales of d30 with three of its thirty blocks; only the slots are allocated, nothing is computed."""
+    given = replace(shape("d30", 2), layers=3, dtype=dtype)
+    with torch.device("meta"):
+        model = VAR(replace(SIZES["d30"], depth=3), MultiScaleQuantizer(SIZES["d30"].sides, 4096, 32))
+    memory = Memory()
+    held = entries(method, given)
+    method.begin(given, model.sites, memory)
+    assert memory.nbytes("slots") == nbytes(given, held, equal_widths(dtype))
+    assert memory.nbytes("stage") == nbytes(given, given.visual if held < 3 * given.visual else 0, equal_widths(dtype))
