@@ -52,7 +52,8 @@ class Budget:
 
 @dataclass(frozen=True)
 class Sampling:
-    """How tokens are drawn. ``cfg_interval`` −1 guides every position; ``top_k`` 0 and ``top_p`` 1 are off."""
+    """How tokens are drawn. ``cfg_interval`` −1 guides every position; ``top_k`` 0 and ``top_p`` 1 are off. ``steps``: passes of a
+    masked model, ``diffusion_steps`` those of its head for each token; 0 is the model's own number."""
 
     cfg_scale: float = 1.0
     cfg_schedule: str = "constant"
@@ -60,7 +61,8 @@ class Sampling:
     temperature: float = 1.0
     top_k: int = 0
     top_p: float = 1.0
-    steps: int = 0  # masked and next-scale models; 0 where the model has no choice
+    steps: int = 0
+    diffusion_steps: int = 0
 
 
 @dataclass(frozen=True)

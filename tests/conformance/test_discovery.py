@@ -146,7 +146,7 @@ def test_a_problem_fails_and_a_lack_skips() -> None:
 
 
 def test_the_command_checks_the_given_folder(tmp_path: Path) -> None:
-    names = ("llamagen/heldout_small_vq", "llamagen/wrong_small_vq", "llamagen/broken_small_vq", "var/golden_small")
+    names = ("llamagen/heldout_small_vq", "llamagen/wrong_small_vq", "llamagen/broken_small_vq", "lumina/golden_small")
     path = placed(tmp_path, *names) / "llamagen"
     wrong = load_file(path / "wrong_small_vq.safetensors")
     wrong["image"] = wrong["image"] + 2e-4
@@ -160,4 +160,4 @@ def test_the_command_checks_the_given_folder(tmp_path: Path) -> None:
     assert "3 failed" in done.stdout
     assert "wrong_small_vq.safetensors: image: deviates by 0.000" in done.stdout
     assert "broken_small_vq.json cannot be read" in done.stdout
-    assert "no model class for the family 'var' yet" in done.stdout
+    assert "no model class for the family 'lumina' yet" in done.stdout

@@ -201,7 +201,8 @@ OTHER = {
     "knobs": {"B": 9}, "codec": "int8", "budget": "1/2", "batch": 2, "seeds": "s256", "samples": 63, "dtype": "float16",
     "engine": "reference", "device_class": "cuda", "warmup": 3, "repeats": 6, "role": "floor", "evaluation": {"filter": "box"},
 }  # fmt: skip
-OTHER_SAMPLING = {"cfg_scale": 1.5, "cfg_schedule": "linear", "cfg_interval": 0, "temperature": 0.5, "top_k": 1, "top_p": 0.5, "steps": 1}
+OTHER_SAMPLING = {"cfg_scale": 1.5, "cfg_schedule": "linear", "cfg_interval": 0, "temperature": 0.5, "top_k": 1, "top_p": 0.5, "steps": 1,
+                  "diffusion_steps": 1}  # fmt: skip
 
 
 @pytest.mark.parametrize("field", [f.name for f in fields(Case)])

@@ -43,6 +43,8 @@ class SamplingTable(Table):
     temperature: Annotated[float, Field(ge=0)] | None = None
     top_k: Annotated[int, Field(ge=0)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    steps: Annotated[int, Field(ge=1)] | None = None
+    diffusion_steps: Annotated[int, Field(ge=1)] | None = None
 
 
 class MethodTable(Table):

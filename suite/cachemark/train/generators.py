@@ -126,7 +126,7 @@ class ScalesTask(PredictorTask):
     """The next-scale model, a :class:`~cachemark.models.var.VAR`, on codes of the multi-scale tokenizer at ``tokenizer``."""
 
     name = VAR_NAME
-    steps = 1500
+    steps = 1100
 
     def __init__(
         self, tokenizer: Path, seed: int = 0, *, device: str = "cpu", config: VARConfig = TINY_VAR, batch: int = BATCH

@@ -18,13 +18,14 @@ from .scene import scenes, stream
 from .tokenizers import COMMITMENT, RATE, MovingCodebook, adam, difference, reconstruction
 
 BATCH = 16
+DEAD = 0.002  # share of the mean use: a code that serves the coarsest scales alone is used by one token in hundreds, and is not dead
 
 
 class ScaleCodesTask:
     """Trains a :class:`~cachemark.models.tiny.msvq.TinyMSVQ` on fresh scenes."""
 
     name = NAME
-    steps = 1600
+    steps = 1000
     warmup = 20
 
     def __init__(self, seed: int = 0, *, device: str = "cpu", config: MSVQConfig | None = None, batch: int = BATCH) -> None:
@@ -33,7 +34,7 @@ class ScaleCodesTask:
             torch.manual_seed(stream(seed, "initial weights"))
             self.model = TinyMSVQ(config).to(device)
         c = self.model.config
-        self.codebook = MovingCodebook(c.codes, c.channels).to(device)
+        self.codebook = MovingCodebook(c.codes, c.channels, dead=DEAD).to(device)
         self.optimiser = adam([p for p in self.model.parameters() if p.requires_grad], RATE)
 
     @property

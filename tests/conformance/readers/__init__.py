@@ -1,7 +1,7 @@
 """How the vectors of each family are read."""
 
 from ..checks import Family
-from . import llamagen, var
+from . import llamagen, mar, var
 
-FAMILIES: dict[str, Family] = {"llamagen": llamagen.KINDS, "var": var.KINDS}
-PLANNED = ("infinity", "janus", "lumina", "mar")  # families of the design without a model class
+FAMILIES: dict[str, Family] = {"llamagen": llamagen.KINDS, "mar": mar.KINDS, "var": var.KINDS}
+PLANNED = ("infinity", "janus", "lumina")  # families of the design without a model class

@@ -1,0 +1,350 @@
+"""The diffusion head of MAR: a small MLP that turns a condition vector into a continuous token, in many denoising passes.
+
+Li et al., "Autoregressive Image Generation without Vector Quantization" (NeurIPS 2024), §3.1–3.3; the process is that of Nichol and
+Dhariwal, "Improved Denoising Diffusion Probabilistic Models" (2021): cosine schedule of 1000 steps, ε-prediction, learned range of
+the variance, respaced. What differs from the authors' code: what does not change in a generation is computed once (embeddings
+of the timesteps, coefficients, in float64), the condition is projected once per pass of the transformer, and only the
+conditional half carries a sample. :class:`EagerHead` computes as they do.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from typing import NamedTuple, cast
+
+import numpy
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..cache.bidirectional import Bidirectional
+from ..cache.geometry import Site, Step, Tokens
+from ..cache.masked import MaskedStep
+from ..cache.method import Method
+from ..errors import Unsupported
+
+STEPS = 1000  # of the process that the head is trained on
+EPS = 1e-6  # of all layer norms
+FREQUENCIES = 256  # channels of the sinusoid that a timestep becomes
+BIN = 1 / 255  # half the width of a bin of the discretised likelihood of the last step
+
+
+# -- the process ------------------------------------------------------------------------------------------------------
+def respaced(sections: Sequence[int]) -> tuple[int, ...]:
+    """Timesteps that a shorter process uses, ascending: the 1000 steps are cut into equal sections, and the i-th one gives
+    ``sections[i]`` evenly spread steps, both ends included. (100,) is MAR's own; (10, 0) takes ten of the first half."""
+    if not all(0 <= count <= STEPS // len(sections) for count in sections) or sum(sections) < 2:
+        raise Unsupported(f"A diffusion of {STEPS} steps cannot be respaced to {', '.join(map(str, sections)) or 'nothing'}.",
+                          remedy=f"Give 2 … {STEPS} steps.")
+    chosen: list[int] = []
+    start = 0
+    for i, count in enumerate(sections):
+        size = STEPS // len(sections) + (i < STEPS % len(sections))
+        at, stride = 0.0, (size - 1) / max(count - 1, 1)
+        for _ in range(count):
+            chosen.append(start + round(at))  # halves to even, on a running sum: as the checkpoints were evaluated
+            at += stride
+        start += size
+    return tuple(chosen)
+
+
+def _signal() -> numpy.ndarray:
+    """ᾱ of the whole process, (1000,) float64."""
+
+    def curve(part: float) -> float:
+        return math.cos((part + 0.008) / 1.008 * math.pi / 2) ** 2
+
+    betas = [min(1 - curve((i + 1) / STEPS) / curve(i / STEPS), 0.999) for i in range(STEPS)]
+    return numpy.cumprod(1 - numpy.array(betas))
+
+
+class Back(NamedTuple):
+    """One step back as numbers: x ← ``keep``·x − ``drop``·ε + exp(``base`` + ``slope``·v)·noise."""
+
+    keep: float
+    drop: float
+    base: float
+    slope: float
+
+
+class Predicted(NamedTuple):
+    """What a network output says of the step before: mean and log variance of it, and the clean token."""
+
+    mean: Tensor
+    log_variance: Tensor
+    start: Tensor
+
+
+class Process:
+    """A respaced diffusion process. Tables are float64 on the host; index i belongs to ``timesteps[i]`` of the whole process."""
+
+    def __init__(self, sections: tuple[int, ...]) -> None:
+        self.timesteps = respaced(sections)
+        signal = _signal()[list(self.timesteps)]
+        before = numpy.append(1.0, signal[:-1])
+        beta = 1 - signal / before
+        variance = beta * (1 - before) / (1 - signal)
+        self.tables = {
+            "signal": numpy.sqrt(signal), "noise": numpy.sqrt(1 - signal),
+            "start_of_x": numpy.sqrt(1 / signal), "start_of_eps": numpy.sqrt(1 / signal - 1),
+            "mean_of_start": beta * numpy.sqrt(before) / (1 - signal), "mean_of_x": (1 - before) * numpy.sqrt(1 - beta) / (1 - signal),
+            "widest": numpy.log(beta), "least": numpy.log(numpy.append(variance[1], variance[1:])),  # that of step 0 would be −∞
+        }
+        self.backs = [self._back(i) for i in range(len(self.timesteps))]
+
+    def __len__(self) -> int:
+        return len(self.timesteps)
+
+    def _back(self, i: int) -> Back:
+        at = {name: float(table[i]) for name, table in self.tables.items()}
+        return Back(
+            at["mean_of_start"] * at["start_of_x"] + at["mean_of_x"], at["mean_of_start"] * at["start_of_eps"],
+            (at["widest"] + at["least"]) / 4, (at["widest"] - at["least"]) / 4,
+        )
+
+    def at(self, name: str, index: Tensor) -> Tensor:
+        """Entries of a table, fp32, with a last dimension of 1; copied from the host."""
+        return torch.from_numpy(self.tables[name]).to(index.device)[index].float()[..., None]
+
+    def noised(self, start: Tensor, noise: Tensor, index: Tensor) -> Tensor:
+        """Clean tokens (…, C) with the noise of their step ``index`` (…)."""
+        return self.at("signal", index) * start + self.at("noise", index) * noise
+
+    def mean(self, start: Tensor, x: Tensor, index: Tensor) -> Tensor:
+        """Mean of the step before x, if ``start`` is the clean token."""
+        return self.at("mean_of_start", index) * start + self.at("mean_of_x", index) * x
+
+    def predicted(self, x: Tensor, eps: Tensor, v: Tensor, index: Tensor) -> Predicted:
+        """Reads the network's output: ``eps`` and variance logits ``v``, both (…, C), at steps ``index`` (…). Nothing is clipped."""
+        start = self.at("start_of_x", index) * x - self.at("start_of_eps", index) * eps
+        share = (v + 1) / 2
+        log_variance = share * self.at("widest", index) + (1 - share) * self.at("least", index)
+        return Predicted(self.mean(start, x, index), log_variance, start)
+
+
+@cache
+def process(sections: tuple[int, ...]) -> Process:
+    """The process of that spacing; made once."""
+    return Process(sections)
+
+
+# -- the network ------------------------------------------------------------------------------------------------------
+@dataclass
+class HeadTokens(Tokens):
+    """Tokens in the head: ``cond`` (rows, tokens, width) is SiLU(time + condition); ``shade`` (rows, tokens, 3·width) holds shift,
+    scale and gate of the block that they are in."""
+
+    shade: Tensor | None = None
+
+    def rows(self, rows: slice | Sequence[int]) -> HeadTokens:
+        return replace(cast(HeadTokens, super().rows(rows)), shade=None if self.shade is None else self.shade[rows])
+
+
+def _modulation(width: int, parts: int) -> nn.Sequential:
+    """Published names count the SiLU as 0. It is the same for all blocks and is applied before them."""
+    return nn.Sequential(nn.SiLU(), nn.Linear(width, parts * width))
+
+
+def _mlp(inside: int, width: int) -> nn.Sequential:
+    return nn.Sequential(nn.Linear(inside, width), nn.SiLU(), nn.Linear(width, width))
+
+
+class ResBlock(nn.Module):
+    """x += gate · mlp(norm(x)·(1 + scale) + shift). There is no attention to mix: ``mix`` finds the block's modulation."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.in_ln = nn.LayerNorm(width, eps=EPS)
+        self.mlp = _mlp(width, width)
+        self.adaLN_modulation = _modulation(width, 3)
+
+    def mix(self, site: Site, step: Step, tokens: Tokens, method: Method) -> HeadTokens:
+        return HeadTokens(tokens.x, cond=tokens.cond, shade=self.adaLN_modulation[1](tokens.cond))
+
+    def branch(self, tokens: Tokens) -> Tensor:
+        shift, scale, _ = _parts(tokens)
+        return self.mlp(torch.addcmul(shift, self.in_ln(tokens.x), 1 + scale))
+
+    def join(self, tokens: Tokens, branch: Tensor) -> Tokens:
+        return tokens.with_x(torch.addcmul(tokens.x, _parts(tokens)[2], branch))
+
+
+def _parts(tokens: Tokens) -> tuple[Tensor, ...]:
+    shade = cast(HeadTokens, tokens).shade
+    assert shade is not None, "mix comes first"
+    return shade.chunk(3, -1)
+
+
+class TimeEmbed(nn.Module):
+    """A timestep of the whole process as cosines and sines, then two layers."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.mlp = _mlp(FREQUENCIES, width)
+
+    def waves(self, t: Tensor) -> Tensor:
+        """(…) → (…, 256) fp32: cosines first."""
+        half = FREQUENCIES // 2
+        speeds = torch.exp(torch.arange(half, device=t.device) * (-math.log(10000) / half))
+        angles = t[..., None].float() * speeds
+        return torch.cat((angles.cos(), angles.sin()), -1)
+
+    def forward(self, t: Tensor) -> Tensor:
+        """(…) → (…, width)."""
+        return self.mlp(self.waves(t).to(cast(nn.Linear, self.mlp[0]).weight.dtype))
+
+
+class FinalLayer(nn.Module):
+    """linear(norm(x)·(1 + scale) + shift); the norm has no parameters."""
+
+    def __init__(self, width: int, channels: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(width, channels)
+        self.adaLN_modulation = _modulation(width, 2)
+
+    def forward(self, x: Tensor, cond: Tensor) -> Tensor:
+        """``cond``: SiLU already applied."""
+        shift, scale = self.adaLN_modulation[1](cond).chunk(2, -1)
+        return self.linear(torch.addcmul(shift, F.layer_norm(x, x.shape[-1:], eps=EPS), 1 + scale))
+
+
+class Denoiser(nn.Module):
+    """The MLP. Noisy tokens (rows, n, C) and conditions (rows, n, ``cond``) to ε and variance logits (rows, n, 2·C)."""
+
+    def __init__(self, channels: int, cond: int, depth: int, width: int) -> None:
+        super().__init__()
+        self.time_embed = TimeEmbed(width)
+        self.cond_embed = nn.Linear(cond, width)
+        self.input_proj = nn.Linear(channels, width)
+        self.res_blocks = nn.ModuleList(ResBlock(width) for _ in range(depth))
+        self.final_layer = FinalLayer(width, 2 * channels)
+        self.sites = [Site("head", layer) for layer in range(depth)]
+
+    def run(self, step: Step, method: Method, tokens: Tokens) -> Tensor:
+        """Blocks and final layer: the stack of the head, which ends with the prediction itself, because that is what the
+        difference of two branches is taken of."""
+        for site, block in zip(self.sites, self.res_blocks, strict=True):
+            tokens = method.block(site, step, tokens, cast(ResBlock, block))
+        assert tokens.cond is not None
+        return self.final_layer(tokens.x, tokens.cond)
+
+    def forward(self, x: Tensor, t: Tensor, z: Tensor) -> Tensor:
+        """One plain pass at timesteps ``t`` (rows, n) of the whole process."""
+        cond = F.silu(self.time_embed(t) + self.cond_embed(z))
+        return self.run(MaskedStep(0, 1), Bidirectional(), HeadTokens(self.input_proj(x.to(z.dtype)), cond=cond))
+
+
+# -- the head ---------------------------------------------------------------------------------------------------------
+def guided(out: Tensor, scale: float | None) -> tuple[Tensor, Tensor]:
+    """ε and variance logits of the conditional rows from the output (rows, n, 2·C). With guidance the second half of the rows is
+    unconditional: ε = u + scale·(c − u), while the logits are those of the conditional rows alone."""
+    if scale is None:
+        eps, v = out.chunk(2, -1)
+        return eps, v
+    c, u = out.chunk(2)
+    (eps, v), free = c.chunk(2, -1), u.chunk(2, -1)[0]
+    return torch.lerp(free, eps, scale), v
+
+
+def normal(uniform: Tensor) -> Tensor:
+    """Standard normal numbers from uniform ones inside (0, 1), by the inverse of the distribution function."""
+    return torch.erfinv(2 * uniform - 1) * math.sqrt(2)
+
+
+@dataclass(frozen=True)
+class Course:
+    """What the head needs in every pass of one generation. ``times`` (passes, width): embedded timesteps, the noisiest first."""
+
+    process: Process
+    times: Tensor
+    temperature: float
+
+
+class DiffusionHead(nn.Module):
+    """Samples tokens and gives the training loss. Names are those of the published checkpoints (``diffloss.net.…``)."""
+
+    def __init__(self, channels: int, cond: int, depth: int, width: int) -> None:
+        super().__init__()
+        self.net = Denoiser(channels, cond, depth, width)
+
+    def course(self, sections: tuple[int, ...], temperature: float) -> Course:
+        """Computed once per generation. ``temperature`` scales the noise of the steps, not the noise that they start from."""
+        chosen = process(sections)
+        t = torch.tensor(chosen.timesteps[::-1], device=self.net.cond_embed.weight.device)
+        return Course(chosen, self.net.time_embed(t), temperature)
+
+    def conditions(self, z: Tensor, course: Course) -> Iterator[Tensor]:
+        """SiLU(time + condition) of every pass, each (rows, n, width)."""
+        embedded = self.net.cond_embed(z)
+        for time in course.times:
+            yield F.silu(time + embedded)
+
+    def back(self, x: Tensor, eps: Tensor, v: Tensor, noise: Tensor, index: int, process: Process) -> Tensor:
+        """One step back from step ``index``; ``noise`` already has its temperature."""
+        c = process.backs[index]
+        mean = torch.sub(c.keep * x, eps, alpha=c.drop)
+        return mean if index == 0 else torch.addcmul(mean, torch.exp(c.slope * v + c.base), noise)
+
+    def sample(self, z: Tensor, noise: Tensor, guidance: float | None, course: Course, step: MaskedStep, method: Method) -> Tensor:
+        """Tokens (batch, n, C) fp32 from conditions ``z`` (rows, n, cond), the unconditional rows last.
+
+        ``noise`` (1 + passes, batch, n, C) fp32: what it starts from, then that of every pass (the last one is not used).
+        """
+        passes, copies = len(course.process), z.size(0) // noise.size(1)
+        x, noise = noise[0], noise[1:] * course.temperature
+        for inner, cond in enumerate(self.conditions(z, course)):
+            at = replace(step, inner=inner, inners=passes)
+            tokens = HeadTokens(self.net.input_proj(x.to(z.dtype)).repeat(copies, 1, 1), cond=cond)
+            out = method.stack("head", at, tokens, partial(self.net.run, at, method)).float()
+            x = self.back(x, *guided(out, guidance), noise[inner], passes - 1 - inner, course.process)
+        return x
+
+    def terms(self, z: Tensor, start: Tensor, noise: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
+        """The two parts of the training loss of every token, each (rows, n): squared error of ε, and the variational bound in bits
+        per channel, which trains the variance alone.
+
+        ``z`` (rows, n, cond), clean tokens and ``noise`` (rows, n, C), ``index`` (rows, n) of the whole process.
+        """
+        whole = process((STEPS,))
+        x = whole.noised(start, noise, index)
+        eps, v = self.net(x, index, z).float().chunk(2, -1)
+        guess = whole.predicted(x, eps.detach(), v, index)
+        apart = _divergence(whole.mean(start, x, index), whole.at("least", index), guess.mean, guess.log_variance)
+        bound = torch.where(index == 0, -_likelihood(start, guess.mean, guess.log_variance / 2).mean(-1), apart.mean(-1))
+        return (noise - eps).square().mean(-1), bound / math.log(2)
+
+
+class EagerHead(DiffusionHead):
+    """The same head as the published code runs it: timesteps and conditions are embedded in every pass, for every row, and the
+    coefficients are copied from the host each time. For the reference engine only."""
+
+    def conditions(self, z: Tensor, course: Course) -> Iterator[Tensor]:
+        for t in course.process.timesteps[::-1]:
+            stamps = torch.tensor([t] * z.size(0) * z.size(1), device=z.device).view(z.shape[:2])
+            yield F.silu(self.net.time_embed(stamps) + self.net.cond_embed(z))
+
+    def back(self, x: Tensor, eps: Tensor, v: Tensor, noise: Tensor, index: int, process: Process) -> Tensor:
+        at = torch.tensor([index] * x.size(0) * x.size(1), device=x.device).view(x.shape[:2])
+        guess = process.predicted(x, eps, v, at)
+        return guess.mean + (at != 0).float()[..., None] * torch.exp(0.5 * guess.log_variance) * noise
+
+
+def _divergence(mean: Tensor, log_variance: Tensor, other: Tensor, other_log_variance: Tensor) -> Tensor:
+    """Kullback–Leibler divergence of a normal distribution from another, in nats."""
+    ratio = log_variance - other_log_variance
+    return 0.5 * (ratio.exp() - 1 - ratio + (mean - other).square() * torch.exp(-other_log_variance))
+
+
+def _likelihood(x: Tensor, mean: Tensor, log_deviation: Tensor) -> Tensor:
+    """Log probability, in nats, of the bin of width 2/255 around x; the bins at ±1 reach to infinity."""
+    upper, lower = (_share_below((x - mean + edge) * torch.exp(-log_deviation)) for edge in (BIN, -BIN))
+    mass = torch.where(x < -0.999, upper, torch.where(x > 0.999, 1 - lower, upper - lower))
+    return mass.clamp_min(1e-12).log()
+
+
+def _share_below(x: Tensor) -> Tensor:
+    """The tanh approximation of the standard normal distribution function, with which the loss is defined."""
+    return 0.5 * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))

@@ -1,0 +1,306 @@
+"""MAR, class-conditional: a masked autoregressive transformer over continuous tokens, several per step in a random order.
+
+Li et al., "Autoregressive Image Generation without Vector Quantization" (NeurIPS 2024); published checkpoints load under their
+own names. An encoder sees the known tokens, a decoder all places, and a diffusion head draws each token from the decoder's
+output there. What differs from the authors' code: only known tokens are projected and only the places that are predicted are
+normalised (theirs all), order and noise are keyed by the sample and the place (theirs by global generators), the residual
+stream has the model's dtype (theirs is fp32 under autocast), and there is no dropout in training.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..cache import streams
+from ..cache.bidirectional import Bidirectional
+from ..cache.geometry import Layout, Site, Step, Tokens
+from ..cache.masked import MaskedStep, masked_steps, placed
+from ..cache.method import Method
+from ..cache.slot import Memory
+from ..errors import Unsupported
+from ..spec import Sampling
+from .diffusion import EPS, STEPS, DiffusionHead, EagerHead, normal
+
+SCHEDULES = ("constant", "linear")
+MASKED = (1.0, 0.25, 0.7)  # centre, width and least of the share that training masks: a normal distribution cut at [0.7, 1]
+UNCONDITIONAL = 0.1  # share of training samples without their class
+
+
+@dataclass(frozen=True)
+class MARConfig:
+    """Sizes. ``depth`` counts the blocks of the encoder and of the decoder, which have one width and number of heads in every
+    published size. ``buffer``: places before the image that carry the class. ``channels`` of a token.
+    ``steps``: passes of a generation where the sampling names none. ``diffusion``: passes of the head for each token, see
+    :func:`~cachemark.models.diffusion.respaced`.
+    """
+
+    dim: int
+    depth: tuple[int, int]
+    heads: int
+    head_depth: int
+    head_width: int
+    grid: int = 16
+    channels: int = 16
+    classes: int = 1000
+    buffer: int = 64
+    steps: int = 64
+    diffusion: tuple[int, ...] = (100,)
+
+    @property
+    def tokens(self) -> int:
+        return self.grid**2
+
+
+SIZES = {
+    "B": MARConfig(768, (12, 12), 12, 6, 1024),
+    "L": MARConfig(1024, (16, 16), 16, 8, 1280),
+    "H": MARConfig(1280, (20, 20), 16, 12, 1536),
+}
+PAPER_CFG = {"B": 2.9, "L": 3.0, "H": 3.2}  # of the authors' evaluation, with a linear schedule
+
+
+def layout(config: MARConfig, seeds: Sequence[int], sampling: Sampling, dtype: torch.dtype, device: str) -> Layout:
+    """Shape of a generation: the buffer is the condition of every row; with guidance the unconditional rows follow the others.
+    ``layers`` are those of the decoder."""
+    copies = 2 if sampling.cfg_scale != 1 else 1
+    rows = len(seeds) * copies
+    branches = tuple(row // len(seeds) for row in range(rows))
+    return Layout(MAR.paradigm, (config.buffer,) * rows, config.grid, config.grid, config.heads, config.heads,
+                  config.dim // config.heads, config.depth[1], tuple(seeds) * copies, branches, dtype, device)
+
+
+def guidance(sampling: Sampling, step: MaskedStep, tokens: int) -> float | None:
+    """The scale in this pass, None without guidance. ``linear`` grows with the share of tokens that are known *after* the pass by
+    the schedule, which leaves one: the full scale is never reached."""
+    if sampling.cfg_schedule not in SCHEDULES:
+        raise Unsupported(f"Guidance schedule {sampling.cfg_schedule!r} is not one of this family.",
+                          remedy=f"Known: {', '.join(SCHEDULES)}.")
+    if sampling.cfg_scale == 1:
+        return None
+    share = 1.0 if sampling.cfg_schedule == "constant" else (tokens - step.left) / tokens
+    return 1 + (sampling.cfg_scale - 1) * share
+
+
+def take(x: Tensor, places: Tensor) -> Tensor:
+    """Of ``x`` (rows, n, width) the entries at ``places`` (rows, m): (rows, m, width)."""
+    return x.gather(1, places[..., None].expand(-1, -1, x.size(-1)))
+
+
+def put(x: Tensor, places: Tensor, values: Tensor) -> Tensor:
+    """A copy of ``x`` with ``values`` (rows, m, width) at ``places`` (rows, m)."""
+    return x.scatter(1, places[..., None].expand(-1, -1, x.size(-1)), values)
+
+
+class Attention(nn.Module):
+    """Projections of one block; what happens between them is the method's."""
+
+    def __init__(self, dim: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.qkv, self.proj = nn.Linear(dim, 3 * dim), nn.Linear(dim, dim)
+
+    def forward(self, x: Tensor, site: Site, step: Step, method: Method) -> Tensor:
+        """(rows, tokens, dim) → (rows, tokens, dim)."""
+        q, k, v = self.qkv(x).unflatten(-1, (3, self.heads, -1)).transpose(1, 3).unbind(2)  # each (rows, heads, tokens, head_dim)
+        return self.proj(method.attend(site, step, q, k, v).transpose(1, 2).flatten(2))
+
+
+class MLP(nn.Module):
+    """fc2(gelu(fc1·x)), the exact GELU."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.fc1, self.fc2 = nn.Linear(dim, 4 * dim), nn.Linear(4 * dim, dim)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc2(F.gelu(self.fc1(x)))
+
+
+class Block(nn.Module):
+    """Pre-norm: x += attention(norm(x)); x += mlp(norm(x))."""
+
+    def __init__(self, dim: int, heads: int) -> None:
+        super().__init__()
+        self.norm1, self.attn = nn.LayerNorm(dim, eps=EPS), Attention(dim, heads)
+        self.norm2, self.mlp = nn.LayerNorm(dim, eps=EPS), MLP(dim)
+
+    def mix(self, site: Site, step: Step, tokens: Tokens, method: Method) -> Tokens:
+        return tokens.with_x(tokens.x + self.attn(self.norm1(tokens.x), site, step, method))
+
+    def branch(self, tokens: Tokens) -> Tensor:
+        return self.mlp(self.norm2(tokens.x))
+
+    def join(self, tokens: Tokens, branch: Tensor) -> Tokens:
+        return tokens.with_x(tokens.x + branch)
+
+
+class MAR(nn.Module):
+    """The transformer and its head. Parameter names are those of the published checkpoints.
+
+    ``eager_head``: run the head as the authors' code does, for comparison only.
+    """
+
+    paradigm = "masked"
+
+    def __init__(self, config: MARConfig, *, eager_head: bool = False) -> None:
+        super().__init__()
+        self.config = c = config
+        places = c.buffer + c.tokens
+        self.fake_latent = nn.Parameter(torch.zeros(1, c.dim))
+        self.encoder_pos_embed_learned = nn.Parameter(torch.zeros(1, places, c.dim))
+        self.mask_token = nn.Parameter(torch.zeros(1, 1, c.dim))
+        self.decoder_pos_embed_learned = nn.Parameter(torch.zeros(1, places, c.dim))
+        self.diffusion_pos_embed_learned = nn.Parameter(torch.zeros(1, c.tokens, c.dim))
+        self.class_emb = nn.Embedding(c.classes, c.dim)
+        self.z_proj, self.z_proj_ln = nn.Linear(c.channels, c.dim), nn.LayerNorm(c.dim, eps=EPS)
+        self.encoder_blocks = nn.ModuleList(Block(c.dim, c.heads) for _ in range(c.depth[0]))
+        self.encoder_norm = nn.LayerNorm(c.dim, eps=EPS)
+        self.decoder_embed = nn.Linear(c.dim, c.dim)
+        self.decoder_blocks = nn.ModuleList(Block(c.dim, c.heads) for _ in range(c.depth[1]))
+        self.decoder_norm = nn.LayerNorm(c.dim, eps=EPS)
+        self.diffloss = (EagerHead if eager_head else DiffusionHead)(c.channels, c.dim, c.head_depth, c.head_width)
+        self.stacks = {"encoder": self.encoder_blocks, "decoder": self.decoder_blocks}
+        self.sites = [Site(name, layer) for name, blocks in self.stacks.items() for layer in range(len(blocks))] + self.diffloss.net.sites
+
+    def initialise(self, seed: int) -> MAR:
+        """Random weights: normal, std 0.02; gates and the head's last layer included, where the authors start at zero: benchmarks
+        want real tokens."""
+        generator = torch.Generator().manual_seed(seed)
+        for parameter in self.parameters():
+            if parameter.dim() > 1:
+                parameter.data.normal_(0, 0.02, generator=generator)
+        return self
+
+    def layout(self, seeds: Sequence[int], sampling: Sampling) -> Layout:
+        """Shape of a generation of these samples by this model."""
+        return layout(self.config, seeds, sampling, self.mask_token.dtype, str(self.mask_token.device))
+
+    # -- what belongs to the sample -----------------------------------------------------------------------------------
+    def order(self, key: Tensor) -> Tensor:
+        """A random order of the places for each seed of ``key`` (batch,): (batch, N) int64. Its tail is predicted first."""
+        return streams.integers(streams.keys(key, "order", 0), self.config.tokens).argsort(dim=1, stable=True)
+
+    def noise(self, key: Tensor, places: Tensor, passes: int) -> Tensor:
+        """Normal noise for the tokens at ``places`` (batch, n): (1 + passes, batch, n, C) fp32. That of a pass depends on
+        seed, place and pass alone, so it is the same in any batch and under any schedule."""
+        count, width = 1 + passes, self.config.channels
+        drawn = streams.uniform(streams.keys(key[:, None], "noise", places), count * width)
+        return normal(drawn).unflatten(-1, (count, width)).movedim(-2, 0)
+
+    # -- the passes ---------------------------------------------------------------------------------------------------
+    def prefix(self, cond: Tensor) -> Tensor:
+        """The buffer as the encoder sees it, (rows, buffer, dim), from the class vectors (rows, dim). The same in all passes."""
+        return self.z_proj_ln(cond[:, None] + self.encoder_pos_embed_learned[:, : self.config.buffer])
+
+    def encode(self, prefix: Tensor, latents: Tensor, step: MaskedStep, method: Method) -> Tensor:
+        """Buffer and known tokens, (rows, buffer + known, dim). Conditional and unconditional rows see the same ``latents``
+        (batch, N, C)."""
+        batch, pos = len(latents), self.encoder_pos_embed_learned[0, self.config.buffer :]
+        known = self.z_proj(take(latents, step.known[:batch]).to(pos.dtype)) + F.embedding(step.known[:batch], pos)
+        x = torch.cat((prefix, self.z_proj_ln(known).repeat(len(prefix) // batch, 1, 1)), 1)
+        return self.encoder_norm(self._through("encoder", x, step, method))
+
+    def decode(self, encoded: Tensor, step: MaskedStep, method: Method) -> Tensor:
+        """Hidden states of all places, (rows, buffer + N, dim), before the final norm."""
+        buffer, pos = self.config.buffer, self.decoder_pos_embed_learned
+        x = self.decoder_embed(encoded)
+        known = x[:, buffer:] + F.embedding(step.known, pos[0, buffer:])
+        image = put((self.mask_token + pos[:, buffer:]).repeat(len(x), 1, 1), step.known, known)
+        return self._through("decoder", torch.cat((x[:, :buffer] + pos[:, :buffer], image), 1), step, method)
+
+    def conditions(self, hidden: Tensor, places: Tensor) -> Tensor:
+        """What the head is told of the tokens at ``places`` (rows, n): (rows, n, dim), from the decoder's hidden states."""
+        found = take(hidden[:, self.config.buffer :], places)
+        return self.decoder_norm(found) + F.embedding(places, self.diffusion_pos_embed_learned[0])
+
+    def _through(self, name: str, x: Tensor, step: Step, method: Method) -> Tensor:
+        def run(tokens: Tokens) -> Tensor:
+            for layer, block in enumerate(self.stacks[name]):
+                tokens = method.block(Site(name, layer), step, tokens, cast(Block, block))
+            return tokens.x
+
+        return method.stack(name, step, Tokens(x), run)
+
+    # -- training -----------------------------------------------------------------------------------------------------
+    def teacher(self, cond: Tensor, latents: Tensor, known: Tensor, places: Tensor) -> Tensor:
+        """The head's conditions (rows, n, dim) of the tokens at ``places`` (rows, n), where those at ``known`` (rows, m), ascending, are
+        seen. ``cond`` (rows, dim): class vectors; ``latents`` (rows, N, C)."""
+        step, method = MaskedStep(0, 1, known=known), Bidirectional()
+        return self.conditions(self.decode(self.encode(self.prefix(cond), latents, step, method), step, method), places)
+
+    def loss(self, labels: Tensor, latents: Tensor, generator: torch.Generator, *, repeats: int = 4) -> Tensor:
+        """The masked diffusion loss of a batch, a scalar: mean over the tokens that are masked (§3.4 of the paper).
+
+        ``latents`` (batch, N, C). One share of masked tokens is drawn for the batch; each token is noised ``repeats`` times.
+        """
+        batch, count, device = *latents.shape[:2], latents.device
+
+        def draw(*shape: int) -> Tensor:
+            return torch.rand(shape, generator=generator, device=generator.device).to(device)
+
+        masked = masked_count(count, float(draw(1)))
+        order = draw(batch, count).argsort(1)
+        hidden, known = order[:, :masked], order[:, masked:].sort(1).values
+        cond = torch.where(draw(batch, 1) < UNCONDITIONAL, self.fake_latent, self.class_emb(labels))
+        z = self.teacher(cond, latents, known, hidden).repeat(repeats, 1, 1)
+        start = take(latents, hidden).float().repeat(repeats, 1, 1)
+        noise = torch.randn(start.shape, generator=generator, device=generator.device).to(device)
+        index = (draw(*start.shape[:2]) * STEPS).long()
+        squared, bound = self.diffloss.terms(z, start, noise, index)
+        return (squared + bound).mean()
+
+    # -- generation ---------------------------------------------------------------------------------------------------
+    @torch.inference_mode()
+    def generate(
+        self,
+        labels: Tensor,
+        seeds: Sequence[int],
+        method: Method,
+        sampling: Sampling,
+        memory: Memory,
+        *,
+        forced: Tensor | None = None,
+        see: Callable[[int, Tensor], None] | None = None,
+        mark: Callable[[int], None] | None = None,
+    ) -> Tensor:
+        """Generate continuous tokens (batch, N, C) fp32, raster ordered, for ``labels`` (batch,) under ``method``.
+
+        ``forced`` (batch, N, C) replaces what is drawn; ``see(first, tokens)`` receives what a step drew, (batch, count, C) by
+        ascending place, where ``first`` tokens were known before; ``mark(index)`` is called after step ``index``, for a clock.
+        """
+        layout, batch = self.layout(seeds, sampling), len(labels)
+        method.begin(layout, self.sites, memory)
+        key, copies = streams.seeds_tensor(seeds, labels.device), layout.rows // batch
+        steps = placed(masked_steps(layout, sampling.steps or self.config.steps), self.order(key).repeat(copies, 1))
+        cond = torch.cat((self.class_emb(labels), self.fake_latent.expand(batch, -1))[:copies])
+        passes = (sampling.diffusion_steps,) if sampling.diffusion_steps else self.config.diffusion
+        prefix, course = self.prefix(cond), self.diffloss.course(passes, sampling.temperature)
+        latents = torch.zeros(batch, layout.visual, self.config.channels, device=labels.device)
+        for step in steps:
+            places = step.generating[:batch]
+            hidden = self.decode(self.encode(prefix, latents, step, method), step, method)
+            z, scale = self.conditions(hidden, step.generating), guidance(sampling, step, layout.visual)
+            noise = self.noise(key, places, len(course.process))
+            drawn = self.diffloss.sample(z, noise, scale, course, step, method)
+            method.settle(step)
+            latents = put(latents, places, drawn if forced is None else take(forced, places))
+            if see is not None:
+                see(step.first, drawn)
+            if mark is not None:
+                mark(step.index)
+        return latents
+
+
+def masked_count(tokens: int, uniform: float) -> int:
+    """How many of ``tokens`` training masks, from a number in [0, 1): ⌈tokens·r⌉ with r of the truncated normal distribution."""
+    centre, width, least = MASKED
+    cut = torch.special.ndtr(torch.tensor([(least - centre) / width, (1 - centre) / width], dtype=torch.float64))
+    share = centre + width * float(torch.special.ndtri(torch.lerp(cut[0], cut[1], uniform)))
+    return min(tokens, math.ceil(tokens * share))

@@ -1,0 +1,75 @@
+"""The masked models that can be named in a plan. Importing this file registers them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+
+import torch
+from torch import nn
+
+from .. import registry
+from ..cache.geometry import Layout
+from ..spec import Sampling
+from . import checkpoints, mar
+from .mar import MAR, PAPER_CFG, MARConfig
+from .protocol import Entry, Loaded, Request
+from .vision import kl
+from .vision.kl import KL
+
+AVERAGED = ("model_ema", "model")  # entries of a published file: the averaged weights are those that were evaluated
+PAPER_STEPS = 256
+FEWER_STEPS = 64  # with which the papers on caches compare
+
+
+def _shape(config: MARConfig, sampling: Sampling, batch: int) -> Layout:
+    return mar.layout(config, range(batch), sampling, torch.float32, "cpu")
+
+
+def _generator(config: MARConfig, request: Request) -> MAR:
+    make = partial(MAR, config, eager_head=request.engine == "reference")
+    if request.weights:
+        return checkpoints.load(make, request.weights, dtype=request.dtype, device=request.device, wrappers=AVERAGED)
+    return make().initialise(request.seed).to(request.device, request.dtype).eval().requires_grad_(False)
+
+
+def _decoder(request: Request) -> KL:
+    """The autoencoder stays in fp32 whatever the transformer's dtype, as in the authors' scripts."""
+    if request.decoder_weights:
+        return checkpoints.load(KL, request.decoder_weights, dtype=torch.float32, device=request.device, ignore=kl.UNUSED)
+    torch.manual_seed(request.seed)
+    return KL().to(request.device).eval().requires_grad_(False)
+
+
+def _load(config: MARConfig, request: Request) -> Loaded:
+    weights = _identity(config, request)
+    model, coder = _generator(config, request), _decoder(request)
+    return Loaded(model, coder.decode, weights, [*model.parameters(), *coder.parameters()])
+
+
+def _identity(config: MARConfig, request: Request) -> str:
+    transformer = _named(request.weights, partial(MAR, config), request.seed, wrappers=AVERAGED)
+    return f"{transformer}/{_named(request.decoder_weights, KL, request.seed, ignore=kl.UNUSED)}"
+
+
+def _named(path: str, build: Callable[[], nn.Module], seed: int, *, ignore: Sequence[str] = (),
+           wrappers: Sequence[str] = checkpoints.WRAPPERS) -> str:
+    if not path:
+        return f"random:{seed}"
+    checkpoints.check(build, path, ignore=ignore, wrappers=wrappers)
+    return checkpoints.sha256(path)
+
+
+def _published(size: str, config: MARConfig) -> Entry:
+    paper = Sampling(cfg_scale=PAPER_CFG[size], cfg_schedule="linear", steps=PAPER_STEPS)
+    return Entry(
+        f"mar-{size.lower()}", "mar", MAR.paradigm, (config.grid, config.grid), config.classes, partial(_shape, config),
+        partial(_load, config), partial(_identity, config), {"paper": paper, "fewer": replace(paper, steps=FEWER_STEPS)},
+        summary=f"MAR-{size}, {config.depth[0]} + {config.depth[1]} blocks and a diffusion head, {config.grid}×{config.grid} tokens; "
+                "weights optional, else random",
+    )
+
+
+for _size, _config in mar.SIZES.items():
+    registry.models.add(f"mar-{_size.lower()}")(_published(_size, _config))

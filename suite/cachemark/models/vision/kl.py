@@ -1,0 +1,83 @@
+"""The KL-16 autoencoder of latent diffusion (Rombach et al., CVPR 2022), as trained for MAR: images to continuous tokens and back.
+
+The layout is that of ``kl16.ckpt``. Tokens are raster ordered and scaled by ``SCALE``, so that they have a deviation of about one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from ...errors import Unsupported
+from .autoencoder import Decoder, Encoder, Pyramid
+from .vq import AttnBlock
+
+SCALE = 0.2325
+UNUSED = ("loss.*",)  # the discriminator of its training, where a file still holds it
+
+
+@dataclass(frozen=True)
+class KLConfig:
+    """Shape of an autoencoder. ``z``: channels of a token."""
+
+    ch: int = 128
+    ch_mult: tuple[int, ...] = (1, 1, 2, 2, 4)
+    num_res_blocks: int = 2
+    z: int = 16
+
+    @property
+    def pyramid(self) -> Pyramid:
+        return Pyramid(self.ch, self.ch_mult, self.num_res_blocks)
+
+
+class KL(nn.Module):
+    """Images (B, 3, H, W) in [−1, 1] to tokens (B, N, z), one per ``factor``² pixels, and back. Runs in fp32.
+
+    The encoder attends after each block of the lowest resolution, the decoder in its middle alone.
+    """
+
+    def __init__(self, config: KLConfig | None = None) -> None:
+        super().__init__()
+        self.config = c = config or KLConfig()
+        self.encoder = Encoder(c.pyramid, 2 * c.z, AttnBlock)
+        self.decoder = Decoder(c.pyramid, c.z, AttnBlock, in_levels=False)
+        self.quant_conv, self.post_quant_conv = nn.Conv2d(2 * c.z, 2 * c.z, 1), nn.Conv2d(c.z, c.z, 1)
+
+    def moments(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and standard deviation of the latents, each (B, z, h, w). The log variance is clamped to [−30, 20]."""
+        factor = self.config.pyramid.factor
+        if images.ndim != 4 or images.shape[1] != 3 or images.shape[2] % factor or images.shape[3] % factor:
+            raise Unsupported(f"Images of shape {tuple(images.shape)} cannot be encoded.",
+                              remedy=f"Give (batch, 3, height, width) with sides that are multiples of {factor}.")
+        mean, log_variance = self.quant_conv(self.encoder(images)).chunk(2, 1)
+        return mean, torch.exp(0.5 * log_variance.clamp(-30, 20))
+
+    def encode(self, images: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """Tokens (B, N, z): drawn from their distribution with a generator, as for training, else its mean."""
+        mean, deviation = self.moments(images)
+        if generator is not None:
+            mean = mean + deviation * torch.randn(mean.shape, generator=generator, device=generator.device).to(mean)
+        return tokens_of(mean * SCALE)
+
+    def image(self, latents: Tensor) -> Tensor:
+        """Latents (B, z, h, w), not scaled, to images, nominally in [−1, 1]."""
+        return self.decoder(self.post_quant_conv(latents))
+
+    def decode(self, tokens: Tensor) -> Tensor:
+        """Tokens (B, N, z) of a square grid to images in [−1, 1]."""
+        return self.image(grid_of(tokens) / SCALE).clamp(-1, 1)
+
+
+def tokens_of(grid: Tensor) -> Tensor:
+    """(B, C, h, w) to (B, h·w, C), row by row."""
+    return grid.flatten(2).mT
+
+
+def grid_of(tokens: Tensor) -> Tensor:
+    """(B, h·h, C) to (B, C, h, h). Raises Unsupported where the tokens fill no square."""
+    side = round(tokens.shape[1] ** 0.5) if tokens.ndim == 3 else 0
+    if side == 0 or side**2 != tokens.shape[1]:
+        raise Unsupported(f"Tokens of shape {tuple(tokens.shape)} fill no square.", remedy="Give (batch, side², channels).")
+    return tokens.mT.unflatten(2, (side, side))

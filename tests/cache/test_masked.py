@@ -1,0 +1,64 @@
+"""The passes of a masked generation: how many tokens each predicts, and where."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from cachemark.cache.geometry import Layout
+from cachemark.cache.masked import masked_steps, placed
+from cachemark.errors import Unsupported
+
+# Tokens per step of MAR's own settings, as its authors' loop predicts them.
+OF_64 = [1] * 13 + [2, 3, 2, 2, 3, 3, 3, 3, 3, 3, 4, 3, 4, 4, 4, 4, 4, 4, 4, 5, 5, 4, 5, 5, 5, 5, 5, 6, 5, 5, 6, 5, 6, 6, 6, 5, 6, 6]
+OF_64 += [6, 6, 6, 6, 7, 6, 6, 6, 6, 7, 6, 6, 6]
+OF_32 = [1, 1, 1, 2, 3, 4, 3, 5, 5, 6, 6, 7, 7, 8, 8, 8, 10, 9, 10, 10, 11, 11, 11, 12, 11, 12, 12, 13, 12, 12, 13, 12]
+
+
+def shape(grid: int = 16) -> Layout:
+    return Layout("masked", (3, 3), grid, grid, 2, 2, 8, 3)
+
+
+@pytest.mark.parametrize(("total", "expected"), [(64, OF_64), (32, OF_32), (256, [1] * 256), (1, [256])])
+def test_tokens_per_step(total: int, expected: list[int]) -> None:
+    steps = masked_steps(shape(), total)
+    assert [step.count for step in steps] == expected
+    assert [step.first for step in steps] == [sum(expected[:i]) for i in range(total)]
+
+
+@pytest.mark.parametrize("total", range(1, 65))
+def test_every_step_predicts_something_and_all_steps_everything(total: int) -> None:
+    steps = masked_steps(shape(8), total)
+    assert min(step.count for step in steps) >= 1
+    assert sum(step.count for step in steps) == 64
+    assert steps[-1].last
+    assert [step.left for step in steps[:-1]] == [64 - step.first - step.count for step in steps[:-1]]
+    assert steps[-1].left == 1
+
+
+@pytest.mark.parametrize("total", [0, -1, 17])
+def test_an_impossible_number_of_steps_is_refused(total: int) -> None:
+    with pytest.raises(Unsupported, match=r"1 … 16 steps"):
+        masked_steps(shape(4), total)
+
+
+def test_places_are_known_once_they_have_been_generated() -> None:
+    generator = torch.Generator().manual_seed(0)
+    order = torch.stack([torch.randperm(16, generator=generator) for _ in range(2)])
+    steps = placed(masked_steps(shape(4), 5), order)
+    known = order[:, :0]
+    for step, before in zip(steps, [None, *steps[:-1]], strict=True):
+        assert torch.equal(step.known, known.sort(1).values)
+        assert torch.equal(step.previous, order[:, :0] if before is None else before.generating)
+        end = 16 - step.first
+        assert torch.equal(step.generating, order[:, end - step.count : end].sort(1).values)
+        known = torch.cat((known, step.generating), 1)
+    assert known.size(1) == 16
+
+
+def test_steps_are_equal_whatever_their_places_are() -> None:
+    """Places are tensors, and no part of what a step is."""
+    plain = masked_steps(shape(4), 5)
+    assert placed(plain, torch.arange(16).repeat(2, 1)) == plain
+    assert not plain[0].known.numel()
+    assert "known" not in repr(plain[0])

@@ -1,0 +1,261 @@
+"""The diffusion head beside its vectors: what is computed once, what a method can reach, and what belongs to the sample."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from cachemark.cache.bidirectional import Bidirectional
+from cachemark.cache.geometry import Site, Step, Tokens
+from cachemark.cache.masked import MaskedStep
+from cachemark.cache.method import Block
+from cachemark.errors import Unsupported
+from cachemark.models import diffusion
+from cachemark.models.diffusion import STEPS, DiffusionHead, EagerHead, HeadTokens, Process, guided, normal, process, respaced
+
+CHANNELS, COND, DEPTH, WIDTH = 4, 24, 3, 32
+STEP = MaskedStep(3, 8, count=5)
+
+
+def head(kind: type[DiffusionHead] = DiffusionHead) -> DiffusionHead:
+    generator = torch.Generator().manual_seed(0)
+    made = kind(CHANNELS, COND, DEPTH, WIDTH).requires_grad_(False)
+    for parameter in made.parameters():
+        parameter.normal_(0, 0.2, generator=generator)
+    return made
+
+
+def drawn(sections: tuple[int, ...], rows: int = 4, batch: int = 2) -> tuple[Tensor, Tensor]:
+    """Conditions and noise for five tokens of each sample."""
+    generator = torch.Generator().manual_seed(1)
+    shape = (1 + len(process(sections)), batch, 5, CHANNELS)
+    return torch.randn(rows, 5, COND, generator=generator), torch.randn(shape, generator=generator)
+
+
+def sample(given: DiffusionHead, sections: tuple[int, ...], method: Bidirectional | None = None, scale: float | None = 3.0) -> Tensor:
+    z, noise = drawn(sections, 2 if scale is None else 4)
+    return given.sample(z, noise, scale, given.course(sections, 0.9), STEP, method or Bidirectional())
+
+
+# -- the process ------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(("sections", "expected"), [
+    ((2,), (0, 999)), ((3,), (0, 500, 999)), ((2, 2), (0, 499, 500, 999)), ((3, 0), (0, 250, 499)), ((1, 1), (0, 500)),
+    ((2, 1, 1), (0, 333, 334, 667)),
+])
+def test_timesteps_of_a_spacing(sections: tuple[int, ...], expected: tuple[int, ...]) -> None:
+    assert respaced(sections) == expected
+
+
+def test_the_whole_process_is_a_spacing() -> None:
+    assert respaced((STEPS,)) == tuple(range(STEPS))
+
+
+@pytest.mark.parametrize("sections", [(), (1,), (0, 0), (1001,), (501, 2), (-1, 5)])
+def test_a_spacing_that_does_not_exist_is_refused(sections: tuple[int, ...]) -> None:
+    with pytest.raises(Unsupported, match="cannot be respaced"):
+        respaced(sections)
+
+
+def test_one_step_back_reads_the_output_as_the_tables_do() -> None:
+    """The numbers that sampling uses against mean and variance of the tables, in float64."""
+    made, generator = process((25,)), torch.Generator().manual_seed(0)
+    x, eps, v, noise = torch.randn(4, 7, CHANNELS, generator=generator)
+    for index in range(len(made)):
+        guess = made.predicted(x, eps, v, torch.full((7,), index))
+        expected = guess.mean + (index > 0) * torch.exp(0.5 * guess.log_variance) * noise
+        found = DiffusionHead.back(head(), x, eps, v, noise, index, made)
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5 * float(expected.abs().max()))
+
+
+def test_a_token_without_noise_is_found_again() -> None:
+    """Where the network knows the noise, the predicted start is the token, at every step."""
+    made, generator = process((50,)), torch.Generator().manual_seed(0)
+    start, noise = torch.randn(2, len(made) - 1, CHANNELS, generator=generator)
+    index = torch.arange(len(made) - 1)  # the last keeps so little of the token that fp32 loses it
+    guess = made.predicted(made.noised(start, noise, index), noise, torch.zeros_like(noise), index)
+    torch.testing.assert_close(guess.start, start, rtol=0, atol=1e-4)
+
+
+def test_the_variance_lies_between_its_bounds() -> None:
+    made = process((100,))
+    assert all(a <= b for a, b in zip(made.tables["least"][1:], made.tables["widest"][1:], strict=True))
+    assert made.tables["least"][0] == made.tables["least"][1]
+
+
+# -- quick and eager --------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("scale", [None, 3.0])
+def test_the_eager_head_gives_the_same_tokens(scale: float | None) -> None:
+    quick, eager = sample(head(), (10, 0), scale=scale), sample(head(EagerHead), (10, 0), scale=scale)
+    assert float((quick - eager).abs().max() / eager.abs().max()) < 1e-5
+
+
+def test_timesteps_and_conditions_are_embedded_once() -> None:
+    def calls(given: DiffusionHead) -> tuple[int, int]:
+        times: list[int] = []
+        conditions: list[int] = []
+        given.net.time_embed.register_forward_hook(lambda *_: times.append(1))
+        given.net.cond_embed.register_forward_hook(lambda *_: conditions.append(1))
+        sample(given, (10,))
+        return len(times), len(conditions)
+
+    assert calls(head()) == (1, 1)
+    assert calls(head(EagerHead)) == (11, 10)  # one for the course, which this head does not use
+
+
+def test_no_tensor_comes_from_the_host_in_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, eager = head(), head(EagerHead)
+    z, noise = drawn((10,))
+    course = made.course((10,), 1.0)
+
+    def refused(*_: Any, **__: Any) -> None:
+        raise AssertionError("made on the host")
+
+    for name in ("tensor", "from_numpy", "full", "arange"):
+        monkeypatch.setattr(torch, name, refused)
+    made.sample(z, noise, 3.0, course, STEP, Bidirectional())
+    with pytest.raises(AssertionError, match="made on the host"):
+        eager.sample(z, noise, 3.0, course, STEP, Bidirectional())
+
+
+# -- what a method can reach ------------------------------------------------------------------------------------------
+@dataclass
+class Listening(Bidirectional):
+    """Notes the inner passes and the blocks of the head."""
+
+    passes: list[tuple[int, int, int]] = field(default_factory=list)
+    blocks: list[Site] = field(default_factory=list)
+
+    def stack(self, name: str, step: Step, tokens: Tokens, run: Any) -> Tensor:
+        assert isinstance(step, MaskedStep)
+        assert name == "head"
+        self.passes.append((step.index, step.inner, step.inners))
+        return run(tokens)
+
+    def block(self, site: Site, step: Step, tokens: Tokens, block: Block) -> Tokens:
+        self.blocks.append(site)
+        return super().block(site, step, tokens, block)
+
+
+@dataclass
+class Reusing(Bidirectional):
+    """Runs the conditional rows alone from the second pass on, with the difference of the branches and the MLPs of the first."""
+
+    delta: Tensor | None = None
+    branches: dict[Site, Tensor] = field(default_factory=dict)
+
+    def stack(self, name: str, step: Step, tokens: Tokens, run: Any) -> Tensor:
+        assert isinstance(step, MaskedStep)
+        if step.inner == 0:
+            out = run(tokens)
+            c, u = out.chunk(2)
+            self.delta = (c - u)[..., :CHANNELS]
+            return out
+        out = run(tokens.rows(slice(0, len(tokens.x) // 2)))
+        eps, v = out.chunk(2, -1)
+        return torch.cat((out, torch.cat((eps - self.delta, v), -1)))
+
+    def block(self, site: Site, step: Step, tokens: Tokens, block: Block) -> Tokens:
+        tokens = block.mix(site, step, tokens, self)
+        if len(tokens.x) == 4:
+            self.branches[site] = block.branch(tokens)
+        return block.join(tokens, self.branches[site][: len(tokens.x)])
+
+
+def test_every_pass_and_block_of_the_head_goes_through_the_method() -> None:
+    method = Listening()
+    sample(head(), (10,), method)
+    assert method.passes == [(STEP.index, inner, 10) for inner in range(10)]
+    assert method.blocks == [Site("head", layer) for layer in range(DEPTH)] * 10
+
+
+def test_a_branch_is_reused_under_todays_gate() -> None:
+    """Rows of the conditional half alone, a kept MLP, and the gate of this pass."""
+    made, method = head(), Reusing()
+    found = sample(made, (10, 0), method)
+    assert found.shape == (2, 5, CHANNELS)
+    assert found.isfinite().all()
+    assert not torch.allclose(found, sample(made, (10, 0)))
+    block, site = made.net.res_blocks[0], made.net.sites[0]
+    cond = torch.randn(4, 5, WIDTH)
+    tokens = block.mix(site, STEP, HeadTokens(torch.randn(4, 5, WIDTH), cond=cond), method)
+    joined = block.join(tokens, torch.ones(4, 5, WIDTH)).x - tokens.x
+    torch.testing.assert_close(joined, block.adaLN_modulation[1](cond).chunk(3, -1)[2])
+
+
+def test_rows_of_head_tokens_take_everything_along() -> None:
+    tokens = HeadTokens(torch.randn(4, 2, 3), cond=torch.randn(4, 2, 3), shade=torch.randn(4, 2, 9))
+    half = tokens.rows(slice(2, 4))
+    assert half.shade is not None
+    assert half.cond is not None
+    assert tokens.cond is not None
+    assert tokens.shade is not None
+    assert torch.equal(half.shade, tokens.shade[2:])
+    assert torch.equal(half.cond, tokens.cond[2:])
+
+
+# -- guidance and noise -----------------------------------------------------------------------------------------------
+def test_the_noise_of_the_unconditional_rows_does_not_exist() -> None:
+    z, noise = drawn((10,))
+    made = head()
+    course = made.course((10,), 1.0)
+    with pytest.raises((RuntimeError, ValueError)):
+        made.sample(z[:3], noise, 3.0, course, STEP, Bidirectional())
+
+
+def test_a_scale_of_one_is_the_conditional_output() -> None:
+    out = torch.randn(4, 5, 2 * CHANNELS)
+    for one, plain in zip(guided(out, 1.0), guided(out[:2], None), strict=True):
+        torch.testing.assert_close(one, plain)
+
+
+def test_temperature_zero_leaves_the_first_noise() -> None:
+    made, (z, noise) = head(), drawn((10, 0), rows=2)
+    cold = made.course((10, 0), 0.0)
+    first = made.sample(z, noise, None, cold, STEP, Bidirectional())
+    other = torch.cat((noise[:1], noise[1:] + 1))
+    assert torch.equal(first, made.sample(z, other, None, cold, STEP, Bidirectional()))
+    assert not torch.equal(first, made.sample(z, noise + 1, None, cold, STEP, Bidirectional()))
+
+
+def test_normal_numbers_are_normal() -> None:
+    uniform = (torch.arange(2**16) + 0.5) / 2**16
+    found = normal(uniform).double()
+    assert abs(float(found.mean())) < 1e-4
+    assert abs(float(found.std()) - 1) < 1e-3
+    torch.testing.assert_close(torch.special.ndtr(found), uniform.double(), rtol=0, atol=1e-6)
+    extremes = torch.tensor([2.0**-24, 1 - 2.0**-24])
+    assert normal(extremes).isfinite().all()
+
+
+# -- training ---------------------------------------------------------------------------------------------------------
+def test_the_bound_trains_the_variance_alone() -> None:
+    made = head().requires_grad_(True)
+    generator = torch.Generator().manual_seed(0)
+    z, start, noise = (torch.randn(2, 6, width, generator=generator) for width in (COND, CHANNELS, CHANNELS))
+    index = torch.randint(0, STEPS, (2, 6), generator=generator)
+    index[0, 0] = 0
+    squared, bound = made.terms(z, start, noise, index)
+    weight = made.net.final_layer.linear.weight
+    (of_bound,) = torch.autograd.grad(bound.sum(), weight, retain_graph=True)
+    (of_squared,) = torch.autograd.grad(squared.sum(), weight)
+    assert of_bound[:CHANNELS].abs().max() == 0 < of_bound[CHANNELS:].abs().max()
+    assert of_squared[CHANNELS:].abs().max() == 0 < of_squared[:CHANNELS].abs().max()
+
+
+def test_the_likelihood_of_all_bins_is_one() -> None:
+    centres = torch.linspace(-1, 1, 256, dtype=torch.float64)
+    for mean, deviation in ((0.3, 0.5), (-1.4, 0.2), (0.9, 3.0)):
+        mass = diffusion._likelihood(centres, torch.tensor(mean), torch.tensor(deviation).log()).exp()
+        assert float(mass.sum()) == pytest.approx(1, abs=1e-6)
+
+
+def test_tables_are_double_and_entries_single() -> None:
+    made = Process((10,))
+    assert {str(table.dtype) for table in made.tables.values()} == {"float64"}
+    assert made.at("least", torch.tensor([[0, 3]])).shape == (1, 2, 1)
+    assert made.at("least", torch.tensor([0])).dtype == torch.float32
+    assert replace(STEP, inner=2).inner == 2

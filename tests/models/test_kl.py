@@ -1,0 +1,77 @@
+"""The KL autoencoder beside its vectors: tokens and grids, drawing, and what is refused."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from cachemark.errors import BadCheckpoint, Unsupported
+from cachemark.models import checkpoints
+from cachemark.models.vision.kl import KL, SCALE, UNUSED, KLConfig, grid_of, tokens_of
+
+SMALL = KLConfig(ch=32, ch_mult=(1, 2), num_res_blocks=1, z=4)
+
+
+@pytest.fixture(scope="module")
+def model() -> KL:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return KL(SMALL).eval().requires_grad_(False)
+
+
+@pytest.fixture(scope="module")
+def images() -> torch.Tensor:
+    return torch.rand(2, 3, 16, 16, generator=torch.Generator().manual_seed(0)) * 2 - 1
+
+
+def test_tokens_run_row_by_row() -> None:
+    grid = torch.arange(2 * 3 * 4 * 4).view(2, 3, 4, 4)
+    tokens = tokens_of(grid)
+    assert tokens.shape == (2, 16, 3)
+    assert torch.equal(tokens[1, 4 * 2 + 3], grid[1, :, 2, 3])
+    assert torch.equal(grid_of(tokens), grid)
+
+
+@pytest.mark.parametrize("shape", [(1, 15, 4), (1, 0, 4), (16, 4)])
+def test_tokens_that_fill_no_square_are_refused(shape: tuple[int, ...]) -> None:
+    with pytest.raises(Unsupported, match="no square"):
+        grid_of(torch.zeros(shape))
+
+
+def test_images_of_odd_sides_are_refused(model: KL) -> None:
+    with pytest.raises(Unsupported, match="multiples of 2"):
+        model.encode(torch.zeros(1, 3, 15, 16))
+
+
+def test_tokens_are_scaled_latents(model: KL, images: torch.Tensor) -> None:
+    mean, deviation = model.moments(images)
+    assert mean.shape == deviation.shape == (2, 4, 8, 8)
+    torch.testing.assert_close(model.encode(images), tokens_of(mean) * SCALE)
+    torch.testing.assert_close(model.decode(tokens_of(mean) * SCALE), model.image(mean).clamp(-1, 1), rtol=0, atol=1e-5)
+
+
+def test_drawn_tokens_have_the_posterior_deviation(model: KL, images: torch.Tensor) -> None:
+    mean, deviation = model.moments(images)
+    generator = torch.Generator().manual_seed(0)
+    offsets = torch.stack([model.encode(images, generator) - tokens_of(mean) * SCALE for _ in range(64)]) / (tokens_of(deviation) * SCALE)
+    assert abs(float(offsets.mean())) < 0.02
+    assert abs(float(offsets.std()) - 1) < 0.02
+
+
+def test_variances_are_clamped(model: KL, images: torch.Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
+    forward = model.quant_conv.forward
+    monkeypatch.setattr(model.quant_conv, "forward", lambda x: forward(x) + 1e4)
+    assert float(model.moments(images)[1].max()) == pytest.approx(torch.tensor(10.0).exp().item())
+
+
+def test_images_are_clamped(model: KL) -> None:
+    assert float(model.decode(torch.randn(1, 64, 4) * 1e4).abs().max()) == 1
+
+
+def test_the_discriminator_in_a_file_is_passed_over(model: KL, tmp_path: object) -> None:
+    path = f"{tmp_path}/kl.ckpt"
+    torch.save({"model": {**model.state_dict(), "loss.logvar": torch.zeros(())}}, path)
+    loaded = checkpoints.load(lambda: KL(SMALL), path, ignore=UNUSED)
+    assert all(torch.equal(a, b) for a, b in zip(loaded.parameters(), model.parameters(), strict=True))
+    with pytest.raises(BadCheckpoint, match=r"loss\.logvar"):
+        checkpoints.load(lambda: KL(SMALL), path)

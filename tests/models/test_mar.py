@@ -1,0 +1,333 @@
+"""MAR beside its vectors: schedule and order, what belongs to a sample, what a method sees, training, and published files."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from cachemark import registry
+from cachemark.cache import streams
+from cachemark.cache.bidirectional import Bidirectional
+from cachemark.cache.geometry import Layout, Site, Step, Tokens
+from cachemark.cache.masked import MaskedStep, masked_steps, placed
+from cachemark.cache.method import Block
+from cachemark.cache.slot import Memory
+from cachemark.errors import BadCheckpoint, Unsupported
+from cachemark.models import checkpoints, mar
+from cachemark.models import masked as registered
+from cachemark.models.diffusion import normal
+from cachemark.models.mar import MAR, SIZES, MARConfig, guidance, masked_count
+from cachemark.models.protocol import Request
+from cachemark.spec import Sampling
+
+CONFIG = MARConfig(32, (2, 3), 2, 2, 24, grid=4, channels=4, classes=10, buffer=3, steps=5, diffusion=(6, 0))
+SAMPLING = Sampling(cfg_scale=3.0, cfg_schedule="linear")
+
+
+@pytest.fixture(scope="module")
+def model() -> MAR:
+    return build()
+
+
+def build(config: MARConfig = CONFIG, **options: bool) -> MAR:
+    made = MAR(config, **options).eval().requires_grad_(False)
+    generator = torch.Generator().manual_seed(0)
+    for parameter in made.parameters():
+        parameter.normal_(0, 0.2, generator=generator)
+    return made
+
+
+def generate(given: MAR, seeds: list[int], method: Bidirectional | None = None, sampling: Sampling = SAMPLING, **options: Any) -> Tensor:
+    return given.generate(torch.tensor(seeds) % 10, seeds, method or Bidirectional(), sampling, Memory(), **options)
+
+
+def shape(grid: int = 16, rows: int = 2) -> Layout:
+    return mar.layout(replace(CONFIG, grid=grid), range(rows), Sampling(), torch.float32, "cpu")
+
+
+# -- order and guidance -------------------------------------------------------------------------------------------------
+def test_an_order_holds_every_place_once(model: MAR) -> None:
+    order = model.order(streams.seeds_tensor([4, 9], "cpu"))
+    assert torch.equal(order.sort(1).values, torch.arange(16).expand(2, -1))
+    assert not torch.equal(order[0], order[1])
+    assert order[0, 0] == streams.integers(streams.keys(torch.tensor(4), "order", 0), 16).argmin()
+
+
+def test_guidance_of_a_step() -> None:
+    steps = masked_steps(shape(4), 5)
+    scales = [guidance(SAMPLING, step, 16) for step in steps]
+    assert scales == [1 + 2 * (16 - step.left) / 16 for step in steps]
+    assert scales[-1] == 1 + 2 * 15 / 16
+    constant = replace(SAMPLING, cfg_schedule="constant")
+    assert [guidance(constant, step, 16) for step in steps] == [3.0] * 5
+    assert guidance(replace(SAMPLING, cfg_scale=1.0), steps[0], 16) is None
+
+
+def test_another_guidance_schedule_is_refused(model: MAR) -> None:
+    with pytest.raises(Unsupported, match="constant, linear"):
+        generate(model, [0], sampling=replace(SAMPLING, cfg_schedule="cosine"))
+
+
+# -- what belongs to a sample -----------------------------------------------------------------------------------------
+def test_a_sample_is_the_same_in_any_batch(model: MAR) -> None:
+    together = generate(model, [3, 8, 5])
+    for row, seed in enumerate([3, 8, 5]):
+        alone = generate(model, [seed])
+        torch.testing.assert_close(alone[0], together[row], rtol=0, atol=1e-4 * float(together.abs().max()))
+    assert not torch.allclose(together[0], together[1])
+
+
+def test_noise_belongs_to_seed_place_and_pass(model: MAR) -> None:
+    key = streams.seeds_tensor([3, 8], "cpu")
+    places = torch.tensor([[0, 5, 9], [2, 3, 4]])
+    noise = model.noise(key, places, 6)
+    assert noise.shape == (7, 2, 3, 4)
+    assert torch.equal(model.noise(key[1:], places[1:, 1:2], 6), noise[:, 1:, 1:2])
+    assert torch.equal(model.noise(key, places, 12)[:7], noise)
+    assert noise.unique().numel() > 0.99 * noise.numel()
+    uniform = streams.uniform(streams.keys(key[:, None], "noise", places), 4)
+    assert torch.equal(noise[0], normal(uniform)), "no other purpose may share the stream"
+
+
+def test_the_order_does_not_depend_on_the_number_of_steps(model: MAR) -> None:
+    """Arms of other numbers of steps draw the same first noise for the same place."""
+    key = streams.seeds_tensor([3], "cpu")
+    long, short = (placed(masked_steps(shape(4, 1), total), model.order(key)) for total in (16, 4))
+    assert torch.equal(torch.cat([s.generating for s in long[:1]], 1)[0], model.order(key)[0, -1:])
+    assert set(model.order(key)[0, -short[0].count :].tolist()) == set(short[0].generating[0].tolist())
+
+
+def test_the_eager_head_gives_the_same_tokens(model: MAR) -> None:
+    quick, eager = generate(model, [0, 1]), generate(build(eager_head=True), [0, 1])
+    assert float((quick - eager).abs().max() / eager.abs().max()) < 1e-5
+
+
+def test_forced_tokens_are_fed(model: MAR) -> None:
+    free = generate(model, [0, 1])
+    seen: list[tuple[int, Tensor]] = []
+    again: list[tuple[int, Tensor]] = []
+    forced = generate(model, [0, 1], forced=free, see=lambda first, drawn: seen.append((first, drawn)))
+    assert torch.equal(forced, free)
+    other = generate(model, [0, 1], forced=torch.zeros_like(free), see=lambda first, drawn: again.append((first, drawn)))
+    assert not other.any()
+    assert torch.equal(seen[0][1], again[0][1]), "nothing is known in the first step"
+    assert not torch.allclose(seen[-1][1], again[-1][1])
+
+
+def test_a_step_is_seen_whole_and_marked(model: MAR) -> None:
+    seen: list[tuple[int, tuple[int, ...]]] = []
+    marks: list[int] = []
+    generate(model, [0, 1], see=lambda first, drawn: seen.append((first, tuple(drawn.shape))), mark=marks.append)
+    steps = masked_steps(shape(4), 5)
+    assert seen == [(step.first, (2, step.count, 4)) for step in steps]
+    assert marks == [0, 1, 2, 3, 4]
+
+
+def test_the_sampling_may_name_another_number_of_steps(model: MAR) -> None:
+    marks: list[int] = []
+    generate(model, [0], sampling=replace(SAMPLING, steps=16), mark=marks.append)
+    assert len(marks) == 16
+
+
+def test_without_guidance_there_are_no_unconditional_rows(model: MAR) -> None:
+    assert model.layout([0, 1], replace(SAMPLING, cfg_scale=1.0)).rows == 2
+    assert model.layout([0, 1], SAMPLING).branches == (0, 0, 1, 1)
+    assert generate(model, [0, 1], sampling=replace(SAMPLING, cfg_scale=1.0)).shape == (2, 16, 4)
+
+
+def test_tokens_are_fp32_whatever_the_weights_are() -> None:
+    assert generate(build().to(torch.bfloat16), [0]).dtype == torch.float32
+
+
+# -- what a method sees -----------------------------------------------------------------------------------------------
+@dataclass
+class Listening(Bidirectional):
+    """Notes what goes through each stack, and how many keys each block attends to."""
+
+    stacks: list[tuple[str, tuple[int, ...], int]] = field(default_factory=list)
+    keys: dict[Site, list[int]] = field(default_factory=dict)
+    settled: int = 0
+
+    def stack(self, name: str, step: Step, tokens: Tokens, run: Callable[[Tokens], Tensor]) -> Tensor:
+        assert isinstance(step, MaskedStep)
+        if step.inner == 0:
+            self.stacks.append((name, tuple(tokens.x.shape), step.index))
+        return run(tokens)
+
+    def attend(self, site: Site, step: Step, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        self.keys.setdefault(site, []).append(k.size(2))
+        return super().attend(site, step, q, k, v)
+
+    def settle(self, step: Step) -> None:
+        self.settled += 1
+
+
+def test_a_method_sees_three_stacks_in_every_step(model: MAR) -> None:
+    method = Listening()
+    generate(model, [0, 1], method)
+    steps = masked_steps(shape(4), 5)
+    assert method.stacks == [entry for step in steps for entry in (
+        ("encoder", (4, 3 + step.first, 32), step.index), ("decoder", (4, 19, 32), step.index), ("head", (4, step.count, 24), step.index),
+    )]
+    assert method.keys == {Site("encoder", i): [3 + step.first for step in steps] for i in range(2)} | {
+        Site("decoder", i): [19] * 5 for i in range(3)}
+    assert method.settled == 5
+    assert model.sites == [*method.keys, Site("head", 0), Site("head", 1)]
+
+
+def test_without_a_cache_nothing_is_kept(model: MAR) -> None:
+    method, memory = Bidirectional(), Memory()
+    model.generate(torch.tensor([0]), [0], method, SAMPLING, memory)
+    assert method.logical_bytes == 0
+    assert not memory.pointers()
+
+
+@dataclass
+class Stale(Bidirectional):
+    """Keeps the decoder's rows of everything that is neither predicted now nor was just predicted, from the step before."""
+
+    held: Tensor | None = None
+
+    def stack(self, name: str, step: Step, tokens: Tokens, run: Callable[[Tokens], Tensor]) -> Tensor:
+        assert isinstance(step, MaskedStep)
+        if name != "decoder":
+            return run(tokens)
+        rows = torch.cat((step.generating, step.previous), 1) + 3
+        if self.held is None:
+            self.held = run(tokens)
+        else:
+            picked = run(tokens.with_x(mar.take(tokens.x, rows)))
+            self.held = mar.put(self.held, rows, picked)
+        return self.held
+
+
+def test_a_method_may_run_some_of_the_tokens(model: MAR) -> None:
+    found = generate(model, [0, 1], Stale())
+    assert found.isfinite().all()
+    assert not torch.allclose(found, generate(model, [0, 1]))
+
+
+class Skipping(Bidirectional):
+    """Leaves out the MLPs of the decoder."""
+
+    def block(self, site: Site, step: Step, tokens: Tokens, block: Block) -> Tokens:
+        return block.mix(site, step, tokens, self) if site.stack == "decoder" else super().block(site, step, tokens, block)
+
+
+def test_a_method_may_stand_between_attention_and_mlp(model: MAR) -> None:
+    bare = build()
+    for block in bare.decoder_blocks:
+        block.mlp.fc2.weight.zero_()
+        block.mlp.fc2.bias.zero_()
+    assert torch.equal(generate(model, [0], Skipping()), generate(bare, [0]))
+
+
+# -- training ---------------------------------------------------------------------------------------------------------
+def test_the_loss_trains_everything() -> None:
+    given = build().requires_grad_(True)
+    latents = torch.randn(8, 16, 4, generator=torch.Generator().manual_seed(0))
+    generator = torch.Generator().manual_seed(2)
+    losses = [given.loss(torch.arange(8), latents, generator) for _ in range(4)]
+    sum(losses).backward()  # type: ignore[union-attr]
+    without = [name for name, parameter in given.named_parameters() if parameter.grad is None or not parameter.grad.any()]
+    assert without == []
+    assert all(loss.shape == () and loss.isfinite() for loss in losses)
+
+
+def test_a_few_updates_lower_the_loss() -> None:
+    given = MAR(CONFIG).initialise(0)
+    latents = torch.randn(4, 16, 4, generator=torch.Generator().manual_seed(0))
+    optimiser = torch.optim.Adam(given.parameters(), 3e-3)
+
+    def loss(seed: int) -> Tensor:
+        return given.loss(torch.arange(4), latents, torch.Generator().manual_seed(seed))
+
+    def average() -> float:
+        with torch.no_grad():
+            return sum(float(loss(seed)) for seed in range(1000, 1010)) / 10
+
+    before = average()
+    for seed in range(40):
+        optimiser.zero_grad()
+        loss(seed).backward()
+        optimiser.step()
+    assert average() < 0.9 * before
+
+
+def test_the_loss_sees_no_masked_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    given, handed = build(), []
+    teacher = MAR.teacher
+
+    def noted(self: MAR, cond: Tensor, latents: Tensor, known: Tensor, places: Tensor) -> Tensor:
+        handed.append((known, places))
+        z = teacher(self, cond, latents, known, places)
+        changed = mar.put(latents, places, torch.randn(*places.shape, 4))
+        assert torch.equal(z, teacher(self, cond, changed, known, places))
+        return z
+
+    monkeypatch.setattr(MAR, "teacher", noted)
+    given.loss(torch.arange(4), torch.randn(4, 16, 4), torch.Generator().manual_seed(0))
+    known, places = handed[0]
+    assert torch.equal(torch.cat((known, places), 1).sort(1).values, torch.arange(16).expand(4, -1))
+
+
+def test_the_share_that_is_masked() -> None:
+    assert masked_count(256, 0.0) == math.ceil(0.7 * 256)
+    assert masked_count(256, 1 - 1e-9) == 256
+    uniform = [(i + 0.5) / 1000 for i in range(1000)]
+    counts = [masked_count(10**6, u) / 10**6 for u in uniform]
+    assert counts == sorted(counts)
+    # The mean of a normal distribution of centre 1 and width 0.25, cut at [0.7, 1].
+    low, high = -1.2, 0.0
+    density = [math.exp(-x * x / 2) / math.sqrt(2 * math.pi) for x in (low, high)]
+    share = 0.5 * (math.erf(high / math.sqrt(2)) - math.erf(low / math.sqrt(2)))
+    assert sum(counts) / 1000 == pytest.approx(1 + 0.25 * (density[0] - density[1]) / share, abs=1e-4)
+
+
+# -- published files --------------------------------------------------------------------------------------------------
+def test_the_averaged_weights_are_taken(tmp_path: Path) -> None:
+    path, given = tmp_path / "checkpoint-last.pth", build()
+    plain = {name: torch.zeros_like(tensor) for name, tensor in given.state_dict().items()}
+    both = {"model": plain, "model_ema": given.state_dict()}
+    for content, expected in [(both, given.mask_token), ({"model": plain}, plain["mask_token"])]:
+        torch.save(content, path)
+        loaded = checkpoints.load(lambda: MAR(CONFIG), path, wrappers=registered.AVERAGED)
+        assert torch.equal(loaded.mask_token, expected)
+
+
+def test_a_file_of_another_size_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint-last.pth"
+    torch.save({"model_ema": build().state_dict()}, path)
+    with pytest.raises(BadCheckpoint, match="encoder_blocks 2 != 12"):
+        registry.models.get("mar-b").identity(Request(weights=str(path)))
+
+
+def test_the_published_sizes_shape_their_layouts() -> None:
+    for size, config in SIZES.items():
+        entry = registry.models.get(f"mar-{size.lower()}")
+        layout = entry.shape(entry.presets["paper"], 3)
+        assert (layout.rows, layout.layers, layout.heads * layout.head_dim, layout.visual) == (6, config.depth[1], config.dim, 256)
+        assert entry.presets["paper"].steps == 256
+        assert entry.identity(Request(seed=7)) == "random:7/random:7"
+
+
+def test_a_loaded_model_decodes_its_own_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The registered path with small sizes: generator, head of the engine, and image decoder."""
+    narrow = replace(registered.kl.KLConfig(), ch=32, ch_mult=(1, 1), num_res_blocks=1, z=4)
+    monkeypatch.setattr(registered, "KL", lambda: registered.kl.KL(narrow))
+    loaded = registered._load(CONFIG, Request(seed=1))
+    assert loaded.random
+    assert type(loaded.generator.diffloss).__name__ == "DiffusionHead"
+    eager = registered._load(CONFIG, Request(seed=1, engine="reference"))
+    assert type(eager.generator.diffloss).__name__ == "EagerHead"
+    tokens = loaded.generator.generate(torch.tensor([1]), [1], Bidirectional(), SAMPLING, Memory())
+    images = loaded.decode(tokens)
+    assert images.shape == (1, 3, 8, 8)
+    assert len(list(loaded.parameters)) == len(loaded.generator.state_dict()) + len(registered.kl.KL(narrow).state_dict())
