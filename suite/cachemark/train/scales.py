@@ -6,51 +6,32 @@ restored map near the encoder's; the codebook follows what all scales ask of it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from ..models.tiny.msvq import NAME, MSVQConfig, TinyMSVQ, metadata
-from .loops import Stateful
-from .scene import scenes, stream
-from .tokenizers import COMMITMENT, RATE, MovingCodebook, adam, difference, reconstruction
+from .tokenizers import COMMITMENT, CodebookTask, difference
 
 BATCH = 16
 DEAD = 0.002  # share of the mean use: a code that serves the coarsest scales alone is used by one token in hundreds, and is not dead
 
 
-class ScaleCodesTask:
-    """Trains a :class:`~cachemark.models.tiny.msvq.TinyMSVQ` on fresh scenes."""
+class ScaleCodesTask(CodebookTask):
+    """Trains a :class:`~cachemark.models.tiny.msvq.TinyMSVQ`."""
 
     name = NAME
     steps = 1000
-    warmup = 20
 
     def __init__(self, seed: int = 0, *, device: str = "cpu", config: MSVQConfig | None = None, batch: int = BATCH) -> None:
-        self.seed, self.device, self.batch = seed, device, batch
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(stream(seed, "initial weights"))
-            self.model = TinyMSVQ(config).to(device)
-        c = self.model.config
-        self.codebook = MovingCodebook(c.codes, c.channels, dead=DEAD).to(device)
-        self.optimiser = adam([p for p in self.model.parameters() if p.requires_grad], RATE)
-
-    @property
-    def parts(self) -> Mapping[str, Stateful]:
-        return {"model": self.model, "codebook": self.codebook, "optimiser": self.optimiser}
-
-    @property
-    def optimisers(self) -> list[torch.optim.Optimizer]:
-        return [self.optimiser]
+        super().__init__(lambda: TinyMSVQ(config), seed, device, batch, dead=DEAD)
 
     def metadata(self) -> dict[str, str]:
         return metadata(self.model.config)
 
     def loss(self, step: int, generator: torch.Generator) -> Tensor:
         """Loss of one batch of fresh scenes; moves the codebook on the way."""
-        images = scenes(self.batch, stream(self.seed, "tokenizer", step), device=self.device).images
+        images = self.images(step)
         z = self.model.encoder(images).float()
         f_hat = self._restored(z.detach(), generator)
         shown = self.model.decoder(f_hat + z - z.detach()).float()  # the decoder sees f_hat; its gradient reaches both
@@ -69,6 +50,3 @@ class ScaleCodesTask:
             f_hat = quantizer.add(f_hat, codes, scale)
         self.codebook.move(table, torch.cat(asked), torch.cat(chosen), generator)
         return f_hat
-
-    def validate(self) -> dict[str, float]:
-        return reconstruction(self.model, self.seed, self.device)

@@ -7,8 +7,9 @@ stage goes on with the decoder alone, while the codes keep their meaning.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -70,20 +71,20 @@ class MovingCodebook(nn.Module):
         return vectors[torch.randint(len(vectors), (len(self.counts),), generator=generator).to(vectors.device)]
 
 
-class CodesTask:
-    """First stage: trains all of a :class:`~cachemark.models.tiny.vq.TinyVQ` on fresh scenes. It fixes what the codes mean."""
+class CodebookTask:
+    """Trains all of a tokenizer whose codebook follows by moving averages, on fresh scenes."""
 
-    name = "tiny-vq-codes"
-    steps = 800
+    name: str
+    steps: int
     warmup = 20
 
-    def __init__(self, seed: int = 0, *, device: str = "cpu", config: VQConfig | None = None, batch: int = BATCH) -> None:
+    def __init__(self, build: Callable[[], TinyVQ | TinyMSVQ], seed: int, device: str, batch: int, *, dead: float = 0.05) -> None:
         self.seed, self.device, self.batch = seed, device, batch
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(stream(seed, "initial weights"))
-            self.model = TinyVQ(config).to(device)
+            self.model: Any = build().to(device)
         c = self.model.config
-        self.codebook = MovingCodebook(c.codes, c.channels).to(device)
+        self.codebook = MovingCodebook(c.codes, c.channels, dead=dead).to(device)
         self.optimiser = adam([p for p in self.model.parameters() if p.requires_grad], RATE)
 
     @property
@@ -94,12 +95,29 @@ class CodesTask:
     def optimisers(self) -> list[torch.optim.Optimizer]:
         return [self.optimiser]
 
+    def images(self, step: int) -> Tensor:
+        """The scenes of a step, (batch, 3, 64, 64)."""
+        return scenes(self.batch, stream(self.seed, "tokenizer", step), device=self.device).images
+
+    def validate(self) -> dict[str, float]:
+        return reconstruction(self.model, self.seed, self.device)
+
+
+class CodesTask(CodebookTask):
+    """First stage of a :class:`~cachemark.models.tiny.vq.TinyVQ`: all of it is trained. It fixes what the codes mean."""
+
+    name = "tiny-vq-codes"
+    steps = 800
+
+    def __init__(self, seed: int = 0, *, device: str = "cpu", config: VQConfig | None = None, batch: int = BATCH) -> None:
+        super().__init__(lambda: TinyVQ(config), seed, device, batch)
+
     def metadata(self) -> dict[str, str]:
         return metadata(self.model.config)
 
     def loss(self, step: int, generator: torch.Generator) -> Tensor:
         """Loss of one batch of fresh scenes; moves the codebook on the way."""
-        images = scenes(self.batch, stream(self.seed, "tokenizer", step), device=self.device).images
+        images = self.images(step)
         z = self.model.encoder(images).float()
         vectors = z.detach().movedim(1, -1).flatten(0, -2)
         self.codebook.start(self.model.codebook, vectors, generator)
@@ -109,9 +127,6 @@ class CodesTask:
         chosen = F.embedding(codes, self.model.codebook).transpose(1, 2).reshape(z.shape)
         shown = self.model.decoder(z + (chosen - z).detach()).float()
         return difference(shown, images) + COMMITMENT * F.mse_loss(z, chosen)
-
-    def validate(self) -> dict[str, float]:
-        return reconstruction(self.model, self.seed, self.device)
 
 
 class DecoderTask:
