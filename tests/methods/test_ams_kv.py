@@ -118,11 +118,11 @@ def test_defaults_are_the_papers() -> None:
     method = AMSKV()
     method.resolve(LAYOUT)
     assert (method.c_max, method.c_min) == (1 + 4 + 25 + 36, 1 + 4 + 25)
-    assert AMSKV.own_budget(LAYOUT) == Fraction(55 + 2 * 30, 3 * 55)
+    assert AMSKV().own_budget(LAYOUT) == Fraction(55 + 2 * 30, 3 * 55)
 
 
 def test_the_share_of_the_defaults_gives_the_defaults() -> None:
-    fitted = AMSKV.build(AMSKV.knobs_for(AMSKV.own_budget(LAYOUT), LAYOUT))
+    fitted = AMSKV.build(AMSKV.knobs_for(AMSKV().own_budget(LAYOUT), LAYOUT))
     fitted.resolve(LAYOUT)
     assert (fitted.c_max, fitted.c_min, fitted.demanding) == (66, 30, [1])
 

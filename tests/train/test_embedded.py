@@ -21,7 +21,8 @@ from cachemark.seeds import subset
 from cachemark.spec import Sampling
 from cachemark.train.scene import VERSION, scenes
 
-BYTES = 8_000_000  # of all files together: they are part of the wheel
+BYTES = 8_000_000  # of the weights of one family: they are part of the wheel
+FAMILIES = {"next-token": ("tiny-llamagen", "tiny-vq"), "next-scale": ("tiny-var", "tiny-msvq")}
 
 
 def about(name: str) -> dict[str, Any]:
@@ -47,8 +48,15 @@ def test_generator_and_tokenizer_speak_one_language() -> None:
     assert vq.config.codes == TINY.vocab
 
 
-def test_they_are_small() -> None:
-    assert sum(f.stat().st_size for f in packaged(TINY_WEIGHTS).parent.iterdir()) <= BYTES
+@pytest.mark.parametrize("family", FAMILIES)
+def test_they_are_small(family: str) -> None:
+    files = [f for name in FAMILIES[family] for f in packaged(TINY_WEIGHTS).parent.glob(f"{name}[.-]*")]
+    assert 0 < sum(f.stat().st_size for f in files) <= BYTES
+
+
+def test_every_file_belongs_to_a_family() -> None:
+    starts = tuple(name for names in FAMILIES.values() for name in names)
+    assert {f.name for f in packaged(TINY_WEIGHTS).parent.iterdir() if not f.name.startswith(starts)} == {"similarity.json"}
 
 
 def test_the_tokenizer_reconstructs_new_scenes() -> None:

@@ -57,10 +57,9 @@ class Method:
         """Knobs that meet ``budget`` (a share of the full cache) on this layout; raises BadBudget where none do."""
         return {}
 
-    @classmethod
-    def own_budget(cls, layout: Layout) -> Fraction:
-        """The share of the full cache that the method's defaults are, where its authors state sizes and no budget."""
-        raise BadBudget(f"{cls.name} has no budget of its own.", remedy="Give a share of the full cache, such as 1/4.")
+    def own_budget(self, layout: Layout) -> Fraction:
+        """The share of the full cache that these knobs are, for a method whose authors state sizes and no budget."""
+        raise BadBudget(f"{self.name} has no budget of its own.", remedy="Give a share of the full cache, such as 1/4.")
 
     @classmethod
     def build(cls, knobs: Mapping[str, Any]) -> Method:

@@ -76,7 +76,7 @@ class Cells(Table):
 
     model: str
     methods: Annotated[list[str | MethodTable], Field(min_length=1)]
-    budgets: Annotated[list[str | float | int], Field(min_length=1)] = ["1/2"]
+    budgets: Annotated[list[str | float | int | MethodTable], Field(min_length=1)] = ["1/2"]
     codecs: Annotated[list[str], Field(min_length=1)] = ["native"]
     sampling: str | SamplingTable = "paper"
     batch: Annotated[int, Field(ge=1)] = 16
@@ -212,10 +212,12 @@ def _block(plan: Plan, cells: Cells, number: int, device: str) -> Iterator[Plann
             yield from (Planned(case, request, unmet or reason) for case, reason in arms)
 
 
-def _budget(given: str | float | int, layout: Layout) -> Budget:
-    """A share, or that of the defaults of the method that is named: so that others are measured at its size."""
+def _budget(given: str | float | int | MethodTable, layout: Layout) -> Budget:
+    """A share, or that of the sizes of the method that is named: so that others are measured at its bytes."""
     if isinstance(given, str) and given in registry.methods:
-        return Budget(registry.methods.get(given).own_budget(layout))
+        given = MethodTable(name=given)
+    if isinstance(given, MethodTable):
+        return Budget(registry.methods.get(given.name).build(given.model_extra or {}).own_budget(layout))
     return Budget.parse(given)
 
 

@@ -61,11 +61,9 @@ class AMSKV(Method):
     def knobs_for(cls, budget: Fraction, layout: Layout) -> dict[str, Any]:
         return {"entries": int(budget * layout.layers * layout.cacheable)}
 
-    @classmethod
-    def own_budget(cls, layout: Layout) -> Fraction:
-        method = cls()
-        method.resolve(layout)
-        return Fraction(sum(method._room(layout, layer) for layer in range(layout.layers)), layout.layers * layout.cacheable)
+    def own_budget(self, layout: Layout) -> Fraction:
+        self.resolve(layout)
+        return Fraction(sum(self._room(layout, layer) for layer in range(layout.layers)), layout.layers * layout.cacheable)
 
     @property
     def footnotes(self) -> tuple[str, ...]:  # type: ignore[override]

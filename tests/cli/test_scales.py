@@ -1,0 +1,106 @@
+"""``cachemark roofline`` and ``cachemark show layers``: figures from arithmetic, and from a small profile."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from cachemark import registry
+from cachemark.cache.geometry import scale_steps
+from cachemark.measure import layers
+from cachemark.methods.ams_kv import AMSKV
+from cachemark.models import catalogue
+from measure.stages import call
+
+assert catalogue.next_scale  # importing it registers the models
+
+
+def test_roofline_prints_the_published_baseline_of_d30() -> None:
+    result = call("roofline", "var-d30", "--kv", "--batch", "50")
+    assert result.exit_code == 0, result.output
+    full = next(line for line in result.stdout.splitlines() if line.startswith("full, last scale kept"))
+    assert full.split()[-1] == "22.412"
+    assert "15,667,200,000" in full, "at equal widths, fp16"
+    assert "22.41: reproduced" in result.stdout
+    assert "4.77: not reproduced" in result.stdout
+
+
+@pytest.mark.parametrize(("model", "batch", "printed"), [("var-d30", 50, "22.41"), ("var-d30", 16, "7.17"), ("var-d36-512", 25, "53.15")])
+def test_every_method_is_listed_in_both_accountings(model: str, batch: int, printed: str) -> None:
+    data = json.loads(call("roofline", model, "--kv", "--batch", str(batch), "--json").stdout)
+    names = {row["method"].split(",")[0] for row in data["methods"]}
+    assert names == {name for name in registry.methods if "next-scale" in registry.methods.get(name).paradigms}
+    full = data["methods"][0]
+    assert full["published_unit"] == pytest.approx(1.5 * full["paper_unit"]), "6 bytes a pair against 4"
+    claim = next(c for c in data["published"] if c["printed"] == printed and c["batch"] == batch)
+    assert claim["finding"].startswith("reproduced")
+    assert all("not reproduced" in c["finding"] for c in data["published"] if c["method"] == "ams_kv")
+
+
+def test_savings_are_stated_against_both_full_caches() -> None:
+    data = json.loads(call("roofline", "var-d30", "--kv", "--json", "--demanding", "5").stdout)
+    rows = {row["method"]: row for row in data["methods"]}
+    assert rows["full, last scale kept"]["share"] == 1
+    assert rows["full"]["share"] == pytest.approx(424 / 680)
+    ours = rows["ams_kv, 5 demanding layers"]
+    assert ours["share"] == pytest.approx((5 * 424 + 25 * 174) / (30 * 680))
+    assert ours["share_of_full"] == pytest.approx((5 * 424 + 25 * 174) / (30 * 424))
+    assert all(row["bytes"] <= ours["bytes"] for name, row in rows.items() if "B = " in name)
+
+
+def test_roofline_of_a_raster_model_says_what_it_is_for() -> None:
+    result = call("roofline", "llamagen-b", "--kv")
+    assert result.exit_code == 2
+    assert "next-scale" in result.output
+
+
+@pytest.fixture(scope="module")
+def profile() -> dict[str, Any]:
+    result = call("show", "layers", "tiny-var", "--json")
+    assert result.exit_code == 0, result.output
+    (found,) = json.loads(result.stdout).values()
+    return found
+
+
+def test_a_profile_has_every_layer_and_scale(profile: dict[str, Any]) -> None:
+    entry = registry.models.get("tiny-var")
+    layout = entry.shape(entry.presets["paper"], 1)
+    steps = scale_steps(layout)
+    assert [len(layer) for layer in profile["similarity"]] == [len(steps) - 1] * layout.layers
+    assert all(s <= 0 for layer in profile["similarity"] for s in layer)
+    for layer in profile["mass"]:
+        assert [len(shares) for shares in layer] == [step.scale for step in steps]
+        assert all(sum(shares) == pytest.approx(1, abs=1e-4) for shares in layer)
+
+
+def test_the_packaged_similarity_is_what_this_command_finds(profile: dict[str, Any]) -> None:
+    """Another machine rounds otherwise, and a token or two of 64 images may then differ."""
+    packaged = registry.models.get("tiny-var").similarity(profile["weights"])
+    assert len(packaged) == len(profile["similarity"])
+    for mine, its in zip(profile["similarity"], packaged, strict=True):
+        assert mine == pytest.approx(list(its), rel=0.05)
+
+
+def test_show_layers_ends_with_the_list_for_ams_kv(monkeypatch: pytest.MonkeyPatch, profile: dict[str, Any]) -> None:
+    monkeypatch.setattr(layers, "layers", lambda *_, **__: profile)
+    result = call("show", "layers", "tiny-var")
+    assert result.exit_code == 0, result.output
+    policy = AMSKV()
+    entry = registry.models.get("tiny-var")
+    policy.resolve(replace(entry.shape(entry.presets["paper"], 1), similarity=entry.similarity(profile["weights"])))
+    assert result.stdout.rstrip().endswith(f"demanding = {policy.demanding}")
+
+
+def test_layers_of_a_raster_model_are_refused() -> None:
+    result = call("show", "layers", "tiny-llamagen")
+    assert result.exit_code == 2
+    assert "next-scale" in result.output
+
+
+def test_a_second_name_is_for_layers_only() -> None:
+    result = call("show", "full", "tiny-var")
+    assert result.exit_code == 2
+    assert "show layers MODEL" in result.output

@@ -1,0 +1,132 @@
+"""Plans over next-scale models, and one of them measured: bytes, halves, fidelity, and what the full cache's profile says."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+import torch
+
+from cachemark import registry
+from cachemark.errors import BadBudget, BadKnob
+from cachemark.measure.plan import Plan, Planned, expand, load
+from cachemark.measure.run import Bench, run_case
+from cachemark.methods.ams_kv import AMSKV, ThresholdWarning
+from cachemark.metrics.kv import entries, equal_widths, nbytes
+from cachemark.result import Outcome
+
+HEAD = 'name = "p"\n[timing]\nwarmup = 1\nrepeats = 3\n[fidelity]\nsamples = 4\n[[cells]]\nbatch = 2\n'
+Write = Callable[[str], Plan]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    def write(cells: str) -> Plan:
+        (tmp_path / "plan.toml").write_text(HEAD + cells, encoding="utf-8")
+        return load(str(tmp_path / "plan.toml"))
+
+    return write
+
+
+def test_a_method_may_stand_for_its_own_size(write: Write) -> None:
+    table = '{ name = "ams_kv", demanding = [4] }'
+    planned = expand(write(f'model = "tiny-var"\nmethods = [{table}, "window", "streaming"]\nbudgets = [{table}]\n'))
+    entry = registry.models.get("tiny-var")
+    layout = entry.shape(entry.presets["paper"], 2)
+    share = AMSKV(demanding=[4]).own_budget(layout)
+    assert share == Fraction(274 + 5 * 149, 6 * 274)
+    arms = {p.case.method: p.case for p in planned if p.case.role == "arm"}
+    assert {case.budget for case in arms.values()} == {str(share)}
+    assert arms["window"].knobs["B"] == arms["streaming"].knobs["B"] == int(share * layout.cacheable)
+    assert arms["streaming"].knobs["sinks"] == 5
+    ours = AMSKV.build(arms["ams_kv"].knobs)
+    assert (ours.c_max, ours.c_min, ours.demanding) == (405, 149, [4])
+
+
+def test_a_name_alone_means_the_defaults(write: Write) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ThresholdWarning)  # what the defaults make of this model is not the point
+        planned = expand(write('model = "tiny-var"\nmethods = ["window"]\nbudgets = ["ams_kv"]\n'))
+        entry = registry.models.get("tiny-var")
+        layout = replace(entry.shape(entry.presets["paper"], 2), similarity=entry.similarity(planned[0].case.weights))
+        share = AMSKV().own_budget(layout)
+    assert planned[-1].case.budget == str(share)
+    assert planned[-1].case.knobs["B"] == int(share * layout.cacheable)
+
+
+def test_unmeasured_weights_are_refused_with_file_and_line(write: Write) -> None:
+    with pytest.raises(BadKnob, match=r"plan\.toml:\d+: ams_kv: nobody has measured .*cachemark show layers"):
+        expand(write('model = "var-d16"\nmethods = ["ams_kv"]\nbudgets = ["1/2"]\n'))
+
+
+def test_a_given_list_needs_no_measurement(write: Write) -> None:
+    planned = expand(write('model = "var-d16"\nmethods = [{ name = "ams_kv", demanding = [0, 3] }]\nbudgets = ["1/2"]\n'))
+    knobs = planned[-1].case.knobs
+    assert knobs["demanding"] == [0, 3]
+    assert knobs["entries"] == Fraction(1, 2) * 16 * 424
+
+
+def test_a_method_without_a_size_of_its_own_is_no_budget(write: Write) -> None:
+    with pytest.raises(BadBudget, match="window has no budget of its own"):
+        expand(write('model = "tiny-var"\nmethods = ["window"]\nbudgets = ["window"]\n'))
+
+
+def test_a_method_of_another_family_is_refused(write: Write) -> None:
+    with pytest.raises(BadBudget, match="linear does not run on next-scale models"):
+        expand(write('model = "tiny-var"\nmethods = ["linear"]\n'))
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
+    """The embedded model with four samples: the full cache, its reference rows and three arms."""
+    path = tmp_path_factory.mktemp("plan") / "plan.toml"
+    table = '{ name = "ams_kv", demanding = [4] }'
+    path.write_text(HEAD + f'model = "tiny-var"\nmethods = [{table}, "h2o"]\nbudgets = [{table}]\n'
+                    '[[cells]]\nbatch = 2\nmodel = "tiny-var"\nmethods = ["scale_groups"]\nbudgets = [1]\n')  # fmt: skip
+    planned: list[Planned] = expand(load(str(path)))
+    bench = Bench.load(planned[0])
+    return {p.case.label.partition(" ")[0] if p.case.role == "arm" else p.case.role: run_case(p, bench)[0] for p in planned}
+
+
+def test_every_case_is_ok(measured: dict[str, Outcome]) -> None:
+    assert set(measured) == {"baseline", "floor", "numerics", "ams_kv", "h2o", "scale_groups"}
+    assert all(outcome.ok for outcome in measured.values()), {name: outcome.log for name, outcome in measured.items()}
+
+
+def test_slots_of_the_trained_model_are_the_formula_to_the_byte(measured: dict[str, Outcome]) -> None:
+    entry = registry.models.get("tiny-var")
+    layout = entry.shape(entry.presets["paper"], 2)
+    for name in ("baseline", "ams_kv"):
+        outcome = measured[name]
+        method = registry.methods.get(outcome.case.method).build(outcome.case.knobs)
+        slots = outcome.samples["kv_allocated"][0] - outcome.samples["kv_stage"][0]
+        assert slots == nbytes(layout, entries(method, layout), equal_widths(torch.float32))
+
+
+def test_the_true_share_is_written_down(measured: dict[str, Outcome]) -> None:
+    outcome = measured["ams_kv"]
+    assert outcome.facts["true_ratio"] == pytest.approx(float(Fraction(outcome.case.budget)))
+    assert measured["h2o"].facts["true_ratio"] <= outcome.facts["true_ratio"]
+
+
+def test_only_the_fused_kernel_is_compared_in_speed(measured: dict[str, Outcome]) -> None:
+    assert "quality_only" not in measured["ams_kv"].facts
+    assert "attention mass" in measured["h2o"].facts["quality_only"]
+    assert "sdpa-masked" in measured["scale_groups"].facts["quality_only"]
+
+
+def test_the_full_cache_is_profiled_outside_its_time(measured: dict[str, Outcome]) -> None:
+    found = measured["baseline"].facts["layers"]
+    assert len(found["similarity"]) == len(found["mass"]) == 6
+    assert found["samples"] == 4
+    assert all("layers" not in outcome.facts for name, outcome in measured.items() if name != "baseline")
+
+
+def test_full_against_itself_is_exact_and_an_arm_is_not(measured: dict[str, Outcome]) -> None:
+    assert set(measured["baseline"].samples["kl"]) == {0.0}
+    assert max(measured["numerics"].samples["kl"]) < 1e-6
+    assert min(measured["ams_kv"].samples["kl"]) > 1e-6
