@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import pytest
@@ -14,64 +15,95 @@ from cachemark import registry
 from cachemark.cache.slot import Memory
 from cachemark.methods.full import Full
 from cachemark.metrics.legend import legend
-from cachemark.models.catalogue import TINY, TINY_DECODER, TINY_NAME, TINY_WEIGHTS, packaged
+from cachemark.models import next_scale
+from cachemark.models.catalogue import TINY
 from cachemark.models.protocol import Request
-from cachemark.models.tiny.vq import load
+from cachemark.models.tiny import msvq, vq
+from cachemark.models.tiny.var import TINY_VAR
+from cachemark.models.weights import packaged
 from cachemark.seeds import subset
-from cachemark.spec import Sampling
 from cachemark.train.scene import VERSION, scenes
 
+assert next_scale  # importing it registers the model
 BYTES = 8_000_000  # of the weights of one family: they are part of the wheel
-FAMILIES = {"next-token": ("tiny-llamagen", "tiny-vq"), "next-scale": ("tiny-var", "tiny-msvq")}
+PSNR, LEGEND = 29.0, 0.95
+
+
+@dataclass(frozen=True)
+class Family:
+    """The embedded generator of a paradigm, its configuration, and its tokenizer with what reads that."""
+
+    generator: str
+    config: Any
+    tokenizer: str
+    load: Callable[..., Any]
+    used: int  # codes that new scenes use at least
+
+    @property
+    def names(self) -> tuple[str, str]:
+        return self.generator, self.tokenizer
+
+
+FAMILIES = {
+    "next-token": Family("tiny-llamagen", TINY, "tiny-vq", vq.load, 400),
+    "next-scale": Family("tiny-var", TINY_VAR, "tiny-msvq", msvq.load, 400),
+}
+
+
+@pytest.fixture(params=FAMILIES)
+def family(request: pytest.FixtureRequest) -> Family:
+    return FAMILIES[request.param]
+
+
+def file(name: str) -> Any:
+    return packaged(f"{name}.safetensors")
 
 
 def about(name: str) -> dict[str, Any]:
-    described: dict[str, Any] = json.loads(packaged(name).with_suffix(".json").read_text())
+    described: dict[str, Any] = json.loads(file(name).with_suffix(".json").read_text())
     return described
 
 
-@pytest.mark.parametrize("name", [TINY_WEIGHTS, TINY_DECODER])
+@pytest.mark.parametrize("name", [name for family in FAMILIES.values() for name in family.names])
 def test_the_description_is_of_this_file(name: str) -> None:
     told = about(name)
-    assert told["sha256"] == hashlib.sha256(packaged(name).read_bytes()).hexdigest()
+    assert told["sha256"] == hashlib.sha256(file(name).read_bytes()).hexdigest()
     assert told["finished"]
     assert told["data"] == VERSION
-    last = json.loads(packaged(name).with_suffix(".log.jsonl").read_text().splitlines()[-1])
+    last = json.loads(file(name).with_suffix(".log.jsonl").read_text().splitlines()[-1])
     assert last["step"] == told["steps"]
     assert told["held_out"].items() <= last.items()
 
 
-def test_generator_and_tokenizer_speak_one_language() -> None:
-    vq = load(packaged(TINY_DECODER))
-    assert about(TINY_WEIGHTS)["language"] == about(TINY_DECODER)["language"] == vq.language
-    assert about(TINY_WEIGHTS)["config"] == asdict(TINY)
-    assert vq.config.codes == TINY.vocab
+def test_generator_and_tokenizer_speak_one_language(family: Family) -> None:
+    assert about(family.generator)["language"] == family.load(file(family.tokenizer)).language
+    assert about(family.generator)["config"] == json.loads(json.dumps(asdict(family.config)))
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_they_are_small(family: str) -> None:
-    files = [f for name in FAMILIES[family] for f in packaged(TINY_WEIGHTS).parent.glob(f"{name}[.-]*")]
+def test_they_are_small(family: Family) -> None:
+    files = [f for name in family.names for f in file(name).parent.glob(f"{name}[.-]*")]
     assert 0 < sum(f.stat().st_size for f in files) <= BYTES
 
 
 def test_every_file_belongs_to_a_family() -> None:
-    starts = tuple(name for names in FAMILIES.values() for name in names)
-    assert {f.name for f in packaged(TINY_WEIGHTS).parent.iterdir() if not f.name.startswith(starts)} == {"similarity.json"}
+    starts = tuple(name for family in FAMILIES.values() for name in family.names)
+    assert {f.name for f in file("tiny-vq").parent.iterdir() if not f.name.startswith(starts)} == {"similarity.json"}
 
 
-def test_the_tokenizer_reconstructs_new_scenes() -> None:
-    vq, images = load(packaged(TINY_DECODER)), scenes(128, 987).images
+def test_the_tokenizer_reconstructs_new_scenes(family: Family) -> None:
+    coder, images = family.load(file(family.tokenizer)), scenes(128, 987).images
     with torch.inference_mode():
-        codes = vq.encode(images)
-        shown = vq.decode(codes).clamp(-1, 1)
+        tokens = coder.encode(images)
+        shown = coder.decode(tokens).clamp(-1, 1)
     psnr = 10 * torch.log10(4 / (shown - images).square().mean((1, 2, 3)))
-    assert psnr.mean() >= 29
-    assert codes.unique().numel() > 400
+    assert psnr.mean() >= PSNR
+    assert tokens.unique().numel() > family.used
 
 
-def test_the_full_cache_obeys_the_legend() -> None:
-    model, chosen = registry.models.get(TINY_NAME).load(Request()), subset("tune64", TINY.classes)
-    tokens = model.generator.generate(torch.tensor(chosen.labels), chosen.seeds, Full(), Sampling(cfg_scale=1.5), Memory())
+def test_the_full_cache_obeys_the_legend(family: Family) -> None:
+    entry = registry.models.get(family.generator)
+    model, chosen = entry.load(Request()), subset("tune64", entry.classes)
+    tokens = model.generator.generate(torch.tensor(chosen.labels), chosen.seeds, Full(), entry.presets["paper"], Memory())
     with torch.inference_mode():
         answers = legend(model.decode(tokens))
-    assert answers.float().mean() >= 0.95
+    assert answers.float().mean() >= LEGEND
