@@ -18,7 +18,7 @@ class Metric:
     name: str
     unit: str
     better: str
-    kind: str  # speed | memory | fidelity | quality
+    kind: str  # speed | work | memory | fidelity | quality
     title: str
     meaning: str
     deterministic: bool = False
@@ -32,6 +32,9 @@ _ALL = (
            "Tokens of the whole batch over the first half of the image, per second; a CFG pair is one token."),
     Metric("tokens_per_s_last", "token/s", "higher", "speed", "Tokens/s, last half",
            "Tokens of the whole batch over the last half of the image, per second; a CFG pair is one token."),
+    Metric("flops", "FLOP", "lower", "work", "FLOPs of an image",
+           "Matrix products and attention of all passes for one image, both CFG rows, a multiplication and an addition being two; "
+           "image decoding left out.", True),
     Metric("kv_logical", "B", "lower", "memory", "KV live", "Bytes of live keys and values at the fullest step, both CFG rows.", True),
     Metric("kv_allocated", "B", "lower", "memory", "KV allocated", "Bytes of all key and value buffers, stage included.", True),
     Metric("kv_stage", "B", "lower", "memory", "Stage", "Bytes of the buffer that layers share, part of KV allocated.", True),
@@ -40,6 +43,11 @@ _ALL = (
            "CUDA: allocator peak above the loaded model. CPU: peak of live tensor bytes above it."),
     Metric("token_agreement", "share", "higher", "fidelity", "Token agreement", "Share of positions with the full cache's token.", True),
     Metric("kl", "nat/token", "lower", "fidelity", "KL", "KL(full || method) under the full cache's tokens, mean over positions.", True),
+    Metric("token_distance", "", "lower", "fidelity", "Token distance",
+           "Root mean square difference to the full cache's continuous tokens at the same seed.", True),
+    Metric("forced_distance", "", "lower", "fidelity", "Forced distance",
+           "The same, each token drawn with the same noise from what the full cache's own tokens give: an upper bound of the "
+           "2-Wasserstein distance of what is drawn from.", True),
     Metric("psnr", "dB", "higher", "fidelity", "PSNR", "Against the full cache's image at the same seed, capped at 60 dB.", True),
     Metric("ssim", "", "higher", "fidelity", "SSIM", "Against the full cache's image at the same seed.", True),
     Metric("legend", "share", "higher", "quality", "Legend score",

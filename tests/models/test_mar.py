@@ -16,7 +16,7 @@ from cachemark import registry
 from cachemark.cache import streams
 from cachemark.cache.bidirectional import Bidirectional
 from cachemark.cache.geometry import Layout, Site, Step, Tokens
-from cachemark.cache.masked import MaskedStep, masked_steps, placed
+from cachemark.cache.masked import MaskedStep, masked_steps, placed, take
 from cachemark.cache.method import Block
 from cachemark.cache.slot import Memory
 from cachemark.errors import BadCheckpoint, Unsupported
@@ -111,23 +111,25 @@ def test_the_eager_head_gives_the_same_tokens(model: MAR) -> None:
 
 def test_forced_tokens_are_fed(model: MAR) -> None:
     free = generate(model, [0, 1])
-    seen: list[tuple[int, Tensor]] = []
-    again: list[tuple[int, Tensor]] = []
-    forced = generate(model, [0, 1], forced=free, see=lambda first, drawn: seen.append((first, drawn)))
+    seen: list[tuple[Tensor, Tensor]] = []
+    again: list[tuple[Tensor, Tensor]] = []
+    forced = generate(model, [0, 1], forced=free, see=lambda places, drawn: seen.append((places, drawn)))
     assert torch.equal(forced, free)
-    other = generate(model, [0, 1], forced=torch.zeros_like(free), see=lambda first, drawn: again.append((first, drawn)))
+    other = generate(model, [0, 1], forced=torch.zeros_like(free), see=lambda places, drawn: again.append((places, drawn)))
     assert not other.any()
     assert torch.equal(seen[0][1], again[0][1]), "nothing is known in the first step"
     assert not torch.allclose(seen[-1][1], again[-1][1])
 
 
 def test_a_step_is_seen_whole_and_marked(model: MAR) -> None:
-    seen: list[tuple[int, tuple[int, ...]]] = []
+    seen: list[tuple[Tensor, Tensor]] = []
     marks: list[int] = []
-    generate(model, [0, 1], see=lambda first, drawn: seen.append((first, tuple(drawn.shape))), mark=marks.append)
+    latents = generate(model, [0, 1], see=lambda places, drawn: seen.append((places, drawn)), mark=marks.append)
     steps = masked_steps(shape(4), 5)
-    assert seen == [(step.first, (2, step.count, 4)) for step in steps]
-    assert marks == [0, 1, 2, 3, 4]
+    assert [drawn.shape for _, drawn in seen] == [(2, step.count, 4) for step in steps]
+    assert all(torch.equal(take(latents, places), drawn) for places, drawn in seen)
+    assert sorted(torch.cat([places for places, _ in seen], 1)[0].tolist()) == list(range(16))
+    assert marks == [step.first + step.count - 1 for step in steps]
 
 
 def test_the_sampling_may_name_another_number_of_steps(model: MAR) -> None:
@@ -203,7 +205,7 @@ class Stale(Bidirectional):
         if self.held is None:
             self.held = run(tokens)
         else:
-            picked = run(tokens.with_x(mar.take(tokens.x, rows)))
+            picked = run(tokens.with_x(take(tokens.x, rows)))
             self.held = mar.put(self.held, rows, picked)
         return self.held
 

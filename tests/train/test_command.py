@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
 import pytest
 import torch
 from click.testing import CliRunner
+from safetensors.torch import save_file
 
 from cachemark.cli.train import train
 from cachemark.errors import BadCheckpoint, Unsupported
 from cachemark.models.catalogue import TINY_DECODER, packaged
+from cachemark.models.tiny.kl import KLConfig, TinyKL, load, metadata
 from cachemark.train import loops
+from cachemark.train.continuous import LatentsTask, MaskedTask
 from cachemark.train.generators import GeneratorTask
 from cachemark.train.tokenizers import CodesTask, DecoderTask
 
@@ -43,6 +47,22 @@ def test_the_tokenizer_is_trained_in_two_stages(runs: list[tuple[loops.Task, loo
     assert second == loops.Run(tmp_path, decoder.steps, warmup=decoder.warmup)
 
 
+def test_the_masked_model_learns_the_language_of_the_tokenizer_in_the_folder(
+    runs: list[tuple[loops.Task, loops.Run]], tmp_path: Path
+) -> None:
+    coder = tmp_path / "tiny-kl.safetensors"
+    state = {name: tensor.detach().half() for name, tensor in TinyKL(KLConfig(width=16, blocks=1)).state_dict().items()}
+    save_file(state, coder, metadata={"cachemark": json.dumps(metadata(KLConfig(width=16, blocks=1)))})
+    for name in ("tiny-kl", "tiny-mar"):
+        CliRunner().invoke(train, [name, "--out", str(tmp_path)], catch_exceptions=False)
+    (latents, first), (masked, second) = runs
+    assert isinstance(latents, LatentsTask)
+    assert first == loops.Run(tmp_path, latents.steps, warmup=latents.warmup)
+    assert isinstance(masked, MaskedTask)
+    assert second == loops.Run(tmp_path, masked.steps, warmup=masked.warmup)
+    assert masked.metadata()["language"] == load(coder).language
+
+
 def test_every_option_arrives(runs: list[tuple[loops.Task, loops.Run]], tmp_path: Path) -> None:
     options = ["--steps", "7", "--seed", "5", "--threads", "1", "--device", "cpu", "--fresh"]
     CliRunner().invoke(train, ["tiny-llamagen", "--out", str(tmp_path), *options], catch_exceptions=False)
@@ -65,6 +85,6 @@ def test_a_missing_gpu_is_named(tmp_path: Path) -> None:
         CliRunner().invoke(train, ["tiny-vq", "--device", "cuda", "--out", str(tmp_path)], catch_exceptions=False)
 
 
-@pytest.mark.parametrize("wrong", [["tiny-mar"], ["tiny-vq", "--steps", "0"], ["tiny-vq", "--threads", "-1"]])
+@pytest.mark.parametrize("wrong", [["tiny-gan"], ["tiny-vq", "--steps", "0"], ["tiny-vq", "--threads", "-1"]])
 def test_usage_errors(wrong: list[str]) -> None:
     assert CliRunner().invoke(train, wrong).exit_code == 2

@@ -33,17 +33,17 @@ def test_a_step_has_its_own_data_whatever_came_before(tokenizer: Path) -> None:
     first, second = make(tokenizer), make(tokenizer)
     steps = (0, 1, CHUNK - 1, CHUNK, 2 * CHUNK + 1)
     for step in steps:
-        first._batch(step)
+        first.fresh(step)
     for step in reversed(steps):
-        (labels, codes), (again, same) = first._batch(step), second._batch(step)
+        (labels, codes), (again, same) = first.fresh(step), second.fresh(step)
         assert torch.equal(labels, again)
         assert torch.equal(codes, same)
-    assert not torch.equal(first._batch(0)[1], first._batch(1)[1])
-    assert not torch.equal(first._batch(0)[1], first._batch(CHUNK)[1])
+    assert not torch.equal(first.fresh(0)[1], first.fresh(1)[1])
+    assert not torch.equal(first.fresh(0)[1], first.fresh(CHUNK)[1])
 
 
 def test_tokens_are_those_of_the_tokenizer(tokenizer: Path) -> None:
-    labels, codes = make(tokenizer)._batch(3)
+    labels, codes = make(tokenizer).fresh(3)
     assert labels.shape == (2,)
     assert codes.shape == (2, 256)
     assert int(codes.max()) < 8

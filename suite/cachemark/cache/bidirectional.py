@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch.nn.functional as F
 from torch import Tensor
 
-from .geometry import Layout, Site, Step
+from .geometry import Site, Step
 from .method import Method
-from .slot import Memory
 
 
 @dataclass
@@ -19,12 +17,6 @@ class Bidirectional(Method):
     """Every token of a pass sees every token of it. No slots; differentiable; serves training as it is."""
 
     paradigms: ClassVar[tuple[str, ...]] = ("masked",)
-
-    def begin(self, layout: Layout, sites: Sequence[Site], memory: Memory) -> None:
-        memory.begin()
-        self.layout = layout
-        self.resolve(layout)
-        self.banks, self.slots, self.stage = [], {}, None
 
     def attend(self, site: Site, step: Step, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return F.scaled_dot_product_attention(q, k, v)

@@ -80,6 +80,11 @@ class Layout:
         return max(self.condition)
 
     @property
+    def stored(self) -> int:
+        """Entries per row and layer that the full cache holds: what a later pass reads."""
+        return self.longest_condition + self.cacheable
+
+    @property
     def runs(self) -> tuple[Run, ...]:
         """Rows grouped into runs of equal condition length, in order."""
         runs: list[Run] = []

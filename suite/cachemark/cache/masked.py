@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,6 +18,58 @@ from ..errors import Unsupported
 from .geometry import Layout, Step
 
 NOWHERE = torch.empty(0, 0, dtype=torch.int64)
+
+
+@dataclass(frozen=True)
+class MaskedLayout(Layout):
+    """The shape of a masked generation; ``layers`` are the blocks of the decoder.
+
+    ``steps``: passes of the generation. ``encoder``: blocks of the encoder. The diffusion head has ``head`` blocks of
+    ``head_width`` channels, which run ``diffusion`` times for each token of ``channels`` numbers. Unconditional rows follow the
+    conditional ones.
+    """
+
+    steps: int = 0
+    encoder: int = 0
+    head: int = 0
+    head_width: int = 0
+    channels: int = 0
+    diffusion: int = 0
+
+    @property
+    def dim(self) -> int:
+        """Width of encoder and decoder."""
+        return self.heads * self.head_dim
+
+    @property
+    def buffer(self) -> int:
+        """Places before the image that carry the class."""
+        return self.longest_condition
+
+    @property
+    def places(self) -> int:
+        """Tokens that the decoder sees: the buffer and the whole image."""
+        return self.buffer + self.visual
+
+    @property
+    def batch(self) -> int:
+        """Samples: with guidance half the rows."""
+        return self.rows - sum(self.branches)
+
+    @property
+    def stored(self) -> int:
+        """Nothing: without a cache every pass computes all of its tokens anew."""
+        return 0
+
+
+class Load(NamedTuple):
+    """What one block computes in a pass: ``tokens`` of each of ``rows`` are projected, look at ``keys`` and leave the attention;
+    ``mlp`` of them go through the MLP. In the diffusion head, which has no attention, ``tokens`` have their modulation computed."""
+
+    rows: int
+    tokens: int
+    keys: int
+    mlp: int
 
 
 @dataclass(frozen=True)
@@ -67,3 +120,13 @@ def placed(steps: Sequence[MaskedStep], order: Tensor) -> list[MaskedStep]:
         result.append(replace(step, known=order[:, end:].sort(1).values, generating=generating, previous=previous))
         previous = generating
     return result
+
+
+def take(x: Tensor, places: Tensor) -> Tensor:
+    """Of ``x`` (rows, n, width) the entries at ``places`` (rows, m): (rows, m, width)."""
+    return x.gather(1, places[..., None].expand(-1, -1, x.size(-1)))
+
+
+def put(x: Tensor, places: Tensor, values: Tensor) -> Tensor:
+    """A copy of ``x`` with ``values`` (rows, m, width) at ``places`` (rows, m)."""
+    return x.scatter(1, places[..., None].expand(-1, -1, x.size(-1)), values)

@@ -9,15 +9,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from fractions import Fraction
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from ..errors import BadBudget, BadKnob, unknown
 from .attention import KERNEL, MASS_KERNEL, attention
 from .geometry import Layout, Site, Step, Tokens
 from .slot import Memory, Slot, Slots, Stage
+
+if TYPE_CHECKING:
+    from .masked import Load, MaskedStep
 
 
 class Block(Protocol):
@@ -37,13 +41,15 @@ class Block(Protocol):
 class Method:
     """The default behaviour of every scope is the full cache.
 
-    Class attributes: ``paradigms`` it runs on; ``edge`` at which ``evict`` is called (``token``, ``line`` or none);
+    Class attributes: ``paradigms`` it runs on; ``sizes`` are knobs that, given by a plan, stand in place
+    of its budget; ``edge`` at which ``evict`` is called (``token``, ``line`` or none);
     ``evicts`` and ``skips`` say which contract tests apply; ``slack`` is how many entries above its budget a slot may hold
     during a pass; ``source`` names paper and section.
     """
 
     name: ClassVar[str] = ""
     paradigms: ClassVar[tuple[str, ...]] = ("next-token",)
+    sizes: ClassVar[tuple[str, ...]] = ()
     edge: ClassVar[str] = ""
     evicts: ClassVar[bool] = False
     skips: ClassVar[bool] = False
@@ -56,6 +62,10 @@ class Method:
     def knobs_for(cls, budget: Fraction, layout: Layout) -> dict[str, Any]:
         """Knobs that meet ``budget`` (a share of the full cache) on this layout; raises BadBudget where none do."""
         return {}
+
+    def fit(self, budget: Fraction, layout: Layout) -> dict[str, Any]:
+        """The same, beside the knobs that this instance has: a plan may give some and leave the rest to the budget."""
+        return self.knobs_for(budget, layout)
 
     def own_budget(self, layout: Layout) -> Fraction:
         """The share of the full cache that these knobs are, for a method whose authors state sizes and no budget."""
@@ -82,6 +92,15 @@ class Method:
     def resolve(self, layout: Layout) -> None:
         """Check the knobs against the layout and fill in those that depend on it; raises BadKnob."""
 
+    def passes(self, asked: int) -> int:
+        """Masked: how many passes are made where the sampling asks for ``asked``."""
+        return asked
+
+    def computes(self, site: Site, step: MaskedStep, load: Load) -> Load:
+        """Masked: what a block computes in this pass, where without a cache it computes ``load``. After :meth:`resolve`; FLOPs on
+        paper come from it."""
+        return load
+
     # -- one generation -----------------------------------------------------------------------------------------------
     @property
     def needs_mass(self) -> bool:
@@ -99,15 +118,15 @@ class Method:
         return MASS_KERNEL if self.needs_mass else KERNEL
 
     def capacity(self, layout: Layout, site: Site) -> int:
-        """Entries that this site's slot must hold. What no later pass reads is not stored."""
-        return layout.longest_condition + layout.cacheable
+        """Entries that this site's slot must hold. What no later pass reads is not stored; with 0 there is no slot."""
+        return layout.stored
 
     def begin(self, layout: Layout, sites: Sequence[Site], memory: Memory) -> None:
         """Declare storage for one generation. Everything a method keeps comes from ``memory``."""
         memory.begin()
         self.layout = layout
         self.resolve(layout)
-        capacity = {site: self.capacity(layout, site) for site in sites}
+        capacity = {site: entries for site in sites if (entries := self.capacity(layout, site))}
         self.banks: list[Slots] = memory.slots(layout, capacity)
         self.slots: dict[Site, Slot] = {site: slot for bank in self.banks for site, slot in zip(bank.sites, bank.slots, strict=True)}
         entries = max([bank.reach for bank in self.banks if bank.reach > bank.capacity or not memory.codec.exact], default=0)
@@ -129,8 +148,11 @@ class Method:
         return block.join(tokens, block.branch(tokens))
 
     def attend(self, site: Site, step: Step, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Write, attend, observe. ``q`` (rows, heads, tokens, head_dim); ``k``, ``v`` with kv_heads; K is after RoPE."""
-        slot = self.slots[site]
+        """Write, attend, observe. ``q`` (rows, heads, tokens, head_dim); ``k``, ``v`` with kv_heads; K is after RoPE. Where there is no
+        slot the tokens of the pass see each other."""
+        slot = self.slots.get(site)
+        if slot is None:
+            return F.scaled_dot_product_attention(q, k, v)
         if step.scale:
             return self._attend_scale(site, step, slot, q, k, v)
         slot.append(k, v, condition=step.count == 0)

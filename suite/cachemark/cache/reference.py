@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from .attention import KERNEL as PLAIN_KERNEL
+from .bidirectional import Bidirectional
 from .geometry import Layout, Site, Step
 from .method import Method
 from .slot import Memory
@@ -93,4 +94,4 @@ class ConcatFull(Method):
         return F.scaled_dot_product_attention(q, self.k[site].to(q.dtype), self.v[site])
 
 
-REFERENCE: dict[str, type[Method]] = {"next-token": PaddedFull, "next-scale": ConcatFull}
+REFERENCE: dict[str, type[Method]] = {"next-token": PaddedFull, "next-scale": ConcatFull, "masked": Bidirectional}

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from ..train.loops import Task
 
-MODELS = ("tiny-vq", "tiny-llamagen", "tiny-msvq", "tiny-var")
+MODELS = ("tiny-vq", "tiny-llamagen", "tiny-msvq", "tiny-var", "tiny-kl", "tiny-mar")
 
 
 @click.command()
@@ -25,7 +25,7 @@ MODELS = ("tiny-vq", "tiny-llamagen", "tiny-msvq", "tiny-var")
 @click.option("--threads", type=click.IntRange(min=0), default=0, show_default=True, help="CPU threads; 0 leaves it to torch.")
 @click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True, help="Where to train.")
 @click.option("--tokenizer", type=click.Path(dir_okay=False, path_type=Path),
-              help="Weights that make the tokens: of tiny-vq for tiny-llamagen, of tiny-msvq for tiny-var.  "
+              help="Weights that make the tokens: of tiny-vq for tiny-llamagen, tiny-msvq for tiny-var, tiny-kl for tiny-mar.  "
                    "[default: those of OUT, else the embedded ones]")
 @click.option("--resume/--fresh", default=True, show_default=True, help="Continue from the checkpoint in OUT, or start again.")
 def train(
@@ -58,6 +58,7 @@ def _stages(
 ) -> Iterator[tuple[Callable[[Path], Task], float]]:
     """The tasks of a model in their order, each made from the weights of the one before, and its share of ``--steps``."""
     from ..models.catalogue import packaged
+    from ..train.continuous import LatentsTask, MaskedTask
     from ..train.generators import GeneratorTask, ScalesTask
     from ..train.scales import ScaleCodesTask
     from ..train.tokenizers import CodesTask, DecoderTask
@@ -71,7 +72,11 @@ def _stages(
         yield lambda codes: DecoderTask(codes, seed, device=device), 0.5
     elif model == "tiny-msvq":
         yield lambda _: ScaleCodesTask(seed, device=device), 1
+    elif model == "tiny-kl":
+        yield lambda _: LatentsTask(seed, device=device), 1
     elif model == "tiny-llamagen":
         yield lambda _: GeneratorTask(coder("tiny-vq"), seed, device=device), 1
-    else:
+    elif model == "tiny-var":
         yield lambda _: ScalesTask(coder("tiny-msvq"), seed, device=device), 1
+    else:
+        yield lambda _: MaskedTask(coder("tiny-kl"), seed, device=device), 1

@@ -6,6 +6,7 @@ import hashlib
 import io
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from PIL import Image
@@ -13,6 +14,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from ..cache.geometry import Layout
+from ..cache.masked import MaskedLayout, take
 from ..cache.method import Method
 from ..cache.slot import Memory
 from ..metrics import fidelity
@@ -43,11 +45,16 @@ class Job:
         """Shape of a generation of all samples at once."""
         return self.loaded.generator.layout(self.subset.seeds, self.sampling)
 
+    @property
+    def continuous(self) -> bool:
+        """Whether its tokens are vectors rather than indices."""
+        return isinstance(self.layout, MaskedLayout)
+
     def chunks(self) -> Iterator[slice]:
         yield from (slice(at, min(at + self.batch, len(self.subset))) for at in range(0, len(self.subset), self.batch))
 
-    def generate(self, part: slice, forced: Tensor | None = None, see: Callable[[int, Tensor], None] | None = None) -> Tensor:
-        """Tokens of some samples, (part, N). A part of another size than ``batch`` is generated in a storage of its own."""
+    def generate(self, part: slice, forced: Tensor | None = None, see: Callable[[Any, Tensor], None] | None = None) -> Tensor:
+        """Tokens of some samples, (part, N) or (part, N, C). A part of another size than ``batch`` is generated in a storage of its own."""
         labels = torch.tensor(self.subset.labels[part], device=self.device)
         memory = self.memory if len(labels) == self.batch else Memory(self.device, self.memory.codec)
         arguments = (labels, self.subset.seeds[part], self.method(), self.sampling, memory)
@@ -59,23 +66,23 @@ class Job:
 
 
 class Reference:
-    """The full cache's tokens, images and log-probabilities for one set of samples. ``finite`` is false where one of the
-    log-probabilities is NaN or infinite: a token is drawn even then."""
+    """The full cache's tokens, images and, where tokens are indices, log-probabilities for one set of samples. ``finite`` is false
+    where one of the latter is NaN or infinite: a token is drawn even then."""
 
     def __init__(self, job: Job) -> None:
         self._job = job
         self._kept: dict[int, Tensor] = {}
         self.finite = True
-        rows = []
-        for part in job.chunks():
-            seen = _Seen(job)
-            rows.append(job.generate(part, see=seen))
-            log_probs = seen.stacked()
-            self.finite &= bool(torch.isfinite(log_probs).all())
-            if log_probs[0].nbytes * len(job.subset) <= KEPT_BYTES:
-                self._kept.update({part.start + i: row for i, row in enumerate(log_probs)})
-        self.tokens = torch.cat(rows)
+        self.tokens = torch.cat([job.generate(part) if job.continuous else self._observed(part) for part in job.chunks()])
         self.images = decoded(job, self.tokens)
+
+    def _observed(self, part: slice) -> Tensor:
+        seen = _Seen(self._job)
+        tokens, log_probs = self._job.generate(part, see=seen), seen.stacked()
+        self.finite &= bool(torch.isfinite(log_probs).all())
+        if log_probs[0].nbytes * len(self._job.subset) <= KEPT_BYTES:
+            self._kept.update({part.start + i: row for i, row in enumerate(log_probs)})
+        return tokens
 
     def log_probs(self, part: slice) -> Tensor:
         """(part, N, vocab) under the full cache's own tokens."""
@@ -120,24 +127,28 @@ def decoded(job: Job, tokens: Tensor) -> Tensor:
 
 
 def judge(job: Job, reference: Reference, *, quality: tuple[str, ...], forced: bool, sprite: bool) -> Judged:
-    """Compare a job with the reference. ``forced`` adds the teacher-forced KL, ``sprite`` the picture of the worst seeds.
+    """Compare a job with the reference. ``forced`` adds the teacher-forced KL or distance, ``sprite`` the picture of the worst seeds.
     Where the image decoder has random weights, tokens are judged and images are not.
     """
     tokens = torch.cat([job.generate(part) for part in job.chunks()])
     images = decoded(job, tokens)
-    samples = {"token_agreement": fidelity.agreement(tokens, reference.tokens)}
-    if forced:
-        samples["kl"] = divergence(job, reference)
+    if job.continuous:
+        samples = {"token_distance": fidelity.distance(tokens, reference.tokens)}
+        samples |= {"forced_distance": drift(job, reference)} if forced else {}
+    else:
+        samples = {"token_agreement": fidelity.agreement(tokens, reference.tokens)}
+        samples |= {"kl": divergence(job, reference)} if forced else {}
     if job.loaded.pictures:
         samples |= {"psnr": fidelity.psnr(images, reference.images), "ssim": fidelity.ssim(images, reference.images)}
         samples |= {name: QUALITY[name](images) for name in quality}
-    artifacts = {"tokens.safetensors": save({"tokens": tokens.to(torch.int32).cpu().contiguous()})}
+    stored = tokens.to(torch.float32 if job.continuous else torch.int32).cpu().contiguous()
+    artifacts = {"tokens.safetensors": save({"tokens": stored})}
     facts: dict[str, object] = {}
     if sprite and job.loaded.pictures:
         order = [*samples["psnr"].argsort(stable=True)[:WORST].tolist(), *range(min(FIXED, len(tokens)))]
         artifacts["grid.png"] = _sprite(reference.images[order], images[order])
         facts = {"grid_seeds": [job.subset.seeds[i] for i in order], "grid_classes": [job.subset.labels[i] for i in order]}
-    output_hash = hashlib.sha256(tokens.to(torch.int32).cpu().numpy().tobytes()).hexdigest()
+    output_hash = hashlib.sha256(stored.numpy().tobytes()).hexdigest()
     finite = reference.finite and bool(torch.isfinite(images).all()) and all(bool(torch.isfinite(v).all()) for v in samples.values())
     return Judged({name: values.double().tolist() for name, values in samples.items()}, output_hash, artifacts, facts, finite)
 
@@ -161,6 +172,23 @@ def _divergence(job: Job, reference: Reference, part: slice) -> Tensor:
 
     job.generate(part, forced=reference.tokens[part], see=see)
     return total / expected.size(1)
+
+
+def drift(job: Job, reference: Reference) -> Tensor:
+    """Root mean square difference, per sample, of what is drawn along the full cache's own tokens, with the same noise: (samples,)
+    fp64. Where the number of passes differs, a token is still compared at its place."""
+    return torch.cat([_drift(job, reference, part) for part in job.chunks()])
+
+
+def _drift(job: Job, reference: Reference, part: slice) -> Tensor:
+    own = reference.tokens[part]
+    total = torch.zeros(len(own), dtype=torch.float64, device=own.device)
+
+    def see(places: Tensor, drawn: Tensor) -> None:
+        total.add_((drawn.double() - take(own, places).double()).square().flatten(1).sum(1))
+
+    job.generate(part, forced=own, see=see)
+    return (total / own[0].numel()).sqrt()
 
 
 def _sprite(above: Tensor, below: Tensor) -> bytes:

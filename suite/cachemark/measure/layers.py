@@ -1,4 +1,5 @@
-"""What the layers of a next-scale model look at, measured under the full cache on a fixed subset of seeds."""
+"""What the layers of a next-scale model look at, and what repeats from pass to pass of a masked one, measured under the full cache on
+a fixed subset of seeds."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ from typing import Any
 
 from .. import registry, seeds
 from ..cache.profile import Profile
+from ..cache.redundancy import Redundancy
 from ..cache.slot import Memory
 from ..errors import Unsupported
 from ..models.protocol import Entry, Request
@@ -26,6 +28,24 @@ def profiled(job: Job) -> dict[str, Any]:
         "mass": [[[round(share, DIGITS) for share in scale] for scale in layer] for layer in watcher.mass],
         "seconds": round(time.perf_counter() - began, 2),
     }
+
+
+def repeated(job: Job) -> dict[str, Any]:
+    """How alike successive passes of a masked model are, over the job's samples, and the seconds that it took."""
+    watcher, began = Redundancy(), time.perf_counter()
+    for part in job.chunks():
+        Job(job.loaded, lambda: watcher, Memory(job.device), job.sampling, job.subset, job.batch, job.device).generate(part)
+    seconds = round(time.perf_counter() - began, 2)
+    return {"seeds": job.subset.name, "samples": len(job.subset), **_rounded(watcher.found()), "seconds": seconds}
+
+
+def _rounded(found: Any) -> Any:
+    """The same with fewer digits."""
+    if isinstance(found, dict):
+        return {name: _rounded(value) for name, value in found.items()}
+    if isinstance(found, list):
+        return [_rounded(value) for value in found]
+    return round(found, DIGITS) if isinstance(found, float) else found
 
 
 def layers(model: str, request: Request, *, subset: str = "s64", batch: int = 16) -> dict[str, Any]:

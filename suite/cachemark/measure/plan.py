@@ -234,6 +234,8 @@ def _arms(plan: Plan, base: Case, given: str | MethodTable, budgets: list[str], 
         return
     if type(entries := knobs.get("B")) is int:  # then it, and not the plan's axis, is the budget
         budgets = [_share(cls, entries, layout)]
+    elif set(cls.sizes) & set(knobs):
+        budgets = [str(Budget(cls.build(knobs).own_budget(layout)))]
     for budget in budgets:
         try:
             resolved, unmet = resolve(cls, Budget.parse(budget), layout, knobs), ""
@@ -259,7 +261,7 @@ def resolve(cls: type[Method], budget: Budget, layout: Layout, knobs: dict[str, 
     for knob, value in knobs.items():
         if isinstance(value, float) and not math.isfinite(value):
             raise BadKnob(f"{cls.name}: {knob} = {value} is not finite.", remedy="Give a number.")
-    method = cls.build({**cls.knobs_for(budget.ratio, layout), **knobs})
+    method = cls.build({**cls.build(knobs).fit(budget.ratio, layout), **knobs})
     method.resolve(layout)
     return method.knobs()
 

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import torch
 
 from .. import registry, seeds
 from ..cache.codec import codec
+from ..cache.geometry import Layout
+from ..cache.masked import MaskedLayout
 from ..cache.method import Method
 from ..cache.reference import REFERENCE
 from ..cache.slot import Memory
+from ..cache.work import share, work
 from ..errors import Unsupported
 from ..metrics.kv import entries
 from ..metrics.speed import halves, watched
@@ -22,7 +25,7 @@ from ..result import Outcome, Status
 from ..spec import FULL, Case
 from .clock import clock
 from .judge import Job, Judged, Reference, judge, reseeded
-from .layers import profiled
+from .layers import profiled, repeated
 from .memory import peak_bytes
 from .plan import Planned
 
@@ -72,6 +75,8 @@ def run_case(planned: Planned, bench: Bench) -> tuple[Outcome, dict[str, bytes]]
         return Outcome(case, Status.NAN_OUTPUT, log="The decoded images or their figures hold NaN or infinity.", facts=facts), {}
     if case.role == "baseline" and job.layout.scales:
         facts["layers"] = profiled(job)
+    elif case.role == "baseline" and job.continuous:
+        facts["redundancy"] = repeated(job)
     samples, facts, seconds = samples | judged.samples, facts | judged.facts, time.perf_counter() - began
     return Outcome(case, Status.OK, samples, seconds=seconds, output_hash=judged.output_hash, facts=facts), judged.artifacts
 
@@ -85,7 +90,7 @@ def _factory(case: Case) -> Callable[[], Method]:
 
 def _timed(case: Case, job: Job) -> dict[str, list[float]]:
     """Warm-up generations, then the counted ones: latency with and without image decoding, tokens/s of both halves."""
-    layout = job.layout
+    layout = _paced(job.layout, job.method())
     watch = clock(job.device, watched(layout))
     labels = torch.tensor(job.subset.labels, device=job.device)
     samples: dict[str, list[float]] = {name: [] for name in ("latency", "latency_tokens", "tokens_per_s_first", "tokens_per_s_last")}
@@ -103,20 +108,27 @@ def _timed(case: Case, job: Job) -> dict[str, list[float]]:
     return samples
 
 
+def _paced(layout: Layout, method: Method) -> Layout:
+    """The layout with as many passes as the method makes."""
+    return replace(layout, steps=method.passes(layout.steps)) if isinstance(layout, MaskedLayout) else layout
+
+
 def _bytes(case: Case, job: Job) -> dict[str, list[float]]:
-    """A pass of its own: bytes from the arena, and the peak above the loaded weights."""
+    """A pass of its own: bytes from the arena, and the peak above the loaded weights. In a masked model also FLOPs, from arithmetic."""
     kept: list[tuple[Method, Memory]] = []
 
-    def work() -> None:
+    def once() -> None:
         method, memory = job.method(), Memory(job.device, codec(case.codec))
         kept.append((method, memory))
         replace(job, method=lambda: method, memory=memory).generate(slice(len(job.subset)))
 
-    peak = peak_bytes(job.device, work, job.loaded.parameters)
+    peak = peak_bytes(job.device, once, job.loaded.parameters)
     method, memory = kept[0]
     stage = memory.nbytes("stage")
     figures = {"kv_logical": method.logical_bytes, "kv_allocated": memory.nbytes("slots") + stage, "kv_stage": stage,
                "kv_state": memory.nbytes("state"), "peak_memory": peak}
+    if isinstance(job.layout, MaskedLayout):
+        figures["flops"] = work(job.method(), job.layout).total
     return {name: [float(value)] for name, value in figures.items()}
 
 
@@ -138,9 +150,13 @@ def _judged(case: Case, job: Job, bench: Bench) -> Judged:
 
 def _facts(case: Case, bench: Bench) -> dict[str, Any]:
     method = _factory(case)()
-    facts: dict[str, Any] = {"kernel": method.kernel, "source": method.source, "footnotes": list(method.footnotes)}
     layout = bench.entry.shape(case.sampling, case.batch)
-    if layout.scales and method.evicts:
+    facts: dict[str, Any] = {"kernel": method.kernel, "source": method.source, "footnotes": list(method.footnotes),
+                             "paradigm": layout.paradigm}
+    if isinstance(layout, MaskedLayout):
+        facts["true_ratio"] = float(share(method, layout))
+        facts["flops"] = asdict(work(method, layout))
+    elif layout.scales and method.evicts:
         facts["true_ratio"] = entries(method, layout) / (layout.layers * layout.cacheable)
     elif "B" in case.knobs:
         facts["true_ratio"] = case.knobs["B"] / layout.visual

@@ -18,11 +18,13 @@ class Full(Method):
     """Keeps everything that a later pass reads. The fastest plain cache we can write: preallocated, no mask, no padding, no
     concatenation.
 
+    In a masked model every pass computes every token anew, so nothing is kept at all.
+
     ``store_last``: in a next-scale model, also keep the last scale, which nobody reads: the published code does.
     """
 
     name: ClassVar[str] = "full"
-    paradigms: ClassVar[tuple[str, ...]] = ("next-token", "next-scale")
+    paradigms: ClassVar[tuple[str, ...]] = ("next-token", "next-scale", "masked")
     source: ClassVar[str] = "the baseline"
 
     store_last: bool = False

@@ -14,6 +14,11 @@ def agreement(tokens: Tensor, reference: Tensor) -> Tensor:
     return (tokens == reference).float().mean(1)
 
 
+def distance(tokens: Tensor, reference: Tensor) -> Tensor:
+    """Root mean square difference of continuous tokens, in units of the tokens: (batch, N, C) twice → (batch,) fp64."""
+    return (tokens.double() - reference.double()).square().flatten(1).mean(1).sqrt()
+
+
 def psnr(images: Tensor, reference: Tensor) -> Tensor:
     """Peak signal-to-noise ratio of images in [−1, 1] (clamped), per image, in dB, capped at 60: (batch,)."""
     error = (_unit(images) - _unit(reference)).square().flatten(1).mean(1)

@@ -20,8 +20,8 @@ from torch import Tensor, nn
 
 from ..cache import streams
 from ..cache.bidirectional import Bidirectional
-from ..cache.geometry import Layout, Site, Step, Tokens
-from ..cache.masked import MaskedStep, masked_steps, placed
+from ..cache.geometry import Site, Step, Tokens
+from ..cache.masked import MaskedLayout, MaskedStep, masked_steps, placed, put, take
 from ..cache.method import Method
 from ..cache.slot import Memory
 from ..errors import Unsupported
@@ -66,14 +66,25 @@ SIZES = {
 PAPER_CFG = {"B": 2.9, "L": 3.0, "H": 3.2}  # of the authors' evaluation, with a linear schedule
 
 
-def layout(config: MARConfig, seeds: Sequence[int], sampling: Sampling, dtype: torch.dtype, device: str) -> Layout:
+def layout(config: MARConfig, seeds: Sequence[int], sampling: Sampling, dtype: torch.dtype, device: str) -> MaskedLayout:
     """Shape of a generation: the buffer is the condition of every row; with guidance the unconditional rows follow the others.
     ``layers`` are those of the decoder."""
     copies = 2 if sampling.cfg_scale != 1 else 1
     rows = len(seeds) * copies
     branches = tuple(row // len(seeds) for row in range(rows))
-    return Layout(MAR.paradigm, (config.buffer,) * rows, config.grid, config.grid, config.heads, config.heads,
-                  config.dim // config.heads, config.depth[1], tuple(seeds) * copies, branches, dtype, device)
+    return MaskedLayout(
+        MAR.paradigm, (config.buffer,) * rows, config.grid, config.grid, config.heads, config.heads, config.dim // config.heads,
+        config.depth[1], tuple(seeds) * copies, branches, dtype, device, steps=sampling.steps or config.steps, encoder=config.depth[0],
+        head=config.head_depth, head_width=config.head_width, channels=config.channels, diffusion=sum(_spacing(config, sampling)),
+    )
+
+
+def _spacing(config: MARConfig, sampling: Sampling) -> tuple[int, ...]:
+    """Sections of the head's process; a model that takes one step of each does so with another number of steps, too."""
+    count = sampling.diffusion_steps
+    if not count:
+        return config.diffusion
+    return (1,) * count if set(config.diffusion) == {1} else (count,)
 
 
 def guidance(sampling: Sampling, step: MaskedStep, tokens: int) -> float | None:
@@ -86,16 +97,6 @@ def guidance(sampling: Sampling, step: MaskedStep, tokens: int) -> float | None:
         return None
     share = 1.0 if sampling.cfg_schedule == "constant" else (tokens - step.left) / tokens
     return 1 + (sampling.cfg_scale - 1) * share
-
-
-def take(x: Tensor, places: Tensor) -> Tensor:
-    """Of ``x`` (rows, n, width) the entries at ``places`` (rows, m): (rows, m, width)."""
-    return x.gather(1, places[..., None].expand(-1, -1, x.size(-1)))
-
-
-def put(x: Tensor, places: Tensor, values: Tensor) -> Tensor:
-    """A copy of ``x`` with ``values`` (rows, m, width) at ``places`` (rows, m)."""
-    return x.scatter(1, places[..., None].expand(-1, -1, x.size(-1)), values)
 
 
 class Attention(nn.Module):
@@ -178,7 +179,7 @@ class MAR(nn.Module):
                 parameter.data.normal_(0, 0.02, generator=generator)
         return self
 
-    def layout(self, seeds: Sequence[int], sampling: Sampling) -> Layout:
+    def layout(self, seeds: Sequence[int], sampling: Sampling) -> MaskedLayout:
         """Shape of a generation of these samples by this model."""
         return layout(self.config, seeds, sampling, self.mask_token.dtype, str(self.mask_token.device))
 
@@ -235,10 +236,20 @@ class MAR(nn.Module):
         step, method = MaskedStep(0, 1, known=known), Bidirectional()
         return self.conditions(self.decode(self.encode(self.prefix(cond), latents, step, method), step, method), places)
 
-    def loss(self, labels: Tensor, latents: Tensor, generator: torch.Generator, *, repeats: int = 4) -> Tensor:
-        """The masked diffusion loss of a batch, a scalar: mean over the tokens that are masked (§3.4 of the paper).
+    def loss(self, labels: Tensor, latents: Tensor, generator: torch.Generator, *, repeats: int = 4, lean: float = 1.0) -> Tensor:
+        """The masked diffusion loss of a batch, a scalar: mean over the tokens that are masked (§3.4 of the paper)."""
+        squared, bound = self.terms(labels, latents, generator, repeats=repeats, lean=lean)
+        return (squared + bound).mean()
 
-        ``latents`` (batch, N, C). One share of masked tokens is drawn for the batch; each token is noised ``repeats`` times.
+    def terms(
+        self, labels: Tensor, latents: Tensor, generator: torch.Generator, *, repeats: int = 4, lean: float = 1.0,
+        dropped: float = UNCONDITIONAL,
+    ) -> tuple[Tensor, Tensor]:
+        """The loss of every masked token in its two parts, see :meth:`~cachemark.models.diffusion.DiffusionHead.terms`.
+
+        ``latents`` (batch, N, C). One share of masked tokens is drawn for the batch; each token is noised ``repeats`` times, to a
+        uniform share of the process to the power of ``lean``: below 1 strong noise comes more often. A share ``dropped`` of the
+        samples is seen without its class.
         """
         batch, count, device = *latents.shape[:2], latents.device
 
@@ -248,13 +259,12 @@ class MAR(nn.Module):
         masked = masked_count(count, float(draw(1)))
         order = draw(batch, count).argsort(1)
         hidden, known = order[:, :masked], order[:, masked:].sort(1).values
-        cond = torch.where(draw(batch, 1) < UNCONDITIONAL, self.fake_latent, self.class_emb(labels))
+        cond = torch.where(draw(batch, 1) < dropped, self.fake_latent, self.class_emb(labels))
         z = self.teacher(cond, latents, known, hidden).repeat(repeats, 1, 1)
         start = take(latents, hidden).float().repeat(repeats, 1, 1)
         noise = torch.randn(start.shape, generator=generator, device=generator.device).to(device)
-        index = (draw(*start.shape[:2]) * STEPS).long()
-        squared, bound = self.diffloss.terms(z, start, noise, index)
-        return (squared + bound).mean()
+        index = (draw(*start.shape[:2]) ** lean * STEPS).long()
+        return self.diffloss.terms(z, start, noise, index)
 
     # -- generation ---------------------------------------------------------------------------------------------------
     @torch.inference_mode()
@@ -267,21 +277,20 @@ class MAR(nn.Module):
         memory: Memory,
         *,
         forced: Tensor | None = None,
-        see: Callable[[int, Tensor], None] | None = None,
+        see: Callable[[Tensor, Tensor], None] | None = None,
         mark: Callable[[int], None] | None = None,
     ) -> Tensor:
         """Generate continuous tokens (batch, N, C) fp32, raster ordered, for ``labels`` (batch,) under ``method``.
 
-        ``forced`` (batch, N, C) replaces what is drawn; ``see(first, tokens)`` receives what a step drew, (batch, count, C) by
-        ascending place, where ``first`` tokens were known before; ``mark(index)`` is called after step ``index``, for a clock.
+        ``forced`` (batch, N, C) replaces what is drawn; ``see(places, tokens)`` receives what a step drew, (batch, count, C), and
+        where, (batch, count) ascending; ``mark(index)`` is called once ``index`` + 1 tokens have been drawn, for a clock.
         """
         layout, batch = self.layout(seeds, sampling), len(labels)
         method.begin(layout, self.sites, memory)
         key, copies = streams.seeds_tensor(seeds, labels.device), layout.rows // batch
-        steps = placed(masked_steps(layout, sampling.steps or self.config.steps), self.order(key).repeat(copies, 1))
+        steps = placed(masked_steps(layout, method.passes(layout.steps)), self.order(key).repeat(copies, 1))
         cond = torch.cat((self.class_emb(labels), self.fake_latent.expand(batch, -1))[:copies])
-        passes = (sampling.diffusion_steps,) if sampling.diffusion_steps else self.config.diffusion
-        prefix, course = self.prefix(cond), self.diffloss.course(passes, sampling.temperature)
+        prefix, course = self.prefix(cond), self.diffloss.course(_spacing(self.config, sampling), sampling.temperature)
         latents = torch.zeros(batch, layout.visual, self.config.channels, device=labels.device)
         for step in steps:
             places = step.generating[:batch]
@@ -292,9 +301,9 @@ class MAR(nn.Module):
             method.settle(step)
             latents = put(latents, places, drawn if forced is None else take(forced, places))
             if see is not None:
-                see(step.first, drawn)
+                see(places, drawn)
             if mark is not None:
-                mark(step.index)
+                mark(step.first + step.count - 1)
         return latents
 
 

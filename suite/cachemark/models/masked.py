@@ -11,12 +11,18 @@ from torch import nn
 
 from .. import registry
 from ..cache.geometry import Layout
+from ..errors import BadCheckpoint
 from ..spec import Sampling
 from . import checkpoints, mar
 from .mar import MAR, PAPER_CFG, MARConfig
 from .protocol import Entry, Loaded, Request
+from .tiny import kl as tiny_kl
+from .tiny.kl import TinyKL
+from .tiny.mar import NAME as TINY_NAME
+from .tiny.mar import TINY_MAR
 from .vision import kl
 from .vision.kl import KL
+from .weights import packaged
 
 AVERAGED = ("model_ema", "model")  # entries of a published file: the averaged weights are those that were evaluated
 PAPER_STEPS = 256
@@ -34,6 +40,32 @@ def _generator(config: MARConfig, request: Request) -> MAR:
     return make().initialise(request.seed).to(request.device, request.dtype).eval().requires_grad_(False)
 
 
+def _joined(model: MAR, coder: KL | TinyKL, weights: str) -> Loaded:
+    return Loaded(model, coder.decode, weights, [*model.parameters(), *coder.parameters()])
+
+
+# -- the embedded model -----------------------------------------------------------------------------------------------
+def _tiny_files(request: Request) -> tuple[str, str]:
+    return (request.weights or str(packaged(f"{TINY_NAME}.safetensors")),
+            request.decoder_weights or str(packaged(f"{tiny_kl.NAME}.safetensors")))
+
+
+def _load_tiny(request: Request) -> Loaded:
+    path, decoder = _tiny_files(request)
+    coder = tiny_kl.load(decoder, device=request.device)
+    if coder.config.channels != TINY_MAR.channels:
+        raise BadCheckpoint(f"The image tokenizer has {coder.config.channels} channels; this model needs {TINY_MAR.channels}.",
+                            remedy="Give the tokenizer that the model was trained with.")
+    return _joined(_generator(TINY_MAR, replace(request, weights=path)), coder, _tiny_identity(request))
+
+
+def _tiny_identity(request: Request) -> str:
+    path, decoder = _tiny_files(request)
+    tiny_kl.check(decoder)
+    return f"{_named(path, partial(MAR, TINY_MAR), 0, wrappers=AVERAGED)}/{checkpoints.sha256(decoder)}"
+
+
+# -- the published ones -----------------------------------------------------------------------------------------------
 def _decoder(request: Request) -> KL:
     """The autoencoder stays in fp32 whatever the transformer's dtype, as in the authors' scripts."""
     if request.decoder_weights:
@@ -44,8 +76,7 @@ def _decoder(request: Request) -> KL:
 
 def _load(config: MARConfig, request: Request) -> Loaded:
     weights = _identity(config, request)
-    model, coder = _generator(config, request), _decoder(request)
-    return Loaded(model, coder.decode, weights, [*model.parameters(), *coder.parameters()])
+    return _joined(_generator(config, request), _decoder(request), weights)
 
 
 def _identity(config: MARConfig, request: Request) -> str:
@@ -71,5 +102,10 @@ def _published(size: str, config: MARConfig) -> Entry:
     )
 
 
+registry.models.add(TINY_NAME)(Entry(
+    TINY_NAME, "mar", MAR.paradigm, (TINY_MAR.grid,) * 2, TINY_MAR.classes, partial(_shape, TINY_MAR), _load_tiny, _tiny_identity,
+    {"paper": Sampling(cfg_scale=1.5, cfg_schedule="linear")}, ("legend",),
+    "A MAR of 2 M parameters trained on the embedded scene world, with its weights",
+))
 for _size, _config in mar.SIZES.items():
     registry.models.add(f"mar-{_size.lower()}")(_published(_size, _config))

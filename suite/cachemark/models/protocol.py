@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -23,11 +23,12 @@ class Generator(Protocol):
 
     def generate(
         self, labels: Tensor, seeds: Sequence[int], method: Method, sampling: Sampling, memory: Memory, *,
-        forced: Tensor | None = None, see: Callable[[int, Tensor], None] | None = None, mark: Callable[[int], None] | None = None,
+        forced: Tensor | None = None, see: Callable[[Any, Tensor], None] | None = None, mark: Callable[[int], None] | None = None,
     ) -> Tensor:
-        """Tokens (batch, N) for ``labels`` (batch,) under a method. ``see(first, logits)`` receives the guided fp32 logits
-        (batch, count, vocab) of the tokens that a pass draws; ``mark(index)`` is called when token ``index`` and all before it
-        have been drawn."""
+        """Tokens (batch, N) for ``labels`` (batch,) under a method; in a masked model (batch, N, C) fp32. ``see(first, logits)``
+        receives the guided fp32 logits (batch, count, vocab) of the tokens that a pass draws, in a masked model ``see(places,
+        tokens)`` their raster places (batch, count) and what was drawn there (batch, count, C), also where other tokens are
+        ``forced`` upon the passes that follow. ``mark(index)`` is called when that many tokens and one have been drawn."""
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ import altair as alt
 from ..units import METRICS
 from . import words
 from .interval import Interval
-from .row import Row, share_of_full
+from .row import MASKED, Row, share_of_full
 from .section import Section
 
 # Okabe and Ito's colours without black and yellow (each vanishes in one theme), then Tol's muted ones.
@@ -71,12 +71,13 @@ class _Axis:
 
 
 def draw(section: Section) -> Drawing:
-    """Fidelity against bytes, fidelity against speed-up, and speed over the two halves of an image."""
+    """Fidelity against bytes or computation, fidelity against speed-up, and speed over the two halves of an image."""
     methods = tuple(Key(name, COLOURS[k % len(COLOURS)], k) for k, name in enumerate(section.methods))
     ratios = sorted(section.budgets, key=share_of_full, reverse=True)
     budgets = tuple(Key(name, SHAPES[k % len(SHAPES)][1], k) for k, name in enumerate(ratios))
     signs = {key.name: key for key in methods}, {key.name: key for key in budgets}
-    charts = (_bytes(section, signs), _speed(section, signs), _halves(section, signs))
+    cost = _flops if section.paradigm == MASKED else _bytes
+    charts = (cost(section, signs), _speed(section, signs), _halves(section, signs))
     return Drawing(methods, budgets, charts)
 
 
@@ -84,7 +85,10 @@ _Signs = tuple[dict[str, Key], dict[str, Key]]
 
 
 def _distance(section: Section) -> _Axis:
-    """How far from the full cache: KL, or the share of other tokens where KL was not measured. Lower is better."""
+    """How far from the full cache: KL or forced distance, or the share of other tokens where KL was not measured. Lower is better."""
+    if section.paradigm == MASKED:
+        return _Axis("Forced distance to the full cache", lambda row: _mean(row, "forced_distance"),
+                     lambda row: row.fidelity.get("forced_distance"), lambda value: words.figure(value, "forced_distance"))
     if any(row.ok and "kl" in row.fidelity for row in section.arms):
         return _Axis("KL to the full cache (nat/token)", lambda row: _mean(row, "kl"), lambda row: row.fidelity.get("kl"),
                      lambda value: words.figure(value, "kl"))
@@ -99,9 +103,20 @@ def _distance(section: Section) -> _Axis:
 def _mean(row: Row, name: str) -> float | None:
     """The mean over seeds; the full cache is at no distance from itself even where that was not measured."""
     if row.case.role == "baseline":
-        return 0.0 if name == "kl" else 1.0
+        return 1.0 if name == "token_agreement" else 0.0
     interval = row.fidelity.get(name)
     return None if interval is None else interval.value
+
+
+def _flops(section: Section, signs: _Signs) -> Chart:
+    full = section.full.median("flops") if section.full and section.full.ok else None
+
+    def value(row: Row) -> float | None:
+        computed = row.median("flops")
+        return None if computed is None or not full else computed / full
+
+    axis = _Axis("FLOPs of an image (share of full)", value, lambda row: None, words.percent)
+    return _scatter("Fidelity against computation", section, axis, True, signs)
 
 
 def _bytes(section: Section, signs: _Signs) -> Chart:

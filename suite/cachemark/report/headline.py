@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from . import words
 from .interval import Interval
-from .row import FIDELITY, QUALITY, Row, share_of_full
+from .row import MASKED, Row, share_of_full
 
 
 @dataclass(frozen=True)
@@ -40,11 +40,19 @@ class Cell:
     empty: bool = False
 
 
-GROUPS = (
-    Group("Speed", "against the full cache", (
-        Column("speed_up", "Speed-up", "higher", "Median latency of the full cache / median latency of the method."),
-        Column("latency", "Latency", "lower", "Median wall time of one batch, image decoding included."),
-    )),
+_SPEED = Group("Speed", "against the full cache", (
+    Column("speed_up", "Speed-up", "higher", "Median latency of the full cache / median latency of the method."),
+    Column("latency", "Latency", "lower", "Median wall time of one batch, image decoding included."),
+))
+_IMAGES = (
+    Column("psnr", "PSNR", "higher", "In dB against the full cache's image, capped at 60."),
+    Column("ssim", "SSIM", "higher", "Against the full cache's image."),
+)
+_QUALITY = Group("Quality", "of the images alone", (
+    Column("legend", "Legend score", "higher", "Share of hues that obey the image's own legend. Not a comparison with the full cache."),
+))
+KEPT = (
+    _SPEED,
     Group("KV memory", "both CFG rows", (
         Column("saving", "Saving", "higher", "1 − allocated bytes / allocated bytes of the full cache; below it the same for live bytes."),
         Column("kv_logical", "Live", "lower", "Bytes of live keys and values at the fullest step; below it what is allocated."),
@@ -53,22 +61,42 @@ GROUPS = (
     Group("Fidelity", "to the full cache at the same seeds", (
         Column("token_agreement", "Agreement", "higher", "Share of positions with the full cache's token."),
         Column("kl", "KL", "lower", "KL(full || method) in nat per token."),
-        Column("psnr", "PSNR", "higher", "In dB against the full cache's image, capped at 60."),
-        Column("ssim", "SSIM", "higher", "Against the full cache's image."),
+        *_IMAGES,
     )),
-    Group("Quality", "of the images alone", (
-        Column("legend", "Legend score", "higher", "Share of hues that obey the image's own legend. Not a comparison with the full cache."),
-    )),
+    _QUALITY,
 )
-COLUMNS = tuple(column for group in GROUPS for column in group.columns)
-_JUDGED = (*FIDELITY, *QUALITY)
+COMPUTED = (
+    _SPEED,
+    Group("Computation", "both CFG rows; without a cache nothing is kept", (
+        Column("saving", "Saving", "higher", "1 − FLOPs of an image / FLOPs without a cache."),
+        Column("flops", "FLOPs", "lower", "Of one image: matrix products and attention, image decoding left out."),
+        Column("added", "Bytes added", "lower", "Everything the method keeps between passes; below it the keys and values among it."),
+    )),
+    Group("Fidelity", "to the full model at the same seeds", (
+        Column("token_distance", "Distance", "lower", "Root mean square difference of the tokens, which have unit variance."),
+        Column("forced_distance", "Forced", "lower", "The same, each token drawn from what the full model's own tokens give."),
+        *_IMAGES,
+    )),
+    _QUALITY,
+)
+WIDTH = sum(len(group.columns) for group in KEPT)  # columns of either table
+
+
+def groups(paradigm: str) -> tuple[Group, ...]:
+    """What a model's table shows: in a masked model, whose full form keeps nothing, computation stands in place of KV memory."""
+    return COMPUTED if paradigm == MASKED else KEPT
+
+
+def _names(row: Row, title: str) -> list[str]:
+    return [column.key for group in groups(row.paradigm) if group.title == title for column in group.columns]
 
 
 def cells(row: Row) -> tuple[Cell, ...]:
     """The cells right of a row's name and budget. A case that is not ok has one cell, its status and the reason."""
     if not row.ok:
-        return (Cell("status", str(row.outcome.status), row.reason, span=len(COLUMNS)),)
-    return (_speed_up(row), _latency(row), _saving(row), _live(row), _state(row), *_judged(row))
+        return (Cell("status", str(row.outcome.status), row.reason, span=WIDTH),)
+    held = (_flops(row), _added(row)) if row.paradigm == MASKED else (_live(row), _state(row))
+    return (_speed_up(row), _latency(row), _saving(row), *held, *_judged(row))
 
 
 def budget_cell(row: Row) -> Cell:
@@ -105,6 +133,18 @@ def _saving(row: Row) -> Cell:
     return Cell("saving", words.percent(row.saving), live, row.saving)
 
 
+def _flops(row: Row) -> Cell:
+    computed = row.median("flops")
+    return _none("flops") if computed is None else Cell("flops", words.figure(computed, "flops"), "", computed)
+
+
+def _added(row: Row) -> Cell:
+    if row.kept is None:
+        return _none("added")
+    kv = row.median("kv_allocated")
+    return Cell("added", words.size(row.kept), f"KV {words.size(kv)}" if kv else "", row.kept)
+
+
 def _live(row: Row) -> Cell:
     live, allocated = row.median("kv_logical"), row.median("kv_allocated")
     if live is None:
@@ -119,10 +159,11 @@ def _state(row: Row) -> Cell:
 
 def _judged(row: Row) -> tuple[Cell, ...]:
     """Means over seeds with their intervals, or one cell that says why there are none."""
+    judged = (*_names(row, "Fidelity"), *_names(row, "Quality"))
     if row.no_judgement and not row.fidelity and not row.quality:
-        return (Cell("judgement", "not judged", row.no_judgement, span=len(_JUDGED), empty=True),)
+        return (Cell("judgement", "not judged", row.no_judgement, span=len(judged), empty=True),)
     held = {**row.fidelity, **row.quality}
-    return tuple(_mean(name, held[name]) if name in held else _none(name) for name in _JUDGED)
+    return tuple(_mean(name, held[name]) if name in held else _none(name) for name in judged)
 
 
 def _mean(name: str, mean: Interval) -> Cell:

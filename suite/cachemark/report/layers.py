@@ -1,4 +1,5 @@
-"""What the layers of a next-scale model look at, as tables: from it a user chooses AMS-KV's threshold for a new model."""
+"""What a model does under the full cache, as tables. Next-scale: what its layers look at, from which a user chooses AMS-KV's
+threshold. Masked: what repeats from pass to pass, from which a user sees what a cache may reuse."""
 
 from __future__ import annotations
 
@@ -8,6 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from .row import Row
+
+PASSES = 24  # columns of a table at most; of more passes, evenly spread ones are shown
+_WHAT = {"k": "Keys", "v": "Values", "feature": "Features"}
 
 
 @dataclass(frozen=True)
@@ -21,18 +25,21 @@ class Heat:
 
 @dataclass(frozen=True)
 class Grid:
-    """One line per layer, one column per scale."""
+    """A line per layer or class of tokens, a column per scale or pass. An empty cell is None."""
 
     title: str
     meaning: str
+    corner: str
+    names: tuple[str, ...]
     columns: tuple[str, ...]
-    rows: tuple[tuple[Heat, ...], ...]
+    rows: tuple[tuple[Heat | None, ...], ...]
 
 
 @dataclass(frozen=True)
 class Layers:
-    """Both tables, the samples behind them, and the seconds that profiling took outside the timed region."""
+    """The tables, the samples behind them, and the seconds that profiling took outside the timed region."""
 
+    title: str
     grids: tuple[Grid, ...]
     samples: int
     seeds: str
@@ -41,12 +48,16 @@ class Layers:
 
 def layers(full: Row | None) -> Layers | None:
     """The tables of a section's full cache, or None where it was not profiled or what is stored is no profile."""
-    found: Any = full.outcome.facts.get("layers") if full else None
+    facts: Any = full.outcome.facts if full else {}
+    found: Any = facts.get("layers") or facts.get("redundancy")
     try:
-        sides = [int(side) for side in found["scales"]]
-        grids = _similarity(found["similarity"], sides), _density(found["mass"], sides)
-        return Layers(grids, int(found["samples"]), str(found["seeds"]), float(found["seconds"]))
-    except (KeyError, TypeError, ValueError, IndexError, ZeroDivisionError):
+        if "scales" in found:
+            sides = [int(side) for side in found["scales"]]
+            title, grids = "Layers", [_similarity(found["similarity"], sides), _density(found["mass"], sides)]
+        else:
+            title, grids = "From pass to pass", _redundancy(found)
+        return Layers(title, tuple(grids), int(found["samples"]), str(found["seeds"]), float(found["seconds"]))
+    except (AttributeError, KeyError, TypeError, ValueError, IndexError, ZeroDivisionError):
         return None
 
 
@@ -55,7 +66,8 @@ def _similarity(table: Sequence[Sequence[float]], sides: Sequence[int]) -> Grid:
     rows = [[Heat(_finite(s), f"{float(s):.4f}", float(s) / least if least else 0.0) for s in layer] for layer in table]
     _check(rows, len(sides) - 1)
     return Grid("Inter-scale similarity of the keys", "S of AMS-KV, 0 where a scale's keys repeat those before it; the darker, the less "
-                "alike. A layer whose S falls below theta where its cache overflows is demanding.", _names(sides[1:]), _frozen(rows))
+                "alike. A layer whose S falls below theta where its cache overflows is demanding.",
+                "Layer", _numbers(rows), _names(sides[1:]), _frozen(rows))
 
 
 def _density(mass: Sequence[Sequence[Sequence[float]]], sides: Sequence[int]) -> Grid:
@@ -65,7 +77,32 @@ def _density(mass: Sequence[Sequence[Sequence[float]]], sides: Sequence[int]) ->
     rows = [[Heat(d, f"{d:.2f}", math.log1p(d) / math.log1p(most)) for d in layer] for layer in spread]
     _check(rows, len(sides))
     return Grid("Attention density of the last scale's queries", "Share of their attention per key of each scale, 1 = evenly spread over "
-                "all keys; the darker, the denser.", _names(sides), _frozen(rows))
+                "all keys; the darker, the denser.", "Layer", _numbers(rows), _names(sides), _frozen(rows))
+
+
+def _redundancy(found: Any) -> list[Grid]:
+    passes = [int(p) for p in found["passes"]]
+    shown = sorted({round(i * (len(passes) - 1) / (PASSES - 1)) for i in range(PASSES)})
+    classes = {f"{title}, {name}": lines[what] for what, title in _WHAT.items() for name, lines in found["classes"].items()}
+    blocks = {f"{title}, {i}": line for what, title in _WHAT.items() for i, line in enumerate(found["layers"][what])}
+    tables = (
+        ("By class of token", "Cosine similarity to the pass before, all decoder layers. Caching: predicted in the pass before; "
+         "generating: predicted in this one.", "Class", classes),
+        ("By layer", "The same over all tokens.", "Layer", blocks),
+        ("By branch of the guidance", "The same of the decoder's output, and of the difference between its branches.", "Branch",
+         found["branches"]),
+    )
+    return [_alike(title, meaning, corner, lines, passes, shown) for title, meaning, corner, lines in tables]
+
+
+def _alike(title: str, meaning: str, corner: str, lines: dict[str, list[float | None]], passes: list[int], shown: list[int]) -> Grid:
+    """Cosine similarities; the darker, the less alike."""
+    picked = {name: [line[i] for i in shown] for name, line in lines.items()}
+    least = min((_finite(s) for line in picked.values() for s in line if s is not None), default=1.0)
+    span = 1 - least or 1.0
+    rows = [[None if s is None else Heat(s, f"{s:.3f}", (1 - s) / span) for s in line] for line in picked.values()]
+    _check(rows, len(shown))
+    return Grid(title, f"{meaning} The darker, the less alike.", corner, tuple(picked), tuple(str(passes[i]) for i in shown), _frozen(rows))
 
 
 def _finite(value: Any) -> float:
@@ -74,7 +111,7 @@ def _finite(value: Any) -> float:
     return number
 
 
-def _check(rows: Sequence[Sequence[Heat]], columns: int) -> None:
+def _check(rows: Sequence[Sequence[Heat | None]], columns: int) -> None:
     if not rows or any(len(row) != columns for row in rows):
         raise ValueError("no table")
 
@@ -83,5 +120,9 @@ def _names(sides: Sequence[int]) -> tuple[str, ...]:
     return tuple(f"{side} × {side}" for side in sides)
 
 
-def _frozen(rows: Sequence[Sequence[Heat]]) -> tuple[tuple[Heat, ...], ...]:
+def _numbers(rows: Sequence[object]) -> tuple[str, ...]:
+    return tuple(str(i) for i in range(len(rows)))
+
+
+def _frozen(rows: Sequence[Sequence[Heat | None]]) -> tuple[tuple[Heat | None, ...], ...]:
     return tuple(tuple(row) for row in rows)

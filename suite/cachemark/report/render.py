@@ -16,21 +16,21 @@ from .. import __version__
 from ..units import METRICS
 from . import headline, words
 from .charts import draw
-from .row import Row
+from .row import MASKED, Row
+from .section import Section
 from .view import ReportView
 
-_RAW = tuple(name for name, metric in METRICS.items() if metric.kind in ("speed", "memory"))
 _PICTURES = 1_300_000  # bytes of PNG that leave a page of one model below 2.5 MB: base64 adds a third
 _JPEG = 92
-_EDGES = {group.columns[0].key for group in headline.GROUPS}  # columns with a rule at their left
+_EDGES = {group.columns[0].key for group in (*headline.KEPT, *headline.COMPUTED)}  # columns with a rule at their left
 
 
 def render(view: ReportView) -> str:
     """The page. Everything a user wrote is escaped by the template engine or, inside drawings, by the XML writer."""
     script = _static("report.js")
     return _engine().get_template("report.html").render(
-        view=view, drawings=[draw(chapter.section) for chapter in view.chapters], groups=headline.GROUPS, columns=headline.COLUMNS,
-        edges=_EDGES, exact=_is_small(view), jpeg=_JPEG, raw=_RAW, metrics=METRICS, style=Markup(_static("report.css")),
+        view=view, drawings=[draw(chapter.section) for chapter in view.chapters], groups=headline.groups, columns=headline.WIDTH,
+        edges=_EDGES, exact=_is_small(view), jpeg=_JPEG, raw=_raw, metrics=METRICS, style=Markup(_static("report.css")),
         script=Markup(script), policy=_policy(script), version=__version__,
     )
 
@@ -84,6 +84,12 @@ def _uri(png: bytes, exact: bool) -> str:
     small = io.BytesIO()
     Image.open(io.BytesIO(png)).convert("RGB").save(small, format="JPEG", quality=_JPEG, subsampling=0)
     return "data:image/jpeg;base64," + base64.b64encode(small.getvalue()).decode()
+
+
+def _raw(section: Section) -> tuple[str, ...]:
+    """Metrics of the table of raw figures."""
+    kinds = ("speed", "work", "memory") if section.paradigm == MASKED else ("speed", "memory")
+    return tuple(name for name, metric in METRICS.items() if metric.kind in kinds)
 
 
 def _amount(row: Row, name: str) -> str:

@@ -13,7 +13,9 @@ from . import words
 from .interval import Interval, mean_over_seeds, ratio_of_medians
 
 FIDELITY = tuple(name for name, metric in METRICS.items() if metric.kind == "fidelity")
+OF_INDICES, OF_VECTORS = ("token_agreement", "kl"), ("token_distance", "forced_distance")  # by what a token is
 QUALITY = tuple(name for name, metric in METRICS.items() if metric.kind == "quality")
+MASKED = "masked"  # the paradigm whose full form keeps nothing and whose tokens are vectors
 _SHOWS = 0.9  # of a live saving that must be found again in allocated bytes; below it the saving is called fake
 
 
@@ -31,9 +33,10 @@ class Row:
     """An outcome with what follows from it.
 
     ``speed_up`` is median full latency over median latency, or None with the reason in ``no_speed_up``. ``saving`` and
-    ``saving_live`` are 1 − bytes / bytes of the full cache, allocated and live. ``fidelity`` and ``quality`` hold the means
-    over seeds; where both are empty, ``no_judgement`` says why. ``place`` orders the ranked methods of one budget by
-    speed-up; ``unranked`` says why there is none. ``lossless``: no further from the full cache than it is from itself.
+    ``saving_live`` are 1 − bytes / bytes of the full cache, allocated and live; in a masked model ``saving`` is of FLOPs.
+    ``fidelity`` and ``quality`` hold the means over seeds; where both are empty, ``no_judgement`` says why.
+    ``place`` orders the ranked methods of one budget by speed-up; ``unranked`` says why there is none. ``lossless``: no further from
+    the full cache than it is from itself.
     """
 
     outcome: Outcome
@@ -66,6 +69,17 @@ class Row:
     def method(self) -> str:
         """The method, and its storage codec where that is not the native one."""
         return self.case.method if self.case.codec == "native" else f"{self.case.method} {self.case.codec}"
+
+    @property
+    def paradigm(self) -> str:
+        """That of the model, next-token where an outcome does not say."""
+        return str(self.outcome.facts.get("paradigm", "next-token"))
+
+    @property
+    def kept(self) -> float | None:
+        """Bytes that the method keeps between passes: keys, values and state."""
+        kv, state = self.median("kv_allocated"), self.median("kv_state")
+        return None if kv is None or state is None else kv + state
 
     @property
     def reason(self) -> str:
@@ -112,8 +126,8 @@ def derive(outcome: Outcome, full: Outcome | None) -> Row:
     if not outcome.ok:
         return row
     interval, why = _speed_up(outcome, full) if row.timed else (None, "Reference rows are not timed.")
-    row = replace(row, speed_up=interval, no_speed_up=why, saving=_saved("kv_allocated", outcome, full),
-                  saving_live=_saved("kv_logical", outcome, full))
+    saved = _saved("flops" if row.paradigm == MASKED else "kv_allocated", outcome, full)
+    row = replace(row, speed_up=interval, no_speed_up=why, saving=saved, saving_live=_saved("kv_logical", outcome, full))
     row = _judged(row)
     return replace(row, marks=_marks(row))
 
@@ -159,7 +173,7 @@ def _marks(row: Row) -> tuple[Mark, ...]:
         marks.append(Mark("fake compression", "warn", f"Live KV falls by {words.percent(row.saving_live)}, but allocated KV "
                           f"by only {words.percent(row.saving)}: the buffers are still there."))
     state, allocated = row.median("kv_state"), row.median("kv_allocated")
-    if state and allocated and row.saving and 0 < row.saving < 1:
+    if row.paradigm != MASKED and state and allocated and row.saving and 0 < row.saving < 1:
         saved = allocated / (1 - row.saving) - allocated
         if state >= saved:
             marks.append(Mark("state eats the saving", "warn", f"The method keeps {words.size(state)} of its own state; it saves "

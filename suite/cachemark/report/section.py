@@ -7,9 +7,11 @@ from dataclasses import dataclass, replace
 
 from ..result import Outcome
 from ..spec import Case
-from .row import Mark, Row, derive, is_random, share_of_full
+from .interval import Interval
+from .row import MASKED, Mark, Row, derive, is_random, share_of_full
 
 _REFERENCES = ("floor", "numerics")
+FORCED = ("kl", "forced_distance")  # along the full cache's own tokens, where those are indices and where they are vectors
 _OWN = {"method", "knobs", "budget", "role", "codec"}  # what an arm does not share with its full cache
 
 
@@ -35,6 +37,11 @@ class Section:
     def methods(self) -> tuple[str, ...]:
         """Every method of the arms, in a stable order that does not depend on the figures."""
         return tuple(sorted({row.method for row in self.arms}))
+
+    @property
+    def paradigm(self) -> str:
+        """That of the model."""
+        return next((row.paradigm for row in self.rows if row.ok), "next-token")
 
     @property
     def random(self) -> bool:
@@ -104,12 +111,20 @@ def _stand(row: Row, references: Sequence[Row]) -> Row:
     return replace(row, unranked=why, lossless=lossless, marks=marks)
 
 
+def nearness(row: Row) -> Interval | None:
+    """How near the row's own generations are to the full cache's, more being nearer: agreement, or a distance with its sign turned."""
+    if row.paradigm != MASKED:
+        return row.fidelity.get("token_agreement")
+    far = row.fidelity.get("token_distance")
+    return None if far is None else replace(far, value=-far.value, low=-far.high, high=-far.low)
+
+
 def _unranked(row: Row, floor: Row | None) -> str:
-    """Why a row may not be ranked. Its interval must lie above that of the full cache with other seeds."""
-    mine = row.fidelity.get("token_agreement")
+    """Why a row may not be ranked. Its interval must lie on the better side of that of the full cache with other seeds."""
+    mine = nearness(row)
     if mine is None:
         return row.no_judgement or "Fidelity was not measured."
-    other = floor.fidelity.get("token_agreement") if floor else None
+    other = nearness(floor) if floor else None
     if other is not None and mine.low <= other.high:
         return "Its images agree with the full cache's no better than the full cache's own images at other seeds do."
     return ""
@@ -118,10 +133,11 @@ def _unranked(row: Row, floor: Row | None) -> str:
 def _lossless(row: Row, numerics: Row | None) -> bool:
     if numerics is None:
         return False
-    mine, its = row.fidelity.get("token_agreement"), numerics.fidelity.get("token_agreement")
+    mine, its = nearness(row), nearness(numerics)
     if mine is None or its is None or mine.value < its.value:
         return False
-    far, limit = row.fidelity.get("kl"), numerics.fidelity.get("kl")
+    forced = FORCED[row.paradigm == MASKED]
+    far, limit = row.fidelity.get(forced), numerics.fidelity.get(forced)
     return far is None or limit is None or far.value <= limit.value
 
 

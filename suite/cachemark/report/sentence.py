@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from . import words
 from .interval import Interval
-from .row import Row
+from .row import MASKED, Row
 from .section import Section
 
 
@@ -28,11 +28,18 @@ def _full(section: Section) -> str:
         return "The full cache is not in this run, so no speed-up and no saving can be derived."
     if not section.full.ok:
         return f"The full cache has no figures ({section.full.outcome.status}), so no speed-up and no saving can be derived."
-    latency, kv = section.full.median("latency"), section.full.median("kv_allocated")
+    latency = section.full.median("latency")
     images = "1 image" if section.case.batch == 1 else f"{section.case.batch} images"
     speed = f" takes {words.seconds(latency)} for a batch of {images}" if latency is not None else " was not timed"
-    bytes_ = f" and holds {words.size(kv)} of keys and values" if kv is not None else ""
-    return f"The full cache{speed}{bytes_}; every speed-up and saving below is against it."
+    return f"The full cache{speed}{_burden(section.full)}; every speed-up and saving below is against it."
+
+
+def _burden(full: Row) -> str:
+    """What the methods are to save."""
+    flops, kv = full.median("flops"), full.median("kv_allocated")
+    if full.paradigm == MASKED:
+        return f", computes {words.with_unit(flops, 'flops')} for an image and keeps nothing" if flops is not None else ""
+    return f" and holds {words.size(kv)} of keys and values" if kv is not None else ""
 
 
 def _budget(section: Section, budget: str) -> str:
@@ -77,10 +84,16 @@ def _speed(row: Row, rows: list[Row]) -> str:
 
 def _cost(row: Row, full: Row | None) -> str:
     """What that method saves and what it costs, fidelity and quality apart."""
-    saves = "" if row.saving is None else f"It allocates {words.percent(abs(row.saving))} {'less' if row.saving >= 0 else 'more'} KV. "
+    what = ("computes", "FLOPs") if row.paradigm == MASKED else ("allocates", "KV")
+    less = "less" if row.paradigm != MASKED else "fewer"
+    saves = "" if row.saving is None else f"It {what[0]} {words.percent(abs(row.saving))} {less if row.saving >= 0 else 'more'} {what[1]}. "
     means = {name: words.with_unit(interval.value, name) for name, interval in row.fidelity.items()}
-    others = ", ".join(f"{title} {means[name]}" for name, title in (("kl", "KL"), ("psnr", "PSNR")) if name in means)
-    agreement = f"In fidelity it keeps {means['token_agreement']} of the full cache's tokens"
+    names = (("kl", "KL"), ("forced_distance", "forced distance"), ("psnr", "PSNR"))
+    others = ", ".join(f"{title} {means[name]}" for name, title in names if name in means)
+    if row.paradigm == MASKED:
+        agreement = f"In fidelity its tokens are {means['token_distance']} from the full cache's"
+    else:
+        agreement = f"In fidelity it keeps {means['token_agreement']} of the full cache's tokens"
     fidelity = agreement + (f" ({others})." if others else ".")
     return saves + fidelity + _quality(row, full)
 

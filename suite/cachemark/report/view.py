@@ -15,7 +15,7 @@ from . import words
 from .change import Change, Conclusion, changes, conclusion
 from .gallery import Album, gallery
 from .layers import Layers, layers
-from .row import FIDELITY, QUALITY
+from .row import FIDELITY, MASKED, OF_INDICES, OF_VECTORS, QUALITY
 from .section import Section, sections
 from .sentence import Sentence, sentences
 
@@ -238,6 +238,14 @@ def _missing(parts: Sequence[Section]) -> Iterable[Missing]:
         yield from _gaps(part)
 
 
+def _wanted(part: Section) -> tuple[str, ...]:
+    """Metrics that a section of this paradigm has where nothing is missing."""
+    masked = part.paradigm == MASKED
+    other = OF_INDICES if masked else OF_VECTORS
+    judged = () if part.random else tuple(name for name in (*FIDELITY, *QUALITY) if name not in other)
+    return (*_SPEED, *(("flops",) if masked else ()), *_BYTES, *judged)
+
+
 def _gaps(part: Section) -> Iterable[Missing]:
     """Metrics and reference rows that a section lacks."""
     if part.full is None:
@@ -249,8 +257,7 @@ def _gaps(part: Section) -> Iterable[Missing]:
     for row in arms:
         if row.no_judgement:
             yield Missing(f"{part.model}: {row.case.label}, fidelity and quality", "not judged", row.no_judgement)
-    wanted = (*_SPEED, *_BYTES) if part.random else (*_SPEED, *_BYTES, *FIDELITY, *QUALITY)
-    for name in wanted:
+    for name in _wanted(part):
         without = [row.case.label for row in arms if not row.outcome.samples.get(name)]
         if without:
             why = "No method has samples." if len(without) == len(arms) else f"No samples for {', '.join(without)}."

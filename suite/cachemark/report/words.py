@@ -42,6 +42,16 @@ def size(value: float) -> str:
     return f"{value:.0f} {unit}" if unit == "B" else f"{_three(value)} {unit}"
 
 
+def flops(value: float) -> str:
+    """Floating-point operations, three digits: ``14.6 TFLOP``."""
+    unit = ""
+    for larger in ("k", "M", "G", "T", "P"):
+        if abs(value) < 1000:
+            break
+        value, unit = value / 1000, larger
+    return f"{_three(value)} {unit}FLOP"
+
+
 def seconds(value: float) -> str:
     """A duration as ``840 ms`` or ``1.23 s``."""
     return f"{_three(1000 * value)} ms" if value < 1 else f"{_three(value)} s"
@@ -58,6 +68,8 @@ def figure(value: float, name: str) -> str:
         return percent(value)
     if unit == "token/s":
         return _three(value)
+    if unit == "FLOP":
+        return flops(value)
     if unit == "dB":
         return f"{value:.1f}".replace("-", "−")
     return _small(value)

@@ -8,9 +8,11 @@ null class, which classifier-free guidance needs.
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -18,6 +20,7 @@ from torch import Tensor, nn
 
 from ..models.catalogue import TINY, TINY_NAME
 from ..models.llamagen import LlamaGen, LlamaGenConfig
+from ..models.mar import MAR
 from ..models.tiny import msvq, vq
 from ..models.tiny.var import NAME as VAR_NAME
 from ..models.tiny.var import TINY_VAR
@@ -34,21 +37,19 @@ DROPOUT = 0.1
 HELD_OUT = 128
 
 
-class PredictorTask:
-    """Trains a class-conditional model on the tokens of a tokenizer by cross-entropy.
-
-    ``inner`` are the matrices that Muon updates. ``validate`` gives nats per token on held-out scenes.
-    """
+class PredictorTask(ABC):
+    """Trains a class-conditional model on the tokens of a tokenizer. ``inner`` are the matrices that Muon updates."""
 
     name: str
     steps: int
     warmup = 40
 
     def __init__(
-        self, model: LlamaGen | VAR, tokenizer: vq.TinyVQ | msvq.TinyMSVQ, inner: Iterable[nn.Parameter], seed: int, device: str, batch: int
+        self, model: LlamaGen | VAR | MAR, tokenizer: nn.Module, inner: Iterable[nn.Parameter], seed: int, device: str, batch: int
     ) -> None:
         self.seed, self.device, self.batch = seed, device, batch
-        self.model, self.tokenizer = model.to(device), tokenizer
+        self.model: Any = model.to(device)
+        self.tokenizer: Any = tokenizer
         matrices = list(inner)
         chosen = {id(p) for p in matrices}
         outer = [p for p in self.model.parameters() if id(p) not in chosen]
@@ -69,38 +70,53 @@ class PredictorTask:
         config = json.dumps(asdict(self.model.config), sort_keys=True)
         return {"model": self.name, "config": config, "language": self.tokenizer.language}
 
+    @abstractmethod
+    def loss(self, step: int, generator: torch.Generator) -> Tensor:
+        """The loss of one batch, with labels dropped at random."""
+
+    def tokens(self, images: Tensor, generator: torch.Generator) -> Tensor:
+        """The tokens of images (B, 3, 64, 64), one row each."""
+        tokens: Tensor = self.tokenizer.encode(images)
+        return tokens
+
+    def fresh(self, step: int) -> tuple[Tensor, Tensor]:
+        """Labels (B,) and tokens (B, N, …) of a training step; they depend on seed and step alone."""
+        if step // CHUNK != self._chunk:
+            self._chunk = step // CHUNK
+            self._batches = self._encoded(CHUNK * self.batch, stream(self.seed, "generator", self._chunk))
+        return self._batches[step % CHUNK]
+
+    def held_out(self) -> list[tuple[Tensor, Tensor]]:
+        """Batches of held-out scenes: true labels and tokens."""
+        return self._encoded(HELD_OUT, stream(self.seed, "held out"))
+
+    @torch.no_grad()
+    def _encoded(self, count: int, seed: int) -> list[tuple[Tensor, Tensor]]:
+        scene, draws = scenes(count, seed, device=self.device), torch.Generator().manual_seed(stream(seed, "tokens"))
+        tokens = torch.cat([self.tokens(part, draws) for part in scene.images.split(64)])
+        return list(zip(scene.classes.split(self.batch), tokens.split(self.batch), strict=True))
+
+
+class CodesPredictorTask(PredictorTask):
+    """A model of codes, trained by cross-entropy. ``validate`` gives nats per token on held-out scenes."""
+
     def loss(self, step: int, generator: torch.Generator) -> Tensor:
         """Mean cross-entropy of one batch in nats per token, with labels dropped at random."""
-        labels, codes = self._batch(step)
+        labels, codes = self.fresh(step)
         dropped = (torch.rand(len(labels), generator=generator) < DROPOUT).to(labels.device)
         return self._entropy(labels.masked_fill(dropped, self.model.config.classes), codes)
 
     @torch.no_grad()
     def validate(self) -> dict[str, float]:
         """Nats per token of held-out scenes with their true labels."""
-        labels, codes = self._encoded(HELD_OUT, stream(self.seed, "held out"))
-        parts = zip(labels.split(self.batch), codes.split(self.batch), strict=True)
-        total = sum(float(self._entropy(y, z)) * len(y) for y, z in parts)
+        total = sum(float(self._entropy(labels, codes)) * len(labels) for labels, codes in self.held_out())
         return {"nats_per_token": round(total / HELD_OUT, 4)}
 
     def _entropy(self, labels: Tensor, codes: Tensor) -> Tensor:
         return F.cross_entropy(self.model.teacher(labels, codes).flatten(0, 1), codes.flatten())
 
-    def _batch(self, step: int) -> tuple[Tensor, Tensor]:
-        """Labels (B,) and codes (B, N) of a training step; they depend on seed and step alone."""
-        if step // CHUNK != self._chunk:
-            self._chunk = step // CHUNK
-            labels, codes = self._encoded(CHUNK * self.batch, stream(self.seed, "generator", self._chunk))
-            self._batches = list(zip(labels.split(self.batch), codes.split(self.batch), strict=True))
-        return self._batches[step % CHUNK]
 
-    @torch.no_grad()
-    def _encoded(self, count: int, seed: int) -> tuple[Tensor, Tensor]:
-        scene = scenes(count, seed, device=self.device)
-        return scene.classes, torch.cat([self.tokenizer.encode(part) for part in scene.images.split(64)])
-
-
-class GeneratorTask(PredictorTask):
+class GeneratorTask(CodesPredictorTask):
     """The next-token model, a :class:`~cachemark.models.llamagen.LlamaGen`, on codes of the tokenizer at ``tokenizer``."""
 
     name = TINY_NAME
@@ -122,7 +138,7 @@ def open_gates(model: VAR) -> None:
             bias.data.view(6, -1)[:2] = 1
 
 
-class ScalesTask(PredictorTask):
+class ScalesTask(CodesPredictorTask):
     """The next-scale model, a :class:`~cachemark.models.var.VAR`, on codes of the multi-scale tokenizer at ``tokenizer``."""
 
     name = VAR_NAME

@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..models.tiny.kl import TinyKL
 from ..models.tiny.msvq import TinyMSVQ
 from ..models.tiny.vq import NAME, TinyVQ, VQConfig, load, metadata
 from .loops import Stateful
@@ -71,25 +72,23 @@ class MovingCodebook(nn.Module):
         return vectors[torch.randint(len(vectors), (len(self.counts),), generator=generator).to(vectors.device)]
 
 
-class CodebookTask:
-    """Trains all of a tokenizer whose codebook follows by moving averages, on fresh scenes."""
+class WholeTask:
+    """Trains all of a tokenizer on fresh scenes, from random weights."""
 
     name: str
     steps: int
     warmup = 20
 
-    def __init__(self, build: Callable[[], TinyVQ | TinyMSVQ], seed: int, device: str, batch: int, *, dead: float = 0.05) -> None:
+    def __init__(self, build: Callable[[], TinyVQ | TinyMSVQ | TinyKL], seed: int, device: str, batch: int) -> None:
         self.seed, self.device, self.batch = seed, device, batch
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(stream(seed, "initial weights"))
             self.model: Any = build().to(device)
-        c = self.model.config
-        self.codebook = MovingCodebook(c.codes, c.channels, dead=dead).to(device)
         self.optimiser = adam([p for p in self.model.parameters() if p.requires_grad], RATE)
 
     @property
     def parts(self) -> Mapping[str, Stateful]:
-        return {"model": self.model, "codebook": self.codebook, "optimiser": self.optimiser}
+        return {"model": self.model, "optimiser": self.optimiser}
 
     @property
     def optimisers(self) -> list[torch.optim.Optimizer]:
@@ -101,6 +100,19 @@ class CodebookTask:
 
     def validate(self) -> dict[str, float]:
         return reconstruction(self.model, self.seed, self.device)
+
+
+class CodebookTask(WholeTask):
+    """A tokenizer whose codebook follows by moving averages."""
+
+    def __init__(self, build: Callable[[], TinyVQ | TinyMSVQ], seed: int, device: str, batch: int, *, dead: float = 0.05) -> None:
+        super().__init__(build, seed, device, batch)
+        c = self.model.config
+        self.codebook = MovingCodebook(c.codes, c.channels, dead=dead).to(device)
+
+    @property
+    def parts(self) -> Mapping[str, Stateful]:
+        return {**super().parts, "codebook": self.codebook}
 
 
 class CodesTask(CodebookTask):
@@ -177,16 +189,16 @@ def difference(shown: Tensor, images: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def reconstruction(model: TinyVQ | TinyMSVQ, seed: int, device: str) -> dict[str, float]:
-    """Mean PSNR in dB of held-out scenes (peak 2, images clamped to [-1, 1]), and how many codes they use.
+def reconstruction(model: TinyVQ | TinyMSVQ | TinyKL, seed: int, device: str) -> dict[str, float]:
+    """Mean PSNR in dB of held-out scenes (peak 2, images clamped to [-1, 1]), and how many codes they use, where there are codes.
 
     ``psnr`` is the mean over images, ``psnr_pooled`` that of the mean error.
     """
     images = scenes(HELD_OUT, stream(seed, "held out"), device=device).images
-    codes = model.encode(images)
-    error = (model.decode(codes).clamp(-1, 1) - images).square().mean((1, 2, 3))
-    return {
+    tokens = model.encode(images)
+    error = (model.decode(tokens).clamp(-1, 1) - images).square().mean((1, 2, 3))
+    found = {
         "psnr": round(float((10 * torch.log10(4 / error)).mean()), 3),
         "psnr_pooled": round(float(10 * torch.log10(4 / error.mean())), 3),
-        "codes_used": float(codes.unique().numel()),
     }
+    return found if tokens.is_floating_point() else {**found, "codes_used": float(tokens.unique().numel())}

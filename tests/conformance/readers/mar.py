@@ -131,7 +131,7 @@ def everywhere(rows: int, count: int) -> Tensor:
 def config_of(facts: dict[str, Any], spacing: str) -> MARConfig:
     c = facts["config"]
     assert (c["encoder_embed_dim"], c["encoder_num_heads"]) == (c["decoder_embed_dim"], c["decoder_num_heads"])
-    assert (c["patch_size"], c["mlp_ratio"], c["norm_eps"], c["diffloss_t_freq_dim"]) == (1, 4, 1e-6, 256)
+    assert (c["patch_size"], c["mlp_ratio"], c["norm_eps"], c.get("diffloss_t_freq_dim", 256)) == (1, 4, 1e-6, 256)
     return MARConfig(c["encoder_embed_dim"], (c["encoder_depth"], c["decoder_depth"]), c["encoder_num_heads"], c["diffloss_d"],
                      c["diffloss_w"], c["img_size"] // c["vae_stride"], c["vae_embed_dim"], c["class_num"], c["buffer_size"],
                      diffusion=sections_of(spacing))

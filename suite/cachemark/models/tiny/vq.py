@@ -30,15 +30,21 @@ GROUPS = 8
 
 
 @dataclass(frozen=True)
-class VQConfig:
-    """Sizes of a :class:`TinyVQ`. ``patch`` pixels a token along each side (a multiple of 2)."""
+class Sizes:
+    """Sizes of encoder and decoder. ``patch`` pixels a token along each side (a multiple of 2)."""
 
-    codes: int = 512
     channels: int = 8
     width: int = 96
     blocks: int = 3
     patch: int = 4
     shallow: int = 24
+
+
+@dataclass(frozen=True)
+class VQConfig(Sizes):
+    """Sizes of a :class:`TinyVQ`."""
+
+    codes: int = 512
 
 
 class Block(nn.Module):
@@ -54,7 +60,7 @@ class Block(nn.Module):
         return x + self.conv2(F.silu(self.norm2(hidden)))
 
 
-def encoder(c: VQConfig) -> nn.Sequential:
+def encoder(c: Sizes) -> nn.Sequential:
     """Images (B, 3, H, W) to latents (B, channels, H/patch, W/patch)."""
     return nn.Sequential(
         nn.PixelUnshuffle(c.patch), nn.Conv2d(3 * c.patch**2, c.width, 3, padding=1), *(Block(c.width) for _ in range(c.blocks)),
@@ -62,7 +68,7 @@ def encoder(c: VQConfig) -> nn.Sequential:
     )
 
 
-def decoder(c: VQConfig) -> nn.Sequential:
+def decoder(c: Sizes) -> nn.Sequential:
     """Latents (B, channels, h, w) to images (B, 3, h·patch, w·patch), not clamped."""
     half = c.patch // 2
     return nn.Sequential(

@@ -1,0 +1,165 @@
+"""The masked family on the CPU: what computing less is worth in time, as ratios from one process.
+
+The MAR-B shape with random weights, fp32, batch 4 with guidance, passes 23 … 31 of 64: one pass in which LazyMAR computes everything
+and the eight that follow it (MARché computes everything in every third). Arms:
+
+- ``full``       our full model: nothing kept, the head's embeddings and coefficients computed once;
+- ``reference``  the head as its published code runs it;
+- ``lazymar``    all four switches;
+- ``marche``     the paper's defaults.
+
+Arms alternate within a round, in an order that turns from round to round; a figure is the median over rounds of the ratio of two arms
+of one round. Beside each speed-up stands the one that the FLOPs of the same passes allow. Before the clock starts every arm makes the
+passes that fill its caches. A figure for the whole image is put together from the times by kind of pass: a full one costs what the
+full model costs in passes with as many tokens, and the image's other passes what they cost here, both scaled by FLOPs. Image decoding
+is left out.
+
+    python benchmarks/masked.py [--rounds 5] [--threads 2] [--batch 4] [--json FILE]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cachemark import __version__, registry
+from cachemark.cache import streams
+from cachemark.cache.masked import MaskedLayout, MaskedStep, masked_steps, placed, put
+from cachemark.cache.method import Method
+from cachemark.cache.slot import Memory
+from cachemark.cache.work import by_pass
+from cachemark.measure.environment import code_identity, environment
+from cachemark.methods.full import Full
+from cachemark.methods.lazymar import LazyMAR
+from cachemark.methods.marche import MARche
+from cachemark.models import masked
+from cachemark.models.mar import MAR, guidance
+from cachemark.models.protocol import Entry, Request
+from cachemark.spec import Sampling
+
+assert masked  # importing it registers the models
+MODEL, PRESET = "mar-b", "fewer"
+FIRST, LAST = 23, 31  # the timed passes, both included
+FILL = 2  # passes before them that fill the caches: MARché's last full one is among them
+
+
+@dataclass
+class Arm:
+    """A model and a method in the middle of a generation."""
+
+    model: MAR
+    method: Method
+    memory: Memory
+
+    def passes(self, steps: Sequence[MaskedStep], latents: Tensor, labels: Tensor, seeds: Sequence[int], sampling: Sampling) -> list[float]:
+        """Make these passes over known ``latents`` (batch, N, C); seconds of each."""
+        model, layout, batch = self.model, self.model.layout(seeds, sampling), len(labels)
+        key = streams.seeds_tensor(seeds, labels.device)
+        cond = torch.cat((model.class_emb(labels), model.fake_latent.expand(batch, -1)))
+        prefix, course = model.prefix(cond), model.diffloss.course(model.config.diffusion, sampling.temperature)
+        seconds = []
+        for step in steps:
+            start = time.perf_counter()
+            hidden = model.decode(model.encode(prefix, latents, step, self.method), step, self.method)
+            z, scale = model.conditions(hidden, step.generating), guidance(sampling, step, layout.visual)
+            noise = model.noise(key, step.generating[:batch], len(course.process))
+            drawn = model.diffloss.sample(z, noise, scale, course, step, self.method)
+            self.method.settle(step)
+            latents = put(latents, step.generating[:batch], drawn)
+            seconds.append(time.perf_counter() - start)
+        return seconds
+
+
+def arms_of(entry: Entry, layout: MaskedLayout) -> dict[str, Arm]:
+    """Every arm by name, its method at the beginning of a generation."""
+    plain, eager = (entry.load(Request(engine=engine)).generator for engine in ("eager", "reference"))
+    methods: dict[str, tuple[Any, Method]] = {"full": (plain, Full()), "reference": (eager, Full()), "lazymar": (plain, LazyMAR()),
+                                              "marche": (plain, MARche())}
+    arms = {name: Arm(model, method, Memory()) for name, (model, method) in methods.items()}
+    for arm in arms.values():
+        arm.method.begin(layout, arm.model.sites, arm.memory)
+    return arms
+
+
+@torch.inference_mode()
+def measured(entry: Entry, batch: int, rounds: int) -> dict[str, Any]:
+    """Seconds of every arm in every round and pass."""
+    sampling, labels, seeds = entry.presets[PRESET], torch.arange(batch), list(range(batch))
+    layout = entry.shape(sampling, batch)
+    assert isinstance(layout, MaskedLayout)
+    arms = arms_of(entry, layout)
+    model = arms["full"].model
+    order = model.order(streams.seeds_tensor(seeds, labels.device)).repeat(2, 1)
+    steps = placed(masked_steps(layout, layout.steps), order)
+    latents = torch.randn(batch, layout.visual, layout.channels, generator=torch.Generator().manual_seed(0))
+    seconds: dict[str, list[list[float]]] = {name: [] for name in arms}
+    for number in range(-1, rounds):  # the first one is to warm up
+        names = list(arms)[number % len(arms) :] + list(arms)[: number % len(arms)]
+        for name in names:
+            arms[name].passes(steps[FIRST - FILL : FIRST], latents, labels, seeds, sampling)
+            spent = arms[name].passes(steps[FIRST : LAST + 1], latents, labels, seeds, sampling)
+            if number >= 0:
+                seconds[name].append(spent)
+    flops = {name: by_pass(arm.method, layout) for name, arm in arms.items()}
+    return {"batch": batch, "rounds": rounds, "seconds": seconds, "flops": flops}
+
+
+def ratios(found: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """For every arm its time and its FLOPs against full's, in the timed passes and over the whole image."""
+    seconds, flops = found["seconds"], found["flops"]
+    window = slice(FIRST, LAST + 1)
+    table = {}
+    for name in seconds:
+        timed = [sum(a) / sum(b) for a, b in zip(seconds["full"], seconds[name], strict=True)]
+        allowed = sum(flops["full"][window]) / sum(flops[name][window])
+        table[name] = {"speed-up": timed, "allowed": allowed, "whole image": image(found, name),
+                       "whole image allowed": sum(flops["full"]) / sum(flops[name])}
+    return table
+
+
+def image(found: dict[str, Any], name: str) -> float:
+    """Speed-up over a whole image, from medians over rounds: passes in which a method computes as much as the full model take that
+    model's seconds per FLOP, its others their own."""
+    seconds = {arm: [statistics.median(column) for column in zip(*found["seconds"][arm], strict=True)] for arm in ("full", name)}
+    full, mine = found["flops"]["full"], found["flops"][name]
+    whole = [a == b for a, b in zip(full, mine, strict=True)]
+    rate = sum(seconds["full"]) / sum(full[FIRST : LAST + 1])
+    cached = [i for i in range(FIRST, LAST + 1) if not whole[i]]
+    own = sum(seconds[name][i - FIRST] for i in cached) / sum(mine[i] for i in cached) if cached else rate
+    return rate * sum(full) / sum(flop * (rate if plain else own) for flop, plain in zip(mine, whole, strict=True))
+
+
+def main() -> None:
+    """Print the ratios."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--batch", type=int, default=4)
+    parser.add_argument("--json", help="write everything measured to this file")
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    here, code = environment("cpu", arguments.threads), code_identity()
+    commit = f"{code['commit'][:10]}{' (dirty)' if code['dirty'] else ''}"
+    print(f"cachemark {__version__}, commit {commit}, {here.machine_class}, torch {torch.__version__}")
+    print(f"{MODEL}, random weights, batch {arguments.batch} + CFG, fp32, passes {FIRST} … {LAST}")
+    found = measured(registry.models.get(MODEL), arguments.batch, arguments.rounds)
+    table = ratios(found)
+    for name, row in table.items():
+        middle, low, high = statistics.median(row["speed-up"]), min(row["speed-up"]), max(row["speed-up"])
+        print(f"  {name:10} {middle:.3f}× (least {low:.3f}, most {high:.3f}, n = {arguments.rounds}); FLOPs allow {row['allowed']:.3f}×, "
+              f"of which {middle / row['allowed']:.1%}; whole image {row['whole image']:.3f}× of {row['whole image allowed']:.3f}×")
+    if arguments.json:
+        with open(arguments.json, "w", encoding="utf-8") as file:
+            json.dump({"environment": here.to_json(), "code": code, "result": found, "ratios": table}, file, indent=1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,129 @@
+"""One attention over keys and values that are written in place, against MARché's two parts joined by an online softmax.
+
+MARché (arXiv 2506.12035), Appendix B, compares its attention in two parts with one that first concatenates the keys and values of
+active and cached tokens. Here is a third way, which the package's method takes: the active tokens' keys and values are written to
+their places among the others, and one ordinary attention reads them all. Arms, on the shape of one decoder block of a published MAR:
+
+- ``in place``     the write and one attention;
+- ``concatenated`` the write, both parts concatenated, and one attention: the paper's baseline;
+- ``partitioned``  the write and the paper's attention in two parts, with ordinary matrix products and no kernel of its own.
+
+The cached part is taken as given, as the paper does: it is gathered before the clock starts. Arms alternate within a round, in an order
+that turns from round to round; a figure is the median over rounds of the ratio of two arms of one round, with a bootstrap interval.
+
+    python benchmarks/partitioned.py [--model mar-b] [--rounds 31] [--threads 2] [--batch 4] [--json FILE]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from cachemark import __version__, registry
+from cachemark.cache.masked import MaskedLayout
+from cachemark.cache.partial import Places, wide
+from cachemark.cache.slot import Memory
+from cachemark.measure.environment import code_identity, environment
+from cachemark.methods.marche import joined
+from cachemark.models import masked
+from cachemark.models.protocol import Entry
+
+assert masked  # importing it registers the models
+ACTIVE = (16, 32, 64, 128)  # active tokens; all others are cached
+PAIRS = (("concatenated", "in place"), ("partitioned", "in place"), ("concatenated", "partitioned"))
+REPEATS = 20  # calls of an arm within a round
+RESAMPLES = 2000
+
+
+def arms_of(layout: MaskedLayout, active: int) -> dict[str, Callable[[], Tensor]]:
+    """Each arm by name, on the same random numbers."""
+    draw, rows = torch.Generator().manual_seed(0), layout.rows
+
+    def normal(tokens: int) -> Tensor:
+        return torch.randn(rows, layout.heads, tokens, layout.head_dim, generator=draw)
+
+    places = Places("decoder", [0], layout, rows, Memory())
+    places.fill(0, normal(layout.places), normal(layout.places))
+    q, k, v = normal(active), normal(active), normal(active)
+    order = torch.rand(rows, layout.places, generator=draw).argsort(1)
+    at, others = order[:, :active].sort(1).values, order[:, active:]
+    cached = [part.gather(2, wide(others, part)) for part in places.read(0, layout.places)]
+
+    def in_place() -> Tensor:
+        return F.scaled_dot_product_attention(q, *places.update(0, k, v, at, layout.places))
+
+    def concatenated() -> Tensor:
+        places.update(0, k, v, at, layout.places)
+        return F.scaled_dot_product_attention(q, torch.cat((k, cached[0]), 2), torch.cat((v, cached[1]), 2))
+
+    def partitioned() -> Tensor:
+        places.update(0, k, v, at, layout.places)
+        return joined(q, (k, v), (cached[0], cached[1]))
+
+    return {"in place": in_place, "concatenated": concatenated, "partitioned": partitioned}
+
+
+@torch.inference_mode()
+def ratios(layout: MaskedLayout, active: int, rounds: int) -> dict[str, Any]:
+    """Seconds per call of every arm in every round, how far the arms are apart, and the ratios."""
+    arms = arms_of(layout, active)
+    made = {name: run() for name, run in arms.items()}  # warm-up
+    apart = max(float((out - made["in place"]).abs().max()) for out in made.values())
+    seconds: dict[str, list[float]] = {name: [] for name in arms}
+    for number in range(rounds):
+        turn = number % len(arms)
+        for name in [*arms][turn:] + [*arms][:turn]:
+            start = time.perf_counter()
+            for _ in range(REPEATS):
+                arms[name]()
+            seconds[name].append((time.perf_counter() - start) / REPEATS)
+    found = {f"{a}/{b}": [x / y for x, y in zip(seconds[a], seconds[b], strict=True)] for a, b in PAIRS}
+    return {"active": active, "cached": layout.places - active, "rounds": rounds, "apart": apart, "seconds": seconds, "ratios": found}
+
+
+def interval(values: list[float]) -> tuple[float, float]:
+    """The 95 % bootstrap interval of the median."""
+    draw = random.Random(0)
+    medians = sorted(statistics.median(draw.choices(values, k=len(values))) for _ in range(RESAMPLES))
+    return medians[round(0.025 * RESAMPLES)], medians[round(0.975 * RESAMPLES) - 1]
+
+
+def main() -> None:
+    """Print the ratios for each number of active tokens."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="mar-b")
+    parser.add_argument("--rounds", type=int, default=31)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--batch", type=int, default=4)
+    parser.add_argument("--json", help="write everything measured to this file")
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    here, code = environment("cpu", arguments.threads), code_identity()
+    entry: Entry = registry.models.get(arguments.model)
+    layout = entry.shape(entry.presets["paper"], arguments.batch)
+    assert isinstance(layout, MaskedLayout)
+    commit = f"{code['commit'][:10]}{' (dirty)' if code['dirty'] else ''}"
+    print(f"cachemark {__version__}, commit {commit}, {here.machine_class}, torch {torch.__version__}")
+    print(f"one decoder block of {arguments.model}, batch {arguments.batch} + CFG, fp32")
+    results = [ratios(layout, active, arguments.rounds) for active in ACTIVE]
+    for result in results:
+        print(f"{result['active']} active, {result['cached']} cached tokens; outputs apart by {result['apart']:.1e}")
+        for name, values in result["ratios"].items():
+            low, high = interval(values)
+            print(f"  time {name}: median {statistics.median(values):.3f}, 95 % {low:.3f} … {high:.3f}, n = {len(values)}")
+    if arguments.json:
+        with open(arguments.json, "w", encoding="utf-8") as file:
+            json.dump({"environment": here.to_json(), "code": code, "results": results}, file, indent=1)
+
+
+if __name__ == "__main__":
+    main()

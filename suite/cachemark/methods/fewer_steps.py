@@ -1,0 +1,47 @@
+"""Fewer steps: the plain way to save computation in a masked model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, ClassVar, cast
+
+from .. import registry
+from ..cache.bidirectional import Bidirectional
+from ..cache.geometry import Layout
+from ..cache.masked import MaskedLayout
+from ..cache.work import budget_of, fitted
+from ..errors import BadKnob
+
+
+@registry.methods.add("fewer_steps")
+@dataclass
+class FewerSteps(Bidirectional):
+    """The image is made in ``steps`` passes instead of those that the sampling asks for, each predicting more tokens; no cache.
+
+    What every cache of this family is compared with in LazyMAR (arXiv 2503.12450), Table 1. Order and noise belong to a sample's
+    places, so its images are paired with those of the full number of passes.
+    """
+
+    name: ClassVar[str] = "fewer_steps"
+    sizes: ClassVar[tuple[str, ...]] = ("steps",)
+    source: ClassVar[str] = "the baseline of LazyMAR (arXiv 2503.12450), Table 1"
+
+    steps: int = 0
+
+    @classmethod
+    def knobs_for(cls, budget: Fraction, layout: Layout) -> dict[str, Any]:
+        """The most passes that keep a whole image within this share of its FLOPs."""
+        shape = cast(MaskedLayout, layout)
+        return {"steps": 1 + fitted(cls.name, lambda i: cls(1 + i), shape.steps - 1, budget, shape)}
+
+    def resolve(self, layout: Layout) -> None:
+        asked = cast(MaskedLayout, layout).steps
+        if not 1 <= self.steps <= asked:
+            raise BadKnob(f"fewer_steps: steps = {self.steps} where the sampling asks for {asked}.", remedy=f"Give 1 … {asked}.")
+
+    def own_budget(self, layout: Layout) -> Fraction:
+        return budget_of(self, cast(MaskedLayout, layout))
+
+    def passes(self, asked: int) -> int:
+        return self.steps

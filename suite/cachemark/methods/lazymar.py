@@ -1,0 +1,129 @@
+"""LazyMAR: tokens, the unconditional branch, the encoder and the diffusion head are computed only where they have changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from .. import registry
+from ..cache.geometry import Layout, Site, Step, Tokens
+from ..cache.head import HeadCache
+from ..cache.masked import Load, MaskedStep
+from ..cache.method import Block
+from ..cache.partial import DECODER, HEAD
+from ..cache.schedule import Scheduled
+from ..cache.slot import Memory
+from ..errors import BadKnob
+
+SELECTIONS = ("similarity", "min-similarity", "random", "predicted", "unpredicted")
+FORCED = ("zero", "always")
+
+
+@registry.methods.add("lazymar")
+@dataclass
+class LazyMAR(Scheduled):
+    """Full passes compute everything; partial ones reuse what those left, in four ways, each with its own switch.
+
+    Yan et al., "LazyMAR: Accelerating Masked Autoregressive Models via Feature Caching" (ICCV 2025), as its code was published.
+    ``token_cache``: behind the attention of block ``layer`` only those tokens go on whose values there are least like those of
+    the pass before (§3.2.1). ``condition_cache``: only conditional rows run, and the decoder's unconditional hidden states
+    follow from the difference that the last full pass left (§3.2.2). ``encoder_cache`` and ``head_cache``, of which the paper
+    does not speak: see :class:`~cachemark.cache.partial.Incremental` and :class:`~cachemark.cache.head.HeadCache`. The other
+    knobs are those of :class:`~cachemark.cache.schedule.Scheduled`.
+
+    ``select`` says which tokens are left behind, as Table 3 does: those most like before (``similarity``), those least like
+    before (``min-similarity``), ``random`` ones, or at random but first those that have a value (``predicted``) or that have none
+    (``unpredicted``). All leave the same number behind. As published, a forced token has similarity 0 (``forced = "zero"``), so
+    that less similar ones go before it; with ``always``, and under every other selection, forced tokens always go on.
+
+    Differs from the code: keys and values are kept for those blocks alone that read them in a later pass.
+    """
+
+    name: ClassVar[str] = "lazymar"
+    source: ClassVar[str] = "LazyMAR (arXiv 2503.12450), §3.2, and its published code"
+
+    token_cache: bool = True
+    condition_cache: bool = True
+    encoder_cache: bool = True
+    head_cache: bool = True
+    select: str = "similarity"
+    forced: str = "zero"
+
+    def check(self) -> None:
+        super().check()
+        for knob, value, known in (("select", self.select, SELECTIONS), ("forced", self.forced, FORCED)):
+            if value not in known:
+                raise BadKnob(f"lazymar: {knob} = {value!r} is unknown.", remedy=f"Known: {', '.join(known)}.")
+        for knob in ("condition_cache", "head_cache"):
+            if getattr(self, knob) and self.shape.batch == self.shape.rows:
+                raise BadKnob(f"lazymar: {knob} needs unconditional rows, and without guidance there are none.",
+                              remedy=f"Give {knob} = false, or another cfg_scale than 1.")
+        if self.condition_cache:
+            self.rows = self.shape.batch
+
+    @property
+    def incremental(self) -> bool:
+        return self.encoder_cache
+
+    def keep(self, step: MaskedStep) -> int:
+        return super().keep(step) if self.token_cache else self.shape.places
+
+    def begin(self, layout: Layout, sites: Sequence[Site], memory: Memory) -> None:
+        super().begin(layout, sites, memory)
+        shape, most = self.shape, max(step.count for step in self.steps)
+        self.head = HeadCache(shape, most, memory) if self.head_cache else None
+        whole, heads = (self.rows, shape.places, shape.dim), (self.rows, shape.heads, shape.places, shape.head_dim)
+        self.apart = memory.zeros("apart", whole, layout.dtype) if self.condition_cache else None
+        compares = "similarity" in self.select and min(self.kept) < shape.places
+        self.values = memory.zeros("values", heads, layout.dtype) if compares else None
+
+    # -- which rows ---------------------------------------------------------------------------------------------------
+    def stack(self, name: str, step: Step, tokens: Tokens, run: Callable[[Tokens], Tensor]) -> Tensor:
+        if name == HEAD and self.head:
+            return self.head.stack(cast(MaskedStep, step), tokens, run)
+        out = super().stack(name, step, tokens, run)
+        if name == HEAD or self.apart is None:
+            return out
+        if not self.full[step.index]:
+            return torch.cat((out, out + self.apart)) if name == DECODER else out.repeat(2, 1, 1)
+        if name == DECODER:
+            torch.sub(out[self.rows :], out[: self.rows], out=self.apart)
+        return out
+
+    def block(self, site: Site, step: Step, tokens: Tokens, block: Block) -> Tokens:
+        if site.stack == HEAD and self.head:
+            return self.head.block(site, cast(MaskedStep, step), tokens, block, self)
+        return super().block(site, step, tokens, block)
+
+    # -- which tokens -------------------------------------------------------------------------------------------------
+    def attend(self, site: Site, step: Step, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        out = super().attend(site, step, q, k, v)
+        if site == (DECODER, self.layer) and self.values is not None:
+            self.values.copy_(v[: self.rows])
+        return out
+
+    @property
+    def forced_score(self) -> float:
+        return 0.0 if (self.select, self.forced) == ("similarity", "zero") else super().forced_score
+
+    def scores(self, step: MaskedStep, v: Tensor) -> Tensor:
+        if self.values is not None:
+            alike = F.cosine_similarity(v.float(), self.values.float(), dim=-1).mean(1)
+            return alike if self.select == "similarity" else -alike
+        lots = self.lots(step, len(v))
+        if self.select == "random":
+            return lots
+        known = torch.zeros_like(lots).scatter(1, self.image(step.known, len(v)), 1.0)
+        known[:, : self.shape.buffer] = 1.0
+        return lots + (known if self.select == "predicted" else 1 - known)
+
+    # -- on paper -----------------------------------------------------------------------------------------------------
+    def computes(self, site: Site, step: MaskedStep, load: Load) -> Load:
+        if site.stack == HEAD and self.head_cache:
+            return HeadCache.computes(site, step, load, self.shape.batch)
+        return super().computes(site, step, load)

@@ -1,0 +1,150 @@
+"""MARché: behind an early block of the decoder only a small active set is computed, over the keys and values of all tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Any, ClassVar, cast
+
+import torch
+from torch import Tensor
+
+from .. import registry
+from ..cache.geometry import Layout
+from ..cache.masked import MaskedLayout, MaskedStep
+from ..cache.partial import Partial, wide
+from ..cache.work import budget_of, fitted
+from ..errors import BadKnob
+
+REFRESHED = ("high", "low", "random", "blind")
+
+
+@registry.methods.add("marche")
+@dataclass
+class MARche(Partial):
+    """Every ``period``-th pass is full. In the others, from behind block ``select_layer`` (from 1) on, only ``active`` tokens
+    are computed: *generating* ones, which this pass predicts; *caching* ones, which the pass before did; and *refreshing* ones, to
+    which the generating tokens attend most in that block. Where the first two kinds are more than ``active``, there is no third.
+
+    Jiang et al., "MARché: Fast Masked Autoregressive Image Generation with Cache-Aware Attention" (arXiv
+    2506.12035), §4; no code is published.
+    Its ablations: ``generating`` and ``caching`` off leave that kind out of the active set (§5.3); ``refresh`` names the refreshing
+    tokens, those with ``high`` or ``low`` attention or ``random`` ones, and with ``blind`` the whole set is random (§5.3);
+    ``refresh_layers`` lists further blocks, from 1, that compute all tokens in every pass (App. D).
+
+    Our readings, where the paper is silent or has two: attention is summed after the softmax over heads and generating tokens;
+    rows choose for themselves; the class's places compete for refreshing as all others do; blocks 1 … ``select_layer``
+    compute everything, their MLPs included; passes 0, 3, 6, … are full; the encoder runs as ever, since nothing is said of it
+    (``encoder_cache`` makes it incremental, see :class:`~cachemark.cache.partial.Incremental`).
+
+    Differs from the paper: keys and values are written in place, so one ordinary attention reads them all and there is nothing to
+    concatenate. ``partitioned`` computes the paper's two attentions and joins them; the result is the same.
+    """
+
+    name: ClassVar[str] = "marche"
+    carries: ClassVar[bool] = True
+    sizes: ClassVar[tuple[str, ...]] = ("active",)
+    source: ClassVar[str] = "MARché (arXiv 2506.12035), §4 and Appendices A and D"
+
+    active: int = 64
+    period: int = 3
+    select_layer: int = 2
+    refresh: str = "high"
+    generating: bool = True
+    caching: bool = True
+    refresh_layers: Sequence[int] = ()
+    encoder_cache: bool = False
+    partitioned: bool = False
+
+    # -- what a plan asks ---------------------------------------------------------------------------------------------
+    @classmethod
+    def knobs_for(cls, budget: Fraction, layout: Layout) -> dict[str, Any]:
+        return cls().fit(budget, layout)
+
+    def fit(self, budget: Fraction, layout: Layout) -> dict[str, Any]:
+        """The most active tokens that keep a whole image within this share of its FLOPs."""
+        shape = cast(MaskedLayout, layout)
+        return {"active": 1 + fitted(self.name, lambda i: replace(self, active=1 + i), shape.places - 1, budget, shape)}
+
+    def own_budget(self, layout: Layout) -> Fraction:
+        return budget_of(self, cast(MaskedLayout, layout))
+
+    @property
+    def kernel(self) -> str:
+        return "matmul-partitioned" if self.partitioned else super().kernel
+
+    def check(self) -> None:
+        blocks = self.shape.layers
+        if self.refresh not in REFRESHED:
+            raise BadKnob(f"marche: refresh = {self.refresh!r} is unknown.", remedy=f"Known: {', '.join(REFRESHED)}.")
+        for knob in ("active", "period"):
+            if (value := getattr(self, knob)) < 1:
+                raise BadKnob(f"marche: {knob} = {value} is too small.", remedy="Give at least 1.")
+        if not 1 <= self.select_layer <= blocks:
+            raise BadKnob(f"marche: select_layer = {self.select_layer} of {blocks} decoder blocks.", remedy=f"Give 1 … {blocks}.")
+        listed = self.refresh_layers
+        if isinstance(listed, str) or not all(type(layer) is int and 1 <= layer <= blocks for layer in listed):
+            raise BadKnob(f"marche: refresh_layers = {listed!r} is no list of blocks.", remedy=f"Give blocks in 1 … {blocks}.")
+
+    @property
+    def incremental(self) -> bool:
+        return self.encoder_cache
+
+    # -- which passes, blocks and tokens ------------------------------------------------------------------------------
+    def refreshes(self, step: MaskedStep) -> bool:
+        return step.index % self.period == 0
+
+    def keep(self, step: MaskedStep) -> int:
+        own, before = step.count, self.steps[step.index - 1].count
+        if self.refresh == "blind":
+            return self.active
+        left_out = own * (not self.generating) + before * (not self.caching)
+        return min(max(self.active, own + before - left_out), self.shape.places - left_out)
+
+    @property
+    def selects(self) -> int:
+        return self.select_layer - 1
+
+    def spans(self, block: int) -> tuple[bool, bool]:
+        whole = block < self.select_layer or block + 1 in self.refresh_layers
+        return whole, whole
+
+    def choose(self, step: MaskedStep, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """The largest scores first; ties by place. Generating and caching tokens come first, or not at all."""
+        generating, caching = (self.image(places, len(q)) for places in (step.generating, step.previous))
+        scores = self.lots(step, len(q)) if self.refresh in ("random", "blind") else relevance(q, k, generating)
+        if self.refresh == "low":
+            scores = -scores
+        if self.refresh != "blind":
+            for places, goes in ((generating, self.generating), (caching, self.caching)):
+                scores = scores.scatter(1, places, float("inf") if goes else float("-inf"))
+        return scores.argsort(dim=1, descending=True, stable=True)
+
+    # -- the paper's attention ----------------------------------------------------------------------------------------
+    def attend_chosen(self, block: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        if not self.partitioned:
+            return super().attend_chosen(block, q, k, v)
+        assert self.places is not None
+        assert self.chosen is not None
+        assert self.others is not None
+        cached = [part.gather(2, wide(self.others, part)) for part in self.places.update(block, k, v, self.chosen, self.shape.places)]
+        return joined(q, (k, v), (cached[0], cached[1]))
+
+
+def relevance(q: Tensor, k: Tensor, generating: Tensor) -> Tensor:
+    """Attention that each token gets from the ``generating`` ones (rows, n), summed over them and over heads: (rows, places) fp32."""
+    asking = q.gather(2, wide(generating, q)).float()
+    return (asking @ k.float().mT * q.size(-1) ** -0.5).softmax(-1).sum((1, 2))
+
+
+def joined(q: Tensor, *parts: tuple[Tensor, Tensor]) -> Tensor:
+    """softmax(q·kᵀ/√d)·v over the keys and values of all ``parts`` (rows, heads, n, head_dim), one part after the other by an online
+    softmax: (rows, heads, tokens, head_dim). Appendix A, Eq. 6–10."""
+    top, total, out = q.new_full((*q.shape[:3], 1), float("-inf")).float(), q.new_zeros(()).float(), q.new_zeros(()).float()
+    for k, v in parts:
+        scores = q.float() @ k.float().mT * q.size(-1) ** -0.5
+        higher = torch.maximum(top, scores.amax(-1, keepdim=True))
+        weights, shrink = (scores - higher).exp(), (top - higher).exp()
+        total, out, top = total * shrink + weights.sum(-1, keepdim=True), out * shrink + weights @ v.float(), higher
+    return (out / total).to(q.dtype)

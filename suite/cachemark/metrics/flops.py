@@ -1,0 +1,44 @@
+"""FLOPs of an image of a masked model: counted as they are dispatched, and as they are printed. Those on paper: cachemark.cache.work."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import resources
+
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+TERA = 10**12
+
+
+def counted(run: Callable[[], object]) -> int:
+    """FLOPs of the matrix products that ``run`` dispatches, those of attention among them: a multiplication and an addition are two.
+
+    Attention is computed by its unfused kernel meanwhile, since not every fused one has a count. Works on the meta device, where
+    nothing is computed. Differs from :func:`~cachemark.cache.work.work` by what that leaves out: scores that a method needs for its
+    choice alone."""
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+        run()
+    return counter.get_total_flops()
+
+
+@dataclass(frozen=True)
+class Printed:
+    """FLOPs of an image, in 10¹², as LazyMAR's Table 1 prints them: under its own method (``lazymar``) or none (``full``)."""
+
+    model: str
+    steps: int
+    method: str
+    printed: str
+
+    def off(self, flops: int) -> float:
+        """How far ``flops`` are from the printed figure, as a share of that: negative where they are fewer."""
+        return flops / TERA / float(self.printed) - 1
+
+
+def published(model: str = "") -> list[Printed]:
+    """The figures that LazyMAR prints, of one model or of all."""
+    text = (resources.files("cachemark") / "data" / "published" / "lazymar.json").read_text(encoding="utf-8")
+    return [found for row in json.loads(text)["flops"] if (found := Printed(**row)).model == model or not model]

@@ -1,0 +1,206 @@
+"""LazyMAR: negative controls of its checks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from cachemark.cache import head, partial, schedule
+from cachemark.cache.head import HeadCache
+from cachemark.cache.masked import MaskedStep
+from cachemark.cache.partial import Incremental
+from cachemark.methods.lazymar import LazyMAR
+
+from .checks import Vector
+from .discovery import DEFAULT
+from .readers.mar_lazy import KINDS, Subject, subject
+from .test_mar import guided_by_the_mask_before, head_of_the_order_first
+
+VECTOR = Vector.load(DEFAULT / "mar" / "golden_lazy.safetensors")
+CHECKS = {check.name: check for check in KINDS["lazy"].checks}
+Break = Callable[[Vector, pytest.MonkeyPatch], Subject]
+
+
+# -- which passes and tokens ------------------------------------------------------------------------------------------
+def later_start(vector: Vector, _: pytest.MonkeyPatch) -> Subject:
+    return subject(vector, "32", start=6)
+
+
+def fewer_extra(vector: Vector, _: pytest.MonkeyPatch) -> Subject:
+    """Forced tokens and 15 are more than the table allows from step 45 of 64 on."""
+    return subject(vector, "64", extra=14)
+
+
+def shifted_table(vector: Vector, _: pytest.MonkeyPatch) -> Subject:
+    return subject(vector, "32", table=(1.0, *schedule.PUBLISHED[:-1]))
+
+
+def another_layer(vector: Vector, _: pytest.MonkeyPatch) -> Subject:
+    return subject(vector, "32", layer=2)
+
+
+def nothing_is_forced(vector: Vector, patch: pytest.MonkeyPatch) -> Subject:
+    patch.setattr(LazyMAR, "forced_score", 1.0)
+    return subject(vector, "32")
+
+
+def compared_with_the_last_full_pass(vector: Vector, patch: pytest.MonkeyPatch) -> Subject:
+    attend = LazyMAR.attend
+
+    def wrong(self: LazyMAR, site: Any, step: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        before = None if self.values is None or self.full[step.index] else self.values.clone()
+        out = attend(self, site, step, q, k, v)
+        if before is not None and self.values is not None:
+            self.values.copy_(before)
+        return out
+
+    patch.setattr(LazyMAR, "attend", wrong)
+    return subject(vector, "32")
+
+
+# -- what is reused ---------------------------------------------------------------------------------------------------
+def no_difference(vector: Vector, patch: pytest.MonkeyPatch) -> Subject:
+    sub = torch.sub
+    patch.setattr(torch, "sub", lambda a, b, **rest: sub(a, b, **rest).zero_() if "out" in rest else sub(a, b, **rest))
+    return subject(vector, "64")
+
+
+def whole_encoder(vector: Vector, _: pytest.MonkeyPatch) -> Subject:
+    return subject(vector, "32", encoder_cache=False)
+
+
+def stale_buffer(vector: Vector, patch: pytest.MonkeyPatch) -> Subject:
+    """The encoder's buffer keeps the keys of the last full pass: the new tokens alone are written."""
+    update = partial.Places.update
+
+    def wrong(self: partial.Places, block: int, k: Tensor, v: Tensor, places: Tensor, live: int) -> tuple[Tensor, Tensor]:
+        if len(self.at) == 6:  # the encoder's, which keeps all blocks
+            k, v = (torch.cat((old[:, :, :64], new[:, :, 64:]), 2) for old, new in zip(self.read(block, live), (k, v), strict=True))
+        return update(self, block, k, v, places, live)
+
+    patch.setattr(partial.Places, "update", wrong)
+    return subject(vector, "32")
+
+
+def canvas_of_this_pass(vector: Vector, patch: pytest.MonkeyPatch) -> Subject:
+    """Older tokens enter the decoder as the encoder gives them now, which is nothing."""
+    patch.setattr(Incremental, "canvas", lambda self, step, given: given)
+    return subject(vector, "32")
+
+
+def keys_of_the_skipped_go(vector: Vector, patch: pytest.MonkeyPatch) -> Subject:
+    """The chosen tokens see each other alone."""
+
+    def alone(self: LazyMAR, block: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return torch.nn.functional.scaled_dot_product_attention(q, k, v)
+
+    patch.setattr(LazyMAR, "attend_chosen", alone)
+    return subject(vector, "32")
+
+
+def no_class_for_the_unconditional(vector: Vector, _: pytest.MonkeyPatch) -> Subject:
+    given = subject(vector, "32")
+    given.weights["fake_latent"] = torch.zeros_like(given.weights["fake_latent"])
+    return given
+
+
+def another_order(vector: Vector, patch: pytest.MonkeyPatch) -> Subject:
+    head_of_the_order_first(EMPTY, patch)
+    return subject(vector, "32")
+
+
+def earlier_guidance(vector: Vector, patch: pytest.MonkeyPatch) -> Subject:
+    guided_by_the_mask_before(EMPTY, patch)
+    return subject(vector, "32")
+
+
+# -- the head ---------------------------------------------------------------------------------------------------------
+def another_head_period(vector: Vector, patch: pytest.MonkeyPatch) -> Subject:
+    patch.setattr(head, "PERIOD", 8)
+    return subject(vector)
+
+
+def one_block_less_is_bridged(vector: Vector, patch: pytest.MonkeyPatch) -> Subject:
+    patch.setattr(head, "BRIDGED", range(1, 4))
+    return subject(vector)
+
+
+def no_early_passes(vector: Vector, patch: pytest.MonkeyPatch) -> Subject:
+    patch.setattr(HeadCache, "early", staticmethod(lambda step: False))
+    return subject(vector)
+
+
+def one_early_pass_more(vector: Vector, patch: pytest.MonkeyPatch) -> Subject:
+    patch.setattr(HeadCache, "early", staticmethod(lambda step: step.inners - 1 - step.inner >= head.EARLY * step.inners - 1))
+    return subject(vector)
+
+
+def unconditional_is_conditional(vector: Vector, patch: pytest.MonkeyPatch) -> Subject:
+    """The difference of the branches is forgotten."""
+    stack = HeadCache.stack
+
+    def wrong(self: HeadCache, step: MaskedStep, tokens: Any, run: Any) -> Tensor:
+        out = stack(self, step, tokens, run)
+        self.apart.zero_()
+        return out
+
+    patch.setattr(HeadCache, "stack", wrong)
+    return subject(vector)
+
+
+def always_cached(vector: Vector, patch: pytest.MonkeyPatch) -> Subject:
+    """The switch of the head's cache does nothing."""
+    plain = LazyMAR.__init__
+
+    def wrong(self: LazyMAR, **knobs: Any) -> None:
+        plain(self, **{**knobs, "head_cache": True})
+
+    patch.setattr(LazyMAR, "__init__", wrong)
+    return subject(vector)
+
+
+EMPTY = Vector(VECTOR.path, {**VECTOR.facts, "trajectories": []}, {})
+CONTROLS: dict[Break, tuple[str, ...]] = {
+    later_start: ("full_passes", "encoder_shapes"),
+    fewer_extra: ("kept_counts", "kept"),
+    shifted_table: ("kept_counts", "kept", "told"),
+    another_layer: ("kept", "scores", "told"),
+    nothing_is_forced: ("kept", "told"),
+    compared_with_the_last_full_pass: ("scores", "kept"),
+    no_difference: ("told", "everywhere", "differences"),
+    whole_encoder: ("encoder_shapes", "encoded", "told"),
+    stale_buffer: ("encoded", "told"),
+    canvas_of_this_pass: ("told", "scores"),
+    keys_of_the_skipped_go: ("told",),
+    no_class_for_the_unconditional: ("told", "told_in_full"),
+    another_order: ("masks",),
+    earlier_guidance: ("guidance",),
+    another_head_period: ("head_calls_std", "head_tame"),
+    one_block_less_is_bridged: ("head_calls_std", "head_tame"),
+    no_early_passes: ("head_calls_std", "head_tame"),
+    one_early_pass_more: ("head_calls_std",),
+    unconditional_is_conditional: ("head_std", "head_tame"),
+    always_cached: ("plain_head",),
+}
+
+
+@pytest.mark.parametrize("wrong", CONTROLS, ids=lambda wrong: wrong.__name__)
+def test_what_is_wrong_is_noticed(wrong: Break, monkeypatch: pytest.MonkeyPatch) -> None:
+    with torch.no_grad():
+        given = wrong(VECTOR, monkeypatch)
+        unnoticed = [name for name in CONTROLS[wrong] if not CHECKS[name].fault(given, VECTOR)]
+    assert not unnoticed
+
+
+def test_every_check_has_a_control() -> None:
+    assert {name for names in CONTROLS.values() for name in names} == set(CHECKS)
+
+
+def test_the_published_table_is_that_of_the_code() -> None:
+    assert list(schedule.PUBLISHED) == VECTOR.facts["_meta"]["hard_coded"]["retain_ratio"]
+    assert VECTOR.facts["_meta"]["hard_coded"]["head_delta_blocks"] == list(head.BRIDGED)
+    assert VECTOR.facts["_meta"]["hard_coded"]["head_threshold"] == head.PERIOD

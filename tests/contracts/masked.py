@@ -1,0 +1,206 @@
+"""Masked cells: every method of that family × its modes × codec, driven by a tiny MAR with random weights."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cachemark import registry
+from cachemark.cache.codec import CODECS, Codec
+from cachemark.cache.geometry import Site, Step, Tokens
+from cachemark.cache.masked import MaskedLayout, MaskedStep
+from cachemark.cache.method import Method
+from cachemark.cache.slot import Memory
+from cachemark.models.mar import MAR, MARConfig
+from cachemark.spec import Sampling
+
+from .driver import Watch, watched
+from .oracle import masked
+
+# The head's process leaves out its noisiest half: with random weights that alone would multiply the tokens by thousands.
+CONFIG = MARConfig(32, (2, 4), 4, 6, 24, grid=6, channels=4, classes=10, buffer=4, steps=8, diffusion=(3, 0))
+SAMPLING = Sampling(cfg_scale=3.0, cfg_schedule="linear")
+SEEDS = (5, 11, 23)
+OFF = dict.fromkeys(("token_cache", "condition_cache", "encoder_cache", "head_cache"), False)
+SCHEDULE = {"schedule": "published", "start": 2, "period": 5, "layer": 1, "table": [0.6] * 4 + [0.4] * 4, "extra": 1}
+# Modes of a method, all with passes that leave tokens behind or rows out.
+MODES: dict[str, tuple[dict[str, Any], ...]] = {
+    "fewer_steps": ({"steps": 5},),
+    "lazymar": (SCHEDULE, *({**SCHEDULE, **OFF, switch: True} for switch in OFF), {**SCHEDULE, "select": "min-similarity"},
+                {**SCHEDULE, "select": "predicted"}, {**SCHEDULE, "forced": "always"}),
+    "marche": ({"active": 14}, {"active": 14, "refresh": "low"}, {"active": 14, "refresh": "blind"},
+               {"active": 14, "encoder_cache": True, "refresh_layers": [4]}, {"active": 14, "generating": False},
+               {"active": 14, "caching": False}, {"active": 14, "partitioned": True}, {"active": 1, "select_layer": 1}),
+    "random_tokens": (SCHEDULE,),
+}
+NEUTRAL: dict[str, tuple[dict[str, Any], ...]] = {
+    "fewer_steps": ({"steps": CONFIG.steps},),
+    "full": ({},),
+    "lazymar": ({**SCHEDULE, **OFF}, {**SCHEDULE, "head_cache": False, "period": 1}),
+    "marche": ({"period": 1}, {"active": 40}, {"period": 1, "encoder_cache": True}),
+    "random_tokens": ({**SCHEDULE, "period": 1}, {**SCHEDULE, "table": [1.0] * 8}),
+}
+
+
+def scaled() -> MAR:
+    """Random weights, large enough for attention to be far from uniform."""
+    model, draw = MAR(CONFIG).eval().requires_grad_(False), torch.Generator().manual_seed(0)
+    for name, parameter in model.named_parameters():
+        parameter.normal_(0, 0.1 if "diffloss" in name else 0.4, generator=draw)
+    return model
+
+
+MODEL = scaled()
+
+
+@dataclass(frozen=True)
+class MaskedCell:
+    """One method in one mode, with one codec."""
+
+    cls: type[Method]
+    mode: tuple[tuple[str, Any], ...] = field(hash=False)
+    codec: str
+
+    @property
+    def label(self) -> str:
+        said = [f"{knob}={value}" for knob, value in self.mode if SCHEDULE.get(knob) != value]
+        return "-".join([self.cls.name, *said, self.codec]).replace(" ", "")
+
+    def build(self) -> Method:
+        return self.cls.build(dict(self.mode))
+
+    def memory(self) -> Memory:
+        return Memory("cpu", CODECS[self.codec])
+
+
+def cells(modes: dict[str, tuple[dict[str, Any], ...]], *, lossy: bool = True) -> list[MaskedCell]:
+    """The first mode of a method with every codec, the others with the native one. Reads the registry, so a new method joins by being
+    registered."""
+    known: list[type[Method]] = [registry.methods.get(name) for name in registry.methods]
+    return [MaskedCell(cls, tuple(mode.items()), codec) for cls in known if "masked" in cls.paradigms
+            for number, mode in enumerate(modes.get(cls.name, ({},)))
+            for codec in CODECS if codec == "native" or (lossy and number == 0)]  # fmt: skip
+
+
+def label(cell: MaskedCell) -> str:
+    return cell.label
+
+
+class Opening(Watch):
+    """What a watch of this family may also see: a pass begins, before anything of it is computed."""
+
+    def opened(self, method: Method, step: Step) -> None:
+        """The encoder is about to start."""
+
+
+def seen_by(method: Method, *watches: Watch) -> Method:
+    """The method seen by watches, those of this family included."""
+    inner = watched(method, *watches)
+
+    def stack(self: Any, name: str, step: Step, tokens: Tokens, run: Callable[[Tokens], Tensor]) -> Tensor:
+        for watch in watches:
+            if isinstance(watch, Opening) and name == "encoder":
+                watch.opened(self, step)
+        return super(cls, self).stack(name, step, tokens, run)  # type: ignore[misc]
+
+    cls: Any = type(type(inner).__name__, (type(inner),), {"stack": stack, "__module__": type(inner).__module__})
+    return cls(**method.knobs())
+
+
+class Shadow(Opening):
+    """Skipping equals keeping: holds the last keys and values of every token as the codec would, by place, and answers by a plain
+    fp64 softmax over all that the pass may see. Where the method has them is never asked.
+
+    ``worst``: the greatest deviation. ``skipped``: tokens of a pass that were not computed, all sites together.
+    """
+
+    def __init__(self, codec: Codec) -> None:
+        self.codec, self.worst, self.skipped = codec, 0.0, 0
+        self._kept: dict[Site, tuple[Tensor, Tensor]] = {}
+        self._places: Tensor | None = None
+
+    def before(self, method: Method, site: Site, step: Step) -> None:
+        self._places = self.places(method, site, step)
+
+    @staticmethod
+    def places(method: Any, site: Site, step: Step) -> Tensor | None:
+        """Where the tokens of this pass stand: (rows, m), None for all of the decoder's."""
+        if site.stack == "decoder":
+            return method.chosen if getattr(method, "rest", None) is not None else None
+        assert isinstance(step, MaskedStep)
+        buffer = torch.arange(CONFIG.buffer).expand(len(step.known), -1)
+        fresh = getattr(method, "encoder", None) is not None and not method.full[step.index]
+        return torch.cat((buffer, CONFIG.buffer + (step.previous if fresh else step.known)), 1)
+
+    def after(self, method: Method, site: Site, step: Step, q: Tensor, k: Tensor, v: Tensor, out: Tensor) -> None:
+        assert isinstance(step, MaskedStep)
+        layout = method.layout
+        assert isinstance(layout, MaskedLayout)
+        shape = (layout.rows, k.size(1), layout.places, k.size(3))
+        keys, values = self._kept.setdefault(site, (torch.full(shape, float("nan")), torch.full(shape, float("nan"))))
+        rows, places = len(q), torch.arange(layout.places).expand(len(q), -1) if self._places is None else self._places[: len(q)]
+        at = places[:, None, :, None].expand(-1, k.size(1), -1, k.size(3))
+        keys[:rows].scatter_(2, at, k)
+        values[:rows].scatter_(2, at, v)
+        live = torch.ones(rows, layout.places, dtype=torch.bool)
+        if site.stack == "encoder":
+            live = torch.zeros_like(live).scatter(1, CONFIG.buffer + step.known[:rows], True)
+            live[:, : CONFIG.buffer] = True
+        expected = masked(q, keys[:rows].nan_to_num(), values[:rows].nan_to_num(), live[:, None, None])
+        self.worst = max(self.worst, float((expected - out.double()).abs().max()))
+        self.skipped += int(live.sum()) - places.numel()
+        for kept, part in ((keys, k), (values, v)):
+            kept[:rows].scatter_(2, at, self.codec.decode(self.codec.encode(part), layout.dtype))
+
+
+@dataclass
+class Record(Opening):
+    """Of every pass that left tokens behind: the places that went on, and those predicted in it or in the pass before. Of all: the rows
+    and tokens that every attention was given."""
+
+    chosen: dict[int, Tensor] = field(default_factory=dict)
+    forced: dict[int, Tensor] = field(default_factory=dict)
+    given: dict[tuple[int, Site], tuple[int, int]] = field(default_factory=dict)
+
+    def after(self, method: Any, site: Site, step: Step, q: Tensor, k: Tensor, v: Tensor, out: Tensor) -> None:
+        self.given[step.index, site] = len(q), q.size(2)
+        if site.stack == "decoder" and getattr(method, "rest", None) is not None:
+            assert isinstance(step, MaskedStep)
+            self.chosen[step.index] = method.chosen
+            self.forced[step.index] = CONFIG.buffer + torch.cat((step.generating, step.previous), 1)[: len(q)]
+
+
+@dataclass
+class Ran:
+    """A driven generation."""
+
+    tokens: Tensor
+    method: Method
+    memory: Memory
+    record: Record
+    shadow: Shadow
+
+
+def generate(method: Method, memory: Memory, seeds: Sequence[int] = SEEDS, forced: Tensor | None = None) -> Tensor:
+    labels = torch.tensor([seed % CONFIG.classes for seed in seeds])
+    return MODEL.generate(labels, list(seeds), method, SAMPLING, memory, forced=forced)
+
+
+def run(cell: MaskedCell, *watches: Watch, memory: Memory | None = None, seeds: Sequence[int] = SEEDS, forced: Tensor | None = None) -> Ran:
+    memory, record, shadow = memory or cell.memory(), Record(), Shadow(CODECS[cell.codec])
+    seen = seen_by(cell.build(), shadow, record, *watches)
+    return Ran(generate(seen, memory, seeds, forced), seen, memory, record, shadow)
+
+
+LAYOUT = MODEL.layout(SEEDS, SAMPLING)
+
+
+@functools.cache
+def recorded(cell: MaskedCell) -> Ran:
+    """The reference run of a cell."""
+    return run(cell)

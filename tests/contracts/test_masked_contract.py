@@ -1,0 +1,236 @@
+"""The contract of a method in the masked family."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from cachemark.cache.codec import CODECS
+from cachemark.cache.geometry import Site, Step
+from cachemark.cache.masked import Load, MaskedStep, masked_steps
+from cachemark.cache.partial import Incremental, Partial, Places, wide
+from cachemark.cache.slot import Memory
+from cachemark.methods.full import Full
+from cachemark.methods.marche import MARche
+
+from .capture import NotCapturable, capturing
+from .masked import CONFIG, LAYOUT, MODES, NEUTRAL, SEEDS, MaskedCell, Opening, Ran, cells, generate, label, recorded, run, seen_by
+from .test_dead import poison
+from .test_storage import outside
+
+CELLS, NEUTRAL_CELLS = cells(MODES), cells(NEUTRAL, lossy=False)
+PARTIAL = [cell for cell in CELLS if issubclass(cell.cls, Partial)]
+NATIVE = [cell for cell in CELLS if cell.codec == "native"]
+FULL = MaskedCell(Full, (), "native")
+TOLERANCE = 1e-5
+
+
+# -- neutral knobs ----------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("cell", NEUTRAL_CELLS, ids=label)
+def test_neutral_knobs_are_the_full_model_bit_for_bit(cell: MaskedCell) -> None:
+    assert torch.equal(run(cell).tokens, recorded(FULL).tokens)
+
+
+def test_every_method_has_neutral_knobs() -> None:
+    assert {cell.cls.name for cell in CELLS} == set(NEUTRAL)
+
+
+@pytest.mark.parametrize("cell", [c for c in NATIVE if c.cls is not Full and not dict(c.mode).get("partitioned")], ids=label)
+def test_other_knobs_are_not_neutral(cell: MaskedCell) -> None:
+    assert not torch.allclose(recorded(cell).tokens, recorded(FULL).tokens, atol=1e-4)
+
+
+# -- skipping equals keeping ------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("cell", CELLS, ids=label)
+def test_every_token_sees_all_last_keys_and_values(cell: MaskedCell) -> None:
+    assert recorded(cell).shadow.worst <= TOLERANCE
+
+
+@pytest.mark.parametrize("cell", CELLS, ids=label)
+def test_tokens_are_skipped_where_a_method_says_so(cell: MaskedCell) -> None:
+    knobs = dict(cell.mode)
+    skips = cell.cls.skips and (knobs.get("token_cache", True) or knobs.get("encoder_cache", False))
+    assert (recorded(cell).shadow.skipped > 0) is skips
+
+
+def test_the_partitioned_attention_gives_the_same() -> None:
+    plain, partitioned = (recorded(MaskedCell(MARche, tuple({"active": 14, **mode}.items()), "native")).tokens
+                          for mode in ({}, {"partitioned": True}))  # fmt: skip
+    assert not torch.equal(partitioned, plain), "it is computed otherwise"
+    assert torch.allclose(partitioned, plain, atol=TOLERANCE * float(plain.abs().max()))
+
+
+def values_stay(self: Places, block: int, k: Tensor, v: Tensor, places: Tensor, live: int) -> tuple[Tensor, Tensor]:
+    return UPDATE(self, block, k, self.read(block, self.v[0].size(3))[1].gather(2, wide(places, v)), places, live)
+
+
+def one_place_off(self: Places, block: int, k: Tensor, v: Tensor, places: Tensor, live: int) -> tuple[Tensor, Tensor]:
+    return UPDATE(self, block, k, v, (places + 1).clamp_max(self.k[0].size(3) - 1), live)
+
+
+def one_too_few(self: Places, block: int, k: Tensor, v: Tensor, places: Tensor, live: int) -> tuple[Tensor, Tensor]:
+    return UPDATE(self, block, k, v, places, live - 1)
+
+
+def nothing_is_written(self: Places, block: int, k: Tensor, v: Tensor, places: Tensor, live: int) -> tuple[Tensor, Tensor]:
+    return self.read(block, live)
+
+
+UPDATE = Places.update
+
+
+@pytest.mark.parametrize("broken", [values_stay, one_place_off, one_too_few, nothing_is_written])
+@pytest.mark.parametrize("cell", [c for c in PARTIAL if c.codec == "native" and dict(c.mode) in (
+    {"active": 14}, dict(MODES["random_tokens"][0]), {**MODES["lazymar"][3]})], ids=label)
+def test_a_wrong_place_is_caught(monkeypatch: pytest.MonkeyPatch, cell: MaskedCell, broken: Any) -> None:
+    monkeypatch.setattr(Places, "update", broken)
+    assert run(cell).shadow.worst > TOLERANCE
+
+
+# -- nothing is read before it is written -----------------------------------------------------------------------------
+class Poison(Opening):
+    """Before the first pass, spoils all that a method keeps numbers in."""
+
+    def opened(self, method: Any, step: Step) -> None:
+        if step.index == 0:
+            for kind, tensor in self.memory._held.values():
+                if kind == "slots" or tensor.is_floating_point():
+                    poison(tensor)
+
+    def __init__(self, memory: Memory) -> None:
+        self.memory = memory
+
+
+@pytest.mark.parametrize("cell", PARTIAL, ids=label)
+def test_nothing_is_read_before_it_is_written(cell: MaskedCell) -> None:
+    memory = cell.memory()
+    assert torch.equal(run(cell, Poison(memory), memory=memory).tokens, recorded(cell).tokens)
+
+
+def test_a_read_before_the_write_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The encoder's canvas is not kept in full passes."""
+    cell = next(cell for cell in PARTIAL if dict(cell.mode).get("encoder_cache") and cell.codec == "native")
+    monkeypatch.setattr(Incremental, "keep", lambda self, canvas: None)
+    memory = cell.memory()
+    assert run(cell, Poison(memory), memory=memory).tokens.isnan().any()
+
+
+# -- what is computed is what is declared -----------------------------------------------------------------------------
+@pytest.mark.parametrize("cell", NATIVE, ids=label)
+def test_what_is_computed_is_declared(cell: MaskedCell) -> None:
+    ran, layout = recorded(cell), LAYOUT
+    for (index, site), (rows, tokens) in ran.record.given.items():
+        step = passes(ran)[index]
+        seen = layout.places if site.stack == "decoder" else CONFIG.buffer + step.first
+        load = ran.method.computes(site, step, Load(layout.rows, seen, seen, seen))
+        assert (load.rows, load.tokens, load.keys) == (rows, tokens, seen)
+
+
+def passes(ran: Ran) -> list[MaskedStep]:
+    return masked_steps(LAYOUT, ran.method.passes(CONFIG.steps))
+
+
+def forces(cell: MaskedCell) -> bool:
+    """Whether tokens predicted now and in the pass before always go on."""
+    knobs = dict(cell.mode)
+    if cell.cls.name == "lazymar":
+        return knobs.get("forced") == "always" or knobs.get("select", "similarity") != "similarity"
+    return knobs.get("refresh") != "blind" and knobs.get("generating", True) and knobs.get("caching", True)
+
+
+@pytest.mark.parametrize("cell", [c for c in PARTIAL if forces(c)], ids=label)
+def test_forced_tokens_go_on(cell: MaskedCell) -> None:
+    record = recorded(cell).record
+    assert record.chosen
+    for index, chosen in record.chosen.items():
+        assert all(set(forced) <= set(places) for forced, places in zip(record.forced[index].tolist(), chosen.tolist(), strict=True))
+        assert (chosen[:, 1:] > chosen[:, :-1]).all(), "ascending, each once"
+
+
+# -- bytes and storage ------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("cell", CELLS, ids=label)
+def test_allocated_is_what_a_later_pass_reads(cell: MaskedCell) -> None:
+    ran, layout, knobs = recorded(cell), LAYOUT, dict(cell.mode)
+    entry = 2 * CODECS[cell.codec].entry_bytes(layout.head_dim, layout.dtype) * layout.heads * layout.places
+    rows = layout.batch if cell.cls.name == "lazymar" and knobs.get("condition_cache", True) else layout.rows
+    encoder = CONFIG.depth[0] if knobs.get("encoder_cache", cell.cls.name == "lazymar") else 0
+    behind = {"lazymar": knobs.get("layer", 0) + 1, "random_tokens": knobs.get("layer", 0) + 1, "marche": knobs.get("select_layer", 2)}
+    decoder = CONFIG.depth[1] - behind.get(cell.cls.name, CONFIG.depth[1]) - len(knobs.get("refresh_layers", ()))
+    decoder = decoder if knobs.get("token_cache", True) else 0
+    assert ran.memory.nbytes("slots") == ran.method.logical_bytes == entry * rows * (encoder + decoder)
+    assert ran.memory.nbytes("stage") == 0
+
+
+@pytest.mark.parametrize("cell", CELLS, ids=label)
+def test_a_second_generation_uses_the_same_storage(cell: MaskedCell) -> None:
+    first = recorded(cell)
+    before = first.memory.pointers()
+    second = run(cell, memory=first.memory)
+    assert first.memory.pointers() == before
+    assert torch.equal(second.tokens, first.tokens)
+    assert [shape for shape in outside(second.method, second.memory) if math.prod(shape)] == []
+
+
+# -- capture ----------------------------------------------------------------------------------------------------------
+class Whole(Opening):
+    """Turns a capture on from the first operation of a pass until it is closed."""
+
+    def __init__(self, capture: Any, watch: Any) -> None:
+        self.capture, self.watch = capture, watch
+
+    def opened(self, method: Any, step: Step) -> None:
+        self.watch.before(method, Site("encoder", 0), step)
+
+    def settled(self, method: Any, step: Step) -> None:
+        self.watch.settled(method, step)
+
+
+def captured(cell: MaskedCell, memory: Memory) -> tuple[Tensor, Any]:
+    """Once more in the same memory, with nothing beside that would itself read on the host."""
+    with capturing(range(CONFIG.steps)) as (capture, watch):
+        tokens = generate(seen_by(cell.build(), Whole(capture, watch)), memory)
+    return tokens, capture
+
+
+@pytest.mark.parametrize("cell", CELLS, ids=label)
+def test_a_pass_reads_nothing_on_the_host(cell: MaskedCell) -> None:
+    ran = recorded(cell)
+    assert ran.method.capturable
+    tokens, capture = captured(cell, ran.memory)
+    assert len(capture.log) == len(passes(ran))
+    assert min(len(log) for log in capture.log.values()) > 100, "the mode has seen next to nothing"
+    assert torch.equal(tokens, ran.tokens)
+
+
+@dataclass
+class Asks(MARche):
+    """Broken on purpose: decides on the host."""
+
+    def choose(self, step: MaskedStep, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        order = super().choose(step, q, k, v)
+        return order if float(q.sum()) else order.flip(1)
+
+
+def test_a_read_on_the_host_is_caught() -> None:
+    cell = MaskedCell(Asks, (("active", 14),), "native")
+    with pytest.raises(NotCapturable):
+        captured(cell, cell.memory())
+
+
+# -- a sample is the same in any batch --------------------------------------------------------------------------------
+@pytest.mark.parametrize("cell", NATIVE, ids=label)
+def test_a_sample_is_the_same_in_any_batch(cell: MaskedCell) -> None:
+    """With the same tokens known, since a head with random weights amplifies."""
+    whole = recorded(cell)
+    seeds, rows = [SEEDS[2], SEEDS[0]], [2, 0]
+    part = run(cell, seeds=seeds)
+    assert torch.allclose(part.tokens, whole.tokens[rows], atol=1e-4)
+    assert part.record.chosen.keys() == whole.record.chosen.keys()
+    for index, places in part.record.chosen.items():
+        both = rows if len(places) == len(rows) else [*rows, *(len(SEEDS) + row for row in rows)]
+        assert torch.equal(places, whole.record.chosen[index][both])

@@ -1,0 +1,181 @@
+"""Plans over masked models, and one of them measured: computation instead of bytes, halves by steps, distances between vectors."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load as read
+from torch import Tensor
+
+from cachemark import registry
+from cachemark.cache.masked import MaskedLayout, masked_steps
+from cachemark.cache.work import share, work
+from cachemark.errors import BadBudget, Unsupported
+from cachemark.measure.plan import Plan, Planned, expand, load
+from cachemark.measure.run import Bench, run_case
+from cachemark.metrics.fidelity import distance
+from cachemark.metrics.speed import ends, first_half, halves, watched
+from cachemark.models import mar
+from cachemark.models.mar import MAR, MARConfig
+from cachemark.models.protocol import Entry, Loaded, Request
+from cachemark.result import Outcome
+from cachemark.spec import Sampling
+
+from .stages import forgetting
+
+CONFIG = MARConfig(32, (4, 4), 2, 2, 16, grid=4, channels=4, classes=10, buffer=2, steps=6, diffusion=(4,))
+SAMPLING = Sampling(cfg_scale=2.0, cfg_schedule="linear")
+NAME = "mar-of-these-tests"
+HEAD = 'name = "p"\n[timing]\nwarmup = 1\nrepeats = 3\n[fidelity]\nsamples = 4\n[[cells]]\nbatch = 2\n'
+Results = dict[str, tuple[Outcome, dict[str, bytes]]]
+
+
+def shape(sampling: Sampling, batch: int) -> MaskedLayout:
+    return mar.layout(CONFIG, range(batch), sampling, torch.float32, "cpu")
+
+
+def decode(tokens: Tensor) -> Tensor:
+    """A picture of 12 × 12: each token's first three numbers, as a patch of one colour."""
+    picture = tokens[..., :3].transpose(1, 2).unflatten(2, (4, 4))
+    return picture.repeat_interleave(3, 2).repeat_interleave(3, 3).tanh()
+
+
+def made(_: Request) -> Loaded:
+    model = MAR(CONFIG).initialise(3).eval().requires_grad_(False)
+    return Loaded(model, decode, "weights/decoder", list(model.parameters()))
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _registered() -> Iterator[None]:
+    with forgetting():
+        registry.models.add(NAME)(Entry(NAME, "mar", "masked", (4, 4), 10, shape, made, lambda _: "weights/decoder", {"paper": SAMPLING}))
+        yield
+
+
+def plan(folder: Path, cells: str) -> Plan:
+    (folder / "plan.toml").write_text(HEAD + f'model = "{NAME}"\n' + cells, encoding="utf-8")
+    return load(str(folder / "plan.toml"))
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
+    """The full model, its reference rows, fewer steps, and LazyMAR with a schedule that refreshes at every third pass."""
+    lazy = '{ name = "lazymar", start = 1, period = 20, count = 12, extra = 0, layer = 1 }'
+    cells = f'methods = [{lazy}]\nbudgets = [1]\n[[cells]]\nbatch = 2\nmodel = "{NAME}"\nmethods = ["fewer_steps"]\nbudgets = ["3/4"]\n'
+    planned: list[Planned] = expand(plan(tmp_path_factory.mktemp("plan"), cells))
+    bench = Bench.load(planned[0])
+    return {p.case.method if p.case.role == "arm" else p.case.role: run_case(p, bench) for p in planned}
+
+
+# ------------------------------------------------------------------------------------------------ plans
+
+def test_a_budget_is_a_share_of_the_computation(tmp_path: Path) -> None:
+    (arm,) = [p.case for p in expand(plan(tmp_path, 'methods = ["fewer_steps"]\nbudgets = ["3/4"]\n')) if p.case.role == "arm"]
+    method = registry.methods.get("fewer_steps")
+    steps, layout = arm.knobs["steps"], shape(SAMPLING, 2)
+    assert share(method.build({"steps": steps}), layout) <= Fraction(3, 4) < share(method.build({"steps": steps + 1}), layout)
+
+
+def test_a_budget_is_met_beside_the_given_knobs(tmp_path: Path) -> None:
+    text = 'methods = [%s]\nbudgets = ["3/4"]\n'
+    (case,) = [p.case for p in expand(plan(tmp_path, text % '{ name = "lazymar", layer = 0, extra = 0, start = 1, period = 50 }'))
+               if p.case.role == "arm"]  # fmt: skip
+    assert share(registry.methods.get("lazymar").build(case.knobs), shape(SAMPLING, 2)) <= Fraction(3, 4)
+    with pytest.raises(BadBudget, match=r"at least 0\.9"):  # the published schedule makes every pass of so few a full one
+        expand(plan(tmp_path, text % '"lazymar"'))
+
+
+@pytest.mark.parametrize(("table", "knobs"), [
+    ('{ name = "fewer_steps", steps = 4 }', {"steps": 4}), ('{ name = "marche", active = 5 }', {"active": 5}),
+    ('{ name = "lazymar", count = 12, start = 1, extra = 0 }', {"count": 12, "start": 1, "extra": 0}),
+])  # fmt: skip
+def test_a_given_size_stands_in_place_of_the_budget(table: str, knobs: dict[str, int], tmp_path: Path) -> None:
+    (case,) = [p.case for p in expand(plan(tmp_path, f'methods = [{table}]\nbudgets = ["1/2", "1/4"]\n')) if p.case.role == "arm"]
+    method = registry.methods.get(case.method).build(knobs)
+    assert case.budget == str(method.own_budget(shape(SAMPLING, 2)))
+    assert {name: case.knobs[name] for name in knobs} == knobs
+
+
+def test_a_budget_that_nothing_meets_names_the_least(tmp_path: Path) -> None:
+    with pytest.raises(BadBudget, match=r"plan\.toml:\d+: .*at least 0\.\d+ of the FLOPs"):
+        expand(plan(tmp_path, 'methods = ["fewer_steps"]\nbudgets = ["1/1000"]\n'))
+
+
+def test_methods_of_other_families_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadBudget, match="window does not run on masked models"):
+        expand(plan(tmp_path, 'methods = ["window"]\n'))
+
+
+# ------------------------------------------------------------------------------------------------ figures
+
+def test_every_case_has_its_figures(results: Results) -> None:
+    timed = {"latency", "latency_tokens", "tokens_per_s_first", "tokens_per_s_last", "kv_logical", "kv_allocated", "kv_stage", "kv_state",
+             "peak_memory", "flops"}
+    alike = {"token_distance", "psnr", "ssim"}
+    assert {name: set(outcome.samples) for name, (outcome, _) in results.items()} == {
+        "baseline": timed | alike | {"forced_distance"}, "floor": alike, "numerics": alike | {"forced_distance"},
+        "lazymar": timed | alike | {"forced_distance"}, "fewer_steps": timed | alike | {"forced_distance"},
+    }  # fmt: skip
+
+
+def test_the_full_model_is_at_no_distance_from_itself(results: Results) -> None:
+    samples = results["baseline"][0].samples
+    assert set(samples["token_distance"]) == set(samples["forced_distance"]) == {0.0}
+    itself = max(results["numerics"][0].samples["forced_distance"])  # random weights give tokens of any size, so of rounding too
+    for name in ("lazymar", "fewer_steps"):
+        assert min(results[name][0].samples["forced_distance"]) > 3 * itself
+    assert min(results["floor"][0].samples["token_distance"]) > max(results["lazymar"][0].samples["token_distance"])
+
+
+def test_flops_are_those_of_the_method_and_the_full_model_keeps_nothing(results: Results) -> None:
+    layout = shape(SAMPLING, 2)
+    for name in ("lazymar", "fewer_steps"):
+        outcome = results[name][0]
+        method = registry.methods.get(name).build(outcome.case.knobs)
+        assert outcome.samples["flops"] == [work(method, layout).total]
+        assert outcome.facts["true_ratio"] == pytest.approx(outcome.samples["flops"][0] / results["baseline"][0].samples["flops"][0])
+    full = results["baseline"][0].samples
+    assert full["kv_allocated"] == full["kv_state"] == full["kv_logical"] == [0.0]
+    assert results["lazymar"][0].samples["kv_allocated"][0] > 0
+
+
+def test_stored_tokens_are_the_vectors_that_were_judged(results: Results) -> None:
+    full, lazy = (read(results[name][1]["tokens.safetensors"])["tokens"] for name in ("baseline", "lazymar"))
+    assert full.shape == (4, 16, 4)
+    assert full.dtype == torch.float32
+    assert distance(lazy, full).tolist() == pytest.approx(results["lazymar"][0].samples["token_distance"])
+
+
+def test_the_full_model_is_profiled_from_pass_to_pass(results: Results) -> None:
+    found = results["baseline"][0].facts["redundancy"]
+    assert found["samples"] == 4
+    assert found["passes"] == [2, 3, 4, 5, 6]
+    assert json.loads(json.dumps(found)) == found
+    assert "redundancy" not in results["lazymar"][0].facts
+
+
+# ------------------------------------------------------------------------------------------------ halves
+
+def test_halves_are_those_of_the_steps() -> None:
+    layout = shape(SAMPLING, 2)
+    steps = masked_steps(layout, 6)
+    assert ends(layout) == watched(layout) == [step.first + step.count - 1 for step in steps]
+    half = steps[2].first + steps[2].count
+    assert first_half(layout) == half < 8, "the first steps draw few tokens"
+    assert halves({half - 1: 2.0, 15: 6.0}, layout, 3) == (half * 3 / 2, (16 - half) * 3 / 4)
+
+
+def test_one_step_has_no_halves() -> None:
+    with pytest.raises(Unsupported, match="no halves"):
+        first_half(shape(Sampling(steps=1), 1))
+
+
+def test_distance_is_a_root_mean_square() -> None:
+    zero = torch.zeros(2, 3, 2)
+    assert distance(torch.stack((zero[0], zero[1] + 2)), zero).tolist() == [0.0, 2.0]
+    assert distance(zero + torch.tensor([3.0, 4.0]), zero).tolist() == pytest.approx([12.5**0.5] * 2)

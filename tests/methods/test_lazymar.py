@@ -1,0 +1,245 @@
+"""LazyMAR and random tokens: the schedule, who goes on, budgets, and what a wrong knob is told."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from cachemark.cache.masked import MaskedLayout, MaskedStep, masked_steps, placed
+from cachemark.cache.schedule import PUBLISHED, Scheduled
+from cachemark.cache.slot import Memory
+from cachemark.cache.work import share
+from cachemark.errors import BadBudget, BadKnob, Unsupported
+from cachemark.methods.lazymar import SELECTIONS, LazyMAR
+from cachemark.methods.random_tokens import RandomTokens
+from cachemark.models import mar
+from cachemark.models.mar import SIZES
+from cachemark.spec import Sampling
+
+GUIDED = Sampling(cfg_scale=3.0)
+BATCH = 3
+METHODS = (LazyMAR, RandomTokens)
+
+
+def layout(steps: int = 64, batch: int = BATCH, sampling: Sampling = GUIDED) -> MaskedLayout:
+    """MAR-B's."""
+    return mar.layout(SIZES["B"], range(100, 100 + batch), replace(sampling, steps=steps), torch.float32, "cpu")
+
+
+def resolved(method: Scheduled, steps: int = 64) -> Scheduled:
+    method.resolve(layout(steps))
+    return method
+
+
+# -- the schedule -----------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(("steps", "schedule"), [(64, "published"), (32, "published"), (16, "scaled"), (63, "scaled"), (256, "scaled")])
+def test_the_published_schedule_is_for_what_the_authors_ran(steps: int, schedule: str) -> None:
+    assert resolved(LazyMAR(), steps).schedule == schedule
+
+
+def test_both_schedules_are_one_at_64_passes() -> None:
+    published, scaled = (resolved(LazyMAR(schedule=schedule)) for schedule in ("published", "scaled"))
+    assert (published.full, published.kept) == (scaled.full, scaled.kept)
+
+
+@pytest.mark.parametrize("steps", [8, 16, 100, 128, 256])
+def test_a_scaled_schedule_refreshes_as_often(steps: int) -> None:
+    """All passes before a share of 5/64, then each within whose share one of the refreshes of 64 passes falls."""
+    due = [index for index, full in enumerate(resolved(LazyMAR()).full) if full and index >= 5]
+    read = [64 * index // steps for index in range(steps)]
+    expected = [at < 5 or any(before < refresh <= at for refresh in due) for before, at in zip([-1, *read], read, strict=False)]
+    assert resolved(LazyMAR(), steps).full == expected
+
+
+def test_a_scaled_schedule_reads_the_table_at_its_share() -> None:
+    method = resolved(LazyMAR(extra=0), 128)
+    for step, full, kept in zip(method.steps, method.full, method.kept, strict=True):
+        forced = step.count + (method.steps[step.index - 1].count if step.index else 0)
+        assert kept == (320 if full else max(forced, int(320 * PUBLISHED[step.index // 2])))
+
+
+@pytest.mark.parametrize("extra", [0, 15])
+def test_forced_tokens_and_some_more_always_go_on(extra: int) -> None:
+    method = resolved(LazyMAR(table=[0.0] * 64, extra=extra))
+    for before, step, full, kept in zip(method.steps, method.steps[1:], method.full[1:], method.kept[1:], strict=False):
+        assert kept == (320 if full else before.count + step.count + extra)
+
+
+def test_a_count_takes_the_place_of_the_table() -> None:
+    method = resolved(LazyMAR(count=50))
+    assert {kept for full, kept in zip(method.full, method.kept, strict=True) if not full} == {50}
+    assert resolved(LazyMAR(count=1000)).kept == [320] * 64
+
+
+def test_without_a_token_cache_all_tokens_go_on() -> None:
+    assert resolved(LazyMAR(token_cache=False)).kept == [320] * 64
+
+
+def test_random_tokens_keeps_as_many_as_lazymar() -> None:
+    assert resolved(RandomTokens()).kept == resolved(LazyMAR()).kept
+    assert resolved(RandomTokens()).full == resolved(LazyMAR()).full
+    assert resolved(RandomTokens()).rows == 2 * BATCH, "the condition cache is none of it"
+
+
+# -- who goes on ------------------------------------------------------------------------------------------------------
+def begun(method: Scheduled, batch: int = BATCH) -> tuple[Scheduled, MaskedStep]:
+    """A method in the middle of an image, and a pass that keeps 48 of 320 tokens."""
+    shape = layout(batch=batch)
+    method.begin(shape, [], Memory())
+    order = torch.stack([torch.randperm(256, generator=torch.Generator().manual_seed(seed)) for seed in shape.seeds])
+    return method, placed(masked_steps(shape, 64), order)[30]
+
+
+def values_of(similarity: Tensor) -> tuple[Tensor, Tensor]:
+    """Values before and now, (rows, 12, 320, 64), whose cosine is ``similarity`` (rows, 320) in every head."""
+    before = torch.zeros(len(similarity), 12, 320, 64)
+    before[..., 0] = 2.0
+    now = torch.zeros_like(before)
+    now[..., 0], now[..., 1] = similarity[:, None], (1 - similarity.square()).sqrt()[:, None]
+    return before, now
+
+
+def goes_on(method: Scheduled, step: MaskedStep, similarity: Tensor) -> Tensor:
+    """(rows, 320): whether a token goes on."""
+    before, now = values_of(similarity)
+    if isinstance(method, LazyMAR) and method.values is not None:
+        method.values.copy_(before)
+    chosen = method.choose(step, now, now, now)[:, : method.kept[step.index]]
+    return torch.zeros_like(similarity, dtype=torch.bool).scatter(1, chosen, True)
+
+
+def forced_of(step: MaskedStep, rows: int = BATCH) -> Tensor:
+    places = 64 + torch.cat((step.generating, step.previous), 1)[:rows]
+    return torch.zeros(rows, 320, dtype=torch.bool).scatter(1, places, True)
+
+
+SIMILARITY = torch.rand(BATCH, 320, generator=torch.Generator().manual_seed(0)) * 0.9 + 0.05
+
+
+@pytest.mark.parametrize(("select", "sign"), [("similarity", 1), ("min-similarity", -1)])
+def test_beside_forced_tokens_the_extreme_ones_go_on(select: str, sign: int) -> None:
+    method, step = begun(LazyMAR(select=select))
+    on, forced = goes_on(method, step, SIMILARITY), forced_of(step)
+    assert on.sum(1).tolist() == [method.kept[30]] * BATCH == [48] * BATCH
+    assert on[forced].all()
+    for row in range(BATCH):
+        score = sign * SIMILARITY[row]
+        assert score[on[row] & ~forced[row]].max() < score[~on[row]].min()
+
+
+@pytest.mark.parametrize(("forced", "dropped"), [("zero", True), ("always", False)])
+def test_a_forced_token_counts_as_alike_by_nothing(forced: str, dropped: bool) -> None:
+    """As published, 48 tokens that point the other way go before it."""
+    method, step = begun(LazyMAR(forced=forced))
+    opposite = SIMILARITY.clone()
+    opposite[:, :48] *= -1
+    on = goes_on(method, step, opposite)
+    assert bool(on[forced_of(step)].any()) is not dropped
+    assert bool(on[:, :48].all()) is dropped
+
+
+def known_of(step: MaskedStep) -> Tensor:
+    """Tokens that have a value, the class's places among them."""
+    known = torch.zeros(BATCH, 320, dtype=torch.bool).scatter(1, 64 + step.known[:BATCH], True)
+    known[:, :64] = True
+    return known
+
+
+@pytest.mark.parametrize("select", ["predicted", "unpredicted"])
+def test_tokens_with_or_without_a_value_stay_behind_first(select: str) -> None:
+    method, step = begun(LazyMAR(select=select))
+    on, free = goes_on(method, step, SIMILARITY), ~forced_of(step)
+    known = known_of(step)
+    assert not on[(known if select == "predicted" else ~known) & free].any()
+    assert on.sum() == 48 * BATCH
+
+
+@pytest.mark.parametrize("cls", METHODS)
+def test_random_tokens_belong_to_the_sample(cls: type[Scheduled]) -> None:
+    knobs = {"select": "random"} if cls is LazyMAR else {}
+    method, step = begun(cls(**knobs))
+    on = goes_on(method, step, SIMILARITY)
+    alone, same = begun(cls(**knobs), batch=1)
+    assert torch.equal(goes_on(alone, same, SIMILARITY[:1]), on[:1])
+    assert (on & ~forced_of(step)).sum(1).tolist() == (48 - forced_of(step).sum(1)).tolist()
+    assert not torch.equal(on[0], on[1])
+
+
+def test_random_tokens_differ_from_pass_to_pass() -> None:
+    method, step = begun(RandomTokens())
+    assert not torch.equal(method.lots(step, BATCH), method.lots(method.steps[31], BATCH))
+
+
+# -- budgets ----------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("cls", METHODS)
+def test_a_budget_is_a_share_of_the_flops(cls: type[Scheduled]) -> None:
+    shape = layout(batch=1)
+    for budget in (Fraction(3, 4), Fraction(4, 5)) if cls is RandomTokens else (Fraction(2, 5), Fraction(1, 3)):
+        scale = cls.knobs_for(budget, shape)["scale"]
+        assert share(cls(scale=scale), shape) <= budget
+        assert scale == 20 or share(cls(scale=scale + 0.01), shape) > budget
+
+
+@pytest.mark.parametrize("cls", METHODS)
+def test_its_own_budget_is_met_by_its_own_knobs(cls: type[Scheduled]) -> None:
+    shape = layout(batch=1)
+    own = cls().own_budget(shape)
+    assert share(cls(), shape) <= own < share(cls(), shape) + Fraction(1, 10**4)
+    assert cls.knobs_for(own, shape)["scale"] >= 1
+    assert cls(count=60).own_budget(shape) != own
+
+
+@pytest.mark.parametrize("cls", METHODS)
+def test_a_budget_below_what_it_must_compute_is_refused(cls: type[Scheduled]) -> None:
+    with pytest.raises(BadBudget, match=rf"{cls.name}: it computes at least 0\.\d+ of the FLOPs of an image, more than 1/10\. Raise"):
+        cls.knobs_for(Fraction(1, 10), layout())
+
+
+# -- wrong knobs ------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(("knobs", "error", "words"), [
+    ({"select": "least"}, BadKnob, "select = 'least' is unknown.* similarity"),
+    ({"forced": "never"}, BadKnob, "forced = 'never' is unknown.* zero, always"),
+    ({"schedule": "absolute"}, BadKnob, "schedule = 'absolute' is unknown.* auto, published, scaled"),
+    ({"start": 0}, BadKnob, "start = 0 is too small.* at least 1"),
+    ({"period": 0}, BadKnob, "period = 0 is too small"),
+    ({"scale": -0.5}, BadKnob, "scale = -0.5 is too small"),
+    ({"extra": -1}, BadKnob, "extra = -1 is too small"),
+    ({"layer": 12}, BadKnob, "layer = 12 of 12 decoder blocks.*0 … 11"),
+    ({"layer": -1}, BadKnob, "layer = -1 of 12"),
+    ({"table": [0.5, 2]}, BadKnob, r"table = \[0.5, 2\] is no list of shares"),
+    ({"table": "0.5"}, BadKnob, "table = '0.5' is no list of shares"),
+    ({"table": ["a"]}, BadKnob, "is no list of shares"),
+    ({"table": []}, BadKnob, "is no list of shares"),
+    ({"table": [0.5] * 20}, BadKnob, "pass 20 of 64 reads entry 20 of a table of 20.*'scaled'"),
+    ({"count": 5}, BadBudget, r"count = 5 is less than the \d+ tokens that pass \d+ must compute"),
+])  # fmt: skip
+def test_a_wrong_knob_is_refused(knobs: dict[str, Any], error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=f"lazymar: .*{words}"):
+        LazyMAR(**knobs).resolve(layout())
+
+
+@pytest.mark.parametrize("knob", ["condition_cache", "head_cache"])
+def test_without_guidance_there_is_no_other_branch(knob: str) -> None:
+    off = {"condition_cache": False, "head_cache": False}
+    with pytest.raises(BadKnob, match=f"lazymar: {knob} needs unconditional rows.*{knob} = false"):
+        LazyMAR(**{**off, knob: True}).resolve(layout(sampling=Sampling()))
+    LazyMAR(**off).resolve(layout(sampling=Sampling()))
+
+
+def test_more_passes_than_tokens_are_refused() -> None:
+    with pytest.raises(Unsupported, match="257 steps cannot predict 256 tokens"):
+        LazyMAR().resolve(layout(257))
+
+
+def test_the_published_table_ends_at_64_passes() -> None:
+    with pytest.raises(BadKnob, match="reads entry 64 of a table of 64"):
+        LazyMAR(schedule="published").resolve(layout(100))
+
+
+def test_every_selection_is_tried_here() -> None:
+    assert set(SELECTIONS) == {"similarity", "min-similarity", "random", "predicted", "unpredicted"}

@@ -1,0 +1,207 @@
+"""MARché: the active set, its attention, budgets, and what a wrong knob is told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from cachemark.cache.geometry import Site, Step, Tokens
+from cachemark.cache.masked import MaskedLayout, MaskedStep, masked_steps, placed, take
+from cachemark.cache.method import Block
+from cachemark.cache.slot import Memory
+from cachemark.cache.work import share
+from cachemark.errors import BadBudget, BadKnob
+from cachemark.methods.marche import MARche, joined, relevance
+from cachemark.models import mar
+from cachemark.models.mar import SIZES
+from cachemark.spec import Sampling
+from contracts.masked import CONFIG, generate
+
+BATCH = 2
+PASS = 40  # it and the pass before predict several tokens
+
+
+def layout(steps: int = 64, batch: int = BATCH) -> MaskedLayout:
+    return mar.layout(SIZES["B"], range(100, 100 + batch), Sampling(cfg_scale=3.0, steps=steps), torch.float32, "cpu")
+
+
+def resolved(steps: int = 64, **knobs: Any) -> MARche:
+    method = MARche(**knobs)
+    method.resolve(layout(steps))
+    return method
+
+
+def passes(shape: MaskedLayout) -> list[MaskedStep]:
+    orders = [torch.randperm(256, generator=torch.Generator().manual_seed(seed)) for seed in shape.seeds]
+    return placed(masked_steps(shape, shape.steps), torch.stack(orders))
+
+
+def active_of(**knobs: Any) -> tuple[list[set[int]], list[set[int]], list[set[int]], Tensor]:
+    """Of every row in one pass: the active tokens, generating ones, caching ones; and the relevance of each token."""
+    shape, method = layout(), MARche(**knobs)
+    method.begin(shape, [], Memory())
+    step = passes(shape)[PASS]
+    draw = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(shape.rows, 12, 320, 64, generator=draw) for _ in range(3))
+    chosen = method.choose(step, q, k, v)[:, : method.kept[PASS]]
+    sets = [[set(row) for row in places.tolist()] for places in (chosen, 64 + step.generating, 64 + step.previous)]
+    return sets[0], sets[1], sets[2], relevance(q, k, 64 + step.generating)
+
+
+# -- the active set ---------------------------------------------------------------------------------------------------
+def test_every_third_pass_is_full() -> None:
+    method = resolved()
+    assert [index for index, full in enumerate(method.full) if full] == list(range(0, 64, 3))
+    assert {kept for kept, full in zip(method.kept, method.full, strict=True) if not full} == {64}
+    assert resolved(period=100).full == [True] + [False] * 63
+
+
+def test_more_forced_tokens_than_active_ones_leave_none_to_refresh() -> None:
+    method = resolved(8)
+    for step, full, kept in zip(method.steps, method.full, method.kept, strict=True):
+        assert kept == (320 if full else max(64, step.count + method.steps[step.index - 1].count))
+    assert max(kept for kept, full in zip(method.kept, method.full, strict=True) if not full) > 64
+
+
+@pytest.mark.parametrize("refresh", ["high", "low"])
+def test_the_active_set_is_three_kinds_of_tokens(refresh: str) -> None:
+    for active, generating, caching, score in zip(*active_of(refresh=refresh), strict=True):
+        assert generating | caching < active
+        others = torch.tensor(sorted(set(range(320)) - generating - caching))
+        order = score[others].argsort(descending=refresh == "high")
+        assert active - generating - caching == set(others[order[: 64 - len(generating | caching)]].tolist())
+
+
+def test_random_refreshing_tokens_depend_on_no_score_but_on_the_row() -> None:
+    active, generating, caching, _ = active_of(refresh="random")
+    assert all(g | c < a and len(a) == 64 for a, g, c in zip(active, generating, caching, strict=True))
+    free = [a - g - c for a, g, c in zip(active, generating, caching, strict=True)]
+    assert free[0] != free[1]
+    assert free == [a - g - c for a, g, c in zip(*active_of(refresh="random", select_layer=1)[:3], strict=True)]
+
+
+@pytest.mark.parametrize("kind", ["generating", "caching"])
+def test_a_kind_that_is_off_is_left_out(kind: str) -> None:
+    for active, generating, caching, _ in zip(*active_of(**{kind: False}), strict=True):
+        out, kept = (generating, caching) if kind == "generating" else (caching, generating)
+        assert not out & active
+        assert kept <= active
+        assert len(active) == 64
+    assert resolved(active=320, **{kind: False}).kept[PASS] == 320 - len(out)
+
+
+def test_a_blind_set_knows_no_kinds() -> None:
+    active, generating, _, _ = active_of(refresh="blind")
+    assert all(len(a) == 64 for a in active)
+    assert not all(g <= a for g, a in zip(generating, active, strict=True))
+
+
+def test_blocks_that_compute_everything() -> None:
+    method = resolved(select_layer=3, refresh_layers=[2, 5])
+    assert [block + 1 for block in range(12) if method.spans(block) == (True, True)] == [1, 2, 3, 5]
+    assert method.selects == 2
+
+
+@dataclass
+class Watched(MARche):
+    """Notes what stands behind block ``select_layer``, and what leaves the decoder, in every partial pass."""
+
+    behind: list[Tensor] = field(default_factory=list)
+    out: list[tuple[MaskedStep, Tensor]] = field(default_factory=list)
+
+    def block(self, site: Site, step: Step, tokens: Tokens, block: Block) -> Tokens:
+        tokens = super().block(site, step, tokens, block)
+        if site == ("decoder", self.selects) and not self.full[step.index]:
+            self.behind.append(tokens.x)
+        return tokens
+
+    def stack(self, name: str, step: Step, tokens: Tokens, run: Callable[[Tokens], Tensor]) -> Tensor:
+        out = super().stack(name, step, tokens, run)
+        if name == "decoder" and not self.full[step.index]:
+            assert isinstance(step, MaskedStep)
+            self.out.append((step, out))
+        return out
+
+
+@pytest.mark.parametrize("generating", [True, False])
+def test_a_token_that_is_left_out_keeps_its_last_hidden_state(generating: bool) -> None:
+    method = Watched(active=14, generating=generating)
+    generate(method, Memory())
+    assert len(method.behind) == len(method.out) == 5
+    for behind, (step, out) in zip(method.behind, method.out, strict=True):
+        places = CONFIG.buffer + step.generating
+        assert torch.equal(take(out, places), take(behind, places)) is not generating
+        assert int((out == behind).all(-1).sum()) == (CONFIG.buffer + CONFIG.tokens - 14) * len(out)
+
+
+# -- attention --------------------------------------------------------------------------------------------------------
+def test_relevance_is_the_attention_that_generating_tokens_pay() -> None:
+    draw = torch.Generator().manual_seed(1)
+    q, k = (torch.randn(2, 3, 10, 4, generator=draw) for _ in range(2))
+    places = torch.tensor([[1, 7], [0, 9]])
+    found = relevance(q, k, places)
+    for row in range(2):
+        weights = torch.stack([(q[row, head] @ k[row, head].T / 2).softmax(-1) for head in range(3)])
+        assert torch.allclose(found[row], weights[:, places[row]].sum((0, 1)), atol=1e-6)
+    assert torch.allclose(found.sum(1), torch.tensor(6.0))
+
+
+@pytest.mark.parametrize("cuts", [[32], [5, 6, 40], []])
+def test_parts_are_joined_to_one_softmax(cuts: list[int]) -> None:
+    draw = torch.Generator().manual_seed(2)
+    q, k, v = (torch.randn(2, 3, n, 8, generator=draw) * scale for n, scale in ((7, 4.0), (64, 4.0), (64, 1.0)))
+    parts = zip(k.tensor_split(cuts, 2), v.tensor_split(cuts, 2), strict=True)
+    assert torch.allclose(joined(q, *parts), F.scaled_dot_product_attention(q, k, v), atol=1e-5)
+
+
+def test_parts_of_very_different_height_do_not_overflow() -> None:
+    q, k, v = torch.ones(1, 1, 1, 4), torch.full((1, 1, 2, 4), 200.0), torch.tensor([[[[1.0] * 4, [3.0] * 4]]])
+    low = k - 300
+    assert torch.allclose(joined(q, (k, v), (low, v + 10)), torch.full((1, 1, 1, 4), 2.0))
+    assert torch.allclose(joined(q, (low, v + 10), (k, v)), torch.full((1, 1, 1, 4), 2.0))
+
+
+def test_the_papers_attention_is_another_kernel() -> None:
+    assert MARche(partitioned=True).kernel != MARche().kernel
+
+
+# -- budgets ----------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("budget", [Fraction(4, 5), Fraction(9, 10)])
+def test_a_budget_is_a_share_of_the_flops(budget: Fraction) -> None:
+    shape = layout(batch=1)
+    active = MARche.knobs_for(budget, shape)["active"]
+    assert share(MARche(active=active), shape) <= budget < share(MARche(active=active + 1), shape)
+
+
+def test_its_own_budget_gives_its_own_knobs() -> None:
+    shape = layout(batch=1)
+    assert MARche.knobs_for(MARche().own_budget(shape), shape) == {"active": MARche().active}
+
+
+def test_a_budget_that_the_decoder_alone_cannot_meet_is_refused() -> None:
+    with pytest.raises(BadBudget, match=r"marche: it computes at least 0\.\d+ of the FLOPs"):
+        MARche.knobs_for(Fraction(1, 2), layout())
+
+
+# -- wrong knobs ------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(("knobs", "words"), [
+    ({"active": 0}, "active = 0 is too small"),
+    ({"period": 0}, "period = 0 is too small"),
+    ({"select_layer": 0}, "select_layer = 0 of 12 decoder blocks.*1 … 12"),
+    ({"select_layer": 13}, "select_layer = 13 of 12"),
+    ({"refresh": "most"}, "refresh = 'most' is unknown.*high, low, random, blind"),
+    ({"refresh_layers": [13]}, r"refresh_layers = \[13\] is no list of blocks.*1 … 12"),
+    ({"refresh_layers": [0]}, "is no list of blocks"),
+    ({"refresh_layers": [True]}, "is no list of blocks"),
+    ({"refresh_layers": "3"}, "is no list of blocks"),
+])  # fmt: skip
+def test_a_wrong_knob_is_refused(knobs: dict[str, Any], words: str) -> None:
+    with pytest.raises(BadKnob, match=f"marche: .*{words}"):
+        resolved(**knobs)

@@ -1,0 +1,97 @@
+"""The embedded masked model: its size, and what its name in a plan stands for."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from cachemark import registry
+from cachemark.cache.slot import Memory
+from cachemark.errors import BadCheckpoint
+from cachemark.methods.full import Full
+from cachemark.models import catalogue, mar  # noqa: F401 - the catalogue's import registers the models
+from cachemark.models.checkpoints import sha256
+from cachemark.models.diffusion import DiffusionHead
+from cachemark.models.mar import MAR
+from cachemark.models.protocol import Request
+from cachemark.models.tiny.kl import KLConfig, TinyKL, metadata
+from cachemark.models.tiny.mar import NAME, TINY_MAR
+from cachemark.spec import Sampling
+
+
+def coder(folder: Path, config: KLConfig) -> str:
+    path = folder / f"kl-{config.channels}.safetensors"
+    state = {name: tensor.detach().half() for name, tensor in TinyKL(config).state_dict().items()}
+    save_file(state, str(path), metadata={"cachemark": json.dumps(metadata(config))})
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def request_(tmp_path_factory: pytest.TempPathFactory) -> Request:
+    """Random weights in files."""
+    folder = tmp_path_factory.mktemp("mar")
+    save_file(MAR(TINY_MAR).initialise(0).half().state_dict(), str(folder / "mar.safetensors"))
+    return Request(weights=str(folder / "mar.safetensors"), decoder_weights=coder(folder, KLConfig(width=16, blocks=1)))
+
+
+def test_it_is_small_and_its_halves_are_equally_deep() -> None:
+    with torch.device("meta"):
+        model = MAR(TINY_MAR)
+    assert sum(p.numel() for p in model.parameters()) < 2.2e6
+    assert 0.3e6 < sum(p.numel() for p in model.diffloss.parameters()) < 0.4e6
+    assert TINY_MAR.depth[0] == TINY_MAR.depth[1]
+
+
+def test_the_name_gives_pictures_of_the_scene_world(request_: Request) -> None:
+    entry = registry.models.get(NAME)
+    loaded = entry.load(request_)
+    assert loaded.weights == entry.identity(request_) == f"{sha256(request_.weights)}/{sha256(request_.decoder_weights)}"
+    assert not loaded.random
+    assert torch.equal(loaded.generator.mask_token, load_file(request_.weights)["mask_token"].float())
+    sampling = Sampling(cfg_scale=1.5, cfg_schedule="linear", steps=2, diffusion_steps=2)
+    tokens = loaded.generator.generate(torch.tensor([0, 9]), [1, 2], Full(), sampling, Memory())
+    assert tokens.shape == (2, 256, 8)
+    with torch.inference_mode():
+        assert loaded.decode(tokens).shape == (2, 3, 64, 64)
+
+
+def test_the_shape_is_that_of_the_generation(request_: Request) -> None:
+    entry = registry.models.get(NAME)
+    generator, sampling = entry.load(request_).generator, entry.presets["paper"]
+    assert entry.shape(sampling, 3) == generator.layout(range(3), sampling)
+    assert (entry.shape(sampling, 3).steps, entry.shape(sampling, 3).diffusion) == (20, 25)
+    assert entry.classes == generator.config.classes
+
+
+@pytest.mark.parametrize(("steps", "first"), [(0, 960), (25, 960), (10, 900), (2, 500)])
+def test_the_head_never_begins_where_nothing_is_left_of_the_token(
+    request_: Request, steps: int, first: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sampling, seen = Sampling(steps=1, diffusion_steps=steps), []
+    monkeypatch.setattr(DiffusionHead, "sample", lambda self, z, noise, *_: seen.append(_[1].process.timesteps) or noise[0])
+    registry.models.get(NAME).load(request_).generator.generate(torch.tensor([0]), [1], Full(), sampling, Memory())
+    assert seen[0][-1] == first
+    assert len(seen[0]) == registry.models.get(NAME).shape(sampling, 1).diffusion == (steps or 25)
+
+
+def test_a_published_model_keeps_both_ends_of_the_process() -> None:
+    assert registry.models.get("mar-b").shape(Sampling(diffusion_steps=10), 1).diffusion == 10
+    assert mar._spacing(mar.SIZES["B"], Sampling(diffusion_steps=10)) == (10,)
+
+
+def test_a_tokenizer_with_other_channels_is_refused(request_: Request, tmp_path: Path) -> None:
+    other = Request(weights=request_.weights, decoder_weights=coder(tmp_path, KLConfig(channels=4, width=16, blocks=1)))
+    with pytest.raises(BadCheckpoint, match="has 4 channels; this model needs 8"):
+        registry.models.get(NAME).load(other)
+
+
+def test_files_of_other_models_are_refused_before_anything_is_loaded(request_: Request) -> None:
+    entry = registry.models.get(NAME)
+    with pytest.raises(BadCheckpoint, match="tiny-kl"):
+        entry.identity(Request(weights=request_.weights, decoder_weights=request_.weights))
+    with pytest.raises(BadCheckpoint, match="does not fit MAR"):
+        entry.identity(Request(weights=request_.decoder_weights, decoder_weights=request_.decoder_weights))

@@ -1,0 +1,124 @@
+"""Sections of masked models: computation where others show KV memory, distances where others show agreement."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import report_sample as sample
+
+from cachemark.report.charts import draw
+from cachemark.report.headline import COMPUTED, KEPT, WIDTH, budget_cell, cells, groups
+from cachemark.report.layers import PASSES, layers
+from cachemark.report.render import render
+from cachemark.report.section import Section, sections
+from cachemark.report.sentence import sentences
+from cachemark.report.view import build
+from cachemark.result import Outcome
+
+PASSED = 30
+FOUND: dict[str, Any] = {
+    "passes": list(range(2, PASSED + 2)), "samples": 64, "seeds": "s64", "seconds": 3.2,
+    "classes": {"caching": {what: [0.5] * PASSED for what in ("k", "v", "feature")},
+                "masked": {what: [0.9] * (PASSED - 1) + [None] for what in ("k", "v", "feature")}},
+    "layers": {what: [[0.8] * PASSED, [0.7] * PASSED] for what in ("k", "v", "feature")},
+    "branches": {"conditional": [0.9] * PASSED, "residual": [0.95] * PASSED},
+}
+
+
+def masked(outcome: Outcome, flops: float, far: float, **bytes_: float) -> Outcome:
+    """The same outcome as one of a masked model."""
+    samples = {k: v for k, v in outcome.samples.items() if k not in ("token_agreement", "kl")}
+    if outcome.case.role in ("arm", "baseline"):
+        samples |= {"flops": [flops], **{name: [value] for name, value in bytes_.items()}}
+    if "psnr" in samples:
+        samples |= {"token_distance": [far, far * 1.1, far * 0.9], "forced_distance": [far / 2, far / 2.1, far / 1.9]}
+    return replace(outcome, samples=samples, facts={**outcome.facts, "paradigm": "masked"})
+
+
+def outcomes() -> list[Outcome]:
+    nothing = {"kv_logical": 0.0, "kv_allocated": 0.0, "kv_stage": 0.0, "kv_state": 0.0}
+    full = masked(sample.full(), 15.5e12, 0.0, **nothing)
+    full = replace(full, facts={**full.facts, "redundancy": FOUND})
+    some = {"kv_logical": 2.0**20, "kv_allocated": 2.0**20, "kv_stage": 0.0, "kv_state": 2.0**20}
+    return [full, masked(sample.arm("linear", "1/2"), 6.2e12, 0.2, **some), masked(sample.arm("window", "1/2"), 7.75e12, 0.99, **some),
+            masked(sample.floor(), 0, 1.0), masked(sample.numerics(), 0, 1e-6)]
+
+
+def section(held: list[Outcome] | None = None) -> Section:
+    (found,) = sections(held or outcomes())
+    return found
+
+
+def test_both_kinds_of_table_have_as_many_columns() -> None:
+    assert groups("masked") is COMPUTED
+    assert groups("next-token") is groups("next-scale") is KEPT
+    assert sum(len(group.columns) for group in COMPUTED) == WIDTH
+
+
+def test_saving_is_of_computation_and_bytes_are_added() -> None:
+    row = next(row for row in section().arms if row.method == "linear")
+    assert row.saving == 1 - 6.2 / 15.5
+    assert not row.marks, "there is no KV saving to be eaten, and none that is fake"
+    found = {cell.key: cell for cell in cells(row)}
+    assert [cell.key for cell in cells(row)] == [column.key for group in COMPUTED for column in group.columns]
+    assert (found["saving"].text, found["flops"].text) == ("60.0 %", "6.20 TFLOP")
+    assert (found["added"].text, found["added"].under) == ("2.00 MiB", "KV 1.00 MiB")
+    assert found["token_distance"].text == "0.200"
+    assert budget_cell(row).text == "1/2"
+
+
+def test_a_method_as_far_as_other_seeds_is_not_ranked() -> None:
+    held = {row.method: row for row in section().arms}
+    assert held["window"].unranked
+    assert held["linear"].place == 1
+
+
+def test_a_method_as_near_as_the_model_to_itself_is_lossless() -> None:
+    near = masked(sample.arm("linear", "1/2"), 6.2e12, 1e-7)
+    assert next(row for row in section([*outcomes()[:1], near, *outcomes()[3:]]).arms).lossless
+    assert not next(row for row in section().arms).lossless
+
+
+def test_sentences_speak_of_computation_and_distance() -> None:
+    text = " ".join(sentence.text for sentence in sentences(section()))
+    assert "computes 15.5 TFLOP for an image and keeps nothing" in text
+    assert "It computes 60.0 % fewer FLOPs." in text
+    assert "its tokens are 0.200 from the full cache's (forced distance 0.100" in text
+    assert "KV" not in text
+
+
+def test_charts_are_over_the_share_of_computation() -> None:
+    by_flops, by_speed, _ = draw(section()).charts
+    assert "FLOPs" in by_flops.columns[1]
+    assert ("linear 1/2", "40.0 %") in [line[:2] for line in by_flops.rows]
+    assert ("full", "100.0 %", "0.000") in by_flops.rows
+    assert "Forced distance" in by_speed.columns[2]
+
+
+def test_what_repeats_is_shown_with_as_many_passes_as_fit() -> None:
+    found = layers(section().full)
+    assert found is not None
+    by_class, by_layer, by_branch = found.grids
+    assert by_class.names == ("Keys, caching", "Keys, masked", "Values, caching", "Values, masked", "Features, caching", "Features, masked")
+    assert by_layer.names[:2] == ("Keys, 0", "Keys, 1")
+    assert by_branch.names == ("conditional", "residual")
+    assert len(by_class.columns) == PASSES
+    assert (by_class.columns[0], by_class.columns[-1]) == ("2", str(PASSED + 1))
+    last = by_class.rows[1][-1]
+    assert last is None
+    assert [round(row[0].tint, 3) for row in by_class.rows[:2] if row[0]] == [1.0, 0.2]
+
+
+def test_a_broken_profile_is_left_out() -> None:
+    for broken in ({**FOUND, "passes": []}, {**FOUND, "branches": None}, {**FOUND, "classes": {"a": {}}}, [], "no"):
+        full = replace(outcomes()[0], facts={"paradigm": "masked", "redundancy": broken})
+        assert layers(section([full]).full) is None
+
+
+def test_the_page_shows_it_and_misses_nothing() -> None:
+    view = build(sample.RUN, outcomes())
+    page = render(view)
+    assert "Bytes added" in page
+    assert "From pass to pass" in page
+    assert not [gap for gap in view.missing if gap.status == "not measured"]

@@ -1,0 +1,225 @@
+"""Training of the KL autoencoder and of the masked model on its tokens."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+from torch.distributions import Normal, kl_divergence
+
+from cachemark.errors import BadCheckpoint
+from cachemark.models.catalogue import packaged
+from cachemark.models.diffusion import DiffusionHead
+from cachemark.models.mar import MARConfig
+from cachemark.models.tiny import kl
+from cachemark.models.tiny.kl import KLConfig, TinyKL
+from cachemark.train.continuous import LatentsTask, MaskedTask
+from cachemark.train.loops import Run, Task, generator_of, train
+from cachemark.train.scene import scenes
+
+SMALL = KLConfig(channels=4, width=16, blocks=1)
+MAR = MARConfig(dim=32, depth=(1, 1), heads=2, head_depth=1, head_width=16, channels=4, classes=10, buffer=2, steps=4, diffusion=(4,))
+
+
+def draws(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def descend(task: LatentsTask | MaskedTask, steps: int) -> list[float]:
+    """The losses of some updates at full learning rate."""
+    losses = []
+    for step in range(steps):
+        loss = task.loss(step, generator_of(0, step))
+        loss.backward()
+        for optimiser in task.optimisers:
+            optimiser.step()
+            optimiser.zero_grad()
+        losses.append(float(loss.detach()))
+    return losses
+
+
+@pytest.fixture(autouse=True, scope="module")
+def quick() -> Iterator[None]:
+    """Few held-out scenes, and few encoded ahead."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("cachemark.train.tokenizers.HELD_OUT", 8)
+        patch.setattr("cachemark.train.generators.HELD_OUT", 8)
+        patch.setattr("cachemark.train.generators.CHUNK", 2)
+        yield
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return train(LatentsTask(config=SMALL, batch=2), Run(tmp_path_factory.mktemp("kl"), 2, threads=1))
+
+
+@pytest.fixture
+def masked(tokenizer: Path) -> MaskedTask:
+    return MaskedTask(tokenizer, config=MAR, batch=2)
+
+
+# -- the autoencoder --------------------------------------------------------------------------------------------------
+def test_the_loss_reaches_both_halves() -> None:
+    task = LatentsTask(config=SMALL, batch=2)
+    task.loss(0, draws()).backward()
+    assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in task.model.parameters() if p.dim() > 1)
+    assert task.model.encoder[-1].bias.grad[SMALL.channels :].abs().min() > 0, "the variance is learned too"
+
+
+def test_it_starts_with_little_noise() -> None:
+    log_variance = LatentsTask(config=SMALL, batch=2).model.moments(scenes(4, 1).images)[1]
+    assert -7 < log_variance.mean() < -3
+
+
+def test_the_latents_are_drawn_towards_a_standard_normal_distribution(monkeypatch: pytest.MonkeyPatch) -> None:
+    task = LatentsTask(config=SMALL, batch=2)
+    task.model.requires_grad_(False)
+    mean, log_variance = task.model.moments(task.images(0))
+    apart = kl_divergence(Normal(mean, torch.exp(log_variance / 2)), Normal(torch.zeros(()), torch.ones(()))).mean()
+    losses = []
+    for weight in (0.0, 2.0):
+        monkeypatch.setattr("cachemark.train.continuous.DIVERGENCE", weight)
+        losses.append(task.loss(0, draws()))
+    assert losses[1] - losses[0] == pytest.approx(2 * float(apart), rel=1e-4)
+
+
+def test_training_lowers_the_loss() -> None:
+    losses = descend(LatentsTask(config=SMALL, batch=4), 25)
+    assert sum(losses[-5:]) < 0.7 * sum(losses[:5])
+
+
+def test_tokens_end_up_with_mean_0_and_variance_1(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cachemark.train.continuous.FOLLOW", 0.3)  # a few steps stand for the hundred of a real run
+    task = LatentsTask(config=SMALL, batch=8)
+    with torch.no_grad():
+        for step in range(15):
+            task.loss(step, draws(step))
+        images = scenes(32, 5).images
+        tokens, plain = task.model.encode(images, draws()).flatten(0, 1), task.model.moments(images)[0]
+    assert (plain.std((0, 2, 3)) - 1).abs().max() > 0.3, "they have not by themselves"
+    assert tokens.mean(0).abs().max() < 0.15
+    assert (tokens.std(0) - 1).abs().max() < 0.15
+
+
+def test_weights_come_back_as_they_were_stored(tokenizer: Path) -> None:
+    loaded, stored = kl.load(tokenizer), load_file(tokenizer)
+    assert loaded.config == SMALL
+    assert all(torch.equal(tensor, stored[name].float()) for name, tensor in loaded.state_dict().items())
+
+
+def test_the_held_out_figure_is_the_reconstruction_of_the_mean(monkeypatch: pytest.MonkeyPatch) -> None:
+    task = LatentsTask(config=SMALL, batch=2)
+    monkeypatch.setattr(TinyKL, "decode", lambda self, tokens: scenes(8, drawn_with[0]).images + 0.2)
+    drawn_with: list[int] = []
+    monkeypatch.setattr("cachemark.train.tokenizers.scenes", lambda n, seed, device: drawn_with.append(seed) or scenes(n, seed))
+    found = task.validate()
+    assert found.keys() == {"psnr", "psnr_pooled"}, "there are no codes to count"
+    assert 20 < found["psnr"] < 26.2, "an error of 0.2, or less where the picture is clamped"
+
+
+# -- the masked model -------------------------------------------------------------------------------------------------
+def test_the_model_learns_and_says_what_it_was_trained_on(masked: MaskedTask) -> None:
+    before = masked.validate()["noise_mse"]
+    assert before == pytest.approx(1.0, abs=0.02), "it starts from a prediction of zero"
+    losses = descend(masked, 30)
+    assert sum(losses[-5:]) < 0.8 * sum(losses[:5])
+    assert masked.validate()["noise_mse"] < 0.9 * before
+    assert masked.metadata()["language"] == masked.tokenizer.language
+
+
+def test_the_held_out_figure_is_of_the_squared_error_alone_and_always_the_same(masked: MaskedTask) -> None:
+    assert masked.validate() == masked.validate()
+    terms = type(masked.model).terms
+
+    def louder(*given: object, **named: object) -> tuple[Tensor, Tensor]:
+        squared, bound = terms(*given, **named)
+        return squared, bound + 1
+
+    before = masked.validate()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(masked.model), "terms", louder)
+        assert masked.validate() == before
+        assert masked.loss(0, draws()) > 2, "training has both parts"
+
+
+def test_strong_noise_comes_more_often_in_training_and_not_in_validation(masked: MaskedTask, monkeypatch: pytest.MonkeyPatch) -> None:
+    means, terms = [], DiffusionHead.terms
+
+    def noted(self: DiffusionHead, z: Tensor, start: Tensor, noise: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
+        means.append(float(index.float().mean()))
+        assert z.shape[:2] == start.shape[:2] == index.shape
+        assert len(start) == 2, "each token is noised once in training"
+        return terms(self, z, start, noise, index)
+
+    monkeypatch.setattr(DiffusionHead, "terms", noted)
+    masked.loss(0, draws())
+    assert means == [pytest.approx(750, abs=40)]
+    with pytest.raises(AssertionError, match="noised once"):
+        masked.validate()
+    assert means[1] == pytest.approx(500, abs=40)
+
+
+def test_held_out_samples_are_seen_with_their_classes(masked: MaskedTask) -> None:
+    masked.model.fake_latent.data.fill_(torch.nan)
+    assert math.isfinite(masked.validate()["noise_mse"])
+    masked.model.class_emb.weight.data.fill_(torch.nan)
+    assert math.isnan(masked.validate()["noise_mse"])
+
+
+def test_all_that_is_trained_is_moved_once(masked: MaskedTask) -> None:
+    trained = [p for optimiser in masked.optimisers for group in optimiser.param_groups for p in group["params"]]
+    assert sorted(map(id, trained)) == sorted(map(id, masked.model.parameters()))
+    chosen = {id(p) for group in masked.muon.param_groups for p in group["params"]}
+    names = {name for name, p in masked.model.named_parameters() if id(p) in chosen}
+    assert {"encoder_blocks.0.attn.qkv.weight", "decoder_blocks.0.mlp.fc2.weight", "diffloss.net.res_blocks.0.mlp.0.weight"} <= names
+    assert not any("emb" in name or "adaLN" in name or "final" in name for name in names)
+
+
+def test_a_step_has_its_own_tokens_drawn_from_the_autoencoder(masked: MaskedTask) -> None:
+    tokens = masked.fresh(3)[1]
+    assert tokens.shape == (2, 256, 4)
+    assert torch.equal(masked.fresh(3)[1], tokens)
+    assert not torch.equal(masked.fresh(4)[1], tokens)
+    images = scenes(64, 1).images
+    noise = masked.tokens(images, draws()) - masked.tokenizer.encode(images)
+    deviation = torch.exp(0.5 * masked.tokenizer.moments(images)[1]).mean((0, 2, 3)) / masked.tokenizer.deviation
+    assert torch.allclose(noise.std((0, 1)), deviation, rtol=0.05)
+
+
+# -- both -------------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("model", ["tiny-kl", "tiny-mar"])
+def test_a_killed_run_ends_as_an_uninterrupted_one(model: str, tokenizer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def task() -> Task:
+        return LatentsTask(config=SMALL, batch=2) if model == "tiny-kl" else MaskedTask(tokenizer, config=MAR, batch=2)
+
+    def plan(name: str) -> Run:
+        return Run(tmp_path / name, 4, every=2, threads=1)
+
+    whole = load_file(train(task(), plan("whole")))
+    dying = task()
+    loss = dying.loss
+
+    def killed(step: int, generator: torch.Generator) -> Tensor:
+        if step == 3:
+            raise KeyboardInterrupt
+        return loss(step, generator)
+
+    monkeypatch.setattr(dying, "loss", killed)
+    with pytest.raises(KeyboardInterrupt):
+        train(dying, plan("killed"))
+    assert torch.load(tmp_path / "killed" / f"{model}.checkpoint.pt", weights_only=True)["step"] == 2
+    again = load_file(train(task(), plan("killed")))
+    assert whole.keys() == again.keys()
+    assert all(torch.equal(whole[name], again[name]) for name in whole)
+
+
+def test_files_of_other_models_are_named(tokenizer: Path, tmp_path: Path) -> None:
+    with pytest.raises(BadCheckpoint, match="it says it is 'tiny-vq'"):
+        MaskedTask(packaged("tiny-vq.safetensors"), config=MAR)
+    with pytest.raises(BadCheckpoint, match=r"none\.safetensors"):
+        MaskedTask(tmp_path / "none.safetensors", config=MAR)
