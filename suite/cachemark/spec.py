@@ -16,6 +16,7 @@ from typing import Any
 from .errors import BadBudget
 
 FULL = "full"
+OWN = ("method", "variant", "knobs", "budget", "role", "codec")  # what an arm does not share with the full cache beside it
 ROLES = ("arm", "baseline", "floor", "numerics")
 
 
@@ -72,7 +73,7 @@ class Case:
     ``weights`` is ``random:<seed>`` or the SHA-256 of the weights file, then a slash and the same of the image decoder.
     ``seeds`` names a fixed subset, ``samples`` says how many of it. ``role`` tells an arm of the plan from the full cache it is
     measured against (``baseline``) and from the two reference rows of fidelity: ``floor`` (full, other seeds) and ``numerics``
-    (full at half the batch).
+    (full at half the batch). ``variant`` is the plan's word for these knobs where it has a method more than once.
     """
 
     model: str
@@ -94,6 +95,7 @@ class Case:
     repeats: int = 5
     role: str = "arm"
     evaluation: Mapping[str, Any] = field(default_factory=dict)
+    variant: str = ""
 
     def to_json(self) -> dict[str, Any]:
         data = asdict(self)
@@ -113,16 +115,21 @@ class Case:
 
     @property
     def cell(self) -> str:
-        """Hash of what an arm shares with the full cache it is compared to: everything but method, budget and role."""
+        """Hash of what an arm shares with the full cache it is compared to: everything but what is its own."""
         data = self.to_json()
-        for name in ("method", "knobs", "budget", "role", "codec"):
+        for name in OWN:
             data.pop(name)
         return digest(data)
 
     @property
     def label(self) -> str:
-        """Short text for people: ``linear 1/4`` or ``full (floor)``."""
+        """Short text for people: ``linear 1/4``, ``lazymar: head cache 1`` or ``full (floor)``."""
         budget = "" if self.method == FULL and self.budget == "1" else f" {self.budget}"
         codec = "" if self.codec == "native" else f" {self.codec}"
         role = f" ({self.role})" if self.role in ("floor", "numerics") else ""
-        return f"{self.method}{budget}{codec}{role}"
+        return f"{self.named}{budget}{codec}{role}"
+
+    @property
+    def named(self) -> str:
+        """The method, with its variant where it has one."""
+        return f"{self.method}: {self.variant}" if self.variant else self.method

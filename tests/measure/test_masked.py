@@ -15,7 +15,7 @@ from torch import Tensor
 from cachemark import registry
 from cachemark.cache.masked import MaskedLayout, masked_steps
 from cachemark.cache.work import share, work
-from cachemark.errors import BadBudget, Unsupported
+from cachemark.errors import BadBudget, BadPlan, Unsupported
 from cachemark.measure.plan import Plan, Planned, expand, load
 from cachemark.measure.run import Bench, run_case
 from cachemark.metrics.fidelity import distance
@@ -179,3 +179,25 @@ def test_distance_is_a_root_mean_square() -> None:
     zero = torch.zeros(2, 3, 2)
     assert distance(torch.stack((zero[0], zero[1] + 2)), zero).tolist() == [0.0, 2.0]
     assert distance(zero + torch.tensor([3.0, 4.0]), zero).tolist() == pytest.approx([12.5**0.5] * 2)
+
+
+# ------------------------------------------------------------------------------------------------ blocks of a plan
+
+def test_two_tables_of_a_method_need_a_word_each(tmp_path: Path) -> None:
+    both = 'methods = [{ name = "marche", active = 5%s }, { name = "marche", active = 5, period = 2%s }]\n'
+    labels = [p.case.named for p in expand(plan(tmp_path, both % (', variant = "late"', ', variant = "early"')))
+              if p.case.role == "arm"]  # fmt: skip
+    assert labels == ["marche: late", "marche: early"]
+    text = 'methods = [{ name = "marche", period = 1, variant = "a" }, "marche"]\nbudgets = [1]\n'
+    cases = [p.case for p in expand(plan(tmp_path, text))]
+    assert len({case.cell for case in cases if case.role in ("arm", "baseline")}) == 1
+    assert len({case.key for case in cases if case.role == "arm"}) == 2
+    with pytest.raises(BadPlan, match=r"plan\.toml:\d+: two cases are called 'marche 1'.*variant"):
+        expand(plan(tmp_path, 'methods = [{ name = "marche", period = 1 }, "marche"]\nbudgets = [1]\n'))
+
+
+def test_a_block_may_compare_fewer_samples(tmp_path: Path) -> None:
+    cases = [p.case for p in expand(plan(tmp_path, 'samples = 3\nmethods = ["marche"]\nbudgets = [1]\n'))]
+    assert {case.samples for case in cases} == {3}
+    with pytest.raises(BadPlan, match=r"plan\.toml:\d+"):
+        expand(plan(tmp_path, 'samples = 1\nmethods = ["marche"]\nbudgets = [1]\n'))  # fewer than the batch

@@ -48,11 +48,12 @@ class SamplingTable(Table):
 
 
 class MethodTable(Table):
-    """A method with knobs of its own."""
+    """A method with knobs of its own. ``variant`` is a word for them, where a block has the method more than once."""
 
     model_config = ConfigDict(extra="allow")
 
     name: str
+    variant: Annotated[str, Field(max_length=40, pattern=r"^[\w .+-]*$")] = ""
 
 
 class Timing(Table):
@@ -72,7 +73,8 @@ class Fidelity(Table):
 
 
 class Cells(Table):
-    """A block of the matrix: one model, methods × budgets × codecs."""
+    """A block of the matrix: one model, methods × budgets × codecs. ``samples`` compares fewer or more with the full cache than the plan
+    says; 0 is the plan's own number."""
 
     model: str
     methods: Annotated[list[str | MethodTable], Field(min_length=1)]
@@ -80,6 +82,7 @@ class Cells(Table):
     codecs: Annotated[list[str], Field(min_length=1)] = ["native"]
     sampling: str | SamplingTable = "paper"
     batch: Annotated[int, Field(ge=1)] = 16
+    samples: Annotated[int, Field(ge=0)] = 0
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     engine: Literal["eager", "reference"] = "eager"
     weights: str = ""
@@ -158,9 +161,14 @@ def load(name_or_path: str) -> Plan:
 def expand(plan: Plan, device: str = "cpu") -> list[Planned]:
     """Every case of a plan: for each block the full cache, its two reference rows, then methods × budgets × codecs."""
     found: dict[str, Planned] = {}
+    names: dict[tuple[str, str, str], str] = {}
     for number, cells in enumerate(plan.cells):
         for planned in _block(plan, cells, number, device):
-            found.setdefault(planned.case.key, planned)
+            case = planned.case
+            if names.setdefault((case.model, case.cell, case.label), case.key) != case.key:
+                raise BadPlan(f"{plan.place('cells', number, 'methods')}: two cases are called {case.label!r}.",
+                              remedy="Give each table of that method a variant, a word of its own.")
+            found.setdefault(case.key, planned)
     return list(found.values())
 
 
@@ -181,8 +189,8 @@ def _block(plan: Plan, cells: Cells, number: int, device: str) -> Iterator[Plann
         sampling = _sampling(entry, cells.sampling)
     with _at(plan, "fidelity", "seeds"):
         subset = seeds.subset(plan.fidelity.seeds, entry.classes)
-    with _at(plan, "fidelity", "samples"):
-        subset = subset.first(plan.fidelity.samples)
+    with _at(plan, *(("cells", number, "samples") if cells.samples else ("fidelity", "samples"))):
+        subset = subset.first(cells.samples or plan.fidelity.samples)
     with _at(plan, "cells", number, "batch"):
         _check_batch(cells.batch, subset)
     with _at(plan, "cells", number, "weights"):
@@ -194,7 +202,7 @@ def _block(plan: Plan, cells: Cells, number: int, device: str) -> Iterator[Plann
         budgets = list(dict.fromkeys(str(_budget(budget, layout)) for budget in cells.budgets))
     full = Case(
         cells.model, identity, entry.grid, f"{entry.classes} classes, balanced", sampling, FULL,
-        batch=cells.batch, seeds=plan.fidelity.seeds, samples=plan.fidelity.samples, dtype=cells.dtype, engine=cells.engine,
+        batch=cells.batch, seeds=plan.fidelity.seeds, samples=len(subset), dtype=cells.dtype, engine=cells.engine,
         device_class=device, warmup=plan.timing.warmup, repeats=plan.timing.repeats, role="baseline",
         evaluation={"batch": plan.fidelity.batch} if plan.fidelity.batch else {},
     )
@@ -228,7 +236,8 @@ def _unmet(cells: Cells) -> str:
 
 def _arms(plan: Plan, base: Case, given: str | MethodTable, budgets: list[str], layout: Layout) -> Iterator[tuple[Case, str]]:
     """The cases of a method, one for each budget, each with the reason why the method cannot meet it, or nothing."""
-    name, knobs = (given, {}) if isinstance(given, str) else (given.name, dict(given.model_extra or {}))
+    given = MethodTable(name=given) if isinstance(given, str) else given
+    name, knobs = given.name, dict(given.model_extra or {})
     cls: type[Method] = registry.methods.get(name)
     if name == FULL:
         return
@@ -243,7 +252,7 @@ def _arms(plan: Plan, base: Case, given: str | MethodTable, budgets: list[str], 
             if plan.unmet == "error":
                 raise
             resolved, unmet = {}, str(error)
-        yield replace(base, method=name, knobs=resolved, budget=budget), unmet
+        yield replace(base, method=name, variant=given.variant, knobs=resolved, budget=budget), unmet
 
 
 def _share(cls: type[Method], entries: int, layout: Layout) -> str:

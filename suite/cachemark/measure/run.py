@@ -133,8 +133,8 @@ def _bytes(case: Case, job: Job) -> dict[str, list[float]]:
 
 
 def judged_batch(case: Case) -> int:
-    """Images of one generation in the fidelity pass: the plan's own number, else as many as are timed."""
-    return int(case.evaluation.get("batch", case.batch))
+    """Images of one generation in the fidelity pass: the plan's own number, else as many as are timed; all, where there are fewer."""
+    return min(int(case.evaluation.get("batch", case.batch)), case.samples)
 
 
 def _judged(case: Case, job: Job, bench: Bench) -> Judged:

@@ -67,8 +67,8 @@ class Row:
 
     @property
     def method(self) -> str:
-        """The method, and its storage codec where that is not the native one."""
-        return self.case.method if self.case.codec == "native" else f"{self.case.method} {self.case.codec}"
+        """The method with its variant, and its storage codec where that is not the native one."""
+        return self.case.named if self.case.codec == "native" else f"{self.case.named} {self.case.codec}"
 
     @property
     def paradigm(self) -> str:

@@ -6,13 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ..result import Outcome
-from ..spec import Case
+from ..spec import OWN, Case
 from .interval import Interval
 from .row import MASKED, Mark, Row, derive, is_random, share_of_full
 
 _REFERENCES = ("floor", "numerics")
 FORCED = ("kl", "forced_distance")  # along the full cache's own tokens, where those are indices and where they are vectors
-_OWN = {"method", "knobs", "budget", "role", "codec"}  # what an arm does not share with its full cache
 
 
 @dataclass(frozen=True)
@@ -79,7 +78,7 @@ def _nearest(case: Case, cells: dict[tuple[str, str], list[Outcome]]) -> list[tu
 
 def _differences(one: Case, other: Case) -> int:
     a, b = one.to_json(), other.to_json()
-    return sum(a[name] != b[name] for name in a if name not in _OWN)
+    return sum(a[name] != b[name] for name in a if name not in OWN)
 
 
 def _section(model: str, measured: list[Outcome], references: list[Outcome]) -> Section:

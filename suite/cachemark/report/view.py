@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import Any, Protocol
 
 from ..result import Environment, Outcome, Status
+from ..spec import OWN
 from ..units import METRICS
 from . import words
 from .change import Change, Conclusion, changes, conclusion
@@ -164,7 +165,7 @@ def _difference(section: Section, twins: Sequence[Section]) -> str:
     """What tells this cell from the other cells of its model, for a heading."""
     mine = section.case.to_json()
     others = [twin.case.to_json() for twin in twins]
-    fields = [k for k in mine if k not in ("method", "knobs", "budget", "role", "codec") and any(o[k] != mine[k] for o in others)]
+    fields = [k for k in mine if k not in OWN and any(o[k] != mine[k] for o in others)]
     return ", ".join(f"{name.replace('_', ' ')} {_text(mine[name])}" for name in fields) or section.case.cell
 
 
