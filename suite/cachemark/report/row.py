@@ -169,13 +169,24 @@ def _marks(row: Row) -> tuple[Mark, ...]:
         marks.append(Mark("quality only", "calm", f"Speed is not compared. {row.no_speed_up}"))
     elif row.case.role == "arm" and row.speed_up is None:
         marks.append(Mark("no speed-up", "warn", row.no_speed_up))
-    if row.saving is not None and row.saving_live is not None and row.saving_live > 0.01 and row.saving < _SHOWS * row.saving_live:
-        marks.append(Mark("fake compression", "warn", f"Live KV falls by {words.percent(row.saving_live)}, but allocated KV "
-                          f"by only {words.percent(row.saving)}: the buffers are still there."))
-    state, allocated = row.median("kv_state"), row.median("kv_allocated")
-    if row.paradigm != MASKED and state and allocated and row.saving and 0 < row.saving < 1:
-        saved = allocated / (1 - row.saving) - allocated
-        if state >= saved:
-            marks.append(Mark("state eats the saving", "warn", f"The method keeps {words.size(state)} of its own state; it saves "
-                              f"{words.size(saved)} of KV."))
+    if row.paradigm != MASKED:
+        marks += _bytes(row)
     return tuple(marks)
+
+
+def _bytes(row: Row) -> list[Mark]:
+    """Savings are compared in bytes, not in shares: what every case allocates besides, such as a shared stage, is nobody's fault."""
+    marks, state = [], row.median("kv_state")
+    saved, live = _saved_bytes(row.median("kv_allocated"), row.saving), _saved_bytes(row.median("kv_logical"), row.saving_live)
+    if saved is not None and live and (row.saving_live or 0) > 0.01 and saved < _SHOWS * live:
+        marks.append(Mark("fake compression", "warn", f"Live KV falls by {words.size(live)}, but allocated KV by only "
+                          f"{words.size(max(saved, 0))}: the buffers are still there."))
+    if state and saved and 0 < saved <= state:
+        marks.append(Mark("state eats the saving", "warn", f"The method keeps {words.size(state)} of its own state; it saves "
+                          f"{words.size(saved)} of KV."))
+    return marks
+
+
+def _saved_bytes(held: float | None, share: float | None) -> float | None:
+    """What is saved where ``held`` bytes are left and ``share`` of the full cache's is saved."""
+    return None if held is None or share is None or share >= 1 else held * share / (1 - share)
