@@ -333,3 +333,12 @@ def test_a_loaded_model_decodes_its_own_tokens(monkeypatch: pytest.MonkeyPatch) 
     images = loaded.decode(tokens)
     assert images.shape == (1, 3, 8, 8)
     assert len(list(loaded.parameters)) == len(loaded.generator.state_dict()) + len(registered.kl.KL(narrow).state_dict())
+
+
+def test_the_largest_uniform_number_is_noised_to_the_last_step(model: MAR, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its cube root rounds to 1, and there is no step behind the last."""
+    largest = 1 - 2.0**-24
+    assert float(torch.tensor(largest) ** (1 / 3)) == 1
+    monkeypatch.setattr(torch, "rand", lambda shape, **_: torch.full(shape, largest))
+    squared, _ = model.terms(torch.tensor([1, 2]), torch.randn(2, 16, 4), torch.Generator().manual_seed(0), lean=1 / 3)
+    assert torch.isfinite(squared).all()

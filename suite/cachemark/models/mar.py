@@ -263,7 +263,7 @@ class MAR(nn.Module):
         z = self.teacher(cond, latents, known, hidden).repeat(repeats, 1, 1)
         start = take(latents, hidden).float().repeat(repeats, 1, 1)
         noise = torch.randn(start.shape, generator=generator, device=generator.device).to(device)
-        index = (draw(*start.shape[:2]) ** lean * STEPS).long()
+        index = (draw(*start.shape[:2]) ** lean * STEPS).long().clamp_max(STEPS - 1)  # a root of nearly 1 may round to 1
         return self.diffloss.terms(z, start, noise, index)
 
     # -- generation ---------------------------------------------------------------------------------------------------
