@@ -15,7 +15,7 @@ from cachemark.cli.train import train
 from cachemark.errors import BadCheckpoint, Unsupported
 from cachemark.models.catalogue import TINY_DECODER, packaged
 from cachemark.models.tiny.kl import KLConfig, TinyKL, load, metadata
-from cachemark.train import loops
+from cachemark.train import features, loops
 from cachemark.train.continuous import LatentsTask, MaskedTask
 from cachemark.train.generators import GeneratorTask
 from cachemark.train.tokenizers import CodesTask, DecoderTask
@@ -61,6 +61,18 @@ def test_the_masked_model_learns_the_language_of_the_tokenizer_in_the_folder(
     assert isinstance(masked, MaskedTask)
     assert second == loops.Run(tmp_path, masked.steps, warmup=masked.warmup)
     assert masked.metadata()["language"] == load(coder).language
+
+
+def test_the_feature_network_is_followed_by_its_reference(
+    runs: list[tuple[loops.Task, loops.Run]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[tuple[Path, int, str]] = []
+    monkeypatch.setattr(features, "write_reference", lambda weights, seed, *, device: written.append((weights, seed, device)))
+    CliRunner().invoke(train, ["tiny-features", "--out", str(tmp_path), "--seed", "3"], catch_exceptions=False)
+    ((task, run),) = runs
+    assert isinstance(task, features.FeaturesTask)
+    assert run == loops.Run(tmp_path, task.steps, seed=3, warmup=task.warmup)
+    assert written == [(tmp_path / "tiny-features.safetensors", 3, "cpu")]
 
 
 def test_every_option_arrives(runs: list[tuple[loops.Task, loops.Run]], tmp_path: Path) -> None:

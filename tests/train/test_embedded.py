@@ -14,19 +14,24 @@ import torch
 from cachemark import registry
 from cachemark.cache.slot import Memory
 from cachemark.methods.full import Full
+from cachemark.metrics.features import extractor_name
 from cachemark.metrics.legend import legend
+from cachemark.metrics.reference import Reference
 from cachemark.models import next_scale
 from cachemark.models.catalogue import TINY
 from cachemark.models.protocol import Request
-from cachemark.models.tiny import msvq, vq
+from cachemark.models.tiny import features, msvq, vq
 from cachemark.models.tiny.var import TINY_VAR
 from cachemark.models.weights import packaged
 from cachemark.seeds import subset
+from cachemark.train.features import KEPT, REAL, attributes, consistency, spoilt
 from cachemark.train.scene import VERSION, scenes
 
 assert next_scale  # importing it registers the model
 BYTES = 8_000_000  # of the weights of one family: they are part of the wheel
 PSNR, LEGEND = 29.0, 0.95
+FEATURES_BYTES, REFERENCE_BYTES = 1_200_000, 1_000_000
+ACCURACY = 0.9
 
 
 @dataclass(frozen=True)
@@ -64,7 +69,7 @@ def about(name: str) -> dict[str, Any]:
     return described
 
 
-@pytest.mark.parametrize("name", [name for family in FAMILIES.values() for name in family.names])
+@pytest.mark.parametrize("name", [*(name for family in FAMILIES.values() for name in family.names), features.NAME])
 def test_the_description_is_of_this_file(name: str) -> None:
     told = about(name)
     assert told["sha256"] == hashlib.sha256(file(name).read_bytes()).hexdigest()
@@ -86,7 +91,7 @@ def test_they_are_small(family: Family) -> None:
 
 
 def test_every_file_belongs_to_a_family() -> None:
-    starts = tuple(name for family in FAMILIES.values() for name in family.names)
+    starts = (*(name for family in FAMILIES.values() for name in family.names), features.NAME)
     assert {f.name for f in file("tiny-vq").parent.iterdir() if not f.name.startswith(starts)} == {"similarity.json"}
 
 
@@ -107,3 +112,29 @@ def test_the_full_cache_obeys_the_legend(family: Family) -> None:
     with torch.inference_mode():
         answers = legend(model.decode(tokens))
     assert answers.float().mean() >= LEGEND
+
+
+def test_the_feature_network_knows_what_new_scenes_show_and_what_is_wrong_with_them() -> None:
+    net, scene = features.load(file(features.NAME)), scenes(256, 987)
+    images = torch.cat((scene.images, spoilt(scene.images, torch.Generator().manual_seed(987))))
+    with torch.inference_mode():
+        said = net.judge(net.embed(images))
+    for name, right in attributes(scene).items():
+        assert (said[name][:256].argmax(1) == right).float().mean() > ACCURACY, name
+    assert ((said["consistent"] > 0) == (consistency(images, 256) > 0)).float().mean() > ACCURACY
+
+
+def test_its_features_are_standardised_over_real_pictures() -> None:
+    with torch.inference_mode():
+        found, _ = features.load(file(features.NAME))(scenes(512, 988).images)
+    assert found.mean(0).abs().max() < 0.25
+    assert found.std(0) == pytest.approx(torch.ones(found.shape[1]), abs=0.25)
+
+
+def test_the_reference_statistics_are_of_this_network() -> None:
+    weights, path = file(features.NAME), file("tiny-features.reference")
+    reference = Reference.load(path, extractor_name(about(features.NAME)["sha256"]))
+    assert (reference.count, len(reference.features)) == (REAL, KEPT)
+    assert path.stat().st_size <= REFERENCE_BYTES
+    assert weights.stat().st_size <= FEATURES_BYTES
+    assert reference.mean.abs().max() < 0.25

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from ..train.loops import Task
 
-MODELS = ("tiny-vq", "tiny-llamagen", "tiny-msvq", "tiny-var", "tiny-kl", "tiny-mar")
+MODELS = ("tiny-vq", "tiny-llamagen", "tiny-msvq", "tiny-var", "tiny-kl", "tiny-mar", "tiny-features")
 
 
 @click.command()
@@ -39,7 +39,7 @@ def train(
     import torch
 
     from ..errors import Unsupported
-    from ..train import loops
+    from ..train import features, loops
 
     if device == "cuda" and not torch.cuda.is_available():
         raise Unsupported("--device cuda was given, but torch sees no CUDA device.", remedy="Use --device cpu, or see `cachemark doctor`.")
@@ -50,6 +50,8 @@ def train(
         count = max(1, int(steps * share)) if steps else task.steps
         run = loops.Run(out, count, seed=seed, device=device, threads=threads, resume=resume, warmup=task.warmup)
         weights = loops.train(task, run)
+    if model == "tiny-features":
+        features.write_reference(weights, seed, device=device)
     click.echo(str(weights))
 
 
@@ -59,6 +61,7 @@ def _stages(
     """The tasks of a model in their order, each made from the weights of the one before, and its share of ``--steps``."""
     from ..models.catalogue import packaged
     from ..train.continuous import LatentsTask, MaskedTask
+    from ..train.features import FeaturesTask
     from ..train.generators import GeneratorTask, ScalesTask
     from ..train.scales import ScaleCodesTask
     from ..train.tokenizers import CodesTask, DecoderTask
@@ -72,6 +75,8 @@ def _stages(
         yield lambda codes: DecoderTask(codes, seed, device=device), 0.5
     elif model == "tiny-msvq":
         yield lambda _: ScaleCodesTask(seed, device=device), 1
+    elif model == "tiny-features":
+        yield lambda _: FeaturesTask(seed, device=device), 1
     elif model == "tiny-kl":
         yield lambda _: LatentsTask(seed, device=device), 1
     elif model == "tiny-llamagen":

@@ -79,7 +79,7 @@ class WholeTask:
     steps: int
     warmup = 20
 
-    def __init__(self, build: Callable[[], TinyVQ | TinyMSVQ | TinyKL], seed: int, device: str, batch: int) -> None:
+    def __init__(self, build: Callable[[], nn.Module], seed: int, device: str, batch: int) -> None:
         self.seed, self.device, self.batch = seed, device, batch
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(stream(seed, "initial weights"))

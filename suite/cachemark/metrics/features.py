@@ -1,0 +1,72 @@
+"""A network of ours as a feature extractor of torch-fidelity, under a name that says which weights it has.
+
+torch-fidelity keeps features under the name of the extractor alone, so the same name with other weights would bring back the
+scores of the former ones. The name therefore carries the first 12 digits of the SHA-256 of the weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor, nn
+
+from ..errors import Infrastructure
+
+FEATURES, LOGITS = "features", "logits"
+DIGITS = 12
+
+
+def toolkit() -> Any:
+    """The module ``torch_fidelity``; raises Infrastructure where it cannot be imported."""
+    try:
+        import torch_fidelity.registry
+    except ImportError as error:
+        raise Infrastructure(f"FID and its like are computed by torch-fidelity, which cannot be imported: {error}.",
+                             remedy="Install it with `pip install 'cachemark[quality]'`.") from error
+    return torch_fidelity
+
+
+def extractor_name(sha256: str) -> str:
+    """The name of the extractor whose weights have this SHA-256 (hex digits)."""
+    return f"cachemark-{sha256[:DIGITS]}"
+
+
+def register(sha256: str, load: Callable[[], nn.Module]) -> str:
+    """Make a network known to torch-fidelity and return its name for ``calculate_metrics(feature_extractor=…)``.
+
+    ``load`` makes the network from the weights with this SHA-256. Called with bytes (B, 3, H, W), RGB, the network returns features
+    (B, F), which FID, KID, precision and recall compare, and class logits (B, C), of which the Inception score is taken. What is
+    registered already stays.
+    """
+    fidelity, name = toolkit(), extractor_name(sha256)
+    if name not in fidelity.registry.FEATURE_EXTRACTORS_REGISTRY:
+        fidelity.register_feature_extractor(name, _extractor(fidelity.FeatureExtractorBase, load))
+    return name
+
+
+def _extractor(base: Any, load: Callable[[], nn.Module]) -> type:
+    """A subclass of torch-fidelity's ``FeatureExtractorBase`` that asks the network that ``load`` makes."""
+
+    class NetworkExtractor(base):
+        def __init__(self, name: str, features_list: list[str], **options: Any) -> None:
+            super().__init__(name, features_list)
+            self.network = load()
+
+        @staticmethod
+        def get_provided_features_list() -> tuple[str, str]:
+            return FEATURES, LOGITS
+
+        @staticmethod
+        def get_default_feature_layer_for_metric(metric: str) -> str:
+            return LOGITS if metric == "isc" else FEATURES
+
+        @staticmethod
+        def can_be_compiled() -> bool:
+            return False
+
+        def forward(self, images: Tensor) -> tuple[Tensor, ...]:
+            found = dict(zip((FEATURES, LOGITS), self.network(images), strict=True))
+            return tuple(found[name] for name in self.features_list)
+
+    return NetworkExtractor

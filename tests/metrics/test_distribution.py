@@ -1,0 +1,279 @@
+"""Quality through torch-fidelity: our figures are its own on files, they rank what is worse as worse, and wrong input is named."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from PIL import Image
+from safetensors.torch import save_file
+from torch import Tensor
+
+from cachemark.errors import BadCheckpoint, Infrastructure, UnknownName, Unsupported
+from cachemark.metrics import distribution as quality
+from cachemark.metrics import features as extraction
+from cachemark.metrics.distribution import distribution, fid_interval
+from cachemark.metrics.reference import Pictures, Reference
+from cachemark.models.tiny.features import FeaturesConfig, TinyFeatures, load, metadata
+from cachemark.models.weights import packaged
+from cachemark.train.features import turned
+from cachemark.train.scene import scenes
+
+torch_fidelity = pytest.importorskip("torch_fidelity")
+
+FEW = {"kid_subset_size": 48, "kid_subsets": 10, "isc_splits": 2}
+SMALL = FeaturesConfig(width=16, squeezed=4, features=16)
+
+
+def network(seed: int, folder: Path) -> Path:
+    """A weights file of a small network with random weights."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        state = {name: tensor.half() for name, tensor in TinyFeatures(SMALL).state_dict().items()}
+    save_file(state, folder / f"{seed}.safetensors", metadata={"cachemark": json.dumps(metadata(SMALL))})
+    return folder / f"{seed}.safetensors"
+
+
+def registered(path: Path) -> str:
+    return extraction.register(hashlib.sha256(path.read_bytes()).hexdigest(), partial(load, path))
+
+
+@pytest.fixture(scope="module")
+def weights() -> Path:
+    return packaged("tiny-features.safetensors")
+
+
+@pytest.fixture(scope="module")
+def extractor(weights: Path) -> str:
+    return registered(weights)
+
+
+@pytest.fixture(scope="module")
+def real() -> Tensor:
+    return scenes(96, 11).images
+
+
+@pytest.fixture(scope="module")
+def fake() -> Tensor:
+    return scenes(64, 12).images * 0.9
+
+
+@pytest.fixture(scope="module")
+def reference(real: Tensor, extractor: str) -> Reference:
+    return Reference.of(real, extractor)
+
+
+@pytest.fixture(autouse=True)
+def _no_cache_elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """A score must not come from, or go to, the cache of the user."""
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path / "torch-home"))
+    yield
+    assert not (tmp_path / "torch-home").exists()
+
+
+def written(images: Tensor, folder: Path) -> str:
+    """A folder of PNG files of images in [-1, 1]; the conversion is written out anew here."""
+    folder.mkdir()
+    for i, image in enumerate(images):
+        levels = ((image.clamp(-1, 1).double() + 1) * 255 / 2).round()
+        Image.fromarray(levels.byte().permute(1, 2, 0).numpy()).save(folder / f"{i:04d}.png")
+    return str(folder)
+
+
+# ------------------------------------------------------------------------------------------------ the same numbers
+
+def test_the_figures_are_those_of_torch_fidelity_on_files(
+    real: Tensor, fake: Tensor, extractor: str, reference: Reference, tmp_path: Path
+) -> None:
+    bare = torch_fidelity.calculate_metrics(
+        input1=written(fake, tmp_path / "fake"), input2=written(real, tmp_path / "real"), feature_extractor=extractor,
+        fid=True, kid=True, isc=True, prc=True, cuda=False, verbose=False, cache=False, save_cpu_ram=True, **FEW,
+    )
+    ours = distribution(fake, reference, extractor, **FEW)
+    assert set(ours) == set(quality.NAMES.values())
+    for key, name in quality.NAMES.items():
+        assert ours[name] == pytest.approx(bare[key], rel=1e-3), name
+
+
+def test_the_extractor_says_what_the_network_says(weights: Path, extractor: str, real: Tensor) -> None:
+    images = Pictures(real).bytes
+    features, logits = load(weights)(images)
+    made = torch_fidelity.utils.create_feature_extractor(extractor, ["logits", "features"], cuda=False, verbose=False)
+    for said, wanted in zip(made(images), (logits, features), strict=True):
+        assert torch.equal(said, wanted)
+
+
+def test_the_name_carries_the_hash_of_the_weights(weights: Path, extractor: str, tmp_path: Path) -> None:
+    assert extractor == f"cachemark-{hashlib.sha256(weights.read_bytes()).hexdigest()[:12]}"
+    assert registered(weights) == extractor, "registering twice is no error"
+    assert registered(network(2, tmp_path)) != extractor
+
+
+def test_other_images_never_get_old_scores(reference: Reference, extractor: str, fake: Tensor) -> None:
+    first, again, other = (distribution(x, reference, extractor, **FEW)["fid"] for x in (fake, fake, fake.flip(0) * 0.8))
+    assert first == again != other
+
+
+def test_the_cache_names_are_hashes_of_the_content(
+    reference: Reference, extractor: str, real: Tensor, fake: Tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cache of torch-fidelity compares names alone: equal names for other content would bring back old scores."""
+    seen: list[tuple[str, str]] = []
+    own = torch_fidelity.calculate_metrics
+
+    def spied(**options: Any) -> dict[str, float]:
+        seen.append((options["input1_cache_name"], options["input2_cache_name"]))
+        return own(**options)
+
+    monkeypatch.setattr(torch_fidelity, "calculate_metrics", spied)
+    one_bit = Pictures(fake).bytes.clone()
+    one_bit[5, 1, 20, 20] ^= 1
+    fewer = Reference.of(real[1:], extractor)
+    for images, against in ((fake, reference), (fake.clone(), reference), (one_bit, reference), (fake, fewer)):
+        distribution(images, against, extractor, **FEW)
+    (first, again, changed, other) = seen
+    assert first == again
+    assert changed[0] != first[0]
+    assert changed[1] == first[1]
+    assert other[0] == first[0]
+    assert other[1] != first[1]
+
+
+def test_bytes_and_numbers_are_the_same_images(fake: Tensor, reference: Reference, extractor: str) -> None:
+    assert distribution(Pictures(fake).bytes, reference, extractor, **FEW) == distribution(fake, reference, extractor, **FEW)
+
+
+# ------------------------------------------------------------------------------------------------ the reference on disk
+
+def test_a_saved_reference_gives_the_fid_of_all_its_images(
+    reference: Reference, extractor: str, fake: Tensor, tmp_path: Path
+) -> None:
+    reference.save(tmp_path / "r.safetensors", keep=50)
+    loaded = Reference.load(tmp_path / "r.safetensors", extractor)
+    ours, whole = (distribution(fake, r, extractor, **FEW) for r in (loaded, reference))
+    assert loaded.count == 96
+    assert ours["fid"] == whole["fid"], "the statistics are stored as torch-fidelity computes them"
+    assert (len(loaded.features), len(loaded.logits)) == (50, 50)
+    assert torch.allclose(loaded.features, reference.features[:50], atol=0, rtol=1e-3)
+
+
+def test_a_reference_of_another_extractor_is_refused(reference: Reference, fake: Tensor, extractor: str, tmp_path: Path) -> None:
+    other = registered(network(3, tmp_path))
+    reference.save(tmp_path / "r.safetensors", keep=50)
+    with pytest.raises(BadCheckpoint, match=f"{extractor}.*{other}"):
+        Reference.load(tmp_path / "r.safetensors", other)
+    with pytest.raises(BadCheckpoint, match=f"{extractor}.*{other}"):
+        distribution(fake, reference, other, **FEW)
+
+
+@pytest.mark.parametrize("content", [b"", b"no reference", None])
+def test_a_file_of_another_kind_is_refused(content: bytes | None, weights: Path, extractor: str, tmp_path: Path) -> None:
+    path = weights if content is None else tmp_path / "r.safetensors"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(BadCheckpoint, match="holds no reference statistics"):
+        Reference.load(path, extractor)
+    with pytest.raises(BadCheckpoint, match="is not a file"):
+        Reference.load(tmp_path / "nowhere.safetensors", extractor)
+
+
+# ------------------------------------------------------------------------------------------------ worse is worse
+
+def blurred(images: Tensor) -> Tensor:
+    return F.avg_pool2d(images, 5, stride=1, padding=2, count_include_pad=False)
+
+
+def recoloured(images: Tensor) -> Tensor:
+    """The lower third in other hues, as if the first line had been forgotten."""
+    return torch.cat((images[:, :, :44], turned(images[:, :, 44:], torch.full((len(images),), 2))), 2)
+
+
+def test_what_is_worse_has_a_higher_fid(real: Tensor, reference: Reference, extractor: str) -> None:
+    fresh, draws = scenes(96, 13).images, torch.Generator().manual_seed(0)
+    worse = {
+        "blur": blurred(fresh),
+        "ground": recoloured(fresh),
+        "colour": fresh + torch.tensor([0.3, 0.0, -0.3]).view(3, 1, 1),
+        "noise": torch.rand(fresh.shape, generator=draws) * 2 - 1,
+    }
+    same = distribution(real, reference, extractor, **FEW)
+    assert same["fid"] == pytest.approx(0, abs=1e-3)
+    assert same["precision"] == same["recall"] == 1
+    good = distribution(fresh, reference, extractor, **FEW)
+    found = {name: distribution(images, reference, extractor, **FEW) for name, images in worse.items()}
+    for name, bad in found.items():
+        assert bad["fid"] > 1.2 * good["fid"] > same["fid"], name
+    assert found["noise"]["kid"] > good["kid"] + 3 * good["kid_std"]
+    assert found["noise"]["precision"] == 0 < good["precision"]
+
+
+def test_the_interval_lies_round_the_fid_and_narrows_with_more_images(real: Tensor, reference: Reference, extractor: str) -> None:
+    fresh = scenes(256, 14).images
+    few, many = (fid_interval(fresh[:n], reference, extractor, resamples=60) for n in (32, 256))
+    for fid, low, high in (few, many):
+        assert low < fid < high
+    assert many[0] == distribution(fresh, reference, extractor, kid=False, isc=False, prc=False)["fid"]
+    assert many[2] - many[1] < 0.7 * (few[2] - few[1])
+    assert fid_interval(fresh[:32], reference, extractor, resamples=60) == few
+    assert fid_interval(fresh[:32], reference, extractor, resamples=60, seed=1)[1:] != few[1:]
+
+
+# ------------------------------------------------------------------------------------------------ wrong input
+
+def test_images_that_are_not_finite_are_named(fake: Tensor, reference: Reference, extractor: str) -> None:
+    spoilt = fake.clone()
+    spoilt[7, 1, 2, 3], spoilt[9, 0, 0, 0] = torch.nan, torch.inf
+    with pytest.raises(Unsupported, match=r"2 of 64 images hold NaN or infinite values, the first is number 7"):
+        distribution(spoilt, reference, extractor, **FEW)
+    with pytest.raises(Unsupported, match="NaN"):
+        Reference.of(spoilt, extractor)
+
+
+@pytest.mark.parametrize(("count", "options", "words"), [
+    (64, {}, "kid needs 1000 images because of kid_subset_size; there are 64"),
+    (64, {**FEW, "kid_subset_size": 80}, "kid needs 80 images"),
+    (64, {**FEW, "isc_splits": 65}, "isc needs 65 images because of isc_splits"),
+    (3, {"kid": False, "isc_splits": 2}, "prc needs 4 images"),
+    (1, {"kid": False, "isc": False, "prc": False}, "fid needs 2 images"),
+    (0, FEW, "got a tensor of shape"),
+])  # fmt: skip
+def test_too_few_images_are_counted(
+    count: int, options: dict[str, int], words: str, fake: Tensor, reference: Reference, extractor: str
+) -> None:
+    with pytest.raises(Unsupported, match=words):
+        distribution(fake[:count], reference, extractor, **options)
+
+
+def test_too_few_real_images_are_counted(real: Tensor, fake: Tensor, extractor: str) -> None:
+    with pytest.raises(Unsupported, match=r"kid needs 48 images .* 64, and 40 real ones"):
+        distribution(fake, Reference.of(real[:40], extractor), extractor, **FEW)
+    with pytest.raises(Unsupported, match="no covariance"):
+        Reference.of(real[:1], extractor)
+
+
+@pytest.mark.parametrize(
+    ("given", "near"), [("kid_subset_sise", "Did you mean 'kid_subset_size'"), ("fid_statistics_file", ""), ("input2", ""), ("cuda", "")]
+)
+def test_options_that_torch_fidelity_would_ignore_are_refused(
+    given: str, near: str, fake: Tensor, reference: Reference, extractor: str
+) -> None:
+    with pytest.raises(UnknownName, match=f"Unknown option of torch-fidelity '{given}'.*{near}"):
+        distribution(fake, reference, extractor, **{given: 1})
+
+
+def test_a_metric_can_be_left_out(fake: Tensor, reference: Reference, extractor: str) -> None:
+    assert set(distribution(fake, reference, extractor, kid=False, prc=False, isc=False)) == {"fid"}
+
+
+def test_without_torch_fidelity_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch_fidelity.registry", None)
+    with pytest.raises(Infrastructure, match=r"pip install 'cachemark\[quality\]'"):
+        extraction.register("0" * 64, lambda: TinyFeatures(SMALL))
