@@ -40,10 +40,13 @@ def list(kind: str, store_url: str, plugin_files: tuple[str, ...], as_json: bool
 def _models() -> Any:
     from .. import registry
     from ..models import catalogue
+    from ..models.weights import packaged
 
+    assert catalogue  # importing it registers the models
     entries = [registry.models.get(name) for name in registry.models]
     return [{"name": e.name, "summary": e.summary, "family": e.family, "paradigm": e.paradigm, "grid": e.grid, "classes": e.classes,
-             "presets": {name: asdict(preset) for name, preset in e.presets.items()}, "packaged": e.name == catalogue.TINY_NAME}
+             "presets": {name: asdict(preset) for name, preset in e.presets.items()},
+             "packaged": packaged(f"{e.name}.safetensors").is_file()}
             for e in entries]
 
 
@@ -51,8 +54,14 @@ def _methods() -> Any:
     from .. import methods, registry
 
     found = {name: registry.methods.get(name) for name in registry.methods}
-    return [{"name": name, "summary": (cls.__doc__ or "").strip().partition("\n")[0], "source": cls.source, "knobs": cls().knobs(),
+    return [{"name": name, "summary": _sentence(cls.__doc__ or ""), "source": cls.source, "knobs": cls().knobs(),
              "paradigms": cls.paradigms, "builtin": cls.__module__.startswith(methods.__name__)} for name, cls in found.items()]
+
+
+def _sentence(text: str) -> str:
+    """The first one of a docstring, on one line."""
+    first, dot, _ = " ".join(text.split("\n\n")[0].split()).partition(". ")
+    return first + dot.rstrip()
 
 
 def _metrics() -> Any:

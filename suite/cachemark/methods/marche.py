@@ -23,7 +23,7 @@ REFRESHED = ("high", "low", "random", "blind")
 @registry.methods.add("marche")
 @dataclass
 class MARche(Partial):
-    """Every ``period``-th pass is full. In the others, from behind block ``select_layer`` (from 1) on, only ``active`` tokens
+    """Every ``period``-th pass is full; in the others, from behind block ``select_layer`` (from 1) on, only ``active`` tokens
     are computed: *generating* ones, which this pass predicts; *caching* ones, which the pass before did; and *refreshing* ones, to
     which the generating tokens attend most in that block. Where the first two kinds are more than ``active``, there is no third.
 
