@@ -10,9 +10,8 @@ and the eight that follow it (MARché computes everything in every third). Arms:
 
 Arms alternate within a round, in an order that turns from round to round; a figure is the median over rounds of the ratio of two arms
 of one round. Beside each speed-up stands the one that the FLOPs of the same passes allow. Before the clock starts every arm makes the
-passes that fill its caches. A figure for the whole image is put together from the times by kind of pass: a full one costs what the
-full model costs in passes with as many tokens, and the image's other passes what they cost here, both scaled by FLOPs. Image decoding
-is left out.
+passes that fill its caches. A figure for the whole image is put together from the times by kind of pass, full or not, scaled by the
+FLOPs of the image's own passes. Image decoding is left out.
 
     python benchmarks/masked.py [--rounds 5] [--threads 2] [--batch 4] [--json FILE]
 """
@@ -126,15 +125,18 @@ def ratios(found: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def image(found: dict[str, Any], name: str) -> float:
-    """Speed-up over a whole image, from medians over rounds: passes in which a method computes as much as the full model take that
-    model's seconds per FLOP, its others their own."""
+    """Speed-up over a whole image, from medians over rounds: every pass takes as many seconds per FLOP as the timed ones of its kind, those
+    in which the method computes as much as the full model and those in which it computes less."""
     seconds = {arm: [statistics.median(column) for column in zip(*found["seconds"][arm], strict=True)] for arm in ("full", name)}
     full, mine = found["flops"]["full"], found["flops"][name]
-    whole = [a == b for a, b in zip(full, mine, strict=True)]
-    rate = sum(seconds["full"]) / sum(full[FIRST : LAST + 1])
-    cached = [i for i in range(FIRST, LAST + 1) if not whole[i]]
-    own = sum(seconds[name][i - FIRST] for i in cached) / sum(mine[i] for i in cached) if cached else rate
-    return rate * sum(full) / sum(flop * (rate if plain else own) for flop, plain in zip(mine, whole, strict=True))
+
+    def rate(arm: str, flops: Sequence[int], whole: bool) -> float:
+        timed = [i for i in range(FIRST, LAST + 1) if (full[i] == mine[i]) is whole]
+        return sum(seconds[arm][i - FIRST] for i in timed) / sum(flops[i] for i in timed) if timed else 0.0
+
+    kinds = {whole: rate(name, mine, whole) for whole in (True, False)}
+    plain = sum(seconds["full"]) / sum(full[FIRST : LAST + 1])
+    return plain * sum(full) / sum(kinds[a == b] * b for a, b in zip(full, mine, strict=True))
 
 
 def main() -> None:
