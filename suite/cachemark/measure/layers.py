@@ -4,9 +4,11 @@ a fixed subset of seeds."""
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import Any
 
 from .. import registry, seeds
+from ..cache.method import Method
 from ..cache.profile import Profile
 from ..cache.redundancy import Redundancy
 from ..cache.slot import Memory
@@ -19,24 +21,29 @@ DIGITS = 6
 
 def profiled(job: Job) -> dict[str, Any]:
     """Inter-scale similarity and attention of every layer over the job's samples, and the seconds that it took."""
-    watcher, began = Profile(), time.perf_counter()
-    for part in job.chunks():
-        Job(job.loaded, lambda: watcher, Memory(job.device), job.sampling, job.subset, job.batch, job.device).generate(part)
+    watcher = Profile()
+    seconds = _watched(job, watcher)
     return {
         "scales": list(watcher.layout.scales), "seeds": job.subset.name, "samples": len(job.subset),
         "similarity": [[round(s, DIGITS) for s in layer] for layer in watcher.similarity],
         "mass": [[[round(share, DIGITS) for share in scale] for scale in layer] for layer in watcher.mass],
-        "seconds": round(time.perf_counter() - began, 2),
+        "seconds": seconds,
     }
 
 
 def repeated(job: Job) -> dict[str, Any]:
     """How alike successive passes of a masked model are, over the job's samples, and the seconds that it took."""
-    watcher, began = Redundancy(), time.perf_counter()
-    for part in job.chunks():
-        Job(job.loaded, lambda: watcher, Memory(job.device), job.sampling, job.subset, job.batch, job.device).generate(part)
-    seconds = round(time.perf_counter() - began, 2)
+    watcher = Redundancy()
+    seconds = _watched(job, watcher)
     return {"seeds": job.subset.name, "samples": len(job.subset), **_rounded(watcher.found()), "seconds": seconds}
+
+
+def _watched(job: Job, watcher: Method) -> float:
+    """Generate the job's samples under one watcher; the seconds that it took."""
+    began = time.perf_counter()
+    for part in job.chunks():
+        replace(job, method=lambda: watcher, memory=Memory(job.device)).generate(part)
+    return round(time.perf_counter() - began, 2)
 
 
 def _rounded(found: Any) -> Any:

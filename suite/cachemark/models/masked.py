@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
 import torch
-from torch import nn
 
 from .. import registry
 from ..cache.geometry import Layout
@@ -22,7 +20,7 @@ from .tiny.mar import NAME as TINY_NAME
 from .tiny.mar import TINY_MAR
 from .vision import kl
 from .vision.kl import KL
-from .weights import packaged
+from .weights import identity, packaged
 
 AVERAGED = ("model_ema", "model")  # entries of a published file: the averaged weights are those that were evaluated
 PAPER_STEPS = 256
@@ -62,7 +60,7 @@ def _load_tiny(request: Request) -> Loaded:
 def _tiny_identity(request: Request) -> str:
     path, decoder = _tiny_files(request)
     tiny_kl.check(decoder)
-    return f"{_named(path, partial(MAR, TINY_MAR), 0, wrappers=AVERAGED)}/{checkpoints.sha256(decoder)}"
+    return f"{identity(path, partial(MAR, TINY_MAR), 0, wrappers=AVERAGED)}/{checkpoints.sha256(decoder)}"
 
 
 # -- the published ones -----------------------------------------------------------------------------------------------
@@ -80,16 +78,8 @@ def _load(config: MARConfig, request: Request) -> Loaded:
 
 
 def _identity(config: MARConfig, request: Request) -> str:
-    transformer = _named(request.weights, partial(MAR, config), request.seed, wrappers=AVERAGED)
-    return f"{transformer}/{_named(request.decoder_weights, KL, request.seed, ignore=kl.UNUSED)}"
-
-
-def _named(path: str, build: Callable[[], nn.Module], seed: int, *, ignore: Sequence[str] = (),
-           wrappers: Sequence[str] = checkpoints.WRAPPERS) -> str:
-    if not path:
-        return f"random:{seed}"
-    checkpoints.check(build, path, ignore=ignore, wrappers=wrappers)
-    return checkpoints.sha256(path)
+    transformer = identity(request.weights, partial(MAR, config), request.seed, wrappers=AVERAGED)
+    return f"{transformer}/{identity(request.decoder_weights, KL, request.seed, ignore=kl.UNUSED)}"
 
 
 def _published(size: str, config: MARConfig) -> Entry:

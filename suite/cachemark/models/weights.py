@@ -16,9 +16,12 @@ def packaged(name: str) -> Path:
     return Path(str(resources.files("cachemark") / "data" / "weights" / name))
 
 
-def identity(path: str | Path, build: Callable[[], nn.Module], seed: int, *, ignore: Sequence[str] = ()) -> str:
+def identity(
+    path: str | Path, build: Callable[[], nn.Module], seed: int, *, ignore: Sequence[str] = (),
+    wrappers: Sequence[str] = checkpoints.WRAPPERS,
+) -> str:
     """``random:<seed>`` without a file, else its SHA-256; refuses a file that does not fit, with BadCheckpoint."""
     if not path:
         return f"random:{seed}"
-    checkpoints.check(build, path, ignore=ignore)
+    checkpoints.check(build, path, ignore=ignore, wrappers=wrappers)
     return checkpoints.sha256(path)
