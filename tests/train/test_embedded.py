@@ -17,17 +17,19 @@ from cachemark.methods.full import Full
 from cachemark.metrics.features import extractor_name
 from cachemark.metrics.legend import legend
 from cachemark.metrics.reference import Reference
-from cachemark.models import next_scale
+from cachemark.models import masked, next_scale
 from cachemark.models.catalogue import TINY
 from cachemark.models.protocol import Request
-from cachemark.models.tiny import features, msvq, vq
+from cachemark.models.tiny import features, kl, msvq, vq
+from cachemark.models.tiny.mar import TINY_MAR
 from cachemark.models.tiny.var import TINY_VAR
 from cachemark.models.weights import packaged
 from cachemark.seeds import subset
 from cachemark.train.features import KEPT, REAL, attributes, consistency, spoilt
 from cachemark.train.scene import VERSION, scenes
 
-assert next_scale  # importing it registers the model
+assert masked  # importing them registers the models
+assert next_scale
 BYTES = 8_000_000  # of the weights of one family: they are part of the wheel
 PSNR, LEGEND = 29.0, 0.95
 FEATURES_BYTES, REFERENCE_BYTES = 1_200_000, 1_000_000
@@ -42,7 +44,7 @@ class Family:
     config: Any
     tokenizer: str
     load: Callable[..., Any]
-    used: int  # codes that new scenes use at least
+    used: int  # codes that new scenes use at least; 0 where tokens are vectors
 
     @property
     def names(self) -> tuple[str, str]:
@@ -52,6 +54,7 @@ class Family:
 FAMILIES = {
     "next-token": Family("tiny-llamagen", TINY, "tiny-vq", vq.load, 400),
     "next-scale": Family("tiny-var", TINY_VAR, "tiny-msvq", msvq.load, 400),
+    "masked": Family("tiny-mar", TINY_MAR, "tiny-kl", kl.load, 0),
 }
 
 
@@ -103,6 +106,7 @@ def test_the_tokenizer_reconstructs_new_scenes(family: Family) -> None:
     psnr = 10 * torch.log10(4 / (shown - images).square().mean((1, 2, 3)))
     assert psnr.mean() >= PSNR
     assert tokens.unique().numel() > family.used
+    assert tokens.is_floating_point() == (family.used == 0)
 
 
 def test_the_full_cache_obeys_the_legend(family: Family) -> None:

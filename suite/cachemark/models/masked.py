@@ -95,7 +95,7 @@ def _published(size: str, config: MARConfig) -> Entry:
 registry.models.add(TINY_NAME)(Entry(
     TINY_NAME, "mar", MAR.paradigm, (TINY_MAR.grid,) * 2, TINY_MAR.classes, partial(_shape, TINY_MAR), _load_tiny, _tiny_identity,
     {"paper": Sampling(cfg_scale=1.5, cfg_schedule="linear")}, ("legend",),
-    "A MAR of 2 M parameters for the embedded scene world; its weights are made by `cachemark train tiny-mar` and named in a plan",
+    "A MAR of 2 M parameters trained on the embedded scene world, with its weights",
 ))
 for _size, _config in mar.SIZES.items():
     registry.models.add(f"mar-{_size.lower()}")(_published(_size, _config))
