@@ -29,6 +29,7 @@ from .layers import profiled, repeated
 from .memory import peak_bytes
 from .plan import Planned
 
+WATCHED = 16  # samples whose passes are watched: what is found hardly differs between samples, and watching costs as much as a case
 RANDOM = "random weights: fidelity and quality are not measured"
 
 
@@ -74,11 +75,15 @@ def run_case(planned: Planned, bench: Bench) -> tuple[Outcome, dict[str, bytes]]
     if not judged.finite:
         return Outcome(case, Status.NAN_OUTPUT, log="The decoded images or their figures hold NaN or infinity.", facts=facts), {}
     if case.role == "baseline" and job.layout.scales:
-        facts["layers"] = profiled(job)
+        facts["layers"] = profiled(_watched(job))
     elif case.role == "baseline" and job.continuous:
-        facts["redundancy"] = repeated(job)
+        facts["redundancy"] = repeated(_watched(job))
     samples, facts, seconds = samples | judged.samples, facts | judged.facts, time.perf_counter() - began
     return Outcome(case, Status.OK, samples, seconds=seconds, output_hash=judged.output_hash, facts=facts), judged.artifacts
+
+
+def _watched(job: Job) -> Job:
+    return replace(job, subset=job.subset.first(min(WATCHED, len(job.subset))))
 
 
 def _factory(case: Case) -> Callable[[], Method]:
