@@ -33,7 +33,9 @@ check: $(VENV)/.installed-dev ## ruff and mypy
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 
-docs: $(VENV)/.installed ## run every code block of the guides, check that every command, metric and error is described
+docs: $(VENV)/.installed ## make the cards anew, run every code block of the guides, check that all is described
+	@PYTHONPATH=tests $(BIN)/python -m conformance.summary
+	@$(BIN)/cachemark cards docs
 	@$(PYTEST) tests/test_docs.py tests/test_errors.py
 
 # An environment is as old as its stamp: an edit of either file installs anew.

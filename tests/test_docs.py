@@ -176,6 +176,13 @@ def test_every_key_of_a_plan_is_described_with_its_default(heading: str, table: 
         assert not plain or f"`{json.dumps(info.default)}`" in shown[0], f"{table}.{key} = {info.default!r}"
 
 
+@pytest.mark.parametrize("page", ["models.md", "methods.md"])
+def test_the_cards_are_those_that_would_be_made_now(page: str, main: click.Command, tmp_path: Path) -> None:
+    main.main(["cards", str(tmp_path), "--anchors", str(ROOT / "baselines" / "anchors")], standalone_mode=False)
+    made, kept = (tmp_path / page).read_text(encoding="utf-8"), (ROOT / "docs" / page).read_text(encoding="utf-8")
+    assert made == kept, f"docs/{page} is not what would be made now; make it anew: make docs (or: cachemark cards docs)"
+
+
 @pytest.mark.parametrize("page", LINKED, ids=lambda p: str(p.relative_to(ROOT)))
 def test_links_to_files_of_the_repository_lead_somewhere(page: Path) -> None:
     links = re.findall(r"\]\((?!\w+:|#)([^)#\s]+)", page.read_text(encoding="utf-8"))

@@ -27,9 +27,17 @@ GOLDEN = {
     ("floor", 1000): "70331569e05bf8f0b4e4629d35a216ff4cf34933cf68c69b1dadb3ba168b103b",
 }
 
+# The same of all pairs of the longest subset of each series; the others begin like it (see below).
+WHOLE = {
+    ("s50k", 10): "a2ecd8fc8a8401c836446dae5b9eaff17fbf9f36182bb82c5432347cb6b5eaee",
+    ("s50k", 1000): "0c4324e6954ebee2a4384902fe2c967e1b95abc236176313641f9648601b7c7d",
+    ("tune256", 10): "9c8ea51c9a5e934833ced972fdd50aa6e2c1e81d40dd8b111e4474e342ccd1c1",
+    ("tune256", 1000): "d7a6cc99089d5d1c5ebc057dacc300d01b1fa6223995d9226248ff616dd0129e",
+}
 
-def digest(of: seeds.Subset) -> str:
-    pairs = list(zip(of.seeds, of.labels, strict=True))[:64]
+
+def digest(of: seeds.Subset, count: int = 64) -> str:
+    pairs = list(zip(of.seeds, of.labels, strict=True))[:count]
     return hashlib.sha256(json.dumps(pairs).encode()).hexdigest()
 
 
@@ -38,6 +46,11 @@ def test_version_and_first_pairs_are_golden() -> None:
     got = {(name, n): digest(seeds.subset(name, n)) for name in ("s64", "tune64") for n in (10, 1000)}
     got |= {("floor", n): digest(seeds.floor(seeds.subset("s64", n))) for n in (10, 1000)}
     assert got == GOLDEN
+
+
+def test_the_longest_subsets_are_golden_to_their_end() -> None:
+    got = {(name, n): digest(of := seeds.subset(name, n), len(of)) for name in ("s50k", "tune256") for n in (10, 1000)}
+    assert got == WHOLE
 
 
 @pytest.mark.parametrize("series", [MEASURE, TUNE])
@@ -76,6 +89,7 @@ def test_tuning_and_floor_share_no_seed_with_anything_named() -> None:
     tuned = set(seeds.subset("tune256", 10).seeds)
     shifted = {s for name in ("s50k", "tune256") for s in seeds.floor(seeds.subset(name, 10)).seeds}
     assert not measured & tuned
+    assert measured == set(range(50_000))
     assert not shifted & (measured | tuned)
     assert len(shifted) == len(measured) + len(tuned)
     assert max(shifted) < 2**31
@@ -94,6 +108,31 @@ def test_first_takes_a_prefix_and_refuses_more_than_there_is() -> None:
     for count in (0, -1, 65):
         with pytest.raises(BadPlan, match=f"{count} samples of 's64'.*1 to 64"):
             whole.first(count)
+
+
+@pytest.mark.parametrize(("name", "size", "lengths"), [
+    ("s2k", 1000, [1000, 1000]), ("s64", 27, [27, 27, 10]), ("s64", 64, [64]), ("s64", 99, [64]),
+])  # fmt: skip
+def test_slices_are_the_subset_in_order(name: str, size: int, lengths: list[int]) -> None:
+    whole = seeds.subset(name, 10)
+    found = whole.slices(size)
+    assert [len(part) for part in found] == lengths
+    assert [seed for part in found for seed in part.seeds] == whole.seeds
+    assert [label for part in found for label in part.labels] == whole.labels
+    assert len({part.name for part in found}) == len(found)
+    assert found[-1].name == f"{name}[{sum(lengths[:-1])}:{len(whole)}]"
+
+
+def test_the_usual_slice_holds_every_class_of_imagenet_once() -> None:
+    found = seeds.subset("s50k", 1000).slices()
+    assert len(found) == 50
+    assert all(sorted(part.labels) == list(range(1000)) for part in found)
+
+
+@pytest.mark.parametrize("size", [0, -1])
+def test_a_slice_of_nothing_is_refused(size: int) -> None:
+    with pytest.raises(BadPlan, match=f"slices of {size} samples"):
+        seeds.subset("s64", 10).slices(size)
 
 
 def test_unknown_subset_names_the_nearest() -> None:

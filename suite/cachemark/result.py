@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .spec import Case
-from .units import METRICS, metric
+from .units import metric
 
 
 class Status(enum.StrEnum):
@@ -79,7 +79,7 @@ class Outcome:
         for name in self.samples:
             metric(name)
         if self.status is Status.OK:
-            judged = self.judgement or any(METRICS[n].kind in JUDGING for n in self.samples)
+            judged = self.judgement or any(metric(n).kind in JUDGING for n in self.samples)
             if not self.samples or not judged:
                 raise ValueError(f"an ok outcome needs samples and a judgement or the reason for none: {self.case.label}")
             for name, values in self.samples.items():

@@ -6,7 +6,9 @@ comparable with an older one, and it is part of the skip key and of exported his
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
 from .errors import unknown
 
@@ -52,13 +54,76 @@ _ALL = (
     Metric("ssim", "", "higher", "fidelity", "SSIM", "Against the full cache's image at the same seed.", True),
     Metric("legend", "share", "higher", "quality", "Legend score",
            "Share of hues that obey the image's own legend (object, ground, two footer corners)."),
+    Metric("class_accuracy", "share", "higher", "quality", "Class accuracy",
+           "Share of images that the feature network of the preset takes for the class they were asked to be."),
 )
 METRICS: dict[str, Metric] = {m.name: m for m in _ALL}
+
+# Metrics of a whole set of images, one family each. What they were compared with and how many images there were belong to the name,
+# because figures differ with both: ``fid_scene_2k``. They follow from the images, but not to the last bit: how many threads sum up
+# features changes it, so none is ``deterministic``.
+_SETS = (
+    Metric("fid", "", "lower", "quality", "FID",
+           "Fréchet distance between normal distributions fitted to features of the images and of real ones."),
+    Metric("kid", "", "lower", "quality", "KID",
+           "Squared maximum mean discrepancy between features of the images and of real ones, cubic kernel."),
+    Metric("isc", "", "higher", "quality", "Inception score",
+           "How surely each image shows one class, and how evenly all classes are shown."),
+    Metric("precision", "share", "higher", "quality", "Precision", "Share of the images that lie among real ones."),
+    Metric("recall", "share", "higher", "quality", "Recall", "Share of the real images that lie among those of the set."),
+)
+FAMILIES: dict[str, Metric] = {m.name: m for m in _SETS}
+_TAIL = re.compile(r"([a-z0-9]+)_([1-9][0-9]*)(k?)")
 
 
 def metric(name: str) -> Metric:
     """The metric of that name, or an error with the nearest one."""
-    try:
-        return METRICS[name]
-    except KeyError:
-        raise unknown("metric", name, METRICS) from None
+    found = METRICS.get(name) or _of_set(name)
+    if found is None:
+        raise unknown("metric", name, [*METRICS, *_near(name)])
+    return found
+
+
+def is_metric(name: str) -> bool:
+    """Whether there is a metric of that name."""
+    return name in METRICS or _of_set(name) is not None
+
+
+def quality_name(base: str, preset: str, count: int) -> str:
+    """The name of a metric of a whole set of ``count`` images: ``fid``, ``scene``, 2000 make ``fid_scene_2k``. Raises UnknownName for
+    another base, and for a preset that is not of small letters and digits."""
+    if base not in FAMILIES:
+        raise unknown("metric of a set of images", base, FAMILIES)
+    metric(name := f"{base}_{preset}_{_short(count)}")
+    return name
+
+
+def in_order(names: Iterable[str]) -> list[str]:
+    """Names of metrics, without repetition: the fixed ones as they stand here, then those of whole sets by the alphabet."""
+    given = set(names)
+    return [*(name for name in METRICS if name in given), *sorted(given - METRICS.keys())]
+
+
+def _of_set(name: str) -> Metric | None:
+    """The metric of a whole set of images with that name, where it is spelt as :func:`quality_name` spells it."""
+    base, _, tail = name.partition("_")
+    family, parts = FAMILIES.get(base), _TAIL.fullmatch(tail)
+    if family is None or parts is None or parts[2] + parts[3] != _short(_count(parts)):
+        return None
+    title = f"{family.title}, {parts[1]}, {parts[2]}{parts[3]} images"
+    return replace(family, name=name, title=title)
+
+
+def _near(name: str) -> list[str]:
+    """Names of whole sets that may have been meant: any family with what stands behind the first dash, and how all are spelt."""
+    parts = _TAIL.fullmatch(name.partition("_")[2])
+    tail = f"{parts[1]}_{_short(_count(parts))}" if parts else "<preset>_<images>"
+    return [f"{base}_{tail}" for base in FAMILIES]
+
+
+def _count(parts: re.Match[str]) -> int:
+    return int(parts[2]) * (1000 if parts[3] else 1)
+
+
+def _short(count: int) -> str:
+    return f"{count // 1000}k" if count and count % 1000 == 0 else str(count)

@@ -58,10 +58,13 @@ class Check:
 
 @dataclass(frozen=True)
 class Kind:
-    """How files of one kind are read: ``build`` makes the subject that the checks look at."""
+    """How files of one kind are read: ``build`` makes the subject that the checks look at. ``about`` says for the cards what the
+    subject is, and ``methods`` under which cache methods it runs: none where only an image tokenizer does."""
 
     build: Callable[[Vector], Any]
     checks: tuple[Check, ...]
+    about: str = ""
+    methods: tuple[str, ...] = ()
 
 
 Family = Mapping[str, Kind]

@@ -11,7 +11,7 @@ import report_sample as sample
 from PIL import Image
 
 from cachemark.errors import BadStore
-from cachemark.report.headline import cells
+from cachemark.report.headline import KEPT, cells
 from cachemark.report.row import Row
 from cachemark.report.section import Section, sections
 from cachemark.report.view import ReportView, build
@@ -155,7 +155,7 @@ def test_random_weights_show_no_fidelity_and_no_quality_even_where_samples_are()
 
 def test_a_case_that_is_not_ok_shows_status_and_the_last_line_of_its_log() -> None:
     held = row(section(*sample.mixed()), "rkv", "1/4")
-    (cell,) = cells(held)
+    (cell,) = cells(held, KEPT)
     assert (cell.text, cell.under) == ("oom", "MemoryError: 4.1 GiB wanted")
 
 
@@ -212,14 +212,15 @@ def what_is_missing(view: ReportView) -> dict[str, str]:
 
 
 def test_what_was_not_measured_is_listed_with_reasons() -> None:
+    distribution = {"tiny-llamagen: FID, precision and recall": "not measured"}
     missing = what_is_missing(build(sample.RUN, sample.mixed()))
-    assert missing == {"tiny-llamagen: h2o 1/4": "unsupported", "tiny-llamagen: rkv 1/4": "oom"}
+    assert missing == {"tiny-llamagen: h2o 1/4": "unsupported", "tiny-llamagen: rkv 1/4": "oom", **distribution}
     bare = what_is_missing(build(sample.RUN, [sample.arm("linear", "1/4")]))
-    assert set(bare) == {"tiny-llamagen: full cache", "tiny-llamagen: floor row", "tiny-llamagen: numerics row"}
+    assert set(bare) == {"tiny-llamagen: full cache", "tiny-llamagen: floor row", "tiny-llamagen: numerics row", *distribution}
     arm = sample.arm("linear", "1/4")
     without = replace(arm, samples={k: v for k, v in arm.samples.items() if k not in ("peak_memory", "ssim")})
     gaps = what_is_missing(build(sample.RUN, [sample.full(), without, sample.floor(), sample.numerics()]))
-    assert gaps == {"tiny-llamagen: Peak memory": "not measured", "tiny-llamagen: SSIM": "not measured"}
+    assert gaps == {"tiny-llamagen: Peak memory": "not measured", "tiny-llamagen: SSIM": "not measured", **distribution}
 
 
 def test_a_run_that_was_cut_short_says_so_first() -> None:

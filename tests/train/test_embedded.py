@@ -25,7 +25,7 @@ from cachemark.models.tiny.mar import TINY_MAR
 from cachemark.models.tiny.var import TINY_VAR
 from cachemark.models.weights import packaged
 from cachemark.seeds import subset
-from cachemark.train.features import KEPT, REAL, attributes, consistency, spoilt
+from cachemark.train.features import FLOORS, KEPT, REAL, attributes, consistency, spoilt
 from cachemark.train.scene import VERSION, scenes
 
 assert masked  # importing them registers the models
@@ -142,3 +142,6 @@ def test_the_reference_statistics_are_of_this_network() -> None:
     assert path.stat().st_size <= REFERENCE_BYTES
     assert weights.stat().st_size <= FEATURES_BYTES
     assert reference.mean.abs().max() < 0.25
+    values = [reference.floors[count][0] for count in FLOORS]
+    assert values == sorted(values, reverse=True), "FID falls as images get more"
+    assert all(0 < low < value < high for value, low, high in reference.floors.values())

@@ -12,6 +12,7 @@ from cachemark.metrics.distribution import distribution
 from cachemark.metrics.features import extractor_name
 from cachemark.metrics.legend import legend
 from cachemark.metrics.reference import Reference
+from cachemark.metrics.seen import Seen
 from cachemark.models import checkpoints
 from cachemark.models.tiny.features import HEADS, FeaturesConfig, load
 from cachemark.train.features import FeaturesTask, attributes, consistency, real_scenes, spoilt, turned, write_reference
@@ -104,7 +105,7 @@ def test_the_reference_is_small_belongs_to_its_weights_and_holds_new_scenes(tmp_
     reference = Reference.load(path, name)
     assert path.name == "tiny-features.reference.safetensors"
     assert (reference.extractor, reference.count, len(reference.features)) == (name, 120, 120)
-    again = distribution(real_scenes(120), reference, name, kid=False, isc_splits=1)
+    again = distribution(Seen.of(real_scenes(120), name), reference, kid=False, isc_splits=1)
     assert again["fid"] == pytest.approx(0, abs=1e-3)
     first = load_file(path)
     write_reference(weights, count=120)

@@ -44,7 +44,8 @@ class Method:
     Class attributes: ``paradigms`` it runs on; ``sizes`` are knobs that, given by a plan, stand in place
     of its budget; ``edge`` at which ``evict`` is called (``token``, ``line`` or none);
     ``evicts`` and ``skips`` say which contract tests apply; ``slack`` is how many entries above its budget a slot may hold
-    during a pass; ``source`` names paper and section.
+    during a pass; ``source`` names paper and section; ``unstated`` are the knobs whose default the paper does not state, or states
+    otherwise, each with where the default comes from.
     """
 
     name: ClassVar[str] = ""
@@ -55,6 +56,7 @@ class Method:
     skips: ClassVar[bool] = False
     slack: ClassVar[int] = 0
     source: ClassVar[str] = ""
+    unstated: ClassVar[Mapping[str, str]] = {}
     footnotes: ClassVar[tuple[str, ...]] = ()
 
     # -- what a plan asks ---------------------------------------------------------------------------------------------

@@ -16,8 +16,10 @@ from ..errors import CachemarkError
 
 COMMANDS = {
     "baseline": "Save, list and compare accepted results.",
+    "cards": "Write the pages about models and methods.",
     "check": "Judge a run against a baseline; the exit code says how it went.",
     "doctor": "Say what this machine can measure and what is missing.",
+    "export": "Hand results and images to other programs.",
     "list": "Name models, methods, metrics, plans, runs.",
     "report": "Write the HTML report of a run.",
     "roofline": "Say what the arithmetic allows: bytes of keys and values.",

@@ -29,10 +29,12 @@ def report(path: Path, store_url: str, run_id: int | None, baseline_path: Path |
 def write_report(store: Store, run_id: int | None, path: Path, baseline_path: Path | None = None) -> Path:
     """Render a run (None: the newest), compared with a baseline where there is one."""
     from ..errors import Infrastructure
+    from ..regress import anchors
     from ..report import render, view
 
-    run = store.run(run_id)
-    page = view.build(run, store.outcomes(run.id), _comparison(store, run.id, baseline_path), store.artifact)
+    run, reached = store.run(run_id), anchors.load()
+    page = view.build(run, store.outcomes(run.id), _comparison(store, run.id, baseline_path), store.artifact,
+                      lambda case: anchors.unanchored(case.model, case.weights, reached))
     try:
         return render.write(page, path)
     except OSError as error:

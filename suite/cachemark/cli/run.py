@@ -12,8 +12,19 @@ import click
 from .options import echo_json, json_option, plugin_option, store_option
 
 if TYPE_CHECKING:
+    from ..measure.plan import Plan
     from ..measure.session import Decision, Summary
     from ..store.db import Store
+
+
+def _share(context: click.Context, option: click.Parameter, given: str | None) -> tuple[int, int] | None:
+    """``2/8`` as (1, 8)."""
+    if given is None:
+        return None
+    index, _, of = given.partition("/")
+    if not (index.isdecimal() and of.isdecimal() and 1 <= int(index) <= int(of)):
+        raise click.BadParameter(f"{given!r} is no share; write 2/8 for the second of eight.")
+    return int(index) - 1, int(of)
 
 
 @click.command()
@@ -26,10 +37,11 @@ if TYPE_CHECKING:
 @click.option("--method", "extra_methods", multiple=True, help="Add a method (a plug-in's, say) to every block of the plan; repeatable.")
 @click.option("--fresh", is_flag=True, help="Run every case, also those that are measured already.")
 @click.option("--explain", is_flag=True, help="Only say for each case whether it would run, and why.")
+@click.option("--share", callback=_share, metavar="I/N", help="Only make share I of N of the quality images, for a later run to use.")
 @json_option
 def run(
     plan: str, store_url: str, plugin_files: tuple[str, ...], report_path: Path | None, device: str, threads: int,
-    extra_methods: tuple[str, ...], fresh: bool, explain: bool, as_json: bool,
+    extra_methods: tuple[str, ...], fresh: bool, explain: bool, share: tuple[int, int] | None, as_json: bool,
 ) -> None:
     """Measure PLAN: the name of a shipped plan (see `cachemark list plans`) or a TOML file.
 
@@ -41,7 +53,7 @@ def run(
     from .. import plugins
     from ..errors import Infrastructure
     from ..measure import plan as plans
-    from ..measure.session import decide, measure
+    from ..measure.session import decide, make_share, measure
     from ..store.db import Store
     from .progress import Follower
 
@@ -58,10 +70,15 @@ def run(
     with Store.open(store_url) as store:
         try:
             with Follower() as follower:
-                summary = measure(loaded, store, device=device, threads=threads, plugins=files, fresh=fresh, watcher=follower)
+                if share is not None:
+                    failed = make_share(loaded, store, share, store.parts, device=device, threads=threads, plugins=files, watcher=follower)
+                    sys.exit(Infrastructure.exit_code if failed else 0)
+                summary = measure(loaded, store, device=device, threads=threads, plugins=files, fresh=fresh, shelves=store.parts,
+                                  watcher=follower)
         except KeyboardInterrupt:
             click.echo("\nInterrupted. Everything completed is stored; the same command goes on from here.", err=True)
             sys.exit(130)
+        _anchored(loaded, store, summary.run_id)
         path = _report(store, summary.run_id, report_path)
         _conclude(summary, path, as_json)
 
@@ -69,6 +86,26 @@ def run(
 def _exists(url: str) -> bool:
     path = url.removeprefix("sqlite:///")
     return "://" in path or Path(path).exists()
+
+
+def _anchored(plan: Plan, store: Store, run_id: int) -> None:
+    """Where the plan is an anchor, say whether it was reached; if so, write that down."""
+    if plan.anchor is None:
+        return
+    from dataclasses import asdict
+
+    from .. import registry
+    from ..regress import anchors
+
+    table = plan.anchor.model_dump()
+    for full in (outcome for outcome in store.outcomes(run_id) if outcome.case.role == "baseline"):
+        anchor = anchors.Anchor.of(full.case.model, table, asdict(registry.models.get(full.case.model).presets["paper"]))
+        found = anchors.judge(anchor, full)
+        click.echo(f"Anchor of {anchor.model}: {found.state}. {found.reason}", err=True)
+        if found.passed:
+            run = store.run(run_id)
+            facts = {"run": run.id, "started": run.started, "machine": run.environment.machine_class, "code": dict(run.code)}
+            click.echo(f"Written down: {anchors.save(anchors.ROOT, anchor, full, facts)}", err=True)
 
 
 def _report(store: Store, run_id: int, path: Path | None) -> Path | None:

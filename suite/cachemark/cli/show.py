@@ -6,7 +6,7 @@ import click
 
 from ..errors import UnknownName, unknown
 from ..result import Outcome
-from ..units import METRICS
+from ..units import metric
 from .options import echo_json, existing, json_option, run_option, store_option
 
 
@@ -62,7 +62,7 @@ def _chosen(case: str, outcomes: list[Outcome]) -> list[Outcome]:
 
 def _figures(outcome: Outcome) -> str:
     names = ("latency", "kv_allocated", "kl", "token_agreement")
-    return "  ".join(f"{name} {outcome.mean(name):.4g} {METRICS[name].unit}".rstrip() for name in names if name in outcome.samples)
+    return "  ".join(f"{name} {outcome.mean(name):.4g} {metric(name).unit}".rstrip() for name in names if name in outcome.samples)
 
 
 def _print_case(outcome: Outcome) -> None:
@@ -70,8 +70,8 @@ def _print_case(outcome: Outcome) -> None:
         click.echo(f"{name:>14}  {value}")
     click.echo(f"{'status':>14}  {outcome.status}")
     for name, values in outcome.samples.items():
-        metric, mean, middle = METRICS[name], outcome.mean(name), outcome.median(name)
-        click.echo(f"{name:>18}  mean {mean:.6g}  median {middle:.6g} {metric.unit}  n = {len(values)}")
+        mean, middle = outcome.mean(name), outcome.median(name)
+        click.echo(f"{name:>18}  mean {mean:.6g}  median {middle:.6g} {metric(name).unit}  n = {len(values)}")
         click.echo(" " * 20 + " ".join(f"{value:.6g}" for value in values))
     for name, fact in outcome.facts.items():
         if name == "layers":

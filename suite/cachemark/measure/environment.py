@@ -18,7 +18,7 @@ import torch
 from .. import __version__, registry
 from ..result import Environment
 from ..spec import Case, digest
-from ..units import METRICS
+from ..units import FAMILIES, METRICS
 
 PACKAGE = Path(__file__).resolve().parent.parent
 
@@ -49,7 +49,7 @@ def skip_parts(case: Case, environment: Environment, device: str) -> dict[str, s
         "method": _method_code(cls.__module__),
         "models": _code(("cache", "models")),
         "measuring": _code(("measure", "metrics")),
-        "metrics": digest({name: metric.version for name, metric in METRICS.items()}),
+        "metrics": digest({name: metric.version for name, metric in (METRICS | FAMILIES).items()}),
         "numerics": environment.fingerprint,
     }
 

@@ -31,11 +31,13 @@ class Finished(NamedTuple):
 
 
 class Options(NamedTuple):
-    """How trials are run. ``timeout`` is seconds without an outcome, counted from the start of a case."""
+    """How trials are run. ``timeout`` is seconds without a word, counted from the start of a case or a sign of life. ``share`` makes
+    that share of the quality images and nothing else: see :func:`~cachemark.measure.run.fill`."""
 
     timeout: float
     threads: int
     plugins: tuple[str, ...] = ()
+    share: tuple[int, int] | None = None
 
 
 def run_trials(planned: Sequence[Planned], options: Options, started: Callable[[Planned], None]) -> Iterator[Finished]:
@@ -50,7 +52,7 @@ def run_trials(planned: Sequence[Planned], options: Options, started: Callable[[
             for message in child.messages():
                 if "start" in message:
                     started(left[0])
-                else:
+                elif "done" in message:
                     yield Finished(Outcome.from_json(message["outcome"]), _decoded(message["artifacts"]))
                     left.pop(0)
             if left:
@@ -74,7 +76,7 @@ class _Child:
         )
         self._lines: queue.Queue[str | None] = queue.Queue()
         threading.Thread(target=self._listen, args=(self._process.stdout,), daemon=True).start()
-        self._send(json.dumps(request_json(list(planned), list(options.plugins), options.threads)))
+        self._send(json.dumps(request_json(list(planned), list(options.plugins), options.threads, options.share)))
 
     def __enter__(self) -> _Child:
         return self

@@ -25,6 +25,7 @@ from ..errors import BadBudget, BadKnob, BadPlan, CachemarkError, unknown
 from ..models import catalogue
 from ..models.protocol import Entry, Request
 from ..spec import FULL, Budget, Case, Sampling
+from . import presets, quality
 
 __all__ = ["Plan", "Planned", "catalogue", "expand", "find", "load", "methods", "names"]
 
@@ -72,9 +73,30 @@ class Fidelity(Table):
     batch: Annotated[int, Field(ge=0)] = 0
 
 
+class Quality(Table):
+    """Which fixed subset is compared with real images, how many samples of it (0: all), and how many images at once. ``preset`` says with
+    which eyes and against what (empty: the model's own); ``extractor_weights`` and ``reference`` are its files where none is packaged."""
+
+    seeds: str = "s2k"
+    samples: Annotated[int, Field(ge=0)] = 0
+    batch: Annotated[int, Field(ge=1)] = 50
+    preset: str = ""
+    extractor_weights: str = ""
+    reference: str = ""
+
+
+class Anchor(Table):
+    """What the full cache must reach before figures on this model compare with published ones: see :mod:`cachemark.regress.anchors`."""
+
+    metric: str
+    expected: float
+    tolerance: Annotated[float, Field(gt=0)]
+    source: Annotated[str, Field(min_length=1)]
+
+
 class Cells(Table):
     """A block of the matrix: one model, methods × budgets × codecs. ``samples`` compares fewer or more with the full cache than the plan
-    says; 0 is the plan's own number."""
+    says; 0 is the plan's own number. ``quality`` says whether the plan's quality pass is made here."""
 
     model: str
     methods: Annotated[list[str | MethodTable], Field(min_length=1)]
@@ -83,6 +105,7 @@ class Cells(Table):
     sampling: str | SamplingTable = "paper"
     batch: Annotated[int, Field(ge=1)] = 16
     samples: Annotated[int, Field(ge=0)] = 0
+    quality: bool = True
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     engine: Literal["eager", "reference"] = "eager"
     weights: str = ""
@@ -98,6 +121,8 @@ class Plan(Table):
     description: str = ""
     timing: Timing = Timing()
     fidelity: Fidelity = Fidelity()
+    quality: Quality | None = None
+    anchor: Anchor | None = None
     timeout: Annotated[float, Field(gt=0)] = 600.0
     trial: Literal["model", "case"] = "model"
     unmet: Literal["error", "unsupported"] = "error"
@@ -118,11 +143,14 @@ class Plan(Table):
 
 @dataclass(frozen=True)
 class Planned:
-    """A case and what is needed to run it. ``unmet`` is the reason why the method cannot, or empty."""
+    """A case and what is needed to run it. ``unmet`` is the reason why the method cannot, or empty. ``shelf`` is the folder for finished
+    parts of its quality pass, ``beside`` that of the full cache of its cell."""
 
     case: Case
     request: Request
     unmet: str = ""
+    shelf: Path | None = None
+    beside: Path | None = None
 
 
 def names() -> list[str]:
@@ -182,7 +210,7 @@ def _at(plan: Plan, *keys: str | int) -> Iterator[None]:
 
 
 def _block(plan: Plan, cells: Cells, number: int, device: str) -> Iterator[Planned]:
-    request = Request(device, getattr(torch, cells.dtype), cells.weights, cells.decoder_weights, cells.random_seed, cells.engine)
+    request = _request(plan, cells, device)
     with _at(plan, "cells", number, "model"):
         entry: Entry = registry.models.get(cells.model)
     with _at(plan, "cells", number, "sampling"):
@@ -206,18 +234,38 @@ def _block(plan: Plan, cells: Cells, number: int, device: str) -> Iterator[Plann
         device_class=device, warmup=plan.timing.warmup, repeats=plan.timing.repeats, role="baseline",
         evaluation={"batch": plan.fidelity.batch} if plan.fidelity.batch else {},
     )
-    yield Planned(full, request)
+    with _at(plan, "quality"):
+        judged = replace(full, evaluation={**full.evaluation, **_evaluation(plan, cells, entry, full)})
+    yield Planned(judged, request)
     if not full.weights.startswith("random:"):
         yield Planned(replace(full, role="floor"), request)
         if full.samples > 1:  # one image can only be generated in a batch of one
             yield Planned(replace(full, role="numerics"), request)
     for name in codecs:
         if name != full.codec:
-            yield Planned(replace(full, codec=name, role="arm"), request, unmet)
+            yield Planned(replace(judged, codec=name, role="arm"), request, unmet)
         for method in cells.methods:
             with _at(plan, "cells", number, "methods"):
-                arms = list(_arms(plan, replace(full, codec=name, role="arm"), method, budgets, layout))
+                arms = list(_arms(plan, replace(judged, codec=name, role="arm"), method, budgets, layout))
             yield from (Planned(case, request, unmet or reason) for case, reason in arms)
+
+
+def _request(plan: Plan, cells: Cells, device: str) -> Request:
+    files = (plan.quality.extractor_weights, plan.quality.reference) if plan.quality and cells.quality else ("", "")
+    return Request(device, getattr(torch, cells.dtype), cells.weights, cells.decoder_weights, cells.random_seed, cells.engine, *files)
+
+
+def _evaluation(plan: Plan, cells: Cells, entry: Entry, full: Case) -> dict[str, Any]:
+    """The quality pass of a block as it stands in its cases; nothing where weights, of whichever part, are random."""
+    if plan.quality is None or not cells.quality or "random:" in full.weights:
+        return {}
+    given = plan.quality
+    subset = seeds.subset(given.seeds, entry.classes)
+    stated = presets.stated(given.preset or entry.preset, given.extractor_weights, given.reference)
+    samples = len(subset.first(given.samples)) if given.samples else len(subset)
+    if samples < (least := stated.get("options", {}).get("kid_subset_size", 0)):
+        raise BadPlan(f"{samples} images are fewer than the {least} of a subset of KID.", remedy="Raise quality.samples.")
+    return {quality.KEY: {"seeds": given.seeds, "samples": samples, "batch": given.batch, **stated}}
 
 
 def _budget(given: str | float | int | MethodTable, layout: Layout) -> Budget:
@@ -326,7 +374,8 @@ def _keys(data: Any, fault: Any) -> list[str | int]:
 
 
 def _known(tables: list[str]) -> list[str]:
-    kinds: dict[str, type[Table]] = {"timing": Timing, "fidelity": Fidelity, "cells": Cells, "sampling": SamplingTable}
+    kinds: dict[str, type[Table]] = {"timing": Timing, "fidelity": Fidelity, "quality": Quality, "anchor": Anchor, "cells": Cells,
+                                     "sampling": SamplingTable}
     return sorted(kinds[tables[-1]].model_fields if tables and tables[-1] in kinds else Plan.model_fields)
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from .. import registry, seeds
 from ..cache.codec import codec
@@ -19,16 +20,21 @@ from ..cache.slot import Memory
 from ..cache.work import share, work
 from ..errors import Unsupported
 from ..metrics.kv import entries
+from ..metrics.preset import Preset
+from ..metrics.seen import Seen
 from ..metrics.speed import halves, watched
-from ..models.protocol import Entry, Loaded
+from ..models.protocol import Entry, Loaded, Request
 from ..result import Outcome, Status
 from ..spec import FULL, Case
+from ..units import quality_name
+from . import presets, quality
 from .clock import clock
 from .judge import Job, Judged, Reference, judge, reseeded
 from .layers import profiled, repeated
 from .memory import peak_bytes
 from .plan import Planned
 
+Ended = tuple[Outcome, dict[str, bytes]]  # with artifacts by file name
 WATCHED = 16  # samples whose passes are watched: what is found hardly differs between samples, and watching costs as much as a case
 RANDOM = "random weights: fidelity and quality are not measured"
 
@@ -41,6 +47,8 @@ class Bench:
     loaded: Loaded
     device: str
     references: dict[str, Reference] = field(default_factory=dict)
+    presets: dict[Request, Preset] = field(default_factory=dict)
+    seen: dict[str, Seen] = field(default_factory=dict)
 
     @classmethod
     def load(cls, planned: Planned) -> Bench:
@@ -55,18 +63,26 @@ class Bench:
         return self.references[case.cell]
 
 
-def run_case(planned: Planned, bench: Bench) -> tuple[Outcome, dict[str, bytes]]:
-    """Measure one case. Returns its outcome and artifacts by file name; raises what the trial turns into a status."""
+    def preset(self, planned: Planned) -> Preset:
+        """With which eyes images of a case are compared with real ones, loaded once per trial."""
+        request = planned.request
+        if request not in self.presets:
+            name = planned.case.evaluation[quality.KEY]["preset"]
+            self.presets[request] = presets.preset(name, weights=request.extractor, reference=request.reference, device=self.device)
+        return self.presets[request]
+
+
+def run_case(planned: Planned, bench: Bench, alive: Callable[[], None] = lambda: None) -> Ended:
+    """Measure one case. Returns its outcome and artifacts by file name; raises what the trial turns into a status. ``alive`` is called
+    now and then in its long parts."""
     began, case = time.perf_counter(), planned.case
     if planned.unmet:
         raise Unsupported(planned.unmet)
-    subset = seeds.subset(case.seeds, bench.entry.classes).first(case.samples)
-    memory = Memory(bench.device, codec(case.codec))
-    job = Job(bench.loaded, _factory(case), memory, case.sampling, subset, case.batch, bench.device)
+    job = _job(case, bench)
     samples: dict[str, list[float]] = {}
     facts = _facts(case, bench)
     if case.role in ("arm", "baseline"):
-        first = replace(job, subset=subset.first(case.batch))
+        first = replace(job, subset=job.subset.first(case.batch))
         samples |= _timed(case, first)
         samples |= _bytes(case, first)
     if bench.loaded.random:
@@ -78,8 +94,40 @@ def run_case(planned: Planned, bench: Bench) -> tuple[Outcome, dict[str, bytes]]
         facts["layers"] = profiled(_watched(job))
     elif case.role == "baseline" and job.continuous:
         facts["redundancy"] = repeated(_watched(job))
+    if quality.KEY in case.evaluation:
+        distribution = _distribution(planned, job, bench, alive)
+        if distribution is None:
+            return Outcome(case, Status.NAN_OUTPUT, log="An image of the quality pass holds NaN or infinity.", facts=facts), {}
+        samples, facts = samples | distribution[0], facts | distribution[1]
     samples, facts, seconds = samples | judged.samples, facts | judged.facts, time.perf_counter() - began
     return Outcome(case, Status.OK, samples, seconds=seconds, output_hash=judged.output_hash, facts=facts), judged.artifacts
+
+
+def fill(planned: Planned, bench: Bench, share: tuple[int, int], alive: Callable[[], None]) -> Ended:
+    """Make a share of the images of a case's quality pass and nothing else; their features stay on its shelf."""
+    case = planned.case
+    wide = quality.job_of(_job(case, bench), case, bench.entry.classes)
+    quality.features(wide, bench.preset(planned), quality.Shelf(planned.shelf), alive, share)
+    done = f"Share {share[0] + 1} of {share[1]} of its quality images is made; nothing is measured."
+    return Outcome(case, Status.NOT_REACHED, log=done), {}
+
+
+def quality_images(planned: Planned) -> tuple[Iterator[Tensor], int]:
+    """The images of a case's quality pass, in batches (B, H, W, 3) of bytes, and how many there are. Raises Unsupported where it has
+    none."""
+    case = planned.case
+    if planned.unmet or quality.KEY not in case.evaluation:
+        raise Unsupported(planned.unmet or f"{case.label} has no quality pass.",
+                          remedy="Name a full cache or an arm of a plan with [quality].")
+    bench = Bench.load(planned)
+    wide = quality.job_of(_job(case, bench), case, bench.entry.classes)
+    return quality.pictures(wide, case), len(wide.subset)
+
+
+def _job(case: Case, bench: Bench) -> Job:
+    subset = seeds.subset(case.seeds, bench.entry.classes).first(case.samples)
+    memory = Memory(bench.device, codec(case.codec))
+    return Job(bench.loaded, _factory(case), memory, case.sampling, subset, case.batch, bench.device)
 
 
 def _watched(job: Job) -> Job:
@@ -151,6 +199,25 @@ def _judged(case: Case, job: Job, bench: Bench) -> Judged:
     if case.role == "numerics":
         job = replace(job, batch=job.batch // 2 or 2)
     return judge(job, reference, quality=bench.entry.quality, forced=True, sprite=case.role == "arm")
+
+
+def _distribution(
+    planned: Planned, job: Job, bench: Bench, alive: Callable[[], None]
+) -> tuple[dict[str, list[float]], dict[str, Any]] | None:
+    """Samples and facts of the quality pass, or None where an image is not finite. What the full cache's images look like is kept for
+    the arms beside it."""
+    case, stated = planned.case, planned.case.evaluation[quality.KEY]
+    if "missing" in stated:
+        return {}, {"not_measured": {quality_name("fid", stated["preset"], stated["samples"]): stated["missing"]}}
+    preset, wide = bench.preset(planned), quality.job_of(job, case, bench.entry.classes)
+    seen = quality.features(wide, preset, quality.Shelf(planned.shelf), alive)
+    if seen is None:
+        return None
+    if case.role == "baseline":
+        bench.seen[case.cell] = seen
+        return quality.figures(seen, preset, wide.subset.labels, None)
+    full = bench.seen.get(case.cell) or quality.kept(wide, preset, quality.Shelf(planned.beside))
+    return quality.figures(seen, preset, wide.subset.labels, full)
 
 
 def _facts(case: Case, bench: Bench) -> dict[str, Any]:

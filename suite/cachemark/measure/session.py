@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import groupby
+from pathlib import Path
 from typing import Any, Protocol
 
-from ..result import Environment, Outcome
+from ..result import Environment, Outcome, Status
 from ..spec import Case
+from . import quality
 from .environment import code_identity, environment, skip_key, skip_parts
 from .isolate import Options, run_trials
 from .plan import Plan, Planned, expand
@@ -73,9 +75,10 @@ def decide(plan: Plan, sink: Sink | None, device: str, threads: int, *, fresh: b
 
 def measure(
     plan: Plan, sink: Sink, *, device: str = "cpu", threads: int = 1, plugins: tuple[str, ...] = (), fresh: bool = False,
-    watcher: Watcher | None = None, checked: Callable[[list[Decision]], None] | None = None,
+    shelves: Path | None = None, watcher: Watcher | None = None, checked: Callable[[list[Decision]], None] | None = None,
 ) -> Summary:
-    """Run a plan into a sink. An interruption leaves everything completed in the sink and the run marked interrupted."""
+    """Run a plan into a sink. An interruption leaves everything completed in the sink and the run marked interrupted. ``shelves`` is the
+    folder in which each case keeps the finished parts of its quality pass, and finds those that another process has made."""
     here, decisions = decide(plan, sink, device, threads, fresh=fresh)
     if checked is not None:
         checked(decisions)
@@ -88,7 +91,7 @@ def measure(
             if decision.stored:
                 sink.carry(summary.run_id, decision.key)
                 summary.carried += 1
-        _run([d for d in decisions if not d.stored], plan, Options(plan.timeout, threads, plugins), sink, summary, watcher)
+        _run(_shelved(decisions, shelves), plan, Options(plan.timeout, threads, plugins), sink, summary, watcher)
         state = "finished"
     except Exception:
         state = "failed"
@@ -96,6 +99,36 @@ def measure(
     finally:
         sink.finish_run(summary.run_id, state)
     return summary
+
+
+def make_share(
+    plan: Plan, sink: Sink, share: tuple[int, int], shelves: Path, *, device: str = "cpu", threads: int = 1, plugins: tuple[str, ...] = (),
+    watcher: Watcher | None = None,
+) -> list[Outcome]:
+    """Make one of several shares of the quality images of every case that is not stored, so that several devices of one class can work
+    at a plan; a run that finds their parts does the rest. Returns the outcomes of cases whose share could not be made."""
+    _, decisions = decide(plan, sink, device, threads)
+    wanted = [d for d in _shelved(decisions, shelves) if not d.planned.unmet and quality.makes(d.planned.case)]
+    if watcher is not None:
+        watcher.planned(wanted)
+    failed = []
+    for group in _groups([d.planned for d in wanted], plan.trial):
+        started = (lambda planned: watcher.started(planned.case)) if watcher is not None else (lambda planned: None)
+        for outcome, _ in run_trials(group, Options(plan.timeout, threads, plugins, share), started):
+            if outcome.status is not Status.NOT_REACHED:
+                failed.append(outcome)
+            if watcher is not None:
+                watcher.ended(outcome)
+    return failed
+
+
+def _shelved(decisions: list[Decision], shelves: Path | None) -> list[Decision]:
+    """What is to be run, each with a folder of its own for the parts of its quality pass, named by everything that they depend on."""
+    todo = [d for d in decisions if not d.stored]
+    if shelves is None:
+        return todo
+    full = {d.planned.case.cell: shelves / d.key for d in decisions if d.planned.case.role == "baseline"}
+    return [replace(d, planned=replace(d.planned, shelf=shelves / d.key, beside=full.get(d.planned.case.cell))) for d in todo]
 
 
 def _run(todo: list[Decision], plan: Plan, options: Options, sink: Sink, summary: Summary, watcher: Watcher | None) -> None:

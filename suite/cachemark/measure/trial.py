@@ -12,7 +12,10 @@ import os
 import sys
 import threading
 import traceback
+from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
+from pathlib import Path
 from typing import IO, Any
 
 import torch
@@ -23,19 +26,23 @@ from ..models.protocol import Request
 from ..result import Outcome, Status
 from ..spec import Case
 from .plan import Planned
-from .run import Bench, run_case
+from .run import Bench, Ended, fill, run_case
 
 
-def request_json(planned: list[Planned], plugin_files: list[str], threads: int) -> dict[str, Any]:
-    """What the parent sends: cases with their requests, plug-in files, CPU threads."""
-    items = [{"case": p.case.to_json(), "request": {**asdict(p.request), "dtype": str(p.request.dtype)}, "unmet": p.unmet} for p in planned]
-    return {"cases": items, "plugins": plugin_files, "threads": threads}
+def request_json(planned: list[Planned], plugin_files: list[str], threads: int, share: tuple[int, int] | None = None) -> dict[str, Any]:
+    """What the parent sends: cases with their requests, plug-in files, CPU threads, and the share of a quality pass where that alone is
+    to be made."""
+    items = [{"case": p.case.to_json(), "request": {**asdict(p.request), "dtype": str(p.request.dtype)}, "unmet": p.unmet,
+              "folders": [str(folder or "") for folder in (p.shelf, p.beside)]}
+             for p in planned]
+    return {"cases": items, "plugins": plugin_files, "threads": threads, "share": share}
 
 
 def parse_item(item: dict[str, Any]) -> Planned:
     """The inverse of one entry of :func:`request_json`."""
     dtype = getattr(torch, item["request"]["dtype"].removeprefix("torch."))
-    return Planned(Case.from_json(item["case"]), Request(**{**item["request"], "dtype": dtype}), item["unmet"])
+    return Planned(Case.from_json(item["case"]), Request(**{**item["request"], "dtype": dtype}), item["unmet"],
+                   *(Path(folder) if folder else None for folder in item["folders"]))
 
 
 def main() -> None:
@@ -51,16 +58,20 @@ def main() -> None:
     for number, item in enumerate(request["cases"]):
         planned = parse_item(item)
         _say(out, {"start": number})
-        outcome, artifacts, bench = _attempt(planned, bench)
+        alive, share = partial(_say, out, {"alive": number}), request["share"]
+        work = partial(fill, share=tuple(share), alive=alive) if share else partial(run_case, alive=alive)
+        outcome, artifacts, bench = _attempt(planned, bench, work)
         encoded = {name: base64.b64encode(content).decode() for name, content in artifacts.items()}
         _say(out, {"done": number, "outcome": outcome.to_json(), "artifacts": encoded})
 
 
-def _attempt(planned: Planned, bench: Bench | None) -> tuple[Outcome, dict[str, bytes], Bench | None]:
+def _attempt(
+    planned: Planned, bench: Bench | None, work: Callable[[Planned, Bench], Ended]
+) -> tuple[Outcome, dict[str, bytes], Bench | None]:
     """Every failure of the code under test becomes an outcome."""
     try:
         bench = bench or Bench.load(planned)
-        return *run_case(planned, bench), bench
+        return *work(planned, bench), bench
     except (Unsupported, BadBudget, BadKnob) as error:
         status, log = Status.UNSUPPORTED, str(error)
     except (MemoryError, torch.OutOfMemoryError) as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, ClassVar
@@ -46,6 +46,13 @@ class AMSKV(Method):
     paradigms: ClassVar[tuple[str, ...]] = ("next-scale",)
     evicts: ClassVar[bool] = True
     source: ClassVar[str] = "AMS-KV (arXiv 2511.16047), Algorithms 1 and 2"
+
+    unstated: ClassVar[Mapping[str, str]] = {
+        "theta": "the best of the four values of Appendix E; which one the main tables used, and how S is normalised, is not said",
+        "decide": "ours: Algorithm 1 decides while the images are made, as `online` does",
+        "demanding": "ours: which layers were demanding is not listed; the experiment of Table 2 has one in six",
+        "entries": "ours: what a budget becomes",
+    }
 
     condensed: int = 2
     c_max: int = 0

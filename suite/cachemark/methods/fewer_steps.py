@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, ClassVar, cast
@@ -26,6 +27,8 @@ class FewerSteps(Bidirectional):
     name: ClassVar[str] = "fewer_steps"
     sizes: ClassVar[tuple[str, ...]] = ("steps",)
     source: ClassVar[str] = "the baseline of LazyMAR (arXiv 2503.12450), Table 1"
+
+    unstated: ClassVar[Mapping[str, str]] = {"steps": "what a budget becomes; the paper's table has 32 and 16 of 64"}
 
     steps: int = 0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, ClassVar
@@ -26,6 +27,7 @@ class Full(Method):
     name: ClassVar[str] = "full"
     paradigms: ClassVar[tuple[str, ...]] = ("next-token", "next-scale", "masked")
     source: ClassVar[str] = "the baseline"
+    unstated: ClassVar[Mapping[str, str]] = {"store_last": "ours: the published code of VAR keeps the last scale, which nobody reads"}
 
     store_last: bool = False
 

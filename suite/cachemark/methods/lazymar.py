@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, cast
 
@@ -46,6 +46,13 @@ class LazyMAR(Scheduled):
 
     name: ClassVar[str] = "lazymar"
     source: ClassVar[str] = "LazyMAR (arXiv 2503.12450), §3.2, and its published code"
+
+    unstated: ClassVar[Mapping[str, str]] = {
+        **Scheduled.unstated,
+        "encoder_cache": "of the published code; the paper does not speak of it",
+        "head_cache": "of the published code; the paper does not speak of it",
+        "forced": "of the published code; the paper does not say how tokens are made to go on",
+    }
 
     token_cache: bool = True
     condition_cache: bool = True

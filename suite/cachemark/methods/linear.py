@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, ClassVar
@@ -33,6 +34,10 @@ class Linear(Evicting):
 
     name: ClassVar[str] = "linear"
     source: ClassVar[str] = "LineAR §3.3, Eq. 5–10"
+    unstated: ClassVar[Mapping[str, str]] = {
+        "anchor": "ours (docs/adr/0003-linear-defaults.md): the paper gives the size of its anchor a name and no number",
+        "recent_lines": "ours (docs/adr/0003-linear-defaults.md): the paper gives the number of recent lines a name and no value",
+    }
     edge: ClassVar[str] = "line"
     footnotes: ClassVar[tuple[str, ...]] = (
         "The paper states neither anchor nor recent_lines; the defaults are ours (docs/adr/0003-linear-defaults.md).",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any, ClassVar, cast
@@ -46,6 +46,13 @@ class MARche(Partial):
     carries: ClassVar[bool] = True
     sizes: ClassVar[tuple[str, ...]] = ("active",)
     source: ClassVar[str] = "MARché (arXiv 2506.12035), §4 and Appendices A and D"
+
+    unstated: ClassVar[Mapping[str, str]] = {
+        "active": "§4.3 says 64 active tokens in all, as here, §5.3 says 64 refreshing ones",
+        "select_layer": "§4.2 and §5.3 say the second block, as here, §4.3 and Appendix D the first",
+        "encoder_cache": "ours: the paper says nothing of the encoder",
+        "partitioned": "the paper computes two parts; one attention over keys and values in place gives the same result",
+    }
 
     active: int = 64
     period: int = 3

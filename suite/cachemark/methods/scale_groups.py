@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, ClassVar
@@ -33,6 +34,8 @@ class ScaleGroups(Method):
     name: ClassVar[str] = "scale_groups"
     paradigms: ClassVar[tuple[str, ...]] = ("next-scale",)
     source: ClassVar[str] = "AMS-KV (arXiv 2511.16047), Table 1"
+
+    unstated: ClassVar[Mapping[str, str]] = {"local": "ours: what the larger budget of AMS-KV holds; how many scales are local is not said"}
 
     remove: str = "intermediate"
     condensed: int = 2

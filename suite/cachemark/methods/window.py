@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -24,6 +25,9 @@ class Window(Evicting):
     name: ClassVar[str] = "window"
     paradigms: ClassVar[tuple[str, ...]] = ("next-token", "next-scale")
     source: ClassVar[str] = "Xiao et al. 2024, Fig. 1b"
+    unstated: ClassVar[Mapping[str, str]] = {
+        "keep_condition": "ours: a window over text has no condition apart, so everything ages out of it, as with `False`",
+    }
     edge: ClassVar[str] = "token"
     slack: ClassVar[int] = 1
 

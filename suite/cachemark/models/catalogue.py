@@ -15,7 +15,7 @@ from ..cache.geometry import Layout
 from ..spec import Sampling
 from . import checkpoints, masked, next_scale
 from .llamagen import PAPER_CFG, SIZES, LlamaGen, LlamaGenConfig, layout
-from .protocol import Entry, Loaded, Request
+from .protocol import Entry, Loaded, Published, Request
 from .tiny import vq as tiny_vq
 from .tiny.vq import TinyVQ
 from .vision.vq import VQ, VQ16
@@ -23,6 +23,7 @@ from .weights import identity, packaged
 
 __all__ = ["masked", "next_scale", "packaged"]
 
+ORIGIN = "FoundationVision/LlamaGen on Hugging Face"
 TINY_NAME = "tiny-llamagen"
 TINY = LlamaGenConfig(layers=6, heads=5, dim=160, vocab=512, classes=10, grid=16)
 TINY_WEIGHTS, TINY_DECODER = "tiny-llamagen.safetensors", "tiny-vq.safetensors"
@@ -79,6 +80,12 @@ def _identity(config: LlamaGenConfig, request: Request) -> str:
     return "/".join(identity(path, build, request.seed) for path, build in files)
 
 
+def _files(size: str, config: LlamaGenConfig) -> tuple[Published, ...]:
+    extras, pixels = (checkpoints.WRAPPERS, checkpoints.EXTRAS), 16 * config.grid
+    return (Published("weights", f"c2i_{size}_{pixels}.pt", ORIGIN, partial(LlamaGen, config), *extras),
+            Published("decoder_weights", "vq_ds16_c2i.pt", ORIGIN, partial(VQ, VQ16), *extras))
+
+
 def _published(size: str, config: LlamaGenConfig) -> Entry:
     paper = Sampling(cfg_scale=PAPER_CFG[size])
     return Entry(
@@ -86,6 +93,7 @@ def _published(size: str, config: LlamaGenConfig) -> Entry:
         partial(_shape, config), partial(_load_published, config), partial(_identity, config),
         {"paper": paper, "greedy": replace(paper, temperature=0.0)},
         summary=f"LlamaGen-{size}, {config.layers} layers, {config.grid}×{config.grid} tokens; weights optional, else random",
+        files=_files(size, config),
     )
 
 
@@ -95,7 +103,7 @@ def _register(entry: Entry) -> None:
 
 _register(Entry(
     TINY_NAME, "llamagen", LlamaGen.paradigm, (TINY.grid, TINY.grid), TINY.classes, partial(_shape, TINY), _load_tiny, _tiny_identity,
-    {"paper": Sampling(cfg_scale=1.5), "greedy": Sampling(cfg_scale=1.5, temperature=0.0)}, ("legend",),
+    {"paper": Sampling(cfg_scale=1.5), "greedy": Sampling(cfg_scale=1.5, temperature=0.0)}, ("legend",), "scene",
     "A LlamaGen of 2 M parameters trained on the embedded scene world, with its weights",
 ))
 for _size, _config in SIZES.items():

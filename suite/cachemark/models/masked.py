@@ -13,7 +13,7 @@ from ..errors import BadCheckpoint
 from ..spec import Sampling
 from . import checkpoints, mar
 from .mar import MAR, PAPER_CFG, MARConfig
-from .protocol import Entry, Loaded, Request
+from .protocol import Entry, Loaded, Published, Request
 from .tiny import kl as tiny_kl
 from .tiny.kl import TinyKL
 from .tiny.mar import NAME as TINY_NAME
@@ -23,6 +23,7 @@ from .vision.kl import KL
 from .weights import identity, packaged
 
 AVERAGED = ("model_ema", "model")  # entries of a published file: the averaged weights are those that were evaluated
+ORIGIN = "the links in the README of LTH14/mar on GitHub"
 PAPER_STEPS = 256
 FEWER_STEPS = 64  # with which the papers on caches compare
 
@@ -82,6 +83,13 @@ def _identity(config: MARConfig, request: Request) -> str:
     return f"{transformer}/{identity(request.decoder_weights, KL, request.seed, ignore=kl.UNUSED)}"
 
 
+def _files(size: str, config: MARConfig) -> tuple[Published, ...]:
+    folder = {"B": "mar_base", "L": "mar_large", "H": "mar_huge"}[size]
+    ignored = (*checkpoints.EXTRAS, *kl.UNUSED)
+    return (Published("weights", f"{folder}/checkpoint-last.pth", ORIGIN, partial(MAR, config), AVERAGED, checkpoints.EXTRAS),
+            Published("decoder_weights", "kl16.ckpt", ORIGIN, KL, checkpoints.WRAPPERS, ignored))
+
+
 def _published(size: str, config: MARConfig) -> Entry:
     paper = Sampling(cfg_scale=PAPER_CFG[size], cfg_schedule="linear", steps=PAPER_STEPS)
     return Entry(
@@ -89,12 +97,13 @@ def _published(size: str, config: MARConfig) -> Entry:
         partial(_load, config), partial(_identity, config), {"paper": paper, "fewer": replace(paper, steps=FEWER_STEPS)},
         summary=f"MAR-{size}, {config.depth[0]} + {config.depth[1]} blocks and a diffusion head, {config.grid}×{config.grid} tokens; "
                 "weights optional, else random",
+        files=_files(size, config),
     )
 
 
 registry.models.add(TINY_NAME)(Entry(
     TINY_NAME, "mar", MAR.paradigm, (TINY_MAR.grid,) * 2, TINY_MAR.classes, partial(_shape, TINY_MAR), _load_tiny, _tiny_identity,
-    {"paper": Sampling(cfg_scale=1.5, cfg_schedule="linear")}, ("legend",),
+    {"paper": Sampling(cfg_scale=1.5, cfg_schedule="linear")}, ("legend",), "scene",
     "A MAR of 2 M parameters trained on the embedded scene world, with its weights",
 ))
 for _size, _config in mar.SIZES.items():

@@ -13,7 +13,7 @@ from ..cache.geometry import Layout
 from ..errors import BadCheckpoint
 from ..spec import Sampling
 from . import checkpoints, var
-from .protocol import Entry, Loaded, Request
+from .protocol import Entry, Loaded, Published, Request
 from .tiny import msvq as tiny_msvq
 from .tiny.msvq import TinyMSVQ
 from .tiny.var import NAME as TINY_NAME
@@ -23,6 +23,7 @@ from .vision import msvq
 from .vision.msvq import MSVQ, MSVQConfig, MultiScaleQuantizer
 from .weights import identity, packaged
 
+ORIGIN = "FoundationVision/var on Hugging Face"
 PAPER = Sampling(cfg_scale=1.5, cfg_schedule="linear", top_k=900, top_p=0.96)  # the authors' evaluation
 
 
@@ -98,12 +99,20 @@ def _identity(config: VARConfig, request: Request) -> str:
     return f"{transformer}/{identity(request.decoder_weights, partial(MSVQ, _tokenizer(config)), request.seed, ignore=msvq.USED)}"
 
 
+def _files(size: str, config: VARConfig) -> tuple[Published, ...]:
+    under, extras = checkpoints.WRAPPERS, checkpoints.EXTRAS
+    make = partial(MSVQ, _tokenizer(config))
+    return (Published("weights", f"var_{size.partition('-')[0]}.pth", ORIGIN, partial(build, config), under, (*extras, *var.BUFFERS)),
+            Published("decoder_weights", "vae_ch160v4096z32.pth", ORIGIN, make, under, (*extras, *msvq.USED)))
+
+
 def _published(size: str, config: VARConfig) -> Entry:
     side = config.sides[-1]
     return Entry(
         f"var-{size}", "var", VAR.paradigm, (side, side), config.classes, partial(_shape, config), partial(_load_published, config),
         partial(_identity, config), {"paper": PAPER, "greedy": replace(PAPER, temperature=0.0)}, similarity=_similarity,
         summary=f"VAR-{size}, {config.depth} blocks, {len(config.sides)} scales up to {side}×{side}; weights optional, else random",
+        files=_files(size, config),
     )
 
 
@@ -114,7 +123,7 @@ def _register(entry: Entry) -> None:
 _register(Entry(
     TINY_NAME, "var", VAR.paradigm, (TINY_VAR.sides[-1],) * 2, TINY_VAR.classes, partial(_shape, TINY_VAR), _load_tiny, _tiny_identity,
     {"paper": Sampling(cfg_scale=1.5, cfg_schedule="linear"), "greedy": Sampling(cfg_scale=1.5, cfg_schedule="linear", temperature=0.0)},
-    ("legend",), "A VAR of 2 M parameters trained on the embedded scene world, with its weights", _similarity,
+    ("legend",), "scene", "A VAR of 2 M parameters trained on the embedded scene world, with its weights", similarity=_similarity,
 ))
 for _size, _config in var.SIZES.items():
     _register(_published(_size, _config))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..cache.geometry import Layout
 from ..cache.method import Method
@@ -56,7 +56,8 @@ class Loaded:
 @dataclass(frozen=True)
 class Request:
     """How to load a model. ``weights``, ``decoder_weights``: paths, or empty for the packaged or random ones. ``engine`` is
-    ``reference`` for a model that repeats in every pass what its published code repeats."""
+    ``reference`` for a model that repeats in every pass what its published code repeats. ``extractor`` and ``reference`` are paths
+    too, of the network that sees the images and of what it saw in real ones; empty for those of the package."""
 
     device: str = "cpu"
     dtype: torch.dtype = torch.float32
@@ -64,6 +65,24 @@ class Request:
     decoder_weights: str = ""
     seed: int = 0
     engine: str = "eager"
+    extractor: str = ""
+    reference: str = ""
+
+
+@dataclass(frozen=True)
+class Published:
+    """A file of the authors that a plan names under ``key`` (``weights`` or ``decoder_weights``): its ``name`` and who gives it away.
+
+    ``build`` makes the module whose tensors are read from it, ``wrappers`` are the entries under which they are looked for before the
+    top level, and names that match ``ignored`` may stand beside them.
+    """
+
+    key: str
+    name: str
+    origin: str
+    build: Callable[[], nn.Module]
+    wrappers: Sequence[str]
+    ignored: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -72,7 +91,9 @@ class Entry:
 
     ``presets`` names sampling settings; each model has ``paper``. ``shape(sampling, batch)`` is the layout of a generation,
     ``identity(request)`` what :class:`Loaded` will call its weights; neither loads anything. The latter refuses a file that
-    does not fit, with BadCheckpoint. ``quality`` names the metrics that judge this model's images without a reference set.
+    does not fit, with BadCheckpoint. ``quality`` names the metrics that judge this model's images without a reference set, ``preset``
+    the eyes and the real images with which they are compared else. ``files`` are those of the authors, for a published model; none
+    comes with the package.
     ``similarity(weights)`` is the layout's inter-scale similarity where it is known for weights of that identity.
     """
 
@@ -86,5 +107,7 @@ class Entry:
     identity: Callable[[Request], str]
     presets: Mapping[str, Sampling] = field(default_factory=dict)
     quality: tuple[str, ...] = ()
+    preset: str = "adm"
     summary: str = ""
+    files: tuple[Published, ...] = ()
     similarity: Callable[[str], tuple[tuple[float, ...], ...]] = lambda weights: ()

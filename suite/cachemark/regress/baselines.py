@@ -74,7 +74,7 @@ def save(store: Store, run_id: int | None, root: Path | str = ROOT, name: str | 
     name = name or run.plan
     path = path_of(root, run.environment.machine_class, name)
     text = dump(outcomes, run.environment, run.code, plan=run.plan, name=name, run=run.id, reason=reason, saved=utc_now())
-    _write(path, text)
+    write(path, text)
     store.note_baseline(load_text(text, str(path)).digest, name=name, plan=run.plan, machine_class=run.environment.machine_class,
                         reason=reason, run_id=run.id)
     return path
@@ -148,7 +148,8 @@ def _missing(path: Path) -> BadBaseline:
                        remedy=f"{hint}Known: {', '.join(known) or 'none'}. Make one with: cachemark baseline save")
 
 
-def _write(path: Path, text: str) -> None:
+def write(path: Path, text: str) -> None:
+    """Write a file that appears whole or not at all. Raises :class:`BadBaseline`."""
     part = path.with_name(f".{secrets.token_hex(8)}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

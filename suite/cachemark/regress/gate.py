@@ -21,7 +21,7 @@ from ..result import Environment, Outcome
 from ..spec import FULL
 from ..store.exchange import Exchange, rounded
 from ..store.rows import Verdict
-from ..units import METRICS, Metric
+from ..units import Metric, in_order, metric
 
 REGRESSED, IMPROVED, EQUIVALENT, CHANGED = "regressed", "improved", "equivalent", "changed"
 NOT_COMPARED, MISSING, NEW = "not_compared", "missing", "new"
@@ -123,9 +123,8 @@ class _Pair:
         elif not (old.ok and new.ok):
             yield self._row(old, "status", *_status(old, new))
         else:
-            for name in METRICS:
-                if name in old.samples or name in new.samples:
-                    yield self._metric(METRICS[name], old, new)
+            for name in in_order([*old.samples, *new.samples]):
+                yield self._metric(metric(name), old, new)
             if old.output_hash or new.output_hash:
                 yield self._hash(old, new)
 

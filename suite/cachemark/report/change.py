@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ..units import METRICS
+from ..units import is_metric, metric
 from . import words
 
 # Verdicts in the order of the table, with how they look. What is quiet is folded away.
@@ -42,7 +42,7 @@ class Change:
     @property
     def title(self) -> str:
         """The metric's title; what is no metric (``status``, ``output_hash``) stands for itself."""
-        return METRICS[self.metric].title if self.metric in METRICS else self.metric.replace("_", " ")
+        return metric(self.metric).title if is_metric(self.metric) else self.metric.replace("_", " ")
 
     @property
     def tone(self) -> str:
@@ -61,9 +61,9 @@ class Change:
     def _text(self, value: float | None) -> str:
         if value is None:
             return words.DASH
-        if self.metric not in METRICS:
+        if not is_metric(self.metric):
             return str(value)
-        return words.of_full(value) if METRICS[self.metric].kind == "speed" else words.with_unit(value, self.metric)
+        return words.of_full(value) if metric(self.metric).kind == "speed" else words.with_unit(value, self.metric)
 
 
 def conclusion(comparison: Any) -> Conclusion | None:

@@ -15,7 +15,7 @@ from typing import Any
 
 import altair as alt
 
-from ..units import METRICS
+from ..units import metric
 from . import words
 from .interval import Interval
 from .row import MASKED, Row, share_of_full
@@ -77,7 +77,7 @@ def draw(section: Section) -> Drawing:
     budgets = tuple(Key(name, SHAPES[k % len(SHAPES)][1], k) for k, name in enumerate(ratios))
     signs = {key.name: key for key in methods}, {key.name: key for key in budgets}
     cost = _flops if section.paradigm == MASKED else _bytes
-    charts = (cost(section, signs), _speed(section, signs), _halves(section, signs))
+    charts = (*_curves(section, signs), cost(section, signs), _speed(section, signs), _halves(section, signs))
     return Drawing(methods, budgets, charts)
 
 
@@ -154,6 +154,48 @@ def _scatter(title: str, section: Section, across: _Axis, less: bool, signs: _Si
     return Chart(title, caption, _svg(_plot(points, across.title, up.title, less), title), columns, table)
 
 
+def _curves(section: Section, signs: _Signs) -> Iterable[Chart]:
+    """Quality and fidelity against budget, a line for each method, where one was measured at three budgets or more."""
+    if all(len({row.case.budget for row in section.arms if row.method == name}) < 3 for name in section.methods) or section.random:
+        return
+    by, up = section.ranked_by, _distance(section)
+    if by:
+        yield _curve("Quality against budget", section, signs, _Axis(
+            metric(by).title, lambda row: row.quality[by].value if by in row.quality else None, lambda row: row.quality.get(by),
+            lambda value: words.figure(value, by)))
+    yield _curve("Fidelity against budget", section, signs, up)
+
+
+def _curve(title: str, section: Section, signs: _Signs, up: _Axis) -> Chart:
+    """Lower is better in both. The full cache is a line across."""
+    rows = [row for row in section.arms if row.ok and up.value(row) is not None]
+    columns = ("Case", "Budget", up.title)
+    share = _Axis("Budget (share of full)", lambda row: share_of_full(row.case.budget), lambda row: None, words.percent)
+    table = tuple((row.case.label, row.case.budget, up.text(up.value(row) or 0)) for row in rows)
+    points = [{**_point(row, share, up, signs), "hollow": bool(row.unranked)} for row in rows]
+    level = up.value(section.full) if section.full and section.full.ok else None
+    caption = "Down is better. The dashed line is the full cache. Hollow: not ranked, because nothing is left to compare."
+    return Chart(title, caption, _svg(_lines(points, level, share.title, up.title), title), columns, table)
+
+
+def _lines(points: list[dict[str, Any]], level: float | None, x_title: str, y_title: str) -> Any:
+    top = max(max(p["y2"] for p in points), level or 0.0) or 1e-6
+    budgets = sorted({p["x"] for p in points})
+    x = alt.X("x:Q", title=x_title, scale=alt.Scale(domain=[0, 1.08 * budgets[-1]], nice=False),
+              axis=alt.Axis(values=budgets, format=".3~g", labelOverlap=True))
+    y = alt.Y("y:Q", title=y_title, scale=alt.Scale(type="sqrt", domain=[0, 1.06 * top], nice=False),
+              axis=alt.Axis(values=_ticks(top), format="~g"))
+    data = alt.Data(values=points)
+    lines = alt.Chart(data).mark_line(strokeWidth=1.5, opacity=0.7, aria=False).encode(x=x, y=y, color=_own(), detail="colour:N")
+    ends = alt.Chart(data).mark_rule(strokeWidth=1.2, aria=False, opacity=0.6).encode(x=x, y="y1:Q", y2="y2:Q", color=_own())
+    solid = alt.Chart(data).transform_filter("!datum.hollow").mark_point(filled=True, size=55, opacity=1, strokeWidth=0)
+    open_ = alt.Chart(data).transform_filter("datum.hollow").mark_point(filled=False, size=55, opacity=1, strokeWidth=1.5)
+    marks = [kind.encode(x=x, y=y, color=_own(), description="tip:N") for kind in (solid, open_)]
+    across = [] if level is None else [alt.Chart(alt.Data(values=[{"level": level}])).mark_rule(
+        strokeDash=[4, 3], strokeWidth=1, color=_INK, opacity=0.6, aria=False).encode(y="level:Q")]
+    return alt.layer(*across, ends, lines, *marks).properties(width=_WIDTH, height=_HEIGHT, autosize=_FIT)
+
+
 def _point(row: Row, across: _Axis, up: _Axis, signs: _Signs) -> dict[str, Any]:
     x, y = across.value(row) or 0.0, up.value(row) or 0.0
     wide, high = across.ends(row) if row.case.role == "arm" else None, up.ends(row) if row.case.role == "arm" else None
@@ -226,7 +268,7 @@ def _halves(section: Section, signs: _Signs) -> Chart:
 def _bar(position: int, row: Row, half: int, name: str, signs: _Signs) -> dict[str, Any]:
     method = signs[0].get(row.method)
     value = row.median(name) or 0.0
-    tip = f"{words.plain(row.case.label, 60)} · {METRICS[name].title}: {words.with_unit(value, name)}"
+    tip = f"{words.plain(row.case.label, 60)} · {metric(name).title}: {words.with_unit(value, name)}"
     return {"row": position, "half": half, "value": value, "pale": 1.0 if half else 0.45,
             "colour": method.sign if method else _INK, "tip": f"{method.index if method else -1}|{tip}"}
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from ..units import metric
 from . import words
 from .interval import Interval
 from .row import MASKED, Row, share_of_full
+from .section import Section
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Cell:
-    """One cell: ``text`` large, ``under`` small below it, ``order`` the number to sort by. ``span`` counts columns."""
+    """One cell: ``text`` large, ``under`` and ``delta`` small below it, ``order`` the number to sort by. ``span`` counts columns."""
 
     key: str
     text: str
@@ -38,6 +40,7 @@ class Cell:
     order: float | None = None
     span: int = 1
     empty: bool = False
+    delta: str = ""
 
 
 _SPEED = Group("Speed", "against the full cache", (
@@ -79,24 +82,38 @@ COMPUTED = (
     )),
     _QUALITY,
 )
-WIDTH = sum(len(group.columns) for group in KEPT)  # columns of either table
+SETS = ("fid", "precision", "recall")  # figures of whole sets of images that stand in the table; the others stand below it
 
 
-def groups(paradigm: str) -> tuple[Group, ...]:
-    """What a model's table shows: in a masked model, whose full form keeps nothing, computation stands in place of KV memory."""
-    return COMPUTED if paradigm == MASKED else KEPT
+def groups(section: Section) -> tuple[Group, ...]:
+    """What a section's table shows: in a masked model, whose full form keeps nothing, computation stands in place of KV memory; figures
+    of whole sets of images stand beside the legend score where they were measured."""
+    held = COMPUTED if section.paradigm == MASKED else KEPT
+    return (*held[:-1], replace(_QUALITY, columns=(*_QUALITY.columns, *_of_sets(section))))
 
 
-def _names(row: Row, title: str) -> list[str]:
-    return [column.key for group in groups(row.paradigm) if group.title == title for column in group.columns]
+def width(shown: tuple[Group, ...]) -> int:
+    """Columns of a table."""
+    return sum(len(group.columns) for group in shown)
 
 
-def cells(row: Row) -> tuple[Cell, ...]:
+def _of_sets(section: Section) -> tuple[Column, ...]:
+    rows = [row for row in section.rows if row.ok]
+    accuracy = ("class_accuracy",) if any("class_accuracy" in row.quality for row in rows) else ()
+    sets = [next((found[0] for row in rows if (found := row.of_set(base))), "") for base in SETS]
+    return tuple(Column(name, metric(name).title, metric(name).better, metric(name).meaning) for name in (*accuracy, *filter(None, sets)))
+
+
+def _names(shown: tuple[Group, ...], title: str) -> list[str]:
+    return [column.key for group in shown if group.title == title for column in group.columns]
+
+
+def cells(row: Row, shown: tuple[Group, ...]) -> tuple[Cell, ...]:
     """The cells right of a row's name and budget. A case that is not ok has one cell, its status and the reason."""
     if not row.ok:
-        return (Cell("status", str(row.outcome.status), row.reason, span=WIDTH),)
+        return (Cell("status", str(row.outcome.status), row.reason, span=width(shown)),)
     held = (_flops(row), _added(row)) if row.paradigm == MASKED else (_live(row), _state(row))
-    return (_speed_up(row), _latency(row), _saving(row), *held, *_judged(row))
+    return (_speed_up(row), _latency(row), _saving(row), *held, *_judged(row, shown))
 
 
 def budget_cell(row: Row) -> Cell:
@@ -157,18 +174,28 @@ def _state(row: Row) -> Cell:
     return _none("kv_state") if state is None else Cell("kv_state", words.size(state), "", state)
 
 
-def _judged(row: Row) -> tuple[Cell, ...]:
+def _judged(row: Row, shown: tuple[Group, ...]) -> tuple[Cell, ...]:
     """Means over seeds with their intervals, or one cell that says why there are none."""
-    judged = (*_names(row, "Fidelity"), *_names(row, "Quality"))
+    judged = (*_names(shown, "Fidelity"), *_names(shown, "Quality"))
     if row.no_judgement and not row.fidelity and not row.quality:
         return (Cell("judgement", "not judged", row.no_judgement, span=len(judged), empty=True),)
     held = {**row.fidelity, **row.quality}
-    return tuple(_mean(name, held[name]) if name in held else _none(name) for name in judged)
+    return tuple(_mean(name, held[name], row.to_full.get(name)) if name in held else _none(name) for name in judged)
 
 
-def _mean(name: str, mean: Interval) -> Cell:
+def _mean(name: str, mean: Interval, to_full: Interval | None) -> Cell:
+    """A figure, its interval, and that of its difference to the full cache's at the same seeds, where that is known."""
     text = words.figure(mean.value, name)
     if mean.n < 2:
         return Cell(name, text, "one seed", mean.value)
-    low, high = (words.figure(end, name).removesuffix(" %") for end in (mean.low, mean.high))
-    return Cell(name, text, "no spread" if mean.low == mean.high else f"{low}–{high}", mean.value)
+    delta = f"Δ {_ends(to_full, name, signed=True)}" if to_full and to_full.n > 1 else ""
+    return Cell(name, text, _ends(mean, name), mean.value, delta=delta)
+
+
+def _ends(interval: Interval, name: str, *, signed: bool = False) -> str:
+    if interval.low == interval.high:
+        return "0" if signed and not interval.low else "no spread"
+    ends = [words.figure(end, name).removesuffix(" %") for end in (interval.low, interval.high)]
+    if not signed:
+        return "–".join(ends)
+    return " to ".join(text if end < 0 else f"+{text}" for text, end in zip(ends, (interval.low, interval.high), strict=True))

@@ -29,7 +29,7 @@ def render(view: ReportView) -> str:
     """The page. Everything a user wrote is escaped by the template engine or, inside drawings, by the XML writer."""
     script = _static("report.js")
     return _engine().get_template("report.html").render(
-        view=view, drawings=[draw(chapter.section) for chapter in view.chapters], groups=headline.groups, columns=headline.WIDTH,
+        view=view, drawings=[draw(chapter.section) for chapter in view.chapters], groups=headline.groups, width=headline.width,
         edges=_EDGES, exact=_is_small(view), jpeg=_JPEG, raw=_raw, metrics=METRICS, style=Markup(_static("report.css")),
         script=Markup(script), policy=_policy(script), version=__version__,
     )

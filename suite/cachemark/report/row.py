@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
@@ -10,11 +10,12 @@ from ..result import Outcome
 from ..spec import Case
 from ..units import METRICS
 from . import words
-from .interval import Interval, mean_over_seeds, ratio_of_medians
+from .interval import LEVEL, Interval, mean_over_seeds, ratio_of_medians
 
 FIDELITY = tuple(name for name, metric in METRICS.items() if metric.kind == "fidelity")
 OF_INDICES, OF_VECTORS = ("token_agreement", "kl"), ("token_distance", "forced_distance")  # by what a token is
 QUALITY = tuple(name for name, metric in METRICS.items() if metric.kind == "quality")
+IN_PASS = ("class_accuracy",)  # of those, the ones that only the quality pass measures
 MASKED = "masked"  # the paradigm whose full form keeps nothing and whose tokens are vectors
 _SHOWS = 0.9  # of a live saving that must be found again in allocated bytes; below it the saving is called fake
 
@@ -34,9 +35,10 @@ class Row:
 
     ``speed_up`` is median full latency over median latency, or None with the reason in ``no_speed_up``. ``saving`` and
     ``saving_live`` are 1 − bytes / bytes of the full cache, allocated and live; in a masked model ``saving`` is of FLOPs.
-    ``fidelity`` and ``quality`` hold the means over seeds; where both are empty, ``no_judgement`` says why.
-    ``place`` orders the ranked methods of one budget by speed-up; ``unranked`` says why there is none. ``lossless``: no further from
-    the full cache than it is from itself.
+    ``fidelity`` and ``quality`` hold the means over seeds, the latter also figures of whole sets of images; where both are empty,
+    ``no_judgement`` says why. ``to_full`` holds differences of quality, this row less the full cache, at the same seeds.
+    ``place`` orders the ranked methods of one budget, by FID where it was measured, else by speed-up; ``unranked`` says why there is
+    none. ``lossless``: no further from the full cache than it is from itself.
     """
 
     outcome: Outcome
@@ -46,6 +48,7 @@ class Row:
     saving_live: float | None = None
     fidelity: Mapping[str, Interval] = field(default_factory=dict)
     quality: Mapping[str, Interval] = field(default_factory=dict)
+    to_full: Mapping[str, Interval] = field(default_factory=dict)
     no_judgement: str = ""
     place: int | None = None
     unranked: str = ""
@@ -80,6 +83,10 @@ class Row:
         """Bytes that the method keeps between passes: keys, values and state."""
         kv, state = self.median("kv_allocated"), self.median("kv_state")
         return None if kv is None or state is None else kv + state
+
+    def of_set(self, base: str) -> tuple[str, Interval] | None:
+        """The figure of a whole set of images whose name begins so, ``fid`` say, with its whole name."""
+        return next(((name, held) for name, held in self.quality.items() if name.startswith(f"{base}_") and name not in QUALITY), None)
 
     @property
     def reason(self) -> str:
@@ -129,6 +136,7 @@ def derive(outcome: Outcome, full: Outcome | None) -> Row:
     saved = _saved("flops" if row.paradigm == MASKED else "kv_allocated", outcome, full)
     row = replace(row, speed_up=interval, no_speed_up=why, saving=saved, saving_live=_saved("kv_logical", outcome, full))
     row = _judged(row)
+    row = replace(row, to_full=_to_full(row, full))
     return replace(row, marks=_marks(row))
 
 
@@ -159,7 +167,30 @@ def _judged(row: Row) -> Row:
         return replace(row, no_judgement=outcome.judgement or f"Weights are random ({outcome.case.weights}): images are noise.")
     found = {name: mean_over_seeds(outcome.samples[name]) for name in (*FIDELITY, *QUALITY) if outcome.samples.get(name)}
     return replace(row, fidelity={name: found[name] for name in FIDELITY if name in found},
-                   quality={name: found[name] for name in QUALITY if name in found}, no_judgement=outcome.judgement)
+                   quality={**{name: found[name] for name in QUALITY if name in found}, **_of_sets(outcome)},
+                   no_judgement=outcome.judgement)
+
+
+def _of_sets(outcome: Outcome) -> dict[str, Interval]:
+    """Figures of whole sets of images; their intervals were found where the features were."""
+    ends: Mapping[str, Sequence[float]] = outcome.facts.get("intervals", {})
+    count = int(outcome.case.evaluation.get("quality", {}).get("samples", 0))
+    return {name: Interval(float(outcome.samples[name][0]), low, high, LEVEL, count)
+            for name, (low, high) in ends.items() if outcome.samples.get(name)}  # fmt: skip
+
+
+def _to_full(row: Row, full: Outcome | None) -> dict[str, Interval]:
+    """Differences of quality at the same seeds, for arms only."""
+    if full is None or row.case.role != "arm" or is_random(row.case):
+        return {}
+    found = {}
+    for name in QUALITY:
+        mine, its = row.outcome.samples.get(name), full.samples.get(name)
+        if mine and its and len(mine) == len(its):
+            found[name] = mean_over_seeds([a - b for a, b in zip(mine, its, strict=True)])
+    count = int(row.case.evaluation.get("quality", {}).get("samples", 0))
+    stated: Mapping[str, Sequence[float]] = row.outcome.facts.get("to_full", {})
+    return {**found, **{name: Interval(value, low, high, LEVEL, count) for name, (value, low, high) in stated.items()}}
 
 
 def _marks(row: Row) -> tuple[Mark, ...]:

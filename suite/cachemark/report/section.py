@@ -11,6 +11,7 @@ from .interval import Interval
 from .row import MASKED, Mark, Row, derive, is_random, share_of_full
 
 _REFERENCES = ("floor", "numerics")
+COLLAPSED = 0.1  # precision below which images are no longer compared
 FORCED = ("kl", "forced_distance")  # along the full cache's own tokens, where those are indices and where they are vectors
 
 
@@ -41,6 +42,11 @@ class Section:
     def paradigm(self) -> str:
         """That of the model."""
         return next((row.paradigm for row in self.rows if row.ok), "next-token")
+
+    @property
+    def ranked_by(self) -> str:
+        """What places are by: the name of the FID that was measured, or empty, which means speed-up."""
+        return next((found[0] for row in self.arms if (found := row.of_set("fid"))), "")
 
     @property
     def random(self) -> bool:
@@ -126,6 +132,9 @@ def _unranked(row: Row, floor: Row | None) -> str:
     other = nearness(floor) if floor else None
     if other is not None and mine.low <= other.high:
         return "Its images agree with the full cache's no better than the full cache's own images at other seeds do."
+    precision = row.of_set("precision")
+    if precision is not None and precision[1].value < COLLAPSED:
+        return f"Its images have collapsed: of a hundred, {100 * precision[1].value:.0f} look like real ones at all."
     return ""
 
 
@@ -141,18 +150,23 @@ def _lossless(row: Row, numerics: Row | None) -> bool:
 
 
 def _ordered(rows: list[Row]) -> tuple[Row, ...]:
-    """Larger budgets first; in a budget: ranked by speed-up, then ranked without one, then unranked, then without figures."""
+    """Larger budgets first; in a budget: ranked (by FID where it was measured, else by speed-up), ranked without a figure, unranked, then
+    without figures."""
+    by_quality = any(row.of_set("fid") for row in rows)
 
-    def speed(row: Row) -> float:
-        return row.speed_up.value if row.speed_up else 0.0
+    def rank(row: Row) -> float | None:
+        if by_quality:
+            found = row.of_set("fid")
+            return found[1].value if found else None
+        return -row.speed_up.value if row.speed_up else None
 
     def key(row: Row) -> tuple[float, bool, bool, bool, float, str]:
-        budget = share_of_full(row.case.budget)
-        return (-budget, not row.ok, bool(row.unranked), row.speed_up is None, -speed(row), row.method)
+        place = rank(row)
+        return (-share_of_full(row.case.budget), not row.ok, bool(row.unranked), place is None, place or 0.0, row.method)
 
     placed: list[Row] = []
     for row in sorted(rows, key=key):
         before = sum(r.case.budget == row.case.budget and r.place is not None for r in placed)
-        ranked = row.ok and not row.unranked and row.speed_up is not None
+        ranked = row.ok and not row.unranked and rank(row) is not None
         placed.append(replace(row, place=before + 1) if ranked else row)
     return tuple(placed)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ..units import metric
 from . import words
 from .interval import Interval
 from .row import MASKED, Row
@@ -31,7 +32,22 @@ def _full(section: Section) -> str:
     latency = section.full.median("latency")
     images = "1 image" if section.case.batch == 1 else f"{section.case.batch} images"
     speed = f" takes {words.seconds(latency)} for a batch of {images}" if latency is not None else " was not timed"
-    return f"The full cache{speed}{_burden(section.full)}; every speed-up and saving below is against it."
+    said = f"The full cache{speed}{_burden(section.full)}; every speed-up and saving below is against it."
+    return f"{said}{_real(section.full)}"
+
+
+def _real(full: Row) -> str:
+    """How near to real images it comes, beside what other real images come to."""
+    found = full.of_set("fid")
+    if found is None:
+        return ""
+    name, held = found
+    said = f" Its {metric(name).title} is {words.figure(held.value, name)} ({words.figure(held.low, name)}–{words.figure(held.high, name)})"
+    real = full.outcome.facts.get("real", {}).get(name)
+    if not real:
+        return f"{said}."
+    value, low, high = (words.figure(end, name) for end in real)
+    return f"{said}; as many other real images come to {value} ({low}–{high})."
 
 
 def _burden(full: Row) -> str:
@@ -50,12 +66,34 @@ def _budget(section: Section, budget: str) -> str:
     timed = [row for row in figures if row.speed_up is not None]
     if section.random:
         return _random(timed)
-    ranked = [row for row in timed if row.place is not None]
+    ranked = [row for row in figures if row.place is not None]
     if not ranked:
         return f"No method is ranked here. {_left_out(figures)}".strip()
-    fastest = min(ranked, key=lambda row: row.place or 0)
-    parts = (_speed(fastest, figures), _cost(fastest, section.full), _lossless(figures), _left_out(figures))
+    if not any(row.speed_up for row in ranked):
+        return f"{_best(section, ranked)} {_left_out(figures)}".strip()
+    fastest = max((row for row in ranked if row.speed_up), key=_speed_of)
+    parts = (_best(section, ranked), _speed(fastest, figures), _cost(fastest, section.full), _lossless(figures), _left_out(figures))
     return " ".join(part for part in parts if part)
+
+
+def _speed_of(row: Row) -> float:
+    return row.speed_up.value if row.speed_up else 0.0
+
+
+def _best(section: Section, ranked: list[Row]) -> str:
+    """Who is nearest to real images, and who cannot be told from that."""
+    if not section.ranked_by:
+        return ""
+    best = min(ranked, key=lambda row: row.place or 0)
+    found = best.of_set("fid")
+    assert found is not None
+    title, held = metric(found[0]).title, found[1]
+    ties = [words.name(row.method) for row in ranked if row is not best and (other := row.of_set("fid")) and other[1].low <= held.high]
+    alike = f", not told apart from {', '.join(ties)}" if ties else ""
+    its = section.full.of_set("fid") if section.full else None
+    against = f", the full cache {words.figure(its[1].value, its[0])}" if its else ""
+    return (f"Nearest to real images is {words.name(best.method)}{alike}: {title} {words.figure(held.value, found[0])} "
+            f"({words.figure(held.low, found[0])}–{words.figure(held.high, found[0])}{against}).")
 
 
 def _count(rows: tuple[Row, ...]) -> str:

@@ -5,18 +5,18 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Any, Protocol
 
 from ..result import Environment, Outcome, Status
-from ..spec import OWN
+from ..spec import OWN, Case
 from ..units import METRICS
 from . import words
 from .change import Change, Conclusion, changes, conclusion
 from .gallery import Album, gallery
 from .layers import Layers, layers
-from .row import FIDELITY, MASKED, OF_INDICES, OF_VECTORS, QUALITY
+from .row import FIDELITY, IN_PASS, MASKED, OF_INDICES, OF_VECTORS, QUALITY
 from .section import Section, sections
 from .sentence import Sentence, sentences
 
@@ -73,7 +73,8 @@ class Missing:
 
 @dataclass(frozen=True)
 class Chapter:
-    """A section with everything the page says about it. ``coverage`` is the sureness of its speed-up intervals, 0 to 1."""
+    """A section with everything the page says about it. ``coverage`` is the sureness of its speed-up intervals, 0 to 1; ``unanchored`` why
+    its figures do not compare with published ones, or empty."""
 
     section: Section
     heading: str
@@ -83,6 +84,7 @@ class Chapter:
     albums: tuple[Album, ...]
     coverage: float | None
     layers: Layers | None = None
+    unanchored: str = ""
 
 
 @dataclass(frozen=True)
@@ -107,11 +109,12 @@ class ReportView:
 
 
 def build(run: RunLike, outcomes: Iterable[Outcome], comparison: Any = None,
-          artifact: Callable[[str], bytes] | None = None) -> ReportView:
+          artifact: Callable[[str], bytes] | None = None, unanchored: Callable[[Case], str] = lambda case: "") -> ReportView:
     """The view of one run.
 
     ``comparison`` has ``rows``, ``exit_code`` and ``summary()`` (a ``regress.gate.Comparison``); ``artifact`` gives the bytes
-    of a stored file by its name, and without it no pictures are shown.
+    of a stored file by its name, and without it no pictures are shown; ``unanchored`` says why a
+    model's figures do not compare with published ones, or nothing.
     """
     held = list(outcomes)
     environment, code = run.environment, dict(run.code)
@@ -120,7 +123,8 @@ def build(run: RunLike, outcomes: Iterable[Outcome], comparison: Any = None,
         plan=run.plan, run=str(run.id), when=_when(run.started, run.finished),
         machine=f"{environment.machine_class} · {environment.device}", commit=str(code.get("commit") or "unknown"),
         dirty=bool(code.get("dirty")), state=run.state, counts=_counts(held), conclusion=conclusion(comparison),
-        chapters=tuple(_chapter(part, parts, artifact) for part in parts), changes=changes(comparison),
+        chapters=tuple(replace(_chapter(part, parts, artifact), unanchored=unanchored(part.case)) for part in parts),
+        changes=changes(comparison),
         environment=_environment(environment, code), plan_text=_plan_text(run.plan_json), commands=_commands(run.plan, code),
         missing=(*_unfinished(run), *_missing(parts)),
     )
@@ -178,7 +182,8 @@ def _conditions(section: Section) -> tuple[Pair, ...]:
         "Device class": case.device_class, "Warm-up, repeats": f"{case.warmup}, {case.repeats}",
     }
     sampling = {name.replace("cfg", "CFG").replace("_", " "): value for name, value in asdict(case.sampling).items()}
-    return tuple(Pair(name, _text(value)) for name, value in {**held, **sampling, **case.evaluation}.items())
+    evaluation = dict(_flat("", case.evaluation))
+    return tuple(Pair(name, _text(value)) for name, value in {**held, **sampling, **evaluation}.items())
 
 
 def _notes(section: Section) -> tuple[Note, ...]:
@@ -243,12 +248,25 @@ def _wanted(part: Section) -> tuple[str, ...]:
     """Metrics that a section of this paradigm has where nothing is missing."""
     masked = part.paradigm == MASKED
     other = OF_INDICES if masked else OF_VECTORS
-    judged = () if part.random else tuple(name for name in (*FIDELITY, *QUALITY) if name not in other)
+    passes = "quality" in part.case.evaluation
+    judged = () if part.random else tuple(name for name in (*FIDELITY, *QUALITY) if name not in other and (passes or name not in IN_PASS))
     return (*_SPEED, *(("flops",) if masked else ()), *_BYTES, *judged)
+
+
+def _no_distribution(part: Section) -> Iterable[Missing]:
+    """Why there is no FID, where there is none."""
+    what = f"{part.model}: FID, precision and recall"
+    stated = part.case.evaluation.get("quality", {})
+    if "missing" in stated:
+        yield Missing(what, "not measured", str(stated["missing"]))
+    elif not stated:
+        yield Missing(what, "not measured", "Weights are random: images are noise." if part.random else
+                      "The plan compares no images with real ones here; a table [quality] in it does.")
 
 
 def _gaps(part: Section) -> Iterable[Missing]:
     """Metrics and reference rows that a section lacks."""
+    yield from _no_distribution(part)
     if part.full is None:
         yield Missing(f"{part.model}: full cache", "absent", "No baseline in this run: nothing can be derived against it.")
     for role in ("floor", "numerics"):

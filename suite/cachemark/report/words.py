@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from ..units import METRICS
+from ..units import metric
 
 DASH = "–"
 _UNFIT = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
@@ -59,7 +59,7 @@ def seconds(value: float) -> str:
 
 def figure(value: float, name: str) -> str:
     """A value of the metric ``name`` in its own unit."""
-    unit = METRICS[name].unit
+    unit = metric(name).unit
     if unit == "s":
         return seconds(value)
     if unit == "B":
@@ -77,7 +77,7 @@ def figure(value: float, name: str) -> str:
 
 def with_unit(value: float, name: str) -> str:
     """Like :func:`figure`, with the unit where the figure alone does not show it."""
-    unit = METRICS[name].unit
+    unit = metric(name).unit
     return f"{figure(value, name)} {unit}" if unit in ("token/s", "dB", "nat/token") else figure(value, name)
 
 

@@ -202,6 +202,11 @@ class Store:
         """The artifact's bytes, checked against its name."""
         return self._artifacts.read(file)
 
+    @property
+    def parts(self) -> Path:
+        """The folder beside the artifacts for what is not complete yet, such as the features of some of a case's images."""
+        return self._artifacts.root / "parts"
+
     # baselines and verdicts
 
     def note_baseline(

@@ -16,7 +16,7 @@ from typing import Any
 from .. import __version__
 from ..errors import BadBaseline, CachemarkError
 from ..result import Environment, Outcome
-from ..units import METRICS
+from ..units import metric
 from .schema import finite
 
 FORMAT = "cachemark-exchange"
@@ -44,7 +44,7 @@ def dump(outcomes: Iterable[Outcome], environment: Environment, code: Mapping[st
     ordered = sorted(outcomes, key=lambda o: (o.case.label, o.case.key))
     data = {
         "format": FORMAT, "version": FORMAT_VERSION, "meta": meta, "environment": environment.to_json(), "code": dict(code),
-        "metrics": {name: METRICS[name].version for outcome in ordered for name in outcome.samples},
+        "metrics": {name: metric(name).version for outcome in ordered for name in outcome.samples},
         "outcomes": [_rounded(outcome) for outcome in ordered],
     }
     return _text(finite(data)) + "\n"
@@ -68,9 +68,9 @@ def load(text: str, source: str) -> Exchange:
     return Exchange(tuple(found), environment, code, meta, metrics, source, hashlib.sha256(text.encode()).hexdigest())
 
 
-def rounded(metric: str, values: Sequence[float]) -> list[float]:
+def rounded(name: str, values: Sequence[float]) -> list[float]:
     """The values as a file holds them: nine significant digits for speed, all of them for everything else."""
-    return [float(f"{v:.9g}") for v in values] if METRICS[metric].kind == "speed" else list(values)
+    return [float(f"{v:.9g}") for v in values] if metric(name).kind == "speed" else list(values)
 
 
 def _rounded(outcome: Outcome) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import Any
 from ..errors import BadStore
 from ..result import JUDGING, Environment, Outcome, Status
 from ..spec import Case, canonical
-from ..units import METRICS
+from ..units import metric
 from .schema import ArtifactRow, EnvironmentRow, OutcomeRow, RunRow, SampleRow, VerdictRow, finite
 
 
@@ -37,7 +37,7 @@ class Run:
 class Verdict:
     """What a gate says of one metric of one case: one row of a comparison.
 
-    ``metric`` is a name of units.METRICS, ``output_hash``, or ``status`` (of the case as a whole). ``then`` and ``now`` are
+    ``metric`` is the name of a metric, ``output_hash``, or ``status`` (of the case as a whole). ``then`` and ``now`` are
     the compared figures (for times: ratio to the full cache of the same run), ``change`` is now / then; each may be None.
     """
 
@@ -76,7 +76,7 @@ def outcome_row(outcome: Outcome, trial_id: int, files: Mapping[str, str]) -> Ou
     status = str(outcome.status)
     return OutcomeRow(
         trial_id=trial_id, case_key=outcome.case.key, status=status,
-        judged=bool(outcome.judgement) or any(METRICS[n].kind in JUDGING for n in outcome.samples),
+        judged=bool(outcome.judgement) or any(metric(n).kind in JUDGING for n in outcome.samples),
         n_samples=sum(len(v) for v in outcome.samples.values()), judgement=clean(outcome.judgement), log=clean(outcome.log),
         seconds=outcome.seconds, skip_key=outcome.skip_key, output_hash=outcome.output_hash, facts=dict(outcome.facts), saved=utc_now(),
         samples=[SampleRow(metric=n, status=status, count=len(v), packed=pack(v)) for n, v in outcome.samples.items()],

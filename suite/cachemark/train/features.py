@@ -7,6 +7,7 @@ generator does that forgot its first lines, and the network has to see it. What 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -15,8 +16,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..metrics.features import register
+from ..metrics.intervals import real_floor
 from ..metrics.legend import SIZE, legend
-from ..metrics.reference import Pictures, Reference
+from ..metrics.pictures import Pictures
+from ..metrics.reference import Reference
+from ..metrics.seen import Seen
 from ..models import checkpoints
 from ..models.tiny import features
 from ..models.tiny.features import CONSISTENT, FeaturesConfig, TinyFeatures
@@ -29,6 +33,7 @@ RESTARTS = 0.25  # share of spoilt pictures that start anew, instead of having a
 HELD_OUT = 512
 ATTRIBUTES = tuple(features.HEADS)
 REAL, KEPT = 10_000, 3_000  # scenes behind the reference statistics, and those whose features it keeps: together less than 1 MB
+FLOORS = (500, 1000, 2000)  # numbers of other scenes whose FID is told with it
 CHUNK = 500
 
 
@@ -137,7 +142,9 @@ def write_reference(weights: Path, seed: int = 0, *, device: str = "cpu", count:
     Raises :class:`~cachemark.errors.Infrastructure` where torch-fidelity is missing.
     """
     extractor = register(checkpoints.sha256(weights), partial(features.load, weights))
-    reference = Reference.of(real_scenes(count, seed), extractor, device=device)
+    reference = Reference.of(Seen.of(real_scenes(count, seed), extractor, device=device))
+    fresh = Seen.of(real_scenes(max(FLOORS), seed, "floor"), extractor, device=device)
+    reference = replace(reference, floors={size: real_floor(fresh, reference, size) for size in FLOORS})
     path = weights.with_suffix(".reference.safetensors")
     reference.save(path, keep=KEPT, about=f"{VERSION}, seed {seed}")
     return path

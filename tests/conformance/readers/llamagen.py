@@ -240,12 +240,12 @@ KINDS = {
         greedy("greedy_nocfg"),
         Check("guided_logits", LOGITS, guided_logits, ("greedy_cfg/logits",)),
         Check("filters", PROBABILITIES, filters, ("filter/logits_in",)),
-    )),
+    ), "the LlamaGen transformer, with and without a cache, and its sampling", ("full",)),
     "small_vq": Kind(tokenizer, (
         Check("code_vectors", 1e-6, code_vectors, ("quant",)),
         Check("image", LOGITS, image, ("image",)),
         Check("image_bytes", RARE, image_bytes, ("image_u8_hwc",)),
         Check("bicubic", LOGITS, bicubic, ("image_bicubic_two_thirds",)),
         Check("bicubic_bytes", RARE, bicubic_bytes, ("image_bicubic_two_thirds", "image_bicubic_u8_hwc")),
-    )),
+    ), "LlamaGen's image tokenizer, decoding"),
 }

@@ -366,15 +366,15 @@ KINDS = {
         trajectory("last_conditions", last_conditions),
         Check("latents", RELATIVE, latents, ("out/trajA/latent",)),
         Check("flattened", 0.0, flattened, ("in/patchify/in",)),
-    )),
+    ), "the MAR transformer, its diffusion head and whole generations", ("full",)),
     "vae_decoder": Kind(autoencoder, (
         Check("image", RELATIVE, image, ("in/z", "out/image")),
         Check("decoded", RELATIVE, decoded, ("in/z", "out/image")),
-    )),
+    ), "MAR's image tokenizer, decoding"),
     "vae_encoder": Kind(autoencoder, (
         Check("moments", RELATIVE, moments, ("in/image", "out/moments")),
         Check("mean", RELATIVE, mean, ("in/image", "out/mean")),
         Check("deviation", RELATIVE, deviation, ("in/image", "out/std")),
         Check("encoded", RELATIVE, encoded_tokens, ("in/image", "out/mean")),
-    )),
+    ), "MAR's image tokenizer, encoding"),
 }

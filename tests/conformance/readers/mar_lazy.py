@@ -275,5 +275,5 @@ KINDS = {
         head_check("head", "tame", head_steps),
         head_check("head_calls", "std", head_calls, 0.0),
         Check("plain_head", RELATIVE, plain_head, ("out/head/std/plain_out",)),
-    )),
+    ), "generations under LazyMAR's published code: what it computes, keeps and reuses in every pass", ("lazymar",)),
 }

@@ -243,11 +243,11 @@ KINDS = {
         Check("quantised", 0.0, quantised, ("quant/f", "quant/idx/0")),
         Check("restored", LOGITS, restored, ("quant/f", "quant/fhat_last", "quant/var_input")),
         Check("kept", 0.0, kept, ("sampler/logits",)),
-    )),
+    ), "the VAR transformer, its quantiser and whole generations", ("full",)),
     "vqvae_full": Kind(tokenizer, (
         Check("image", LOGITS, full_image, ("f", "decoder_raw", "image_m1_1")),
         Check("latents", LOGITS, full_latents, ("x", "z")),
         Check("tokens", 0.0, full_tokens, ("x", "idx/0")),
         Check("again", LOGITS, full_again, ("recon", "idx/0")),
-    )),
+    ), "VAR's image tokenizer at full size, encoding and decoding"),
 }

@@ -1,0 +1,31 @@
+"""``cachemark cards``: the pages about models and methods."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from .options import plugin_option
+
+
+@click.command()
+@click.argument("folder", type=click.Path(file_okay=False, path_type=Path))
+@click.option("--anchors", type=click.Path(file_okay=False, path_type=Path), default=Path("baselines/anchors"), show_default=True,
+              help="Folder of the anchors that were reached.")
+@plugin_option
+def cards(folder: Path, anchors: Path, plugin_files: tuple[str, ...]) -> None:
+    """Write models.md and methods.md into FOLDER: what is known about every model and every method."""
+    from .. import plugins
+    from ..export.cards import methods_page, models_page
+    from . import collected
+
+    for file in plugin_files:
+        plugins.load(file)
+    evidence = collected.evidence(anchors)
+    pages = {"models.md": models_page(collected.trained(), collected.released(), evidence),
+             "methods.md": methods_page(collected.recipes(everything=bool(plugin_files)), evidence)}
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in pages.items():
+        (folder / name).write_text(text, encoding="utf-8")
+        click.echo(str(folder / name))

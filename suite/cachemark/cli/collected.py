@@ -1,0 +1,133 @@
+"""What the cards are made of: models, methods, vectors, published figures and anchors, as plain data."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import json
+from collections.abc import Iterator
+from dataclasses import asdict
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .. import registry
+
+if TYPE_CHECKING:
+    from ..cache.method import Method
+    from ..export.cards import Checkpoint, Evidence, Knob, Recipe, Released, Stage, Trained
+    from ..models.protocol import Entry, Published
+    from ..spec import Sampling
+
+DATA = Path(str(resources.files("cachemark") / "data"))
+WEIGHTS = DATA / "weights"
+
+
+def _read(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+# -- models -----------------------------------------------------------------------------------------------------------
+def trained() -> list[Trained]:
+    """Every model whose weights the package carries, generators first. A description without weights of its own name is that of
+    an earlier stage of the model it names."""
+    from ..models import catalogue
+
+    assert catalogue  # importing it registers the models
+    described = {path.stem: _read(path) for path in sorted(WEIGHTS.glob("*.json"))}
+    own = [name for name in described if (WEIGHTS / f"{name}.safetensors").is_file()]
+    return [_trained(name, described) for name in sorted(own, key=lambda name: (name not in registry.models, name))]
+
+
+def _trained(name: str, described: dict[str, dict[str, Any]]) -> Trained:
+    from ..export.cards import Trained
+
+    last = described[name]
+    earlier = [stem for stem, data in described.items() if data.get("model") == name and stem != name]
+    files = {path.name: path.stat().st_size for path in sorted(WEIGHTS.glob(f"{name}.*safetensors"), key=lambda path: len(path.name))}
+    return Trained(name, _what(name), files, last["sha256"], last["parameters"], last["config"],
+                   [_stage(stem, described[stem]) for stem in (*earlier, name)])
+
+
+def _stage(stem: str, data: dict[str, Any]) -> Stage:
+    from ..export.cards import Stage
+
+    log = [json.loads(line) for line in (WEIGHTS / f"{stem}.log.jsonl").read_text(encoding="utf-8").splitlines()]
+    threads = f" with {data['threads']} thread{'s' if data['threads'] != 1 else ''}" if data["device"] == "cpu" else ""
+    machine = f"{data['device'].upper()}{threads}, torch {data['torch']}"
+    return Stage(data["steps"], data["seconds"], data["seed"], data["data"], machine, data["held_out"], log)
+
+
+def _what(name: str) -> str:
+    """The summary of a registered model, else the first sentence of the file that defines it."""
+    if name in registry.models:
+        return str(registry.models.get(name).summary)
+    module = importlib.import_module(f"cachemark.models.tiny.{name.removeprefix('tiny-')}")
+    return _paragraph(module.__doc__)
+
+
+def _paragraph(text: str | None) -> str:
+    """The first paragraph of a docstring up to its first full stop, without the markup of references."""
+    first = " ".join(inspect.cleandoc(text or "").split("\n\n")[0].split()).partition(". ")[0]
+    return first.replace(":mod:`~cachemark.models.tiny.", "`tiny-")
+
+
+def released() -> list[Released]:
+    """Every published model."""
+    from ..export.cards import Released
+    from ..models import catalogue
+
+    assert catalogue  # importing it registers the models
+    found: list[Entry] = [registry.models.get(name) for name in registry.models]
+    return [Released(e.name, e.family, e.summary, _changed(e.presets["paper"]), [_checkpoint(file) for file in e.files])
+            for e in found if e.files]
+
+
+def _changed(sampling: Sampling) -> dict[str, Any]:
+    """What a preset sets: everything that differs from plain sampling, and the guidance."""
+    plain = asdict(type(sampling)())
+    return {key: value for key, value in asdict(sampling).items() if value != plain[key] or key == "cfg_scale"}
+
+
+def _checkpoint(file: Published) -> Checkpoint:
+    import torch
+
+    from ..export.cards import Checkpoint
+
+    with torch.device("meta"):
+        module = file.build()
+    parameters = sum(p.numel() for p in module.parameters())
+    return Checkpoint(file.key, file.name, file.origin, file.wrappers, file.ignored, list(module.state_dict()), parameters)
+
+
+# -- methods ----------------------------------------------------------------------------------------------------------
+def recipes(everything: bool = False) -> list[Recipe]:
+    """The methods that come with the package, the full cache first; with ``everything`` also those of plug-ins."""
+    from .. import methods
+    from ..export.cards import Recipe
+
+    names = sorted(registry.methods, key=lambda name: (name != "full", name))
+    found: list[type[Method]] = [registry.methods.get(name) for name in names]
+    found = [cls for cls in found if everything or cls.__module__.startswith(f"{methods.__name__}.")]
+    return [Recipe(cls.name, inspect.cleandoc(cls.__doc__ or ""), cls.source, cls.paradigms, list(_knobs(cls)), cls().footnotes)
+            for cls in found]
+
+
+def _knobs(cls: type[Method]) -> Iterator[Knob]:
+    from ..export.cards import Knob
+
+    for name, value in cls().knobs().items():
+        yield Knob(name, "" if name == "B" else str(value), cls.unstated.get(name, ""))
+
+
+# -- what speaks for them ---------------------------------------------------------------------------------------------
+def evidence(folder: Path) -> Evidence:
+    """Vectors and published figures of the package, and the anchors in ``folder``."""
+    from ..export.cards import Claim, Evidence, Reached, Vectors
+    from ..regress import anchors
+
+    vectors = [Vectors(name, entry["family"], entry["about"], entry["methods"], len(entry["checks"]))
+               for name, entry in _read(DATA / "conformance.json").items()]
+    claims = [Claim(**record) for record in _read(DATA / "published" / "quality.json")["records"]]
+    reached = [Reached(stored.anchor.model, stored.anchor.expected, stored.value) for stored in anchors.load(folder)]
+    return Evidence(vectors, claims, reached)

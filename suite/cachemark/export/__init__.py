@@ -1,0 +1,1 @@
+"""What leaves the suite: pages, tables and the formats of other programs."""

@@ -1,0 +1,61 @@
+"""The presets of quality by name, with the files that each of them needs."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..errors import Unsupported, unknown
+from ..metrics.adm import NAME as ADM
+from ..metrics.adm import SIDE, adm, identity
+from ..metrics.features import register
+from ..metrics.inception import source
+from ..metrics.preset import Preset
+from ..metrics.reference import Reference
+from ..models import checkpoints
+from ..models.tiny import features
+from ..models.weights import packaged
+
+SCENE = "scene"
+NAMES = (SCENE, ADM)
+SCENE_OPTIONS = {"kid_subset_size": 250}  # KID has no bias in it, and sets of 500 images are common here
+
+
+def preset(name: str, *, weights: str | Path = "", reference: str | Path = "", cache: str | Path = "", device: str = "cpu") -> Preset:
+    """``scene`` (the embedded world; both files come with the package) or ``adm`` (ImageNet at 256×256).
+
+    ``weights`` of adm may be left out where PyTorch's own cache of downloads holds them. Raises UnknownName for another name, and
+    what :func:`~cachemark.metrics.adm.adm` or :meth:`~cachemark.metrics.reference.Reference.load` raise.
+    """
+    if name == SCENE:
+        return scene(weights or packaged(f"{features.NAME}.safetensors"), reference)
+    if name == ADM:
+        return adm(weights or downloaded(), reference, cache=cache, device=device)
+    raise unknown("preset of quality", name, NAMES)
+
+
+def stated(name: str, weights: str | Path = "", reference: str | Path = "") -> dict[str, Any]:
+    """What a preset adds to the identity of a case. Where a file of adm is not here, that stands under ``missing``, with how to get it.
+    Raises what :func:`preset` raises of files that are here."""
+    if name != ADM:
+        return preset(name, weights=weights, reference=reference).identity
+    try:
+        return identity(weights or downloaded(), reference)
+    except Unsupported as error:
+        return {"preset": ADM, "missing": str(error), "resize": SIDE}
+
+
+def scene(weights: str | Path, reference: str | Path = "") -> Preset:
+    """The network of the embedded world at ``weights``, and the reference beside it unless another is given."""
+    extractor = register(checkpoints.sha256(weights), partial(features.load, weights))
+    real = Reference.load(reference or Path(weights).with_suffix(".reference.safetensors"), extractor)
+    return Preset(SCENE, extractor, real, options=SCENE_OPTIONS, names_classes=True)
+
+
+def downloaded() -> str:
+    """Where PyTorch keeps the Inception weights that torch-fidelity once fetched, or nothing where it has not."""
+    path = Path(torch.hub.get_dir()) / "checkpoints" / source().rsplit("/", 1)[1]
+    return str(path) if path.is_file() else ""

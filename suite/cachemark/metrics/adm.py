@@ -1,0 +1,82 @@
+"""The preset of published figures on ImageNet at 256×256: Inception v3, and ADM's reference batch."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ..errors import BadCheckpoint, Unsupported
+from .features import extractor_name
+from .inception import FAMILY, inception, source
+from .preset import Preset
+from .reference import Reference
+from .reference_batch import ReferenceBatch
+from .seen import Seen
+
+NAME, SIDE = "adm", 256
+BATCH = "https://openaipublic.blob.core.windows.net/diffusion/jul-2021/ref_batches/imagenet/256/VIRTUAL_imagenet256_labeled.npz"
+# Ten splits are 5000 images each at 50 000, as the authors' evaluator has them; the neighbourhood is theirs too.
+OPTIONS = {"isc_splits": 10, "prc_neighborhood": 3}
+
+
+def adm(weights: str | Path, reference: str | Path, *, cache: str | Path = "", device: str = "cpu", batch: int = 64) -> Preset:
+    """torch-fidelity's ``inception-v3-compat`` with the file ``weights``, against the npz file ``reference`` of guided-diffusion.
+
+    FID uses the statistics in the file, which are of the whole training set. KID, precision and recall compare with the 10 000 images
+    in it, by the same 2048 features (torch-fidelity would take VGG16 for precision and recall; published figures do not). What the
+    network sees in these images is computed once and kept in the folder ``cache``, by default that of ``reference``.
+
+    What differs from the authors' evaluator: distances are computed in float32, not float16; images are shuffled before the splits of
+    the Inception score. Nothing is fetched. Raises Unsupported, with how to get it, for a file that is missing; BadCheckpoint for one
+    that is damaged or another.
+    """
+    _present(weights, reference)
+    extractor, real = inception(weights), ReferenceBatch(reference)
+    mean, covariance = real.statistics()
+    kept = Path(cache or Path(reference).parent) / f"{Path(reference).stem}.{real.fingerprint}.{extractor}.safetensors"
+    seen = _once(kept, extractor, lambda: Seen.of(real.images(), extractor, device=device, batch=batch))
+    if mean.shape != seen.features.shape[1:]:
+        raise BadCheckpoint(f"{str(reference)!r} has statistics of {len(mean)} features, not of {seen.features.shape[1]}.",
+                            remedy="Give the reference batch of guided-diffusion for ImageNet at 256×256.")
+    return Preset(NAME, extractor, Reference(extractor, 0, mean, covariance, seen.features, seen.logits), SIDE, OPTIONS)
+
+
+def identity(weights: str | Path, reference: str | Path) -> dict[str, Any]:
+    """What of the preset belongs to the identity of a case, from the two files alone: no network is made, no image is seen. Raises
+    Unsupported for a file that is missing."""
+    _present(weights, reference)
+    with Path(weights).open("rb") as stream:
+        extractor = extractor_name(hashlib.file_digest(stream, "sha256").hexdigest(), FAMILY)
+    return {"preset": NAME, "extractor": extractor, "reference": ReferenceBatch(reference).fingerprint, "resize": SIDE,
+            "options": dict(OPTIONS)}  # fmt: skip
+
+
+def _present(weights: str | Path, reference: str | Path) -> None:
+    for path, what, address in ((weights, "the weights of Inception v3", source()), (reference, "ADM's reference batch", BATCH)):
+        if not str(path) or not Path(path).is_file():
+            given = f" ({str(path)!r} is no file)" if str(path) else ""
+            raise Unsupported(f"not measured: needs {what}{given}, get it with: curl -LO {address}")
+
+
+def _once(path: Path, extractor: str, see: Callable[[], Seen]) -> Seen:
+    """What is kept at ``path``, or what ``see`` returns, which is then kept there. A damaged file is as good as none."""
+    if path.is_file():
+        try:
+            return Seen.from_bytes(path.read_bytes(), extractor)
+        except BadCheckpoint:
+            path.unlink()
+    part = path.with_name(f"{path.name}.part")
+    try:
+        part.touch()  # before an hour of work is done for nothing
+    except OSError as error:
+        raise Unsupported(f"The features of the reference cannot be kept in {str(path.parent)!r}: {error.strerror}.",
+                          remedy="Name a folder that can be written to as the cache.") from error
+    try:
+        seen = see()
+        part.write_bytes(seen.to_bytes())
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+    return seen

@@ -1,0 +1,66 @@
+"""Who looks at the images, and what they are compared with, under the name that stands in the names of the figures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+from ..units import FAMILIES, quality_name
+from .distribution import distribution
+from .intervals import RESAMPLES, Interval, intervals
+from .pictures import resized
+from .reference import Reference
+from .seen import Seen
+
+
+@dataclass(frozen=True)
+class Preset:
+    """Everything that a figure such as ``fid_scene_2k`` depends on besides the images.
+
+    ``name`` is what stands in it (small letters and digits). ``extractor`` is registered; it gives two layers, features and logits.
+    ``resize`` is the side of the images that it is to see, or None where they are seen as they come. ``options`` are those of
+    :func:`~cachemark.metrics.distribution.distribution`. ``names_classes``: its logits are those of the classes that a model is asked for.
+    """
+
+    name: str
+    extractor: str
+    reference: Reference
+    resize: int | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    names_classes: bool = False
+
+    def __post_init__(self) -> None:
+        self.reference.expect(self.extractor)
+        quality_name("fid", self.name, 1)
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What of it belongs to the identity of a case."""
+        return {"preset": self.name, "extractor": self.extractor, "reference": self.reference.digest, "resize": self.resize,
+                "options": dict(self.options)}  # fmt: skip
+
+    def see(self, images: Tensor | Iterable[Tensor], *, device: str = "cpu", batch: int = 64) -> Seen:
+        """Images as of :meth:`~cachemark.metrics.seen.Seen.of`, resized where the preset asks for it.
+
+        Raises what :func:`~cachemark.metrics.pictures.resized` raises.
+        """
+        return Seen.of(self._sized((images,) if isinstance(images, Tensor) else images), self.extractor, device=device, batch=batch)
+
+    def scores(self, seen: Seen, **options: Any) -> dict[str, float]:
+        """The figures of images that were seen, by their full names. Raises what ``distribution`` raises."""
+        return self._named(distribution(seen, self.reference, **{**self.options, **options}), len(seen))
+
+    def intervals(self, seen: Seen, *, resamples: int = RESAMPLES, seed: int = 0, **options: Any) -> dict[str, Interval]:
+        """The same, each with its interval. Raises what :func:`~cachemark.metrics.intervals.intervals` raises."""
+        found = intervals(seen, self.reference, resamples=resamples, seed=seed, **{**self.options, **options})
+        return self._named(found, len(seen))
+
+    def _named(self, found: Mapping[str, Any], count: int) -> dict[str, Any]:
+        return {quality_name(base, self.name, count): value for base, value in found.items() if base in FAMILIES}
+
+    def _sized(self, parts: Iterable[Tensor]) -> Iterator[Tensor]:
+        for images in parts:
+            yield images if self.resize is None or images.dim() != 4 else resized(images, self.resize)

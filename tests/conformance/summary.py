@@ -1,0 +1,36 @@
+"""What the stored vectors check, in a file that the package carries, so that the cards of models and methods can say it.
+
+``python -m conformance.summary`` with ``tests`` on the path writes it anew; ``make docs`` does so.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import cachemark
+
+from .discovery import DEFAULT, find
+
+PATH = Path(cachemark.__file__).parent / "data" / "conformance.json"
+
+
+def summary(folder: Path = DEFAULT) -> dict[str, Any]:
+    """By vector file: its family, what it is about, the methods it runs under, and each check that it gets with its tolerance."""
+    found: dict[str, Any] = {}
+    for item in find(folder):
+        if item.kind is None or item.check is None or item.lacking:
+            continue
+        name = item.path.relative_to(folder).with_suffix("").as_posix()
+        told = {"family": name.partition("/")[0], "about": item.kind.about, "methods": list(item.kind.methods), "checks": {}}
+        found.setdefault(name, told)["checks"][item.check.name] = item.check.tolerance
+    return found
+
+
+def text(found: dict[str, Any]) -> str:
+    return json.dumps(found, indent=1, ensure_ascii=False) + "\n"
+
+
+if __name__ == "__main__":
+    PATH.write_text(text(summary()), encoding="utf-8")

@@ -1,0 +1,184 @@
+"""Cards say what they are given, and what they are given is what the package knows."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Any
+
+import pytest
+
+from cachemark import registry
+from cachemark.cli import collected
+from cachemark.export.cards import (
+    NEVER,
+    Checkpoint,
+    Claim,
+    Evidence,
+    Knob,
+    Reached,
+    Recipe,
+    Released,
+    Stage,
+    Trained,
+    Vectors,
+    differences,
+    methods_page,
+    models_page,
+    patterns,
+    reproduced,
+    sentences,
+    spread,
+)
+from cachemark.models import checkpoints
+from cachemark.models.weights import packaged
+from cachemark.regress import anchors
+
+LOG = [{"step": step, "psnr": psnr} for step, psnr in ((100, 20.0), (200, 27.0), (300, 28.0), (400, 27.75), (500, 28.5))]
+STAGE = Stage(500, 120.0, 7, "scene-v2", "CPU", {"psnr": 28.5}, LOG)
+TRAINED = Trained("tiny-thing", "A thing", {"tiny-thing.safetensors": 1234567}, "abc123", 42, {"width": 3, "sides": [1, 2]}, [STAGE])
+CHECKPOINT = Checkpoint("weights", "thing.pt", "its authors", ("model_ema", "model"), ("*.k_cache",), ("a.0.w", "a.1.w"), 99)
+RELEASED = Released("big-thing", "things", "A big thing", {"cfg_scale": 1.5}, [CHECKPOINT])
+RECIPE = Recipe("trick", "Does it. And more.\n\nDiffers from the code: nothing.", "Some paper, §3", ("masked",),
+                [Knob("B", ""), Knob("size", "4"), Knob("way", "up", "ours")], ["A note."])
+CLAIM = Claim("Some paper", "Table 1", "big-thing", "trick", "size = 4", "2.50")
+VECTORS = Vectors("things/golden", "things", "all of it", ("trick",), 5)
+
+
+# ------------------------------------------------------------------------------------------------ pages
+
+def test_a_model_card_says_what_it_was_given() -> None:
+    page = models_page([TRAINED], [RELEASED], Evidence([VECTORS]))
+    for words in ("### `tiny-thing`", "A thing.", "1\u00a0234\u00a0567 bytes", "`abc123`", "width 3, sides 1 2",
+                  "500 steps in 2 minutes (120 s) on CPU", "seed 7",
+                  "28.5 dB; ± 1, the largest change between two validations of steps 200 … 500 |", "$ cachemark train tiny-thing",
+                  "| `big-thing` | A big thing | cfg_scale 1.5 |", "| `big-thing` | `thing.pt` | 2 | 99 |", "`weights`, from its authors:",
+                  "Looked for under `model_ema`, `model`, then at the top level. May stand beside them: `*.k_cache`.",
+                  "Read (*N* counts from 0): `a.N.w`.", "- `things/golden`, 5 checks: all of it"):  # fmt: skip
+        assert words in page, words
+
+
+def test_every_stage_of_a_training_is_told_and_the_last_is_judged() -> None:
+    first = dataclasses.replace(STAGE, steps=77, held_out={"psnr": 1.0})
+    page = models_page([dataclasses.replace(TRAINED, stages=[first, STAGE])], [], Evidence())
+    assert "| training, stage 1 | 77 steps" in page
+    assert "| training, stage 2 | 500 steps" in page
+    assert "28.5 dB" in page
+    assert "1 dB" not in page
+
+
+def test_files_with_other_layouts_are_told_apart() -> None:
+    other = dataclasses.replace(CHECKPOINT, names=("b.0.w",))
+    page = models_page([], [RELEASED, dataclasses.replace(RELEASED, name="small-thing", files=[other])], Evidence())
+    assert "Read by `big-thing` (*N* counts from 0): `a.N.w`." in page
+    assert "Read by `small-thing` (*N* counts from 0): `b.N.w`." in page
+
+
+def test_a_method_card_says_what_it_was_given() -> None:
+    page = methods_page([RECIPE], Evidence([VECTORS], [CLAIM]))
+    for words in ("## `trick`\n\nDoes it.\n", "| source | Some paper, §3 |", "| paradigms | masked |",
+                  "| golden vectors | `things/golden`, 5 checks: all of it |",
+                  "| `B` | from the budget | a plan gives it |", "| `size` | `4` | yes |", "| `way` | `up` | no; ours |",
+                  "**Against its source.** Differs from the code: nothing.", "**Footnote.** A note.",
+                  f"| 2.50 | `big-thing` | size = 4 | Some paper, Table 1 | {NEVER} |"):  # fmt: skip
+        assert words in page, words
+
+
+def test_vectors_and_figures_of_others_are_not_claimed() -> None:
+    page = methods_page([RECIPE], Evidence([dataclasses.replace(VECTORS, methods=("full",))], [dataclasses.replace(CLAIM, method="full")]))
+    assert "golden" in page
+    assert "things/golden" not in page
+    assert "2.50" not in page
+    assert "None is known" in page
+
+
+def test_a_cell_cannot_break_its_table() -> None:
+    page = methods_page([dataclasses.replace(RECIPE, knobs=[Knob("way", "a|b", "c|d")])], Evidence())
+    assert "| `way` | `a\\|b` | no; c\\|d |" in page
+
+
+# ------------------------------------------------------------------------------------------------ their parts
+
+@pytest.mark.parametrize(("log", "found"), [
+    (LOG, (1.0, 200, 500)), (LOG[:2], (7.0, 100, 200)), (LOG[:1], None), ([], None), ([{"step": 1, "loss": 3.0}] * 5, None),
+])  # fmt: skip
+def test_the_spread_is_of_the_last_validations(log: list[dict[str, float]], found: Any) -> None:
+    assert spread(log, "psnr") == found
+
+
+@pytest.mark.parametrize(("values", "drifts"), [
+    ((1, 2, 3, 4), True), ((4, 3, 2, 1), True), ((1, 3, 2, 4), False), ((1, 2, 2, 3), False), ((1, 2), False),
+])  # fmt: skip
+def test_a_training_that_had_not_come_to_rest_is_told(values: tuple[float, ...], drifts: bool) -> None:
+    stage = dataclasses.replace(STAGE, log=[{"step": i, "psnr": float(v)} for i, v in enumerate(values)])
+    page = models_page([dataclasses.replace(TRAINED, stages=[stage])], [], Evidence())
+    assert (", all in one direction |" in page) is drifts
+
+
+def test_names_are_folded_where_they_count_and_nowhere_else() -> None:
+    names = ["blocks.0.fc.weight", "blocks.0.fc.bias", "blocks.1.fc.weight", "blocks.1.fc.bias", "norm.weight", "pos_1LC", "ada.1.weight"]
+    assert patterns(names) == ["blocks.N.fc.{weight,bias}", "norm.weight", "pos_1LC", "ada.N.weight"]
+
+
+def test_sentences_lose_the_markup_of_docstrings() -> None:
+    text = "Keeps ``B``, see :class:`~cachemark.cache.slot.Slot` and\n:meth:`Slot.absorb`. Then `x`:\nmore.\n\nZhang et al., end."
+    assert sentences(text) == ["Keeps `B`, see `Slot` and `Slot.absorb`.", "Then `x`: more.", "Zhang et al., end."]
+
+
+def test_differences_are_what_follows_in_their_paragraph() -> None:
+    text = "One. Differs from the code: a. Also b.\n\nOther. More.\n\nX; no code is published. Y.\n\nOur readings: c."
+    assert differences(text) == ["Differs from the code: a.", "Also b.", "No code is published.", "Our readings: c."]
+    assert differences("One. This differs from all.") == []
+
+
+def test_only_an_anchor_makes_a_figure_reproduced() -> None:
+    reached = [Reached("big-thing", 2.5, 2.514)]
+    assert reproduced(CLAIM, []) == NEVER
+    assert reproduced(CLAIM, [Reached("small-thing", 2.5, 2.514)]) == NEVER
+    assert reproduced(CLAIM, reached) == "not yet; the full cache of this model is anchored"
+    assert reproduced(dataclasses.replace(CLAIM, method="full"), reached) == "2.514"
+    assert reproduced(dataclasses.replace(CLAIM, method="full", fid="2.60"), reached).startswith("not yet")
+
+
+# ------------------------------------------------------------------------------------------------ what is collected
+
+def test_every_packaged_model_has_a_card() -> None:
+    found = {model.name: model for model in collected.trained()}
+    assert set(found) == {path.stem for path in packaged("x").parent.glob("*.safetensors")} - {"tiny-features.reference"} != set()
+    for name, model in found.items():
+        assert model.sha256 == checkpoints.sha256(packaged(f"{name}.safetensors"))
+        assert model.files[f"{name}.safetensors"] == packaged(f"{name}.safetensors").stat().st_size
+        assert all(stage.log[-1]["step"] == stage.steps for stage in model.stages)
+    assert [len(found[name].stages) for name in ("tiny-vq", "tiny-var")] == [2, 1]
+
+
+def test_every_published_model_says_where_each_of_its_weights_comes_from() -> None:
+    found = {model.name: model for model in collected.released()}
+    assert set(found) == {name for name in registry.models if name.startswith(("llamagen-", "var-", "mar-"))} != set()
+    assert all({file.key for file in model.files} == {"weights", "decoder_weights"} for model in found.values())
+    assert found["llamagen-b"].files[0].name == "c2i_B_256.pt"
+    assert found["mar-l"].files[0].parameters == 478_326_304  # of the authors' code
+
+
+def test_what_a_source_does_not_state_is_a_knob_of_its_method() -> None:
+    for name in registry.methods:
+        cls = registry.methods.get(name)
+        assert set(cls.unstated) <= set(cls().knobs()), name
+        assert all(reason and not reason.endswith(".") for reason in cls.unstated.values()), name
+
+
+def test_published_figures_are_of_models_and_methods_that_exist() -> None:
+    claims = collected.evidence(packaged("x").parent / "nowhere").claims
+    assert claims
+    for claim in claims:
+        assert claim.model in registry.models
+        assert registry.models.get(claim.model).paradigm in registry.methods.get(claim.method).paradigms
+        assert f"{float(claim.fid):.2f}" == claim.fid
+    assert len({json.dumps(dataclasses.astuple(claim)) for claim in claims}) == len(claims)
+
+
+def test_anchors_expect_what_the_cards_print() -> None:
+    claims = collected.evidence(packaged("x").parent / "nowhere").claims
+    for model, anchor in anchors.shipped().items():
+        own = [claim for claim in claims if (claim.model, claim.method) == (model, "full") and claim.paper.startswith("README")]
+        assert [float(claim.fid) for claim in own] == [anchor.expected]

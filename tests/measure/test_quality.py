@@ -1,0 +1,252 @@
+"""The quality pass of a case: which images are seen, in which parts, and what is said of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from cachemark import plugins, seeds
+from cachemark.cache.slot import Memory
+from cachemark.errors import BadPlan
+from cachemark.measure import plan as plans
+from cachemark.measure import presets, quality
+from cachemark.measure.plan import Planned
+from cachemark.measure.quality import KEY, Shelf
+from cachemark.measure.run import Bench, fill, run_case
+from cachemark.methods.full import Full
+from cachemark.metrics.features import register
+from cachemark.metrics.intervals import difference
+from cachemark.metrics.preset import Preset
+from cachemark.metrics.reference import Reference
+from cachemark.metrics.seen import Seen
+from cachemark.result import Outcome, Status
+
+from . import examples
+from .stages import forgetting
+
+IMAGES, PART, BATCH = 24, 10, 4
+QUALITY = f'[quality]\nseeds = "s256"\nsamples = {IMAGES}\nbatch = {BATCH}\npreset = "blot"\n'
+OPTIONS = {"kid_subset_size": 8, "kid_subsets": 4, "isc_splits": 2}
+FIGURES = {f"{base}_blot_{IMAGES}" for base in ("fid", "kid", "isc", "precision", "recall")}
+
+
+class Blot(nn.Module):
+    """Bytes (B, 3, 16, 16) to six numbers and ten logits."""
+
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        grey = images[:, 0].float() / 127.5 - 1
+        features = torch.cat((grey[:, ::8, ::8].flatten(1), grey.mean((1, 2))[:, None], grey.std((1, 2))[:, None]), 1)
+        return features, features @ torch.linspace(-1, 1, 60).view(6, 10)
+
+
+@pytest.fixture(scope="module")
+def preset() -> Preset:
+    name = register("b107" * 16, lambda: Blot().eval())
+    real = torch.randint(0, 256, (60, 3, 16, 16), generator=torch.Generator().manual_seed(3), dtype=torch.uint8)
+    return Preset("blot", name, Reference.of(Seen.of(real, name)), options=OPTIONS, names_classes=True)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("quality")
+    (made / "dot.py").write_text(examples.MODEL)
+    examples.weights(made / "dot.safetensors")
+    return made
+
+
+@pytest.fixture(autouse=True)
+def _dot(folder: Path, preset: Preset, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(quality, "PART", PART)
+    monkeypatch.setattr(presets, "preset", lambda name, **_: preset)
+    monkeypatch.setattr(presets, "stated", lambda name, *_: preset.identity)
+    with forgetting():
+        plugins.load(folder / "dot.py")
+        yield
+
+
+def planned(folder: Path, table: str = QUALITY, **more: Any) -> list[Planned]:
+    text = examples.plan_text('"streaming"', **{"weights": folder / "dot.safetensors", **more})
+    (folder / "plan.toml").write_text(text.replace("[[cells]]", f"{table}\n[[cells]]", 1))
+    return plans.expand(plans.load(str(folder / "plan.toml")))
+
+
+def of_role(cases: list[Planned], role: str) -> Planned:
+    return next(p for p in cases if p.case.role == role)
+
+
+class Counted:
+    """A generator that counts the images it makes in batches of the quality pass."""
+
+    def __init__(self, generator: Any) -> None:
+        self._generator, self.seeds = generator, []
+
+    def layout(self, *arguments: Any) -> Any:
+        return self._generator.layout(*arguments)
+
+    def generate(self, labels: Tensor, given: Any, *rest: Any, **more: Any) -> Tensor:
+        self.seeds += list(given)
+        return self._generator.generate(labels, given, *rest, **more)
+
+
+def counted(case: Planned) -> tuple[Bench, Counted]:
+    bench = Bench.load(case)
+    counter = Counted(bench.loaded.generator)
+    bench.loaded = replace(bench.loaded, generator=counter)
+    return bench, counter
+
+
+def pass_of(case: Planned, bench: Bench) -> Outcome:
+    return run_case(case, bench)[0]
+
+
+def test_arms_and_the_full_cache_are_compared_with_real_images_and_reference_rows_are_not(folder: Path, preset: Preset) -> None:
+    cases = planned(folder)
+    for p in cases:
+        assert (KEY in p.case.evaluation) == (p.case.role in ("arm", "baseline")), p.case.label
+    stated = of_role(cases, "arm").case.evaluation[KEY]
+    assert stated == {"seeds": "s256", "samples": IMAGES, "batch": BATCH, **preset.identity}
+
+
+def test_a_block_may_do_without_and_random_weights_always_do(folder: Path) -> None:
+    assert not any(KEY in p.case.evaluation for p in planned(folder, cells="quality = false"))
+    assert not any(KEY in p.case.evaluation for p in planned(folder, weights=""))
+
+
+def test_figures_are_those_of_all_images_at_once(folder: Path, preset: Preset) -> None:
+    cases = planned(folder)
+    bench = Bench.load(cases[0])
+    full, arm = (pass_of(of_role(cases, role), bench) for role in ("baseline", "arm"))
+    whole = seeds.subset("s256", 10).first(IMAGES)
+    tokens = bench.loaded.generator.generate(torch.tensor(whole.labels), whole.seeds, Full(), full.case.sampling, Memory())
+    seen = Seen.of(bench.loaded.decode(tokens), preset.extractor)
+    expected = preset.intervals(seen)
+    assert expected.keys() == FIGURES
+    assert {name: full.samples[name] for name in FIGURES} == {name: [ends.value] for name, ends in expected.items()}
+    assert full.facts["intervals"] == {name: [ends.low, ends.high] for name, ends in expected.items()}
+    right = seen.logits.argmax(1) == torch.tensor(whole.labels)
+    assert full.samples["class_accuracy"] == right.double().tolist()
+    assert "to_full" not in full.facts
+    assert arm.samples["fid_blot_24"] != full.samples["fid_blot_24"]
+    (change,) = arm.facts["to_full"].values()
+    assert change[0] == pytest.approx(arm.samples["fid_blot_24"][0] - full.samples["fid_blot_24"][0])
+    assert change[1] <= change[0] <= change[2]
+    assert difference(seen, seen, preset.reference).value == 0
+
+
+def test_an_arm_without_the_full_cache_beside_it_has_no_difference(folder: Path) -> None:
+    cases = planned(folder)
+    outcome = pass_of(of_role(cases, "arm"), Bench.load(cases[0]))
+    assert outcome.samples.keys() >= FIGURES
+    assert "to_full" not in outcome.facts
+
+
+def test_an_arm_of_a_later_trial_finds_the_full_cache_on_its_shelf(folder: Path, tmp_path: Path) -> None:
+    cases = planned(folder)
+    full, arm = (of_role(cases, role) for role in ("baseline", "arm"))
+    bench = Bench.load(full)
+    pass_of(replace(full, shelf=tmp_path / "full"), bench)
+    together = pass_of(arm, bench)
+    alone = replace(arm, beside=tmp_path / "full")
+    assert pass_of(alone, Bench.load(arm)).facts["to_full"] == together.facts["to_full"]
+    (tmp_path / "full" / "00002.safetensors").unlink()
+    assert "to_full" not in pass_of(alone, Bench.load(arm)).facts
+
+
+def test_what_is_on_the_shelf_is_not_made_again(folder: Path, tmp_path: Path) -> None:
+    case = replace(of_role(planned(folder), "baseline"), shelf=tmp_path / "shelf")
+    first = pass_of(case, Bench.load(case))
+    assert sorted(p.name for p in (tmp_path / "shelf").iterdir()) == [f"{i:05d}.safetensors" for i in range(3)]
+    bench, counter = counted(case)
+    again = pass_of(case, bench)
+    assert set(counter.seeds) == set(range(examples.SAMPLES)), "only the fidelity pass makes images"
+    assert {n: again.samples[n] for n in FIGURES} == {n: first.samples[n] for n in FIGURES}
+
+
+@pytest.mark.parametrize("damage", [b"", b"\x00" * 40])
+def test_a_part_that_cannot_be_read_is_made_again(folder: Path, tmp_path: Path, damage: bytes) -> None:
+    case = replace(of_role(planned(folder), "baseline"), shelf=tmp_path / "shelf")
+    first = pass_of(case, Bench.load(case))
+    (tmp_path / "shelf" / "00001.safetensors").write_bytes(damage)
+    bench, counter = counted(case)
+    again = pass_of(case, bench)
+    assert set(counter.seeds) - set(range(examples.SAMPLES)) == set(range(PART, 2 * PART))
+    assert again.samples["fid_blot_24"] == first.samples["fid_blot_24"]
+
+
+def test_a_part_that_other_eyes_have_seen_does_not_count(tmp_path: Path, preset: Preset) -> None:
+    shelf = Shelf(tmp_path)
+    shelf.put(0, Seen(preset.extractor, torch.zeros(2, 6), torch.zeros(2, 10)))
+    assert shelf.get(0, preset.extractor) is not None
+    assert shelf.get(0, "cachemark-other") is None
+    assert Shelf(None).get(0, preset.extractor) is None
+
+
+def test_shares_together_make_every_part_once(folder: Path, tmp_path: Path) -> None:
+    case = replace(of_role(planned(folder), "baseline"), shelf=tmp_path / "shelf")
+    made: list[int] = []
+    for index in range(2):
+        bench, counter = counted(case)
+        outcome, artifacts = fill(case, bench, (index, 2), lambda: None)
+        assert (outcome.status, artifacts) == (Status.NOT_REACHED, {})
+        assert f"Share {index + 1} of 2" in outcome.log
+        made += counter.seeds
+    assert sorted(made) == list(range(IMAGES))
+    bench, counter = counted(case)
+    assert pass_of(case, bench).ok
+    assert set(counter.seeds) == set(range(examples.SAMPLES))
+
+
+def test_each_part_is_a_sign_of_life(folder: Path) -> None:
+    case, signs = of_role(planned(folder), "baseline"), []
+    run_case(case, Bench.load(case), lambda: signs.append(1))
+    assert len(signs) == 3
+
+
+def test_an_image_that_is_not_finite_ends_the_case(folder: Path) -> None:
+    case = of_role(planned(folder), "baseline")
+    bench = Bench.load(case)
+    decode = bench.loaded.decode
+
+    def spoilt(tokens: Tensor) -> Tensor:
+        images = decode(tokens).clone()
+        if len(tokens) == BATCH:  # not the fidelity pass, whose batch is another
+            images[0, 0, 0, 0] = torch.nan
+        return images
+
+    bench.loaded = replace(bench.loaded, decode=spoilt)
+    outcome = pass_of(case, bench)
+    assert (outcome.status, outcome.samples) == (Status.NAN_OUTPUT, {})
+    assert "quality" in outcome.log
+
+
+def test_what_is_missing_is_said_and_nothing_is_made(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(presets, "stated", lambda name, *_: {"preset": "adm", "missing": "not measured: needs eyes"})
+    case = of_role(planned(folder), "baseline")
+    bench, counter = counted(case)
+    outcome = pass_of(case, bench)
+    assert outcome.ok
+    assert not set(outcome.samples) & FIGURES
+    assert outcome.facts["not_measured"] == {f"fid_adm_{IMAGES}": "not measured: needs eyes"}
+    assert set(counter.seeds) == set(range(examples.SAMPLES))
+    assert not quality.makes(case.case)
+
+
+def test_too_few_images_are_refused_before_anything_runs(folder: Path) -> None:
+    with pytest.raises(BadPlan, match=r"plan\.toml:\d+: 7 images are fewer than the 8 of a subset of KID"):
+        planned(folder, QUALITY.replace(f"samples = {IMAGES}", "samples = 7"))
+
+
+@pytest.mark.parametrize("field", ["seeds", "samples", "batch", "preset", "extractor", "reference", "resize", "options"])
+def test_every_field_of_the_pass_makes_another_case(folder: Path, field: str) -> None:
+    case = of_role(planned(folder), "arm").case
+    other = replace(case, evaluation={KEY: {**case.evaluation[KEY], field: "another"}})
+    assert other.key != case.key
+    assert other.cell != case.cell
+
+

@@ -1,0 +1,140 @@
+"""The quality pass from the command line: shares, resumption, anchors, and images for other programs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cachemark.measure import presets, quality
+from cachemark.regress import anchors
+from cachemark.result import Outcome
+from cachemark.store.db import Store
+
+from . import examples
+from .stages import call
+
+IMAGES = 24
+EYES = '''
+import torch
+from torch import nn
+
+from cachemark.measure import presets, quality
+from cachemark.metrics.features import register
+from cachemark.metrics.preset import Preset
+from cachemark.metrics.reference import Reference
+from cachemark.metrics.seen import Seen
+
+
+class Eyes(nn.Module):
+    def forward(self, images):
+        grey = images[:, 0].float() / 127.5 - 1
+        features = torch.cat((grey[:, ::8, ::8].flatten(1), grey.mean((1, 2))[:, None], grey.std((1, 2))[:, None]), 1)
+        return features, features @ torch.linspace(-1, 1, 60).view(6, 10)
+
+
+def seen():
+    name = register("e7e5" * 16, lambda: Eyes().eval())
+    real = torch.randint(0, 256, (60, 3, 16, 16), generator=torch.Generator().manual_seed(3), dtype=torch.uint8)
+    options = {"kid_subset_size": 8, "kid_subsets": 4, "isc_splits": 2}
+    return Preset("eyes", name, Reference.of(Seen.of(real, name)), options=options, names_classes=True)
+
+
+quality.PART = 10
+presets.preset = lambda name, **_: seen()
+presets.stated = lambda name, *_: seen().identity
+'''
+ANCHOR = f'[anchor]\nmetric = "fid_eyes_{IMAGES}"\nexpected = EXPECTED\ntolerance = 0.001\nsource = "the tests"\n\n'
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A plug-in with the model and its eyes, its weights, and a plan."""
+    for module, name in ((quality, "PART"), (presets, "preset"), (presets, "stated")):
+        monkeypatch.setattr(module, name, getattr(module, name))  # so that it is put back after the plug-in has changed it
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "dot.py").write_text(examples.MODEL + EYES)
+    examples.weights(tmp_path / "dot.safetensors")
+    table = f'[quality]\nseeds = "s256"\nsamples = {IMAGES}\nbatch = 4\npreset = "eyes"\n\n'
+    text = examples.plan_text('"streaming"', weights=tmp_path / "dot.safetensors").replace("[[cells]]", f"{table}[[cells]]", 1)
+    (tmp_path / "plan.toml").write_text(text)
+    return tmp_path
+
+
+def run(folder: Path, *more: object) -> str:
+    result = call("run", folder / "plan.toml", "--plugin", folder / "dot.py", "--store", folder / "s.sqlite", "--threads", 1, *more)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def outcomes(folder: Path) -> dict[str, Outcome]:
+    with Store.open(folder / "s.sqlite", create=False, read_only=True) as store:
+        return {outcome.case.label: outcome for outcome in store.outcomes(store.run().id)}
+
+
+def parts(folder: Path) -> list[Path]:
+    return sorted((folder / "s.sqlite.artifacts" / "parts").glob("*/*"))
+
+
+def test_shares_are_made_apart_and_a_run_uses_them(folder: Path) -> None:
+    said = run(folder, "--share", "1/2")
+    assert "Share 1 of 2" in said
+    assert sorted({path.name for path in parts(folder)}) == ["00000.safetensors", "00002.safetensors"]
+    run(folder, "--share", "2/2")
+    made = parts(folder)
+    assert len(made) == 9, "three parts of three cases, one of them of the plug-in's own method"
+    before = {path: path.stat().st_mtime_ns for path in made}
+    run(folder)
+    found = outcomes(folder)
+    name = f"fid_eyes_{IMAGES}"
+    assert all(found[label].samples[name] for label in ("full", "streaming 1/2"))
+    assert list(found["streaming 1/2"].facts["to_full"]) == [name]
+    assert {path: path.stat().st_mtime_ns for path in parts(folder)} == before
+    with Store.open(folder / "s.sqlite", create=False, read_only=True) as store:
+        assert len(store.runs()) == 1, "a share is no run"
+
+
+@pytest.mark.parametrize("share", ["0/2", "3/2", "1", "1/x", "-1/2"])
+def test_a_share_that_is_none_is_refused(folder: Path, share: str) -> None:
+    result = call("run", folder / "plan.toml", "--plugin", folder / "dot.py", "--store", folder / "s.sqlite", "--share", share)
+    assert result.exit_code == 2
+    assert not (folder / "s.sqlite").exists()
+
+
+def test_an_anchor_that_is_reached_is_written_down_and_one_that_is_missed_is_not(folder: Path) -> None:
+    run(folder)
+    value = outcomes(folder)["full"].samples[f"fid_eyes_{IMAGES}"][0]
+    plan = (folder / "plan.toml").read_text()
+    for expected, state in ((value + 1, "failed"), (value, "passed")):
+        (folder / "plan.toml").write_text(plan.replace("[[cells]]", ANCHOR.replace("EXPECTED", repr(expected)) + "[[cells]]"))
+        assert f"Anchor of dot: {state}." in run(folder)
+        assert bool(anchors.load(folder / "baselines" / "anchors")) == (state == "passed")
+    assert json.loads((folder / "baselines" / "anchors" / "dot.json").read_text())["value"] == value
+
+
+def test_a_report_warns_until_the_anchor_is_reached(folder: Path) -> None:
+    run(folder, "--report", folder / "before.html")
+    value = outcomes(folder)["full"].samples[f"fid_eyes_{IMAGES}"][0]
+    plan = (folder / "plan.toml").read_text()
+    (folder / "plan.toml").write_text(plan.replace("[[cells]]", ANCHOR.replace("EXPECTED", repr(value)) + "[[cells]]"))
+    run(folder, "--report", folder / "after.html")
+    assert "dot is not anchored" in (folder / "before.html").read_text()
+    assert "dot is not anchored" not in (folder / "after.html").read_text()
+
+
+def test_images_go_to_other_programs(folder: Path) -> None:
+    result = call("export", "npz", folder / "plan.toml", "streaming 1/2", folder / "out.npz", "--plugin", folder / "dot.py", "--threads", 1)
+    assert result.exit_code == 0, result.output
+    images = np.load(folder / "out.npz")["arr_0"]
+    assert (images.shape, images.dtype) == ((IMAGES, 16, 16, 3), np.uint8)
+    assert len(np.unique(images.reshape(IMAGES, -1), axis=0)) > IMAGES // 2
+
+
+@pytest.mark.parametrize(("label", "words"), [("streaming 1/3", "Did you mean 'streaming 1/2'"), ("full (floor)", "no quality pass")])
+def test_a_case_without_images_is_refused(folder: Path, label: str, words: str) -> None:
+    result = call("export", "npz", folder / "plan.toml", label, folder / "out.npz", "--plugin", folder / "dot.py")
+    assert result.exit_code == 2
+    assert words in result.output
+    assert not (folder / "out.npz").exists()

@@ -1,0 +1,181 @@
+"""Anchors: what reaches one, what does not, what says nothing, and what is written down about it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import tomllib
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import pytest
+from regress_examples import case, ok
+
+from cachemark import units
+from cachemark.errors import BadBaseline, BadPlan
+from cachemark.regress import anchors
+from cachemark.regress.anchors import FAILED, KEYS, NOT_MEASURED, PASSED, Anchor, Stored, judge, load, save, standing, unanchored
+from cachemark.result import Outcome, Status
+from cachemark.spec import Sampling
+
+WEIGHTS = "a" * 64 + "/" + "b" * 64
+METRIC = "fid_adm_50k"
+ANCHOR = Anchor("mar-l", METRIC, 1.78, 0.05, "README", {"cfg_scale": 3.0, "steps": 256})
+TABLE = {"metric": METRIC, "expected": 1.78, "tolerance": 0.05, "source": "README"}
+SAMPLING = Sampling(cfg_scale=3.0, cfg_schedule="linear", steps=256)
+
+
+@pytest.fixture(autouse=True)
+def known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The metric of the anchors, whether or not this version measures it."""
+    monkeypatch.setitem(units.METRICS, METRIC, units.Metric(METRIC, "", "lower", "quality", "FID", "FID."))
+
+
+def outcome(fid: float = 1.80, **fields: Any) -> Outcome:
+    of = case("full", **{"model": "mar-l", "weights": WEIGHTS, "sampling": SAMPLING, **fields})
+    return ok(of, **{METRIC: [fid]})
+
+
+# ------------------------------------------------------------------------------------------------ judging
+
+@pytest.mark.parametrize(("fid", "state"), [(1.78, PASSED), (1.8299, PASSED), (1.7301, PASSED), (1.8301, FAILED), (1.7299, FAILED)])
+def test_a_value_is_reached_within_the_tolerance_on_either_side(fid: float, state: str) -> None:
+    found = judge(ANCHOR, outcome(fid))
+    assert (found.state, found.passed, found.value) == (state, state == PASSED, fid)
+    assert "1.78 ± 0.05" in found.reason
+    assert ("below it" in found.reason, "above it" in found.reason) == (fid == 1.7299, fid == 1.8301)
+
+
+@pytest.mark.parametrize(("fields", "words"), [
+    ({"model": "mar-b"}, "a case of mar-b, the anchor is of mar-l"),
+    ({"role": "floor"}, "for the full cache"),
+    ({"role": "numerics"}, "for the full cache"),
+    ({"codec": "int8", "role": "arm"}, "in its native codec; this is full int8"),
+    ({"weights": "random:0/" + "b" * 64}, "weights are random"),
+    ({"weights": "a" * 64 + "/random:0"}, "weights are random"),
+    ({"sampling": dataclasses.replace(SAMPLING, steps=64)}, "steps = 64, the published ones with 256"),
+    ({"sampling": dataclasses.replace(SAMPLING, cfg_scale=1.5)}, "cfg_scale = 1.5, the published ones with 3.0"),
+])  # fmt: skip
+def test_what_is_not_the_published_case_is_not_measured(fields: dict[str, Any], words: str) -> None:
+    found = judge(ANCHOR, outcome(**fields))
+    assert (found.state, found.value) == (NOT_MEASURED, None)
+    assert words in found.reason
+
+
+def test_another_method_is_not_measured() -> None:
+    of = case("lazymar", model="mar-l", weights=WEIGHTS, sampling=SAMPLING)
+    assert judge(ANCHOR, ok(of, **{METRIC: [1.78]})).state == NOT_MEASURED
+
+
+def test_a_case_that_failed_or_has_no_such_figure_is_not_measured() -> None:
+    of = outcome().case
+    failed = judge(ANCHOR, Outcome(of, Status.OOM, log="out of memory\nin some place"))
+    assert (failed.state, failed.reason) == (NOT_MEASURED, "The case ended as oom: out of memory")
+    lacking = judge(ANCHOR, dataclasses.replace(ok(of), judgement="No Inception weights."))
+    assert (lacking.state, lacking.reason) == (NOT_MEASURED, f"{METRIC} was not measured. No Inception weights.")
+
+
+# ------------------------------------------------------------------------------------------------ what is written down
+
+def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
+    assert load(tmp_path / "none") == []
+    path = save(tmp_path / "anchors", ANCHOR, outcome(), {"device": "H200"})
+    assert path == tmp_path / "anchors" / "mar-l.json"
+    assert load(path.parent) == [Stored(ANCHOR, WEIGHTS, 1.80, outcome().case.to_json(), {"device": "H200"})]
+    save(path.parent, ANCHOR, outcome(1.79))
+    assert [stored.value for stored in load(path.parent)] == [1.79]
+    assert [p.name for p in path.parent.iterdir()] == ["mar-l.json"]
+
+
+@pytest.mark.parametrize(("given", "state"), [({"fid": 2.5}, FAILED), ({"role": "floor"}, NOT_MEASURED)])
+def test_only_what_was_reached_is_saved(given: dict[str, Any], state: str, tmp_path: Path) -> None:
+    with pytest.raises(BadBaseline, match=f"anchor of mar-l is {state}"):
+        save(tmp_path, ANCHOR, outcome(**given))
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_model_that_would_leave_the_folder_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadBaseline, match="no name of a model"):
+        anchors.path_of(tmp_path, "../mar-l")
+
+
+@pytest.mark.parametrize(("change", "words"), [
+    ({"value": 1.9}, "1.9 is not within 1.78 ± 0.05"),
+    ({"value": "nan"}, "nan is not within"),
+    ({"format": 2}, "format 2, where this version reads 1"),
+    ({"weights": None}, "KeyError"),
+    ({"anchor": {"model": "mar-h", **TABLE, "sampling": {}}}, "it is of mar-h"),
+    ({"anchor": {"model": "mar-l", **TABLE, "tolerance": -1.0, "sampling": {}}}, "tolerance = -1.0"),
+    ({"anchor": 3}, "TypeError"),
+])  # fmt: skip
+def test_a_damaged_file_is_refused(change: dict[str, Any], words: str, tmp_path: Path) -> None:
+    path = save(tmp_path, ANCHOR, outcome())
+    data = {**json.loads(path.read_text()), **change}
+    path.write_text(json.dumps({key: value for key, value in data.items() if value is not None}))
+    with pytest.raises(BadBaseline, match=f"mar-l.json holds no anchor: .*{words}"):
+        load(tmp_path)
+
+
+def test_a_file_that_is_cut_short_is_refused(tmp_path: Path) -> None:
+    path = save(tmp_path, ANCHOR, outcome())
+    path.write_text(path.read_text()[:-20])
+    with pytest.raises(BadBaseline, match=r"mar-l\.json holds no anchor"):
+        load(tmp_path)
+
+
+# ------------------------------------------------------------------------------------------------ what reports say
+
+STORED = Stored(ANCHOR, WEIGHTS, 1.80, {})
+
+
+def test_only_the_very_weights_are_anchored() -> None:
+    assert unanchored("mar-l", WEIGHTS, [STORED]) == ""
+    assert standing("mar-l", WEIGHTS, [STORED]).sentence.startswith("mar-l is anchored: with these weights its full cache reached")
+    other = unanchored("mar-l", "c" * 64 + "/" + "b" * 64, [STORED])
+    assert "its anchor was reached with other weights" in other
+    assert other.endswith("To show it: cachemark run anchor-mar-l")
+    assert "has not been shown" in unanchored("mar-l", WEIGHTS, [])
+    assert "has not been shown" in unanchored("mar-b", WEIGHTS, [STORED])
+    assert "cachemark run" not in unanchored("mar-b", WEIGHTS, [])  # no plan of that name is shipped
+    assert "its weights are random" in unanchored("mar-l", "random:0/random:0", [STORED])
+
+
+def test_embedded_models_need_no_anchor() -> None:
+    assert {"tiny-llamagen", "tiny-var"} <= anchors.embedded()
+    assert "mar-l" not in anchors.embedded()
+    assert unanchored("tiny-var", WEIGHTS, []) == ""
+    assert standing("tiny-var", WEIGHTS, []).kind == "embedded"
+
+
+# ------------------------------------------------------------------------------------------------ the shipped plans
+
+def plans() -> dict[str, dict[str, Any]]:
+    folder = resources.files("cachemark") / "data" / "plans"
+    return {f.name: tomllib.loads(f.read_text(encoding="utf-8")) for f in folder.iterdir() if f.name.startswith("anchor-")}
+
+
+def test_shipped_anchors_are_of_the_full_cache_on_fifty_thousand_images() -> None:
+    found = plans()
+    assert {f"anchor-{model}.toml" for model in anchors.shipped()} == set(found) != set()
+    for name, plan in found.items():
+        (cells,) = plan["cells"]
+        assert f"{plan['name']}.toml" == name == f"anchor-{cells['model']}.toml"
+        assert (cells["methods"], cells["budgets"], cells["sampling"]) == (["full"], ["1"], "paper")
+        assert (plan["quality"]["seeds"], plan["quality"]["samples"], plan["quality"]["preset"]) == ("s50k", 50_000, "adm")
+        assert plan["anchor"]["metric"] == METRIC
+        assert cells["weights"]
+        assert cells["decoder_weights"]
+
+
+@pytest.mark.parametrize(("change", "words"), [
+    ({"tolerance": 0}, "tolerance is above 0"), ({"expected": float("inf")}, "finite"), ({"expected": "1.78"}, "expected = '1.78'"),
+    ({"expected": True}, "expected = True"), ({"source": ""}, "source = ''"), ({"metric": 3}, "metric = 3"),
+    ({"expcted": 1.0}, "has the keys"),
+])  # fmt: skip
+def test_a_table_that_is_no_anchor_is_refused(change: dict[str, Any], words: str) -> None:
+    assert set(TABLE) == set(KEYS)
+    assert Anchor.of("mar-l", TABLE) == dataclasses.replace(ANCHOR, sampling={})
+    assert Anchor.of("mar-l", {**TABLE, "expected": 2}).expected == 2.0
+    with pytest.raises(BadPlan, match=words):
+        Anchor.of("mar-l", {**TABLE, **change})

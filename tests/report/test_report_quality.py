@@ -1,0 +1,159 @@
+"""Quality of whole sets in a report: columns, places, collapsed methods, curves, and what is missing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import report_sample as sample
+
+from cachemark.report.charts import draw
+from cachemark.report.headline import cells, groups
+from cachemark.report.render import render
+from cachemark.report.section import Section, sections
+from cachemark.report.sentence import sentences
+from cachemark.report.view import build
+from cachemark.result import Outcome
+
+PASS = {"quality": {"preset": "scene", "seeds": "s2k", "samples": 2000, "batch": 50}}
+FID, PRECISION = "fid_scene_2k", "precision_scene_2k"
+
+
+def seen(outcome: Outcome, fid: float, precision: float = 0.8, reach: float = 0.5, to_full: float | None = None) -> Outcome:
+    """The same outcome with a quality pass."""
+    ends = {FID: [fid - reach, fid + reach], PRECISION: [precision - 0.02, precision + 0.02]}
+    facts = {**outcome.facts, "intervals": ends}
+    if to_full is not None:
+        facts["to_full"] = {FID: [to_full, to_full - 0.1, to_full + 0.1]}
+    accuracy = [1.0, 1.0, 1.0, 0.0] * 500
+    samples = {**outcome.samples, FID: [fid], PRECISION: [precision], "class_accuracy": accuracy}
+    return replace(outcome, case=replace(outcome.case, evaluation=PASS), samples=samples, facts=facts)
+
+
+def outcomes() -> list[Outcome]:
+    return [
+        seen(sample.full(), 5.0),
+        seen(sample.arm("linear", "1/2"), 5.4, to_full=0.4), seen(sample.arm("streaming", "1/2"), 6.2, to_full=1.2),
+        seen(sample.arm("random", "1/2"), 30.0, to_full=25.0), seen(sample.arm("h2o", "1/2"), 5.7, to_full=0.7),
+        seen(sample.arm("rkv", "1/2"), 400.0, precision=0.04, to_full=395.0),
+        sample.floor(), sample.numerics(),
+    ]
+
+
+def section(held: list[Outcome] | None = None) -> Section:
+    (found,) = sections(held or outcomes())
+    return found
+
+
+def test_places_are_by_fid_and_a_method_without_a_speed_up_has_one() -> None:
+    held = section()
+    assert held.ranked_by == FID
+    assert [row.method for row in held.arms if row.place] == ["linear", "h2o", "streaming", "random"]
+    assert [row.place for row in held.arms] == [1, 2, 3, 4, None]
+    assert next(row for row in held.arms if row.method == "h2o").speed_up is None
+
+
+def test_without_a_quality_pass_places_are_by_speed_up_and_the_page_says_that_fidelity_is_the_only_judge() -> None:
+    held = [sample.full(), sample.arm("linear", "1/2"), sample.arm("streaming", "1/2"), sample.floor(), sample.numerics()]
+    assert section(held).ranked_by == ""
+    page = render(build(sample.RUN, held))
+    assert "fidelity is the only judge" in page
+    assert "fidelity is the only judge" not in render(build(sample.RUN, outcomes()))
+
+
+def test_what_has_collapsed_is_not_ranked() -> None:
+    rkv = next(row for row in section().arms if row.method == "rkv")
+    assert rkv.place is None
+    assert "4 look like real ones" in rkv.unranked
+    alive = [seen(o, 400.0, precision=0.12) if o.case.method == "rkv" else o for o in outcomes()]
+    assert next(row for row in section(alive).arms if row.method == "rkv").place == 5
+
+
+def test_columns_stand_where_figures_are_and_nowhere_else() -> None:
+    shown = groups(section())
+    quality = next(group for group in shown if group.title == "Quality")
+    assert [column.key for column in quality.columns] == ["legend", "class_accuracy", FID, PRECISION]
+    bare = groups(section([sample.full(), sample.arm("linear", "1/2")]))
+    assert [column.key for group in bare if group.title == "Quality" for column in group.columns] == ["legend"]
+
+
+def test_a_figure_stands_over_its_interval_and_its_difference_to_the_full_cache() -> None:
+    held = section()
+    found = {cell.key: cell for cell in cells(held.arms[0], groups(held))}
+    assert (found[FID].text, found[FID].under, found[FID].delta) == ("5.400", "4.900–5.900", "Δ +0.300 to +0.500")
+    assert (found["class_accuracy"].text, found["class_accuracy"].delta) == ("75.0 %", "Δ 0")
+    assert found["legend"].delta.startswith("Δ ")
+    assert held.full is not None
+    own = {cell.key: cell for cell in cells(held.full, groups(held))}
+    assert (own[FID].under, own[FID].delta) == ("4.500–5.500", "")
+
+
+def test_a_difference_is_of_pairs() -> None:
+    held = section()
+    assert held.full is not None
+    arm = held.arms[0]
+    pairs = zip(arm.outcome.samples["legend"], held.full.outcome.samples["legend"], strict=True)
+    differences = [a - b for a, b in pairs]
+    assert arm.to_full["legend"].value == pytest.approx(sum(differences) / len(differences))
+
+
+def test_the_sentence_names_the_best_and_who_cannot_be_told_from_it() -> None:
+    text = next(s.text for s in sentences(section()) if s.about == "Budget 1/2")
+    assert text.startswith("Nearest to real images is linear, not told apart from h2o, streaming: FID, scene, 2k images 5.400 "
+                           "(4.900–5.900, the full cache 5.000).")
+    assert "The fastest" in text
+
+
+def test_the_full_cache_stands_beside_real_images() -> None:
+    def said(held: list[Outcome]) -> str:
+        return next(s.text for s in sentences(section(held)) if s.about == "Full cache")
+
+    assert said(outcomes()).endswith("against it. Its FID, scene, 2k images is 5.000 (4.500–5.500).")
+    first, *rest = outcomes()
+    real = replace(first, facts={**first.facts, "real": {FID: [0.86, 0.8, 0.9]}})
+    assert said([real, *rest]).endswith("(4.500–5.500); as many other real images come to 0.860 (0.800–0.900).")
+
+
+def test_what_is_missing_says_how_to_get_it() -> None:
+    lacking = {"quality": {**PASS["quality"], "missing": "not measured: needs the weights, get them with: curl X"}}
+    held = [replace(o, case=replace(o.case, evaluation=lacking)) for o in (sample.full(), sample.arm("linear", "1/2"))]
+    view = build(sample.RUN, held)
+    assert ("tiny-llamagen: FID, precision and recall", "not measured: needs the weights, get them with: curl X") in [
+        (gap.what, gap.reason) for gap in view.missing]
+    assert not [gap for gap in build(sample.RUN, outcomes()).missing if "FID" in gap.what]
+
+
+def test_a_model_that_is_not_anchored_says_so() -> None:
+    page = render(build(sample.RUN, outcomes(), unanchored=lambda case: f"{case.model} is <not> anchored."))
+    assert "tiny-llamagen is &lt;not&gt; anchored." in page
+    assert "unanchored" not in render(build(sample.RUN, outcomes()))
+
+
+BUDGETS = ("1/2", "5/16", "1/4")
+
+
+def curves() -> list[Outcome]:
+    held = [seen(sample.full(), 5.0)]
+    for n, budget in enumerate(BUDGETS):
+        for method in ("linear", "window"):
+            outcome = sample.arm(method, "1/2")
+            collapsed = method == "window" and n == 2
+            held.append(seen(replace(outcome, case=replace(outcome.case, budget=budget)), 6.0 + n, precision=0.05 if collapsed else 0.8))
+    return [*held, sample.floor(), sample.numerics()]
+
+
+def test_curves_are_drawn_from_three_budgets_on() -> None:
+    charts = {chart.title: chart for chart in draw(section(curves())).charts}
+    assert {"Quality against budget", "Fidelity against budget"} < set(charts)
+    quality = charts["Quality against budget"]
+    assert quality.columns == ("Case", "Budget", "FID, scene, 2k images")
+    assert ("linear 5/16", "5/16", "7.000") in quality.rows
+    assert len(quality.rows) == 6
+    assert not [chart for chart in draw(section()).charts if "budget" in chart.title]
+
+
+def test_a_collapsed_point_is_hollow() -> None:
+    svg = next(chart.svg for chart in draw(section(curves())).charts if chart.title == "Quality against budget")
+    marks = [part.split("</path>")[0] for part in svg.split("<path") if "window" in part.split("</path>")[0]]
+    assert len(marks) == 3
+    assert ["fill=" in mark for mark in marks] == [True, True, False]

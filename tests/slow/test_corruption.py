@@ -1,0 +1,104 @@
+"""Spoilt images are found out: by paired figures at 64 seeds, and by FID at 2000 images."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from scipy.stats import wilcoxon
+from torch import Tensor
+
+from cachemark.measure.presets import preset
+from cachemark.metrics import fidelity
+from cachemark.metrics.intervals import difference
+from cachemark.metrics.legend import legend_score
+from cachemark.metrics.seen import Seen
+from cachemark.models.tiny import vq
+from cachemark.models.weights import packaged
+from cachemark.train.features import real_scenes
+
+pytestmark = pytest.mark.slow
+IMAGES, PAIRS, SURE = 2000, 64, 0.01
+Spoil = Callable[[Tensor, "Coder"], Tensor]
+
+
+class Coder:
+    """Tokens (B, 256) of real scenes, and the images of tokens: what a perfect generator with this tokenizer makes."""
+
+    def __init__(self) -> None:
+        self._model = vq.load(packaged("tiny-vq.safetensors"))
+        scenes = real_scenes(IMAGES, purpose="spoilt").float() / 127.5 - 1
+        with torch.inference_mode():
+            self.tokens = torch.cat([self._model.encode(part).flatten(1) for part in scenes.split(100)])
+
+    def images(self, tokens: Tensor) -> Tensor:
+        with torch.inference_mode():
+            return torch.cat([self._model.decode(part).clamp(-1, 1) for part in tokens.split(100)])
+
+
+def swapped(clean: Tensor, coder: Coder) -> Tensor:
+    """Lines 5 and 11 of the tokens change places in every tenth image."""
+    tokens = coder.tokens[: len(clean)].clone().unflatten(1, (16, 16))
+    tokens[::10, [5, 11]] = tokens[::10, [11, 5]]
+    return coder.images(tokens.flatten(1))
+
+
+def shifted(clean: Tensor, coder: Coder) -> Tensor:
+    """A tint: red up and blue down by 6 of 255."""
+    return (clean + torch.tensor([12 / 255, 0, -12 / 255]).view(3, 1, 1)).clamp(-1, 1)
+
+
+def blurred(clean: Tensor, coder: Coder) -> Tensor:
+    """A mean over 3 by 3 pixels, mixed half with the image."""
+    padded = F.pad(clean, (1, 1, 1, 1), mode="replicate")
+    return (clean + F.avg_pool2d(padded, 3, 1)) / 2
+
+
+SPOILS: dict[str, Spoil] = {"two lines of tokens swapped in 10 %": swapped, "tint": shifted, "blur": blurred}
+
+
+@pytest.fixture(scope="module")
+def coder() -> Coder:
+    return Coder()
+
+
+@pytest.fixture(scope="module")
+def clean(coder: Coder) -> Tensor:
+    return coder.images(coder.tokens)
+
+
+def p_value(worse: Tensor, better: Tensor) -> float:
+    """One-sided exact signed-rank test of pairs; pairs that are equal say nothing."""
+    return float(wilcoxon(worse.double().numpy(), better.double().numpy(), alternative="less").pvalue)
+
+
+@pytest.mark.parametrize("name", SPOILS)
+def test_paired_figures_find_it_at_64_seeds(name: str, clean: Tensor, coder: Coder) -> None:
+    own = clean[:PAIRS]
+    spoilt = SPOILS[name](own, coder)
+    same = fidelity.psnr(own, own), fidelity.ssim(own, own)
+    assert p_value(fidelity.psnr(spoilt, own), same[0]) < SURE
+    assert p_value(fidelity.ssim(spoilt, own), same[1]) < SURE
+
+
+def test_quality_alone_finds_swapped_lines_where_every_image_has_them(clean: Tensor, coder: Coder) -> None:
+    own = coder.tokens[:PAIRS].clone().unflatten(1, (16, 16))
+    own[:, [0, 11]] = own[:, [11, 0]]  # the legend itself moves
+    assert p_value(legend_score(coder.images(own.flatten(1))), legend_score(clean[:PAIRS])) < SURE
+
+
+@pytest.mark.parametrize("name", SPOILS)
+def test_fid_finds_it_at_2000_images(name: str, clean: Tensor, coder: Coder) -> None:
+    eyes = preset("scene")
+    before, after = (Seen.of(images, eyes.extractor) for images in (clean, SPOILS[name](clean, coder)))
+    change = difference(after, before, eyes.reference)
+    assert change.low > 0, change
+
+
+def test_nothing_is_found_where_nothing_is_spoilt(clean: Tensor) -> None:
+    eyes = preset("scene")
+    seen = Seen.of(clean[:500], eyes.extractor)
+    again = difference(seen, Seen.of(clean[:500].clone(), eyes.extractor), eyes.reference)
+    assert again.low <= 0 <= again.high

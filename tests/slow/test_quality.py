@@ -1,0 +1,56 @@
+"""Quality at its real size, 2000 images: the figures of files, and intervals as wide as fresh sets of real scenes scatter."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+
+from cachemark.measure.presets import preset
+from cachemark.metrics.intervals import Interval, real_floor
+from cachemark.train.features import real_scenes
+
+torch_fidelity = pytest.importorskip("torch_fidelity")
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+
+COUNT, SETS = 2000, 24
+
+
+def folder(images: torch.Tensor, path: Path) -> str:
+    path.mkdir()
+    for i, image in enumerate(images):
+        Image.fromarray(image.permute(1, 2, 0).numpy()).save(path / f"{i:05d}.png")
+    return str(path)
+
+
+def test_the_figures_of_two_thousand_scenes_are_those_of_torch_fidelity_on_files(tmp_path: Path) -> None:
+    """With all defaults. The packaged reference keeps features in half precision, so the real images are compared as files too."""
+    scene = preset("scene")
+    fake, real = real_scenes(COUNT, 1, "slow"), real_scenes(3000)  # the first scenes of the reference, whose features it keeps
+    bare = torch_fidelity.calculate_metrics(
+        input1=folder(fake, tmp_path / "fake"), input2=folder(real, tmp_path / "real"), feature_extractor=scene.extractor,
+        kid=True, isc=True, prc=True, cuda=False, verbose=False, cache=False, save_cpu_ram=True,
+    )
+    ours = scene.scores(scene.see(fake), fid=False)
+    assert ours["isc_scene_2k"] == pytest.approx(bare["inception_score_mean"], rel=1e-3)
+    for name in ("precision", "recall"):
+        assert ours[f"{name}_scene_2k"] == pytest.approx(bare[name], abs=2e-3)
+    assert ours["kid_scene_2k"] == pytest.approx(bare["kernel_inception_distance_mean"], abs=1e-5)
+
+
+def test_the_intervals_are_as_wide_as_sets_of_real_scenes_scatter() -> None:
+    scene, options = preset("scene"), {"kid_subsets": 20}
+    found: list[dict[str, Interval]] = []
+    for i in range(SETS):
+        found.append(scene.intervals(scene.see(real_scenes(COUNT, i, "width")), **options))
+    for name in found[0]:
+        values = torch.tensor([one[name].value for one in found], dtype=torch.float64)
+        width = sum(one[name].high - one[name].low for one in found) / SETS / (2 * 1.96)
+        print(f"{name}: {values.mean():.4g}, scatters by {values.std():.3g}, its interval says {width:.3g}")
+        inside = sum(one[name].low <= values.mean() <= one[name].high for one in found)
+        assert inside >= SETS - 4, name
+        assert 0.65 < width / values.std() < 2, name  # the scatter of 24 sets is itself known to 15 %
+    floor = real_floor(scene.see(real_scenes(COUNT, 0, "width")), scene.reference, COUNT)
+    assert floor.value == found[0]["fid_scene_2k"].value

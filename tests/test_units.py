@@ -1,0 +1,70 @@
+"""Names of metrics: the fixed ones, and those of whole sets of images, which say what they were compared with and how many there were."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from cachemark.errors import UnknownName
+from cachemark.units import FAMILIES, METRICS, in_order, is_metric, metric, quality_name
+
+GUIDE = Path(__file__).parents[1] / "docs" / "guide" / "metrics.md"
+
+
+@pytest.mark.parametrize(("base", "preset", "count", "name"), [
+    ("fid", "scene", 2000, "fid_scene_2k"), ("fid", "adm", 50_000, "fid_adm_50k"), ("kid", "scene", 512, "kid_scene_512"),
+    ("recall", "x9", 1, "recall_x9_1"), ("isc", "scene", 2500, "isc_scene_2500"), ("precision", "adm", 1_000_000, "precision_adm_1000k"),
+])  # fmt: skip
+def test_a_set_of_images_has_a_name(base: str, preset: str, count: int, name: str) -> None:
+    assert quality_name(base, preset, count) == name
+    found = metric(name)
+    assert (found.name, found.kind, found.version) == (name, "quality", 1)
+    assert is_metric(name)
+    assert not found.deterministic
+    assert FAMILIES[base].title in found.title
+
+
+def test_every_family_has_its_unit_and_direction() -> None:
+    said = {name: (metric(f"{name}_scene_2k").unit, metric(f"{name}_scene_2k").better) for name in FAMILIES}
+    assert said == {"fid": ("", "lower"), "kid": ("", "lower"), "isc": ("", "higher"),
+                    "precision": ("share", "higher"), "recall": ("share", "higher")}  # fmt: skip
+    assert not METRICS.keys() & FAMILIES.keys()
+
+
+@pytest.mark.parametrize("name", [
+    "fid", "fid_scene", "fid_2k", "fid_scene_", "fid_scene_0", "fid_scene_02k", "fid_scene_2000", "fid_scene_2K", "fid_Scene_2k",
+    "fid_sc-ene_2k", "fid_vgg_16_2k", "mind_scene_2k", "fid_scene_2k ", "fid_scene_2k\n", "fid_scene_٢k", "kid_std_scene_2k", "",
+])  # fmt: skip
+def test_other_spellings_are_no_names(name: str) -> None:
+    assert not is_metric(name)
+    with pytest.raises(UnknownName, match=re.escape(repr(name))):
+        metric(name)
+
+
+@pytest.mark.parametrize(("given", "near"), [
+    ("latencyy", "latency"), ("fdi_scene_2k", "fid_scene_2k"), ("fid_scene_2000", "fid_scene_2k"),
+    ("precison_adm_50k", "precision_adm_50k"),
+])  # fmt: skip
+def test_the_nearest_name_is_given(given: str, near: str) -> None:
+    with pytest.raises(UnknownName, match=f"Did you mean '{near}'"):
+        metric(given)
+
+
+@pytest.mark.parametrize(("base", "preset", "count"), [
+    ("sfid", "scene", 5), ("fid", "Scene", 5), ("fid", "a_b", 5), ("fid", "", 5), ("fid", "x", 0),
+])  # fmt: skip
+def test_a_name_that_could_not_be_read_again_is_not_made(base: str, preset: str, count: int) -> None:
+    with pytest.raises(UnknownName):
+        quality_name(base, preset, count)
+
+
+def test_names_stand_in_one_order() -> None:
+    assert in_order(["kid_scene_2k", "psnr", "fid_scene_2k", "latency", "psnr"]) == ["latency", "psnr", "fid_scene_2k", "kid_scene_2k"]
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_every_family_is_defined_with_its_unit_and_direction(name: str) -> None:
+    described = GUIDE.read_text(encoding="utf-8").split(f"### `{name}_…`\n")[1].strip()
+    assert described.startswith(f"*{FAMILIES[name].unit or 'no unit'}, {FAMILIES[name].better} is better.*")
