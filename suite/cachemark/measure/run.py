@@ -83,8 +83,8 @@ def run_case(planned: Planned, bench: Bench, alive: Callable[[], None] = lambda:
     facts = _facts(case, bench)
     if case.role in ("arm", "baseline"):
         first = replace(job, subset=job.subset.first(case.batch))
-        samples |= _timed(case, first)
         samples |= _bytes(case, first)
+        samples |= _timed(case, first)
     if bench.loaded.random:
         return Outcome(case, Status.OK, samples, RANDOM, seconds=time.perf_counter() - began, facts=facts), {}
     judged = _judged(case, job, bench)
@@ -142,12 +142,12 @@ def _factory(case: Case) -> Callable[[], Method]:
 
 
 def _timed(case: Case, job: Job) -> dict[str, list[float]]:
-    """Warm-up generations, then the counted ones: latency with and without image decoding, tokens/s of both halves."""
+    """The other warm-up generations, then the counted ones: latency with and without image decoding, tokens/s of both halves."""
     layout = _paced(job.layout, job.method())
     watch = clock(job.device, watched(layout))
     labels = torch.tensor(job.subset.labels, device=job.device)
     samples: dict[str, list[float]] = {name: [] for name in ("latency", "latency_tokens", "tokens_per_s_first", "tokens_per_s_last")}
-    for repeat in range(case.warmup + case.repeats):
+    for repeat in range(1, case.warmup + case.repeats):
         watch.start()
         with torch.inference_mode():
             drawn = job.loaded.generator.generate(labels, job.subset.seeds, job.method(), case.sampling, job.memory, mark=watch.mark)
@@ -167,16 +167,16 @@ def _paced(layout: Layout, method: Method) -> Layout:
 
 
 def _bytes(case: Case, job: Job) -> dict[str, list[float]]:
-    """A pass of its own: bytes from the arena, and the peak above the loaded weights. In a masked model also FLOPs, from arithmetic."""
-    kept: list[tuple[Method, Memory]] = []
+    """A generation that is watched and not timed, the first warm-up: bytes from the arena, and the peak above the loaded weights. In a
+    masked model also FLOPs, from arithmetic."""
+    method, memory, drawn = job.method(), job.memory, []
 
     def once() -> None:
-        method, memory = job.method(), Memory(job.device, codec(case.codec))
-        kept.append((method, memory))
-        replace(job, method=lambda: method, memory=memory).generate(slice(len(job.subset)))
+        drawn.append(replace(job, method=lambda: method).generate(slice(len(job.subset))))
 
     peak = peak_bytes(job.device, once, job.loaded.parameters)
-    method, memory = kept[0]
+    with torch.inference_mode():
+        job.loaded.decode(drawn[0])
     stage = memory.nbytes("stage")
     figures = {"kv_logical": method.logical_bytes, "kv_allocated": memory.nbytes("slots") + stage, "kv_stage": stage,
                "kv_state": memory.nbytes("state"), "peak_memory": peak}
