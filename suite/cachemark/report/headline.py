@@ -107,7 +107,8 @@ def _of_sets(section: Section) -> tuple[Column, ...]:
 
 
 def _column(name: str) -> Column:
-    return Column(name, metric(name).title, metric(name).better, metric(name).meaning)
+    short = metric(name).title.replace(", ", " ").removesuffix(" images")
+    return Column(name, short, metric(name).better, metric(name).meaning)
 
 
 def _names(shown: tuple[Group, ...], title: str) -> list[str]:
