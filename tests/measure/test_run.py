@@ -39,14 +39,6 @@ LIKENESS = {"token_agreement", "psnr", "ssim"}
 Results = dict[str, tuple[Outcome, dict[str, bytes]]]
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = tmp_path_factory.mktemp("run")
-    (made / "dot.py").write_text(examples.MODEL)
-    examples.weights(made / "dot.safetensors")
-    return made
-
-
 @pytest.fixture(autouse=True, scope="module")
 def _dot(folder: Path) -> Iterator[None]:
     with forgetting():

@@ -24,7 +24,7 @@ from ..metrics.lpips import Lpips
 from ..metrics.preset import Preset
 from ..metrics.seen import Seen
 from ..metrics.speed import halves, watched
-from ..models.protocol import Entry, Loaded, Request
+from ..models.protocol import Entry, Loaded
 from ..result import Outcome, Status
 from ..spec import FULL, Case
 from ..units import quality_name
@@ -48,9 +48,9 @@ class Bench:
     loaded: Loaded
     device: str
     references: dict[str, Reference] = field(default_factory=dict)
-    presets: dict[Request, Preset] = field(default_factory=dict)
     seen: dict[str, Seen] = field(default_factory=dict)
-    likeness: dict[str, Likeness] = field(default_factory=dict)
+    eyes: Preset | None = None
+    likeness: Likeness | None = None
 
     @classmethod
     def load(cls, planned: Planned) -> Bench:
@@ -64,27 +64,32 @@ class Bench:
             self.references[case.cell] = Reference(full)
         return self.references[case.cell]
 
-
     def alike(self, case: Case) -> dict[str, Likeness]:
         """LPIPS where the case has it and its weights are here, loaded once per trial."""
-        if "missing" in case.evaluation.get("lpips", {"missing": ""}):
+        if not case.measures("lpips"):
             return {}
-        if not self.likeness:
-            self.likeness["lpips"] = Lpips(device=self.device)
-        return self.likeness
+        if self.likeness is None:
+            self.likeness = Lpips(device=self.device)
+        return {"lpips": self.likeness}
 
     def preset(self, planned: Planned) -> Preset:
-        """With which eyes images of a case are compared with real ones, loaded once per trial."""
-        request = planned.request
-        if request not in self.presets:
-            name = planned.case.evaluation[quality.KEY]["preset"]
-            self.presets[request] = presets.preset(name, weights=request.extractor, reference=request.reference, device=self.device)
-        return self.presets[request]
+        """With which eyes the images of all cases are compared with real ones, loaded once per trial."""
+        if self.eyes is None:
+            name, request = planned.case.evaluation[quality.KEY]["preset"], planned.request
+            self.eyes = presets.preset(name, weights=request.extractor, reference=request.reference, device=self.device)
+        return self.eyes
 
 
 def run_case(planned: Planned, bench: Bench, alive: Callable[[], None] = lambda: None) -> Ended:
     """Measure one case. Returns its outcome and artifacts by file name; raises what the trial turns into a status. ``alive`` is called
     now and then in its long parts."""
+    try:
+        return _measured(planned, bench, alive)
+    except quality.NotFinite as error:
+        return Outcome(planned.case, Status.NAN_OUTPUT, log=str(error)), {}
+
+
+def _measured(planned: Planned, bench: Bench, alive: Callable[[], None]) -> Ended:
     began, case = time.perf_counter(), planned.case
     if planned.unmet:
         raise Unsupported(planned.unmet)
@@ -99,16 +104,14 @@ def run_case(planned: Planned, bench: Bench, alive: Callable[[], None] = lambda:
         return Outcome(case, Status.OK, samples, RANDOM, seconds=time.perf_counter() - began, facts=facts), {}
     judged = _judged(case, job, bench)
     if not judged.finite:
-        return Outcome(case, Status.NAN_OUTPUT, log="The decoded images or their figures hold NaN or infinity.", facts=facts), {}
+        raise quality.NotFinite("The decoded images or their figures hold NaN or infinity.")
     if case.role == "baseline" and job.layout.scales:
         facts["layers"] = profiled(_watched(job))
     elif case.role == "baseline" and job.continuous:
         facts["redundancy"] = repeated(_watched(job))
     if quality.KEY in case.evaluation:
-        distribution = _distribution(planned, job, bench, alive)
-        if distribution is None:
-            return Outcome(case, Status.NAN_OUTPUT, log="An image of the quality pass holds NaN or infinity.", facts=facts), {}
-        samples, facts = samples | distribution[0], facts | distribution[1]
+        figures, told = _distribution(planned, job, bench, alive)
+        samples, facts = samples | figures, facts | told
     samples, facts, seconds = samples | judged.samples, facts | judged.facts, time.perf_counter() - began
     return Outcome(case, Status.OK, samples, seconds=seconds, output_hash=judged.output_hash, facts=facts), judged.artifacts
 
@@ -117,7 +120,10 @@ def fill(planned: Planned, bench: Bench, share: tuple[int, int], alive: Callable
     """Make a share of the images of a case's quality pass and nothing else; their features stay on its shelf."""
     case = planned.case
     wide = quality.job_of(_job(case, bench), case, bench.entry.classes)
-    quality.features(wide, bench.preset(planned), quality.Shelf(planned.shelf), alive, share)
+    try:
+        quality.make(wide, bench.preset(planned), quality.Shelf(planned.shelf), share, alive)
+    except quality.NotFinite as error:
+        return Outcome(case, Status.NAN_OUTPUT, log=str(error)), {}
     done = f"Share {share[0] + 1} of {share[1]} of its quality images is made; nothing is measured."
     return Outcome(case, Status.NOT_REACHED, log=done), {}
 
@@ -215,16 +221,13 @@ def _judged(case: Case, job: Job, bench: Bench) -> Judged:
 
 def _distribution(
     planned: Planned, job: Job, bench: Bench, alive: Callable[[], None]
-) -> tuple[dict[str, list[float]], dict[str, Any]] | None:
-    """Samples and facts of the quality pass, or None where an image is not finite. What the full cache's images look like is kept for
-    the arms beside it."""
+) -> tuple[dict[str, list[float]], dict[str, Any]]:
+    """Samples and facts of the quality pass. What the full cache's images look like is kept for the arms beside it."""
     case, stated = planned.case, planned.case.evaluation[quality.KEY]
-    if "missing" in stated:
+    if not case.measures(quality.KEY):
         return {}, {"not_measured": {quality_name("fid", stated["preset"], stated["samples"]): stated["missing"]}}
     began, preset, wide = time.perf_counter(), bench.preset(planned), quality.job_of(job, case, bench.entry.classes)
     seen = quality.features(wide, preset, quality.Shelf(planned.shelf), alive)
-    if seen is None:
-        return None
     full = None
     if case.role == "baseline":
         bench.seen[case.cell] = seen

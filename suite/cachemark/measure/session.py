@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import shutil
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
@@ -12,7 +13,7 @@ from ..result import Environment, Outcome, Status
 from ..spec import Case
 from . import quality
 from .environment import code_identity, environment, skip_key, skip_parts
-from .isolate import Options, run_trials
+from .isolate import Finished, Options, run_trials
 from .plan import Plan, Planned, expand
 
 
@@ -91,7 +92,10 @@ def measure(
             if decision.stored:
                 sink.carry(summary.run_id, decision.key)
                 summary.carried += 1
-        _run(_shelved(decisions, shelves), plan, Options(plan.timeout, threads, plugins), sink, summary, watcher)
+        todo = _shelved(decisions, shelves)
+        if fresh:
+            _clear(todo)
+        _run(todo, plan, Options(plan.timeout, threads, plugins), sink, summary, watcher)
         state = "finished"
     except Exception:
         state = "failed"
@@ -108,18 +112,11 @@ def make_share(
     """Make one of several shares of the quality images of every case that is not stored, so that several devices of one class can work
     at a plan; a run that finds their parts does the rest. Returns the outcomes of cases whose share could not be made."""
     _, decisions = decide(plan, sink, device, threads)
-    wanted = [d for d in _shelved(decisions, shelves) if not d.planned.unmet and quality.makes(d.planned.case)]
+    wanted = [d for d in _shelved(decisions, shelves) if not d.planned.unmet and d.planned.case.measures(quality.KEY)]
     if watcher is not None:
         watcher.planned(wanted)
-    failed = []
-    for group in _groups([d.planned for d in wanted], plan.trial):
-        started = (lambda planned: watcher.started(planned.case)) if watcher is not None else (lambda planned: None)
-        for outcome, _ in run_trials(group, Options(plan.timeout, threads, plugins, share), started):
-            if outcome.status is not Status.NOT_REACHED:
-                failed.append(outcome)
-            if watcher is not None:
-                watcher.ended(outcome)
-    return failed
+    ended = _ended(wanted, plan, Options(plan.timeout, threads, plugins, share), watcher)
+    return [outcome for outcome, _ in ended if outcome.status is not Status.NOT_REACHED]
 
 
 def _shelved(decisions: list[Decision], shelves: Path | None) -> list[Decision]:
@@ -131,18 +128,31 @@ def _shelved(decisions: list[Decision], shelves: Path | None) -> list[Decision]:
     return [replace(d, planned=replace(d.planned, shelf=shelves / d.key, beside=full.get(d.planned.case.cell))) for d in todo]
 
 
+def _clear(todo: list[Decision]) -> None:
+    """Take from the shelves what an earlier run has left there."""
+    for decision in todo:
+        if decision.planned.shelf is not None:
+            shutil.rmtree(decision.planned.shelf, ignore_errors=True)
+
+
 def _run(todo: list[Decision], plan: Plan, options: Options, sink: Sink, summary: Summary, watcher: Watcher | None) -> None:
     by_case = {decision.planned.case.key: decision for decision in todo}
+    for outcome, artifacts in _ended(todo, plan, options, watcher):
+        decision = by_case[outcome.case.key]
+        facts = {**outcome.facts, "skip_parts": dict(decision.parts)}
+        outcome = replace(outcome, skip_key=decision.key, facts=facts)
+        sink.save(summary.run_id, outcome, artifacts)
+        summary.ran.append(outcome)
+
+
+def _ended(todo: list[Decision], plan: Plan, options: Options, watcher: Watcher | None) -> Iterator[Finished]:
+    """Every case as it ends, trial by trial. The watcher hears of it once the caller has done with it."""
+    started = (lambda planned: watcher.started(planned.case)) if watcher is not None else (lambda planned: None)
     for group in _groups([d.planned for d in todo], plan.trial):
-        started = (lambda planned: watcher.started(planned.case)) if watcher is not None else (lambda planned: None)
-        for outcome, artifacts in run_trials(group, options, started):
-            decision = by_case[outcome.case.key]
-            facts = {**outcome.facts, "skip_parts": dict(decision.parts)}
-            outcome = replace(outcome, skip_key=decision.key, facts=facts)
-            sink.save(summary.run_id, outcome, artifacts)
-            summary.ran.append(outcome)
+        for finished in run_trials(group, options, started):
+            yield finished
             if watcher is not None:
-                watcher.ended(outcome)
+                watcher.ended(finished.outcome)
 
 
 def _groups(planned: list[Planned], trial: str) -> list[list[Planned]]:

@@ -247,8 +247,7 @@ def _missing(parts: Sequence[Section]) -> Iterable[Missing]:
 def _wanted(part: Section) -> tuple[str, ...]:
     """Metrics that a section of this paradigm has where nothing is missing."""
     masked = part.paradigm == MASKED
-    told = part.case.evaluation
-    unasked = (name for name, key in ON_DEMAND.items() if "missing" in told.get(key, {"missing": ""}))
+    unasked = (name for name, key in ON_DEMAND.items() if not part.case.measures(key))
     other = (*(OF_INDICES if masked else OF_VECTORS), *unasked)
     judged = () if part.random else tuple(name for name in (*FIDELITY, *QUALITY) if name not in other)
     return (*_SPEED, *(("flops",) if masked else ()), *_BYTES, *judged)
