@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
@@ -11,8 +12,10 @@ from typing import Any, Protocol
 from ..result import Environment, Outcome, Status
 from ..spec import Case
 from . import quality
+from .device import Gpu
 from .environment import code_identity, environment, skip_key, skip_parts
-from .isolate import Options, run_trials
+from .executors.local import Executor, local
+from .isolate import Options
 from .plan import Plan, Planned, expand
 
 
@@ -62,12 +65,14 @@ class Watcher(Protocol):
     def ended(self, outcome: Outcome) -> None: ...
 
 
-def decide(plan: Plan, sink: Sink | None, device: str, threads: int, *, fresh: bool = False) -> tuple[Environment, list[Decision]]:
-    """Every case of the plan with its skip key; ``stored`` where an outcome with that key is kept and ``fresh`` is not asked."""
-    here = environment(device, threads)
+def decide(plan: Plan, sink: Sink | None, device: str, threads: int, *, fresh: bool = False, gpu: Gpu | None = None,
+           memory_cap: int = 0) -> tuple[Environment, list[Decision]]:
+    """Every case of the plan with its skip key; ``stored`` where an outcome with that key is kept and ``fresh`` is not asked. ``gpu`` is
+    the device where it is known already. What fitted without ``memory_cap`` need not fit under it, so it is one of the parts."""
+    here = environment(device, threads, gpu)
     decisions = []
     for planned in expand(plan, device):
-        parts = skip_parts(planned.case, here, device)
+        parts = skip_parts(planned.case, here, device) | ({"memory_cap": str(memory_cap)} if memory_cap else {})
         key = skip_key(parts)
         decisions.append(Decision(planned, key, parts, not fresh and sink is not None and sink.find(key) is not None))
     return here, decisions
@@ -76,49 +81,52 @@ def decide(plan: Plan, sink: Sink | None, device: str, threads: int, *, fresh: b
 def measure(
     plan: Plan, sink: Sink, *, device: str = "cpu", threads: int = 1, plugins: tuple[str, ...] = (), fresh: bool = False,
     shelves: Path | None = None, watcher: Watcher | None = None, checked: Callable[[list[Decision]], None] | None = None,
+    executor: Executor | None = None, memory_cap: int = 0,
 ) -> Summary:
     """Run a plan into a sink. An interruption leaves everything completed in the sink and the run marked interrupted. ``shelves`` is the
-    folder in which each case keeps the finished parts of its quality pass, and finds those that another process has made."""
-    here, decisions = decide(plan, sink, device, threads, fresh=fresh)
-    if checked is not None:
-        checked(decisions)
-    summary = Summary(sink.begin_run(plan.name, plan.model_dump(mode="json"), here, code_identity()))
-    if watcher is not None:
-        watcher.planned(decisions)
-    state = "interrupted"
-    try:
-        for decision in decisions:
-            if decision.stored:
-                sink.carry(summary.run_id, decision.key)
-                summary.carried += 1
-        _run(_shelved(decisions, shelves), plan, Options(plan.timeout, threads, plugins), sink, summary, watcher)
-        state = "finished"
-    except Exception:
-        state = "failed"
-        raise
-    finally:
-        sink.finish_run(summary.run_id, state)
+    folder in which each case keeps the finished parts of its quality pass, and finds those that another process has made. ``executor``
+    says where trials run; by default on this machine, one at a time. ``memory_cap`` is how many bytes of a device a trial may allocate."""
+    with nullcontext(executor) if executor else local(device, threads) as places:
+        here, decisions = decide(plan, sink, device, threads, fresh=fresh, gpu=places.gpu, memory_cap=memory_cap)
+        if checked is not None:
+            checked(decisions)
+        summary = Summary(sink.begin_run(plan.name, plan.model_dump(mode="json"), here, code_identity()))
+        if watcher is not None:
+            watcher.planned(decisions)
+        state = "interrupted"
+        try:
+            for decision in decisions:
+                if decision.stored:
+                    sink.carry(summary.run_id, decision.key)
+                    summary.carried += 1
+            options = Options(plan.timeout, threads, plugins, memory_cap=memory_cap)
+            _run(_shelved(decisions, shelves), plan, options, sink, summary, watcher, places)
+            state = "finished"
+        except Exception:
+            state = "failed"
+            raise
+        finally:
+            sink.finish_run(summary.run_id, state)
     return summary
 
 
 def make_share(
     plan: Plan, sink: Sink, share: tuple[int, int], shelves: Path, *, device: str = "cpu", threads: int = 1, plugins: tuple[str, ...] = (),
-    watcher: Watcher | None = None,
+    watcher: Watcher | None = None, executor: Executor | None = None,
 ) -> list[Outcome]:
     """Make one of several shares of the quality images of every case that is not stored, so that several devices of one class can work
     at a plan; a run that finds their parts does the rest. Returns the outcomes of cases whose share could not be made."""
-    _, decisions = decide(plan, sink, device, threads)
-    wanted = [d for d in _shelved(decisions, shelves) if not d.planned.unmet and quality.makes(d.planned.case)]
-    if watcher is not None:
-        watcher.planned(wanted)
-    failed = []
-    for group in _groups([d.planned for d in wanted], plan.trial):
-        started = (lambda planned: watcher.started(planned.case)) if watcher is not None else (lambda planned: None)
-        for outcome, _ in run_trials(group, Options(plan.timeout, threads, plugins, share), started):
-            if outcome.status is not Status.NOT_REACHED:
-                failed.append(outcome)
+    with nullcontext(executor) if executor else local(device, threads) as places:
+        _, decisions = decide(plan, sink, device, threads, gpu=places.gpu)
+        wanted = [d for d in _shelved(decisions, shelves) if not d.planned.unmet and quality.makes(d.planned.case)]
+        if watcher is not None:
+            watcher.planned(wanted)
+        failed, groups = [], _groups([d.planned for d in wanted], plan.trial)
+        for finished in places.run(groups, Options(plan.timeout, threads, plugins, share), _told(watcher)):
+            if finished.outcome.status is not Status.NOT_REACHED:
+                failed.append(finished.outcome)
             if watcher is not None:
-                watcher.ended(outcome)
+                watcher.ended(finished.outcome)
     return failed
 
 
@@ -131,18 +139,22 @@ def _shelved(decisions: list[Decision], shelves: Path | None) -> list[Decision]:
     return [replace(d, planned=replace(d.planned, shelf=shelves / d.key, beside=full.get(d.planned.case.cell))) for d in todo]
 
 
-def _run(todo: list[Decision], plan: Plan, options: Options, sink: Sink, summary: Summary, watcher: Watcher | None) -> None:
+def _run(
+    todo: list[Decision], plan: Plan, options: Options, sink: Sink, summary: Summary, watcher: Watcher | None, places: Executor
+) -> None:
     by_case = {decision.planned.case.key: decision for decision in todo}
-    for group in _groups([d.planned for d in todo], plan.trial):
-        started = (lambda planned: watcher.started(planned.case)) if watcher is not None else (lambda planned: None)
-        for outcome, artifacts in run_trials(group, options, started):
-            decision = by_case[outcome.case.key]
-            facts = {**outcome.facts, "skip_parts": dict(decision.parts)}
-            outcome = replace(outcome, skip_key=decision.key, facts=facts)
-            sink.save(summary.run_id, outcome, artifacts)
-            summary.ran.append(outcome)
-            if watcher is not None:
-                watcher.ended(outcome)
+    for finished in places.run(_groups([d.planned for d in todo], plan.trial), options, _told(watcher)):
+        decision = by_case[finished.outcome.case.key]
+        facts = {**finished.outcome.facts, "skip_parts": dict(decision.parts)}
+        outcome = replace(finished.outcome, skip_key=decision.key, facts=facts)
+        sink.save(summary.run_id, outcome, finished.artifacts)
+        summary.ran.append(outcome)
+        if watcher is not None:
+            watcher.ended(outcome)
+
+
+def _told(watcher: Watcher | None) -> Callable[[Planned], None]:
+    return (lambda planned: watcher.started(planned.case)) if watcher is not None else (lambda planned: None)
 
 
 def _groups(planned: list[Planned], trial: str) -> list[list[Planned]]:
