@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
@@ -12,8 +13,10 @@ from typing import Any, Protocol
 from ..result import Environment, Outcome, Status
 from ..spec import Case
 from . import quality
+from .device import Gpu
 from .environment import code_identity, environment, skip_key, skip_parts
-from .isolate import Finished, Options, run_trials
+from .executors.local import Executor, local
+from .isolate import Finished, Options
 from .plan import Plan, Planned, expand
 
 
@@ -63,12 +66,14 @@ class Watcher(Protocol):
     def ended(self, outcome: Outcome) -> None: ...
 
 
-def decide(plan: Plan, sink: Sink | None, device: str, threads: int, *, fresh: bool = False) -> tuple[Environment, list[Decision]]:
-    """Every case of the plan with its skip key; ``stored`` where an outcome with that key is kept and ``fresh`` is not asked."""
-    here = environment(device, threads)
+def decide(plan: Plan, sink: Sink | None, device: str, threads: int, *, fresh: bool = False, gpu: Gpu | None = None,
+           memory_cap: int = 0) -> tuple[Environment, list[Decision]]:
+    """Every case of the plan with its skip key; ``stored`` where an outcome with that key is kept and ``fresh`` is not asked. ``gpu`` is
+    the device where it is known already. What fitted without ``memory_cap`` need not fit under it, so it is one of the parts."""
+    here = environment(device, threads, gpu)
     decisions = []
     for planned in expand(plan, device):
-        parts = skip_parts(planned.case, here, device)
+        parts = skip_parts(planned.case, here, device) | ({"memory_cap": str(memory_cap)} if memory_cap else {})
         key = skip_key(parts)
         decisions.append(Decision(planned, key, parts, not fresh and sink is not None and sink.find(key) is not None))
     return here, decisions
@@ -77,46 +82,51 @@ def decide(plan: Plan, sink: Sink | None, device: str, threads: int, *, fresh: b
 def measure(
     plan: Plan, sink: Sink, *, device: str = "cpu", threads: int = 1, plugins: tuple[str, ...] = (), fresh: bool = False,
     shelves: Path | None = None, watcher: Watcher | None = None, checked: Callable[[list[Decision]], None] | None = None,
+    executor: Executor | None = None, memory_cap: int = 0,
 ) -> Summary:
     """Run a plan into a sink. An interruption leaves everything completed in the sink and the run marked interrupted. ``shelves`` is the
-    folder in which each case keeps the finished parts of its quality pass, and finds those that another process has made."""
-    here, decisions = decide(plan, sink, device, threads, fresh=fresh)
-    if checked is not None:
-        checked(decisions)
-    summary = Summary(sink.begin_run(plan.name, plan.model_dump(mode="json"), here, code_identity()))
-    if watcher is not None:
-        watcher.planned(decisions)
-    state = "interrupted"
-    try:
-        for decision in decisions:
-            if decision.stored:
-                sink.carry(summary.run_id, decision.key)
-                summary.carried += 1
-        todo = _shelved(decisions, shelves)
-        if fresh:
-            _clear(todo)
-        _run(todo, plan, Options(plan.timeout, threads, plugins), sink, summary, watcher)
-        state = "finished"
-    except Exception:
-        state = "failed"
-        raise
-    finally:
-        sink.finish_run(summary.run_id, state)
+    folder in which each case keeps the finished parts of its quality pass, and finds those that another process has made. ``executor``
+    says where trials run; by default on this machine, one at a time. ``memory_cap`` is how many bytes of a device a trial may allocate."""
+    with nullcontext(executor) if executor else local(device, threads) as places:
+        here, decisions = decide(plan, sink, device, threads, fresh=fresh, gpu=places.gpu, memory_cap=memory_cap)
+        if checked is not None:
+            checked(decisions)
+        summary = Summary(sink.begin_run(plan.name, plan.model_dump(mode="json"), here, code_identity()))
+        if watcher is not None:
+            watcher.planned(decisions)
+        state = "interrupted"
+        try:
+            for decision in decisions:
+                if decision.stored:
+                    sink.carry(summary.run_id, decision.key)
+                    summary.carried += 1
+            todo = _shelved(decisions, shelves)
+            if fresh:
+                _clear(todo)
+            options = Options(plan.timeout, threads, plugins, memory_cap=memory_cap)
+            _run(_ended(todo, plan, options, watcher, places), todo, sink, summary)
+            state = "finished"
+        except Exception:
+            state = "failed"
+            raise
+        finally:
+            sink.finish_run(summary.run_id, state)
     return summary
 
 
 def make_share(
     plan: Plan, sink: Sink, share: tuple[int, int], shelves: Path, *, device: str = "cpu", threads: int = 1, plugins: tuple[str, ...] = (),
-    watcher: Watcher | None = None,
+    watcher: Watcher | None = None, executor: Executor | None = None,
 ) -> list[Outcome]:
     """Make one of several shares of the quality images of every case that is not stored, so that several devices of one class can work
     at a plan; a run that finds their parts does the rest. Returns the outcomes of cases whose share could not be made."""
-    _, decisions = decide(plan, sink, device, threads)
-    wanted = [d for d in _shelved(decisions, shelves) if not d.planned.unmet and d.planned.case.measures(quality.KEY)]
-    if watcher is not None:
-        watcher.planned(wanted)
-    ended = _ended(wanted, plan, Options(plan.timeout, threads, plugins, share), watcher)
-    return [outcome for outcome, _ in ended if outcome.status is not Status.NOT_REACHED]
+    with nullcontext(executor) if executor else local(device, threads) as places:
+        _, decisions = decide(plan, sink, device, threads, gpu=places.gpu)
+        wanted = [d for d in _shelved(decisions, shelves) if not d.planned.unmet and d.planned.case.measures(quality.KEY)]
+        if watcher is not None:
+            watcher.planned(wanted)
+        ended = _ended(wanted, plan, Options(plan.timeout, threads, plugins, share), watcher, places)
+        return [finished.outcome for finished in ended if finished.outcome.status is not Status.NOT_REACHED]
 
 
 def _shelved(decisions: list[Decision], shelves: Path | None) -> list[Decision]:
@@ -135,24 +145,23 @@ def _clear(todo: list[Decision]) -> None:
             shutil.rmtree(decision.planned.shelf, ignore_errors=True)
 
 
-def _run(todo: list[Decision], plan: Plan, options: Options, sink: Sink, summary: Summary, watcher: Watcher | None) -> None:
+def _run(ended: Iterator[Finished], todo: list[Decision], sink: Sink, summary: Summary) -> None:
     by_case = {decision.planned.case.key: decision for decision in todo}
-    for outcome, artifacts in _ended(todo, plan, options, watcher):
-        decision = by_case[outcome.case.key]
-        facts = {**outcome.facts, "skip_parts": dict(decision.parts)}
-        outcome = replace(outcome, skip_key=decision.key, facts=facts)
-        sink.save(summary.run_id, outcome, artifacts)
+    for finished in ended:
+        decision = by_case[finished.outcome.case.key]
+        facts = {**finished.outcome.facts, "skip_parts": dict(decision.parts)}
+        outcome = replace(finished.outcome, skip_key=decision.key, facts=facts)
+        sink.save(summary.run_id, outcome, finished.artifacts)
         summary.ran.append(outcome)
 
 
-def _ended(todo: list[Decision], plan: Plan, options: Options, watcher: Watcher | None) -> Iterator[Finished]:
+def _ended(todo: list[Decision], plan: Plan, options: Options, watcher: Watcher | None, places: Executor) -> Iterator[Finished]:
     """Every case as it ends, trial by trial. The watcher hears of it once the caller has done with it."""
     started = (lambda planned: watcher.started(planned.case)) if watcher is not None else (lambda planned: None)
-    for group in _groups([d.planned for d in todo], plan.trial):
-        for finished in run_trials(group, options, started):
-            yield finished
-            if watcher is not None:
-                watcher.ended(finished.outcome)
+    for finished in places.run(_groups([d.planned for d in todo], plan.trial), options, started):
+        yield finished
+        if watcher is not None:
+            watcher.ended(finished.outcome)
 
 
 def _groups(planned: list[Planned], trial: str) -> list[list[Planned]]:

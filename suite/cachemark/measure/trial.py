@@ -12,8 +12,8 @@ import os
 import sys
 import threading
 import traceback
-from collections.abc import Callable
-from dataclasses import asdict
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import IO, Any
@@ -25,17 +25,22 @@ from ..errors import BadBudget, BadKnob, CachemarkError, Unsupported
 from ..models.protocol import Request
 from ..result import Outcome, Status
 from ..spec import Case
+from .affinity import pin
 from .plan import Planned
 from .run import Bench, Ended, fill, run_case
 
 
-def request_json(planned: list[Planned], plugin_files: list[str], threads: int, share: tuple[int, int] | None = None) -> dict[str, Any]:
-    """What the parent sends: cases with their requests, plug-in files, CPU threads, and the share of a quality pass where that alone is
-    to be made."""
+def request_json(
+    planned: list[Planned], plugin_files: list[str], threads: int, share: tuple[int, int] | None = None, cpus: Sequence[int] = (),
+    memory_cap: int = 0,
+) -> dict[str, Any]:
+    """What the parent sends: cases with their requests, plug-in files, CPU threads, the share of a quality pass where that alone is
+    to be made, the processors to keep to, and how many bytes of the device may be allocated (0: all)."""
     items = [{"case": p.case.to_json(), "request": {**asdict(p.request), "dtype": str(p.request.dtype)}, "unmet": p.unmet,
               "folders": [str(folder or "") for folder in (p.shelf, p.beside)]}
              for p in planned]
-    return {"cases": items, "plugins": plugin_files, "threads": threads, "share": share}
+    return {"cases": items, "plugins": plugin_files, "threads": threads, "share": share, "cpus": list(cpus),
+            "memory_cap": memory_cap}
 
 
 def parse_item(item: dict[str, Any]) -> Planned:
@@ -51,6 +56,7 @@ def main() -> None:
     os.dup2(2, 1)
     request = json.loads(sys.stdin.readline())
     threading.Thread(target=_end_with_parent, daemon=True).start()
+    pin(tuple(request["cpus"]))
     torch.set_num_threads(request["threads"])
     for file in request["plugins"]:
         plugins.load(file)
@@ -61,6 +67,7 @@ def main() -> None:
         alive, share = partial(_say, out, {"alive": number}), request["share"]
         work = partial(fill, share=tuple(share), alive=alive) if share else partial(run_case, alive=alive)
         outcome, artifacts, bench = _attempt(planned, bench, work)
+        outcome = replace(outcome, facts={**outcome.facts, **_place(request)})
         encoded = {name: base64.b64encode(content).decode() for name, content in artifacts.items()}
         _say(out, {"done": number, "outcome": outcome.to_json(), "artifacts": encoded})
 
@@ -82,6 +89,11 @@ def _attempt(
         exhausted = isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
         status, log = (Status.OOM if exhausted else Status.ERROR), traceback.format_exc()
     return Outcome(planned.case, status, log=log.strip() or "No reason was given."), {}, bench
+
+
+def _place(request: dict[str, Any]) -> dict[str, Any]:
+    """On what a case ran, as far as this process decides it."""
+    return {"threads": torch.get_num_threads(), "cpus": request["cpus"]}
 
 
 def _say(out: IO[str], message: dict[str, Any]) -> None:
