@@ -17,7 +17,7 @@ from cachemark.result import Outcome, Status
 
 from . import examples, stages
 
-ORDER = ("calm-1", "raises", "calm-2", "exits", "calm-3", "dies", "gorges", "chatters", "hangs", "calm-4")
+ORDER = ("calm-1", "raises", "calm-2", "exits", "calm-3", "dies", "crashes", "gorges", "chatters", "hangs", "calm-4")
 TIMEOUT = 9.0
 
 
@@ -78,6 +78,7 @@ def test_what_behaves_is_measured_whatever_happens_around_it(name: str, outcomes
     ("raises", Status.ERROR, ("Traceback (most recent call last)", "RuntimeError: the method is wrong", "dot.py")),
     ("exits", Status.ERROR, ("The process ended with exit code 3.", "last words")),
     ("dies", Status.ERROR, ("The process ended by signal SIGKILL", "memory")),
+    ("crashes", Status.ERROR, ("The process ended by signal SIGSEGV",)),
     ("gorges", Status.OOM, ("RuntimeError", "allocate")),
     ("hangs", Status.TIMEOUT, (f"No outcome within {TIMEOUT:g} s",)),
 ])  # fmt: skip

@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Protocol
 
 from ..result import Environment, Outcome, Status
 from ..spec import Case
-from . import quality
+from . import largest, quality
 from .device import Gpu
 from .environment import code_identity, environment, skip_key, skip_parts
 from .executors.local import Executor, local
-from .isolate import Options
+from .isolate import Finished, Options
 from .plan import Plan, Planned, expand
 
 
@@ -66,12 +67,13 @@ class Watcher(Protocol):
 
 
 def decide(plan: Plan, sink: Sink | None, device: str, threads: int, *, fresh: bool = False, gpu: Gpu | None = None,
-           memory_cap: int = 0) -> tuple[Environment, list[Decision]]:
+           memory_cap: int = 0, cases: list[Planned] | None = None) -> tuple[Environment, list[Decision]]:
     """Every case of the plan with its skip key; ``stored`` where an outcome with that key is kept and ``fresh`` is not asked. ``gpu`` is
-    the device where it is known already. What fitted without ``memory_cap`` need not fit under it, so it is one of the parts."""
+    the device where it is known already. What fitted without ``memory_cap`` need not fit under it, so it is one of the parts. ``cases`` in
+    place of those that the plan expands to."""
     here = environment(device, threads, gpu)
     decisions = []
-    for planned in expand(plan, device):
+    for planned in expand(plan, device) if cases is None else cases:
         parts = skip_parts(planned.case, here, device) | ({"memory_cap": str(memory_cap)} if memory_cap else {})
         key = skip_key(parts)
         decisions.append(Decision(planned, key, parts, not fresh and sink is not None and sink.find(key) is not None))
@@ -110,6 +112,42 @@ def measure(
     return summary
 
 
+def measure_largest(
+    plan: Plan, sink: Sink, *, memory_cap: int, most: int = largest.MOST, device: str = "cpu", threads: int = 1,
+    plugins: tuple[str, ...] = (), fresh: bool = False, watcher: Watcher | None = None, executor: Executor | None = None,
+) -> Summary:
+    """For every full cache and arm of a plan the largest batch that fits into ``memory_cap`` bytes (0: all that a GPU has), and throughput
+    there and at the plan's batch. Each batch that is tried is a trial of its own. What no process could do is an outcome too."""
+    asked = [largest.asked(p, memory_cap) for p in expand(plan, device) if p.case.role in ("baseline", "arm")]
+    with nullcontext(executor) if executor else local(device, threads) as places:
+        here, decisions = decide(plan, sink, device, threads, fresh=fresh, gpu=places.gpu, memory_cap=memory_cap, cases=asked)
+        summary = Summary(sink.begin_run(plan.name, plan.model_dump(mode="json"), here, code_identity()))
+        if watcher is not None:
+            watcher.planned(decisions)
+        options, state = Options(plan.timeout, threads, plugins, memory_cap=memory_cap, probe=True), "interrupted"
+        try:
+            for decision in decisions:
+                if decision.stored:
+                    sink.carry(summary.run_id, decision.key)
+                    summary.carried += 1
+                    continue
+                _told(watcher)(planned := decision.planned)
+                found = largest.search(planned.case.batch, partial(_attempt, places, options, planned), most)
+                _keep(Finished(largest.outcome(planned.case, found), {}), decision, sink, summary, watcher)
+            state = "finished"
+        except Exception:
+            state = "failed"
+            raise
+        finally:
+            sink.finish_run(summary.run_id, state)
+    return summary
+
+
+def _attempt(places: Executor, options: Options, planned: Planned, batch: int) -> Outcome:
+    (finished,) = places.run([[largest.at(planned, batch)]], options, lambda planned: None)
+    return finished.outcome
+
+
 def make_share(
     plan: Plan, sink: Sink, share: tuple[int, int], shelves: Path, *, device: str = "cpu", threads: int = 1, plugins: tuple[str, ...] = (),
     watcher: Watcher | None = None, executor: Executor | None = None,
@@ -144,13 +182,16 @@ def _run(
 ) -> None:
     by_case = {decision.planned.case.key: decision for decision in todo}
     for finished in places.run(_groups([d.planned for d in todo], plan.trial), options, _told(watcher)):
-        decision = by_case[finished.outcome.case.key]
-        facts = {**finished.outcome.facts, "skip_parts": dict(decision.parts)}
-        outcome = replace(finished.outcome, skip_key=decision.key, facts=facts)
-        sink.save(summary.run_id, outcome, finished.artifacts)
-        summary.ran.append(outcome)
-        if watcher is not None:
-            watcher.ended(outcome)
+        _keep(finished, by_case[finished.outcome.case.key], sink, summary, watcher)
+
+
+def _keep(finished: Finished, decision: Decision, sink: Sink, summary: Summary, watcher: Watcher | None) -> None:
+    facts = {**finished.outcome.facts, "skip_parts": dict(decision.parts)}
+    outcome = replace(finished.outcome, skip_key=decision.key, facts=facts)
+    sink.save(summary.run_id, outcome, finished.artifacts)
+    summary.ran.append(outcome)
+    if watcher is not None:
+        watcher.ended(outcome)
 
 
 def _told(watcher: Watcher | None) -> Callable[[Planned], None]:
