@@ -132,6 +132,13 @@ def _():
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+@faulty("crashes")
+def _():
+    import ctypes
+
+    ctypes.string_at(0)
+
+
 @faulty("hangs")
 def _():
     sleeper = subprocess.Popen(["sleep", "1000"])

@@ -22,8 +22,6 @@ from cachemark.measure.environment import environment
 from cachemark.measure.executors import local as executor
 from cachemark.measure.executors.local import Local, Place, local
 from cachemark.measure.isolate import Finished, Options
-from cachemark.measure.lease import folder, lease
-from cachemark.measure.locked import locked
 from cachemark.measure.plan import Planned
 from cachemark.measure.watch import Watch, strangers
 from cachemark.models.protocol import Request
@@ -295,104 +293,6 @@ def test_an_error_in_one_lane_ends_the_run(nvml: FakeNvml, monkeypatch: pytest.M
 
     with pytest.raises(OSError, match="no more processes"):
         ran(monkeypatch, broken, on(nvml, 0, 1), *"abcd")  # type: ignore[arg-type]
-
-
-# ------------------------------------------------------------------------------------------------ leases and clocks
-
-def test_two_harnesses_never_share_a_device(nvml: FakeNvml) -> None:
-    with local("cuda", 1, nvml=nvml) as one, local("cuda", 1, nvml=nvml) as two:
-        assert [places.gpu and places.gpu.uuid for places in (one, two)] == ["GPU-aaaa", "GPU-bbbb"]
-        with pytest.raises(Infrastructure, match=rf"GPU-aaaa by .*{os.getpid()}"), local("cuda", 1, nvml=nvml):
-            pass
-    with local("cuda", 1, names=["all"], nvml=nvml) as both:
-        assert len(both.places) == 2
-
-
-def test_a_named_device_that_is_held_is_refused(nvml: FakeNvml) -> None:
-    with lease("GPU-bbbb"), pytest.raises(Infrastructure, match="GPU-bbbb by"), local("cuda", 1, names=["1"], nvml=nvml):
-        pass
-
-
-def test_devices_of_two_models_are_no_place_for_one_run(nvml: FakeNvml, cards: list[Card]) -> None:
-    cards[1].name = "Fake A100"
-    with pytest.raises(Infrastructure, match="not on Fake A100 and Fake H100"), local("cuda", 1, names=["all"], nvml=nvml):
-        pass
-
-
-def test_a_lease_ends_with_its_process_however_it_ends() -> None:
-    code = ("from cachemark.measure.lease import lease\nimport sys, time\n"
-            "with lease('GPU-x') as other:\n    print(repr(other), flush=True)\n    time.sleep(600)")  # fmt: skip
-    child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
-    assert child.stdout is not None
-    assert child.stdout.readline() == "''\n"
-    with lease("GPU-x") as other:
-        assert str(child.pid) in other
-    child.kill()
-    child.communicate()
-    with lease("GPU-x") as other:
-        assert other == ""
-
-
-def test_clocks_are_locked_and_let_go(nvml: FakeNvml, cards: list[Card]) -> None:
-    with local("cuda", 1, clock=1410, nvml=nvml) as places:
-        assert (cards[0].locked, cards[1].locked) == (1410, 0)
-        assert places.places[0].watch.locked == 1410  # type: ignore[union-attr]
-    assert cards[0].locked == 0
-    with pytest.raises(ZeroDivisionError), local("cuda", 1, clock=1410, nvml=nvml):
-        raise ZeroDivisionError
-    assert cards[0].locked == 0
-    assert not list(folder().glob("*.locked"))
-
-
-def test_clocks_are_let_go_after_sigterm(nvml: FakeNvml, cards: list[Card]) -> None:
-    before = signal.getsignal(signal.SIGTERM)
-    held = []
-
-    def terminated() -> None:
-        with local("cuda", 1, clock=1410, nvml=nvml):
-            held.append(cards[0].locked)
-            os.kill(os.getpid(), signal.SIGTERM)
-
-    with pytest.raises(SystemExit) as caught:
-        terminated()
-    assert held == [1410]
-    assert (caught.value.code, cards[0].locked) == (143, 0)
-    assert signal.getsignal(signal.SIGTERM) is before
-
-
-def test_clocks_left_by_a_killed_run_are_let_go_by_the_next(nvml: FakeNvml, cards: list[Card]) -> None:
-    cards[0].locked = 1410
-    (folder() / "GPU-aaaa.locked").touch()
-    with locked(device.gpus(nvml), 0):
-        assert cards[0].locked == 0
-        assert "nvmlDeviceResetGpuLockedClocks" not in cards[1].asked
-    assert not list(folder().glob("*.locked"))
-
-
-@pytest.mark.parametrize(("error", "words"), [
-    (pynvml.NVML_ERROR_NO_PERMISSION, "may be locked by an administrator only.*without --lock-clocks"),
-    (pynvml.NVML_ERROR_NOT_SUPPORTED, "cannot be locked"),
-])  # fmt: skip
-def test_clocks_that_cannot_be_locked_are_refused_with_the_reason(error: int, words: str, nvml: FakeNvml, cards: list[Card]) -> None:
-    cards[0].failing["nvmlDeviceSetGpuLockedClocks"] = error
-    with pytest.raises(Infrastructure, match=words), local("cuda", 1, clock=1410, nvml=nvml):
-        pass
-    with lease("GPU-aaaa") as other:
-        assert not other, "the device is free again"
-
-
-def test_a_clock_that_the_device_does_not_have_is_refused(nvml: FakeNvml) -> None:
-    words = r"no SM clock of 1400 MHz.*nearest is 1410; it has 345 … 1980"
-    with pytest.raises(Infrastructure, match=words), local("cuda", 1, clock=1400, nvml=nvml):
-        pass
-    with pytest.raises(Infrastructure, match="CPU"), local("cpu", 1, clock=1410):
-        pass
-
-
-def test_processors_are_pinned_and_not_shared(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1, 2})
-    with local("cpu", 1) as one, local("cpu", 1) as two, local("cpu", 2) as crowded, local("cpu", 3) as whole:
-        assert [p.places[0].cpus for p in (one, two, crowded, whole)] == [(0,), (1,), (0, 1, 2), (0, 1, 2)]
 
 
 # ------------------------------------------------------------------------------------------------ in a real trial

@@ -37,10 +37,12 @@ def _share(context: click.Context, option: click.Parameter, given: str | None) -
 @click.option("--fresh", is_flag=True, help="Run every case, also those that are measured already.")
 @click.option("--explain", is_flag=True, help="Only say for each case whether it would run, and why.")
 @click.option("--share", callback=_share, metavar="I/N", help="Only make share I of N of the quality images, for a later run to use.")
+@click.option("--max-batch", is_flag=True, help="Find the largest batch that fits for the full cache and every method, and its throughput.")
 @json_option
 def run(
     plan: str, store_url: str, plugin_files: tuple[str, ...], report_path: Path | None, machine: Machine,
-    extra_methods: tuple[str, ...], fresh: bool, explain: bool, share: tuple[int, int] | None, as_json: bool,
+    extra_methods: tuple[str, ...], fresh: bool, explain: bool, share: tuple[int, int] | None, max_batch: bool,
+    as_json: bool,
 ) -> None:
     """Measure PLAN: the name of a shipped plan (see `cachemark list plans`) or a TOML file.
 
@@ -52,7 +54,7 @@ def run(
     from .. import plugins
     from ..errors import Infrastructure
     from ..measure import plan as plans
-    from ..measure.session import decide, make_share, measure
+    from ..measure.session import decide, make_share, measure, measure_largest
     from ..store.db import Store
     from .progress import Follower
 
@@ -60,6 +62,8 @@ def run(
     loaded = plans.load(plan).joined([*found, *extra_methods])
     if machine.device == "cuda" and not torch.cuda.is_available():
         raise Infrastructure("--device cuda was given, but torch sees no CUDA device.", remedy="Use --device cpu; see `cachemark doctor`.")
+    if max_batch and machine.device == "cpu" and not machine.memory_cap:
+        raise click.UsageError("--max-batch on a CPU needs a limit: add --memory-cap, such as 2GiB.")
     plans.expand(loaded, machine.device)  # every mistake of the plan is found before the database is touched
     files = tuple(str(Path(file).resolve()) for file in plugin_files)
     if explain:
@@ -74,6 +78,9 @@ def run(
                 if share is not None:
                     failed = make_share(loaded, store, share, store.parts, **given)
                     sys.exit(Infrastructure.exit_code if failed else 0)
+                if max_batch:
+                    _print_largest(measure_largest(loaded, store, fresh=fresh, memory_cap=machine.memory_cap, **given), store, as_json)
+                    return
                 summary = measure(loaded, store, fresh=fresh, shelves=store.parts, memory_cap=machine.memory_cap, **given)
         except KeyboardInterrupt:
             click.echo("\nInterrupted. Everything completed is stored; the same command goes on from here.", err=True)
@@ -81,6 +88,19 @@ def run(
         _anchored(loaded, store, summary.run_id)
         path = _report(store, summary.run_id, report_path)
         _conclude(summary, path, as_json)
+
+
+def _print_largest(summary: Summary, store: Store, as_json: bool) -> None:
+    """A line for each case: its largest batch, and throughput at equal batch and at equal memory."""
+    rows = [{"model": o.case.model, "case": o.case.label, "status": str(o.status),
+             **{name: o.median(name) for name in ("max_batch", "throughput", "throughput_max")}} for o in store.outcomes(summary.run_id)]
+    if as_json:
+        echo_json({"run": summary.run_id, "ran": len(summary.ran), "skipped": summary.carried, "cases": rows})
+        return
+    click.echo(f"{'':28}{'largest batch':>14}{'image/s, equal batch':>22}{'image/s, equal memory':>23}")
+    for row in rows:
+        cells = [f"{row[name]:.4g}" if row[name] is not None else "—" for name in ("max_batch", "throughput", "throughput_max")]
+        click.echo(f"{row['case']:<28}{cells[0]:>14}{cells[1]:>22}{cells[2]:>23}" + ("" if row["status"] == "ok" else f"  {row['status']}"))
 
 
 def _exists(url: str) -> bool:

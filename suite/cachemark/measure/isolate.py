@@ -38,7 +38,8 @@ class Finished(NamedTuple):
 class Options(NamedTuple):
     """How trials are run. ``timeout`` is seconds without a word, counted from the start of a case or a sign of life. ``share`` makes
     that share of the quality images and nothing else: see :func:`~cachemark.measure.run.fill`. ``cpus`` are the processors that a trial is
-    pinned to, ``gpu`` the UUID of the only device it sees, ``memory_cap`` the bytes of it that it may allocate; nothing where empty."""
+    pinned to, ``gpu`` the UUID of the only device it sees, ``memory_cap`` the bytes of it that it may allocate; nothing where empty.
+    ``probe``: cases are timed and not judged."""
 
     timeout: float
     threads: int
@@ -47,6 +48,7 @@ class Options(NamedTuple):
     cpus: tuple[int, ...] = ()
     gpu: str = ""
     memory_cap: int = 0
+    probe: bool = False
 
 
 def always(planned: Planned) -> str:
@@ -92,6 +94,8 @@ def _heard(
             left.pop(0)
             if left and admit(left[0]):
                 return
+        elif "leaves" in message:  # of itself, because of what the last case left behind
+            return
     if left:
         yield _watched(Finished(child.obituary(left.pop(0)), {}), watch)
 
@@ -132,7 +136,7 @@ class _Child:
         self._lines: queue.Queue[str | None] = queue.Queue()
         threading.Thread(target=self._listen, args=(self._process.stdout,), daemon=True).start()
         self._send(json.dumps(request_json(list(planned), list(options.plugins), options.threads, options.share, options.cpus,
-                                           options.memory_cap)))
+                                           options.memory_cap, options.probe)))
 
     def __enter__(self) -> _Child:
         return self

@@ -128,6 +128,17 @@ def fill(planned: Planned, bench: Bench, share: tuple[int, int], alive: Callable
     return Outcome(case, Status.NOT_REACHED, log=done), {}
 
 
+def probe(planned: Planned, bench: Bench) -> Ended:
+    """Time a case at its batch and judge nothing: whether so many images fit, and how fast they come."""
+    began, case = time.perf_counter(), planned.case
+    if planned.unmet:
+        raise Unsupported(planned.unmet)
+    job = _job(case, bench)
+    samples = _bytes(case, job) | _timed(case, job)
+    facts, seconds = _facts(case, bench), time.perf_counter() - began
+    return Outcome(case, Status.OK, samples, "timed only", seconds=seconds, facts=facts), {}
+
+
 def quality_images(planned: Planned) -> tuple[Iterator[Tensor], int]:
     """The images of a case's quality pass, in batches (B, H, W, 3) of bytes, and how many there are. Raises Unsupported where it has
     none."""

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Protocol
 
 from ..result import Environment, Outcome, Status
 from ..spec import Case
-from . import quality
+from . import largest, quality
 from .device import Gpu
 from .environment import code_identity, environment, skip_key, skip_parts
 from .executors.local import Executor, local
@@ -66,13 +67,30 @@ class Watcher(Protocol):
     def ended(self, outcome: Outcome) -> None: ...
 
 
+class Nobody:
+    """Does not watch."""
+
+    def planned(self, decisions: list[Decision]) -> None:
+        pass
+
+    def started(self, case: Case) -> None:
+        pass
+
+    def ended(self, outcome: Outcome) -> None:
+        pass
+
+
+UNWATCHED = Nobody()
+
+
 def decide(plan: Plan, sink: Sink | None, device: str, threads: int, *, fresh: bool = False, gpu: Gpu | None = None,
-           memory_cap: int = 0) -> tuple[Environment, list[Decision]]:
+           memory_cap: int = 0, cases: list[Planned] | None = None) -> tuple[Environment, list[Decision]]:
     """Every case of the plan with its skip key; ``stored`` where an outcome with that key is kept and ``fresh`` is not asked. ``gpu`` is
-    the device where it is known already. What fitted without ``memory_cap`` need not fit under it, so it is one of the parts."""
+    the device where it is known already. What fitted without ``memory_cap`` need not fit under it, so it is one of the parts. ``cases`` in
+    place of those that the plan expands to."""
     here = environment(device, threads, gpu)
     decisions = []
-    for planned in expand(plan, device):
+    for planned in expand(plan, device) if cases is None else cases:
         parts = skip_parts(planned.case, here, device) | ({"memory_cap": str(memory_cap)} if memory_cap else {})
         key = skip_key(parts)
         decisions.append(Decision(planned, key, parts, not fresh and sink is not None and sink.find(key) is not None))
@@ -81,7 +99,7 @@ def decide(plan: Plan, sink: Sink | None, device: str, threads: int, *, fresh: b
 
 def measure(
     plan: Plan, sink: Sink, *, device: str = "cpu", threads: int = 1, plugins: tuple[str, ...] = (), fresh: bool = False,
-    shelves: Path | None = None, watcher: Watcher | None = None, checked: Callable[[list[Decision]], None] | None = None,
+    shelves: Path | None = None, watcher: Watcher = UNWATCHED, checked: Callable[[list[Decision]], None] | None = None,
     executor: Executor | None = None, memory_cap: int = 0,
 ) -> Summary:
     """Run a plan into a sink. An interruption leaves everything completed in the sink and the run marked interrupted. ``shelves`` is the
@@ -91,40 +109,70 @@ def measure(
         here, decisions = decide(plan, sink, device, threads, fresh=fresh, gpu=places.gpu, memory_cap=memory_cap)
         if checked is not None:
             checked(decisions)
-        summary = Summary(sink.begin_run(plan.name, plan.model_dump(mode="json"), here, code_identity()))
-        if watcher is not None:
-            watcher.planned(decisions)
-        state = "interrupted"
-        try:
-            for decision in decisions:
-                if decision.stored:
-                    sink.carry(summary.run_id, decision.key)
-                    summary.carried += 1
+        with _run_of(plan, sink, here, decisions, watcher) as summary:
             todo = _shelved(decisions, shelves)
             if fresh:
                 _clear(todo)
             options = Options(plan.timeout, threads, plugins, memory_cap=memory_cap)
             _run(_ended(todo, plan, options, watcher, places), todo, sink, summary)
-            state = "finished"
-        except Exception:
-            state = "failed"
-            raise
-        finally:
-            sink.finish_run(summary.run_id, state)
     return summary
+
+
+def measure_largest(
+    plan: Plan, sink: Sink, *, memory_cap: int, most: int = largest.MOST, device: str = "cpu", threads: int = 1,
+    plugins: tuple[str, ...] = (), fresh: bool = False, watcher: Watcher = UNWATCHED, executor: Executor | None = None,
+) -> Summary:
+    """For every full cache and arm of a plan the largest batch that fits into ``memory_cap`` bytes (0: all that a GPU has), and throughput
+    there and at the plan's batch. Each batch that is tried is a trial of its own. What no process could do is an outcome too."""
+    asked = [largest.asked(p, memory_cap) for p in expand(plan, device) if p.case.role in ("baseline", "arm")]
+    with nullcontext(executor) if executor else local(device, threads) as places:
+        here, decisions = decide(plan, sink, device, threads, fresh=fresh, gpu=places.gpu, memory_cap=memory_cap, cases=asked)
+        options = Options(plan.timeout, threads, plugins, memory_cap=memory_cap, probe=True)
+        with _run_of(plan, sink, here, decisions, watcher) as summary:
+            for decision in (d for d in decisions if not d.stored):
+                watcher.started((planned := decision.planned).case)
+                found = largest.search(planned.case.batch, partial(_attempt, places, options, planned), most)
+                finished = Finished(largest.outcome(planned.case, found), {})
+                _keep(finished, decision, sink, summary)
+                watcher.ended(finished.outcome)
+    return summary
+
+
+@contextmanager
+def _run_of(plan: Plan, sink: Sink, here: Environment, decisions: list[Decision], watcher: Watcher) -> Iterator[Summary]:
+    """A run of the sink, open as long as the block lasts, with what is stored already carried over."""
+    summary = Summary(sink.begin_run(plan.name, plan.model_dump(mode="json"), here, code_identity()))
+    watcher.planned(decisions)
+    state = "interrupted"
+    try:
+        for decision in decisions:
+            if decision.stored:
+                sink.carry(summary.run_id, decision.key)
+                summary.carried += 1
+        yield summary
+        state = "finished"
+    except Exception:
+        state = "failed"
+        raise
+    finally:
+        sink.finish_run(summary.run_id, state)
+
+
+def _attempt(places: Executor, options: Options, planned: Planned, batch: int) -> Outcome:
+    (finished,) = places.run([[largest.at(planned, batch)]], options, lambda planned: None)
+    return finished.outcome
 
 
 def make_share(
     plan: Plan, sink: Sink, share: tuple[int, int], shelves: Path, *, device: str = "cpu", threads: int = 1, plugins: tuple[str, ...] = (),
-    watcher: Watcher | None = None, executor: Executor | None = None,
+    watcher: Watcher = UNWATCHED, executor: Executor | None = None,
 ) -> list[Outcome]:
     """Make one of several shares of the quality images of every case that is not stored, so that several devices of one class can work
     at a plan; a run that finds their parts does the rest. Returns the outcomes of cases whose share could not be made."""
     with nullcontext(executor) if executor else local(device, threads) as places:
         _, decisions = decide(plan, sink, device, threads, gpu=places.gpu)
         wanted = [d for d in _shelved(decisions, shelves) if not d.planned.unmet and d.planned.case.measures(quality.KEY)]
-        if watcher is not None:
-            watcher.planned(wanted)
+        watcher.planned(wanted)
         ended = _ended(wanted, plan, Options(plan.timeout, threads, plugins, share), watcher, places)
         return [finished.outcome for finished in ended if finished.outcome.status is not Status.NOT_REACHED]
 
@@ -148,20 +196,21 @@ def _clear(todo: list[Decision]) -> None:
 def _run(ended: Iterator[Finished], todo: list[Decision], sink: Sink, summary: Summary) -> None:
     by_case = {decision.planned.case.key: decision for decision in todo}
     for finished in ended:
-        decision = by_case[finished.outcome.case.key]
-        facts = {**finished.outcome.facts, "skip_parts": dict(decision.parts)}
-        outcome = replace(finished.outcome, skip_key=decision.key, facts=facts)
-        sink.save(summary.run_id, outcome, finished.artifacts)
-        summary.ran.append(outcome)
+        _keep(finished, by_case[finished.outcome.case.key], sink, summary)
 
 
-def _ended(todo: list[Decision], plan: Plan, options: Options, watcher: Watcher | None, places: Executor) -> Iterator[Finished]:
+def _keep(finished: Finished, decision: Decision, sink: Sink, summary: Summary) -> None:
+    facts = {**finished.outcome.facts, "skip_parts": dict(decision.parts)}
+    outcome = replace(finished.outcome, skip_key=decision.key, facts=facts)
+    sink.save(summary.run_id, outcome, finished.artifacts)
+    summary.ran.append(outcome)
+
+
+def _ended(todo: list[Decision], plan: Plan, options: Options, watcher: Watcher, places: Executor) -> Iterator[Finished]:
     """Every case as it ends, trial by trial. The watcher hears of it once the caller has done with it."""
-    started = (lambda planned: watcher.started(planned.case)) if watcher is not None else (lambda planned: None)
-    for finished in places.run(_groups([d.planned for d in todo], plan.trial), options, started):
+    for finished in places.run(_groups([d.planned for d in todo], plan.trial), options, lambda planned: watcher.started(planned.case)):
         yield finished
-        if watcher is not None:
-            watcher.ended(finished.outcome)
+        watcher.ended(finished.outcome)
 
 
 def _groups(planned: list[Planned], trial: str) -> list[list[Planned]]:

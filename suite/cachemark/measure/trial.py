@@ -26,21 +26,22 @@ from ..models.protocol import Request
 from ..result import Outcome, Status
 from ..spec import Case
 from .affinity import pin
+from .cap import cap
 from .plan import Planned
-from .run import Bench, Ended, fill, run_case
+from .run import Bench, Ended, fill, probe, run_case
 
 
 def request_json(
     planned: list[Planned], plugin_files: list[str], threads: int, share: tuple[int, int] | None = None, cpus: Sequence[int] = (),
-    memory_cap: int = 0,
+    memory_cap: int = 0, probe: bool = False,
 ) -> dict[str, Any]:
     """What the parent sends: cases with their requests, plug-in files, CPU threads, the share of a quality pass where that alone is
-    to be made, the processors to keep to, and how many bytes of the device may be allocated (0: all)."""
+    to be made, the processors to keep to, how many bytes of the device may be allocated (0: all), and whether cases are only timed."""
     items = [{"case": p.case.to_json(), "request": {**asdict(p.request), "dtype": str(p.request.dtype)}, "unmet": p.unmet,
               "folders": [str(folder or "") for folder in (p.shelf, p.beside)]}
              for p in planned]
     return {"cases": items, "plugins": plugin_files, "threads": threads, "share": share, "cpus": list(cpus),
-            "memory_cap": memory_cap}
+            "memory_cap": memory_cap, "probe": probe}
 
 
 def parse_item(item: dict[str, Any]) -> Planned:
@@ -60,16 +61,21 @@ def main() -> None:
     torch.set_num_threads(request["threads"])
     for file in request["plugins"]:
         plugins.load(file)
+    if request["memory_cap"]:
+        cap(request["cases"][0]["case"]["device_class"], request["memory_cap"])
     bench: Bench | None = None
     for number, item in enumerate(request["cases"]):
         planned = parse_item(item)
         _say(out, {"start": number})
         alive, share = partial(_say, out, {"alive": number}), request["share"]
-        work = partial(fill, share=tuple(share), alive=alive) if share else partial(run_case, alive=alive)
+        work = partial(fill, share=tuple(share), alive=alive) if share else probe if request["probe"] else partial(run_case, alive=alive)
         outcome, artifacts, bench = _attempt(planned, bench, work)
         outcome = replace(outcome, facts={**outcome.facts, **_place(request)})
         encoded = {name: base64.b64encode(content).decode() for name, content in artifacts.items()}
         _say(out, {"done": number, "outcome": outcome.to_json(), "artifacts": encoded})
+        if leaves(outcome, request["memory_cap"]) and number + 1 < len(request["cases"]):
+            _say(out, {"leaves": number})
+            return
 
 
 def _attempt(
@@ -91,9 +97,16 @@ def _attempt(
     return Outcome(planned.case, status, log=log.strip() or "No reason was given."), {}, bench
 
 
+def leaves(outcome: Outcome, memory_cap: int) -> bool:
+    """Whether the next case needs a fresh process: after an error a CUDA context may be of no use any more, and where memory ran out
+    it may be in pieces."""
+    return outcome.status in (Status.OOM, Status.ERROR) and (outcome.case.device_class != "cpu" or bool(memory_cap))
+
+
 def _place(request: dict[str, Any]) -> dict[str, Any]:
     """On what a case ran, as far as this process decides it."""
-    return {"threads": torch.get_num_threads(), "cpus": request["cpus"]}
+    cap = {"memory_cap": request["memory_cap"]} if request["memory_cap"] else {}
+    return {"threads": torch.get_num_threads(), "cpus": request["cpus"], **cap}
 
 
 def _say(out: IO[str], message: dict[str, Any]) -> None:
