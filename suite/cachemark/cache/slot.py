@@ -14,20 +14,27 @@ import torch
 from torch import Tensor
 
 from .codec import NATIVE, Codec, Parts
+from .engine import EAGER, Engine
 from .geometry import Layout, Run, Site, Step
 
 
 class Memory:
     """An arena: every tensor that a generation keeps, by name, and what bytes are counted from.
 
-    The engine owns it. A second generation of a case asks for the same names and gets the same storage, zeroed.
+    It goes with the engine that runs the passes. A second generation of a case asks for the same names and gets the same storage,
+    zeroed, so that what was recorded of the first one holds.
     """
 
-    def __init__(self, device: torch.device | str = "cpu", codec: Codec = NATIVE) -> None:
+    def __init__(self, device: torch.device | str = "cpu", codec: Codec = NATIVE, engine: Engine = EAGER) -> None:
         self.device = torch.device(device)
         self.codec = codec
+        self.engine = engine
         self._held: dict[str, tuple[str, Tensor]] = {}
         self._given: set[str] = set()
+
+    def another(self) -> Memory:
+        """An empty one for another batch of the same case."""
+        return Memory(self.device, self.codec, self.engine.another())
 
     def zeros(self, name: str, shape: Iterable[int], dtype: torch.dtype, kind: str = "state") -> Tensor:
         """A zeroed tensor. ``kind`` says where its bytes are counted: ``slots``, ``stage`` or ``state`` (a method's)."""

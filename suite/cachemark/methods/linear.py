@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, ClassVar
@@ -81,6 +81,10 @@ class Linear(Evicting):
             self.mass[slot.index, ..., : mass.size(-1)] += mass
         elif step.count:
             self.guide[slot.index, :, :, step.first % self.layout.line] = q[:, :, 0]
+
+    def phase(self, step: Step) -> Hashable:
+        """The place in the ring of queries."""
+        return None if self.needs_mass else step.first % self.layout.line
 
     def evict(self, step: Step, slots: Slots) -> None:
         if slots.live_visual < self.B or step.line == self.layout.lines:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -52,6 +53,10 @@ class RKV(Evicting):
     def observe(self, site: Site, step: Step, slot: Slot, q: Tensor, mass: Tensor | None) -> None:
         if step.count:
             self.queries[slot.index, :, :, step.first % self.alpha] = q[:, :, 0]
+
+    def phase(self, step: Step) -> Hashable:
+        """The place in the ring of queries."""
+        return step.first % self.alpha
 
     def evict(self, step: Step, slots: Slots) -> None:
         if slots.live_visual < self.B or step.line == self.layout.lines:
