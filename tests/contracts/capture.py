@@ -60,7 +60,7 @@ class Capture(TorchDispatchMode):
         if name.startswith(("index", "_index_put", "_unsafe_index")) and any(t.dtype in (torch.bool, torch.uint8) for t in indices(args)):
             raise NotCapturable(f"step {self.step}: {name} by a boolean tensor; its shape depends on values")
         if not _is_view(func):
-            self.log[self.step].append((str(func), tuple(tuple(t.shape) for t in _tensors((args, kwargs)))))
+            self.log[self.step].append((str(func), tuple(tuple(t.shape) for t in tensors((args, kwargs)))))
         return func(*args, **kwargs)
 
     def names(self, step: int) -> list[str]:
@@ -82,21 +82,21 @@ def _is_view(func: Any) -> bool:
     return any(result.alias_info is not None and not result.alias_info.is_write for result in func._schema.returns)
 
 
-def _tensors(value: Any) -> Iterator[Tensor]:
+def tensors(value: Any) -> Iterator[Tensor]:
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, dict):
-        yield from _tensors(list(value.values()))
+        yield from tensors(list(value.values()))
     elif isinstance(value, list | tuple):
         for part in value:
-            yield from _tensors(part)
+            yield from tensors(part)
 
 
 def indices(args: Any) -> Iterator[Tensor]:
     """The tensors of an indexing operation's list of indices."""
     for arg in args[1:]:
         if isinstance(arg, list | tuple):
-            yield from _tensors(arg)
+            yield from tensors(arg)
 
 
 class Steps(Watch):

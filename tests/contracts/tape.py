@@ -8,14 +8,15 @@ shapes that depend on values, numbers that Python puts into a tensor, and tensor
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
-from .capture import READS, SHAPED, UNSEEN, HostReads, indices
+from .capture import READS, SHAPED, HostReads, indices, tensors
 
 FROM_THE_HOST = {"lift_fresh", "lift", "scalar_tensor"}
 
@@ -66,35 +67,32 @@ class _Recording(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        self._check(func, args, kwargs)
-        self._keep(func, args, kwargs)
-        given = {_place(t) for t in _tensors((args, kwargs))}
+        kind, given = _kind(func), list(tensors((args, kwargs)))
+        places = {_place(t) for t in given}
+        self._check(kind, args, given)
+        written = [t for argument in kind.written for t in tensors(_argument(argument, args, kwargs))]
+        for tensor in written:
+            self._keep(tensor)
         out = func(*args, **kwargs)
-        results = [(i, t) for i, t in enumerate(_tensors(out)) if _place(t) not in given]
+        results = [(i, t) for i, t in enumerate(tensors(out)) if _place(t) not in places]
         self.made.update({_place(t): t for _, t in results})
-        if results or _written(func, args, kwargs):
+        if results or written:
             self._operations.append((func, args, kwargs, results))
         return out
 
-    def _check(self, func: Any, args: Any, kwargs: Any) -> None:
-        name = func.overloadpacket.__name__
-        if name in READS:
-            raise NotRecordable(f"{name} reads a tensor on the host")
-        if name in SHAPED or str(func) == "aten.repeat_interleave.Tensor":
-            raise NotRecordable(f"the shape of {name} depends on values")
-        if name.startswith(("index", "_index_put", "_unsafe_index")) and any(t.dtype in (torch.bool, torch.uint8) for t in indices(args)):
-            raise NotRecordable(f"{name} by a boolean tensor; its shape depends on values")
-        if name in FROM_THE_HOST:
-            raise NotRecordable(f"{name} copies numbers of the host into a tensor")
-        for tensor in _tensors((args, kwargs)):
-            if tensor.numel() and _place(tensor) not in self._lasting and _place(tensor) not in self.made:
-                raise NotRecordable(f"{name} reads a tensor of shape {tuple(tensor.shape)} that this generation alone has")
+    def _check(self, kind: _Kind, args: Any, given: list[Tensor]) -> None:
+        if kind.refused:
+            raise NotRecordable(kind.refused)
+        if kind.indexes and any(t.dtype in (torch.bool, torch.uint8) for t in indices(args)):
+            raise NotRecordable(f"{kind.name} by a boolean tensor; its shape depends on values")
+        for tensor in given:
+            if _place(tensor) not in self._lasting and _place(tensor) not in self.made and tensor.numel():
+                raise NotRecordable(f"{kind.name} reads a tensor of shape {tuple(tensor.shape)} that this generation alone has")
 
-    def _keep(self, func: Any, args: Any, kwargs: Any) -> None:
-        for tensor in _written(func, args, kwargs):
-            storage, place = tensor.untyped_storage(), _place(tensor)
-            if place not in self.made and place not in self._before:
-                self._before[place] = storage, storage.clone()
+    def _keep(self, tensor: Tensor) -> None:
+        storage, place = tensor.untyped_storage(), _place(tensor)
+        if place not in self.made and place not in self._before:
+            self._before[place] = storage, storage.clone()
 
     def undo(self) -> None:
         """Put back what was there before."""
@@ -104,21 +102,39 @@ class _Recording(TorchDispatchMode):
     def replay(self) -> None:
         """All operations once more. What one has returned is overwritten where it stands; a view needs nothing."""
         for func, args, kwargs, results in self._operations:
-            again = _tensors(func(*args, **kwargs))
+            again = list(tensors(func(*args, **kwargs)))
             for i, result in results:
                 result.copy_(again[i])
 
 
+@dataclass(frozen=True)
+class _Kind:
+    """What the schema of an operation says: why it cannot be recorded, and which arguments it changes, by place and name."""
+
+    name: str
+    refused: str
+    indexes: bool
+    written: tuple[tuple[int, str], ...]
+
+
+@cache
+def _kind(func: Any) -> _Kind:
+    name, refused = func.overloadpacket.__name__, ""
+    if name in READS:
+        refused = f"{name} reads a tensor on the host"
+    elif name in SHAPED or str(func) == "aten.repeat_interleave.Tensor":
+        refused = f"the shape of {name} depends on values"
+    elif name in FROM_THE_HOST:
+        refused = f"{name} copies numbers of the host into a tensor"
+    changed = (a.alias_info is not None and a.alias_info.is_write for a in func._schema.arguments)
+    written = tuple((i, a.name) for i, (a, writes) in enumerate(zip(func._schema.arguments, changed, strict=True)) if writes)
+    return _Kind(name, refused, name.startswith(("index", "_index_put", "_unsafe_index")), written)
+
+
+def _argument(argument: tuple[int, str], args: Any, kwargs: Any) -> Any:
+    place, name = argument
+    return args[place] if place < len(args) else kwargs.get(name)
+
+
 def _place(tensor: Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
-
-
-def _tensors(value: Any) -> list[Tensor]:
-    return [leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor)]
-
-
-def _written(func: Any, args: Any, kwargs: Any) -> list[Tensor]:
-    """Tensors that an operation changes in place, by its schema."""
-    arguments = func._schema.arguments
-    named = [*zip(arguments, args, strict=False), *((a, kwargs[a.name]) for a in arguments if a.name in kwargs)]
-    return [t for argument, value in named if argument.alias_info is not None and argument.alias_info.is_write for t in _tensors(value)]

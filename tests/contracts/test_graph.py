@@ -9,10 +9,12 @@ import torch
 from torch import Tensor
 
 from cachemark.cache.graph import Graph
+from cachemark.cache.masked import masked_steps
 from cachemark.cache.method import Method
 from cachemark.cache.slot import Memory
 
 from . import cells as token
+from . import masked, test_scales
 from .tape import Tape
 
 
@@ -53,3 +55,31 @@ def test_next_token_repeats_to_the_last_bit(cell: token.Cell) -> None:
     passes = recorded(memory)
     both(cell, memory, OTHER)
     assert recorded(memory) == passes, "the second generation repeats what the first one has recorded"
+
+
+# -- next-scale -------------------------------------------------------------------------------------------------------
+SCALED = [cell for cell in test_scales.DETERMINISTIC if cell.attention == "mha"]
+
+
+@pytest.mark.parametrize("cell", SCALED, ids=test_scales.label)
+def test_next_scale_repeats_to_the_last_bit(cell: test_scales.ScaleCell) -> None:
+    model = test_scales.MODEL
+    memory = taped(cell.memory(), [*model.parameters(), *model.quantizer.parameters()])
+    for seeds in ([0, 1, 2], [9, 4, 7]):
+        expected, found = (test_scales.generate(cell, seeds, memory=given) for given in (cell.memory(), memory))
+        assert all(torch.equal(*pair) for pair in zip(found, expected, strict=True))
+        assert recorded(memory) == len(test_scales.SIDES)
+    forced = expected[0].flip(0)
+    for _ in range(2):
+        assert torch.equal(test_scales.generate(cell, seeds, forced, memory)[1], test_scales.generate(cell, seeds, forced)[1])
+
+
+# -- masked -----------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("cell", masked.cells(masked.MODES), ids=masked.label)
+def test_masked_repeats_to_the_last_bit(cell: masked.MaskedCell) -> None:
+    memory = taped(cell.memory(), [*masked.MODEL.parameters()])
+    for seeds in (masked.SEEDS, (40, 2, 8)):
+        expected, found = (masked.generate(cell.build(), given, seeds) for given in (cell.memory(), memory))
+        assert torch.equal(found, expected)
+    counts = [step.count for step in masked_steps(masked.LAYOUT, cell.build().passes(masked.CONFIG.steps))]
+    assert recorded(memory) == len(counts) + len(set(counts)), "one for each pass of the transformer, one for each shape of the head"
