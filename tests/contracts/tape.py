@@ -26,9 +26,10 @@ class NotRecordable(RuntimeError):
 
 
 class Tape:
-    """A recorder. ``lasting()``: tensors that live as long as the recordings, beside those that a recording makes itself."""
+    """A recorder. ``lasting()``: tensors that live as long as the recordings, beside those that a recording makes itself; without it a
+    recording may read anything."""
 
-    def __init__(self, lasting: Callable[[], Iterable[Tensor]]) -> None:
+    def __init__(self, lasting: Callable[[], Iterable[Tensor]] | None = None) -> None:
         self._lasting = lasting
         self.nbytes = 0
 
@@ -36,7 +37,7 @@ class Tape:
         return Tape(self._lasting)
 
     def record(self, work: Callable[[], None]) -> Callable[[], None]:
-        recording = _Recording({_place(t) for t in self._lasting()})
+        recording = _Recording({_place(t) for t in self._lasting()} if self._lasting else None)
         try:
             with _Reads(), recording:
                 work()
@@ -58,7 +59,7 @@ class _Recording(TorchDispatchMode):
         """Else the first operation would import the whole compiler, which takes seconds."""
         return False
 
-    def __init__(self, lasting: set[int]) -> None:
+    def __init__(self, lasting: set[int] | None) -> None:
         super().__init__()
         self._lasting = lasting
         self._operations: list[tuple[Any, Any, Any, list[tuple[int, Tensor]]]] = []
@@ -85,7 +86,7 @@ class _Recording(TorchDispatchMode):
             raise NotRecordable(kind.refused)
         if kind.indexes and any(t.dtype in (torch.bool, torch.uint8) for t in indices(args)):
             raise NotRecordable(f"{kind.name} by a boolean tensor; its shape depends on values")
-        for tensor in given:
+        for tensor in given if self._lasting is not None else ():
             if _place(tensor) not in self._lasting and _place(tensor) not in self.made and tensor.numel():
                 raise NotRecordable(f"{kind.name} reads a tensor of shape {tuple(tensor.shape)} that this generation alone has")
 

@@ -73,7 +73,12 @@ class Graph:
     @property
     def nbytes(self) -> int:
         """Bytes of the recordings' pool and of the storage that feeds them."""
-        return self._recorder.nbytes + sum(tensor.nbytes for tensor in self.storage)
+        return self.pool_bytes + sum(tensor.nbytes for tensor in self.storage)
+
+    @property
+    def pool_bytes(self) -> int:
+        """Bytes of the pool alone, in which a recording computes: nobody else can use it, and an allocator calls it free."""
+        return self._recorder.nbytes
 
     @property
     def storage(self) -> Iterable[Tensor]:
