@@ -26,8 +26,8 @@ from cachemark.models.llamagen import layout
 from cachemark.result import Outcome
 from cachemark.spec import Sampling
 from cachemark.units import METRICS
-
 from contracts.tape import Tape
+
 from . import examples
 from .examples import CONFIG, TOKENS
 from .stages import forgetting
