@@ -6,7 +6,7 @@ anew for each generation; its dataclass fields are its knobs; it never refers to
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
@@ -139,6 +139,22 @@ class Method:
     def prepare(self, slots: Slots, memory: Memory) -> None:
         """Allocate the method's own state for a bank."""
 
+    @property
+    def lengths(self) -> tuple[tuple[int, ...], ...]:
+        """Live entries of every bank's runs of rows: all that the host keeps of what has passed."""
+        return tuple(tuple(bank.live) for bank in self.banks)
+
+    @lengths.setter
+    def lengths(self, lengths: tuple[tuple[int, ...], ...]) -> None:
+        for bank, live in zip(self.banks, lengths, strict=True):
+            for slot in bank.slots:
+                slot.live[:] = live
+
+    def phase(self, step: Step) -> Hashable:
+        """What of ``step`` the scopes of a pass read on the host, beside live lengths and whether visual tokens are fed. A recorded pass
+        is repeated only where it is the same. A class that overrides a scope and not this is taken to read everything."""
+        return None
+
     # -- the scopes, outermost first ----------------------------------------------------------------------------------
     def stack(self, name: str, step: Step, tokens: Tokens, run: Callable[[Tokens], Tensor]) -> Tensor:
         """Which rows and tokens are computed at all. A stack ends before its final norm."""
@@ -214,6 +230,19 @@ class Method:
             bank.settle(step)
             if self.edge in step.edges:
                 self.evict(step, bank)
+
+
+SCOPES = ("stack", "block", "attend", "observe")
+
+
+def phase(method: Method, step: Step) -> Hashable:
+    """:meth:`Method.phase` where the class that overrides a scope says it too, else the pass itself."""
+    for cls in type(method).__mro__:
+        if "phase" in vars(cls):
+            return method.phase(step)
+        if any(scope in vars(cls) for scope in SCOPES):
+            break
+    return "pass", step.index
 
 
 def visual_budget(budget: Fraction, layout: Layout) -> int:

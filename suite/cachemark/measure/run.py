@@ -11,8 +11,12 @@ import torch
 from torch import Tensor
 
 from .. import registry, seeds
+from ..cache.attention import KERNEL
 from ..cache.codec import codec
+from ..cache.engines import engine
 from ..cache.geometry import Layout
+from ..cache.graph import Graph
+from ..cache.kernels import chosen
 from ..cache.masked import MaskedLayout
 from ..cache.method import Method
 from ..cache.reference import REFERENCE
@@ -32,7 +36,7 @@ from . import presets, quality
 from .clock import clock
 from .judge import Job, Judged, Likeness, Reference, judge, reseeded
 from .layers import profiled, repeated
-from .memory import peak_bytes
+from .memory import allocated, peak_bytes
 from .plan import Planned
 
 Ended = tuple[Outcome, dict[str, bytes]]  # with artifacts by file name
@@ -58,9 +62,9 @@ class Bench:
         return cls(entry, entry.load(planned.request), planned.case.device_class)
 
     def reference(self, case: Case, job: Job) -> Reference:
-        """The full cache in the native codec and the case's own engine-independent form, generated once per trial."""
+        """The full cache in the native codec on the case's engine, generated once per trial."""
         if case.cell not in self.references:
-            full = replace(job, method=registry.methods.get(FULL), memory=Memory(self.device))
+            full = replace(job, method=registry.methods.get(FULL), memory=Memory(self.device, engine=job.memory.engine.another()))
             self.references[case.cell] = Reference(full)
         return self.references[case.cell]
 
@@ -100,6 +104,7 @@ def _measured(planned: Planned, bench: Bench, alive: Callable[[], None]) -> Ende
         first = replace(job, subset=job.subset.first(case.batch))
         samples |= _bytes(case, first)
         samples |= _timed(case, first)
+        facts |= _graphs(job.memory)
     if bench.loaded.random:
         return Outcome(case, Status.OK, samples, RANDOM, seconds=time.perf_counter() - began, facts=facts), {}
     judged = _judged(case, job, bench)
@@ -153,7 +158,7 @@ def quality_images(planned: Planned) -> tuple[Iterator[Tensor], int]:
 
 def _job(case: Case, bench: Bench) -> Job:
     subset = seeds.subset(case.seeds, bench.entry.classes).first(case.samples)
-    memory = Memory(bench.device, codec(case.codec))
+    memory = Memory(bench.device, codec(case.codec), engine(case.engine, bench.device))
     return Job(bench.loaded, _factory(case), memory, case.sampling, subset, case.batch, bench.device)
 
 
@@ -177,8 +182,7 @@ def _timed(case: Case, job: Job) -> dict[str, list[float]]:
     for repeat in range(1, case.warmup + case.repeats):
         watch.start()
         with torch.inference_mode():
-            drawn = job.loaded.generator.generate(labels, job.subset.seeds, job.method(), case.sampling, job.memory, mark=watch.mark)
-            job.loaded.decode(drawn)
+            job.loaded.decode(job.drawn(labels, job.subset.seeds, job.memory, mark=watch.mark))
         total, marks = watch.stop(), watch.marks()
         if repeat >= case.warmup:
             first, last = halves(marks, layout, len(labels))
@@ -195,21 +199,40 @@ def _paced(layout: Layout, method: Method) -> Layout:
 
 def _bytes(case: Case, job: Job) -> dict[str, list[float]]:
     """A generation that is watched and not timed, the first warm-up: bytes from the arena, and the peak above the loaded weights. In a
-    masked model also FLOPs, from arithmetic."""
+    masked model also FLOPs, from arithmetic. What an engine records, it records in a generation before that, and its pool is at hand
+    all the time, so it counts in the peak."""
     method, memory, drawn = job.method(), job.memory, []
 
     def once() -> None:
         drawn.append(replace(job, method=lambda: method).generate(slice(len(job.subset))))
 
-    peak = peak_bytes(job.device, once, job.loaded.parameters)
+    peak = _recorded(job) + peak_bytes(job.device, once, job.loaded.parameters)
     with torch.inference_mode():
         job.loaded.decode(drawn[0])
     stage = memory.nbytes("stage")
-    figures = {"kv_logical": method.logical_bytes, "kv_allocated": memory.nbytes("slots") + stage, "kv_stage": stage,
+    figures: dict[str, float] = {"kv_logical": method.logical_bytes, "kv_allocated": memory.nbytes("slots") + stage, "kv_stage": stage,
                "kv_state": memory.nbytes("state"), "peak_memory": peak}
+    if isinstance(memory.engine, Graph):
+        figures |= {"graph_pool": memory.engine.nbytes, "capture_seconds": memory.engine.seconds}
     if isinstance(job.layout, MaskedLayout):
         figures["flops"] = work(job.method(), job.layout).total
     return {name: [float(value)] for name, value in figures.items()}
+
+
+def _recorded(job: Job) -> int:
+    """Let an engine that records do so, in a generation of its own: bytes that are taken from then on, its pool included."""
+    if not isinstance(engine := job.memory.engine, Graph):
+        return 0
+    before = allocated(job.device)
+    job.generate(slice(len(job.subset)))
+    return allocated(job.device) - before + engine.pool_bytes
+
+
+def _graphs(memory: Memory) -> dict[str, Any]:
+    """How many passes were recorded, and how often one ran as written because its recording had no room."""
+    if not isinstance(memory.engine, Graph):
+        return {}
+    return {"graph": {"recorded": memory.engine.recorded, "missed": memory.engine.missed}}
 
 
 def judged_batch(case: Case) -> int:
@@ -219,7 +242,7 @@ def judged_batch(case: Case) -> int:
 
 def _judged(case: Case, job: Job, bench: Bench) -> Judged:
     """The reference rows: *floor* is the full cache at other seeds, *numerics* the full cache at half the batch (or twice 1)."""
-    job = replace(job, batch=judged_batch(case), memory=Memory(bench.device, codec(case.codec)))
+    job = replace(job, batch=judged_batch(case), memory=job.memory.another())
     reference = bench.reference(case, job)
     if case.role == "floor":
         return judge(reseeded(job, seeds.floor(job.subset)), reference, quality=bench.entry.quality, forced=False, sprite=False,
@@ -227,7 +250,7 @@ def _judged(case: Case, job: Job, bench: Bench) -> Judged:
     if case.role == "numerics":
         job = replace(job, batch=job.batch // 2 or 2)
     return judge(job, reference, quality=bench.entry.quality, forced=True, sprite=case.role == "arm", likeness=bench.alike(case),
-                 itself=case.role == "baseline" and case.engine == "eager")
+                 itself=case.role == "baseline" and case.engine != "reference")
 
 
 def _distribution(
@@ -251,7 +274,8 @@ def _distribution(
 def _facts(case: Case, bench: Bench) -> dict[str, Any]:
     method = _factory(case)()
     layout = bench.entry.shape(case.sampling, case.batch)
-    facts: dict[str, Any] = {"kernel": method.kernel, "source": method.source, "footnotes": list(method.footnotes),
+    kernel = chosen(replace(layout, dtype=getattr(torch, case.dtype), device=bench.device)) if method.kernel == KERNEL else method.kernel
+    facts: dict[str, Any] = {"kernel": kernel, "source": method.source, "footnotes": list(method.footnotes),
                              "paradigm": layout.paradigm}
     if isinstance(layout, MaskedLayout):
         facts["true_ratio"] = float(share(method, layout))
@@ -260,7 +284,7 @@ def _facts(case: Case, bench: Bench) -> dict[str, Any]:
         facts["true_ratio"] = entries(method, layout) / (layout.layers * layout.cacheable)
     elif "B" in case.knobs:
         facts["true_ratio"] = case.knobs["B"] / layout.visual
-    if case.engine == "eager" and method.kernel != Method().kernel:
+    if case.engine != "reference" and method.kernel != Method().kernel:
         why = "It needs the attention mass of every key, which the fused kernel does not return" if method.needs_mass else (
             f"It attends with {method.kernel}, the full cache with {Method().kernel}")
         facts["quality_only"] = f"{why}; a speed-up between two kernels would measure the kernels."

@@ -49,6 +49,9 @@ class H2O(Evicting):
         if step.scale:
             self.queries[slot.index, ..., : mass.size(-1)] += step.count
 
+    def phase(self, step: Step) -> None:
+        """A mass is added to whatever lives."""
+
     def survivors(self, site: Site, step: Step, slot: Slot, seen: int) -> Tensor:
         share = self.mass[slot.index, ..., :seen] / self.queries[slot.index, ..., :seen]
         gone = lowest(share, slot.visual[..., :seen], seen - self.B)
