@@ -13,7 +13,9 @@ from ..spec import Case
 from . import quality
 from .environment import code_identity, environment, skip_key, skip_parts
 from .isolate import Options, run_trials
+from .limit import stated
 from .plan import Plan, Planned, expand
+from .rates import rates
 
 
 class Sink(Protocol):
@@ -82,6 +84,7 @@ def measure(
     here, decisions = decide(plan, sink, device, threads, fresh=fresh)
     if checked is not None:
         checked(decisions)
+    here, decisions = _rated(here, decisions, device, threads)
     summary = Summary(sink.begin_run(plan.name, plan.model_dump(mode="json"), here, code_identity()))
     if watcher is not None:
         watcher.planned(decisions)
@@ -120,6 +123,16 @@ def make_share(
             if watcher is not None:
                 watcher.ended(outcome)
     return failed
+
+
+def _rated(here: Environment, decisions: list[Decision], device: str, threads: int) -> tuple[Environment, list[Decision]]:
+    """The environment and what is to be run, with the rates of this device; measured only where something is."""
+    dtypes = {d.planned.case.dtype for d in decisions if not d.stored}
+    if not dtypes:
+        return here, decisions
+    found = rates(device, threads, dtypes)
+    given = [d if d.stored else replace(d, planned=replace(d.planned, rates=found[d.planned.case.dtype])) for d in decisions]
+    return replace(here, facts={**here.facts, **stated(found)}), given
 
 
 def _shelved(decisions: list[Decision], shelves: Path | None) -> list[Decision]:
