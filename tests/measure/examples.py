@@ -45,7 +45,7 @@ def load(request):
         model = checkpoints.load(build, request.weights, dtype=request.dtype)
     else:
         model = build().initialise(request.seed).eval().requires_grad_(False)
-    return Loaded(model, picture, identity(request), list(model.parameters()))
+    return Loaded(model, picture, identity(request), [*model.parameters(), model.rope])
 
 
 def shape(sampling, batch):

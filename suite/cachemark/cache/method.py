@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -35,6 +35,14 @@ class Block(Protocol):
 
     def join(self, tokens: Tokens, branch: Tensor) -> Tokens:
         """Gate and residual of the MLP."""
+
+
+class OwnWork(NamedTuple):
+    """What a method does beside the model: multiplications of matrix ``products``, and ``numbers`` of the layout's dtype that it reads
+    and writes (entries that it moves, keys that it scores)."""
+
+    products: int = 0
+    numbers: int = 0
 
 
 @dataclass
@@ -102,6 +110,15 @@ class Method:
         """Masked: what a block computes in this pass, where without a cache it computes ``load``. After :meth:`resolve`; FLOPs on
         paper come from it."""
         return load
+
+    def attended(self, layout: Layout, site: Site, step: Step) -> int:
+        """Next-token, next-scale: entries that a query of this pass looks at, its own among them. After :meth:`resolve`; bytes on
+        paper come from it."""
+        return layout.longest_condition + step.first + step.count
+
+    def own_work(self, layout: Layout, site: Site, step: Step) -> OwnWork:
+        """What this site costs in a pass beside the model itself, for one row. After :meth:`resolve`."""
+        return OwnWork()
 
     # -- one generation -----------------------------------------------------------------------------------------------
     @property
@@ -272,6 +289,29 @@ class Evicting(Method):
     def capacity(self, layout: Layout, site: Site) -> int:
         slack = 0 if layout.scales else self.slack
         return layout.longest_condition + min(self.B + slack, layout.cacheable)
+
+    def attended(self, layout: Layout, site: Site, step: Step) -> int:
+        """Up to ``B`` from earlier passes, and its own; at a line's end as many fewer as a line has."""
+        return layout.longest_condition + self.held(layout, step) + step.count
+
+    def held(self, layout: Layout, step: Step) -> int:
+        """Visual entries that are left from earlier passes."""
+        if self.edge != "line" or step.first < self.B:
+            return min(step.first, self.B)
+        return self.B - layout.line + (step.first - self.B) % layout.line
+
+    def evicted(self, layout: Layout, step: Step) -> int:
+        """Entries that go at the edge behind this pass."""
+        full = step.count and self.held(layout, step) + step.count >= self.B
+        if layout.scales or self.edge not in step.edges or not full:
+            return 0
+        if self.edge == "line":
+            return layout.line if step.line < layout.lines else 0
+        return max(0, self.held(layout, step) + step.count - self.B)
+
+    def own_work(self, layout: Layout, site: Site, step: Step) -> OwnWork:
+        """As many entries as are evicted are moved into their places."""
+        return OwnWork(0, 4 * self.evicted(layout, step) * layout.kv_heads * layout.head_dim)
 
 
 def ring(memory: Memory, slots: Slots, entries: int) -> Tensor:

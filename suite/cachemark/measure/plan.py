@@ -21,6 +21,7 @@ from ..cache.engines import GRAPH, refused
 from ..cache.geometry import Layout
 from ..cache.method import Method
 from ..errors import BadBudget, BadKnob, BadPlan, CachemarkError, unknown
+from ..limits import Rates
 from ..models import catalogue
 from ..models.protocol import Entry, Request
 from ..spec import FULL, Budget, Case, Sampling
@@ -149,13 +150,14 @@ KINDS: Kinds = {"": Plan, "timing": Timing, "fidelity": Fidelity, "quality": Qua
 @dataclass(frozen=True)
 class Planned:
     """A case and what is needed to run it. ``unmet`` is the reason why the method cannot, or empty. ``shelf`` is the folder for finished
-    parts of its quality pass, ``beside`` that of the full cache of its cell."""
+    parts of its quality pass, ``beside`` that of the full cache of its cell. ``rates`` are the device's, where they were measured."""
 
     case: Case
     request: Request
     unmet: str = ""
     shelf: Path | None = None
     beside: Path | None = None
+    rates: Rates | None = None
 
 
 def names() -> list[str]:

@@ -32,7 +32,7 @@ from ..models.protocol import Entry, Loaded
 from ..result import Outcome, Status
 from ..spec import FULL, Case
 from ..units import quality_name
-from . import presets, quality
+from . import limit, presets, quality
 from .clock import clock
 from .judge import Job, Judged, Likeness, Reference, judge, reseeded
 from .layers import profiled, repeated
@@ -99,12 +99,12 @@ def _measured(planned: Planned, bench: Bench, alive: Callable[[], None]) -> Ende
         raise Unsupported(planned.unmet)
     job = _job(case, bench)
     samples: dict[str, list[float]] = {}
-    facts = _facts(case, bench)
+    facts = _facts(case, bench) | limit.facts(case, bench.entry, _factory(case)(), planned.rates)
     if case.role in ("arm", "baseline"):
         first = replace(job, subset=job.subset.first(case.batch))
         samples |= _bytes(case, first)
-        samples |= _timed(case, first)
-        facts |= _graphs(job.memory)
+        timed, marks = _timed(case, first)
+        samples, facts = samples | timed, facts | _graphs(job.memory) | limit.slope(marks, first.layout, first.method())
     if bench.loaded.random:
         return Outcome(case, Status.OK, samples, RANDOM, seconds=time.perf_counter() - began, facts=facts), {}
     judged = _judged(case, job, bench)
@@ -139,7 +139,7 @@ def probe(planned: Planned, bench: Bench) -> Ended:
     if planned.unmet:
         raise Unsupported(planned.unmet)
     job = _job(case, bench)
-    samples = _bytes(case, job) | _timed(case, job)
+    samples = _bytes(case, job) | _timed(case, job)[0]
     facts, seconds = _facts(case, bench), time.perf_counter() - began
     return Outcome(case, Status.OK, samples, "timed only", seconds=seconds, facts=facts), {}
 
@@ -173,12 +173,14 @@ def _factory(case: Case) -> Callable[[], Method]:
     return lambda: cls.build(case.knobs)
 
 
-def _timed(case: Case, job: Job) -> dict[str, list[float]]:
-    """The other warm-up generations, then the counted ones: latency with and without image decoding, tokens/s of both halves."""
+def _timed(case: Case, job: Job) -> tuple[dict[str, list[float]], list[dict[int, float]]]:
+    """The other warm-up generations, then the counted ones: latency with and without image decoding, tokens/s of both halves; and the
+    marks of each counted one."""
     layout = _paced(job.layout, job.method())
     watch = clock(job.device, watched(layout))
     labels = torch.tensor(job.subset.labels, device=job.device)
     samples: dict[str, list[float]] = {name: [] for name in ("latency", "latency_tokens", "tokens_per_s_first", "tokens_per_s_last")}
+    counted: list[dict[int, float]] = []
     for repeat in range(1, case.warmup + case.repeats):
         watch.start()
         with torch.inference_mode():
@@ -189,7 +191,8 @@ def _timed(case: Case, job: Job) -> dict[str, list[float]]:
             figures = (total, marks[layout.visual - 1], first, last)
             for name, value in zip(samples, figures, strict=True):
                 samples[name].append(value)
-    return samples
+            counted.append(marks)
+    return samples, counted
 
 
 def _paced(layout: Layout, method: Method) -> Layout:

@@ -18,7 +18,9 @@ from .device import Gpu
 from .environment import code_identity, environment, skip_key, skip_parts
 from .executors.local import Executor, local
 from .isolate import Finished, Options
+from .limit import stated
 from .plan import Plan, Planned, expand
+from .rates import rates
 
 
 class Sink(Protocol):
@@ -109,6 +111,7 @@ def measure(
         here, decisions = decide(plan, sink, device, threads, fresh=fresh, gpu=places.gpu, memory_cap=memory_cap)
         if checked is not None:
             checked(decisions)
+        here, decisions = _rated(here, decisions, device, threads, places.gpu)
         with _run_of(plan, sink, here, decisions, watcher) as summary:
             todo = _shelved(decisions, shelves)
             if fresh:
@@ -175,6 +178,18 @@ def make_share(
         watcher.planned(wanted)
         ended = _ended(wanted, plan, Options(plan.timeout, threads, plugins, share), watcher, places)
         return [finished.outcome for finished in ended if finished.outcome.status is not Status.NOT_REACHED]
+
+
+def _rated(
+    here: Environment, decisions: list[Decision], device: str, threads: int, gpu: Gpu | None
+) -> tuple[Environment, list[Decision]]:
+    """The environment and what is to be run, with the rates of this device; measured only where something is."""
+    dtypes = {d.planned.case.dtype for d in decisions if not d.stored}
+    if not dtypes:
+        return here, decisions
+    found = rates(device, threads, dtypes, gpu.uuid if gpu else "")
+    given = [d if d.stored else replace(d, planned=replace(d.planned, rates=found[d.planned.case.dtype])) for d in decisions]
+    return replace(here, facts={**here.facts, **stated(found)}), given
 
 
 def _shelved(decisions: list[Decision], shelves: Path | None) -> list[Decision]:

@@ -22,6 +22,7 @@ import torch
 
 from .. import plugins
 from ..errors import BadBudget, BadKnob, CachemarkError, Unsupported
+from ..limits import Rates
 from ..models.protocol import Request
 from ..result import Outcome, Status
 from ..spec import Case
@@ -38,7 +39,7 @@ def request_json(
     """What the parent sends: cases with their requests, plug-in files, CPU threads, the share of a quality pass where that alone is
     to be made, the processors to keep to, how many bytes of the device may be allocated (0: all), and whether cases are only timed."""
     items = [{"case": p.case.to_json(), "request": {**asdict(p.request), "dtype": str(p.request.dtype)}, "unmet": p.unmet,
-              "folders": [str(folder or "") for folder in (p.shelf, p.beside)]}
+              "folders": [str(folder or "") for folder in (p.shelf, p.beside)], "rates": p.rates and asdict(p.rates)}
              for p in planned]
     return {"cases": items, "plugins": plugin_files, "threads": threads, "share": share, "cpus": list(cpus),
             "memory_cap": memory_cap, "probe": probe}
@@ -47,8 +48,9 @@ def request_json(
 def parse_item(item: dict[str, Any]) -> Planned:
     """The inverse of one entry of :func:`request_json`."""
     dtype = getattr(torch, item["request"]["dtype"].removeprefix("torch."))
-    return Planned(Case.from_json(item["case"]), Request(**{**item["request"], "dtype": dtype}), item["unmet"],
-                   *(Path(folder) if folder else None for folder in item["folders"]))
+    shelf, beside = (Path(folder) if folder else None for folder in item["folders"])
+    rates = Rates(**item["rates"]) if item["rates"] else None
+    return Planned(Case.from_json(item["case"]), Request(**{**item["request"], "dtype": dtype}), item["unmet"], shelf, beside, rates)
 
 
 def main() -> None:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from .. import registry
 from ..cache.geometry import Layout, Site, Step
-from ..cache.method import Evicting, ring, table
+from ..cache.method import Evicting, OwnWork, ring, table
 from ..cache.portions import portions
 from ..cache.select import lowest
 from ..cache.slot import Memory, Slot, Slots
@@ -86,6 +86,18 @@ class Linear(Evicting):
     def phase(self, step: Step) -> Hashable:
         """The place in the ring of queries."""
         return None if self.needs_mass else step.first % self.layout.line
+
+    def own_work(self, layout: Layout, site: Site, step: Step) -> OwnWork:
+        """The guide queries of a line are kept; at its end all live keys are scored with them and the evicted places filled."""
+        moved = super().own_work(layout, site, step).numbers
+        kept = self.attended(layout, site, step)
+        if self.needs_mass:
+            return OwnWork(0, moved + 2 * layout.kv_heads * kept)
+        query = layout.heads * layout.head_dim if step.count else 0
+        if not moved:
+            return OwnWork(0, query)
+        guides = layout.line * layout.heads * layout.head_dim
+        return OwnWork(guides * kept, query + moved + guides + layout.kv_heads * layout.head_dim * kept)
 
     def evict(self, step: Step, slots: Slots) -> None:
         if slots.live_visual < self.B or step.line == self.layout.lines:

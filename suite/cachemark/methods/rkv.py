@@ -12,7 +12,7 @@ from torch import Tensor
 
 from .. import registry
 from ..cache.geometry import Layout, Site, Step
-from ..cache.method import Evicting, ring
+from ..cache.method import Evicting, OwnWork, ring
 from ..cache.portions import portions
 from ..cache.slot import Memory, Slot, Slots
 from ..errors import BadBudget, BadKnob
@@ -58,6 +58,15 @@ class RKV(Evicting):
     def phase(self, step: Step) -> Hashable:
         """The place in the ring of queries."""
         return step.first % self.alpha
+
+    def own_work(self, layout: Layout, site: Site, step: Step) -> OwnWork:
+        """The latest queries are kept; at a line's end all but the latest keys are scored by them, and all visual ones by each other."""
+        moved = super().own_work(layout, site, step).numbers
+        query = layout.heads * layout.head_dim if step.count else 0
+        if not moved:
+            return OwnWork(0, query)
+        queries, keys = self.alpha * layout.heads * layout.head_dim, self.B * layout.kv_heads * layout.head_dim
+        return OwnWork(queries * (self.B - self.alpha) + keys * self.B, query + moved + queries + keys)
 
     def evict(self, step: Step, slots: Slots) -> None:
         if slots.live_visual < self.B or step.line == self.layout.lines:

@@ -16,6 +16,7 @@ from . import words
 from .change import Change, Conclusion, changes, conclusion
 from .gallery import Album, gallery
 from .layers import Layers, layers
+from .papers import Table, papers
 from .row import FIDELITY, MASKED, OF_INDICES, OF_VECTORS, ON_DEMAND, QUALITY
 from .section import Section, sections
 from .sentence import Sentence, sentences
@@ -106,6 +107,7 @@ class ReportView:
     plan_text: str
     commands: tuple[str, ...]
     missing: tuple[Missing, ...]
+    papers: tuple[Table, ...] = ()
 
 
 def build(run: RunLike, outcomes: Iterable[Outcome], comparison: Any = None,
@@ -126,7 +128,7 @@ def build(run: RunLike, outcomes: Iterable[Outcome], comparison: Any = None,
         chapters=tuple(replace(_chapter(part, parts, artifact), unanchored=unanchored(part.case)) for part in parts),
         changes=changes(comparison),
         environment=_environment(environment, code), plan_text=_plan_text(run.plan_json), commands=_commands(run.plan, code),
-        missing=(*_unfinished(run), *_missing(parts)),
+        missing=(*_unfinished(run), *_missing(parts)), papers=papers(held, environment),
     )
 
 
