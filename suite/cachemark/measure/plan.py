@@ -96,7 +96,8 @@ class Anchor(Table):
 
 class Cells(Table):
     """A block of the matrix: one model, methods × budgets × codecs. ``samples`` compares fewer or more with the full cache than the plan
-    says; 0 is the plan's own number. ``quality`` says whether the plan's quality pass is made here."""
+    says; 0 is the plan's own number. ``quality`` says whether the plan's quality pass is made here. With a deadline the lowest ``priority``
+    comes first."""
 
     model: str
     methods: Annotated[list[str | MethodTable], Field(min_length=1)]
@@ -111,6 +112,7 @@ class Cells(Table):
     weights: str = ""
     decoder_weights: str = ""
     random_seed: int = 0
+    priority: int = 0
 
 
 class Plan(Table):
@@ -155,6 +157,7 @@ class Planned:
     unmet: str = ""
     shelf: Path | None = None
     beside: Path | None = None
+    priority: int = 0
 
 
 def names() -> list[str]:
@@ -200,7 +203,7 @@ def expand(plan: Plan, device: str = "cpu") -> list[Planned]:
             if names.setdefault((case.model, case.cell, case.label), case.key) != case.key:
                 raise BadPlan(f"{plan.place('cells', number, 'methods')}: two cases are called {case.label!r}.",
                               remedy="Give each table of that method a variant, a word of its own.")
-            found.setdefault(case.key, planned)
+            found.setdefault(case.key, replace(planned, priority=cells.priority))
     return list(found.values())
 
 

@@ -13,10 +13,11 @@ from typing import Any, Protocol
 from ..result import Environment, Outcome, Status
 from ..spec import Case
 from . import largest, quality
+from .deadline import Deadline, breadth_first
 from .device import Gpu
 from .environment import code_identity, environment, skip_key, skip_parts
 from .executors.local import Executor, local
-from .isolate import Finished, Options
+from .isolate import Finished, Options, always
 from .plan import Plan, Planned, expand
 
 
@@ -83,11 +84,12 @@ def decide(plan: Plan, sink: Sink | None, device: str, threads: int, *, fresh: b
 def measure(
     plan: Plan, sink: Sink, *, device: str = "cpu", threads: int = 1, plugins: tuple[str, ...] = (), fresh: bool = False,
     shelves: Path | None = None, watcher: Watcher | None = None, checked: Callable[[list[Decision]], None] | None = None,
-    executor: Executor | None = None, memory_cap: int = 0,
+    executor: Executor | None = None, memory_cap: int = 0, deadline: Deadline | None = None,
 ) -> Summary:
     """Run a plan into a sink. An interruption leaves everything completed in the sink and the run marked interrupted. ``shelves`` is the
     folder in which each case keeps the finished parts of its quality pass, and finds those that another process has made. ``executor``
-    says where trials run; by default on this machine, one at a time. ``memory_cap`` is how many bytes of a device a trial may allocate."""
+    says where trials run; by default on this machine, one at a time. ``memory_cap`` is how many bytes of a device a trial may allocate.
+    With a ``deadline`` cases run by priority and breadth first, and those that cannot end before it are outcomes ``not_reached``."""
     with nullcontext(executor) if executor else local(device, threads) as places:
         here, decisions = decide(plan, sink, device, threads, fresh=fresh, gpu=places.gpu, memory_cap=memory_cap)
         if checked is not None:
@@ -102,7 +104,7 @@ def measure(
                     sink.carry(summary.run_id, decision.key)
                     summary.carried += 1
             options = Options(plan.timeout, threads, plugins, memory_cap=memory_cap)
-            _run(_shelved(decisions, shelves), plan, options, sink, summary, watcher, places)
+            _run(_shelved(decisions, shelves), plan, options, sink, summary, watcher, places, deadline)
             state = "finished"
         except Exception:
             state = "failed"
@@ -178,10 +180,14 @@ def _shelved(decisions: list[Decision], shelves: Path | None) -> list[Decision]:
 
 
 def _run(
-    todo: list[Decision], plan: Plan, options: Options, sink: Sink, summary: Summary, watcher: Watcher | None, places: Executor
+    todo: list[Decision], plan: Plan, options: Options, sink: Sink, summary: Summary, watcher: Watcher | None, places: Executor,
+    deadline: Deadline | None,
 ) -> None:
-    by_case = {decision.planned.case.key: decision for decision in todo}
-    for finished in places.run(_groups([d.planned for d in todo], plan.trial), options, _told(watcher)):
+    by_case, planned = {decision.planned.case.key: decision for decision in todo}, [d.planned for d in todo]
+    groups = breadth_first(planned, plan.trial) if deadline else _groups(planned, plan.trial)
+    for finished in places.run(groups, options, _told(watcher), deadline.admit if deadline else always):
+        if deadline:
+            deadline.ended(by_case[finished.outcome.case.key].planned, finished.outcome)
         _keep(finished, by_case[finished.outcome.case.key], sink, summary, watcher)
 
 

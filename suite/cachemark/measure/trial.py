@@ -47,8 +47,8 @@ def request_json(
 def parse_item(item: dict[str, Any]) -> Planned:
     """The inverse of one entry of :func:`request_json`."""
     dtype = getattr(torch, item["request"]["dtype"].removeprefix("torch."))
-    return Planned(Case.from_json(item["case"]), Request(**{**item["request"], "dtype": dtype}), item["unmet"],
-                   *(Path(folder) if folder else None for folder in item["folders"]))
+    shelf, beside = (Path(folder) if folder else None for folder in item["folders"])
+    return Planned(Case.from_json(item["case"]), Request(**{**item["request"], "dtype": dtype}), item["unmet"], shelf, beside)
 
 
 def main() -> None:

@@ -194,6 +194,15 @@ class Store:
             row = session.scalars(wanted).first()
             return None if row is None else self._outcome(row)
 
+    def seconds(self, case_key: str, machine_class: str) -> float | None:
+        """How long a case took the last time that it ended well on machines of this class, or None."""
+        with self._reading() as session:
+            wanted = select(OutcomeRow.seconds).join(TrialRow, TrialRow.id == OutcomeRow.trial_id)
+            wanted = wanted.join(RunRow, RunRow.id == TrialRow.run_id).join(EnvironmentRow, EnvironmentRow.id == RunRow.environment_id)
+            here = (OutcomeRow.case_key == case_key, OutcomeRow.status == str(Status.OK), EnvironmentRow.machine_class == machine_class)
+            found: float | None = session.scalars(wanted.where(*here).order_by(OutcomeRow.id.desc()).limit(1)).first()
+            return found
+
     def nearest(self, case: Case, limit: int = 3) -> list[tuple[Outcome, dict[str, tuple[Any, Any]]]]:
         """Newest outcomes of other cases of this model, those with the fewest differing fields first, with those fields."""
         with self._reading() as session:
