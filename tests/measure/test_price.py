@@ -206,8 +206,9 @@ def test_a_span_of_time(text: str, seconds: float) -> None:
     assert span(None, None, text) == seconds  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(("option", "wrong"), [("--budget", "six hours"), ("--budget", "6"), ("--deadline", "25:00"), ("--deadline", "soon"),
-                                               ("--deadline", "2001-01-01T00:00")])  # fmt: skip
+@pytest.mark.parametrize(("option", "wrong"), [
+    ("--budget", "six hours"), ("--budget", "6"), ("--deadline", "25:00"), ("--deadline", "soon"), ("--deadline", "2001-01-01T00:00"),
+])  # fmt: skip
 def test_a_time_that_is_none_is_refused(option: str, wrong: str) -> None:
     result = stages.call("run", "demo", option, wrong)
     assert result.exit_code == 2
