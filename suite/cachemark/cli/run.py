@@ -62,6 +62,8 @@ def run(
 
     found = [name for file in plugin_files for name in plugins.load(file)]
     loaded = plans.load(plan).joined([*found, *extra_methods])
+    for file in loaded.files():
+        plugins.load(file)
     known = Store.open(store_url, create=False, read_only=True) if (dry_run or explain) and _exists(store_url) else None
     if dry_run:
         price.dry_run(loaded, known, machine, on or "", as_json)
@@ -71,7 +73,7 @@ def run(
     if explain:
         _explain(decide(loaded, known, machine.device, machine.threads, fresh=fresh, memory_cap=machine.memory_cap)[1], known, as_json)
         return
-    files = tuple(str(Path(file).resolve()) for file in plugin_files)
+    files = tuple(str(Path(file).resolve()) for file in (*plugin_files, *loaded.files()))
     with Store.open(store_url) as store:
         try:
             summary = _measured(loaded, store, machine, files, fresh, share, max_batch, [s for s in (budget, until) if s is not None])

@@ -117,7 +117,8 @@ class Cells(Table):
 
 class Plan(Table):
     """A matrix of cases. ``timeout`` is seconds per case; ``trial`` says what shares a process: all cases of a model or one
-    case; ``unmet`` what a budget is that a method cannot meet: an error of the plan, or the outcome ``unsupported``."""
+    case; ``unmet`` what a budget is that a method cannot meet: an error of the plan, or the outcome ``unsupported``. ``plugins`` are Python
+    files that register its methods, relative to the plan."""
 
     name: Annotated[str, Field(min_length=1, pattern=r"^[\w.-]+$")]
     description: str = ""
@@ -125,6 +126,7 @@ class Plan(Table):
     fidelity: Fidelity = Fidelity()
     quality: Quality | None = None
     anchor: Anchor | None = None
+    plugins: list[str] = []
     timeout: Annotated[float, Field(gt=0)] = 600.0
     trial: Literal["model", "case"] = "model"
     unmet: Literal["error", "unsupported"] = "error"
@@ -136,6 +138,10 @@ class Plan(Table):
         """``file:line`` of a key, or the plan's name where it was not read from a file."""
         path, text = self._source
         return f"{path}:{line(text, keys)}" if path else self.name
+
+    def files(self) -> list[Path]:
+        """Its plug-ins. Nothing is imported yet."""
+        return [Path(self._source[0]).parent / name for name in self.plugins]
 
     def joined(self, extra: Sequence[str]) -> Plan:
         """This plan with more methods in every block."""

@@ -10,6 +10,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, Protocol
 
+from ..mask import mask, masked
 from ..result import Environment, Outcome, Status
 from ..spec import Case
 from . import largest, quality
@@ -192,8 +193,8 @@ def _run(
 
 
 def _keep(finished: Finished, decision: Decision, sink: Sink, summary: Summary, watcher: Watcher | None) -> None:
-    facts = {**finished.outcome.facts, "skip_parts": dict(decision.parts)}
-    outcome = replace(finished.outcome, skip_key=decision.key, facts=facts)
+    facts = {**masked(finished.outcome.facts), "skip_parts": dict(decision.parts)}
+    outcome = replace(finished.outcome, log=mask(finished.outcome.log), skip_key=decision.key, facts=facts)
     sink.save(summary.run_id, outcome, finished.artifacts)
     summary.ran.append(outcome)
     if watcher is not None:
