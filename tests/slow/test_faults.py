@@ -243,6 +243,7 @@ def test_a_really_full_disk(tmp_path: Path) -> None:
 
 READ_ONLY = """
 import os, sys
+import alembic.command, cachemark.cli.progress, cachemark.cli.run, cachemark.measure.session, cachemark.methods, cachemark.models.catalogue
 from cachemark.cli import main
 if os.geteuid() == 0:
     os.setgroups([]), os.setgid(65534), os.setuid(65534)
@@ -251,7 +252,7 @@ main()
 
 
 def test_a_database_that_cannot_be_written_is_refused_before_anything_runs(stage: Stage) -> None:
-    """As a user without rights: root may write everywhere."""
+    """As a user without rights, once everything is imported: root may write everywhere."""
     Store.open(stage.store).close()
     for path in (*stage.folder.parents[:4], stage.folder):
         if path.owner() == stage.folder.owner():

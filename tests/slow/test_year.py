@@ -79,7 +79,7 @@ def test_the_summary_of_a_million_samples_takes_two_seconds(tmp_path: Path) -> N
         began = time.process_time()
         found = summary(store)
         spent = time.process_time() - began
-        values = sum(figure.count for figure in found)
+        values = sum(figure.values for figure in found)
         print(f"{values} values of {len(found)} samples: {spent:.2f} s")
     assert values > 1e6
     assert spent <= 2

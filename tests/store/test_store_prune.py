@@ -245,7 +245,7 @@ def test_the_summary_is_every_median(store: Store) -> None:
     first, later = night(store, 0, 1, 2), night(store, 1, 1)
     store.carry(later, f"{first} 2")
     found = summary(store, "latency")
-    assert [(f.run, f.case_key, f.count) for f in found] == [(first, case(1).key, 21), (first, case(2).key, 21), (later, case(1).key, 21),
+    assert [(f.run, f.case_key, f.values) for f in found] == [(first, case(1).key, 21), (first, case(2).key, 21), (later, case(1).key, 21),
                                                              (later, case(2).key, 21)]  # fmt: skip
     assert {f.median for f in found} == {statistics.median(LATENCIES)}
     assert {f.metric for f in summary(store)} == {"latency", "kl", "kv_logical"}

@@ -16,6 +16,7 @@ from .options import echo_json
 
 if TYPE_CHECKING:
     from ..measure.deadline import Deadline
+    from ..measure.executors.local import Executor
     from ..measure.plan import Plan, Planned
     from ..measure.price import Bill
     from ..measure.rates import Rates
@@ -54,15 +55,14 @@ def moment(context: click.Context, option: click.Parameter, given: str | None) -
     return (end - now).total_seconds()
 
 
-def deadline(seconds: list[float], store: Store, machine: Machine, gpu: Any) -> Deadline | None:
+def deadline(seconds: list[float], store: Store, machine: Machine, places: Executor) -> Deadline | None:
     """The earlier of the deadlines that were given, or None."""
     if not seconds:
         return None
     from ..measure.deadline import Deadline
-    from ..measure.environment import environment
     from ..measure.price import price
 
-    here = environment(machine.device, machine.threads, gpu)
+    here = places.environment(machine.device, machine.threads)
 
     def priced(planned: Planned) -> tuple[float, bool]:
         found = price(planned, _rates(machine.device, "", planned.case.dtype), store.seconds(planned.case.key, here.machine_class))

@@ -73,7 +73,7 @@ def run(
     if explain:
         _explain(decide(loaded, known, machine.device, machine.threads, fresh=fresh, memory_cap=machine.memory_cap)[1], known, as_json)
         return
-    files = tuple(str(Path(file).resolve()) for file in (*plugin_files, *loaded.files()))
+    files = tuple(str(file.resolve()) for file in [*map(Path, plugin_files), *loaded.files()])
     with Store.open(store_url) as store:
         try:
             summary = _measured(loaded, store, machine, files, fresh, share, max_batch, [s for s in (budget, until) if s is not None])
@@ -94,7 +94,7 @@ def _check(machine: Machine, max_batch: bool) -> None:
 
     from ..errors import Infrastructure
 
-    if machine.device == "cuda" and not torch.cuda.is_available():
+    if machine.device == "cuda" and machine.executor == "local" and not torch.cuda.is_available():
         raise Infrastructure("--device cuda was given, but torch sees no CUDA device.", remedy="Use --device cpu; see `cachemark doctor`.")
     if max_batch and machine.device == "cpu" and not machine.memory_cap:
         raise click.UsageError("--max-batch on a CPU needs a limit: add --memory-cap, such as 2GiB.")
@@ -119,7 +119,7 @@ def _measured(
         if max_batch:
             return measure_largest(loaded, store, fresh=fresh, memory_cap=machine.memory_cap, **given)
         return measure(loaded, store, fresh=fresh, shelves=store.parts, memory_cap=machine.memory_cap,
-                       deadline=price.deadline(seconds, store, machine, places.gpu), **given)
+                       deadline=price.deadline(seconds, store, machine, places), **given)
 
 
 def _print_largest(summary: Summary, store: Store, as_json: bool) -> None:

@@ -15,7 +15,6 @@ from ..result import Environment, Outcome, Status
 from ..spec import Case
 from . import largest, quality
 from .deadline import Deadline, breadth_first
-from .device import Gpu
 from .environment import code_identity, environment, skip_key, skip_parts
 from .executors.local import Executor, local
 from .isolate import Finished, Options, always
@@ -68,12 +67,14 @@ class Watcher(Protocol):
     def ended(self, outcome: Outcome) -> None: ...
 
 
-def decide(plan: Plan, sink: Sink | None, device: str, threads: int, *, fresh: bool = False, gpu: Gpu | None = None,
-           memory_cap: int = 0, cases: list[Planned] | None = None) -> tuple[Environment, list[Decision]]:
-    """Every case of the plan with its skip key; ``stored`` where an outcome with that key is kept and ``fresh`` is not asked. ``gpu`` is
-    the device where it is known already. What fitted without ``memory_cap`` need not fit under it, so it is one of the parts. ``cases`` in
-    place of those that the plan expands to."""
-    here = environment(device, threads, gpu)
+def decide(
+    plan: Plan, sink: Sink | None, device: str, threads: int, *, fresh: bool = False, here: Environment | None = None,
+    memory_cap: int = 0, cases: list[Planned] | None = None,
+) -> tuple[Environment, list[Decision]]:
+    """Every case of the plan with its skip key; ``stored`` where an outcome with that key is kept and ``fresh`` is not asked. ``here`` is
+    where trials run, if not simply on this machine; ``cases`` stand in place of those that the plan expands to. What fitted without
+    ``memory_cap`` need not fit under it, so it is one of the parts."""
+    here = here or environment(device, threads)
     decisions = []
     for planned in expand(plan, device) if cases is None else cases:
         parts = skip_parts(planned.case, here, device) | ({"memory_cap": str(memory_cap)} if memory_cap else {})
@@ -92,7 +93,7 @@ def measure(
     says where trials run; by default on this machine, one at a time. ``memory_cap`` is how many bytes of a device a trial may allocate.
     With a ``deadline`` cases run by priority and breadth first, and those that cannot end before it are outcomes ``not_reached``."""
     with nullcontext(executor) if executor else local(device, threads) as places:
-        here, decisions = decide(plan, sink, device, threads, fresh=fresh, gpu=places.gpu, memory_cap=memory_cap)
+        here, decisions = decide(plan, sink, device, threads, fresh=fresh, here=places.environment(device, threads), memory_cap=memory_cap)
         if checked is not None:
             checked(decisions)
         summary = Summary(sink.begin_run(plan.name, plan.model_dump(mode="json"), here, code_identity()))
@@ -123,7 +124,8 @@ def measure_largest(
     there and at the plan's batch. Each batch that is tried is a trial of its own. What no process could do is an outcome too."""
     asked = [largest.asked(p, memory_cap) for p in expand(plan, device) if p.case.role in ("baseline", "arm")]
     with nullcontext(executor) if executor else local(device, threads) as places:
-        here, decisions = decide(plan, sink, device, threads, fresh=fresh, gpu=places.gpu, memory_cap=memory_cap, cases=asked)
+        here, decisions = decide(plan, sink, device, threads, fresh=fresh, here=places.environment(device, threads), cases=asked,
+                                 memory_cap=memory_cap)
         summary = Summary(sink.begin_run(plan.name, plan.model_dump(mode="json"), here, code_identity()))
         if watcher is not None:
             watcher.planned(decisions)
@@ -158,7 +160,7 @@ def make_share(
     """Make one of several shares of the quality images of every case that is not stored, so that several devices of one class can work
     at a plan; a run that finds their parts does the rest. Returns the outcomes of cases whose share could not be made."""
     with nullcontext(executor) if executor else local(device, threads) as places:
-        _, decisions = decide(plan, sink, device, threads, gpu=places.gpu)
+        _, decisions = decide(plan, sink, device, threads, here=places.environment(device, threads))
         wanted = [d for d in _shelved(decisions, shelves) if not d.planned.unmet and quality.makes(d.planned.case)]
         if watcher is not None:
             watcher.planned(wanted)

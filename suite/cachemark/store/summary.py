@@ -13,7 +13,7 @@ from .schema import CaseRow, EnvironmentRow, MembershipRow, OutcomeRow, RunRow, 
 
 
 class Figure(NamedTuple):
-    """The median of one metric of one case in one run, and of how many values; of a pruned outcome, of how many quantiles."""
+    """The median of one metric of one case in one run, ``values`` says of how many; of a pruned outcome, of how many quantiles."""
 
     run: int
     started: str
@@ -23,7 +23,7 @@ class Figure(NamedTuple):
     method: str
     budget: str
     metric: str
-    count: int
+    values: int
     median: float
 
 

@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 from ...errors import Infrastructure
-from ...result import Outcome, Status
+from ...result import Environment, Outcome, Status
 from ..affinity import processors
 from ..device import Gpu, chosen, gpus
+from ..environment import environment
 from ..isolate import Finished, Options, always, run_trials
 from ..lease import Register, lease
 from ..locked import locked
@@ -30,9 +31,8 @@ Admit = Callable[[Planned], str]
 class Executor(Protocol):
     """Runs groups of cases, each group in a process of its own."""
 
-    @property
-    def gpu(self) -> Gpu | None:
-        """The device, or one of several alike; None on a CPU."""
+    def environment(self, device: str, threads: int) -> Environment:
+        """Machine and software on which trials run."""
 
     def run(self, groups: Sequence[Sequence[Planned]], options: Options, started: Started, admit: Admit = always) -> Iterator[Finished]:
         """Every case of the groups once, in the order in which they end. ``started`` may be called from another thread."""
@@ -63,8 +63,13 @@ class Local:
 
     @property
     def gpu(self) -> Gpu | None:
+        """The device, or one of several alike; None on a CPU."""
         watch = self.places[0].watch
         return watch.gpu if watch else None
+
+    def environment(self, device: str, threads: int) -> Environment:
+        """Machine and software of its places."""
+        return environment(device, threads, self.gpu)
 
     def run(self, groups: Sequence[Sequence[Planned]], options: Options, started: Started, admit: Admit = always) -> Iterator[Finished]:
         """Every case of the groups once; what no device is left for is not reached."""
