@@ -42,4 +42,4 @@ def summary(store: Store, *metrics: str) -> list[Figure]:
     if metrics:
         wanted = wanted.where(SampleRow.metric.in_(metrics))
     with store._reading() as session:
-        return [Figure(*row[:-1], statistics.median(unpack(row[-1]))) for row in session.execute(wanted)]
+        return [Figure._make((*row[:-1], statistics.median(unpack(row[-1])))) for row in session.execute(wanted)]

@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ... import plugins
 from ...errors import Infrastructure
 from ...result import Environment, Outcome, Status
 from ..environment import environment
@@ -80,7 +79,8 @@ class Ray:
 
 def trial(group: list[Planned], options: Options, code: Mapping[str, str]) -> tuple[str, str, list[Finished]]:
     """On a worker: a local executor over the device that Ray has set aside, pinned, leased and watched as on a single machine. Returns
-    the fingerprint of its numerics, its name, and what it found. Plug-ins travel as text: a worker need not see the files."""
+    the fingerprint of its numerics, its name, and what it found. Plug-ins travel as text: a worker need not see the files.
+    Only the trial itself imports them."""
     device, threads = group[0].case.device_class, options.threads
     names = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name] if device != "cpu" else []
     with tempfile.TemporaryDirectory() as folder:
@@ -89,7 +89,6 @@ def trial(group: list[Planned], options: Options, code: Mapping[str, str]) -> tu
             path = Path(folder) / str(number) / Path(name).name
             path.parent.mkdir()
             path.write_text(text, encoding="utf-8")
-            plugins.load(path)
             files.append(str(path))
         with local(device, threads, names=["all"] if names else []) as places:
             found = list(places.run([group], options._replace(plugins=tuple(files)), lambda planned: None))
