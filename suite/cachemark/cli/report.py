@@ -20,20 +20,23 @@ if TYPE_CHECKING:
 @run_option
 @click.option("--baseline", "baseline_path", type=click.Path(path_type=Path),
               help="Baseline file to compare with.  [default: the accepted one, if any]")
-def report(path: Path, store_url: str, run_id: int | None, baseline_path: Path | None) -> None:
+@click.option("--public", is_flag=True, help="Leave out host, user, paths, device numbers and texts of errors.")
+def report(path: Path, store_url: str, run_id: int | None, baseline_path: Path | None, public: bool) -> None:
     """Write the report of a run to PATH, one HTML file that needs nothing else."""
     with existing(store_url) as store:
-        click.echo(f"Report: {write_report(store, run_id, path, baseline_path)}")
+        click.echo(f"Report: {write_report(store, run_id, path, baseline_path, public=public)}")
 
 
-def write_report(store: Store, run_id: int | None, path: Path, baseline_path: Path | None = None) -> Path:
-    """Render a run (None: the newest), compared with a baseline where there is one."""
+def write_report(store: Store, run_id: int | None, path: Path, baseline_path: Path | None = None, *, public: bool = False) -> Path:
+    """Render a run (None: the newest), compared with a baseline where there is one; ``public`` as far as anybody may see it."""
     from ..errors import Infrastructure
     from ..regress import anchors
     from ..report import render, view
+    from ..report.public import public_outcomes, public_run
 
     run, reached = store.run(run_id), anchors.load()
-    page = view.build(run, store.outcomes(run.id), _comparison(store, run.id, baseline_path), store.artifact,
+    shown, outcomes = (public_run(run), public_outcomes(store.outcomes(run.id))) if public else (run, store.outcomes(run.id))
+    page = view.build(shown, outcomes, _comparison(store, run.id, baseline_path), store.artifact,
                       lambda case: anchors.unanchored(case.model, case.weights, reached))
     try:
         return render.write(page, path)
