@@ -35,12 +35,20 @@ class CudaGraphs:
             try:
                 work()
             except BaseException:
-                with suppress(RuntimeError):  # what went wrong first is the reason
-                    graph.capture_end()
+                self._abandon(graph)
                 raise
             graph.capture_end()
         self.nbytes += max(0, torch.cuda.memory_reserved(self._device) - before)
         return graph.replay
+
+    def _abandon(self, graph: torch.cuda.CUDAGraph) -> None:
+        """End a recording that has failed; what went wrong first is the reason, so nothing new is raised. Where ending it fails as well,
+        the allocator still has to be told that nobody allocates for the pool any more."""
+        try:
+            graph.capture_end()
+        except RuntimeError:
+            with suppress(RuntimeError):
+                torch._C._cuda_endAllocateToPool(torch.cuda.current_device(), self._pool)
 
 
 @contextmanager

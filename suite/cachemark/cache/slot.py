@@ -161,7 +161,11 @@ class Slots:
         dead = place >= self.length[:, None]
         return self.visual[..., :longest].masked_fill(dead[None, :, None], -1)
 
-    def keys(self, sites: slice, rows: slice) -> Tensor:
+    def keys(self, index: int) -> Tensor:
+        """Decoded keys of one site's live prefix, (rows, kv_heads, longest, head_dim)."""
+        return self.keys_of(slice(index, index + 1), slice(None))[0]
+
+    def keys_of(self, sites: slice, rows: slice) -> Tensor:
         """Decoded keys of the live prefix of some sites and rows, (sites, rows, kv_heads, longest, head_dim)."""
         longest = max(self.live)
         return self.codec.decode(tuple(part[sites, rows, :, :longest] for part in self.k), self.layout.dtype)

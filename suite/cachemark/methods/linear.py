@@ -108,7 +108,7 @@ class Linear(Evicting):
     def _attended(self, slots: Slots, sites: slice, rows: slice, middle: Tensor) -> Tensor:
         """Mean over the line's queries of softmax over the middle keys (Eq. 9), (sites, rows, kv_heads, live). Queries of the heads that
         share a key count alike."""
-        k = slots.keys(sites, rows).float()
+        k = slots.keys_of(sites, rows).float()
         q = self.guide[sites, rows].flatten(2, 3).unflatten(2, (k.size(2), -1)).float()
         scores = (q @ k.mT * q.size(-1) ** -0.5).masked_fill(~middle[..., None, :], float("-inf"))
         return scores.softmax(-1).mean(-2)

@@ -69,7 +69,7 @@ class RKV(Evicting):
         for i in range(sites):
             for _, some in portions(1, rows, each):
                 order = visual[i, some].argsort(dim=-1, stable=True)[..., -self.B :]  # by position; the condition sorts first
-                keys = slots.keys(slice(i, i + 1), some)[0]
+                keys = slots.keys_of(slice(i, i + 1), some)[0]
                 places[i, some] = order.gather(-1, self._lowest(self.queries[i, some], keys, order))
         slots.evict(places)
 
