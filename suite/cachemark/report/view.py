@@ -16,6 +16,7 @@ from . import words
 from .change import Change, Conclusion, changes, conclusion
 from .gallery import Album, gallery
 from .layers import Layers, layers
+from .limits import Limits, against_limits
 from .papers import Table, papers
 from .row import FIDELITY, MASKED, OF_INDICES, OF_VECTORS, ON_DEMAND, QUALITY
 from .section import Section, sections
@@ -86,6 +87,7 @@ class Chapter:
     coverage: float | None
     layers: Layers | None = None
     unanchored: str = ""
+    limits: Limits | None = None
 
 
 @dataclass(frozen=True)
@@ -164,7 +166,7 @@ def _chapter(section: Section, parts: Sequence[Section], artifact: Callable[[str
     heading = section.model if len(twins) == 1 else f"{section.model}, {_difference(section, twins)}"
     sure = [row.speed_up.confidence for row in section.arms if row.speed_up]
     return Chapter(section, heading, _conditions(section), sentences(section), _notes(section), gallery(section, artifact),
-                   min(sure) if sure else None, layers(section.full))
+                   min(sure) if sure else None, layers(section.full), limits=against_limits(section))
 
 
 def _difference(section: Section, twins: Sequence[Section]) -> str:
