@@ -18,6 +18,7 @@ from .gallery import Album, gallery
 from .layers import Layers, layers
 from .limits import Limits, against_limits
 from .papers import Table, papers
+from .regimes import Regime, regimes
 from .row import FIDELITY, MASKED, OF_INDICES, OF_VECTORS, ON_DEMAND, QUALITY
 from .section import Section, sections
 from .sentence import Sentence, sentences
@@ -110,6 +111,7 @@ class ReportView:
     commands: tuple[str, ...]
     missing: tuple[Missing, ...]
     papers: tuple[Table, ...] = ()
+    regimes: tuple[Regime, ...] = ()
 
 
 def build(run: RunLike, outcomes: Iterable[Outcome], comparison: Any = None,
@@ -130,7 +132,7 @@ def build(run: RunLike, outcomes: Iterable[Outcome], comparison: Any = None,
         chapters=tuple(replace(_chapter(part, parts, artifact), unanchored=unanchored(part.case)) for part in parts),
         changes=changes(comparison),
         environment=_environment(environment, code), plan_text=_plan_text(run.plan_json), commands=_commands(run.plan, code),
-        missing=(*_unfinished(run), *_missing(parts)), papers=papers(held, environment),
+        missing=(*_unfinished(run), *_missing(parts)), papers=papers(held, environment), regimes=regimes(parts),
     )
 
 
