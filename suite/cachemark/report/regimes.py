@@ -16,6 +16,7 @@ from .section import Section
 
 SLOWER, FASTER = (213, 94, 0), (0, 114, 178)  # Okabe and Ito's vermilion and blue: told apart by every kind of eye
 _FULL_TINT = 1.0  # twofold, either way, has the whole colour
+_DARK = 1.6  # from which the colour needs light letters
 _CELL, _ROW = 64, 34
 
 
@@ -99,7 +100,7 @@ def _chart(name: str, spots: Sequence[_Spot]) -> Chart:
     table = tuple((budget, *(_text(held.get((batch, budget))) for batch in batches)) for budget in budgets)
     points = [_point(spot, batches.index(spot.batch), budgets.index(spot.budget)) for spot in held.values()]
     svg = drawing(_plot(points, [str(batch) for batch in batches], [words.plain(budget, 16) for budget in budgets]), title)
-    caption = "Blue: faster than the full cache, orange: slower; full colour at twice or half its speed. Pale borders: not surely either."
+    caption = "Blue: faster than the full cache, orange: slower; full colour at twice or half its speed. No border: not surely either."
     return Chart(title, caption, svg, ("Budget", *(f"batch {batch}" for batch in batches)), table)
 
 
@@ -114,7 +115,9 @@ def _point(spot: _Spot, across: int, down: int) -> dict[str, Any]:
     """Places stand for texts of users, which never reach a scale."""
     gain, sure = spot.gain, spot.row.speed_up is not None and not spot.row.speed_up.low <= 1 <= spot.row.speed_up.high
     tip = f"{words.plain(spot.row.case.label, 60)}, batch {spot.batch}: {_text(spot)}"
-    return {"across": across, "down": down, "colour": tint(gain), "text": words.times(gain) if gain else words.DASH, "tip": f"-1|{tip}",
+    ink = "#ffffff" if gain and max(gain, 1 / gain) > _DARK else "#1b1f24"
+    text = words.times(gain) if gain else words.DASH
+    return {"across": across, "down": down, "colour": tint(gain), "ink": ink, "text": text, "tip": f"-1|{tip}",
             "edge": 1.5 if sure else 0.0}
 
 
@@ -134,7 +137,7 @@ def _plot(points: list[dict[str, Any]], batches: list[str], budgets: list[str]) 
     data = alt.Chart(alt.Data(values=points))
     cells = data.mark_rect(stroke="currentColor").encode(x=x, y=y, color=alt.Color("colour:N", scale=None), description="tip:N",
                                                          strokeWidth=alt.StrokeWidth("edge:Q", scale=None))
-    texts = data.mark_text(fontSize=11, color="#1b1f24", aria=False).encode(x=x, y=y, text="text:N")
+    texts = data.mark_text(fontSize=11, aria=False).encode(x=x, y=y, text="text:N", color=alt.Color("ink:N", scale=None))
     return alt.layer(cells, texts).properties(width=_CELL * len(batches), height=_ROW * len(budgets))
 
 
