@@ -131,7 +131,7 @@ def _rated(here: Environment, decisions: list[Decision], device: str, threads: i
     if not dtypes:
         return here, decisions
     found = rates(device, threads, dtypes)
-    given = [d if d.stored else replace(d, planned=replace(d.planned, rates=found[d.planned.case.dtype])) for d in decisions]
+    given = [d if d.stored else replace(d, planned=replace(d.planned, rates=found.get(d.planned.case.dtype))) for d in decisions]
     return replace(here, facts={**here.facts, **stated(found)}), given
 
 
