@@ -5,7 +5,7 @@ Four arms on the LlamaGen-B shape with random weights, fp32, on the CPU:
 - ``full``       our full cache, through the method interface;
 - ``reference``  one padded buffer under a mask, un-fused attention: what LlamaGen's published generation code does;
 - ``bare``       our full cache written out by hand, without methods, slots or steps: what the interface costs;
-- ``linear``     LineAR at a quarter of the cache.
+- ``linear …``   LineAR at a quarter and a sixth of the cache, beside the speed-up that the bytes and FLOPs they save allow on this machine.
 
 Arms alternate within a round, in an order that turns from round to round; a figure is the median over rounds of the ratio of
 two arms of one round. Image decoding is left out: it is the same in all arms.
@@ -22,6 +22,8 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
+from functools import partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -32,9 +34,13 @@ from cachemark.cache import streams
 from cachemark.cache.method import Method
 from cachemark.cache.reference import PaddedFull
 from cachemark.cache.slot import Memory
+from cachemark.limits import Rates
 from cachemark.measure.environment import code_identity, environment
+from cachemark.measure.rates import rates
 from cachemark.methods.full import Full
 from cachemark.methods.linear import Linear
+from cachemark.metrics.roofline import bill
+from cachemark.models import anatomy
 from cachemark.models.layers import rotate_pairs
 from cachemark.models.llamagen import SIZES, LlamaGen
 from cachemark.models.sampling import draw, guide
@@ -42,7 +48,8 @@ from cachemark.spec import Sampling
 
 SHAPES = ((16, 4), (24, 2))  # grid, images of a batch; guidance doubles the rows
 SAMPLING = Sampling(cfg_scale=2.0)
-PAIRS = (("reference", "full"), ("full", "bare"), ("full", "linear"))
+BUDGETS = ("1/4", "1/6")
+PAIRS = (("reference", "full"), ("full", "bare"), *(("full", f"linear {budget}") for budget in BUDGETS))
 
 
 def through_methods(model: LlamaGen, build: Callable[[], Method]) -> Callable[[Tensor, list[int]], Tensor]:
@@ -82,16 +89,30 @@ def bare(model: LlamaGen) -> Callable[[Tensor, list[int]], Tensor]:
 
 def arms_of(model: LlamaGen, batch: int) -> dict[str, Callable[[Tensor, list[int]], Tensor]]:
     """Every arm by name."""
-    knobs = Linear.knobs_for(Fraction(1, 4), model.layout(range(batch), SAMPLING))
     return {
         "full": through_methods(model, Full),
         "reference": through_methods(model, PaddedFull),
         "bare": bare(model),
-        "linear": through_methods(model, lambda: Linear.build(knobs)),
+        **{f"linear {budget}": through_methods(model, partial(linear, model, batch, budget)) for budget in BUDGETS},
     }
 
 
-def measure(grid: int, batch: int, rounds: int) -> dict[str, object]:
+def linear(model: LlamaGen, batch: int, budget: str) -> Linear:
+    """LineAR at a share of the cache."""
+    method = Linear.build(Linear.knobs_for(Fraction(budget), model.layout(range(batch), SAMPLING)))
+    assert isinstance(method, Linear)
+    return method
+
+
+def ideals(model: LlamaGen, batch: int, rates: Rates) -> dict[str, float]:
+    """Speed-ups over the full cache that bytes and FLOPs allow, image decoding left out; and the full cache's floor in seconds."""
+    parts, layout = anatomy.llamagen(model.config, lambda: torch.relu), model.layout(range(batch), SAMPLING)
+    full = bill(Full(), layout, parts, images=False).floor(rates)
+    arms = {f"full/linear {budget}": linear(model, batch, budget) for budget in BUDGETS}
+    return {"floor of full": full, **{name: full / bill(arm, layout, parts, images=False).floor(rates) for name, arm in arms.items()}}
+
+
+def measure(grid: int, batch: int, rounds: int, rates: Rates) -> dict[str, Any]:
     """Seconds of every arm in every round, and the ratios."""
     model = LlamaGen(replace(SIZES["B"], grid=grid)).initialise(0).eval().requires_grad_(False)
     labels, seeds, arms = torch.arange(batch), list(range(batch)), arms_of(model, batch)
@@ -106,7 +127,7 @@ def measure(grid: int, batch: int, rounds: int) -> dict[str, object]:
             seconds[name].append(time.perf_counter() - start)
     ratios = {f"{a}/{b}": [x / y for x, y in zip(seconds[a], seconds[b], strict=True)] for a, b in PAIRS}
     return {"grid": grid, "batch": batch, "rounds": rounds, "agreement with full": agree, "seconds": seconds, "ratios": ratios,
-            "bytes per step": step_bytes(model, batch)}
+            "bytes per step": step_bytes(model, batch), "ideal": ideals(model, batch, rates)}
 
 
 def step_bytes(model: LlamaGen, batch: int) -> dict[str, float]:
@@ -117,6 +138,11 @@ def step_bytes(model: LlamaGen, batch: int) -> dict[str, float]:
     weights = sum(p.nbytes for p in model.parameters()) - sum(t.nbytes for t in tables)
     padded = -(-(tokens + 1) // 8) * 8
     return {"weights": weights / 1e6, "live KV": 2 * batch * row * (tokens + 1) / 2 / 1e6, "padded KV": 2 * batch * row * padded / 1e6}
+
+
+def share(ratio: float, allowed: float | None) -> str:
+    """How much of the ideal speed-up a ratio is."""
+    return "" if allowed is None else f"; ideal {allowed:.3f}, of which {ratio / allowed:.0%}"
 
 
 def main() -> None:
@@ -130,15 +156,19 @@ def main() -> None:
     here, code = environment("cpu", arguments.threads), code_identity()
     commit = f"{code['commit'][:10]}{' (dirty)' if code['dirty'] else ''}"
     print(f"cachemark {__version__}, commit {commit}, {here.machine_class}, torch {torch.__version__}")
+    here_rates = rates("cpu", arguments.threads, ["float32"])["float32"]
+    print(f"copy {here_rates.copy / 1e9:.1f} GB/s, matmul {here_rates.matmul / 1e9:.0f} GFLOP/s")
     results = []
     for grid, batch in SHAPES:
-        result = measure(grid, batch, arguments.rounds)
+        result = measure(grid, batch, arguments.rounds, here_rates)
         results.append(result)
         print(f"LlamaGen-B {grid}×{grid}, batch {batch} + CFG, fp32, {arguments.rounds} rounds; agreement {result['agreement with full']}")
         print(f"  MB per pass: { {k: round(v, 1) for k, v in result['bytes per step'].items()} }")
         for name, values in result["ratios"].items():
             low, middle, high = statistics.quantiles(values, n=4)
-            print(f"  time {name}: median {middle:.3f}, quartiles {low:.3f} … {high:.3f}")
+            print(f"  time {name}: median {middle:.3f}, quartiles {low:.3f} … {high:.3f}{share(middle, result['ideal'].get(name))}")
+        floor = result["ideal"]["floor of full"]
+        print(f"  full: {statistics.median(result['seconds']['full']) / floor:.2f} times its floor of {floor:.2f} s")
     if arguments.json:
         with open(arguments.json, "w", encoding="utf-8") as file:
             json.dump({"environment": here.to_json(), "code": code, "results": results}, file, indent=1)

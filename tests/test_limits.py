@@ -88,3 +88,8 @@ def test_an_unknown_gpu_names_the_nearest() -> None:
     assert limits.gpu("h100").device == "H100 SXM"
     with pytest.raises(UnknownName, match="h100"):
         limits.gpu("h10")
+
+
+def test_what_may_be_no_faster_is_not_recommended() -> None:
+    assert limits.no_gain(0.98, 1.05).endswith("would allow 1.05× at this batch.")
+    assert not limits.no_gain(1.01, 1.05)

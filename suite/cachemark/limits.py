@@ -18,6 +18,7 @@ BYTES = ("weights", "read", "written", "activations", "own")
 ARTEFACT = 1.1  # measured over ideal speed-up from which the baseline, not the method, is the likelier cause
 IDLE = 0.4  # a full cache that uses less of both the copy and the matmul rate is no baseline
 LAUNCHES = 0.2  # share of the time without a kernel from which a device waits for its host
+FITS = 0.9  # share of the variance that a line must explain before its slope is stated
 CACHED = 0.95  # measured over floor below which the device's own caches must have served
 
 
@@ -178,6 +179,13 @@ def no_baseline(full: Limit, seconds: float) -> str:
         return ""
     return (f"Not a valid full-cache baseline: it uses {mbu:.0%} of the copy rate and {mfu:.0%} of the matmul rate, neither of them "
             f"{IDLE:.0%}.")
+
+
+def no_gain(measured: float, allowed: float) -> str:
+    """Why one would use the full cache, or nothing; ``measured`` is the upper end of what the speed-up may be."""
+    if measured > 1:
+        return ""
+    return f"Use the full cache: here the method is no faster, and bytes and FLOPs saved would allow {allowed:.2f}× at this batch."
 
 
 def too_fast(limit: Limit, seconds: float) -> str:

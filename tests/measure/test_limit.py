@@ -85,6 +85,15 @@ def test_another_process_says_them_as_json() -> None:
     assert min(rate) > 0
 
 
+def test_a_device_that_cannot_be_measured_has_no_rates(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No device of that name is here, so the other process fails."""
+    here, decisions = session.decide(PLAN, None, "cpu", 1)
+    monkeypatch.setattr(session, "rates", lambda device, threads, dtypes: rates.rates("meta", threads, dtypes))
+    rated, todo = session._rated(here, decisions, "cpu", 1)
+    assert rated.facts[limit.RATES] == {}
+    assert {d.planned.rates for d in todo} == {None}
+
+
 # -- the limit as a fact ----------------------------------------------------------------------------------------------
 def test_the_limit_is_that_of_the_bill_in_the_case_s_own_dtype() -> None:
     arm = case("linear 1/4")

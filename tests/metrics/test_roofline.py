@@ -79,7 +79,10 @@ def test_next_token_is_what_is_dispatched(config: LlamaGenConfig, method: Callab
 
 
 @pytest.mark.parametrize("config", [SCALES, SHARED], ids=["own", "shared"])
-@pytest.mark.parametrize("method", [*arms("next-scale", 20), pytest.param(partial(AMSKV, demanding=(1,)), id="ams_kv")])
+@pytest.mark.parametrize("method", [
+    *arms("next-scale", 20), pytest.param(partial(AMSKV, demanding=(1,)), id="ams_kv"),
+    pytest.param(partial(AMSKV, demanding=(), c_min=8, c_max=8), id="ams_kv that drops the third scale"),
+])
 def test_next_scale_is_what_is_dispatched(config: VARConfig, method: Callable[[], Method]) -> None:
     flops, found = dispatched(config, method, BY_SCALE)
     assert found.flops == flops

@@ -151,7 +151,7 @@ def _scatter(title: str, section: Section, across: _Axis, less: bool, signs: _Si
     table = tuple((row.case.label, across.text(across.value(row) or 0), up.text(up.value(row) or 0)) for row in rows)
     better = "left" if less else "right"
     caption = f"Better is {better} and down. The dashed line joins the cases that no other beats in both."
-    return Chart(title, caption, _svg(_plot(points, across.title, up.title, less), title), columns, table)
+    return Chart(title, caption, drawing(_plot(points, across.title, up.title, less), title), columns, table)
 
 
 def _curves(section: Section, signs: _Signs) -> Iterable[Chart]:
@@ -175,7 +175,7 @@ def _curve(title: str, section: Section, signs: _Signs, up: _Axis) -> Chart:
     points = [{**_point(row, share, up, signs), "hollow": bool(row.unranked)} for row in rows]
     level = up.value(section.full) if section.full and section.full.ok else None
     caption = "Down is better. The dashed line is the full cache. Hollow: not ranked, because nothing is left to compare."
-    return Chart(title, caption, _svg(_lines(points, level, share.title, up.title), title), columns, table)
+    return Chart(title, caption, drawing(_lines(points, level, share.title, up.title), title), columns, table)
 
 
 def _lines(points: list[dict[str, Any]], level: float | None, x_title: str, y_title: str) -> Any:
@@ -262,7 +262,7 @@ def _halves(section: Section, signs: _Signs) -> Chart:
     bars = [_bar(k, row, half, name, signs) for k, row in enumerate(rows) for half, name in enumerate(names)]
     table = tuple((row.case.label, *(words.figure(row.median(name) or 0.0, name) for name in names)) for row in rows)
     caption = "Pale: first half. Full: last half. Medians; longer is better."
-    return Chart(title, caption, _svg(_bars(bars, [words.plain(row.case.label, 22) for row in rows]), title), columns, table)
+    return Chart(title, caption, drawing(_bars(bars, [words.plain(row.case.label, 22) for row in rows]), title), columns, table)
 
 
 def _bar(position: int, row: Row, half: int, name: str, signs: _Signs) -> dict[str, Any]:
@@ -285,7 +285,7 @@ def _bars(bars: list[dict[str, Any]], labels: list[str]) -> alt.Chart:
     ).properties(width=_WIDTH, height=alt.Step(_BAR), autosize=_FIT)
 
 
-def _svg(chart: Any, title: str) -> str:
+def drawing(chart: Any, title: str) -> str:
     """Draw a chart and make the drawing part of the page: own namespace dropped, theme colours, data for hovering."""
     axis = {"labelColor": _INK, "titleColor": _INK, "tickColor": _INK, "domainColor": _INK, "gridColor": _INK, "gridOpacity": 0.12,
             "domainOpacity": 0.4, "tickOpacity": 0.4, "labelFontSize": 11, "titleFontSize": 11.5, "titleFontWeight": "normal",

@@ -22,7 +22,8 @@ from .row import is_random
 
 @dataclass(frozen=True)
 class Cell:
-    """One row of a paper's table. ``plan`` measures it again and ``ours`` says which of its cases; both empty where there is no such model.
+    """One row of a paper's table, all of which have one ``hardware``. ``plan`` measures it again and ``ours`` says which of its cases; both
+    are empty where there is no such model.
 
     ``seconds`` of an image as printed, or None; ``floor`` those that the GPU named by ``gpu`` takes at least, 16 bit, with image decoding.
     ``against`` is the row of the same table that its speed-up is against. ``steps`` is 0 where the family has none. ``batch_stated``:
@@ -74,25 +75,28 @@ def published() -> Published:
 
 @dataclass(frozen=True)
 class Line:
-    """One row as text: what it is, what is published, what the GPU allows, what was measured here."""
+    """One row as text: what it is, what is published (per image, and as printed), what the GPU allows, what was measured here and how."""
 
     name: str
     setting: str
+    published: str
     printed: str
     printed_speed_up: str
     floor: str
     ideal: str
     gap: str
     ours: str
+    how: str
     ours_speed_up: str
     remark: str = ""
 
 
 @dataclass(frozen=True)
 class Table:
-    """One table of a paper. ``machine`` is where ours was measured."""
+    """One table of a paper. ``hardware`` is where theirs was measured, ``machine`` where ours."""
 
     title: str
+    hardware: str
     machine: str
     lines: tuple[Line, ...]
     notes: tuple[str, ...]
@@ -103,7 +107,8 @@ def papers(outcomes: Iterable[Outcome], environment: Environment) -> tuple[Table
     held, every = list(outcomes), published()
     arms = [outcome.case for outcome in held if outcome.case.role == "arm"]
     tables = dict.fromkeys(cell.table for cell in every.cells if cell.model and any(map(cell.means, arms)))
-    return tuple(Table(title, environment.machine_class, _lines(every, title, held), every.notes[title]) for title in tables)
+    used = {cell.table: cell.hardware for cell in every.cells}
+    return tuple(Table(title, used[title], environment.machine_class, _lines(every, title, held), every.notes[title]) for title in tables)
 
 
 def _lines(every: Published, title: str, held: Sequence[Outcome]) -> tuple[Line, ...]:
@@ -112,14 +117,14 @@ def _lines(every: Published, title: str, held: Sequence[Outcome]) -> tuple[Line,
 
 def _line(cell: Cell, full: Cell, held: Sequence[Outcome]) -> Line:
     mine, its = _found(cell, held), _found(full, held)
-    batch = f"batch {cell.batch}" + ("" if cell.batch_stated else ", which the paper does not state")
+    batch = f"batch {cell.batch}" + ("" if cell.batch_stated else ", not stated")
     ideal = full.floor / cell.floor if cell.floor and full.floor else None
     claimed = full.seconds / cell.seconds if cell.seconds and full.seconds else None
     printed = "; ".join(f"{name} {text}" for name, text in cell.printed.items() if name != "speedup") or words.DASH
     return Line(
-        cell.row, f"{batch}, {cell.hardware}", printed, cell.printed.get("speedup", words.DASH),
-        f"{words.seconds(cell.floor)} an image" if cell.floor else words.DASH, words.times(ideal) if ideal else words.DASH,
-        f"{cell.seconds / cell.floor:.1f} × floor" if cell.seconds and cell.floor else words.DASH, _measured(cell, mine),
+        cell.row, batch, words.seconds(cell.seconds) if cell.seconds else words.DASH, printed, cell.printed.get("speedup", words.DASH),
+        words.seconds(cell.floor) if cell.floor else words.DASH, words.times(ideal) if ideal else words.DASH,
+        f"{cell.seconds / cell.floor:.1f}×" if cell.seconds and cell.floor else words.DASH, *_measured(cell, mine),
         _speed_up(mine, its), limits.artefact(claimed, ideal) if claimed and ideal else "",
     )
 
@@ -128,17 +133,17 @@ def _found(cell: Cell, held: Sequence[Outcome]) -> Outcome | None:
     return next((outcome for outcome in held if cell.model and cell.means(outcome.case)), None)
 
 
-def _measured(cell: Cell, outcome: Outcome | None) -> str:
-    """Seconds of an image with dtype and engine, or why there is none."""
+def _measured(cell: Cell, outcome: Outcome | None) -> tuple[str, str]:
+    """Seconds of an image, and dtype and engine; or why there is none."""
     if not cell.model:
-        return "no such model here"
+        return words.DASH, "no such model here"
     if outcome is None:
-        return "not in this run"
+        return words.DASH, "not in this run"
     latency = outcome.median("latency")
     if not outcome.ok or latency is None:
-        return str(outcome.status).replace("_", " ")
+        return words.DASH, str(outcome.status).replace("_", " ")
     case, noise = outcome.case, "; random weights: quality not measured" if is_random(outcome.case) else ""
-    return f"{words.seconds(latency / case.batch)} an image, {case.dtype}, {case.engine}{noise}"
+    return words.seconds(latency / case.batch), f"{case.dtype}, {case.engine}{noise}"
 
 
 def _speed_up(mine: Outcome | None, its: Outcome | None) -> str:

@@ -16,7 +16,9 @@ from . import words
 from .change import Change, Conclusion, changes, conclusion
 from .gallery import Album, gallery
 from .layers import Layers, layers
+from .limits import Limits, against_limits
 from .papers import Table, papers
+from .regimes import Regime, regimes
 from .row import FIDELITY, MASKED, OF_INDICES, OF_VECTORS, ON_DEMAND, QUALITY
 from .section import Section, sections
 from .sentence import Sentence, sentences
@@ -86,6 +88,7 @@ class Chapter:
     coverage: float | None
     layers: Layers | None = None
     unanchored: str = ""
+    limits: Limits | None = None
 
 
 @dataclass(frozen=True)
@@ -108,6 +111,7 @@ class ReportView:
     commands: tuple[str, ...]
     missing: tuple[Missing, ...]
     papers: tuple[Table, ...] = ()
+    regimes: tuple[Regime, ...] = ()
 
 
 def build(run: RunLike, outcomes: Iterable[Outcome], comparison: Any = None,
@@ -128,7 +132,7 @@ def build(run: RunLike, outcomes: Iterable[Outcome], comparison: Any = None,
         chapters=tuple(replace(_chapter(part, parts, artifact), unanchored=unanchored(part.case)) for part in parts),
         changes=changes(comparison),
         environment=_environment(environment, code), plan_text=_plan_text(run.plan_json), commands=_commands(run.plan, code),
-        missing=(*_unfinished(run), *_missing(parts)), papers=papers(held, environment),
+        missing=(*_unfinished(run), *_missing(parts)), papers=papers(held, environment), regimes=regimes(parts),
     )
 
 
@@ -164,7 +168,7 @@ def _chapter(section: Section, parts: Sequence[Section], artifact: Callable[[str
     heading = section.model if len(twins) == 1 else f"{section.model}, {_difference(section, twins)}"
     sure = [row.speed_up.confidence for row in section.arms if row.speed_up]
     return Chapter(section, heading, _conditions(section), sentences(section), _notes(section), gallery(section, artifact),
-                   min(sure) if sure else None, layers(section.full))
+                   min(sure) if sure else None, layers(section.full), limits=against_limits(section))
 
 
 def _difference(section: Section, twins: Sequence[Section]) -> str:

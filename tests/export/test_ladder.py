@@ -1,0 +1,91 @@
+"""The baseline ladder: which full cache stands on which rung, and what a method is worth over each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from cachemark.export.ladder import RUNGS, Ladder, Step, ladders, markdown
+from cachemark.limits import Limit
+from cachemark.result import Environment, Outcome, Status
+from cachemark.spec import Case, Sampling
+
+HERE = Environment("Example GPU", "example-gpu", "f" * 16)
+
+
+def limit(floor: float) -> dict[str, Any]:
+    return Limit(floor, floor, 1, 1, 1.0, 1.0, {"attention": floor}).to_json()
+
+
+def ran(seconds: float, engine: str = "eager", floor: float | None = None, facts: dict[str, Any] | None = None, **changes: Any) -> Outcome:
+    held: dict[str, Any] = {"model": "llamagen-xl", "weights": "random:0/random:0", "grid": (24, 24), "conditions": "classes",
+                            "sampling": Sampling(cfg_scale=1.75), "method": "full", "role": "baseline", "batch": 256, "engine": engine}
+    told = {**({"limit": limit(floor)} if floor else {}), **(facts or {})}
+    return Outcome(Case(**{**held, **changes}), Status.OK, {"latency": [seconds] * 5}, "random weights: not measured", facts=told)
+
+
+def arm(seconds: float, engine: str = "eager", **more: Any) -> Outcome:
+    return ran(seconds, engine, **{"method": "linear", "budget": "1/4", "role": "arm", "knobs": {"B": 144}, **more})
+
+
+def one(*outcomes: Outcome) -> Ladder:
+    (found,) = ladders(outcomes)
+    return found
+
+
+def steps(found: Ladder) -> dict[tuple[str, str], Step]:
+    return {(step.name, step.engine): step for step in found.steps}
+
+
+def test_a_method_is_set_against_every_rung_and_stands_on_its_highest() -> None:
+    found = one(ran(60, "reference", 8.0), ran(20, floor=8.0), ran(10, "graph", 8.0), arm(12, floor=4.0), arm(5, "graph", floor=4.0))
+    held = steps(found)
+    assert ("linear 1/4", "eager") not in held
+    best = held["linear 1/4", "graph"]
+    assert best.over == {"paper-faithful": 12.0, "flash on live keys": 4.0, "graph": 2.0}
+    assert best.allowed == 2.0
+    assert held["full", "graph"].over == {"paper-faithful": 6.0, "flash on live keys": 2.0, "graph": 1.0}
+    assert held["full", "reference"].allowed is None
+    assert found.missing == {}
+
+
+def test_a_missing_rung_is_left_out_with_its_reason() -> None:
+    dead = Outcome(ran(1, "graph").case, Status.OOM, log="Traceback\nout of memory")
+    found = one(ran(20), arm(10), dead)
+    assert found.missing == {"paper-faithful": "not in this plan", "graph": "oom: out of memory"}
+    assert steps(found)["linear 1/4", "eager"].over == {"paper-faithful": None, "flash on live keys": 2.0, "graph": None}
+    assert "graph engine" in one(ran(20)).missing["graph"]
+
+
+def test_another_batch_model_dtype_or_sampling_is_another_ladder() -> None:
+    changes: list[dict[str, Any]] = [{}, {"batch": 64}, {"model": "llamagen-xxl"}, {"dtype": "bfloat16"}, {"sampling": Sampling()}]
+    assert len(ladders(ran(1, **change) for change in changes)) == 5
+    assert len(ladders([ran(1), ran(1, role="floor"), ran(1, codec="int8")])) == 1
+
+
+def test_what_is_quality_only_has_no_speed_up() -> None:
+    found = one(ran(20, "reference"), ran(20), arm(10, facts={"quality_only": "needs mass"}))
+    assert set(steps(found)["linear 1/4", "eager"].over.values()) == {None}
+
+
+def test_the_table_in_markdown() -> None:
+    text = markdown(ladders([ran(60, "reference"), ran(20, floor=8.0), arm(12, floor=4.0)]), HERE, "0123456789abcdef")
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line.startswith("|")]
+    assert rows[0] == ["model, batch, dtype", "method", "engine", "s a batch", *(f"over {rung}" for rung in RUNGS.values()), "ideal"]
+    assert len({len(row) for row in rows}) == 1
+    assert rows[-1][1:] == ["linear 1/4", "eager", "12", "5.00×", "1.67×", "–", "2.00×"]
+    assert "Rung *graph* of llamagen-xl: needs a CUDA device and the graph engine." in text
+    assert text.rstrip().endswith("Measured on example-gpu, commit 0123456789.")
+
+
+@pytest.mark.parametrize("name", ["ladder", "ladder-gpu"])
+def test_the_plans_have_a_full_cache_on_both_rungs_for_every_arm(name: str) -> None:
+    from cachemark.measure import plan as plans
+
+    found = [planned.case for planned in plans.expand(plans.load(name))]
+    rungs = {(case.model, case.batch, case.sampling, case.engine) for case in found if case.role == "baseline"}
+    for case in found:
+        assert (case.model, case.batch, case.sampling, "reference") in rungs
+        assert case.role != "arm" or case.engine == "eager"
+    assert {model for model, *_ in rungs} >= ({"llamagen-xl", "var-d30", "mar-l"} if name == "ladder-gpu" else {"llamagen-b", "tiny-mar"})

@@ -1,0 +1,101 @@
+"""The table of limits: what is derived from an outcome's floor, and which sentences are said when."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import report_sample as sample
+from page import Page
+
+from cachemark.limits import Limit
+from cachemark.report.limits import Limits, against_limits
+from cachemark.report.render import render
+from cachemark.report.section import sections
+from cachemark.report.view import build
+from cachemark.result import Outcome, Status
+
+COPY, MATMUL = 1e10, 1e11
+
+
+def limit(floor: float, nbytes: float = 0.0, flops: float = 0.0) -> dict[str, Any]:
+    """A floor of attention and linear products, two to one."""
+    return Limit(floor, floor, int(nbytes), int(flops), COPY, MATMUL, {"attention": floor * 2 / 3, "linear": floor / 3}).to_json()
+
+
+def ran(latency: float, held: dict[str, Any] | None, slope: dict[str, Any] | None = None, **changes: Any) -> Outcome:
+    facts = {"kernel": "sdpa", **({"limit": held} if held else {}), **({"slope": slope} if slope else {})}
+    samples = {"latency": [latency] * 5, "psnr": [30.0] * 64}
+    return Outcome(sample.case(**changes), Status.OK, samples, facts=facts)
+
+
+def full(latency: float = 2.0, floor: float = 1.0, nbytes: float = 1e10, flops: float = 2e10) -> Outcome:
+    return ran(latency, limit(floor, nbytes, flops), role="baseline")
+
+
+def arm(latency: float = 1.25, floor: float = 0.5, **more: Any) -> Outcome:
+    return ran(latency, limit(floor, 5e9, 2e10), method="linear", budget="1/4", knobs={"B": 64}, **more)
+
+
+def table(*outcomes: Outcome) -> Limits:
+    (section,) = sections(list(outcomes))
+    found = against_limits(section)
+    assert found is not None
+    return found
+
+
+def test_what_is_derived_from_the_floor() -> None:
+    found = table(full(), arm(slope={"bytes_per_s": 3e9, "intercept": 0.004, "r2": 0.99}))
+    assert found.rates == "10.0 GB/s copied, 0.10 TFLOP/s multiplied"
+    assert found.parts == "attention 66.7 %, linear 33.3 %"
+    whole, linear = found.lines
+    assert (whole.over, whole.mbu, whole.mfu, whole.ideal, whole.measured) == ("2.00×", "50.0 %", "10.0 %", "–", "–")
+    assert (linear.over, linear.ideal, linear.measured, linear.reached) == ("2.50×", "2.00×", "1.60×", "80.0 %")
+    assert linear.slope == "3.0 GB/s + 4.00 ms"
+    assert found.sentences == ()
+
+
+def test_a_line_that_does_not_fit_has_no_slope() -> None:
+    for slope in ({"bytes_per_s": 3e9, "intercept": 0.004, "r2": 0.5}, {"bytes_per_s": None, "intercept": 0.004, "r2": 0.99}):
+        assert table(full(), arm(slope=slope)).lines[1].slope == "–"
+
+
+@pytest.mark.parametrize(("outcomes", "flag", "said"), [
+    ((full(latency=5.0), arm(latency=3.0)), "no baseline", "20% of the copy rate"),
+    ((full(), arm(latency=0.8)), "artefact", "2.50× is more than the 2.00×"),
+    ((full(), arm(latency=2.5)), "use the full cache", "would allow 2.00×"),
+    ((full(latency=0.9), arm()), "in a cache", "fit a cache"),
+], ids=["no baseline", "artefact", "no gain", "too fast"])  # fmt: skip
+def test_each_flag_is_said_in_a_sentence_and_only_where_it_is_true(outcomes: tuple[Outcome, ...], flag: str, said: str) -> None:
+    found = table(*outcomes)
+    marks = {mark.text: mark.why for line in found.lines for mark in line.flags}
+    assert flag in marks
+    assert said in marks[flag]
+    assert not {mark.text for line in table(full(), arm()).lines for mark in line.flags}
+
+
+def test_a_refused_speed_up_is_not_set_against_the_ideal() -> None:
+    found = table(full(), replace(arm(), facts={**arm().facts, "kernel": "matmul"}))
+    assert (found.lines[1].ideal, found.lines[1].measured, found.lines[1].reached) == ("2.00×", "–", "–")
+
+
+def test_without_floors_there_is_no_table_and_a_strange_one_is_passed_over() -> None:
+    (section,) = sections([ran(2.0, None, role="baseline")])
+    assert against_limits(section) is None
+    (section,) = sections([ran(2.0, {"floor": 1.0}, role="baseline"), ran(2.0, {**limit(1.0), "of": "tomorrow"}, method="window")])
+    assert against_limits(section) is None
+
+
+def test_an_arm_without_its_full_cache_has_no_ideal() -> None:
+    found = table(arm())
+    assert (found.lines[0].ideal, found.parts) == ("–", "")
+
+
+def test_the_page_has_the_table() -> None:
+    html = render(build(sample.RUN, [full(), arm(latency=0.8)]))
+    rows = [row for table in Page(html).tables() for row in table if row and row[0].startswith("linear 1/4 artefact")]
+    assert len(rows) == 1
+    assert "2.50×" in rows[0]
+    assert "Measured against the physical limit" in html
+    assert "Measured against the physical limit" not in render(build(sample.RUN, [ran(2.0, None, role="baseline")]))

@@ -1,0 +1,81 @@
+"""Where a method pays: the chart by batch and budget, and the sentence."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import report_sample as sample
+from page import Page
+
+from cachemark.report.regimes import Regime, regimes, tint
+from cachemark.report.render import render
+from cachemark.report.section import sections
+from cachemark.report.view import build
+from cachemark.result import Outcome, Status
+
+# speed-up of linear by batch and budget
+GAINS = {1: {"1/2": 0.9, "1/4": 1.0}, 4: {"1/2": 0.95, "1/4": 1.3}, 16: {"1/2": 1.2, "1/4": 2.0}}
+
+
+def ran(latency: float, batch: int, **changes: Any) -> Outcome:
+    samples = {"latency": [latency * (1 + k / 1000) for k in range(-4, 5)], "psnr": [30.0] * 16}
+    return Outcome(sample.case(batch=batch, **changes), Status.OK, samples, facts={"kernel": "sdpa", **changes.pop("facts", {})})
+
+
+def arm(batch: int, budget: str, gain: float, method: str = "linear") -> Outcome:
+    return ran(2.0 * batch / gain, batch, method=method, budget=budget, knobs={"B": 64 if budget == "1/4" else 128})
+
+
+def outcomes(gains: dict[int, dict[str, float]], method: str = "linear") -> list[Outcome]:
+    full = [ran(2.0 * batch, batch, role="baseline") for batch in gains]
+    return [*full, *(arm(batch, budget, gain, method) for batch, found in gains.items() for budget, gain in found.items())]
+
+
+def one(gains: dict[int, dict[str, float]], method: str = "linear") -> Regime:
+    (found,) = regimes(sections(outcomes(gains, method)))
+    return found
+
+
+def test_the_sentence_names_where_the_full_cache_is_better() -> None:
+    assert one(GAINS).sentence == "Use the full cache at batch 1 and at batch 4 with 1/2 of it: there linear is not surely faster."
+
+
+def test_a_method_that_always_pays_is_said_to() -> None:
+    fast = {batch: dict.fromkeys(found, 1.5) for batch, found in GAINS.items()}
+    assert one(fast).sentence == "linear is faster than the full cache at every batch and budget measured here."
+
+
+def test_the_table_holds_what_the_chart_shows() -> None:
+    chart = one(GAINS).chart
+    assert chart.columns == ("Budget", "batch 1", "batch 4", "batch 16")
+    assert [row[0] for row in chart.rows] == ["1/2", "1/4"]
+    assert chart.rows[1][3].startswith("2.00× (")
+    assert chart.svg.count("<title>") == 6
+    assert "linear 1/4, batch 16: 2.00×" in chart.svg
+
+
+def test_colours_go_from_orange_over_white_to_blue() -> None:
+    assert (tint(2.0), tint(9.0), tint(1.0), tint(0.5)) == ("rgb(0,114,178)", "rgb(0,114,178)", "rgb(255,255,255)", "rgb(213,94,0)")
+    assert tint(None) not in (tint(1.0), tint(0.5))
+    assert tint(1.5) != tint(1 / 1.5)
+
+
+def test_one_batch_has_no_regimes_and_another_dtype_is_another_family() -> None:
+    assert regimes(sections(outcomes({4: GAINS[4]}))) == ()
+    other = [ran(8.0, 16, role="baseline", dtype="bfloat16")]
+    assert regimes(sections([*outcomes({4: GAINS[4]}), *other])) == ()
+
+
+def test_a_refused_speed_up_is_an_empty_cell() -> None:
+    held = outcomes(GAINS)
+    refused = ran(1.0, 4, method="linear", budget="1/8", knobs={"B": 32})
+    held.append(Outcome(refused.case, Status.OK, refused.samples, facts={"kernel": "matmul"}))
+    (found,) = regimes(sections(held))
+    assert found.chart.rows[2] == ("1/8", "–", "–", "–")
+
+
+def test_the_page_has_the_chart_and_a_hostile_name_stays_text() -> None:
+    page = render(build(sample.RUN, outcomes(GAINS, "li'near\\<b>")))
+    assert [e for e in Page(page).elements if e.attrs.get("id") == "regimes"]
+    assert "<b>near" not in page
+    assert "Regimes" not in render(build(sample.RUN, outcomes({4: GAINS[4]})))
