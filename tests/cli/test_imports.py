@@ -24,7 +24,7 @@ for arguments in json.loads(sys.argv[1]):
     print(json.dumps([result.exit_code, repr(wrong) if wrong else "", sorted(m for m in sys.modules if "." not in m)]))
 """
 HEAVY = {"torch", "numpy", "sqlalchemy", "alembic", "pydantic", "pandas", "scipy", "altair", "jinja2", "PIL", "rich"}
-COMMANDS = ("baseline", "check", "doctor", "list", "report", "run", "show", "train")
+COMMANDS = ("baseline", "check", "doctor", "export", "list", "report", "run", "show", "train")
 
 
 def probe(commands: list[list[str]], folder: Path, *absent: str) -> list[tuple[int, str, set[str]]]:
@@ -36,7 +36,8 @@ def probe(commands: list[list[str]], folder: Path, *absent: str) -> list[tuple[i
 
 
 def test_help_and_usage_errors_load_nothing_heavy(tmp_path: Path) -> None:
-    helps = [["--help"], ["--version"], *([name, "--help"] for name in COMMANDS), ["baseline", "save", "--help"]]
+    helps = [["--help"], ["--version"], *([name, "--help"] for name in COMMANDS),
+             ["baseline", "save", "--help"], ["export", "csv", "--help"]]
     wrong = [["rnu"], ["run"], ["run", "demo", "--bogus"], ["list", "model"], ["show", "--run", "0"]]
     for arguments, (code, exception, modules) in zip(helps + wrong, probe(helps + wrong, tmp_path), strict=True):
         assert (code, exception) == (0 if arguments in helps else 2, ""), arguments
@@ -51,6 +52,7 @@ def test_what_reads_and_judges_works_without_torch(measured: Stage, tmp_path: Pa
         ["list", "metrics"], ["list", "runs", *store], ["show", *store], ["show", "full", *store, "--json"],
         ["baseline", "save", *store], ["baseline", "list"], ["baseline", "diff", f"baselines/accepted/{machine}/dots.json", *store],
         ["check", *store], ["check", *store, "--json"], ["report", "page.html", *store],
+        *(["export", verb, *store] for verb in ("markdown", "latex", "methods-text", "csv", "junit", "github")),
     ]  # fmt: skip
     found = probe(commands, tmp_path, "torch")
     assert [(code, exception) for code, exception, _ in found] == [(0, "")] * len(commands)

@@ -206,8 +206,8 @@ def _scene(draw: ImageDraw.ImageDraw, x: int, y: int, tile: int, what: tuple[flo
     draw.rectangle((x + tile // 2, y, x + tile - 1, y + 7), fill=f"hsv({int(360 * ground) % 360}, 75%, 70%)")
 
 
-def poisoned(evil: str) -> str:
-    """The page of a run in which everything that a user can write is ``evil``."""
+def poison(evil: str) -> tuple[Run, list[Outcome], Comparison]:
+    """A run, its outcomes and its comparison, in which everything that a user can write is ``evil``."""
     shared = {"model": evil, "conditions": evil, "seeds": evil}
     hostile = case(method=evil, budget="1/4", knobs={evil or "k": evil, "n": [evil]}, codec=evil, **shared)
     good = arm("linear", "1/4")
@@ -219,7 +219,12 @@ def poisoned(evil: str) -> str:
     code = {"commit": evil, evil: evil}
     run = replace(RUN, plan=evil, plan_json={evil: evil}, started=evil, state=evil, environment=environment, code=code)
     rows = compared(Verdict(evil, evil, evil, evil, evil, 1.0, 2.0, 2.0))
-    return render.render(view.build(run, held, rows, artifact))
+    return run, held, rows
+
+
+def poisoned(evil: str) -> str:
+    """The page of that run."""
+    return render.render(view.build(*poison(evil), artifact))
 
 
 def artifact(name: str) -> bytes:

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from cachemark.report.interval import mean_over_seeds, ratio_of_medians
+from cachemark.report.interval import mean_over_seeds, median_over_repeats, ratio_of_medians
 
 
 def test_three_repeats_span_all_values_and_admit_how_little_they_cover() -> None:
@@ -56,3 +56,15 @@ def test_bootstrap_is_repeatable_and_surrounds_the_mean() -> None:
 def test_equal_seeds_have_no_spread_and_one_seed_no_interval() -> None:
     assert mean_over_seeds([0.5] * 8).low == mean_over_seeds([0.5] * 8).high == 0.5
     assert mean_over_seeds([0.5]).confidence == 0.0
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 6, 9, 10, 16])
+def test_an_interval_of_a_median_covers_what_counting_says(n: int) -> None:
+    """Every value lies above or below the median, each with one half: whether the ends hold it is counted over all ways to lie."""
+    ends = median_over_repeats([float(k) for k in range(n, 0, -1)])
+    below = int(ends.low)  # the median must be above so many values, and not above this many from the other end
+    held = sum(below <= bin(ways).count("1") <= n - below for ways in range(2**n)) / 2**n
+    assert ends.value == (n + 1) / 2
+    assert ends.high == n + 1 - ends.low
+    assert ends.confidence == pytest.approx(held if n > 1 else 0.0)
+    assert ends.confidence >= 0.95 or below == 1

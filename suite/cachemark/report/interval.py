@@ -40,6 +40,13 @@ def _ranks(n: int, wanted: float) -> tuple[int, float]:
     return cut, max(covered, 0.0)
 
 
+def median_over_repeats(values: Sequence[float]) -> Interval:
+    """The median between two of its own order statistics, with what they cover; that is below 95 % where repeats are few."""
+    ordered = sorted(values)
+    cut, sure = _ranks(len(ordered), LEVEL)
+    return Interval(statistics.median(ordered), ordered[cut], ordered[-1 - cut], sure, len(ordered))
+
+
 def ratio_of_medians(above: Sequence[float], below: Sequence[float]) -> Interval:
     """``median(above) / median(below)`` with an interval from order statistics (all values positive).
 

@@ -1,0 +1,236 @@
+"""Results as files that ``asv publish`` draws as a history over commits, and in which it looks for regressions.
+
+asv takes every figure as one that should be low: it reports a rising number of tokens per second and is silent when it falls. So
+figures that should be high are turned round: seconds per token, the share that is lost, the error behind a PSNR.
+
+Read from asv 0.6: a result file is one commit on one machine; a row whose version differs from that in ``benchmarks.json`` is not
+drawn, so a version here is that of the metric's definition; every combination of the entries of ``params`` is a curve of its own, so
+they hold what makes figures incomparable (machine class, device, major versions) and not what changes every month (driver, clocks).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import statistics
+import subprocess
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..errors import Infrastructure, Unsupported
+from ..report.row import is_random
+from ..result import JUDGING, Outcome
+from ..spec import Case, digest
+from ..store.db import Store
+from ..store.rows import Run
+from ..units import Metric, metric
+from .escape import on_one_line, slug
+
+LIST_VERSION, FILE_VERSION, MACHINE_VERSION = 2, 2, 1  # of asv's own formats
+COLUMNS = ["result", "params", "version"]
+_UNITS = {"s": "seconds", "B": "bytes"}
+
+
+@dataclass(frozen=True)
+class Written:
+    """``files``: result files, one for each commit and machine; ``points``: figures in them; ``left_out``: runs that are not in them and
+    why."""
+
+    files: tuple[Path, ...]
+    points: int
+    left_out: tuple[str, ...]
+
+
+@dataclass
+class _Point:
+    """All that was measured of one commit on one machine, the newest outcome of each case."""
+
+    commit: str
+    date: int
+    facets: Mapping[str, str]
+    machine: Mapping[str, str]
+    outcomes: dict[str, Outcome] = field(default_factory=dict)
+
+
+def write(store: Store, folder: str | Path, repository: str | Path = ".", *, changed: bool = False) -> Written:
+    """Write every run of the store whose commit is in the git ``repository`` below ``folder``, asv's ``results_dir``.
+
+    What is there stays: benchmarks of others as they are, ours with new cases appended, so that old files keep their meaning. A run of
+    a changed working tree belongs to no commit and is left out unless ``changed`` says otherwise, and so is an outcome that a run
+    carried over from an earlier one. Of several outcomes of a case at one commit the newest counts. A case without figures is a gap.
+
+    Raises Unsupported where the folder holds a ``benchmarks.json`` of another format, and Infrastructure where it cannot be written.
+    """
+    folder, left_out = Path(folder), []
+    points: dict[str, _Point] = {}
+    for run in reversed(store.runs()):
+        if why := _collect(store, run, repository, changed, points):
+            left_out.append(f"run {run.id}: {why}")
+    path = folder / "benchmarks.json"
+    known, held = _known(path), [point for point in points.values() if point.outcomes]
+    for point in held:
+        for outcome in point.outcomes.values():
+            _announce(known, outcome)
+    try:
+        if held:
+            _put(path, {**known, "version": LIST_VERSION})
+        written = [_write_point(folder, point, known) for point in held]
+    except OSError as error:
+        raise Infrastructure(f"{folder} cannot be written: {error.strerror}.", remedy="Name another folder.") from error
+    return Written(tuple(file for file, _ in written), sum(count for _, count in written), tuple(left_out))
+
+
+# -- what belongs where -----------------------------------------------------------------------------------------------
+def _collect(store: Store, run: Run, repository: str | Path, changed: bool, points: dict[str, _Point]) -> str:
+    """Add a run to the point of its commit and machine, or say why not."""
+    said = str(run.code.get("commit") or "")
+    if not said:
+        return "its commit is not known"
+    if run.code.get("dirty") and not changed:
+        return "its working tree had changes that are in no commit"
+    found = _commit(said, repository)
+    if found is None:
+        return f"its commit {said[:12]} is not in {repository}"
+    carried = store.carried(run.id)
+    mine = [o for o in store.outcomes(run.id) if o.case.role in ("arm", "baseline") and o.case.key not in carried]
+    facets, machine = _facets(run)
+    point = points.setdefault(digest([found[0], facets]), _Point(*found, facets, machine))
+    point.outcomes.update({outcome.case.key: outcome for outcome in mine})
+    return ""
+
+
+def _commit(said: str, repository: str | Path) -> tuple[str, int] | None:
+    """The whole hash of a commit and its date in milliseconds, or None where the repository does not have it."""
+    if not re.fullmatch(r"[0-9a-f]{7,64}", said):
+        return None
+    command = ["git", "-C", str(repository), "log", "-1", "--format=%H %ct", said, "--"]
+    try:
+        shown = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout.split()
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return (shown[0], 1000 * int(shown[1])) if len(shown) == 2 else None
+
+
+def _facets(run: Run) -> tuple[dict[str, str], dict[str, str]]:
+    """What tells curves apart, and what is shown of the machine."""
+    facts, device = run.environment.facts, _plain(run.environment.device)
+    short = {name: ".".join(str(facts.get(name) or "unknown").split("+")[0].split(".")[:2]) for name in ("python", "torch")}
+    machine = slug(run.environment.machine_class) or "unknown"
+    shown = {"machine": machine, "os": facts.get("os"), "arch": "", "cpu": facts.get("cpu"), "num_cpu": facts.get("cpus"), "ram": "",
+             "device": device, "driver": facts.get("driver")}
+    facets = {"machine": machine, "device": device, **{name: _plain(value) for name, value in short.items()}}
+    return facets, {name: _plain("" if value is None else value) for name, value in shown.items()}
+
+
+def _plain(text: object) -> str:
+    """Text for asv's pages, which put it into addresses and markup: signs that mean something there are replaced, and such a text is
+    told from others by a few digits of its hash."""
+    given = str(text)
+    plain = re.sub(r"[^\w .,:()/+=@-]", "_", on_one_line(given, 80), flags=re.ASCII)
+    return plain if plain == given else f"{plain} {digest(given, 6)}"
+
+
+# -- benchmarks -------------------------------------------------------------------------------------------------------
+def _announce(known: dict[str, Any], outcome: Outcome) -> None:
+    """Make sure that the list of benchmarks has what this outcome measures, and its case."""
+    label = repr(_plain(outcome.case.label))
+    for name in _measured(outcome):
+        about, title = _turned(metric(name)), _title(outcome.case)
+        entry = known.setdefault(_series(outcome.case, about.name), {"params": [[]]})
+        if label not in entry["params"][0]:
+            entry["params"][0].append(label)
+        entry.update({
+            "name": _series(outcome.case, about.name), "code": f"{title}: {about.meaning}", "param_names": ["case"], "type": "track",
+            "unit": about.unit, "version": str(metric(name).version), "timeout": 600, "pretty_name": f"{title}: {about.title}",
+        })  # fmt: skip
+
+
+def _series(case: Case, measured: str) -> str:
+    """One history: a metric of a model under conditions that are the same to the last field, which the hash of the cell stands for."""
+    return f"{slug(case.model) or 'model'}.{case.cell[:8]}.{measured}"
+
+
+def _title(case: Case) -> str:
+    return _plain(f"{case.model} (batch {case.batch}, {case.seeds}, {case.dtype}, {case.engine})")
+
+
+def _measured(outcome: Outcome) -> list[str]:
+    """Metrics of an outcome that mean something: with random weights, what judges images does not."""
+    return [name for name in outcome.samples if not (is_random(outcome.case) and metric(name).kind in JUDGING)]
+
+
+@dataclass(frozen=True)
+class _Turned:
+    """A metric as asv wants it: lower is better."""
+
+    name: str
+    unit: str
+    title: str
+    meaning: str
+    value: Callable[[float], float]
+
+
+def _turned(of: Metric) -> _Turned:
+    if of.better == "lower":
+        return _Turned(of.name, _UNITS.get(of.unit, of.unit), of.title, of.meaning, lambda value: value)
+    if of.unit == "token/s":
+        name = of.name.replace("tokens_per_s", "seconds_per_token")
+        return _Turned(name, "seconds", f"{of.title}, as seconds per token", of.meaning, lambda value: 1 / value if value else math.nan)
+    if of.unit == "dB":
+        return _Turned(f"{of.name}_error", "", f"{of.title}, as root mean square error", of.meaning, lambda value: 10.0 ** (-value / 20))
+    if of.name.startswith("isc_"):
+        return _Turned(f"{of.name}_inverse", "", f"{of.title}, inverse", of.meaning, lambda value: 1 / value if value else math.nan)
+    return _Turned(f"{of.name}_lost", of.unit, f"{of.title}, what is lacking to 1", of.meaning, lambda value: 1 - value)
+
+
+def _known(path: Path) -> dict[str, Any]:
+    """The benchmarks that the folder has already."""
+    try:
+        held = json.loads(path.read_text(encoding="utf-8"))
+        if held.pop("version") == LIST_VERSION and all(isinstance(entry["params"], list) for entry in held.values()):
+            return dict(held)
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, AttributeError, KeyError, TypeError):
+        pass
+    raise Unsupported(f"{path} is no list of benchmarks of asv 0.6.", remedy="Name a new folder, or the results_dir of asv.conf.json.")
+
+
+# -- files ------------------------------------------------------------------------------------------------------------
+def _write_point(folder: Path, point: _Point, known: Mapping[str, Any]) -> tuple[Path, int]:
+    machine, python = point.facets["machine"], point.facets["python"]
+    results = {name: [values, known[name]["params"], known[name]["version"]] for name, values in _results(point, known)}
+    environment = f"cachemark-py{slug(python)}-torch{slug(point.facets['torch'])}"
+    path = folder / machine / f"{point.commit[:8]}-{environment}.json"
+    _put(path.with_name("machine.json"), {**point.machine, "version": MACHINE_VERSION})
+    _put(path, {
+        "commit_hash": point.commit, "env_name": environment, "date": point.date, "params": dict(point.facets), "python": python,
+        "requirements": {}, "env_vars": {}, "result_columns": COLUMNS, "results": results, "durations": {}, "version": FILE_VERSION,
+    })  # fmt: skip
+    return path, sum(value is not None for values, *_ in results.values() for value in values)
+
+
+def _results(point: _Point, known: Mapping[str, Any]) -> Iterator[tuple[str, list[float | None]]]:
+    """For each benchmark that this commit has, the figures of all its cases, None where there is none."""
+    found: dict[str, dict[str, float]] = {}
+    for outcome in point.outcomes.values():
+        for name in _measured(outcome):
+            about = _turned(metric(name))
+            value = _figure(metric(name), [about.value(raw) for raw in outcome.samples[name]])
+            if math.isfinite(value):
+                found.setdefault(_series(outcome.case, about.name), {})[repr(_plain(outcome.case.label))] = value
+    for name, values in found.items():
+        yield name, [values.get(label) for label in known[name]["params"][0]]
+
+
+def _figure(of: Metric, values: Sequence[float]) -> float:
+    """Mean over seeds of what judges images, median of what is timed or counted."""
+    return statistics.fmean(values) if of.kind in JUDGING else statistics.median(values)
+
+
+def _put(path: Path, data: Mapping[str, Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(data, indent=1, ensure_ascii=True), encoding="utf-8")

@@ -1,0 +1,68 @@
+"""Texts that users wrote, as text: on one line, in LaTeX, in Markdown, and in a cell of a spreadsheet.
+
+A name may hold anything. What these functions return starts no command, tag, link, mention or formula where it is put, ends no cell and
+turns no direction of reading.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+
+from ..report import words
+
+_TURNS = re.compile("[\u061c\u200b\u200e\u200f\u202a-\u202e\u2060\u2066-\u2069\ufeff]")
+_LATEX = {
+    "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "$": r"\$", "&": r"\&", "#": r"\#", "%": r"\%", "_": r"\_",
+    "^": r"\textasciicircum{}", "~": r"\textasciitilde{}", "<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}",
+    '"': r"{\char34}", "`": "{`}", "[": "{[}", "]": "{]}", "*": "{*}",  # \\ takes a star or a bracket that follows it, even on a new line
+    "×": r"$\times$", "±": r"$\pm$", "−": "$-$", "÷": r"$\div$", "–": "--", "…": r"\dots{}", "·": r"$\cdot$", "Δ": r"$\Delta$",
+    "↑": r"$\uparrow$", "↓": r"$\downarrow$", "→": r"$\to$", "≤": r"$\leq$", "≥": r"$\geq$", "√": r"$\surd$", "\u00a0": "~",
+}  # fmt: skip
+_BEYOND_OT1 = "ÐðÞþ"  # letters of Latin-1 that the font encoding of an ordinary document lacks
+JOINER = "&#8288;"  # shows nothing, and keeps what it parts from being read as one thing
+_MARKDOWN = str.maketrans({
+    **{mark: f"\\{mark}" for mark in "\\`*_{}[]+!|~$"}, "&": "&amp;", "<": "&lt;", ">": "&gt;", "@": f"@{JOINER}", "#": f"\\#{JOINER}",
+})
+_LINKED = re.compile(r"(?i)(www(?=\.)|:(?=/)|\bgh(?=-))")  # what begins an address, or a reference to an issue
+_FORMULA = tuple("=+-@＝＋－＠")
+
+
+def on_one_line(text: object, limit: int = 0) -> str:
+    """Text without control characters, line breaks and marks of direction, cut to ``limit`` characters where that is above 0."""
+    return words.plain(" ".join(_TURNS.sub("", words.plain(text)).split()), limit)
+
+
+def for_latex(text: object, limit: int = 0) -> str:
+    """Text that pdfLaTeX sets in an ordinary document. A character that its fonts lack is named: ``U+1F600``."""
+    return "".join(map(_in_latex, on_one_line(text, limit)))
+
+
+def _in_latex(char: str) -> str:
+    if found := _LATEX.get(char):
+        return found
+    if char.isascii() or ("À" <= char <= "ÿ" and char not in _BEYOND_OT1):
+        return char
+    return rf"\texttt{{U+{ord(char):04X}}}"
+
+
+def for_markdown(text: object, limit: int = 0) -> str:
+    """Text inside a line or a table's cell of Markdown, as GitHub and others read it: no markup, tag, link, mention or reference.
+
+    A text with letters that run from right to left is isolated, so that what stands beside it keeps its place.
+    """
+    plain = on_one_line(text, limit)
+    safe = _LINKED.sub(rf"\1{JOINER}", plain.translate(_MARKDOWN))
+    turns = any(unicodedata.bidirectional(char) in ("R", "AL", "AN") for char in plain)
+    return f"\u2068{safe}\u2069" if turns else safe
+
+
+def for_sheet(text: object) -> str:
+    """Text for a cell of a spreadsheet: one that a program would take for a formula gets an apostrophe in front."""
+    plain = words.plain(text)
+    return f"'{plain}" if plain.lstrip().startswith(_FORMULA) or plain.startswith(("\t", "\n")) else plain
+
+
+def slug(text: object, limit: int = 60) -> str:
+    """Letters, digits, dashes and underscores for a name of a file or a part of one; empty where nothing is left."""
+    return re.sub(r"[^A-Za-z0-9_]+", "-", on_one_line(text)).strip("-")[:limit].strip("-")

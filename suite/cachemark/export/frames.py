@@ -1,0 +1,164 @@
+"""Results as pandas frames: one row per case and metric, or one per raw value.
+
+``cachemark.frame(store)`` and ``cachemark.samples_frame(store)`` are these functions.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from ..errors import Infrastructure, Unsupported
+from ..report import words
+from ..report.interval import Interval, median_over_repeats
+from ..report.row import Row, is_random
+from ..report.section import sections
+from ..result import JUDGING, Outcome
+from ..spec import Case, Sampling, canonical
+from ..store.db import Store
+from ..units import in_order, metric
+from .escape import for_sheet
+
+_PARTS = {"sampling": tuple(field.name for field in fields(Sampling))}
+_SETTINGS = tuple(name for field in fields(Case) for name in _PARTS.get(field.name, (field.name,)))
+_WHOSE = ("run", "commit", "machine_class", "case", "cell", "label", *_SETTINGS)
+_ENDED = ("status", "reason", "not_ranked")
+COLUMNS = (*_WHOSE, *_ENDED, "metric", "unit", "better", "kind", "version", "value", "mean", "median", "low", "high", "confidence", "n")
+SAMPLE_COLUMNS = (*_WHOSE, "judgement", "metric", "unit", "better", "kind", "version", "index", "value")
+_DERIVED = {"speed_up": "×", "saving": "share", "saving_live": "share"}
+
+Source = Store | str | Path | Iterable[Outcome]
+
+
+def frame(source: Source, run: int | None = None) -> pd.DataFrame:
+    """A frame with the columns ``COLUMNS``, one row per case and metric.
+
+    ``source`` is a store, the path or URL of one, or outcomes; ``run`` is the number of a run of the store, by default the newest.
+    ``value`` is what the report shows: the median of what is timed or counted, the mean over seeds of fidelity and quality. ``low`` and
+    ``high`` are the ends of its interval, ``confidence`` what that covers; all three are NaN for a single value. ``n`` counts raw values,
+    for figures of whole sets the images. Speed-up and saving against the full cache are rows of the kind ``derived``. A case without
+    figures has one row without a metric, and ``reason`` says why; fidelity and quality of random weights mean nothing and are left out.
+
+    Raises BadStore, and NothingMeasured for a store without runs.
+    """
+    held = _held(source, run)
+    rows: dict[int, Row] = {}
+    for part in sections(held.outcomes):
+        for row in part.rows:
+            rows.setdefault(id(row.outcome), row)  # a reference row may stand in several sections
+    records = [record for outcome in held.outcomes for record in _records(rows[id(outcome)], held)]
+    return pd.DataFrame(records, columns=list(COLUMNS)).astype({"n": "Int64", "version": "Int64", "run": "Int64"})
+
+
+def samples_frame(source: Source, run: int | None = None) -> pd.DataFrame:
+    """A frame with the columns ``SAMPLE_COLUMNS``, one row per raw value as it was stored, in the order of repeats or seeds.
+
+    Arguments and errors are those of :func:`frame`. Nothing is withheld: where ``judgement`` is not empty it says why fidelity and
+    quality of that case are not to be judged, such as random weights.
+    """
+    held = _held(source, run)
+    records = [
+        {**held.whose(outcome), "judgement": outcome.judgement, **_about(name), "index": index, "value": value}
+        for outcome in held.outcomes for name in in_order(outcome.samples) for index, value in enumerate(outcome.samples[name])
+    ]
+    return pd.DataFrame(records, columns=list(SAMPLE_COLUMNS)).astype({"index": "Int64", "version": "Int64", "run": "Int64"})
+
+
+def csv(table: pd.DataFrame) -> str:
+    """The frame as comma-separated text with a header. A text that a spreadsheet would take for a formula gets an apostrophe in front."""
+    return str(_texts(table, for_sheet).to_csv(index=False, lineterminator="\n"))
+
+
+def parquet(table: pd.DataFrame, path: str | Path) -> Path:
+    """Write the frame to a parquet file and return its path.
+
+    Raises Unsupported where neither pyarrow nor fastparquet is installed, and Infrastructure where the file cannot be written.
+    """
+    try:
+        _texts(table, words.plain).to_parquet(path, index=False)
+    except ImportError as error:
+        raise Unsupported("Parquet needs the package pyarrow, which is not installed.",
+                          remedy="Run: pip install pyarrow (or cachemark[parquet]), or export csv instead.") from error
+    except OSError as error:
+        raise Infrastructure(f"{path} cannot be written: {error.strerror}.", remedy="Name another file.") from error
+    return Path(path)
+
+
+@dataclass(frozen=True)
+class _Held:
+    """Outcomes, and what their run says of all of them."""
+
+    outcomes: list[Outcome]
+    shared: Mapping[str, Any]
+
+    def whose(self, outcome: Outcome) -> dict[str, Any]:
+        case = outcome.case
+        return {**self.shared, "case": case.key, "cell": case.cell, "label": case.label, **settings(case)}
+
+
+def settings(case: Case) -> dict[str, Any]:
+    """Every field of a case as a plain value: the sampling's own fields beside the others, the grid as ``16x16``, the rest as JSON."""
+    data = case.to_json()
+    flat = {**data, **data.pop("sampling"), "grid": "x".join(map(str, data["grid"]))}
+    return {name: canonical(flat[name]) if isinstance(flat[name], Mapping | list) else flat[name] for name in _SETTINGS}
+
+
+def _held(source: Source, run: int | None) -> _Held:
+    if isinstance(source, str | Path):
+        with Store.open(source, create=False, read_only=True) as store:
+            return _held(store, run)
+    if isinstance(source, Store):
+        found = source.run(run)
+        shared = {"run": found.id, "commit": found.code.get("commit"), "machine_class": found.environment.machine_class}
+        return _Held(source.outcomes(found.id), shared)
+    if run is not None:
+        raise Unsupported(f"Run {run} was asked for, and outcomes were given.", remedy="Give a store, or leave the run out.")
+    return _Held(list(source), {"run": None, "commit": None, "machine_class": None})
+
+
+def _records(row: Row, held: _Held) -> Iterator[dict[str, Any]]:
+    outcome = row.outcome
+    whose = {**held.whose(outcome), "status": str(outcome.status), "not_ranked": row.unranked}
+    if not row.ok:
+        yield {**whose, "reason": row.reason}
+        return
+    whose["reason"] = row.no_judgement
+    kept = [name for name in in_order(outcome.samples) if not (metric(name).kind in JUDGING and is_random(outcome.case))]
+    if not kept:
+        yield whose
+    for name in kept:
+        interval = row.fidelity.get(name) or row.quality.get(name) or median_over_repeats(outcome.samples[name])
+        yield {**whose, **_about(name), "mean": outcome.mean(name), "median": outcome.median(name), **_ends(interval)}
+    for name, unit in _DERIVED.items() if row.case.role == "arm" else ():
+        if (derived := _derived(row, name)) is not None:
+            yield {**whose, "metric": name, "unit": unit, "better": "higher", "kind": "derived", **_ends(derived)}
+
+
+def _derived(row: Row, name: str) -> Interval | None:
+    found = getattr(row, name)
+    return Interval(found, found, found, 0.0, 1) if isinstance(found, float) else found
+
+
+def _about(name: str) -> dict[str, Any]:
+    about = metric(name)
+    return {"metric": name, "unit": about.unit, "better": about.better, "kind": about.kind, "version": about.version}
+
+
+def _ends(interval: Interval) -> dict[str, float]:
+    """A single value has no interval."""
+    if interval.n < 2:
+        return {"value": interval.value, "low": math.nan, "high": math.nan, "confidence": math.nan, "n": interval.n}
+    return {"value": interval.value, "low": interval.low, "high": interval.high, "confidence": interval.confidence, "n": interval.n}
+
+
+def _texts(table: pd.DataFrame, change: Any) -> pd.DataFrame:
+    """The frame with every text in it changed."""
+    changed = table.copy()
+    for name in changed.columns[[not pd.api.types.is_numeric_dtype(kind) for kind in changed.dtypes]]:
+        changed[name] = [change(value) if isinstance(value, str) else value for value in changed[name]]
+    return changed

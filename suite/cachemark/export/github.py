@@ -1,0 +1,105 @@
+"""What GitHub shows of a run: a step summary, annotations, and the text of a comment on a pull request."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterable
+
+from ..regress.gate import CHANGED, MISSING, REGRESSED, Comparison
+from ..report.view import ReportView
+from ..store.rows import Verdict
+from .escape import JOINER, for_markdown, on_one_line, slug
+from .markdown import REASON, markdown, rows
+from .tables import NAME, Table, tables
+
+SUMMARY_BYTES = 1024 * 1024  # of a step's summary; GitHub drops one that is longer
+COMMENT_CHARACTERS = 65_536  # of a comment; GitHub refuses one that is longer
+ANNOTATIONS = 10  # of one kind in a step; GitHub does not show more
+SHOWN = 50  # rows of a comparison in a table
+_LEVELS = {REGRESSED: "error", MISSING: "warning", CHANGED: "notice"}
+
+
+def summary(view: ReportView, comparison: Comparison | None = None) -> str:
+    """Markdown for ``$GITHUB_STEP_SUMMARY``: what the gate says, where there was one, and the headline tables, at most 1 MiB."""
+    parts = [_title(view), *_judged(comparison), *(markdown([table]) for table in tables(view))]
+    return _fitting(parts, SUMMARY_BYTES)
+
+
+def comment(view: ReportView, comparison: Comparison | None = None) -> str:
+    """Markdown for a comment on a pull request, at most 65 536 characters and bytes. It begins with an invisible mark that depends on the
+    plan alone, so that whoever posts it finds the comment of the last push and replaces it. The tables are folded."""
+    mark = f"<!-- cachemark {slug(view.plan)} -->\n{_title(view)}"
+    return _fitting([mark, *_judged(comparison), *map(_folded, tables(view))], COMMENT_CHARACTERS)
+
+
+def _folded(table: Table) -> str:
+    title = html.escape(on_one_line(table.title, NAME), quote=False).replace("#", f"#{JOINER}").replace("@", f"@{JOINER}")
+    return f"<details><summary>{title}</summary>\n\n{markdown([table])}\n</details>\n"
+
+
+def workflow_commands(comparison: Comparison) -> list[str]:
+    """Workflow commands, one a line: an error for what regressed, a warning for what is missing, a notice for what changed. GitHub shows
+    ten of a kind; where there are more, the tenth counts the rest."""
+    found: list[str] = []
+    for verdict, level in _LEVELS.items():
+        texts = [_annotation(level, row) for row in comparison.of(verdict)]
+        if len(texts) > ANNOTATIONS:
+            rest = len(texts) - ANNOTATIONS + 1
+            texts = [*texts[: ANNOTATIONS - 1], f"::{level} title=cachemark::{rest} more {verdict}; see the summary of the step"]
+        found += texts
+    return found
+
+
+def _annotation(level: str, row: Verdict) -> str:
+    title = _data(on_one_line(f"cachemark {row.label}", NAME)).replace(":", "%3A").replace(",", "%2C")
+    return f"::{level} title={title}::{_data(on_one_line(f'{row.metric} {row.verdict}: {_change(row)}', REASON))}"
+
+
+def _data(text: str) -> str:
+    """Text as a value of a workflow command."""
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def _change(row: Verdict) -> str:
+    figures = f"{row.then:.4g} → {row.now:.4g}" if row.then is not None and row.now is not None else ""
+    ratio = f" (× {row.change:.3f})" if row.change is not None else ""
+    return " ".join(filter(None, (figures + ratio, row.reason)))
+
+
+def _title(view: ReportView) -> str:
+    return f"## cachemark {for_markdown(view.plan, NAME)}\n"
+
+
+def _judged(comparison: Comparison | None) -> list[str]:
+    if comparison is None:
+        return ["Not compared with a baseline.\n"]
+    lines = [f"- {for_markdown(line, REASON)}" for line in comparison.summary()]
+    return ["\n".join(lines) + "\n", *_rows(comparison)]
+
+
+def _rows(comparison: Comparison) -> list[str]:
+    """What is not as it was, the worst kind first."""
+    found = [row for verdict in _LEVELS for row in comparison.of(verdict)]
+    if not found:
+        return []
+    head = ["case", "metric", "verdict", "then", "now", "× then", "reason"]
+    more = f"\nand {len(found) - SHOWN} more.\n" if len(found) > SHOWN else ""
+    return [rows([head, *map(_row, found[:SHOWN])]) + f"\n{more}"]
+
+
+def _row(row: Verdict) -> list[str]:
+    figures = ("" if value is None else f"{value:.4g}" for value in (row.then, row.now, row.change))
+    return [for_markdown(row.label, NAME), for_markdown(row.metric, NAME), for_markdown(row.verdict, NAME), *figures,
+            for_markdown(row.reason, REASON)]
+
+
+def _fitting(parts: Iterable[str], most: int) -> str:
+    """As many whole parts, from the first, as fit into ``most`` bytes, and a word where some are left out."""
+    cut = "\nThe rest does not fit here; `cachemark report` shows all.\n"
+    text, left = "", ""
+    for part in parts:
+        if len(f"{text}\n{part}{cut}".encode()) > most:
+            left = cut
+            break
+        text += f"\n{part}" if text else part
+    return text + left

@@ -1,0 +1,64 @@
+"""A comparison as JUnit XML, which test dashboards read."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ET
+from collections import Counter
+from collections.abc import Mapping
+
+from ..regress.gate import CHANGED, JUDGED, REGRESSED, Comparison
+from ..store.rows import Verdict
+from .escape import on_one_line
+
+NAME, TEXT = 120, 1000  # characters of a name and of a message
+
+
+def junit(comparison: Comparison, plan: str, models: Mapping[str, str] | None = None) -> str:
+    """XML with one test case for each case and metric that was compared: what regressed is a failure, what was not judged is skipped
+    with the reason, what changed without being better or worse passes and says so. Where the gate itself had too little to judge, one
+    more test case, ``coverage``, is an error: a green report of nothing must not be.
+
+    ``models`` maps a case's key to its model, for the names.
+    """
+    found = [_named(row, models or {}) for row in comparison.rows]
+    twice = {name for name, count in Counter(found).items() if count > 1}
+    suite = ET.Element("testsuite", name=on_one_line(f"cachemark {plan}", NAME))
+    for row, (class_name, name) in zip(comparison.rows, found, strict=True):
+        whose = f"{class_name} {on_one_line(row.case_key, 16)}" if (class_name, name) in twice else class_name
+        _add(suite, row, whose, name)
+    _add_coverage(suite, comparison)
+    for tag, attribute in (("testcase", "tests"), ("failure", "failures"), ("error", "errors"), ("skipped", "skipped")):
+        suite.set(attribute, str(len(list(suite.iter(tag)))))
+    whole = ET.Element("testsuites", {name: value for name, value in suite.items() if name != "skipped"})
+    whole.append(suite)
+    ET.indent(whole)
+    return f'<?xml version="1.0" encoding="utf-8"?>\n{ET.tostring(whole, encoding="unicode")}\n'
+
+
+def _named(row: Verdict, models: Mapping[str, str]) -> tuple[str, str]:
+    model = models.get(row.case_key, "")
+    return on_one_line(f"{model} {row.label}".strip(), NAME), on_one_line(row.metric, NAME)
+
+
+def _add(suite: ET.Element, row: Verdict, class_name: str, name: str) -> None:
+    case = ET.SubElement(suite, "testcase", classname=class_name, name=name)
+    said = on_one_line(_said(row), TEXT)
+    if row.verdict == REGRESSED:
+        ET.SubElement(case, "failure", message=said, type=REGRESSED).text = said
+    elif row.verdict not in JUDGED:
+        ET.SubElement(case, "skipped", message=said)
+    elif row.verdict == CHANGED:
+        ET.SubElement(case, "system-out").text = said
+
+
+def _said(row: Verdict) -> str:
+    figures = f"{row.then:.6g} then, {row.now:.6g} now" if row.then is not None and row.now is not None else ""
+    return f"{row.verdict.replace('_', ' ')}: {'. '.join(filter(None, (figures, row.reason)))}".rstrip(": ")
+
+
+def _add_coverage(suite: ET.Element, comparison: Comparison) -> None:
+    case = ET.SubElement(suite, "testcase", classname="cachemark gate", name="coverage")
+    if comparison.exit_code == 4:
+        judged, known = comparison.cases
+        said = f"Only {judged} of {known} cases of the baseline were judged; {100 * comparison.min_coverage:g}% are needed."
+        ET.SubElement(case, "error", message=said, type="coverage").text = said

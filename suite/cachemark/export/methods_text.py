@@ -1,0 +1,124 @@
+"""The paragraph of a paper that says how a run was measured, with everything that somebody else needs to measure it again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from typing import Any
+
+from ..report import words
+from ..report.interval import LEVEL
+from ..report.row import Row
+from ..report.section import Section
+from ..report.view import Chapter, ReportView
+from ..spec import FULL, Case, canonical
+from .escape import on_one_line
+
+NAME = 160  # characters of a name that are shown; two hashes are 129
+_MEANS = {  # settings of the sampling whose value is a sign for something else
+    ("cfg_interval", -1): "every position is guided", ("top_k", 0): "off", ("top_p", 1.0): "off",
+    ("steps", 0): "the model's own number", ("diffusion_steps", 0): "the model's own number",
+}  # fmt: skip
+NOTE = 1000  # of a sentence
+_SOFTWARE = ("python", "torch", "cuda", "driver", "threads", "fingerprint")
+
+
+def methods_text(view: ReportView) -> str:
+    """A paragraph for each section of a report, plain text. Every field of the cases is in it: what all share is said once, the
+    knobs of each method beside its name."""
+    return "\n\n".join(_paragraph(view, chapter) for chapter in view.chapters) + "\n"
+
+
+def _paragraph(view: ReportView, chapter: Chapter) -> str:
+    section = chapter.section
+    parts = (_sampled(section.case), _timed(section.case, chapter.coverage), *_judged(section), _methods(section), *_failed(section),
+             _machine(view), on_one_line(chapter.unanchored, NOTE))
+    return " ".join(filter(None, parts))
+
+
+def _sampled(case: Case) -> str:
+    drawn = _listed({name: _meaning(name, value) for name, value in asdict(case.sampling).items()})
+    return (f"{_name(case.model)} (grid {case.grid[0]} × {case.grid[1]}, weights {_name(case.weights)}) generated images for the "
+            f"conditions {_name(case.conditions)} at {case.samples} seeds of the subset {_name(case.seeds)}, in batches of "
+            f"{case.batch}, computed in {_name(case.dtype)} by the engine {_name(case.engine)} on {_name(case.device_class)}. Tokens were "
+            f"drawn with {drawn}.")
+
+
+def _meaning(name: str, value: Any) -> str:
+    means = _MEANS.get((name, value))
+    return f"{_name(value)} ({means})" if means else _name(value)
+
+
+def _timed(case: Case, coverage: float | None) -> str:
+    covers = f" that covers at least {words.percent(coverage)}" if coverage is not None else ""
+    return (f"Each case was timed in {case.repeats} generations of a batch after {case.warmup} for warming up; latency is the median wall "
+            "time of a batch, image decoding included, and a speed-up is the median of the full cache over that of the method, with an "
+            f"interval from order statistics{covers}.")
+
+
+def _judged(section: Section) -> Iterable[str]:
+    """How images were judged."""
+    if section.random:
+        yield "Weights are random, so images are noise and neither fidelity nor quality is given."
+        return
+    yield ("Fidelity compares each image with that of the full cache at the same seed; means over seeds have "
+           f"{100 * LEVEL:g} % percentile bootstrap intervals.")
+    if section.case.evaluation:
+        yield f"Quality was evaluated with {_listed(dict(_flat('', section.case.evaluation)))}."
+    if section.references:
+        yield f"Beside the methods stand {'; '.join(map(_reference, section.references))}."
+
+
+def _reference(row: Row) -> str:
+    what = "the full cache at other seeds" if row.case.role == "floor" else "the full cache at another batch or precision"
+    return (f"{what} ({row.case.role}: seeds {_name(row.case.seeds)}, {row.case.samples} of them, batch {row.case.batch}, "
+            f"{_name(row.case.dtype)})")
+
+
+def _methods(section: Section) -> str:
+    """Every case of the section with its own settings."""
+    rows = [row for row in section.rows if row.case.role in ("arm", "baseline")]
+    return f"Compared were {'; '.join(map(_method, rows))}."
+
+
+def _method(row: Row) -> str:
+    case = row.case
+    own = {"budget": case.budget, "storage codec": case.codec, **dict(_flat("", case.knobs))}
+    true = row.fact("true_ratio")
+    if true and case.role == "arm":
+        own["true share kept"] = true
+    name = f"the full cache, {FULL}" if case.role == "baseline" else case.named
+    return f"{_name(name)} ({_listed(own)})"
+
+
+def _failed(section: Section) -> Iterable[str]:
+    failed = [f"{_name(row.case.label)} ({row.outcome.status})" for row in section.rows if not row.ok]
+    if failed:
+        yield f"No figures came from {', '.join(failed)}."
+
+
+def _machine(view: ReportView) -> str:
+    facts = {pair.name: pair.value for pair in view.environment}
+    known = {name: facts[name] for name in _SOFTWARE if facts.get(name, words.DASH) != words.DASH}
+    software = f", {_listed(known)}" if known else ""
+    changed = " with changes that are not committed" if view.dirty else ""
+    version = facts.get("code version", "")
+    return (f"All was measured by plan {_name(view.plan)} on {_name(view.machine)}{software}, with cachemark "
+            f"{f'{_name(version)}, ' if version else ''}commit {_name(view.commit)}{changed}.")
+
+
+def _flat(prefix: str, values: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:
+    for name, value in values.items():
+        path = f"{prefix} {name}".strip()
+        if isinstance(value, Mapping) and value:
+            yield from _flat(path, value)
+        else:
+            yield path, canonical(value) if isinstance(value, Mapping | list | tuple) else value
+
+
+def _listed(values: Mapping[str, Any]) -> str:
+    return ", ".join(f"{_name(str(name).replace('cfg', 'CFG').replace('_', ' '))} {_name(value)}" for name, value in values.items())
+
+
+def _name(value: object) -> str:
+    return words.DASH if value in (None, "") else on_one_line(value, NAME)

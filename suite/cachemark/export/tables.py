@@ -1,0 +1,199 @@
+"""The headline tables of a report as data, for documents: the figures of the page, margins, what is best, and why a cell is empty."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from ..report import words
+from ..report.headline import Cell, Group, budget_cell, cells, groups
+from ..report.interval import LEVEL, Interval, mean_over_seeds, median_over_repeats
+from ..report.row import FIDELITY, QUALITY, Row
+from ..report.view import Chapter, ReportView
+from ..units import is_metric, metric
+from .escape import on_one_line
+
+_COST = ("speed_up", "latency", "saving", "kv_logical", "kv_state", "flops", "added")  # keys of columns that judge no image
+NAME = 60  # characters of a name that are shown
+_SAID = ("token/s", "dB", "nat/token")  # units that a figure of a table does not show, so that the heading must
+BOLD = ("Bold: the best of a budget and all that are not told apart from it: figures of single images by their differences at the same "
+        "seeds, whose interval then holds zero; other measured figures by intervals that meet; counted ones by equality. What is not "
+        "ranked is never bold.")
+
+
+@dataclass(frozen=True)
+class Heading:
+    """A column. ``group`` is the heading above it and of its neighbours, ``better`` lower or higher."""
+
+    key: str
+    title: str
+    group: str
+    better: str
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A figure as the page prints it. ``margin`` reaches to the farther end of its interval and is empty where there is none;
+    ``missing`` is the number of the reason (from 1) where there is no figure."""
+
+    text: str = ""
+    margin: str = ""
+    best: bool = False
+    missing: int = 0
+
+
+@dataclass(frozen=True)
+class Line:
+    """A row. ``entries`` has one for each column, or none where the case has no figures: then ``status`` and the number ``why``."""
+
+    name: str
+    budget: str
+    entries: tuple[Entry, ...]
+    status: str = ""
+    why: int = 0
+
+
+@dataclass(frozen=True)
+class Table:
+    """A section of the report. ``blocks`` are its rows: the full cache, each budget, the references; ``reasons`` say what is missing,
+    ``notes`` what a reader should know of single rows and of the whole."""
+
+    title: str
+    columns: tuple[Heading, ...]
+    blocks: tuple[tuple[Line, ...], ...]
+    reasons: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+def tables(view: ReportView) -> tuple[Table, ...]:
+    """One table for each section of the report."""
+    return tuple(_table(view, chapter) for chapter in view.chapters)
+
+
+def _table(view: ReportView, chapter: Chapter) -> Table:
+    section, reasons = chapter.section, _Reasons()
+    shown = groups(section)
+    best = {(id(row), key) for key in _keys(shown) for budget in section.budgets for row in _best(section.arms_at(budget), key, shown)}
+    parts = [(section.full,) if section.full else (), *map(section.arms_at, section.budgets), section.references]
+    blocks = tuple(tuple(_line(row, shown, best, reasons) for row in part) for part in parts if part)
+    columns = tuple(Heading(c.key, _title(c.key, c.title), group.title, c.better) for group in shown for c in group.columns)
+    return Table(chapter.heading, columns, blocks, tuple(reasons.known), tuple(_notes(view, chapter)))
+
+
+class _Reasons:
+    """Reasons by their numbers, each once."""
+
+    def __init__(self) -> None:
+        self.known: list[str] = []
+
+    def number(self, text: str) -> int:
+        if text not in self.known:
+            self.known.append(text)
+        return self.known.index(text) + 1
+
+
+def _keys(shown: tuple[Group, ...]) -> list[str]:
+    return [column.key for group in shown for column in group.columns]
+
+
+def _title(key: str, title: str) -> str:
+    unit = metric(key).unit if is_metric(key) else ""
+    return f"{title}, {unit}" if unit in _SAID else title
+
+
+def _line(row: Row, shown: tuple[Group, ...], best: set[tuple[int, str]], reasons: _Reasons) -> Line:
+    name = row.case.label if row.case.role in ("floor", "numerics") else row.method
+    budget = budget_cell(row)
+    share = f"{budget.text} ({budget.under})" if budget.under else budget.text
+    if not row.ok:
+        return Line(name, share, (), str(row.outcome.status), reasons.number(row.reason))
+    held = _figures(row, shown)
+    entries = (_entry(row, held[key], (id(row), key) in best) if key in held else Entry(missing=reasons.number(_why(row, key)))
+               for key in _keys(shown))
+    return Line(name, share, tuple(entries))
+
+
+def _figures(row: Row, shown: tuple[Group, ...]) -> dict[str, Cell]:
+    return {cell.key: cell for cell in cells(row, shown) if not cell.empty}
+
+
+def _entry(row: Row, cell: Cell, best: bool) -> Entry:
+    interval = _interval(row, cell.key)
+    return Entry(cell.text, _margin(interval, cell) if interval and interval.n > 1 else "", best)
+
+
+def _interval(row: Row, key: str) -> Interval | None:
+    """That of a measured figure; what is counted has none."""
+    if key == "speed_up":
+        return row.speed_up if row.case.role == "arm" else None
+    if key == "latency":
+        return median_over_repeats(row.outcome.samples[key])
+    return row.fidelity.get(key) or row.quality.get(key)
+
+
+def _margin(interval: Interval, cell: Cell) -> str:
+    far = max(interval.high - interval.value, interval.value - interval.low)
+    if cell.key == "latency":  # in the unit of the figure, which may be another one than that of a smaller number
+        number, unit = cell.text.split(" ")
+        return f"{far * (1000 if unit == 'ms' else 1):.{len(number.partition('.')[2])}f} {unit}"
+    return words.times(far) if cell.key == "speed_up" else words.figure(far, cell.key) if far else "0"
+
+
+def _why(row: Row, key: str) -> str:
+    """Why a row with figures has none in this column."""
+    if key in _COST and not row.timed:
+        return "A reference of fidelity is not timed, and its bytes are not compared."
+    if row.case.role == "baseline" and (key == "saving" or key in FIDELITY):
+        return "It is what the other rows are compared with."
+    if key == "speed_up":
+        return row.no_speed_up
+    return "Not measured." if key in _COST else row.no_judgement or "Not measured."
+
+
+# -- what is best -----------------------------------------------------------------------------------------------------
+def _best(rows: Iterable[Row], key: str, shown: tuple[Group, ...]) -> list[Row]:
+    """The best of the rows that may be ranked, with all that are not told apart from it; none where nothing can be told: fewer than
+    two rows, or a measured figure without an interval."""
+    better = next(column.better for group in shown for column in group.columns if column.key == key)
+    known = [(cell.order, row) for row in rows if row.ok and not row.unranked and (cell := _figures(row, shown).get(key)) is not None]
+    ranked = [(value, row) for value, row in known if value is not None]
+    intervals = [_interval(row, key) for _, row in ranked]
+    if len(ranked) < 2 or any(interval is not None and interval.n < 2 for interval in intervals):
+        return []
+    first = (min if better == "lower" else max)(ranked, key=lambda pair: pair[0])
+    return [row for value, row in ranked if row is first[1] or (value == first[0]) or not told_apart(first[1], row, key)]
+
+
+def told_apart(one: Row, other: Row, key: str) -> bool:
+    """Whether the figures of two rows of a section differ by more than what chance does to them.
+
+    Figures of single images at the same seeds by the interval of the mean difference, without zero; other measured figures by
+    intervals that do not meet; what is counted by its values.
+    """
+    mine, its = one.outcome.samples.get(key, ()), other.outcome.samples.get(key, ())
+    if key in (*FIDELITY, *QUALITY) and len(mine) == len(its):
+        difference = mean_over_seeds([a - b for a, b in zip(mine, its, strict=True)])
+        return not difference.low <= 0 <= difference.high
+    here, there = _interval(one, key), _interval(other, key)
+    if here is not None and there is not None:
+        return here.low > there.high or there.low > here.high
+    return True
+
+
+# -- what stands below ------------------------------------------------------------------------------------------------
+def _notes(view: ReportView, chapter: Chapter) -> Iterable[str]:
+    """Remarks on single rows, as on the page, then what holds for all."""
+    for note in chapter.notes:
+        yield f"{', '.join(on_one_line(row, NAME) for row in note.rows)}: {note.text}"
+    case, covered = chapter.section.case, chapter.coverage
+    speed = "" if covered is None else f"; those of speed-ups cover at least {words.percent(covered)}"
+    yield (f"± reaches to the farther end of an interval: of latencies and speed-ups from order statistics over {case.repeats} repeats in "
+           f"one process, so that what differs between processes and days is not in it{speed}; of means a {100 * LEVEL:g} % bootstrap "
+           f"interval over {case.samples} seeds ({case.seeds}). Batch {case.batch}.")
+    yield BOLD
+    if chapter.unanchored:
+        yield chapter.unanchored
+    if view.state != "finished":
+        yield f"The run is {view.state}: cases that it did not reach are missing."
+    changed = ", with changes that are not committed" if view.dirty else ""
+    yield f"Plan {view.plan}, run {view.run}, {view.machine}, commit {view.commit[:12]}{changed}."

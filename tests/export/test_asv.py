@@ -1,0 +1,275 @@
+"""Files for asv: what is in them, and what asv itself makes of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import report_sample as sample
+from click.testing import CliRunner
+
+from cachemark.cli import main
+from cachemark.errors import Unsupported
+from cachemark.export.asv import Written, write
+from cachemark.result import Environment, Outcome
+from cachemark.store.db import Store
+
+SECOND = 1_700_000_000
+
+
+def git(folder: Path, *arguments: str, **environment: str) -> str:
+    """Output of git, without the settings of this machine."""
+    held = {**os.environ, "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull, **environment}
+    call = ["git", "-C", str(folder), "-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false", *arguments]
+    return subprocess.run(call, capture_output=True, text=True, check=True, env=held).stdout.strip()
+
+
+def repository(folder: Path, count: int) -> list[str]:
+    """A repository with so many commits, an hour apart, on the branch main."""
+    folder.mkdir()
+    git(folder, "init", "--quiet", "--initial-branch=main")
+    found = []
+    for number in range(count):
+        when = f"{SECOND + 3600 * number} +0000"
+        git(folder, "commit", "--quiet", "--allow-empty", "-m", str(number), GIT_AUTHOR_DATE=when, GIT_COMMITTER_DATE=when)
+        found.append(git(folder, "rev-parse", "HEAD"))
+    return found
+
+
+def save(store: Store, commit: str, outcomes: Sequence[Outcome], environment: Environment = sample.ENVIRONMENT, dirty: bool = False) -> int:
+    run = store.begin_run("demo", {}, environment, {"commit": commit, "dirty": dirty, "hash": "h", "version": "0.1.0"})
+    for outcome in outcomes:
+        store.save(run, replace(outcome, artifacts={}))
+    return run
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Path:
+    return tmp_path
+
+
+@pytest.fixture
+def commits(here: Path) -> list[str]:
+    return repository(here / "repo", 2)
+
+
+@pytest.fixture
+def store(here: Path) -> Store:
+    return Store.open(here / "s.sqlite")
+
+
+def exported(store: Store, here: Path, **how: Any) -> Written:
+    return write(store, here / "results", here / "repo", **how)
+
+
+def benchmarks(here: Path) -> dict[str, Any]:
+    return dict(json.loads((here / "results" / "benchmarks.json").read_text()))
+
+
+def results(of: Path) -> dict[str, dict[str, float | None]]:
+    """Figures of a result file by metric and case."""
+    data = json.loads(of.read_text())
+    assert data["result_columns"] == ["result", "params", "version"]
+    return {name.rpartition(".")[2]: dict(zip(params[0], values, strict=True)) for name, (values, params, _) in data["results"].items()}
+
+
+# ------------------------------------------------------------------------------------------------ what is in the files
+
+def test_a_commit_and_a_machine_are_a_file(store: Store, here: Path, commits: list[str]) -> None:
+    other = replace(sample.ENVIRONMENT, machine_class="gpu-example", facts={**sample.ENVIRONMENT.facts, "torch": "2.10.1+cu128"})
+    for commit in commits:
+        save(store, commit, [sample.full()])
+    save(store, commits[1], [sample.full()], other)
+    written = exported(store, here)
+    assert [str(file.relative_to(here / "results")) for file in written.files] == [
+        f"cpu-example-8/{commits[0][:8]}-cachemark-py3-12-torch2-9.json", f"cpu-example-8/{commits[1][:8]}-cachemark-py3-12-torch2-9.json",
+        f"gpu-example/{commits[1][:8]}-cachemark-py3-12-torch2-10.json"]
+    data = json.loads(written.files[1].read_text())
+    assert (data["commit_hash"], data["date"], data["version"]) == (commits[1], 1000 * (SECOND + 3600), 2)
+    assert data["params"] == {"machine": "cpu-example-8", "device": "Example CPU, 8 threads", "python": "3.12", "torch": "2.9"}
+    machine = json.loads((here / "results" / "gpu-example" / "machine.json").read_text())
+    assert (machine["machine"], machine["version"]) == ("gpu-example", 1)
+
+
+def test_everything_is_better_when_lower(store: Store, here: Path, commits: list[str]) -> None:
+    arm = sample.arm("linear", "1/4")
+    better = {"latency": [1.0], "tokens_per_s_first": [4000.0], "tokens_per_s_last": [4000.0], "kl": [0.01, 0.03], "psnr": [40.0, 40.0],
+              "ssim": [0.99], "token_agreement": [0.75, 1.0], "legend": [1.0], "kv_logical": [10.0]}
+    save(store, commits[0], [arm])
+    save(store, commits[1], [replace(arm, samples={**arm.samples, **better})])
+    before, after = (results(file) for file in exported(store, here).files)
+    case = "'linear 1/4'"
+    changed = {"latency", "seconds_per_token_first", "seconds_per_token_last", "kl", "psnr_error", "ssim_lost", "token_agreement_lost",
+               "legend_lost", "kv_logical"}
+    assert {name for name in before if after[name][case] < before[name][case]} == changed  # type: ignore[operator]
+    assert {name for name in before if after[name][case] == before[name][case]} == before.keys() - changed
+    assert after["seconds_per_token_last"][case] == 1 / 4000
+    assert after["psnr_error"][case] == pytest.approx(0.01)
+    assert after["kl"][case] == pytest.approx(0.02)
+    assert after["token_agreement_lost"][case] == pytest.approx(0.125)
+
+
+def test_versions_and_units_are_those_of_the_definitions(store: Store, here: Path, commits: list[str]) -> None:
+    save(store, commits[0], [sample.full(), sample.arm("linear", "1/4")])
+    (file,) = exported(store, here).files
+    known = benchmarks(here)
+    assert known.pop("version") == 2
+    cell = sample.full().case.cell[:8]
+    assert known[f"tiny-llamagen.{cell}.latency"] == {
+        "name": f"tiny-llamagen.{cell}.latency", "code": known[f"tiny-llamagen.{cell}.latency"]["code"], "param_names": ["case"],
+        "params": [["'full'", "'linear 1/4'"]], "type": "track", "unit": "seconds", "version": "1", "timeout": 600,
+        "pretty_name": "tiny-llamagen (batch 16, s64, float32, eager): Latency"}  # fmt: skip
+    assert known[f"tiny-llamagen.{cell}.kv_logical"]["unit"] == "bytes"
+    for name, (_, params, version) in json.loads(file.read_text())["results"].items():
+        assert (params, version) == (known[name]["params"], known[name]["version"])
+
+
+def test_a_case_without_figures_is_a_gap_and_references_are_not_drawn(store: Store, here: Path, commits: list[str]) -> None:
+    save(store, commits[0], sample.outcomes())
+    save(store, commits[1], sample.mixed())
+    before, after = (results(file) for file in exported(store, here).files)
+    assert before["latency"]["'rkv 1/4'"] is not None
+    assert after["latency"]["'rkv 1/4'"] is None
+    assert set(before["latency"]) == {f"'{o.case.label}'" for o in sample.outcomes() if o.case.role in ("arm", "baseline")}
+
+
+def test_what_random_weights_say_of_images_is_left_out(store: Store, here: Path, commits: list[str]) -> None:
+    save(store, commits[0], sample.random_weights())
+    (file,) = exported(store, here).files
+    assert {"latency", "kv_logical"} <= results(file).keys()
+    assert not {"kl", "psnr_error", "legend_lost", "token_agreement_lost", "ssim_lost"} & results(file).keys()
+
+
+def test_other_conditions_are_another_benchmark(store: Store, here: Path, commits: list[str]) -> None:
+    small = replace(sample.full(), case=sample.case(role="baseline", batch=4))
+    save(store, commits[0], [sample.full(), small])
+    exported(store, here)
+    assert {name.split(".")[1] for name in benchmarks(here) if name.endswith(".latency")} == {
+        sample.full().case.cell[:8], small.case.cell[:8]}
+
+
+# ------------------------------------------------------------------------------------------------ which runs
+
+def test_runs_that_belong_to_no_commit_are_left_out_and_named(store: Store, here: Path, commits: list[str]) -> None:
+    for commit, dirty in (("", False), ("0" * 40, False), ("--all", False), (commits[0], True)):
+        save(store, commit, [sample.full()], dirty=dirty)
+    written = exported(store, here)
+    assert written.files == ()
+    assert not (here / "results").exists()
+    assert written.left_out == ("run 1: its commit is not known", f"run 2: its commit 000000000000 is not in {here / 'repo'}",
+                                f"run 3: its commit --all is not in {here / 'repo'}",
+                                "run 4: its working tree had changes that are in no commit")
+    assert len(exported(store, here, changed=True).files) == 1
+
+
+def test_what_was_carried_over_is_not_drawn_again(store: Store, here: Path, commits: list[str]) -> None:
+    save(store, commits[0], [replace(sample.full(), skip_key="k")])
+    run = save(store, commits[1], [sample.arm("linear", "1/4")])
+    store.carry(run, "k")
+    assert len(store.outcomes(run)) == 2
+    _, after = (results(file) for file in exported(store, here).files)
+    assert after["latency"]["'full'"] is None
+    assert after["latency"]["'linear 1/4'"] is not None
+
+
+def test_the_newest_outcome_at_a_commit_counts(store: Store, here: Path, commits: list[str]) -> None:
+    for latency in ([5.0], [3.0]):
+        save(store, commits[0], [replace(sample.full(), samples={**sample.full().samples, "latency": latency})])
+    (file,) = exported(store, here).files
+    assert results(file)["latency"]["'full'"] == 3.0
+
+
+def test_what_is_there_stays_and_new_cases_are_appended(store: Store, here: Path, commits: list[str]) -> None:
+    save(store, commits[0], [sample.full(), sample.arm("window", "1/4")])
+    exported(store, here)
+    path = here / "results" / "benchmarks.json"
+    foreign = {"name": "mine.time_it", "params": [], "param_names": [], "type": "time", "unit": "seconds", "version": "abc"}
+    path.write_text(json.dumps({**benchmarks(here), "mine.time_it": foreign}))
+    with Store.open(here / "other.sqlite") as other:
+        save(other, commits[1], [sample.arm("linear", "1/4"), sample.full()])
+        exported(other, here)
+    known = benchmarks(here)
+    assert known["mine.time_it"] == foreign
+    assert known[f"tiny-llamagen.{sample.full().case.cell[:8]}.latency"]["params"] == [["'full'", "'window 1/4'", "'linear 1/4'"]]
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"version": 1}', '{"a": 1, "version": 2}', '{"a": {}}', "\x00"])
+def test_a_list_of_another_kind_is_refused(text: str, store: Store, here: Path, commits: list[str]) -> None:
+    (here / "results").mkdir()
+    (here / "results" / "benchmarks.json").write_text(text)
+    save(store, commits[0], [sample.full()])
+    with pytest.raises(Unsupported, match="no list of benchmarks"):
+        exported(store, here)
+    assert (here / "results" / "benchmarks.json").read_text() == text
+
+
+# ------------------------------------------------------------------------------------------------ asv itself
+
+STEP, COUNT, AT = 1.12, 24, 12
+
+
+def history(store: Store, commits: list[str]) -> None:
+    """``linear 1/4`` becomes slower at one commit, ``window 1/4`` faster at the same; the full cache stays."""
+    stream = random.Random("history")
+    for number, commit in enumerate(commits):
+        factor = STEP if number >= AT else 1.0
+        held = []
+        for outcome, change in ((sample.full(), 1.0), (sample.arm("linear", "1/4"), factor), (sample.arm("window", "1/4"), 1 / factor)):
+            shake = [change * (1 + 0.01 * stream.gauss(0, 1)) for _ in range(5)]
+            speed = {"latency": [2 * s for s in shake], "tokens_per_s_last": [1800 / s for s in shake]}
+            held.append(replace(outcome, samples={**outcome.samples, **speed}))
+        save(store, commit, held)
+
+
+def test_asv_draws_the_export_and_finds_the_step(store: Store, here: Path) -> None:
+    commits = repository(here / "repo", COUNT)
+    history(store, commits)
+    exported(store, here)
+    config = {"version": 1, "project": "x", "repo": "repo", "branches": ["main"], "environment_type": "existing", "pythons": ["same"],
+              "results_dir": "results", "html_dir": "html"}  # fmt: skip
+    (here / "asv.conf.json").write_text(json.dumps(config))
+    call = [sys.executable, "-m", "asv", "publish", "--no-pull"]
+    done = subprocess.run(call, cwd=here, capture_output=True, text=True, env={**os.environ, "HOME": str(here)}, check=False)
+    said = done.stdout + done.stderr
+    assert done.returncode == 0, said
+    assert not [word for word in ("Couldn't find", "Skipping", "unknown", "malformed") if word in said], said
+    found = json.loads((here / "html" / "regressions.json").read_text())["regressions"]
+    cell = sample.full().case.cell[:8]
+    slower = {f"tiny-llamagen.{cell}.{name}('linear 1/4')" for name in ("latency", "seconds_per_token_last")}
+    assert {entry[0] for entry in found} == slower  # not the window, which became faster, nor the full cache
+    revisions = json.loads((here / "html" / "index.json").read_text())["revision_to_hash"]
+    for entry in found:
+        assert [revisions[str(jump[1])] for jump in entry[6]] == [commits[AT]]
+    (graph,) = (here / "html" / "graphs").glob(f"branch-main/**/tiny-llamagen.{cell}.latency.json")
+    assert len(json.loads(graph.read_text())) == COUNT
+
+
+# ------------------------------------------------------------------------------------------------ the command
+
+def test_the_command_says_what_it_wrote_and_what_not(store: Store, here: Path, commits: list[str]) -> None:
+    save(store, commits[0], [sample.full()])
+    save(store, "", [sample.full()])
+    store.close()
+    call = ["export", "asv", str(here / "results"), "--store", str(here / "s.sqlite"), "--repository"]
+    done = CliRunner().invoke(main, [*call, str(here / "repo")])
+    assert done.exit_code == 0, done.output
+    assert f"10 figures in 1 files below {here / 'results'}." in done.stdout
+    assert "Left out: run 2: its commit is not known." in done.stderr
+    (here / "none").mkdir()
+    done = CliRunner().invoke(main, [*call, str(here / "none")])
+    assert done.exit_code == 4
+    assert "belongs to a commit" in done.stderr
+
+
+def test_a_run_with_nothing_of_its_own_writes_nothing(store: Store, here: Path, commits: list[str]) -> None:
+    save(store, commits[0], [sample.floor(), sample.numerics()])
+    assert exported(store, here) == Written((), 0, ())
+    assert not (here / "results").exists()

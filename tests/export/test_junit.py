@@ -1,0 +1,95 @@
+"""JUnit: what a dashboard counts is what the gate found."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ET
+from dataclasses import replace
+
+import report_sample as sample
+
+from cachemark.export.junit import junit
+from cachemark.regress.gate import Comparison
+from cachemark.store.rows import Verdict
+
+
+def suite(comparison: Comparison, models: dict[str, str] | None = None) -> ET.Element:
+    whole = ET.fromstring(junit(comparison, "demo", models).encode())
+    assert whole.tag == "testsuites"
+    (found,) = whole
+    for name in ("tests", "failures", "errors"):
+        assert whole.get(name) == found.get(name)
+    return found
+
+
+def ends(of: ET.Element) -> dict[tuple[str | None, str | None], list[str]]:
+    return {(case.get("classname"), case.get("name")): [child.tag for child in case] for case in of}
+
+
+def test_every_row_is_a_test_case_that_ended_as_the_gate_says() -> None:
+    found = suite(sample.comparison())
+    assert ends(found) == {
+        ("window 1/4", "latency"): [], ("linear 1/4", "latency"): ["failure"], ("streaming 1/2", "kv_allocated"): [],
+        ("random 1/4", "output_hash"): ["system-out"], ("random 1/4", "legend"): ["skipped"], ("rkv 1/4", "status"): ["failure"],
+        ("cachemark gate", "coverage"): [],
+    }  # fmt: skip
+    assert [found.get(name) for name in ("name", "tests", "failures", "errors", "skipped")] == ["cachemark demo", "7", "2", "0", "1"]
+
+
+def test_a_failure_says_the_figures_and_a_skip_its_reason() -> None:
+    found = suite(sample.comparison())
+    failure, skipped = found.find(".//failure"), found.find(".//skipped")
+    assert failure is not None
+    assert skipped is not None
+    assert failure.get("message") == failure.text == "regressed: 0.893 then, 1.041 now"
+    assert skipped.get("message") == "not compared: quality varies from sample to sample and needs a paired test"
+
+
+def test_what_is_missing_new_or_not_yet_known_is_skipped_and_not_passed() -> None:
+    rows = [Verdict("a", "one", metric, verdict, "why") for metric, verdict in (("m", "missing"), ("n", "new"), ("i", "inconclusive"))]
+    found = ends(suite(Comparison((*rows, Verdict("a", "one", "kl", "equivalent")), 0.15, 0.95)))
+    assert [found["one", name] for name in "mni"] == [["skipped"]] * 3
+    assert found["one", "kl"] == []
+
+
+def test_too_little_judged_is_an_error() -> None:
+    little = Comparison((Verdict("a", "one", "kl", "equivalent"), Verdict("b", "two", "kl", "not_compared", "why")), 0.15, 0.95)
+    found = suite(little)
+    assert ends(found)["cachemark gate", "coverage"] == ["error"]
+    assert found.get("errors") == "1"
+    assert "Only 1 of 2 cases" in ET.tostring(found, encoding="unicode")
+    assert ends(suite(replace(little, min_coverage=0.5)))["cachemark gate", "coverage"] == []
+
+
+def test_cases_with_one_label_are_told_apart() -> None:
+    rows = (Verdict("a1", "full", "latency", "equivalent"), Verdict("b2", "full", "latency", "regressed"))
+    comparison = Comparison(rows, 0.15, 0.95)
+    assert [name for name, _ in ends(suite(comparison))][:2] == ["full a1", "full b2"]
+    assert [name for name, _ in ends(suite(comparison, {"a1": "x", "b2": "y"}))][:2] == ["x full", "y full"]
+
+
+# The schema that Jenkins and others publish, as far as it goes: attributes that must and may be there, and children.
+SCHEMA = {
+    "testsuites": (set(), {"name", "time", "tests", "failures", "disabled", "errors"}, {"testsuite"}),
+    "testsuite": ({"name", "tests"}, {"failures", "errors", "time", "disabled", "skipped", "timestamp", "hostname", "id", "package"},
+                  {"properties", "testcase", "system-out", "system-err"}),
+    "testcase": ({"name", "classname"}, {"assertions", "time", "status"}, {"skipped", "error", "failure", "system-out", "system-err"}),
+    "skipped": (set(), {"message"}, set()), "failure": (set(), {"type", "message"}, set()), "error": (set(), {"type", "message"}, set()),
+    "system-out": (set(), set(), set()),
+}  # fmt: skip
+
+
+def schema_faults(text: str) -> list[str]:
+    found = []
+    for element in ET.fromstring(text.encode()).iter():
+        must, may, children = SCHEMA[element.tag]
+        held = set(element.attrib)
+        found += [f"{element.tag}: {name}" for name in (must - held) | (held - must - may) | ({child.tag for child in element} - children)]
+    return found
+
+
+def test_the_file_is_of_the_usual_schema() -> None:
+    little = Comparison((Verdict("a", "one", "kl", "equivalent"), Verdict("b", "two", "kl", "not_compared", "why")), 0.15, 0.95)
+    for comparison in (sample.comparison(), little):
+        assert schema_faults(junit(comparison, "demo")) == []
+    wrong = '<testsuites skipped="1"><testcase name="x"/></testsuites>'
+    assert sorted(schema_faults(wrong)) == ["testcase: classname", "testsuites: skipped", "testsuites: testcase"]

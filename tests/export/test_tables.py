@@ -1,0 +1,238 @@
+"""Tables for documents: the page's figures, margins, what is bold, and why a cell is empty."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import report_sample as sample
+
+from cachemark.export.latex import latex
+from cachemark.export.markdown import markdown
+from cachemark.export.tables import BOLD, Entry, Line, Table, tables
+from cachemark.report import words
+from cachemark.report.headline import cells, groups
+from cachemark.report.section import sections
+from cachemark.report.view import ReportView, build
+from cachemark.result import Outcome
+
+GOLD = Path(__file__).parent / "gold"
+REGOLD = "CACHEMARK_REGOLD"
+
+
+def view(outcomes: Sequence[Outcome]) -> ReportView:
+    return build(sample.RUN, outcomes)
+
+
+def table(outcomes: Sequence[Outcome]) -> Table:
+    (found,) = tables(view(outcomes))
+    return found
+
+
+def lines(of: Table) -> list[Line]:
+    return [line for block in of.blocks for line in block]
+
+
+def column(of: Table, key: str) -> dict[str, Entry]:
+    """A column's entries by the method and budget of their line."""
+    number = [c.key for c in of.columns].index(key)
+    return {f"{line.name} {line.budget.split()[0]}": line.entries[number] for line in lines(of) if line.entries}
+
+
+def bold(of: Table, key: str) -> set[str]:
+    return {name for name, entry in column(of, key).items() if entry.best}
+
+
+@pytest.mark.parametrize(("write", "name"), [(markdown, "table.md"), (latex, "table.tex")])
+def test_a_table_is_as_in_the_gold_file(write: object, name: str) -> None:
+    assert callable(write)
+    text = write(tables(view(sample.mixed())))
+    if os.environ.get(REGOLD):
+        (GOLD / name).write_text(text, encoding="utf-8")
+    hint = f"if the change is meant: {REGOLD}=1 pytest tests/export/{Path(__file__).name}, then read the diff of {name}"
+    assert text == (GOLD / name).read_text(encoding="utf-8"), hint
+
+
+def test_every_figure_is_the_text_of_the_page() -> None:
+    (part,) = sections(sample.mixed())
+    shown = groups(part)
+    for row, line in zip(part.rows, lines(table(sample.mixed())), strict=True):
+        page = {cell.key: cell.text for cell in cells(row, shown) if not cell.empty}
+        if not row.ok:
+            assert (line.status, line.entries) == (page["status"], ())
+            continue
+        keys = [c.key for group in shown for c in group.columns]
+        assert {key: entry.text for key, entry in zip(keys, line.entries, strict=True) if not entry.missing} == page
+
+
+def test_a_margin_reaches_to_the_farther_end() -> None:
+    (part,) = sections(sample.outcomes())
+    row = next(r for r in part.arms if r.case.label == "linear 1/4")
+    found = table(sample.outcomes())
+    kl, speed = row.fidelity["kl"], row.speed_up
+    assert speed is not None
+    far = max(kl.high - kl.value, kl.value - kl.low)
+    assert column(found, "kl")["linear 1/4"].margin == f"{far:.3f}"
+    assert column(found, "speed_up")["linear 1/4"].margin == f"{max(speed.high - speed.value, speed.value - speed.low):.2f}×"
+    latency = sorted(row.outcome.samples["latency"])
+    assert column(found, "latency")["linear 1/4"].margin == f"{max(latency[-1] - latency[2], latency[2] - latency[0]):.2f} s"
+    assert column(found, "kv_logical")["linear 1/4"].margin == ""
+    assert column(found, "speed_up")["full 1"].margin == ""
+
+
+# ------------------------------------------------------------------------------------------------ what is missing
+
+def reason(of: Table, line: str, key: str) -> str:
+    return of.reasons[column(of, key)[line].missing - 1]
+
+
+def test_a_margin_of_a_short_time_has_its_unit() -> None:
+    arm = judged(sample.arm("linear", "1/4"), latency=[0.9, 0.9876, 1.2])
+    assert column(table([sample.full(), arm]), "latency")["linear 1/4"] == Entry("988 ms", "212 ms")
+
+
+def test_what_is_missing_says_why() -> None:
+    found = table(sample.mixed())
+    assert reason(found, "h2o 1/2", "speed_up").startswith("It needs attention mass")
+    assert reason(found, "full 1", "kl") == "It is what the other rows are compared with."
+    assert "not timed" in reason(found, "full (floor) 1", "latency")
+    assert reason(found, "full (numerics) 1", "legend") == "Not measured."
+    failed = {line.name: (line.status, found.reasons[line.why - 1]) for line in lines(found) if line.status}
+    assert failed == {"rkv": ("oom", "MemoryError: 4.1 GiB wanted"),
+                      "h2o": ("unsupported", "Budget 1/4 leaves 4 lines, h2o needs 5 at recent = 5.")}
+    for line in lines(found):
+        assert all(bool(entry.text) != bool(entry.missing) for entry in line.entries)
+
+
+def test_without_the_full_cache_there_is_no_speed_up_and_it_is_said() -> None:
+    found = table([sample.arm("linear", "1/4")])
+    assert reason(found, "linear 1/4", "speed_up") == "The full cache of this cell has no figures."
+    assert column(found, "saving")["linear 1/4"].missing
+
+
+def test_random_weights_have_no_judgement_and_nothing_is_bold() -> None:
+    found = table(sample.random_weights())
+    assert reason(found, "linear 1/4", "kl") == "Weights are random: images are noise."
+    assert not [line for line in lines(found) for entry in line.entries if entry.best]
+
+
+def test_remarks_of_the_page_and_the_state_of_the_run_stand_below() -> None:
+    page = build(replace(sample.RUN, state="interrupted"), sample.mixed(), unanchored=lambda case: "Not anchored.")
+    (found,) = tables(page)
+    (chapter,) = page.chapters
+    assert [f"{', '.join(note.rows)}: {note.text}" for note in chapter.notes] == list(found.notes[:len(chapter.notes)])
+    assert chapter.notes
+    assert BOLD in found.notes
+    assert "Not anchored." in found.notes
+    assert "The run is interrupted: cases that it did not reach are missing." in found.notes
+    assert found.notes[-1] == ("Plan demo, run 7, cpu-example-8 · Example CPU, 8 threads, commit 3f9a61c0d2b7, with changes that are not "
+                               "committed.")
+
+
+# ------------------------------------------------------------------------------------------------ what is bold
+
+def judged(outcome: Outcome, **samples: list[float]) -> Outcome:
+    return replace(outcome, samples={**outcome.samples, **samples})
+
+
+def noise(name: str, size: float = 1.0) -> list[float]:
+    stream = random.Random(name)
+    return [size * stream.gauss(0, 1) for _ in range(sample.SEEDS)]
+
+
+SPREAD = [20 + value for value in noise("seeds", 3)]  # what seeds do to every method alike
+
+
+def psnr_of(*others: list[float]) -> set[str]:
+    """Which methods at a half are bold where ``linear`` has the values ``SPREAD`` and the others these."""
+    named = zip(("linear", "random", "window"), (SPREAD, *others), strict=False)
+    arms = [judged(sample.arm(method, "1/2"), psnr=values) for method, values in named]
+    return bold(table([sample.full(), *arms, sample.floor()]), "psnr")
+
+
+def test_a_small_constant_difference_at_the_same_seeds_tells_two_methods_apart() -> None:
+    worse = [value - 0.1 for value in SPREAD]
+    assert psnr_of(worse) == {"linear 1/2"}
+
+
+def test_what_differs_by_chance_alone_is_bold_together() -> None:
+    shaken = [value + noise for value, noise in zip(SPREAD, noise("own", 2), strict=True)]
+    centred = [value - (sum(shaken) - sum(SPREAD)) / sample.SEEDS - 0.05 for value in shaken]
+    assert psnr_of(centred) == {"linear 1/2", "random 1/2"}
+    assert psnr_of([value - 5 for value in centred]) == {"linear 1/2"}
+
+
+def test_speed_ups_are_alike_while_their_intervals_meet() -> None:
+    def of(*latency: float) -> set[str]:
+        arms = [judged(sample.arm("linear", "1/2"), latency=[1.0, 1.02, 1.04]), judged(sample.arm("random", "1/2"), latency=list(latency))]
+        return bold(table([judged(sample.full(), latency=[2.0, 2.0, 2.0]), *arms]), "speed_up")
+
+    assert of(1.03, 1.06, 1.08) == {"linear 1/2", "random 1/2"}
+    assert of(1.05, 1.06, 1.08) == {"linear 1/2"}
+
+
+def test_bytes_are_alike_where_they_are_equal() -> None:
+    def of(one: float, other: float) -> set[str]:
+        arms = [judged(sample.arm("linear", "1/2"), kv_logical=[one]), judged(sample.arm("random", "1/2"), kv_logical=[other])]
+        return bold(table([sample.full(), *arms]), "kv_logical")
+
+    assert of(1000.0, 1000.0) == {"linear 1/2", "random 1/2"}
+    assert of(1000.0, 1001.0) == {"linear 1/2"}
+
+
+def test_what_is_not_ranked_is_never_bold_and_the_full_cache_takes_no_part() -> None:
+    lost = judged(sample.arm("linear", "1/4"), latency=[0.1] * 5, token_agreement=list(sample.floor().samples["token_agreement"]))
+    held = [sample.full(), lost, sample.arm("random", "1/4"), sample.arm("window", "1/4")]
+    found = table([*held, sample.floor()])
+    assert column(found, "speed_up")["linear 1/4"].text > column(found, "speed_up")["window 1/4"].text
+    assert "linear 1/4" not in bold(found, "speed_up")
+    assert "window 1/4" in bold(found, "speed_up")
+    assert "linear 1/4" in bold(table(held), "speed_up")  # without the floor nobody can tell
+    assert not [entry for line in found.blocks[0] for entry in line.entries if entry.best]
+
+
+def test_budgets_are_compared_each_for_itself() -> None:
+    found = table(sample.outcomes())
+    assert {name.split()[1] for name in bold(found, "kl")} == {"1/2", "1/4"}
+
+
+def test_nothing_is_bold_alone_or_with_one_seed() -> None:
+    assert bold(table([sample.full(), sample.arm("linear", "1/2")]), "psnr") == set()
+    few = [judged(sample.arm(method, "1/2"), psnr=[value]) for method, value in (("linear", 30.0), ("random", 20.0))]
+    assert bold(table([sample.full(), *few]), "psnr") == set()
+
+
+# ------------------------------------------------------------------------------------------------ the two texts
+
+def test_both_texts_have_every_row_and_column() -> None:
+    found = table(sample.mixed())
+    width, height = len(found.columns) + 2, len(lines(found))
+    plain = [line for line in markdown([found]).splitlines() if line.startswith("|")]
+    assert {len(re.findall(r"(?<!\\)\|", line)) for line in plain} == {width + 1}
+    assert len(plain) == height + 2
+    body = latex([found]).split(r"\midrule", 1)[1].split(r"\bottomrule")[0]
+    assert body.count(r"\\") == height
+    assert {line.count(" & ") for line in body.splitlines() if r"\\" in line} == {width - 1, 2}
+    assert len(re.findall(r"\\multicolumn\{10\}\{l\}\{\\emph", body)) == 2
+
+
+def test_bold_and_margins_are_marked() -> None:
+    line = Line("linear", "1/4", (Entry("1.12×", "0.02×", best=True), Entry("0.380", "0.012"), Entry(missing=1)))
+    of = Table("t", tables(view(sample.outcomes()))[0].columns[:3], ((line,),), ("Because.",), ())
+    assert f"| linear | 1/4 | **1.12× ± 0.02×** | 0.380 ± 0.012 | {words.DASH} (1) |" in markdown([of])
+    assert "- (1) Because." in markdown([of])
+    assert r"linear & 1/4 & \textbf{1.12$\times$ $\pm$ 0.02$\times$} & 0.380 $\pm$ 0.012 & -- (1) \\" in latex([of])
+    assert "(1)~Because." in latex([of])
+
+
+def test_a_masked_model_shows_computation() -> None:
+    held = [replace(o, samples={**o.samples, "flops": [flops]}, facts={**o.facts, "paradigm": "masked"})
+            for o, flops in ((sample.full(), 2e12), (sample.arm("linear", "1/2"), 1e12))]
+    found = table(held)
+    assert [c.key for c in found.columns][2:5] == ["saving", "flops", "added"]
+    assert column(found, "saving")["linear 1/2"].text == "50.0 %"
