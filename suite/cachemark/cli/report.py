@@ -10,8 +10,10 @@ import click
 from .options import existing, run_option, store_option
 
 if TYPE_CHECKING:
-    from ..regress.gate import Comparison
+    from ..report.view import ReportView
     from ..store.db import Store
+    from ..store.exchange import Exchange
+    from ..store.rows import Run
 
 
 @click.command()
@@ -27,27 +29,39 @@ def report(path: Path, store_url: str, run_id: int | None, baseline_path: Path |
 
 
 def write_report(store: Store, run_id: int | None, path: Path, baseline_path: Path | None = None) -> Path:
-    """Render a run (None: the newest), compared with a baseline where there is one."""
+    """Render a run (None: the newest), compared with a baseline where there is one, with earlier runs of its plan as its history."""
     from ..errors import Infrastructure
-    from ..regress import anchors
-    from ..report import render, view
+    from ..report import render
 
-    run, reached = store.run(run_id), anchors.load()
-    page = view.build(run, store.outcomes(run.id), _comparison(store, run.id, baseline_path), store.artifact,
-                      lambda case: anchors.unanchored(case.model, case.weights, reached))
     try:
-        return render.write(page, path)
+        return render.write(build(store, run_id, baseline_path), path)
     except OSError as error:
         raise Infrastructure(f"{path} cannot be written: {error.strerror}.", remedy="Name another file: cachemark report PATH") from error
 
 
-def _comparison(store: Store, run_id: int, path: Path | None) -> Comparison | None:
-    """The comparison with the given baseline, or with the accepted one of this plan and machine class, if that exists."""
-    from ..regress import baselines, gate
+def build(store: Store, run_id: int | None, baseline_path: Path | None = None) -> ReportView:
+    """What the page of a run shows."""
+    from ..regress import anchors, gate
+    from ..report import view
+    from ..report.history import MOST, Night
 
-    run = store.run(run_id)
+    run, reached = store.run(run_id), anchors.load()
+    outcomes, baseline = store.outcomes(run.id), _baseline(run, baseline_path)
+    comparison = gate.compare(baseline, outcomes, run.environment, plan=run.plan) if baseline else None
+    alike = [other for other in store.runs() if other.id < run.id and other.plan == run.plan
+             and other.environment.machine_class == run.environment.machine_class][: MOST - 1]
+    nights = [*(Night(other, store.outcomes(other.id)) for other in reversed(alike)), Night(run, outcomes)]
+    return view.build(run, outcomes, comparison, store.artifact,
+                      lambda case: anchors.unanchored(case.model, case.weights, reached),
+                      baseline=baseline, nights=nights, trials=store.trials(run.id))
+
+
+def _baseline(run: Run, path: Path | None) -> Exchange | None:
+    """The given baseline, or the accepted one of this plan and machine class, if that exists."""
+    from ..regress import baselines
+
     if path is None:
         path = baselines.path_of(baselines.ROOT, run.environment.machine_class, run.plan)
         if not path.is_file():
             return None
-    return gate.compare(baselines.load(path), store.outcomes(run_id), run.environment, plan=run.plan)
+    return baselines.load(path)

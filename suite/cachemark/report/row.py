@@ -174,9 +174,13 @@ def _judged(row: Row) -> Row:
 def _of_sets(outcome: Outcome) -> dict[str, Interval]:
     """Figures of whole sets of images; their intervals were found where the features were."""
     ends: Mapping[str, Sequence[float]] = outcome.facts.get("intervals", {})
-    count = int(outcome.case.evaluation.get("quality", {}).get("samples", 0))
-    return {name: Interval(float(outcome.samples[name][0]), low, high, LEVEL, count)
+    return {name: Interval(float(outcome.samples[name][0]), low, high, LEVEL, _images(outcome))
             for name, (low, high) in ends.items() if outcome.samples.get(name)}  # fmt: skip
+
+
+def _images(outcome: Outcome) -> int:
+    """Images behind figures of whole sets."""
+    return int(outcome.case.evaluation.get("quality", {}).get("samples", 0))
 
 
 def _to_full(row: Row, full: Outcome | None) -> dict[str, Interval]:
@@ -188,9 +192,8 @@ def _to_full(row: Row, full: Outcome | None) -> dict[str, Interval]:
         mine, its = row.outcome.samples.get(name), full.samples.get(name)
         if mine and its and len(mine) == len(its):
             found[name] = mean_over_seeds([a - b for a, b in zip(mine, its, strict=True)])
-    count = int(row.case.evaluation.get("quality", {}).get("samples", 0))
     stated: Mapping[str, Sequence[float]] = row.outcome.facts.get("to_full", {})
-    return {**found, **{name: Interval(value, low, high, LEVEL, count) for name, (value, low, high) in stated.items()}}
+    return {**found, **{name: Interval(value, low, high, LEVEL, _images(row.outcome)) for name, (value, low, high) in stated.items()}}
 
 
 def _marks(row: Row) -> tuple[Mark, ...]:

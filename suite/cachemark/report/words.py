@@ -42,6 +42,11 @@ def size(value: float) -> str:
     return f"{value:.0f} {unit}" if unit == "B" else f"{_three(value)} {unit}"
 
 
+def binary(most: float) -> tuple[float, str]:
+    """The binary unit for figures up to ``most`` bytes, and its name."""
+    return next(((1024.0**k, name) for k, name in ((3, "GiB"), (2, "MiB"), (1, "KiB")) if most >= 1024.0**k), (1.0, "B"))
+
+
 def flops(value: float) -> str:
     """Floating-point operations, three digits: ``14.6 TFLOP``."""
     unit = ""
