@@ -11,6 +11,7 @@ from .options import existing, run_option, store_option
 
 if TYPE_CHECKING:
     from ..report.view import ReportView
+    from ..result import Outcome
     from ..store.db import Store
     from ..store.exchange import Exchange
     from ..store.rows import Run
@@ -50,10 +51,16 @@ def build(store: Store, run_id: int | None, baseline_path: Path | None = None) -
     comparison = gate.compare(baseline, outcomes, run.environment, plan=run.plan) if baseline else None
     alike = [other for other in store.runs() if other.id < run.id and other.plan == run.plan
              and other.environment.machine_class == run.environment.machine_class][: MOST - 1]
-    nights = [*(Night(other, store.outcomes(other.id)) for other in reversed(alike)), Night(run, outcomes)]
+    nights = [Night(other, _measured(store, other.id)) for other in (*reversed(alike), run)]
     return view.build(run, outcomes, comparison, store.artifact,
                       lambda case: anchors.unanchored(case.model, case.weights, reached),
                       baseline=baseline, nights=nights, trials=store.trials(run.id))
+
+
+def _measured(store: Store, run_id: int) -> list[Outcome]:
+    """The outcomes of a run without those that it carried over from an earlier one: a figure belongs to the day on which it was measured."""
+    carried = store.carried(run_id)
+    return [outcome for outcome in store.outcomes(run_id) if outcome.case.key not in carried]
 
 
 def _baseline(run: Run, path: Path | None) -> Exchange | None:

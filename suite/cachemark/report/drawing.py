@@ -243,7 +243,7 @@ def _ends(point: Point, field: Field, box: _Box) -> str:
 
 def _mark(point: Point, field: Field, box: _Box, look: Look) -> str:
     x, y = box.x(field.x.at(point.x)), box.y(field.y.at(point.y))
-    paint = f'stroke="{point.colour}" stroke-width="1.7"' if point.hollow else f'fill="{point.colour}"'
+    paint = f'stroke="{point.colour}" stroke-width="1.7" pointer-events="all"' if point.hollow else f'fill="{point.colour}"'
     drawn = f'<path d="{SHAPES[point.shape]}" transform="translate({x:.1f} {y:.1f})" {paint}{_said(point.tip, point.series, look, "path")}'
     return drawn + (_text(x, y - 0.9 * look.size, point.name, look, weight="bold") if point.name else "")
 

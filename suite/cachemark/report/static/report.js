@@ -68,13 +68,19 @@
     const link = event.target.closest('a[href^="#"]');
     if (link && link.getAttribute("href") === location.hash) follow();
   });
+  /* Not by location.hash, which would take the focus away from the tab. */
+  function choose(k) {
+    history.pushState(null, "", "#" + panels[k].id);
+    follow();
+    tabs[k].focus();
+  }
+  tabs.forEach((tab, k) => tab.addEventListener("click", (event) => { event.preventDefault(); choose(k); }));
   list.addEventListener("keydown", (event) => {
     const at = tabs.indexOf(document.activeElement), last = tabs.length - 1;
     const next = { ArrowRight: at === last ? 0 : at + 1, ArrowLeft: at === 0 ? last : at - 1, Home: 0, End: last }[event.key];
     if (at < 0 || next === undefined) return;
     event.preventDefault();
-    tabs[next].focus();
-    location.hash = panels[next].id;
+    choose(next);
   });
 
   /* What something means: on hover, on focus, and to a screen reader. */
