@@ -11,6 +11,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from fractions import Fraction
+from functools import cached_property
 from typing import Any
 
 from .errors import BadBudget
@@ -108,12 +109,12 @@ class Case:
         kept = {k: v for k, v in data.items() if k in known}
         return cls(**{**kept, "grid": tuple(data["grid"]), "sampling": Sampling(**data["sampling"])})
 
-    @property
+    @cached_property
     def key(self) -> str:
         """16 hex digits that name this case everywhere."""
         return digest(self.to_json())
 
-    @property
+    @cached_property
     def cell(self) -> str:
         """Hash of what an arm shares with the full cache it is compared to: everything but what is its own."""
         data = self.to_json()

@@ -42,10 +42,11 @@ def margin(section: Section) -> str:
 def choices(section: Section, parts: Sequence[Section]) -> tuple[Choice, ...]:
     """One choice for the full cache and one for each method; ``parts`` are all sections of the report, in which other batches may stand.
     Empty where no quality was measured."""
-    if _judge(section) == "" or section.full is None or not section.full.ok:
+    name = _judge(section)
+    if name == "" or section.full is None or not section.full.ok:
         return ()
     full = _valued(Choice("full", section.full), section, parts)
-    return (full, *(_choice(method, section, parts) for method in section.methods))
+    return (full, *(_choice(method, name, section, parts) for method in section.methods))
 
 
 def _judge(section: Section) -> str:
@@ -55,9 +56,9 @@ def _judge(section: Section) -> str:
     return section.ranked_by or ("legend" if any("legend" in row.to_full for row in section.arms) else "")
 
 
-def _choice(method: str, section: Section, parts: Sequence[Section]) -> Choice:
+def _choice(method: str, name: str, section: Section, parts: Sequence[Section]) -> Choice:
     rows = sorted((row for row in section.arms if row.method == method), key=lambda row: share_of_full(row.case.budget))
-    good = [row for row in rows if _not_worse(row, section)]
+    good = [row for row in rows if _not_worse(row, name, section)]
     if good:
         return _valued(Choice(method, good[0]), section, parts)
     if not any(row.ok for row in rows):
@@ -65,8 +66,7 @@ def _choice(method: str, section: Section, parts: Sequence[Section]) -> Choice:
     return Choice(method, None, "Worse than the full cache, or not shown to be no worse, at every budget of the plan.")
 
 
-def _not_worse(row: Row, section: Section) -> bool:
-    name = _judge(section)
+def _not_worse(row: Row, name: str, section: Section) -> bool:
     difference = row.to_full.get(name)
     if not row.ok or row.unranked or difference is None:
         return False

@@ -10,7 +10,7 @@ from ..result import Outcome
 from ..spec import Case
 from ..units import METRICS
 from . import words
-from .interval import LEVEL, Interval, mean_over_seeds, ratio_of_medians
+from .interval import LEVEL, Interval, mean_over_seeds, means_over_seeds, ratio_of_medians
 
 FIDELITY = tuple(name for name, metric in METRICS.items() if metric.kind == "fidelity")
 OF_INDICES, OF_VECTORS = ("token_agreement", "kl"), ("token_distance", "forced_distance")  # by what a token is
@@ -165,7 +165,7 @@ def _judged(row: Row) -> Row:
     outcome = row.outcome
     if is_random(outcome.case):
         return replace(row, no_judgement=outcome.judgement or f"Weights are random ({outcome.case.weights}): images are noise.")
-    found = {name: mean_over_seeds(outcome.samples[name]) for name in (*FIDELITY, *QUALITY) if outcome.samples.get(name)}
+    found = means_over_seeds({name: outcome.samples[name] for name in (*FIDELITY, *QUALITY) if outcome.samples.get(name)})
     return replace(row, fidelity={name: found[name] for name in FIDELITY if name in found},
                    quality={**{name: found[name] for name in QUALITY if name in found}, **_of_sets(outcome)},
                    no_judgement=outcome.judgement)
