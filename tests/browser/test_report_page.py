@@ -114,7 +114,8 @@ def test_a_hostile_page_runs_no_script(opened: Open, tmp_path: Path) -> None:
 
 
 def test_a_script_that_slipped_in_would_be_stopped(opened: Open, file: Path, tmp_path: Path) -> None:
-    planted = file.read_text(encoding="utf-8").replace("</main>", "<script>document.documentElement.dataset.planted = 1</script></main>")
+    script = "<script>document.documentElement.dataset.planted = 1</script>"
+    planted = file.read_text(encoding="utf-8").replace("</main>", f"{script}</main>")
     (tmp_path / "planted.html").write_text(planted, encoding="utf-8")
     page = opened(tmp_path / "planted.html")
     assert page.evaluate("document.documentElement.dataset.planted") is None
@@ -161,7 +162,8 @@ def test_a_number_leads_to_its_case_and_raw_samples(opened: Open) -> None:
 
 
 def names(page: Any) -> list[str]:
-    found: list[str] = page.evaluate("""Array.from(document.querySelectorAll("tbody.arms tr")).filter((row) => row.offsetHeight).map((row) =>
+    found: list[str] = page.evaluate("""
+        Array.from(document.querySelectorAll("tbody.arms tr")).filter((row) => row.offsetHeight).map((row) =>
         row.querySelector("th bdi").textContent + " " + row.querySelector("td[data-k=budget]").firstChild.textContent)""")
     return found
 
@@ -249,7 +251,8 @@ def test_a_seed_is_enlarged_beside_the_full_cache_with_their_difference(opened: 
     assert page.inner_text("#zoom-title") == "worst seed 41, class disc"
     page.keyboard.press("ArrowLeft")
     assert page.inner_text("#zoom-title") == "fixed seed 3, class square"
-    sources = page.evaluate("Array.from(document.querySelectorAll('#zoom img')).map((i) => i.src === document.querySelector('.frame img').src)")
+    sources = page.evaluate("""Array.from(document.querySelectorAll("#zoom img")).map((image) =>
+        image.src === document.querySelector(".frame img").src)""")
     assert sources == [True] * 4
     assert page.evaluate("getComputedStyle(document.querySelector('.difference img + img')).mixBlendMode") == "difference"
     page.keyboard.press("Escape")

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from ..units import metric
 from . import words
 from .bars import halves, memory, phases, spreads
+from .batches import batches
 from .chart import Chart, Drawing, Signs, signs
 from .drawing import Axis, Field, Line, Point, linear, ranged, rooted
 from .interval import Interval
@@ -25,12 +26,12 @@ class _Quantity:
     text: Callable[[float], str]
 
 
-def draw(section: Section) -> Drawing:
-    """What a section has to show, tab by tab."""
+def draw(section: Section, parts: Sequence[Section] = ()) -> Drawing:
+    """What a section has to show, tab by tab; ``parts`` are all sections of the report, in which other batches of its model may stand."""
     held = signs(section)
     cost = _flops if section.paradigm == MASKED else _bytes
     charts = (cost(section, held), _speed(section, held), halves(section, held), *phases(section, held), *memory(section, held),
-              *_curves(section, held), *spreads(section, held))
+              *batches(section, parts, held), *_curves(section, held), *spreads(section, held))
     return Drawing(tuple(held.methods.values()), tuple(held.budgets.values()), charts)
 
 

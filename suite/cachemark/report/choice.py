@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from ..units import metric
 from . import words
+from .batches import but_batch, images_per_second
 from .row import Row, share_of_full
 from .section import Section
 
@@ -80,11 +81,11 @@ def _valued(choice: Choice, section: Section, parts: Sequence[Section]) -> Choic
     """The choice with its throughputs."""
     row = choice.row
     assert row is not None
-    own = _images_per_second(row)
+    own = images_per_second(row)
     room = section.full.kept if section.full else None
     best, batch = own if row is section.full or _fits(row, room) else None, row.case.batch
     for other in _other_batches(row, section, parts):
-        speed = _images_per_second(other)
+        speed = images_per_second(other)
         if speed is not None and _fits(other, room) and other.case.batch > batch:
             best, batch = speed, other.case.batch
     return Choice(choice.method, row, "", own, best, batch if best is not None else 0)
@@ -97,16 +98,6 @@ def _fits(row: Row, room: float | None) -> bool:
 def _other_batches(row: Row, section: Section, parts: Sequence[Section]) -> Iterable[Row]:
     """The same case at other batches."""
     for part in parts:
-        if part is not section and part.model == section.model and _but_batch(part) == _but_batch(section):
+        if part is not section and part.model == section.model and but_batch(part) == but_batch(section):
             yield from (other for other in part.rows if other.ok and other.timed
                         and (other.method, other.case.budget) == (row.method, row.case.budget))
-
-
-def _but_batch(section: Section) -> tuple[object, ...]:
-    case = section.case
-    return case.weights, case.grid, case.conditions, case.sampling, case.dtype, case.engine, case.device_class
-
-
-def _images_per_second(row: Row) -> float | None:
-    latency = row.median("latency")
-    return row.case.batch / latency if latency else None

@@ -16,6 +16,7 @@ from PIL import Image
 from .. import __version__
 from ..units import METRICS
 from . import headline, why, words
+from .chart import Drawing
 from .charts import draw
 from .glossary import glossary
 from .row import MASKED, Row
@@ -33,12 +34,18 @@ _EDGES = {group.columns[0].key for group in (*headline.KEPT, *headline.COMPUTED)
 
 def render(view: ReportView) -> str:
     """The page. Everything a user wrote is escaped by the template engine or, inside drawings, by the XML writer."""
-    script = _static("report.js")
-    return _engine().get_template("report.html").render(
-        view=view, tabs=TABS, why=why, glossary=glossary(), drawings=[draw(chapter.section) for chapter in view.chapters],
+    script = static("report.js")
+    return engine().get_template("report.html").render(
+        view=view, tabs=TABS, why=why, glossary=glossary(), drawings=drawn(view),
         groups=headline.groups, width=headline.width, edges=_EDGES, exact=_is_small(view), jpeg=_JPEG, raw=_raw, metrics=METRICS,
-        style=Markup(_static("report.css")), script=Markup(script), policy=_policy(script), version=__version__,
+        style=Markup(static("report.css")), script=Markup(script), policy=policy(script), version=__version__,
     )
+
+
+def drawn(view: ReportView) -> list[Drawing]:
+    """The charts of each chapter."""
+    parts = [chapter.section for chapter in view.chapters]
+    return [draw(part, parts) for part in parts]
 
 
 def write(view: ReportView, path: str | Path) -> Path:
@@ -49,7 +56,8 @@ def write(view: ReportView, path: str | Path) -> Path:
     return file
 
 
-def _engine() -> Environment:
+def engine() -> Environment:
+    """Templates of the report: whatever they print is escaped and without control characters."""
     engine = Environment(loader=PackageLoader("cachemark", "report/templates"), autoescape=True, undefined=StrictUndefined,
                          trim_blocks=True, lstrip_blocks=True, finalize=_clean)
     engine.filters.update(
@@ -63,15 +71,15 @@ def _clean(value: object) -> object:
     return words.plain(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
-def _static(name: str) -> str:
+def static(name: str) -> str:
     """A file of ``static/``, to be put inside the page."""
     return (resources.files(__package__) / "static" / name).read_text(encoding="utf-8")
 
 
-def _policy(script: str) -> str:
-    """A content policy that lets our one script run and nothing else, and forbids every request to anywhere."""
-    own = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    return f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{own}'; base-uri 'none'; form-action 'none'"
+def policy(script: str) -> str:
+    """A content policy that lets our one script run (none where it is empty) and nothing else, and forbids every request."""
+    own = f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'" if script else "'none'"
+    return f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src {own}; base-uri 'none'; form-action 'none'"
 
 
 def _is_small(view: ReportView) -> bool:
