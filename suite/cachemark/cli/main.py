@@ -20,6 +20,7 @@ COMMANDS = {
     "check": "Judge a run against a baseline; the exit code says how it went.",
     "doctor": "Say what this machine can measure and what is missing.",
     "export": "Hand results and images to other programs.",
+    "ingest": "Read results of other programs into the store.",
     "list": "Name models, methods, metrics, plans, runs.",
     "report": "Write the HTML report of a run.",
     "roofline": "Say what the arithmetic allows: bytes of keys and values.",
