@@ -48,7 +48,7 @@ def test_page(benchmark: Any, cases: int) -> None:
 
 
 @pytest.mark.parametrize("method", ["full", "linear"])
-@pytest.mark.benchmark(group="loop of tiny-llamagen, two images")
+@pytest.mark.benchmark(group="loop of tiny-llamagen")
 def test_loop(benchmark: Any, method: str) -> None:
     run = pieces.generation("tiny-llamagen", lambda: pieces.built("tiny-llamagen", method, "1/2" if method != "full" else None))
     benchmark.pedantic(run, rounds=2, warmup_rounds=1)

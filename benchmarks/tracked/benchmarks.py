@@ -41,7 +41,7 @@ class Pieces(_One):
 
 
 class Generations(_One):
-    """Whole generations of two images."""
+    """Whole generations of one image."""
 
     params = (list(MODELS), ["full", "tracked method"])
     param_names = ("model", "method")
@@ -53,17 +53,16 @@ class Generations(_One):
         name = MODELS[model] if method != "full" else "full"
         self.method = lambda: pieces.built(model, name, BUDGETS.get(name))
         self.run = pieces.generation(model, self.method)
-        self.run()
 
     def time_generation(self, model: str, method: str) -> None:
         self.run()
 
     def track_seconds_per_token(self, model: str, method: str) -> float:
-        """Of the loop alone, without the decoding of images: the least of three."""
+        """Of the loop alone, without the decoding of images: the lesser of two."""
         held, entry, memory = pieces.entry(model).load(Request()), pieces.entry(model), Memory()
         sampling, labels, spent = entry.presets["paper"], torch.tensor(pieces.SEEDS), []
         layout = entry.shape(sampling, len(pieces.SEEDS))
-        for _ in range(3):
+        for _ in range(2):
             start = time.perf_counter()
             with torch.inference_mode():
                 held.generator.generate(labels, pieces.SEEDS, self.method(), sampling, memory)

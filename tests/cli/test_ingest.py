@@ -9,7 +9,8 @@ from measure.stages import call
 
 from .test_commands import good
 
-FILE = {"machine_info": {"cpu": {"brand_raw": "Example CPU", "count": 8}}, "version": "5.2.3", "commit_info": {"id": "3f9a61c0", "dirty": False},
+FILE = {"machine_info": {"cpu": {"brand_raw": "Example CPU", "count": 8}}, "version": "5.2.3",
+        "commit_info": {"id": "3f9a61c0", "dirty": False},
         "benchmarks": [{"fullname": "a.py::test_a", "stats": {"data": [0.1, 0.2]}}, {"fullname": "a.py::test_b", "stats": {}}]}
 
 
