@@ -130,6 +130,10 @@ class Case:
         role = f" ({self.role})" if self.role in ("floor", "numerics") else ""
         return f"{self.named}{budget}{codec}{role}"
 
+    def measures(self, what: str) -> bool:
+        """Whether this part of the evaluation is asked for and everything that it needs is here."""
+        return "missing" not in self.evaluation.get(what, {"missing": ""})
+
     @property
     def named(self) -> str:
         """The method, with its variant where it has one."""

@@ -16,7 +16,7 @@ import torch
 from click.testing import Result
 from safetensors.torch import save_file
 
-from cachemark.measure import session
+from cachemark.measure.executors import local
 from cachemark.measure.isolate import Finished
 from cachemark.models.catalogue import TINY
 from cachemark.models.llamagen import LlamaGen
@@ -224,10 +224,10 @@ def test_a_missing_gpu_is_the_machines_fault(stage: Stage) -> None:
 
 
 def test_a_run_that_measured_nothing_fails(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    def trials(planned: Any, *_: object) -> Any:
+    def trials(planned: Any, *_: object, **__: object) -> Any:
         yield from (Finished(Outcome(p.case, Status.ERROR, log="first line\n[/bold] last line"), {}) for p in planned)
 
-    monkeypatch.setattr(session, "run_trials", trials)
+    monkeypatch.setattr(local, "run_trials", trials)
     result = stage.run()
     assert result.exit_code == 4
     assert result.stdout == "Run 1: 0 measured, 5 not ok, 0 skipped.\n"

@@ -57,20 +57,24 @@ class Capture(TorchDispatchMode):
             raise NotCapturable(f"step {self.step}: {name} reads a tensor on the host")
         if name in SHAPED or str(func) == "aten.repeat_interleave.Tensor":
             raise NotCapturable(f"step {self.step}: the shape of {name} depends on values")
-        if name.startswith(("index", "_index_put", "_unsafe_index")) and any(t.dtype in (torch.bool, torch.uint8) for t in _indices(args)):
+        if name.startswith(("index", "_index_put", "_unsafe_index")) and any(t.dtype in (torch.bool, torch.uint8) for t in indices(args)):
             raise NotCapturable(f"step {self.step}: {name} by a boolean tensor; its shape depends on values")
         if not _is_view(func):
-            self.log[self.step].append((str(func), tuple(tuple(t.shape) for t in _tensors((args, kwargs)))))
+            self.log[self.step].append((str(func), tuple(tuple(t.shape) for t in tensors((args, kwargs)))))
         return func(*args, **kwargs)
 
     def names(self, step: int) -> list[str]:
         return [name for name, _ in self.log[step]]
 
 
-class _HostReads(TorchFunctionMode):
+class HostReads(TorchFunctionMode):
+    """Refuses what reads a tensor on the host and shows no dispatch mode anything."""
+
+    error: type[Exception] = NotCapturable
+
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if getattr(func, "__name__", "") in UNSEEN:
-            raise NotCapturable(f"{func.__name__} reads a tensor on the host")
+            raise self.error(f"{func.__name__} reads a tensor on the host")
         return func(*args, **(kwargs or {}))
 
 
@@ -78,21 +82,21 @@ def _is_view(func: Any) -> bool:
     return any(result.alias_info is not None and not result.alias_info.is_write for result in func._schema.returns)
 
 
-def _tensors(value: Any) -> Iterator[Tensor]:
+def tensors(value: Any) -> Iterator[Tensor]:
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, dict):
-        yield from _tensors(list(value.values()))
+        yield from tensors(list(value.values()))
     elif isinstance(value, list | tuple):
         for part in value:
-            yield from _tensors(part)
+            yield from tensors(part)
 
 
-def _indices(args: Any) -> Iterator[Tensor]:
+def indices(args: Any) -> Iterator[Tensor]:
     """The tensors of an indexing operation's list of indices."""
     for arg in args[1:]:
         if isinstance(arg, list | tuple):
-            yield from _tensors(arg)
+            yield from tensors(arg)
 
 
 class Steps(Watch):
@@ -105,7 +109,7 @@ class Steps(Watch):
     def before(self, method: Method, site: Site, step: Step) -> None:
         if step.index in self.passes and self.capture.step != step.index:
             self.capture.step = step.index
-            self._open.enter_context(_HostReads())
+            self._open.enter_context(HostReads())
             self._open.enter_context(self.capture)
 
     def settled(self, method: Method, step: Step) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor
 from cachemark.cache.codec import CODECS
 from cachemark.cache.geometry import Site, Step, scale_steps
 from cachemark.cache.method import Evicting, Method
-from cachemark.cache.slot import Slot, Stage
+from cachemark.cache.slot import Memory, Slot, Stage
 from cachemark.methods.ams_kv import AMSKV
 from cachemark.methods.full import Full
 from cachemark.methods.h2o import H2O
@@ -265,11 +265,12 @@ def tiny() -> VAR:
 MODEL, SAMPLING = tiny(), Sampling(cfg_scale=1.5, cfg_schedule="linear")
 
 
-def generate(cell: ScaleCell, seeds: list[int], forced: Tensor | None = None) -> tuple[Tensor, Tensor]:
+def generate(cell: ScaleCell, seeds: list[int], forced: Tensor | None = None, memory: Memory | None = None) -> tuple[Tensor, Tensor]:
     """Tokens (batch, N) and guided logits (batch, N, vocab)."""
     logits: list[Tensor] = []
     labels = torch.tensor([seed % 10 for seed in seeds])
-    tokens = MODEL.generate(labels, seeds, cell.tight(), SAMPLING, cell.memory(), forced=forced, see=lambda _, seen: logits.append(seen))
+    memory = memory or cell.memory()
+    tokens = MODEL.generate(labels, seeds, cell.tight(), SAMPLING, memory, forced=forced, see=lambda _, seen: logits.append(seen.clone()))
     return tokens, torch.cat(logits, 1)
 
 

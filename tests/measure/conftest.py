@@ -1,8 +1,21 @@
+"""What the tests of measuring share: the small model as a plug-in with its weights, and a plan that has been run."""
+
 from __future__ import annotations
+
+from pathlib import Path
 
 import pytest
 
-from . import stages
+from . import examples, stages
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the small model as a plug-in, ``dot.py``, and its weights."""
+    made = tmp_path_factory.mktemp("dot")
+    (made / "dot.py").write_text(examples.MODEL)
+    examples.weights(made / "dot.safetensors")
+    return made
 
 
 @pytest.fixture(scope="session")

@@ -45,7 +45,7 @@ def load(request):
         model = checkpoints.load(build, request.weights, dtype=request.dtype)
     else:
         model = build().initialise(request.seed).eval().requires_grad_(False)
-    return Loaded(model, picture, identity(request), list(model.parameters()))
+    return Loaded(model, picture, identity(request), [*model.parameters(), model.rope])
 
 
 def shape(sampling, batch):
@@ -65,6 +65,33 @@ class Calm(Window):
     name: ClassVar[str] = "calm"
     source: ClassVar[str] = "the tests"
     footnotes: ClassVar[tuple[str, ...]] = (str(os.getpid()),)
+'''
+
+EYES = '''
+import torch
+from torch import nn
+
+from cachemark.metrics.features import register
+from cachemark.metrics.preset import Preset
+from cachemark.metrics.reference import Reference
+from cachemark.metrics.seen import Seen
+
+
+class Eyes(nn.Module):
+    """Bytes (B, 3, 16, 16) to six numbers and ten logits."""
+
+    def forward(self, images):
+        grey = images[:, 0].float() / 127.5 - 1
+        features = torch.cat((grey[:, ::8, ::8].flatten(1), grey.mean((1, 2))[:, None], grey.std((1, 2))[:, None]), 1)
+        return features, features @ torch.linspace(-1, 1, 60).view(6, 10)
+
+
+def seen():
+    """The preset of these eyes, against sixty images of noise."""
+    name = register("e7e5" * 16, lambda: Eyes().eval())
+    real = torch.randint(0, 256, (60, 3, 16, 16), generator=torch.Generator().manual_seed(3), dtype=torch.uint8)
+    options = {"kid_subset_size": 8, "kid_subsets": 4, "isc_splits": 2}
+    return Preset("eyes", name, Reference.of(Seen.of(real, name)), options=options, names_classes=True)
 '''
 
 FAULTS = '''
@@ -103,6 +130,13 @@ def _():
 @faulty("dies")
 def _():
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+@faulty("crashes")
+def _():
+    import ctypes
+
+    ctypes.string_at(0)
 
 
 @faulty("hangs")

@@ -17,7 +17,7 @@ from cachemark.result import Outcome, Status
 
 from . import examples, stages
 
-ORDER = ("calm-1", "raises", "calm-2", "exits", "calm-3", "dies", "gorges", "chatters", "hangs", "calm-4")
+ORDER = ("calm-1", "raises", "calm-2", "exits", "calm-3", "dies", "crashes", "gorges", "chatters", "hangs", "calm-4")
 TIMEOUT = 9.0
 
 
@@ -78,6 +78,7 @@ def test_what_behaves_is_measured_whatever_happens_around_it(name: str, outcomes
     ("raises", Status.ERROR, ("Traceback (most recent call last)", "RuntimeError: the method is wrong", "dot.py")),
     ("exits", Status.ERROR, ("The process ended with exit code 3.", "last words")),
     ("dies", Status.ERROR, ("The process ended by signal SIGKILL", "memory")),
+    ("crashes", Status.ERROR, ("The process ended by signal SIGSEGV",)),
     ("gorges", Status.OOM, ("RuntimeError", "allocate")),
     ("hangs", Status.TIMEOUT, (f"No outcome within {TIMEOUT:g} s",)),
 ])  # fmt: skip
@@ -103,8 +104,8 @@ def test_what_a_hanging_method_has_started_ends_with_it(ran: tuple[Result, stage
 
 def test_the_command_line_says_which_and_why(ran: tuple[Result, stages.Stage]) -> None:
     result, _ = ran
-    assert "[3/12] raises 1/2: error, 0.0 s\n    RuntimeError: the method is wrong\n" in result.stderr
-    assert "[11/12] calm-4 1/2: ok" in result.stderr
+    assert "[3/13] raises 1/2: error, 0.0 s\n    RuntimeError: the method is wrong\n" in result.stderr
+    assert "[12/13] calm-4 1/2: ok" in result.stderr
     assert '"status": "timeout"' in result.stdout
     assert "\x1b" not in result.output
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import runpy
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from cachemark import plugins, seeds
 from cachemark.cache.slot import Memory
@@ -20,10 +21,8 @@ from cachemark.measure.plan import Planned
 from cachemark.measure.quality import KEY, Shelf
 from cachemark.measure.run import Bench, fill, run_case
 from cachemark.methods.full import Full
-from cachemark.metrics.features import register
 from cachemark.metrics.intervals import difference
 from cachemark.metrics.preset import Preset
-from cachemark.metrics.reference import Reference
 from cachemark.metrics.seen import Seen
 from cachemark.result import Outcome, Status
 
@@ -31,33 +30,15 @@ from . import examples
 from .stages import forgetting
 
 IMAGES, PART, BATCH = 24, 10, 4
-QUALITY = f'[quality]\nseeds = "s256"\nsamples = {IMAGES}\nbatch = {BATCH}\npreset = "blot"\n'
+QUALITY = f'[quality]\nseeds = "s256"\nsamples = {IMAGES}\nbatch = {BATCH}\npreset = "eyes"\n'
 OPTIONS = {"kid_subset_size": 8, "kid_subsets": 4, "isc_splits": 2}
-FIGURES = {f"{base}_blot_{IMAGES}" for base in ("fid", "kid", "isc", "precision", "recall")}
-
-
-class Blot(nn.Module):
-    """Bytes (B, 3, 16, 16) to six numbers and ten logits."""
-
-    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        grey = images[:, 0].float() / 127.5 - 1
-        features = torch.cat((grey[:, ::8, ::8].flatten(1), grey.mean((1, 2))[:, None], grey.std((1, 2))[:, None]), 1)
-        return features, features @ torch.linspace(-1, 1, 60).view(6, 10)
+FIGURES = {f"{base}_eyes_{IMAGES}" for base in ("fid", "kid", "isc", "precision", "recall")}
 
 
 @pytest.fixture(scope="module")
-def preset() -> Preset:
-    name = register("b107" * 16, lambda: Blot().eval())
-    real = torch.randint(0, 256, (60, 3, 16, 16), generator=torch.Generator().manual_seed(3), dtype=torch.uint8)
-    return Preset("blot", name, Reference.of(Seen.of(real, name)), options=OPTIONS, names_classes=True)
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = tmp_path_factory.mktemp("quality")
-    (made / "dot.py").write_text(examples.MODEL)
-    examples.weights(made / "dot.safetensors")
-    return made
+def preset(folder: Path) -> Preset:
+    (folder / "eyes.py").write_text(examples.EYES)
+    return runpy.run_path(str(folder / "eyes.py"))["seen"]()
 
 
 @pytest.fixture(autouse=True)
@@ -132,9 +113,9 @@ def test_figures_are_those_of_all_images_at_once(folder: Path, preset: Preset) -
     right = seen.logits.argmax(1) == torch.tensor(whole.labels)
     assert full.samples["class_accuracy"] == right.double().tolist()
     assert "to_full" not in full.facts
-    assert arm.samples["fid_blot_24"] != full.samples["fid_blot_24"]
+    assert arm.samples["fid_eyes_24"] != full.samples["fid_eyes_24"]
     (change,) = arm.facts["to_full"].values()
-    assert change[0] == pytest.approx(arm.samples["fid_blot_24"][0] - full.samples["fid_blot_24"][0])
+    assert change[0] == pytest.approx(arm.samples["fid_eyes_24"][0] - full.samples["fid_eyes_24"][0])
     assert change[1] <= change[0] <= change[2]
     assert difference(seen, seen, preset.reference).value == 0
 
@@ -176,7 +157,7 @@ def test_a_part_that_cannot_be_read_is_made_again(folder: Path, tmp_path: Path, 
     bench, counter = counted(case)
     again = pass_of(case, bench)
     assert set(counter.seeds) - set(range(examples.SAMPLES)) == set(range(PART, 2 * PART))
-    assert again.samples["fid_blot_24"] == first.samples["fid_blot_24"]
+    assert again.samples["fid_eyes_24"] == first.samples["fid_eyes_24"]
 
 
 def test_a_part_that_other_eyes_have_seen_does_not_count(tmp_path: Path, preset: Preset) -> None:
@@ -220,9 +201,9 @@ def test_an_image_that_is_not_finite_ends_the_case(folder: Path) -> None:
         return images
 
     bench.loaded = replace(bench.loaded, decode=spoilt)
-    outcome = pass_of(case, bench)
-    assert (outcome.status, outcome.samples) == (Status.NAN_OUTPUT, {})
-    assert "quality" in outcome.log
+    for outcome in (pass_of(case, bench), fill(case, bench, (0, 2), lambda: None)[0]):
+        assert (outcome.status, outcome.samples) == (Status.NAN_OUTPUT, {})
+        assert "quality" in outcome.log
 
 
 def test_what_is_missing_is_said_and_nothing_is_made(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -234,7 +215,7 @@ def test_what_is_missing_is_said_and_nothing_is_made(folder: Path, monkeypatch: 
     assert not set(outcome.samples) & FIGURES
     assert outcome.facts["not_measured"] == {f"fid_adm_{IMAGES}": "not measured: needs eyes"}
     assert set(counter.seeds) == set(range(examples.SAMPLES))
-    assert not quality.makes(case.case)
+    assert not case.case.measures(KEY)
 
 
 def test_too_few_images_are_refused_before_anything_runs(folder: Path) -> None:

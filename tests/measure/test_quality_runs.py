@@ -17,30 +17,8 @@ from . import examples
 from .stages import call
 
 IMAGES = 24
-EYES = '''
-import torch
-from torch import nn
-
+SEES = '''
 from cachemark.measure import presets, quality
-from cachemark.metrics.features import register
-from cachemark.metrics.preset import Preset
-from cachemark.metrics.reference import Reference
-from cachemark.metrics.seen import Seen
-
-
-class Eyes(nn.Module):
-    def forward(self, images):
-        grey = images[:, 0].float() / 127.5 - 1
-        features = torch.cat((grey[:, ::8, ::8].flatten(1), grey.mean((1, 2))[:, None], grey.std((1, 2))[:, None]), 1)
-        return features, features @ torch.linspace(-1, 1, 60).view(6, 10)
-
-
-def seen():
-    name = register("e7e5" * 16, lambda: Eyes().eval())
-    real = torch.randint(0, 256, (60, 3, 16, 16), generator=torch.Generator().manual_seed(3), dtype=torch.uint8)
-    options = {"kid_subset_size": 8, "kid_subsets": 4, "isc_splits": 2}
-    return Preset("eyes", name, Reference.of(Seen.of(real, name)), options=options, names_classes=True)
-
 
 quality.PART = 10
 presets.preset = lambda name, **_: seen()
@@ -55,7 +33,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for module, name in ((quality, "PART"), (presets, "preset"), (presets, "stated")):
         monkeypatch.setattr(module, name, getattr(module, name))  # so that it is put back after the plug-in has changed it
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "dot.py").write_text(examples.MODEL + EYES)
+    (tmp_path / "dot.py").write_text(examples.MODEL + examples.EYES + SEES)
     examples.weights(tmp_path / "dot.safetensors")
     table = f'[quality]\nseeds = "s256"\nsamples = {IMAGES}\nbatch = 4\npreset = "eyes"\n\n'
     text = examples.plan_text('"streaming"', weights=tmp_path / "dot.safetensors").replace("[[cells]]", f"{table}[[cells]]", 1)
@@ -94,6 +72,15 @@ def test_shares_are_made_apart_and_a_run_uses_them(folder: Path) -> None:
     assert {path: path.stat().st_mtime_ns for path in parts(folder)} == before
     with Store.open(folder / "s.sqlite", create=False, read_only=True) as store:
         assert len(store.runs()) == 1, "a share is no run"
+
+
+def test_a_fresh_run_takes_nothing_from_the_shelves(folder: Path) -> None:
+    run(folder)
+    made = {path: path.stat().st_mtime_ns for path in parts(folder)}
+    run(folder, "--fresh")
+    again = {path: path.stat().st_mtime_ns for path in parts(folder)}
+    assert again.keys() == made.keys()
+    assert all(again[path] > made[path] for path in made)
 
 
 @pytest.mark.parametrize("share", ["0/2", "3/2", "1", "1/x", "-1/2"])

@@ -14,6 +14,7 @@ import pytest
 from cachemark import plugins
 from cachemark.measure import isolate, session
 from cachemark.measure import plan as plans
+from cachemark.measure.executors import local
 from cachemark.measure.isolate import Finished
 from cachemark.measure.session import decide, measure
 from cachemark.result import Environment, Outcome, Status
@@ -203,13 +204,13 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """Trials that end at once; what they were asked to run."""
     asked: list[list[str]] = []
 
-    def trials(planned: Any, options: isolate.Options, started: Any) -> Any:
+    def trials(planned: Any, options: isolate.Options, started: Any, **_: Any) -> Any:
         asked.append([p.case.label for p in planned])
         for p in planned:
             started(p)
             yield Finished(Outcome(p.case, Status.ERROR, log="not run"), {})
 
-    monkeypatch.setattr(session, "run_trials", trials)
+    monkeypatch.setattr(local, "run_trials", trials)
     return asked
 
 

@@ -6,6 +6,7 @@ import hashlib
 import io
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +21,12 @@ from cachemark import plugins, seeds
 from cachemark.cache.attention import KERNEL, MASS_KERNEL
 from cachemark.cache.slot import Memory
 from cachemark.errors import Unsupported
+from cachemark.limits import Limit, Rates
 from cachemark.measure import judge, presets, run
 from cachemark.measure import plan as plans
 from cachemark.measure.plan import Planned
 from cachemark.measure.run import RANDOM, Bench, run_case
+from cachemark.models import anatomy
 from cachemark.result import Outcome, Status
 from cachemark.spec import Case
 from cachemark.units import METRICS
@@ -33,18 +36,11 @@ from .examples import BATCH, CONFIG, REPEATS, SAMPLES, TOKENS, WARMUP
 from .stages import forgetting
 
 METHODS = '"streaming", "h2o"'
+RATES = Rates(copy=1e10, matmul=1e11)
 SPEED = {"latency", "latency_tokens", "tokens_per_s_first", "tokens_per_s_last"}
 BYTES = {"kv_logical", "kv_allocated", "kv_stage", "kv_state", "peak_memory"}
 LIKENESS = {"token_agreement", "psnr", "ssim"}
 Results = dict[str, tuple[Outcome, dict[str, bytes]]]
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = tmp_path_factory.mktemp("run")
-    (made / "dot.py").write_text(examples.MODEL)
-    examples.weights(made / "dot.safetensors")
-    return made
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -131,7 +127,8 @@ def test_what_is_deterministic_is_the_same_again(results: Results, folder: Path)
         exact = [n for n in outcome.samples if METRICS[n].deterministic or n == "peak_memory"]
         assert exact
         assert {n: outcome.samples[n] for n in exact} == {n: before.samples[n] for n in exact}, label
-        assert (outcome.output_hash, artifacts, outcome.facts) == (before.output_hash, files, before.facts), label
+        facts, told = ({name: fact for name, fact in o.facts.items() if name != "slope"} for o in (outcome, before))  # a slope is measured
+        assert (outcome.output_hash, artifacts, facts) == (before.output_hash, files, told), label
 
 
 # ------------------------------------------------------------------------------------------------ their values
@@ -365,3 +362,17 @@ def test_lpips_whose_weights_are_missing_is_not_measured_and_nothing_fails(
     assert outcome.ok
     assert "lpips" not in outcome.samples
     assert outcome.case.evaluation["lpips"]["missing"].startswith("not measured: needs vgg16")
+
+
+# ------------------------------------------------------------------------------------------------ what the device allows
+
+def test_a_timed_case_says_what_it_costs_at_least(folder: Path) -> None:
+    """The floor needs rates of the device and a model whose products somebody has counted; the slope needs neither."""
+    full, floor = planned(folder, '"full"')[:2]
+    bench = Bench.load(full)
+    assert "limit" not in run_case(replace(full, rates=RATES), bench)[0].facts
+    bench.entry = replace(bench.entry, anatomy=partial(anatomy.llamagen, CONFIG, lambda: torch.relu))
+    told = run_case(replace(full, rates=RATES), bench)[0].facts
+    assert Limit.from_json(told["limit"]).floor > 0
+    assert told["slope"]["lines"] == CONFIG.grid - 1
+    assert not {"limit", "slope"} & run_case(replace(floor, rates=RATES), bench)[0].facts.keys()

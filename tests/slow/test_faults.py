@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
+import collections
+import multiprocessing
+import os
 import random
+import shutil
+import signal
+import sqlite3
 import subprocess
+import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from cachemark.errors import BadStore
+from cachemark.measure.session import measure
 from cachemark.result import Status
+from cachemark.spec import Case
+from cachemark.store import rows
 from cachemark.store.db import Store
-from measure import examples, stages
+from measure import examples, stages, stub
 from measure.stages import Stage
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
-KILLS = 10
+KILLS = 20  # of real runs
+STUBS = 180  # of runs whose trials are made up
 BUDGETS = '"1/2", "3/4", "1"'
 
 
@@ -121,3 +134,192 @@ def test_the_embedded_model_runs_as_a_plan_says(tmp_path: Path) -> None:
     assert all(len(o.samples["legend"]) == 2 for o in outcomes.values())
     assert outcomes["window 1/2"].samples["kv_allocated"][0] < 0.6 * outcomes["full"].samples["kv_allocated"][0]
     assert outcomes["full"].samples["psnr"] == [60.0, 60.0]
+
+
+# ------------------------------------------------------------------------------------------------ trials that are made up
+
+@pytest.fixture(scope="module")
+def processes() -> Any:
+    """Children of a server that has imported everything already: they start in milliseconds."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["measure.stub", "alembic.command"])
+    return context
+
+
+@pytest.fixture
+def empty(tmp_path: Path) -> Path:
+    made = tmp_path / "empty.sqlite"
+    Store.open(made).close()
+    return made
+
+
+def sound(path: Path) -> None:
+    """The database is whole, no case has two outcomes, all that was confirmed is there, and every artifact can be read."""
+    connection = sqlite3.connect(path)
+    assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+    assert connection.execute("PRAGMA foreign_key_check").fetchall() == []
+    held = [key for (key,) in connection.execute("SELECT case_key FROM outcome WHERE status = 'ok'")]
+    connection.close()
+    assert [key for key, count in collections.Counter(held).items() if count > 1] == []
+    assert set(stub.keys(path)) <= set(held)
+    with Store.open(path, create=False, read_only=True) as store:
+        for outcome in (o for run in store.runs() for o in store.outcomes(run.id)):
+            assert store.artifact(outcome.artifacts["tokens.bin"]) == stub.artifact(outcome.case)
+
+
+def test_runs_killed_at_random_moments_lose_nothing_and_repeat_nothing(empty: Path, tmp_path: Path, processes: Any) -> None:
+    """Each of them is killed somewhere between its start and a moment after its end, then resumed. How far they came is printed."""
+    def started(path: Path, seed: int) -> Any:
+        child = processes.Process(target=stub.drive, args=(path, seed))
+        child.start()
+        return child
+
+    moments, came = random.Random(0), collections.Counter[int]()
+    path = Path(shutil.copy(empty, tmp_path / "whole.sqlite"))
+    began = time.monotonic()
+    started(path, 0).join()
+    whole = time.monotonic() - began
+    cases = len(stub.keys(path))
+    assert cases > 10
+    for number in range(STUBS):
+        path = Path(shutil.copy(empty, tmp_path / f"{number}.sqlite"))
+        child = started(path, number)
+        child.join(timeout=moments.uniform(0, 1.1) * whole)
+        if child.is_alive():
+            os.kill(child.pid, signal.SIGKILL)
+        child.join()
+        done = len(stub.keys(path))
+        came[done] += 1
+        sound(path)
+        resumed = started(path, number)
+        resumed.join()
+        assert resumed.exitcode == 0
+        sound(path)
+        with Store.open(path, create=False, read_only=True) as store:
+            assert len(store.outcomes(store.run().id)) == cases
+            assert done <= len(store.carried(store.run().id)) <= done + 1, "a kill may fall between a save and its confirmation"
+        for file in (path, path.with_suffix(".confirmed")):
+            file.unlink(missing_ok=True)
+        shutil.rmtree(path.with_name(path.name + ".artifacts"), ignore_errors=True)
+    print(f"cases that were complete when killed, and how often: {sorted(came.items())}")
+    assert sum(0 < done < cases for done in came.elements()) > STUBS / 4, "most kills fall inside the work"
+
+
+def test_a_full_disk_ends_the_run_and_keeps_what_was_saved(empty: Path) -> None:
+    """SQLite is told that the disk holds a few pages more, in the middle of the run; then there is room again."""
+    def full(case: Case) -> None:
+        if (case.model, case.method) == ("llamagen-l", "full"):
+            with store._engine.connect() as connection:
+                connection.exec_driver_sql("PRAGMA max_page_count = 1")  # as many as there are
+
+    with Store.open(empty) as store, pytest.raises(BadStore, match="disk is full"):
+        measure(stub.tiny_plan(), store, executor=stub.Stub(before=full), watcher=stub.Confirmed(empty.with_suffix(".confirmed")))
+    sound(empty)
+    saved = len(stub.keys(empty))
+    assert 7 <= saved < 12
+    assert stub.drive(empty, 0).carried == saved
+    sound(empty)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount a small file system")
+def test_a_really_full_disk(tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=600k", "none", disk], capture_output=True, check=False).returncode:
+        pytest.skip("mounting is not permitted here")
+    try:
+        path = disk / "small.sqlite"
+        with pytest.raises(BadStore, match="disk is full"):
+            stub.drive(path, 0)
+        kept = len(stub.keys(path))
+        sound(path)
+        subprocess.run(["mount", "-o", "remount,size=20m", disk], check=True)
+        assert stub.drive(path, 0).carried >= kept
+        sound(path)
+    finally:
+        subprocess.run(["umount", disk], check=True)
+
+
+READ_ONLY = """
+import os, sys
+from cachemark.cli import main
+if os.geteuid() == 0:
+    os.setgroups([]), os.setgid(65534), os.setuid(65534)
+main()
+"""
+
+
+def test_a_database_that_cannot_be_written_is_refused_before_anything_runs(stage: Stage) -> None:
+    """As a user without rights: root may write everywhere."""
+    Store.open(stage.store).close()
+    for path in (*stage.folder.parents[:4], stage.folder):
+        if path.owner() == stage.folder.owner():
+            path.chmod(0o755)
+    stage.store.chmod(0o444)
+    done = subprocess.run([sys.executable, "-c", READ_ONLY, *stage.run_arguments], capture_output=True, text=True, check=False)
+    assert (done.returncode, "cannot be written" in done.stderr) == (2, True), done.stderr
+    assert "cases:" not in done.stderr
+
+
+def test_a_clock_that_jumps_backwards_changes_no_order(empty: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The newest is what was saved last, whatever the time of day says."""
+    times = iter(f"20{year}-01-01T00:00:00.000000+00:00" for year in range(99, 10, -1))
+    monkeypatch.setattr(rows, "utc_now", lambda: next(times))
+    monkeypatch.setattr("cachemark.store.db.utc_now", lambda: next(times))
+    monkeypatch.setattr(time, "time", lambda: 1e9 - time.monotonic())
+    first, again = stub.drive(empty, 0), stub.drive(empty, 1)
+    assert (len(first.ran), again.carried) == (12, 12)
+    with Store.open(empty, create=False, read_only=True) as store:
+        newest, oldest = store.runs()
+        assert (newest.id, oldest.id) == (again.run_id, first.run_id)
+        assert newest.started < oldest.started, "the clock did jump"
+        assert newest.finished is not None
+        assert store.run().id == newest.id
+
+
+def test_eight_writers_on_sqlite(empty: Path, processes: Any) -> None:
+    writers = [processes.Process(target=stub.drive, args=(empty, seed)) for seed in range(8)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    assert [w.exitcode for w in writers] == [0] * 8
+    connection = sqlite3.connect(empty)
+    assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+    connection.close()
+    complete(str(empty), 8)
+
+
+def complete(url: str, runs: int) -> None:
+    """Every run has every case, whether it measured it or found what another had measured."""
+    with Store.open(url) as store:
+        assert [run.state for run in store.runs()] == ["finished"] * runs
+        for run in store.runs():
+            assert len({o.case.key for o in store.outcomes(run.id)}) == 12
+            assert all(o.ok and store.artifact(o.artifacts["tokens.bin"]) == stub.artifact(o.case) for o in store.outcomes(run.id))
+
+
+def test_sixteen_writers_on_postgresql(tmp_path: Path, processes: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from store import server
+
+    if why := server.missing():
+        pytest.skip(why)
+    monkeypatch.chdir(tmp_path)
+    with server.server() as url:
+        writers = [processes.Process(target=write, args=(url, tmp_path, seed)) for seed in range(16)]
+        for writer in writers:
+            writer.start()
+        for writer in writers:
+            writer.join()
+        assert [w.exitcode for w in writers] == [0] * 16
+        complete(url, 16)
+        with Store.open(url) as store:
+            assert store.counts()["case"] == 12
+            assert store.counts()["membership"] == 16 * 12
+            assert {store.take_device("GPU-x", f"host{n} {n}") for n in range(3)} == {"host0 0"}
+
+
+def write(url: str, folder: Path, seed: int) -> None:
+    os.chdir(folder)
+    with Store.open(url) as store:
+        measure(stub.tiny_plan(), store, executor=stub.Stub(0.004, seed))

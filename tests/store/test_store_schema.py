@@ -23,10 +23,12 @@ from cachemark.result import Status
 from cachemark.store.db import Store
 from cachemark.store.schema import SCHEMA_VERSION, Base
 
+NEXT = f"{int(SCHEMA_VERSION) + 1:04d}"
+
 SECOND = """
 import sqlalchemy as sa
 from alembic import op
-revision, down_revision, branch_labels, depends_on = "0002", "0001", None, None
+revision, down_revision, branch_labels, depends_on = "{next}", "{now}", None, None
 
 def upgrade():
     op.add_column("run", sa.Column("note", sa.Text))
@@ -78,17 +80,17 @@ def test_schema_version_is_the_newest_migration() -> None:
 def with_second_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: str) -> None:
     scripts = tmp_path / "100%migrations"
     shutil.copytree(migrate_module.SCRIPTS, scripts)
-    (scripts / "versions" / "v0002_second.py").write_text(SECOND.format(more=more))
+    (scripts / "versions" / "v_next.py").write_text(SECOND.format(more=more, next=NEXT, now=SCHEMA_VERSION))
     monkeypatch.setattr(migrate_module, "SCRIPTS", scripts)
     for module in (migrate_module, engine_module):
-        monkeypatch.setattr(module, "SCHEMA_VERSION", "0002")
+        monkeypatch.setattr(module, "SCHEMA_VERSION", NEXT)
 
 
 def test_older_schema_is_migrated_in_place(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with Store.open(path) as store:
         store.save(begin(store), ok())
     with_second_version(tmp_path, monkeypatch, "")
-    with pytest.raises(BadStore, match=r"schema 0001; this version reads 0002.*for writing"):
+    with pytest.raises(BadStore, match=rf"schema {SCHEMA_VERSION}; this version reads {NEXT}.*for writing"):
         Store.open(path, read_only=True)
     with Store.open(path) as store:
         assert store.outcomes(1) == [ok()]

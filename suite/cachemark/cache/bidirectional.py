@@ -18,5 +18,8 @@ class Bidirectional(Method):
 
     paradigms: ClassVar[tuple[str, ...]] = ("masked",)
 
+    def phase(self, step: Step) -> None:
+        """Nothing: the passes of the head are told by their inner step."""
+
     def attend(self, site: Site, step: Step, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return F.scaled_dot_product_attention(q, k, v)

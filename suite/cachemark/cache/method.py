@@ -6,10 +6,10 @@ anew for each generation; its dataclass fields are its knobs; it never refers to
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -35,6 +35,14 @@ class Block(Protocol):
 
     def join(self, tokens: Tokens, branch: Tensor) -> Tokens:
         """Gate and residual of the MLP."""
+
+
+class OwnWork(NamedTuple):
+    """What a method does beside the model: multiplications of matrix ``products``, and ``numbers`` of the layout's dtype that it reads
+    and writes (entries that it moves, keys that it scores)."""
+
+    products: int = 0
+    numbers: int = 0
 
 
 @dataclass
@@ -103,6 +111,15 @@ class Method:
         paper come from it."""
         return load
 
+    def attended(self, layout: Layout, site: Site, step: Step) -> int:
+        """Next-token, next-scale: entries that a query of this pass looks at, its own among them. After :meth:`resolve`; bytes on
+        paper come from it."""
+        return layout.longest_condition + step.first + step.count
+
+    def own_work(self, layout: Layout, site: Site, step: Step) -> OwnWork:
+        """What this site costs in a pass beside the model itself, for one row. After :meth:`resolve`."""
+        return OwnWork()
+
     # -- one generation -----------------------------------------------------------------------------------------------
     @property
     def needs_mass(self) -> bool:
@@ -138,6 +155,22 @@ class Method:
 
     def prepare(self, slots: Slots, memory: Memory) -> None:
         """Allocate the method's own state for a bank."""
+
+    @property
+    def lengths(self) -> tuple[tuple[int, ...], ...]:
+        """Live entries of every bank's runs of rows: all that the host keeps of what has passed."""
+        return tuple(tuple(bank.live) for bank in self.banks)
+
+    @lengths.setter
+    def lengths(self, lengths: tuple[tuple[int, ...], ...]) -> None:
+        for bank, live in zip(self.banks, lengths, strict=True):
+            for slot in bank.slots:
+                slot.live[:] = live
+
+    def phase(self, step: Step) -> Hashable:
+        """What of ``step`` the scopes of a pass read on the host, beside live lengths and whether visual tokens are fed. A recorded pass
+        is repeated only where it is the same. A class that overrides a scope and not this is taken to read everything."""
+        return None
 
     # -- the scopes, outermost first ----------------------------------------------------------------------------------
     def stack(self, name: str, step: Step, tokens: Tokens, run: Callable[[Tokens], Tensor]) -> Tensor:
@@ -216,6 +249,19 @@ class Method:
                 self.evict(step, bank)
 
 
+SCOPES = ("stack", "block", "attend", "observe")
+
+
+def phase(method: Method, step: Step) -> Hashable:
+    """:meth:`Method.phase` where the class that overrides a scope says it too, else the pass itself."""
+    for cls in type(method).__mro__:
+        if "phase" in vars(cls):
+            return method.phase(step)
+        if any(scope in vars(cls) for scope in SCOPES):
+            break
+    return "pass", step.index
+
+
 def visual_budget(budget: Fraction, layout: Layout) -> int:
     """Visual entries per row, layer and head that a budget allows: B = n·max(2, round(ratio·lines)) with lines of n tokens;
     with scales the share of what the full cache keeps, rounded down."""
@@ -243,6 +289,29 @@ class Evicting(Method):
     def capacity(self, layout: Layout, site: Site) -> int:
         slack = 0 if layout.scales else self.slack
         return layout.longest_condition + min(self.B + slack, layout.cacheable)
+
+    def attended(self, layout: Layout, site: Site, step: Step) -> int:
+        """Up to ``B`` from earlier passes, and its own; at a line's end as many fewer as a line has."""
+        return layout.longest_condition + self.held(layout, step) + step.count
+
+    def held(self, layout: Layout, step: Step) -> int:
+        """Visual entries that are left from earlier passes."""
+        if self.edge != "line" or step.first < self.B:
+            return min(step.first, self.B)
+        return self.B - layout.line + (step.first - self.B) % layout.line
+
+    def evicted(self, layout: Layout, step: Step) -> int:
+        """Entries that go at the edge behind this pass."""
+        full = step.count and self.held(layout, step) + step.count >= self.B
+        if layout.scales or self.edge not in step.edges or not full:
+            return 0
+        if self.edge == "line":
+            return layout.line if step.line < layout.lines else 0
+        return max(0, self.held(layout, step) + step.count - self.B)
+
+    def own_work(self, layout: Layout, site: Site, step: Step) -> OwnWork:
+        """As many entries as are evicted are moved into their places."""
+        return OwnWork(0, 4 * self.evicted(layout, step) * layout.kv_heads * layout.head_dim)
 
 
 def ring(memory: Memory, slots: Slots, entries: int) -> Tensor:

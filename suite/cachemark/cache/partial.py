@@ -196,6 +196,9 @@ class Partial(Bidirectional):
         """Where the decoder has the image's ``places``, of the first rows."""
         return self.shape.buffer + places[:rows]
 
+    def phase(self, step: Step) -> None:
+        """Nothing in the head, whatever the pass of the transformer that it follows."""
+
     # -- the scopes ---------------------------------------------------------------------------------------------------
     def stack(self, name: str, step: Step, tokens: Tokens, run: Callable[[Tokens], Tensor]) -> Tensor:
         if name == HEAD:

@@ -14,20 +14,30 @@ import torch
 from torch import Tensor
 
 from .codec import NATIVE, Codec, Parts
+from .engine import EAGER, Engine
 from .geometry import Layout, Run, Site, Step
+from .portions import portions
+
+INDEXING = 64  # bytes on the way for each entry that is evicted: several int64 indices
 
 
 class Memory:
     """An arena: every tensor that a generation keeps, by name, and what bytes are counted from.
 
-    The engine owns it. A second generation of a case asks for the same names and gets the same storage, zeroed.
+    It goes with the engine that runs the passes. A second generation of a case asks for the same names and gets the same storage,
+    zeroed, so that what was recorded of the first one holds.
     """
 
-    def __init__(self, device: torch.device | str = "cpu", codec: Codec = NATIVE) -> None:
+    def __init__(self, device: torch.device | str = "cpu", codec: Codec = NATIVE, engine: Engine = EAGER) -> None:
         self.device = torch.device(device)
         self.codec = codec
+        self.engine = engine
         self._held: dict[str, tuple[str, Tensor]] = {}
         self._given: set[str] = set()
+
+    def another(self) -> Memory:
+        """An empty one for another batch of the same case."""
+        return Memory(self.device, self.codec, self.engine.another())
 
     def zeros(self, name: str, shape: Iterable[int], dtype: torch.dtype, kind: str = "state") -> Tensor:
         """A zeroed tensor. ``kind`` says where its bytes are counted: ``slots``, ``stage`` or ``state`` (a method's)."""
@@ -151,16 +161,20 @@ class Slots:
         dead = place >= self.length[:, None]
         return self.visual[..., :longest].masked_fill(dead[None, :, None], -1)
 
-    def keys(self, index: int) -> Tensor:
-        """Decoded keys of one site's live prefix, (rows, kv_heads, longest, head_dim)."""
+    def keys(self, sites: slice = slice(None), rows: slice = slice(None)) -> Tensor:
+        """Decoded keys of the live prefix, (sites, rows, kv_heads, longest, head_dim); of some sites and rows where they are given."""
         longest = max(self.live)
-        return self.codec.decode(tuple(part[index, :, :, :longest] for part in self.k), self.layout.dtype)
+        return self.codec.decode(tuple(part[sites, rows, :, :longest] for part in self.k), self.layout.dtype)
 
     def evict(self, places: Tensor) -> None:
         """Evict ``places`` (sites, rows, kv_heads, m): distinct indices of live entries. The tail moves into the holes."""
+        sites, _, heads, m = places.shape
+        widest = max(part.size(-1) * part.itemsize for part in (*self.k, *self.v))
         for number, (run, n) in enumerate(zip(self.runs, self.live, strict=True)):
-            self._fill(run, n, places[:, run.rows])
-            self._shorten(number, n, places.size(-1))
+            for some, rows in portions(sites, run.stop - run.start, heads * m * (widest + INDEXING)):
+                here = slice(run.start + rows.start, min(run.start + rows.stop, run.stop))
+                self._fill(n, places[some, here], self._base[some, here, :, None])
+            self._shorten(number, n, m)
 
     def evict_place(self, number: int, place: int) -> None:
         """Evict one entry of run ``number``, the same ``place`` in every site, row and head."""
@@ -170,14 +184,13 @@ class Slots:
                 table[:, run.rows, :, place] = table[:, run.rows, :, n - 1]
         self._shorten(number, n, 1)
 
-    def _fill(self, run: Run, n: int, places: Tensor) -> None:
+    def _fill(self, n: int, places: Tensor, base: Tensor) -> None:
         """Pair each hole with a survivor of the tail. Holes inside the tail are paired with themselves."""
         m = places.size(-1)
         holes = places.sort(-1).values
         gone = torch.zeros((*holes.shape[:-1], m + 1), dtype=torch.int8, device=holes.device)
         gone.scatter_(-1, (holes - (n - m - 1)).clamp_min(0), 1)
         survivors = gone[..., 1:].argsort(dim=-1, stable=True) + (n - m)
-        base = self._base[:, run.rows, :, None]
         target, source = (base + holes).flatten(), (base + survivors).flatten()
         for part in (*self.k, *self.v):
             rows = part.view(-1, part.size(-1))

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .. import registry
+from .sentence import sentence
 
 if TYPE_CHECKING:
     from ..cache.method import Method
@@ -63,13 +64,12 @@ def _what(name: str) -> str:
     if name in registry.models:
         return str(registry.models.get(name).summary)
     module = importlib.import_module(f"cachemark.models.tiny.{name.removeprefix('tiny-')}")
-    return _paragraph(module.__doc__)
+    return _summary(module.__doc__)
 
 
-def _paragraph(text: str | None) -> str:
-    """The first paragraph of a docstring up to its first full stop, without the markup of references."""
-    first = " ".join(inspect.cleandoc(text or "").split("\n\n")[0].split()).partition(". ")[0]
-    return first.replace(":mod:`~cachemark.models.tiny.", "`tiny-")
+def _summary(text: str | None) -> str:
+    """The first sentence of a docstring without its full stop and the markup of references."""
+    return sentence(text).removesuffix(".").replace(":mod:`~cachemark.models.tiny.", "`tiny-")
 
 
 def released() -> list[Released]:

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from .options import echo_json, existing, json_option, plugin_option, store_option
+from .sentence import sentence
 
 KINDS = ("models", "methods", "metrics", "plans", "runs")
 
@@ -54,14 +55,8 @@ def _methods() -> Any:
     from .. import methods, registry
 
     found = {name: registry.methods.get(name) for name in registry.methods}
-    return [{"name": name, "summary": _sentence(cls.__doc__ or ""), "source": cls.source, "knobs": cls().knobs(),
+    return [{"name": name, "summary": sentence(cls.__doc__), "source": cls.source, "knobs": cls().knobs(),
              "paradigms": cls.paradigms, "builtin": cls.__module__.startswith(methods.__name__)} for name, cls in found.items()]
-
-
-def _sentence(text: str) -> str:
-    """The first one of a docstring, on one line."""
-    first, dot, _ = " ".join(text.split("\n\n")[0].split()).partition(". ")
-    return first + dot.rstrip()
 
 
 def _metrics() -> Any:

@@ -23,7 +23,7 @@ COMMANDS = {
     "ingest": "Read results of other programs into the store.",
     "list": "Name models, methods, metrics, plans, runs.",
     "report": "Write the HTML report of a run.",
-    "roofline": "Say what the arithmetic allows: bytes of keys and values.",
+    "roofline": "Say what the arithmetic allows: least times, bytes, ideal speed-ups.",
     "run": "Measure a plan and keep every result.",
     "show": "Print one run, or one case with its raw samples.",
     "train": "Make the weights of an embedded model anew.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -9,107 +10,115 @@ import click
 from .options import echo_json, json_option
 
 if TYPE_CHECKING:
-    from ..cache.geometry import Layout
+    from ..limits import Rates
+    from ..measure.floors import Floor
 
 DTYPES = ("float32", "bfloat16", "float16")
+DEFAULT_GPU = "h200"
 
 
 @click.command()
 @click.argument("model")
-@click.option("--kv", is_flag=True, required=True, help="Bytes of keys and values of every method.")
-@click.option("--batch", type=click.IntRange(min=1), default=1, show_default=True, help="Images at once; guidance doubles the rows.")
-@click.option("--dtype", type=click.Choice(DTYPES), default="float16", show_default=True, help="Of K and of V.")
+@click.option("--method", "methods", multiple=True, help="A method; repeatable.  [default: those of the model's family]")
+@click.option("--budget", "budgets", multiple=True, help="A share of the full cache, or `own`; repeatable.  [default: the family's]")
+@click.option("--batch", "batches", type=click.IntRange(min=1), multiple=True, default=[1], show_default=True,
+              help="Images at once; guidance doubles the rows; repeatable.")
+@click.option("--gpu", help=f"Rates of this GPU in 16 bit: a800, a100, h100, h200, 3090.  [default: {DEFAULT_GPU}]")
+@click.option("--here", is_flag=True, help="Measure the rates of this machine instead.")
+@click.option("--dtype", type=click.Choice(DTYPES), help="Of weights, K and V.  [default: bfloat16; float16 with --kv]")
+@click.option("--steps", type=click.IntRange(min=1), help="Passes of a masked model.  [default: its paper's]")
 @click.option("--demanding", type=click.IntRange(min=0), help="Layers of ams_kv with the larger budget.  [default: a sixth of them]")
+@click.option("--apart", is_flag=True, help="Charge activations as operations of their own: stricter, fused kernels may beat it.")
+@click.option("--kv", is_flag=True, help="Bytes of keys and values of every method instead, on a next-scale model.")
 @json_option
-def roofline(model: str, kv: bool, batch: int, dtype: str, demanding: int | None, as_json: bool) -> None:
-    """Print the KV bytes of every method on MODEL: at equal dtype, as AMS-KV's published code would hold them, and which of the
-    figures printed by AMS-KV follow."""
+def roofline(
+    model: str, methods: tuple[str, ...], budgets: tuple[str, ...], batches: tuple[int, ...], gpu: str | None, here: bool,
+    dtype: str | None, steps: int | None, demanding: int | None, apart: bool, kv: bool, as_json: bool,
+) -> None:
+    """Print the least time that MODEL takes on a device under each method, by part, and the speed-up that it allows.
+
+    No operation is faster than its bytes at the copy rate or its FLOPs at the matmul rate; what is measured stands above that floor.
+    With --kv: bytes of keys and values of every method, at equal dtype and as AMS-KV's published code would hold them, and which of
+    the figures printed by AMS-KV follow.
+    """
+    if kv:
+        _print_sizes(model, batches[0], dtype or "float16", demanding, as_json)
+        return
+    from ..measure.floors import floors
+
+    width = dtype or "bfloat16"
+    rates = _rates(gpu, here, width)
+    found = floors(model, rates, methods=methods, budgets=budgets, batches=batches, dtype=width, steps=steps or 0, demanding=demanding,
+                   apart=apart)
+    if as_json:
+        echo_json({"model": model, "dtype": width, "device": rates.device, "copy": rates.copy, "matmul": rates.matmul,
+                   "floors": [vars(floor) for floor in found]})
+        return
+    click.echo(f"{model}, {width}, {rates.device}: copy {rates.copy / 1e9:,.0f} GB/s, matmul {rates.matmul / 1e12:,.3g} TFLOP/s")
+    for line in _table(found):
+        click.echo(line)
+    click.echo("Parts: milliseconds per pass. Ideal: the speed-up over the full cache at equal batch that bytes and FLOPs allow.")
+
+
+def _rates(gpu: str | None, here: bool, dtype: str) -> Rates:
+    """Those of a named GPU, or of this machine."""
+    from dataclasses import replace
+
+    from .. import limits
+    from ..errors import Unsupported
+
+    if not here:
+        if dtype == "float32":
+            raise Unsupported("The rates of named GPUs are those of 16 bit.", remedy="Give --dtype bfloat16, or --here.")
+        return limits.gpu(gpu or DEFAULT_GPU)
+    if gpu:
+        raise click.UsageError("--gpu and --here exclude each other.")
     import torch
 
-    from ..errors import Unsupported
-    from ..measure.plan import catalogue, methods, registry
+    from ..measure.environment import environment
+    from ..measure.rates import rates
 
-    assert catalogue is not methods  # importing them registers models and methods
-    entry: Any = registry.models.get(model)
-    if entry.paradigm != "next-scale":
-        raise Unsupported(f"{model} is a {entry.paradigm} model.", remedy="--kv is for next-scale models, such as var-d30.")
-    layout: Layout = entry.shape(entry.presets["paper"], batch)
-    count = min(layout.layers // 6 if demanding is None else demanding, layout.layers)
-    rows = _methods(layout, count, getattr(torch, dtype))
-    claims = _claims(model, entry)
+    device, threads = ("cuda" if torch.cuda.is_available() else "cpu"), os.cpu_count() or 1
+    return replace(rates(device, threads, [dtype])[dtype], device=environment(device, threads).machine_class)
+
+
+def _table(found: list[Floor]) -> list[str]:
+    """Lines of text; columns of the parts that occur."""
+    parts = list(dict.fromkeys(part for floor in found for part in floor.parts or {}))
+    widths = [max(len(part), 8) + 2 for part in parts]
+    heads = "".join(f"{part:>{width}}" for part, width in zip(parts, widths, strict=True))
+    lines = [f"{'':22}{'batch':>6}{'image':>10}{'images/s':>10}{'ideal':>8}{'attended':>10}{'GB/pass':>9}{'TFLOP':>8}{heads}"]
+    for floor in found:
+        name = floor.method if floor.method == "full" else f"{floor.method} {floor.budget}"
+        if floor.unmet:
+            lines.append(f"{name:22}{floor.batch:6d}  {floor.unmet}")
+            continue
+        assert floor.parts is not None
+        assert floor.nbytes is not None
+        image, seen = floor.seconds / floor.batch, f"{floor.attended:.1f}" if floor.attended else ""
+        shown = "".join(f"{1e3 * floor.parts.get(part, 0) / floor.passes:{width}.3f}" for part, width in zip(parts, widths, strict=True))
+        lines.append(f"{name:22}{floor.batch:6d}{_seconds(image):>10}{1 / image:10.2f}{floor.speed_up:7.2f}×{seen:>10}"
+                     f"{sum(floor.nbytes.values()) / floor.passes / 1e9:9.3f}{floor.flops / floor.batch / 1e12:8.3g}{shown}")
+    return lines
+
+
+def _seconds(value: float) -> str:
+    return f"{value:.3f} s" if value >= 1 else f"{1e3 * value:.2f} ms"
+
+
+def _print_sizes(model: str, batch: int, dtype: str, demanding: int | None, as_json: bool) -> None:
+    from ..measure.sizes import sizes
+
+    data: dict[str, Any] = sizes(model, batch, dtype, demanding)
     if as_json:
-        echo_json({"model": model, "batch": batch, "dtype": dtype, "demanding": count, "methods": rows, "published": claims})
+        echo_json(data)
         return
-    click.echo(f"{model}, batch {batch}: {layout.rows} rows × {layout.layers} layers, scales {' '.join(map(str, layout.scales))}")
+    click.echo(f"{model}, batch {batch}: {data['rows']} rows × {data['layers']} layers, scales {' '.join(map(str, data['scales']))}")
     click.echo(f"{'':32}{'entries/layer':>14}{'bytes':>17}{'GiB':>9}{'1000 MiB':>10}{'share':>8}{'of full':>9}{'as published':>14}")
-    for row in rows:
+    for row in data["methods"]:
         click.echo(f"{row['method']:32}{row['entries_per_layer']:14.1f}{row['bytes']:17,}{row['gib']:9.3f}{row['paper_unit']:10.3f}"
                    f"{row['share']:8.1%}{row['share_of_full']:9.1%}{row['published_unit']:14.3f}")
     click.echo(f"Bytes with K and V in {dtype}. Share: of the cache that keeps the last scale, as the published code does; of full: of "
                "what later passes read. As published: in 1000 MiB, which AMS-KV prints as GB, with K in fp32 and V in 16 bit.")
-    for claim in claims:
+    for claim in data["published"]:
         click.echo(f"{claim['table']}, batch {claim['batch']}, {claim['method']} {claim['printed']}: {claim['finding']}")
-
-
-def _methods(layout: Layout, count: int, dtype: Any) -> list[dict[str, Any]]:
-    """Every method that runs on the layout, ams_kv with ``count`` demanding layers and its rivals at the same bytes."""
-    from ..cache.method import Evicting
-    from ..measure.plan import registry
-    from ..methods.ams_kv import AMSKV
-    from ..methods.full import Full
-    from ..metrics.kv import MIXED, PAPER_UNIT, entries, equal_widths, nbytes
-
-    ours = AMSKV(demanding=tuple(range(count)))
-    share = entries(ours, layout) // layout.layers
-    built = {"full, last scale kept": Full(store_last=True), "full": Full(), f"ams_kv, {count} demanding layers": ours}
-    for name in registry.methods:
-        cls = registry.methods.get(name)
-        if layout.paradigm in cls.paradigms and cls not in (Full, AMSKV):
-            evicts = issubclass(cls, Evicting)
-            built[f"{name}, B = {share}" if evicts else name] = cls(B=share) if evicts else cls()
-    everything, read, widths = layout.layers * layout.visual, layout.layers * layout.cacheable, equal_widths(dtype)
-
-    def row(name: str, held: int) -> dict[str, Any]:
-        size, mixed = nbytes(layout, held, widths), nbytes(layout, held, MIXED)
-        return {"method": name, "entries_per_layer": held / layout.layers, "bytes": size, "gib": size / 2**30,
-                "paper_unit": size / PAPER_UNIT, "share": held / everything, "share_of_full": held / read,
-                "published_unit": mixed / PAPER_UNIT}
-
-    return [row(name, entries(method, layout)) for name, method in built.items()]
-
-
-def _claims(model: str, entry: Any) -> list[dict[str, Any]]:
-    """Each printed figure with whether it follows."""
-    from ..methods.full import Full
-    from ..metrics.kv import MIXED, entries, nbytes, published
-
-    claims = []
-    for figure in published(model):
-        layout = entry.shape(entry.presets["paper"], figure.batch)
-        if figure.method == "full":
-            size = nbytes(layout, entries(Full(store_last=True), layout), MIXED)
-            verdict = "reproduced" if figure.agrees(size) else "not reproduced"
-            finding = f"{verdict}: {size:,} bytes with K in fp32, V in 16 bit, all scales kept"
-        else:
-            finding = "; ".join(_counted(figure, layout, widths, said) for widths, said in ((MIXED, "K in fp32"), ((2, 2), "K in 16 bit")))
-        claims.append({"table": figure.table, "batch": figure.batch, "method": figure.method, "printed": figure.printed,
-                       "finding": finding})
-    return claims
-
-
-def _counted(figure: Any, layout: Layout, widths: tuple[int, int], said: str) -> str:
-    """How many demanding layers a printed size of AMS-KV would be under its own policy (C_max and C_min of every layer taken
-    literally), and what the nearest whole number of them gives."""
-    from ..methods.ams_kv import AMSKV
-    from ..metrics.kv import PAPER_UNIT, nbytes
-
-    policy = AMSKV(demanding=())
-    policy.resolve(layout)
-    most, least, layers = policy.c_max, policy.c_min, layout.layers
-    exact = (figure.entries(layout, widths) - layers * least) / (most - least)
-    nearest = min(max(round(exact), 0), layers)
-    size = nbytes(layout, layers * least + nearest * (most - least), widths)
-    if figure.agrees(size):
-        return f"reproduced with {said} and {nearest} demanding layers"
-    possible = f"{exact:.2f} demanding layers" if 0 <= exact <= layers else f"no number of demanding layers ({exact:.2f})"
-    return f"not reproduced with {said}: it would be {possible}; {nearest} give {size / PAPER_UNIT:.3f}"

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from .machine import Machine, machine_options
 from .options import echo_json, json_option, plugin_option, store_option
 
 if TYPE_CHECKING:
@@ -32,16 +32,17 @@ def _share(context: click.Context, option: click.Parameter, given: str | None) -
 @store_option
 @plugin_option
 @click.option("--report", "report_path", type=click.Path(dir_okay=False, path_type=Path), help="Write the HTML report here afterwards.")
-@click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True, help="Where to measure.")
-@click.option("--threads", type=click.IntRange(min=1), default=os.cpu_count() or 1, show_default="all", help="CPU threads of a trial.")
+@machine_options
 @click.option("--method", "extra_methods", multiple=True, help="Add a method (a plug-in's, say) to every block of the plan; repeatable.")
 @click.option("--fresh", is_flag=True, help="Run every case, also those that are measured already.")
 @click.option("--explain", is_flag=True, help="Only say for each case whether it would run, and why.")
 @click.option("--share", callback=_share, metavar="I/N", help="Only make share I of N of the quality images, for a later run to use.")
+@click.option("--max-batch", is_flag=True, help="Find the largest batch that fits for the full cache and every method, and its throughput.")
 @json_option
 def run(
-    plan: str, store_url: str, plugin_files: tuple[str, ...], report_path: Path | None, device: str, threads: int,
-    extra_methods: tuple[str, ...], fresh: bool, explain: bool, share: tuple[int, int] | None, as_json: bool,
+    plan: str, store_url: str, plugin_files: tuple[str, ...], report_path: Path | None, machine: Machine,
+    extra_methods: tuple[str, ...], fresh: bool, explain: bool, share: tuple[int, int] | None, max_batch: bool,
+    as_json: bool,
 ) -> None:
     """Measure PLAN: the name of a shipped plan (see `cachemark list plans`) or a TOML file.
 
@@ -53,34 +54,53 @@ def run(
     from .. import plugins
     from ..errors import Infrastructure
     from ..measure import plan as plans
-    from ..measure.session import decide, make_share, measure
+    from ..measure.session import decide, make_share, measure, measure_largest
     from ..store.db import Store
     from .progress import Follower
 
     found = [name for file in plugin_files for name in plugins.load(file)]
     loaded = plans.load(plan).joined([*found, *extra_methods])
-    if device == "cuda" and not torch.cuda.is_available():
+    if machine.device == "cuda" and not torch.cuda.is_available():
         raise Infrastructure("--device cuda was given, but torch sees no CUDA device.", remedy="Use --device cpu; see `cachemark doctor`.")
-    plans.expand(loaded, device)  # every mistake of the plan is found before the database is touched
+    if max_batch and machine.device == "cpu" and not machine.memory_cap:
+        raise click.UsageError("--max-batch on a CPU needs a limit: add --memory-cap, such as 2GiB.")
+    plans.expand(loaded, machine.device)  # every mistake of the plan is found before the database is touched
     files = tuple(str(Path(file).resolve()) for file in plugin_files)
     if explain:
         known = Store.open(store_url, create=False, read_only=True) if _exists(store_url) else None
-        _explain(decide(loaded, known, device, threads, fresh=fresh)[1], known, as_json)
+        _explain(decide(loaded, known, machine.device, machine.threads, fresh=fresh, memory_cap=machine.memory_cap)[1], known, as_json)
         return
     with Store.open(store_url) as store:
         try:
-            with Follower() as follower:
+            with machine.places(store) as places, Follower() as follower:
+                given: dict[str, Any] = {"device": machine.device, "threads": machine.threads, "plugins": files, "watcher": follower,
+                                         "executor": places}
                 if share is not None:
-                    failed = make_share(loaded, store, share, store.parts, device=device, threads=threads, plugins=files, watcher=follower)
+                    failed = make_share(loaded, store, share, store.parts, **given)
                     sys.exit(Infrastructure.exit_code if failed else 0)
-                summary = measure(loaded, store, device=device, threads=threads, plugins=files, fresh=fresh, shelves=store.parts,
-                                  watcher=follower)
+                if max_batch:
+                    _print_largest(measure_largest(loaded, store, fresh=fresh, memory_cap=machine.memory_cap, **given), store, as_json)
+                    return
+                summary = measure(loaded, store, fresh=fresh, shelves=store.parts, memory_cap=machine.memory_cap, **given)
         except KeyboardInterrupt:
             click.echo("\nInterrupted. Everything completed is stored; the same command goes on from here.", err=True)
             sys.exit(130)
         _anchored(loaded, store, summary.run_id)
         path = _report(store, summary.run_id, report_path)
         _conclude(summary, path, as_json)
+
+
+def _print_largest(summary: Summary, store: Store, as_json: bool) -> None:
+    """A line for each case: its largest batch, and throughput at equal batch and at equal memory."""
+    rows = [{"model": o.case.model, "case": o.case.label, "status": str(o.status),
+             **{name: o.median(name) for name in ("max_batch", "throughput", "throughput_max")}} for o in store.outcomes(summary.run_id)]
+    if as_json:
+        echo_json({"run": summary.run_id, "ran": len(summary.ran), "skipped": summary.carried, "cases": rows})
+        return
+    click.echo(f"{'':28}{'largest batch':>14}{'image/s, equal batch':>22}{'image/s, equal memory':>23}")
+    for row in rows:
+        cells = [f"{row[name]:.4g}" if row[name] is not None else "—" for name in ("max_batch", "throughput", "throughput_max")]
+        click.echo(f"{row['case']:<28}{cells[0]:>14}{cells[1]:>22}{cells[2]:>23}" + ("" if row["status"] == "ok" else f"  {row['status']}"))
 
 
 def _exists(url: str) -> bool:

@@ -19,13 +19,14 @@ from .. import __version__, registry
 from ..result import Environment
 from ..spec import Case, digest
 from ..units import FAMILIES, METRICS
+from .device import Gpu, gpus
 
 PACKAGE = Path(__file__).resolve().parent.parent
 
 
-def environment(device: str, threads: int) -> Environment:
-    """The environment of a trial on ``device`` (``cpu`` or ``cuda``) with so many CPU threads."""
-    name, driver = _device(device)
+def environment(device: str, threads: int, gpu: Gpu | None = None) -> Environment:
+    """The environment of a trial on ``device`` (``cpu`` or ``cuda``) with so many CPU threads; on ``gpu``, by default the first one."""
+    name, driver = _device(device, gpu)
     facts: dict[str, Any] = {
         "device": name, "cpu": _cpu(), "cpus": os.cpu_count(), "threads": threads, "os": platform.platform(terse=True),
         "python": platform.python_version(), "torch": torch.__version__, "cuda": torch.version.cuda if device != "cpu" else None,
@@ -98,16 +99,12 @@ def _hashed(paths: Iterable[Path]) -> str:
     return total.hexdigest()[:16]
 
 
-def _device(device: str) -> tuple[str, str | None]:
+def _device(device: str, gpu: Gpu | None) -> tuple[str, str | None]:
+    """Name and driver. A GPU is asked through its driver: torch would take memory on it, and be a foreign process there."""
     if device == "cpu":
         return _cpu(), None
-    import pynvml
-
-    pynvml.nvmlInit()
-    try:
-        return torch.cuda.get_device_name(), str(pynvml.nvmlSystemGetDriverVersion())
-    finally:
-        pynvml.nvmlShutdown()
+    gpu = gpu or gpus()[0]
+    return gpu.name, gpu.driver
 
 
 @cache

@@ -13,50 +13,109 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import IO, Any, NamedTuple
 
 from ..result import Outcome, Status
 from .plan import Planned
 from .trial import request_json
+from .watch import Watch
 
 LOG_BYTES = 4000  # of a dead child's standard error
 STARTUP = 120.0  # seconds for a child to import torch and the plug-ins; no case has begun then, so its time is not counted
 
 
 class Finished(NamedTuple):
-    """A case that has ended, with its artifacts by file name."""
+    """A case that has ended, with its artifacts by file name. ``spoilt``: by the device and not by the case, so that it may be measured
+    again; ``lost``: the device is gone."""
 
     outcome: Outcome
     artifacts: dict[str, bytes]
+    spoilt: bool = False
+    lost: bool = False
 
 
 class Options(NamedTuple):
     """How trials are run. ``timeout`` is seconds without a word, counted from the start of a case or a sign of life. ``share`` makes
-    that share of the quality images and nothing else: see :func:`~cachemark.measure.run.fill`."""
+    that share of the quality images and nothing else: see :func:`~cachemark.measure.run.fill`. ``cpus`` are the processors that a trial is
+    pinned to, ``gpu`` the UUID of the only device it sees, ``memory_cap`` the bytes of it that it may allocate; nothing where empty.
+    ``probe``: cases are timed and not judged."""
 
     timeout: float
     threads: int
     plugins: tuple[str, ...] = ()
     share: tuple[int, int] | None = None
+    cpus: tuple[int, ...] = ()
+    gpu: str = ""
+    memory_cap: int = 0
+    probe: bool = False
 
 
-def run_trials(planned: Sequence[Planned], options: Options, started: Callable[[Planned], None]) -> Iterator[Finished]:
+def always(planned: Planned) -> str:
+    """Every case may begin."""
+    return ""
+
+
+def run_trials(
+    planned: Sequence[Planned], options: Options, started: Callable[[Planned], None], *, watch: Watch | None = None,
+    admit: Callable[[Planned], str] = always,
+) -> Iterator[Finished]:
     """Run cases of one model in order, in one process as long as it lives.
 
     A child that dies or stays silent past the deadline ends the case it was in with a typed outcome; the cases behind it go
-    on in a fresh process. ``started`` is called as each case begins.
+    on in a fresh process. ``started`` is called as each case begins. ``watch`` sees the device meanwhile: a case that it finds spoilt ends
+    as that. ``admit`` says why a case may not begin any more, or nothing; then it is not reached, and neither is what stands behind it.
     """
     left = list(planned)
     while left:
+        if reason := admit(left[0]):
+            yield from (Finished(Outcome(case.case, Status.NOT_REACHED, log=reason), {}) for case in left)
+            return
+        if watch is not None and (others := watch.intruders()):
+            yield _contended(left.pop(0), others)
+            continue
         with _Child(left, options) as child:
-            for message in child.messages():
-                if "start" in message:
-                    started(left[0])
-                elif "done" in message:
-                    yield Finished(Outcome.from_json(message["outcome"]), _decoded(message["artifacts"]))
-                    left.pop(0)
-            if left:
-                yield Finished(child.obituary(left.pop(0)), {})
+            yield from _heard(child, left, started, watch, admit)
+
+
+def _heard(
+    child: _Child, left: list[Planned], started: Callable[[Planned], None], watch: Watch | None, admit: Callable[[Planned], str]
+) -> Iterator[Finished]:
+    """What a child finishes; it is taken off ``left``. Ends with the child, or before a case that may not begin."""
+    if watch is not None:
+        watch.child = child.pid
+    for message in child.messages():
+        if "start" in message:
+            started(left[0])
+            if watch is not None:
+                watch.begin()
+        elif "done" in message:
+            yield _watched(Finished(Outcome.from_json(message["outcome"]), _decoded(message["artifacts"])), watch)
+            left.pop(0)
+            if left and admit(left[0]):
+                return
+        elif "leaves" in message:  # of itself, because of what the last case left behind
+            return
+    if left:
+        yield _watched(Finished(child.obituary(left.pop(0)), {}), watch)
+
+
+def _contended(planned: Planned, others: frozenset[int]) -> Finished:
+    log = f"The device was not free: process {', '.join(map(str, sorted(others)))} computes on it."
+    return Finished(Outcome(planned.case, Status.CONTENDED, log=log), {}, spoilt=True)
+
+
+def _watched(finished: Finished, watch: Watch | None) -> Finished:
+    """With what the device did meanwhile; as spoilt where that does not let it stand."""
+    if watch is None:
+        return finished
+    (seen, spoilt), outcome = watch.end(), finished.outcome
+    facts = {**outcome.facts, "device": seen}
+    if spoilt is None:
+        return finished._replace(outcome=replace(outcome, facts=facts))
+    log = f"{spoilt.reason}\n{outcome.log}".strip()
+    return Finished(Outcome(outcome.case, spoilt.status, log=log, seconds=outcome.seconds, facts=facts), {}, spoilt=True,
+                    lost=spoilt.status is Status.ERROR)
 
 
 class _Child:
@@ -72,11 +131,12 @@ class _Child:
         # folder, such as a plug-in, does not take the place of a module.
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", "cachemark.measure.trial"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors,
-            text=True, start_new_session=True, env={**os.environ, "OMP_NUM_THREADS": str(options.threads)},
+            text=True, start_new_session=True, env=_environment(options),
         )
         self._lines: queue.Queue[str | None] = queue.Queue()
         threading.Thread(target=self._listen, args=(self._process.stdout,), daemon=True).start()
-        self._send(json.dumps(request_json(list(planned), list(options.plugins), options.threads, options.share)))
+        self._send(json.dumps(request_json(list(planned), list(options.plugins), options.threads, options.share, options.cpus,
+                                           options.memory_cap, options.probe)))
 
     def __enter__(self) -> _Child:
         return self
@@ -87,6 +147,10 @@ class _Child:
             if stream:
                 with suppress(OSError):  # the child is gone and so is the other end of its pipe
                     stream.close()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
 
     def messages(self) -> Iterator[dict[str, Any]]:
         """What the child says, until it has said everything, has ended, or has been silent for too long."""
@@ -131,6 +195,12 @@ class _Child:
             with suppress(ProcessLookupError):  # the group: what the method itself has started ends too
                 os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
+
+
+def _environment(options: Options) -> dict[str, str]:
+    """A trial's: libraries that start threads by themselves keep to its number, and CUDA shows the leased device and no other."""
+    threads = {name: str(options.threads) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
+    return {**os.environ, **threads, **({"CUDA_VISIBLE_DEVICES": options.gpu} if options.gpu else {})}
 
 
 def _decoded(artifacts: dict[str, str]) -> dict[str, bytes]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,6 +14,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from ..cache.geometry import Layout
+from ..cache.kernels import fused
 from ..cache.masked import MaskedLayout, take
 from ..cache.method import Method
 from ..cache.slot import Memory
@@ -58,9 +59,13 @@ class Job:
     def generate(self, part: slice, forced: Tensor | None = None, see: Callable[[Any, Tensor], None] | None = None) -> Tensor:
         """Tokens of some samples, (part, N) or (part, N, C). A part of another size than ``batch`` is generated in a storage of its own."""
         labels = torch.tensor(self.subset.labels[part], device=self.device)
-        memory = self.memory if len(labels) == self.batch else Memory(self.device, self.memory.codec)
-        arguments = (labels, self.subset.seeds[part], self.method(), self.sampling, memory)
-        return self.loaded.generator.generate(*arguments, forced=forced, see=see)
+        memory = self.memory if len(labels) == self.batch else self.memory.another()
+        return self.drawn(labels, self.subset.seeds[part], memory, forced=forced, see=see)
+
+    def drawn(self, labels: Tensor, seeds: Sequence[int], memory: Memory, **options: Any) -> Tensor:
+        """One generation under a new method, with a fused attention kernel."""
+        with fused(self.device):
+            return self.loaded.generator.generate(labels, seeds, self.method(), self.sampling, memory, **options)
 
     def log_probs(self, logits: Tensor) -> Tensor:
         """Log-probabilities of guided logits at the case's temperature; truncation is left out, it would make KL infinite."""

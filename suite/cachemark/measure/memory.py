@@ -57,6 +57,11 @@ class TensorPeak(TorchDispatchMode):
             self._total -= self._alive.pop(key)[1]
 
 
+def allocated(device: str) -> int:
+    """Bytes that the allocator has given away on a CUDA device; on a CPU 0."""
+    return 0 if device == "cpu" else torch.cuda.memory_allocated()
+
+
 def peak_bytes(device: str, work: Callable[[], object], known: Iterable[Tensor]) -> int:
     """Peak bytes that ``work`` adds on the device: the CUDA allocator's, or :class:`TensorPeak` on a CPU."""
     if device == "cpu":

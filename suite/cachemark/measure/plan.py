@@ -17,9 +17,11 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError
 
 from .. import methods, registry, seeds
 from ..cache.codec import codec
+from ..cache.engines import GRAPH, refused
 from ..cache.geometry import Layout
 from ..cache.method import Method
 from ..errors import BadBudget, BadKnob, BadPlan, CachemarkError, unknown
+from ..limits import Rates
 from ..models import catalogue
 from ..models.protocol import Entry, Request
 from ..spec import FULL, Budget, Case, Sampling
@@ -107,7 +109,7 @@ class Cells(Table):
     samples: Annotated[int, Field(ge=0)] = 0
     quality: bool = True
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
-    engine: Literal["eager", "reference"] = "eager"
+    engine: Literal["eager", "graph", "reference"] = "eager"
     weights: str = ""
     decoder_weights: str = ""
     random_seed: int = 0
@@ -148,13 +150,14 @@ KINDS: Kinds = {"": Plan, "timing": Timing, "fidelity": Fidelity, "quality": Qua
 @dataclass(frozen=True)
 class Planned:
     """A case and what is needed to run it. ``unmet`` is the reason why the method cannot, or empty. ``shelf`` is the folder for finished
-    parts of its quality pass, ``beside`` that of the full cache of its cell."""
+    parts of its quality pass, ``beside`` that of the full cache of its cell. ``rates`` are the device's, where they were measured."""
 
     case: Case
     request: Request
     unmet: str = ""
     shelf: Path | None = None
     beside: Path | None = None
+    rates: Rates | None = None
 
 
 def names() -> list[str]:
@@ -229,7 +232,8 @@ def _block(plan: Plan, cells: Cells, number: int, device: str) -> Iterator[Plann
         identity = entry.identity(request)
     with _at(plan, "cells", number, "codecs"):
         codecs = list(dict.fromkeys(codec(name).name for name in cells.codecs))
-    layout, unmet = replace(entry.shape(sampling, cells.batch), similarity=entry.similarity(identity)), _unmet(cells)
+    layout, unmet = replace(entry.shape(sampling, cells.batch), similarity=entry.similarity(identity)), _unmet(cells, device)
+    absent = refused(cells.engine, device)
     with _at(plan, "cells", number, "budgets"):
         budgets = list(dict.fromkeys(str(_budget(budget, layout)) for budget in cells.budgets))
     full = Case(
@@ -240,11 +244,11 @@ def _block(plan: Plan, cells: Cells, number: int, device: str) -> Iterator[Plann
     )
     with _at(plan, "quality"):
         judged = replace(full, evaluation={**full.evaluation, **_evaluation(plan, cells, entry, full)})
-    yield Planned(judged, request)
+    yield Planned(judged, request, absent)
     if not full.weights.startswith("random:"):
-        yield Planned(replace(full, role="floor"), request)
+        yield Planned(replace(full, role="floor"), request, absent)
         if full.samples > 1:  # one image can only be generated in a batch of one
-            yield Planned(replace(full, role="numerics"), request)
+            yield Planned(replace(full, role="numerics"), request, absent)
     for name in codecs:
         if name != full.codec:
             yield Planned(replace(judged, codec=name, role="arm"), request, unmet)
@@ -286,9 +290,11 @@ def _budget(given: str | float | int | MethodTable, layout: Layout) -> Budget:
     return Budget.parse(given)
 
 
-def _unmet(cells: Cells) -> str:
+def _unmet(cells: Cells, device: str) -> str:
     """Why nothing but the full cache in its native codec runs here, or nothing."""
-    return "" if cells.engine == "eager" else f"the {cells.engine} engine runs the full cache in the native codec only"
+    if cells.engine == "reference":
+        return "the reference engine runs the full cache in the native codec only"
+    return refused(cells.engine, device)
 
 
 def _arms(plan: Plan, base: Case, given: str | MethodTable, budgets: list[str], layout: Layout) -> Iterator[tuple[Case, str]]:
@@ -304,12 +310,18 @@ def _arms(plan: Plan, base: Case, given: str | MethodTable, budgets: list[str], 
         budgets = [str(Budget(cls.build(knobs).own_budget(layout)))]
     for budget in budgets:
         try:
-            resolved, unmet = resolve(cls, Budget.parse(budget), layout, knobs), ""
+            resolved = resolve(cls, Budget.parse(budget), layout, knobs)
+            unmet = _unrecorded(cls, resolved) if base.engine == GRAPH else ""
         except BadBudget as error:
             if plan.unmet == "error":
                 raise
             resolved, unmet = {}, str(error)
         yield replace(base, method=name, variant=given.variant, knobs=resolved, budget=budget), unmet
+
+
+def _unrecorded(cls: type[Method], knobs: dict[str, Any]) -> str:
+    """Why the graph engine cannot run a method with these knobs, or nothing."""
+    return "" if cls.build(knobs).capturable else f"{cls.name} decides on the host while images are made, which a recorded pass cannot"
 
 
 def _share(cls: type[Method], entries: int, layout: Layout) -> str:

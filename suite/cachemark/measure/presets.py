@@ -6,12 +6,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from ..errors import Unsupported, unknown
 from ..metrics.adm import NAME as ADM
 from ..metrics.adm import SIDE, adm, identity
 from ..metrics.features import register
+from ..metrics.fetched import cached
 from ..metrics.inception import source
 from ..metrics.lpips import identity as lpips_identity
 from ..metrics.preset import Preset
@@ -58,7 +57,7 @@ def scene(weights: str | Path, reference: str | Path = "") -> Preset:
 
 def downloaded() -> str:
     """Where PyTorch keeps the Inception weights that torch-fidelity once fetched, or nothing where it has not."""
-    path = Path(torch.hub.get_dir()) / "checkpoints" / source().rsplit("/", 1)[1]
+    path = cached(source())
     return str(path) if path.is_file() else ""
 
 

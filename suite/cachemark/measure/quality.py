@@ -12,7 +12,6 @@ from torch import Tensor
 
 from .. import seeds
 from ..cache.slot import Memory
-from ..errors import BadCheckpoint
 from ..metrics.intervals import difference
 from ..metrics.pictures import Pictures, resized
 from ..metrics.preset import Preset
@@ -23,6 +22,7 @@ from ..units import quality_name
 from .judge import Job
 
 KEY = "quality"  # of Case.evaluation
+NAME = "{:05d}.safetensors"  # of a part on its shelf
 PART = 500  # images whose features are kept together: what is lost at most where a pass is interrupted
 
 
@@ -34,30 +34,13 @@ class Shelf:
 
     def get(self, number: int, extractor: str) -> Seen | None:
         """The part of this number as this extractor saw it, or None."""
-        if self.folder is None or not self._path(number).is_file():
-            return None
-        try:
-            return Seen.from_bytes(self._path(number).read_bytes(), extractor)
-        except BadCheckpoint:
-            return None
+        return None if self.folder is None else Seen.held(self.folder / NAME.format(number), extractor)
 
     def put(self, number: int, seen: Seen) -> None:
-        """Keep a part. Another process sees all of it or nothing."""
-        if self.folder is None:
-            return
-        self.folder.mkdir(parents=True, exist_ok=True)
-        unfinished = self._path(number).with_suffix(".part")
-        unfinished.write_bytes(seen.to_bytes())
-        unfinished.replace(self._path(number))
-
-    def _path(self, number: int) -> Path:
-        assert self.folder is not None
-        return self.folder / f"{number:05d}.safetensors"
-
-
-def makes(case: Case) -> bool:
-    """Whether a case has a quality pass that can be made here."""
-    return "missing" not in case.evaluation.get(KEY, {"missing": ""})
+        """Keep a part."""
+        if self.folder is not None:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            seen.keep(self.folder / NAME.format(number))
 
 
 def subset(case: Case, classes: int) -> Subset:
@@ -66,31 +49,31 @@ def subset(case: Case, classes: int) -> Subset:
     return seeds.subset(stated["seeds"], classes).first(stated["samples"])
 
 
-class _NotFinite(Exception):
+class NotFinite(ArithmeticError):
     """An image holds NaN or infinity."""
 
 
-def features(
-    job: Job, preset: Preset, shelf: Shelf, alive: Callable[[], None] = lambda: None, share: tuple[int, int] = (0, 1)
-) -> Seen | None:
-    """What the extractor sees in the images of a job, or None where one of them holds NaN or infinity, or none is made.
+def features(job: Job, preset: Preset, shelf: Shelf, alive: Callable[[], None] = lambda: None) -> Seen:
+    """What the extractor sees in the images of a job. ``alive`` is called after each batch. Raises NotFinite."""
+    return Seen.joined(list(_parts(job, preset, shelf, alive)))
 
-    ``alive`` is called after each batch. ``share`` = (index, of) leaves out every part whose number is not ``index`` modulo ``of``, so
-    that several processes can fill one shelf.
-    """
+
+def make(job: Job, preset: Preset, shelf: Shelf, share: tuple[int, int], alive: Callable[[], None] = lambda: None) -> None:
+    """Put a share (index, of) of the parts on the shelf: those whose number is ``index`` modulo ``of``, so that several processes can
+    fill it together. Raises NotFinite."""
+    for _ in _parts(job, preset, shelf, alive, share):
+        pass
+
+
+def _parts(job: Job, preset: Preset, shelf: Shelf, alive: Callable[[], None], share: tuple[int, int] = (0, 1)) -> Iterator[Seen]:
+    """Part by part: what lies on the shelf, else what is made now and put there."""
     index, of = share
-    found = []
-    for number, part in enumerate(job.subset.slices(PART)):
-        if number % of == index:
-            held = shelf.get(number, preset.extractor)
-            if held is None:
-                try:
-                    held = preset.see(_images(replace(job, subset=part), alive), device=job.device)
-                except _NotFinite:
-                    return None
-                shelf.put(number, held)
-            found.append(held)
-    return Seen.joined(found) if found else None
+    for number, part in list(enumerate(job.subset.slices(PART)))[index::of]:
+        held = shelf.get(number, preset.extractor)
+        if held is None:
+            held = preset.see(_images(replace(job, subset=part), alive), device=job.device)
+            shelf.put(number, held)
+        yield held
 
 
 def kept(job: Job, preset: Preset, shelf: Shelf) -> Seen | None:
@@ -102,21 +85,24 @@ def kept(job: Job, preset: Preset, shelf: Shelf) -> Seen | None:
 
 def _images(job: Job, alive: Callable[[], None]) -> Iterator[Tensor]:
     """Batch by batch: an image goes as soon as it has been looked at."""
-    for chunk in job.chunks():
-        with torch.inference_mode():
-            images = job.loaded.decode(job.generate(chunk)).float()
+    for images in _decoded(job):
         if not bool(torch.isfinite(images).all()):
-            raise _NotFinite
+            raise NotFinite("An image of the quality pass holds NaN or infinity.")
         alive()
         yield images
+
+
+def _decoded(job: Job) -> Iterator[Tensor]:
+    """Images (B, 3, H, W) in fp32, a batch at a time."""
+    for chunk in job.chunks():
+        with torch.inference_mode():
+            yield job.loaded.decode(job.generate(chunk)).float()
 
 
 def pictures(job: Job, case: Case) -> Iterator[Tensor]:
     """The images of a job as bytes (B, H, W, 3), at the size that the case's preset sees. Raises Unsupported for one that is not finite."""
     side = case.evaluation[KEY].get("resize")
-    for chunk in job.chunks():
-        with torch.inference_mode():
-            images = job.loaded.decode(job.generate(chunk)).float()
+    for images in _decoded(job):
         yield Pictures(resized(images, side) if side else images).bytes.permute(0, 2, 3, 1)
 
 

@@ -11,8 +11,12 @@ import torch
 from torch import Tensor
 
 from .. import registry, seeds
+from ..cache.attention import KERNEL
 from ..cache.codec import codec
+from ..cache.engines import engine
 from ..cache.geometry import Layout
+from ..cache.graph import Graph
+from ..cache.kernels import chosen
 from ..cache.masked import MaskedLayout
 from ..cache.method import Method
 from ..cache.reference import REFERENCE
@@ -24,15 +28,15 @@ from ..metrics.lpips import Lpips
 from ..metrics.preset import Preset
 from ..metrics.seen import Seen
 from ..metrics.speed import halves, watched
-from ..models.protocol import Entry, Loaded, Request
+from ..models.protocol import Entry, Loaded
 from ..result import Outcome, Status
 from ..spec import FULL, Case
 from ..units import quality_name
-from . import presets, quality
+from . import limit, presets, quality
 from .clock import clock
 from .judge import Job, Judged, Likeness, Reference, judge, reseeded
 from .layers import profiled, repeated
-from .memory import peak_bytes
+from .memory import allocated, peak_bytes
 from .plan import Planned
 
 Ended = tuple[Outcome, dict[str, bytes]]  # with artifacts by file name
@@ -48,9 +52,9 @@ class Bench:
     loaded: Loaded
     device: str
     references: dict[str, Reference] = field(default_factory=dict)
-    presets: dict[Request, Preset] = field(default_factory=dict)
     seen: dict[str, Seen] = field(default_factory=dict)
-    likeness: dict[str, Likeness] = field(default_factory=dict)
+    eyes: Preset | None = None
+    likeness: Likeness | None = None
 
     @classmethod
     def load(cls, planned: Planned) -> Bench:
@@ -58,57 +62,61 @@ class Bench:
         return cls(entry, entry.load(planned.request), planned.case.device_class)
 
     def reference(self, case: Case, job: Job) -> Reference:
-        """The full cache in the native codec and the case's own engine-independent form, generated once per trial."""
+        """The full cache in the native codec on the case's engine, generated once per trial."""
         if case.cell not in self.references:
-            full = replace(job, method=registry.methods.get(FULL), memory=Memory(self.device))
+            full = replace(job, method=registry.methods.get(FULL), memory=Memory(self.device, engine=job.memory.engine.another()))
             self.references[case.cell] = Reference(full)
         return self.references[case.cell]
 
-
     def alike(self, case: Case) -> dict[str, Likeness]:
         """LPIPS where the case has it and its weights are here, loaded once per trial."""
-        if "missing" in case.evaluation.get("lpips", {"missing": ""}):
+        if not case.measures("lpips"):
             return {}
-        if not self.likeness:
-            self.likeness["lpips"] = Lpips(device=self.device)
-        return self.likeness
+        if self.likeness is None:
+            self.likeness = Lpips(device=self.device)
+        return {"lpips": self.likeness}
 
     def preset(self, planned: Planned) -> Preset:
-        """With which eyes images of a case are compared with real ones, loaded once per trial."""
-        request = planned.request
-        if request not in self.presets:
-            name = planned.case.evaluation[quality.KEY]["preset"]
-            self.presets[request] = presets.preset(name, weights=request.extractor, reference=request.reference, device=self.device)
-        return self.presets[request]
+        """With which eyes the images of all cases are compared with real ones, loaded once per trial."""
+        if self.eyes is None:
+            name, request = planned.case.evaluation[quality.KEY]["preset"], planned.request
+            self.eyes = presets.preset(name, weights=request.extractor, reference=request.reference, device=self.device)
+        return self.eyes
 
 
 def run_case(planned: Planned, bench: Bench, alive: Callable[[], None] = lambda: None) -> Ended:
     """Measure one case. Returns its outcome and artifacts by file name; raises what the trial turns into a status. ``alive`` is called
     now and then in its long parts."""
+    try:
+        return _measured(planned, bench, alive)
+    except quality.NotFinite as error:
+        return Outcome(planned.case, Status.NAN_OUTPUT, log=str(error)), {}
+
+
+def _measured(planned: Planned, bench: Bench, alive: Callable[[], None]) -> Ended:
     began, case = time.perf_counter(), planned.case
     if planned.unmet:
         raise Unsupported(planned.unmet)
     job = _job(case, bench)
     samples: dict[str, list[float]] = {}
-    facts = _facts(case, bench)
+    facts = _facts(case, bench) | limit.facts(case, bench.entry, _factory(case)(), planned.rates)
     if case.role in ("arm", "baseline"):
         first = replace(job, subset=job.subset.first(case.batch))
         samples |= _bytes(case, first)
-        samples |= _timed(case, first)
+        timed, marks = _timed(case, first)
+        samples, facts = samples | timed, facts | _graphs(job.memory) | limit.slope(marks, first.layout, first.method())
     if bench.loaded.random:
         return Outcome(case, Status.OK, samples, RANDOM, seconds=time.perf_counter() - began, facts=facts), {}
     judged = _judged(case, job, bench)
     if not judged.finite:
-        return Outcome(case, Status.NAN_OUTPUT, log="The decoded images or their figures hold NaN or infinity.", facts=facts), {}
+        raise quality.NotFinite("The decoded images or their figures hold NaN or infinity.")
     if case.role == "baseline" and job.layout.scales:
         facts["layers"] = profiled(_watched(job))
     elif case.role == "baseline" and job.continuous:
         facts["redundancy"] = repeated(_watched(job))
     if quality.KEY in case.evaluation:
-        distribution = _distribution(planned, job, bench, alive)
-        if distribution is None:
-            return Outcome(case, Status.NAN_OUTPUT, log="An image of the quality pass holds NaN or infinity.", facts=facts), {}
-        samples, facts = samples | distribution[0], facts | distribution[1]
+        figures, told = _distribution(planned, job, bench, alive)
+        samples, facts = samples | figures, facts | told
     samples, facts, seconds = samples | judged.samples, facts | judged.facts, time.perf_counter() - began
     return Outcome(case, Status.OK, samples, seconds=seconds, output_hash=judged.output_hash, facts=facts), judged.artifacts
 
@@ -117,9 +125,23 @@ def fill(planned: Planned, bench: Bench, share: tuple[int, int], alive: Callable
     """Make a share of the images of a case's quality pass and nothing else; their features stay on its shelf."""
     case = planned.case
     wide = quality.job_of(_job(case, bench), case, bench.entry.classes)
-    quality.features(wide, bench.preset(planned), quality.Shelf(planned.shelf), alive, share)
+    try:
+        quality.make(wide, bench.preset(planned), quality.Shelf(planned.shelf), share, alive)
+    except quality.NotFinite as error:
+        return Outcome(case, Status.NAN_OUTPUT, log=str(error)), {}
     done = f"Share {share[0] + 1} of {share[1]} of its quality images is made; nothing is measured."
     return Outcome(case, Status.NOT_REACHED, log=done), {}
+
+
+def probe(planned: Planned, bench: Bench) -> Ended:
+    """Time a case at its batch and judge nothing: whether so many images fit, and how fast they come."""
+    began, case = time.perf_counter(), planned.case
+    if planned.unmet:
+        raise Unsupported(planned.unmet)
+    job = _job(case, bench)
+    samples = _bytes(case, job) | _timed(case, job)[0]
+    facts, seconds = _facts(case, bench), time.perf_counter() - began
+    return Outcome(case, Status.OK, samples, "timed only", seconds=seconds, facts=facts), {}
 
 
 def quality_images(planned: Planned) -> tuple[Iterator[Tensor], int]:
@@ -136,7 +158,7 @@ def quality_images(planned: Planned) -> tuple[Iterator[Tensor], int]:
 
 def _job(case: Case, bench: Bench) -> Job:
     subset = seeds.subset(case.seeds, bench.entry.classes).first(case.samples)
-    memory = Memory(bench.device, codec(case.codec))
+    memory = Memory(bench.device, codec(case.codec), engine(case.engine, bench.device))
     return Job(bench.loaded, _factory(case), memory, case.sampling, subset, case.batch, bench.device)
 
 
@@ -151,24 +173,26 @@ def _factory(case: Case) -> Callable[[], Method]:
     return lambda: cls.build(case.knobs)
 
 
-def _timed(case: Case, job: Job) -> dict[str, list[float]]:
-    """The other warm-up generations, then the counted ones: latency with and without image decoding, tokens/s of both halves."""
+def _timed(case: Case, job: Job) -> tuple[dict[str, list[float]], list[dict[int, float]]]:
+    """The other warm-up generations, then the counted ones: latency with and without image decoding, tokens/s of both halves; and the
+    marks of each counted one."""
     layout = _paced(job.layout, job.method())
     watch = clock(job.device, watched(layout))
     labels = torch.tensor(job.subset.labels, device=job.device)
     samples: dict[str, list[float]] = {name: [] for name in ("latency", "latency_tokens", "tokens_per_s_first", "tokens_per_s_last")}
+    counted: list[dict[int, float]] = []
     for repeat in range(1, case.warmup + case.repeats):
         watch.start()
         with torch.inference_mode():
-            drawn = job.loaded.generator.generate(labels, job.subset.seeds, job.method(), case.sampling, job.memory, mark=watch.mark)
-            job.loaded.decode(drawn)
+            job.loaded.decode(job.drawn(labels, job.subset.seeds, job.memory, mark=watch.mark))
         total, marks = watch.stop(), watch.marks()
         if repeat >= case.warmup:
             first, last = halves(marks, layout, len(labels))
             figures = (total, marks[layout.visual - 1], first, last)
             for name, value in zip(samples, figures, strict=True):
                 samples[name].append(value)
-    return samples
+            counted.append(marks)
+    return samples, counted
 
 
 def _paced(layout: Layout, method: Method) -> Layout:
@@ -178,21 +202,40 @@ def _paced(layout: Layout, method: Method) -> Layout:
 
 def _bytes(case: Case, job: Job) -> dict[str, list[float]]:
     """A generation that is watched and not timed, the first warm-up: bytes from the arena, and the peak above the loaded weights. In a
-    masked model also FLOPs, from arithmetic."""
+    masked model also FLOPs, from arithmetic. What an engine records, it records in a generation before that, and its pool is at hand
+    all the time, so it counts in the peak."""
     method, memory, drawn = job.method(), job.memory, []
 
     def once() -> None:
         drawn.append(replace(job, method=lambda: method).generate(slice(len(job.subset))))
 
-    peak = peak_bytes(job.device, once, job.loaded.parameters)
+    peak = _recorded(job) + peak_bytes(job.device, once, job.loaded.parameters)
     with torch.inference_mode():
         job.loaded.decode(drawn[0])
     stage = memory.nbytes("stage")
-    figures = {"kv_logical": method.logical_bytes, "kv_allocated": memory.nbytes("slots") + stage, "kv_stage": stage,
+    figures: dict[str, float] = {"kv_logical": method.logical_bytes, "kv_allocated": memory.nbytes("slots") + stage, "kv_stage": stage,
                "kv_state": memory.nbytes("state"), "peak_memory": peak}
+    if isinstance(memory.engine, Graph):
+        figures |= {"graph_pool": memory.engine.nbytes, "capture_seconds": memory.engine.seconds}
     if isinstance(job.layout, MaskedLayout):
         figures["flops"] = work(job.method(), job.layout).total
     return {name: [float(value)] for name, value in figures.items()}
+
+
+def _recorded(job: Job) -> int:
+    """Let an engine that records do so, in a generation of its own: bytes that are taken from then on, its pool included."""
+    if not isinstance(engine := job.memory.engine, Graph):
+        return 0
+    before = allocated(job.device)
+    job.generate(slice(len(job.subset)))
+    return allocated(job.device) - before + engine.pool_bytes
+
+
+def _graphs(memory: Memory) -> dict[str, Any]:
+    """How many passes were recorded, and how often one ran as written because its recording had no room."""
+    if not isinstance(memory.engine, Graph):
+        return {}
+    return {"graph": {"recorded": memory.engine.recorded, "missed": memory.engine.missed}}
 
 
 def judged_batch(case: Case) -> int:
@@ -202,7 +245,7 @@ def judged_batch(case: Case) -> int:
 
 def _judged(case: Case, job: Job, bench: Bench) -> Judged:
     """The reference rows: *floor* is the full cache at other seeds, *numerics* the full cache at half the batch (or twice 1)."""
-    job = replace(job, batch=judged_batch(case), memory=Memory(bench.device, codec(case.codec)))
+    job = replace(job, batch=judged_batch(case), memory=job.memory.another())
     reference = bench.reference(case, job)
     if case.role == "floor":
         return judge(reseeded(job, seeds.floor(job.subset)), reference, quality=bench.entry.quality, forced=False, sprite=False,
@@ -210,21 +253,18 @@ def _judged(case: Case, job: Job, bench: Bench) -> Judged:
     if case.role == "numerics":
         job = replace(job, batch=job.batch // 2 or 2)
     return judge(job, reference, quality=bench.entry.quality, forced=True, sprite=case.role == "arm", likeness=bench.alike(case),
-                 itself=case.role == "baseline" and case.engine == "eager")
+                 itself=case.role == "baseline" and case.engine != "reference")
 
 
 def _distribution(
     planned: Planned, job: Job, bench: Bench, alive: Callable[[], None]
-) -> tuple[dict[str, list[float]], dict[str, Any]] | None:
-    """Samples and facts of the quality pass, or None where an image is not finite. What the full cache's images look like is kept for
-    the arms beside it."""
+) -> tuple[dict[str, list[float]], dict[str, Any]]:
+    """Samples and facts of the quality pass. What the full cache's images look like is kept for the arms beside it."""
     case, stated = planned.case, planned.case.evaluation[quality.KEY]
-    if "missing" in stated:
+    if not case.measures(quality.KEY):
         return {}, {"not_measured": {quality_name("fid", stated["preset"], stated["samples"]): stated["missing"]}}
     began, preset, wide = time.perf_counter(), bench.preset(planned), quality.job_of(job, case, bench.entry.classes)
     seen = quality.features(wide, preset, quality.Shelf(planned.shelf), alive)
-    if seen is None:
-        return None
     full = None
     if case.role == "baseline":
         bench.seen[case.cell] = seen
@@ -237,7 +277,8 @@ def _distribution(
 def _facts(case: Case, bench: Bench) -> dict[str, Any]:
     method = _factory(case)()
     layout = bench.entry.shape(case.sampling, case.batch)
-    facts: dict[str, Any] = {"kernel": method.kernel, "source": method.source, "footnotes": list(method.footnotes),
+    kernel = chosen(replace(layout, dtype=getattr(torch, case.dtype), device=bench.device)) if method.kernel == KERNEL else method.kernel
+    facts: dict[str, Any] = {"kernel": kernel, "source": method.source, "footnotes": list(method.footnotes),
                              "paradigm": layout.paradigm}
     if isinstance(layout, MaskedLayout):
         facts["true_ratio"] = float(share(method, layout))
@@ -246,7 +287,7 @@ def _facts(case: Case, bench: Bench) -> dict[str, Any]:
         facts["true_ratio"] = entries(method, layout) / (layout.layers * layout.cacheable)
     elif "B" in case.knobs:
         facts["true_ratio"] = case.knobs["B"] / layout.visual
-    if case.engine == "eager" and method.kernel != Method().kernel:
+    if case.engine != "reference" and method.kernel != Method().kernel:
         why = "It needs the attention mass of every key, which the fused kernel does not return" if method.needs_mass else (
             f"It attends with {method.kernel}, the full cache with {Method().kernel}")
         facts["quality_only"] = f"{why}; a speed-up between two kernels would measure the kernels."

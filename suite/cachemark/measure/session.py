@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Protocol
 
 from ..result import Environment, Outcome, Status
 from ..spec import Case
-from . import quality
+from . import largest, quality
+from .device import Gpu
 from .environment import code_identity, environment, skip_key, skip_parts
-from .isolate import Options, run_trials
+from .executors.local import Executor, local
+from .isolate import Finished, Options
+from .limit import stated
 from .plan import Plan, Planned, expand
+from .rates import rates
 
 
 class Sink(Protocol):
@@ -62,12 +69,31 @@ class Watcher(Protocol):
     def ended(self, outcome: Outcome) -> None: ...
 
 
-def decide(plan: Plan, sink: Sink | None, device: str, threads: int, *, fresh: bool = False) -> tuple[Environment, list[Decision]]:
-    """Every case of the plan with its skip key; ``stored`` where an outcome with that key is kept and ``fresh`` is not asked."""
-    here = environment(device, threads)
+class Nobody:
+    """Does not watch."""
+
+    def planned(self, decisions: list[Decision]) -> None:
+        pass
+
+    def started(self, case: Case) -> None:
+        pass
+
+    def ended(self, outcome: Outcome) -> None:
+        pass
+
+
+UNWATCHED = Nobody()
+
+
+def decide(plan: Plan, sink: Sink | None, device: str, threads: int, *, fresh: bool = False, gpu: Gpu | None = None,
+           memory_cap: int = 0, cases: list[Planned] | None = None) -> tuple[Environment, list[Decision]]:
+    """Every case of the plan with its skip key; ``stored`` where an outcome with that key is kept and ``fresh`` is not asked. ``gpu`` is
+    the device where it is known already. What fitted without ``memory_cap`` need not fit under it, so it is one of the parts. ``cases`` in
+    place of those that the plan expands to."""
+    here = environment(device, threads, gpu)
     decisions = []
-    for planned in expand(plan, device):
-        parts = skip_parts(planned.case, here, device)
+    for planned in expand(plan, device) if cases is None else cases:
+        parts = skip_parts(planned.case, here, device) | ({"memory_cap": str(memory_cap)} if memory_cap else {})
         key = skip_key(parts)
         decisions.append(Decision(planned, key, parts, not fresh and sink is not None and sink.find(key) is not None))
     return here, decisions
@@ -75,51 +101,95 @@ def decide(plan: Plan, sink: Sink | None, device: str, threads: int, *, fresh: b
 
 def measure(
     plan: Plan, sink: Sink, *, device: str = "cpu", threads: int = 1, plugins: tuple[str, ...] = (), fresh: bool = False,
-    shelves: Path | None = None, watcher: Watcher | None = None, checked: Callable[[list[Decision]], None] | None = None,
+    shelves: Path | None = None, watcher: Watcher = UNWATCHED, checked: Callable[[list[Decision]], None] | None = None,
+    executor: Executor | None = None, memory_cap: int = 0,
 ) -> Summary:
     """Run a plan into a sink. An interruption leaves everything completed in the sink and the run marked interrupted. ``shelves`` is the
-    folder in which each case keeps the finished parts of its quality pass, and finds those that another process has made."""
-    here, decisions = decide(plan, sink, device, threads, fresh=fresh)
-    if checked is not None:
-        checked(decisions)
+    folder in which each case keeps the finished parts of its quality pass, and finds those that another process has made. ``executor``
+    says where trials run; by default on this machine, one at a time. ``memory_cap`` is how many bytes of a device a trial may allocate."""
+    with nullcontext(executor) if executor else local(device, threads) as places:
+        here, decisions = decide(plan, sink, device, threads, fresh=fresh, gpu=places.gpu, memory_cap=memory_cap)
+        if checked is not None:
+            checked(decisions)
+        here, decisions = _rated(here, decisions, device, threads, places.gpu)
+        with _run_of(plan, sink, here, decisions, watcher) as summary:
+            todo = _shelved(decisions, shelves)
+            if fresh:
+                _clear(todo)
+            options = Options(plan.timeout, threads, plugins, memory_cap=memory_cap)
+            _run(_ended(todo, plan, options, watcher, places), todo, sink, summary)
+    return summary
+
+
+def measure_largest(
+    plan: Plan, sink: Sink, *, memory_cap: int, most: int = largest.MOST, device: str = "cpu", threads: int = 1,
+    plugins: tuple[str, ...] = (), fresh: bool = False, watcher: Watcher = UNWATCHED, executor: Executor | None = None,
+) -> Summary:
+    """For every full cache and arm of a plan the largest batch that fits into ``memory_cap`` bytes (0: all that a GPU has), and throughput
+    there and at the plan's batch. Each batch that is tried is a trial of its own. What no process could do is an outcome too."""
+    asked = [largest.asked(p, memory_cap) for p in expand(plan, device) if p.case.role in ("baseline", "arm")]
+    with nullcontext(executor) if executor else local(device, threads) as places:
+        here, decisions = decide(plan, sink, device, threads, fresh=fresh, gpu=places.gpu, memory_cap=memory_cap, cases=asked)
+        options = Options(plan.timeout, threads, plugins, memory_cap=memory_cap, probe=True)
+        with _run_of(plan, sink, here, decisions, watcher) as summary:
+            for decision in (d for d in decisions if not d.stored):
+                watcher.started((planned := decision.planned).case)
+                found = largest.search(planned.case.batch, partial(_attempt, places, options, planned), most)
+                finished = Finished(largest.outcome(planned.case, found), {})
+                _keep(finished, decision, sink, summary)
+                watcher.ended(finished.outcome)
+    return summary
+
+
+@contextmanager
+def _run_of(plan: Plan, sink: Sink, here: Environment, decisions: list[Decision], watcher: Watcher) -> Iterator[Summary]:
+    """A run of the sink, open as long as the block lasts, with what is stored already carried over."""
     summary = Summary(sink.begin_run(plan.name, plan.model_dump(mode="json"), here, code_identity()))
-    if watcher is not None:
-        watcher.planned(decisions)
+    watcher.planned(decisions)
     state = "interrupted"
     try:
         for decision in decisions:
             if decision.stored:
                 sink.carry(summary.run_id, decision.key)
                 summary.carried += 1
-        _run(_shelved(decisions, shelves), plan, Options(plan.timeout, threads, plugins), sink, summary, watcher)
+        yield summary
         state = "finished"
     except Exception:
         state = "failed"
         raise
     finally:
         sink.finish_run(summary.run_id, state)
-    return summary
+
+
+def _attempt(places: Executor, options: Options, planned: Planned, batch: int) -> Outcome:
+    (finished,) = places.run([[largest.at(planned, batch)]], options, lambda planned: None)
+    return finished.outcome
 
 
 def make_share(
     plan: Plan, sink: Sink, share: tuple[int, int], shelves: Path, *, device: str = "cpu", threads: int = 1, plugins: tuple[str, ...] = (),
-    watcher: Watcher | None = None,
+    watcher: Watcher = UNWATCHED, executor: Executor | None = None,
 ) -> list[Outcome]:
     """Make one of several shares of the quality images of every case that is not stored, so that several devices of one class can work
     at a plan; a run that finds their parts does the rest. Returns the outcomes of cases whose share could not be made."""
-    _, decisions = decide(plan, sink, device, threads)
-    wanted = [d for d in _shelved(decisions, shelves) if not d.planned.unmet and quality.makes(d.planned.case)]
-    if watcher is not None:
+    with nullcontext(executor) if executor else local(device, threads) as places:
+        _, decisions = decide(plan, sink, device, threads, gpu=places.gpu)
+        wanted = [d for d in _shelved(decisions, shelves) if not d.planned.unmet and d.planned.case.measures(quality.KEY)]
         watcher.planned(wanted)
-    failed = []
-    for group in _groups([d.planned for d in wanted], plan.trial):
-        started = (lambda planned: watcher.started(planned.case)) if watcher is not None else (lambda planned: None)
-        for outcome, _ in run_trials(group, Options(plan.timeout, threads, plugins, share), started):
-            if outcome.status is not Status.NOT_REACHED:
-                failed.append(outcome)
-            if watcher is not None:
-                watcher.ended(outcome)
-    return failed
+        ended = _ended(wanted, plan, Options(plan.timeout, threads, plugins, share), watcher, places)
+        return [finished.outcome for finished in ended if finished.outcome.status is not Status.NOT_REACHED]
+
+
+def _rated(
+    here: Environment, decisions: list[Decision], device: str, threads: int, gpu: Gpu | None
+) -> tuple[Environment, list[Decision]]:
+    """The environment and what is to be run, with the rates of this device; measured only where something is."""
+    dtypes = {d.planned.case.dtype for d in decisions if not d.stored}
+    if not dtypes:
+        return here, decisions
+    found = rates(device, threads, dtypes, gpu.uuid if gpu else "")
+    given = [d if d.stored else replace(d, planned=replace(d.planned, rates=found[d.planned.case.dtype])) for d in decisions]
+    return replace(here, facts={**here.facts, **stated(found)}), given
 
 
 def _shelved(decisions: list[Decision], shelves: Path | None) -> list[Decision]:
@@ -131,18 +201,31 @@ def _shelved(decisions: list[Decision], shelves: Path | None) -> list[Decision]:
     return [replace(d, planned=replace(d.planned, shelf=shelves / d.key, beside=full.get(d.planned.case.cell))) for d in todo]
 
 
-def _run(todo: list[Decision], plan: Plan, options: Options, sink: Sink, summary: Summary, watcher: Watcher | None) -> None:
+def _clear(todo: list[Decision]) -> None:
+    """Take from the shelves what an earlier run has left there."""
+    for decision in todo:
+        if decision.planned.shelf is not None:
+            shutil.rmtree(decision.planned.shelf, ignore_errors=True)
+
+
+def _run(ended: Iterator[Finished], todo: list[Decision], sink: Sink, summary: Summary) -> None:
     by_case = {decision.planned.case.key: decision for decision in todo}
-    for group in _groups([d.planned for d in todo], plan.trial):
-        started = (lambda planned: watcher.started(planned.case)) if watcher is not None else (lambda planned: None)
-        for outcome, artifacts in run_trials(group, options, started):
-            decision = by_case[outcome.case.key]
-            facts = {**outcome.facts, "skip_parts": dict(decision.parts)}
-            outcome = replace(outcome, skip_key=decision.key, facts=facts)
-            sink.save(summary.run_id, outcome, artifacts)
-            summary.ran.append(outcome)
-            if watcher is not None:
-                watcher.ended(outcome)
+    for finished in ended:
+        _keep(finished, by_case[finished.outcome.case.key], sink, summary)
+
+
+def _keep(finished: Finished, decision: Decision, sink: Sink, summary: Summary) -> None:
+    facts = {**finished.outcome.facts, "skip_parts": dict(decision.parts)}
+    outcome = replace(finished.outcome, skip_key=decision.key, facts=facts)
+    sink.save(summary.run_id, outcome, finished.artifacts)
+    summary.ran.append(outcome)
+
+
+def _ended(todo: list[Decision], plan: Plan, options: Options, watcher: Watcher, places: Executor) -> Iterator[Finished]:
+    """Every case as it ends, trial by trial. The watcher hears of it once the caller has done with it."""
+    for finished in places.run(_groups([d.planned for d in todo], plan.trial), options, lambda planned: watcher.started(planned.case)):
+        yield finished
+        watcher.ended(finished.outcome)
 
 
 def _groups(planned: list[Planned], trial: str) -> list[list[Planned]]:

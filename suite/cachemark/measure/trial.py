@@ -12,8 +12,8 @@ import os
 import sys
 import threading
 import traceback
-from collections.abc import Callable
-from dataclasses import asdict
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import IO, Any
@@ -22,27 +22,35 @@ import torch
 
 from .. import plugins
 from ..errors import BadBudget, BadKnob, CachemarkError, Unsupported
+from ..limits import Rates
 from ..models.protocol import Request
 from ..result import Outcome, Status
 from ..spec import Case
+from .affinity import pin
+from .cap import cap
 from .plan import Planned
-from .run import Bench, Ended, fill, run_case
+from .run import Bench, Ended, fill, probe, run_case
 
 
-def request_json(planned: list[Planned], plugin_files: list[str], threads: int, share: tuple[int, int] | None = None) -> dict[str, Any]:
-    """What the parent sends: cases with their requests, plug-in files, CPU threads, and the share of a quality pass where that alone is
-    to be made."""
+def request_json(
+    planned: list[Planned], plugin_files: list[str], threads: int, share: tuple[int, int] | None = None, cpus: Sequence[int] = (),
+    memory_cap: int = 0, probe: bool = False,
+) -> dict[str, Any]:
+    """What the parent sends: cases with their requests, plug-in files, CPU threads, the share of a quality pass where that alone is
+    to be made, the processors to keep to, how many bytes of the device may be allocated (0: all), and whether cases are only timed."""
     items = [{"case": p.case.to_json(), "request": {**asdict(p.request), "dtype": str(p.request.dtype)}, "unmet": p.unmet,
-              "folders": [str(folder or "") for folder in (p.shelf, p.beside)]}
+              "folders": [str(folder or "") for folder in (p.shelf, p.beside)], "rates": p.rates and asdict(p.rates)}
              for p in planned]
-    return {"cases": items, "plugins": plugin_files, "threads": threads, "share": share}
+    return {"cases": items, "plugins": plugin_files, "threads": threads, "share": share, "cpus": list(cpus),
+            "memory_cap": memory_cap, "probe": probe}
 
 
 def parse_item(item: dict[str, Any]) -> Planned:
     """The inverse of one entry of :func:`request_json`."""
     dtype = getattr(torch, item["request"]["dtype"].removeprefix("torch."))
-    return Planned(Case.from_json(item["case"]), Request(**{**item["request"], "dtype": dtype}), item["unmet"],
-                   *(Path(folder) if folder else None for folder in item["folders"]))
+    shelf, beside = (Path(folder) if folder else None for folder in item["folders"])
+    rates = Rates(**item["rates"]) if item["rates"] else None
+    return Planned(Case.from_json(item["case"]), Request(**{**item["request"], "dtype": dtype}), item["unmet"], shelf, beside, rates)
 
 
 def main() -> None:
@@ -51,18 +59,25 @@ def main() -> None:
     os.dup2(2, 1)
     request = json.loads(sys.stdin.readline())
     threading.Thread(target=_end_with_parent, daemon=True).start()
+    pin(tuple(request["cpus"]))
     torch.set_num_threads(request["threads"])
     for file in request["plugins"]:
         plugins.load(file)
+    if request["memory_cap"]:
+        cap(request["cases"][0]["case"]["device_class"], request["memory_cap"])
     bench: Bench | None = None
     for number, item in enumerate(request["cases"]):
         planned = parse_item(item)
         _say(out, {"start": number})
         alive, share = partial(_say, out, {"alive": number}), request["share"]
-        work = partial(fill, share=tuple(share), alive=alive) if share else partial(run_case, alive=alive)
+        work = partial(fill, share=tuple(share), alive=alive) if share else probe if request["probe"] else partial(run_case, alive=alive)
         outcome, artifacts, bench = _attempt(planned, bench, work)
+        outcome = replace(outcome, facts={**outcome.facts, **_place(request)})
         encoded = {name: base64.b64encode(content).decode() for name, content in artifacts.items()}
         _say(out, {"done": number, "outcome": outcome.to_json(), "artifacts": encoded})
+        if leaves(outcome, request["memory_cap"]) and number + 1 < len(request["cases"]):
+            _say(out, {"leaves": number})
+            return
 
 
 def _attempt(
@@ -82,6 +97,18 @@ def _attempt(
         exhausted = isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
         status, log = (Status.OOM if exhausted else Status.ERROR), traceback.format_exc()
     return Outcome(planned.case, status, log=log.strip() or "No reason was given."), {}, bench
+
+
+def leaves(outcome: Outcome, memory_cap: int) -> bool:
+    """Whether the next case needs a fresh process: after an error a CUDA context may be of no use any more, and where memory ran out
+    it may be in pieces."""
+    return outcome.status in (Status.OOM, Status.ERROR) and (outcome.case.device_class != "cpu" or bool(memory_cap))
+
+
+def _place(request: dict[str, Any]) -> dict[str, Any]:
+    """On what a case ran, as far as this process decides it."""
+    cap = {"memory_cap": request["memory_cap"]} if request["memory_cap"] else {}
+    return {"threads": torch.get_num_threads(), "cpus": request["cpus"], **cap}
 
 
 def _say(out: IO[str], message: dict[str, Any]) -> None:

@@ -164,6 +164,13 @@ class AMSKV(Method):
         larger = self.decide == "online" or layer in self.demanding
         return min(self.c_max if larger else self.c_min, layout.cacheable)
 
+    def attended(self, layout: Layout, site: Site, step: Step) -> int:
+        """Algorithms 1 and 2 on sizes alone; ``online``, what is decided is not known and the larger budget is taken."""
+        budget, held = self._room(layout, site.layer), 0
+        for side in layout.scales[: step.index]:
+            held = held if side**2 > budget else min(held + side**2, budget)
+        return held + step.count
+
     # -- one generation -----------------------------------------------------------------------------------------------
     def capacity(self, layout: Layout, site: Site) -> int:
         return self._room(layout, site.layer)

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from .. import registry
-from ..cache.geometry import Site, Step
-from ..cache.method import Evicting, table
+from ..cache.geometry import Layout, Site, Step
+from ..cache.method import Evicting, OwnWork, table
 from ..cache.select import lowest
 from ..cache.slot import Memory, Slot, Slots
 
@@ -48,6 +48,14 @@ class H2O(Evicting):
         self.mass[slot.index, ..., : mass.size(-1)] += mass
         if step.scale:
             self.queries[slot.index, ..., : mass.size(-1)] += step.count
+
+    def phase(self, step: Step) -> None:
+        """A mass is added to whatever lives."""
+
+    def own_work(self, layout: Layout, site: Site, step: Step) -> OwnWork:
+        """The mass of every live key is read and written; what an unfused attention writes besides is no part of the method."""
+        seen = self.attended(layout, site, step)
+        return OwnWork(0, super().own_work(layout, site, step).numbers + 2 * layout.kv_heads * seen)
 
     def survivors(self, site: Site, step: Step, slot: Slot, seen: int) -> Tensor:
         share = self.mass[slot.index, ..., :seen] / self.queries[slot.index, ..., :seen]

@@ -89,6 +89,9 @@ class LazyMAR(Scheduled):
         compares = "similarity" in self.select and min(self.kept) < shape.places
         self.values = memory.zeros("values", heads, layout.dtype) if compares else None
 
+    def phase(self, step: Step) -> None:
+        """Nothing: what the head's cache does depends on its inner pass alone."""
+
     # -- which rows ---------------------------------------------------------------------------------------------------
     def stack(self, name: str, step: Step, tokens: Tokens, run: Callable[[Tokens], Tensor]) -> Tensor:
         if name == HEAD and self.head:

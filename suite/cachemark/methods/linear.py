@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, ClassVar
@@ -12,7 +12,8 @@ from torch import Tensor
 
 from .. import registry
 from ..cache.geometry import Layout, Site, Step
-from ..cache.method import Evicting, ring, table
+from ..cache.method import Evicting, OwnWork, ring, table
+from ..cache.portions import portions
 from ..cache.select import lowest
 from ..cache.slot import Memory, Slot, Slots
 from ..errors import BadBudget, BadKnob
@@ -82,21 +83,44 @@ class Linear(Evicting):
         elif step.count:
             self.guide[slot.index, :, :, step.first % self.layout.line] = q[:, :, 0]
 
+    def phase(self, step: Step) -> Hashable:
+        """The place in the ring of queries."""
+        return None if self.needs_mass else step.first % self.layout.line
+
+    def own_work(self, layout: Layout, site: Site, step: Step) -> OwnWork:
+        """The guide queries of a line are kept; at its end all live keys are scored with them and the evicted places filled."""
+        moved = super().own_work(layout, site, step).numbers
+        kept = self.attended(layout, site, step)
+        if self.needs_mass:
+            return OwnWork(0, moved + 2 * layout.kv_heads * kept)
+        query = layout.heads * layout.head_dim if step.count else 0
+        if not moved:
+            return OwnWork(0, query)
+        guides = layout.line * layout.heads * layout.head_dim
+        return OwnWork(guides * kept, query + moved + guides + layout.kv_heads * layout.head_dim * kept)
+
     def evict(self, step: Step, slots: Slots) -> None:
         if slots.live_visual < self.B or step.line == self.layout.lines:
             return
         n, visual = self.layout.line, slots.table()
-        middle = (visual >= self.anchor) & (visual < (step.line - self.recent_lines) * n)
-        saliency = self.mass[..., : visual.size(-1)] if self.needs_mass else self._saliency(slots, middle)
-        slots.evict(lowest(saliency.masked_fill(~middle, float("inf")), visual, n))
+        sites, rows, heads, live = visual.shape
+        places = torch.empty(sites, rows, heads, n, dtype=torch.int64, device=visual.device)
+        for some, these in portions(sites, rows, heads * live * self._bytes()):
+            seen = visual[some, these]
+            middle = (seen >= self.anchor) & (seen < (step.line - self.recent_lines) * n)
+            score = self.mass[some, these, :, :live] if self.needs_mass else self._attended(slots, some, these, middle)
+            places[some, these] = lowest(score.masked_fill(~middle, float("inf")), seen, n)
+        slots.evict(places)
 
-    def _saliency(self, slots: Slots, middle: Tensor) -> Tensor:
-        """Mean over the line's queries of softmax over the middle keys (Eq. 9), site by site: (sites, rows, kv_heads, live)."""
-        return torch.stack([self._attended(self.guide[i], slots.keys(i), middle[i]) for i in range(len(slots.sites))])
+    def _bytes(self) -> int:
+        """What an entry needs on the way to being judged: its key in fp32, three times its logits under all queries, and indices."""
+        layout = self.layout
+        return 4 * layout.head_dim + 12 * layout.line * layout.heads // layout.kv_heads + 64
 
-    @staticmethod
-    def _attended(q: Tensor, k: Tensor, middle: Tensor) -> Tensor:
-        """Queries of the heads that share a key count alike."""
-        q = q.reshape(q.size(0), k.size(1), -1, q.size(-1)).float()
-        scores = (q @ k.float().mT * q.size(-1) ** -0.5).masked_fill(~middle[:, :, None], float("-inf"))
-        return scores.softmax(-1).mean(2)
+    def _attended(self, slots: Slots, sites: slice, rows: slice, middle: Tensor) -> Tensor:
+        """Mean over the line's queries of softmax over the middle keys (Eq. 9), (sites, rows, kv_heads, live). Queries of the heads that
+        share a key count alike."""
+        k = slots.keys(sites, rows).float()
+        q = self.guide[sites, rows].flatten(2, 3).unflatten(2, (k.size(2), -1)).float()
+        scores = (q @ k.mT * q.size(-1) ** -0.5).masked_fill(~middle[..., None, :], float("-inf"))
+        return scores.softmax(-1).mean(-2)

@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 from .. import registry
-from ..cache.geometry import Layout
+from ..cache.geometry import Layout, Site, Step
 from ..cache.masked import MaskedLayout, MaskedStep
-from ..cache.partial import Partial, wide
+from ..cache.method import OwnWork
+from ..cache.partial import DECODER, Partial, wide
 from ..cache.work import budget_of, fitted
 from ..errors import BadKnob
 
@@ -127,6 +128,13 @@ class MARche(Partial):
             for places, goes in ((generating, self.generating), (caching, self.caching)):
                 scores = scores.scatter(1, places, float("inf") if goes else float("-inf"))
         return scores.argsort(dim=1, descending=True, stable=True)
+
+    def own_work(self, layout: Layout, site: Site, step: Step) -> OwnWork:
+        """Where tokens are chosen by attention, the generating tokens' scores of all keys."""
+        if site != (DECODER, self.selects) or not self.narrows(step) or self.refresh in ("random", "blind"):
+            return OwnWork()
+        keys = self.shape.dim * self.shape.places
+        return OwnWork(step.count * keys, step.count * self.shape.dim + keys)
 
     # -- the paper's attention ----------------------------------------------------------------------------------------
     def attend_chosen(self, block: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:

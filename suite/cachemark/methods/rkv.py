@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -11,7 +12,8 @@ from torch import Tensor
 
 from .. import registry
 from ..cache.geometry import Layout, Site, Step
-from ..cache.method import Evicting, ring
+from ..cache.method import Evicting, OwnWork, ring
+from ..cache.portions import portions
 from ..cache.slot import Memory, Slot, Slots
 from ..errors import BadBudget, BadKnob
 
@@ -53,13 +55,32 @@ class RKV(Evicting):
         if step.count:
             self.queries[slot.index, :, :, step.first % self.alpha] = q[:, :, 0]
 
+    def phase(self, step: Step) -> Hashable:
+        """The place in the ring of queries."""
+        return step.first % self.alpha
+
+    def own_work(self, layout: Layout, site: Site, step: Step) -> OwnWork:
+        """The latest queries are kept; at a line's end all but the latest keys are scored by them, and all visual ones by each other."""
+        moved = super().own_work(layout, site, step).numbers
+        query = layout.heads * layout.head_dim if step.count else 0
+        if not moved:
+            return OwnWork(0, query)
+        queries, keys = self.alpha * layout.heads * layout.head_dim, self.B * layout.kv_heads * layout.head_dim
+        return OwnWork(queries * (self.B - self.alpha) + keys * self.B, query + moved + queries + keys)
+
     def evict(self, step: Step, slots: Slots) -> None:
         if slots.live_visual < self.B or step.line == self.layout.lines:
             return
         visual = slots.table()
-        order = visual.argsort(dim=-1, stable=True)[..., -self.B :]  # the B visual entries by position; the condition sorts first
-        lowest = torch.stack([self._lowest(self.queries[i], slots.keys(i), order[i]) for i in range(len(slots.sites))])
-        slots.evict(order.gather(-1, lowest))
+        sites, rows, heads, _ = visual.shape
+        places = torch.empty(sites, rows, heads, self.layout.line, dtype=torch.int64, device=visual.device)
+        each = heads * self.B * (12 * self.B + 8 * self.layout.head_dim)  # three matrices of cosines; keys in their order, twice
+        for i in range(sites):
+            for _, some in portions(1, rows, each):
+                order = visual[i, some].argsort(dim=-1, stable=True)[..., -self.B :]  # by position; the condition sorts first
+                keys = slots.keys(slice(i, i + 1), some)[0]
+                places[i, some] = order.gather(-1, self._lowest(self.queries[i, some], keys, order))
+        slots.evict(places)
 
     def _lowest(self, q: Tensor, k: Tensor, order: Tensor) -> Tensor:
         """Ranks, in position order, of the n entries that go; of equal scores the older first."""

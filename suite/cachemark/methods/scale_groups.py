@@ -60,9 +60,9 @@ class ScaleGroups(Method):
 
     def look(self, step: Step, q: Tensor, slot: Slot, stage: Stage | None) -> tuple[Tensor, Tensor | None]:
         k, v = (slot if stage is None else stage).read(slot.bank.runs[0], slot.live[0])
-        seen = torch.tensor([self.group(scale, step.index) != self.remove for scale in range(step.index + 1)], device=q.device)
-        sizes = torch.tensor([side**2 for side in self.layout.scales[: step.scale]], device=q.device)
-        mask = seen.repeat_interleave(sizes, output_size=k.size(2))
+        sizes = [side**2 for side in self.layout.scales[: step.scale]]
+        mask = torch.cat([torch.full((size,), self.group(scale, step.index) != self.remove, device=q.device)
+                          for scale, size in enumerate(sizes)])
         return F.scaled_dot_product_attention(q, k, v, attn_mask=mask.expand(q.size(2), -1)), None
 
     def group(self, scale: int, now: int) -> str:

@@ -43,6 +43,12 @@ class Window(Evicting):
         everything = layout.longest_condition + layout.cacheable
         return super().capacity(layout, site) if self.keep_condition else min(self.B + self.slack, everything)
 
+    def attended(self, layout: Layout, site: Site, step: Step) -> int:
+        if self.keep_condition:
+            return super().attended(layout, site, step)
+        before = layout.longest_condition if step.count else 0
+        return min(before + step.first, self.B) + (step.count or layout.longest_condition)
+
     def evict(self, step: Step, slots: Slots) -> None:
         """The oldest entry goes. The places of the window are a ring, so its place is known."""
         for number, run in enumerate(slots.runs):

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from ..errors import BadCheckpoint, Unsupported
 from .features import extractor_name
+from .fetched import sha256
 from .inception import FAMILY, inception, source
 from .preset import Preset
 from .reference import Reference
@@ -47,8 +47,7 @@ def identity(weights: str | Path, reference: str | Path) -> dict[str, Any]:
     """What of the preset belongs to the identity of a case, from the two files alone: no network is made, no image is seen. Raises
     Unsupported for a file that is missing."""
     _present(weights, reference)
-    with Path(weights).open("rb") as stream:
-        extractor = extractor_name(hashlib.file_digest(stream, "sha256").hexdigest(), FAMILY)
+    extractor = extractor_name(sha256(Path(weights)), FAMILY)
     return {"preset": NAME, "extractor": extractor, "reference": ReferenceBatch(reference).fingerprint, "resize": SIDE,
             "options": dict(OPTIONS)}  # fmt: skip
 
@@ -62,21 +61,13 @@ def _present(weights: str | Path, reference: str | Path) -> None:
 
 def _once(path: Path, extractor: str, see: Callable[[], Seen]) -> Seen:
     """What is kept at ``path``, or what ``see`` returns, which is then kept there. A damaged file is as good as none."""
-    if path.is_file():
+    held = Seen.held(path, extractor)
+    if held is None:
         try:
-            return Seen.from_bytes(path.read_bytes(), extractor)
-        except BadCheckpoint:
-            path.unlink()
-    part = path.with_name(f"{path.name}.part")
-    try:
-        part.touch()  # before an hour of work is done for nothing
-    except OSError as error:
-        raise Unsupported(f"The features of the reference cannot be kept in {str(path.parent)!r}: {error.strerror}.",
-                          remedy="Name a folder that can be written to as the cache.") from error
-    try:
-        seen = see()
-        part.write_bytes(seen.to_bytes())
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
-    return seen
+            path.touch()  # before an hour of work is done for nothing
+        except OSError as error:
+            raise Unsupported(f"The features of the reference cannot be kept in {str(path.parent)!r}: {error.strerror}.",
+                              remedy="Name a folder that can be written to as the cache.") from error
+        held = see()
+        held.keep(path)
+    return held

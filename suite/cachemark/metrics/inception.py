@@ -6,7 +6,6 @@ tensors of a file that is there, read without running anything.
 
 from __future__ import annotations
 
-import hashlib
 import io
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from torch import Tensor, nn
 
 from ..errors import BadCheckpoint
 from .features import register, toolkit
+from .fetched import sha256, tensors
 
 FAMILY = "inception-v3-compat"  # torch-fidelity's name of the network
 LAYERS = ("2048", "logits_unbiased")  # its features, and the logits without bias from which the Inception score is taken
@@ -28,10 +28,8 @@ def inception(path: str | Path) -> str:
     file = Path(path)
     if not file.is_file():
         raise BadCheckpoint(f"{str(path)!r} is not a file.", remedy=f"Give the path of {source().rsplit('/', 1)[1]}.")
-    with file.open("rb") as stream:
-        sha256 = hashlib.file_digest(stream, "sha256").hexdigest()
-    network = Inception(_state(file), str(path))
-    return register(sha256, lambda: network, FAMILY)
+    network = Inception(tensors(file, source()), str(path))
+    return register(sha256(file), lambda: network, FAMILY)
 
 
 def source() -> str:
@@ -61,16 +59,3 @@ class Inception(nn.Module):
 
     def forward(self, images: Tensor) -> tuple[Tensor, ...]:
         return self.network(images)
-
-
-def _state(file: Path) -> dict[str, Tensor]:
-    """The tensors of the file by name; nothing in it is executed."""
-    try:
-        held = torch.load(file, map_location="cpu", weights_only=True)
-    except Exception as error:  # bytes of any origin: the reader may fail in any way
-        # PyTorch's own text advises to switch the protection off, so it is not passed on.
-        raise BadCheckpoint(f"{str(file)!r} is no weights file, or a damaged one: {type(error).__name__} while reading it.",
-                            remedy=f"Fetch it again from {source()}.") from error
-    if not isinstance(held, dict) or not all(isinstance(value, Tensor) for value in held.values()):
-        raise BadCheckpoint(f"{str(file)!r} holds no tensors by name.", remedy=f"Give the file of {source()}.")
-    return dict(held)

@@ -6,7 +6,6 @@ keeps what it has fetched, and nothing is fetched.
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 from typing import Any
 
@@ -15,39 +14,33 @@ from torch import Tensor
 
 from ..errors import BadCheckpoint, Unsupported
 from .features import DIGITS, toolkit
+from .fetched import cached, sha256, tensors
 
 VGG16 = "https://download.pytorch.org/models/vgg16-397923af.pth"
 CHUNK = 16  # pairs that the network sees at once
 
 
-def files() -> tuple[Path, Path]:
-    """The two files. Raises Unsupported, with how to get it, where one is missing."""
-    folder = Path(torch.hub.get_dir()) / "checkpoints"
-    found = []
-    for address in (VGG16, _linear()):
-        path = folder / address.rsplit("/", 1)[1]
+def files() -> dict[Path, str]:
+    """The two files, each with its address. Raises Unsupported, with how to get it, where one is missing."""
+    found = {cached(address): address for address in _addresses()}
+    for path, address in found.items():
         if not path.is_file():
             raise Unsupported(f"not measured: needs {path.name}, get it with: curl -L --create-dirs -o {path} {address}")
-        found.append(path)
-    return found[0], found[1]
+    return found
 
 
 def identity() -> str:
     """What of the network belongs to the identity of a case: the first digits of the SHA-256 of both files. Raises what :func:`files`
     raises."""
-    digests = []
-    for path in files():
-        with path.open("rb") as stream:
-            digests.append(hashlib.file_digest(stream, "sha256").hexdigest()[:DIGITS])
-    return "/".join(digests)
+    return "/".join(sha256(path)[:DIGITS] for path in files())
 
 
 class Lpips:
     """The network. Raises what :func:`files` raises, and BadCheckpoint for a file that does not hold its weights."""
 
     def __init__(self, *, device: str = "cpu") -> None:
-        for path in files():
-            _check(path)
+        for path, address in files().items():
+            tensors(path, address)  # torch-fidelity itself reads them in another way
         from torch_fidelity.sample_similarity_lpips import SampleSimilarityLPIPS
 
         try:
@@ -67,20 +60,9 @@ def _scaled(images: Tensor) -> Tensor:
     return (images.float().clamp(-1, 1) + 1) * 127.5
 
 
-def _linear() -> str:
-    """Where torch-fidelity would fetch the linear layers from."""
+def _addresses() -> tuple[str, str]:
+    """Where torch-fidelity would fetch VGG16 and the linear layers from."""
     toolkit()
     from torch_fidelity.sample_similarity_lpips import URL_VGG16_LPIPS
 
-    return str(URL_VGG16_LPIPS)
-
-
-def _check(path: Path) -> None:
-    """That the file can be read without running anything: torch-fidelity itself reads it in another way."""
-    try:
-        held = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # bytes of any origin: the reader may fail in any way
-        raise BadCheckpoint(f"{str(path)!r} is no weights file, or a damaged one: {type(error).__name__} while reading it.",
-                            remedy="Delete it and fetch it again.") from error
-    if not isinstance(held, dict) or not all(isinstance(value, Tensor) for value in held.values()):
-        raise BadCheckpoint(f"{str(path)!r} holds no tensors by name.", remedy="Delete it and fetch it again.")
+    return VGG16, str(URL_VGG16_LPIPS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import secrets
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -82,6 +83,23 @@ class Seen:
         """Write everything where torch-fidelity, with ``folder`` as its cache, looks for the features of ``name``."""
         for layer, rows in ((FEATURES, self.features), (LOGITS, self.logits)):
             torch.save(rows, folder / f"{name}-{self.extractor}-features-{layer}.pt")
+
+    def keep(self, path: Path) -> None:
+        """Write :meth:`to_bytes` to a file. Another process sees all of it or nothing."""
+        unfinished = path.with_name(f".{secrets.token_hex(8)}.part")
+        try:
+            unfinished.write_bytes(self.to_bytes())
+            unfinished.replace(path)
+        finally:
+            unfinished.unlink(missing_ok=True)
+
+    @classmethod
+    def held(cls, path: Path, extractor_name: str) -> Seen | None:
+        """What :meth:`keep` wrote; None where nothing is there, or nothing that can be read as this extractor's."""
+        try:
+            return cls.from_bytes(path.read_bytes(), extractor_name) if path.is_file() else None
+        except BadCheckpoint:
+            return None
 
     def to_bytes(self) -> bytes:
         """Everything, exactly, as a safetensors file."""

@@ -8,12 +8,12 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from .. import registry
 from ..cache.geometry import Layout
 from ..spec import Sampling
-from . import checkpoints, masked, next_scale
+from . import anatomy, checkpoints, masked, next_scale
 from .llamagen import PAPER_CFG, SIZES, LlamaGen, LlamaGenConfig, layout
 from .protocol import Entry, Loaded, Published, Request
 from .tiny import vq as tiny_vq
@@ -42,7 +42,7 @@ def _generator(config: LlamaGenConfig, path: str | Path, request: Request) -> Ll
 
 def _joined(generator: LlamaGen, decoder: TinyVQ | VQ, weights: str) -> Loaded:
     grid = (generator.config.grid, generator.config.grid)
-    parameters = [*generator.parameters(), *decoder.parameters()]
+    parameters = [*generator.parameters(), generator.rope, *decoder.parameters()]
     return Loaded(generator, lambda tokens: decoder.decode(tokens, grid), weights, parameters)
 
 
@@ -93,8 +93,13 @@ def _published(size: str, config: LlamaGenConfig) -> Entry:
         partial(_shape, config), partial(_load_published, config), partial(_identity, config),
         {"paper": paper, "greedy": replace(paper, temperature=0.0)},
         summary=f"LlamaGen-{size}, {config.layers} layers, {config.grid}×{config.grid} tokens; weights optional, else random",
-        files=_files(size, config),
+        files=_files(size, config), anatomy=partial(anatomy.llamagen, config, partial(_decoding, partial(VQ, VQ16), config.grid)),
     )
+
+
+def _decoding(build: Callable[[], TinyVQ | VQ], side: int) -> Callable[[Tensor], Tensor]:
+    """What an image decoder of this kind makes of raster tokens."""
+    return partial(build().decode, grid=(side, side))
 
 
 def _register(entry: Entry) -> None:
@@ -105,6 +110,7 @@ _register(Entry(
     TINY_NAME, "llamagen", LlamaGen.paradigm, (TINY.grid, TINY.grid), TINY.classes, partial(_shape, TINY), _load_tiny, _tiny_identity,
     {"paper": Sampling(cfg_scale=1.5), "greedy": Sampling(cfg_scale=1.5, temperature=0.0)}, ("legend",), "scene",
     "A LlamaGen of 2 M parameters trained on the embedded scene world, with its weights",
+    anatomy=partial(anatomy.llamagen, TINY, partial(_decoding, TinyVQ, TINY.grid)),
 ))
 for _size, _config in SIZES.items():
     _register(_published(_size, _config))

@@ -238,7 +238,7 @@ class Denoiser(nn.Module):
 
 
 # -- the head ---------------------------------------------------------------------------------------------------------
-def guided(out: Tensor, scale: float | None) -> tuple[Tensor, Tensor]:
+def guided(out: Tensor, scale: float | Tensor | None) -> tuple[Tensor, Tensor]:
     """ε and variance logits of the conditional rows from the output (rows, n, 2·C). With guidance the second half of the rows is
     unconditional: ε = u + scale·(c − u), while the logits are those of the conditional rows alone."""
     if scale is None:
@@ -288,7 +288,7 @@ class DiffusionHead(nn.Module):
         mean = torch.sub(c.keep * x, eps, alpha=c.drop)
         return mean if index == 0 else torch.addcmul(mean, torch.exp(c.slope * v + c.base), noise)
 
-    def sample(self, z: Tensor, noise: Tensor, guidance: float | None, course: Course, step: MaskedStep, method: Method) -> Tensor:
+    def sample(self, z: Tensor, noise: Tensor, guidance: float | Tensor | None, course: Course, step: MaskedStep, method: Method) -> Tensor:
         """Tokens (batch, n, C) fp32 from conditions ``z`` (rows, n, cond), the unconditional rows last.
 
         ``noise`` (1 + passes, batch, n, C) fp32: what it starts from, then that of every pass (the last one is not used).

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import cast
 
 import torch
@@ -18,12 +18,12 @@ from torch import Tensor, nn
 
 from ..cache import streams
 from ..cache.geometry import Layout, Site, Step, Tokens, raster_steps
-from ..cache.method import Method
+from ..cache.method import Method, phase
 from ..cache.slot import Memory
 from ..cache.uncached import Uncached
 from ..spec import Sampling
 from .layers import RMSNorm, SwiGLU, rotate_pairs
-from .sampling import draw, guide
+from .sampling import draw, guide, guided
 
 
 @dataclass(frozen=True)
@@ -216,21 +216,34 @@ class LlamaGen(nn.Module):
         ``forced`` (batch, N) replaces what is drawn; ``see(i, logits)`` receives the guided fp32 logits (batch, 1, vocab)
         of token i; ``mark(i)`` is called when token i has been drawn, for a clock.
         """
-        layout = self.layout(seeds, sampling)
+        layout, engine = self.layout(seeds, sampling), memory.engine
         method.begin(layout, self.sites, memory)
-        key, rope, copies = streams.seeds_tensor(seeds, labels.device), self.rope, layout.rows // len(labels)
+        key = engine.hold("seeds", streams.seeds_tensor(seeds, labels.device))
+        places = torch.arange(layout.visual, device=labels.device)
         out = torch.empty(len(labels), layout.visual, dtype=torch.int64, device=labels.device)
-        null = torch.full_like(labels, self.config.classes)
-        x = self.cls_embedding(torch.cat((labels, null)[:copies]))
+        fed = torch.cat((labels, torch.full_like(labels, self.config.classes))[: layout.rows // len(labels)])
+        wanted = forced is None, see is not None
         for step in raster_steps(layout):
-            hidden = self(Tokens(x, rope[step.index : step.index + 1]), step, method)
-            logits = guide(self.logits(hidden[:, -1]), sampling, step.index)
+            kind = step.count, guided(sampling, step.index), *wanted, phase(method, step)
+            work = partial(self._pass, step, method, sampling, key, wanted)
+            found = engine.run(kind, work, (fed, places[step.index : step.index + 1]), method)
             method.settle(step)
-            token = draw(logits, sampling, key, step.index) if forced is None else forced[:, step.index]
-            out[:, step.index] = token
+            fed = found[0] if forced is None else forced[:, step.index]
+            out[:, step.index] = fed
             if see is not None:
-                see(step.index, logits[:, None])
+                see(step.index, found[-1][:, None])
             if mark is not None:
                 mark(step.index)
-            x = self.tok_embeddings(token.repeat(copies))[:, None]
         return out
+
+    def _pass(
+        self, step: Step, method: Method, sampling: Sampling, key: Tensor, wanted: tuple[bool, bool], fed: Tensor, place: Tensor
+    ) -> tuple[Tensor, ...]:
+        """From what is fed, the classes (rows,) or the tokens (batch,), at ``place`` (1,) of the rotations: what is ``wanted`` of the next
+        tokens (batch,) and their logits (batch, vocab)."""
+        copies = method.layout.rows // len(key)
+        x = self.tok_embeddings(fed.repeat(copies))[:, None] if step.count else self.cls_embedding(fed)
+        hidden = self(Tokens(x, self.rope.index_select(0, place)), step, method)
+        logits = guide(self.logits(hidden[:, -1]), sampling, step.index)
+        drawn = (draw(logits, sampling, key, place),) if wanted[0] else ()
+        return (*drawn, logits) if wanted[1] else drawn

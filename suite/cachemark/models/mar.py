@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import cast
 
 import torch
@@ -22,11 +23,11 @@ from ..cache import streams
 from ..cache.bidirectional import Bidirectional
 from ..cache.geometry import Site, Step, Tokens
 from ..cache.masked import MaskedLayout, MaskedStep, masked_steps, placed, put, take
-from ..cache.method import Method
+from ..cache.method import Method, phase
 from ..cache.slot import Memory
 from ..errors import Unsupported
 from ..spec import Sampling
-from .diffusion import EPS, STEPS, DiffusionHead, EagerHead, normal
+from .diffusion import EPS, STEPS, Course, DiffusionHead, EagerHead, normal
 
 SCHEDULES = ("constant", "linear")
 MASKED = (1.0, 0.25, 0.7)  # centre, width and least of the share that training masks: a normal distribution cut at [0.7, 1]
@@ -285,19 +286,21 @@ class MAR(nn.Module):
         ``forced`` (batch, N, C) replaces what is drawn; ``see(places, tokens)`` receives what a step drew, (batch, count, C), and
         where, (batch, count) ascending; ``mark(index)`` is called once ``index`` + 1 tokens have been drawn, for a clock.
         """
-        layout, batch = self.layout(seeds, sampling), len(labels)
+        layout, engine, batch = self.layout(seeds, sampling), memory.engine, len(labels)
         method.begin(layout, self.sites, memory)
-        key, copies = streams.seeds_tensor(seeds, labels.device), layout.rows // batch
-        steps = placed(masked_steps(layout, method.passes(layout.steps)), self.order(key).repeat(copies, 1))
-        cond = torch.cat((self.class_emb(labels), self.fake_latent.expand(batch, -1))[:copies])
-        prefix, course = self.prefix(cond), self.diffloss.course(_spacing(self.config, sampling), sampling.temperature)
+        key = engine.hold("seeds", streams.seeds_tensor(seeds, labels.device))
+        steps = placed(masked_steps(layout, method.passes(layout.steps)), self.order(key).repeat(layout.rows // batch, 1))
+        cond = torch.cat((self.class_emb(labels), self.fake_latent.expand(batch, -1))[: layout.rows // batch])
+        prefix = engine.hold("prefix", self.prefix(cond))
+        course = self.diffloss.course(_spacing(self.config, sampling), sampling.temperature)
+        course = replace(course, times=engine.hold("times", course.times))
         latents = torch.zeros(batch, layout.visual, self.config.channels, device=labels.device)
         for step in steps:
-            places = step.generating[:batch]
-            hidden = self.decode(self.encode(prefix, latents, step, method), step, method)
-            z, scale = self.conditions(hidden, step.generating), guidance(sampling, step, layout.visual)
-            noise = self.noise(key, places, len(course.process))
-            drawn = self.diffloss.sample(z, noise, scale, course, step, method)
+            places, scale = step.generating[:batch], guidance(sampling, step, layout.visual)
+            seen = latents, step.known, step.generating, step.previous
+            (z,) = engine.run(("transformer", step.index), partial(self._conditions, step, method, prefix), seen, method)
+            told = (z, places) if scale is None else (z, places, scale)
+            (drawn,) = engine.run(("head", phase(method, step)), partial(self._drawn, step, method, course, key), told, method)
             method.settle(step)
             latents = put(latents, places, drawn if forced is None else take(forced, places))
             if see is not None:
@@ -305,6 +308,20 @@ class MAR(nn.Module):
             if mark is not None:
                 mark(step.first + step.count - 1)
         return latents
+
+    def _conditions(
+        self, step: MaskedStep, method: Method, prefix: Tensor, latents: Tensor, known: Tensor, generating: Tensor, previous: Tensor
+    ) -> tuple[Tensor]:
+        """A pass of encoder and decoder: what the head is told of the tokens that are generated, (rows, n, dim)."""
+        at = replace(step, known=known, generating=generating, previous=previous)
+        return (self.conditions(self.decode(self.encode(prefix, latents, at, method), at, method), generating),)
+
+    def _drawn(
+        self, step: MaskedStep, method: Method, course: Course, key: Tensor, z: Tensor, places: Tensor,
+        scale: float | Tensor | None = None,
+    ) -> tuple[Tensor]:
+        """All passes of the head: the tokens at ``places`` (batch, n), (batch, n, C)."""
+        return (self.diffloss.sample(z, self.noise(key, places, len(course.process)), scale, course, step, method),)
 
 
 def masked_count(tokens: int, uniform: float) -> int:

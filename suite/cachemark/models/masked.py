@@ -11,7 +11,7 @@ from .. import registry
 from ..cache.geometry import Layout
 from ..errors import BadCheckpoint
 from ..spec import Sampling
-from . import checkpoints, mar
+from . import anatomy, checkpoints, mar
 from .mar import MAR, PAPER_CFG, MARConfig
 from .protocol import Entry, Loaded, Published, Request
 from .tiny import kl as tiny_kl
@@ -97,7 +97,7 @@ def _published(size: str, config: MARConfig) -> Entry:
         partial(_load, config), partial(_identity, config), {"paper": paper, "fewer": replace(paper, steps=FEWER_STEPS)},
         summary=f"MAR-{size}, {config.depth[0]} + {config.depth[1]} blocks and a diffusion head, {config.grid}×{config.grid} tokens; "
                 "weights optional, else random",
-        files=_files(size, config),
+        files=_files(size, config), anatomy=partial(anatomy.mar, config, lambda: KL().decode),
     )
 
 
@@ -105,6 +105,7 @@ registry.models.add(TINY_NAME)(Entry(
     TINY_NAME, "mar", MAR.paradigm, (TINY_MAR.grid,) * 2, TINY_MAR.classes, partial(_shape, TINY_MAR), _load_tiny, _tiny_identity,
     {"paper": Sampling(cfg_scale=1.5, cfg_schedule="linear")}, ("legend",), "scene",
     "A MAR of 2 M parameters trained on the embedded scene world, with its weights",
+    anatomy=partial(anatomy.mar, TINY_MAR, lambda: TinyKL().decode),
 ))
 for _size, _config in mar.SIZES.items():
     registry.models.add(f"mar-{_size.lower()}")(_published(_size, _config))

@@ -12,7 +12,7 @@ from .. import registry
 from ..cache.geometry import Layout
 from ..errors import BadCheckpoint
 from ..spec import Sampling
-from . import checkpoints, var
+from . import anatomy, checkpoints, var
 from .protocol import Entry, Loaded, Published, Request
 from .tiny import msvq as tiny_msvq
 from .tiny.msvq import TinyMSVQ
@@ -112,7 +112,7 @@ def _published(size: str, config: VARConfig) -> Entry:
         f"var-{size}", "var", VAR.paradigm, (side, side), config.classes, partial(_shape, config), partial(_load_published, config),
         partial(_identity, config), {"paper": PAPER, "greedy": replace(PAPER, temperature=0.0)}, similarity=_similarity,
         summary=f"VAR-{size}, {config.depth} blocks, {len(config.sides)} scales up to {side}×{side}; weights optional, else random",
-        files=_files(size, config),
+        files=_files(size, config), anatomy=partial(anatomy.var, config, lambda: MSVQ(_tokenizer(config)).decode),
     )
 
 
@@ -124,6 +124,7 @@ _register(Entry(
     TINY_NAME, "var", VAR.paradigm, (TINY_VAR.sides[-1],) * 2, TINY_VAR.classes, partial(_shape, TINY_VAR), _load_tiny, _tiny_identity,
     {"paper": Sampling(cfg_scale=1.5, cfg_schedule="linear"), "greedy": Sampling(cfg_scale=1.5, cfg_schedule="linear", temperature=0.0)},
     ("legend",), "scene", "A VAR of 2 M parameters trained on the embedded scene world, with its weights", similarity=_similarity,
+    anatomy=partial(anatomy.var, TINY_VAR, lambda: TinyMSVQ().decode),
 ))
 for _size, _config in var.SIZES.items():
     _register(_published(_size, _config))

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
+from ..cache.anatomy import Anatomy
 from ..cache.geometry import Layout
 from ..cache.method import Method
 from ..cache.slot import Memory
@@ -35,7 +36,7 @@ class Generator(Protocol):
 class Loaded:
     """A model ready to run: the generator, the image decoder (tokens (batch, N) → images (batch, 3, H, W) in [−1, 1]), and
     the identity of its weights: that of the transformer and, behind a slash, of the decoder, each ``random:<seed>`` or a
-    SHA-256."""
+    SHA-256. ``parameters`` are all tensors that stand before a generation, tables that are made once included."""
 
     generator: Generator
     decode: Callable[[Tensor], Tensor]
@@ -94,6 +95,7 @@ class Entry:
     does not fit, with BadCheckpoint. ``quality`` names the metrics that judge this model's images without a reference set, ``preset``
     the eyes and the real images with which they are compared else. ``files`` are those of the authors, for a published model; none
     comes with the package.
+    ``anatomy()`` says what its products cost, ``None`` where nobody has counted them.
     ``similarity(weights)`` is the layout's inter-scale similarity where it is known for weights of that identity.
     """
 
@@ -110,4 +112,5 @@ class Entry:
     preset: str = "adm"
     summary: str = ""
     files: tuple[Published, ...] = ()
+    anatomy: Callable[[], Anatomy | None] = lambda: None
     similarity: Callable[[str], tuple[tuple[float, ...], ...]] = lambda weights: ()

@@ -10,6 +10,11 @@ from ..errors import Unsupported
 from ..spec import Sampling
 
 
+def guided(sampling: Sampling, position: int) -> bool:
+    """Whether the token at ``position`` is guided, where rows are doubled."""
+    return not -1 < sampling.cfg_interval < position - 1
+
+
 def guide(logits: Tensor, sampling: Sampling, position: int) -> Tensor:
     """Classifier-free guidance on fp32 logits: u + (c − u)·s with c the first half of the rows, u the second.
 
@@ -21,7 +26,7 @@ def guide(logits: Tensor, sampling: Sampling, position: int) -> Tensor:
     if sampling.cfg_scale <= 1:
         return logits
     c, u = logits.chunk(2)
-    if sampling.cfg_interval > -1 and position - 1 > sampling.cfg_interval:
+    if not guided(sampling, position):
         return c
     return u + (c - u) * sampling.cfg_scale
 

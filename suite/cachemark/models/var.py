@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import cast
 
@@ -21,7 +22,7 @@ from torch import Tensor, nn
 
 from ..cache import streams
 from ..cache.geometry import Layout, Site, Step, Tokens, scale_steps
-from ..cache.method import Method
+from ..cache.method import Method, phase
 from ..cache.slot import Memory
 from ..cache.uncached import Blockwise
 from ..errors import BadCheckpoint
@@ -283,30 +284,53 @@ class VAR(nn.Module):
         ``forced`` (batch, N) replaces what is drawn; ``see(first, logits)`` receives the guided fp32 logits (batch, count,
         vocab) of a scale; ``mark(i)`` is called when all tokens up to i have been drawn, for a clock.
         """
-        layout, quantizer = self.layout(seeds, sampling), self.quantizer
+        layout, engine = self.layout(seeds, sampling), memory.engine
         method.begin(layout, self.sites, memory)
-        key, copies = streams.seeds_tensor(seeds, labels.device)[:, None], layout.rows // len(labels)
+        key = engine.hold("seeds", streams.seeds_tensor(seeds, labels.device)[:, None])
         out = torch.empty(len(labels), layout.visual, dtype=torch.int64, device=labels.device)
-        cond = self.class_emb(torch.cat((labels, torch.full_like(labels, self.config.classes))[:copies]))
-        places, shades, f_hat = self.places, self.modulations(cond), quantizer.empty(len(labels))
-        x = cond[:, None] + self.pos_start + places[:, :1]
+        classes = torch.cat((labels, torch.full_like(labels, self.config.classes))[: layout.rows // len(labels)])
+        cond = engine.hold("class", self.class_emb(classes))
+        given = Given(key, cond, engine.hold("places", self.places), engine.hold("modulations", self.modulations(cond)))
+        f_hat = self.quantizer.empty(len(labels))
         for step in scale_steps(layout):
             span = slice(step.first, step.first + step.count)
-            if step.index:
-                fed = self.word_embed(quantizer.next_map(f_hat, step.index).to(x.dtype)) + places[:, span]
-                x, shades = fed.repeat(copies, 1, 1), self.modulations(cond) if self.recompute else shades
-            hidden = self(Tokens(x, cond=shades), step, method)
-            logits = guide_scale(self.logits(hidden, cond), sampling, step.index, step.total)
+            work = partial(self._pass, step, method, sampling, given, see is not None)
+            inputs = (f_hat,) if forced is None else (f_hat, forced[:, span])
+            codes, f_hat, *logits = engine.run((step.index, see is not None, phase(method, step)), work, inputs, method)
             method.settle(step)
-            codes = forced[:, span] if forced is not None else draw(logits, sampling, key, _positions(step, labels.device))
             out[:, span] = codes
-            if not step.last:
-                f_hat = quantizer.add(f_hat, codes, step.index)
             if see is not None:
-                see(step.first, logits)
+                see(step.first, logits[0])
             if mark is not None:
                 mark(span.stop - 1)
         return out
+
+    def _pass(
+        self, step: Step, method: Method, sampling: Sampling, given: Given, seen: bool, f_hat: Tensor, forced: Tensor | None = None
+    ) -> tuple[Tensor, ...]:
+        """From the feature map so far: the tokens of a scale (batch, count), the feature map with them and, if they are ``seen``, the
+        guided logits. Nobody reads the feature map of the last scale, so it stays as it was."""
+        span, cond = slice(step.first, step.first + step.count), given.cond
+        x, shades = cond[:, None] + self.pos_start + given.places[:, :1], given.modulations
+        if step.index:
+            fed = self.word_embed(self.quantizer.next_map(f_hat, step.index).to(x.dtype)) + given.places[:, span]
+            x, shades = fed.repeat(len(cond) // len(f_hat), 1, 1), self.modulations(cond) if self.recompute else shades
+        hidden = self(Tokens(x, cond=shades), step, method)
+        logits = guide_scale(self.logits(hidden, cond), sampling, step.index, step.total)
+        codes = draw(logits, sampling, given.key, _positions(step, f_hat.device)) if forced is None else forced
+        f_hat = f_hat if step.last else self.quantizer.add(f_hat, codes, step.index)
+        return (codes, f_hat, logits) if seen else (codes, f_hat)
+
+
+@dataclass(frozen=True)
+class Given:
+    """What stays the same in all passes of a generation: the samples' seeds (batch, 1), the class embedding (rows, dim), and what
+    :attr:`VAR.places` and :meth:`VAR.modulations` make once."""
+
+    key: Tensor
+    cond: Tensor
+    places: Tensor
+    modulations: Tensor
 
 
 def _positions(step: Step, device: torch.device) -> Tensor:

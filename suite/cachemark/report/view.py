@@ -20,6 +20,7 @@ from .gallery import Album, gallery
 from .history import Night, history
 from .layers import Layers, layers
 from .ledger import Entry, ledger
+from .papers import Table, papers
 from .row import FIDELITY, MASKED, OF_INDICES, OF_VECTORS, ON_DEMAND, QUALITY
 from .section import Section, sections
 from .sentence import Sentence, sentences
@@ -135,6 +136,7 @@ class ReportView:
     missing: tuple[Missing, ...]
     entries: tuple[Entry, ...] = ()
     differences: tuple[Difference, ...] | None = None
+    papers: tuple[Table, ...] = ()
 
 
 def build(
@@ -163,6 +165,7 @@ def build(
         environment=_environment(environment, code), plan_text=_plan_text(run.plan_json), commands=_commands(run.plan, code),
         missing=(*_unfinished(run), *_missing(parts)), entries=ledger(held, str(run.id), trials or {}),
         differences=_differences(baseline.environment, environment) if baseline else None,
+        papers=papers(held, environment),
     )
 
 
@@ -296,8 +299,7 @@ def _missing(parts: Sequence[Section]) -> Iterable[Missing]:
 def _wanted(part: Section) -> tuple[str, ...]:
     """Metrics that a section of this paradigm has where nothing is missing."""
     masked = part.paradigm == MASKED
-    told = part.case.evaluation
-    unasked = (name for name, key in ON_DEMAND.items() if "missing" in told.get(key, {"missing": ""}))
+    unasked = (name for name, key in ON_DEMAND.items() if not part.case.measures(key))
     other = (*(OF_INDICES if masked else OF_VECTORS), *unasked)
     judged = () if part.random else tuple(name for name in (*FIDELITY, *QUALITY) if name not in other)
     return (*_SPEED, *(("flops",) if masked else ()), *_BYTES, *judged)

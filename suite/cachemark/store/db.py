@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from sqlalchemy import Engine, Select, func, select
+from sqlalchemy import Engine, Select, delete, func, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session, joinedload, selectinload
 
@@ -19,8 +20,21 @@ from .artifacts import Artifacts
 from .differences import differences
 from .engine import open_file, open_server, writer
 from .faults import guard
+from .leases import lapsed
 from .rows import Run, Verdict, case_values, environment_values, outcome_of, outcome_row, run_of, utc_now, verdict_of
-from .schema import RUN_STATES, Base, BaselineRow, CaseRow, EnvironmentRow, MembershipRow, OutcomeRow, RunRow, TrialRow, VerdictRow
+from .schema import (
+    RUN_STATES,
+    Base,
+    BaselineRow,
+    CaseRow,
+    EnvironmentRow,
+    LeaseRow,
+    MembershipRow,
+    OutcomeRow,
+    RunRow,
+    TrialRow,
+    VerdictRow,
+)
 
 _INSERT: dict[str, Any] = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
 
@@ -238,6 +252,24 @@ class Store:
         """What gates said of a run, in the order in which it was filed."""
         with self._reading() as session:
             return [verdict_of(row) for row in session.scalars(select(VerdictRow).filter_by(run_id=run_id).order_by(VerdictRow.id))]
+
+    # leases
+
+    def take_device(self, device: str, holder: str) -> str:
+        """Write ``holder`` down as who measures on a device, or again as a sign of life. Returns who does: the caller, or another holder
+        whose process has not ended and whose last sign of life is not :data:`LAPSE` seconds old."""
+        with self._writing() as session:
+            _insert_once(session, LeaseRow, {"device": device, "holder": holder, "beat": time.time()})
+            row = session.scalars(select(LeaseRow).filter_by(device=device).with_for_update()).one()
+            if row.holder != holder and not lapsed(row.holder, row.beat, holder):
+                return row.holder
+            row.holder, row.beat = holder, time.time()
+            return holder
+
+    def give_device(self, device: str, holder: str) -> None:
+        """Strike the holder of a device out; another one's lease is left alone."""
+        with self._writing() as session:
+            session.execute(delete(LeaseRow).filter_by(device=device, holder=holder))
 
     def counts(self) -> dict[str, int]:
         """Rows of each table."""

@@ -32,7 +32,7 @@ from sqlalchemy.types import TypeDecorator
 from ..result import Status
 from ..spec import canonical
 
-SCHEMA_VERSION = "0001"
+SCHEMA_VERSION = "0002"
 """The newest migration that this version of cachemark knows. Versions are numbers, so that newer and older can be told apart."""
 
 RUN_STATES = ("running", "finished", "interrupted", "failed")
@@ -164,7 +164,10 @@ class OutcomeRow(Base):
 
 
 class SampleRow(Base):
-    """Every raw value of one metric of one outcome: ``count`` float64 numbers, little-endian, in order of measurement."""
+    """Every raw value of one metric of one outcome: ``count`` float64 numbers, little-endian, in order of measurement.
+
+    Where there is a row of ``condensed`` beside it the raw values were pruned, and these are quantiles of them.
+    """
 
     __tablename__ = "sample"
     __table_args__ = (
@@ -197,6 +200,27 @@ class MembershipRow(Base):
     run_id: Mapped[int] = mapped_column(ForeignKey("run.id"))
     outcome_id: Mapped[int] = mapped_column(ForeignKey("outcome.id"), index=True)
     carried: Mapped[bool]
+
+
+class CondensedRow(Base):
+    """Of a pruned sample: how many raw values there were, and their mean."""
+
+    __tablename__ = "condensed"
+    __table_args__ = (ForeignKeyConstraint(["outcome_id", "metric"], ["sample.outcome_id", "sample.metric"]),)
+    outcome_id: Mapped[int] = mapped_column(primary_key=True)
+    metric: Mapped[str] = mapped_column(Text, primary_key=True)
+    count: Mapped[int]
+    mean: Mapped[float]
+
+
+class LeaseRow(Base):
+    """Who measures on a device now, so that no other machine that sees the same device does. ``beat``: the holder's last sign of life, in
+    seconds since 1970."""
+
+    __tablename__ = "lease"
+    device: Mapped[str] = mapped_column(Text, primary_key=True)
+    holder: Mapped[str] = mapped_column(Text)
+    beat: Mapped[float]
 
 
 class BaselineRow(Base):

@@ -1,0 +1,171 @@
+"""How much of the speed-up that the saved bytes allow is reached on the CPU: LlamaGen-B, 24×24, batch 2 with guidance, fp32.
+
+A pass must read every weight once and every live key and value once, and write its own. On a CPU that is bound by its memory the
+bytes of two arms are the best ratio of their times. The bytes are counted from the live lengths of every pass, not from a formula.
+
+- ``full``       the full cache;
+- ``linear``     LineAR at a sixth of it;
+- ``reference``  the papers' kind of baseline: a padded buffer under a mask and the un-fused kernel, which moves K five times (copied
+                 to the query heads, scaled, read) and V three times.
+
+All arms generate at the same time, each in a thread of its own of which only one runs, and take turns after every line of tokens: what
+else happens on the machine meets all of them alike. A figure is the ratio of whole generations; the quartiles are those over lines.
+
+    python benchmarks/ideal.py [--rounds 3] [--threads 2] [--json FILE] [--profile]
+"""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("GOMP_SPINCOUNT", "100000")  # workers of a waiting arm go to sleep, and do not take turns from the running one
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from threading import Condition, Thread
+
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+from cachemark import __version__
+from cachemark.cache.method import Method
+from cachemark.cache.reference import PaddedFull
+from cachemark.cache.slot import Memory
+from cachemark.measure.environment import code_identity, environment
+from cachemark.methods.full import Full
+from cachemark.methods.linear import Linear
+from cachemark.models.llamagen import SIZES, LlamaGen
+from cachemark.spec import Sampling
+
+GRID, BATCH, SHARE = 24, 2, Fraction(1, 6)
+SAMPLING = Sampling(cfg_scale=2.0)
+MOVED = {"reference": 4.0}  # times that a key or value of the buffer is moved in a pass, on average over K and V; else it is read once
+PAIRS = (("full", "linear"), ("reference", "full"))
+
+
+@dataclass
+class Turns:
+    """Lets the arms run one at a time, in an order that turns from line to line."""
+
+    arms: list[str]
+    ready: Condition = field(default_factory=Condition)
+    now: int = 0
+    left: set[str] = field(default_factory=set)
+
+    def wait(self, name: str) -> None:
+        with self.ready:
+            self.ready.wait_for(lambda: self.arms[self.now % len(self.arms)] == name)
+
+    def give(self, name: str, *, over: bool = False) -> None:
+        with self.ready:
+            self.left |= {name} if over else set()
+            self.now += 1
+            while len(self.left) < len(self.arms) and self.arms[self.now % len(self.arms)] in self.left:
+                self.now += 1
+            self.ready.notify_all()
+
+
+@dataclass
+class Arm:
+    """One method with its storage; seconds and bytes of every line of the last generation."""
+
+    name: str
+    model: LlamaGen
+    build: Callable[[], Method]
+    memory: Memory = field(default_factory=Memory)
+    seconds: list[float] = field(default_factory=list)
+    live: list[int] = field(default_factory=list)
+
+    def generate(self, turns: Turns) -> None:
+        self.seconds, self.live, method = [], [], self.build()
+
+        def mark(index: int) -> None:
+            nonlocal began
+            self.live.append(method.banks[0].live[0] if method.banks else -(-(GRID**2 + 1) // 8) * 8)
+            if (index + 1) % GRID == 0:
+                self.seconds.append(time.perf_counter() - began)
+                turns.give(self.name, over=index + 1 == GRID**2)
+                if index + 1 < GRID**2:
+                    turns.wait(self.name)
+                began = time.perf_counter()
+
+        turns.wait(self.name)
+        began = time.perf_counter()
+        self.model.generate(torch.arange(BATCH), list(range(BATCH)), method, SAMPLING, self.memory, mark=mark)
+
+    @property
+    def bytes(self) -> list[float]:
+        """Of every line: weights and live entries of each of its passes, and the entry that is written."""
+        c = self.model.config
+        tables = (self.model.tok_embeddings.weight, self.model.cls_embedding.embedding_table.weight)  # a few rows are read
+        weights = sum(p.nbytes for p in self.model.parameters()) - sum(t.nbytes for t in tables)
+        entry = 2 * BATCH * 2 * c.layers * c.groups * c.head_dim * 4
+        passes = [weights + entry * (n * MOVED.get(self.name, 1.0) + 1) for n in self.live]
+        return [sum(passes[at : at + GRID]) for at in range(0, len(passes), GRID)]
+
+
+def together(arms: list[Arm], number: int) -> None:
+    """One generation of every arm, turn by turn."""
+    turns = Turns([arm.name for arm in arms[number % len(arms) :] + arms[: number % len(arms)]])
+    threads = [Thread(target=arm.generate, args=(turns,)) for arm in arms]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def compared(slow: Arm, fast: Arm) -> dict[str, float]:
+    """Measured and ideal ratio of one round."""
+    lines = [a / b for a, b in zip(slow.seconds, fast.seconds, strict=True)]
+    low, middle, high = statistics.quantiles(lines, n=4)
+    measured, ideal = sum(slow.seconds) / sum(fast.seconds), sum(slow.bytes) / sum(fast.bytes)
+    return {"measured": measured, "ideal": ideal, "share": measured / ideal, "low": low, "median": middle, "high": high}
+
+
+def profiled(arm: Arm) -> str:
+    """Where the time of one generation goes, by operation."""
+    with profile(activities=[ProfilerActivity.CPU]) as seen:
+        arm.generate(Turns([arm.name]))
+    return str(seen.key_averages().table(sort_by="self_cpu_time_total", row_limit=15, max_name_column_width=40))
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--json", help="write everything measured to this file")
+    parser.add_argument("--profile", action="store_true", help="also print where the time of full and linear goes")
+    given = parser.parse_args()
+    torch.set_num_threads(given.threads)
+    here, code = environment("cpu", given.threads), code_identity()
+    print(f"cachemark {__version__}, commit {code['commit'][:10]}{' (dirty)' if code['dirty'] else ''}, {here.machine_class}, "
+          f"torch {torch.__version__}")
+    model = LlamaGen(replace(SIZES["B"], grid=GRID)).initialise(0).eval().requires_grad_(False)
+    knobs = Linear.knobs_for(SHARE, model.layout(range(BATCH), SAMPLING))
+    builds: dict[str, Callable[[], Method]] = {"full": Full, "linear": lambda: Linear.build(knobs), "reference": PaddedFull}
+    arms = {name: Arm(name, model, build) for name, build in builds.items()}
+    found = []
+    for number in range(given.rounds + 1):
+        together(list(arms.values()), number)
+        if number:  # the first round is the warm-up
+            found.append({f"{a}/{b}": compared(arms[a], arms[b]) for a, b in PAIRS})
+            for pair, values in found[-1].items():
+                print(f"round {number}, time {pair}: {values['measured']:.3f}, by bytes {values['ideal']:.3f}, "
+                      f"share of it {values['share']:.3f}; lines {values['low']:.3f} … {values['high']:.3f}", flush=True)
+    for pair in found[0]:
+        print(f"{pair}: median share of the ideal {statistics.median(r[pair]['share'] for r in found):.3f}")
+    for name in ("full", "linear") if given.profile else ():
+        print(f"\n{name}\n{profiled(arms[name])}")
+    if given.json:
+        with open(given.json, "w", encoding="utf-8") as file:
+            json.dump({"environment": here.to_json(), "code": code, "rounds": found}, file, indent=1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,36 @@
+"""Which processors a CPU trial runs on: as many as it has threads, held by no other run where that is possible."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+from .lease import lock
+
+
+@contextmanager
+def processors(threads: int) -> Iterator[tuple[int, ...]]:
+    """Numbers of ``threads`` processors, leased for the time of the block; all that are allowed where fewer are free, or the system
+    cannot pin."""
+    if not hasattr(os, "sched_getaffinity"):
+        yield ()
+        return
+    allowed = sorted(os.sched_getaffinity(0))
+    if threads >= len(allowed):
+        yield tuple(allowed)
+        return
+    with ExitStack() as stack:
+        free: list[int] = []
+        for number in allowed:
+            held = lock(f"cpu-{number}") if len(free) < threads else None
+            if held is not None:
+                stack.enter_context(held)
+                free.append(number)
+        yield tuple(free if len(free) == threads else allowed)
+
+
+def pin(numbers: tuple[int, ...]) -> None:
+    """Let this process and its threads run on these processors only; nowhere in particular where none are given."""
+    if numbers and hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, numbers)

@@ -1,0 +1,152 @@
+"""What the papers print of their speed, beside the floor of the GPU that they used and beside what was measured here.
+
+Three columns that are never mixed: a published figure has another machine and another baseline than ours, so it takes no part in any
+verdict, rank or speed-up of this report.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Any
+
+from .. import limits
+from ..result import Environment, Outcome
+from ..spec import Case
+from . import words
+from .row import is_random
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One row of a paper's table. ``plan`` measures it again and ``ours`` says which of its cases; both empty where there is no such model.
+
+    ``seconds`` of an image as printed, or None; ``floor`` those that the GPU named by ``gpu`` takes at least, 16 bit, with image decoding.
+    ``against`` is the row of the same table that its speed-up is against. ``steps`` is 0 where the family has none. ``batch_stated``:
+    whether the paper states it."""
+
+    plan: str
+    table: str
+    row: str
+    against: str
+    model: str
+    ours: Mapping[str, Any]
+    steps: int
+    batch: int
+    batch_stated: bool
+    hardware: str
+    gpu: str
+    seconds: float | None
+    printed: Mapping[str, str]
+    floor: float | None
+
+    def means(self, case: Case) -> bool:
+        """Whether a case is this row, whatever device ran it."""
+        if case.role not in ("arm", "baseline") or case.codec != "native" or case.engine == "reference":
+            return False
+        asked = (self.model, self.batch, self.steps, self.ours["method"], self.ours.get("variant", case.variant))
+        if asked != (case.model, case.batch, case.sampling.steps, case.method, case.variant):
+            return False
+        return all(case.knobs.get(knob) == value for knob, value in self.ours.get("knobs", {}).items())
+
+
+@dataclass(frozen=True)
+class Published:
+    """All rows, and remarks on each table: where a paper contradicts another, itself or its own arithmetic."""
+
+    cells: tuple[Cell, ...]
+    notes: Mapping[str, tuple[str, ...]]
+
+    def row(self, table: str, name: str) -> Cell:
+        """The row of that name."""
+        return next(cell for cell in self.cells if (cell.table, cell.row) == (table, name))
+
+
+@cache
+def published() -> Published:
+    """What the package carries."""
+    data = json.loads((resources.files("cachemark") / "data" / "published" / "speed.json").read_text(encoding="utf-8"))
+    return Published(tuple(Cell(**cell) for cell in data["cells"]), {table: tuple(notes) for table, notes in data["notes"].items()})
+
+
+@dataclass(frozen=True)
+class Line:
+    """One row as text: what it is, what is published, what the GPU allows, what was measured here."""
+
+    name: str
+    setting: str
+    printed: str
+    printed_speed_up: str
+    floor: str
+    ideal: str
+    gap: str
+    ours: str
+    ours_speed_up: str
+    remark: str = ""
+
+
+@dataclass(frozen=True)
+class Table:
+    """One table of a paper. ``machine`` is where ours was measured."""
+
+    title: str
+    machine: str
+    lines: tuple[Line, ...]
+    notes: tuple[str, ...]
+
+
+def papers(outcomes: Iterable[Outcome], environment: Environment) -> tuple[Table, ...]:
+    """The tables of which a method was asked for in this run: a full cache alone may belong to several."""
+    held, every = list(outcomes), published()
+    arms = [outcome.case for outcome in held if outcome.case.role == "arm"]
+    tables = dict.fromkeys(cell.table for cell in every.cells if cell.model and any(map(cell.means, arms)))
+    return tuple(Table(title, environment.machine_class, _lines(every, title, held), every.notes[title]) for title in tables)
+
+
+def _lines(every: Published, title: str, held: Sequence[Outcome]) -> tuple[Line, ...]:
+    return tuple(_line(cell, every.row(title, cell.against), held) for cell in every.cells if cell.table == title)
+
+
+def _line(cell: Cell, full: Cell, held: Sequence[Outcome]) -> Line:
+    mine, its = _found(cell, held), _found(full, held)
+    batch = f"batch {cell.batch}" + ("" if cell.batch_stated else ", which the paper does not state")
+    ideal = full.floor / cell.floor if cell.floor and full.floor else None
+    claimed = full.seconds / cell.seconds if cell.seconds and full.seconds else None
+    printed = "; ".join(f"{name} {text}" for name, text in cell.printed.items() if name != "speedup") or words.DASH
+    return Line(
+        cell.row, f"{batch}, {cell.hardware}", printed, cell.printed.get("speedup", words.DASH),
+        f"{words.seconds(cell.floor)} an image" if cell.floor else words.DASH, words.times(ideal) if ideal else words.DASH,
+        f"{cell.seconds / cell.floor:.1f} × floor" if cell.seconds and cell.floor else words.DASH, _measured(cell, mine),
+        _speed_up(mine, its), limits.artefact(claimed, ideal) if claimed and ideal else "",
+    )
+
+
+def _found(cell: Cell, held: Sequence[Outcome]) -> Outcome | None:
+    return next((outcome for outcome in held if cell.model and cell.means(outcome.case)), None)
+
+
+def _measured(cell: Cell, outcome: Outcome | None) -> str:
+    """Seconds of an image with dtype and engine, or why there is none."""
+    if not cell.model:
+        return "no such model here"
+    if outcome is None:
+        return "not in this run"
+    latency = outcome.median("latency")
+    if not outcome.ok or latency is None:
+        return str(outcome.status).replace("_", " ")
+    case, noise = outcome.case, "; random weights: quality not measured" if is_random(outcome.case) else ""
+    return f"{words.seconds(latency / case.batch)} an image, {case.dtype}, {case.engine}{noise}"
+
+
+def _speed_up(mine: Outcome | None, its: Outcome | None) -> str:
+    """Over the table's own baseline, if both ran alike: another kernel, dtype or engine would be what is measured."""
+    if mine is None or its is None or not (mine.ok and its.ok) or mine is its:
+        return words.DASH
+    alike = all((getattr(mine.case, name)) == getattr(its.case, name) for name in ("dtype", "engine", "device_class", "weights"))
+    latencies = its.median("latency"), mine.median("latency")
+    if not alike or mine.facts.get("quality_only") or mine.facts.get("kernel") != its.facts.get("kernel") or None in latencies:
+        return "not compared"
+    return words.times(float(latencies[0] or 0) / float(latencies[1] or 1))

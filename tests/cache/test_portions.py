@@ -1,0 +1,83 @@
+"""Large storage is worked through in portions: the same result, and little on the way, at sizes that no test could allocate."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import pytest
+import torch
+
+from cachemark import registry
+from cachemark.cache import portions as module
+from cachemark.cache.geometry import Layout, Site, raster_steps
+from cachemark.cache.portions import TRANSIENT, portions
+from cachemark.cache.slot import Memory
+from cachemark.measure.memory import TensorPeak
+from contracts.driver import Feed, drive, layout_of
+
+LIMIT = 256 * 2**20
+
+
+@pytest.mark.parametrize(("sites", "rows", "room"), [(1, 1, 1), (3, 5, 1), (3, 5, 2), (3, 5, 5), (3, 5, 7), (3, 5, 10), (4, 6, 99)])
+def test_every_row_of_every_site_is_in_one_portion(sites: int, rows: int, room: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "TRANSIENT", room * 10 + 9)
+    seen = torch.zeros(sites, rows)
+    for some, these in portions(sites, rows, 10):
+        part = seen[some, these]
+        assert 0 < part.numel() <= room
+        assert part.size(0) == 1 or part.size(1) == rows, "one stretch of storage"
+        part += 1
+    assert (seen == 1).all()
+
+
+def test_a_row_that_needs_more_than_there_is_goes_alone() -> None:
+    assert list(portions(2, 2, 2 * TRANSIENT)) == [(slice(s, s + 1), slice(r, r + 1)) for s in (0, 1) for r in (0, 1)]
+
+
+@pytest.mark.parametrize("condition", [(1, 1, 1), (1, 1, 3)])
+@pytest.mark.parametrize(("name", "knobs"), [("linear", {}), ("linear", {"score": "accumulated"}), ("rkv", {}), ("h2o", {})])
+def test_portions_change_nothing(name: str, knobs: dict[str, str], condition: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    layout = layout_of(condition, kv_heads=2)
+    cls, feed = registry.methods.get(name), Feed(layout)
+    found = []
+    for limit in (TRANSIENT, 10_000, 1):
+        monkeypatch.setattr(module, "TRANSIENT", limit)
+        found.append(drive(cls.build({**cls.knobs_for(Fraction(1, 2), layout), **knobs}), layout, feed))
+    for other in found[1:]:
+        assert all(torch.equal(other[where], out) for where, out in found[0].items())
+
+
+def xl(layers: int) -> Layout:
+    """LlamaGen-XL, which has 36 blocks, at 24 × 24, batch 256 with guidance, bf16: no memory of this size is at hand, so its tensors have
+    no content."""
+    rows = 512
+    return Layout("next-token", (1,) * rows, 24, 24, 20, 20, 64, layers, tuple(range(rows)), (0,) * rows, torch.bfloat16, "meta")
+
+
+@pytest.mark.parametrize(("name", "layers"), [("linear", 36), ("rkv", 2)])
+def test_evicting_a_line_at_the_size_of_the_paper_needs_little_on_the_way(name: str, layers: int) -> None:
+    """R-KV goes from block to block, so two show what 36 need."""
+    assert on_the_way(name, Fraction(1, 4), xl(layers)) < LIMIT
+
+
+def test_without_portions_it_would_not() -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "TRANSIENT", 2**50)
+        assert on_the_way("linear", Fraction(1, 4), xl(36)) > 4 * LIMIT
+
+
+def on_the_way(name: str, ratio: Fraction, layout: Layout) -> int:
+    """Bytes that one eviction of a line needs beside what the memory holds and the places that it finds."""
+    memory = Memory("meta")
+    cls = registry.methods.get(name)
+    method = cls.build(cls.knobs_for(ratio, layout))
+    method.begin(layout, [Site("decoder", i) for i in range(layout.layers)], memory)
+    step = next(s for s in raster_steps(layout) if "line" in s.edges and s.first + 1 == method.B)
+    (bank,) = method.banks
+    for slot in bank.slots:
+        slot.live = [layout.longest_condition + method.B]
+    with TensorPeak(tensor for _, tensor in memory._held.values()) as watch:
+        method.evict(step, bank)
+    assert bank.live == [layout.longest_condition + method.B - layout.line]
+    places = 8 * layout.layers * layout.rows * layout.kv_heads * layout.line
+    return watch.peak - places

@@ -1,0 +1,120 @@
+"""A driver that does what a test says, behind the functions of the module ``pynvml``.
+
+Errors and constants are the real module's; a test holds every function against the real one of the same name.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import pynvml
+
+CLOCKS = [1980, 1965, 1410, 345]
+
+
+@dataclass
+class Card:
+    """One device and what it shall say. ``failing`` maps the name of a function to the error that it raises."""
+
+    uuid: str
+    name: str = "Fake H100"
+    sm_mhz: int = 1980
+    celsius: int = 40
+    milliwatts: int = 300_000
+    millijoules: int = 1000
+    busy: int = 100
+    reasons: int = 0
+    pids: set[int] = field(default_factory=set)
+    locked: int = 0
+    failing: dict[str, int] = field(default_factory=dict)
+    asked: list[str] = field(default_factory=list)
+
+
+class FakeNvml:
+    """The module. ``cards`` may be changed at any time."""
+
+    def __init__(self, *cards: Card, broken: int = 0) -> None:
+        self.cards, self.broken = list(cards), broken
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith(("NVML_", "NVMLError")):
+            return getattr(pynvml, name)
+        raise AttributeError(name)
+
+    def nvmlInit(self) -> None:
+        if self.broken:
+            raise pynvml.NVMLError(self.broken)
+
+    def nvmlDeviceGetCount(self) -> int:
+        return len(self.cards)
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> Card:
+        return self.cards[index]
+
+    def nvmlDeviceGetUUID(self, handle: Card) -> str:
+        return handle.uuid
+
+    def nvmlDeviceGetName(self, handle: Card) -> str:
+        return handle.name
+
+    def nvmlSystemGetDriverVersion(self) -> str:
+        return "999.1"
+
+    def nvmlDeviceGetClockInfo(self, handle: Card, type: int) -> int:
+        assert type == pynvml.NVML_CLOCK_SM
+        return self._of(handle, "nvmlDeviceGetClockInfo").sm_mhz
+
+    def nvmlDeviceGetTemperature(self, handle: Card, sensor: int) -> int:
+        assert sensor == pynvml.NVML_TEMPERATURE_GPU
+        return self._of(handle, "nvmlDeviceGetTemperature").celsius
+
+    def nvmlDeviceGetPowerUsage(self, handle: Card) -> int:
+        return self._of(handle, "nvmlDeviceGetPowerUsage").milliwatts
+
+    def nvmlDeviceGetTotalEnergyConsumption(self, handle: Card) -> int:
+        card = self._of(handle, "nvmlDeviceGetTotalEnergyConsumption")
+        card.millijoules += 500
+        return card.millijoules
+
+    def nvmlDeviceGetUtilizationRates(self, handle: Card) -> Any:
+        return SimpleNamespace(gpu=self._of(handle, "nvmlDeviceGetUtilizationRates").busy)
+
+    def nvmlDeviceGetCurrentClocksEventReasons(self, handle: Card) -> int:
+        return self._of(handle, "nvmlDeviceGetCurrentClocksEventReasons").reasons
+
+    def nvmlDeviceGetComputeRunningProcesses(self, handle: Card) -> list[Any]:
+        return [SimpleNamespace(pid=pid) for pid in self._of(handle, "nvmlDeviceGetComputeRunningProcesses").pids]
+
+    def nvmlDeviceGetMemoryInfo(self, handle: Card) -> Any:
+        return SimpleNamespace(total=80 << 30)
+
+    def nvmlDeviceGetSupportedMemoryClocks(self, handle: Card) -> list[int]:
+        return [2619, 1593]
+
+    def nvmlDeviceGetSupportedGraphicsClocks(self, handle: Card, memoryClockMHz: int) -> list[int]:
+        assert memoryClockMHz == 2619
+        return CLOCKS
+
+    def nvmlDeviceSetGpuLockedClocks(self, handle: Card, minGpuClockMHz: int, maxGpuClockMHz: int) -> None:
+        self._of(handle, "nvmlDeviceSetGpuLockedClocks").locked = minGpuClockMHz
+        handle.sm_mhz = maxGpuClockMHz
+
+    def nvmlDeviceResetGpuLockedClocks(self, handle: Card) -> None:
+        self._of(handle, "nvmlDeviceResetGpuLockedClocks").locked = 0
+
+    @staticmethod
+    def _of(card: Card, name: str) -> Card:
+        card.asked.append(name)
+        if name in card.failing:
+            raise pynvml.NVMLError(card.failing[name])
+        return card
+
+
+EVERY = [name for name in vars(FakeNvml) if name.startswith("nvml")]
+
+
+def lose(card: Card) -> None:
+    """The device falls off the bus."""
+    card.failing = dict.fromkeys(EVERY, pynvml.NVML_ERROR_GPU_IS_LOST)

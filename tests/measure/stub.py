@@ -1,0 +1,86 @@
+"""An executor that measures nothing: outcomes are made from the case alone, so that a run of many cases takes a moment.
+
+What is under test then is everything around a trial: the session, the store, the files.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from cachemark.measure import plan as plans
+from cachemark.measure.device import Gpu
+from cachemark.measure.isolate import Finished, Options, always
+from cachemark.measure.plan import Planned
+from cachemark.measure.session import Decision, Summary, measure
+from cachemark.result import Outcome, Status
+from cachemark.spec import Case
+from cachemark.store.db import Store
+
+CELLS = [
+    {"model": "llamagen-b", "methods": ["window", "streaming", "random"], "budgets": ["1/2", "1/4"]},
+    {"model": "llamagen-l", "methods": ["window", "streaming"], "budgets": ["1/2", "1/4"]},
+]
+
+
+def tiny_plan(**more: object) -> plans.Plan:
+    """Twelve cases of two models with random weights, which are never loaded."""
+    return plans.Plan.model_validate({"name": "stub", "cells": CELLS} | more)
+
+
+def artifact(case: Case) -> bytes:
+    return hashlib.sha256(case.key.encode()).digest() * 500
+
+
+@dataclass
+class Stub:
+    """``pause`` seconds at most for a case, different ones for different ``seed``; ``before`` is called with each case that begins."""
+
+    pause: float = 0.0
+    seed: int = 0
+    before: Callable[[Case], None] = lambda case: None
+    gpu: Gpu | None = None
+
+    def run(
+        self, groups: Sequence[Sequence[Planned]], options: Options, started: Callable[[Planned], None],
+        admit: Callable[[Planned], str] = always,
+    ) -> Iterator[Finished]:  # fmt: skip
+        moments = random.Random(self.seed)
+        for planned in (p for group in groups for p in group):
+            if reason := admit(planned):
+                yield Finished(Outcome(planned.case, Status.NOT_REACHED, log=reason), {})
+                continue
+            started(planned)
+            self.before(planned.case)
+            time.sleep(moments.uniform(0, self.pause))
+            samples = {"latency": [1.0, 2.0, 3.0], "kv_allocated": [4096.0]}
+            yield Finished(Outcome(planned.case, Status.OK, samples, "random weights", seconds=2.0), {"tokens.bin": artifact(planned.case)})
+
+
+class Confirmed:
+    """Writes the key of every case whose outcome has been saved to a file, as the session tells it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def planned(self, decisions: list[Decision]) -> None: ...
+    def started(self, case: Case) -> None: ...
+
+    def ended(self, outcome: Outcome) -> None:
+        with self.path.open("a") as file:
+            file.write(outcome.case.key + "\n")
+
+
+def drive(database: Path, seed: int, pause: float = 0.004) -> Summary:
+    """One run of the plan into the database, as a process of its own does it."""
+    with Store.open(database) as store:
+        return measure(tiny_plan(), store, executor=Stub(pause, seed), watcher=Confirmed(database.with_suffix(".confirmed")))
+
+
+def keys(path: Path) -> list[str]:
+    file = path.with_suffix(".confirmed")
+    return file.read_text().split() if file.exists() else []

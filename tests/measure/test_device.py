@@ -1,0 +1,322 @@
+"""Devices as the driver shows them: what slows them, who else is on them, and what becomes of the cases."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pynvml
+import pytest
+
+from cachemark.errors import Infrastructure, UnknownName
+from cachemark.measure import device, watch
+from cachemark.measure.environment import environment
+from cachemark.measure.executors import local as executor
+from cachemark.measure.executors.local import Local, Place, local
+from cachemark.measure.isolate import Finished, Options
+from cachemark.measure.plan import Planned
+from cachemark.measure.watch import Watch, strangers
+from cachemark.models.protocol import Request
+from cachemark.result import Outcome, Status
+from cachemark.spec import Case, Sampling
+
+from .fake_nvml import EVERY, Card, FakeNvml, lose
+
+OPTIONS = Options(1.0, 1)
+SLEEPS = "import subprocess as s; s.Popen(['sleep', '60']).wait()"
+
+
+@pytest.fixture(autouse=True)
+def _own_leases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CACHEMARK_LEASES", str(tmp_path / "leases"))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+
+
+@pytest.fixture
+def cards() -> list[Card]:
+    return [Card("GPU-aaaa"), Card("GPU-bbbb")]
+
+
+@pytest.fixture
+def nvml(cards: list[Card]) -> FakeNvml:
+    return FakeNvml(*cards)
+
+
+def planned(name: str) -> Planned:
+    return Planned(Case("m", "random:0", (4, 4), "c", Sampling(), name, device_class="cuda"), Request("cuda"))
+
+
+# ------------------------------------------------------------------------------------------------ the driver
+
+@pytest.mark.parametrize("name", EVERY)
+def test_the_fake_has_the_real_modules_interface(name: str) -> None:
+    real, fake = inspect.signature(getattr(pynvml, name)), inspect.signature(getattr(FakeNvml, name))
+    ours = [p for p in fake.parameters if p != "self"]
+    assert ours == list(real.parameters)[: len(ours)]
+    assert all(p.default is not p.empty for p in list(real.parameters.values())[len(ours):])
+
+
+def test_nothing_is_asked_that_the_fake_and_the_real_module_do_not_both_have() -> None:
+    asked = set(re.findall(r"nvml\.(\w+)", Path(device.__file__).read_text()))
+    assert {name for name in asked if name.startswith("nvml")} == set(EVERY)
+    assert all(hasattr(pynvml, name) for name in asked)
+
+
+@pytest.mark.parametrize(("bit", "name"), [
+    (device.SW_POWER_CAP, "SwPowerCap"), (device.HW_SLOWDOWN, "HwSlowdown"), (device.SW_THERMAL, "SwThermalSlowdown"),
+    (device.HW_THERMAL, "HwThermalSlowdown"), (device.POWER_BRAKE, "HwPowerBrakeSlowdown"),
+])  # fmt: skip
+def test_the_bits_are_the_drivers(bit: int, name: str) -> None:
+    assert bit == getattr(pynvml, f"nvmlClocksEventReason{name}")
+
+
+def test_devices_are_known_by_uuid(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = device.gpus(nvml)
+    assert [gpu.uuid for gpu in found] == ["GPU-aaaa", "GPU-bbbb"]
+    assert [gpu.uuid for gpu in device.chosen(["1", "GPU-b"], found)] == ["GPU-bbbb"]
+    assert device.chosen(["all"], found) == found
+    with pytest.raises(UnknownName, match=r"Unknown GPU 'GPU-bbbc'.*Did you mean 'GPU-bbbb'"):
+        device.chosen(["GPU-bbbc"], found)
+    with pytest.raises(UnknownName, match="Unknown GPU 'GPU'"):
+        device.chosen(["GPU"], found)  # both begin so
+    for visible, left in (("1", ["GPU-bbbb"]), ("GPU-aa", ["GPU-aaaa"]), ("", []), ("7", [])):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+        assert [gpu.uuid for gpu in device.gpus(nvml)] == left
+
+
+def test_no_driver_is_the_machines_fault() -> None:
+    with pytest.raises(Infrastructure, match=r"driver does not answer.*--device cpu"):
+        device.gpus(FakeNvml(broken=pynvml.NVML_ERROR_LIBRARY_NOT_FOUND))
+    with pytest.raises(Infrastructure, match="shows no GPU"), local("cuda", 1, nvml=FakeNvml()):
+        pass
+
+
+def test_what_a_device_cannot_tell_is_none(nvml: FakeNvml, cards: list[Card]) -> None:
+    cards[0].failing = dict.fromkeys(EVERY, pynvml.NVML_ERROR_NOT_SUPPORTED)
+    seen = device.gpus(nvml)[0].reading()
+    assert (seen.sm_mhz, seen.celsius, seen.watts, seen.joules, seen.busy) == (None,) * 5
+    assert (seen.reasons, seen.processes) == (0, frozenset())
+
+
+def test_the_environment_of_a_gpu_is_the_drivers_word(nvml: FakeNvml) -> None:
+    here = environment("cuda", 1, device.gpus(nvml)[0])
+    assert (here.device, here.machine_class, here.facts["driver"]) == ("Fake H100", "fake-h100", "999.1")
+
+
+# ------------------------------------------------------------------------------------------------ what spoils a case
+
+@pytest.fixture
+def watching(nvml: FakeNvml) -> Watch:
+    return Watch(device.gpus(nvml)[0], locked=1410, own=frozenset({7}))
+
+
+def ends(watching: Watch, card: Card, *, spoil: Any = lambda: None) -> tuple[dict[str, Any], watch.Spoilt | None]:
+    card.pids, card.sm_mhz = {7}, 1410
+    watching.begin()
+    spoil()
+    watching.look()
+    return watching.end()
+
+
+def test_a_quiet_case_stands_and_says_what_was_seen(watching: Watch, cards: list[Card]) -> None:
+    facts, spoilt = ends(watching, cards[0])
+    assert spoilt is None
+    assert facts == {"uuid": "GPU-aaaa", "readings": 3, "sm_mhz": [1410, 1410, 1410], "celsius": [40, 40, 40], "watts": [300, 300, 300],
+                     "joules": 1.0, "slowed_by": [], "locked_mhz": 1410}
+
+
+@pytest.mark.parametrize(("bits", "words"), [
+    (0x8, "hardware slowdown"), (0x20, "software thermal"), (0x40, "hardware thermal"), (0x80, "power brake"),
+])  # fmt: skip
+def test_a_device_that_slows_itself_down_is_throttled(bits: int, words: str, watching: Watch, cards: list[Card]) -> None:
+    _, spoilt = ends(watching, cards[0], spoil=lambda: setattr(cards[0], "reasons", bits))
+    assert spoilt is not None
+    assert spoilt.status is Status.THROTTLED
+    assert words in spoilt.reason
+
+
+def test_the_power_cap_is_written_down_and_nothing_else(watching: Watch, cards: list[Card]) -> None:
+    facts, spoilt = ends(watching, cards[0], spoil=lambda: setattr(cards[0], "reasons", 0x4))
+    assert spoilt is None
+    assert facts["slowed_by"] == ["power cap"]
+
+
+@pytest.mark.parametrize(("mhz", "busy", "status"), [(1338, 100, Status.THROTTLED), (1340, 100, None), (345, 10, None)])
+def test_a_median_clock_below_the_locked_one_is_throttled(
+    mhz: int, busy: int, status: Status | None, watching: Watch, cards: list[Card],
+) -> None:  # fmt: skip
+    """0.95 of 1410 MHz are 1339.5. A clock that falls while the device waits says nothing."""
+    def slower() -> None:
+        cards[0].sm_mhz, cards[0].busy = mhz, busy
+        watching.look()
+
+    _, spoilt = ends(watching, cards[0], spoil=slower)
+    assert (spoilt and spoilt.status) == status
+
+
+def test_an_unlocked_clock_may_fall(watching: Watch, cards: list[Card]) -> None:
+    watching.locked = 0
+    assert ends(watching, cards[0], spoil=lambda: setattr(cards[0], "sm_mhz", 345))[1] is None
+
+
+def test_a_foreign_process_makes_it_contended(watching: Watch, cards: list[Card]) -> None:
+    _, spoilt = ends(watching, cards[0], spoil=lambda: cards[0].pids.add(1))
+    assert spoilt is not None
+    assert (spoilt.status, spoilt.reason) == (Status.CONTENDED, "Other processes computed on the device: 1.")
+    cards[0].pids = {7}
+    assert watching.intruders() == frozenset()
+
+
+def test_a_lost_device_is_an_error(watching: Watch, cards: list[Card]) -> None:
+    _, spoilt = ends(watching, cards[0], spoil=lambda: lose(cards[0]))
+    assert spoilt is not None
+    assert spoilt.status is Status.ERROR
+    assert "GPU-aaaa" in spoilt.reason
+
+
+def test_a_childs_own_processes_are_not_foreign(watching: Watch, cards: list[Card]) -> None:
+    with subprocess.Popen([sys.executable, "-c", SLEEPS], start_new_session=True) as child:
+        try:
+            watching.child = child.pid
+            while len(watch.family(child.pid)) < 2:
+                pass
+            cards[0].pids = set(watch.family(child.pid))
+            watching.begin()
+            assert watching.end()[1] is None
+        finally:
+            os.killpg(child.pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize(("seen", "own", "foreign"), [
+    ({7}, {7}, set()), ({7, 8}, {7}, {8}), ({9001}, {7}, set()), ({9001, 9002}, {7}, {9002}), ({8}, {7}, {8}), ({9001}, set(), {9001}),
+])  # fmt: skip
+def test_numbers_of_another_namespace_are_forgiven_once(seen: set[int], own: set[int], foreign: set[int]) -> None:
+    """Numbers from 9000 on are of no process here, as in a container whose driver counts with the host."""
+    assert strangers(frozenset(seen), frozenset(own), lambda pid: pid < 9000) == foreign
+
+
+def test_the_thread_reads_by_itself(nvml: FakeNvml, cards: list[Card]) -> None:
+    with Watch(device.gpus(nvml)[0], period=0.001) as watching:
+        watching.begin()
+        while cards[0].asked.count("nvmlDeviceGetClockInfo") < 5:
+            pass
+        facts, _ = watching.end()
+    assert facts["readings"] >= 5
+
+
+# ------------------------------------------------------------------------------------------------ redone, quarantined
+
+class Trials:
+    """In place of real ones: a case ends well, or spoilt as often as ``bad`` says for its method or its device."""
+
+    def __init__(self, **bad: int) -> None:
+        self.bad, self.ran = Counter(bad), list[tuple[str, str]]()
+
+    def __call__(self, group: list[Planned], options: Options, started: Any, *, admit: Any, **_: Any) -> Iterator[Finished]:
+        for p in group:
+            if reason := admit(p):
+                yield Finished(Outcome(p.case, Status.NOT_REACHED, log=reason), {})
+                continue
+            started(p)
+            self.ran.append((p.case.method, options.gpu))
+            cause = p.case.method if self.bad[p.case.method] else options.gpu.replace("-", "_")
+            if self.bad[cause] > 0:
+                self.bad[cause] -= 1
+                yield Finished(Outcome(p.case, Status.THROTTLED, log="too hot"), {}, spoilt=True, lost=cause.startswith("lost"))
+            else:
+                yield Finished(Outcome(p.case, Status.OK, {"latency": [1.0]}, "random"), {})
+
+
+def ran(
+    monkeypatch: pytest.MonkeyPatch, trials: Trials, places: list[Place], *groups: str, admit: Any = lambda p: "",
+) -> dict[str, Outcome]:  # fmt: skip
+    monkeypatch.setattr(executor, "run_trials", trials)
+    wanted = [[planned(name) for name in group.split()] for group in groups]
+    found = list(Local(places).run(wanted, OPTIONS, lambda p: None, admit))
+    assert len(found) == sum(map(len, wanted)), "each case ends exactly once"
+    return {f.outcome.case.method: f.outcome for f in found}
+
+
+def on(nvml: FakeNvml, *numbers: int) -> list[Place]:
+    return [Place((), Watch(device.gpus(nvml)[n])) for n in numbers]
+
+
+def test_a_spoilt_case_is_measured_again(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
+    trials = Trials(b=2)
+    found = ran(monkeypatch, trials, on(nvml, 0), "a b c")
+    assert [o.status for o in found.values()] == [Status.OK] * 3
+    assert [method for method, _ in trials.ran] == ["a", "b", "c", "b", "b"]
+
+
+def test_three_rejects_quarantine_a_device(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
+    trials = Trials(GPU_aaaa=3)
+    found = ran(monkeypatch, trials, on(nvml, 0), "a b", "c d e")
+    assert [found[name].status for name in "abc"] == [Status.THROTTLED] * 3
+    assert [found[name].status for name in "de"] == [Status.NOT_REACHED] * 2
+    assert "No device was left" in found["d"].log
+    assert len(trials.ran) == 3
+
+
+def test_a_case_goes_to_a_healthy_device(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
+    trials = Trials(GPU_aaaa=1000)
+    found = ran(monkeypatch, trials, on(nvml, 0, 1), *"abcdefgh")
+    assert {o.status for o in found.values()} == {Status.OK}
+    assert sum(gpu == "GPU-aaaa" for _, gpu in trials.ran) <= executor.REJECTS
+
+
+def test_redoing_ends_with_the_fourth_attempt(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
+    trials = Trials(a=1000)
+    found = ran(monkeypatch, trials, on(nvml, 0, 1), "a")
+    assert found["a"].status is Status.THROTTLED
+    assert 1 + executor.REDOS == len(trials.ran) == 4
+
+
+def test_a_lost_device_gets_nothing_more(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
+    trials = Trials(lost=1000)
+    found = ran(monkeypatch, trials, on(nvml, 0), "lost b")
+    assert {name: o.status for name, o in found.items()} == {"lost": Status.THROTTLED, "b": Status.NOT_REACHED}
+    assert len(trials.ran) == 1
+
+
+def test_an_error_in_one_lane_ends_the_run(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: Any, **__: Any) -> Iterator[Finished]:
+        raise OSError("no more processes")
+        yield
+
+    with pytest.raises(OSError, match="no more processes"):
+        ran(monkeypatch, broken, on(nvml, 0, 1), *"abcd")  # type: ignore[arg-type]
+
+
+# ------------------------------------------------------------------------------------------------ in a real trial
+
+def test_a_real_trial_is_watched_pinned_and_started_on_a_free_device_only(
+    nvml: FakeNvml, cards: list[Card], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """The device is foreign at first, free then: the first case is contended before anything starts, the next one runs."""
+    from cachemark.measure import plan as plans
+    from cachemark.measure.isolate import run_trials
+
+    text = 'name = "p"\n[timing]\nwarmup = 1\nrepeats = 3\n[[cells]]\nmodel = "tiny-llamagen"\nmethods = ["window"]\nbatch = 1\n'
+    file = tmp_path / "p.toml"
+    file.write_text(text)
+    both = [p for p in plans.expand(plans.load(str(file))) if p.case.role in ("baseline", "arm")]
+    short = [Planned(p.case, p.request, unmet="not asked") for p in both]  # ends at once, after the model is loaded
+    cards[0].pids = {1}
+    watching = Watch(device.gpus(nvml)[0])
+    found = []
+    for finished in run_trials(short, Options(60.0, 1, cpus=(min(os.sched_getaffinity(0)),)), lambda p: None, watch=watching):
+        found.append(finished)
+        cards[0].pids = set()
+    assert [(f.outcome.status, f.spoilt) for f in found] == [(Status.CONTENDED, True), (Status.UNSUPPORTED, False)]
+    assert found[0].outcome.log == "The device was not free: process 1 computes on it."
+    assert found[1].outcome.facts["device"]["uuid"] == "GPU-aaaa"
+    assert found[1].outcome.facts["cpus"] == [min(os.sched_getaffinity(0))]
+    assert found[1].outcome.facts["threads"] == 1

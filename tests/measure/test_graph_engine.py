@@ -1,0 +1,169 @@
+"""Cases of the graph engine: which plans have them, and that their figures are those of the eager engine and two more.
+
+There is no CUDA device here: a tape stands for CUDA graphs, below the same engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from cachemark import plugins
+from cachemark.cache.engine import EAGER
+from cachemark.cache.engines import engine, refused
+from cachemark.cache.graph import Graph
+from cachemark.cache.kernels import FUSED, chosen, fused
+from cachemark.errors import Unsupported
+from cachemark.measure import plan as plans
+from cachemark.measure import run
+from cachemark.measure.plan import Planned
+from cachemark.measure.run import Bench, run_case
+from cachemark.models.llamagen import layout
+from cachemark.result import Outcome
+from cachemark.spec import Sampling
+from cachemark.units import METRICS
+from contracts.tape import Tape
+
+from . import examples
+from .examples import CONFIG, TOKENS
+from .stages import forgetting
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    made = tmp_path_factory.mktemp("graph")
+    (made / "dot.py").write_text(examples.MODEL)
+    examples.weights(made / "dot.safetensors")
+    with forgetting():
+        plugins.load(made / "dot.py")
+        yield made
+
+
+def planned(folder: Path, name: str, device: str = "cpu") -> list[Planned]:
+    text = examples.plan_text('"streaming", "h2o"', weights=folder / "dot.safetensors", cells=f'engine = "{name}"')
+    (folder / "plan.toml").write_text(text)
+    return plans.expand(plans.load(str(folder / "plan.toml")), device)
+
+
+# -- plans ------------------------------------------------------------------------------------------------------------
+def test_without_a_cuda_device_every_case_says_so(folder: Path) -> None:
+    cases = planned(folder, "graph")
+    assert len(cases) > 3
+    for case in cases:
+        with pytest.raises(Unsupported, match="CUDA graphs"):
+            run_case(case, Bench.load(case))
+    assert not any(p.unmet for p in planned(folder, "graph", "cuda"))
+    assert not any(p.unmet for p in planned(folder, "eager"))
+
+
+def test_a_method_that_decides_on_the_host_says_so(tmp_path: Path) -> None:
+    text = """name = "online"
+[[cells]]
+model = "tiny-var"
+methods = [{ name = "ams_kv", demanding = [1], decide = "%s" }]
+budgets = ["ams_kv"]
+engine = "%s"
+"""
+    found = {}
+    for decide in ("profile", "online"):
+        for name in ("eager", "graph"):
+            (tmp_path / "plan.toml").write_text(text % (decide, name))
+            (arm,) = (p for p in plans.expand(plans.load(str(tmp_path / "plan.toml")), "cuda") if p.case.method == "ams_kv")
+            found[decide, name] = "decides on the host" in arm.unmet
+    assert found == {("profile", "eager"): False, ("profile", "graph"): False, ("online", "eager"): False, ("online", "graph"): True}
+
+
+def test_an_engine_by_its_name() -> None:
+    assert engine("eager", "cpu") is engine("reference", "cuda") is EAGER
+    assert (bool(refused("graph", "cpu")), refused("graph", "cuda"), refused("eager", "cpu")) == (True, "", "")
+    with pytest.raises(Unsupported, match=r"^The graph engine"):
+        engine("graph", "cpu")
+
+
+# -- figures ----------------------------------------------------------------------------------------------------------
+@pytest.fixture(scope="module")
+def outcomes(folder: Path) -> dict[str, dict[str, Outcome]]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(plans, "refused", lambda *_: "")
+        patch.setattr(run, "engine", lambda name, device: Graph(Tape()) if name == "graph" else EAGER)
+        found = {}
+        for name in ("eager", "graph"):
+            cases = planned(folder, name)
+            bench = Bench.load(cases[0])
+            found[name] = {p.case.label: run_case(p, bench)[0] for p in cases}
+    return found
+
+
+def test_images_and_bytes_are_those_of_the_eager_engine(outcomes: dict[str, dict[str, Outcome]]) -> None:
+    assert outcomes["graph"].keys() == outcomes["eager"].keys()
+    for label, graph in outcomes["graph"].items():
+        eager = outcomes["eager"][label]
+        assert (graph.status, graph.output_hash) == (eager.status, eager.output_hash)
+        exact = [name for name in eager.samples if METRICS[name].deterministic]
+        assert {name: graph.samples[name] for name in exact} == {name: eager.samples[name] for name in exact}
+
+
+def test_what_recording_costs_is_among_the_figures(outcomes: dict[str, dict[str, Outcome]]) -> None:
+    for label in ("full", "streaming 1/2"):
+        graph, eager = (outcomes[name][label] for name in ("graph", "eager"))
+        assert graph.samples.keys() - eager.samples.keys() == {"graph_pool", "capture_seconds"}
+        assert graph.samples["graph_pool"][0] > 0
+        assert graph.samples["capture_seconds"][0] > 0
+        assert graph.samples["peak_memory"][0] > graph.samples["kv_allocated"][0]
+        # the numbers 0 … budget of live entries, and the condition's pass
+        assert graph.facts["graph"] == {"recorded": TOKENS if label == "full" else TOKENS // 2 + 2, "missed": 0}
+        assert "graph" not in eager.facts
+    assert "quality_only" in outcomes["graph"]["h2o 1/2"].facts
+
+
+# -- kernels ----------------------------------------------------------------------------------------------------------
+def test_a_cpu_has_one_kernel() -> None:
+    assert chosen(layout(CONFIG, [0], Sampling(), torch.float32, "cpu")) == "sdpa"
+    with fused("cpu"):
+        assert torch.backends.cuda.math_sdp_enabled()
+
+
+def test_on_a_cuda_device_the_written_out_formula_is_shut_out() -> None:
+    before = torch.backends.cuda.math_sdp_enabled()
+    with fused("cuda"):
+        assert not torch.backends.cuda.math_sdp_enabled()
+        assert torch.backends.cuda.flash_sdp_enabled()
+    assert torch.backends.cuda.math_sdp_enabled() is before
+    assert "MATH" not in {backend.name for backend in FUSED}
+
+
+def test_another_case_has_an_engine_of_its_own() -> None:
+    first = Graph(Tape())
+    second = first.another()
+    assert (second is first, second.recorded, second.nbytes) == (False, 0, 0)
+    assert EAGER.another() is EAGER
+
+
+def test_held_tensors_belong_to_one_case() -> None:
+    kept = Graph(Tape())
+    held = kept.hold("seeds", torch.tensor([1, 2]))
+    assert kept.hold("seeds", torch.tensor([3, 4])) is held
+    assert held.tolist() == [3, 4]
+    with pytest.raises(ValueError, match="one engine serves one case"):
+        kept.hold("seeds", torch.tensor([1]))
+
+
+@pytest.mark.parametrize("given", [7, 2.5])
+def test_numbers_go_in_as_tensors(given: float) -> None:
+    class Nothing:
+        lengths = ()
+
+    engine = Graph(Tape())
+    for number in (given, 2 * given):
+        (doubled,) = engine.run("double", lambda x: (x * 2 + torch.zeros(1),), (number,), Nothing())
+        assert doubled.item() == 2 * number
+    assert engine.recorded == 1
+
+
+def test_a_request_knows_its_engine(folder: Path) -> None:
+    case = planned(folder, "graph")[0]
+    assert replace(case.request, engine="eager") == planned(folder, "eager")[0].request

@@ -1,0 +1,121 @@
+"""The largest batch that fits, found by trials that run out of memory, and what running out of it leaves behind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from cachemark.measure import isolate, largest
+from cachemark.measure.isolate import Finished
+from cachemark.measure.trial import leaves
+from cachemark.result import Outcome, Status
+from cachemark.spec import Case, Sampling
+
+from . import stages
+
+CASE = Case("m", "random:0", (4, 4), "c", Sampling(), "streaming", {"B": 8}, batch=8)
+
+
+def fits(most: int, other: Status = Status.OOM) -> Callable[[int], Outcome]:
+    def attempt(batch: int) -> Outcome:
+        case = replace(CASE, batch=batch)
+        if batch > most:
+            return Outcome(case, other, log="too many", seconds=1.0)
+        return Outcome(case, Status.OK, {"latency": [2.0, 4.0], "peak_memory": [float(batch)]}, "timed only", seconds=1.0)
+
+    return attempt
+
+
+@pytest.mark.parametrize("first", [1, 2, 7, 8, 64])
+@pytest.mark.parametrize("most", [1, 2, 3, 8, 9, 63, 64, 100])
+def test_bisection_finds_the_edge(first: int, most: int) -> None:
+    found = largest.search(first, fits(most), most=128)
+    assert found.batch == most
+    assert most in found.tried
+    assert most == 128 or most + 1 in found.tried
+    assert len(found.tried) <= 16
+
+
+def test_the_search_ends_where_everything_fits() -> None:
+    found = largest.search(8, fits(10**6), most=100)
+    assert max(found.tried) == found.batch == 100
+
+
+def test_only_want_of_memory_makes_it_look_for_less() -> None:
+    found = largest.search(8, fits(20, Status.ERROR))
+    assert (found.batch, sorted(found.tried)) == (16, [8, 16, 32])
+    assert "the search ended early: error" in largest.outcome(CASE, found).judgement
+    none = largest.search(8, fits(0, Status.ERROR))
+    assert (none.batch, sorted(none.tried)) == (0, [8])
+    assert largest.outcome(CASE, none).status is Status.ERROR
+
+
+def test_the_outcome_has_throughput_at_equal_batch_and_at_equal_memory() -> None:
+    outcome = largest.outcome(CASE, largest.search(8, fits(20)))
+    assert outcome.samples["max_batch"] == [20.0]
+    assert outcome.samples["throughput"] == [4.0, 2.0]
+    assert outcome.samples["throughput_max"] == [10.0, 5.0]
+    assert dict(outcome.facts["tried"]) == {8: "ok", 16: "ok", 32: "oom", 24: "oom", 20: "ok", 22: "oom", 21: "oom"}
+    small = largest.outcome(CASE, largest.search(8, fits(3)))
+    assert small.samples["max_batch"] == [3.0]
+    assert "throughput" not in small.samples, "the plan's own batch does not fit"
+
+
+def test_not_even_one_image_is_an_outcome_without_figures() -> None:
+    outcome = largest.outcome(CASE, largest.search(8, fits(0)))
+    assert (outcome.status, outcome.samples) == (Status.OOM, {})
+    assert outcome.log.startswith("Not even 1 images fit.")
+
+
+# ------------------------------------------------------------------------------------------------ the command line
+
+@pytest.mark.parametrize("wrong", ["24 potatoes", "-3GiB", "0", "GiB"])
+def test_a_limit_must_be_a_size(wrong: str) -> None:
+    result = stages.call("run", "demo", "--memory-cap", wrong)
+    assert result.exit_code == 2
+    assert "is no size; write 24GiB" in result.output
+
+
+def test_a_search_on_a_cpu_needs_a_limit() -> None:
+    result = stages.call("run", "demo", "--max-batch")
+    assert (result.exit_code, "add --memory-cap" in result.output) == (2, True)
+
+
+# ------------------------------------------------------------------------------------------------ what is left behind
+
+@pytest.mark.parametrize(("status", "device", "cap", "expected"), [
+    (Status.OOM, "cuda", 0, True), (Status.ERROR, "cuda", 0, True), (Status.OOM, "cpu", 0, False), (Status.OOM, "cpu", 1, True),
+    (Status.UNSUPPORTED, "cuda", 0, False), (Status.NAN_OUTPUT, "cuda", 0, False),
+])  # fmt: skip
+def test_after_a_fault_on_a_gpu_the_next_case_gets_a_fresh_process(status: Status, device: str, cap: int, expected: bool) -> None:
+    assert leaves(Outcome(replace(CASE, device_class=device), status, log="x"), cap) is expected
+
+
+def test_a_trial_that_leaves_is_no_fault_of_the_next_case(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Child:
+        pid = 1
+        made = 0
+
+        def __init__(self, planned: list[object], options: object) -> None:
+            Child.made += 1
+            self.planned = planned
+
+        def __enter__(self) -> Child:
+            return self
+
+        def __exit__(self, *_: object) -> None: ...
+
+        def messages(self) -> object:
+            outcome = Outcome(self.planned[0].case, Status.OOM, log="gone")  # type: ignore[attr-defined]
+            yield {"start": 0}
+            yield {"done": 0, "outcome": outcome.to_json(), "artifacts": {}}
+            yield {"leaves": 0}
+
+    monkeypatch.setattr(isolate, "_Child", Child)
+    two = [isolate.Planned(replace(CASE, batch=n), None) for n in (1, 2)]  # type: ignore[arg-type]
+    found = list(isolate.run_trials(two, isolate.Options(1.0, 1), lambda p: None))
+    assert [f.outcome.status for f in found] == [Status.OOM, Status.OOM]
+    assert Child.made == 2
+    assert isinstance(found[0], Finished)

@@ -1,0 +1,153 @@
+"""Rates of a device, and what they make of a case: its floor and the slope of its steps."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from cachemark import registry
+from cachemark.cache.geometry import Site, raster_steps
+from cachemark.limits import Limit, Rates
+from cachemark.measure import limit, rates, session
+from cachemark.measure import plan as plans
+from cachemark.measure.trial import parse_item, request_json
+from cachemark.methods.full import Full
+from cachemark.methods.linear import Linear
+from cachemark.metrics.roofline import bill
+from cachemark.metrics.speed import ends
+from cachemark.models.protocol import Entry
+from cachemark.spec import Case
+
+RATES = Rates(copy=1e10, matmul=1e11)
+PLAN = plans.Plan.model_validate({
+    "name": "small", "timing": {"warmup": 1, "repeats": 3}, "fidelity": {"samples": 2},
+    "cells": [{"model": "llamagen-b", "methods": ["linear"], "budgets": ["1/4"], "batch": 2, "dtype": "bfloat16"}],
+})
+
+
+def entry(name: str = "llamagen-b") -> Entry:
+    return registry.models.get(name)
+
+
+def case(label: str) -> Case:
+    return next(p.case for p in plans.expand(PLAN) if p.case.label == label)
+
+
+# -- rates ------------------------------------------------------------------------------------------------------------
+def test_a_copy_counts_what_is_read_and_what_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rates, "fastest", lambda device, work: 0.5)
+    assert rates.copy_rate("cpu") == 2 * rates.COPIED["cpu"] / 0.5
+
+
+def test_the_faster_product_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken = iter((1.0, 4.0))
+    monkeypatch.setattr(rates, "fastest", lambda device, work: next(taken))
+    small, large = rates.SIDES["cpu"]
+    assert rates.matmul_rate("cpu", torch.float32) == max(2 * small**3, 2 * large**3 / 4)
+
+
+def test_the_fastest_attempt_counts_and_the_first_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Clock:
+        times = iter((3.0, 2.0, 4.0))
+
+        def start(self) -> None: ...
+        def stop(self) -> float:
+            return next(self.times)
+
+    done: list[None] = []
+    monkeypatch.setattr(rates, "clock", lambda device, watched: Clock())
+    monkeypatch.setattr(rates, "PATIENCE", 0.0)
+    assert rates.fastest("cpu", lambda: done.append(None)) == 2.0
+    assert len(done) == 1 + rates.ATTEMPTS[0]
+
+
+def test_this_machine_has_rates_and_keeps_its_threads() -> None:
+    before = torch.get_num_threads()
+    found = rates.rates("cpu", 1, ["float32", "float32"])
+    assert found.keys() == {"float32"}
+    assert found["float32"].copy > 0 < found["float32"].matmul
+    assert rates.rates("cpu", 1, ["float32"]) == found, "measured once"
+    assert torch.get_num_threads() == before
+
+
+def test_another_process_says_them_as_json() -> None:
+    small = "import cachemark.measure.rates as r; r.COPIED['cpu'] = 4096; r.SIDES['cpu'] = (8,); r.main()"
+    command = [sys.executable, "-c", small, "cpu", "float32"]
+    (rate,) = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout).values()
+    assert len(rate) == 2
+    assert min(rate) > 0
+
+
+# -- the limit as a fact ----------------------------------------------------------------------------------------------
+def test_the_limit_is_that_of_the_bill_in_the_case_s_own_dtype() -> None:
+    arm = case("linear 1/4")
+    method = Linear.build(arm.knobs)
+    held = limit.facts(arm, entry(), method, RATES)[limit.LIMIT]
+    layout = replace(entry().shape(arm.sampling, 2), dtype=torch.bfloat16)
+    assert Limit.from_json(json.loads(json.dumps(held))) == Limit.of(bill(method, layout, entry().anatomy()), RATES)
+    single = limit.facts(replace(arm, dtype="float32"), entry(), method, RATES)[limit.LIMIT]
+    assert single["nbytes"] == 2 * held["nbytes"]
+
+
+def test_a_smaller_codec_moves_less() -> None:
+    full = case("full")
+    native, int8 = (limit.facts(replace(full, codec=name), entry(), Full(), RATES)["limit"] for name in ("native", "int8"))
+    assert int8["nbytes"] < native["nbytes"]
+
+
+def test_where_there_is_nothing_to_say_nothing_is_said() -> None:
+    full = case("full")
+    assert limit.facts(full, entry(), Full(), None) == {}
+    assert limit.facts(replace(full, role="floor"), entry(), Full(), RATES) == {}
+    assert limit.facts(full, replace(entry(), anatomy=lambda: None), Full(), RATES) == {}
+
+
+def test_rates_reach_the_trial() -> None:
+    (planned, *_) = plans.expand(PLAN)
+    for told in (replace(planned, rates=RATES), planned):
+        (item,) = json.loads(json.dumps(request_json([told], [], 1)))["cases"]
+        assert parse_item(item) == told
+
+
+def test_rates_are_measured_where_something_is_run_and_stand_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+    monkeypatch.setattr(session, "rates", lambda device, threads, dtypes, uuid: asked.append(sorted(dtypes)) or dict.fromkeys(dtypes, RATES))
+    here, decisions = session.decide(PLAN, None, "cpu", 1)
+    rated, todo = session._rated(here, decisions, "cpu", 1, None)
+    assert rated.facts[limit.RATES] == {"bfloat16": {"copy": 1e10, "matmul": 1e11}}
+    assert rated.fingerprint == here.fingerprint
+    assert all(d.planned.rates == RATES for d in todo)
+    done = [replace(d, stored=True) for d in decisions]
+    assert session._rated(here, done, "cpu", 1, None) == (here, done)
+    assert asked == [["bfloat16"]]
+
+
+# -- the slope --------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("method", [Full(), Linear(B=64)], ids=lambda m: m.name)
+def test_the_slope_is_the_time_of_an_entry(method: Full | Linear) -> None:
+    """Steps of 2 ms and 30 µs for each entry, in one generation of three; the others are slower or faster throughout."""
+    layout = entry("tiny-llamagen").shape(entry("tiny-llamagen").presets["paper"], 2)
+    method.resolve(layout)
+    site, at, marks = Site("decoder", 0), 0.0, {}
+    for step in raster_steps(layout):
+        at += 2e-3 + 3e-5 * method.attended(layout, site, step)
+        marks[step.index] = at
+    watched = {end: marks[end] for end in ends(layout)}
+    generations = [{end: factor * value for end, value in watched.items()} for factor in (1.0, 3.0, 0.2)]
+    found = limit.slope(generations, layout, method)[limit.SLOPE]
+    assert (found["slope"], found["intercept"], found["r2"]) == pytest.approx((3e-5, 2e-3, 1.0))
+    entry_bytes = 2 * 4 * 5 * 32 * 4 * 6  # K and V, rows, heads, width of a head, fp32, layers
+    assert found["bytes_per_s"] == pytest.approx(entry_bytes / 3e-5)
+    assert found["lines"] == 15
+
+
+@pytest.mark.parametrize("name", ["tiny-var", "tiny-mar"])
+def test_only_raster_order_has_a_slope(name: str) -> None:
+    layout = entry(name).shape(entry(name).presets["paper"], 1)
+    assert limit.slope([{0: 1.0}], layout, Full()) == {}

@@ -1,0 +1,50 @@
+"""The largest batch under a real limit, found by real trials that run out of memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cachemark import plugins
+from cachemark.measure import plan as plans
+from cachemark.measure.session import measure_largest
+from cachemark.result import Status
+from cachemark.store.db import Store
+from measure import examples, stages
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
+MOST, CAP = 16, 300 << 20
+
+GORGES = '''
+
+@registry.methods.add("gorges")
+@dataclass
+class Gorges(Calm):
+    """A window that takes 16 MiB for every row."""
+
+    name: ClassVar[str] = "gorges"
+
+    def begin(self, layout, sites, memory):
+        memory.zeros("more", (layout.rows, 4 << 20), torch.float32)
+        super().begin(layout, sites, memory)
+'''
+
+
+def test_a_cap_imitates_a_smaller_card(tmp_path: Path) -> None:
+    """Guidance makes two rows of an image, so the greedy method takes 32 MiB for each, and the full cache next to nothing."""
+    stage = stages.stage(tmp_path / "stage", '"gorges"', examples.MODEL + GORGES)
+    stage.plan.write_text(stage.plan.read_text().replace(str(stage.weights), ""))
+    with stages.forgetting(), Store.open(stage.store) as store:
+        plugins.load(stage.plugin)
+        files = (str(stage.plugin),)
+        summary = measure_largest(plans.load(str(stage.plan)), store, memory_cap=CAP, most=MOST, plugins=files)
+        found = {o.case.method: o for o in summary.ran}
+        again = measure_largest(plans.load(str(stage.plan)), store, memory_cap=CAP, most=MOST, plugins=files)
+    full, greedy = found["full"], found["gorges"]
+    assert full.samples["max_batch"] == [MOST]
+    assert examples.BATCH <= greedy.samples["max_batch"][0] <= CAP / (32 << 20)
+    assert {status for batch, status in greedy.facts["tried"] if batch > greedy.samples["max_batch"][0]} == {str(Status.OOM)}
+    assert len(greedy.samples["throughput"]) == len(greedy.samples["throughput_max"]) == examples.REPEATS
+    assert greedy.facts["memory_cap"] == CAP
+    assert (again.carried, again.ran) == (2, [])

@@ -1,0 +1,90 @@
+"""Floors, ideal speed-ups and flags: arithmetic on bills of operations."""
+
+from __future__ import annotations
+
+import pytest
+
+from cachemark import limits
+from cachemark.errors import UnknownName
+from cachemark.limits import Bill, Limit, Line, Op, Rates
+
+RATES = Rates(copy=100.0, matmul=1000.0)
+MOVES = Op("attention", flops=10, read=200)  # 2 s of bytes, 0.01 s of arithmetic
+COMPUTES = Op("linear", flops=3000, weights=50, activations=50)  # 3 s of arithmetic, 1 s of bytes
+
+
+def bill(*ops: Op) -> Bill:
+    return Bill.of(ops, batch=1, passes=1)
+
+
+def test_an_operation_takes_what_takes_longer_and_operations_follow_each_other() -> None:
+    assert (RATES.seconds(MOVES), RATES.seconds(COMPUTES)) == (2.0, 3.0)
+    assert bill(MOVES, COMPUTES, COMPUTES).floor(RATES) == 8.0
+
+
+def test_activations_apart_are_moved_by_kernels_of_their_own() -> None:
+    assert RATES.seconds(COMPUTES, apart=True) == 3.5
+    assert bill(COMPUTES).floor(RATES, apart=True) == 3.5
+
+
+def test_alike_operations_become_one_and_nothing_is_lost() -> None:
+    found = bill(MOVES, COMPUTES._replace(times=3), MOVES)
+    assert {op.part: op.times for op in found.ops} == {"attention": 2, "linear": 3}
+    assert (found.flops, found.moved(), found.moved("read", "weights")) == (9020, 700, 550)
+    assert found.of_parts("linear").flops + found.without("linear").flops == found.flops
+
+
+def test_what_was_measured_stands_beside_the_limit() -> None:
+    limit = Limit.of(bill(MOVES, COMPUTES, Op("decode", flops=1000)), RATES)
+    assert (limit.floor, limit.tokens, limit.by) == (6.0, 5.0, {"attention": 2.0, "linear": 3.0, "decode": 1.0})
+    assert (limit.over(12.0), limit.mbu(12.0), limit.mfu(12.0)) == (2.0, 3.0 / 12, 4.01 / 12)
+    assert Limit.from_json(limit.to_json()) == limit
+
+
+def test_the_ideal_speed_up_is_that_of_the_floors() -> None:
+    full, arm = (Limit.of(bill(*ops), RATES) for ops in ((MOVES, MOVES, COMPUTES), (MOVES, COMPUTES)))
+    assert limits.ideal(full, arm) == 7 / 5
+
+
+def test_a_speed_up_beyond_the_ideal_is_an_artefact() -> None:
+    assert limits.artefact(7.57, 2.17).startswith("7.57× is more than the 2.17×")
+    assert not limits.artefact(2.17 * limits.ARTEFACT - 0.01, 2.17)
+
+
+def test_a_full_cache_that_leaves_the_device_idle_is_no_baseline() -> None:
+    limit = Limit.of(bill(MOVES), RATES)
+    assert not limits.no_baseline(limit, 2.0 / limits.IDLE - 0.01)
+    assert limits.no_baseline(limit, 2.0 / limits.IDLE + 0.01) == (
+        "Not a valid full-cache baseline: it uses 40% of the copy rate and 0% of the matmul rate, neither of them 40%.")
+
+
+def test_a_busy_matmul_unit_is_enough_of_a_baseline() -> None:
+    limit = Limit.of(bill(COMPUTES), RATES)
+    assert limit.mbu(6.0) < limits.IDLE < limit.mfu(6.0)
+    assert not limits.no_baseline(limit, 6.0)
+
+
+def test_a_time_below_the_floor_is_said_to_come_from_a_cache() -> None:
+    limit = Limit.of(bill(MOVES), RATES)
+    assert "fit a cache" in limits.too_fast(limit, 1.8)
+    assert not limits.too_fast(limit, 2.0)
+
+
+def test_launches_are_the_time_without_a_kernel() -> None:
+    assert limits.launch_bound(3.0, 4.0) == 0.25 > limits.LAUNCHES
+
+
+def test_the_line_through_points() -> None:
+    assert limits.fitted([(0, 1.0), (1, 3.0), (2, 5.0)]) == Line(2.0, 1.0, 1.0)
+    noisy = limits.fitted([(0, 1.0), (1, 3.3), (2, 4.7), (3, 7.4)])
+    assert noisy is not None
+    assert noisy.slope == pytest.approx(2.06)
+    assert 0.98 < noisy.r2 < 1
+    assert limits.fitted([(0, 1.0), (1, 2.0)]) is None
+    assert limits.fitted([(5, 1.0), (5, 2.0), (5, 3.0)]) is None
+
+
+def test_an_unknown_gpu_names_the_nearest() -> None:
+    assert limits.gpu("h100").device == "H100 SXM"
+    with pytest.raises(UnknownName, match="h100"):
+        limits.gpu("h10")
