@@ -68,6 +68,12 @@ class BadBaseline(CachemarkError):
     slug = "bad-baseline"
 
 
+class BadResults(CachemarkError):
+    """A file of another program's results that cannot be read."""
+
+    slug = "bad-results"
+
+
 class BadPlugin(CachemarkError):
     """A plug-in file that cannot be imported or registers nothing."""
 

@@ -84,7 +84,7 @@ class Outcome:
             if not self.samples or not judged:
                 raise ValueError(f"an ok outcome needs samples and a judgement or the reason for none: {self.case.label}")
             for name, values in self.samples.items():
-                if not values or not all(math.isfinite(v) for v in values):
+                if not values or not all(map(math.isfinite, values)):
                     raise ValueError(f"an ok outcome holds finite samples only: {name} of {self.case.label}")
         elif self.samples or not self.log:
             raise ValueError(f"an outcome that is not ok has a log and no figures: {self.status} of {self.case.label}")

@@ -1,120 +1,180 @@
-"""The report in a real browser: it complains about nothing, fits a phone, sorts, and runs no script but its own."""
+"""The report in a real browser: it complains about nothing, asks nobody for anything, shows its charts in every tab, sorts, filters,
+enlarges, changes its theme, fits a phone, and axe-core finds nothing serious in it.
+
+Screenshots of every tab are kept in ``tests/browser/shots`` for people to look at.
+"""
 
 from __future__ import annotations
 
-import html
-import json
-import re
 import shutil
-import subprocess
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import report_sample as sample
 
-from cachemark.report.render import render
+from cachemark.report.history import Night
+from cachemark.report.render import TABS, render
 from cachemark.report.view import build
 
+sync_api = pytest.importorskip("playwright.sync_api", reason="no playwright here; `pip install playwright` gives one")
+axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="no axe-core here; `pip install axe-playwright-python` gives one")
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium here; `apt-get install chromium` gives one")
-FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
-         "--disable-component-update", "--disable-sync", "--enable-logging=stderr", "--virtual-time-budget=4000")
-# One visit does everything a reader can do, because starting a browser takes seconds. The theme goes first.
-VISIT = """
-(() => {
-  const one = (selector) => document.querySelector(selector), seen = {};
-  const look = () => getComputedStyle(document.body).backgroundColor;
-  const names = () => Array.from(document.querySelectorAll("tbody.arms tr")).map((row) =>
-    row.querySelector("th bdi").textContent + " " + row.querySelector("td[data-k=budget]").firstChild.textContent);
 
-  seen.theme = [look()];
-  one("#theme").click();
-  seen.theme.push(look(), one("#theme").textContent);
-
-  const head = one("th[data-k=kl]"), knob = head.querySelector("button");
-  seen.sorted = [];
-  for (let k = 0; k < 4; k++) { seen.sorted.push([head.getAttribute("aria-sort"), names()]); knob.click(); }
-  knob.focus();
-  seen.knob = [document.activeElement === knob, knob.tagName, knob.tabIndex];
-
-  one(".key").click();
-  const marks = Array.from(one(".charts").querySelectorAll("svg [data-series]"));
-  seen.legend = [marks.length, marks.filter((mark) => mark.classList.contains("lit")).length];
-  marks[0].dispatchEvent(new PointerEvent("pointerenter", { clientX: 50, clientY: 50 }));
-  seen.tip = one("#tip").hidden ? null : one("#tip b").textContent;
-
-  one(".hits button").click();
-  seen.zoom = [one("#zoom").open, one("#zoom-title").textContent];
-  one('[data-step="-1"]').click();
-  seen.zoom.push(one("#zoom-title").textContent, one("#zoom img").src === one(".frame img").src);
-
-  seen.fetched = performance.getEntriesByType("resource").map((entry) => entry.name.slice(0, 40));
-  document.documentElement.dataset.seen = JSON.stringify(seen);
-})();
-"""
-
-
-def browse(tmp_path: Path, page: str, *flags: str) -> tuple[str, list[str]]:
-    """The document after its scripts ran, and everything it said on the console."""
-    assert CHROMIUM is not None
-    file = tmp_path / "page.html"
-    file.write_text(page, encoding="utf-8")
-    done = subprocess.run([CHROMIUM, *FLAGS, *flags, f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom", file.as_uri()],
-                          capture_output=True, text=True, timeout=120, check=True)
-    return done.stdout, [line for line in done.stderr.splitlines() if "CONSOLE" in line]
-
-
-def without_policy(page: str, script: str) -> str:
-    """A copy of the page in which a script of the test may run too."""
-    loose = re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", page)
-    return loose.replace("</body>", f"<script>{script}</script></body>")
-
-
-def visit(tmp_path: Path, page: str, *flags: str) -> dict[str, Any]:
-    """What ``VISIT`` saw."""
-    dom, _ = browse(tmp_path, without_policy(page, VISIT), *flags)
-    found = re.search(r'data-seen="([^"]*)"', dom)
-    assert found, "the visit ended early"
-    return json.loads(html.unescape(found[1]))
+DEMO = Path(__file__).parents[2] / "reports" / "demo.html"
+SHOTS = Path(__file__).parent / "shots"
+KEYS = tuple(key for key, _ in TABS)
+DRAWN = ("leaderboard", "speed", "memory", "quality", "history")  # tabs with charts
+Open = Callable[..., Any]
 
 
 @pytest.fixture(scope="module")
-def page() -> str:
-    return render(build(sample.RUN, sample.mixed(), sample.comparison(), sample.artifact))
-
-
-def test_the_page_says_nothing_on_the_console(tmp_path: Path, page: str) -> None:
-    dom, said = browse(tmp_path, page)
-    assert said == []
-    assert "Dark theme</button>" in dom
-    assert dom.count('aria-sort="none"') == 12
-
-
-def test_a_console_error_would_be_seen(tmp_path: Path) -> None:
-    assert "planted" in browse(tmp_path, "<!DOCTYPE html><script>console.error('planted')</script>")[1][0]
-
-
-def test_a_hostile_page_runs_no_script(tmp_path: Path) -> None:
-    dom, said = browse(tmp_path, sample.poisoned(sample.SCRIPTS + sample.BREAKERS))
-    assert said == []  # an attempt would be reported here: the policy forbids it
-    assert "Dark theme</button>" in dom
-
-
-def test_a_script_that_slipped_in_would_be_stopped(tmp_path: Path, page: str) -> None:
-    planted = page.replace("</main>", "<script>document.documentElement.dataset.planted = 1</script></main>")
-    dom, said = browse(tmp_path, planted)
-    assert "data-planted" not in dom
-    assert "Content Security Policy" in said[0]
+def browser() -> Iterator[Any]:
+    with sync_api.sync_playwright() as play:
+        held = play.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
+        yield held
+        held.close()
 
 
 @pytest.fixture(scope="module")
-def seen(tmp_path_factory: pytest.TempPathFactory, page: str) -> dict[str, Any]:
-    return visit(tmp_path_factory.mktemp("visit"), page)
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The page of a run in which much happened, with an earlier run before it."""
+    nights = [Night(sample.RUN, sample.outcomes()), Night(sample.RUN, sample.mixed())]
+    held = tmp_path_factory.mktemp("page") / "page.html"
+    view = build(sample.RUN, sample.mixed(), sample.comparison(), sample.artifact, nights=nights)
+    held.write_text(render(view), encoding="utf-8")
+    return held
 
 
-def test_headers_sort_best_first_then_worst_then_as_it_was(seen: dict[str, Any]) -> None:
-    (none, first), (best, up), (worst, down), (again, last) = seen["sorted"]
+@pytest.fixture
+def opened(browser: Any, file: Path) -> Iterator[Open]:
+    """Opens a page from disk; ``said`` collects what it says on the console and ``asked`` what it asks of a network."""
+    contexts = []
+
+    def opens(where: Path | str = file, tab: str = "", theme: str = "light", width: int = 1280) -> Any:
+        context = browser.new_context(viewport={"width": width, "height": 800}, color_scheme=theme)
+        context.set_default_timeout(8000)
+        contexts.append(context)
+        page = context.new_page()
+        page.said, page.asked = [], []
+        page.on("console", lambda message: page.said.append(message.text))
+        page.on("pageerror", lambda error: page.said.append(str(error)))
+        page.on("request", lambda request: page.asked.append(request.url))
+        page.goto(f"{Path(where).as_uri()}{'#' + tab if tab else ''}")
+        return page
+
+    yield opens
+    for context in contexts:
+        context.close()
+
+
+def everywhere(page: Any) -> Iterator[str]:
+    """Visits every tab by its link."""
+    for key in KEYS:
+        page.click(f"#tab-{key}")
+        page.wait_for_selector(f"#{key}:not([hidden])")
+        yield key
+
+
+# ---------------------------------------------------------------------------------------------- it is quiet and complete
+
+
+@pytest.mark.parametrize("which", ["sample", "demo"])
+def test_every_tab_shows_its_charts_with_their_tables_and_is_quiet(opened: Open, file: Path, which: str) -> None:
+    where = DEMO if which == "demo" else file
+    page = opened(where)
+    for key in everywhere(page):
+        assert page.evaluate("Array.from(document.querySelectorAll('.panel')).filter((p) => p.offsetHeight).map((p) => p.id)") == [key]
+        sizes = page.evaluate("""(key) => Array.from(document.querySelectorAll(`#${key} .chart:has(svg)`)).map((chart) => {
+            const box = chart.querySelector("svg").getBoundingClientRect();
+            return [box.width, box.height, chart.querySelectorAll("details table tbody tr").length]; })""", key)
+        assert bool(sizes) == (key in DRAWN), key
+        assert all(width > 200 and height > 60 and rows for width, height, rows in sizes), (key, sizes)
+    assert page.said == []
+    assert [url for url in page.asked if not url.startswith("data:")] == [where.as_uri()]
+
+
+def test_an_error_and_a_request_would_be_seen(opened: Open, tmp_path: Path) -> None:
+    (tmp_path / "bad.html").write_text("<!DOCTYPE html><script>console.error('planted')</script><img src='there.png'>", encoding="utf-8")
+    page = opened(tmp_path / "bad.html")
+    assert "planted" in page.said
+    assert any(url.endswith("there.png") for url in page.asked)
+
+
+def test_a_hostile_page_runs_no_script(opened: Open, tmp_path: Path) -> None:
+    (tmp_path / "evil.html").write_text(sample.poisoned(sample.SCRIPTS + sample.BREAKERS), encoding="utf-8")
+    page = opened(tmp_path / "evil.html")
+    page.on("dialog", lambda dialog: page.said.append(dialog.message))
+    for _ in everywhere(page):
+        pass
+    assert page.said == []  # an attempt would be reported here: the policy forbids it
+    assert page.inner_text("#theme") == "Dark theme"
+
+
+def test_a_script_that_slipped_in_would_be_stopped(opened: Open, file: Path, tmp_path: Path) -> None:
+    script = "<script>document.documentElement.dataset.planted = 1</script>"
+    planted = file.read_text(encoding="utf-8").replace("</main>", f"{script}</main>")
+    (tmp_path / "planted.html").write_text(planted, encoding="utf-8")
+    page = opened(tmp_path / "planted.html")
+    assert page.evaluate("document.documentElement.dataset.planted") is None
+    assert "Content Security Policy" in page.said[0]
+
+
+# ---------------------------------------------------------------------------------------------- tabs and links
+
+
+def test_tabs_are_walked_with_the_arrow_keys(opened: Open) -> None:
+    page = opened()
+    page.focus("#tab-verdict")
+    seen = []
+    for press in ("ArrowRight", "ArrowRight", "End", "ArrowRight", "ArrowLeft", "Home"):
+        page.keyboard.press(press)
+        page.wait_for_timeout(20)
+        seen.append(page.evaluate("document.activeElement.id.slice(4) + ' ' + document.querySelector('.panel:not([hidden])').id"))
+    assert seen == [f"{key} {key}" for key in ("leaderboard", "speed", "cases", "verdict", "cases", "verdict")]
+    assert page.evaluate("Array.from(document.querySelectorAll('[role=tab]')).filter((tab) => tab.tabIndex === 0).length") == 1
+
+
+def test_a_link_to_a_place_opens_its_tab(opened: Open) -> None:
+    page = opened(tab="quality-m1")
+    assert page.is_visible("#quality")
+    assert page.is_hidden("#verdict")
+    assert opened(tab="no-such-place%").is_visible("#verdict")
+
+
+def test_a_number_leads_to_its_case_and_raw_samples(opened: Open) -> None:
+    page = opened(tab="leaderboard")
+    row = page.query_selector("tbody.arms tr:has(td[data-k=kl] a)")
+    key = row.query_selector("th a").get_attribute("href")
+    row.query_selector("td[data-k=kl] a").click()
+    page.wait_for_selector(f"{key}[open]")
+    assert page.is_visible(f"{key} .values >> nth=0")
+    case = sample.arm("linear", "1/2")
+    page.goto(page.url.split("#")[0] + f"#c-{case.case.key}")
+    page.wait_for_selector(f"#c-{case.case.key}[open]")
+    shown = page.inner_text(f"#c-{case.case.key} tr:has(th:text-is('Latency')) .values")
+    assert shown.split() == [f"{value:.6g}" for value in case.samples["latency"]]
+
+
+# ---------------------------------------------------------------------------------------------- tables
+
+
+def names(page: Any) -> list[str]:
+    found: list[str] = page.evaluate("""
+        Array.from(document.querySelectorAll("tbody.arms tr")).filter((row) => row.offsetHeight).map((row) =>
+        row.querySelector("th bdi").textContent + " " + row.querySelector("td[data-k=budget]").firstChild.textContent)""")
+    return found
+
+
+def test_headers_sort_best_first_then_worst_then_as_it_was(opened: Open) -> None:
+    page = opened(tab="leaderboard")
+    seen = []
+    for _ in range(4):
+        seen.append((page.get_attribute("th[data-k=kl]", "aria-sort"), names(page)))
+        page.click("th[data-k=kl] button")
+    (none, first), (best, up), (worst, down), (again, last) = seen
     assert (none, best, worst, again) == ("none", "ascending", "descending", "none")
     assert first == last
     assert up[0] == "linear 1/2"
@@ -123,39 +183,146 @@ def test_headers_sort_best_first_then_worst_then_as_it_was(seen: dict[str, Any])
     assert up[:-2] == down[:-2][::-1]
 
 
-def test_a_header_can_be_reached_with_the_keyboard(seen: dict[str, Any]) -> None:
-    assert seen["knob"] == [True, "BUTTON", 0]
+def test_plain_tables_sort_by_what_their_figures_mean(opened: Open) -> None:
+    page = opened(tab="memory")
+    page.click("#memory .chart details.more > summary")
+    page.click("#memory .chart th:has-text('Together') button")
+    shown = page.evaluate("""Array.from(document.querySelectorAll("#memory .chart tbody tr")).map((row) => row.cells[4].textContent)""")
+    assert {text.split()[1] for text in shown} == {"MiB"}
+    assert [float(text.split()[0]) for text in shown] == sorted(float(text.split()[0]) for text in shown)
+    page.click("#memory .chart th:has-text('State') button")
+    mixed = page.evaluate("""Array.from(document.querySelectorAll("#memory .chart tbody tr")).map((row) => row.cells[3].textContent)""")
+    assert mixed == sorted(mixed, key=lambda text: float(text.split()[0]) * {"B": 1, "KiB": 1024}[text.split()[1]])
+    assert len(set(mixed)) > 1
 
 
-def test_the_theme_follows_the_system_and_then_the_reader(tmp_path: Path, page: str, seen: dict[str, Any]) -> None:
-    light, dark, offer = seen["theme"]
-    assert (light, offer) == ("rgb(255, 255, 255)", "Light theme")
-    assert dark != light
-    assert visit(tmp_path, page, "--blink-settings=preferredColorScheme=0")["theme"] == [dark, light, "Dark theme"]
+def test_a_filter_keeps_the_rows_with_all_its_words(opened: Open) -> None:
+    page = opened(tab="leaderboard")
+    whole = names(page)
+    page.fill("#leaderboard .filter input", "1/4 -linear")
+    assert names(page) == [name for name in whole if name.endswith("1/4") and not name.startswith("linear")]
+    assert page.inner_text("#leaderboard .filter output") == f"{len(names(page))} of {len(whole)}"
+    page.fill("#leaderboard .filter input", "")
+    assert names(page) == whole
 
 
-def test_a_legend_entry_lights_its_method_and_a_mark_names_itself(seen: dict[str, Any]) -> None:
-    marks, lit = seen["legend"]
+def test_a_header_is_reached_with_the_keyboard_and_explains_itself(opened: Open) -> None:
+    page = opened(tab="leaderboard")
+    page.focus("th[data-k=kl] button")
+    assert page.inner_text("#tip") == "KL(full || method) in nat per token."
+    assert page.get_attribute("th[data-k=kl] button", "aria-describedby") == "tip"
+    page.keyboard.press("Enter")
+    assert page.get_attribute("th[data-k=kl]", "aria-sort") == "ascending"
+    page.keyboard.press("Escape")
+    assert page.is_hidden("#tip")
+
+
+def test_flags_and_words_explain_themselves(opened: Open) -> None:
+    page = opened(tab="leaderboard")
+    page.hover("tbody.arms .mark >> nth=0")
+    assert len(page.inner_text("#tip")) > 40
+    page.click("#tab-quality")
+    page.hover(".term[data-term=fidelity]")
+    assert page.inner_text("#tip") == "How near a method stays to the full cache at the same seeds."
+    assert page.evaluate("Array.from(document.querySelectorAll('.term')).filter((t) => !document.querySelector('#glossary')"
+                         ".textContent.includes(t.dataset.term)).length") == 0
+    page.click("#tab-verdict")
+    page.click("#verdict .why summary >> nth=0")
+    assert page.is_visible("#verdict .why p >> nth=0")
+
+
+# ---------------------------------------------------------------------------------------------- charts, pictures, theme
+
+
+def test_a_legend_entry_lights_its_method_and_a_mark_names_itself(opened: Open) -> None:
+    page = opened(tab="leaderboard")
+    page.click("#leaderboard .key >> nth=0")
+    marks, lit = page.evaluate("""(() => { const all = Array.from(document.querySelectorAll("#leaderboard svg [data-series]"));
+        return [all.length, all.filter((mark) => mark.classList.contains("lit")).length]; })()""")
     assert 0 < lit < marks
-    assert seen["tip"] in {"full", *(f"{method} {budget}" for method in sample.METHODS for budget in sample.BUDGETS)}
+    page.hover("#leaderboard svg [data-series] >> nth=0", force=True)
+    assert page.inner_text("#tip b") in {"full", *(f"{method} {budget}" for method in sample.METHODS for budget in sample.BUDGETS)}
 
 
-def test_a_seed_is_enlarged_beside_the_full_cache(seen: dict[str, Any]) -> None:
-    assert seen["zoom"] == [True, "worst seed 41, class disc", "fixed seed 3, class square", True]
+def test_a_seed_is_enlarged_beside_the_full_cache_with_their_difference(opened: Open) -> None:
+    page = opened(tab="quality")
+    page.click(".hits button >> nth=0")
+    assert page.evaluate("document.getElementById('zoom').open")
+    assert page.inner_text("#zoom-title") == "worst seed 41, class disc"
+    page.keyboard.press("ArrowLeft")
+    assert page.inner_text("#zoom-title") == "fixed seed 3, class square"
+    sources = page.evaluate("""Array.from(document.querySelectorAll("#zoom img")).map((image) =>
+        image.src === document.querySelector(".frame img").src)""")
+    assert sources == [True] * 4
+    assert page.evaluate("getComputedStyle(document.querySelector('.difference img + img')).mixBlendMode") == "difference"
+    page.keyboard.press("Escape")
+    assert not page.evaluate("document.getElementById('zoom').open")
 
 
-def test_nothing_was_fetched(seen: dict[str, Any]) -> None:
-    assert [name for name in seen["fetched"] if not name.startswith("data:")] == []
+def test_the_theme_follows_the_system_and_then_the_reader(opened: Open) -> None:
+    def look(page: Any) -> str:
+        return str(page.evaluate("getComputedStyle(document.body).backgroundColor"))
+
+    page, night = opened(), opened(theme="dark")
+    light, dark = look(page), look(night)
+    assert light == "rgb(255, 255, 255)"
+    assert dark != light
+    for held, other in ((page, dark), (night, light)):
+        held.click("#theme")
+        assert look(held) == other
+    page.reload()
+    assert look(page) == dark  # it remembers
 
 
-def test_the_page_is_no_wider_than_the_screen(tmp_path: Path, page: str) -> None:
-    """In frames, because a window cannot be as narrow as a phone."""
-    inner = without_policy(page, "parent.postMessage([innerWidth, document.documentElement.scrollWidth], '*')")
-    (tmp_path / "inner.html").write_text(inner, encoding="utf-8")
-    widths = (390, 768, 1280)
-    frames = "".join(f'<iframe src="inner.html" style="width:{width}px;height:800px;border:0"></iframe>' for width in widths)
-    hear = "onmessage = (e) => { document.documentElement.setAttribute(`data-w${e.data[0]}`, e.data[1]); }"
-    dom, _ = browse(tmp_path, f"<!DOCTYPE html><script>{hear}</script>{frames}")
-    needed = {int(width): int(content) for width, content in re.findall(r'data-w(\d+)="(\d+)"', dom)}
-    assert set(needed) == set(widths)
-    assert all(content <= width for width, content in needed.items()), needed
+def test_paper_shows_every_part_but_the_raw_samples(opened: Open) -> None:
+    page = opened()
+    page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
+    page.emulate_media(media="print")
+    shown = page.evaluate("Array.from(document.querySelectorAll('.panel')).filter((p) => p.offsetHeight).map((p) => p.id)")
+    assert shown == [key for key in KEYS if key != "cases"]
+    assert page.evaluate("document.querySelectorAll('details:not([open], .case)').length") == 0
+    page.evaluate("window.dispatchEvent(new Event('afterprint'))")
+    page.emulate_media(media="screen")
+    assert page.is_hidden("#speed")
+
+
+# ---------------------------------------------------------------------------------------------- for everybody, on every screen
+
+
+@pytest.mark.parametrize("width", [360, 768, 1280])
+def test_no_tab_is_wider_than_the_screen(opened: Open, width: int) -> None:
+    page = opened(width=width)
+    for key in everywhere(page):
+        assert page.evaluate("document.documentElement.scrollWidth") <= width, key
+
+
+@pytest.mark.parametrize("theme", ["light", pytest.param("dark", marks=pytest.mark.slow)])
+def test_axe_finds_nothing_serious(opened: Open, theme: str) -> None:
+    page = opened(theme=theme)
+    for key in everywhere(page):
+        assert serious(page, f"#{key}") == [], key
+    assert serious(page, "header, #tabs") == []
+
+
+def test_axe_would_find_what_is_wrong(opened: Open) -> None:
+    page = opened()
+    page.evaluate("document.getElementById('verdict').insertAdjacentHTML('beforeend', '<p style=\"color:#ccc\">pale</p><button></button>')")
+    assert {"color-contrast", "button-name"} <= {name for name, _ in serious(page)}
+
+
+def serious(page: Any, where: str = "body") -> list[tuple[str, str]]:
+    """Violations that keep someone from using the page, with the first place of each."""
+    found = axe.Axe().run(page, context=where).response["violations"]
+    return [(item["id"], item["nodes"][0]["html"][:200]) for item in found if item["impact"] in ("serious", "critical")]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("theme", "width"), [("light", 1280), ("dark", 1280), ("light", 390)], ids=["light", "dark", "phone"])
+def test_pictures_of_every_tab_are_kept(opened: Open, theme: str, width: int) -> None:
+    page = opened(DEMO, theme=theme, width=width)
+    page.add_style_tag(content=".chapter, .case { content-visibility: visible !important; }")
+    SHOTS.mkdir(exist_ok=True)
+    for key in everywhere(page):
+        shot = SHOTS / f"{key}-{'phone' if width < 600 else theme}.png"
+        page.screenshot(path=shot, full_page=True)
+        assert shot.stat().st_size > 5000

@@ -88,8 +88,8 @@ def test_another_process_says_them_as_json() -> None:
 def test_a_device_that_cannot_be_measured_has_no_rates(monkeypatch: pytest.MonkeyPatch) -> None:
     """No device of that name is here, so the other process fails."""
     here, decisions = session.decide(PLAN, None, "cpu", 1)
-    monkeypatch.setattr(session, "rates", lambda device, threads, dtypes: rates.rates("meta", threads, dtypes))
-    rated, todo = session._rated(here, decisions, "cpu", 1)
+
+    rated, todo = session._rated(here, decisions, lambda dtypes: rates.rates("meta", 1, dtypes))
     assert rated.facts[limit.RATES] == {}
     assert {d.planned.rates for d in todo} == {None}
 

@@ -8,7 +8,9 @@ from dataclasses import replace
 import pytest
 import report_sample as sample
 
-from cachemark.report.charts import COLOURS, Chart, Drawing, draw
+from cachemark.report import words
+from cachemark.report.chart import COLOURS, Chart, Drawing
+from cachemark.report.charts import draw, front
 from cachemark.report.section import sections
 from cachemark.result import Outcome
 
@@ -31,10 +33,12 @@ def whole() -> Drawing:
 
 
 def test_every_timed_case_is_drawn_once_and_tabled(whole: Drawing) -> None:
-    by_bytes, by_speed, halves = whole.charts
+    by_bytes, by_speed, halves, phases, memory, *_ = whole.charts
     assert len(tips(by_bytes)) == len(by_bytes.rows) == 13  # twelve arms and the full cache
     assert len(tips(by_speed)) == len(by_speed.rows) == 9  # h2o and rkv have no speed-up
-    assert len(tips(halves)) == 2 * len(halves.rows) == 26
+    assert len(tips(halves)) == len(tips(phases)) == 2 * len(halves.rows) == 26
+    assert len(memory.rows) == 13
+    assert all(len(chart.keys) == len(chart.rows) for chart in whole.charts)
     assert ("full", "3.78 MiB", "0.000") in by_bytes.rows
     assert any(tip.startswith("linear 1/4 · KV allocated (MiB): 1.01 MiB · KL") for tip in tips(by_bytes))
 
@@ -58,18 +62,49 @@ def test_the_drawing_follows_the_theme_and_fits_its_column(whole: Drawing) -> No
 
 
 def test_the_front_is_what_no_other_case_beats() -> None:
-    from cachemark.report.charts import _front
+    points = [(1.0, 0.4), (1.0, 0.9), (2.0, 0.1), (2.0, 0.5), (4.0, 0.0)]
+    assert front(points, less=True) == [(1.0, 0.4), (2.0, 0.1), (4.0, 0.0)]
+    assert front(points, less=False) == [(4.0, 0.0)]
 
-    points = [{"x": 1.0, "y": 0.4}, {"x": 1.0, "y": 0.9}, {"x": 2.0, "y": 0.1}, {"x": 2.0, "y": 0.5}, {"x": 4.0, "y": 0.0}]
-    assert [(p["x"], p["y"]) for p in _front(points, less=True)] == [(1.0, 0.4), (2.0, 0.1), (4.0, 0.0)]
-    assert [(p["x"], p["y"]) for p in _front(points, less=False)] == [(4.0, 0.0)]
+
+def test_each_tab_has_charts_of_its_own(whole: Drawing) -> None:
+    titles = {tab: [chart.title for chart in whole.of(tab)] for tab in ("leaderboard", "speed", "memory", "quality")}
+    assert titles == {
+        "leaderboard": ["Fidelity against memory", "Fidelity against speed"],
+        "speed": ["Tokens per second, first and last half", "Where the time of a batch goes"],
+        "memory": ["What is held, by part"],
+        "quality": ["KL over seeds", "PSNR over seeds", "Legend score less the full cache's, seed by seed"],
+    }
+
+
+def test_time_and_bytes_are_split_into_parts_that_add_up(whole: Drawing) -> None:
+    phases, memory = whole.of("speed")[1], whole.of("memory")[0]
+    seconds = {line[0]: line[1:] for line in phases.rows}
+    outcome = sample.arm("linear", "1/4")
+    whole_, tokens = outcome.median("latency"), outcome.median("latency_tokens")
+    assert whole_ is not None
+    assert tokens is not None
+    assert seconds["linear 1/4"] == (words.seconds(tokens), words.seconds(whole_ - tokens), words.percent(1 - tokens / whole_))
+    held = {line[0]: line[1:] for line in memory.rows}
+    assert held["linear 1/4"][:4] == ("1.00 MiB", "15.1 KiB", "8.00 KiB", "1.02 MiB")
+
+
+def test_a_spread_shows_quantiles_and_a_pair_its_differences(whole: Drawing) -> None:
+    spread, _, paired = whole.of("quality")
+    kl = sorted(sample.arm("linear", "1/4").samples["kl"])
+    row = next(line for line in spread.rows if line[0] == "linear 1/4")
+    assert row[3] == words.figure((kl[31] + kl[32]) / 2, "kl")
+    assert row[-1] == "64"
+    pairs = zip(sample.arm("streaming", "1/4").samples["legend"], sample.full().samples["legend"], strict=True)
+    middle = sorted(a - b for a, b in pairs)[31:33]
+    assert next(line for line in paired.rows if line[0] == "streaming 1/4")[3] == words.figure(sum(middle) / 2, "legend")
 
 
 def test_one_method_is_enough_and_none_is_said() -> None:
     one = drawing(sample.full(), sample.arm("linear", "1/4"))
-    assert [len(tips(chart)) for chart in one.charts] == [2, 2, 4]
+    assert [len(tips(chart)) for chart in one.charts] == [2, 2, 4, 4, 5, 3, 3, 3]
     none = drawing(sample.full())
-    assert [bool(chart.svg) for chart in none.charts] == [False, False, True]
+    assert [bool(chart.svg) for chart in none.charts] == [False, False, True, True, True]
     assert none.charts[0].empty == "No method has both figures."
 
 
@@ -84,7 +119,7 @@ def test_without_kl_the_share_of_other_tokens_is_drawn() -> None:
 
 def test_random_weights_draw_speed_only() -> None:
     charts = drawing(*sample.random_weights()).charts
-    assert [bool(chart.svg) for chart in charts] == [False, False, True]
+    assert [bool(chart.svg) for chart in charts] == [False, False, True, True, True]
     assert "random" in charts[0].empty
 
 

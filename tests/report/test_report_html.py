@@ -15,7 +15,7 @@ import pytest
 import report_sample as sample
 from page import Page
 
-from cachemark.report.render import render, write
+from cachemark.report.render import TABS, render, write
 from cachemark.report.view import build
 
 GOLD = Path(__file__).parent / "gold" / "tables.txt"
@@ -98,7 +98,9 @@ def test_only_our_own_script_may_run(html: str, page: Page) -> None:
 
 def test_the_page_makes_sense_without_its_script(page: Page) -> None:
     assert page.find("button", id_="theme").attrs.get("hidden") == ""
-    assert len(page.all("svg")) == 3
+    assert len(page.all("svg")) == 8
+    assert [e.attrs["id"] for e in page.all("section") if e.attrs.get("class") == "panel"] == [key for key, _ in TABS]
+    assert not [e for e in page.all("section") if "hidden" in e.attrs]
     for chart in (e for e in page.all("figure") if e.attrs.get("class") == "chart"):
         assert any(e.tag == "details" for e in chart.children)
 
@@ -124,7 +126,7 @@ def test_random_weights_have_no_figures_of_images() -> None:
         if len(row) > 1 and row[1].split()[0] in sample.METHODS:
             assert row[-1] == "not judged: Weights are random: images are noise."
     assert not [e for e in page.all("img") if "src" in e.attrs]
-    assert len(page.all("svg")) == 1
+    assert len(page.all("svg")) == 3  # speed and bytes mean something all the same
 
 
 def test_an_empty_run_is_a_page_too() -> None:
@@ -134,7 +136,8 @@ def test_an_empty_run_is_a_page_too() -> None:
 def test_two_models_have_two_chapters() -> None:
     other = [replace(o, case=replace(o.case, model="tiny-var")) for o in (sample.full(), sample.arm("linear", "1/4"))]
     page = Page(render(build(sample.RUN, [sample.full(), sample.arm("random", "1/2"), *other])))
-    assert [e.attrs["id"] for e in page.all("section") if e.attrs.get("class") == "chapter"] == ["m1", "m2"]
+    for tab in ("leaderboard", "speed", "memory", "quality"):
+        assert [e.attrs["id"] for e in page.all("h3") if e.attrs.get("id", "").startswith(tab)] == [f"{tab}-m1", f"{tab}-m2"]
     ids = [e.attrs["id"] for e in page.elements if "id" in e.attrs]
     assert len(ids) == len(set(ids))
 

@@ -90,7 +90,7 @@ def test_sentences_speak_of_computation_and_distance() -> None:
 
 
 def test_charts_are_over_the_share_of_computation() -> None:
-    by_flops, by_speed, _ = draw(section()).charts
+    by_flops, by_speed, *_ = draw(section()).charts
     assert "FLOPs" in by_flops.columns[1]
     assert ("linear 1/2", "40.0 %") in [line[:2] for line in by_flops.rows]
     assert ("full", "100.0 %", "0.000") in by_flops.rows

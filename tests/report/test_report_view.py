@@ -292,3 +292,56 @@ def test_budgets_are_ordered_as_numbers() -> None:
 
     held = section(sample.full(), *(at(b) for b in ("1/8", "3/4", "1/16", "1/2")))
     assert [Fraction(b) for b in held.budgets] == sorted((Fraction(b) for b in held.budgets), reverse=True)
+
+
+def test_the_conclusion_says_how_much_was_judged_and_how_old_the_baseline_is() -> None:
+    from cachemark.store.exchange import Exchange
+
+    then = replace(sample.ENVIRONMENT, facts={**sample.ENVIRONMENT.facts, "torch": "2.8.0", "gone": 1})
+    meta = {"name": "demo", "saved": "2026-03-01T09:00:00+00:00", "reason": "the first one"}
+    view = build(sample.RUN, sample.mixed(), sample.comparison(), baseline=Exchange((), then, {}, meta))
+    assert view.conclusion is not None
+    assert (view.conclusion.judged, view.conclusion.known) == sample.comparison().cases
+    assert view.conclusion.against == "Baseline demo, saved 2026-03-01 (4 days before this run): the first one."
+    assert view.differences is not None
+    assert [(d.name, d.then, d.now) for d in view.differences] == [("torch", "2.8.0", "2.9.0"), ("gone", "1", "–")]
+    assert build(sample.RUN, sample.mixed(), sample.comparison()).differences is None
+
+
+def test_every_verdict_is_a_sentence_with_its_rule() -> None:
+    view = build(sample.RUN, sample.mixed(), sample.comparison())
+    said = {change.key + change.metric: change.sentence for change in view.changes}
+    assert said["blatency"] == "linear 1/4: Latency regressed, from 0.893 × full to 1.041 × full, 16.6 % more."
+    assert said["ckv_allocated"] == "streaming 1/2: KV allocated improved, from 2.00 MiB to 1.96 MiB, 2.3 % less."
+    assert said["estatus"] == "rkv 1/4: status regressed (ok then, oom now)."
+    assert all(change.rule for change in view.changes)
+    assert all(bool(change.advice) == change.loud for change in view.changes)
+
+
+def test_the_ledger_holds_every_case_once_with_its_trial_and_raw_samples() -> None:
+    from cachemark.report import ledger
+
+    outcomes = sample.mixed()
+    keys = [o.case.key for o in outcomes]
+    entries = build(sample.RUN, outcomes, trials={keys[0]: "3 of run 7"}).entries
+    assert [e.key for e in entries] == keys
+    assert (entries[0].trial, entries[1].trial) == ("3 of run 7", "")
+    latency = next(f for f in entries[0].figures if f.title == "Latency")
+    assert [float(v) for v in latency.raw.split()] == [float(f"{v:.6g}") for v in outcomes[0].samples["latency"]]
+    assert (latency.as_, latency.n) == ("median", 5)
+    failed = next(e for e in entries if e.status == "oom")
+    assert failed.figures == ()
+    assert "MemoryError" in failed.log
+    whole = sum(len(v) for o in outcomes for v in o.samples.values())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ledger, "MOST", whole - 1)
+        assert not any(f.raw for e in build(sample.RUN, outcomes).entries for f in e.figures)
+
+
+def test_every_flag_has_a_rule() -> None:
+    from cachemark.report import why
+
+    marks = {mark.text for part in (sample.mixed(), sample.outcomes()) for chapter in build(sample.RUN, part).chapters
+             for row in chapter.section.rows for mark in row.marks}
+    assert marks
+    assert marks <= why.FLAGS.keys()

@@ -69,6 +69,24 @@ def methods_text(path: str, store_url: str, run_id: int | None, as_latex: bool) 
     _put(path, "\n\n".join(map(for_latex, said.strip().split("\n\n"))) + "\n" if as_latex else said)
 
 
+@export.command()
+@click.argument("folder", type=click.Path(file_okay=False, path_type=Path), default=Path("figures"))
+@store_option
+@run_option
+@click.option("--format", "formats", default="pdf,svg", show_default=True, help="Formats, separated by commas: pdf, svg.")
+@click.option("--width", default="3.25in", show_default=True, help="Width of a figure: in, cm, mm or pt.")
+def figures(folder: Path, store_url: str, run_id: int | None, formats: str, width: str) -> None:
+    """Write the charts of a run to FOLDER as figures of a paper.  [default: figures]
+
+    PDF files have their fonts embedded; a method has a shape of its own, so that they can be read in grey.
+    """
+    from ..export import figures as files
+
+    wanted = [name.strip() for name in formats.split(",") if name.strip()]
+    written = files.write(_view(store_url, run_id), folder, wanted, width)
+    click.echo(f"{len(written)} files in {folder}.")
+
+
 # -- data -------------------------------------------------------------------------------------------------------------
 @export.command()
 @path_argument

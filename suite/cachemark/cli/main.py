@@ -22,6 +22,7 @@ COMMANDS = {
     "db": "Upgrade a store, merge others into it, prune what is old.",
     "doctor": "Say what this machine can measure and what is missing.",
     "export": "Hand results and images to other programs.",
+    "ingest": "Read results of other programs into the store.",
     "list": "Name models, methods, metrics, plans, runs.",
     "report": "Write the HTML report of a run.",
     "roofline": "Say what the arithmetic allows: least times, bytes, ideal speed-ups.",

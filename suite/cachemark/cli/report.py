@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,8 +13,12 @@ import click
 from .options import existing, run_option, store_option
 
 if TYPE_CHECKING:
-    from ..regress.gate import Comparison
+    from ..report.history import Night
+    from ..report.view import ReportView
+    from ..result import Outcome
     from ..store.db import Store
+    from ..store.exchange import Exchange
+    from ..store.rows import Run
 
 
 @click.command()
@@ -20,37 +27,128 @@ if TYPE_CHECKING:
 @run_option
 @click.option("--baseline", "baseline_path", type=click.Path(path_type=Path),
               help="Baseline file to compare with.  [default: the accepted one, if any]")
+@click.option("--site", type=click.Path(file_okay=False, path_type=Path),
+              help="Write the reports of all runs to this folder instead, with a page that lists them.")
+@click.option("--days", type=click.IntRange(min=1), default=90, show_default=True,
+              help="With --site: leave out runs that are older, and remove their pages.")
+@click.option("--anew", is_flag=True, help="With --site: make every page again, also those that are there.")
 @click.option("--public", is_flag=True, help="Leave out host, user, paths, device numbers and texts of errors.")
-def report(path: Path, store_url: str, run_id: int | None, baseline_path: Path | None, public: bool) -> None:
-    """Write the report of a run to PATH, one HTML file that needs nothing else."""
+def report(
+    path: Path, store_url: str, run_id: int | None, baseline_path: Path | None, site: Path | None, days: int, anew: bool, public: bool,
+) -> None:
+    """Write the report of a run to PATH, one HTML file that needs nothing else.
+
+    --site DIR makes a static site of all runs, newest first. A nightly job adds its run; pages that are there stay as they are.
+    """
     with existing(store_url) as store:
-        click.echo(f"Report: {write_report(store, run_id, path, baseline_path, public=public)}")
+        if site is None:
+            click.echo(f"Report: {write_report(store, run_id, path, baseline_path, public=public)}")
+            return
+        if run_id is not None:
+            raise click.UsageError("--site is of all runs; leave out --run.")
+        made, removed, index = write_site(store, site, baseline_path, days, anew=anew, public=public)
+    click.echo(f"Site: {index}; {made} new pages, {removed} removed")
+
+
+def write_site(
+    store: Store, folder: Path, baseline_path: Path | None, days: int, *, anew: bool = False, public: bool = False
+) -> tuple[int, int, Path]:
+    """Make or bring up to date the site of a store: how many pages were written, how many removed, and the page that lists them.
+    ``public`` as in :func:`write_report`."""
+    from datetime import UTC, datetime
+
+    from ..errors import Infrastructure
+    from ..report import site
+
+    now = datetime.now(UTC)
+    young = [run for run in store.runs() if not site.too_old(run.started, now, days)]
+    lines, made = [], 0
+    try:
+        for run in young:
+            view, nights = _listed(store, run, baseline_path, public)
+            if anew or run.state == "running" or not site.page_of(folder, run.id).is_file():
+                site.put(folder, run.id, view)
+                made += 1
+            lines.append(site.listed(run.id, view, nights))
+        return made, site.prune(folder, [run.id for run in young]), site.publish(folder, lines)
+    except OSError as error:
+        raise Infrastructure(f"{folder} cannot be written: {error.strerror}.", remedy="Name another folder.") from error
 
 
 def write_report(store: Store, run_id: int | None, path: Path, baseline_path: Path | None = None, *, public: bool = False) -> Path:
-    """Render a run (None: the newest), compared with a baseline where there is one; ``public`` as far as anybody may see it."""
+    """Render a run (None: the newest), compared with a baseline where there is one, with earlier runs of its plan as its history;
+    ``public`` as far as anybody may see it."""
     from ..errors import Infrastructure
-    from ..regress import anchors
-    from ..report import render, view
-    from ..report.public import public_outcomes, public_run
+    from ..report import render
 
-    run, reached = store.run(run_id), anchors.load()
-    shown, outcomes = (public_run(run), public_outcomes(store.outcomes(run.id))) if public else (run, store.outcomes(run.id))
-    page = view.build(shown, outcomes, _comparison(store, run.id, baseline_path), store.artifact,
-                      lambda case: anchors.unanchored(case.model, case.weights, reached))
     try:
-        return render.write(page, path)
+        with _uncollected():
+            return render.write(build(store, run_id, baseline_path, public=public), path)
     except OSError as error:
         raise Infrastructure(f"{path} cannot be written: {error.strerror}.", remedy="Name another file: cachemark report PATH") from error
 
 
-def _comparison(store: Store, run_id: int, path: Path | None) -> Comparison | None:
-    """The comparison with the given baseline, or with the accepted one of this plan and machine class, if that exists."""
-    from ..regress import baselines, gate
+def _listed(store: Store, run: Run, baseline_path: Path | None, public: bool) -> tuple[ReportView, list[Night]]:
+    """What the page of a run in a site shows: without a comparison where the baseline is of another plan or shares no case with it."""
+    from ..errors import NothingMeasured
 
+    try:
+        return _viewed(store, run, _baseline(run, baseline_path), public)
+    except NothingMeasured:
+        return _viewed(store, run, None, public)
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Without the cyclic collector: a page is made of millions of small objects, none of them a cycle, and walking them again and again
+    takes a fifth of the time."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
+
+
+def build(store: Store, run_id: int | None, baseline_path: Path | None = None, *, public: bool = False) -> ReportView:
+    """What the page of a run shows."""
     run = store.run(run_id)
+    return _viewed(store, run, _baseline(run, baseline_path), public)[0]
+
+
+def _viewed(store: Store, run: Run, baseline: Exchange | None, public: bool) -> tuple[ReportView, list[Night]]:
+    """The same with the runs of its history."""
+    from ..regress import anchors, gate
+    from ..report import view
+    from ..report.history import MOST, Night
+    from ..report.public import public_outcomes, public_run
+
+    reached, outcomes = anchors.load(), store.outcomes(run.id)
+    comparison = gate.compare(baseline, outcomes, run.environment, plan=run.plan) if baseline else None
+    alike = [other for other in store.runs() if other.id < run.id and other.plan == run.plan
+             and other.environment.machine_class == run.environment.machine_class][: MOST - 1]
+    nights = [*(Night(other, _measured(store, other.id, store.outcomes(other.id))) for other in reversed(alike)),
+              Night(run, _measured(store, run.id, outcomes))]
+    shown, held = (public_run(run), public_outcomes(outcomes)) if public else (run, outcomes)
+    page = view.build(shown, held, comparison, store.artifact,
+                      lambda case: anchors.unanchored(case.model, case.weights, reached),
+                      baseline=None if public else baseline, nights=nights, trials={} if public else store.trials(run.id))
+    return page, nights
+
+
+def _measured(store: Store, run_id: int, outcomes: list[Outcome]) -> list[Outcome]:
+    """The outcomes of a run without what it carried over from an earlier one: a figure belongs to the day on which it was measured."""
+    carried = store.carried(run_id)
+    return [outcome for outcome in outcomes if outcome.case.key not in carried]
+
+
+def _baseline(run: Run, path: Path | None) -> Exchange | None:
+    """The given baseline, or the accepted one of this plan and machine class, if that exists."""
+    from ..regress import baselines
+
     if path is None:
         path = baselines.path_of(baselines.ROOT, run.environment.machine_class, run.plan)
         if not path.is_file():
             return None
-    return gate.compare(baselines.load(path), store.outcomes(run_id), run.environment, plan=run.plan)
+    return baselines.load(path)

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
+from numpy.typing import NDArray
 
+Table = NDArray[np.float64]
 LEVEL = 0.95
 _RESAMPLES = 4000
 
@@ -62,11 +65,40 @@ def ratio_of_medians(above: Sequence[float], below: Sequence[float]) -> Interval
 
 def mean_over_seeds(values: Sequence[float]) -> Interval:
     """The mean of one value per seed with a 95 % percentile bootstrap over seeds; a single seed has no interval."""
-    data = np.asarray(values, dtype=np.float64)
-    mean = float(data.mean())
-    if len(data) < 2:
-        return Interval(mean, mean, mean, 0.0, len(data))
-    picks = np.random.RandomState(0).randint(0, len(data), size=(_RESAMPLES, len(data)))  # a legacy stream never changes
-    tail = 50 * (1 - LEVEL)
-    low, high = np.percentile(data[picks].mean(axis=1), [tail, 100 - tail])
-    return Interval(mean, float(low), float(high), LEVEL, len(data))
+    return means_over_seeds({"": values})[""]
+
+
+def means_over_seeds(named: Mapping[str, Sequence[float]]) -> dict[str, Interval]:
+    """The same of several figures, those over equally many seeds at once."""
+    found: dict[str, Interval] = {}
+    for n in {len(values) for values in named.values()}:
+        names = [name for name, values in named.items() if len(values) == n]
+        found.update(zip(names, _means(np.array([named[name] for name in names], dtype=np.float64)), strict=True))
+    return {name: found[name] for name in named}
+
+
+def _means(data: Table) -> Iterator[Interval]:
+    """One interval for each row of ``data``, (figures, seeds)."""
+    n = data.shape[1]
+    if n < 2:
+        yield from (Interval(float(row[0]), float(row[0]), float(row[0]), 0.0, n) for row in data)
+        return
+    resampled = data @ _shares(n)
+    place = (1 - LEVEL) / 2 * (_RESAMPLES - 1)  # of the percentile among the sorted means, between two of them
+    k, part = int(place), place - int(place)
+    resampled.sort(axis=1)  # quicker than to part them at four places
+    low = resampled[:, k] + part * (resampled[:, k + 1] - resampled[:, k])
+    high = resampled[:, -1 - k] - part * (resampled[:, -1 - k] - resampled[:, -2 - k])
+    for row, mean, least, most in zip(data, data.mean(axis=1), low, high, strict=True):
+        flat = row.min() == row.max()  # rounding alone would part its ends
+        yield Interval(float(mean), float(mean if flat else least), float(mean if flat else most), LEVEL, n)
+
+
+@lru_cache(maxsize=4)
+def _shares(n: int) -> Table:
+    """How often each of n values is drawn in each resample, over n: (n, resamples). The same for all means over n values, and a product
+    with it is thirty times as fast as drawing anew."""
+    picks = np.random.RandomState(0).randint(0, n, size=(_RESAMPLES, n))  # a legacy stream never changes
+    counts = np.zeros((n, _RESAMPLES))
+    np.add.at(counts, (picks, np.arange(_RESAMPLES)[:, None]), 1.0 / n)
+    return counts

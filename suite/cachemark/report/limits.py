@@ -15,6 +15,7 @@ from .section import Section
 class Line:
     """One timed row as text. ``flags`` are what the comparison with the limit gives away, each with its sentence."""
 
+    key: str
     name: str
     latency: str
     floor: str
@@ -74,7 +75,7 @@ def _line(row: Row, limit: Limit, whole: Limit | None) -> Line:
     ideal = limits.ideal(whole, limit) if whole and not own else None
     measured = row.speed_up.value if row.speed_up and not own else None
     return Line(
-        row.case.label, words.seconds(latency), words.seconds(limit.floor), words.times(limit.over(latency)),
+        row.case.key, row.case.label, words.seconds(latency), words.seconds(limit.floor), words.times(limit.over(latency)),
         words.percent(limit.mbu(latency)), words.percent(limit.mfu(latency)), words.times(ideal) if ideal else words.DASH,
         words.times(measured) if measured else words.DASH,
         words.percent(measured / ideal) if measured and ideal else words.DASH, _slope(row), _flags(row, limit, latency, measured, ideal),

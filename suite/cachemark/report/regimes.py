@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
-
-import altair as alt
 
 from ..spec import OWN, digest
 from . import words
-from .charts import Chart, drawing
+from .chart import Chart
+from .drawing import Cell, Grid
 from .row import Row, share_of_full
 from .section import Section
 
 SLOWER, FASTER = (213, 94, 0), (0, 114, 178)  # Okabe and Ito's vermilion and blue: told apart by every kind of eye
 _FULL_TINT = 1.0  # twofold, either way, has the whole colour
 _DARK = 1.6  # from which the colour needs light letters
-_CELL, _ROW = 64, 34
 
 
 @dataclass(frozen=True)
@@ -98,10 +95,10 @@ def _chart(name: str, spots: Sequence[_Spot]) -> Chart:
     budgets = sorted({spot.budget for spot in spots}, key=share_of_full, reverse=True)
     held = {(spot.batch, spot.budget): spot for spot in spots}
     table = tuple((budget, *(_text(held.get((batch, budget))) for batch in batches)) for budget in budgets)
-    points = [_point(spot, batches.index(spot.batch), budgets.index(spot.budget)) for spot in held.values()]
-    svg = drawing(_plot(points, [str(batch) for batch in batches], [words.plain(budget, 16) for budget in budgets]), title)
+    cells = tuple(_cell(spot, budgets.index(spot.budget), batches.index(spot.batch)) for spot in held.values())
+    grid = Grid("Batch", "Budget", tuple(map(str, batches)), tuple(words.plain(budget, 16) for budget in budgets), cells)
     caption = "Blue: faster than the full cache, orange: slower; full colour at twice or half its speed. No border: not surely either."
-    return Chart(title, caption, svg, ("Budget", *(f"batch {batch}" for batch in batches)), table)
+    return Chart("speed", title, caption, grid, ("Budget", *(f"batch {batch}" for batch in batches)), table)
 
 
 def _text(spot: _Spot | None) -> str:
@@ -111,14 +108,11 @@ def _text(spot: _Spot | None) -> str:
     return f"{words.times(ends.value)} ({ends.low:.2f}–{ends.high:.2f})"
 
 
-def _point(spot: _Spot, across: int, down: int) -> dict[str, Any]:
-    """Places stand for texts of users, which never reach a scale."""
+def _cell(spot: _Spot, row: int, column: int) -> Cell:
     gain, sure = spot.gain, spot.row.speed_up is not None and not spot.row.speed_up.low <= 1 <= spot.row.speed_up.high
     tip = f"{words.plain(spot.row.case.label, 60)}, batch {spot.batch}: {_text(spot)}"
     ink = "#ffffff" if gain and max(gain, 1 / gain) > _DARK else "#1b1f24"
-    text = words.times(gain) if gain else words.DASH
-    return {"across": across, "down": down, "colour": tint(gain), "ink": ink, "text": text, "tip": f"-1|{tip}",
-            "edge": 1.5 if sure else 0.0}
+    return Cell(row, column, tint(gain), ink, words.times(gain) if gain else words.DASH, tip, sure)
 
 
 def tint(gain: float | None) -> str:
@@ -128,20 +122,3 @@ def tint(gain: float | None) -> str:
     far = gain - 1 if gain >= 1 else 1 / gain - 1
     share, ink = min(1.0, far / _FULL_TINT), FASTER if gain >= 1 else SLOWER
     return f"rgb({','.join(str(round(255 + (channel - 255) * share)) for channel in ink)})"
-
-
-def _plot(points: list[dict[str, Any]], batches: list[str], budgets: list[str]) -> Any:
-    """Labels come from lists by position."""
-    x = alt.X("across:O", title="Batch", axis=alt.Axis(labelExpr=_labels(batches), labelAngle=0, ticks=False, domain=False))
-    y = alt.Y("down:O", title="Budget", axis=alt.Axis(labelExpr=_labels(budgets), ticks=False, domain=False))
-    data = alt.Chart(alt.Data(values=points))
-    cells = data.mark_rect(stroke="currentColor").encode(x=x, y=y, color=alt.Color("colour:N", scale=None), description="tip:N",
-                                                         strokeWidth=alt.StrokeWidth("edge:Q", scale=None))
-    texts = data.mark_text(fontSize=11, aria=False).encode(x=x, y=y, text="text:N", color=alt.Color("ink:N", scale=None))
-    return alt.layer(cells, texts).properties(width=_CELL * len(batches), height=_ROW * len(budgets))
-
-
-def _labels(texts: Sequence[str]) -> str:
-    """A Vega expression: the text at the place that is the label."""
-    quoted = ", ".join("'" + text.replace("\\", "").replace("'", "") + "'" for text in texts)
-    return f"[{quoted}][datum.value]"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import io
+from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
 
@@ -14,12 +15,18 @@ from PIL import Image
 
 from .. import __version__
 from ..units import METRICS
-from . import headline, words
+from . import headline, why, words
+from .chart import Drawing
 from .charts import draw
-from .row import MASKED, Row
+from .glossary import glossary
+from .row import Row
 from .section import Section
 from .view import ReportView
 
+TABS = (
+    ("verdict", "Verdict"), ("leaderboard", "Leaderboard"), ("speed", "Speed"), ("memory", "Memory"), ("quality", "Quality"),
+    ("history", "History"), ("papers", "Papers"), ("environment", "Environment"), ("missing", "Not measured"), ("cases", "Cases"),
+)  # each is a template of that name and a panel of the page with that id
 _PICTURES = 1_300_000  # bytes of PNG that leave a page of one model below 2.5 MB: base64 adds a third
 _JPEG = 92
 _EDGES = {group.columns[0].key for group in (*headline.KEPT, *headline.COMPUTED)}  # columns with a rule at their left
@@ -27,12 +34,18 @@ _EDGES = {group.columns[0].key for group in (*headline.KEPT, *headline.COMPUTED)
 
 def render(view: ReportView) -> str:
     """The page. Everything a user wrote is escaped by the template engine or, inside drawings, by the XML writer."""
-    script = _static("report.js")
-    return _engine().get_template("report.html").render(
-        view=view, drawings=[draw(chapter.section) for chapter in view.chapters], groups=headline.groups, width=headline.width,
-        edges=_EDGES, exact=_is_small(view), jpeg=_JPEG, raw=_raw, metrics=METRICS, style=Markup(_static("report.css")),
-        script=Markup(script), policy=_policy(script), version=__version__,
+    script = static("report.js")
+    return engine().get_template("report.html").render(
+        view=view, tabs=TABS, why=why, glossary=glossary(), drawings=drawn(view),
+        groups=headline.groups, width=headline.width, edges=_EDGES, exact=_is_small(view), jpeg=_JPEG, raw=_raw, metrics=METRICS,
+        style=Markup(static("report.css")), script=Markup(script), policy=policy(script), version=__version__,
     )
+
+
+def drawn(view: ReportView) -> list[Drawing]:
+    """The charts of each chapter."""
+    parts = [chapter.section for chapter in view.chapters]
+    return [draw(part, parts) for part in parts]
 
 
 def write(view: ReportView, path: str | Path) -> Path:
@@ -43,11 +56,12 @@ def write(view: ReportView, path: str | Path) -> Path:
     return file
 
 
-def _engine() -> Environment:
+def engine() -> Environment:
+    """Templates of the report: whatever they print is escaped and without control characters."""
     engine = Environment(loader=PackageLoader("cachemark", "report/templates"), autoescape=True, undefined=StrictUndefined,
                          trim_blocks=True, lstrip_blocks=True, finalize=_clean)
     engine.filters.update(
-        plain=words.plain, times=words.times, seconds=words.seconds, with_unit=words.with_unit, cells=headline.cells,
+        plain=words.plain, times=words.times, percent=words.percent, seconds=words.seconds, with_unit=words.with_unit, cells=headline.cells,
         budget_cell=headline.budget_cell, uri=_uri, svg=Markup, amount=_amount)
     return engine
 
@@ -57,15 +71,15 @@ def _clean(value: object) -> object:
     return words.plain(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
-def _static(name: str) -> str:
+def static(name: str) -> str:
     """A file of ``static/``, to be put inside the page."""
     return (resources.files(__package__) / "static" / name).read_text(encoding="utf-8")
 
 
-def _policy(script: str) -> str:
-    """A content policy that lets our one script run and nothing else, and forbids every request to anywhere."""
-    own = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    return f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{own}'; base-uri 'none'; form-action 'none'"
+def policy(script: str) -> str:
+    """A content policy that lets our one script run (none where it is empty) and nothing else, and forbids every request."""
+    own = f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'" if script else "'none'"
+    return f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src {own}; base-uri 'none'; form-action 'none'"
 
 
 def _is_small(view: ReportView) -> bool:
@@ -86,10 +100,10 @@ def _uri(png: bytes, exact: bool) -> str:
     return "data:image/jpeg;base64," + base64.b64encode(small.getvalue()).decode()
 
 
-def _raw(section: Section) -> tuple[str, ...]:
-    """Metrics of the table of raw figures."""
-    kinds = ("speed", "work", "memory") if section.paradigm == MASKED else ("speed", "memory")
-    return tuple(name for name, metric in METRICS.items() if metric.kind in kinds)
+def _raw(section: Section, kinds: Sequence[str]) -> tuple[str, ...]:
+    """Metrics of a table of all cases: those of the kinds that any of them has."""
+    return tuple(name for name, metric in METRICS.items()
+                 if metric.kind in kinds and any(row.median(name) is not None for row in section.rows))
 
 
 def _amount(row: Row, name: str) -> str:

@@ -10,7 +10,7 @@ from ..result import Outcome
 from ..spec import Case
 from ..units import METRICS
 from . import words
-from .interval import LEVEL, Interval, mean_over_seeds, ratio_of_medians
+from .interval import LEVEL, Interval, mean_over_seeds, means_over_seeds, ratio_of_medians
 
 FIDELITY = tuple(name for name, metric in METRICS.items() if metric.kind == "fidelity")
 OF_INDICES, OF_VECTORS = ("token_agreement", "kl"), ("token_distance", "forced_distance")  # by what a token is
@@ -165,7 +165,7 @@ def _judged(row: Row) -> Row:
     outcome = row.outcome
     if is_random(outcome.case):
         return replace(row, no_judgement=outcome.judgement or f"Weights are random ({outcome.case.weights}): images are noise.")
-    found = {name: mean_over_seeds(outcome.samples[name]) for name in (*FIDELITY, *QUALITY) if outcome.samples.get(name)}
+    found = means_over_seeds({name: outcome.samples[name] for name in (*FIDELITY, *QUALITY) if outcome.samples.get(name)})
     return replace(row, fidelity={name: found[name] for name in FIDELITY if name in found},
                    quality={**{name: found[name] for name in QUALITY if name in found}, **_of_sets(outcome)},
                    no_judgement=outcome.judgement)
@@ -174,9 +174,13 @@ def _judged(row: Row) -> Row:
 def _of_sets(outcome: Outcome) -> dict[str, Interval]:
     """Figures of whole sets of images; their intervals were found where the features were."""
     ends: Mapping[str, Sequence[float]] = outcome.facts.get("intervals", {})
-    count = int(outcome.case.evaluation.get("quality", {}).get("samples", 0))
-    return {name: Interval(float(outcome.samples[name][0]), low, high, LEVEL, count)
+    return {name: Interval(float(outcome.samples[name][0]), low, high, LEVEL, _images(outcome))
             for name, (low, high) in ends.items() if outcome.samples.get(name)}  # fmt: skip
+
+
+def _images(outcome: Outcome) -> int:
+    """Images behind figures of whole sets."""
+    return int(outcome.case.evaluation.get("quality", {}).get("samples", 0))
 
 
 def _to_full(row: Row, full: Outcome | None) -> dict[str, Interval]:
@@ -188,9 +192,8 @@ def _to_full(row: Row, full: Outcome | None) -> dict[str, Interval]:
         mine, its = row.outcome.samples.get(name), full.samples.get(name)
         if mine and its and len(mine) == len(its):
             found[name] = mean_over_seeds([a - b for a, b in zip(mine, its, strict=True)])
-    count = int(row.case.evaluation.get("quality", {}).get("samples", 0))
     stated: Mapping[str, Sequence[float]] = row.outcome.facts.get("to_full", {})
-    return {**found, **{name: Interval(value, low, high, LEVEL, count) for name, (value, low, high) in stated.items()}}
+    return {**found, **{name: Interval(value, low, high, LEVEL, _images(row.outcome)) for name, (value, low, high) in stated.items()}}
 
 
 def _marks(row: Row) -> tuple[Mark, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -165,8 +166,9 @@ def _ordered(rows: list[Row]) -> tuple[Row, ...]:
         return (-share_of_full(row.case.budget), not row.ok, bool(row.unranked), place is None, place or 0.0, row.method)
 
     placed: list[Row] = []
+    before: Counter[str] = Counter()
     for row in sorted(rows, key=key):
-        before = sum(r.case.budget == row.case.budget and r.place is not None for r in placed)
         ranked = row.ok and not row.unranked and rank(row) is not None
-        placed.append(replace(row, place=before + 1) if ranked else row)
+        before[row.case.budget] += ranked
+        placed.append(replace(row, place=before[row.case.budget]) if ranked else row)
     return tuple(placed)

@@ -42,12 +42,18 @@ def _real(full: Row) -> str:
     if found is None:
         return ""
     name, held = found
-    said = f" Its {metric(name).title} is {words.figure(held.value, name)} ({words.figure(held.low, name)}–{words.figure(held.high, name)})"
+    said = f" Its {metric(name).title} is {_spanned(held, name)}"
     real = full.outcome.facts.get("real", {}).get(name)
     if not real:
         return f"{said}."
-    value, low, high = (words.figure(end, name) for end in real)
-    return f"{said}; as many other real images come to {value} ({low}–{high})."
+    value, low, high = real
+    return f"{said}; as many other real images come to {_spanned(Interval(value, low, high, held.confidence, held.n), name)}."
+
+
+def _spanned(held: Interval, name: str, more: str = "") -> str:
+    """A figure with its interval, ``5.400 (4.900–5.900)``, and what else belongs into the brackets."""
+    value, low, high = (words.figure(end, name) for end in (held.value, held.low, held.high))
+    return f"{value} ({low}–{high}{more})"
 
 
 def _burden(full: Row) -> str:
@@ -92,8 +98,7 @@ def _best(section: Section, ranked: list[Row]) -> str:
     alike = f", not told apart from {', '.join(ties)}" if ties else ""
     its = section.full.of_set("fid") if section.full else None
     against = f", the full cache {words.figure(its[1].value, its[0])}" if its else ""
-    return (f"Nearest to real images is {words.name(best.method)}{alike}: {title} {words.figure(held.value, found[0])} "
-            f"({words.figure(held.low, found[0])}–{words.figure(held.high, found[0])}{against}).")
+    return f"Nearest to real images is {words.name(best.method)}{alike}: {title} {_spanned(held, found[0], against)}."
 
 
 def _count(rows: tuple[Row, ...]) -> str:

@@ -12,10 +12,14 @@ from typing import Any, Protocol
 from ..result import Environment, Outcome, Status
 from ..spec import OWN, Case
 from ..units import METRICS
-from . import words
+from . import why, words
 from .change import Change, Conclusion, changes, conclusion
+from .chart import Chart
+from .choice import Choice, choices, margin
 from .gallery import Album, gallery
+from .history import Night, history
 from .layers import Layers, layers
+from .ledger import Entry, ledger
 from .limits import Limits, against_limits
 from .papers import Table, papers
 from .regimes import Regime, regimes
@@ -48,6 +52,15 @@ class RunLike(Protocol):
     def code(self) -> Mapping[str, Any]: ...
 
 
+class BaselineLike(Protocol):
+    """What the report needs of a baseline; an exchange file has it. ``meta``: name, saved, reason."""
+
+    @property
+    def meta(self) -> Mapping[str, Any]: ...
+    @property
+    def environment(self) -> Environment: ...
+
+
 @dataclass(frozen=True)
 class Pair:
     """A name and its value, as text."""
@@ -58,26 +71,28 @@ class Pair:
 
 @dataclass(frozen=True)
 class Note:
-    """A remark and the rows it is about."""
+    """A remark, the rows it is about, and the rule by which it was made where there is one."""
 
     rows: tuple[str, ...]
     text: str
+    rule: str = ""
 
 
 @dataclass(frozen=True)
 class Missing:
-    """Something that has no figure. ``log`` is the whole log of a failed case, empty elsewhere."""
+    """Something that has no figure. ``log`` is the whole log of a failed case and ``key`` names it; both are empty elsewhere."""
 
     what: str
     status: str
     reason: str
     log: str = ""
+    key: str = ""
 
 
 @dataclass(frozen=True)
 class Chapter:
     """A section with everything the page says about it. ``coverage`` is the sureness of its speed-up intervals, 0 to 1; ``unanchored`` why
-    its figures do not compare with published ones, or empty."""
+    its figures do not compare with published ones, or empty; ``choices`` which budget to choose, by the rule in ``margin``."""
 
     section: Section
     heading: str
@@ -89,11 +104,23 @@ class Chapter:
     layers: Layers | None = None
     unanchored: str = ""
     limits: Limits | None = None
+    choices: tuple[Choice, ...] = ()
+    margin: str = ""
+    history: tuple[Chart, ...] = ()
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A fact of the environment that is not what it was for the baseline."""
+
+    name: str
+    then: str
+    now: str
 
 
 @dataclass(frozen=True)
 class ReportView:
-    """The whole page."""
+    """The whole page. ``differences`` is None where there is no baseline to differ from."""
 
     plan: str
     run: str
@@ -110,17 +137,23 @@ class ReportView:
     plan_text: str
     commands: tuple[str, ...]
     missing: tuple[Missing, ...]
+    entries: tuple[Entry, ...] = ()
+    differences: tuple[Difference, ...] | None = None
     papers: tuple[Table, ...] = ()
     regimes: tuple[Regime, ...] = ()
 
 
-def build(run: RunLike, outcomes: Iterable[Outcome], comparison: Any = None,
-          artifact: Callable[[str], bytes] | None = None, unanchored: Callable[[Case], str] = lambda case: "") -> ReportView:
+def build(
+    run: RunLike, outcomes: Iterable[Outcome], comparison: Any = None, artifact: Callable[[str], bytes] | None = None,
+    unanchored: Callable[[Case], str] = lambda case: "", *, baseline: BaselineLike | None = None, nights: Sequence[Night] = (),
+    trials: Mapping[str, str] | None = None,
+) -> ReportView:
     """The view of one run.
 
-    ``comparison`` has ``rows``, ``exit_code`` and ``summary()`` (a ``regress.gate.Comparison``); ``artifact`` gives the bytes
-    of a stored file by its name, and without it no pictures are shown; ``unanchored`` says why a
-    model's figures do not compare with published ones, or nothing.
+    ``comparison`` has ``rows``, ``exit_code``, ``cases`` and ``summary()`` (a ``regress.gate.Comparison``), ``baseline`` is what it was
+    compared with; ``artifact`` gives the bytes of a stored file by its name, and without it no pictures are shown; ``unanchored`` says
+    why a model's figures do not compare with published ones, or nothing. ``nights`` are runs of this plan, oldest first and this one last;
+    ``trials`` names the process of each case by its key.
     """
     held = list(outcomes)
     environment, code = run.environment, dict(run.code)
@@ -128,11 +161,15 @@ def build(run: RunLike, outcomes: Iterable[Outcome], comparison: Any = None,
     return ReportView(
         plan=run.plan, run=str(run.id), when=_when(run.started, run.finished),
         machine=f"{environment.machine_class} · {environment.device}", commit=str(code.get("commit") or "unknown"),
-        dirty=bool(code.get("dirty")), state=run.state, counts=_counts(held), conclusion=conclusion(comparison),
-        chapters=tuple(replace(_chapter(part, parts, artifact), unanchored=unanchored(part.case)) for part in parts),
+        dirty=bool(code.get("dirty")), state=run.state, counts=_counts(held),
+        conclusion=conclusion(comparison, baseline.meta if baseline else None, run.started),
+        chapters=tuple(replace(_chapter(part, parts, artifact), unanchored=unanchored(part.case), choices=choices(part, parts),
+                               margin=margin(part), history=history(part, nights)) for part in parts),
         changes=changes(comparison),
         environment=_environment(environment, code), plan_text=_plan_text(run.plan_json), commands=_commands(run.plan, code),
-        missing=(*_unfinished(run), *_missing(parts)), papers=papers(held, environment), regimes=regimes(parts),
+        missing=(*_unfinished(run), *_missing(parts)), entries=ledger(held, str(run.id), trials or {}),
+        differences=_differences(baseline.environment, environment) if baseline else None,
+        papers=papers(held, environment), regimes=regimes(parts),
     )
 
 
@@ -198,13 +235,25 @@ def _notes(section: Section) -> tuple[Note, ...]:
     for row in section.rows:
         for text in row.notes:
             found.setdefault(text, []).append(row.case.label)
-    return tuple(Note(tuple(dict.fromkeys(labels)), text) for text, labels in found.items())
+    rules = {mark.why: why.of_flag(mark.text) for row in section.rows for mark in row.marks}
+    return tuple(Note(tuple(dict.fromkeys(labels)), text, rules.get(text, "")) for text, labels in found.items())
 
 
 def _environment(environment: Environment, code: Mapping[str, Any]) -> tuple[Pair, ...]:
+    return tuple(Pair(name, _text(value)) for name, value in {**_facts(environment), **dict(_flat("code", code))}.items())
+
+
+def _facts(environment: Environment) -> dict[str, Any]:
+    """What is known of a machine, the most important first."""
     first = {"device": environment.device, "machine class": environment.machine_class, "fingerprint": environment.fingerprint}
-    facts = dict((*_flat("", environment.facts), *_flat("code", code)))
-    return tuple(Pair(name, _text(value)) for name, value in {**first, **facts, **first}.items())
+    return {**first, **dict(_flat("", environment.facts)), **first}
+
+
+def _differences(then: Environment, now: Environment) -> tuple[Difference, ...]:
+    """What the two do not share, in the order of now."""
+    old, new = ({name: _text(value) for name, value in _facts(held).items()} for held in (then, now))
+    names = dict.fromkeys((*new, *old))
+    return tuple(Difference(name, old.get(name, words.DASH), new.get(name, words.DASH)) for name in names if old.get(name) != new.get(name))
 
 
 def _flat(prefix: str, facts: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:
@@ -245,7 +294,8 @@ def _missing(parts: Sequence[Section]) -> Iterable[Missing]:
     rows = [(part, row) for part in parts for row in part.rows]
     for part, row in rows:
         if not row.ok:
-            yield Missing(f"{part.model}: {row.case.label}", str(row.outcome.status), row.reason, row.outcome.log)
+            yield Missing(f"{part.model}: {row.case.label}", str(row.outcome.status), row.reason, row.outcome.log,
+                          row.case.key)
     for part in parts:
         yield from _gaps(part)
 

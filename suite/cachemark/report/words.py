@@ -12,7 +12,9 @@ _UNFIT = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 
 def plain(text: object, limit: int = 0) -> str:
     """Text without control characters and lone surrogates (neither is XML), cut to ``limit`` characters where that is above 0."""
-    clean = _UNFIT.sub(" ", str(text))
+    clean = str(text)
+    if not clean.isprintable():  # which is quick, and true of nearly all
+        clean = _UNFIT.sub(" ", clean)
     return clean if not limit or len(clean) <= limit else clean[: limit - 1].rstrip() + "…"
 
 
@@ -40,6 +42,11 @@ def size(value: float) -> str:
             break
         value, unit = value / 1024, larger
     return f"{value:.0f} {unit}" if unit == "B" else f"{_three(value)} {unit}"
+
+
+def binary(most: float) -> tuple[float, str]:
+    """The binary unit for figures up to ``most`` bytes, and its name."""
+    return next(((1024.0**k, name) for k, name in ((3, "GiB"), (2, "MiB"), (1, "KiB")) if most >= 1024.0**k), (1.0, "B"))
 
 
 def flops(value: float) -> str:

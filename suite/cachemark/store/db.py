@@ -223,6 +223,13 @@ class Store:
             wanted = select(OutcomeRow.case_key).join(MembershipRow, MembershipRow.outcome_id == OutcomeRow.id)
             return frozenset(session.scalars(wanted.where(MembershipRow.run_id == run_id, MembershipRow.carried)))
 
+    def trials(self, run_id: int) -> dict[str, str]:
+        """The trial in which each case of a run was measured, by the case's key: its run and its name, or its number where it has none."""
+        with self._reading() as session:
+            wanted = select(OutcomeRow.case_key, TrialRow).join(MembershipRow, MembershipRow.outcome_id == OutcomeRow.id)
+            found = session.execute(wanted.join(TrialRow, OutcomeRow.trial_id == TrialRow.id).where(MembershipRow.run_id == run_id))
+            return {key: f"{trial.name or trial.id} of run {trial.run_id}" for key, trial in found}
+
     def latest_for_case(self, case_key: str) -> Outcome | None:
         """The newest outcome of a case, whatever its status: what ``run --explain`` compares with."""
         with self._reading() as session:

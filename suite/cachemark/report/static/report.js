@@ -2,6 +2,12 @@
 (function () {
   const root = document.documentElement;
   const all = (selector, within) => Array.from((within || document).querySelectorAll(selector));
+  const make = (tag, attributes, ...children) => {
+    const made = document.createElement(tag);
+    Object.entries(attributes || {}).forEach(([name, value]) => made.setAttribute(name, value));
+    made.append(...children);
+    return made;
+  };
 
   /* Theme: the system's, until the reader chooses; a page from disk may have no storage. */
   const button = document.getElementById("theme");
@@ -23,66 +29,184 @@
     label();
   });
 
+  /* Tabs: the contents become tabs, the parts their panels. Whatever has an id can be linked to: its panel opens first. */
+  const list = document.getElementById("tabs"), tabs = all("a", list), panels = all(".panel");
+  list.setAttribute("role", "tablist");
+  tabs.forEach((tab, k) => {
+    tab.setAttribute("role", "tab");
+    tab.id = "tab-" + panels[k].id;
+    tab.setAttribute("aria-controls", panels[k].id);
+    panels[k].setAttribute("role", "tabpanel");
+    panels[k].setAttribute("aria-labelledby", tab.id);
+  });
+  function show(panel) {
+    panels.forEach((other, k) => {
+      other.hidden = other !== panel;
+      tabs[k].setAttribute("aria-selected", String(other === panel));
+      tabs[k].tabIndex = other === panel ? 0 : -1;
+    });
+    const tab = tabs[panels.indexOf(panel)];
+    list.scrollTo({ left: tab.offsetLeft - (list.clientWidth - tab.offsetWidth) / 2 });
+  }
+  function follow() {
+    let target = null;
+    try { target = document.getElementById(decodeURIComponent(location.hash.slice(1))); } catch (_) { /* no such place */ }
+    const panel = target && target.closest(".panel");
+    if (!panel) { if (!target) show(panels[0]); return; }
+    show(panel);
+    if (target.tagName === "DETAILS") target.open = true;
+    if (target === panel) { if (window.scrollY > list.offsetTop) window.scrollTo(0, list.offsetTop); return; }
+    target.scrollIntoView({ block: "start" });
+    const heading = target.querySelector("summary") || target;
+    if (heading.tabIndex < 0) heading.tabIndex = -1;
+    heading.focus({ preventScroll: true });
+  }
+  show(panels[0]);
+  window.addEventListener("hashchange", follow);
+  if (location.hash) follow();
+  document.addEventListener("click", (event) => {
+    const link = event.target.closest('a[href^="#"]');
+    if (link && link.getAttribute("href") === location.hash) follow();
+  });
+  /* Not by location.hash, which would take the focus away from the tab. */
+  function choose(k) {
+    history.pushState(null, "", "#" + panels[k].id);
+    follow();
+    tabs[k].focus();
+  }
+  tabs.forEach((tab, k) => tab.addEventListener("click", (event) => { event.preventDefault(); choose(k); }));
+  list.addEventListener("keydown", (event) => {
+    const at = tabs.indexOf(document.activeElement), last = tabs.length - 1;
+    const next = { ArrowRight: at === last ? 0 : at + 1, ArrowLeft: at === 0 ? last : at - 1, Home: 0, End: last }[event.key];
+    if (at < 0 || next === undefined) return;
+    event.preventDefault();
+    choose(next);
+  });
+
+  /* What something means: on hover, on focus, and to a screen reader. */
+  const tip = document.getElementById("tip");
+  function place(x, y, low) {
+    tip.hidden = false;
+    tip.style.left = Math.max(4, Math.min(x, window.innerWidth - tip.offsetWidth - 8)) + "px";
+    tip.style.top = (y + tip.offsetHeight > window.innerHeight ? Math.max(4, low - tip.offsetHeight - 8) : y) + "px";
+  }
+  const hush = () => { tip.hidden = true; };
+  function explain(part, text, holder) {
+    const show = () => {
+      tip.textContent = text;
+      const box = part.getBoundingClientRect();
+      place(box.left, box.bottom + 6, box.top);
+      (holder || part).setAttribute("aria-describedby", "tip");
+    };
+    const leave = () => { hush(); (holder || part).removeAttribute("aria-describedby"); };
+    part.addEventListener("pointerenter", show);
+    part.addEventListener("pointerleave", leave);
+    (holder || part).addEventListener("focus", show);
+    (holder || part).addEventListener("blur", leave);
+  }
+  const meanings = new Map(all("#glossary > div").map((entry) => [entry.firstElementChild.textContent, entry.lastElementChild.textContent]));
+  all(".term").forEach((term) => { term.tabIndex = 0; explain(term, meanings.get(term.dataset.term) || ""); });
+  document.addEventListener("keydown", (event) => { if (event.key === "Escape") hush(); });
+
   /* Sorting: best first, worst first, as it was. Rows without the figure stay last. */
+  const SCALES = { ms: 1e-3, KiB: 1024, MiB: 1024 ** 2, GiB: 1024 ** 3, TiB: 1024 ** 4, kFLOP: 1e3, MFLOP: 1e6, GFLOP: 1e9, TFLOP: 1e12, PFLOP: 1e15 };
+  function figure(text) {
+    const found = /^([−-]?[\d.]+(?:e[−-]?\d+)?)\s*(\S*)/.exec(text.trim());
+    return found ? Number(found[1].replace(/−/g, "-")) * (SCALES[found[2]] || 1) : null;
+  }
   function value(row, key) {
     if (key === "name") return row.querySelector("th").textContent.trim();
-    const cell = row.querySelector('td[data-k="' + key + '"]');
-    return cell && cell.dataset.v !== undefined ? Number(cell.dataset.v) : null;
+    const cell = typeof key === "number" ? row.cells[key] : row.querySelector('td[data-k="' + key + '"]');
+    if (!cell) return null;
+    if (typeof key !== "number") return cell.dataset.v !== undefined ? Number(cell.dataset.v) : null;
+    return cell.classList.contains("num") ? figure(cell.textContent) : cell.textContent.trim();
   }
   function order(rows, key, sign) {
-    return rows.slice().sort((a, b) => {
-      const x = value(a, key), y = value(b, key);
+    const held = rows.map((row) => [row, value(row, key)]);
+    held.sort(([, x], [, y]) => {
       if (x === null || y === null) return (x === null) - (y === null);
-      return sign * (typeof x === "string" ? x.localeCompare(y) : x - y);
+      return sign * (typeof x === "string" ? x.localeCompare(String(y)) : x - y);
+    });
+    return held.map(([row]) => row);
+  }
+  function sortable(heads, body, keys, bests, turned) {
+    const original = Array.from(body.rows);
+    heads.forEach((head, k) => {
+      const knob = make("button", { type: "button" }, ...head.childNodes);
+      head.append(knob);
+      head.setAttribute("aria-sort", "none");
+      if (head.title) { explain(head, head.title, knob); head.removeAttribute("title"); }
+      const best = bests[k], worst = best === "descending" ? "ascending" : "descending";
+      knob.addEventListener("click", () => {
+        const now = head.getAttribute("aria-sort"), next = now === "none" ? best : now === best ? worst : "none";
+        heads.forEach((other) => other.setAttribute("aria-sort", other === head ? next : "none"));
+        turned(next);
+        body.append(...(next === "none" ? original : order(original, keys[k], next === "ascending" ? 1 : -1)));
+      });
     });
   }
   all("table.headline").forEach((table) => {
-    const body = table.querySelector("tbody.arms"), original = all("tr", body);
-    const heads = all("th[data-k]", table);
-    const firsts = original.filter((row) => row.classList.contains("first"));
-    heads.forEach((head) => {
-      const knob = document.createElement("button");
-      knob.type = "button";
-      knob.append(...head.childNodes);
-      head.append(knob);
-      head.setAttribute("aria-sort", "none");
-      const best = head.dataset.best === "higher" ? "descending" : "ascending";
-      const worst = best === "descending" ? "ascending" : "descending";
-      knob.addEventListener("click", () => {
-        const now = head.getAttribute("aria-sort");
-        const next = now === "none" ? best : now === best ? worst : "none";
-        heads.forEach((other) => other.setAttribute("aria-sort", other === head ? next : "none"));
-        firsts.forEach((row) => row.classList.toggle("first", next === "none"));
-        body.append(...(next === "none" ? original : order(original, head.dataset.k, next === "ascending" ? 1 : -1)));
+    const body = table.querySelector("tbody.arms"), heads = all("th[data-k]", table);
+    const firsts = all("tr.first", body);
+    sortable(heads, body, heads.map((head) => head.dataset.k), heads.map((head) => (head.dataset.best === "higher" ? "descending" : "ascending")),
+      (next) => firsts.forEach((row) => row.classList.toggle("first", next === "none")));
+    filter(table.closest(".scroll"), () => Array.from(body.rows), "methods");
+  });
+  all("table.sorts").forEach((table) => {
+    const heads = Array.from(table.tHead.rows[0].cells);
+    if (table.tBodies[0].rows.length < 2) return;
+    sortable(heads, table.tBodies[0], heads.map((_, k) => k), heads.map(() => "ascending"), () => {});
+  });
+
+  /* Filtering: every word must be in the row's text; "-word" must not. */
+  function filter(before, items, what) {
+    if (items().length < 3) return;
+    const box = make("input", { type: "search", placeholder: "e.g. linear 1/4 -rkv" }), said = make("output", {});
+    before.before(make("p", { class: "filter" }, make("label", {}, "Filter ", what, " ", box), " ", said));
+    let texts = null;
+    box.addEventListener("input", () => {
+      const held = items();
+      texts = texts || new Map(held.map((item) => [item, (item.querySelector("summary") || item).textContent.replace(/\s+/g, " ").toLowerCase()]));
+      const wanted = box.value.toLowerCase().split(/\s+/).filter((word) => word && word !== "-");
+      let shown = 0;
+      held.forEach((item) => {
+        const text = texts.get(item);
+        item.hidden = !wanted.every((word) => (word[0] === "-" ? !text.includes(word.slice(1)) : text.includes(word)));
+        shown += item.hidden ? 0 : 1;
       });
+      said.textContent = wanted.length ? shown + " of " + held.length : "";
     });
+  }
+  all("table.filters").forEach((table) => filter(table.closest(".scroll"), () => Array.from(table.tBodies[0].rows), "rows"));
+  all(".ledger.filters").forEach((list_) => filter(list_, () => all(".case", list_), "cases"));
+  all("[title]").forEach((part) => {
+    const text = part.title;
+    part.removeAttribute("title");
+    if (!part.matches("a, button")) part.tabIndex = 0;
+    explain(part, text);
   });
 
   /* Charts: what a mark says, and one method lit among the others. */
-  const tip = document.getElementById("tip");
-  all(".chart svg [data-series]").forEach((mark) => {
-    const title = mark.querySelector("title");
-    const lines = title.textContent.split(" · ");
-    title.remove();
-    const show = (event) => {
-      const name = document.createElement("b");
-      name.textContent = lines[0];
-      tip.replaceChildren(name, ...lines.slice(1).flatMap((line, k) => (k ? [document.createElement("br"), line] : [line])));
-      tip.hidden = false;
-      const x = Math.min(event.clientX + 14, window.innerWidth - tip.offsetWidth - 8);
-      const y = event.clientY + 16 + tip.offsetHeight > window.innerHeight ? event.clientY - tip.offsetHeight - 10 : event.clientY + 16;
-      tip.style.left = Math.max(4, x) + "px";
-      tip.style.top = y + "px";
-    };
-    mark.addEventListener("pointerenter", show);
-    mark.addEventListener("pointermove", show);
-    mark.addEventListener("pointerleave", () => { tip.hidden = true; });
+  all(".chart svg").forEach((drawing) => {
+    const said = new Map(all("[data-series]", drawing).map((mark) => {
+      const title = mark.querySelector("title"), lines = title.textContent.split(" · ");
+      title.remove();
+      return [mark, lines];
+    }));
+    drawing.addEventListener("pointermove", (event) => {
+      const lines = said.get(event.target);
+      if (!lines) { hush(); return; }
+      tip.replaceChildren(make("b", {}, lines[0]), ...lines.slice(1).flatMap((line, k) => (k ? [make("br"), line] : [line])));
+      place(event.clientX + 14, event.clientY + 16, event.clientY - 2);
+    });
+    drawing.addEventListener("pointerleave", hush);
   });
   all(".legend").forEach((legend) => {
     const charts = legend.nextElementSibling, keys = all(".key", legend);
     const light = (key) => {
       charts.classList.toggle("chosen", Boolean(key));
       all("svg [data-series]", charts).forEach((mark) => mark.classList.toggle("lit", Boolean(key) && mark.dataset.series === key.dataset.series));
+      all('svg [class^="s"]:not([data-series])', charts).forEach((mark) => mark.classList.toggle("lit", Boolean(key) && mark.classList.contains("s" + key.dataset.series)));
     };
     const held = () => keys.find((key) => key.getAttribute("aria-pressed") === "true");
     keys.forEach((key) => {
@@ -96,7 +220,7 @@
     });
   });
 
-  /* Images: one seed of a sprite, full cache beside method; arrows go to the next seed. */
+  /* Images: one seed of a sprite, full cache beside method and their difference; arrows go to the next seed. */
   const zoom = document.getElementById("zoom"), crops = all(".crop", zoom);
   let strip = null, at = 0;
   function draw() {
@@ -104,14 +228,14 @@
     at = (at + count) % count;
     document.getElementById("zoom-title").textContent = hits[at].dataset.title;
     document.getElementById("zoom-name").textContent = strip.dataset.name;
-    crops.forEach((crop, line) => {
-      const image = crop.querySelector("img");
+    crops.forEach((crop) => crop.dataset.lines.split(" ").forEach((line, k) => {
+      const image = crop.querySelectorAll("img")[k];
       image.src = source;
       image.style.imageRendering = strip.classList.contains("smooth") ? "auto" : "pixelated";
       image.style.width = "calc(var(--z) * " + count + ")";
       image.style.height = "calc(var(--z) * 2)";
       image.style.transform = "translate(calc(var(--z) * " + -at + "), calc(var(--z) * " + -line + "))";
-    });
+    }));
   }
   all(".strip").forEach((held) => all(".hits button", held).forEach((hit) => hit.addEventListener("click", () => {
     strip = held;
@@ -127,8 +251,15 @@
     if (step) { at += step; draw(); }
   });
 
-  /* Print: open what is folded, and fold it again. */
+  /* Print: every part, with what is folded open, but for the raw samples; and fold it again. */
   let folded = [];
-  window.addEventListener("beforeprint", () => { folded = all("details:not([open])"); folded.forEach((part) => { part.open = true; }); });
-  window.addEventListener("afterprint", () => { folded.forEach((part) => { part.open = false; }); });
+  window.addEventListener("beforeprint", () => {
+    folded = all("details:not([open], .case)");
+    folded.forEach((part) => { part.open = true; });
+    panels.forEach((panel) => { panel.dataset.was = String(panel.hidden); panel.hidden = false; });
+  });
+  window.addEventListener("afterprint", () => {
+    folded.forEach((part) => { part.open = false; });
+    panels.forEach((panel) => { panel.hidden = panel.dataset.was === "true"; });
+  });
 })();

@@ -1,0 +1,154 @@
+"""The hot pieces of generations with the embedded models, each as a call that can be repeated.
+
+A generation is run up to the moment when the piece would be called for the first time, and is left there: what it was called with is
+real, and the call can be made again and again. Where a call changes the cache, the number of live entries is set back; what stands
+behind them is another's, which takes the same time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+import torch
+
+from cachemark import registry
+from cachemark.cache.attention import attention
+from cachemark.cache.method import Method
+from cachemark.cache.slot import Memory
+from cachemark.measure import plan as plans
+from cachemark.models.protocol import Entry, Loaded, Request
+
+assert plans  # importing it registers models and methods
+SEEDS = (0,)
+
+
+class _Reached(Exception):
+    """The generation has come to the piece."""
+
+
+def entry(model: str) -> Entry:
+    """A model by name."""
+    found: Entry = registry.models.get(model)
+    return found
+
+
+def built(model: str, method: str, budget: str | None = None, **knobs: Any) -> Method:
+    """A method with the knobs of a budget, or with its own size; ``knobs`` go before both."""
+    cls: type[Method] = registry.methods.get(method)
+    layout = entry(model).shape(entry(model).presets["paper"], len(SEEDS))
+    return cls.build({**(cls.knobs_for(Fraction(budget), layout) if budget else {}), **knobs})
+
+
+def generation(model: str, method: Callable[[], Method], loaded: Loaded | None = None) -> Callable[[], torch.Tensor]:
+    """A whole generation of one image with its decoding; the storage is the same each time."""
+    held, memory = loaded or entry(model).load(Request()), Memory()
+    sampling, labels = entry(model).presets["paper"], torch.tensor([k % entry(model).classes for k in SEEDS])
+
+    def run() -> torch.Tensor:
+        with torch.inference_mode():
+            return held.decode(held.generator.generate(labels, SEEDS, method(), sampling, memory))
+
+    return run
+
+
+def _reach(model: str, method: Method, scope: str, due: Callable[..., bool]) -> tuple[Method, tuple[Any, ...]]:
+    """The method and the arguments of its first call of ``scope`` for which ``due`` holds."""
+    cls, found = type(method), []
+
+    def caught(self: Method, *given: Any) -> Any:
+        if not due(self, *given):
+            return getattr(cls, scope)(self, *given)
+        found.append((self, given))
+        raise _Reached
+
+    watched = type(cls.__name__, (cls,), {scope: caught, "__module__": cls.__module__})
+    seen: Any = watched(**method.knobs())
+    try:
+        generation(model, lambda: seen)()
+    except _Reached:
+        return found[0]
+    raise AssertionError(f"{model} never comes to {scope} of {cls.__name__}")
+
+
+def _repeated(work: Callable[[], object]) -> Callable[[], None]:
+    def run() -> None:
+        with torch.inference_mode():
+            work()
+
+    return run
+
+
+def line_end(method: str = "linear") -> Callable[[], None]:
+    """The eviction at the end of a line, or of one token by methods that evict each time: tiny-llamagen at half of the cache."""
+    def due(self: Any, step: Any, slots: Any) -> bool:
+        return bool(slots.live_visual >= self.B + (self.edge == "token") and step.line < self.layout.lines)
+
+    held, (step, slots) = _reach("tiny-llamagen", built("tiny-llamagen", method, "1/2"), "evict", due)
+    live = [list(slot.live) for slot in slots.slots]
+    cls: Any = type(held).__mro__[1]
+
+    def work() -> None:
+        cls.evict(held, step, slots)
+        for slot, before in zip(slots.slots, live, strict=True):
+            slot.live[:] = before
+
+    return _repeated(work)
+
+
+def scale_update() -> Callable[[], None]:
+    """AMS-KV's choice of what stays of a scale that does not fit, and the writing of it: tiny-var, no layer demanding."""
+    held, (site, step, slot, seen) = _reach("tiny-var", built("tiny-var", "ams_kv", demanding=[]), "survivors",
+                                            lambda self, site, step, slot, seen: step.count <= self.budget[site])
+    live, cls = list(slot.live), type(held).__mro__[1]
+    stage = held.stage
+    assert stage is not None
+
+    def work() -> None:
+        slot.absorb(stage, cls.survivors(held, site, step, slot, seen))
+        slot.live[:] = live
+
+    return _repeated(work)
+
+
+def selection() -> Callable[[], None]:
+    """LazyMAR's scores, by which a pass chooses the tokens that it computes: tiny-mar."""
+    held, (step, values) = _reach("tiny-mar", built("tiny-mar", "lazymar"), "scores", lambda self, step, values: True)
+    cls: Any = type(held).__mro__[1]
+    return _repeated(lambda: cls.scores(held, step, values))
+
+
+def read() -> Callable[[], None]:
+    """One attention of one new token to half an image: tiny-llamagen's full cache."""
+    held, (site, _, q, *_) = _reach("tiny-llamagen", built("tiny-llamagen", "full"), "attend",
+                                         lambda self, site, step, q, k, v: step.index == self.layout.visual // 2)
+    slot = held.slots[site]
+    return _repeated(lambda: attention(q, slot))
+
+
+def page(cases: int = 24) -> Callable[[], None]:
+    """The report of a run of so many invented cases, from outcomes to HTML."""
+    from cachemark.report import render, view
+    from cachemark.result import Environment, Outcome, Status
+    from cachemark.spec import Case, Sampling
+    from cachemark.store.rows import Run
+
+    base = Case("invented", "9c2e5b71d0aa44f3", (16, 16), "classes-10", Sampling(), "full", role="baseline")
+    arms = [replace(base, method=f"method-{k}", budget="1/2", role="arm") for k in range(cases - 1)]
+    outcomes = [
+        Outcome(case, Status.OK, {"latency": [1.0, 1.1, 0.9], "kv_allocated": [1e6], "kl": [0.1 * (k % 7)] * 32, "psnr": [20.0 + k] * 32})
+        for k, case in enumerate((base, *arms))]
+    run = Run(1, "invented", {}, "2026-03-05T09:14:22+00:00", None, "finished", Environment("CPU", "cpu", "f"), {})
+    return lambda: void(render.render(view.build(run, outcomes)))
+
+
+def void(_: object) -> None:
+    """Nothing."""
+
+
+PIECES: dict[str, Callable[[], Callable[[], None]]] = {
+    "evict at a line's end": line_end, "ams_kv update of a scale": scale_update, "lazymar selection": selection,
+    "attention of one token": read, "report of 24 cases": page,
+}

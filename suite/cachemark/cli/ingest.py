@@ -1,0 +1,35 @@
+"""``cachemark ingest``: results of other programs into the store."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from .options import store_option
+
+
+@click.group()
+def ingest() -> None:
+    """Read results of other programs into the store."""
+
+
+@ingest.command("pytest-benchmark")
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@store_option
+def pytest_benchmark(file: Path, store_url: str) -> None:
+    """Read FILE, which `pytest --benchmark-json FILE` wrote, into the store as one run. A store that is not there is made."""
+    from ..errors import Infrastructure
+    from ..store.db import Store
+    from ..store.ingest import ingest as read
+
+    try:
+        text = file.read_bytes().decode("utf-8", errors="replace")
+    except OSError as error:
+        raise Infrastructure(f"{file} cannot be read: {error.strerror}.", remedy="Name another file.") from error
+    with Store.open(store_url) as store:
+        found = read(store, text, str(file))
+    for reason in found.left_out:
+        click.echo(f"Left out: {reason}.", err=True)
+    said = "was read before: it is" if found.known else "is"
+    click.echo(f"{file} {said} run {found.run} of {store_url}, {found.cases} cases.")

@@ -1,0 +1,131 @@
+"""The charts of the report as figures of a paper: PDF with its fonts embedded, or SVG, as wide as a column.
+
+Colours are those of the report, safe for the colour-blind; because print may be grey, a method has a shape of its own too, and its
+budgets are joined by a line. What may not be ranked stays hollow.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from xml.sax.saxutils import escape, quoteattr
+
+from ..errors import CachemarkError, Infrastructure, unknown
+from ..report import words
+from ..report.chart import Chart, Drawing, Key, Plot
+from ..report.drawing import SHAPES, Field, Line, Look, Rows
+from ..report.render import drawn
+from ..report.view import ReportView
+
+FORMATS = ("pdf", "svg")
+FAMILY = "Liberation Sans, Arial, Helvetica, sans-serif"
+_POINTS = {"in": 72.0, "cm": 72 / 2.54, "mm": 72 / 25.4, "pt": 1.0}
+_SIZE = 8.0  # of letters, in points
+_DASHES = ("", "5 2", "2 2", "6 2 2 2")
+_INK = "#111111"
+
+
+def points(width: str) -> float:
+    """A width such as ``3.25in``, ``8cm``, ``82mm`` or ``234pt`` in points. Others are a CachemarkError."""
+    found = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(in|cm|mm|pt)\s*", width)
+    held = float(found[1]) * _POINTS[found[2]] if found else 0.0
+    if not 100 <= held <= 2000:
+        raise CachemarkError(f"A figure cannot be {width!r} wide.",
+                             remedy="Give a width of 1.4 to 27 inches, such as 3.25in, 8.2cm or 234pt.")
+    return held
+
+
+def write(view: ReportView, folder: Path, formats: Sequence[str] = FORMATS, width: str = "3.25in") -> list[Path]:
+    """Write every chart of a page to ``folder``, one file for each format, and return their paths. Names are made of the section and the
+    chart's title, in small letters and digits."""
+    for name in formats:
+        if name not in FORMATS:
+            raise unknown("format", name, FORMATS)
+    wide, written, taken = points(width), [], set[str]()
+    for chapter, drawing in zip(view.chapters, drawn(view), strict=True):
+        history = replace(drawing, charts=(*drawing.charts, *chapter.history))
+        for chart in history.charts:
+            if chart.plot is None:
+                continue
+            stem = _free(f"{_slug(chapter.heading)}-{_slug(chart.title)}", taken)
+            svg = figure(chart, drawing, wide)
+            written += [_put(folder / f"{stem}.{name}", svg if name == "svg" else _pdf(svg)) for name in formats]
+    return written
+
+
+def figure(chart: Chart, drawing: Drawing, width: float) -> str:
+    """One chart as SVG for paper, ``width`` points wide, with its legend below."""
+    plot, keys = _for_paper(chart.plot, drawing), drawing.methods if isinstance(chart.plot, Field) else ()
+    look = Look(width, 0.74 * width, _SIZE, _INK, FAMILY, tips=False)
+    inner = plot.svg(chart.title, look).replace("currentColor", _INK)
+    found = re.search(r'viewBox="0 0 \S+ (\S+)"', inner)
+    assert found is not None
+    legend, high = _legend([key for key in keys if _used(plot, key)], width, float(found[1]))
+    nested = inner.replace("<svg ", f'<svg width="{width:.0f}" height="{found[1]}" ', 1)
+    return (f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.2f}pt" height="{high:.0f}pt" viewBox="0 0 {width:.2f} {high:.0f}" '
+            f'font-family={quoteattr(FAMILY)} font-size="{_SIZE:g}">{nested}{legend}</svg>')
+
+
+def _for_paper(plot: Plot | None, drawing: Drawing) -> Plot:
+    """The drawing with a shape and a dash for each method, and the budgets of each joined."""
+    if isinstance(plot, Rows):
+        return replace(plot, pitch=11.0)
+    assert isinstance(plot, Field)
+    shapes = tuple(SHAPES)
+    marks = tuple(replace(p, shape=shapes[p.series % len(shapes)] if p.series >= 0 else p.shape) for p in plot.points)
+    drawn_ = {line.series for line in plot.lines if line.series >= 0}
+    joined = []
+    for key in drawing.methods:
+        places = tuple(sorted((p.x, p.y) for p in plot.points if p.series == key.index))
+        if key.index not in drawn_ and len(places) > 1:
+            joined.append(Line(places, key.sign, _DASHES[key.index % len(_DASHES)], key.index))
+    lines = [replace(line, dash=_DASHES[line.series % len(_DASHES)]) if line.series >= 0 else line for line in plot.lines]
+    return replace(plot, points=marks, lines=(*lines, *joined))
+
+
+def _used(plot: Plot, key: Key) -> bool:
+    return isinstance(plot, Field) and any(point.series == key.index for point in plot.points)
+
+
+def _legend(keys: Sequence[Key], width: float, top: float) -> tuple[str, float]:
+    """Marks and names of methods in lines below a drawing that ends at ``top``; with the height of both."""
+    parts, x, y, shapes = [], 4.0, top + _SIZE, tuple(SHAPES.values())
+    for key in keys:
+        name = words.plain(key.name, 28)
+        need = 14 + 0.56 * _SIZE * len(name) + 8
+        if x + need > width and x > 4:
+            x, y = 4.0, y + 1.5 * _SIZE
+        parts.append(f'<path d="{shapes[key.index % len(shapes)]}" transform="translate({x + 5:.1f} {y - 0.35 * _SIZE:.1f}) scale(.8)" '
+                     f'fill="{key.sign}"/><text x="{x + 13:.1f}" y="{y:.1f}" fill="{_INK}">{escape(name)}</text>')
+        x += need
+    return "".join(parts), (y + 0.6 * _SIZE) if parts else top
+
+
+def _pdf(svg: str) -> bytes:
+    """The same as PDF. vl-convert takes a point for 4/3 of one, and a bare number for a point."""
+    import vl_convert
+
+    return bytes(vl_convert.svg_to_pdf(re.sub(r'(\d)pt"', r'\1"', svg, count=2)))
+
+
+def _slug(text: str) -> str:
+    """A part of a file's name, whatever the text holds."""
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:60] or "figure"
+
+
+def _free(stem: str, taken: set[str]) -> str:
+    """The name, with a number where it is taken."""
+    name = next(candidate for k in range(1, len(taken) + 2) if (candidate := stem if k == 1 else f"{stem}-{k}") not in taken)
+    taken.add(name)
+    return name
+
+
+def _put(path: Path, data: str | bytes) -> Path:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data.encode("utf-8", errors="replace") if isinstance(data, str) else data)
+    except OSError as error:
+        raise Infrastructure(f"{path} cannot be written: {error.strerror}.", remedy="Name another folder.") from error
+    return path

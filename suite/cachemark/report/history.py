@@ -1,0 +1,117 @@
+"""Runs of one plan on one machine class over time, each case against the full cache of its own run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from ..result import Environment, Outcome
+from . import words
+from .chart import Chart, Signs, signs
+from .drawing import Axis, Field, Line, Point, linear, ranged
+from .row import Row
+from .section import Section, sections
+
+MOST = 60  # runs that a chart shows
+
+
+class RunLike(Protocol):
+    """What a history needs of a run."""
+
+    @property
+    def id(self) -> int: ...
+    @property
+    def started(self) -> str: ...
+    @property
+    def environment(self) -> Environment: ...
+
+
+@dataclass(frozen=True)
+class Night:
+    """One run with what came out of it."""
+
+    run: RunLike
+    outcomes: Sequence[Outcome]
+
+    @property
+    def name(self) -> str:
+        return f"{words.plain(self.run.id, 12)} · {words.plain(self.run.started, 10)}"
+
+
+@dataclass(frozen=True)
+class _Followed:
+    """The runs of a section's cell, and the rows of each by case."""
+
+    names: tuple[str, ...]
+    fingerprints: tuple[str, ...]
+    rows: tuple[dict[str, Row], ...]
+
+
+def history(section: Section, nights: Sequence[Night]) -> tuple[Chart, ...]:
+    """Latencies run by run, oldest first: of each method over the full cache's of the same run, in which a slower day cancels, and of the
+    full cache itself, which shows what that ratio hides. Empty where the cell was measured once."""
+    held = [night for night in nights if any(o.case.cell == section.case.cell for o in night.outcomes)][-MOST:]
+    if len(held) < 2:
+        return ()
+    followed = _Followed(tuple(night.name for night in held), tuple(night.run.environment.fingerprint for night in held),
+                         tuple(_rows(section, night) for night in held))
+    shown = signs(section)
+    return (*_relative(section, followed, shown), *_absolute(section, followed))
+
+
+def _rows(section: Section, night: Night) -> dict[str, Row]:
+    found = sections([o for o in night.outcomes if o.case.cell == section.case.cell and o.case.role in ("arm", "baseline")])
+    return {row.case.key: row for part in found for row in part.rows}
+
+
+def _relative(section: Section, followed: _Followed, shown: Signs) -> Iterable[Chart]:
+    series = {row.case.key: (row, [_cost(night.get(row.case.key)) for night in followed.rows]) for row in section.arms}
+    series = {key: held for key, held in series.items() if any(value is not None for value in held[1])}
+    if series:
+        yield _chart("Latency over the full cache's, run by run", "Latency over the full cache's (×)", series, followed, shown,
+                     "Lower is faster; 1 is the full cache of the same run.", words.times)
+
+
+def _absolute(section: Section, followed: _Followed) -> Iterable[Chart]:
+    if section.full is None:
+        return
+    key = section.full.case.key
+    values = [night[key].median("latency") if key in night and night[key].ok else None for night in followed.rows]
+    if any(value is not None for value in values):
+        yield _chart("The full cache's own latency, run by run", "Latency (s)", {key: (section.full, values)}, followed,
+                     Signs({}, {}), "What the ratios hide: a change here is one of the machine, its software or the full cache.",
+                     words.seconds)
+
+
+def _cost(row: Row | None) -> float | None:
+    return 1 / row.speed_up.value if row and row.speed_up else None
+
+
+_Series = dict[str, tuple[Row, list[float | None]]]
+
+
+def _chart(
+    title: str, y_title: str, series: _Series, followed: _Followed, shown: Signs, caption: str, text: Callable[[float], str],
+) -> Chart:
+    """One line for each case, a dotted one across where the environment changes."""
+    points, lines = [], []
+    for row, values in series.values():
+        there = [(float(k), value) for k, value in enumerate(values) if value is not None]
+        lines.append(Line(tuple(there), shown.colour(row), series=shown.series(row)))
+        points += [Point(x, y, shown.colour(row), f"{words.plain(row.case.label, 60)} · run {followed.names[int(x)]} · {text(y)}",
+                         shown.series(row), shown.shape(row)) for x, y in there]
+    y = linear(y_title, *ranged([point.y for point in points], 0.1))
+    epochs = _epochs(followed.fingerprints)
+    lines += [Line(((k - 0.5, y.low), (k - 0.5, y.high)), dash="2 3") for k in epochs]
+    last = len(followed.names) - 1
+    ticks = tuple((float(k), followed.names[k].split(" · ")[0]) for k in range(last + 1))
+    field = Field(Axis("Run", -0.3, last + 0.3, ticks), y, tuple(points), tuple(lines))
+    table = tuple((row.case.label, *(words.DASH if value is None else text(value) for value in values)) for row, values in series.values())
+    said = caption + (" Dotted: another numerics fingerprint begins, and figures on its two sides do not compare." if epochs else "")
+    return Chart("history", title, said, field, ("Case", *followed.names), table, tuple(series))
+
+
+def _epochs(fingerprints: Sequence[str]) -> list[int]:
+    """Places at which the environment is another than before."""
+    return [k for k in range(1, len(fingerprints)) if fingerprints[k] != fingerprints[k - 1]]

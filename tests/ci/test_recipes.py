@@ -1,0 +1,121 @@
+"""The recipes of nightly measurements: what they run in which order, how they end, and what they may not do."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import shlex
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+import yaml
+
+from test_docs import resolve
+
+ROOT = Path(__file__).parents[2]
+WORKFLOW = ROOT / ".github" / "workflows" / "nightly-gpu.yml"
+STUB = """#!/usr/bin/env bash
+echo "$*" >>"$CALLS"
+for rule in $ENDS; do [ "${rule%%=*}" = "$1" ] && exit "${rule##*=}"; done
+exit 0
+"""
+
+
+@pytest.fixture
+def night(tmp_path: Path) -> Any:
+    """Runs a script with a stand-in for cachemark that notes its calls; ``ends`` says which verb ends with which code."""
+    (tmp_path / "bin").mkdir()
+    for name, text in {"cachemark": STUB, "srun": '#!/usr/bin/env bash\nshift\nexec "$@"\n'}.items():
+        (tmp_path / "bin" / name).write_text(text)
+        (tmp_path / "bin" / name).chmod(0o755)
+
+    def run(script: str, *arguments: str, **ends: int) -> tuple[int, list[str]]:
+        calls = tmp_path / "calls"
+        calls.unlink(missing_ok=True)
+        environment = {**os.environ, "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}", "CALLS": str(calls),
+                       "ENDS": " ".join(f"{verb}={code}" for verb, code in ends.items()), "CACHEMARK_OUT": str(tmp_path / "out"),
+                       "SLURM_SUBMIT_DIR": str(ROOT)}
+        done = subprocess.run([str(ROOT / "ci" / script), *arguments], env=environment, capture_output=True, text=True, cwd=tmp_path)
+        return done.returncode, calls.read_text().splitlines() if calls.exists() else []
+
+    return run
+
+
+@pytest.mark.parametrize("script", ["nightly.sh", "nightly.slurm"])
+def test_a_night_looks_measures_judges_and_writes(night: Any, script: str) -> None:
+    code, calls = night(script, "curves", "--threads", "4")
+    assert code == 0
+    assert [call.split()[0] for call in calls] == ["doctor", "run", "check", "report", "report", "export", "export", "export"]
+    assert calls[1] == "run curves --device cuda --fresh --threads 4"
+    assert [call.split()[1] for call in calls if call.startswith("export")] == ["github", "csv", "junit"]
+
+
+@pytest.mark.parametrize("verdict", [1, 3, 4])
+def test_it_ends_as_the_gate_did_and_still_writes_the_report(night: Any, verdict: int) -> None:
+    code, calls = night("nightly.sh", "curves", check=verdict)
+    assert code == verdict
+    assert sum(call.startswith("report") for call in calls) == 2
+
+
+def test_without_a_baseline_there_is_no_junit(night: Any) -> None:
+    code, calls = night("nightly.sh", "curves", check=2)
+    assert code == 2
+    assert not [call for call in calls if call.startswith("export junit")]
+
+
+def test_a_run_that_failed_is_not_judged(night: Any) -> None:
+    code, calls = night("nightly.sh", "curves", run=4)
+    assert (code, len(calls)) == (4, 2)
+
+
+def test_a_plan_is_needed(night: Any) -> None:
+    code, calls = night("nightly.sh")
+    assert code != 0
+    assert calls == []
+
+
+def test_every_call_is_one_that_the_command_line_takes(night: Any) -> None:
+    _, calls = night("nightly.sh", "curves", "--threads", "1")
+    assert len(calls) == 8
+    for call in calls:
+        resolve(importlib.import_module("cachemark.cli").main, shlex.split(call))
+    with pytest.raises(click.UsageError):
+        resolve(importlib.import_module("cachemark.cli").main, ["report", "--sight", "out"])
+
+
+def workflow() -> dict[Any, Any]:
+    return dict(yaml.safe_load(WORKFLOW.read_text(encoding="utf-8")))
+
+
+def test_the_workflow_runs_by_the_clock_and_by_hand_only() -> None:
+    assert set(workflow()[True]) == {"schedule", "workflow_dispatch"}  # YAML 1.1 reads `on` as true
+
+
+def test_its_measuring_job_can_only_read_and_the_other_runs_nothing_of_the_checkout() -> None:
+    held = workflow()
+    assert held["permissions"] == {"contents": "read"}
+    measure, publish = held["jobs"]["measure"], held["jobs"]["publish"]
+    assert "permissions" not in measure
+    assert "self-hosted" in measure["runs-on"]
+    assert publish["runs-on"] == "ubuntu-latest"
+    assert publish["permissions"] == {"actions": "read", "pull-requests": "write"}
+    assert not [step for step in publish["steps"] if "checkout" in step.get("uses", "")]
+    (checkout,) = [step for step in measure["steps"] if "checkout" in step.get("uses", "")]
+    assert checkout["with"] == {"persist-credentials": False}
+
+
+def test_its_actions_are_pinned_and_no_text_of_others_is_put_into_a_script() -> None:
+    steps = [step for job in workflow()["jobs"].values() for step in job["steps"]]
+    for step in steps:
+        assert re.fullmatch(r"[\w/-]+@[0-9a-f]{40}", step.get("uses", f"x/y@{'0' * 40}"))
+        assert "${{" not in step.get("run", "")
+
+
+@pytest.mark.parametrize("script", ["nightly.sh", "nightly.slurm"])
+def test_the_scripts_are_sound(script: str) -> None:
+    assert os.access(ROOT / "ci" / script, os.X_OK)
+    subprocess.run(["bash", "-n", ROOT / "ci" / script], check=True)

@@ -1,0 +1,65 @@
+"""``cachemark report --site``: a folder that a nightly job brings up to date."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cachemark.store.db import Store
+from measure import stages
+from measure.stages import Stage, call
+
+from .test_commands import good
+
+
+@pytest.fixture(autouse=True)
+def _no_child(measured: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    stages.no_child(monkeypatch)
+
+
+@pytest.fixture
+def stage(measured: Stage, tmp_path: Path) -> Stage:
+    return measured.copy(tmp_path / "copy")
+
+
+def test_a_site_grows_with_its_store(stage: Stage) -> None:
+    good(call("baseline", "save", "--store", stage.store))
+    said = good(call("report", "--site", "site", "--store", stage.store))
+    assert said.strip() == f"Site: {Path('site/index.html')}; 1 new pages, 0 removed"
+    page = Path("site/runs/run-1.html")
+    assert "Passed" in Path("site/index.html").read_text(encoding="utf-8")
+    page.write_text("mine", encoding="utf-8")
+    assert "0 new pages" in good(call("report", "--site", "site", "--store", stage.store))
+    assert page.read_text(encoding="utf-8") == "mine"  # what is there stays
+    assert "1 new pages" in good(call("report", "--site", "site", "--anew", "--store", stage.store))
+    assert page.read_text(encoding="utf-8") != "mine"
+
+
+def test_pages_of_old_runs_go(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    good(call("report", "--site", "site", "--store", stage.store))
+    from cachemark.report import site
+
+    monkeypatch.setattr(site, "too_old", lambda started, now, days: days < 30)
+    assert "1 removed" in good(call("report", "--site", "site", "--days", "7", "--store", stage.store))
+    assert list(Path("site/runs").iterdir()) == []
+    assert "no run" in Path("site/index.html").read_text(encoding="utf-8")
+
+
+def test_a_run_that_the_baseline_does_not_fit_is_listed_without_a_verdict(stage: Stage) -> None:
+    good(call("baseline", "save", "--store", stage.store))
+    (path,) = Path("baselines").glob("accepted/*/*.json")
+    with Store.open(stage.store) as store:
+        run = store.run(1)
+        other = store.begin_run("another plan", {}, run.environment, run.code)
+        store.finish_run(other, "finished")
+    good(call("report", "--site", "site", "--baseline", path, "--store", stage.store))
+    text = Path("site/index.html").read_text(encoding="utf-8")
+    assert "Passed" in text
+    assert "no baseline" in text
+
+
+def test_a_site_is_of_all_runs(stage: Stage) -> None:
+    result = call("report", "--site", "site", "--run", "1", "--store", stage.store)
+    assert result.exit_code == 2
+    assert "--run" in result.output

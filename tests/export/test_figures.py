@@ -1,0 +1,86 @@
+"""Figures for papers: every chart, as wide as asked, with fonts inside, readable in grey, and with harmless names."""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ET
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import report_sample as sample
+
+from cachemark.errors import CachemarkError, Infrastructure
+from cachemark.export import figures
+from cachemark.report.render import drawn
+from cachemark.report.view import ReportView, build
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+@pytest.fixture(scope="module")
+def view() -> ReportView:
+    return build(sample.RUN, sample.outcomes())
+
+
+def test_every_chart_is_written_once_in_each_format(view: ReportView, tmp_path: Path) -> None:
+    written = figures.write(view, tmp_path / "new", width="3.25in")
+    charts = [chart for chart in drawn(view)[0].charts if chart.plot]
+    assert len(written) == 2 * len(charts) == len({path.name for path in written})
+    assert "tiny-llamagen-fidelity-against-memory.pdf" in {path.name for path in written}
+    for path in written:
+        data = path.read_bytes()
+        if path.suffix == ".pdf":
+            assert data.startswith(b"%PDF")
+            assert b"/FontFile" in data  # embedded, not named
+            assert re.search(rb"/MediaBox ?\[0 0 234", data)
+        else:
+            assert ET.fromstring(data).get("width") == "234.00pt"
+    assert len(figures.write(view, tmp_path / "one", ("svg",))) == len(charts)
+
+
+def test_methods_differ_in_shape_and_dash_not_in_colour_alone(view: ReportView) -> None:
+    drawing = drawn(view)[0]
+    svg = figures.figure(drawing.of("leaderboard")[0], drawing, 234.0)
+    shapes = set(re.findall(r'<path d="([^"]+)" transform="translate\([^"]*\)" fill', svg))
+    assert len(shapes) == len(sample.METHODS)
+    lines = re.findall(r'<path d="M[^"]*" stroke="(#[0-9A-F]{6})"( stroke-dasharray="[^"]+")? class="s\d+" opacity', svg)
+    assert len(lines) == len(sample.METHODS)
+    assert len({dash for _, dash in lines}) == 4
+    assert "currentColor" not in svg
+    assert [e.text for e in ET.fromstring(svg).findall(f"{SVG}text")] == sorted(sample.METHODS)
+
+
+def test_widths_are_lengths() -> None:
+    assert [figures.points(width) for width in ("3.25in", "234 pt", "8.255cm", "82.55mm")] == [pytest.approx(234.0)] * 4
+    for wrong in ("3.25", "wide", "-3in", "1in", "1000in", "3.25in; rm"):
+        with pytest.raises(CachemarkError, match="cannot be"):
+            figures.points(wrong)
+
+
+def test_a_format_that_is_none_names_the_nearest(view: ReportView, tmp_path: Path) -> None:
+    with pytest.raises(CachemarkError, match="pfd"):
+        figures.write(view, tmp_path, ("pfd",))
+
+
+def test_a_folder_that_cannot_be_made_is_said(view: ReportView, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(Infrastructure, match="cannot be written"):
+        figures.write(view, tmp_path / "file", ("svg",))
+
+
+EVIL = [sample.SCRIPTS + sample.BREAKERS, "\u202eturned\u2066", "😀" * 40, "A" * 10_000, "../../x", "nul\x00 \ud800"]
+
+
+@pytest.mark.parametrize("evil", EVIL, ids=lambda e: ascii(e[:8]))
+def test_hostile_names_are_harmless_in_drawings_and_file_names(evil: str, tmp_path: Path) -> None:
+    held = [replace(o, case=replace(o.case, model=evil, method=evil if o.case.role == "arm" else "full"))
+            for o in (sample.full(), sample.arm("linear", "1/4"), sample.arm("linear", "1/2"))]
+    written = figures.write(build(sample.RUN, held), tmp_path, ("svg", "pdf"))
+    assert written
+    for path in written:
+        assert path.parent == tmp_path
+        assert re.fullmatch(r"[a-z0-9-]{1,140}\.(svg|pdf)", path.name)
+        if path.suffix == ".svg":
+            tags = {e.tag.removeprefix(SVG) for e in ET.fromstring(path.read_bytes()).iter()}
+            assert tags <= {"svg", "path", "text", "rect", "g"}

@@ -1,0 +1,41 @@
+"""Several batches of one model: drawn once, with what ran out of memory at the edge."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import report_sample as sample
+
+from cachemark.report.chart import Chart
+from cachemark.report.charts import draw
+from cachemark.report.section import sections
+from cachemark.result import Outcome, Status
+
+
+def at(outcome: Outcome, batch: int, seconds: float, peak: float) -> Outcome:
+    samples = {**outcome.samples, "latency": [seconds], "peak_memory": [peak]}
+    return replace(outcome, case=replace(outcome.case, batch=batch), samples=samples)
+
+
+def charts(*outcomes: Outcome) -> list[dict[str, Chart]]:
+    parts = sections(outcomes)
+    return [{chart.title: chart for chart in draw(part, parts).charts if "against batch" in chart.title} for part in parts]
+
+
+def test_throughput_and_memory_over_batches_stand_with_the_smallest() -> None:
+    full, arm = sample.full(), sample.arm("linear", "1/4")
+    dead = sample.failed(at(full, 64, 1.0, 1.0), Status.OOM, "no room")
+    first, *rest = charts(at(full, 4, 2.0, 2.0**20), at(arm, 4, 1.0, 2.0**19), at(full, 16, 4.0, 2.0**22), at(arm, 16, 2.0, 2.0**21),
+                          dead, at(arm, 64, 4.0, 2.0**23))
+    assert rest == [{}, {}]
+    speed, memory = first["Images per second against batch"], first["Peak memory against batch"]
+    assert speed.columns == ("Case", "Batch 4", "Batch 16", "Batch 64")
+    assert speed.rows == (("full", "2", "4", "oom"), ("linear 1/4", "4", "8", "16"))
+    assert memory.rows[1] == ("linear 1/4", "512 KiB", "2.00 MiB", "8.00 MiB")
+    assert ">oom</text>" in memory.svg
+    assert (speed.tab, memory.tab) == ("speed", "memory")
+
+
+def test_one_batch_and_other_conditions_draw_nothing() -> None:
+    other = replace(sample.full(), case=replace(sample.full().case, batch=4, dtype="bfloat16"))
+    assert charts(sample.full(), other) == [{}, {}]

@@ -1,0 +1,76 @@
+"""Which budget to choose: the smallest that is not worse, and throughput at equal memory from batches that were measured."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import report_sample as sample
+
+from cachemark.report.choice import Choice, choices, margin
+from cachemark.report.section import sections
+from cachemark.result import Outcome
+
+PASS = {"quality": {"preset": "scene", "seeds": "s2k", "samples": 2000, "batch": 50}}
+FID = "fid_scene_2k"
+
+
+def scored(outcome: Outcome, *scores: float) -> Outcome:
+    """The same outcome with these legend scores, over and over."""
+    return replace(outcome, samples={**outcome.samples, "legend": [scores[k % len(scores)] for k in range(64)]})
+
+
+def found(*outcomes: Outcome) -> dict[str, Choice]:
+    parts = sections(outcomes)
+    return {choice.method: choice for choice in choices(parts[0], parts)}
+
+
+def test_the_smallest_budget_that_is_not_worse_is_chosen() -> None:
+    held = found(scored(sample.full(), 1.0), scored(sample.arm("linear", "1/2"), 1.0), scored(sample.arm("linear", "1/4"), 1.0, 0.98),
+                 scored(sample.arm("streaming", "1/2"), 0.99), scored(sample.arm("streaming", "1/4"), 0.5),
+                 scored(sample.arm("window", "1/2"), 0.6))
+    rows = {name: choice.row.case.budget if choice.row else None for name, choice in held.items()}
+    assert rows == {"full": "1", "linear": "1/4", "streaming": "1/2", "window": None}
+    assert "not shown to be no worse" in held["window"].why
+
+
+def test_what_is_better_on_average_but_uncertain_is_not_chosen() -> None:
+    sure = scored(sample.arm("linear", "1/2"), 0.96)
+    unsure = scored(sample.arm("linear", "1/2"), 1.0, 1.0, 1.0, 0.8)  # the same mean less than 5 % below, an interval that reaches further
+    assert found(scored(sample.full(), 1.0), sure)["linear"].row is not None
+    assert found(scored(sample.full(), 1.0), unsure)["linear"].row is None
+
+
+def test_a_method_that_may_not_be_ranked_is_not_chosen() -> None:
+    noise = scored(sample.arm("window", "1/2"), 1.0)
+    noise = replace(noise, samples={**noise.samples, "token_agreement": [0.01] * 64})
+    assert found(scored(sample.full(), 1.0), noise, sample.floor())["window"].row is None
+
+
+def test_by_fid_where_it_was_measured() -> None:
+    def seen(outcome: Outcome, fid: float, to_full: tuple[float, float, float] | None = None) -> Outcome:
+        facts = {**outcome.facts, "intervals": {FID: [fid - 0.1, fid + 0.1]}, **({"to_full": {FID: to_full}} if to_full else {})}
+        return replace(outcome, case=replace(outcome.case, evaluation=PASS), samples={**outcome.samples, FID: [fid]}, facts=facts)
+
+    held = [seen(sample.full(), 5.0), seen(sample.arm("linear", "1/2"), 5.3, (0.3, 0.2, 0.49)),
+            seen(sample.arm("streaming", "1/2"), 5.4, (0.4, 0.2, 0.51))]
+    rows = {name: choice.row is not None for name, choice in found(*held).items()}
+    assert rows == {"full": True, "linear": True, "streaming": False}
+    assert "FID, scene, 2k images" in margin(sections(held)[0])
+
+
+def test_equal_memory_is_the_largest_measured_batch_that_fits() -> None:
+    def at(outcome: Outcome, batch: int, times: float) -> Outcome:
+        bytes_ = {name: [values[0] * batch / 16] for name, values in outcome.samples.items() if name.startswith("kv_")}
+        return replace(outcome, case=replace(outcome.case, batch=batch), samples={**outcome.samples, **bytes_, "latency": [times]})
+
+    full, arm = scored(sample.full(), 1.0), scored(sample.arm("linear", "1/4"), 1.0)
+    held = found(at(full, 16, 2.0), at(arm, 16, 2.0), at(full, 32, 3.0), at(arm, 32, 2.5), at(full, 128, 9.0), at(arm, 128, 9.0))
+    linear = held["linear"]
+    assert (linear.equal_batch, linear.equal_memory, linear.batch) == (8.0, 32 / 2.5, 32)
+    assert (held["full"].equal_memory, held["full"].batch) == (8.0, 16)
+
+
+def test_without_quality_there_is_nothing_to_choose_by() -> None:
+    parts = sections(sample.random_weights())
+    assert choices(parts[0], parts) == ()
+    assert margin(parts[0]) == ""

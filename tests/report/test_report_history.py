@@ -1,0 +1,76 @@
+"""Runs over time: each case against the full cache of its own run, and where the environment changed."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ET
+from dataclasses import replace
+
+import report_sample as sample
+
+from cachemark.report.history import MOST, Night, history
+from cachemark.report.render import render
+from cachemark.report.section import sections
+from cachemark.report.view import build
+from cachemark.result import Outcome
+
+
+def slower(outcome: Outcome, factor: float) -> Outcome:
+    return replace(outcome, samples={**outcome.samples, "latency": [factor * value for value in outcome.samples["latency"]]})
+
+
+def night(number: int, day: float = 1.0, method: float = 1.0, fingerprint: str = "a") -> Night:
+    """A run in which the machine was ``day`` times and the method ``method`` times as slow."""
+    run = replace(sample.RUN, id=number, environment=replace(sample.ENVIRONMENT, fingerprint=fingerprint))
+    return Night(run, [slower(sample.full(), day), slower(sample.arm("linear", "1/4"), day * method)])
+
+
+def charts(*nights: Night) -> list[tuple[str, tuple[tuple[str, ...], ...], str]]:
+    section = sections(nights[-1].outcomes)[0]
+    return [(chart.title, chart.rows, chart.svg) for chart in history(section, nights)]
+
+
+def test_a_slower_day_cancels_and_a_slower_method_does_not() -> None:
+    (_, relative, _), (_, own, _) = charts(night(1), night(2, day=1.4), night(3, method=1.5))
+    ((label, first, second, third),) = relative
+    assert label == "linear 1/4"
+    assert first == second
+    assert float(third[:-1]) > 1.4 * float(first[:-1])
+    assert own[0][1] != own[0][2]
+
+
+def test_one_run_is_no_history() -> None:
+    assert charts(night(1)) == []
+    assert "there is no history yet" in render(build(sample.RUN, sample.mixed()))
+
+
+def test_a_run_of_other_cells_does_not_count() -> None:
+    other = [replace(o, case=replace(o.case, model="another")) for o in night(1).outcomes]
+    assert charts(Night(sample.RUN, other), night(2)) == []
+
+
+def test_a_new_environment_is_marked() -> None:
+    def marked(*nights: Night) -> int:
+        return charts(*nights)[0][2].count('stroke-dasharray="2 3"')
+
+    assert marked(night(1), night(2)) == 0
+    assert marked(night(1), night(2, fingerprint="b"), night(3, fingerprint="b"), night(4)) == 2
+
+
+def test_a_failed_run_is_a_gap() -> None:
+    from cachemark.result import Status
+
+    broken = Night(sample.RUN, [sample.full(), sample.failed(sample.arm("linear", "1/4"), Status.OOM, "too large")])
+    (_, relative, svg), _ = charts(night(1), broken, night(3))
+    assert relative[0][2] == "–"
+    assert len([e for e in ET.fromstring(svg).iter() if e.get("data-series")]) == 2
+
+
+def test_a_long_history_is_cut_to_what_can_be_seen() -> None:
+    (_, relative, _), _ = charts(*(night(k) for k in range(MOST + 5)))
+    assert len(relative[0]) == MOST + 1
+
+
+def test_the_page_shows_it() -> None:
+    page = render(build(sample.RUN, night(7).outcomes, nights=[night(6), night(7)]))
+    assert "run by run" in page
+    assert "there is no history yet" not in page

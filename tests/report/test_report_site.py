@@ -1,0 +1,85 @@
+"""A site over many runs: what it lists, its sparklines, what it removes, and that names are harmless in it."""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ET
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+import report_sample as sample
+from page import Page
+
+from cachemark.report import site
+from cachemark.report.history import Night
+from cachemark.report.view import build
+
+
+def line(number: int, **changes: object) -> site.Listed:
+    run = replace(sample.RUN, id=number, **changes)
+    nights = [Night(sample.RUN, [sample.full(), sample.arm("linear", "1/4")])] * 2
+    return site.listed(number, build(run, sample.mixed(), sample.comparison()), nights)
+
+
+def test_runs_are_listed_with_their_verdicts_and_pages() -> None:
+    page = Page(site.index([line(9), line(8, state="interrupted")]))
+    first, second = (row.text for row in page.all("tr")[1:])
+    assert "demo 9" in " ".join(first.split())
+    assert "Regressed" in first
+    assert "interrupted" in second
+    assert [e.attrs["href"] for e in page.all("a")] == ["runs/run-9.html", "runs/run-8.html"]
+    assert page.all("script") == []
+    assert "script-src 'none'" in page.find("meta", http_equiv="Content-Security-Policy").attrs["content"]
+    assert "no baseline" in site.index([site.listed(1, build(sample.RUN, sample.outcomes()), [])])
+    assert "no run" in site.index([])
+
+
+def test_a_sparkline_has_gaps_where_a_run_has_no_figure() -> None:
+    drawn = ET.fromstring(site.sparkline([1.0, 1.2, None, 0.8]))
+    path = next(e.attrib["d"] for e in drawn if e.tag.endswith("path"))
+    assert len(re.findall("M", path)) == 2
+    assert drawn.attrib["aria-label"] == "from 1.00× to 0.80× of the full cache's latency over 3 runs"
+    ET.fromstring(site.sparkline([1.0, 1.0]))
+
+
+def test_a_trend_is_of_the_methods_and_not_of_the_day() -> None:
+    def night(day: float, method: float) -> Night:
+        held = [sample.full(), sample.arm("linear", "1/4")]
+        factors = day, day * method
+        return Night(sample.RUN, [replace(o, samples={**o.samples, "latency": [f * v for v in o.samples["latency"]]})
+                                  for o, f in zip(held, factors, strict=True)])
+
+    ((model, drawn),) = site.trends([night(1.0, 1.0), night(3.0, 1.0), night(1.0, 2.0)])
+    assert model == "tiny-llamagen"
+    low, _, high = (float(found) for found in re.findall(r"[ML][\d.]+ ([\d.]+)", drawn))
+    assert low > high  # upwards is slower
+    assert site.trends([night(1.0, 1.0)]) == ()
+
+
+def test_only_pages_of_the_site_are_removed(tmp_path: Path) -> None:
+    for name in ("run-1.html", "run-2.html", "mine.html"):
+        (tmp_path / site.FOLDER).mkdir(exist_ok=True)
+        (tmp_path / site.FOLDER / name).write_text("")
+    assert site.prune(tmp_path, [2]) == 1
+    assert sorted(p.name for p in (tmp_path / site.FOLDER).iterdir()) == ["mine.html", "run-2.html"]
+
+
+def test_age_is_counted_in_days() -> None:
+    now = datetime(2026, 3, 10, tzinfo=UTC)
+    assert site.too_old("2026-03-05T09:14:22+00:00", now, 4)
+    assert not site.too_old("2026-03-05T09:14:22+00:00", now, 5)
+    assert not site.too_old("long ago", now, 1)
+    assert not site.too_old("2026-03-05", now, 1)  # no time zone: cannot be compared, so it is kept
+
+
+@pytest.mark.parametrize("evil", [sample.SCRIPTS + sample.BREAKERS, "\u202eturned", "A" * 10_000, "😀 \ud800"], ids=lambda e: ascii(e[:8]))
+def test_hostile_names_come_out_as_text(evil: str, tmp_path: Path) -> None:
+    run, outcomes, comparison = sample.poison(evil)
+    listed = site.listed(1, build(run, outcomes, comparison), [Night(run, outcomes)] * 2)
+    text = site.publish(tmp_path, [listed]).read_text(encoding="utf-8")
+    page = Page(text)
+    assert {e.tag for e in page.elements} == {e.tag for e in Page(site.index([line(1)])).elements}
+    assert not [name for e in page.elements for name in e.attrs if name.startswith("on")]
+    assert len(text) < 60_000
