@@ -11,7 +11,7 @@ bytes of two arms are the best ratio of their times. The bytes are counted from 
 All arms generate at the same time, each in a thread of its own of which only one runs, and take turns after every line of tokens: what
 else happens on the machine meets all of them alike. A figure is the ratio of whole generations; the quartiles are those over lines.
 
-    python benchmarks/ideal.py [--rounds 3] [--threads 2] [--json FILE] [--profile]
+    python benchmarks/ideal.py [--rounds 3] [--threads 2] [--arms full,linear,reference] [--json FILE] [--profile]
 """
 
 from __future__ import annotations
@@ -139,6 +139,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--arms", default="full,linear,reference", help="which of them, by name")
     parser.add_argument("--json", help="write everything measured to this file")
     parser.add_argument("--profile", action="store_true", help="also print where the time of full and linear goes")
     given = parser.parse_args()
@@ -149,18 +150,19 @@ def main() -> None:
     model = LlamaGen(replace(SIZES["B"], grid=GRID)).initialise(0).eval().requires_grad_(False)
     knobs = Linear.knobs_for(SHARE, model.layout(range(BATCH), SAMPLING))
     builds: dict[str, Callable[[], Method]] = {"full": Full, "linear": lambda: Linear.build(knobs), "reference": PaddedFull}
-    arms = {name: Arm(name, model, build) for name, build in builds.items()}
+    arms = {name: Arm(name, model, builds[name]) for name in given.arms.split(",")}
+    pairs = [(a, b) for a, b in PAIRS if {a, b} <= arms.keys()]
     found = []
     for number in range(given.rounds + 1):
         together(list(arms.values()), number)
         if number:  # the first round is the warm-up
-            found.append({f"{a}/{b}": compared(arms[a], arms[b]) for a, b in PAIRS})
+            found.append({f"{a}/{b}": compared(arms[a], arms[b]) for a, b in pairs})
             for pair, values in found[-1].items():
                 print(f"round {number}, time {pair}: {values['measured']:.3f}, by bytes {values['ideal']:.3f}, "
                       f"share of it {values['share']:.3f}; lines {values['low']:.3f} … {values['high']:.3f}", flush=True)
     for pair in found[0]:
         print(f"{pair}: median share of the ideal {statistics.median(r[pair]['share'] for r in found):.3f}")
-    for name in ("full", "linear") if given.profile else ():
+    for name in {"full", "linear"} & arms.keys() if given.profile else ():
         print(f"\n{name}\n{profiled(arms[name])}")
     if given.json:
         with open(given.json, "w", encoding="utf-8") as file:

@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "suite" / "cachemark"
 
 FLOORS = {
-    "errors": 0, "limits": 0, "spec": 0, "result": 0, "units": 0,
+    "errors": 0, "limits": 0, "mask": 0, "spec": 0, "result": 0, "units": 0,
     "registry": 1, "plugins": 1, "seeds": 1,
     "cache": 2,
     "models": 3, "methods": 3, "metrics": 3,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
 from .errors import unknown
@@ -66,11 +66,14 @@ GPUS = {
 }
 
 
-def gpu(name: str) -> Rates:
-    """The rates of a GPU in 16 bit, or an error with the nearest name."""
+SINGLE = {"a800": 19.5e12, "a100": 19.5e12, "h100": 67e12, "h200": 67e12, "3090": 35.6e12}  # in fp32 without TF32, from data sheets
+
+
+def gpu(name: str, dtype: str = "bfloat16") -> Rates:
+    """The rates of a GPU, or an error with the nearest name."""
     if name not in GPUS:
         raise unknown("GPU", name, GPUS)
-    return GPUS[name]
+    return replace(GPUS[name], matmul=SINGLE[name]) if dtype == "float32" else GPUS[name]
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,7 @@ class Status(enum.StrEnum):
 
 
 JUDGING = ("fidelity", "quality")
+CONDENSED = "condensed"  # the fact that names metrics of which quantiles remain: {"count": of raw values, "mean": of them}
 
 
 @dataclass(frozen=True)
@@ -99,6 +100,8 @@ class Outcome:
 
     def mean(self, name: str) -> float | None:
         """Mean of the raw samples of a metric, or None where it was not measured."""
+        if name in (held := self.facts.get(CONDENSED, {})):
+            return float(held[name]["mean"])
         values = self.samples.get(name)
         return statistics.fmean(values) if values else None
 

@@ -8,16 +8,17 @@ from __future__ import annotations
 import hashlib
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from cachemark.limits import Rates
 from cachemark.measure import plan as plans
-from cachemark.measure.device import Gpu
+from cachemark.measure.environment import environment
 from cachemark.measure.isolate import Finished, Options, always
 from cachemark.measure.plan import Planned
 from cachemark.measure.session import Decision, Summary, measure
-from cachemark.result import Outcome, Status
+from cachemark.result import Environment, Outcome, Status
 from cachemark.spec import Case
 from cachemark.store.db import Store
 
@@ -43,7 +44,12 @@ class Stub:
     pause: float = 0.0
     seed: int = 0
     before: Callable[[Case], None] = lambda case: None
-    gpu: Gpu | None = None
+
+    def environment(self, device: str, threads: int) -> Environment:
+        return environment(device, threads)
+
+    def rates(self, device: str, threads: int, dtypes: Iterable[str]) -> dict[str, Rates]:
+        return {}
 
     def run(
         self, groups: Sequence[Sequence[Planned]], options: Options, started: Callable[[Planned], None],

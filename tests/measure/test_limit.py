@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -115,16 +116,19 @@ def test_rates_reach_the_trial() -> None:
         assert parse_item(item) == told
 
 
-def test_rates_are_measured_where_something_is_run_and_stand_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rates_are_measured_where_something_is_run_and_stand_in_the_environment() -> None:
     asked: list[Any] = []
-    monkeypatch.setattr(session, "rates", lambda device, threads, dtypes, uuid: asked.append(sorted(dtypes)) or dict.fromkeys(dtypes, RATES))
+    def measured(dtypes: Iterable[str]) -> dict[str, Rates]:
+        asked.append(sorted(dtypes))
+        return dict.fromkeys(dtypes, RATES)
+
     here, decisions = session.decide(PLAN, None, "cpu", 1)
-    rated, todo = session._rated(here, decisions, "cpu", 1, None)
+    rated, todo = session._rated(here, decisions, measured)
     assert rated.facts[limit.RATES] == {"bfloat16": {"copy": 1e10, "matmul": 1e11}}
     assert rated.fingerprint == here.fingerprint
     assert all(d.planned.rates == RATES for d in todo)
     done = [replace(d, stored=True) for d in decisions]
-    assert session._rated(here, done, "cpu", 1, None) == (here, done)
+    assert session._rated(here, done, measured) == (here, done)
     assert asked == [["bfloat16"]]
 
 

@@ -18,7 +18,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from cachemark import plugins, seeds
-from cachemark.cache.attention import KERNEL, MASS_KERNEL
+from cachemark.cache.attention import KERNEL
+from cachemark.cache.mass import MASS_KERNEL
 from cachemark.cache.slot import Memory
 from cachemark.errors import Unsupported
 from cachemark.limits import Limit, Rates

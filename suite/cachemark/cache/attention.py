@@ -6,10 +6,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from .mass import fold, with_mass
 from .slot import Slot, Stage
 
 KERNEL = "sdpa"
-MASS_KERNEL = "matmul-with-mass"
 
 
 def attention(
@@ -29,36 +29,19 @@ def attention(
     parts: list[tuple[Tensor, Tensor | None]] = []
     for run, n in zip(slot.bank.runs, slot.live, strict=True):
         k, v = source.read(run, n)
-        parts.append(_massive(q[run.rows], k, v, causal) if mass else (_sdpa(q[run.rows], k, v, causal), None))
+        parts.append(with_mass(q[run.rows], k, v, causal) if mass else (_sdpa(q[run.rows], k, v, causal), None))
     if len(parts) == 1:
         return parts[0]
     out = torch.cat([o for o, _ in parts])
     return out, _join([m for _, m in parts if m is not None]) if mass else None
 
 
-def _fold(q: Tensor, kv_heads: int) -> Tensor:
-    """Queries of the heads that share a key, side by side: (rows, kv_heads, group·tokens, head_dim). No copy of k or v."""
-    return q.reshape(q.size(0), kv_heads, -1, q.size(-1))
-
-
 def _sdpa(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
     if not causal or q.size(2) == 1:
-        return F.scaled_dot_product_attention(_fold(q, k.size(1)), k, v).reshape(q.shape)
+        return F.scaled_dot_product_attention(fold(q, k.size(1)), k, v).reshape(q.shape)
     group = q.size(1) // k.size(1)
     k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)  # once per image: the condition only
     return F.scaled_dot_product_attention(q, k, v, is_causal=True)
-
-
-def _massive(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> tuple[Tensor, Tensor]:
-    """The same attention written out, because the fused kernels do not return the probabilities."""
-    tokens, keys = q.size(2), k.size(2)
-    scores = _fold(q, k.size(1)).float() @ k.float().mT * q.size(-1) ** -0.5
-    if causal and tokens > 1:
-        hidden = torch.ones(tokens, keys, dtype=torch.bool, device=q.device).triu(1)
-        scores = scores.masked_fill(hidden.repeat(q.size(1) // k.size(1), 1), float("-inf"))
-    weights = scores.softmax(-1)
-    real = weights.unflatten(2, (-1, tokens))[:, :, :, :keys] if causal else weights
-    return (weights.to(v.dtype) @ v).reshape(q.shape), real.flatten(2, -2).sum(2)
 
 
 def _join(masses: list[Tensor]) -> Tensor:

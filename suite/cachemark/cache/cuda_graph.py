@@ -16,14 +16,15 @@ class CudaGraphs:
     and not counted.
     """
 
-    def __init__(self, device: torch.device | str) -> None:
+    def __init__(self, device: torch.device | str, stream: torch.cuda.Stream | None = None) -> None:
         self._device = torch.device(device)
         self._pool = torch.cuda.graph_pool_handle()
-        self._stream = torch.cuda.Stream(self._device)
+        self._stream = stream or torch.cuda.Stream(self._device)
         self.nbytes = 0
 
     def another(self) -> CudaGraphs:
-        return CudaGraphs(self._device)
+        """With a pool of its own, recorded on the same stream: the libraries' workspaces belong to a stream."""
+        return type(self)(self._device, self._stream)
 
     def record(self, work: Callable[[], None]) -> Callable[[], None]:
         """Nothing is computed while a graph is recorded. The recording stream waits for what was queued before."""
@@ -35,12 +36,20 @@ class CudaGraphs:
             try:
                 work()
             except BaseException:
-                with suppress(RuntimeError):  # what went wrong first is the reason
-                    graph.capture_end()
+                self._abandon(graph)
                 raise
             graph.capture_end()
         self.nbytes += max(0, torch.cuda.memory_reserved(self._device) - before)
         return graph.replay
+
+    def _abandon(self, graph: torch.cuda.CUDAGraph) -> None:
+        """End a recording that has failed; what went wrong first is the reason, so nothing new is raised. Where ending it fails as well,
+        the allocator still has to be told that nobody allocates for the pool any more."""
+        try:
+            graph.capture_end()
+        except RuntimeError:
+            with suppress(RuntimeError):
+                torch._C._cuda_endAllocateToPool(torch.cuda.current_device(), self._pool)
 
 
 @contextmanager

@@ -109,7 +109,8 @@ class Graph:
         books.lengths = recording.lengths
         return recording.outputs
 
-    def _feed(self, places: tuple[Tensor, ...], inputs: tuple[Any, ...]) -> None:
+    @staticmethod
+    def _feed(places: tuple[Tensor, ...], inputs: tuple[Any, ...]) -> None:
         for place, given in zip(places, inputs, strict=True):
             place.copy_(given) if isinstance(given, Tensor) else place.fill_(given)
 
@@ -124,17 +125,13 @@ class Graph:
             self.missed += 1
             return out
         results = tuple(self._buffer("out", i, x) for i, x in enumerate(out))
+        self._feed(results, out)
         lengths, books.lengths = books.lengths, before
-
-        def once() -> None:
-            for result, x in zip(results, work(*fed), strict=True):
-                result.copy_(x)
-
-        replay = self._recorded(once, books)
+        replay = self._recorded(lambda: self._feed(results, work(*fed)), books)
         books.lengths = lengths
         if replay is not None:
             self._recordings[key] = Recording(fed, results, lengths, replay)
-        return out
+        return results
 
     def _recorded(self, once: Callable[[], None], books: Books) -> Replay | None:
         began = time.perf_counter()

@@ -16,8 +16,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..errors import BadBudget, BadKnob, unknown
-from .attention import KERNEL, MASS_KERNEL, attention
+from .attention import KERNEL, attention
 from .geometry import Layout, Site, Step, Tokens
+from .mass import MASS_KERNEL
 from .slot import Memory, Slot, Slots, Stage
 
 if TYPE_CHECKING:

@@ -29,10 +29,18 @@ class Machine:
     gpus: tuple[str, ...]
     clock: int
     memory_cap: int
+    executor: str
+    address: str
 
     @contextmanager
     def places(self, store: Store | None = None) -> Iterator[Executor]:
         """The executor, its devices leased for as long as the block lasts."""
+        if self.executor == "ray":
+            from ..measure.executors.ray import cluster
+
+            with cluster(self.address, self.device) as workers:
+                yield workers
+            return
         from ..measure.executors.local import local
 
         with local(self.device, self.threads, names=self.gpus, register=store, clock=self.clock) as places:
@@ -70,5 +78,8 @@ _OPTIONS = (
     click.option("--lock-clocks", "clock", type=click.IntRange(min=0), default=0, show_default="leave them alone", metavar="MHZ",
                  help="With cuda: hold the SM clock; needs an administrator's rights, and is undone at the end."),
     click.option("--memory-cap", callback=size, metavar="SIZE",
-                 help="With cuda: let a trial allocate so much, such as 24GiB, to imitate a smaller card."),
+                 help="Let a trial allocate so much, such as 24GiB, to imitate a smaller card."),
+    click.option("--executor", type=click.Choice(["local", "ray"]), default="local", show_default=True,
+                 help="Measure on this machine, or on the workers of a Ray cluster."),
+    click.option("--address", default="auto", show_default=True, help="With ray: of the cluster."),
 )

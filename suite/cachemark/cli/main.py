@@ -13,11 +13,13 @@ import click
 
 from .. import __version__
 from ..errors import CachemarkError
+from ..mask import mask
 
 COMMANDS = {
     "baseline": "Save, list and compare accepted results.",
     "cards": "Write the pages about models and methods.",
     "check": "Judge a run against a baseline; the exit code says how it went.",
+    "db": "Upgrade a store, merge others into it, prune what is old.",
     "doctor": "Say what this machine can measure and what is missing.",
     "export": "Hand results and images to other programs.",
     "ingest": "Read results of other programs into the store.",
@@ -59,9 +61,23 @@ class _Lazy(click.Group):
         try:
             return super().invoke(context)
         except CachemarkError as error:
-            click.echo(f"cachemark: {error}", err=True)
+            click.echo(f"cachemark: {mask(str(error))}", err=True)
             click.echo(f"  [{error.slug}; see docs/errors.md#{error.slug}]", err=True)
             sys.exit(error.exit_code)
+        except (click.exceptions.Exit, click.ClickException, click.Abort):
+            raise
+        except Exception as error:
+            _hide(error)
+            raise
+
+
+def _hide(error: BaseException) -> None:
+    """Take secrets out of the texts of an error of our own, and of those behind it, before it is printed with its traceback."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        error.args = tuple(mask(arg) if isinstance(arg, str) else arg for arg in error.args)
+        error = error.__cause__ or error.__context__  # type: ignore[assignment]
 
 
 @click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"]})

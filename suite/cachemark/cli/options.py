@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
 if TYPE_CHECKING:
     from ..store.db import Store
@@ -19,7 +21,36 @@ DEFAULT_STORE = "cachemark.sqlite"
 def store_option(function: F) -> F:
     """``--store``: where results are kept."""
     return click.option("--store", "store_url", default=DEFAULT_STORE, show_default=True, envvar="CACHEMARK_STORE", show_envvar=True,
-                        help="SQLite file, or a postgresql+psycopg:// URL.")(function)
+                        callback=_store_url, help="SQLite file, a postgresql+psycopg:// URL, or @FILE that holds one.")(function)
+
+
+def _store_url(context: click.Context, option: click.Parameter, given: str) -> str:
+    """What was given, or what stands in the file that was given. Its password is hidden from here on.
+
+    A password on the command line is refused: everybody on the machine can read it in the list of processes.
+    """
+    from ..mask import URL, remember
+
+    if given.startswith("@"):
+        given = _secret_file(Path(given[1:]))
+    elif URL.search(given) and context.get_parameter_source(str(option.name)) is ParameterSource.COMMANDLINE:
+        raise click.BadParameter("a password here can be read in the list of processes. Put the URL into CACHEMARK_STORE, or into a file "
+                                 "that only you can read: --store @FILE")
+    remember(given)
+    return given
+
+
+def _secret_file(path: Path) -> str:
+    """The first line of a file that nobody else can read."""
+    try:
+        mode, text = path.stat().st_mode, path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise click.BadParameter(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}.") from None
+    if mode & 0o077:
+        raise click.BadParameter(f"{path} can be read by others (mode {mode & 0o777:o}). Run: chmod 600 '{path}'")
+    if not text.strip():
+        raise click.BadParameter(f"{path} is empty.")
+    return text.strip().splitlines()[0]
 
 
 def run_option(function: F) -> F:

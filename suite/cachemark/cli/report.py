@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,8 +33,9 @@ if TYPE_CHECKING:
 @click.option("--days", type=click.IntRange(min=1), default=90, show_default=True,
               help="With --site: leave out runs that are older, and remove their pages.")
 @click.option("--anew", is_flag=True, help="With --site: make every page again, also those that are there.")
+@click.option("--public", is_flag=True, help="Leave out host, user, paths, device numbers and texts of errors.")
 def report(
-    path: Path, store_url: str, run_id: int | None, baseline_path: Path | None, site: Path | None, days: int, anew: bool,
+    path: Path, store_url: str, run_id: int | None, baseline_path: Path | None, site: Path | None, days: int, anew: bool, public: bool,
 ) -> None:
     """Write the report of a run to PATH, one HTML file that needs nothing else.
 
@@ -41,15 +43,17 @@ def report(
     """
     with existing(store_url) as store:
         if site is None:
-            click.echo(f"Report: {write_report(store, run_id, path, baseline_path)}")
+            click.echo(f"Report: {write_report(store, run_id, path, baseline_path, public=public)}")
             return
         if run_id is not None:
             raise click.UsageError("--site is of all runs; leave out --run.")
-        made, removed, index = write_site(store, site, baseline_path, days, anew=anew)
+        made, removed, index = write_site(store, site, baseline_path, days, anew=anew, public=public)
     click.echo(f"Site: {index}; {made} new pages, {removed} removed")
 
 
-def write_site(store: Store, folder: Path, baseline_path: Path | None, days: int, *, anew: bool = False) -> tuple[int, int, Path]:
+def write_site(
+    store: Store, folder: Path, baseline_path: Path | None, days: int, *, anew: bool = False, public: bool = False,
+) -> tuple[int, int, Path]:
     """Make or bring up to date the site of a store: how many pages were written, how many removed, and the page that lists them."""
     from datetime import UTC, datetime
 
@@ -61,7 +65,7 @@ def write_site(store: Store, folder: Path, baseline_path: Path | None, days: int
     lines, made = [], 0
     try:
         for run in young:
-            view, nights = _listed(store, run, baseline_path)
+            view, nights = _listed(store, run, baseline_path, public)
             if anew or run.state == "running" or not site.page_of(folder, run.id).is_file():
                 site.put(folder, run.id, view)
                 made += 1
@@ -71,26 +75,28 @@ def write_site(store: Store, folder: Path, baseline_path: Path | None, days: int
         raise Infrastructure(f"{folder} cannot be written: {error.strerror}.", remedy="Name another folder.") from error
 
 
-def write_report(store: Store, run_id: int | None, path: Path, baseline_path: Path | None = None) -> Path:
-    """Render a run (None: the newest), compared with a baseline where there is one, with earlier runs of its plan as its history."""
+def write_report(store: Store, run_id: int | None, path: Path, baseline_path: Path | None = None, *, public: bool = False) -> Path:
+    """Render a run (None: the newest), compared with a baseline where there is one, with earlier runs of its plan as its history;
+    ``public`` as far as anybody may see it."""
     from ..errors import Infrastructure
     from ..report import render
 
+    run = store.run(run_id)
     try:
         with _uncollected():
-            return render.write(build(store, run_id, baseline_path), path)
+            return render.write(_viewed(store, run, _baseline(run, baseline_path), public)[0], path)
     except OSError as error:
         raise Infrastructure(f"{path} cannot be written: {error.strerror}.", remedy="Name another file: cachemark report PATH") from error
 
 
-def _listed(store: Store, run: Run, baseline_path: Path | None) -> tuple[ReportView, list[Night]]:
+def _listed(store: Store, run: Run, baseline_path: Path | None, public: bool) -> tuple[ReportView, list[Night]]:
     """What the page of a run in a site shows: without a comparison where the baseline is of another plan or shares no case with it."""
     from ..errors import NothingMeasured
 
     try:
-        return _viewed(store, run, _baseline(run, baseline_path))
+        return _viewed(store, run, _baseline(run, baseline_path), public)
     except NothingMeasured:
-        return _viewed(store, run, None)
+        return _viewed(store, run, None, public)
 
 
 @contextmanager
@@ -106,17 +112,12 @@ def _uncollected() -> Iterator[None]:
             gc.enable()
 
 
-def build(store: Store, run_id: int | None, baseline_path: Path | None = None) -> ReportView:
-    """What the page of a run shows."""
-    run = store.run(run_id)
-    return _viewed(store, run, _baseline(run, baseline_path))[0]
-
-
-def _viewed(store: Store, run: Run, baseline: Exchange | None) -> tuple[ReportView, list[Night]]:
-    """The same with the runs of its history."""
+def _viewed(store: Store, run: Run, baseline: Exchange | None, public: bool) -> tuple[ReportView, list[Night]]:
+    """What the page of a run shows, and the runs of its history. A public one names no process and no host."""
     from ..regress import anchors, gate
     from ..report import view
     from ..report.history import MOST, Night
+    from ..report.public import public_outcomes, public_run, scrubbed
 
     reached, outcomes = anchors.load(), store.outcomes(run.id)
     comparison = gate.compare(baseline, outcomes, run.environment, plan=run.plan) if baseline else None
@@ -124,9 +125,12 @@ def _viewed(store: Store, run: Run, baseline: Exchange | None) -> tuple[ReportVi
              and other.environment.machine_class == run.environment.machine_class][: MOST - 1]
     nights = [*(Night(other, _measured(store, other.id, store.outcomes(other.id))) for other in reversed(alike)),
               Night(run, _measured(store, run.id, outcomes))]
-    page = view.build(run, outcomes, comparison, store.artifact,
-                      lambda case: anchors.unanchored(case.model, case.weights, reached),
-                      baseline=baseline, nights=nights, trials=store.trials(run.id))
+    shown, held = (public_run(run), public_outcomes(outcomes)) if public else (run, outcomes)
+    if public and baseline:
+        there = replace(baseline.environment, facts=scrubbed(baseline.environment.facts))
+        baseline = replace(baseline, environment=there, meta=scrubbed(baseline.meta))
+    page = view.build(shown, held, comparison, store.artifact, lambda case: anchors.unanchored(case.model, case.weights, reached),
+                      baseline=baseline, nights=nights, trials=None if public else store.trials(run.id))
     return page, nights
 
 

@@ -10,6 +10,7 @@ import click
 
 from .machine import Machine, machine_options
 from .options import echo_json, json_option, plugin_option, store_option
+from .price import moment, span
 
 if TYPE_CHECKING:
     from ..measure.plan import Plan
@@ -38,56 +39,87 @@ def _share(context: click.Context, option: click.Parameter, given: str | None) -
 @click.option("--explain", is_flag=True, help="Only say for each case whether it would run, and why.")
 @click.option("--share", callback=_share, metavar="I/N", help="Only make share I of N of the quality images, for a later run to use.")
 @click.option("--max-batch", is_flag=True, help="Find the largest batch that fits for the full cache and every method, and its throughput.")
+@click.option("--dry-run", is_flag=True, help="Only say what the plan costs: device hours, disk, device memory, missing files.")
+@click.option("--on", type=click.Choice(["a100", "h100", "h200"]), help="With --dry-run: price it for this card instead of this machine.")
+@click.option("--budget", callback=span, metavar="TIME", help="End within 6h or 90min: what matters most first, the rest is not reached.")
+@click.option("--deadline", "until", callback=moment, metavar="MOMENT", help="The same until 06:00, or an ISO 8601 moment.")
 @json_option
 def run(
     plan: str, store_url: str, plugin_files: tuple[str, ...], report_path: Path | None, machine: Machine,
-    extra_methods: tuple[str, ...], fresh: bool, explain: bool, share: tuple[int, int] | None, max_batch: bool,
-    as_json: bool,
+    extra_methods: tuple[str, ...], fresh: bool, explain: bool, share: tuple[int, int] | None, max_batch: bool, dry_run: bool,
+    on: str | None, budget: float | None, until: float | None, as_json: bool,
 ) -> None:
     """Measure PLAN: the name of a shipped plan (see `cachemark list plans`) or a TOML file.
 
     What the store holds already, measured by the same code on the same machine and software, is not run again. Ctrl-C keeps
     all that is complete; the same command goes on from there. Methods of --plugin files join every block of the plan.
     """
-    import torch
-
     from .. import plugins
-    from ..errors import Infrastructure
     from ..measure import plan as plans
-    from ..measure.session import decide, make_share, measure, measure_largest
+    from ..measure.session import decide
     from ..store.db import Store
-    from .progress import Follower
+    from . import price
 
     found = [name for file in plugin_files for name in plugins.load(file)]
     loaded = plans.load(plan).joined([*found, *extra_methods])
-    if machine.device == "cuda" and not torch.cuda.is_available():
-        raise Infrastructure("--device cuda was given, but torch sees no CUDA device.", remedy="Use --device cpu; see `cachemark doctor`.")
-    if max_batch and machine.device == "cpu" and not machine.memory_cap:
-        raise click.UsageError("--max-batch on a CPU needs a limit: add --memory-cap, such as 2GiB.")
+    for file in loaded.files():
+        plugins.load(file)
+    known = Store.open(store_url, create=False, read_only=True) if (dry_run or explain) and _exists(store_url) else None
+    if dry_run:
+        price.dry_run(loaded, known, machine, on or "", as_json)
+        return
+    _check(machine, max_batch)
     plans.expand(loaded, machine.device)  # every mistake of the plan is found before the database is touched
-    files = tuple(str(Path(file).resolve()) for file in plugin_files)
     if explain:
-        known = Store.open(store_url, create=False, read_only=True) if _exists(store_url) else None
         _explain(decide(loaded, known, machine.device, machine.threads, fresh=fresh, memory_cap=machine.memory_cap)[1], known, as_json)
         return
+    files = tuple(str(file.resolve()) for file in [*map(Path, plugin_files), *loaded.files()])
     with Store.open(store_url) as store:
         try:
-            with machine.places(store) as places, Follower() as follower:
-                given: dict[str, Any] = {"device": machine.device, "threads": machine.threads, "plugins": files, "watcher": follower,
-                                         "executor": places}
-                if share is not None:
-                    failed = make_share(loaded, store, share, store.parts, **given)
-                    sys.exit(Infrastructure.exit_code if failed else 0)
-                if max_batch:
-                    _print_largest(measure_largest(loaded, store, fresh=fresh, memory_cap=machine.memory_cap, **given), store, as_json)
-                    return
-                summary = measure(loaded, store, fresh=fresh, shelves=store.parts, memory_cap=machine.memory_cap, **given)
+            summary = _measured(loaded, store, machine, files, fresh, share, max_batch, [s for s in (budget, until) if s is not None])
         except KeyboardInterrupt:
             click.echo("\nInterrupted. Everything completed is stored; the same command goes on from here.", err=True)
             sys.exit(130)
+        if max_batch:
+            _print_largest(summary, store, as_json)
+            return
         _anchored(loaded, store, summary.run_id)
         path = _report(store, summary.run_id, report_path)
         _conclude(summary, path, as_json)
+
+
+def _check(machine: Machine, max_batch: bool) -> None:
+    """What is asked of this machine it can do."""
+    import torch
+
+    from ..errors import Infrastructure
+
+    if machine.device == "cuda" and machine.executor == "local" and not torch.cuda.is_available():
+        raise Infrastructure("--device cuda was given, but torch sees no CUDA device.", remedy="Use --device cpu; see `cachemark doctor`.")
+    if max_batch and machine.device == "cpu" and not machine.memory_cap:
+        raise click.UsageError("--max-batch on a CPU needs a limit: add --memory-cap, such as 2GiB.")
+
+
+def _measured(
+    loaded: Plan, store: Store, machine: Machine, files: tuple[str, ...], fresh: bool, share: tuple[int, int] | None, max_batch: bool,
+    seconds: list[float],
+) -> Summary:
+    """Run what was asked; a share of quality images ends the program, with its exit code."""
+    from ..errors import Infrastructure
+    from ..measure.session import make_share, measure, measure_largest
+    from . import price
+    from .progress import Follower
+
+    with machine.places(store) as places, Follower() as follower:
+        given: dict[str, Any] = {"device": machine.device, "threads": machine.threads, "plugins": files, "watcher": follower,
+                                 "executor": places}
+        if share is not None:
+            failed = make_share(loaded, store, share, store.parts, **given)
+            sys.exit(Infrastructure.exit_code if failed else 0)
+        if max_batch:
+            return measure_largest(loaded, store, fresh=fresh, memory_cap=machine.memory_cap, **given)
+        return measure(loaded, store, fresh=fresh, shelves=store.parts, memory_cap=machine.memory_cap,
+                       deadline=price.deadline(seconds, store, machine, places), **given)
 
 
 def _print_largest(summary: Summary, store: Store, as_json: bool) -> None:
@@ -140,7 +172,7 @@ def _conclude(summary: Summary, report: Path | None, as_json: bool) -> None:
     """Say what happened; nothing measured and nothing carried over is a failure."""
     from ..errors import NothingMeasured
 
-    failed = [o for o in summary.ran if not o.ok]
+    failed, late = [o for o in summary.ran if not o.ok], [o for o in summary.ran if o.status == "not_reached"]
     if as_json:
         echo_json({"run": summary.run_id, "ran": len(summary.ran), "skipped": summary.carried, "report": report,
                    "not_ok": [{"case": o.case.label, "status": str(o.status)} for o in failed]})
@@ -150,6 +182,9 @@ def _conclude(summary: Summary, report: Path | None, as_json: bool) -> None:
             click.echo(f"Report: {report}")
     if not summary.carried and len(failed) == len(summary.ran):
         raise NothingMeasured("No case of the plan was measured.", remedy="See the reasons above, or `cachemark show`.")
+    if late:
+        raise NothingMeasured(f"{len(late)} cases were not reached, so nothing is known of them: {', '.join(o.case.label for o in late)}.",
+                              remedy="The same command goes on with them.")
 
 
 def _explain(decisions: list[Decision], store: Store | None, as_json: bool) -> None:

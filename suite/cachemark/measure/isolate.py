@@ -16,6 +16,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import IO, Any, NamedTuple
 
+from ..mask import without_secrets
 from ..result import Outcome, Status
 from .plan import Planned
 from .trial import request_json
@@ -198,9 +199,10 @@ class _Child:
 
 
 def _environment(options: Options) -> dict[str, str]:
-    """A trial's: libraries that start threads by themselves keep to its number, and CUDA shows the leased device and no other."""
+    """A trial's: no secrets, since it runs other people's methods; libraries that start threads by themselves keep to its number, and CUDA
+    shows the leased device and no other."""
     threads = {name: str(options.threads) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
-    return {**os.environ, **threads, **({"CUDA_VISIBLE_DEVICES": options.gpu} if options.gpu else {})}
+    return {**without_secrets(os.environ), **threads, **({"CUDA_VISIBLE_DEVICES": options.gpu} if options.gpu else {})}
 
 
 def _decoded(artifacts: dict[str, str]) -> dict[str, bytes]:

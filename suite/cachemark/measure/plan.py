@@ -98,7 +98,8 @@ class Anchor(Table):
 
 class Cells(Table):
     """A block of the matrix: one model, methods × budgets × codecs. ``samples`` compares fewer or more with the full cache than the plan
-    says; 0 is the plan's own number. ``quality`` says whether the plan's quality pass is made here."""
+    says; 0 is the plan's own number. ``quality`` says whether the plan's quality pass is made here. With a deadline the lowest ``priority``
+    comes first."""
 
     model: str
     methods: Annotated[list[str | MethodTable], Field(min_length=1)]
@@ -113,11 +114,13 @@ class Cells(Table):
     weights: str = ""
     decoder_weights: str = ""
     random_seed: int = 0
+    priority: int = 0
 
 
 class Plan(Table):
     """A matrix of cases. ``timeout`` is seconds per case; ``trial`` says what shares a process: all cases of a model or one
-    case; ``unmet`` what a budget is that a method cannot meet: an error of the plan, or the outcome ``unsupported``."""
+    case; ``unmet`` what a budget is that a method cannot meet: an error of the plan, or the outcome ``unsupported``. ``plugins`` are Python
+    files that register its methods, relative to the plan."""
 
     name: Annotated[str, Field(min_length=1, pattern=r"^[\w.-]+$")]
     description: str = ""
@@ -125,6 +128,7 @@ class Plan(Table):
     fidelity: Fidelity = Fidelity()
     quality: Quality | None = None
     anchor: Anchor | None = None
+    plugins: list[str] = []
     timeout: Annotated[float, Field(gt=0)] = 600.0
     trial: Literal["model", "case"] = "model"
     unmet: Literal["error", "unsupported"] = "error"
@@ -136,6 +140,10 @@ class Plan(Table):
         """``file:line`` of a key, or the plan's name where it was not read from a file."""
         path, text = self._source
         return f"{path}:{line(text, keys)}" if path else self.name
+
+    def files(self) -> list[Path]:
+        """Its plug-ins. Nothing is imported yet."""
+        return [Path(self._source[0]).parent / name for name in self.plugins]
 
     def joined(self, extra: Sequence[str]) -> Plan:
         """This plan with more methods in every block."""
@@ -158,6 +166,7 @@ class Planned:
     shelf: Path | None = None
     beside: Path | None = None
     rates: Rates | None = None
+    priority: int = 0
 
 
 def names() -> list[str]:
@@ -203,7 +212,7 @@ def expand(plan: Plan, device: str = "cpu") -> list[Planned]:
             if names.setdefault((case.model, case.cell, case.label), case.key) != case.key:
                 raise BadPlan(f"{plan.place('cells', number, 'methods')}: two cases are called {case.label!r}.",
                               remedy="Give each table of that method a variant, a word of its own.")
-            found.setdefault(case.key, planned)
+            found.setdefault(case.key, replace(planned, priority=cells.priority))
     return list(found.values())
 
 

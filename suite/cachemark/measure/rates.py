@@ -28,7 +28,8 @@ ATTEMPTS = (3, 20)  # at least, at most
 
 def rates(device: str, threads: int, dtypes: Iterable[str], uuid: str = "") -> dict[str, Rates]:
     """Rates by dtype (``float32``, …), measured once in this process for a device and number of threads. On a CUDA device, the one of this
-    ``uuid`` or the first, another process measures, so that this one keeps no memory there."""
+    ``uuid`` or the first, another process measures, so that this one keeps no memory there; where it fails, for lack of free memory say,
+    there are none."""
     wanted = tuple(sorted(set(dtypes)))
     return dict(_cpu(threads, wanted) if device == "cpu" else _elsewhere(device, wanted, uuid))
 
@@ -48,20 +49,25 @@ def _cpu(threads: int, dtypes: tuple[str, ...]) -> tuple[tuple[str, Rates], ...]
 def _elsewhere(device: str, dtypes: tuple[str, ...], uuid: str) -> tuple[tuple[str, Rates], ...]:
     command = [sys.executable, "-P", "-m", "cachemark.measure.rates", device, *dtypes]
     seen = {**os.environ, **({"CUDA_VISIBLE_DEVICES": uuid} if uuid else {})}
-    found = json.loads(subprocess.run(command, capture_output=True, text=True, check=True, env=seen).stdout)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=seen)
+    found = json.loads(done.stdout) if done.returncode == 0 else {}
     return tuple((name, Rates(copy, matmul)) for name, (copy, matmul) in found.items())
 
 
 def copy_rate(device: str) -> float:
     """Bytes read and written per second."""
-    source = torch.ones(COPIED[device] // 4, dtype=torch.float32, device=device)
+    source = torch.ones(COPIED[_kind(device)] // 4, dtype=torch.float32, device=device)
     target = torch.empty_like(source)
     return 2 * source.nbytes / fastest(device, lambda: target.copy_(source))
 
 
 def matmul_rate(device: str, dtype: torch.dtype) -> float:
     """FLOPs per second of a square product."""
-    return max(_matmul(device, dtype, side) for side in SIDES[device])
+    return max(_matmul(device, dtype, side) for side in SIDES[_kind(device)])
+
+
+def _kind(device: str) -> str:
+    return device.partition(":")[0]
 
 
 def _matmul(device: str, dtype: torch.dtype, side: int) -> float:

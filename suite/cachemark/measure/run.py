@@ -18,6 +18,8 @@ from ..cache.geometry import Layout
 from ..cache.graph import Graph
 from ..cache.kernels import chosen
 from ..cache.masked import MaskedLayout
+from ..cache.mass import FUSED_MASS_KERNEL, MASS_KERNEL
+from ..cache.mass import name as mass_kernel
 from ..cache.method import Method
 from ..cache.reference import REFERENCE
 from ..cache.slot import Memory
@@ -277,7 +279,7 @@ def _distribution(
 def _facts(case: Case, bench: Bench) -> dict[str, Any]:
     method = _factory(case)()
     layout = bench.entry.shape(case.sampling, case.batch)
-    kernel = chosen(replace(layout, dtype=getattr(torch, case.dtype), device=bench.device)) if method.kernel == KERNEL else method.kernel
+    kernel = _kernel(method, replace(layout, dtype=getattr(torch, case.dtype), device=bench.device))
     facts: dict[str, Any] = {"kernel": kernel, "source": method.source, "footnotes": list(method.footnotes),
                              "paradigm": layout.paradigm}
     if isinstance(layout, MaskedLayout):
@@ -287,8 +289,15 @@ def _facts(case: Case, bench: Bench) -> dict[str, Any]:
         facts["true_ratio"] = entries(method, layout) / (layout.layers * layout.cacheable)
     elif "B" in case.knobs:
         facts["true_ratio"] = case.knobs["B"] / layout.visual
-    if case.engine != "reference" and method.kernel != Method().kernel:
+    if case.engine != "reference" and method.kernel != Method().kernel and kernel != FUSED_MASS_KERNEL:
         why = "It needs the attention mass of every key, which the fused kernel does not return" if method.needs_mass else (
             f"It attends with {method.kernel}, the full cache with {Method().kernel}")
         facts["quality_only"] = f"{why}; a speed-up between two kernels would measure the kernels."
     return facts
+
+
+def _kernel(method: Method, layout: Layout) -> str:
+    """The kernel that a method's attention runs on the device of a layout."""
+    if method.kernel == MASS_KERNEL:
+        return mass_kernel(layout.device)
+    return chosen(layout) if method.kernel == KERNEL else method.kernel

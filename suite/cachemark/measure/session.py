@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -11,16 +11,17 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, Protocol
 
+from ..limits import Rates
+from ..mask import mask, masked
 from ..result import Environment, Outcome, Status
 from ..spec import Case
 from . import largest, quality
-from .device import Gpu
+from .deadline import Deadline, breadth_first
 from .environment import code_identity, environment, skip_key, skip_parts
 from .executors.local import Executor, local
-from .isolate import Finished, Options
+from .isolate import Finished, Options, always
 from .limit import stated
 from .plan import Plan, Planned, expand
-from .rates import rates
 
 
 class Sink(Protocol):
@@ -85,12 +86,14 @@ class Nobody:
 UNWATCHED = Nobody()
 
 
-def decide(plan: Plan, sink: Sink | None, device: str, threads: int, *, fresh: bool = False, gpu: Gpu | None = None,
-           memory_cap: int = 0, cases: list[Planned] | None = None) -> tuple[Environment, list[Decision]]:
-    """Every case of the plan with its skip key; ``stored`` where an outcome with that key is kept and ``fresh`` is not asked. ``gpu`` is
-    the device where it is known already. What fitted without ``memory_cap`` need not fit under it, so it is one of the parts. ``cases`` in
-    place of those that the plan expands to."""
-    here = environment(device, threads, gpu)
+def decide(
+    plan: Plan, sink: Sink | None, device: str, threads: int, *, fresh: bool = False, here: Environment | None = None,
+    memory_cap: int = 0, cases: list[Planned] | None = None,
+) -> tuple[Environment, list[Decision]]:
+    """Every case of the plan with its skip key; ``stored`` where an outcome with that key is kept and ``fresh`` is not asked. ``here`` is
+    where trials run, if not simply on this machine; ``cases`` stand in place of those that the plan expands to. What fitted without
+    ``memory_cap`` need not fit under it, so it is one of the parts."""
+    here = here or environment(device, threads)
     decisions = []
     for planned in expand(plan, device) if cases is None else cases:
         parts = skip_parts(planned.case, here, device) | ({"memory_cap": str(memory_cap)} if memory_cap else {})
@@ -102,22 +105,23 @@ def decide(plan: Plan, sink: Sink | None, device: str, threads: int, *, fresh: b
 def measure(
     plan: Plan, sink: Sink, *, device: str = "cpu", threads: int = 1, plugins: tuple[str, ...] = (), fresh: bool = False,
     shelves: Path | None = None, watcher: Watcher = UNWATCHED, checked: Callable[[list[Decision]], None] | None = None,
-    executor: Executor | None = None, memory_cap: int = 0,
+    executor: Executor | None = None, memory_cap: int = 0, deadline: Deadline | None = None,
 ) -> Summary:
     """Run a plan into a sink. An interruption leaves everything completed in the sink and the run marked interrupted. ``shelves`` is the
     folder in which each case keeps the finished parts of its quality pass, and finds those that another process has made. ``executor``
-    says where trials run; by default on this machine, one at a time. ``memory_cap`` is how many bytes of a device a trial may allocate."""
+    says where trials run; by default on this machine, one at a time. ``memory_cap`` is how many bytes of a device a trial may allocate.
+    With a ``deadline`` cases run by priority and breadth first, and those that cannot end before it are outcomes ``not_reached``."""
     with nullcontext(executor) if executor else local(device, threads) as places:
-        here, decisions = decide(plan, sink, device, threads, fresh=fresh, gpu=places.gpu, memory_cap=memory_cap)
+        here, decisions = decide(plan, sink, device, threads, fresh=fresh, here=places.environment(device, threads), memory_cap=memory_cap)
         if checked is not None:
             checked(decisions)
-        here, decisions = _rated(here, decisions, device, threads, places.gpu)
+        here, decisions = _rated(here, decisions, partial(places.rates, device, threads))
         with _run_of(plan, sink, here, decisions, watcher) as summary:
             todo = _shelved(decisions, shelves)
             if fresh:
                 _clear(todo)
             options = Options(plan.timeout, threads, plugins, memory_cap=memory_cap)
-            _run(_ended(todo, plan, options, watcher, places), todo, sink, summary)
+            _run(_ended(todo, plan, options, watcher, places, deadline), todo, sink, summary)
     return summary
 
 
@@ -129,7 +133,8 @@ def measure_largest(
     there and at the plan's batch. Each batch that is tried is a trial of its own. What no process could do is an outcome too."""
     asked = [largest.asked(p, memory_cap) for p in expand(plan, device) if p.case.role in ("baseline", "arm")]
     with nullcontext(executor) if executor else local(device, threads) as places:
-        here, decisions = decide(plan, sink, device, threads, fresh=fresh, gpu=places.gpu, memory_cap=memory_cap, cases=asked)
+        here, decisions = decide(plan, sink, device, threads, fresh=fresh, here=places.environment(device, threads), cases=asked,
+                                 memory_cap=memory_cap)
         options = Options(plan.timeout, threads, plugins, memory_cap=memory_cap, probe=True)
         with _run_of(plan, sink, here, decisions, watcher) as summary:
             for decision in (d for d in decisions if not d.stored):
@@ -173,7 +178,7 @@ def make_share(
     """Make one of several shares of the quality images of every case that is not stored, so that several devices of one class can work
     at a plan; a run that finds their parts does the rest. Returns the outcomes of cases whose share could not be made."""
     with nullcontext(executor) if executor else local(device, threads) as places:
-        _, decisions = decide(plan, sink, device, threads, gpu=places.gpu)
+        _, decisions = decide(plan, sink, device, threads, here=places.environment(device, threads))
         wanted = [d for d in _shelved(decisions, shelves) if not d.planned.unmet and d.planned.case.measures(quality.KEY)]
         watcher.planned(wanted)
         ended = _ended(wanted, plan, Options(plan.timeout, threads, plugins, share), watcher, places)
@@ -181,14 +186,14 @@ def make_share(
 
 
 def _rated(
-    here: Environment, decisions: list[Decision], device: str, threads: int, gpu: Gpu | None
+    here: Environment, decisions: list[Decision], rates: Callable[[Iterable[str]], Mapping[str, Rates]]
 ) -> tuple[Environment, list[Decision]]:
-    """The environment and what is to be run, with the rates of this device; measured only where something is."""
+    """The environment and what is to be run, with the rates of the device by dtype; measured only where something is run."""
     dtypes = {d.planned.case.dtype for d in decisions if not d.stored}
     if not dtypes:
         return here, decisions
-    found = rates(device, threads, dtypes, gpu.uuid if gpu else "")
-    given = [d if d.stored else replace(d, planned=replace(d.planned, rates=found[d.planned.case.dtype])) for d in decisions]
+    found = rates(dtypes)
+    given = [d if d.stored else replace(d, planned=replace(d.planned, rates=found.get(d.planned.case.dtype))) for d in decisions]
     return replace(here, facts={**here.facts, **stated(found)}), given
 
 
@@ -221,11 +226,18 @@ def _keep(finished: Finished, decision: Decision, sink: Sink, summary: Summary) 
     summary.ran.append(outcome)
 
 
-def _ended(todo: list[Decision], plan: Plan, options: Options, watcher: Watcher, places: Executor) -> Iterator[Finished]:
-    """Every case as it ends, trial by trial. The watcher hears of it once the caller has done with it."""
-    for finished in places.run(_groups([d.planned for d in todo], plan.trial), options, lambda planned: watcher.started(planned.case)):
-        yield finished
-        watcher.ended(finished.outcome)
+def _ended(
+    todo: list[Decision], plan: Plan, options: Options, watcher: Watcher, places: Executor, deadline: Deadline | None = None
+) -> Iterator[Finished]:
+    """Every case as it ends, trial by trial, secrets masked. The watcher hears of it once the caller has done with it."""
+    planned = {d.planned.case.key: d.planned for d in todo}
+    groups = (breadth_first if deadline else _groups)([*planned.values()], plan.trial)
+    for finished in places.run(groups, options, lambda begun: watcher.started(begun.case), deadline.admit if deadline else always):
+        if deadline:
+            deadline.ended(planned[finished.outcome.case.key], finished.outcome)
+        shown = replace(finished.outcome, log=mask(finished.outcome.log), facts=masked(finished.outcome.facts))
+        yield finished._replace(outcome=shown)
+        watcher.ended(shown)
 
 
 def _groups(planned: list[Planned], trial: str) -> list[list[Planned]]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from sqlalchemy import Engine, Select, delete, func, select
+from sqlalchemy import Engine, Select, delete, func, insert, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session, joinedload, selectinload
 
@@ -21,9 +21,23 @@ from .differences import differences
 from .engine import open_file, open_server, writer
 from .faults import guard
 from .leases import lapsed
-from .rows import Run, Verdict, case_values, environment_values, outcome_of, outcome_row, run_of, utc_now, verdict_of
+from .rows import (
+    Run,
+    Verdict,
+    case_values,
+    condensed_rows,
+    environment_values,
+    outcome_of,
+    outcome_row,
+    outcome_values,
+    run_of,
+    sample_values,
+    utc_now,
+    verdict_of,
+)
 from .schema import (
     RUN_STATES,
+    ArtifactRow,
     Base,
     BaselineRow,
     CaseRow,
@@ -32,6 +46,7 @@ from .schema import (
     MembershipRow,
     OutcomeRow,
     RunRow,
+    SampleRow,
     TrialRow,
     VerdictRow,
 )
@@ -150,7 +165,28 @@ class Store:
             session.add(row)
             session.flush()
             session.add(MembershipRow(run_id=run_id, outcome_id=row.id, carried=False))
+            session.add_all(condensed_rows(outcome, row.id))
             return row.id
+
+    def save_many(self, run_id: int, outcomes: Sequence[Outcome]) -> int:
+        """Save outcomes whose artifacts are here already, all in one transaction; returns how many. For results that arrive together:
+        one by one each costs a write to the disk of its own."""
+        files = [{name: self._held(file) for name, file in outcome.artifacts.items()} for outcome in outcomes]
+        cases = {outcome.case.key: outcome.case for outcome in outcomes}
+        if not outcomes:
+            return 0
+        with self._writing() as session:
+            self._run_row(session, run_id)
+            once = _INSERT[session.get_bind().dialect.name](CaseRow).on_conflict_do_nothing()
+            session.execute(once, [case_values(case) for case in cases.values()])
+            trials = _numbers(session, TrialRow, [{"run_id": run_id, "name": None} for _ in outcomes])
+            numbers = _numbers(session, OutcomeRow, [outcome_values(o, trial) for o, trial in zip(outcomes, trials, strict=True)])
+            numbered = list(zip(numbers, outcomes, files, strict=True))
+            _fill(session, SampleRow, [v for number, outcome, _ in numbered for v in sample_values(outcome, number)])
+            _fill(session, ArtifactRow, [{"outcome_id": n, "name": name, "file": file} for n, _, f in numbered for name, file in f.items()])
+            _fill(session, MembershipRow, [{"run_id": run_id, "outcome_id": n, "carried": False} for n in numbers])
+            session.add_all(more for number, outcome, _ in numbered for more in condensed_rows(outcome, number))
+            return len(outcomes)
 
     def _held(self, file: str) -> str:
         if not self.artifact_path(file).is_file():
@@ -200,6 +236,15 @@ class Store:
             wanted = _whole_outcomes().where(OutcomeRow.case_key == case_key).order_by(OutcomeRow.id.desc()).limit(1)
             row = session.scalars(wanted).first()
             return None if row is None else self._outcome(row)
+
+    def seconds(self, case_key: str, machine_class: str) -> float | None:
+        """How long a case took the last time that it ended well on machines of this class, or None."""
+        with self._reading() as session:
+            wanted = select(OutcomeRow.seconds).join(TrialRow, TrialRow.id == OutcomeRow.trial_id)
+            wanted = wanted.join(RunRow, RunRow.id == TrialRow.run_id).join(EnvironmentRow, EnvironmentRow.id == RunRow.environment_id)
+            here = (OutcomeRow.case_key == case_key, OutcomeRow.status == str(Status.OK), EnvironmentRow.machine_class == machine_class)
+            found: float | None = session.scalars(wanted.where(*here).order_by(OutcomeRow.id.desc()).limit(1)).first()
+            return found
 
     def nearest(self, case: Case, limit: int = 3) -> list[tuple[Outcome, dict[str, tuple[Any, Any]]]]:
         """Newest outcomes of other cases of this model, those with the fewest differing fields first, with those fields."""
@@ -278,7 +323,8 @@ class Store:
 
 
 def _whole_outcomes() -> Select[Any]:  # the type of a Select with one entity is spelt otherwise in SQLAlchemy 2.0 and 2.1
-    return select(OutcomeRow).options(joinedload(OutcomeRow.case), selectinload(OutcomeRow.samples), selectinload(OutcomeRow.artifacts))
+    return select(OutcomeRow).options(joinedload(OutcomeRow.case), selectinload(OutcomeRow.samples), selectinload(OutcomeRow.artifacts),
+                                      selectinload(OutcomeRow.condensed))
 
 
 def _newest_ok(session: Session, skip_key: str) -> OutcomeRow | None:
@@ -292,6 +338,16 @@ def _newest_ok(session: Session, skip_key: str) -> OutcomeRow | None:
 def _insert_once(session: Session, table: type[Base], values: Mapping[str, Any]) -> None:
     """Insert a row unless one with the same unique key is there, also when another process inserts it at this moment."""
     session.execute(_INSERT[session.get_bind().dialect.name](table).values(**values).on_conflict_do_nothing())
+
+
+def _numbers(session: Session, table: type[Base], values: list[dict[str, Any]]) -> list[int]:
+    """Insert rows at once and return their numbers in that order."""
+    return list(session.scalars(insert(table).returning(table.id, sort_by_parameter_order=True), values))  # type: ignore[attr-defined]
+
+
+def _fill(session: Session, table: type[Base], values: list[dict[str, Any]]) -> None:
+    if values:
+        session.execute(insert(table), values)
 
 
 def _trial(session: Session, run_id: int, name: str) -> int:

@@ -10,10 +10,12 @@ from datetime import UTC, datetime
 from typing import Any
 
 from ..errors import BadStore
-from ..result import JUDGING, Environment, Outcome, Status
+from ..result import CONDENSED, JUDGING, Environment, Outcome, Status
 from ..spec import Case, canonical
 from ..units import metric
-from .schema import ArtifactRow, EnvironmentRow, OutcomeRow, RunRow, SampleRow, VerdictRow, finite
+from .schema import ArtifactRow, CondensedRow, EnvironmentRow, OutcomeRow, RunRow, SampleRow, VerdictRow, finite
+
+PRUNED = "Raw values were pruned: quantiles and the mean remain."
 
 
 @dataclass(frozen=True)
@@ -71,17 +73,43 @@ def unpack(packed: bytes) -> list[float]:
     return list(struct.unpack(f"<{len(packed) // 8}d", packed))
 
 
+def outcome_values(outcome: Outcome, trial_id: int) -> dict[str, Any]:
+    """Columns of the outcome's row."""
+    return {
+        "trial_id": trial_id, "case_key": outcome.case.key, "status": str(outcome.status),
+        "judged": bool(outcome.judgement) or any(metric(n).kind in JUDGING for n in outcome.samples),
+        "n_samples": sum(len(v) for v in outcome.samples.values()), "judgement": clean(outcome.judgement), "log": clean(outcome.log),
+        "seconds": outcome.seconds, "skip_key": outcome.skip_key, "output_hash": outcome.output_hash, "facts": dict(outcome.facts),
+        "saved": utc_now(),
+    }
+
+
+def sample_values(outcome: Outcome, number: int) -> list[dict[str, Any]]:
+    """Columns of the rows of its samples."""
+    status = str(outcome.status)
+    return [{"outcome_id": number, "metric": n, "status": status, "count": len(v), "packed": pack(v)} for n, v in outcome.samples.items()]
+
+
 def outcome_row(outcome: Outcome, trial_id: int, files: Mapping[str, str]) -> OutcomeRow:
     """The row of ``outcome`` with its samples and artifacts (name -> file, already on disk)."""
-    status = str(outcome.status)
-    return OutcomeRow(
-        trial_id=trial_id, case_key=outcome.case.key, status=status,
-        judged=bool(outcome.judgement) or any(metric(n).kind in JUDGING for n in outcome.samples),
-        n_samples=sum(len(v) for v in outcome.samples.values()), judgement=clean(outcome.judgement), log=clean(outcome.log),
-        seconds=outcome.seconds, skip_key=outcome.skip_key, output_hash=outcome.output_hash, facts=dict(outcome.facts), saved=utc_now(),
-        samples=[SampleRow(metric=n, status=status, count=len(v), packed=pack(v)) for n, v in outcome.samples.items()],
-        artifacts=[ArtifactRow(name=name, file=file) for name, file in files.items()],
-    )
+    samples = [SampleRow(**{k: v for k, v in values.items() if k != "outcome_id"}) for values in sample_values(outcome, 0)]
+    artifacts = [ArtifactRow(name=name, file=file) for name, file in files.items()]
+    return OutcomeRow(**outcome_values(outcome, trial_id), samples=samples, artifacts=artifacts)
+
+
+def condensed_rows(outcome: Outcome, number: int) -> list[CondensedRow]:
+    """What is known beside the quantiles of an outcome that was pruned elsewhere."""
+    held: Mapping[str, Any] = outcome.facts.get(CONDENSED, {})
+    return [CondensedRow(outcome_id=number, metric=name, count=told["count"], mean=told["mean"]) for name, told in held.items()]
+
+
+def _facts(row: OutcomeRow) -> dict[str, Any]:
+    """Facts of a row; of a pruned one with what its raw values were, and a note for readers."""
+    if not row.condensed:
+        return dict(row.facts)
+    told = {c.metric: {"count": c.count, "mean": c.mean} for c in row.condensed}
+    notes = [n for n in row.facts.get("footnotes", []) if n != PRUNED]
+    return {**row.facts, CONDENSED: told, "footnotes": [*notes, PRUNED]}
 
 
 def outcome_of(row: OutcomeRow, where: str) -> Outcome:
@@ -91,7 +119,7 @@ def outcome_of(row: OutcomeRow, where: str) -> Outcome:
         raise BadStore(f"Outcome {row.id} of {where} lacks values: it names {row.n_samples}.", remedy="Restore a copy of the database.")
     return Outcome(
         Case.from_json(row.case.body), Status(row.status), samples, row.judgement, row.log, row.seconds, row.skip_key, row.output_hash,
-        row.facts, {a.name: a.file for a in row.artifacts},
+        _facts(row), {a.name: a.file for a in row.artifacts},
     )
 
 

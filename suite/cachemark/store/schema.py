@@ -161,6 +161,7 @@ class OutcomeRow(Base):
     case: Mapped[CaseRow] = relationship()
     samples: Mapped[list[SampleRow]] = relationship(order_by="SampleRow.metric")
     artifacts: Mapped[list[ArtifactRow]] = relationship(order_by="ArtifactRow.name")
+    condensed: Mapped[list[CondensedRow]] = relationship(order_by="CondensedRow.metric", viewonly=True)
 
 
 class SampleRow(Base):
@@ -207,7 +208,7 @@ class CondensedRow(Base):
 
     __tablename__ = "condensed"
     __table_args__ = (ForeignKeyConstraint(["outcome_id", "metric"], ["sample.outcome_id", "sample.metric"]),)
-    outcome_id: Mapped[int] = mapped_column(primary_key=True)
+    outcome_id: Mapped[int] = mapped_column(ForeignKey("outcome.id"), primary_key=True)
     metric: Mapped[str] = mapped_column(Text, primary_key=True)
     count: Mapped[int]
     mean: Mapped[float]

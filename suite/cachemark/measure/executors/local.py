@@ -5,19 +5,22 @@ from __future__ import annotations
 import queue
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 from ...errors import Infrastructure
-from ...result import Outcome, Status
+from ...limits import Rates
+from ...result import Environment, Outcome, Status
 from ..affinity import processors
 from ..device import Gpu, chosen, gpus
+from ..environment import environment
 from ..isolate import Finished, Options, always, run_trials
 from ..lease import Register, lease
 from ..locked import locked
 from ..plan import Planned
+from ..rates import rates
 from ..watch import Watch
 
 REJECTS = 3  # spoilt cases after which a device gets no more
@@ -30,9 +33,11 @@ Admit = Callable[[Planned], str]
 class Executor(Protocol):
     """Runs groups of cases, each group in a process of its own."""
 
-    @property
-    def gpu(self) -> Gpu | None:
-        """The device, or one of several alike; None on a CPU."""
+    def environment(self, device: str, threads: int) -> Environment:
+        """Machine and software on which trials run."""
+
+    def rates(self, device: str, threads: int, dtypes: Iterable[str]) -> dict[str, Rates]:
+        """What their device does at its best, by dtype; nothing where that cannot be measured."""
 
     def run(self, groups: Sequence[Sequence[Planned]], options: Options, started: Started, admit: Admit = always) -> Iterator[Finished]:
         """Every case of the groups once, in the order in which they end. ``started`` may be called from another thread."""
@@ -63,8 +68,17 @@ class Local:
 
     @property
     def gpu(self) -> Gpu | None:
+        """The device, or one of several alike; None on a CPU."""
         watch = self.places[0].watch
         return watch.gpu if watch else None
+
+    def environment(self, device: str, threads: int) -> Environment:
+        """Machine and software of its places."""
+        return environment(device, threads, self.gpu)
+
+    def rates(self, device: str, threads: int, dtypes: Iterable[str]) -> dict[str, Rates]:
+        """Rates of the device, or of one of several alike."""
+        return rates(device, threads, dtypes, self.gpu.uuid if self.gpu else "")
 
     def run(self, groups: Sequence[Sequence[Planned]], options: Options, started: Started, admit: Admit = always) -> Iterator[Finished]:
         """Every case of the groups once; what no device is left for is not reached."""

@@ -26,4 +26,5 @@ def upgrade() -> None:
         sa.Column("mean", sa.Double, nullable=False),
         sa.PrimaryKeyConstraint("outcome_id", "metric", name="pk_condensed"),
         sa.ForeignKeyConstraint(["outcome_id", "metric"], ["sample.outcome_id", "sample.metric"], name="fk_condensed_outcome_id_metric"),
+        sa.ForeignKeyConstraint(["outcome_id"], ["outcome.id"], name="fk_condensed_outcome_id"),
     )

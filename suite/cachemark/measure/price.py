@@ -1,0 +1,155 @@
+"""What a plan costs before it is run: time, disk, device memory, and the files that are missing."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from .. import registry, seeds
+from ..cache.geometry import Layout
+from ..cache.masked import MaskedLayout
+from ..cache.method import Method
+from ..cache.work import work
+from ..errors import CachemarkError
+from ..limits import Rates
+from ..models.protocol import Entry
+from . import quality
+from .plan import Plan, Planned
+
+MARGIN = 1.5  # a case is expected to take so many times what the arithmetic allows
+STARTUP = 30.0  # seconds for a process to import torch and load a model
+LAUNCHES, LAUNCH = 16, 4e-6  # kernels of one block in one pass, and seconds for the host to launch one
+BLOCK = 12  # weights of a transformer block, in squares of its width: 4 around attention, 8 in the MLP
+FORCED = 1.3  # the passes of the full cache's tokens through the method, which fidelity adds to a generation
+SAMPLE_BYTES, PICTURE_BYTES = 8, 60_000  # of a stored value, and of the pictures of a case
+OVERHEAD = 20_000  # bytes of a case in the database: its JSON, its facts, its rows
+
+
+class Price(NamedTuple):
+    """What one case is expected to cost. ``stored``: its seconds were measured before, else they are on paper."""
+
+    seconds: float
+    stored: bool
+    disk: int
+    memory: int
+
+
+@dataclass(frozen=True)
+class Bill:
+    """Prices by case key, seconds of the processes around them by model, and the files that the plan names and nobody has."""
+
+    prices: dict[str, Price]
+    startup: dict[str, float]
+    missing: list[str]
+
+    def hours(self, planned: Sequence[Planned], model: str) -> float:
+        """Device hours of a model's cases."""
+        return (sum(self.prices[p.case.key].seconds for p in planned if p.case.model == model) + self.startup.get(model, 0.0)) / 3600
+
+
+def without_missing(plan: Plan) -> tuple[Plan, list[str]]:
+    """The plan with random weights where a file is missing, so that it can be priced, and the missing files."""
+    missing: dict[str, None] = {}
+
+    def kept(path: str) -> str:
+        if path and not Path(path).is_file():
+            missing[path] = None
+            return ""
+        return path
+
+    cells = [c.model_copy(update={"weights": kept(c.weights), "decoder_weights": kept(c.decoder_weights)}) for c in plan.cells]
+    more: dict[str, object] = {"cells": cells}
+    if plan.quality is not None:
+        files = {key: kept(getattr(plan.quality, key)) for key in ("extractor_weights", "reference")}
+        more["quality"] = plan.quality.model_copy(update=files)
+    return plan.model_copy(update=more), list(missing)
+
+
+def bill(
+    plan: Plan, todo: Sequence[Planned], rates: Callable[[str], Rates], stored: Callable[[str], float | None] = lambda key: None,
+    missing: Sequence[str] = (),
+) -> Bill:
+    """Price cases of a plan; ``rates(dtype)`` are those of the device. ``stored(key)`` gives the seconds that a case took on this class
+    of machine, or None. Where files are missing cases have random weights; they are priced as with the real ones, images judged."""
+    absent = {c.model for c in plan.cells if {c.weights, c.decoder_weights} & set(missing)}
+    more = {p.case.key: judging(plan, p) if p.case.model in absent else 0.0 for p in todo}
+    prices = {p.case.key: price(p, rates(p.case.dtype), stored(p.case.key), more[p.case.key]) for p in todo}
+    trial = plan.trial
+    startup: dict[str, float] = {}
+    for model in dict.fromkeys(p.case.model for p in todo):
+        processes = sum(p.case.model == model for p in todo) if trial == "case" else len({p.request for p in todo if p.case.model == model})
+        startup[model] = STARTUP * processes
+    return Bill(prices, startup, list(missing))
+
+
+def judging(plan: Plan, planned: Planned) -> float:
+    """Batches that fidelity and quality take of a case whose weights are not here yet; the full cache with its two reference rows."""
+    case = planned.case
+    once = FORCED * math.ceil(case.samples / case.batch) * (3 if case.role == "baseline" else 1)
+    return once + ((plan.quality.samples or seeds.SIZES[plan.quality.seeds]) / case.batch if plan.quality else 0)
+
+
+def price(planned: Planned, rates: Rates, stored: float | None, more: float = 0.0) -> Price:
+    """What a case costs, with so many batches more than it says itself."""
+    entry: Entry = registry.models.get(planned.case.model)
+    case = planned.case
+    layout = entry.shape(case.sampling, case.batch)
+    seconds = 0.0 if planned.unmet else MARGIN * (generations(planned) + more) * floor(planned, layout, rates)
+    tokens = case.samples * layout.visual * 8
+    return Price(stored if stored is not None else seconds, stored is not None, OVERHEAD + PICTURE_BYTES + tokens, memory(planned, layout))
+
+
+def generations(planned: Planned) -> float:
+    """Batches that a case generates: warm-up and timed ones where it is timed, those of fidelity and of quality."""
+    case = planned.case
+    timed = case.warmup + case.repeats if case.role in ("arm", "baseline") else 0
+    random = case.weights.startswith("random:")
+    judged = 0.0 if random else FORCED * math.ceil(case.samples / case.batch)
+    wide = case.evaluation.get(quality.KEY, {})
+    return timed + judged + (0 if "missing" in wide else wide.get("samples", 0) / case.batch)
+
+
+def floor(planned: Planned, layout: Layout, rates: Rates) -> float:
+    """Seconds of one batch that arithmetic and the host allow: weights and the full cache once per pass, FLOPs once
+    per token, launches once per block."""
+    width = layout.heads * layout.head_dim
+    depth = layout.layers + (layout.encoder if isinstance(layout, MaskedLayout) else 0)
+    weights = BLOCK * depth * width**2
+    itemsize = getattr(torch, planned.case.dtype).itemsize
+    if isinstance(layout, MaskedLayout):
+        method = _method(planned)
+        passes, flops = method.passes(layout.steps), work(method, layout).total * layout.batch
+        launched = passes * (depth + layout.diffusion * layout.head)
+    else:
+        passes = len(layout.scales) or layout.visual
+        flops = 2 * layout.rows * layout.visual * (weights + depth * width * layout.visual)
+        launched = passes * depth
+    read = passes * (weights * itemsize + _kept(layout, itemsize) / 2)  # on average half of the cache is there
+    return max(read / rates.copy, flops / rates.matmul) + launched * LAUNCHES * LAUNCH
+
+
+def memory(planned: Planned, layout: Layout) -> int:
+    """Bytes of device memory: weights, and keys and values of the full cache."""
+    width, itemsize = layout.heads * layout.head_dim, getattr(torch, planned.case.dtype).itemsize
+    depth = layout.layers + (layout.encoder if isinstance(layout, MaskedLayout) else 0)
+    return itemsize * BLOCK * depth * width**2 + _kept(layout, itemsize)
+
+
+def _kept(layout: Layout, itemsize: int) -> int:
+    """Bytes of the full cache; a masked model has none."""
+    if isinstance(layout, MaskedLayout):
+        return 0
+    return itemsize * 2 * layout.rows * layout.layers * layout.kv_heads * layout.head_dim * layout.stored
+
+
+def _method(planned: Planned) -> Method:
+    try:
+        found: Method = registry.methods.get(planned.case.method).build(planned.case.knobs)
+    except CachemarkError:  # it does not run here at all; what it would cost is that of no method
+        found = Method()
+    return found

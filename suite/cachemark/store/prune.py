@@ -1,0 +1,139 @@
+"""Keeps a store from growing for ever: of old nights quantiles stay, of the newest ones and of what matters every raw value.
+
+What is never pruned: outcomes of the newest nights, of a run that a baseline was saved from or that a gate called regressed, and those
+that a newer run has carried over. What is pruned keeps its row, its facts, and quantiles of each metric; its artifacts go.
+"""
+
+from __future__ import annotations
+
+import re
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from sqlalchemy import delete, select, update
+from sqlalchemy.orm import Session
+
+from ..errors import BadStore
+from .db import Store
+from .rows import pack, unpack
+from .schema import ArtifactRow, BaselineRow, CondensedRow, MembershipRow, OutcomeRow, RunRow, SampleRow, VerdictRow
+
+SHARES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
+NIGHTS = 60
+AT_ONCE = 200  # outcomes in a transaction: others write in between
+
+
+@dataclass(frozen=True)
+class Policy:
+    """``nights``: of how many nights, counted by the days on which runs began, every raw value stays."""
+
+    nights: int = NIGHTS
+
+    @classmethod
+    def parse(cls, text: str) -> Policy:
+        """``raw=60``."""
+        found = re.fullmatch(r"raw=(\d+)", text.strip())
+        if not found:
+            raise BadStore(f"{text!r} is no policy.", remedy=f"Write raw=N, such as raw={NIGHTS}: of how many nights raw values stay.")
+        return cls(int(found[1]))
+
+
+@dataclass(frozen=True)
+class Pruned:
+    """What a pruning takes, or would take: outcomes, values, files and their bytes."""
+
+    outcomes: int
+    values: int
+    files: int
+    nbytes: int
+    kept: int
+
+
+def prune(store: Store, policy: Policy, *, dry: bool = True) -> Pruned:
+    """Prune by a policy; where ``dry``, only count. Interrupted at any moment it has pruned some outcomes wholly and others not at all."""
+    with store._reading() as session:
+        doomed = sorted(_doomed(session, policy))
+        kept = len(session.scalars(select(OutcomeRow.id)).all()) - len(doomed)
+        files = _files(session, doomed)
+        values = sum(max(0, count - len(SHARES)) for count in _counts(session, doomed))
+    found = Pruned(len(doomed), values, len(files), sum(_size(store.artifact_path(f)) for f in files) + 8 * values, kept)
+    if not dry:
+        for part in _parts(doomed):
+            with store._writing() as session:
+                for number in part:
+                    _condense(session, number)
+                session.execute(delete(ArtifactRow).where(ArtifactRow.outcome_id.in_(part)))
+        for file in files:  # behind the rows that named them: at worst a file stays that nobody names
+            if not _named(store, file):
+                store.artifact_path(file).unlink(missing_ok=True)
+    return found
+
+
+def _doomed(session: Session, policy: Policy) -> set[int]:
+    """Numbers of the outcomes that a policy does not protect and that still have raw values."""
+    days: dict[int, str] = {number: started[:10] for number, started in session.execute(select(RunRow.id, RunRow.started))}
+    newest = sorted(set(days.values()), reverse=True)[: policy.nights]
+    pinned = set(session.scalars(select(BaselineRow.run_id).where(BaselineRow.run_id.is_not(None))))
+    pinned |= set(session.scalars(select(VerdictRow.run_id).where(VerdictRow.verdict == "regressed")))
+    protected = {run for run, day in days.items() if day in newest} | pinned
+    members = list(session.execute(select(MembershipRow.outcome_id, MembershipRow.run_id)))
+    held = {outcome for outcome, run in members if run in protected}
+    done = set(session.scalars(select(CondensedRow.outcome_id)))
+    old = set(session.scalars(select(OutcomeRow.id).where(OutcomeRow.status == "ok")))
+    return old - held - done
+
+
+def _condense(session: Session, number: int) -> None:
+    """Put quantiles in place of the values of an outcome."""
+    total = 0
+    for sample in session.scalars(select(SampleRow).filter_by(outcome_id=number)):
+        values = unpack(sample.packed)
+        session.add(CondensedRow(outcome_id=number, metric=sample.metric, count=len(values), mean=statistics.fmean(values)))
+        if len(values) > len(SHARES):
+            sample.packed, sample.count = pack(quantiles(values)), len(SHARES)
+        total += sample.count
+    session.flush()
+    session.execute(update(OutcomeRow).where(OutcomeRow.id == number).values(n_samples=total))
+
+
+def quantiles(values: Sequence[float]) -> list[float]:
+    """The values at :data:`SHARES` of the way from the least to the greatest, between neighbours in proportion. The median is exact, and
+    it is the median of what is returned too."""
+    ordered = sorted(values)
+    found = []
+    for share in SHARES:
+        at = share * (len(ordered) - 1)
+        low = int(at)
+        high = min(low + 1, len(ordered) - 1)
+        found.append(ordered[low] + (at - low) * (ordered[high] - ordered[low]))
+    return found
+
+
+def _parts(numbers: Sequence[int]) -> Iterator[Sequence[int]]:
+    yield from (numbers[i : i + AT_ONCE] for i in range(0, len(numbers), AT_ONCE))
+
+
+def _files(session: Session, doomed: Sequence[int]) -> list[str]:
+    """Artifacts that nothing but the doomed outcomes name."""
+    named: dict[str, bool] = {}
+    gone = set(doomed)
+    for number, file in session.execute(select(ArtifactRow.outcome_id, ArtifactRow.file)):
+        named[file] = named.get(file, True) and number in gone
+    return sorted(file for file, unused in named.items() if unused)
+
+
+def _counts(session: Session, doomed: Sequence[int]) -> Iterator[int]:
+    gone = set(doomed)
+    return (count for number, count in session.execute(select(SampleRow.outcome_id, SampleRow.count)) if number in gone)
+
+
+def _named(store: Store, file: str) -> bool:
+    """Whether an outcome names the file now: another process may have saved the same content meanwhile."""
+    with store._reading() as session:
+        return session.scalar(select(ArtifactRow.outcome_id).where(ArtifactRow.file == file).limit(1)) is not None
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.is_file() else 0

@@ -1,0 +1,43 @@
+"""Attention with the mass of each key: the kernel, through Triton's interpreter where Triton is, against the written-out formula."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from cachemark.cache import mass
+from cachemark.cache.mass import FUSED_MASS_KERNEL, MASS_KERNEL, with_mass
+
+KERNEL = "cachemark.cache.mass_kernel"
+
+
+def test_the_kernel_is_the_written_out_attention() -> None:
+    """What Triton itself is made of has to be interpreted too, so the process that checks it starts with that."""
+    pytest.importorskip("triton", reason="Triton is not installed")
+    script = Path(__file__).with_name("interpreted.py")
+    ran = subprocess.run([sys.executable, str(script)], env={**os.environ, "TRITON_INTERPRET": "1"}, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
+    assert len(ran.stdout.splitlines()) == 6
+
+
+def test_the_kernel_is_used_on_a_cuda_device_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mass, "_fused", lambda: lambda *_: pytest.fail("not on a CPU"))
+    q = torch.randn(1, 2, 1, 16)
+    out, found = with_mass(q, q, q, causal=False)
+    assert out.shape == q.shape
+    assert found.tolist() == [[[1.0], [1.0]]]
+    assert (mass.name("cpu"), mass.name("cuda")) == (MASS_KERNEL, FUSED_MASS_KERNEL)
+
+
+def test_without_triton_it_is_written_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, KERNEL, None)  # an import of it fails
+    mass._fused.cache_clear()
+    try:
+        assert mass.name("cuda") == MASS_KERNEL
+    finally:
+        mass._fused.cache_clear()

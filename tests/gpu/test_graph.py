@@ -1,0 +1,274 @@
+"""The graph engine on a CUDA device: what the CPU's tape stands for, and what it cannot show."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from cachemark.cache.cuda_graph import CudaGraphs
+from cachemark.cache.engines import engine
+from cachemark.cache.geometry import Site, Step
+from cachemark.cache.graph import Graph
+from cachemark.cache.kernels import chosen, fused
+from cachemark.cache.mass import fold, name, written_out
+from cachemark.cache.method import Method
+from cachemark.cache.slot import Memory, Slot
+from cachemark.errors import Unsupported
+from cachemark.measure.clock import EventClock
+from cachemark.measure.memory import peak_bytes
+from cachemark.measure.plan import Plan, expand
+from cachemark.measure.run import Bench, run_case
+from contracts import cells as token
+from contracts import masked, test_scales
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
+
+FIRST, SECOND = (0, 1, 2), (11, 7, 4)
+BF16 = 2.0**-6  # of the largest magnitude: four roundings of a bf16 mantissa
+
+
+# -- the three families -----------------------------------------------------------------------------------------------
+@cache
+def moved(family: str, dtype: torch.dtype) -> Any:
+    """The tiny model of a family's contract tests, on the device."""
+    given = {"token": lambda: token.model("mha"), "scale": lambda: test_scales.MODEL, "masked": lambda: masked.MODEL}[family]()
+    model = copy.deepcopy(given).to("cuda", dtype)
+    if family == "scale":
+        model.quantizer.to("cuda")
+    return model
+
+
+def cases() -> list[tuple[str, str, Any]]:
+    """Family, label and cell of every method and mode, in the native codec."""
+    tokens = [c for c in token.cells() if (c.codec, c.attention) == ("native", "mha")]
+    scales = [c for c in test_scales.DETERMINISTIC if (c.codec, c.attention) == ("native", "mha")]
+    return [*(("token", c.label, c) for c in tokens), *(("scale", c.label, c) for c in scales),
+            *(("masked", c.label, c) for c in masked.cells(masked.MODES, lossy=False))]
+
+
+CASES = [pytest.param(family, cell, id=f"{family}-{label}") for family, label, cell in cases()]
+SAMPLING = {"token": token.SAMPLING, "scale": test_scales.SAMPLING, "masked": masked.SAMPLING}
+
+
+def build(family: str, cell: Any) -> Method:
+    made: Method = cell.build() if family == "masked" else cell.tight()
+    return made
+
+
+def generated(
+    family: str, cell: Any, memory: Memory, seeds: Sequence[int], *, dtype: torch.dtype = torch.float32, forced: Tensor | None = None,
+    method: Method | None = None, **options: Any,
+) -> tuple[Tensor, list[Tensor]]:
+    """Tokens, and what was seen of each pass."""
+    seen: list[Tensor] = []
+    labels = torch.tensor([seed % 10 for seed in seeds], device="cuda")
+    tokens = moved(family, dtype).generate(
+        labels, list(seeds), method or build(family, cell), SAMPLING[family], memory, forced=forced,
+        see=lambda _, x: seen.append(x.clone()), **options)
+    return tokens, seen
+
+
+def graphed() -> Memory:
+    return Memory("cuda", engine=engine("graph", "cuda"))
+
+
+def graph(memory: Memory) -> Graph:
+    assert isinstance(memory.engine, Graph)
+    return memory.engine
+
+
+@contextmanager
+def exact() -> Iterator[None]:
+    """The written-out attention in fp32: flash exists in 16 bit only."""
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    with sdpa_kernel(SDPBackend.MATH):
+        yield
+
+
+# -- equal to the eager engine ----------------------------------------------------------------------------------------
+@pytest.mark.parametrize(("family", "cell"), CASES)
+def test_tokens_are_those_of_the_eager_engine_in_fp32(family: str, cell: Any) -> None:
+    memory = graphed()
+    with exact():
+        for seeds in (FIRST, SECOND):
+            found, seen = generated(family, cell, memory, seeds)
+            expected, shown = generated(family, cell, Memory("cuda"), seeds)
+            assert torch.equal(found, expected)
+            for a, b in zip(seen, shown, strict=True):
+                torch.testing.assert_close(a, b, rtol=0, atol=1e-4 * max(1.0, float(b.abs().max())))
+            assert graph(memory).missed == 0
+
+
+@pytest.mark.parametrize(("family", "cell"), CASES)
+def test_bf16_agrees_within_its_rounding(family: str, cell: Any) -> None:
+    """Along the same tokens, through the fused kernels."""
+    memory = graphed()
+    with fused("cuda"):
+        forced, shown = generated(family, cell, Memory("cuda"), SECOND, dtype=torch.bfloat16)
+        generated(family, cell, memory, FIRST, dtype=torch.bfloat16, forced=forced)
+        _, seen = generated(family, cell, memory, SECOND, dtype=torch.bfloat16, forced=forced)
+    for a, b in zip(seen, shown, strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=BF16 * float(b.abs().max()))
+
+
+@pytest.mark.parametrize("family", ["token", "scale", "masked"])
+def test_another_generation_is_not_a_copy_of_the_first(family: str) -> None:
+    """The control of the tests above: with a recording that repeats its first inputs they would fail."""
+    cell = next(cell for kind, _, cell in cases() if kind == family)
+    with exact():
+        one, two = (generated(family, cell, Memory("cuda"), seeds)[0] for seeds in (FIRST, SECOND))
+    assert not torch.equal(one, two)
+
+
+# -- memory -----------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("family", ["token", "scale", "masked"])
+def test_the_pool_is_counted_and_no_longer_grows(family: str) -> None:
+    memory, cell = graphed(), next(cell for kind, _, cell in cases() if kind == family)
+    before = torch.cuda.memory_reserved()
+    with exact():
+        generated(family, cell, memory, FIRST)
+        recorded, pool, bytes_ = graph(memory).recorded, graph(memory).pool_bytes, graph(memory).nbytes
+        assert 0 < pool <= torch.cuda.memory_reserved() - before
+        assert bytes_ > pool
+        generated(family, cell, memory, SECOND)
+    assert (graph(memory).recorded, graph(memory).pool_bytes, graph(memory).nbytes) == (recorded, pool, bytes_)
+
+
+@pytest.mark.parametrize("family", ["token", "scale", "masked"])
+def test_nothing_is_taken_from_the_device_once_all_is_recorded(family: str) -> None:
+    memory, cell = graphed(), next(cell for kind, _, cell in cases() if kind == family)
+    with exact():
+        for seeds in (FIRST, SECOND):
+            generated(family, cell, memory, seeds)
+        before = torch.cuda.memory_stats()
+        generated(family, cell, memory, FIRST)
+        after = torch.cuda.memory_stats()
+    for count in ("num_device_alloc", "num_device_free", "num_alloc_retries", "num_ooms"):
+        assert after[count] == before[count], count
+
+
+def test_a_repeated_generation_allocates_less_than_one_as_written() -> None:
+    memory, cell = graphed(), next(cell for kind, _, cell in cases() if kind == "token")
+    with exact():
+        generated("token", cell, memory, FIRST)
+        eager, repeated = (peak_bytes("cuda", lambda m=m: generated("token", cell, m, FIRST), ()) for m in (Memory("cuda"), memory))
+    assert repeated < eager
+
+
+def test_storage_stays_where_it_is() -> None:
+    memory, cell = graphed(), next(cell for kind, label, cell in cases() if label.startswith("linear"))
+    with exact():
+        generated("token", cell, memory, FIRST)
+        before = memory.pointers()
+        generated("token", cell, memory, SECOND)
+    assert memory.pointers() == before
+
+
+# -- what goes wrong --------------------------------------------------------------------------------------------------
+@dataclass
+class Reads(Method):
+    """Broken on purpose: asks the device for a number."""
+
+    def observe(self, site: Site, step: Step, slot: Slot, q: Tensor, mass: Tensor | None) -> None:
+        assert q.amax().item() < float("inf")
+
+
+def test_a_read_on_the_host_is_unsupported_and_harms_nobody_else() -> None:
+    cell = next(cell for kind, _, cell in cases() if kind == "token")
+    with exact():
+        with pytest.raises(Unsupported, match="cannot be recorded"):
+            generated("token", cell, graphed(), FIRST, method=Reads())
+        torch.cuda.synchronize()
+        found, expected = (generated("token", cell, memory, FIRST)[0] for memory in (graphed(), Memory("cuda")))
+    assert torch.equal(found, expected)
+
+
+class Short(CudaGraphs):
+    """Has room for five graphs: the allocator fails in the middle of recording the sixth."""
+
+    def record(self, work: Callable[[], None]) -> Callable[[], None]:
+        self.left = getattr(self, "left", 5) - 1
+
+        def fails() -> None:
+            work()
+            if self.left < 0:
+                raise torch.OutOfMemoryError("none is left")
+
+        return super().record(fails)
+
+
+def test_where_memory_runs_out_passes_run_as_written() -> None:
+    memory, cell = Memory("cuda", engine=Graph(Short("cuda"), "cuda")), next(cell for kind, _, cell in cases() if kind == "token")
+    with exact():
+        for seeds in (FIRST, SECOND):
+            found, expected = (generated("token", cell, given, seeds)[0] for given in (memory, Memory("cuda")))
+            assert torch.equal(found, expected)
+    assert graph(memory).recorded == 5
+    assert graph(memory).missed > 0
+
+
+# -- kernels ----------------------------------------------------------------------------------------------------------
+def test_the_fast_path_has_a_fused_kernel() -> None:
+    layout = replace(token.cells()[0].layout, device="cuda")
+    for dtype in (torch.bfloat16, torch.float16, torch.float32):
+        assert chosen(replace(layout, dtype=dtype)) in {"sdpa-flash", "sdpa-cudnn", "sdpa-efficient"}
+    with fused("cuda"), pytest.raises(RuntimeError):  # no fused kernel takes fp64
+        torch.nn.functional.scaled_dot_product_attention(*(torch.zeros(1, 1, 4, 16, dtype=torch.float64, device="cuda"),) * 3)
+
+
+@pytest.mark.parametrize("width", [16, 48, 64, 100])
+@pytest.mark.parametrize("keys", [1, 17, 64, 577])
+@pytest.mark.parametrize(("tokens", "groups"), [(1, 1), (1, 4), (9, 2), (100, 1)])
+def test_the_kernel_with_mass_is_the_written_out_attention(tokens: int, groups: int, keys: int, width: int) -> None:
+    from cachemark.cache.mass_kernel import attention_with_mass
+
+    draw = torch.Generator("cuda").manual_seed(keys * width + tokens)
+    q = torch.randn(3, 2 * groups, tokens, width, device="cuda", generator=draw)
+    k, v = torch.randn(2, 3, 2, 600, width, device="cuda", generator=draw)[:, :, :, :keys]
+    for dtype, close in ((torch.float32, 1e-5), (torch.bfloat16, 2e-2)):
+        x, y, z = q.to(dtype), k.to(dtype), v.to(dtype)
+        out, mass = attention_with_mass(fold(x, 2), y, z)
+        expected, weights = written_out(x, y, z, causal=False)
+        torch.testing.assert_close(out.reshape(q.shape), expected, rtol=0, atol=close)
+        torch.testing.assert_close(mass, weights, rtol=1e-4, atol=close * tokens)
+    assert name("cuda") == "triton-with-mass"
+
+
+# -- measuring --------------------------------------------------------------------------------------------------------
+def test_events_are_ordered_under_recordings() -> None:
+    memory, cell = graphed(), next(cell for kind, _, cell in cases() if kind == "token")
+    clock = EventClock([5, 17, 35])
+    with exact():
+        generated("token", cell, memory, FIRST)
+        clock.start()
+        generated("token", cell, memory, SECOND, mark=clock.mark)
+        total = clock.stop()
+    marks = clock.marks()
+    assert 0 < marks[5] < marks[17] < marks[35] <= total
+
+
+@pytest.mark.parametrize(("model", "methods"), [
+    ("tiny-llamagen", ["linear", "h2o"]), ("tiny-var", [{"name": "ams_kv", "demanding": [1]}]),
+    ("tiny-mar", [{"name": "marche", "active": 24}]),
+])  # fmt: skip
+def test_a_case_is_measured_on_the_graph_engine(model: str, methods: list[Any]) -> None:
+    table = {"model": model, "methods": methods, "batch": 4, "engine": "graph", "budgets": ["3/4"]}
+    plan = Plan.model_validate({"name": "gpu", "timing": {"warmup": 1, "repeats": 3}, "fidelity": {"samples": 4}, "cells": [table]})
+    planned = [p for p in expand(plan, "cuda") if p.case.role in ("baseline", "arm")]
+    bench = Bench.load(planned[0])
+    for case in planned:
+        outcome, _ = run_case(case, bench)
+        assert outcome.ok, outcome.log
+        assert outcome.samples["graph_pool"][0] > 0
+        assert outcome.samples["capture_seconds"][0] > 0
+        assert outcome.facts["graph"]["missed"] == 0
+        assert outcome.facts["kernel"].startswith(("sdpa-", "triton-"))

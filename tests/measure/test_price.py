@@ -1,0 +1,208 @@
+"""What plans cost, on paper and from what they took before; what a deadline lets begin, and in which order."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from cachemark import limits
+from cachemark.cli.price import moment, span
+from cachemark.measure import plan as plans
+from cachemark.measure import price
+from cachemark.measure.deadline import Deadline, breadth_first
+from cachemark.measure.plan import Planned
+from cachemark.measure.session import measure
+from cachemark.result import Outcome, Status
+from cachemark.store.db import Store
+
+from . import stages, stub
+
+SHIPPED = ("nightly", "weekend", "release")
+by_name = partial(limits.gpu, "h100")
+
+
+def hours(plan: plans.Plan) -> float:
+    bare, missing = price.without_missing(plan)
+    todo = plans.expand(bare, "cuda")
+    cost = price.bill(plan, todo, by_name, missing=missing)
+    return sum(cost.hours(todo, model) for model in {p.case.model for p in todo})
+
+
+# ------------------------------------------------------------------------------------------------ prices
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_a_shipped_plan_costs_what_its_comment_says(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # the files of published models are not here
+    said = re.search(r"# Price on one H100.*: ([\d.]+) device hours", plans.find(name).read_text())
+    assert said
+    assert float(said[1]) == round(hours(plans.load(name)), 2)
+
+
+def test_the_night_is_short_enough_and_has_what_it_must(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    night = plans.load("nightly")
+    assert hours(night) <= 4
+    cases = [p.case for p in plans.expand(price.without_missing(night)[0], "cuda")]
+    for model, method in (("llamagen-xl", "linear"), ("var-d30", "ams_kv"), ("mar-l", "lazymar")):
+        assert {"full", method} < {c.method for c in cases if c.model == model}, "with a rival"
+    assert {c.model for c in cases} >= {"tiny-llamagen", "tiny-var", "tiny-mar"}
+
+
+def test_missing_files_are_named_and_priced_as_if_they_were_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    plan = plans.load("anchor-mar-l")
+    bare, missing = price.without_missing(plan)
+    assert missing == ["weights/mar_large/checkpoint-last.pth", "weights/kl16.ckpt", "weights/weights-inception-2015-12-05-6726825d.pth",
+                       "weights/VIRTUAL_imagenet256_labeled.npz"]
+    todo = plans.expand(bare, "cuda")
+    absent, present = (price.bill(plan, todo, by_name, missing=m).prices[todo[0].case.key].seconds for m in (missing, []))
+    assert absent > 20 * present, "50 000 images are most of the price"
+
+
+def test_what_was_measured_comes_before_paper() -> None:
+    todo = plans.expand(stub.tiny_plan())
+    cost = price.bill(stub.tiny_plan(), todo, by_name, stored={todo[3].case.key: 77.0}.get)
+    assert [(p.seconds == 77.0, p.stored) for p in cost.prices.values()].count((True, True)) == 1
+    assert cost.prices[todo[3].case.key].seconds == 77.0
+    assert cost.startup == {"llamagen-b": price.STARTUP, "llamagen-l": price.STARTUP}
+    alone = price.bill(stub.tiny_plan(trial="case"), todo, by_name)
+    assert sum(alone.startup.values()) == price.STARTUP * len(todo)
+
+
+@pytest.mark.parametrize("change", [{"batch": 32}, {"dtype": "float32"}, {"repeats": 50}])
+def test_more_work_costs_more(change: dict[str, object]) -> None:
+    base = next(p for p in plans.expand(stub.tiny_plan()) if p.case.model == "llamagen-l")
+    small = replace(base, case=replace(base.case, batch=4, dtype="bfloat16"))
+    large = replace(small, case=replace(small.case, **change))
+    assert price.price(large, by_name(large.case.dtype), None).seconds > price.price(small, by_name(small.case.dtype), None).seconds
+
+
+def test_a_store_knows_how_long_a_case_took_on_this_class_of_machine(tmp_path: Path) -> None:
+    with Store.open(tmp_path / "s.sqlite") as store:
+        summary = measure(stub.tiny_plan(), store, executor=stub.Stub())
+        key, here = summary.ran[0].case.key, store.run().environment.machine_class
+        assert store.seconds(key, here) == 2.0
+        assert store.seconds(key, "another machine") is None
+        assert store.seconds("0" * 16, here) is None
+
+
+def test_a_dry_run_measures_nothing(tmp_path: Path) -> None:
+    result = stages.call("run", "nightly", "--dry-run", "--on", "h100", "--store", tmp_path / "none.sqlite", "--json")
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    assert found["cases"] == found["to_run"] == sum(row["cases"] for row in found["models"])
+    assert found["hours"] == pytest.approx(sum(row["hours"] for row in found["models"]))
+    assert "weights/var_d30.pth" in found["missing"]
+    assert not list(tmp_path.iterdir())
+    text = stages.call("run", "nightly", "--dry-run", "--on", "h100").stdout
+    assert "Missing: weights/var_d30.pth" in text
+    assert "stored durations of 0 cases, roofline × 1.5 of 3" in text
+
+
+# ------------------------------------------------------------------------------------------------ deadlines
+
+class Hours:
+    """A clock that a stub moves on: each case takes ``each`` seconds."""
+
+    def __init__(self, each: float) -> None:
+        self.now, self.each, self.begun = 100.0, each, list[tuple[str, float]]()
+
+    def begin(self, case: object) -> None:
+        self.begun.append((case.key, self.now))  # type: ignore[attr-defined]
+        self.now += self.each
+
+
+def run(
+    tmp_path: Path, seconds: float, each: float, priced: float, *, measured: bool = True, **more: object,
+) -> tuple[Hours, list[Outcome]]:  # fmt: skip
+    clock = Hours(each)
+    deadline = Deadline(seconds, lambda p: (priced, measured), clock=lambda: clock.now)
+    with Store.open(tmp_path / "s.sqlite") as store:
+        summary = measure(stub.tiny_plan(**more), store, executor=stub.Stub(before=clock.begin), deadline=deadline)
+        return clock, store.outcomes(summary.run_id)
+
+
+def test_a_plan_twice_too_long_gives_every_cell_its_first_pair_and_starts_nothing_late(tmp_path: Path) -> None:
+    """Twelve cases of 10 s, and a minute."""
+    clock, outcomes = run(tmp_path, 60.0, 10.0, 10.0)
+    reached = [o.case for o in outcomes if o.ok]
+    late = [o for o in outcomes if o.status is Status.NOT_REACHED]
+    assert (len(reached), len(late)) == (6, 6)
+    for cell in {o.case.cell for o in outcomes}:
+        assert [c.role for c in reached if c.cell == cell][:2] == ["baseline", "arm"], "a full cache and an arm beside it"
+    assert all(begun + 10 <= 160 for _, begun in clock.begun)
+    assert len(clock.begun) == 6
+    assert late[0].log == "It was not begun: it takes about 10 s, and 0 s were left before the deadline."
+
+
+def test_what_is_left_and_shorter_still_runs(tmp_path: Path) -> None:
+    deadline = Deadline(25.0, lambda p: ((20.0 if p.case.method == "full" else 5.0), True), clock=lambda: 0.0)
+    planned = plans.expand(stub.tiny_plan())
+    assert deadline.admit(planned[0]) == ""
+    late = Deadline(10.0, lambda p: ((20.0 if p.case.method == "full" else 5.0), True), clock=lambda: 0.0)
+    assert late.admit(planned[0])
+    assert late.admit(planned[1]) == ""
+
+
+def test_paper_is_corrected_by_what_cases_really_take(tmp_path: Path) -> None:
+    """Paper says 1 s, cases take 2 (as the stub reports them): the third begins only with 2 s left."""
+    clock, outcomes = run(tmp_path, 5.0, 2.0, 1.0, measured=False)
+    assert [begun for _, begun in clock.begun] == [100.0, 102.0]
+    assert sum(o.ok for o in outcomes) == 2
+
+
+def test_declared_priority_comes_first(tmp_path: Path) -> None:
+    cells = [stub.CELLS[0] | {"priority": 5}, stub.CELLS[1] | {"priority": 1}]
+    _, outcomes = run(tmp_path, 50.0, 10.0, 10.0, cells=cells)
+    assert {o.case.model for o in outcomes if o.ok} == {"llamagen-l"}
+
+
+def test_the_order_is_breadth_first() -> None:
+    planned = plans.expand(stub.tiny_plan())
+    order = [(p.case.model[-1], p.case.label) for group in breadth_first(planned, "case") for p in group]
+    assert order[:4] == [("b", "full"), ("b", "window 1/2"), ("l", "full"), ("l", "window 1/2")]
+    assert len(order) == len(planned) == 12
+    shared = breadth_first(planned, "model")
+    assert [len(group) for group in shared][:2] == [2, 2], "what follows each other on one model shares a process"
+
+
+def test_reference_rows_come_last() -> None:
+    def made(role: str) -> Planned:
+        first = plans.expand(stub.tiny_plan())[0]
+        return replace(first, case=replace(first.case, role=role))
+
+    every = [made(role) for role in ("floor", "baseline", "arm", "arm")]
+    order = [p.case.role for group in breadth_first(every, "case") for p in group]
+    assert order == ["baseline", "arm", "arm", "floor"]
+
+
+def test_the_command_line_says_what_was_not_reached(tmp_path: Path) -> None:
+    """With no time at all nothing begins, and that is no success."""
+    stage = stages.stage(tmp_path / "stage")
+    result = stage.run("--budget", "0.01s")
+    assert result.exit_code == 4
+    assert "No case of the plan was measured" in result.stderr
+    assert {o.status for o in stage.outcomes().values()} == {Status.NOT_REACHED}
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("6h", 21600), ("90min", 5400), ("1h30m", 5400), ("45s", 45), ("0.5h", 1800)])
+def test_a_span_of_time(text: str, seconds: float) -> None:
+    assert span(None, None, text) == seconds  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("option", "wrong"), [
+    ("--budget", "six hours"), ("--budget", "6"), ("--deadline", "25:00"), ("--deadline", "soon"), ("--deadline", "2001-01-01T00:00"),
+])  # fmt: skip
+def test_a_time_that_is_none_is_refused(option: str, wrong: str) -> None:
+    result = stages.call("run", "demo", option, wrong)
+    assert result.exit_code == 2
+    assert f"Invalid value for '{option}'" in result.output
+
+
+def test_a_moment_is_within_a_day() -> None:
+    assert 0 < (moment(None, None, "06:00") or 0) <= 24 * 3600  # type: ignore[arg-type]

@@ -1,0 +1,92 @@
+"""A real Ray on this machine: two workers run the plan to the same tokens and the same outcomes as the local executor."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cachemark import plugins
+from cachemark.errors import Infrastructure
+from cachemark.measure import plan as plans
+from cachemark.measure.executors.ray import Ray, cluster
+from cachemark.measure.session import measure
+from cachemark.result import Outcome, Status
+from cachemark.store.db import Store
+from measure import examples, stages
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
+ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'cachemark[ray]'")
+
+
+@pytest.fixture(scope="module")
+def workers() -> Iterator[Ray]:
+    """A cluster of this machine alone, with room for two trials at once."""
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="error")
+    try:
+        yield Ray(ray)
+    finally:
+        ray.shutdown()
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> stages.Stage:
+    made = stages.stage(tmp_path / "stage", '"streaming", "dies", "calm"', examples.MODEL + examples.FAULTS)
+    made.plan.write_text(made.plan.read_text().replace("timeout = 60.0", 'timeout = 60.0\ntrial = "case"'))
+    return made
+
+
+def outcomes(stage: stages.Stage, store: Path, executor: Ray | None) -> dict[str, Outcome]:
+    with stages.forgetting(), Store.open(store) as opened:
+        plugins.load(stage.plugin)
+        summary = measure(plans.load(str(stage.plan)), opened, executor=executor, plugins=(str(stage.plugin),))
+        return {o.case.label: o for o in opened.outcomes(summary.run_id)}
+
+
+def test_two_workers_find_what_one_machine_finds(stage: stages.Stage, workers: Ray) -> None:
+    here = outcomes(stage, stage.folder / "local.sqlite", None)
+    there = outcomes(stage, stage.folder / "ray.sqlite", workers)
+    assert set(here) == set(there) == {"full", "full (floor)", "full (numerics)", "streaming 1/2", "dies 1/2", "calm 1/2"}
+    assert {label: o.status for label, o in here.items()} == {label: o.status for label, o in there.items()}
+    assert there["dies 1/2"].status is Status.ERROR
+    for label, outcome in here.items():
+        assert outcome.output_hash == there[label].output_hash, "the same tokens"
+        assert set(outcome.samples) == set(there[label].samples)
+        assert outcome.skip_key == there[label].skip_key, "one is the other's, to any later run"
+        assert there[label].facts["node"] if outcome.ok else True
+    with Store.open(stage.folder / "ray.sqlite", create=False, read_only=True) as store:
+        assert all(store.artifact(f) for o in there.values() for f in o.artifacts.values())
+
+
+def test_what_was_measured_is_carried_over(stage: stages.Stage, workers: Ray) -> None:
+    stage.plan.write_text(stage.plan.read_text().replace('"streaming", "dies", "calm"', '"streaming"'))
+    outcomes(stage, stage.store, workers)
+    with stages.forgetting(), Store.open(stage.store) as store:
+        plugins.load(stage.plugin)
+        again = measure(plans.load(str(stage.plan)), store, executor=None, plugins=(str(stage.plugin),))
+    assert (again.carried, again.ran) == (4, [])
+
+
+def test_a_worker_of_another_kind_is_refused(stage: stages.Stage, workers: Ray) -> None:
+    stage.plan.write_text(stage.plan.read_text().replace('"streaming", "dies", "calm"', '"streaming"').replace(str(stage.weights), ""))
+    workers.environment("cpu", 1)
+    workers._kind, kind = "another", workers._kind
+
+    class Changed(Ray):
+        def environment(self, device: str, threads: int) -> object:  # type: ignore[override]
+            found = super().environment(device, threads)
+            self._kind = "another"
+            return found
+
+    found = outcomes(stage, stage.folder / "mixed.sqlite", Changed(ray))
+    workers._kind = kind
+    assert {o.status for o in found.values()} == {Status.ERROR}
+    assert all("another kind" in o.log for o in found.values())
+
+
+def test_no_cluster_is_the_machines_fault() -> None:
+    if ray.is_initialized():
+        ray.shutdown()
+    with pytest.raises(Infrastructure, match="No Ray cluster answers"), cluster("127.0.0.1:1", "cpu"):
+        pass

@@ -1,0 +1,85 @@
+"""A store after a year of nights: how large it is, and how long saving and looking take. Figures are printed."""
+
+from __future__ import annotations
+
+import random
+import time
+from pathlib import Path
+
+import pytest
+
+from cachemark.result import Outcome, Status
+from cachemark.spec import Case, Sampling
+from cachemark.store.db import Store
+from cachemark.store.prune import Policy, prune
+from cachemark.store.summary import summary
+from store.store_examples import CODE, ENVIRONMENT
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
+NIGHTS, CELLS, SAMPLED = 365, 300, 10
+LIMIT = 10e9  # bytes
+VALUES = random.Random(0)
+METRICS = {
+    **dict.fromkeys(("latency", "latency_tokens", "tokens_per_s_first", "tokens_per_s_last"), 8),
+    **dict.fromkeys(("kv_logical", "kv_allocated", "kv_stage", "kv_state", "peak_memory"), 1),
+    **dict.fromkeys(("token_agreement", "kl", "psnr", "ssim", "legend"), 64),
+}
+FACTS = {
+    "kernel": "sdpa", "source": "a paper", "footnotes": ["a note of a line or two " * 4] * 2, "true_ratio": 0.25, "paradigm": "next-token",
+    "skip_parts": dict.fromkeys(("case", "method", "models", "measuring", "metrics", "numerics"), "0123456789abcdef"),
+    "device": {"uuid": "GPU-" + "0" * 36, "sm_mhz": [1, 2, 3], "celsius": [1, 2, 3], "watts": [1, 2, 3], "joules": 1.0, "readings": 9},
+}  # fmt: skip
+
+
+def outcome(cell: int, night: int) -> Outcome:
+    """As large as those of a real run, which have 14 metrics, most of 64 samples."""
+    case = Case("llamagen-xl", "ab" * 32, (24, 24), "1000 classes, balanced", Sampling(), "linear", {"cell": cell, "B": 144}, budget="1/4")
+    samples = {name: [VALUES.random() for _ in range(count)] for name, count in METRICS.items()}
+    return Outcome(case, Status.OK, samples, skip_key=f"{cell} {night}", output_hash="0" * 64, seconds=9.0, facts=FACTS)
+
+
+def size(path: Path) -> int:
+    return sum(file.stat().st_size for file in path.parent.rglob("*") if file.is_file())
+
+
+def test_a_year_of_nights_fits_into_ten_gigabytes(tmp_path: Path) -> None:
+    """Some nights are saved really and the rest counted from them; token ids, which are kept once for as long as they do not change, are
+    counted as if they changed every week. Pruning makes it smaller still, by how much is printed."""
+    path = tmp_path / "year.sqlite"
+    with Store.open(path) as store:
+        for night in range(SAMPLED):
+            store.save_many(store.begin_run("nightly", {}, ENVIRONMENT, CODE), [outcome(cell, night) for cell in range(CELLS)])
+    rows = size(path) / SAMPLED * NIGHTS
+    artifacts = NIGHTS / 7 * CELLS * (64 * 576 * 2 + 200_000)  # tokens of 64 samples in 16 bits, and a grid of pictures
+    with Store.open(path) as store:
+        taken = prune(store, Policy(0))
+    share = taken.nbytes / size(path)
+    print(f"a year: rows {rows / 1e9:.2f} GB, artifacts {artifacts / 1e9:.2f} GB; pruning takes {share:.0%} of the rows")
+    assert rows + artifacts <= LIMIT
+
+
+def test_ten_thousand_outcomes_are_saved_in_twenty_seconds(tmp_path: Path) -> None:
+    """Seconds of this process: what else the machine does meanwhile is not ours. Single saves cost a write to the disk each."""
+    outcomes = [outcome(cell, night) for night in range(34) for cell in range(CELLS)][:10_000]
+    with Store.open(tmp_path / "s.sqlite") as store:
+        run = store.begin_run("nightly", {}, ENVIRONMENT, CODE)
+        began, wall = time.process_time(), time.monotonic()
+        for start in range(0, len(outcomes), 500):
+            store.save_many(run, outcomes[start : start + 500])
+        spent = time.process_time() - began
+        print(f"10 000 outcomes: {spent:.1f} s of this process, {time.monotonic() - wall:.1f} s in all")
+        assert store.counts()["outcome"] == 10_000
+    assert spent <= 20
+
+
+def test_the_summary_of_a_million_samples_takes_two_seconds(tmp_path: Path) -> None:
+    with Store.open(tmp_path / "s.sqlite") as store:
+        for night in range(10):
+            store.save_many(store.begin_run("nightly", {}, ENVIRONMENT, CODE), [outcome(cell, night) for cell in range(CELLS)])
+        began = time.process_time()
+        found = summary(store)
+        spent = time.process_time() - began
+        values = sum(figure.values for figure in found)
+        print(f"{values} values of {len(found)} samples: {spent:.2f} s")
+    assert values > 1e6
+    assert spent <= 2

@@ -1,0 +1,251 @@
+"""What a pruned store still knows, what is never pruned, and stores that are taken into others."""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+import statistics
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+from sqlalchemy import update
+from store_examples import CODE, ENVIRONMENT, case, failed, ok
+
+from cachemark.cli import main
+from cachemark.errors import BadStore
+from cachemark.store.db import Store
+from cachemark.store.merge import merge
+from cachemark.store.prune import SHARES, Policy, Pruned, prune, quantiles
+from cachemark.store.rows import PRUNED, Verdict
+from cachemark.store.schema import RunRow
+from cachemark.store.summary import summary
+
+LATENCIES = [random.Random(0).uniform(1, 2) for _ in range(21)]
+
+
+def night(store: Store, day: int, *numbers: int, plan: str = "nightly") -> int:
+    """A run on day ``day`` of a year, one outcome for each number, with an artifact of its own and one that all share."""
+    run = store.begin_run(plan, {}, ENVIRONMENT, CODE)
+    started = f"2030-{1 + day // 28:02d}-{1 + day % 28:02d}T01:00:00+00:00"
+    with store._writing() as session:
+        session.execute(update(RunRow).where(RunRow.id == run).values(started=started))
+    for number in numbers:
+        outcome = ok(number, samples={"latency": LATENCIES, "kl": [0.1, 0.2, 0.6], "kv_logical": [4096.0]}, skip_key=f"{run} {number}")
+        store.save(run, outcome, {"own.bin": f"{run} {number}".encode(), "shared.bin": b"the same every night"})
+    store.finish_run(run, "finished")
+    return run
+
+
+def pruned(store: Store, nights: int) -> Pruned:
+    return prune(store, Policy(nights), dry=False)
+
+
+# ------------------------------------------------------------------------------------------------ quantiles
+
+@given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=60))
+def test_quantiles_keep_ends_and_median(values: list[float]) -> None:
+    found = quantiles(values)
+    assert len(found) == len(SHARES)
+    assert found == sorted(found)
+    assert (found[0], found[-1]) == (min(values), max(values))
+    assert statistics.median(found) == pytest.approx(statistics.median(values), rel=1e-12, abs=1e-9)
+
+
+def test_quantiles_are_between_neighbours_in_proportion() -> None:
+    assert quantiles([float(i) for i in range(101)]) == [0, 5, 25, 50, 75, 95, 100]
+    assert quantiles([1.0, 2.0]) == pytest.approx([1, 1.05, 1.25, 1.5, 1.75, 1.95, 2])
+
+
+# ------------------------------------------------------------------------------------------------ pruning
+
+def test_a_dry_pruning_counts_and_changes_nothing(store: Store, path: Path) -> None:
+    for day in range(4):
+        night(store, day, 1, 2)
+    before = store.outcomes(1)
+    found = prune(store, Policy(2))
+    assert found.outcomes == 4
+    assert found.kept == 4
+    assert found.values == 4 * (21 - len(SHARES))
+    assert found.files == 4, "what all nights share is still named"
+    assert store.outcomes(1) == before
+    assert pruned(store, 2) == found, "it does what it said"
+
+
+def test_of_old_nights_quantiles_and_means_stay(store: Store) -> None:
+    for day in range(3):
+        night(store, day, 1)
+    whole = store.outcomes(1)[0]
+    pruned(store, 1)
+    old, new = store.outcomes(1)[0], store.outcomes(3)[0]
+    assert old.samples["latency"] == quantiles(LATENCIES)
+    assert old.samples["kl"] == whole.samples["kl"], "fewer values than quantiles stay as they are"
+    for name in whole.samples:
+        assert old.median(name) == pytest.approx(whole.median(name))
+        assert old.mean(name) == pytest.approx(whole.mean(name))
+    assert old.mean("latency") != statistics.fmean(quantiles(LATENCIES)), "the mean is that of the raw values"
+    assert old.facts["condensed"]["latency"]["count"] == 21
+    assert PRUNED in old.facts["footnotes"]
+    assert old.artifacts == {}
+    assert new.samples["latency"] == LATENCIES
+    assert "condensed" not in new.facts
+
+
+def test_files_go_with_the_last_outcome_that_names_them(store: Store) -> None:
+    for day in range(3):
+        night(store, day, 1)
+    own = [store.outcomes(run)[0].artifacts["own.bin"] for run in (1, 2, 3)]
+    shared = store.outcomes(1)[0].artifacts["shared.bin"]
+    pruned(store, 1)
+    assert [store.artifact_path(file).exists() for file in own] == [False, False, True]
+    assert store.artifact(shared) == b"the same every night"
+    pruned(store, 0)
+    assert not store.artifact_path(shared).exists()
+
+
+def test_baselines_and_incidents_are_pinned(store: Store) -> None:
+    for day in range(4):
+        night(store, day, day)
+    store.note_baseline("d" * 64, name="b", plan="nightly", machine_class="m", run_id=1)
+    baseline = store.note_baseline("e" * 64, name="c", plan="nightly", machine_class="m")
+    store.save_verdicts(2, baseline, [Verdict(case(1).key, "x", "latency", "regressed")])
+    store.save_verdicts(3, baseline, [Verdict(case(2).key, "x", "latency", "equivalent")])
+    assert pruned(store, 1).outcomes == 1
+    assert ["condensed" in store.outcomes(run)[0].facts for run in (1, 2, 3, 4)] == [False, False, True, False]
+
+
+def test_what_a_newer_run_carried_keeps_everything(store: Store) -> None:
+    night(store, 0, 1, 2)
+    later = night(store, 9, 3)
+    store.carry(later, "1 1")
+    assert pruned(store, 1).outcomes == 1
+    assert {o.case.knobs["number"]: "condensed" in o.facts for o in store.outcomes(1)} == {1: False, 2: True}
+
+
+def test_nights_are_days_not_runs(store: Store) -> None:
+    for day in (0, 0, 5, 5, 5):
+        night(store, day, 1)
+    assert prune(store, Policy(1)).outcomes == 2
+    assert prune(store, Policy(2)).outcomes == 0
+
+
+def test_pruning_twice_is_pruning_once(store: Store, path: Path) -> None:
+    night(store, 0, 1)
+    night(store, 1, 1)
+    pruned(store, 1)
+    before = store.outcomes(1)
+    assert pruned(store, 1).outcomes == 0
+    assert store.outcomes(1) == before
+    store.save(2, failed(5))
+    with sqlite3.connect(path) as raw:
+        assert raw.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+        assert raw.execute("PRAGMA foreign_key_check").fetchall() == []
+
+
+def test_a_policy_that_is_none(store: Store) -> None:
+    assert Policy.parse("raw=7") == Policy(7)
+    with pytest.raises(BadStore, match=r"no policy.*raw=60"):
+        Policy.parse("everything")
+
+
+def test_the_command_is_dry_unless_told(path: Path, store: Store) -> None:
+    for day in range(3):
+        night(store, day, 1)
+    arguments = ["db", "prune", "--store", str(path), "--policy", "raw=1"]
+    result = CliRunner().invoke(main, arguments)
+    assert "Would prune 2 outcomes" in result.output
+    assert "Nothing was changed" in result.output
+    assert store.outcomes(1)[0].samples["latency"] == LATENCIES
+    assert "Pruned 2 outcomes" in CliRunner().invoke(main, [*arguments, "--yes"]).output
+    assert store.outcomes(1)[0].samples["latency"] == quantiles(LATENCIES)
+
+
+# ------------------------------------------------------------------------------------------------ merging
+
+@pytest.fixture
+def other(tmp_path: Path) -> Store:
+    """A store that comes back from another machine, with a run of two outcomes and one that carried one of them."""
+    opened = Store.open(tmp_path / "other.db")
+    night(opened, 3, 1, 2)
+    later = night(opened, 4, 3)
+    opened.carry(later, "1 1")
+    return opened
+
+
+def test_merging_takes_runs_outcomes_and_artifacts(store: Store, other: Store) -> None:
+    night(store, 0, 9)
+    found = merge(store, other)
+    assert (found.runs, found.outcomes, found.known) == (2, 3, 0)
+    assert [run.started[:10] for run in store.runs()] == ["2030-01-05", "2030-01-04", "2030-01-01"]
+    assert [run.state for run in store.runs()] == ["finished"] * 3
+    assert [o.samples for o in store.outcomes(2)] == [o.samples for o in other.outcomes(1)]
+    assert store.artifact(store.outcomes(2)[0].artifacts["own.bin"]) == b"1 1"
+    assert store.carried(3) == other.carried(2)
+    assert len(store.carried(3)) == 1
+
+
+def test_merging_again_adds_nothing_and_a_broken_merge_is_completed(store: Store, other: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    saved, real = [], Store.save
+
+    def save(self: Store, *given: object, **more: object) -> int:
+        if len(saved) == 1:
+            raise KeyboardInterrupt
+        saved.append(given)
+        return real(self, *given, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Store, "save", save)
+    with pytest.raises(KeyboardInterrupt):
+        merge(store, other)
+    monkeypatch.undo()
+    assert merge(store, other).outcomes == 2
+    counts = store.counts()
+    assert merge(store, other).outcomes == 0
+    assert store.counts() == counts
+    assert (counts["run"], counts["outcome"], counts["membership"]) == (2, 3, 4)
+
+
+def test_merging_into_the_source_adds_nothing(other: Store) -> None:
+    assert (merge(other, other).runs, merge(other, other).outcomes) == (0, 0)
+
+
+def test_pruned_outcomes_stay_pruned_in_another_store(store: Store, other: Store) -> None:
+    pruned(other, 1)
+    merge(store, other)
+    (mine,) = (o for o in store.outcomes(1) if o.case.knobs["number"] == 2)
+    assert mine.facts["condensed"]["latency"]["count"] == 21
+    assert mine.mean("latency") == pytest.approx(statistics.fmean(LATENCIES))
+    assert prune(store, Policy(0)).outcomes == 2, "what is pruned is not pruned again"
+
+
+def test_the_merge_command(path: Path, store: Store, other: Store) -> None:
+    result = CliRunner().invoke(main, ["db", "merge", str(path.with_name("other.db")), "--store", str(path)])
+    assert result.output.endswith("2 runs and 3 outcomes added, 0 runs known already.\n")
+    assert CliRunner().invoke(main, ["db", "migrate", "--store", str(path)]).exit_code == 0
+
+
+# ------------------------------------------------------------------------------------------------ at once
+
+def test_many_outcomes_are_saved_as_one_by_one(store: Store) -> None:
+    run = night(store, 0)
+    given = [ok(1), ok(2), ok(1, skip_key="again"), failed(3)]
+    assert store.save_many(run, given) == 4
+    assert store.save_many(run, []) == 0
+    assert store.outcomes(run) == given
+    with pytest.raises(BadStore, match="There is no run 99"):
+        store.save_many(99, given)
+    with pytest.raises(BadStore, match="is not in"):
+        store.save_many(run, [replace(ok(4), artifacts={"x": "ab/" + "ab" * 32})])
+    assert len(store.outcomes(run)) == 4
+
+
+def test_the_summary_is_every_median(store: Store) -> None:
+    first, later = night(store, 0, 1, 2), night(store, 1, 1)
+    store.carry(later, f"{first} 2")
+    found = summary(store, "latency")
+    assert [(f.run, f.case_key, f.values) for f in found] == [(first, case(1).key, 21), (first, case(2).key, 21), (later, case(1).key, 21),
+                                                             (later, case(2).key, 21)]  # fmt: skip
+    assert {f.median for f in found} == {statistics.median(LATENCIES)}
+    assert {f.metric for f in summary(store)} == {"latency", "kl", "kv_logical"}

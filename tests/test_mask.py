@@ -1,0 +1,185 @@
+"""A canary secret, planted wherever one may come from, appears nowhere."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from cachemark import mask
+from cachemark.report.public import WITHHELD, public_outcomes, scrubbed
+from cachemark.result import Outcome, Status
+from cachemark.spec import Case, Sampling
+from measure import examples, stages
+
+CANARY = "c4n4ry-9f2b7e"
+URL = f"postgresql+psycopg://user:{CANARY}@db.example.org/bench"
+
+
+@pytest.fixture(autouse=True)
+def _forget(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mask, "_remembered", set())
+
+
+@pytest.mark.parametrize("name", ["MY_TOKEN", "DB_PASSWORD", "secret_thing", "OPENAI_API_KEY", "AWS_SECRET_ACCESS_KEY", "PGPASSWORD"])
+def test_values_of_variables_that_say_so_are_hidden(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert CANARY in mask.mask(f"x {CANARY} y")
+    monkeypatch.setenv(name, CANARY)
+    assert mask.mask(f"x {CANARY} y") == "x *** y"
+    assert name not in mask.without_secrets(os.environ)
+    assert "PATH" in mask.without_secrets(os.environ)
+
+
+def test_passwords_in_urls_are_hidden_and_the_rest_is_not() -> None:
+    assert mask.mask(f"could not reach {URL}.") == "could not reach postgresql+psycopg://user:***@db.example.org/bench."
+    for plain in ("https://example.org/a:b@c", "sqlite:///a.sqlite", "time 10:20@noon", "postgresql://user@host/db"):
+        assert mask.mask(plain) == plain
+    mask.remember(URL)
+    assert mask.mask(f"password {CANARY}, user db.example.org") == "password ***, user db.example.org"
+
+
+def test_nested_values_are_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("A_TOKEN", CANARY)
+    assert mask.masked({"a": [CANARY, 1, {"b": f"<{CANARY}>"}], "c": None}) == {"a": ["***", 1, {"b": "<***>"}], "c": None}
+
+
+def test_short_values_and_paths_are_no_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CACHEMARK_STORE", "results.sqlite")
+    monkeypatch.setenv("X_TOKEN", "ok")
+    assert mask.mask("ok: results.sqlite") == "ok: results.sqlite"
+
+
+# ------------------------------------------------------------------------------------------------ the whole program
+
+LEAKS = '''
+
+@registry.methods.add("leaks")
+@dataclass
+class Leaks(Calm):
+    """Tells everything it knows."""
+
+    name: ClassVar[str] = "leaks"
+
+    def begin(self, layout, sites, memory):
+        import sys, time
+        from pathlib import Path
+        told = open(__file__).read().split("# planted: ")[-1].split()
+        Path(__file__ + ".seen").write_text(repr(dict(os.environ)) + repr(sys.argv))
+        while os.path.exists(__file__ + ".hold"):
+            time.sleep(0.02)
+        print("last words:", told[0], file=sys.stderr)
+        raise RuntimeError(f"cannot log in with {told[0]} at {told[1]}")
+'''
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> stages.Stage:
+    made = stages.stage(tmp_path / "stage", '"leaks"', examples.MODEL + LEAKS + f"# planted: {CANARY} {URL}\n")
+    made.plan.write_text(made.plan.read_text().replace(str(made.weights), ""))
+    return made
+
+
+def test_a_canary_appears_in_no_output(stage: stages.Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the environment as a token, in a URL, and in the traceback of a method that tells both: not in what is printed, not in the
+    database, not in the report, not in the trial's environment, and not in the list of processes while it runs."""
+    monkeypatch.setenv("BENCH_TOKEN", CANARY)
+    monkeypatch.setenv("DATABASE_PASSWORD", CANARY)
+    hold, seen = (Path(f"{stage.plugin}.{name}") for name in ("hold", "seen"))
+    hold.touch()
+    report = stage.folder / "report.html"
+    process = stage.start("--report", str(report), "--json")
+    stages.until(seen.exists, "the method that leaks")
+    time.sleep(0.05)  # until its text is written
+    assert CANARY not in "".join(command_lines())
+    hold.unlink()
+    out, err = process.communicate(timeout=stages.PATIENCE)
+    assert process.returncode == 0, err
+    outcome = stage.outcomes()["leaks 1/2"]
+    assert "cannot log in with *** at postgresql+psycopg://user:***@db.example.org/bench" in outcome.log
+    files = [path for path in stage.folder.rglob("*") if path.is_file() and path != stage.plugin and path.suffix != ".pyc"]
+    kept = b"".join(path.read_bytes() for path in files)
+    assert b"cannot log in" in kept
+    for text in (out.encode(), err.encode(), kept):
+        assert CANARY.encode() not in text
+    for command in (["show"], ["show", "leaks 1/2"], ["show", "--json"], ["list", "runs"]):
+        assert CANARY not in stages.call(*command, "--store", stage.store).output
+
+
+def command_lines() -> list[str]:
+    found = []
+    for file in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            found.append(file.read_text(errors="replace"))
+        except OSError:
+            continue
+    return found
+
+
+def test_an_error_of_our_own_hides_it_too() -> None:
+    code = ("import sys\nfrom cachemark.cli import main\nfrom cachemark.store.db import Store\n"
+            "def broken(*a, **k): raise RuntimeError('lost ' + sys.stdin.read())\n"
+            "Store.open = broken\nsys.argv = ['cachemark', 'show']\nmain()")  # fmt: skip
+    done = subprocess.run([sys.executable, "-c", code], input=URL, capture_output=True, text=True, check=False,
+                          env={**os.environ, "CACHEMARK_STORE": URL})  # fmt: skip
+    assert done.returncode == 1
+    assert "RuntimeError: lost postgresql+psycopg://user:***@db.example.org/bench" in done.stderr
+    assert CANARY not in done.stderr + done.stdout
+
+
+def test_a_password_on_the_command_line_is_refused() -> None:
+    result = stages.call("show", "--store", URL)
+    assert result.exit_code == 2
+    assert "list of processes" in result.output
+    assert CANARY not in result.output
+
+
+def test_a_url_from_a_file_that_only_its_owner_reads(tmp_path: Path) -> None:
+    file = tmp_path / "url"
+    file.write_text(f"{tmp_path}/none.sqlite\n")
+    file.chmod(0o644)
+    result = stages.call("show", "--store", f"@{file}")
+    assert (result.exit_code, "chmod 600" in result.output) == (2, True)
+    file.chmod(0o600)
+    assert "There is no store" in stages.call("show", "--store", f"@{file}").output
+    file.write_text("")
+    assert "is empty" in stages.call("show", "--store", f"@{file}").output
+    assert "cannot be read" in stages.call("show", "--store", f"@{file}.not").output
+
+
+# ------------------------------------------------------------------------------------------------ what anybody may see
+
+@pytest.mark.parametrize(("text", "public"), [
+    ("weights/a/b.pth", "weights/a/b.pth"), ("at /home/jo/run/b.pth, line 3", "at …/b.pth, line 3"), ("~/x/y", "…/y"),
+    ("on GPU-0a1b2c3d-1111-2222-3333-444455556666.", "on a device."), ("tokens/s over 1/4", "tokens/s over 1/4"),
+    ("https://example.org/a/b", "https://example.org/a/b"), ("C:\\Users\\jo\\x.toml", "…/x.toml"), ("../jo/x", "…/x"),
+])  # fmt: skip
+def test_paths_and_device_numbers_go(text: str, public: str) -> None:
+    assert scrubbed({"a": [text]}) == {"a": [public]}
+
+
+def test_private_facts_and_texts_of_errors_go() -> None:
+    case = Case("m", "random:0", (4, 4), "c", Sampling(), "streaming")
+    facts = {"device": {"uuid": "GPU-1", "sm_mhz": [1]}, "host": "jo-pc"}
+    outcome = Outcome(case, Status.ERROR, log="Traceback in /home/jo/x.py", facts=facts)
+    (shown,) = public_outcomes([outcome])
+    assert (shown.log, shown.facts) == (WITHHELD, {"device": {"sm_mhz": [1]}})
+
+
+def test_a_public_report_has_none_of_it(stage: stages.Stage) -> None:
+    stage.run()
+    pages = {}
+    for kind in ((), ("--public",)):
+        path = stage.folder / f"{len(kind)}.html"
+        assert stages.call("report", path, "--store", stage.store, *kind).exit_code == 0
+        pages[len(kind)] = path.read_text()
+    assert "cannot log in" in pages[0]
+    assert str(stage.folder) in pages[0]
+    assert "cannot log in" not in pages[1]
+    assert WITHHELD in pages[1]
+    assert str(stage.folder) not in pages[1]
+    assert not re.search(r"GPU-[0-9a-f]{8}", pages[1])
