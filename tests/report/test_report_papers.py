@@ -92,7 +92,7 @@ def test_a_paper_s_own_baseline_is_what_its_rows_are_compared_with() -> None:
 
 def test_no_run_of_other_models_shows_papers() -> None:
     assert papers(sample.mixed(), sample.ENVIRONMENT) == ()
-    assert "Papers" not in render(build(sample.RUN, sample.mixed()))
+    assert "No published figures belong to the cases of this run." in render(build(sample.RUN, sample.mixed()))
 
 
 def test_the_page_has_the_tables_and_changes_no_verdict() -> None:

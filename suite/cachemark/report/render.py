@@ -101,9 +101,10 @@ def _uri(png: bytes, exact: bool) -> str:
 
 
 def _raw(section: Section, kinds: Sequence[str]) -> tuple[str, ...]:
-    """Metrics of a table of all cases; computation is counted in masked models only."""
+    """Metrics of a table of all cases, those that any of them has; computation is counted in masked models only."""
     wanted = [kind for kind in kinds if kind != "work" or section.paradigm == MASKED]
-    return tuple(name for name, metric in METRICS.items() if metric.kind in wanted)
+    measured = {name for row in section.rows for name in row.outcome.samples}
+    return tuple(name for name, metric in METRICS.items() if metric.kind in wanted and name in measured)
 
 
 def _amount(row: Row, name: str) -> str:
