@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -51,10 +52,9 @@ def report(
 
 
 def write_site(
-    store: Store, folder: Path, baseline_path: Path | None, days: int, *, anew: bool = False, public: bool = False
+    store: Store, folder: Path, baseline_path: Path | None, days: int, *, anew: bool = False, public: bool = False,
 ) -> tuple[int, int, Path]:
-    """Make or bring up to date the site of a store: how many pages were written, how many removed, and the page that lists them.
-    ``public`` as in :func:`write_report`."""
+    """Make or bring up to date the site of a store: how many pages were written, how many removed, and the page that lists them."""
     from datetime import UTC, datetime
 
     from ..errors import Infrastructure
@@ -81,9 +81,10 @@ def write_report(store: Store, run_id: int | None, path: Path, baseline_path: Pa
     from ..errors import Infrastructure
     from ..report import render
 
+    run = store.run(run_id)
     try:
         with _uncollected():
-            return render.write(build(store, run_id, baseline_path, public=public), path)
+            return render.write(_viewed(store, run, _baseline(run, baseline_path), public)[0], path)
     except OSError as error:
         raise Infrastructure(f"{path} cannot be written: {error.strerror}.", remedy="Name another file: cachemark report PATH") from error
 
@@ -111,18 +112,12 @@ def _uncollected() -> Iterator[None]:
             gc.enable()
 
 
-def build(store: Store, run_id: int | None, baseline_path: Path | None = None, *, public: bool = False) -> ReportView:
-    """What the page of a run shows."""
-    run = store.run(run_id)
-    return _viewed(store, run, _baseline(run, baseline_path), public)[0]
-
-
 def _viewed(store: Store, run: Run, baseline: Exchange | None, public: bool) -> tuple[ReportView, list[Night]]:
-    """The same with the runs of its history."""
+    """What the page of a run shows, and the runs of its history. A public one names no process and no host."""
     from ..regress import anchors, gate
     from ..report import view
     from ..report.history import MOST, Night
-    from ..report.public import public_outcomes, public_run
+    from ..report.public import public_outcomes, public_run, scrubbed
 
     reached, outcomes = anchors.load(), store.outcomes(run.id)
     comparison = gate.compare(baseline, outcomes, run.environment, plan=run.plan) if baseline else None
@@ -131,9 +126,11 @@ def _viewed(store: Store, run: Run, baseline: Exchange | None, public: bool) -> 
     nights = [*(Night(other, _measured(store, other.id, store.outcomes(other.id))) for other in reversed(alike)),
               Night(run, _measured(store, run.id, outcomes))]
     shown, held = (public_run(run), public_outcomes(outcomes)) if public else (run, outcomes)
-    page = view.build(shown, held, comparison, store.artifact,
-                      lambda case: anchors.unanchored(case.model, case.weights, reached),
-                      baseline=None if public else baseline, nights=nights, trials={} if public else store.trials(run.id))
+    if public and baseline:
+        there = replace(baseline.environment, facts=scrubbed(baseline.environment.facts))
+        baseline = replace(baseline, environment=there, meta=scrubbed(baseline.meta))
+    page = view.build(shown, held, comparison, store.artifact, lambda case: anchors.unanchored(case.model, case.weights, reached),
+                      baseline=baseline, nights=nights, trials=None if public else store.trials(run.id))
     return page, nights
 
 

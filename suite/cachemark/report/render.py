@@ -19,7 +19,7 @@ from . import headline, why, words
 from .chart import Drawing
 from .charts import draw
 from .glossary import glossary
-from .row import Row
+from .row import MASKED, Row
 from .section import Section
 from .view import ReportView
 
@@ -101,9 +101,10 @@ def _uri(png: bytes, exact: bool) -> str:
 
 
 def _raw(section: Section, kinds: Sequence[str]) -> tuple[str, ...]:
-    """Metrics of a table of all cases: those of the kinds that any of them has."""
-    return tuple(name for name, metric in METRICS.items()
-                 if metric.kind in kinds and any(row.median(name) is not None for row in section.rows))
+    """Metrics of a table of all cases, those that any of them has; computation is counted in masked models only."""
+    wanted = [kind for kind in kinds if kind != "work" or section.paradigm == MASKED]
+    measured = {name for row in section.rows for name in row.outcome.samples}
+    return tuple(name for name, metric in METRICS.items() if metric.kind in wanted and name in measured)
 
 
 def _amount(row: Row, name: str) -> str:
