@@ -12,11 +12,12 @@ import pytest
 import torch
 
 from cachemark.cli.price import moment, span
+from cachemark.errors import Infrastructure
 from cachemark.measure import plan as plans
 from cachemark.measure import price
 from cachemark.measure.deadline import Deadline, breadth_first
 from cachemark.measure.plan import Planned
-from cachemark.measure.rates import Rates, nominal, rates
+from cachemark.measure.rates import Rates, nominal, rates, rates_apart
 from cachemark.measure.session import measure
 from cachemark.result import Outcome, Status
 from cachemark.store.db import Store
@@ -97,9 +98,11 @@ def test_a_store_knows_how_long_a_case_took_on_this_class_of_machine(tmp_path: P
 
 
 def test_rates_are_measured() -> None:
-    found = rates("cpu")
-    assert found.copy > 1e8
-    assert found.matmul > 1e8
+    for found in (rates("cpu"), rates_apart("cpu", torch.float32)):
+        assert found.copy > 1e8
+        assert found.matmul > 1e8
+    with pytest.raises(Infrastructure, match="cannot be measured"):
+        rates_apart("none", torch.float32)
 
 
 def test_a_dry_run_measures_nothing(tmp_path: Path) -> None:
@@ -158,6 +161,12 @@ def test_what_is_left_and_shorter_still_runs(tmp_path: Path) -> None:
     late = Deadline(10.0, lambda p: ((20.0 if p.case.method == "full" else 5.0), True), clock=lambda: 0.0)
     assert late.admit(planned[0])
     assert late.admit(planned[1]) == ""
+
+
+def test_a_process_needs_time_to_start() -> None:
+    planned = plans.expand(stub.tiny_plan())[0]
+    assert Deadline(10.0, lambda p: (8.0, True), clock=lambda: 0.0).admit(planned) == ""
+    assert Deadline(10.0, lambda p: (8.0, True), startup=3.0, clock=lambda: 0.0).admit(planned)
 
 
 def test_paper_is_corrected_by_what_cases_really_take(tmp_path: Path) -> None:

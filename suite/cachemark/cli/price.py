@@ -60,7 +60,7 @@ def deadline(seconds: list[float], store: Store, machine: Machine, places: Execu
     if not seconds:
         return None
     from ..measure.deadline import Deadline
-    from ..measure.price import price
+    from ..measure.price import STARTUP, price
 
     here = places.environment(machine.device, machine.threads)
 
@@ -68,7 +68,7 @@ def deadline(seconds: list[float], store: Store, machine: Machine, places: Execu
         found = price(planned, _rates(machine.device, "", planned.case.dtype), store.seconds(planned.case.key, here.machine_class))
         return found.seconds, found.stored
 
-    return Deadline(min(seconds), priced)
+    return Deadline(min(seconds), priced, startup=STARTUP)
 
 
 def dry_run(plan: Plan, store: Store | None, machine: Machine, on: str, as_json: bool) -> None:
@@ -88,9 +88,9 @@ def _rates(device: str, card: str, dtype: str) -> Rates:
     """Measured once where the device is here, else from the card's data sheet."""
     import torch
 
-    from ..measure.rates import nominal, rates
+    from ..measure.rates import nominal, rates_apart
 
-    return nominal(card, getattr(torch, dtype)) if card else rates(device, getattr(torch, dtype))
+    return nominal(card, getattr(torch, dtype)) if card else rates_apart(device, getattr(torch, dtype))
 
 
 def _stored(planned: Planned, plan: Plan, store: Store | None, machine: Machine, on: str) -> bool:
@@ -132,4 +132,4 @@ def _print(plan: Plan, todo: list[Planned], left: list[Planned], cost: Bill, on:
                    f"{row['memory'] / 2**30:6.1f} GiB  {source}")
     click.echo(f"In all {total:.2f} device hours and {sum(row['disk'] for row in rows) / 2**20:.1f} MiB of {free / 2**30:.0f} GiB free.")
     for path in cost.missing:
-        click.echo(f"Missing: {path}  (priced with random weights)")
+        click.echo(f"Missing: {path}  (its cases are priced as if it were here)")

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
+
+from ..errors import Infrastructure
 
 COPY_BYTES = {"cpu": 64 << 20, "cuda": 1 << 30}  # far more than the caches hold
 SIDE = {"cpu": 1024, "cuda": 8192}  # of the square matrices
@@ -41,6 +46,15 @@ def rates(device: str, dtype: torch.dtype = torch.float32) -> Rates:
     return Rates(2 * COPY_BYTES[device] / copied, 2 * SIDE[device] ** 3 / multiplied)
 
 
+def rates_apart(device: str, dtype: torch.dtype) -> Rates:
+    """The same, measured by a process of its own: this one must not be found on a GPU where trials run."""
+    command = [sys.executable, "-P", "-m", "cachemark.measure.rates", device, str(dtype).removeprefix("torch.")]
+    told = subprocess.run(command, capture_output=True, text=True, check=False)
+    if told.returncode:
+        raise Infrastructure(f"The rates of {device} cannot be measured: {told.stderr.strip()[-300:]}.", remedy="See `cachemark doctor`.")
+    return Rates(*json.loads(told.stdout))
+
+
 def _best(work: Callable[[], object], device: str) -> float:
     """Seconds of the fastest repeat."""
     found = []
@@ -56,3 +70,7 @@ def _best(work: Callable[[], object], device: str) -> float:
 def _wait(device: str) -> None:
     if device != "cpu":
         torch.cuda.synchronize()
+
+
+if __name__ == "__main__":
+    print(json.dumps(rates(sys.argv[1], getattr(torch, sys.argv[2]))))
