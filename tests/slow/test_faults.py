@@ -302,7 +302,7 @@ def complete(url: str, runs: int) -> None:
 
 
 def test_sixteen_writers_on_postgresql(tmp_path: Path, processes: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from store import server
+    from store import store_server as server
 
     if why := server.missing():
         pytest.skip(why)
