@@ -248,6 +248,7 @@ def test_a_really_full_disk(tmp_path: Path) -> None:
 READ_ONLY = """
 import os, sys
 import alembic.command, cachemark.cli.progress, cachemark.cli.run, cachemark.measure.session, cachemark.methods, cachemark.models.catalogue
+import cachemark.measure.executors.local, cachemark.store.db
 from cachemark.cli import main
 if os.geteuid() == 0:
     os.setgroups([]), os.setgid(65534), os.setuid(65534)

@@ -86,10 +86,14 @@ def _uri(png: bytes, exact: bool) -> str:
     return "data:image/jpeg;base64," + base64.b64encode(small.getvalue()).decode()
 
 
+_SEARCHED = ("throughput", "throughput_max", "max_batch")
+
+
 def _raw(section: Section) -> tuple[str, ...]:
-    """Metrics of the table of raw figures."""
+    """Metrics of the table of raw figures; those of a search for the largest batch only where there was one."""
     kinds = ("speed", "work", "memory") if section.paradigm == MASKED else ("speed", "memory")
-    return tuple(name for name, metric in METRICS.items() if metric.kind in kinds)
+    found = {name for row in section.rows for name in row.outcome.samples}
+    return tuple(name for name, metric in METRICS.items() if metric.kind in kinds and (name in found or name not in _SEARCHED))
 
 
 def _amount(row: Row, name: str) -> str:
