@@ -62,6 +62,9 @@ class FakeNvml:
     def nvmlSystemGetDriverVersion(self) -> str:
         return "999.1"
 
+    def nvmlSystemGetCudaDriverVersion_v2(self) -> int:
+        return 12080
+
     def nvmlDeviceGetClockInfo(self, handle: Card, type: int) -> int:
         assert type == pynvml.NVML_CLOCK_SM
         return self._of(handle, "nvmlDeviceGetClockInfo").sm_mhz

@@ -82,7 +82,8 @@ class Confirmed:
 
 
 def drive(database: Path, seed: int, pause: float = 0.004) -> Summary:
-    """One run of the plan into the database, as a process of its own does it."""
+    """One run of the plan into the database, as a process of its own does it; a file says that it has begun."""
+    database.with_suffix(".begun").touch()
     with Store.open(database) as store:
         return measure(tiny_plan(), store, executor=Stub(pause, seed), watcher=Confirmed(database.with_suffix(".confirmed")))
 

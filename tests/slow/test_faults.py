@@ -11,7 +11,9 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -168,17 +170,19 @@ def sound(path: Path) -> None:
 
 
 def test_runs_killed_at_random_moments_lose_nothing_and_repeat_nothing(empty: Path, tmp_path: Path, processes: Any) -> None:
-    """Each of them is killed somewhere between its start and a moment after its end, then resumed. How far they came is printed."""
+    """Each of them is killed somewhere between its beginning and a moment after its end, then resumed. How far they came is printed."""
     def started(path: Path, seed: int) -> Any:
         child = processes.Process(target=stub.drive, args=(path, seed))
         child.start()
+        stages.until(path.with_suffix(".begun").exists, "the beginning of a run")
         return child
 
     moments, came = random.Random(0), collections.Counter[int]()
     for name in ("warm", "whole"):  # the first child also waits until the server of the processes has imported everything
         path = Path(shutil.copy(empty, tmp_path / f"{name}.sqlite"))
+        child = started(path, 0)
         began = time.monotonic()
-        started(path, 0).join()
+        child.join()
         whole = time.monotonic() - began
     cases = len(stub.keys(path))
     assert cases > 10
@@ -199,7 +203,7 @@ def test_runs_killed_at_random_moments_lose_nothing_and_repeat_nothing(empty: Pa
         with Store.open(path, create=False, read_only=True) as store:
             assert len(store.outcomes(store.run().id)) == cases
             assert done <= len(store.carried(store.run().id)) <= done + 1, "a kill may fall between a save and its confirmation"
-        for file in (path, path.with_suffix(".confirmed")):
+        for file in (path, path.with_suffix(".confirmed"), path.with_suffix(".begun")):
             file.unlink(missing_ok=True)
         shutil.rmtree(path.with_name(path.name + ".artifacts"), ignore_errors=True)
     print(f"cases that were complete when killed, and how often: {sorted(came.items())}")
@@ -244,6 +248,7 @@ def test_a_really_full_disk(tmp_path: Path) -> None:
 READ_ONLY = """
 import os, sys
 import alembic.command, cachemark.cli.progress, cachemark.cli.run, cachemark.measure.session, cachemark.methods, cachemark.models.catalogue
+import cachemark.measure.executors.local, cachemark.store.db
 from cachemark.cli import main
 if os.geteuid() == 0:
     os.setgroups([]), os.setgid(65534), os.setuid(65534)
@@ -251,14 +256,20 @@ main()
 """
 
 
-def test_a_database_that_cannot_be_written_is_refused_before_anything_runs(stage: Stage) -> None:
+@pytest.fixture
+def readable() -> Iterator[Stage]:
+    """A stage outside of pytest's own folders, which only their owner may enter."""
+    folder = Path(tempfile.mkdtemp(prefix="cm-"))
+    folder.chmod(0o755)
+    yield stages.stage(folder / "stage")
+    shutil.rmtree(folder)
+
+
+def test_a_database_that_cannot_be_written_is_refused_before_anything_runs(readable: Stage) -> None:
     """As a user without rights, once everything is imported: root may write everywhere."""
-    Store.open(stage.store).close()
-    for path in (*stage.folder.parents[:4], stage.folder):
-        if path.owner() == stage.folder.owner():
-            path.chmod(0o755)
-    stage.store.chmod(0o444)
-    done = subprocess.run([sys.executable, "-c", READ_ONLY, *stage.run_arguments], capture_output=True, text=True, check=False)
+    Store.open(readable.store).close()
+    readable.store.chmod(0o444)
+    done = subprocess.run([sys.executable, "-c", READ_ONLY, *readable.run_arguments], capture_output=True, text=True, check=False)
     assert (done.returncode, "cannot be written" in done.stderr) == (2, True), done.stderr
     assert "cases:" not in done.stderr
 
@@ -302,7 +313,7 @@ def complete(url: str, runs: int) -> None:
 
 
 def test_sixteen_writers_on_postgresql(tmp_path: Path, processes: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from store import server
+    from store import store_server as server
 
     if why := server.missing():
         pytest.skip(why)

@@ -16,12 +16,14 @@ TRUSTED = 1.0  # least share of its price that a case is expected to take; what 
 
 
 class Deadline:
-    """Admits cases that can end before it. ``seconds`` from now; ``price(planned)`` in seconds, and whether it was measured before."""
+    """Admits cases that can end before it. ``seconds`` from now; ``price(planned)`` in seconds, and whether it was measured before;
+    ``startup`` seconds that a process may take before its first case."""
 
     def __init__(
-        self, seconds: float, price: Callable[[Planned], tuple[float, bool]], clock: Callable[[], float] = time.monotonic
+        self, seconds: float, price: Callable[[Planned], tuple[float, bool]], *, startup: float = 0.0,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._clock, self._price = clock, price
+        self._clock, self._price, self._startup = clock, price, startup
         self._end = clock() + seconds
         self._ratios: list[float] = []
         self._hand = threading.Lock()
@@ -38,7 +40,7 @@ class Deadline:
         seconds, measured = self._price(planned)
         with self._hand:
             ratio = statistics.median(self._ratios) if self._ratios and not measured else 1.0
-        return seconds * max(ratio, TRUSTED)
+        return self._startup + seconds * max(ratio, TRUSTED)
 
     def ended(self, planned: Planned, outcome: Outcome) -> None:
         """Learn from a case that was priced on paper."""

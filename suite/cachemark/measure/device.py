@@ -60,6 +60,11 @@ class Gpu:
         """Numbers of the processes that compute on it, in the system's own count; a container may see others' numbers."""
         return frozenset(p.pid for p in self._told(self._nvml.nvmlDeviceGetComputeRunningProcesses) or ())
 
+    def cuda(self) -> str:
+        """The newest CUDA that its driver runs, such as ``13.0``; a torch built for a newer one does not find the device."""
+        number = int(self._nvml.nvmlSystemGetCudaDriverVersion_v2())
+        return f"{number // 1000}.{number % 1000 // 10}"
+
     def memory(self) -> int:
         """Bytes of memory in all."""
         found = self._told(self._nvml.nvmlDeviceGetMemoryInfo)

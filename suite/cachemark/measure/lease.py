@@ -47,12 +47,7 @@ def folder() -> Path:
 
 def lock(name: str) -> IO[str] | None:
     """A lock of that name, kept until the file is closed or the process ends, however it ends; None where another process has it."""
-    path = folder() / f"{name}.lock"
-    old = os.umask(0)
-    try:
-        file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o666), "r+")
-    finally:
-        os.umask(old)
+    file = _opened(folder() / f"{name}.lock")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
@@ -62,6 +57,17 @@ def lock(name: str) -> IO[str] | None:
     file.write(holder() + "\n")
     file.flush()
     return file
+
+
+def _opened(path: Path) -> IO[str]:
+    """The file, for every user to lock. One that is there is opened as it is: in a folder for all users a system may refuse to create
+    what somebody else has created."""
+    with suppress(FileNotFoundError):
+        return os.fdopen(os.open(path, os.O_RDWR), "r+")
+    number = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    with suppress(OSError):
+        os.fchmod(number, 0o666)
+    return os.fdopen(number, "r+")
 
 
 def held_by(name: str) -> str:

@@ -1,0 +1,48 @@
+"""How noisy this machine is now, told by a fixed piece of work done twenty times, and which change could be seen here."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from typing import NamedTuple
+
+import torch
+
+REPEATS, WARMUP = 20, 3
+PAIRS = 8  # of processes, which a gate buys for an unchanged cell on average
+POWER = 2.8  # standard errors that a change must have to be found at 5 % in four of five cases
+STEPS, SIDE = 24, {"cpu": 384, "cuda": 4096}
+
+
+class Noise(NamedTuple):
+    """``score``: how far repeats scatter, as a share of their median, outliers aside; ``worst``: the slowest over the median, less one;
+    ``sees``: the smallest change that :data:`PAIRS` pairs would show, were every pair as two repeats are."""
+
+    score: float
+    worst: float
+    sees: float
+    seconds: tuple[float, ...]
+
+
+def noise(device: str = "cpu", repeats: int = REPEATS) -> Noise:
+    """Time the canary: products of matrices with a non-linearity between them, as in a step of a small model."""
+    a = torch.randn(SIDE[device], SIDE[device], generator=torch.Generator().manual_seed(0)).to(device) / SIDE[device] ** 0.5
+    return judged([_once(a, device) for _ in range(WARMUP + repeats)][WARMUP:])
+
+
+def judged(seconds: list[float]) -> Noise:
+    """The figures of these times. The scatter is the median distance from the median, scaled to a standard deviation."""
+    middle = statistics.median(seconds)
+    score = 1.4826 * statistics.median(abs(s - middle) for s in seconds) / middle
+    return Noise(score, max(seconds) / middle - 1, POWER * math.sqrt(2 / PAIRS) * score, tuple(seconds))
+
+
+def _once(a: torch.Tensor, device: str) -> float:
+    began = time.perf_counter()
+    x = a
+    for _ in range(STEPS):
+        x = torch.nn.functional.silu(x @ a)
+    if device != "cpu":
+        torch.cuda.synchronize()
+    return time.perf_counter() - began
