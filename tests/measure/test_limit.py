@@ -46,6 +46,12 @@ def test_a_copy_counts_what_is_read_and_what_is_written(monkeypatch: pytest.Monk
     assert rates.copy_rate("cpu") == 2 * rates.COPIED["cpu"] / 0.5
 
 
+def test_reading_alone_counts_where_it_is_faster(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken = iter((0.5, 0.2))
+    monkeypatch.setattr(rates, "fastest", lambda device, work: next(taken))
+    assert rates.copy_rate("cpu") == rates.COPIED["cpu"] / 0.2
+
+
 def test_the_faster_product_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     taken = iter((1.0, 4.0))
     monkeypatch.setattr(rates, "fastest", lambda device, work: next(taken))

@@ -24,6 +24,7 @@ from cachemark.methods.full import Full
 from cachemark.methods.lazymar import LazyMAR
 from cachemark.methods.linear import Linear
 from cachemark.methods.marche import MARche
+from cachemark.methods.window import Window
 from cachemark.metrics.flops import counted
 from cachemark.metrics.roofline import attended, bill
 from cachemark.models import anatomy, next_scale
@@ -72,7 +73,10 @@ def arms(paradigm: str, entries: int) -> list[Any]:
 
 
 @pytest.mark.parametrize("config", [RASTER, GROUPED], ids=["mha", "gqa"])
-@pytest.mark.parametrize("method", arms("next-token", 12))
+@pytest.mark.parametrize("method", [
+    *arms("next-token", 12), pytest.param(partial(Window, B=9, keep_condition=False), id="window without condition"),
+    pytest.param(partial(Linear, B=12, score="accumulated"), id="linear by mass"), pytest.param(partial(Window, B=99), id="window of all"),
+])
 def test_next_token_is_what_is_dispatched(config: LlamaGenConfig, method: Callable[[], Method]) -> None:
     flops, found = dispatched(config, method)
     assert found.flops == flops

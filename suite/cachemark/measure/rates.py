@@ -1,8 +1,7 @@
 """How fast this device copies and multiplies: the rates against which a floor is stated.
 
-The best of several attempts, because a floor is what the device can do, not what it does on average. A copy is counted in bytes read
-and written, of buffers far larger than any cache; on a GPU with a small model everything may fit its L2, and then a case can be faster
-than its floor (the report says so).
+The best of several attempts, because a floor is what the device can do, not what it does on average. Buffers are far larger than any
+cache of a CPU; a small model may fit one all the same, and then a case can be faster than its floor (the report says so).
 """
 
 from __future__ import annotations
@@ -55,10 +54,11 @@ def _elsewhere(device: str, dtypes: tuple[str, ...], uuid: str) -> tuple[tuple[s
 
 
 def copy_rate(device: str) -> float:
-    """Bytes read and written per second."""
+    """Bytes per second, by the faster of a copy, which counts what it reads and what it writes, and of reading alone: a CPU also reads
+    what it overwrites, which a copy's count leaves out, and a floor must not be higher than it is."""
     source = torch.ones(COPIED[_kind(device)] // 4, dtype=torch.float32, device=device)
     target = torch.empty_like(source)
-    return 2 * source.nbytes / fastest(device, lambda: target.copy_(source))
+    return max(2 * source.nbytes / fastest(device, lambda: target.copy_(source)), source.nbytes / fastest(device, source.sum))
 
 
 def matmul_rate(device: str, dtype: torch.dtype) -> float:
