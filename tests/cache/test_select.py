@@ -14,7 +14,7 @@ from cachemark.cache.select import lowest
 def tables(draw: st.DrawFn) -> tuple[list[int], list[int]]:
     """Few different scores, so that many tie, and ages in any order."""
     count = draw(st.integers(1, 12))
-    scores = draw(st.lists(st.integers(0, 3), min_size=count, max_size=count))
+    scores = draw(st.lists(st.integers(-2, 2), min_size=count, max_size=count))
     return scores, draw(st.permutations(range(count)))
 
 
@@ -45,3 +45,14 @@ def test_what_may_not_go_stays(count: int) -> None:
     score = torch.tensor([float("inf"), 5.0, float("inf"), 5.0, 4.0])
     places = lowest(score, torch.tensor([0, 3, 1, 2, 4], dtype=torch.int16), count)
     assert places.tolist() == [4, 3, 1][:count]
+
+
+@pytest.mark.parametrize("count", [1, 2, 4])
+def test_both_zeros_are_one_number(count: int) -> None:
+    age = torch.tensor([3, 1, 2, 0], dtype=torch.int16)
+    assert lowest(torch.tensor([-0.0, 0.0, -0.0, 0.0]), age, count).tolist() == [3, 1, 2, 0][:count]
+
+
+def test_small_and_large_numbers_keep_their_order() -> None:
+    score = torch.tensor([3e38, 1e-45, -1e-45, -3e38, 0.0, 1e-38, -1.0, 1.0, float("inf")])
+    assert lowest(score, torch.arange(9, dtype=torch.int16).flip(0), 9).tolist() == [3, 6, 2, 4, 1, 5, 7, 0, 8]

@@ -13,6 +13,7 @@ from cachemark.cache.codec import NATIVE
 from cachemark.cache.geometry import Site, Step, Tokens
 from cachemark.cache.method import Block, Method
 from cachemark.cache.slot import Memory
+from cachemark.models.layers import RMSNorm
 from cachemark.models.llamagen import SIZES, LlamaGen, LlamaGenConfig, rope_table
 from cachemark.spec import Sampling
 
@@ -254,3 +255,16 @@ def test_a_method_may_replace_a_block() -> None:
         block.feed_forward.w2.weight.data.zero_()
     assert torch.equal(run(tiny(), GREEDY, forced, NoBranch())[1], run(silent, GREEDY, forced)[1])
     assert not torch.equal(run(tiny(), GREEDY, forced)[1], run(silent, GREEDY, forced)[1])
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_the_norm_is_rounded_before_its_weight(dtype: torch.dtype) -> None:
+    """As the authors' code casts: in fp32 up to the norm, then in the dtype of the model."""
+    norm, x = RMSNorm(96, 1e-5), (3 * torch.randn(4, 2, 96, generator=torch.Generator().manual_seed(0))).to(dtype)
+    norm.weight.data.uniform_(0.5, 1.5)
+    norm.to(dtype)
+    wide = x.float()
+    expected = (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + 1e-5)).to(dtype) * norm.weight
+    late = (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + 1e-5) * norm.weight.float()).to(dtype)
+    assert torch.equal(norm(x), expected)
+    assert not torch.equal(norm(x), late)

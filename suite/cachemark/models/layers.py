@@ -19,7 +19,7 @@ class RMSNorm(nn.Module):
         """(…, dim) → (…, dim)."""
         if x.dtype == torch.float32:
             return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
-        return F.rms_norm(x.float(), self.weight.shape, eps=self.eps).to(x.dtype) * self.weight
+        return F.rms_norm(x, self.weight.shape, eps=self.eps) * self.weight  # computed in fp32 and rounded once
 
 
 class SwiGLU(nn.Module):
