@@ -1,0 +1,159 @@
+"""The gate study in small: its noise is what it says, its nights are judged as the gate judges, its tables are whole."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import math
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+from cachemark.regress import pairs
+from cachemark.regress.pairs import Pairs, Rule
+
+FILE = Path(__file__).parents[2] / "benchmarks" / "gate_study.py"
+
+
+@pytest.fixture(scope="module")
+def study() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("gate_study", FILE)
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules["gate_study"] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def stream(seed: int = 0) -> np.random.Generator:
+    return np.random.default_rng(seed)
+
+
+def test_each_part_of_the_noise_is_there(study: ModuleType) -> None:
+    """Parts one by one, the others switched off, against the deviation they stand for."""
+    none = study.Noise(0, 0, 0, 0, 0, 0, 0, 0, 8)
+    zeros = np.zeros(4000)
+
+    def spread(**parts: float) -> tuple[float, float]:
+        times = np.log(study.lone(replace(none, **parts), stream(), zeros, 8))
+        return float(times.mean(axis=1).std()), float(times.std(axis=1, ddof=1).mean())
+
+    assert spread() == (0.0, 0.0)
+    assert spread(day=0.01) == pytest.approx((0.01, 0), rel=0.05, abs=1e-12)
+    assert spread(process=0.02) == pytest.approx((0.02, 0), rel=0.05, abs=1e-12)
+    assert spread(mode=0.5, shift=0.04) == pytest.approx((0.02, 0), rel=0.05, abs=1e-12)
+    assert spread(within=0.02)[1] == pytest.approx(0.018, rel=0.1)  # neighbours are alike, so a little less than 0.02
+    assert 0 < spread(outliers=0.02, size=0.1)[1] < 0.02
+    assert spread(warmth=0.02)[0] == pytest.approx(0, abs=1e-12)
+    assert spread(warmth=0.02)[1] > 0
+
+
+def test_pairs_know_no_day_and_carry_the_effect(study: ModuleType) -> None:
+    noise = study.PROFILES["unlocked"]
+    effect = np.full(400, math.log1p(0.05))
+    found = study.paired(noise, stream(), effect, 6)
+    assert found.shape == (400, 6)
+    assert float(np.median(found)) == pytest.approx(math.log1p(0.05), abs=0.001)
+    other_day = study.paired(replace(noise, day=9.0), stream(), effect, 6)
+    assert (found == other_day).all()
+    assert study.lone(replace(noise, day=9.0), stream(), effect, 10).std() > 10 * study.lone(noise, stream(), effect, 10).std()
+
+
+def test_a_night_is_judged_as_the_gate_judges_it(study: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The study draws by stages; the same numbers given to ``judge`` as cells give the same verdicts."""
+    rule, noise = Rule(0.03, 40), study.PROFILES["unlocked"]
+    effect = np.repeat([0.0, 0.05, -0.05, 0.02], 10)
+    drawn: list[np.ndarray] = []
+    draw = study.paired
+    monkeypatch.setattr(study, "paired", lambda *given: drawn.append(draw(*given)) or drawn[-1])
+    verdicts, used = study.night(noise, stream(3), effect, rule)
+    first, later, fresh = drawn
+    seen = pairs.screen(first, rule)
+    still = np.flatnonzero((seen.side == 0) & ~seen.equal)
+    cells = {i: Pairs(tuple(row)) for i, row in enumerate(first)}
+    cells |= {i: Pairs((*first[i], *row)) for i, row in zip(still, later, strict=True)}
+    sides = {i: pairs.screen([cell.screening], rule).side[0] for i, cell in cells.items()}
+    for i, row in zip([i for i in cells if sides[i]], fresh, strict=True):
+        cells[i] = replace(cells[i], fresh=tuple(row))
+    found = pairs.judge({str(i): cell for i, cell in cells.items()}, rule)
+    assert verdicts == [found[str(i)].verdict for i in cells]
+    assert used.tolist() == [found[str(i)].pairs for i in cells]
+    assert set(verdicts) >= {"regressed", "improved", "equivalent"}
+
+
+def test_figures_of_nights(study: ModuleType) -> None:
+    rule, noise = Rule(0.02, 50), study.PROFILES["locked"]
+    some = study.nights(noise, stream(), rule, 0.05, 5, 4)
+    assert some["power"] == 1.0
+    assert some["passed though changed"] == 0.0
+    assert some["false per cell"] <= 0.02
+    assert 6 <= some["pairs per cell"] <= 10
+    every = study.nights(noise, stream(), rule, 0.05, 50, 1)
+    assert math.isnan(every["false per cell"])
+    none = study.nights(noise, stream(), rule, 0.0, 0, 4)
+    assert math.isnan(none["power"])
+    blind = study.nights(noise, stream(), replace(rule, delta=0.5), 0.05, 5, 1)
+    assert (blind["power"], blind["passed though changed"]) == (0.0, 1.0)
+
+
+def test_rules_of_others_see_a_large_change_and_none_in_equal_runs(study: ModuleType) -> None:
+    rules = study.competitors()
+    assert {"TorchBench 7 %", "conbench pairwise 5 %"} <= {rule.name for rule in rules}
+    before = np.exp(stream().normal(0, 0.001, 10))
+    for rule in rules:
+        assert rule.score(before, before) <= rule.knob
+        assert rule.score(before, 1.3 * before) == pytest.approx(1.3, rel=0.01)
+        assert rule.score(before, 1.3 * before) > rule.knob
+
+
+def test_rules_on_histories(study: ModuleType) -> None:
+    flat = np.exp(stream().normal(0, 0.002, 60))
+    jump = np.append(flat[:-1], 2.0)
+    for by in (study.by_z_score, study.by_fence):
+        assert (by(jump), by(flat)) == (True, False)
+    if study.installed("asv"):
+        assert study.by_asv_publish(flat * np.where(np.arange(60) > 30, 1.2, 1.0))
+        assert not study.by_asv_publish(flat)
+
+
+def test_histories_have_the_noise_of_six_pairs_and_missing_nights(study: ModuleType) -> None:
+    values = study.ratios_to_canary(study.PROFILES["locked"], stream(), 50, 60, alike=0.6)
+    assert values.shape == (50, 60)
+    assert 0.02 < float(np.isnan(values).mean()) < 0.09
+    neighbours = np.stack((values[:, :-1].ravel(), values[:, 1:].ravel()))
+    both = neighbours[:, ~np.isnan(neighbours).any(axis=0)]
+    assert float(np.corrcoef(both)[0, 1]) == pytest.approx(0.6, abs=0.1)
+
+
+def test_a_wait_ends_at_the_first_false_alarm(study: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    noise, series = study.PROFILES["locked"], stream().normal(0, 0.002, (3, 60))
+    monkeypatch.setattr(study, "ratios_to_canary", lambda *_, **__: series)
+    assert study.wait(noise, stream(), 0.02, 0.0, 60, series=3) == 60
+    series[1, 30:] += 0.05
+    assert 35 <= study.wait(noise, stream(), 0.02, 0.0, 60, series=3) <= 45
+
+
+def test_what_is_not_looked_at_closely_could_not_have_alarmed(study: ModuleType) -> None:
+    series = stream().normal(0, 0.006, (300, 40)) + np.repeat([0.0, 0.03], [150, 150])[:, None] * (np.arange(40) >= 20)
+    close = study.may_alarm(series, math.log1p(0.02))
+    alarmed = np.array([bool(study.alarms(row, 0.02)) for row in series])
+    assert not (alarmed & ~close).any()
+    assert alarmed.sum() > 50
+    assert (~close).sum() > 50
+
+
+def test_the_whole_study_in_small(
+    study: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setitem(study.SIZES, "quick", study.Size(2, 40, 20, 2, 40))
+    monkeypatch.setattr(sys, "argv", ["gate_study.py", "--quick", "--json", str(tmp_path / "study.json")])
+    study.main()
+    printed, stored = capsys.readouterr().out, json.loads((tmp_path / "study.json").read_text())
+    assert {row["profile"] for rows in (stored["gate"], stored["rules"], stored["history"]) for row in rows} == set(study.PROFILES)
+    assert printed.count("\n## ") == 3
+    assert printed.count("\n| ") >= len(stored["gate"]) + len(stored["rules"]) + len(stored["history"])
+    assert "| profile | effect | affected |" in printed
