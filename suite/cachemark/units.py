@@ -52,6 +52,8 @@ _ALL = (
            "2-Wasserstein distance of what is drawn from.", True),
     Metric("psnr", "dB", "higher", "fidelity", "PSNR", "Against the full cache's image at the same seed, capped at 60 dB.", True),
     Metric("ssim", "", "higher", "fidelity", "SSIM", "Against the full cache's image at the same seed.", True),
+    Metric("lpips", "", "lower", "fidelity", "LPIPS",
+           "How unlike the full cache's image at the same seed it looks to VGG16; where its weights are given.", True),
     Metric("legend", "share", "higher", "quality", "Legend score",
            "Share of hues that obey the image's own legend (object, ground, two footer corners)."),
     Metric("class_accuracy", "share", "higher", "quality", "Class accuracy",

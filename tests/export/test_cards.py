@@ -154,7 +154,8 @@ def test_every_packaged_model_has_a_card() -> None:
 
 def test_every_published_model_says_where_each_of_its_weights_comes_from() -> None:
     found = {model.name: model for model in collected.released()}
-    assert set(found) == {name for name in registry.models if name.startswith(("llamagen-", "var-", "mar-"))} != set()
+    sizes = {"llamagen": "b l xl xxl 3b", "var": "d16 d20 d24 d30 d36-512", "mar": "b l h"}
+    assert set(found) == {f"{family}-{size}" for family, names in sizes.items() for size in names.split()}
     assert all({file.key for file in model.files} == {"weights", "decoder_weights"} for model in found.values())
     assert found["llamagen-b"].files[0].name == "c2i_B_256.pt"
     assert found["mar-l"].files[0].parameters == 478_326_304  # of the authors' code

@@ -20,7 +20,7 @@ from cachemark import plugins, seeds
 from cachemark.cache.attention import KERNEL, MASS_KERNEL
 from cachemark.cache.slot import Memory
 from cachemark.errors import Unsupported
-from cachemark.measure import judge, run
+from cachemark.measure import judge, presets, run
 from cachemark.measure import plan as plans
 from cachemark.measure.plan import Planned
 from cachemark.measure.run import RANDOM, Bench, run_case
@@ -219,10 +219,11 @@ def test_warm_up_is_timed_apart_and_in_one_storage(folder: Path) -> None:
     cases = planned(folder)
     bench, recorder = recorded(cases)
     outcome, _ = run_case(cases[3], bench)
-    timed = recorder.those("mark")
-    assert len(timed) == WARMUP + REPEATS
+    timed, first = recorder.those("mark"), recorder.calls[0]
+    assert len(timed) == WARMUP - 1 + REPEATS
     assert len(outcome.samples["latency"]) == REPEATS
-    assert len({id(c["memory"]) for c in timed}) == 1
+    assert first.get("mark") is None, "the first one is watched for its bytes"
+    assert {id(c["memory"]) for c in timed} == {id(first["memory"])}
     assert len({id(c["method"]) for c in timed}) == len(timed)  # a method is made anew for each generation
     assert all(c["seeds"] == seeds.subset("s64", 10).seeds[:BATCH] for c in timed)
 
@@ -231,10 +232,10 @@ def test_the_reference_is_generated_once_for_all_cases_of_a_cell(folder: Path) -
     cases = planned(folder)
     bench, recorder = recorded(cases)
     run_case(cases[0], bench)
-    assert len(recorder.calls) == WARMUP + REPEATS + 1 + 3 * SAMPLES // BATCH  # timing, bytes; reference, tokens and KL
+    assert len(recorder.calls) == WARMUP + REPEATS + 2 * SAMPLES // BATCH  # timing; reference and KL
     recorder.calls.clear()
     run_case(cases[3], bench)
-    assert len(recorder.calls) == WARMUP + REPEATS + 1 + 2 * SAMPLES // BATCH
+    assert len(recorder.calls) == WARMUP + REPEATS + 2 * SAMPLES // BATCH
 
 
 def test_the_floor_has_the_same_classes_and_other_seeds(folder: Path) -> None:
@@ -336,3 +337,31 @@ def test_the_reference_engine_reads_everything_under_a_mask(folder: Path) -> Non
     assert "mask" in found["full"][0].facts["kernel"]
     assert found["full"][0].samples["token_agreement"] == [1.0] * SAMPLES
     assert max(found["full"][0].samples["kl"]) < 1e-6
+
+
+# ------------------------------------------------------------------------------------------------ on demand
+
+def with_lpips(folder: Path) -> list[Planned]:
+    text = examples.plan_text(METHODS, weights=folder / "dot.safetensors").replace("[fidelity]", "[fidelity]\nlpips = true", 1)
+    (folder / "lpips.toml").write_text(text)
+    return plans.expand(plans.load(str(folder / "lpips.toml")))
+
+
+def test_lpips_is_measured_where_it_is_asked_for_and_its_weights_are_here(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(presets, "lpips_identity", lambda: "a/b")
+    monkeypatch.setattr(run, "Lpips", lambda device: lambda one, other: (one - other).abs().flatten(1).mean(1))
+    found = run_all(with_lpips(folder))
+    assert all(outcome.case.evaluation["lpips"] == {"weights": "a/b"} for outcome, _ in found.values())
+    assert found["full"][0].samples["lpips"] == [0.0] * SAMPLES
+    assert sum(found["streaming 1/2"][0].samples["lpips"]) > 0
+
+
+def test_lpips_whose_weights_are_missing_is_not_measured_and_nothing_fails(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.hub, "_hub_dir", str(tmp_path))
+    found = run_all(with_lpips(folder)[:1])
+    outcome, _ = found["full"]
+    assert outcome.ok
+    assert "lpips" not in outcome.samples
+    assert outcome.case.evaluation["lpips"]["missing"].startswith("not measured: needs vgg16")

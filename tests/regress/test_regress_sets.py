@@ -68,5 +68,5 @@ def test_the_gate_names_them_and_leaves_them_to_a_paired_test() -> None:
 
 def test_they_are_written_in_their_units() -> None:
     said = {name: words.with_unit(values[0], name) for name, values in FIGURES.items()}
-    assert said == {"fid_scene_2k": "12.250", "kid_scene_2k": "−1.2e−4", "isc_scene_2k": "9.500", "precision_scene_2k": "87.5 %",
+    assert said == {"fid_scene_2k": "12.2", "kid_scene_2k": "−1.2e−4", "isc_scene_2k": "9.500", "precision_scene_2k": "87.5 %",
                     "recall_adm_50k": "50.0 %"}  # fmt: skip

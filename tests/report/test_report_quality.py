@@ -157,3 +157,15 @@ def test_a_collapsed_point_is_hollow() -> None:
     marks = [part.split("</path>")[0] for part in svg.split("<path") if "window" in part.split("</path>")[0]]
     assert len(marks) == 3
     assert ["fill=" in mark for mark in marks] == [True, True, False]
+
+
+def test_lpips_has_a_column_where_it_was_measured_and_a_reason_where_it_could_not_be() -> None:
+    def asked(outcome: Outcome, lpips: dict[str, str]) -> Outcome:
+        return replace(outcome, case=replace(outcome.case, evaluation={"lpips": lpips}))
+
+    pair = (sample.full(), sample.arm("linear", "1/2"))
+    measured = [replace(asked(o, {"weights": "a/b"}), samples={**o.samples, "lpips": [0.1, 0.2]}) for o in pair]
+    assert "lpips" in [column.key for group in groups(section(measured)) if group.title == "Fidelity" for column in group.columns]
+    missing = build(sample.RUN, [asked(o, {"missing": "not measured: needs vgg16"}) for o in pair]).missing
+    assert ("tiny-llamagen: LPIPS", "not measured: needs vgg16") in [(gap.what, gap.reason) for gap in missing]
+    assert not [gap for gap in build(sample.RUN, list(pair)).missing if "LPIPS" in gap.what]

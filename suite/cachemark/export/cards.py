@@ -18,6 +18,7 @@ NEVER = "not yet: no real weights"
 SCORES = {  # of a description's `held_out`: what it is, and its unit
     "nats_per_token": ("held-out likelihood, loss", "nat/token"), "psnr": ("held-out reconstruction, PSNR", "dB"),
     "psnr_pooled": ("PSNR of all pixels pooled", "dB"), "codes_used": ("codes in use", ""), "loss": ("held-out loss", ""),
+    "noise_mse": ("held-out error of the predicted noise, mean square", ""),
 }
 
 

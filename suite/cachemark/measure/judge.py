@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,6 +23,8 @@ from ..models.protocol import Loaded
 from ..seeds import Subset
 from ..spec import Sampling
 
+Likeness = Callable[[Tensor, Tensor], Tensor]
+NONE: Mapping[str, Likeness] = {}
 QUALITY: dict[str, Callable[[Tensor], Tensor]] = {"legend": legend_score}
 WORST, FIXED = 8, 4  # tiles of a sprite: the seeds that differ most, then the first of the subset
 KEPT_BYTES = 512 * 2**20  # log-probabilities of the full cache that are kept rather than computed again
@@ -126,12 +128,19 @@ def decoded(job: Job, tokens: Tensor) -> Tensor:
         return torch.cat([job.loaded.decode(tokens[part]).float() for part in job.chunks()])
 
 
-def judge(job: Job, reference: Reference, *, quality: tuple[str, ...], forced: bool, sprite: bool) -> Judged:
-    """Compare a job with the reference. ``forced`` adds the teacher-forced KL or distance, ``sprite`` the picture of the worst seeds.
-    Where the image decoder has random weights, tokens are judged and images are not.
+def judge(
+    job: Job, reference: Reference, *, quality: tuple[str, ...], forced: bool, sprite: bool, likeness: Mapping[str, Likeness] = NONE,
+    itself: bool = False,
+) -> Judged:
+    """Compare a job with the reference. ``forced`` adds the teacher-forced KL or distance, ``sprite`` the picture of the worst seeds,
+    ``likeness`` other figures of pairs of images. ``itself``: the job is the one that the reference was made by, and only its forced
+    figures are computed anew. Where the image decoder has random weights, tokens are judged and images are not.
     """
-    tokens = torch.cat([job.generate(part) for part in job.chunks()])
-    images = decoded(job, tokens)
+    if itself:
+        tokens, images = reference.tokens, reference.images
+    else:
+        tokens = torch.cat([job.generate(part) for part in job.chunks()])
+        images = decoded(job, tokens)
     if job.continuous:
         samples = {"token_distance": fidelity.distance(tokens, reference.tokens)}
         samples |= {"forced_distance": drift(job, reference)} if forced else {}
@@ -140,6 +149,7 @@ def judge(job: Job, reference: Reference, *, quality: tuple[str, ...], forced: b
         samples |= {"kl": divergence(job, reference)} if forced else {}
     if job.loaded.pictures:
         samples |= {"psnr": fidelity.psnr(images, reference.images), "ssim": fidelity.ssim(images, reference.images)}
+        samples |= {name: alike(images, reference.images) for name, alike in likeness.items()}
         samples |= {name: QUALITY[name](images) for name in quality}
     stored = tokens.to(torch.float32 if job.continuous else torch.int32).cpu().contiguous()
     artifacts = {"tokens.safetensors": save({"tokens": stored})}

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import difflib
 import math
-import re
 import tomllib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -26,6 +24,7 @@ from ..models import catalogue
 from ..models.protocol import Entry, Request
 from ..spec import FULL, Budget, Case, Sampling
 from . import presets, quality
+from .mistakes import Kinds, explained, line
 
 __all__ = ["Plan", "Planned", "catalogue", "expand", "find", "load", "methods", "names"]
 
@@ -65,12 +64,13 @@ class Timing(Table):
 
 
 class Fidelity(Table):
-    """Which fixed subset of seeds is compared with the full cache, how many samples of it, and how many images at once (0: as
-    many as are timed)."""
+    """Which fixed subset of seeds is compared with the full cache, how many samples of it, how many images at once (0: as many as
+    are timed), and whether LPIPS is wanted, whose weights are not packaged."""
 
     seeds: str = "s64"
     samples: Annotated[int, Field(ge=1)] = 64
     batch: Annotated[int, Field(ge=0)] = 0
+    lpips: bool = False
 
 
 class Quality(Table):
@@ -133,12 +133,16 @@ class Plan(Table):
     def place(self, *keys: str | int) -> str:
         """``file:line`` of a key, or the plan's name where it was not read from a file."""
         path, text = self._source
-        return f"{path}:{_line(text, keys)}" if path else self.name
+        return f"{path}:{line(text, keys)}" if path else self.name
 
     def joined(self, extra: Sequence[str]) -> Plan:
         """This plan with more methods in every block."""
         cells = [c.model_copy(update={"methods": [*c.methods, *(m for m in extra if m not in c.methods)]}) for c in self.cells]
         return self.model_copy(update={"cells": cells})
+
+
+KINDS: Kinds = {"": Plan, "timing": Timing, "fidelity": Fidelity, "quality": Quality, "anchor": Anchor, "cells": Cells,
+                "sampling": SamplingTable}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -179,7 +183,7 @@ def load(name_or_path: str) -> Plan:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise BadPlan(f"{path}: not TOML: {error}.", remedy="Mend the syntax.") from None
     except ValidationError as error:
-        raise _explained(path, text, error) from None
+        raise explained(path, text, error, KINDS) from None
     except OSError as error:
         raise BadPlan(f"{path} cannot be read: {error.strerror}.", remedy="Give the path of a TOML file.") from None
     plan._source = str(path), text
@@ -232,7 +236,7 @@ def _block(plan: Plan, cells: Cells, number: int, device: str) -> Iterator[Plann
         cells.model, identity, entry.grid, f"{entry.classes} classes, balanced", sampling, FULL,
         batch=cells.batch, seeds=plan.fidelity.seeds, samples=len(subset), dtype=cells.dtype, engine=cells.engine,
         device_class=device, warmup=plan.timing.warmup, repeats=plan.timing.repeats, role="baseline",
-        evaluation={"batch": plan.fidelity.batch} if plan.fidelity.batch else {},
+        evaluation=_likeness(plan.fidelity),
     )
     with _at(plan, "quality"):
         judged = replace(full, evaluation={**full.evaluation, **_evaluation(plan, cells, entry, full)})
@@ -255,6 +259,11 @@ def _request(plan: Plan, cells: Cells, device: str) -> Request:
     return Request(device, getattr(torch, cells.dtype), cells.weights, cells.decoder_weights, cells.random_seed, cells.engine, *files)
 
 
+def _likeness(given: Fidelity) -> dict[str, Any]:
+    """How images are compared with the full cache's, as far as it is not always so."""
+    return {**({"batch": given.batch} if given.batch else {}), **(presets.lpips() if given.lpips else {})}
+
+
 def _evaluation(plan: Plan, cells: Cells, entry: Entry, full: Case) -> dict[str, Any]:
     """The quality pass of a block as it stands in its cases; nothing where weights, of whichever part, are random."""
     if plan.quality is None or not cells.quality or "random:" in full.weights:
@@ -262,7 +271,7 @@ def _evaluation(plan: Plan, cells: Cells, entry: Entry, full: Case) -> dict[str,
     given = plan.quality
     subset = seeds.subset(given.seeds, entry.classes)
     stated = presets.stated(given.preset or entry.preset, given.extractor_weights, given.reference)
-    samples = len(subset.first(given.samples)) if given.samples else len(subset)
+    samples = len(subset.first(given.samples or len(subset)))
     if samples < (least := stated.get("options", {}).get("kid_subset_size", 0)):
         raise BadPlan(f"{samples} images are fewer than the {least} of a subset of KID.", remedy="Raise quality.samples.")
     return {quality.KEY: {"seeds": given.seeds, "samples": samples, "batch": given.batch, **stated}}
@@ -339,57 +348,3 @@ def _check_batch(batch: int, subset: seeds.Subset) -> None:
 
 def _shipped() -> Any:
     return resources.files("cachemark") / "data" / "plans"
-
-
-def _explained(path: Path, text: str, error: ValidationError) -> CachemarkError:
-    """The first fault of a plan with its line."""
-    keys, fault = _first_fault(tomllib.loads(text), error)
-    missing = fault["type"] == "missing"
-    where = f"{path}:{_line(text, keys[:-1] if missing else keys)}"
-    if fault["type"] == "extra_forbidden":
-        known = _known([k for k in keys[:-1] if isinstance(k, str)])
-        near = difflib.get_close_matches(str(keys[-1]), known, n=1)
-        hint = f"Did you mean {near[0]!r}? " if near else ""
-        return BadPlan(f"{where}: unknown key {keys[-1]!r}.", remedy=f"{hint}Known here: {', '.join(known)}.")
-    given = "" if missing else f" It is {str(fault['input'])[:80]!r}."
-    return BadPlan(f"{where}: {'.'.join(map(str, keys))}: {fault['msg'].lower()}.{given}", remedy="See docs/guide/plans.md.")
-
-
-def _first_fault(data: Any, error: ValidationError) -> tuple[list[str | int], Any]:
-    """The first fault and the keys that lead to it. Where a value may be of several kinds, each kind has faults of its own:
-    the one that lies deepest belongs to the kind that was meant."""
-    faults = [(_keys(data, fault), fault) for fault in error.errors()]
-    first = faults[0][0]
-    return max((f for f in faults if f[0][: len(first)] == first), key=lambda f: len(f[0]))
-
-
-def _keys(data: Any, fault: Any) -> list[str | int]:
-    """The keys of a fault's place, without the names of kinds that stand between them."""
-    keys: list[str | int] = []
-    for part in fault["loc"]:
-        if (isinstance(data, dict) and part in data) or (isinstance(data, list) and isinstance(part, int)):
-            keys.append(part)
-            data = data[part]
-    return [*keys, fault["loc"][-1]] if fault["type"] == "missing" else keys
-
-
-def _known(tables: list[str]) -> list[str]:
-    kinds: dict[str, type[Table]] = {"timing": Timing, "fidelity": Fidelity, "quality": Quality, "anchor": Anchor, "cells": Cells,
-                                     "sampling": SamplingTable}
-    return sorted(kinds[tables[-1]].model_fields if tables and tables[-1] in kinds else Plan.model_fields)
-
-
-def _line(text: str, keys: Sequence[str | int]) -> int:
-    """The line on which the last of ``keys`` that is written in the file stands."""
-    lines, at = text.splitlines(), 0
-    end = len(lines)
-    for number, key in enumerate(keys):
-        if isinstance(key, int) and number:
-            heads = [i for i, line in enumerate(lines) if re.match(rf"\s*\[\[\s*{re.escape(str(keys[number - 1]))}\s*\]\]", line)]
-            if key < len(heads):
-                at, end = heads[key], [*heads, len(lines)][key + 1]
-        else:
-            path, name = r"""(?:[\w"'-]+\s*\.\s*)*""", rf"""["']?{re.escape(str(key))}["']?"""
-            pattern = rf"\s*(?:\[\[?\s*{path}{name}\s*\]|{path}{name}\s*[=.])"
-            at = next((i for i in range(at, end) if re.match(pattern, lines[i])), at)
-    return at + 1

@@ -13,6 +13,7 @@ from ..metrics.adm import NAME as ADM
 from ..metrics.adm import SIDE, adm, identity
 from ..metrics.features import register
 from ..metrics.inception import source
+from ..metrics.lpips import identity as lpips_identity
 from ..metrics.preset import Preset
 from ..metrics.reference import Reference
 from ..models import checkpoints
@@ -59,3 +60,11 @@ def downloaded() -> str:
     """Where PyTorch keeps the Inception weights that torch-fidelity once fetched, or nothing where it has not."""
     path = Path(torch.hub.get_dir()) / "checkpoints" / source().rsplit("/", 1)[1]
     return str(path) if path.is_file() else ""
+
+
+def lpips() -> dict[str, Any]:
+    """What LPIPS adds to the identity of a case: which files it has, or which one is missing."""
+    try:
+        return {"lpips": {"weights": lpips_identity()}}
+    except Unsupported as error:
+        return {"lpips": {"missing": str(error)}}

@@ -71,23 +71,25 @@ class _NotFinite(Exception):
 
 
 def features(
-    job: Job, preset: Preset, shelf: Shelf, made: Callable[[], None] = lambda: None, share: tuple[int, int] = (0, 1)
+    job: Job, preset: Preset, shelf: Shelf, alive: Callable[[], None] = lambda: None, share: tuple[int, int] = (0, 1)
 ) -> Seen | None:
     """What the extractor sees in the images of a job, or None where one of them holds NaN or infinity, or none is made.
 
-    ``made`` is called after each part. ``share`` = (index, of) leaves out every part whose number is not ``index`` modulo ``of``, so
+    ``alive`` is called after each batch. ``share`` = (index, of) leaves out every part whose number is not ``index`` modulo ``of``, so
     that several processes can fill one shelf.
     """
     index, of = share
     found = []
     for number, part in enumerate(job.subset.slices(PART)):
         if number % of == index:
-            try:
-                found.append(shelf.get(number, preset.extractor) or _seen(replace(job, subset=part), preset))
-            except _NotFinite:
-                return None
-            shelf.put(number, found[-1])
-            made()
+            held = shelf.get(number, preset.extractor)
+            if held is None:
+                try:
+                    held = preset.see(_images(replace(job, subset=part), alive), device=job.device)
+                except _NotFinite:
+                    return None
+                shelf.put(number, held)
+            found.append(held)
     return Seen.joined(found) if found else None
 
 
@@ -98,17 +100,14 @@ def kept(job: Job, preset: Preset, shelf: Shelf) -> Seen | None:
     return Seen.joined(parts) if len(parts) == len(found) else None
 
 
-def _seen(job: Job, preset: Preset) -> Seen:
-    """Features of a part. Images go as soon as they have been looked at."""
-    return preset.see(_images(job), device=job.device)
-
-
-def _images(job: Job) -> Iterator[Tensor]:
+def _images(job: Job, alive: Callable[[], None]) -> Iterator[Tensor]:
+    """Batch by batch: an image goes as soon as it has been looked at."""
     for chunk in job.chunks():
         with torch.inference_mode():
             images = job.loaded.decode(job.generate(chunk)).float()
         if not bool(torch.isfinite(images).all()):
             raise _NotFinite
+        alive()
         yield images
 
 

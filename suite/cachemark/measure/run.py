@@ -20,6 +20,7 @@ from ..cache.slot import Memory
 from ..cache.work import share, work
 from ..errors import Unsupported
 from ..metrics.kv import entries
+from ..metrics.lpips import Lpips
 from ..metrics.preset import Preset
 from ..metrics.seen import Seen
 from ..metrics.speed import halves, watched
@@ -29,7 +30,7 @@ from ..spec import FULL, Case
 from ..units import quality_name
 from . import presets, quality
 from .clock import clock
-from .judge import Job, Judged, Reference, judge, reseeded
+from .judge import Job, Judged, Likeness, Reference, judge, reseeded
 from .layers import profiled, repeated
 from .memory import peak_bytes
 from .plan import Planned
@@ -49,6 +50,7 @@ class Bench:
     references: dict[str, Reference] = field(default_factory=dict)
     presets: dict[Request, Preset] = field(default_factory=dict)
     seen: dict[str, Seen] = field(default_factory=dict)
+    likeness: dict[str, Likeness] = field(default_factory=dict)
 
     @classmethod
     def load(cls, planned: Planned) -> Bench:
@@ -62,6 +64,14 @@ class Bench:
             self.references[case.cell] = Reference(full)
         return self.references[case.cell]
 
+
+    def alike(self, case: Case) -> dict[str, Likeness]:
+        """LPIPS where the case has it and its weights are here, loaded once per trial."""
+        if "missing" in case.evaluation.get("lpips", {"missing": ""}):
+            return {}
+        if not self.likeness:
+            self.likeness["lpips"] = Lpips(device=self.device)
+        return self.likeness
 
     def preset(self, planned: Planned) -> Preset:
         """With which eyes images of a case are compared with real ones, loaded once per trial."""
@@ -83,8 +93,8 @@ def run_case(planned: Planned, bench: Bench, alive: Callable[[], None] = lambda:
     facts = _facts(case, bench)
     if case.role in ("arm", "baseline"):
         first = replace(job, subset=job.subset.first(case.batch))
-        samples |= _timed(case, first)
         samples |= _bytes(case, first)
+        samples |= _timed(case, first)
     if bench.loaded.random:
         return Outcome(case, Status.OK, samples, RANDOM, seconds=time.perf_counter() - began, facts=facts), {}
     judged = _judged(case, job, bench)
@@ -142,12 +152,12 @@ def _factory(case: Case) -> Callable[[], Method]:
 
 
 def _timed(case: Case, job: Job) -> dict[str, list[float]]:
-    """Warm-up generations, then the counted ones: latency with and without image decoding, tokens/s of both halves."""
+    """The other warm-up generations, then the counted ones: latency with and without image decoding, tokens/s of both halves."""
     layout = _paced(job.layout, job.method())
     watch = clock(job.device, watched(layout))
     labels = torch.tensor(job.subset.labels, device=job.device)
     samples: dict[str, list[float]] = {name: [] for name in ("latency", "latency_tokens", "tokens_per_s_first", "tokens_per_s_last")}
-    for repeat in range(case.warmup + case.repeats):
+    for repeat in range(1, case.warmup + case.repeats):
         watch.start()
         with torch.inference_mode():
             drawn = job.loaded.generator.generate(labels, job.subset.seeds, job.method(), case.sampling, job.memory, mark=watch.mark)
@@ -167,16 +177,16 @@ def _paced(layout: Layout, method: Method) -> Layout:
 
 
 def _bytes(case: Case, job: Job) -> dict[str, list[float]]:
-    """A pass of its own: bytes from the arena, and the peak above the loaded weights. In a masked model also FLOPs, from arithmetic."""
-    kept: list[tuple[Method, Memory]] = []
+    """A generation that is watched and not timed, the first warm-up: bytes from the arena, and the peak above the loaded weights. In a
+    masked model also FLOPs, from arithmetic."""
+    method, memory, drawn = job.method(), job.memory, []
 
     def once() -> None:
-        method, memory = job.method(), Memory(job.device, codec(case.codec))
-        kept.append((method, memory))
-        replace(job, method=lambda: method, memory=memory).generate(slice(len(job.subset)))
+        drawn.append(replace(job, method=lambda: method).generate(slice(len(job.subset))))
 
     peak = peak_bytes(job.device, once, job.loaded.parameters)
-    method, memory = kept[0]
+    with torch.inference_mode():
+        job.loaded.decode(drawn[0])
     stage = memory.nbytes("stage")
     figures = {"kv_logical": method.logical_bytes, "kv_allocated": memory.nbytes("slots") + stage, "kv_stage": stage,
                "kv_state": memory.nbytes("state"), "peak_memory": peak}
@@ -195,10 +205,12 @@ def _judged(case: Case, job: Job, bench: Bench) -> Judged:
     job = replace(job, batch=judged_batch(case), memory=Memory(bench.device, codec(case.codec)))
     reference = bench.reference(case, job)
     if case.role == "floor":
-        return judge(reseeded(job, seeds.floor(job.subset)), reference, quality=bench.entry.quality, forced=False, sprite=False)
+        return judge(reseeded(job, seeds.floor(job.subset)), reference, quality=bench.entry.quality, forced=False, sprite=False,
+                     likeness=bench.alike(case))
     if case.role == "numerics":
         job = replace(job, batch=job.batch // 2 or 2)
-    return judge(job, reference, quality=bench.entry.quality, forced=True, sprite=case.role == "arm")
+    return judge(job, reference, quality=bench.entry.quality, forced=True, sprite=case.role == "arm", likeness=bench.alike(case),
+                 itself=case.role == "baseline" and case.engine == "eager")
 
 
 def _distribution(
@@ -209,15 +221,17 @@ def _distribution(
     case, stated = planned.case, planned.case.evaluation[quality.KEY]
     if "missing" in stated:
         return {}, {"not_measured": {quality_name("fid", stated["preset"], stated["samples"]): stated["missing"]}}
-    preset, wide = bench.preset(planned), quality.job_of(job, case, bench.entry.classes)
+    began, preset, wide = time.perf_counter(), bench.preset(planned), quality.job_of(job, case, bench.entry.classes)
     seen = quality.features(wide, preset, quality.Shelf(planned.shelf), alive)
     if seen is None:
         return None
+    full = None
     if case.role == "baseline":
         bench.seen[case.cell] = seen
-        return quality.figures(seen, preset, wide.subset.labels, None)
-    full = bench.seen.get(case.cell) or quality.kept(wide, preset, quality.Shelf(planned.beside))
-    return quality.figures(seen, preset, wide.subset.labels, full)
+    else:
+        full = bench.seen.get(case.cell) or quality.kept(wide, preset, quality.Shelf(planned.beside))
+    samples, facts = quality.figures(seen, preset, wide.subset.labels, full)
+    return samples, {**facts, "quality_seconds": round(time.perf_counter() - began, 1)}
 
 
 def _facts(case: Case, bench: Bench) -> dict[str, Any]:

@@ -88,8 +88,10 @@ SETS = ("fid", "precision", "recall")  # figures of whole sets of images that st
 def groups(section: Section) -> tuple[Group, ...]:
     """What a section's table shows: in a masked model, whose full form keeps nothing, computation stands in place of KV memory; figures
     of whole sets of images stand beside the legend score where they were measured."""
-    held = COMPUTED if section.paradigm == MASKED else KEPT
-    return (*held[:-1], replace(_QUALITY, columns=(*_QUALITY.columns, *_of_sets(section))))
+    *held, fidelity, quality = COMPUTED if section.paradigm == MASKED else KEPT
+    if any("lpips" in row.fidelity for row in section.rows):
+        fidelity = replace(fidelity, columns=(*fidelity.columns, _column("lpips")))
+    return (*held, fidelity, replace(quality, columns=(*quality.columns, *_of_sets(section))))
 
 
 def width(shown: tuple[Group, ...]) -> int:
@@ -101,7 +103,12 @@ def _of_sets(section: Section) -> tuple[Column, ...]:
     rows = [row for row in section.rows if row.ok]
     accuracy = ("class_accuracy",) if any("class_accuracy" in row.quality for row in rows) else ()
     sets = [next((found[0] for row in rows if (found := row.of_set(base))), "") for base in SETS]
-    return tuple(Column(name, metric(name).title, metric(name).better, metric(name).meaning) for name in (*accuracy, *filter(None, sets)))
+    return tuple(_column(name) for name in (*accuracy, *filter(None, sets)))
+
+
+def _column(name: str) -> Column:
+    short = metric(name).title.replace(", ", " ").removesuffix(" images")
+    return Column(name, short, metric(name).better, metric(name).meaning)
 
 
 def _names(shown: tuple[Group, ...], title: str) -> list[str]:

@@ -16,7 +16,7 @@ from . import words
 from .change import Change, Conclusion, changes, conclusion
 from .gallery import Album, gallery
 from .layers import Layers, layers
-from .row import FIDELITY, IN_PASS, MASKED, OF_INDICES, OF_VECTORS, QUALITY
+from .row import FIDELITY, MASKED, OF_INDICES, OF_VECTORS, ON_DEMAND, QUALITY
 from .section import Section, sections
 from .sentence import Sentence, sentences
 
@@ -247,9 +247,10 @@ def _missing(parts: Sequence[Section]) -> Iterable[Missing]:
 def _wanted(part: Section) -> tuple[str, ...]:
     """Metrics that a section of this paradigm has where nothing is missing."""
     masked = part.paradigm == MASKED
-    other = OF_INDICES if masked else OF_VECTORS
-    passes = "quality" in part.case.evaluation
-    judged = () if part.random else tuple(name for name in (*FIDELITY, *QUALITY) if name not in other and (passes or name not in IN_PASS))
+    told = part.case.evaluation
+    unasked = (name for name, key in ON_DEMAND.items() if "missing" in told.get(key, {"missing": ""}))
+    other = (*(OF_INDICES if masked else OF_VECTORS), *unasked)
+    judged = () if part.random else tuple(name for name in (*FIDELITY, *QUALITY) if name not in other)
     return (*_SPEED, *(("flops",) if masked else ()), *_BYTES, *judged)
 
 
@@ -262,6 +263,8 @@ def _no_distribution(part: Section) -> Iterable[Missing]:
     elif not stated:
         yield Missing(what, "not measured", "Weights are random: images are noise." if part.random else
                       "The plan compares no images with real ones here; a table [quality] in it does.")
+    if "missing" in (alike := part.case.evaluation.get("lpips", {})):
+        yield Missing(f"{part.model}: LPIPS", "not measured", str(alike["missing"]))
 
 
 def _gaps(part: Section) -> Iterable[Missing]:

@@ -1,0 +1,101 @@
+"""LPIPS on files of the official names and shapes, and what happens where they are missing or damaged."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from cachemark.errors import BadCheckpoint, Unsupported
+from cachemark.measure import presets
+from cachemark.metrics.lpips import Lpips, files, identity
+
+pytest.importorskip("torch_fidelity")
+NAMES = ("vgg16-397923af.pth", "weights-vgg16-lpips.pth")
+CHANNELS = (64, 128, 256, 512, 512)
+
+
+def thin(shape: tuple[int, ...], value: float) -> Tensor:
+    """A tensor of that shape whose file is a few bytes: one number, seen from everywhere."""
+    return torch.full((1,), value).expand(shape)
+
+
+def write(folder: Path) -> None:
+    """Both files, with the names and shapes of the published ones and numbers of ours."""
+    import torchvision
+
+    folder.mkdir(parents=True, exist_ok=True)
+    with torch.device("meta"):
+        shapes = {name: tuple(t.shape) for name, t in torchvision.models.vgg16().state_dict().items()}
+    vgg = {name: thin(shape, 0.02 if len(shape) > 1 else 0.0) for name, shape in shapes.items()}
+    draws = torch.Generator().manual_seed(0)
+    for name in ("features.0.weight", "features.2.weight"):  # else all channels say the same, and nothing differs
+        vgg[name] = torch.randn(shapes[name], generator=draws) * 0.1
+    torch.save(vgg, folder / NAMES[0])
+    torch.save({f"lin{i}.model.1.weight": thin((1, c, 1, 1), 0.1) for i, c in enumerate(CHANNELS)}, folder / NAMES[1])
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """PyTorch's cache of downloads, empty."""
+    monkeypatch.setattr(torch.hub, "_hub_dir", str(tmp_path))
+    return tmp_path / "checkpoints"
+
+
+def pictures() -> Tensor:
+    return torch.rand(3, 3, 32, 32, generator=torch.Generator().manual_seed(1)) * 2 - 1
+
+
+def test_equal_images_are_at_no_distance_and_others_at_more_the_more_they_differ(hub: Path) -> None:
+    write(hub)
+    network, images = Lpips(), pictures()
+    noise = torch.randn(images.shape, generator=torch.Generator().manual_seed(2))
+    assert network(images, images).tolist() == [0, 0, 0]
+    near, far = network(images, images + 0.05 * noise), network(images, images + 0.5 * noise)
+    assert near.shape == (3,)
+    assert (near > 0).all()
+    assert (far > near).all()
+
+
+def test_values_are_those_of_torch_fidelity_on_bytes(hub: Path) -> None:
+    write(hub)
+    from torch_fidelity.sample_similarity_lpips import SampleSimilarityLPIPS
+
+    whole = torch.randint(0, 256, (2, 2, 3, 32, 32), generator=torch.Generator().manual_seed(3), dtype=torch.uint8)
+    expected = SampleSimilarityLPIPS("x")(whole[0], whole[1]).flatten()
+    found = Lpips()(whole[0].float() / 127.5 - 1, whole[1].float() / 127.5 - 1)
+    assert found == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.parametrize("lost", NAMES)
+def test_a_missing_file_is_named_with_how_to_get_it(hub: Path, lost: str) -> None:
+    write(hub)
+    (hub / lost).unlink()
+    with pytest.raises(Unsupported, match=rf"not measured: needs {lost}, get it with: curl .*{lost}"):
+        files()
+    assert lost in presets.lpips()["lpips"]["missing"]
+
+
+@pytest.mark.parametrize("damaged", NAMES)
+def test_a_damaged_file_is_refused(hub: Path, damaged: str) -> None:
+    write(hub)
+    (hub / damaged).write_bytes((hub / damaged).read_bytes()[:100])
+    with pytest.raises(BadCheckpoint, match=damaged):
+        Lpips()
+
+
+def test_weights_of_another_network_are_refused(hub: Path) -> None:
+    write(hub)
+    torch.save({"lin0.model.1.weight": torch.zeros(1, 3, 1, 1)}, hub / NAMES[1])
+    with pytest.raises(BadCheckpoint, match="does not fit"):
+        Lpips()
+
+
+def test_other_weights_are_another_case(hub: Path) -> None:
+    write(hub)
+    before = identity()
+    torch.save({f"lin{i}.model.1.weight": thin((1, c, 1, 1), 0.2) for i, c in enumerate(CHANNELS)}, hub / NAMES[1])
+    assert identity() != before
+    assert presets.lpips() == {"lpips": {"weights": identity()}}
