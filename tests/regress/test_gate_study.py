@@ -96,6 +96,9 @@ def test_figures_of_nights(study: ModuleType) -> None:
     assert math.isnan(every["false per cell"])
     none = study.nights(noise, stream(), rule, 0.0, 0, 4)
     assert math.isnan(none["power"])
+    lax = study.nights(noise, stream(), Rule(1e-4, 50, q=0.9), 0.0, 0, 4)
+    assert lax["false per cell"] > 0
+    assert lax["nights with a false alarm"] >= lax["false per cell"], "the study would show false alarms if there were any"
     blind = study.nights(noise, stream(), replace(rule, delta=0.5), 0.05, 5, 1)
     assert (blind["power"], blind["passed though changed"]) == (0.0, 1.0)
 

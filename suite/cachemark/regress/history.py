@@ -35,7 +35,7 @@ LEVEL = 0.01  # of the test for a change
 MOST_ALIKE = 0.3  # rank correlation of neighbouring nights
 SPREAD_RATIO = 2.0  # by which the distances from the level must have grown or shrunk
 _BLOCK, _DRAWS, _CHUNK = 3, 999, 37
-_GRID = 40  # places at which a ramp may begin and end
+_GRID = 80  # places at which a ramp may begin and end
 
 Floats = NDArray[np.float64]
 
