@@ -7,30 +7,35 @@ below all other noise), throttled pairs (the gate redoes them, so they cost time
 
 - ``gate``: whole nights of a family of cells through :mod:`cachemark.regress.pairs`, the minimum effect chosen as on a real machine
   (``sees``, at least 2 %, on a shared CPU 10 %). Alarms are nights with any false regression.
-- ``rules``: other tools' decisions cell by cell, asv and pytest-benchmark through their own code, the others by their formula; a family
-  of m cells raises a false alarm with 1 − (1 − f)^m. They compare today's run with a stored one of another day, as these tools do.
-  *Matched* is the power that is left when the rule's own threshold is moved to where a family of 200 gives 5 % false alarms.
-- ``history``: nightly series with a change, and unchanged ones until the first false alarm in any of 200. Only the ratio to the canary
-  is followed by the gate; asv, the z-score and the fence follow absolute times.
+- ``rules``: other tools' decisions cell by cell (``gate_rivals.py``); a family of m cells raises a false alarm with 1 − (1 − f)^m. They
+  compare today's run with a stored one of another day, as these tools do. *Matched* is the power that is left when the rule's own
+  threshold is moved to where a family of 200 gives 5 % false alarms; *equal cost*: with as many images as the gate takes.
+- ``roc``: the gate with its minimum effect moved, for the drawings.
+- ``history``: nightly series with a change and without. Only the ratio to the canary is followed by the gate; the other rules follow
+  absolute times. ``waits``: nights until the first false alarm in any of 200 series that do not change.
 
-    python benchmarks/gate_study.py [--quick | --full] [--only gate rules history] [--seed 0] [--json FILE]
+    python benchmarks/gate_study.py [--quick | --full] [--only gate rules …] [--seed 0] [--json FILE] [--page docs/guide/gate.md]
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.random import Generator
 from numpy.typing import NDArray
+from scipy.stats import chi2
 
+import gate_page
+import gate_rivals as rivals
 from cachemark.regress import history, pairs
 from cachemark.regress.gate import EQUIVALENT, IMPROVED, REGRESSED
 from cachemark.regress.pairs import INCONCLUSIVE, Rule
@@ -68,16 +73,25 @@ ALLOWED = {"locked": 0.02, "unlocked": 0.02, "shared CPU": 0.10}
 
 @dataclass(frozen=True)
 class Size:
-    """How much is simulated: nights of the gate, cells of each other rule (unchanged, changed), histories, nights of a wait."""
+    """How much is simulated: nights of the gate, cells of each other rule (unchanged, changed), histories; nights of a wait for a false
+    alarm, how many waits, and series that are watched in each."""
 
     nights: int
     unchanged: int
     changed: int
     series: int
     wait: int
+    waits: int
+    watched: int
 
 
-SIZES = {"quick": Size(4, 300, 100, 4, 70), "default": Size(1000, 20_000, 1000, 80, 365), "full": Size(5000, 100_000, 10_000, 500, 1095)}
+SIZES = {
+    "quick": Size(4, 300, 100, 4, 70, 2, 10), "default": Size(1000, 20_000, 1000, 80, 500, 3, FAMILY),
+    "full": Size(5000, 100_000, 10_000, 500, 1000, 20, FAMILY),
+}
+SCORES = rivals.scores()
+TARGET = {"locked": 0.03, "unlocked": 0.05, "shared CPU": 0.20}  # the effect that a profile's curves are drawn for
+COMPARED = (0.03, 0.05, 0.10, 0.20)
 
 
 # -- the noise ----------------------------------------------------------------------------------------------------------
@@ -172,87 +186,71 @@ def gate_table(size: Size, seed: int) -> Iterator[dict[str, object]]:
 
 
 # -- other tools' rules, cell by cell -----------------------------------------------------------------------------------
-@dataclass(frozen=True)
-class Competitor:
-    """``score``: from a stored run and today's, (images,) each, how much slower (a ratio), 1 where the rule sees no difference;
-    it is an alarm above ``knob``. ``images``: per arm, 0 for as many as the gate takes."""
-
-    name: str
-    knob: float
-    images: int
-    score: Callable[[Floats, Floats], float]
-
-
-def installed(name: str) -> bool:
-    return importlib.util.find_spec(name) is not None
-
-
-def by_asv(before: Floats, after: Floats) -> float:
-    """Ratio of medians where ``asv compare`` finds the samples different."""
-    from asv._stats import is_different
-    from asv_runner.statistics import compute_stats
-
-    (a, about_a), (b, about_b) = (compute_stats(list(map(float, run)), 1) for run in (before, after))
-    return b / a if is_different(list(before), list(after), about_a, about_b) else 1.0
-
-
-def by_pytest_benchmark(field: str) -> Callable[[Floats, Floats], float]:
-    """What ``--benchmark-compare-fail`` computes, as a ratio."""
-    from pytest_benchmark.utils import PercentageRegressionCheck
-
-    check = PercentageRegressionCheck(field, 0)
-    figure = {"min": np.min, "median": np.median}[field]
-    return lambda before, after: 1 + check.compute({field: float(figure(after))}, {field: float(figure(before))}) / 100
-
-
-def by_mean(before: Floats, after: Floats) -> float:
-    return float(after.mean() / before.mean())
-
-
-def by_median(before: Floats, after: Floats) -> float:
-    return float(np.median(after) / np.median(before))
-
-
-def competitors() -> list[Competitor]:
-    """Those whose code is installed, and those whose formula is all there is to them."""
-    found = [Competitor("TorchBench 7 %", 1.07, LONE, by_median), Competitor("conbench pairwise 5 %", 1.05, LONE, by_mean)]
-    if installed("pytest_benchmark"):
-        found += [Competitor("pytest-benchmark min 5 %", 1.05, LONE, by_pytest_benchmark("min")),
-                  Competitor("pytest-benchmark median 10 %", 1.10, LONE, by_pytest_benchmark("median"))]
-    if installed("asv"):
-        found += [Competitor("asv 1.1", 1.1, LONE, by_asv), Competitor("asv 1.05", 1.05, LONE, by_asv),
-                  Competitor("asv 1.02, images of the gate", 1.02, 0, by_asv)]
-    return found
-
-
-def scores(rule: Competitor, noise: Noise, stream: Generator, effect: float, cells: int, count: int) -> Floats:
+def scored(name: str, noise: Noise, stream: Generator, effect: float, cells: int, count: int) -> Floats:
+    """Scores of a rule for cells with this effect, each from a stored run and today's of ``count`` images."""
+    score = SCORES[name]
     before = lone(noise, stream, np.zeros(cells), count)
     after = lone(noise, stream, np.full(cells, math.log1p(effect)), count)
-    return np.array([rule.score(a, b) for a, b in zip(before, after, strict=True)])
+    return np.array([score(a, b) for a, b in zip(before, after, strict=True)])
+
+
+def family_rate(per_cell: float) -> float:
+    return 1 - (1 - per_cell) ** FAMILY
+
+
+def curve(none: Floats, some: Floats) -> list[tuple[float, float]]:
+    """Points (false alarms of a family of 200, power) of a score whose knob is moved."""
+    rates = np.linspace(0, PER_CELL * 20, 60)
+    knobs = [max(float(np.quantile(none, 1 - rate)), 1.0) for rate in rates]
+    return [(family_rate(float((none > knob).mean())), float((some > knob).mean())) for knob in knobs]
 
 
 def rule_table(size: Size, seed: int) -> Iterator[dict[str, object]]:
-    """Every rule in every profile: false alarms, power, and power with the threshold at which 5 % of nights have a false alarm."""
+    """Every rule in every profile: false alarms, power, and power with the threshold at which 5 % of nights have a false alarm, with ten
+    images and with as many as the gate takes for both arms (these rules compare with a stored run, so all of them are today's)."""
     for name, noise in PROFILES.items():
         stream = np.random.default_rng([seed, 1, *name.encode()])
-        gate_images = math.ceil(6.5 * IMAGES)
-        for rule in competitors():
-            count = rule.images or gate_images
-            none = scores(rule, noise, stream, 0.0, size.unchanged, count)
-            matched = max(float(np.quantile(none, 1 - PER_CELL)), 1.0)
-            row: dict[str, object] = {"profile": name, "rule": rule.name, "images per arm": count,
-                                      "false per cell": float((none > rule.knob).mean()), "matched knob": matched}
-            row["false alarms of 200"] = 1 - (1 - float((none > rule.knob).mean())) ** FAMILY
-            for effect in (0.03, 0.05, 0.10):
-                some = scores(rule, noise, stream, effect, size.changed, count)
-                row[f"power {effect:.0%}"] = float((some > rule.knob).mean())
-                row[f"matched {effect:.0%}"] = float((some > matched).mean())
-            yield row
+        pairs_of_a_cell = float(night(noise, stream, np.zeros(2000), Rule(least_effect(name, stream), 2000))[1].mean())
+        for score in SCORES:
+            drawn: dict[bool, tuple[int, Floats, dict[float, Floats]]] = {}
+            for many in (False, True):
+                count = math.ceil(2 * pairs_of_a_cell * IMAGES) if many else LONE
+                none = scored(score, noise, stream, 0.0, size.unchanged, count)
+                drawn[many] = count, none, {e: scored(score, noise, stream, e, size.changed, count) for e in COMPARED}
+            for rule in (r for r in rivals.RULES if r.score == score):
+                yield rule_row(name, rule, drawn)
+
+
+def rule_row(profile: str, rule: rivals.Rule, drawn: dict[bool, tuple[int, Floats, dict[float, Floats]]]) -> dict[str, object]:
+    count, none, some = drawn[rule.many]
+    rate = float((none > rule.knob).mean())
+    row: dict[str, object] = {"profile": profile, "rule": rule.name, "images": count, "false per cell": rate,
+                              "false alarms of 200": family_rate(rate)}
+    row |= {f"power {e:.0%}": float((some[e] > rule.knob).mean()) for e in COMPARED}
+    for many, (_, none, some) in drawn.items():
+        matched = max(float(np.quantile(none, 1 - PER_CELL)), 1.0)
+        row |= {f"matched {e:.0%}{', equal cost' if many else ''}": float((some[e] > matched).mean()) for e in COMPARED}
+    row["curve"] = curve(drawn[True][1], drawn[True][2][TARGET[profile]])
+    return row
+
+
+def roc_table(size: Size, seed: int) -> Iterator[dict[str, object]]:
+    """The gate with its own knob, the minimum effect, moved: false alarms of 200 cells, and power for one changed cell."""
+    for name, noise in PROFILES.items():
+        stream = np.random.default_rng([seed, 3, *name.encode()])
+        delta = least_effect(name, stream)
+        for factor in (0.05, 0.25, 0.5, 0.75, 1.0, 1.5):
+            rule = Rule(factor * delta, FAMILY)
+            unchanged = nights(noise, stream, rule, 0.0, 0, max(1, size.nights // 10))
+            changed = nights(noise, stream, rule, TARGET[name], 1, max(1, size.nights // 10))
+            yield {"profile": name, "delta": rule.delta, "effect": TARGET[name], "power": changed["power"],
+                   "false alarms of 200": unchanged["nights with a false alarm"], "pairs per cell": unchanged["pairs per cell"]}
 
 
 # -- histories ----------------------------------------------------------------------------------------------------------
 NIGHTS, ONSET = 60, 36
 SHAPES: dict[str, Callable[[Floats], Floats]] = {
+    "none": lambda t: 0.0 * t,
     "step": lambda t: (t >= ONSET) * 1.0,
     "ramp": lambda t: np.clip((t - ONSET + 1) / 16, 0, 1),
     "spike": lambda t: (t == ONSET) * 1.0,
@@ -274,90 +272,76 @@ def alarms(values: Floats, delta: float) -> list[history.Change]:
     return [c for epoch in history.changes(values, [0] * len(values), delta) for c in epoch.changes if c.gates]
 
 
-def by_asv_publish(times: Floats) -> bool:
-    """Whether ``asv publish`` shows a regression, at its default of 5 %."""
-    from asv.step_detect import detect_regressions, detect_steps
-
-    return detect_regressions(detect_steps(list(map(float, times))), 0.05)[0] is not None
-
-
-def by_z_score(times: Floats) -> bool:
-    """The last night against the mean before it, in standard deviations of what was before: conbench's five."""
-    before = times[:-1]
-    return bool(times[-1] - before.mean() > 5 * before.std(ddof=1))
-
-
-def by_fence(times: Floats) -> bool:
-    """The last difference against the third quartile of those before and three times their spread, as rustc-perf does."""
-    differences = np.abs(np.diff(np.log(times)))
-    low, high = np.quantile(differences[:-1], [0.25, 0.75])
-    return bool(times[-1] > times[-2] and differences[-1] > high + 3 * (high - low))
-
-
 def shape_row(noise: Noise, stream: Generator, delta: float, shape: str, effect: float, series: int) -> dict[str, object]:
     """How often a change in 60 nights is found, named and placed. Rules that look at the last night alone are asked at the onset."""
     t = np.arange(NIGHTS, dtype=np.float64)
     truth = math.log1p(effect) * SHAPES[shape](t)
-    ours = [alarms(row + truth, delta) for row in ratios_to_canary(noise, stream, series, NIGHTS)]
+    followed = ratios_to_canary(noise, stream, series, NIGHTS) + truth
+    ours = [alarms(row, delta) for row in followed]
     absolute = [np.median(lone(noise, stream, truth, LONE), axis=1) for _ in range(series)]
     late = [abs(found[0].first - ONSET) for found in ours if found]
+
+    def share(there: str, by: Callable[[Floats], bool], rows: Iterable[Floats]) -> float:
+        return float(np.mean([by(row) for row in rows])) if not there or rivals.installed(there) else math.nan
+
     return {
         "shape": shape, "effect": effect, "delta": delta, "ours": float(np.mean([bool(found) for found in ours])),
         "named ramp": float(np.mean([any(c.kind == history.RAMP for c in found) for found in ours])),
         "nights off": float(np.median(late)) if late else math.nan,
-        "asv publish": float(np.mean([by_asv_publish(row) for row in absolute])) if installed("asv") else math.nan,
-        "z-score": float(np.mean([by_z_score(row[: ONSET + 1]) for row in absolute])),
-        "fence": float(np.mean([by_fence(row[: ONSET + 1]) for row in absolute])),
+        "asv publish": share("asv", rivals.by_asv_publish, absolute), "otava": share("otava", rivals.by_otava, absolute),
+        "otava on our ratios": share("otava", lambda row: rivals.by_otava(row, delta, 4), [np.exp(r[~np.isnan(r)]) for r in followed]),
+        "z-score": share("", rivals.by_z_score, [row[: ONSET + 1] for row in absolute]),
+        "fence": share("", rivals.by_fence, [row[: ONSET + 1] for row in absolute]),
     }
 
 
-def may_alarm(window: Floats, limit: float) -> NDArray[np.bool_]:
-    """Which series, (series, nights), can have segments whose medians differ by ``limit`` at all. A median of a long segment lies
-    between those of pieces that make it up, and pieces of 5 to 13 nights make up any; so this only saves time."""
-    longest = min(13, window.shape[1])
-    parts = [np.median(sliding_window_view(window, k, axis=1), axis=-1) for k in range(history.LEAST, longest + 1)]
-    return np.ptp(np.concatenate(parts, axis=1), axis=1) >= limit
+def may_alarm(values: Floats, limit: float) -> Iterator[tuple[int, NDArray[np.bool_]]]:
+    """For every night from the first possible one on, which series, (series, nights), can have segments in the last 60 nights whose
+    medians differ by ``limit`` at all. A median of a long segment lies between those of pieces that make it up, and pieces of 5 to 13
+    nights make up any; so this only saves time. Nights are counted as how many there have been."""
+    medians = {k: np.median(sliding_window_view(values, k, axis=1), axis=-1) for k in range(history.LEAST, 14) if k <= values.shape[1]}
+    for last in range(2 * history.LEAST, values.shape[1] + 1):
+        parts = np.concatenate([m[:, max(0, last - NIGHTS) : last - k + 1] for k, m in medians.items() if k <= last], axis=1)
+        yield last, np.ptp(parts, axis=1) >= limit
 
 
-def wait(noise: Noise, stream: Generator, delta: float, alike: float, count: int, series: int = FAMILY) -> int:
-    """Nights until the first false alarm in any of the series, looked at every night over the last 60; ``count`` where none came."""
-    values = ratios_to_canary(noise, stream, series, count, alike, missing=0.0)
-    for last in range(2 * history.LEAST, count):
-        window = values[:, max(0, last - NIGHTS) : last]
-        if any(alarms(row, delta) for row in window[may_alarm(window, math.log1p(delta))]):
+def wait(values: Floats, delta: float) -> int | None:
+    """Nights until the first alarm in any of the series, looked at every night over the last 60; None where none came."""
+    for last, close in may_alarm(values, math.log1p(delta)):
+        if any(alarms(row[max(0, last - NIGHTS) : last], delta) for row in values[close]):
             return last
-    return count
+    return None
+
+
+def wait_row(noise: Noise, stream: Generator, delta: float, alike: float, size: Size) -> dict[str, object]:
+    """How long until a false alarm in any series that do not change. ``at least``: the mean wait with 95 % confidence, waits being
+    exponential, so that nights without an alarm count too."""
+    waits = [wait(ratios_to_canary(noise, stream, size.watched, size.wait, alike, missing=0.0), delta) for _ in range(size.waits)]
+    simulated, came = sum(w or size.wait for w in waits), sum(w is not None for w in waits)
+    return {"correlation": alike, "series": size.watched, "nights simulated": simulated, "false alarms": came,
+            "nights to a false alarm": simulated / came if came else math.inf, "at least": 2 * simulated / chi2.ppf(0.95, 2 * came + 2)}
 
 
 def history_table(size: Size, seed: int) -> Iterator[dict[str, object]]:
     for name, noise in PROFILES.items():
         stream = np.random.default_rng([seed, 2, *name.encode()])
         delta = least_effect(name, stream)
-        for shape in SHAPES:
+        yield {"profile": name, **shape_row(noise, stream, delta, "none", 0.0, 2 * size.series)}
+        for shape in list(SHAPES)[1:]:
             for effect in EFFECTS[2:]:
                 yield {"profile": name, **shape_row(noise, stream, delta, shape, effect, size.series)}
+
+
+def wait_table(size: Size, seed: int) -> Iterator[dict[str, object]]:
+    for name, noise in PROFILES.items():
+        stream = np.random.default_rng([seed, 4, *name.encode()])
+        delta = least_effect(name, stream)
         for alike in (0.0, RHO):
-            series = FAMILY if size.wait > NIGHTS * 2 else 10
-            yield {"profile": name, "correlation": alike, "series": series, "simulated nights": size.wait,
-                   "nights to a false alarm": wait(noise, stream, delta, alike, size.wait, series)}
+            yield {"profile": name, "delta": delta, **wait_row(noise, stream, delta, alike, size)}
 
 
-# -- printing -----------------------------------------------------------------------------------------------------------
-TABLES = {"gate": gate_table, "rules": rule_table, "history": history_table}
-
-
-def written(value: object) -> str:
-    return f"{value:.3g}" if isinstance(value, float) else str(value)
-
-
-def markdown(rows: Sequence[dict[str, object]]) -> str:
-    """Tables of rows; a new one wherever the columns change."""
-    lines: list[str] = []
-    for i, row in enumerate(rows):
-        if i == 0 or rows[i - 1].keys() != row.keys():
-            lines += ["", f"| {' | '.join(row)} |", "|" + "---|" * len(row)]
-        lines.append(f"| {' | '.join(map(written, row.values()))} |")
-    return "\n".join(lines)
+# -- all of it ----------------------------------------------------------------------------------------------------------
+TABLES = {"gate": gate_table, "rules": rule_table, "roc": roc_table, "history": history_table, "waits": wait_table}
 
 
 def main() -> None:
@@ -365,18 +349,24 @@ def main() -> None:
     how_much = parser.add_mutually_exclusive_group()
     how_much.add_argument("--quick", action="store_const", const="quick", dest="size", help="seconds: to see that it runs")
     how_much.add_argument("--full", action="store_const", const="full", dest="size", help="hours")
-    parser.add_argument("--only", nargs="+", choices=TABLES, default=list(TABLES))
+    parser.add_argument("--only", nargs="*", choices=TABLES, default=list(TABLES))
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--json", metavar="FILE")
+    parser.add_argument("--json", type=Path, help="keep every figure in this file, and take those of --only's others from it")
+    parser.add_argument("--page", type=Path, help="put the tables into this page, and the drawings beside it")
     given = parser.parse_args()
-    size, results = SIZES[given.size or "default"], {}
+    size = SIZES[given.size or "default"]
+    results: dict[str, Any] = json.loads(given.json.read_text(encoding="utf-8")) if given.json and given.json.is_file() else {}
     for name in given.only:
         start = time.perf_counter()
         results[name] = list(TABLES[name](size, given.seed))
-        print(f"\n## {name} ({time.perf_counter() - start:.0f} s)\n{markdown(results[name])}", flush=True)
+        results.setdefault("seconds", {})[name] = round(time.perf_counter() - start)
+        print(f"\n## {name} ({results['seconds'][name]} s)\n{gate_page.markdown(results[name])}", flush=True)
+    if given.only:
+        results |= {"seed": given.seed, "size": asdict(size)}
     if given.json:
-        with open(given.json, "w", encoding="utf-8") as file:
-            json.dump({"seed": given.seed, "size": asdict(size), **results}, file, indent=1)
+        given.json.write_text(json.dumps(results, indent=1), encoding="utf-8")
+    if given.page:
+        gate_page.write(given.page, results)
 
 
 if __name__ == "__main__":

@@ -68,6 +68,12 @@ class BadBaseline(CachemarkError):
     slug = "bad-baseline"
 
 
+class UnfairComparison(CachemarkError):
+    """Two arms that differ in more than what is compared."""
+
+    slug = "unfair-comparison"
+
+
 class BadPlugin(CachemarkError):
     """A plug-in file that cannot be imported or registers nothing."""
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import json
 import math
+import re
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -16,17 +18,25 @@ import pytest
 from cachemark.regress import pairs
 from cachemark.regress.pairs import Pairs, Rule
 
-FILE = Path(__file__).parents[2] / "benchmarks" / "gate_study.py"
+FOLDER = Path(__file__).parents[2] / "benchmarks"
 
 
 @pytest.fixture(scope="module")
-def study() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("gate_study", FILE)
-    assert spec is not None
-    assert spec.loader is not None
-    module = sys.modules["gate_study"] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def study() -> Iterator[ModuleType]:
+    """The script as it finds itself when run: its folder is the first on the path."""
+    sys.path.insert(0, str(FOLDER))
+    yield importlib.import_module("gate_study")
+    sys.path.remove(str(FOLDER))
+
+
+@pytest.fixture
+def rivals(study: ModuleType) -> ModuleType:
+    return study.rivals
+
+
+@pytest.fixture
+def page(study: ModuleType) -> ModuleType:
+    return study.gate_page
 
 
 def stream(seed: int = 0) -> np.random.Generator:
@@ -96,31 +106,43 @@ def test_figures_of_nights(study: ModuleType) -> None:
     assert math.isnan(every["false per cell"])
     none = study.nights(noise, stream(), rule, 0.0, 0, 4)
     assert math.isnan(none["power"])
-    lax = study.nights(noise, stream(), Rule(1e-4, 50, q=0.9), 0.0, 0, 4)
-    assert lax["false per cell"] > 0
-    assert lax["nights with a false alarm"] >= lax["false per cell"], "the study would show false alarms if there were any"
+    lax = study.nights(noise, stream(), Rule(1e-4, 4, q=0.99), 0.0, 0, 100)
+    assert 0 < lax["false per cell"] < lax["nights with a false alarm"], "the study would show false alarms if there were any"
     blind = study.nights(noise, stream(), replace(rule, delta=0.5), 0.05, 5, 1)
     assert (blind["power"], blind["passed though changed"]) == (0.0, 1.0)
 
 
-def test_rules_of_others_see_a_large_change_and_none_in_equal_runs(study: ModuleType) -> None:
-    rules = study.competitors()
-    assert {"TorchBench 7 %", "conbench pairwise 5 %"} <= {rule.name for rule in rules}
+def test_rules_of_others_see_a_large_change_and_none_in_equal_runs(study: ModuleType, rivals: ModuleType) -> None:
+    assert {"median", "mean"} <= set(study.SCORES)
     before = np.exp(stream().normal(0, 0.001, 10))
-    for rule in rules:
-        assert rule.score(before, before) <= rule.knob
-        assert rule.score(before, 1.3 * before) == pytest.approx(1.3, rel=0.01)
-        assert rule.score(before, 1.3 * before) > rule.knob
+    known = [rule for rule in rivals.RULES if rule.score in study.SCORES]
+    assert len(known) >= 2
+    for rule in known:
+        score = study.SCORES[rule.score]
+        assert score(before, before) <= rule.knob
+        assert score(before, 1.3 * before) == pytest.approx(1.3, rel=0.01)
+        assert score(before, 1.3 * before) > rule.knob
 
 
-def test_rules_on_histories(study: ModuleType) -> None:
+def test_rules_on_histories(rivals: ModuleType) -> None:
     flat = np.exp(stream().normal(0, 0.002, 60))
     jump = np.append(flat[:-1], 2.0)
-    for by in (study.by_z_score, study.by_fence):
+    for by in (rivals.by_z_score, rivals.by_fence):
         assert (by(jump), by(flat)) == (True, False)
-    if study.installed("asv"):
-        assert study.by_asv_publish(flat * np.where(np.arange(60) > 30, 1.2, 1.0))
-        assert not study.by_asv_publish(flat)
+    risen = flat * np.where(np.arange(60) > 30, 1.2, 1.0)
+    for name, shows in (("asv", rivals.by_asv_publish), ("otava", rivals.by_otava)):
+        if rivals.installed(name):
+            assert (shows(risen), shows(flat), shows(1 / risen)) == (True, False, False)
+
+
+def test_a_curve_rises_with_what_it_may_cost(study: ModuleType) -> None:
+    none, some = 1 + 0.01 * stream().normal(0, 1, 4000), 1.02 + 0.01 * stream(1).normal(0, 1, 4000)
+    curve = study.curve(none, some)
+    assert curve[0][0] == 0.0
+    assert curve == sorted(curve)
+    assert curve[-1][0] > 0.5
+    assert curve[-1][1] > curve[0][1] + 0.2
+    assert study.family_rate(study.PER_CELL) == pytest.approx(0.05)
 
 
 def test_histories_have_the_noise_of_six_pairs_and_missing_nights(study: ModuleType) -> None:
@@ -132,31 +154,74 @@ def test_histories_have_the_noise_of_six_pairs_and_missing_nights(study: ModuleT
     assert float(np.corrcoef(both)[0, 1]) == pytest.approx(0.6, abs=0.1)
 
 
-def test_a_wait_ends_at_the_first_false_alarm(study: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    noise, series = study.PROFILES["locked"], stream().normal(0, 0.002, (3, 60))
-    monkeypatch.setattr(study, "ratios_to_canary", lambda *_, **__: series)
-    assert study.wait(noise, stream(), 0.02, 0.0, 60, series=3) == 60
+def test_a_wait_ends_at_the_first_false_alarm(study: ModuleType) -> None:
+    series = stream().normal(0, 0.002, (3, 60))
+    assert study.wait(series, 0.02) is None
     series[1, 30:] += 0.05
-    assert 35 <= study.wait(noise, stream(), 0.02, 0.0, 60, series=3) <= 45
+    assert 35 <= study.wait(series, 0.02) <= 45
+
+
+def test_waits_without_an_alarm_count_as_nights(study: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    size = replace(study.SIZES["quick"], wait=40, waits=5, watched=3)
+    quiet = study.wait_row(study.PROFILES["locked"], stream(), 0.02, 0.0, size)
+    assert (quiet["nights simulated"], quiet["false alarms"], quiet["nights to a false alarm"]) == (200, 0, math.inf)
+    assert quiet["at least"] == pytest.approx(200 / -math.log(0.05))
+    answers = iter([10, None, None, None, None])
+    monkeypatch.setattr(study, "wait", lambda *_: next(answers))
+    one = study.wait_row(study.PROFILES["locked"], stream(), 0.02, 0.0, size)
+    assert (one["nights simulated"], one["false alarms"], one["nights to a false alarm"]) == (170, 1, 170)
+    assert one["at least"] < quiet["at least"]
 
 
 def test_what_is_not_looked_at_closely_could_not_have_alarmed(study: ModuleType) -> None:
     series = stream().normal(0, 0.006, (300, 40)) + np.repeat([0.0, 0.03], [150, 150])[:, None] * (np.arange(40) >= 20)
-    close = study.may_alarm(series, math.log1p(0.02))
+    looks = dict(study.may_alarm(series, math.log1p(0.02)))
+    assert list(looks) == list(range(10, 41))
     alarmed = np.array([bool(study.alarms(row, 0.02)) for row in series])
-    assert not (alarmed & ~close).any()
+    assert not (alarmed & ~looks[40]).any()
     assert alarmed.sum() > 50
-    assert (~close).sum() > 50
+    assert (~looks[40]).sum() > 50
 
 
 def test_the_whole_study_in_small(
-    study: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+    study: ModuleType, page: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setitem(study.SIZES, "quick", study.Size(2, 40, 20, 2, 40))
-    monkeypatch.setattr(sys, "argv", ["gate_study.py", "--quick", "--json", str(tmp_path / "study.json")])
+    """It prints, stores, and writes its tables between the marks of a page, again and again."""
+    monkeypatch.setitem(study.SIZES, "quick", study.Size(2, 40, 20, 2, 40, 1, 4))
+    monkeypatch.setattr(study, "PROFILES", {"shared CPU": study.PROFILES["shared CPU"]})
+    target, stored = tmp_path / "gate.md", tmp_path / "study.json"
+    target.write_text(f"# Gate\n{page.BEGIN}\nfrom before\n{page.END}\nThe end.\n")
+    monkeypatch.setattr(sys, "argv", ["gate_study.py", "--quick", "--json", str(stored), "--page", str(target)])
     study.main()
-    printed, stored = capsys.readouterr().out, json.loads((tmp_path / "study.json").read_text())
-    assert {row["profile"] for rows in (stored["gate"], stored["rules"], stored["history"]) for row in rows} == set(study.PROFILES)
-    assert printed.count("\n## ") == 3
-    assert printed.count("\n| ") >= len(stored["gate"]) + len(stored["rules"]) + len(stored["history"])
-    assert "| profile | effect | affected |" in printed
+    printed, held = capsys.readouterr().out, json.loads(stored.read_text())
+    assert {row["profile"] for name in study.TABLES for row in held[name]} == set(study.PROFILES)
+    assert printed.count("\n## ") == len(study.TABLES)
+    text = target.read_text()
+    assert text.startswith("# Gate\n")
+    assert text.endswith("The end.\n")
+    assert "from before" not in text
+    for file in re.findall(r"\]\((gate-[a-z-]+\.svg)\)", text):
+        assert "<svg" in (tmp_path / file).read_text()
+    assert text.count("| shared CPU |") >= 10
+    monkeypatch.setattr(sys, "argv", ["gate_study.py", "--only", "--json", str(stored), "--page", str(target)])
+    study.main()
+    assert target.read_text() == text
+
+
+def test_a_page_without_marks_is_left_alone(page: ModuleType, tmp_path: Path) -> None:
+    target = tmp_path / "gate.md"
+    target.write_text("# Gate\n")
+    with pytest.raises(SystemExit, match="lacks the marks"):
+        page.write(target, {"roc": []})
+    assert target.read_text() == "# Gate\n"
+
+
+def test_where_another_rule_finds_more_is_said(page: ModuleType) -> None:
+    gate = [{"profile": "p", "affected": 1, "family": 200, "effect": 0.03, "power": 0.5}]
+    history = [{"profile": "p", "shape": "step", "effect": 0.03, "ours": 0.5, "asv publish": math.nan, "otava": 0.51,
+                "otava on our ratios": 0.6, "z-score": 0.0, "fence": 0.0}]
+    rules = [{"profile": "p", "rule": "r", "matched 3%, equal cost": power} for power in (0.4, 0.51, 0.9)]
+    told = page.defeats({"gate": gate, "history": history, "rules": rules})
+    assert len(told) == 2
+    assert "0.9" in told[0]
+    assert "otava on our ratios 0.6" in told[1]

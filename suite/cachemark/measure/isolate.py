@@ -32,12 +32,28 @@ class Finished(NamedTuple):
 
 class Options(NamedTuple):
     """How trials are run. ``timeout`` is seconds without a word, counted from the start of a case or a sign of life. ``share`` makes
-    that share of the quality images and nothing else: see :func:`~cachemark.measure.run.fill`."""
+    that share of the quality images and nothing else: see :func:`~cachemark.measure.run.fill`. ``paired``: the cases are arms of pairs.
+    ``python`` is another interpreter (empty: this one), ``code`` a folder that holds another copy of the package (empty: this one)."""
 
     timeout: float
     threads: int
     plugins: tuple[str, ...] = ()
     share: tuple[int, int] | None = None
+    paired: bool = False
+    python: str = ""
+    code: str = ""
+
+    @property
+    def command(self) -> list[str]:
+        """The interpreter with the option under which a file random.py in the user's folder, such as a plug-in, does not take the place
+        of a module."""
+        return [self.python or sys.executable, "-P"]
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Environment variables of the child."""
+        code = {"PYTHONPATH": self.code} if self.code else {}
+        return {**os.environ, "OMP_NUM_THREADS": str(self.threads), **code}
 
 
 def run_trials(planned: Sequence[Planned], options: Options, started: Callable[[Planned], None]) -> Iterator[Finished]:
@@ -68,15 +84,14 @@ class _Child:
         self._patience = max(STARTUP, options.timeout)
         self._silent = False
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed in __exit__
-        # A session of its own: Ctrl-C reaches the parent alone, which then ends the child. -P: a file random.py in the user's
-        # folder, such as a plug-in, does not take the place of a module.
+        # A session of its own: Ctrl-C reaches the parent alone, which then ends the child.
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "cachemark.measure.trial"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors,
-            text=True, start_new_session=True, env={**os.environ, "OMP_NUM_THREADS": str(options.threads)},
+            [*options.command, "-m", "cachemark.measure.trial"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors,
+            text=True, start_new_session=True, env=options.environment,
         )
         self._lines: queue.Queue[str | None] = queue.Queue()
         threading.Thread(target=self._listen, args=(self._process.stdout,), daemon=True).start()
-        self._send(json.dumps(request_json(list(planned), list(options.plugins), options.threads, options.share)))
+        self._send(json.dumps(request_json(list(planned), list(options.plugins), options.threads, options.share, options.paired)))
 
     def __enter__(self) -> _Child:
         return self

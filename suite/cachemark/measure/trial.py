@@ -26,16 +26,18 @@ from ..models.protocol import Request
 from ..result import Outcome, Status
 from ..spec import Case
 from .plan import Planned
-from .run import Bench, Ended, fill, run_case
+from .run import Bench, Ended, fill, run_arm, run_case
 
 
-def request_json(planned: list[Planned], plugin_files: list[str], threads: int, share: tuple[int, int] | None = None) -> dict[str, Any]:
-    """What the parent sends: cases with their requests, plug-in files, CPU threads, and the share of a quality pass where that alone is
-    to be made."""
+def request_json(
+    planned: list[Planned], plugin_files: list[str], threads: int, share: tuple[int, int] | None = None, paired: bool = False,
+) -> dict[str, Any]:
+    """What the parent sends: cases with their requests, plug-in files, CPU threads, the share of a quality pass where that alone is
+    to be made, and whether the cases are arms of pairs."""
     items = [{"case": p.case.to_json(), "request": {**asdict(p.request), "dtype": str(p.request.dtype)}, "unmet": p.unmet,
               "folders": [str(folder or "") for folder in (p.shelf, p.beside)]}
              for p in planned]
-    return {"cases": items, "plugins": plugin_files, "threads": threads, "share": share}
+    return {"cases": items, "plugins": plugin_files, "threads": threads, "share": share, "paired": paired}
 
 
 def parse_item(item: dict[str, Any]) -> Planned:
@@ -59,7 +61,8 @@ def main() -> None:
         planned = parse_item(item)
         _say(out, {"start": number})
         alive, share = partial(_say, out, {"alive": number}), request["share"]
-        work = partial(fill, share=tuple(share), alive=alive) if share else partial(run_case, alive=alive)
+        whole = run_arm if request["paired"] else run_case
+        work = partial(fill, share=tuple(share), alive=alive) if share else partial(whole, alive=alive)
         outcome, artifacts, bench = _attempt(planned, bench, work)
         encoded = {name: base64.b64encode(content).decode() for name, content in artifacts.items()}
         _say(out, {"done": number, "outcome": outcome.to_json(), "artifacts": encoded})
