@@ -18,6 +18,7 @@ COMMANDS = {
     "baseline": "Save, list and compare accepted results.",
     "cards": "Write the pages about models and methods.",
     "check": "Judge a run against a baseline; the exit code says how it went.",
+    "compare": "Compare two cases, commits or environments in pairs.",
     "doctor": "Say what this machine can measure and what is missing.",
     "export": "Hand results and images to other programs.",
     "list": "Name models, methods, metrics, plans, runs.",

@@ -19,6 +19,7 @@ from .gate import CHANGED, EQUIVALENT, IMPROVED, NOT_COMPARED, REGRESSED
 from .pairs import INCONCLUSIVE, Judgement, Pairs, Rule, judge, log_ratios, needed
 
 TIMED = "latency"  # the one metric of a cell that the family counts
+AA = "A/A "  # begins the name of a cell whose arms are equal
 PEAK = 0.01  # share by which the allocator's peak may differ
 INFRASTRUCTURE = (Status.THROTTLED, Status.CONTENDED, Status.NOT_REACHED)
 SAME, OTHER_METHODS, OTHER_NUMERICS = "same", "methods", "numerics"
