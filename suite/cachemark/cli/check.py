@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from .options import echo_json, existing, json_option, run_option, store_option
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ..regress.gate import Comparison
+    from ..regress.incidents import Night as Told
+    from ..regress.ledger import Night
+    from ..regress.upgrade import EnvironmentVerdict
+    from ..result import Outcome
+    from ..store.db import Store
+    from ..store.rows import Run, Verdict
+
+WORDS = {0: "Passed", 1: "Regressed", 3: "Not resolved", 4: "Too little was judged", 5: "Infrastructure"}
 
 
 @click.command()
@@ -24,30 +35,157 @@ if TYPE_CHECKING:
               help="Share by which a time, as a ratio to the same run's full cache, may change.")
 @click.option("--min-coverage", type=click.FloatRange(0, 1), default=0.95, show_default=True,
               help="Share of the baseline's cases that must be judged.")
+@click.option("--incidents", "register", type=click.Path(dir_okay=False, path_type=Path),
+              help="Register of known incidents; what is in it fails only where it became worse.")
+@click.option("--owners", type=click.Path(dir_okay=False, path_type=Path), default=Path("owners.toml"), show_default=True,
+              help="Who looks after what.")
+@click.option("--self-test", is_flag=True, help="Judge nothing; prove that the gate catches a slow-down and passes equal arms.")
 @json_option
-def check(store_url: str, run_id: int | None, baseline_path: Path | None, threshold: float, min_coverage: float, as_json: bool) -> None:
-    """Judge a run against a baseline.
+def check(
+    store_url: str, run_id: int | None, baseline_path: Path | None, threshold: float, min_coverage: float, register: Path | None,
+    owners: Path, self_test: bool, as_json: bool,
+) -> None:
+    """Judge a run against a baseline, together with the newest comparison of the same plan and code, if there is one.
 
-    Exit codes: 0 pass, 1 regressed, 2 usage, 4 nothing or too little measured. Bytes, tokens and fidelity are compared
-    exactly; times as ratios to the same run's full cache against a fixed threshold, which has no known false-alarm rate.
+    Exit codes: 0 pass, 1 regressed, 2 usage, 3 more than a tenth of the compared cells not resolved, 4 nothing or too little measured,
+    5 infrastructure. Bytes, tokens and fidelity are compared exactly; times as ratios to the same run's full cache against a fixed
+    threshold, which has no known false-alarm rate. `cachemark compare` tests times in pairs, and --run may name a comparison.
     """
-    from ..regress import baselines, gate
+    if self_test:
+        from .selftest import self_test as prove
 
+        sys.exit(prove(as_json))
     with existing(store_url) as store:
         run = store.run(run_id)
-        path = baseline_path or baselines.path_of(baselines.ROOT, run.environment.machine_class, run.plan)
-        held = baselines.load(path)
-        found = gate.compare(held, store.outcomes(run.id), run.environment, threshold=threshold, min_coverage=min_coverage, plan=run.plan)
+        paired = run.plan.startswith("compare/")
+        found = _comparison_of(store, run) if paired else _judge(store, run, baseline_path, threshold, min_coverage)
+        runs = {run.id, *([found.night.run.id] if found.night else [])}
+        cases = {o.case.key: o for number in sorted(runs) for o in store.outcomes(number)}
+    told = _incidents(found, cases, register, run)
+    code = found.exit_code if told is None or found.exit_code != 1 or told.pages else 0
     if as_json:
-        echo_json({"exit_code": found.exit_code, "coverage": found.coverage, "rows": [asdict(row) for row in found.rows]})
+        echo_json(_data(found, told, code))
     else:
-        _print(found, path)
-    sys.exit(found.exit_code)
+        _print(found, told, code, owners, run)
+    sys.exit(code)
 
 
-def _print(found: Comparison, path: Path) -> None:
-    for line in found.summary():
-        click.echo(line)
-    for row in (*found.of("regressed"), *found.of("missing")):
-        click.echo(f"  {row.verdict}: {row.label}, {row.metric}: {row.then} → {row.now}. {row.reason}".rstrip())
-    click.echo(f"Baseline: {path}")
+@dataclass(frozen=True)
+class Judged:
+    """What ``check`` found: by the baseline, in pairs, and about the environment; each may be missing."""
+
+    comparison: Comparison | None
+    night: Night | None
+    environment: EnvironmentVerdict | None
+    standing: str
+    advisory: bool
+    baseline: Path | None
+
+    @property
+    def rows(self) -> tuple[Verdict, ...]:
+        return (*(self.comparison.rows if self.comparison else ()), *(self.night.tally.rows if self.night else ()))
+
+    @property
+    def exit_code(self) -> int:
+        """The gravest, too little before regressed before not resolved. An advisory gate on times fails nothing by them."""
+        codes = [self.comparison.exit_code] if self.comparison else []
+        if self.night:
+            code = self.night.tally.exit_code
+            codes.append(0 if code == 1 and self.advisory else code)
+        return next((code for code in (5, 4, 1, 3) if code in codes), 0)
+
+
+def _judge(store: Store, run: Run, path: Path | None, threshold: float, min_coverage: float) -> Judged:
+    from ..regress import acceptance, baselines, gate, ledger, upgrade
+
+    path = path or baselines.path_of(baselines.ROOT, run.environment.machine_class, run.plan)
+    held, outcomes = baselines.load(path), store.outcomes(run.id)
+    acceptance.refuse_expired(held)
+    comparison = gate.compare(held, outcomes, run.environment, threshold=threshold, min_coverage=min_coverage, plan=run.plan)
+    environment = upgrade.environment_verdict(held, outcomes, run.environment, threshold)
+    nights = ledger.nights(store, run.plan, run.environment.machine_class)
+    mine = [night for night in nights if night.run.code.get("hash") == run.code.get("hash")]
+    standing = ledger.standing(nights)
+    return Judged(comparison, mine[-1] if mine else None, environment, str(standing) if nights else "", standing.advisory, path)
+
+
+def _comparison_of(store: Store, run: Run) -> Judged:
+    """A comparison on its own."""
+    from ..errors import NothingMeasured
+    from ..regress import ledger
+
+    nights = ledger.nights(store, run.plan.removeprefix(ledger.PREFIX), run.environment.machine_class)
+    mine = [night for night in nights if night.run.id == run.id]
+    if not mine:
+        raise NothingMeasured(f"Comparison {run.id} is {run.state}: nothing was judged.", remedy="Hold it again: cachemark compare PLAN …")
+    standing = ledger.standing([night for night in nights if night.run.id <= run.id])
+    return Judged(None, mine[0], None, str(standing), standing.advisory, None)
+
+
+def _incidents(found: Judged, outcomes: dict[str, Outcome], register: Path | None, run: Run) -> Told | None:
+    """The night's incidents merged into the register, which is written; None without one."""
+    if register is None:
+        return None
+    from ..regress import incidents
+
+    cases = {key: outcome.case for key, outcome in outcomes.items()}
+    judged = [cases[key] for key in {r.case_key for r in found.rows if r.verdict not in ("not_compared", "missing", "new")} if key in cases]
+    tonight = incidents.fold(incidents.findings(found.rows, cases, str(run.code.get("commit") or "")[:12]), judged)
+    delta = float(found.night.stated.get("delta", 0.1)) if found.night else 0.1
+    told = incidents.merge(incidents.load(register), tonight, datetime.now(UTC).date(), delta, [f"{c.model} {c.label}" for c in judged])
+    incidents.save(register, told.register)
+    return told
+
+
+def _data(found: Judged, told: Told | None, code: int) -> dict[str, Any]:
+    data: dict[str, Any] = {"exit_code": code, "coverage": found.comparison.coverage if found.comparison else None,
+                            "rows": [asdict(row) for row in found.rows], "standing": found.standing}
+    if found.environment is not None and found.environment.alert:
+        data["environment"] = str(found.environment)
+    if told is not None:
+        data["incidents"] = {"pages": [asdict(i) for i in told.pages], "known": [asdict(i) for i in told.known],
+                             "fixed": [asdict(i) for i in told.fixed]}
+    return data
+
+
+def _print(found: Judged, told: Told | None, code: int, owners: Path, run: Run) -> None:
+    if found.comparison is not None:
+        for line in found.comparison.summary():
+            click.echo(line)
+        for row in (*found.comparison.of("regressed"), *found.comparison.of("missing")):
+            click.echo(f"  {row.verdict}: {row.label}, {row.metric}: {row.then} → {row.now}. {row.reason}".rstrip())
+    if found.night is not None:
+        _print_pairs(found.night)
+    if found.environment is not None and found.environment.alert:
+        click.echo(str(found.environment))
+    if told is not None:
+        _print_incidents(told, owners, run)
+    if found.standing:
+        click.echo(found.standing)
+    if found.baseline is not None:
+        click.echo(f"Baseline: {found.baseline}")
+    click.echo(f"{WORDS[code]} (exit code {code}).")
+
+
+def _print_pairs(night: Night) -> None:
+    arms = " → ".join(map(str, night.stated.get("arms", ())))
+    open_ = night.tally.unresolved
+    click.echo(f"Comparison {night.run.id}, {arms}: {len(night.tally.regressed)} regressed, {len(open_)} not resolved.")
+    for row in night.tally.regressed:
+        click.echo(f"  {row.verdict}: {row.label}, {row.metric}: {row.reason}")
+
+
+def _print_incidents(told: Told, owners: Path, run: Run) -> None:
+    from ..regress import owners as people
+
+    table = people.load(owners)
+    for incident in told.pages:
+        for line in people.told(incident, table, people.command(run.plan, incident)):
+            click.echo(line)
+    _print_names("Known", told.known)
+    _print_names("Fixed", told.fixed)
+
+
+def _print_names(word: str, incidents: Sequence[Any]) -> None:
+    if incidents:
+        click.echo(f"{word}: {', '.join(f'{i.key} ({i.state})' for i in incidents)}.")

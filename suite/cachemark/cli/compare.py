@@ -103,11 +103,14 @@ class Ended:
 
 def hold(wanted: Contest, sides: Contestants, store: Store, terms: Terms) -> Ended:
     """Measure and judge; every pair and every verdict is in the store."""
+    from ..errors import NothingMeasured
     from ..regress import ledger
     from ..regress.contest import contest, verdicts
     from ..regress.pairs import Rule
 
     machine, cells = sides.where[1].machine_class, list(sides.after.cells)
+    if not cells:
+        raise NothingMeasured(f"Plan {wanted.plan.name} has no case to compare.", remedy="See: cachemark run PLAN --explain")
     earlier = ledger.nights(store, wanted.plan.name, machine)
     equal = ledger.unchanged(o for night in earlier[-ledger.WATCHED:] for o in store.outcomes(night.run.id))
     least, told = ledger.least_effect(equal, len(cells), wanted.device)

@@ -16,11 +16,13 @@ from ..errors import CachemarkError
 
 COMMANDS = {
     "baseline": "Save, list and compare accepted results.",
+    "bisect": "Find the commit since which a case is worse.",
     "cards": "Write the pages about models and methods.",
     "check": "Judge a run against a baseline; the exit code says how it went.",
     "compare": "Compare two cases, commits or environments in pairs.",
     "doctor": "Say what this machine can measure and what is missing.",
     "export": "Hand results and images to other programs.",
+    "incident": "List, acknowledge and accept known regressions.",
     "list": "Name models, methods, metrics, plans, runs.",
     "report": "Write the HTML report of a run.",
     "roofline": "Say what the arithmetic allows: bytes of keys and values.",

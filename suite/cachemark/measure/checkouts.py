@@ -17,7 +17,7 @@ def git(repository: Path | str, *arguments: str) -> str:
     try:
         done = subprocess.run(["git", "-C", str(repository), *arguments], capture_output=True, text=True, timeout=300)
     except (OSError, subprocess.SubprocessError) as error:
-        raise CachemarkError(f"git {' '.join(arguments)} did not run: {error}.", remedy="Install git, or look at the repository.") from error
+        raise CachemarkError(f"git {' '.join(arguments)} did not run: {error}.", remedy="Install git.") from error
     if done.returncode:
         said = (done.stderr.strip() or done.stdout.strip()).splitlines()
         raise CachemarkError(f"git {' '.join(arguments)} failed in {repository}: {said[-1] if said else done.returncode}.",

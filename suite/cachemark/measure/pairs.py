@@ -40,7 +40,7 @@ class Side:
 
     def measure(self, names: Sequence[str]) -> dict[str, Outcome]:
         """Outcomes of some cells from one fresh process for each model and request."""
-        found = {}
+        found: dict[str, Outcome] = {}
         groups: dict[Any, list[str]] = {}
         for name in names:
             groups.setdefault((self.cells[name].case.model, self.cells[name].request), []).append(name)
@@ -165,7 +165,8 @@ def asked(options: Options, device: str) -> tuple[Environment, dict[str, Any]]:
         said = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True, env=options.environment).stdout
     except (OSError, subprocess.SubprocessError) as error:
         tail = (getattr(error, "stderr", "") or str(error)).strip().splitlines()[-1:]
-        raise Infrastructure(f"The code in {options.code or 'this installation'} does not start under {options.command[0]}: {' '.join(tail)}.",
+        code = options.code or "this installation"
+        raise Infrastructure(f"The code in {code} does not start under {options.command[0]}: {' '.join(tail)}.",
                              remedy="Name an interpreter in which cachemark and its dependencies are installed.") from error
     answer = json.loads(said.splitlines()[-1])
     return Environment.from_json(answer["environment"]), dict(answer["code"])
