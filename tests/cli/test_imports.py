@@ -24,7 +24,7 @@ for arguments in json.loads(sys.argv[1]):
     print(json.dumps([result.exit_code, repr(wrong) if wrong else "", sorted(m for m in sys.modules if "." not in m)]))
 """
 HEAVY = {"torch", "numpy", "sqlalchemy", "alembic", "pydantic", "pandas", "scipy", "altair", "jinja2", "PIL", "rich"}
-COMMANDS = ("baseline", "check", "doctor", "list", "report", "run", "show", "train")
+COMMANDS = ("baseline", "bisect", "check", "compare", "doctor", "incident", "list", "report", "run", "show", "train")
 
 
 def probe(commands: list[list[str]], folder: Path, *absent: str) -> list[tuple[int, str, set[str]]]:

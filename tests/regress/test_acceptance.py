@@ -53,7 +53,7 @@ def test_an_upgrade_begins_a_new_epoch(store: Store, root: Path) -> None:
     with pytest.raises(BadBaseline, match=r"other numerics.*baseline rebase"):
         acceptance.promote(store, run, root, reason="new torch")
     held = baselines.load(acceptance.rebase(store, run, root, reason="new torch"))
-    assert (held.meta["epoch"], held.meta["replaces"]["epoch"] if "epoch" in held.meta["replaces"] else 1) == (2, 1)
+    assert (held.meta["epoch"], held.meta["replaces"].get("epoch", 1)) == (2, 1)
     assert [item.epoch for item in baselines.list_(root)] == [2]
     again = baselines.load(acceptance.promote(store, measured(store, NEWER), root, reason="and faster"))
     assert again.meta["epoch"] == 2

@@ -120,7 +120,8 @@ def test_what_may_differ_is_not_judged() -> None:
 
 
 @pytest.mark.parametrize(("what", "changed", "words"), [
-    ("case", {"dtype": "bfloat16"}, "compute dtype: float32 and bfloat16"), ("case", {"engine": "reference"}, "engine: eager and reference"),
+    ("case", {"dtype": "bfloat16"}, "compute dtype: float32 and bfloat16"),
+    ("case", {"engine": "reference"}, "engine: eager and reference"),
     ("facts", {"kernel": "math"}, "attention kernel: sdpa and math"), ("case", {"batch": 2}, "batch: 1 and 2"),
     ("environment", {"tf32": True}, "TF32 flag: False and True"),
 ])  # fmt: skip

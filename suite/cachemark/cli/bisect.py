@@ -52,9 +52,8 @@ def bisect(
     from ..measure.pairs import cells_of
     from ..regress.ledger import FLOOR
 
-    for file in plugin_files:
-        plugins.load(file)
-    loaded = plans.load(plan)
+    added = [name for file in plugin_files for name in plugins.load(file)]
+    loaded = plans.load(plan).joined(added)
     (name, planned), *others = cells_of(loaded, device, [case], images).items()
     if others:
         raise click.UsageError(f"{case!r} names several cases: {', '.join([name, *(n for n, _ in others)])}. Give one in full.")

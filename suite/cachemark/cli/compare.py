@@ -58,9 +58,8 @@ def compare(
     from ..store.db import Store
     from .contestants import Contest, contestants
 
-    for file in plugin_files:
-        plugins.load(file)
-    loaded = plans.load(plan)
+    added = [name for file in plugin_files for name in plugins.load(file)]
+    loaded = plans.load(plan).joined(added)
     options = Options(loaded.timeout, threads, tuple(str(Path(file).resolve()) for file in plugin_files), paired=True)
     wanted = Contest(loaded, device, options, images, arms, commits, environments, cases, repository)
     with contestants(wanted) as sides, Store.open(store_url) as store:
