@@ -109,7 +109,7 @@ def text(results: Mapping[str, Any], drawings: Mapping[str, str]) -> str:
         "### Power of the gate", markdown(list(powers(results["gate"]))),
         "### Other rules", markdown(results["rules"]),
         "### Power against false alarms", *(f"![{name}: power against false alarms]({file})\n" for name, file in drawings.items()),
-        "### Nightly series", markdown(results["history"]),
+        "### Nightly series", markdown([r for r in results["history"] if r["shape"] in ("none", "step", "ramp") or r["effect"] == 0.10]),
         "### Nights until a false alarm in any of 200 unchanged series", markdown(results["waits"]),
         "### Where another rule finds more", "\n".join(f"- {line}." for line in lost),
     ]

@@ -127,6 +127,17 @@ def test_a_ramp_is_named_a_ramp(seed: int) -> None:
     assert change.gates
 
 
+def test_a_steep_ramp_with_missing_nights_fits_by_nights_and_gates() -> None:
+    """By values instead of nights it would bend at every gap, and the rest would look like likeness of neighbours."""
+    for seed in range(8):
+        x = noise(seed=seed, sd=0.001) + 0.18 * np.clip((np.arange(N) - 35) / 16, 0, 1)
+        x[np.random.default_rng(seed).permutation(N)[:9]] = math.nan
+        (found,) = [c for c in only(x).changes if c.kind == "ramp"]
+        assert found.gates
+        assert abs(found.first - 36) <= 2
+        assert abs(found.last - 51) <= 2
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_two_sudden_steps_in_one_direction_are_no_ramp(seed: int) -> None:
     found = [c for c in only(stepped(20, 0.05, seed) + stepped(40, 0.05, seed + 100)).changes if c.kind != "spread"]

@@ -92,7 +92,7 @@ def _epoch(values: Floats, start: int, stop: int, limit: float) -> Epoch:
     x = values[nights]
     if len(x) < 2 * LEAST:
         return Epoch(start, stop - 1, (), math.nan)
-    found, level = _levels(x, limit)
+    found, level = _levels(x, nights, limit)
     alike = _alike(x - level)
     gating = [replace(c, gates=c.size > 0 and not alike > MOST_ALIKE) for c in found]
     ordered = sorted([*gating, *_spread(x - level)], key=lambda c: c.first)
@@ -140,14 +140,14 @@ def _block_orders(n: int, count: int, stream: np.random.RandomState) -> NDArray[
 
 
 # -- changes of level ---------------------------------------------------------------------------------------------------
-def _levels(x: Floats, limit: float) -> tuple[list[Change], Floats]:
-    """Steps and ramps in x, and the level of every night."""
+def _levels(x: Floats, nights: NDArray[np.intp], limit: float) -> tuple[list[Change], Floats]:
+    """Steps and ramps in x, measured on these nights, and the level of every one."""
     splits = dict(_splits(x, 0, len(x))) if np.ptp(x) >= limit else {}
     splits = _moved(x, _without_small(x, splits, limit))
     level, found = _stairs(x, sorted(splits)), []
     for group in _one_way(x, sorted(splits)):
         start, stop = _around(group, sorted(splits), len(x))
-        ramp = _ramp(x[start:stop], [place - start for place in group])
+        ramp = _ramp(x[start:stop], nights[start:stop], [place - start for place in group])
         p = min(splits[place] for place in group)
         if ramp is not None:
             first, last, fit = ramp
@@ -222,16 +222,17 @@ def _around(group: Sequence[int], places: Sequence[int], n: int) -> tuple[int, i
     return max((k for k in places if k < group[0]), default=0), min((k for k in places if k > group[-1]), default=n)
 
 
-def _ramp(x: Floats, places: Sequence[int]) -> tuple[int, int, Floats] | None:
-    """First night off the old level, last night of the rise, and the fitted values; None where steps at those places fit better.
+def _ramp(x: Floats, nights: NDArray[np.intp], places: Sequence[int]) -> tuple[int, int, Floats] | None:
+    """First value off the old level, last value of the rise, and the fitted values; None where steps at those places fit better.
 
-    Odd single nights are smoothed away before either is fitted. Both are charged ln n for every free number.
+    It rises by nights, and some were not measured. Odd single values are smoothed away before either is fitted. Both are charged ln n for
+    every free number.
     """
     smooth, n = median_filter(x, 3, mode="nearest"), len(x)
-    ends = np.unique(np.linspace(0, n - 1, min(n, _GRID)).astype(int))
+    ends = np.unique(np.linspace(nights[0], nights[-1], min(nights[-1] - nights[0] + 1, _GRID)).astype(int))
     begin, end = (grid.ravel() for grid in np.meshgrid(ends, ends, indexing="ij"))
     begin, end = begin[end - begin >= LEAST], end[end - begin >= LEAST]
-    rise = np.clip((np.arange(n) - begin[:, None]) / (end - begin)[:, None], 0, 1)
+    rise = np.clip((nights - begin[:, None]) / (end - begin)[:, None], 0, 1)
     centred = rise - rise.mean(axis=1, keepdims=True)
     slope = centred @ smooth / (centred**2).sum(axis=1)
     fit = smooth.mean() + slope[:, None] * centred
@@ -240,7 +241,8 @@ def _ramp(x: Floats, places: Sequence[int]) -> tuple[int, int, Floats] | None:
     stairs = np.concatenate([np.full(len(part), part.mean()) for part in np.split(smooth, places)])
     if _criterion(errors[best], n, 4) >= _criterion(((smooth - stairs) ** 2).sum(), n, 1 + 2 * len(places)):
         return None
-    return int(begin[best]) + 1, int(end[best]), fit[best]
+    first, last = np.searchsorted(nights, begin[best], side="right"), np.searchsorted(nights, end[best])
+    return int(first), int(min(last, n - 1)), fit[best]
 
 
 def _criterion(error: float, n: int, numbers: int) -> float:
