@@ -205,7 +205,11 @@ def test_check_judges_a_comparison_and_joins_it_to_the_run_of_its_code(machine: 
         result = call("check", "--store", stage.store, *more)
         assert result.exit_code == 1
         assert "1 regressed, 0 not resolved" in result.stdout
-        assert result.stdout.splitlines()[-1] == "Regressed (exit code 1)."
+        assert "\nRegressed (exit code 1).\n" in result.stdout
+    page = stage.folder / "page.html"
+    assert call("report", page, "--store", stage.store).exit_code == 0
+    assert "1 regressed, 0 not resolved" in page.read_text()
+    assert "the realised false-alarm rate is unknown" in page.read_text()
     machine.speed = lambda planned, options: 1.0
     assert compare(stage, *ARMS, "--no-aa").exit_code == 0
     assert call("check", "--store", stage.store).exit_code == 0, "the newest comparison counts"

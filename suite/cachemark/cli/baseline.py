@@ -82,7 +82,7 @@ def list_(root: Path, as_json: bool) -> None:
         return
     for item in found:
         until = f", until {item.expires}" if item.expires else ""
-        held = f"{item.plan}, epoch {item.epoch}, {item.outcomes} outcomes, saved {item.saved}{until}"
+        held = f"{item.plan}, {item.outcomes} outcomes, saved {item.saved}, epoch {item.epoch}{until}"
         told = item.problem or f"{held}. {item.reason}".strip()
         click.echo(f"{item.machine_class}/{item.name}: {told}")
     if not found:

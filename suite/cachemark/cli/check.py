@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,13 +15,10 @@ from .options import echo_json, existing, json_option, run_option, store_option
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ..regress.gate import Comparison
     from ..regress.incidents import Night as Told
-    from ..regress.ledger import Night
-    from ..regress.upgrade import EnvironmentVerdict
     from ..result import Outcome
-    from ..store.db import Store
-    from ..store.rows import Run, Verdict
+    from ..store.rows import Run
+    from .judged import Judged
 
 WORDS = {0: "Passed", 1: "Regressed", 3: "Not resolved", 4: "Too little was judged", 5: "Infrastructure"}
 
@@ -55,10 +52,12 @@ def check(
         from .selftest import self_test as prove
 
         sys.exit(prove(as_json))
+    from .judged import judge, judge_comparison
+
     with existing(store_url) as store:
         run = store.run(run_id)
         paired = run.plan.startswith("compare/")
-        found = _comparison_of(store, run) if paired else _judge(store, run, baseline_path, threshold, min_coverage)
+        found = judge_comparison(store, run) if paired else judge(store, run, baseline_path, threshold, min_coverage)
         runs = {run.id, *([found.night.run.id] if found.night else [])}
         cases = {o.case.key: o for number in sorted(runs) for o in store.outcomes(number)}
     told = _incidents(found, cases, register, run)
@@ -68,58 +67,6 @@ def check(
     else:
         _print(found, told, code, owners, run)
     sys.exit(code)
-
-
-@dataclass(frozen=True)
-class Judged:
-    """What ``check`` found: by the baseline, in pairs, and about the environment; each may be missing."""
-
-    comparison: Comparison | None
-    night: Night | None
-    environment: EnvironmentVerdict | None
-    standing: str
-    advisory: bool
-    baseline: Path | None
-
-    @property
-    def rows(self) -> tuple[Verdict, ...]:
-        return (*(self.comparison.rows if self.comparison else ()), *(self.night.tally.rows if self.night else ()))
-
-    @property
-    def exit_code(self) -> int:
-        """The gravest, too little before regressed before not resolved. An advisory gate on times fails nothing by them."""
-        codes = [self.comparison.exit_code] if self.comparison else []
-        if self.night:
-            code = self.night.tally.exit_code
-            codes.append(0 if code == 1 and self.advisory else code)
-        return next((code for code in (5, 4, 1, 3) if code in codes), 0)
-
-
-def _judge(store: Store, run: Run, path: Path | None, threshold: float, min_coverage: float) -> Judged:
-    from ..regress import acceptance, baselines, gate, ledger, upgrade
-
-    path = path or baselines.path_of(baselines.ROOT, run.environment.machine_class, run.plan)
-    held, outcomes = baselines.load(path), store.outcomes(run.id)
-    acceptance.refuse_expired(held)
-    comparison = gate.compare(held, outcomes, run.environment, threshold=threshold, min_coverage=min_coverage, plan=run.plan)
-    environment = upgrade.environment_verdict(held, outcomes, run.environment, threshold)
-    nights = ledger.nights(store, run.plan, run.environment.machine_class)
-    mine = [night for night in nights if night.run.code.get("hash") == run.code.get("hash")]
-    standing = ledger.standing(nights)
-    return Judged(comparison, mine[-1] if mine else None, environment, str(standing) if nights else "", standing.advisory, path)
-
-
-def _comparison_of(store: Store, run: Run) -> Judged:
-    """A comparison on its own."""
-    from ..errors import NothingMeasured
-    from ..regress import ledger
-
-    nights = ledger.nights(store, run.plan.removeprefix(ledger.PREFIX), run.environment.machine_class)
-    mine = [night for night in nights if night.run.id == run.id]
-    if not mine:
-        raise NothingMeasured(f"Comparison {run.id} is {run.state}: nothing was judged.", remedy="Hold it again: cachemark compare PLAN …")
-    standing = ledger.standing([night for night in nights if night.run.id <= run.id])
-    return Judged(None, mine[0], None, str(standing), standing.advisory, None)
 
 
 def _incidents(found: Judged, outcomes: dict[str, Outcome], register: Path | None, run: Run) -> Told | None:
@@ -154,25 +101,15 @@ def _print(found: Judged, told: Told | None, code: int, owners: Path, run: Run) 
             click.echo(line)
         for row in (*found.comparison.of("regressed"), *found.comparison.of("missing")):
             click.echo(f"  {row.verdict}: {row.label}, {row.metric}: {row.then} → {row.now}. {row.reason}".rstrip())
-    if found.night is not None:
-        _print_pairs(found.night)
-    if found.environment is not None and found.environment.alert:
-        click.echo(str(found.environment))
+    for line in found.beside():
+        click.echo(line)
+    for row in found.night.tally.regressed if found.night else ():
+        click.echo(f"  {row.verdict}: {row.label}, {row.metric}: {row.reason}")
     if told is not None:
         _print_incidents(told, owners, run)
-    if found.standing:
-        click.echo(found.standing)
+    click.echo(f"{WORDS[code]} (exit code {code}).")
     if found.baseline is not None:
         click.echo(f"Baseline: {found.baseline}")
-    click.echo(f"{WORDS[code]} (exit code {code}).")
-
-
-def _print_pairs(night: Night) -> None:
-    arms = " → ".join(map(str, night.stated.get("arms", ())))
-    open_ = night.tally.unresolved
-    click.echo(f"Comparison {night.run.id}, {arms}: {len(night.tally.regressed)} regressed, {len(open_)} not resolved.")
-    for row in night.tally.regressed:
-        click.echo(f"  {row.verdict}: {row.label}, {row.metric}: {row.reason}")
 
 
 def _print_incidents(told: Told, owners: Path, run: Run) -> None:

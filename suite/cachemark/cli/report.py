@@ -10,8 +10,8 @@ import click
 from .options import existing, run_option, store_option
 
 if TYPE_CHECKING:
-    from ..regress.gate import Comparison
     from ..store.db import Store
+    from .judged import Shown
 
 
 @click.command()
@@ -41,13 +41,12 @@ def write_report(store: Store, run_id: int | None, path: Path, baseline_path: Pa
         raise Infrastructure(f"{path} cannot be written: {error.strerror}.", remedy="Name another file: cachemark report PATH") from error
 
 
-def _comparison(store: Store, run_id: int, path: Path | None) -> Comparison | None:
-    """The comparison with the given baseline, or with the accepted one of this plan and machine class, if that exists."""
-    from ..regress import baselines, gate
+def _comparison(store: Store, run_id: int, path: Path | None) -> Shown | None:
+    """What is said of the run by the given baseline, or by the accepted one of this plan and machine class, if that exists."""
+    from ..regress import baselines
+    from .judged import Shown, judge
 
     run = store.run(run_id)
-    if path is None:
-        path = baselines.path_of(baselines.ROOT, run.environment.machine_class, run.plan)
-        if not path.is_file():
-            return None
-    return gate.compare(baselines.load(path), store.outcomes(run_id), run.environment, plan=run.plan)
+    if path is None and not baselines.path_of(baselines.ROOT, run.environment.machine_class, run.plan).is_file():
+        return None
+    return Shown(judge(store, run, path, expired=True))
