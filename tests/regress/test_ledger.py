@@ -115,6 +115,17 @@ def test_a_step_of_a_cell_is_found_and_never_across_an_upgrade() -> None:
     assert [e.changes for e in ledger.changes(with_upgrade, "tiny linear", 0.02)] == [(), ()]
 
 
+def test_the_beginning_of_a_change_is_told_with_its_commit() -> None:
+    stream = np.random.default_rng(1)
+    stepped = [made(n, float(np.exp(stream.normal(0, 0.004) + 0.05 * (n >= 15)))) for n in range(30)]
+    named = [replace(n, run=replace(n.run, code={"commit": f"c{i}"}, started=f"2026-01-{i + 1:02}T00")) for i, n in enumerate(stepped)]
+    (line,) = ledger.told(named, "tiny linear", 0.02)
+    assert line.startswith("History of tiny linear: a step of +4.9 % ")
+    assert line.endswith("since commit c15 (2026-01-16).")
+    assert ledger.told(named[:14], "tiny linear", 0.02) == []
+    assert ledger.told([], "tiny linear", 0.02) == []
+
+
 def arm(run: int, number: int, side: str, seconds: float, cell: str = AA_CELL) -> Outcome:
     return ok(case("linear"), latency=[seconds] * 3) if not side else replace(
         ok(case("linear"), latency=[seconds] * 3), facts={"pair": {"run": run, "cell": cell, "number": number, "arm": side}})

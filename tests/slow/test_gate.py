@@ -24,17 +24,19 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(7200)]
 SLOWER = """
 
 import time as _time
-_begin = Window.begin
+_generate = LlamaGen.generate
 
 
-def _delayed(self, layout, sites, memory):
-    end = _time.perf_counter() + {seconds}
+def _slower(self, *given, **more):
+    began = _time.perf_counter()
+    tokens = _generate(self, *given, **more)
+    end = _time.perf_counter() + {share} * (_time.perf_counter() - began)
     while _time.perf_counter() < end:
         pass
-    _begin(self, layout, sites, memory)
+    return tokens
 
 
-Window.begin = _delayed
+LlamaGen.generate = _slower
 """
 WIDER = """
 
@@ -102,17 +104,13 @@ def labels(count: int) -> list[str]:
     return [word for number in range(count) for word in ("--case", f"calm: n{number:02} 1/2")]
 
 
+QUICK = ("--delta", 0.5)  # where times are not what is asked
+
+
 def compare(at: Stage, *more: object) -> tuple[int, dict[tuple[str, str], dict[str, Any]]]:
     result = call("compare", at.plan, "--plugin", at.plugin, "--store", at.store, "--threads", 1, "--json", *more)
     assert result.stdout, result.output
     return result.exit_code, {(r["label"], r["metric"]): r for r in json.loads(result.stdout)["rows"]}
-
-
-def latency(at: Stage) -> float:
-    """Seconds of a generation as it is, here and now."""
-    _, found = compare(at, "--env", sys.executable, sys.executable, "--no-aa", *labels(1))
-    (row,) = (row for (_, metric), row in found.items() if metric == "latency")
-    return float(row["then"])
 
 
 def test_thirty_comparisons_of_equal_arms_alarm_never(tmp_path: Path) -> None:
@@ -127,8 +125,8 @@ def test_thirty_comparisons_of_equal_arms_alarm_never(tmp_path: Path) -> None:
 
 def test_a_slow_down_of_a_fifth_is_found_in_nine_of_ten(tmp_path: Path, repository: Repository) -> None:
     at = cells(tmp_path, 10)
-    slow = repository.commit("slower", "methods/window.py", SLOWER.format(seconds=0.2 * latency(at)))
-    code, found = compare(at, "--commits", repository.first, slow, "--repository", repository.folder, "--no-aa", *labels(10))
+    slow = repository.commit("slower", "models/llamagen.py", SLOWER.format(share=0.2))
+    code, found = compare(at, "--commits", repository.first, slow, "--repository", repository.folder, "--no-aa", "--images", 3, *labels(10))
     timed = {cell: (row["verdict"], row["reason"]) for (cell, metric), row in found.items() if metric == "latency"}
     assert len(timed) == 10
     assert sum(verdict == "regressed" for verdict, _ in timed.values()) >= 9, timed
@@ -138,7 +136,7 @@ def test_a_slow_down_of_a_fifth_is_found_in_nine_of_ten(tmp_path: Path, reposito
 def test_more_bytes_and_another_token_are_caught_exactly(tmp_path: Path, repository: Repository) -> None:
     at = cells(tmp_path, 2)
     wide = repository.commit("wider", "methods/window.py", WIDER)
-    code, found = compare(at, "--commits", repository.first, wide, "--repository", repository.folder, "--no-aa", *labels(2))
+    code, found = compare(at, "--commits", repository.first, wide, "--repository", repository.folder, "--no-aa", *QUICK, *labels(2))
     assert code == 1
     grown = [row for (_, metric), row in found.items() if metric == "kv_allocated"]
     assert [row["verdict"] for row in grown] == ["regressed"] * 2
@@ -146,7 +144,7 @@ def test_more_bytes_and_another_token_are_caught_exactly(tmp_path: Path, reposit
     assert {row["verdict"] for (_, metric), row in found.items() if metric == "output_hash"} == {"equivalent"}
 
     flipped = repository.commit("flipped", "models/llamagen.py", FLIPPED)
-    code, found = compare(at, "--commits", wide, flipped, "--repository", repository.folder, "--no-aa", *labels(2))
+    code, found = compare(at, "--commits", wide, flipped, "--repository", repository.folder, "--no-aa", *QUICK, *labels(2))
     assert code == 1
     assert [row["verdict"] for (_, metric), row in found.items() if metric == "output_hash"] == ["changed"] * 2
     assert {row["verdict"] for (_, metric), row in found.items() if metric == "kv_allocated"} == {"equivalent"}
@@ -154,12 +152,11 @@ def test_more_bytes_and_another_token_are_caught_exactly(tmp_path: Path, reposit
 
 def test_bisection_names_the_commit_in_four_of_five(tmp_path: Path) -> None:
     at, found = cells(tmp_path, 1), 0
-    seconds = 0.5 * latency(at)
     for seed in range(5):
         repository = Repository(tmp_path / f"repository{seed}")
         bad = random.Random(seed).randint(1, 16)
-        commits = [repository.commit(f"commit {n}", *(("methods/window.py", SLOWER.format(seconds=seconds)) if n == bad else ()))
-                   for n in range(1, 17)]
+        change = ("models/llamagen.py", SLOWER.format(share=0.5))
+        commits = [repository.commit(f"commit {n}", *(change if n == bad else ())) for n in range(1, 17)]
         result = call("bisect", "calm: n00 1/2", "--plan", at.plan, "--plugin", at.plugin, "--threads", 1, "--images", 3, "--json",
                       "--repository", repository.folder, "--good", repository.first, "--bad", commits[-1])
         found += result.exit_code == 0 and json.loads(result.stdout)["commit"] == commits[bad - 1]

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Judged:
     """By the baseline, in pairs, and about the environment; each may be missing. ``standing`` says how often the test on pairs was wrong,
-    ``advisory`` whether too often."""
+    ``advisory`` whether too often; ``history``: what changed over the nights, and since when."""
 
     comparison: Comparison | None
     night: Night | None
@@ -25,6 +25,7 @@ class Judged:
     standing: str
     advisory: bool
     baseline: Path | None
+    history: tuple[str, ...] = ()
 
     @property
     def rows(self) -> tuple[Verdict, ...]:
@@ -48,6 +49,7 @@ class Judged:
             lines.append(f"Comparison {self.night.run.id}, {arms}: {len(tally.regressed)} regressed, {len(tally.unresolved)} not resolved.")
         if self.environment is not None and self.environment.alert:
             lines.append(str(self.environment))
+        lines += self.history
         return [*lines, self.standing] if self.standing else lines
 
 
@@ -84,7 +86,8 @@ def judge(store: Store, run: Run, path: Path | None, threshold: float = 0.15, mi
     nights = ledger.nights(store, run.plan, run.environment.machine_class)
     mine = [night for night in nights if night.run.code.get("hash") == run.code.get("hash")]
     standing = ledger.standing(nights)
-    return Judged(comparison, mine[-1] if mine else None, environment, str(standing) if nights else "", standing.advisory, path)
+    newest, said = mine[-1] if mine else None, str(standing) if nights else ""
+    return Judged(comparison, newest, environment, said, standing.advisory, path, _history(nights, newest))
 
 
 def judge_comparison(store: Store, run: Run) -> Judged:
@@ -96,5 +99,16 @@ def judge_comparison(store: Store, run: Run) -> Judged:
     mine = [night for night in nights if night.run.id == run.id]
     if not mine:
         raise NothingMeasured(f"Comparison {run.id} is {run.state}: nothing was judged.", remedy="Hold it again: cachemark compare PLAN …")
-    standing = ledger.standing([night for night in nights if night.run.id <= run.id])
-    return Judged(None, mine[0], None, str(standing), standing.advisory, None)
+    until = [night for night in nights if night.run.id <= run.id]
+    standing = ledger.standing(until)
+    return Judged(None, mine[0], None, str(standing), standing.advisory, None, _history(until, mine[0]))
+
+
+def _history(nights: list[Night], night: Night | None) -> tuple[str, ...]:
+    """What the cells of a comparison went through on the nights up to it."""
+    from ..regress import ledger
+
+    if night is None:
+        return ()
+    cells, delta = [row.label for row in night.tally.rows if row.metric == ledger.TIMED], float(night.stated.get("delta", 0.1))
+    return tuple(line for cell in cells for line in ledger.told(nights, cell, delta))

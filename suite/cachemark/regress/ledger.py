@@ -124,3 +124,15 @@ def _log(change: float | None, better: str) -> float:
 def changes(held: Sequence[Night], cell: str, delta: float) -> tuple[history.Epoch, ...]:
     """What happened to a cell over the nights: see :func:`cachemark.regress.history.changes`."""
     return history.changes(*series(held, cell), delta)
+
+
+def told(held: Sequence[Night], cell: str, delta: float) -> list[str]:
+    """The changes of a cell in the newest epoch that count, as sentences with the commit of the night on which each began."""
+    epochs = changes(held, cell, delta) if held else ()
+    found = [change for change in (epochs[-1].changes if epochs else ()) if change.gates]
+    return [f"History of {cell}: a {c.kind} of {100 * c.size:+.2g} % since {_when(held[c.first].run)}." for c in found]
+
+
+def _when(run: Run) -> str:
+    commit = str(run.code.get("commit") or "")[:12]
+    return f"commit {commit} ({run.started[:10]})" if commit else run.started[:10]
