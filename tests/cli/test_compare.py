@@ -193,14 +193,16 @@ def test_a_case_that_the_plan_lacks_is_refused(machine: Machine, stage: Stage) -
 
 # ------------------------------------------------------------------------------------------------ check
 
-def test_check_judges_a_comparison_and_joins_it_to_the_run_of_its_code(machine: Machine, stage: Stage) -> None:
+def test_check_judges_a_comparison_and_joins_it_to_the_run_of_its_code(
+    machine: Machine, stage: Stage, repository: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:
     with Store.open(stage.store, create=False, read_only=True) as store:
         code = store.run(1).code["hash"]
-    machine.asked = lambda options, device: (HERE, {"hash": code, "commit": "abc"})  # type: ignore[method-assign]
-    pairs.asked = machine.asked  # type: ignore[assignment]
+    monkeypatch.setattr(pairs, "asked", lambda options, device: (HERE, {"hash": code, "commit": "abc"}))
     assert call("baseline", "save", "--store", stage.store).exit_code == 0
-    machine.speed = lambda planned, options: 1.3 if planned.case.method == "calm" else 1.0
-    assert compare(stage, *ARMS, "--no-aa").exit_code == 1
+    commits = ("--commits", "HEAD~16", "HEAD", "--repository", repository, "--case", "calm 1/2", "--no-aa")
+    machine.speed = lambda planned, options: 1.3 if number(options) else 1.0
+    assert compare(stage, *commits).exit_code == 1
     for more in ((), ("--run", 2)):
         result = call("check", "--store", stage.store, *more)
         assert result.exit_code == 1
@@ -211,9 +213,12 @@ def test_check_judges_a_comparison_and_joins_it_to_the_run_of_its_code(machine: 
     assert "1 regressed, 0 not resolved" in page.read_text()
     assert "the realised false-alarm rate is unknown" in page.read_text()
     machine.speed = lambda planned, options: 1.0
-    assert compare(stage, *ARMS, "--no-aa").exit_code == 0
+    assert compare(stage, *commits).exit_code == 0
     assert call("check", "--store", stage.store).exit_code == 0, "the newest comparison counts"
     assert call("check", "--store", stage.store, "--run", 2).exit_code == 1
+    machine.speed = lambda planned, options: 1.3 if planned.case.method == "calm" else 1.0
+    assert compare(stage, *ARMS, "--no-aa").exit_code == 1
+    assert call("check", "--store", stage.store).exit_code == 0, "that one method is slower than another is no change"
 
 
 def test_a_gate_that_alarms_on_equal_arms_fails_nothing(machine: Machine, stage: Stage) -> None:

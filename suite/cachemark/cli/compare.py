@@ -123,14 +123,14 @@ def hold(wanted: Contest, sides: Contestants, store: Store, terms: Terms) -> End
         names = [*cells, *measure.extra]
         end = time.monotonic() + 60 * terms.minutes if terms.minutes is not None else None
         held = contest(names, measure, rule, lambda: end is None or time.monotonic() < end)
+        rows = [*verdicts({c: held[c] for c in cells}, rule, sides.alike), *verdicts({c: held[c] for c in measure.extra}, rule)]
+        _file(store, run_id, wanted, sides, rows)
         state = "finished"
     except Exception:
         state = "failed"
         raise
     finally:
         store.finish_run(run_id, state)
-    rows = [*verdicts({c: held[c] for c in cells}, rule, sides.alike), *verdicts({c: held[c] for c in measure.extra}, rule)]
-    _file(store, run_id, wanted, sides, rows)
     ours = ledger.nights(store, wanted.plan.name, machine)
     (mine,) = (night for night in ours if night.run.id == run_id)
     return Ended(run_id, mine.tally, rule, told, ledger.standing(ours), held)

@@ -73,8 +73,9 @@ class Shown:
 
 
 def judge(store: Store, run: Run, path: Path | None, threshold: float = 0.15, min_coverage: float = 0.95, expired: bool = False) -> Judged:
-    """A run against the baseline in ``path`` (None: the accepted one), with the newest comparison of its plan and code. An expired
-    baseline raises NothingMeasured, unless ``expired`` ones are good enough."""
+    """A run against the baseline in ``path`` (None: the accepted one), with the newest comparison of its code with another or in another
+    environment; that of two methods says nothing of a change. An expired baseline raises NothingMeasured, unless ``expired`` ones are
+    good enough."""
     from ..regress import acceptance, baselines, gate, ledger, upgrade
 
     path = path or baselines.path_of(baselines.ROOT, run.environment.machine_class, run.plan)
@@ -84,7 +85,7 @@ def judge(store: Store, run: Run, path: Path | None, threshold: float = 0.15, mi
     comparison = gate.compare(held, outcomes, run.environment, threshold=threshold, min_coverage=min_coverage, plan=run.plan)
     environment = upgrade.environment_verdict(held, outcomes, run.environment, threshold)
     nights = ledger.nights(store, run.plan, run.environment.machine_class)
-    mine = [night for night in nights if night.run.code.get("hash") == run.code.get("hash")]
+    mine = [night for night in nights if night.run.code.get("hash") == run.code.get("hash") and night.stated.get("alike") != "methods"]
     standing = ledger.standing(nights)
     newest, said = mine[-1] if mine else None, str(standing) if nights else ""
     return Judged(comparison, newest, environment, said, standing.advisory, path, _history(nights, newest))
