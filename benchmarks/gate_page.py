@@ -104,7 +104,7 @@ def text(results: Mapping[str, Any], drawings: Mapping[str, str]) -> str:
     seconds, size = sum(results["seconds"].values()), results["size"]
     lost = defeats(results) or ["nowhere in this study"]
     parts = [
-        f"Seed {results['seed']}, {size['unchanged']} unchanged cells for each rule, {seconds / 60:.0f} minutes on one core.",
+        f"Seed {results['seed']}, {size['unchanged']} unchanged cells for each rule, {seconds / 60:.0f} minutes of one core.",
         "### Nights without a change, 200 cells", markdown(list(nights(results["gate"]))),
         "### Power of the gate", markdown(list(powers(results["gate"]))),
         "### Other rules", markdown(results["rules"]),

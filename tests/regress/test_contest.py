@@ -116,6 +116,7 @@ def test_bytes_and_tokens_are_compared_exactly() -> None:
 def test_what_may_differ_is_not_judged() -> None:
     other = {"output_hash": "beef", "samples": {"kv_allocated": [4096.0]}}
     assert exact("methods", **other) == {"latency": "equivalent", "kv_allocated": "not_compared", "peak_memory": "not_compared"}
+    assert exact("methods", output_hash="beef", when=3)["output_hash"] == "changed", "it contradicts itself"
     assert exact("numerics", **other) == {"latency": "equivalent", "kv_allocated": "regressed", "peak_memory": "equivalent"}
 
 
