@@ -74,6 +74,12 @@ class BadResults(CachemarkError):
     slug = "bad-results"
 
 
+class UnfairComparison(CachemarkError):
+    """Two arms that differ in more than what is compared."""
+
+    slug = "unfair-comparison"
+
+
 class BadPlugin(CachemarkError):
     """A plug-in file that cannot be imported or registers nothing."""
 

@@ -14,8 +14,15 @@ from measure.stages import Stage
 
 PROBE = """
 import json, sys
-for name in sys.argv[2:]:
-    sys.modules[name] = None  # importing it fails, as where it is not installed
+class Absent:
+    # Importing these fails, as where they are not installed; None in sys.modules is taken for the module by SciPy.
+
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in sys.argv[2:]:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+
+sys.meta_path.insert(0, Absent())
 import click.testing
 from cachemark.cli import main
 for arguments in json.loads(sys.argv[1]):
@@ -24,7 +31,9 @@ for arguments in json.loads(sys.argv[1]):
     print(json.dumps([result.exit_code, repr(wrong) if wrong else "", sorted(m for m in sys.modules if "." not in m)]))
 """
 HEAVY = {"torch", "numpy", "sqlalchemy", "alembic", "pydantic", "pandas", "scipy", "altair", "jinja2", "PIL", "rich"}
-COMMANDS = ("baseline", "check", "doctor", "export", "list", "report", "run", "show", "train")
+COMMANDS = (
+    "baseline", "bisect", "check", "compare", "doctor", "export", "incident", "list", "report", "run", "show", "train",
+)
 
 
 def probe(commands: list[list[str]], folder: Path, *absent: str) -> list[tuple[int, str, set[str]]]:

@@ -12,10 +12,13 @@ from .options import echo_json, existing, json_option, run_option, store_option
 FOLDER = click.Path(file_okay=False, path_type=Path)
 root_option = click.option("--root", type=FOLDER, default=Path("baselines/accepted"), show_default=True, help="Where baselines are kept.")
 
+days_option = click.option("--days", type=click.IntRange(min=0), default=180, show_default=True,
+                           help="For how long it judges; 0: for ever.")
+
 
 @click.group()
 def baseline() -> None:
-    """Save, list and compare accepted results."""
+    """Save, replace, list and compare accepted results."""
 
 
 @baseline.command()
@@ -24,13 +27,46 @@ def baseline() -> None:
 @root_option
 @click.option("--name", help="Name of the baseline.  [default: the plan's]")
 @click.option("--reason", default="", help="Why this run is accepted; kept in the file.")
-def save(store_url: str, run_id: int | None, root: Path, name: str | None, reason: str) -> None:
+@days_option
+def save(store_url: str, run_id: int | None, root: Path, name: str | None, reason: str, days: int) -> None:
     """Write a finished run to ROOT/<machine class>/<name>.json."""
     from ..regress import baselines
     from ..store.db import Store
 
     with Store.open(store_url, create=False) as store:
-        click.echo(f"Baseline: {baselines.save(store, run_id, root, name, reason=reason)}")
+        click.echo(f"Baseline: {baselines.save(store, run_id, root, name, reason=reason, days=days)}")
+
+
+@baseline.command()
+@store_option
+@run_option
+@root_option
+@click.option("--name", help="Name of the baseline.  [default: the plan's]")
+@click.option("--reason", required=True, help="Why its figures are accepted; kept in the file.")
+@days_option
+def promote(store_url: str, run_id: int | None, root: Path, name: str | None, reason: str, days: int) -> None:
+    """Put a finished run in the place of the accepted baseline, measured in the same environment."""
+    from ..regress import acceptance
+    from ..store.db import Store
+
+    with Store.open(store_url, create=False) as store:
+        click.echo(f"Baseline: {acceptance.promote(store, run_id, root, name, reason=reason, days=days)}")
+
+
+@baseline.command()
+@store_option
+@run_option
+@root_option
+@click.option("--name", help="Name of the baseline.  [default: the plan's]")
+@click.option("--reason", required=True, help="What was upgraded; kept in the file.")
+@days_option
+def rebase(store_url: str, run_id: int | None, root: Path, name: str | None, reason: str, days: int) -> None:
+    """Begin a new epoch after an upgrade: a run in the new environment takes the accepted baseline's place."""
+    from ..regress import acceptance
+    from ..store.db import Store
+
+    with Store.open(store_url, create=False) as store:
+        click.echo(f"Baseline: {acceptance.rebase(store, run_id, root, name, reason=reason, days=days)}")
 
 
 @baseline.command("list")
@@ -45,7 +81,9 @@ def list_(root: Path, as_json: bool) -> None:
         echo_json([asdict(item) for item in found])
         return
     for item in found:
-        told = item.problem or f"{item.plan}, {item.outcomes} outcomes, saved {item.saved}. {item.reason}".strip()
+        until = f", until {item.expires}" if item.expires else ""
+        held = f"{item.plan}, {item.outcomes} outcomes, saved {item.saved}, epoch {item.epoch}{until}"
+        told = item.problem or f"{held}. {item.reason}".strip()
         click.echo(f"{item.machine_class}/{item.name}: {told}")
     if not found:
         click.echo(f"No baseline under {root}. Save one with: cachemark baseline save")

@@ -17,11 +17,14 @@ from ..mask import mask
 
 COMMANDS = {
     "baseline": "Save, list and compare accepted results.",
+    "bisect": "Find the commit since which a case is worse.",
     "cards": "Write the pages about models and methods.",
     "check": "Judge a run against a baseline; the exit code says how it went.",
+    "compare": "Compare two cases, commits or environments in pairs.",
     "db": "Upgrade a store, merge others into it, prune what is old.",
     "doctor": "Say what this machine can measure and what is missing.",
     "export": "Hand results and images to other programs.",
+    "incident": "List, acknowledge and accept known regressions.",
     "ingest": "Read results of other programs into the store.",
     "list": "Name models, methods, metrics, plans, runs.",
     "report": "Write the HTML report of a run.",

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from ..report.view import ReportView
     from ..result import Outcome
     from ..store.db import Store
-    from ..store.exchange import Exchange
     from ..store.rows import Run
 
 
@@ -112,15 +111,18 @@ def _uncollected() -> Iterator[None]:
             gc.enable()
 
 
-def _viewed(store: Store, run: Run, baseline: Exchange | None, public: bool) -> tuple[ReportView, list[Night]]:
-    """What the page of a run shows, and the runs of its history. A public one names no process and no host."""
-    from ..regress import anchors, gate
+def _viewed(store: Store, run: Run, path: Path | None, public: bool) -> tuple[ReportView, list[Night]]:
+    """What the page of a run shows beside the baseline at ``path``, and the runs of its history. A public one names no process and no
+    host."""
+    from ..regress import anchors, baselines
     from ..report import view
     from ..report.history import MOST, Night
     from ..report.public import public_outcomes, public_run, scrubbed
+    from .judged import Shown, judge
 
     reached, outcomes = anchors.load(), store.outcomes(run.id)
-    comparison = gate.compare(baseline, outcomes, run.environment, plan=run.plan) if baseline else None
+    baseline = baselines.load(path) if path else None
+    comparison = Shown(judge(store, run, path, expired=True)) if path else None
     alike = [other for other in store.runs() if other.id < run.id and other.plan == run.plan
              and other.environment.machine_class == run.environment.machine_class][: MOST - 1]
     nights = [*(Night(other, _measured(store, other.id, store.outcomes(other.id))) for other in reversed(alike)),
@@ -140,12 +142,9 @@ def _measured(store: Store, run_id: int, outcomes: list[Outcome]) -> list[Outcom
     return [outcome for outcome in outcomes if outcome.case.key not in carried]
 
 
-def _baseline(run: Run, path: Path | None) -> Exchange | None:
+def _baseline(run: Run, path: Path | None) -> Path | None:
     """The given baseline, or the accepted one of this plan and machine class, if that exists."""
     from ..regress import baselines
 
-    if path is None:
-        path = baselines.path_of(baselines.ROOT, run.environment.machine_class, run.plan)
-        if not path.is_file():
-            return None
-    return baselines.load(path)
+    accepted = path or baselines.path_of(baselines.ROOT, run.environment.machine_class, run.plan)
+    return accepted if path or accepted.is_file() else None

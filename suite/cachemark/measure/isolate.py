@@ -40,7 +40,8 @@ class Options(NamedTuple):
     """How trials are run. ``timeout`` is seconds without a word, counted from the start of a case or a sign of life. ``share`` makes
     that share of the quality images and nothing else: see :func:`~cachemark.measure.run.fill`. ``cpus`` are the processors that a trial is
     pinned to, ``gpu`` the UUID of the only device it sees, ``memory_cap`` the bytes of it that it may allocate; nothing where empty.
-    ``probe``: cases are timed and not judged."""
+    ``probe``: cases are timed and not judged. ``paired``: they are arms of pairs. ``python`` is another interpreter (empty: this one),
+    ``code`` a folder that holds another copy of the package (empty: this one)."""
 
     timeout: float
     threads: int
@@ -50,6 +51,24 @@ class Options(NamedTuple):
     gpu: str = ""
     memory_cap: int = 0
     probe: bool = False
+    paired: bool = False
+    python: str = ""
+    code: str = ""
+
+    @property
+    def command(self) -> list[str]:
+        """The interpreter with the option under which a file random.py in the user's folder, such as a plug-in, does not take the place
+        of a module."""
+        return [self.python or sys.executable, "-P"]
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Environment variables of the child: no secrets, since it runs other people's methods; libraries that start threads by themselves
+        keep to its number, and CUDA shows the leased device and no other."""
+        own = {name: str(self.threads) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
+        own |= {"CUDA_VISIBLE_DEVICES": self.gpu} if self.gpu else {}
+        own |= {"PYTHONPATH": self.code} if self.code else {}
+        return {**without_secrets(os.environ), **own}
 
 
 def always(planned: Planned) -> str:
@@ -128,16 +147,15 @@ class _Child:
         self._patience = max(STARTUP, options.timeout)
         self._silent = False
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed in __exit__
-        # A session of its own: Ctrl-C reaches the parent alone, which then ends the child. -P: a file random.py in the user's
-        # folder, such as a plug-in, does not take the place of a module.
+        # A session of its own: Ctrl-C reaches the parent alone, which then ends the child.
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "cachemark.measure.trial"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors,
-            text=True, start_new_session=True, env=_environment(options),
+            [*options.command, "-m", "cachemark.measure.trial"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors,
+            text=True, start_new_session=True, env=options.environment,
         )
         self._lines: queue.Queue[str | None] = queue.Queue()
         threading.Thread(target=self._listen, args=(self._process.stdout,), daemon=True).start()
         self._send(json.dumps(request_json(list(planned), list(options.plugins), options.threads, options.share, options.cpus,
-                                           options.memory_cap, options.probe)))
+                                           options.memory_cap, options.probe, options.paired)))
 
     def __enter__(self) -> _Child:
         return self
@@ -196,13 +214,6 @@ class _Child:
             with suppress(ProcessLookupError):  # the group: what the method itself has started ends too
                 os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
-
-
-def _environment(options: Options) -> dict[str, str]:
-    """A trial's: no secrets, since it runs other people's methods; libraries that start threads by themselves keep to its number, and CUDA
-    shows the leased device and no other."""
-    threads = {name: str(options.threads) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
-    return {**without_secrets(os.environ), **threads, **({"CUDA_VISIBLE_DEVICES": options.gpu} if options.gpu else {})}
 
 
 def _decoded(artifacts: dict[str, str]) -> dict[str, bytes]:

@@ -156,16 +156,25 @@ def judge(
         samples |= {"psnr": fidelity.psnr(images, reference.images), "ssim": fidelity.ssim(images, reference.images)}
         samples |= {name: alike(images, reference.images) for name, alike in likeness.items()}
         samples |= {name: QUALITY[name](images) for name in quality}
-    stored = tokens.to(torch.float32 if job.continuous else torch.int32).cpu().contiguous()
+    stored = storable(job, tokens)
     artifacts = {"tokens.safetensors": save({"tokens": stored})}
     facts: dict[str, object] = {}
     if sprite and job.loaded.pictures:
         order = [*samples["psnr"].argsort(stable=True)[:WORST].tolist(), *range(min(FIXED, len(tokens)))]
         artifacts["grid.png"] = _sprite(reference.images[order], images[order])
         facts = {"grid_seeds": [job.subset.seeds[i] for i in order], "grid_classes": [job.subset.labels[i] for i in order]}
-    output_hash = hashlib.sha256(stored.numpy().tobytes()).hexdigest()
     finite = reference.finite and bool(torch.isfinite(images).all()) and all(bool(torch.isfinite(v).all()) for v in samples.values())
-    return Judged({name: values.double().tolist() for name, values in samples.items()}, output_hash, artifacts, facts, finite)
+    return Judged({name: values.double().tolist() for name, values in samples.items()}, hashed(stored), artifacts, facts, finite)
+
+
+def storable(job: Job, tokens: Tensor) -> Tensor:
+    """Tokens as they are stored and hashed: int32 indices or fp32 vectors on the host."""
+    return tokens.to(torch.float32 if job.continuous else torch.int32).cpu().contiguous()
+
+
+def hashed(stored: Tensor) -> str:
+    """The hash of all tokens of a case."""
+    return hashlib.sha256(stored.numpy().tobytes()).hexdigest()
 
 
 def reseeded(job: Job, subset: Subset) -> Job:

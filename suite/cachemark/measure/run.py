@@ -36,7 +36,7 @@ from ..spec import FULL, Case
 from ..units import quality_name
 from . import limit, presets, quality
 from .clock import clock
-from .judge import Job, Judged, Likeness, Reference, judge, reseeded
+from .judge import Job, Judged, Likeness, Reference, hashed, judge, reseeded, storable
 from .layers import profiled, repeated
 from .memory import allocated, peak_bytes
 from .plan import Planned
@@ -44,6 +44,7 @@ from .plan import Planned
 Ended = tuple[Outcome, dict[str, bytes]]  # with artifacts by file name
 WATCHED = 16  # samples whose passes are watched: what is found hardly differs between samples, and watching costs as much as a case
 RANDOM = "random weights: fidelity and quality are not measured"
+PAIRED = "an arm of a pair: both arms' tokens are compared by their hash"
 
 
 @dataclass
@@ -121,6 +122,20 @@ def _measured(planned: Planned, bench: Bench, alive: Callable[[], None]) -> Ende
         samples, facts = samples | figures, facts | told
     samples, facts, seconds = samples | judged.samples, facts | judged.facts, time.perf_counter() - began
     return Outcome(case, Status.OK, samples, seconds=seconds, output_hash=judged.output_hash, facts=facts), judged.artifacts
+
+
+def run_arm(planned: Planned, bench: Bench, alive: Callable[[], None] = lambda: None) -> Ended:
+    """Measure one case as an arm of a pair: its bytes and times, and the hash of the tokens of one batch. No image is judged."""
+    began, case = time.perf_counter(), planned.case
+    if planned.unmet:
+        raise Unsupported(planned.unmet)
+    job = _job(case, bench)
+    job = replace(job, subset=job.subset.first(case.batch))
+    samples, facts = _bytes(case, job) | _timed(case, job)[0], _facts(case, bench)
+    tokens = storable(job, job.generate(slice(len(job.subset))))
+    if not bool(torch.isfinite(tokens).all()):
+        return Outcome(case, Status.NAN_OUTPUT, log="The tokens hold NaN or infinity.", facts=facts), {}
+    return Outcome(case, Status.OK, samples, PAIRED, seconds=time.perf_counter() - began, output_hash=hashed(tokens), facts=facts), {}
 
 
 def fill(planned: Planned, bench: Bench, share: tuple[int, int], alive: Callable[[], None]) -> Ended:

@@ -29,20 +29,21 @@ from ..spec import Case
 from .affinity import pin
 from .cap import cap
 from .plan import Planned
-from .run import Bench, Ended, fill, probe, run_case
+from .run import Bench, Ended, fill, probe, run_arm, run_case
 
 
 def request_json(
     planned: list[Planned], plugin_files: list[str], threads: int, share: tuple[int, int] | None = None, cpus: Sequence[int] = (),
-    memory_cap: int = 0, probe: bool = False,
+    memory_cap: int = 0, probe: bool = False, paired: bool = False,
 ) -> dict[str, Any]:
     """What the parent sends: cases with their requests, plug-in files, CPU threads, the share of a quality pass where that alone is
-    to be made, the processors to keep to, how many bytes of the device may be allocated (0: all), and whether cases are only timed."""
+    to be made, the processors to keep to, how many bytes of the device may be allocated (0: all), whether cases are only timed, and
+    whether they are arms of pairs."""
     items = [{"case": p.case.to_json(), "request": {**asdict(p.request), "dtype": str(p.request.dtype)}, "unmet": p.unmet,
               "folders": [str(folder or "") for folder in (p.shelf, p.beside)], "rates": p.rates and asdict(p.rates)}
              for p in planned]
     return {"cases": items, "plugins": plugin_files, "threads": threads, "share": share, "cpus": list(cpus),
-            "memory_cap": memory_cap, "probe": probe}
+            "memory_cap": memory_cap, "probe": probe, "paired": paired}
 
 
 def parse_item(item: dict[str, Any]) -> Planned:
@@ -70,7 +71,8 @@ def main() -> None:
         planned = parse_item(item)
         _say(out, {"start": number})
         alive, share = partial(_say, out, {"alive": number}), request["share"]
-        work = partial(fill, share=tuple(share), alive=alive) if share else probe if request["probe"] else partial(run_case, alive=alive)
+        whole = probe if request["probe"] else partial(run_arm if request["paired"] else run_case, alive=alive)
+        work = partial(fill, share=tuple(share), alive=alive) if share else whole
         outcome, artifacts, bench = _attempt(planned, bench, work)
         outcome = replace(outcome, facts={**outcome.facts, **_place(request)})
         encoded = {name: base64.b64encode(content).decode() for name, content in artifacts.items()}

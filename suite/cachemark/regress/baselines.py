@@ -11,7 +11,9 @@ import re
 import secrets
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 from ..errors import BadBaseline, NothingMeasured
 from ..result import Outcome
@@ -35,6 +37,8 @@ class Listed:
     saved: str = ""
     reason: str = ""
     problem: str = ""
+    expires: str = ""
+    epoch: int = 1
 
 
 @dataclass(frozen=True)
@@ -59,10 +63,13 @@ def path_of(root: Path | str, machine_class: str, name: str) -> Path:
     return Path(root) / folder / f"{name}.json"
 
 
-def save(store: Store, run_id: int | None, root: Path | str = ROOT, name: str | None = None, *, reason: str = "") -> Path:
+def save(
+    store: Store, run_id: int | None, root: Path | str = ROOT, name: str | None = None, *, reason: str = "", days: int = 0, **meta: Any,
+) -> Path:
     """Write a finished run (None: the newest) as a baseline and note it in the store. The file appears whole or not at all.
 
-    A run that did not finish is refused: a case it lacks would later pass as new.
+    A run that did not finish is refused: a case it lacks would later pass as new. After ``days`` it judges nothing any more (0: it
+    always does). ``meta`` is kept in the file.
     """
     run = store.run(run_id)
     if run.state != "finished":
@@ -73,7 +80,9 @@ def save(store: Store, run_id: int | None, root: Path | str = ROOT, name: str | 
         raise NothingMeasured(f"Run {run.id} holds no ok outcome.", remedy="See what failed with: cachemark show")
     name = name or run.plan
     path = path_of(root, run.environment.machine_class, name)
-    text = dump(outcomes, run.environment, run.code, plan=run.plan, name=name, run=run.id, reason=reason, saved=utc_now())
+    if days:
+        meta["expires"] = (datetime.now(UTC) + timedelta(days=days)).date().isoformat()
+    text = dump(outcomes, run.environment, run.code, plan=run.plan, name=name, run=run.id, reason=reason, saved=utc_now(), **meta)
     write(path, text)
     store.note_baseline(load_text(text, str(path)).digest, name=name, plan=run.plan, machine_class=run.environment.machine_class,
                         reason=reason, run_id=run.id)
@@ -137,7 +146,8 @@ def _listed(path: Path) -> Listed:
     except BadBaseline as error:
         return Listed(*names, problem=str(error))
     plan, saved, reason = (str(found.meta.get(key, "")) for key in ("plan", "saved", "reason"))
-    return Listed(*names, plan, len(found.outcomes), saved, reason)
+    return Listed(*names, plan, len(found.outcomes), saved, reason, expires=str(found.meta.get("expires", "")),
+                  epoch=int(found.meta.get("epoch", 1)))
 
 
 def _missing(path: Path) -> BadBaseline:

@@ -135,9 +135,10 @@ class Store:
             return [run_of(row) for row in found]
 
     def run(self, run_id: int | None = None) -> Run:
-        """One run, by default the newest. An empty store is :class:`NothingMeasured`."""
+        """One run, by default the newest that is no comparison. An empty store is :class:`NothingMeasured`."""
         with self._reading() as session:
-            if run_id is None and (run_id := session.scalar(select(func.max(RunRow.id)))) is None:
+            plain = select(func.max(RunRow.id)).where(RunRow.plan.not_like("compare/%"))
+            if run_id is None and (run_id := session.scalar(plain)) is None:
                 raise NothingMeasured(f"{self.where} holds no run.", remedy="Run: cachemark run PLAN")
             return run_of(self._run_row(session, run_id))
 

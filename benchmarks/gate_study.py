@@ -1,0 +1,373 @@
+"""What the gate misses and what it raises for nothing, by simulation, beside the rules that other tools use.
+
+Time is simulated as log y = cell + effect + day + process + mode + warmth + AR(1) of t-distributed noise + outliers, in three profiles
+whose parameters are assumed, not measured: a GPU with locked clocks, one without, and a shared CPU. Left out: the timer's quantum (far
+below all other noise), throttled pairs (the gate redoes them, so they cost time and no verdicts) and the difference between GPUs
+(the gate pairs on one device; for the other rules it would be part of the day).
+
+- ``gate``: whole nights of a family of cells through :mod:`cachemark.regress.pairs`, the minimum effect chosen as on a real machine
+  (``sees``, at least 2 %, on a shared CPU 10 %). Alarms are nights with any false regression.
+- ``rules``: other tools' decisions cell by cell (``gate_rivals.py``); a family of m cells raises a false alarm with 1 − (1 − f)^m. They
+  compare today's run with a stored one of another day, as these tools do. *Matched* is the power that is left when the rule's own
+  threshold is moved to where a family of 200 gives 5 % false alarms; *equal cost*: with as many images as the gate takes.
+- ``roc``: the gate with its minimum effect moved, for the drawings.
+- ``history``: nightly series with a change and without. Only the ratio to the canary is followed by the gate; the other rules follow
+  absolute times. ``waits``: nights until the first false alarm in any of 200 series that do not change.
+
+    python benchmarks/gate_study.py [--quick | --full] [--only gate rules …] [--seed 0] [--json FILE] [--page docs/guide/gate.md]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+from numpy.random import Generator
+from numpy.typing import NDArray
+from scipy.stats import chi2
+
+import gate_page
+import gate_rivals as rivals
+from cachemark.regress import history, pairs
+from cachemark.regress.gate import EQUIVALENT, IMPROVED, REGRESSED
+from cachemark.regress.pairs import INCONCLUSIVE, Rule
+
+Floats = NDArray[np.float64]
+FAMILY, IMAGES, LONE, RHO, TAU, STICKY = 200, 8, 10, 0.3, 10.0, 0.5
+EFFECTS = (0.01, 0.02, 0.03, 0.05, 0.10, 0.20)
+PER_CELL = 1 - 0.95 ** (1 / FAMILY)  # the rate per cell at which a family of 200 has 5 % false alarms
+
+
+@dataclass(frozen=True)
+class Noise:
+    """One profile, shares: standard deviations within a process, between processes and between days; the rise from cold to warm; how
+    often a process runs in another mode and how much slower that is; how often an image is an outlier and its size; degrees of
+    freedom of the noise within a process."""
+
+    within: float
+    process: float
+    day: float
+    warmth: float
+    mode: float
+    shift: float
+    outliers: float
+    size: float
+    freedom: float
+
+
+PROFILES = {
+    "locked": Noise(0.003, 0.002, 0.003, 0.003, 0.0, 0.0, 0.01, 0.03, 8),
+    "unlocked": Noise(0.006, 0.006, 0.010, 0.02, 0.15, 0.04, 0.02, 0.08, 4),
+    "shared CPU": Noise(0.02, 0.03, 0.05, 0.01, 0.10, 0.10, 0.05, 0.30, 3),
+}
+ALLOWED = {"locked": 0.02, "unlocked": 0.02, "shared CPU": 0.10}
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much is simulated: nights of the gate, cells of each other rule (unchanged, changed), histories; nights of a wait for a false
+    alarm, how many waits, and series that are watched in each."""
+
+    nights: int
+    unchanged: int
+    changed: int
+    series: int
+    wait: int
+    waits: int
+    watched: int
+
+
+SIZES = {
+    "quick": Size(4, 300, 100, 4, 70, 2, 10), "default": Size(1000, 20_000, 1000, 80, 500, 3, FAMILY),
+    "full": Size(5000, 100_000, 10_000, 500, 1000, 20, FAMILY),
+}
+SCORES = rivals.scores()
+TARGET = {"locked": 0.03, "unlocked": 0.05, "shared CPU": 0.20}  # the effect that a profile's curves are drawn for
+COMPARED = (0.03, 0.05, 0.10, 0.20)
+
+
+# -- the noise ----------------------------------------------------------------------------------------------------------
+def images(noise: Noise, stream: Generator, shape: tuple[int, ...], count: int, mode: NDArray[np.bool_], warm: Floats) -> Floats:
+    """Log times of ``count`` images of processes, (*shape, count), day and effect left out; ``warm``: images run just before."""
+    inner = stream.standard_t(noise.freedom, (*shape, count)) * noise.within * math.sqrt((noise.freedom - 2) / noise.freedom)
+    for i in range(1, count):
+        inner[..., i] = RHO * inner[..., i - 1] + math.sqrt(1 - RHO**2) * inner[..., i]
+    inner += noise.warmth * (1 - np.exp(-(warm[..., None] + 2 + np.arange(count)) / TAU))  # two warm-ups
+    inner += (stream.random((*shape, count)) < noise.outliers) * np.abs(stream.normal(0, noise.size, (*shape, count)))
+    return inner + (stream.normal(0, noise.process, shape) + mode * noise.shift)[..., None]
+
+
+def paired(noise: Noise, stream: Generator, effect: Floats, count: int) -> Floats:
+    """Log ratios of pairs of cells with these effects (log ratios), (cells, count): the arms of a pair share a day, one runs into the
+    other's warmth, in random order, and the mode sticks for half of them."""
+    shape = (len(effect), count, 2)
+    mode = stream.random(shape) < noise.mode
+    mode[..., 1] = np.where(stream.random(shape[:2]) < STICKY, mode[..., 0], mode[..., 1])
+    first = stream.random(shape[:2]) < 0.5
+    warm = np.stack((first, ~first), axis=-1) * 2.0
+    arms = np.median(images(noise, stream, shape, IMAGES, mode, warm), axis=-1)
+    return effect[:, None] + arms[..., 1] - arms[..., 0]
+
+
+def lone(noise: Noise, stream: Generator, effect: Floats, count: int) -> Floats:
+    """Times of one process per cell on a day of its own, (cells, count)."""
+    shape = effect.shape
+    times = images(noise, stream, shape, count, stream.random(shape) < noise.mode, np.zeros(shape))
+    return np.exp(times + (effect + stream.normal(0, noise.day, shape))[:, None])
+
+
+# -- our gate, as whole nights ------------------------------------------------------------------------------------------
+def night(noise: Noise, stream: Generator, effect: Floats, rule: Rule) -> tuple[list[str], NDArray[np.int64]]:
+    """Verdicts of one night's cells and the pairs each took. Later pairs are drawn only for cells that ask for them."""
+    ratios = paired(noise, stream, effect, rule.looks[0])
+    seen = pairs.screen(ratios, rule)
+    side, equal, used = seen.side, seen.equal, seen.pairs
+    still = np.flatnonzero((side == 0) & ~equal)
+    if still.size:
+        more = np.concatenate((ratios[still], paired(noise, stream, effect[still], rule.looks[-1] - rule.looks[0])), axis=1)
+        later = pairs.screen(more, rule)
+        side[still], equal[still], used[still] = later.side, later.equal, later.pairs
+    verdicts = [EQUIVALENT if e else INCONCLUSIVE for e in equal]
+    suspects = np.flatnonzero(side)
+    fresh = paired(noise, stream, effect[suspects], rule.fresh)
+    p = np.ones((2, len(effect)))
+    if suspects.size:
+        p[(1 - side[suspects]) // 2, suspects] = pairs.sign_flip(fresh * side[suspects, None])
+    adjusted = pairs.adjusted(p, rule)
+    for row, cell in zip(fresh, suspects, strict=True):
+        verdicts[cell] = pairs.verdict_of(row, int(side[cell]), float(adjusted[(1 - side[cell]) // 2, cell]), rule)
+    return verdicts, used + rule.fresh * (side != 0)
+
+
+def least_effect(name: str, stream: Generator) -> float:
+    """The minimum effect as a machine of that profile would get it from 400 pairs of equal arms, and no less than is allowed there."""
+    return max(ALLOWED[name], pairs.sees(paired(PROFILES[name], stream, np.zeros(400), 1), FAMILY))
+
+
+def nights(noise: Noise, stream: Generator, rule: Rule, effect: float, affected: int, count: int) -> dict[str, float]:
+    """Figures of ``count`` nights of ``rule.family`` cells, the first ``affected`` of which are changed by ``effect``."""
+    truth = np.zeros(rule.family)
+    truth[:affected] = math.log1p(effect)
+    runs = [night(noise, stream, truth, rule) for _ in range(count)]
+    said = np.array([verdicts for verdicts, _ in runs])
+    flagged, same = said == REGRESSED, truth == 0
+    false, found = flagged[:, same], flagged[:, ~same]
+    return {
+        "effect": effect, "affected": affected, "family": rule.family, "delta": rule.delta, "nights": count,
+        "false per cell": float(false.mean()) if false.size else math.nan, "nights with a false alarm": float(false.any(axis=1).mean()),
+        "false discoveries": float(np.mean(false.sum(axis=1) / np.maximum(flagged.sum(axis=1), 1))),
+        "power": float(found.mean()) if found.size else math.nan,
+        "passed though changed": float((said[:, ~same] == EQUIVALENT).mean()) if found.size else math.nan,
+        "inconclusive": float((said == INCONCLUSIVE).mean()), "improved": float((said == IMPROVED).mean()),
+        "pairs per cell": float(np.mean([used for _, used in runs])),
+    }  # fmt: skip
+
+
+def gate_table(size: Size, seed: int) -> Iterator[dict[str, object]]:
+    """All settings of the gate: no change in families of 1, 50 and 200, then every effect in one cell, a tenth and all."""
+    for name, noise in PROFILES.items():
+        stream = np.random.default_rng([seed, *name.encode()])
+        delta = least_effect(name, stream)
+        for family in (1, 50, FAMILY):
+            count = size.nights if family == FAMILY else max(1, size.nights // 4)
+            yield {"profile": name, **nights(noise, stream, Rule(delta, family), 0.0, 0, count)}
+        for effect in (*EFFECTS, -0.05):
+            for affected in (1, FAMILY // 10, FAMILY):
+                count = max(1, size.nights // {1: 5, FAMILY: 100}.get(affected, 20))
+                yield {"profile": name, **nights(noise, stream, Rule(delta, FAMILY), effect, affected, count)}
+
+
+# -- other tools' rules, cell by cell -----------------------------------------------------------------------------------
+def scored(name: str, noise: Noise, stream: Generator, effect: float, cells: int, count: int) -> Floats:
+    """Scores of a rule for cells with this effect, each from a stored run and today's of ``count`` images."""
+    score = SCORES[name]
+    before = lone(noise, stream, np.zeros(cells), count)
+    after = lone(noise, stream, np.full(cells, math.log1p(effect)), count)
+    return np.array([score(a, b) for a, b in zip(before, after, strict=True)])
+
+
+def family_rate(per_cell: float) -> float:
+    return 1 - (1 - per_cell) ** FAMILY
+
+
+def curve(none: Floats, some: Floats) -> list[tuple[float, float]]:
+    """Points (false alarms of a family of 200, power) of a score whose knob is moved."""
+    rates = np.linspace(0, PER_CELL * 20, 60)
+    knobs = [max(float(np.quantile(none, 1 - rate)), 1.0) for rate in rates]
+    return [(family_rate(float((none > knob).mean())), float((some > knob).mean())) for knob in knobs]
+
+
+def rule_table(size: Size, seed: int) -> Iterator[dict[str, object]]:
+    """Every rule in every profile: false alarms, power, and power with the threshold at which 5 % of nights have a false alarm, with ten
+    images and with as many as the gate takes for both arms (these rules compare with a stored run, so all of them are today's)."""
+    for name, noise in PROFILES.items():
+        stream = np.random.default_rng([seed, 1, *name.encode()])
+        pairs_of_a_cell = float(night(noise, stream, np.zeros(2000), Rule(least_effect(name, stream), 2000))[1].mean())
+        for score in SCORES:
+            drawn: dict[bool, tuple[int, Floats, dict[float, Floats]]] = {}
+            for many in (False, True):
+                count = math.ceil(2 * pairs_of_a_cell * IMAGES) if many else LONE
+                none = scored(score, noise, stream, 0.0, size.unchanged, count)
+                drawn[many] = count, none, {e: scored(score, noise, stream, e, size.changed, count) for e in COMPARED}
+            for rule in (r for r in rivals.RULES if r.score == score):
+                yield rule_row(name, rule, drawn)
+
+
+def rule_row(profile: str, rule: rivals.Rule, drawn: dict[bool, tuple[int, Floats, dict[float, Floats]]]) -> dict[str, object]:
+    count, none, some = drawn[rule.many]
+    rate = float((none > rule.knob).mean())
+    row: dict[str, object] = {"profile": profile, "rule": rule.name, "images": count, "false per cell": rate,
+                              "false alarms of 200": family_rate(rate)}
+    row |= {f"power {e:.0%}": float((some[e] > rule.knob).mean()) for e in COMPARED}
+    for many, (_, none, some) in drawn.items():
+        matched = max(float(np.quantile(none, 1 - PER_CELL)), 1.0)
+        row |= {f"matched {e:.0%}{', equal cost' if many else ''}": float((some[e] > matched).mean()) for e in COMPARED}
+    row["curve"] = curve(drawn[True][1], drawn[True][2][TARGET[profile]])
+    return row
+
+
+def roc_table(size: Size, seed: int) -> Iterator[dict[str, object]]:
+    """The gate with its own knob, the minimum effect, moved: false alarms of 200 cells, and power for one changed cell."""
+    for name, noise in PROFILES.items():
+        stream = np.random.default_rng([seed, 3, *name.encode()])
+        delta = least_effect(name, stream)
+        for factor in (0.05, 0.25, 0.5, 0.75, 1.0, 1.5):
+            rule = Rule(factor * delta, FAMILY)
+            unchanged = nights(noise, stream, rule, 0.0, 0, max(1, size.nights // 10))
+            changed = nights(noise, stream, rule, TARGET[name], 1, max(1, size.nights // 10))
+            yield {"profile": name, "delta": rule.delta, "effect": TARGET[name], "power": changed["power"],
+                   "false alarms of 200": unchanged["nights with a false alarm"], "pairs per cell": unchanged["pairs per cell"]}
+
+
+# -- histories ----------------------------------------------------------------------------------------------------------
+NIGHTS, ONSET = 60, 36
+SHAPES: dict[str, Callable[[Floats], Floats]] = {
+    "none": lambda t: 0.0 * t,
+    "step": lambda t: (t >= ONSET) * 1.0,
+    "ramp": lambda t: np.clip((t - ONSET + 1) / 16, 0, 1),
+    "spike": lambda t: (t == ONSET) * 1.0,
+    "improvement": lambda t: (t >= ONSET) * -1.0,
+}
+
+
+def ratios_to_canary(noise: Noise, stream: Generator, series: int, count: int, alike: float = 0.0, missing: float = 0.05) -> Floats:
+    """Nightly estimates from six pairs each, (series, count), some of the nights missing; ``alike``: correlation of neighbours."""
+    values = pairs.hodges_lehmann(paired(noise, stream, np.zeros(series * count), 6)).reshape(series, count)
+    for i in range(1, count):
+        values[:, i] = alike * values[:, i - 1] + math.sqrt(1 - alike**2) * values[:, i]
+    values[stream.random(values.shape) < missing] = math.nan
+    return values
+
+
+def alarms(values: Floats, delta: float) -> list[history.Change]:
+    """Changes of one series that gate."""
+    return [c for epoch in history.changes(values, [0] * len(values), delta) for c in epoch.changes if c.gates]
+
+
+def shape_row(noise: Noise, stream: Generator, delta: float, shape: str, effect: float, series: int) -> dict[str, object]:
+    """How often a change in 60 nights is found, named and placed. Rules that look at the last night alone are asked at the onset."""
+    t = np.arange(NIGHTS, dtype=np.float64)
+    truth = math.log1p(effect) * SHAPES[shape](t)
+    followed = ratios_to_canary(noise, stream, series, NIGHTS) + truth
+    ours = [alarms(row, delta) for row in followed]
+    absolute = [np.median(lone(noise, stream, truth, LONE), axis=1) for _ in range(series)]
+    late = [abs(found[0].first - ONSET) for found in ours if found]
+
+    def share(there: str, by: Callable[[Floats], bool], rows: Iterable[Floats]) -> float:
+        return float(np.mean([by(row) for row in rows])) if not there or rivals.installed(there) else math.nan
+
+    return {
+        "shape": shape, "effect": effect, "delta": delta, "ours": float(np.mean([bool(found) for found in ours])),
+        "named ramp": float(np.mean([any(c.kind == history.RAMP for c in found) for found in ours])),
+        "nights off": float(np.median(late)) if late else math.nan,
+        "asv publish": share("asv", rivals.by_asv_publish, absolute), "otava": share("otava", rivals.by_otava, absolute),
+        "otava on our ratios": share("otava", lambda row: rivals.by_otava(row, delta, 4), [np.exp(r[~np.isnan(r)]) for r in followed]),
+        "z-score": share("", rivals.by_z_score, [row[: ONSET + 1] for row in absolute]),
+        "fence": share("", rivals.by_fence, [row[: ONSET + 1] for row in absolute]),
+    }
+
+
+def may_alarm(values: Floats, limit: float) -> Iterator[tuple[int, NDArray[np.bool_]]]:
+    """For every night from the first possible one on, which series, (series, nights), can have segments in the last 60 nights whose
+    medians differ by ``limit`` at all. A median of a long segment lies between those of pieces that make it up, and pieces of 5 to 13
+    nights make up any; so this only saves time. Nights are counted as how many there have been."""
+    medians = {k: np.median(sliding_window_view(values, k, axis=1), axis=-1) for k in range(history.LEAST, 14) if k <= values.shape[1]}
+    for last in range(2 * history.LEAST, values.shape[1] + 1):
+        parts = np.concatenate([m[:, max(0, last - NIGHTS) : last - k + 1] for k, m in medians.items() if k <= last], axis=1)
+        yield last, np.ptp(parts, axis=1) >= limit
+
+
+def wait(values: Floats, delta: float) -> int | None:
+    """Nights until the first alarm in any of the series, looked at every night over the last 60; None where none came."""
+    for last, close in may_alarm(values, math.log1p(delta)):
+        if any(alarms(row[max(0, last - NIGHTS) : last], delta) for row in values[close]):
+            return last
+    return None
+
+
+def wait_row(noise: Noise, stream: Generator, delta: float, alike: float, size: Size) -> dict[str, object]:
+    """How long until a false alarm in any series that do not change. ``at least``: the mean wait with 95 % confidence, waits being
+    exponential, so that nights without an alarm count too."""
+    waits = [wait(ratios_to_canary(noise, stream, size.watched, size.wait, alike, missing=0.0), delta) for _ in range(size.waits)]
+    simulated, came = sum(w or size.wait for w in waits), sum(w is not None for w in waits)
+    return {"correlation": alike, "series": size.watched, "nights simulated": simulated, "false alarms": came,
+            "nights to a false alarm": simulated / came if came else math.inf, "at least": 2 * simulated / chi2.ppf(0.95, 2 * came + 2)}
+
+
+def history_table(size: Size, seed: int) -> Iterator[dict[str, object]]:
+    for name, noise in PROFILES.items():
+        stream = np.random.default_rng([seed, 2, *name.encode()])
+        delta = least_effect(name, stream)
+        yield {"profile": name, **shape_row(noise, stream, delta, "none", 0.0, 2 * size.series)}
+        for shape in list(SHAPES)[1:]:
+            for effect in EFFECTS[2:]:
+                yield {"profile": name, **shape_row(noise, stream, delta, shape, effect, size.series)}
+
+
+def wait_table(size: Size, seed: int) -> Iterator[dict[str, object]]:
+    for name, noise in PROFILES.items():
+        stream = np.random.default_rng([seed, 4, *name.encode()])
+        delta = least_effect(name, stream)
+        for alike in (0.0, RHO):
+            yield {"profile": name, "delta": delta, **wait_row(noise, stream, delta, alike, size)}
+
+
+# -- all of it ----------------------------------------------------------------------------------------------------------
+TABLES = {"gate": gate_table, "rules": rule_table, "roc": roc_table, "history": history_table, "waits": wait_table}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Simulate the regression gate and the rules of other tools.")
+    how_much = parser.add_mutually_exclusive_group()
+    how_much.add_argument("--quick", action="store_const", const="quick", dest="size", help="seconds: to see that it runs")
+    how_much.add_argument("--full", action="store_const", const="full", dest="size", help="hours")
+    parser.add_argument("--only", nargs="*", choices=TABLES, default=list(TABLES))
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--json", type=Path, help="keep every figure in this file, and take those of --only's others from it")
+    parser.add_argument("--page", type=Path, help="put the tables into this page, and the drawings beside it")
+    given = parser.parse_args()
+    size = SIZES[given.size or "default"]
+    results: dict[str, Any] = json.loads(given.json.read_text(encoding="utf-8")) if given.json and given.json.is_file() else {}
+    for name in given.only:
+        start = time.process_time()
+        results[name] = list(TABLES[name](size, given.seed))
+        results.setdefault("seconds", {})[name] = round(time.process_time() - start)
+        print(f"\n## {name} ({results['seconds'][name]} s)\n{gate_page.markdown(results[name])}", flush=True)
+    if given.only:
+        results |= {"seed": given.seed, "size": asdict(size)}
+    if given.json:
+        given.json.write_text(json.dumps(results, indent=1), encoding="utf-8")
+    if given.page:
+        gate_page.write(given.page, results)
+
+
+if __name__ == "__main__":
+    main()

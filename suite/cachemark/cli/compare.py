@@ -1,0 +1,216 @@
+"""``cachemark compare``: two arms, pair by pair, judged by a test."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .options import echo_json, json_option, plugin_option, store_option
+
+if TYPE_CHECKING:
+    from ..measure.pairs import Couple, Course
+    from ..regress.contest import Held, Tally
+    from ..regress.ledger import Standing
+    from ..regress.pairs import Rule
+    from ..store.db import Store
+    from .contestants import Contest, Contestants
+
+
+@click.command()
+@click.argument("plan")
+@click.option("--arms", nargs=2, metavar="A B", help="Two cases of the plan, by label, such as \"window 1/2\" \"linear 1/2\".")
+@click.option("--commits", nargs=2, metavar="A B", help="Two commits; every case of the plan runs at both.")
+@click.option("--env", "environments", nargs=2, metavar="OLD NEW", help="Two Python interpreters; every case runs in both.")
+@click.option("--case", "cases", multiple=True, help="Only this case of the plan, by label; repeatable. Not with --arms.")
+@click.option("--repository", type=click.Path(exists=True, file_okay=False, path_type=Path),
+              help="Where the commits are.  [default: the checkout around this package]")
+@store_option
+@plugin_option
+@click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True, help="Where to measure.")
+@click.option("--threads", type=click.IntRange(min=1), default=os.cpu_count() or 1, show_default="all", help="CPU threads of an arm.")
+@click.option("--delta", type=click.FloatRange(0, 1, min_open=True, max_open=True),
+              help="Minimum effect, a share.  [default: what this machine can see]")
+@click.option("--images", type=click.IntRange(min=3), default=8, show_default=True, help="Counted generations of an arm in a pair.")
+@click.option("--minutes", type=click.FloatRange(min=0), help="Begin no pair after so many minutes.  [default: no limit]")
+@click.option("--aa/--no-aa", default=True, show_default=True, help="Also compare one cell with itself, to know the false-alarm rate.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Of the order of the arms.")
+@json_option
+def compare(
+    plan: str, arms: tuple[str, str] | None, commits: tuple[str, str] | None, environments: tuple[str, str] | None, cases: tuple[str, ...],
+    repository: Path | None, store_url: str, plugin_files: tuple[str, ...], device: str, threads: int, delta: float | None, images: int,
+    minutes: float | None, aa: bool, seed: int, as_json: bool,
+) -> None:
+    """Compare two arms of PLAN in pairs of fresh processes, and judge every cell by a test with a known false-alarm rate.
+
+    Exit codes: 0 nothing regressed, 1 regressed, 2 usage, 3 more than a tenth of the cells not resolved, 4 nothing or too little
+    measured, 5 infrastructure.
+    """
+    from .. import plugins
+    from ..measure import plan as plans
+    from ..measure.isolate import Options
+    from ..store.db import Store
+    from .contestants import Contest, contestants
+
+    added = [name for file in plugin_files for name in plugins.load(file)]
+    loaded = plans.load(plan).joined(added)
+    options = Options(loaded.timeout, threads, tuple(str(Path(file).resolve()) for file in plugin_files), paired=True)
+    wanted = Contest(loaded, device, options, images, arms, commits, environments, cases, repository)
+    with contestants(wanted) as sides, Store.open(store_url) as store:
+        found = hold(wanted, sides, store, Terms(delta, minutes, aa, seed))
+    if as_json:
+        echo_json({"exit_code": found.exit_code, "run": found.run_id, "delta": found.rule.delta, "sees": found.sees,
+                   "standing": asdict(found.standing), "rows": [asdict(row) for row in found.tally.rows]})
+    else:
+        _print(found, sides)
+    sys.exit(found.exit_code)
+
+
+@dataclass(frozen=True)
+class Terms:
+    """How a comparison is held: minimum effect (None: what the machine can see), minutes (None: no limit), equal arms, seed."""
+
+    delta: float | None = None
+    minutes: float | None = None
+    aa: bool = True
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A comparison that has ended."""
+
+    run_id: int
+    tally: Tally
+    rule: Rule
+    sees: str
+    standing: Standing
+    held: dict[str, Held]
+
+    @property
+    def exit_code(self) -> int:
+        """That of the tally; an advisory gate fails nothing."""
+        code = self.tally.exit_code
+        return 0 if code == 1 and self.standing.advisory else code
+
+
+def hold(wanted: Contest, sides: Contestants, store: Store, terms: Terms) -> Ended:
+    """Measure and judge; every pair and every verdict is in the store."""
+    from ..errors import NothingMeasured
+    from ..regress import ledger
+    from ..regress.contest import contest, verdicts
+    from ..regress.pairs import Rule
+
+    machine, cells = sides.where[1].machine_class, list(sides.after.cells)
+    if not cells:
+        raise NothingMeasured(f"Plan {wanted.plan.name} has no case to compare.", remedy="See: cachemark run PLAN --explain")
+    earlier = ledger.nights(store, wanted.plan.name, machine)
+    equal = ledger.unchanged(o for night in earlier[-ledger.WATCHED:] for o in store.outcomes(night.run.id))
+    least, told = ledger.least_effect(equal, len(cells), wanted.device)
+    rule = Rule(terms.delta or least, len(cells))
+    stated = {"arms": list(sides.names), "alike": sides.alike, "delta": rule.delta, "cells": len(cells), "seed": terms.seed,
+              "code": [dict(code) for code in sides.code], "plan": wanted.plan.model_dump(mode="json")}
+    run_id = store.begin_run(ledger.PREFIX + wanted.plan.name, stated, sides.where[1], sides.code[1])
+    state = "interrupted"
+    try:
+        measure = _measurer(sides, terms, lambda couple, names: _keep(store, run_id, couple, names), refuse=_refuser(sides))
+        names = [*cells, *measure.extra]
+        end = time.monotonic() + 60 * terms.minutes if terms.minutes is not None else None
+        held = contest(names, measure, rule, lambda: end is None or time.monotonic() < end)
+        rows = [*verdicts({c: held[c] for c in cells}, rule, sides.alike), *verdicts({c: held[c] for c in measure.extra}, rule)]
+        _file(store, run_id, wanted, sides, rows)
+        state = "finished"
+    except Exception:
+        state = "failed"
+        raise
+    finally:
+        store.finish_run(run_id, state)
+    ours = ledger.nights(store, wanted.plan.name, machine)
+    (mine,) = (night for night in ours if night.run.id == run_id)
+    return Ended(run_id, mine.tally, rule, told, ledger.standing(ours), held)
+
+
+@dataclass
+class _Measurer:
+    """Asks the courses for pairs: that of the two sides, and that of the equal arms."""
+
+    course: Course
+    equal: Course | None
+    extra: tuple[str, ...]
+    refuse: Callable[[Couple], None]
+
+    def __call__(self, names: list[str]) -> list[Couple]:
+        real = [name for name in names if name not in self.extra]
+        found = self.course.round(real) if real else []
+        for couple in found:
+            self.refuse(couple)
+        if self.equal is not None and (rest := [name for name in names if name in self.extra]):
+            found += self.equal.round(rest)
+        return found
+
+
+def _measurer(
+    sides: Contestants, terms: Terms, keep: Callable[[Couple, tuple[str, str]], None], refuse: Callable[[Couple], None],
+) -> _Measurer:
+    from ..measure.pairs import Course
+    from ..regress.contest import AA
+
+    course = Course(sides.before, sides.after, terms.seed, _Each(lambda couple: keep(couple, sides.names)))
+    if not terms.aa:
+        return _Measurer(course, None, (), refuse)
+    first, planned = next(iter(sides.before.cells.items()))
+    name = AA + first
+    same = replace(sides.before, cells={name: planned})
+    equal = Course(same, same, terms.seed + 1, _Each(lambda couple: keep(couple, (sides.before.name, sides.before.name))))
+    return _Measurer(course, equal, (name,), refuse)
+
+
+@dataclass(frozen=True)
+class _Each:
+    """Hands on each pair, and says on standard error that it was measured."""
+
+    keep: Callable[[Couple], None]
+
+    def paired(self, couple: Couple) -> None:
+        self.keep(couple)
+        said = "" if couple.ok else f": {couple.before.status}, {couple.after.status}"
+        click.echo(f"[{couple.number}] {couple.cell}{said}", err=True)
+
+
+def _refuser(sides: Contestants) -> Callable[[Couple], None]:
+    from ..regress.contest import refuse_unfair
+
+    return lambda couple: refuse_unfair(couple.before, couple.after, sides.where)
+
+
+def _keep(store: Store, run_id: int, couple: Couple, names: tuple[str, str]) -> None:
+    """Store both arms of a pair, each under the name of its process."""
+    told = {"run": run_id, "cell": couple.cell, "number": couple.number, "swapped": couple.swapped, "redone": couple.redone}
+    for arm, outcome, name in (("before", couple.before, names[0]), ("after", couple.after, names[1])):
+        facts = {**outcome.facts, "pair": {**told, "arm": arm, "name": name}}
+        store.save(run_id, replace(outcome, facts=facts), trial=f"{couple.cell}, pair {couple.number}, {arm}")
+
+
+def _file(store: Store, run_id: int, wanted: Contest, sides: Contestants, rows: list[Any]) -> None:
+    """File the verdicts. What a comparison is judged against is its first arm, so that stands where a baseline would."""
+    from ..spec import digest
+
+    about = {"run": run_id, "arm": sides.names[0], "plan": wanted.plan.name, "code": dict(sides.code[0])}
+    number = store.note_baseline(digest(about, 64), name=sides.names[0], plan=wanted.plan.name,
+                                 machine_class=sides.where[0].machine_class, reason="first arm of a comparison", run_id=run_id)
+    store.save_verdicts(run_id, number, rows)
+
+
+def _print(found: Ended, sides: Contestants) -> None:
+    word = {0: "Passed", 1: "Regressed", 3: "Not resolved", 4: "Too little was measured", 5: "Infrastructure"}[found.exit_code]
+    click.echo(f"{word}: {sides.names[0]} → {sides.names[1]}, comparison {found.run_id}. {found.sees}")
+    for row in found.tally.rows:
+        if row.metric in ("latency", "status") or row.verdict not in ("equivalent", "not_compared"):
+            click.echo(f"  {row.verdict}: {row.label}, {row.metric}: {row.reason}")
+    click.echo(str(found.standing))

@@ -1,0 +1,85 @@
+"""``cachemark incident``: known regressions, and who looks after them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from .options import echo_json, json_option
+
+if TYPE_CHECKING:
+    from ..regress.incidents import Incident
+
+F = TypeVar("F", bound=Callable[..., Any])
+FILE = click.Path(dir_okay=False, path_type=Path)
+
+
+def _register(function: F) -> F:
+    return click.option("--register", type=FILE, default=Path("baselines/incidents.json"), show_default=True,
+                        help="File of incidents that `check --incidents` keeps.")(function)
+
+
+def _person(function: F) -> F:
+    function = click.option("--link", default="", help="Where it is discussed.")(function)
+    return click.option("--who", required=True, help="Who says so.")(function)
+
+
+@click.group()
+def incident() -> None:
+    """List, acknowledge and accept regressions that the gate has told of."""
+
+
+@incident.command("list")
+@_register
+@click.option("--all", "everything", is_flag=True, help="Also those that are fixed.")
+@json_option
+def list_(register: Path, everything: bool, as_json: bool) -> None:
+    """Name the incidents of the register."""
+    from ..regress import incidents
+
+    found = [i for i in incidents.load(register) if everything or i.state != incidents.FIXED]
+    if as_json:
+        echo_json([asdict(i) for i in found])
+        return
+    for item in found:
+        click.echo(_line(item))
+    if not found:
+        click.echo(f"No incident in {register}.")
+
+
+@incident.command()
+@click.argument("key")
+@_register
+@_person
+@click.option("--until", type=click.DateTime(["%Y-%m-%d"]), required=True, help="The day after which it pages again.")
+def acknowledge(key: str, register: Path, who: str, link: str, until: datetime) -> None:
+    """Say who looks after the incident KEY, and until when."""
+    from ..regress import incidents
+
+    incidents.save(register, incidents.acknowledge(incidents.load(register), key, who, until.date(), link))
+    click.echo(f"{key}: acknowledged by {who} until {until.date()}.")
+
+
+@incident.command()
+@click.argument("key")
+@_register
+@_person
+def accept(key: str, register: Path, who: str, link: str) -> None:
+    """Accept the incident KEY as it is; it pages again only where it becomes worse."""
+    from ..regress import incidents
+
+    incidents.save(register, incidents.accept(incidents.load(register), key, who, link))
+    click.echo(f"{key}: accepted by {who}.")
+
+
+def _line(item: Incident) -> str:
+    by = f", {item.who}" if item.who else ""
+    until = f" until {item.until}" if item.until else ""
+    change = f", {100 * (item.change - 1):+.2g} %" if item.change else ""
+    cause = f"{item.factor} {item.value}, {len(item.cells)} cells"
+    return f"{item.key}  {item.state}{by}{until}  {item.metric}, {cause}{change}, since {item.since}"

@@ -1,0 +1,172 @@
+"""Pairs of arms, measured: two fresh processes on one device, one right after the other, in random order, with the same seeds.
+
+What is made of them is another matter (:mod:`cachemark.regress.pairs`). One process runs its arm of several cells, so that starting it
+is paid once; for each cell it is a fresh one. A pair in which an arm was throttled or disturbed by others is measured again.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, Protocol
+
+from ..errors import CachemarkError, Infrastructure
+from ..result import Environment, Outcome, Status
+from ..spec import Case
+from .isolate import Options, run_trials
+from .plan import Plan, Planned, expand
+
+IMAGES, WARMUP = 8, 2  # counted generations of an arm, and those before them
+REDOS = 3
+DISTURBED = (Status.THROTTLED, Status.CONTENDED)
+ASK = """
+import json, sys
+from cachemark.measure.environment import code_identity, environment
+print(json.dumps({"environment": environment(sys.argv[1], int(sys.argv[2])).to_json(), "code": code_identity()}))
+"""
+Cells = Mapping[str, Planned]
+
+
+@dataclass(frozen=True)
+class Side:
+    """One arm of every cell, by the cell's name; ``options`` say which interpreter and which copy of the code run it."""
+
+    name: str
+    cells: Cells
+    options: Options
+
+    def measure(self, names: Sequence[str]) -> dict[str, Outcome]:
+        """Outcomes of some cells from one fresh process for each model and request."""
+        found: dict[str, Outcome] = {}
+        groups: dict[Any, list[str]] = {}
+        for name in names:
+            groups.setdefault((self.cells[name].case.model, self.cells[name].request), []).append(name)
+        for group in groups.values():
+            ended = run_trials([self.cells[name] for name in group], self.options, lambda planned: None)
+            found |= {name: finished.outcome for name, finished in zip(group, ended, strict=True)}
+        return found
+
+
+class Couple(NamedTuple):
+    """One pair of one cell. ``swapped``: the second arm ran first; ``redone``: how often it was measured again."""
+
+    cell: str
+    number: int
+    before: Outcome
+    after: Outcome
+    swapped: bool
+    redone: int
+
+    @property
+    def ok(self) -> bool:
+        return self.before.ok and self.after.ok
+
+
+class Watcher(Protocol):
+    """Sees pairs go by."""
+
+    def paired(self, couple: Couple) -> None: ...
+
+
+@dataclass
+class Course:
+    """Measures pairs of two sides, as many as it is asked for. Half of the pairs, chosen by ``seed``, run the second arm first."""
+
+    before: Side
+    after: Side
+    seed: int = 0
+    watcher: Watcher | None = None
+    _counts: dict[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._orders = orders(self.seed)
+
+    def round(self, names: Sequence[str]) -> list[Couple]:
+        """One more pair of each of these cells."""
+        left, found = list(names), list[Couple]()
+        for redone in range(REDOS + 1):
+            couples = self._round(left, redone)
+            left = [c.cell for c in couples if disturbed(c) and redone < REDOS]
+            found += [c for c in couples if c.cell not in left]
+            if not left:
+                break
+        for couple in found:
+            self._counts[couple.cell] = couple.number
+            if self.watcher is not None:
+                self.watcher.paired(couple)
+        return found
+
+    def _round(self, names: list[str], redone: int) -> list[Couple]:
+        swapped = next(self._orders)
+        first, second = (self.after, self.before) if swapped else (self.before, self.after)
+        one, two = first.measure(names), second.measure(names)
+        before, after = (two, one) if swapped else (one, two)
+        return [Couple(n, self._counts.get(n, 0) + 1, before[n], after[n], swapped, redone) for n in names]
+
+
+def disturbed(couple: Couple) -> bool:
+    """Whether the machine, and not an arm, spoilt the pair."""
+    return any(outcome.status in DISTURBED for outcome in (couple.before, couple.after))
+
+
+def orders(seed: int) -> Iterator[bool]:
+    """Whether the second arm goes first, pair after pair: of any two in a row one, by chance which."""
+    chance = random.Random(seed)
+    while True:
+        first = chance.random() < 0.5
+        yield from (first, not first)
+
+
+# -- arms ---------------------------------------------------------------------------------------------------------------
+def timed(planned: Planned, images: int = IMAGES) -> Planned:
+    """The case as an arm of a pair: one batch of it, as often as the gate asks, and no pass over images."""
+    case = replace(planned.case, warmup=WARMUP, repeats=images, samples=planned.case.batch, evaluation={})
+    return replace(planned, case=case, shelf=None, beside=None)
+
+
+def cells_of(plan: Plan, device: str, labels: Sequence[str] = (), images: int = IMAGES) -> dict[str, Planned]:
+    """Every timed case of a plan that can run, by ``model label``; only those with one of the ``labels``, if any are given."""
+    from ..errors import unknown
+
+    found = {name_of(p.case): timed(p, images) for p in expand(plan, device) if p.case.role in ("arm", "baseline") and not p.unmet}
+    known = {name: planned.case.label for name, planned in found.items()}
+    for label in labels:
+        if label not in known and label not in known.values():
+            raise unknown("case", label, [*known, *known.values()])
+    return {name: planned for name, planned in found.items() if not labels or name in labels or known[name] in labels}
+
+
+def name_of(case: Case) -> str:
+    """A cell's name to people: its model and its label, and the conditions by which equal ones differ."""
+    return f"{case.model} {case.label}"
+
+
+def arms_of(plan: Plan, device: str, labels: tuple[str, str], images: int = IMAGES) -> tuple[dict[str, Planned], dict[str, Planned]]:
+    """Both arms of every model that has a case with either label. A cell is called by its model and both labels."""
+    sides = [{p.case.model: p for p in cells_of(plan, device, [label], images).values()} for label in labels]
+    shared = [model for model in sides[0] if model in sides[1]]
+    if not shared:
+        raise CachemarkError(f"No model of plan {plan.name} has both {labels[0]!r} and {labels[1]!r}.",
+                             remedy="Name two cases of one model; see them with: cachemark run PLAN --explain")
+    names = {model: f"{model} {labels[0]} → {labels[1]}" for model in shared}
+    before, after = ({names[model]: side[model] for model in shared} for side in sides)
+    return before, after
+
+
+# -- what runs an arm ---------------------------------------------------------------------------------------------------
+def asked(options: Options, device: str) -> tuple[Environment, dict[str, Any]]:
+    """The environment and the code identity of an arm, from its own interpreter and its own code. Raises Infrastructure where that
+    does not start."""
+    command = [*options.command, "-c", ASK, device, str(options.threads)]
+    try:
+        said = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True, env=options.environment).stdout
+    except (OSError, subprocess.SubprocessError) as error:
+        tail = (getattr(error, "stderr", "") or str(error)).strip().splitlines()[-1:]
+        code = options.code or "this installation"
+        raise Infrastructure(f"The code in {code} does not start under {options.command[0]}: {' '.join(tail)}.",
+                             remedy="Name an interpreter in which cachemark and its dependencies are installed.") from error
+    answer = json.loads(said.splitlines()[-1])
+    return Environment.from_json(answer["environment"]), dict(answer["code"])

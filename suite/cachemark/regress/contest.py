@@ -1,0 +1,211 @@
+"""A comparison as it goes on: which cells need another pair, when to stop, and what is said of every cell in the end.
+
+Pairs come from a function that is handed in, so nothing here knows how they are measured. Times are judged by
+:mod:`cachemark.regress.pairs`; bytes, FLOPs and output hashes exactly, in every pair; a cell whose arm failed is judged by its status.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from ..errors import UnfairComparison
+from ..result import Environment, Outcome, Status
+from ..store.rows import Verdict
+from ..units import METRICS
+from .gate import CHANGED, EQUIVALENT, IMPROVED, NOT_COMPARED, REGRESSED
+from .pairs import INCONCLUSIVE, Judgement, Pairs, Rule, judge, log_ratios, needed
+
+TIMED = "latency"  # the one metric of a cell that the family counts
+AA = "A/A "  # begins the name of a cell whose arms are equal
+PEAK = 0.01  # share by which the allocator's peak may differ
+INFRASTRUCTURE = (Status.THROTTLED, Status.CONTENDED, Status.NOT_REACHED)
+SAME, OTHER_METHODS, OTHER_NUMERICS = "same", "methods", "numerics"
+
+
+class Couple(Protocol):
+    """What is needed of a measured pair."""
+
+    @property
+    def cell(self) -> str: ...
+    @property
+    def before(self) -> Outcome: ...
+    @property
+    def after(self) -> Outcome: ...
+
+
+@dataclass
+class Held:
+    """What is known of one cell: log ratios in order, which of them are fresh, and the pair that ended it, if one did."""
+
+    screening: list[float] = field(default_factory=list)
+    fresh: list[float] = field(default_factory=list)
+    couples: list[Couple] = field(default_factory=list)
+    failed: Couple | None = None
+
+    @property
+    def pairs(self) -> Pairs:
+        return Pairs(tuple(self.screening), tuple(self.fresh))
+
+    def add(self, couple: Couple, rule: Rule) -> None:
+        """Take another pair: it screens or confirms, as the cell needed it."""
+        if not (couple.before.ok and couple.after.ok):
+            self.failed = couple
+            return
+        (ratio,) = log_ratios([couple.before.samples[TIMED]], [couple.after.samples[TIMED]])
+        wanted, _ = needed(self.pairs, rule)
+        (self.fresh if wanted == "confirm" else self.screening).append(float(ratio))
+        self.couples.append(couple)
+
+    def open(self, rule: Rule) -> bool:
+        """Whether another pair is needed."""
+        return self.failed is None and needed(self.pairs, rule)[0] != "done"
+
+
+def contest(
+    cells: Iterable[str], measure: Callable[[list[str]], Iterable[Couple]], rule: Rule, go_on: Callable[[], bool] = lambda: True,
+) -> dict[str, Held]:
+    """Ask for pairs, one of each open cell a round, until every cell is decided or ``go_on`` says that time is up."""
+    held = {cell: Held() for cell in cells}
+    while (left := [cell for cell, it in held.items() if it.open(rule)]) and go_on():
+        for couple in measure(left):
+            held[couple.cell].add(couple, rule)
+    return held
+
+
+# -- what may be compared -----------------------------------------------------------------------------------------------
+def refuse_unfair(before: Outcome, after: Outcome, where: tuple[Environment, Environment]) -> None:
+    """Raise UnfairComparison where arms differ in what would then be measured instead of them."""
+    kernels = [outcome.facts.get("kernel") for outcome in (before, after)]
+    sides = {
+        "compute dtype": (before.case.dtype, after.case.dtype), "engine": (before.case.engine, after.case.engine),
+        "attention kernel": (kernels[0], kernels[1]), "batch": (before.case.batch, after.case.batch),
+        "device class": (before.case.device_class, after.case.device_class),
+        "TF32 flag": (where[0].facts.get("tf32"), where[1].facts.get("tf32")),
+    }
+    for what, (then, now) in sides.items():
+        if then != now and None not in (then, now):
+            raise UnfairComparison(f"{before.case.label} and {after.case.label} differ in {what}: {then} and {now}.",
+                                   remedy=f"Compare arms with the same {what}; otherwise it would be what is measured.")
+
+
+# -- verdicts -----------------------------------------------------------------------------------------------------------
+def verdicts(held: Mapping[str, Held], rule: Rule, alike: str = SAME) -> list[Verdict]:
+    """The rows of a comparison. ``alike`` says what the arms share: everything (``same``: both claim to be one thing, so bytes and
+    hashes must be equal), all but the method (``methods``), or all but the numerics (``numerics``: bytes must be equal)."""
+    judged = judge({cell: it.pairs for cell, it in held.items() if it.failed is None}, rule)
+    rows: list[Verdict] = []
+    for cell, it in held.items():
+        if it.failed is not None:
+            rows.append(_failure(cell, it.failed))
+        elif it.couples:
+            rows += [_time(cell, it, judged[cell]), *_exact(cell, it.couples, alike)]
+        else:
+            rows.append(Verdict("", cell, "status", NOT_COMPARED, "time was up before its first pair"))
+    return rows
+
+
+def _time(cell: str, held: Held, judgement: Judgement) -> Verdict:
+    then, now = (_middle([_of(c, side).median(TIMED) or 0.0 for c in held.couples]) for side in (0, 1))
+    change = 1 + judgement.effect.value if judgement.effect else None
+    return Verdict(held.couples[0].after.case.key, cell, TIMED, judgement.verdict, judgement.reason, then, now, change)
+
+
+def _failure(cell: str, couple: Couple) -> Verdict:
+    said = f"{couple.before.status} then, {couple.after.status} now"
+    bad = couple.before if not couple.before.ok else couple.after
+    if bad.status in INFRASTRUCTURE or couple.after.status in INFRASTRUCTURE:
+        verdict = NOT_COMPARED
+    elif couple.before.ok:
+        verdict = REGRESSED
+    elif couple.after.ok:
+        verdict = IMPROVED
+    else:
+        verdict = NOT_COMPARED
+    last = (bad.log.strip().splitlines() or [""])[-1][:200]
+    return Verdict(couple.after.case.key, cell, "status", verdict, f"{said}: {last}")
+
+
+def _exact(cell: str, couples: Sequence[Couple], alike: str) -> Iterable[Verdict]:
+    key, same = couples[0].after.case.key, alike != OTHER_METHODS
+    for name in (n for n, m in METRICS.items() if m.kind in ("memory", "work") and n in couples[0].after.samples):
+        sides = [[_of(c, side).samples[name][0] for c in couples if name in _of(c, side).samples] for side in (0, 1)]
+        if not all(sides):
+            continue
+        yield _bytes(Verdict(key, cell, name, EQUIVALENT), METRICS[name].deterministic, sides, same)
+    hashes = [{_of(c, side).output_hash for c in couples} for side in (0, 1)]
+    if any(len(side) > 1 for side in hashes):
+        yield Verdict(key, cell, "output_hash", CHANGED, "one arm gave other tokens in another pair: it is not deterministic")
+    elif alike == SAME:
+        equal = hashes[0] == hashes[1]
+        yield Verdict(key, cell, "output_hash", EQUIVALENT if equal else CHANGED,
+                      "" if equal else f"other tokens at the same seeds: {min(hashes[0])[:16]} then, {min(hashes[1])[:16]} now")
+
+
+def _bytes(row: Verdict, exact: bool, sides: Sequence[Sequence[float]], same: bool) -> Verdict:
+    """Figures that are counted, lower being better: exactly, or within ``PEAK`` where an allocator has a say. The worst pair counts."""
+    then, now = max(sides[0]), max(sides[1])
+    limit = 0.0 if exact else PEAK
+    change = now / then if then else (1.0 if now == then else math.inf)
+    if not same or 1 - limit <= change <= 1 + limit:
+        verdict, reason = (EQUIVALENT if same else NOT_COMPARED), ("" if same else "two methods: stated, not judged")
+    else:
+        verdict, reason = (REGRESSED if change > 1 else IMPROVED), ("must be equal" if exact else f"may differ by {PEAK:.0%}")
+    return Verdict(row.case_key, row.label, row.metric, verdict, reason, then, now, change if math.isfinite(change) else None)
+
+
+def _of(couple: Couple, side: int) -> Outcome:
+    return couple.after if side else couple.before
+
+
+def _middle(values: Sequence[float]) -> float:
+    ordered = sorted(values)
+    half = len(ordered) // 2
+    return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
+
+
+# -- the exit code ------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Tally:
+    """How a comparison ends. ``cells``: the cells that were to be compared."""
+
+    rows: tuple[Verdict, ...]
+    cells: int
+    min_coverage: float = 0.95
+    most_open: float = 0.10
+    fail_on_change: bool = True
+
+    @property
+    def judged(self) -> set[str]:
+        """Cells of which something was said."""
+        return {r.label for r in self.rows if r.verdict not in (NOT_COMPARED,)}
+
+    @property
+    def lost(self) -> set[str]:
+        """Cells of which nothing could be said because of the machine."""
+        return {r.label for r in self.rows if r.metric == "status" and r.verdict == NOT_COMPARED} - self.judged
+
+    @property
+    def regressed(self) -> list[Verdict]:
+        """Rows that fail: regressions, and tokens that changed where they must not."""
+        return [r for r in self.rows if r.verdict == REGRESSED or (r.verdict == CHANGED and self.fail_on_change)]
+
+    @property
+    def unresolved(self) -> list[Verdict]:
+        """Timed rows that the budget left open."""
+        return [r for r in self.rows if r.metric == TIMED and r.verdict == INCONCLUSIVE]
+
+    @property
+    def exit_code(self) -> int:
+        """4 nothing or too little judged, 5 the same because of the machine, 1 regressed, 3 too much left open, else 0."""
+        if not self.cells or not self.judged or len(self.judged) / self.cells < self.min_coverage:
+            return 5 if self.lost and any(_by_machine(r) for r in self.rows) else 4
+        if self.regressed:
+            return 1
+        return 3 if len(self.unresolved) > self.most_open * self.cells else 0
+
+
+def _by_machine(row: Verdict) -> bool:
+    return row.metric == "status" and any(str(status) in row.reason for status in INFRASTRUCTURE[:2])

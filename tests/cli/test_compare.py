@@ -1,0 +1,320 @@
+"""Comparing, bisecting and judging comparisons, with arms that answer at once: what they print, store and exit with."""
+
+from __future__ import annotations
+
+import json
+import random
+import sqlite3
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cachemark.measure import pairs
+from cachemark.measure.environment import environment
+from cachemark.measure.isolate import Finished, Options
+from cachemark.measure.plan import Planned
+from cachemark.result import Environment, Outcome, Status
+from cachemark.store.db import Store
+from measure.stages import Stage, call
+
+HERE = environment("cpu", 1)
+
+
+class Machine:
+    """Arms that answer at once. ``speed`` says how many seconds a case takes in a copy of the code, ``changed`` what else differs."""
+
+    def __init__(self) -> None:
+        self.speed: Callable[[Planned, Options], float] = lambda planned, options: 1.0
+        self.changed: Callable[[Outcome, Options], Outcome] = lambda outcome, options: outcome
+        self.where: Callable[[Options], Environment] = lambda options: HERE
+        self.noise, self.chance, self.trials = 0.01, random.Random(0), 0
+
+    def run_trials(self, planned: list[Planned], options: Options, started: Callable[[Planned], None]) -> Iterator[Finished]:
+        self.trials += 1
+        for item in planned:
+            seconds = self.speed(item, options) * (1 + self.chance.gauss(0, self.noise))
+            samples = {"latency": [seconds] * 3, "kv_allocated": [4096.0]}
+            outcome = Outcome(item.case, Status.OK, samples, "an arm of a pair", output_hash="cafe", facts={"kernel": "sdpa"})
+            yield Finished(self.changed(outcome, options), {})
+
+    def asked(self, options: Options, device: str) -> tuple[Environment, dict[str, Any]]:
+        code = {"commit": Path(options.code).name, "dirty": False, "hash": options.code or "here", "version": "0"}
+        return self.where(options), code
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
+    made = Machine()
+    monkeypatch.setattr(pairs, "run_trials", made.run_trials)
+    monkeypatch.setattr(pairs, "asked", made.asked)
+    return made
+
+
+@pytest.fixture
+def stage(measured: Stage, tmp_path: Path) -> Stage:
+    return measured.copy(tmp_path / "copy")
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Seventeen commits of something that looks like the package; the file ``n`` counts them."""
+    folder = tmp_path_factory.mktemp("repository")
+    (folder / "suite" / "cachemark").mkdir(parents=True)
+    (folder / "suite" / "cachemark" / "__init__.py").touch()
+    git = ["git", "-C", str(folder), "-c", "user.name=t", "-c", "user.email=t@example.org"]
+    subprocess.run([*git, "init", "-q"], check=True)
+    for number in range(17):
+        (folder / "suite" / "n").write_text(str(number))
+        subprocess.run([*git, "add", "."], check=True)
+        subprocess.run([*git, "commit", "-q", "-m", f"commit {number}"], check=True)
+    return folder
+
+
+def number(options: Options) -> int:
+    return int(Path(options.code, "n").read_text())
+
+
+def compare(stage: Stage, *more: object) -> Any:
+    return call("compare", stage.plan, "--plugin", stage.plugin, "--store", stage.store, "--threads", 1, *more)
+
+
+def rows(stage: Stage, *more: object) -> tuple[int, dict[tuple[str, str], str]]:
+    result = compare(stage, *more, "--json")
+    return result.exit_code, {(r["label"], r["metric"]): r["verdict"] for r in json.loads(result.stdout)["rows"]}
+
+
+ARMS = ("--arms", "streaming 1/2", "calm 1/2")
+CELL = "dot streaming 1/2 → calm 1/2"
+
+
+def test_two_cases_are_compared_and_everything_is_stored(machine: Machine, stage: Stage) -> None:
+    machine.speed = lambda planned, options: 1.3 if planned.case.method == "calm" else 1.0
+    result = compare(stage, *ARMS)
+    assert result.exit_code == 1
+    assert result.stdout.startswith("Regressed: streaming 1/2 → calm 1/2, comparison 2.")
+    assert f"regressed: {CELL}, latency: +30 %" in result.stdout
+    assert "30 are needed to say it" in result.stdout
+    assert "Equal arms raised 0 alarms in the last 1 nights" in result.stdout
+    with Store.open(stage.store, create=False, read_only=True) as store:
+        run = store.run(2)
+        assert (run.plan, run.state, run.plan_json["arms"], run.plan_json["cells"]) == ("compare/dots", "finished", list(ARMS[1:]), 1)
+        told = [o.facts["pair"] for o in store.outcomes(2)]
+        assert {t["cell"] for t in told} == {CELL, f"A/A {CELL}"}
+        assert [t["arm"] for t in told if t["cell"] == CELL].count("after") == 20
+        assert store.run().id == 1, "a comparison is not what reports and checks take for the newest run"
+    assert machine.trials == 2 * (20 + 6)
+
+
+def test_equal_arms_pass_and_improvements_too(machine: Machine, stage: Stage) -> None:
+    code, said = rows(stage, *ARMS, "--no-aa")
+    assert (code, said[CELL, "latency"], machine.trials) == (0, "equivalent", 12)
+    machine.speed = lambda planned, options: 0.7 if planned.case.method == "calm" else 1.0
+    code, said = rows(stage, *ARMS, "--no-aa")
+    assert (code, said[CELL, "latency"]) == (0, "improved")
+
+
+def test_what_time_does_not_allow_stays_open(machine: Machine, stage: Stage) -> None:
+    assert compare(stage, *ARMS, "--minutes", 0).exit_code == 4
+    machine.noise = 0.3
+    code, said = rows(stage, *ARMS, "--no-aa")
+    assert (code, said[CELL, "latency"]) == (3, "inconclusive")
+
+
+def test_the_machine_that_spoils_every_pair_is_to_blame(machine: Machine, stage: Stage) -> None:
+    machine.changed = lambda outcome, options: Outcome(outcome.case, Status.CONTENDED, log="another process computes here")
+    result = compare(stage, *ARMS, "--no-aa")
+    assert result.exit_code == 5
+    assert "another process computes here" in result.stdout
+
+
+def test_one_arm_that_never_fits_is_said_clearly(machine: Machine, stage: Stage) -> None:
+    machine.changed = lambda o, options: Outcome(o.case, Status.OOM, log="out of memory") if o.case.method == "calm" else o
+    result = compare(stage, *ARMS, "--no-aa")
+    assert result.exit_code == 1
+    assert f"regressed: {CELL}, status: ok then, oom now: out of memory" in result.stdout
+
+
+def test_arms_of_two_kernels_are_refused_with_the_difference(machine: Machine, stage: Stage) -> None:
+    machine.changed = lambda o, options: replace(o, facts={"kernel": "math"}) if o.case.method == "calm" else o
+    result = compare(stage, *ARMS)
+    assert result.exit_code == 2
+    assert "differ in attention kernel: sdpa and math" in result.stderr
+    with Store.open(stage.store, create=False, read_only=True) as store:
+        assert store.run(2).state == "failed"
+
+
+def test_two_environments_that_differ_in_tf32_are_refused(machine: Machine, stage: Stage) -> None:
+    machine.where = lambda options: replace(HERE, facts={**HERE.facts, "tf32": options.python == "new"})
+    result = compare(stage, "--env", "old", "new")
+    assert result.exit_code == 2
+    assert "TF32 flag: False and True" in result.stderr
+
+
+def test_two_environments_may_give_other_tokens(machine: Machine, stage: Stage) -> None:
+    machine.where = lambda options: replace(HERE, fingerprint=options.python)
+    machine.changed = lambda outcome, options: replace(outcome, output_hash=options.python)
+    code, said = rows(stage, "--env", "old", "new", "--no-aa")
+    assert code == 0
+    assert {metric for _, metric in said} == {"latency", "kv_allocated"}
+    assert {cell for cell, _ in said} == {"dot full", "dot streaming 1/2", "dot calm 1/2"}
+    machine.where = lambda options: HERE
+    code, said = rows(stage, "--env", "old", "new", "--no-aa", "--case", "full")
+    assert (code, said["dot full", "output_hash"]) == (1, "changed"), "the same environment under two names owes the same tokens"
+
+
+def test_two_commits_owe_the_same_bytes_and_tokens(machine: Machine, stage: Stage, repository: Path) -> None:
+    machine.changed = lambda o, options: replace(o, samples={**o.samples, "kv_allocated": [4096.0 + (number(options) > 3)]})
+    where = ("--repository", repository, "--no-aa", "--case", "calm 1/2")
+    code, said = rows(stage, "--commits", "HEAD~16", "HEAD~14", *where)
+    assert (code, set(said.values())) == (0, {"equivalent"})
+    code, said = rows(stage, "--commits", "HEAD~16", "HEAD", *where)
+    assert (code, said["dot calm 1/2", "kv_allocated"]) == (1, "regressed")
+    listed = subprocess.run(["git", "-C", str(repository), "worktree", "list"], capture_output=True, text=True, check=True)
+    assert len(listed.stdout.splitlines()) == 1
+
+
+@pytest.mark.parametrize("more", [(), ("--arms", "a", "b", "--env", "a", "b")])
+def test_arms_are_named_in_one_way(more: tuple[str, ...], machine: Machine, stage: Stage) -> None:
+    result = compare(stage, *more)
+    assert (result.exit_code, machine.trials) == (2, 0)
+    assert "Name two arms in one way" in result.stderr
+
+
+def test_a_case_that_the_plan_lacks_is_refused(machine: Machine, stage: Stage) -> None:
+    result = compare(stage, "--arms", "streaming 1/2", "clam 1/2")
+    assert (result.exit_code, machine.trials) == (2, 0)
+    assert "Did you mean 'calm 1/2'" in result.stderr
+
+
+# ------------------------------------------------------------------------------------------------ check
+
+def test_check_judges_a_comparison_and_joins_it_to_the_run_of_its_code(
+    machine: Machine, stage: Stage, repository: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with Store.open(stage.store, create=False, read_only=True) as store:
+        code = store.run(1).code["hash"]
+    monkeypatch.setattr(pairs, "asked", lambda options, device: (HERE, {"hash": code, "commit": "abc"}))
+    assert call("baseline", "save", "--store", stage.store).exit_code == 0
+    commits = ("--commits", "HEAD~16", "HEAD", "--repository", repository, "--case", "calm 1/2", "--no-aa")
+    machine.speed = lambda planned, options: 1.3 if number(options) else 1.0
+    assert compare(stage, *commits).exit_code == 1
+    for more in ((), ("--run", 2)):
+        result = call("check", "--store", stage.store, *more)
+        assert result.exit_code == 1
+        assert "1 regressed, 0 not resolved" in result.stdout
+        assert "\nRegressed (exit code 1).\n" in result.stdout
+    page = stage.folder / "page.html"
+    assert call("report", page, "--store", stage.store).exit_code == 0
+    assert "1 regressed, 0 not resolved" in page.read_text()
+    assert "the realised false-alarm rate is unknown" in page.read_text()
+    machine.speed = lambda planned, options: 1.0
+    assert compare(stage, *commits).exit_code == 0
+    assert call("check", "--store", stage.store).exit_code == 0, "the newest comparison counts"
+    assert call("check", "--store", stage.store, "--run", 2).exit_code == 1
+    machine.speed = lambda planned, options: 1.3 if planned.case.method == "calm" else 1.0
+    assert compare(stage, *ARMS, "--no-aa").exit_code == 1
+    assert call("check", "--store", stage.store).exit_code == 0, "that one method is slower than another is no change"
+
+
+def test_a_gate_that_alarms_on_equal_arms_fails_nothing(machine: Machine, stage: Stage) -> None:
+    machine.speed = lambda planned, options: 1.3 if planned.case.method == "calm" else 1.0
+    for _ in range(3):
+        assert compare(stage, *ARMS).exit_code == 1
+    assert call("check", "--store", stage.store, "--run", 4).exit_code == 1
+    with closing(sqlite3.connect(stage.store)) as connection, connection:
+        connection.execute("UPDATE verdict SET verdict = 'regressed' WHERE label LIKE 'A/A%' AND metric = 'latency'")
+    result = call("check", "--store", stage.store, "--run", 4)
+    assert result.exit_code == 0
+    assert "3 alarms in the last 3 nights" in result.stdout
+    assert "the gate is advisory and fails nothing" in result.stdout
+    assert "regressed: dot streaming 1/2" in result.stdout, "it is still said"
+    assert compare(stage, *ARMS).exit_code == 0
+
+
+def test_known_incidents_stay_in_the_report_and_fail_nothing(machine: Machine, stage: Stage, tmp_path: Path) -> None:
+    machine.speed = lambda planned, options: 1.3 if planned.case.method == "calm" else 1.0
+    compare(stage, *ARMS, "--no-aa")
+    register = tmp_path / "incidents.json"
+    judge = ("check", "--store", stage.store, "--run", 2, "--incidents", register)
+    first, second = call(*judge), call(*judge)
+    assert (first.exit_code, second.exit_code) == (1, 0)
+    assert "owner: nobody" in first.stdout
+    assert "Known: " in second.stdout
+    (held,) = json.loads(call("incident", "list", "--register", register, "--json").stdout)
+    key = held["key"]
+    assert f"{key}  new  latency, cell dot calm 1/2, batch 2" in call("incident", "list", "--register", register).stdout
+    assert call("incident", "acknowledge", key, "--register", register, "--who", "ada", "--until", "2999-01-01").exit_code == 0
+    assert f"{key} (acknowledged)" in call(*judge).stdout
+    assert call("incident", "accept", key, "--register", register, "--who", "ada", "--link", "l").exit_code == 0
+    assert call(*judge, "--json").exit_code == 0
+    wrong = call("incident", "accept", "nothing", "--register", register, "--who", "ada")
+    assert wrong.exit_code == 2
+    assert f"Known: {key}" in wrong.stderr
+
+
+def test_a_comparison_that_broke_off_judges_nothing(machine: Machine, stage: Stage) -> None:
+    machine.changed = lambda o, options: replace(o, facts={"kernel": o.case.method})
+    compare(stage, *ARMS)
+    result = call("check", "--store", stage.store, "--run", 2)
+    assert result.exit_code == 4
+    assert "Comparison 2 is failed" in result.stderr
+
+
+# ------------------------------------------------------------------------------------------------ bisect
+
+def bisect(stage: Stage, repository: Path, *more: object) -> Any:
+    return call("bisect", "calm 1/2", "--plan", stage.plan, "--plugin", stage.plugin, "--repository", repository, "--threads", 1,
+                "--good", "HEAD~16", "--bad", "HEAD", *more)
+
+
+def subject(repository: Path, commit: str) -> str:
+    return subprocess.run(["git", "-C", str(repository), "log", "-1", "--format=%s", commit], capture_output=True, text=True,
+                          check=True).stdout.strip()
+
+
+def test_a_slow_down_is_found_among_sixteen_commits(machine: Machine, stage: Stage, repository: Path) -> None:
+    machine.speed = lambda planned, options: 1.25 if number(options) >= 11 else 1.0
+    result = bisect(stage, repository, "--json")
+    assert result.exit_code == 0
+    found = json.loads(result.stdout)
+    assert subject(repository, found["commit"]) == "commit 11"
+    assert found["effect"].startswith("latency: +25 %")
+    assert machine.trials == 2 * found["pairs"]
+    printed = bisect(stage, repository)
+    assert printed.stdout.startswith("First bad commit: ")
+    assert "minutes." in printed.stdout
+
+
+def test_bytes_tell_in_one_pair_a_commit(machine: Machine, stage: Stage, repository: Path) -> None:
+    machine.changed = lambda o, options: replace(o, samples={**o.samples, "kv_allocated": [4096.0 * (1.1 if number(options) >= 3 else 1)]})
+    found = json.loads(bisect(stage, repository, "--json").stdout)
+    assert subject(repository, found["commit"]) == "commit 3"
+    assert found["effect"] == "kv_allocated: must be equal"
+    assert found["pairs"] <= 6 + 5
+
+
+def test_commits_that_do_not_run_are_skipped(machine: Machine, stage: Stage, repository: Path) -> None:
+    machine.speed = lambda planned, options: 1.25 if number(options) >= 11 else 1.0
+    machine.changed = lambda o, options: Outcome(o.case, Status.ERROR, log="SyntaxError") if number(options) in (8, 12) else o
+    assert subject(repository, json.loads(bisect(stage, repository, "--json").stdout)["commit"]) == "commit 11"
+    machine.changed = lambda o, options: Outcome(o.case, Status.ERROR, log="SyntaxError") if 8 <= number(options) <= 12 else o
+    result = bisect(stage, repository)
+    assert result.exit_code == 3
+    assert "Skipped commits leave 6" in result.stdout
+
+
+def test_a_crash_is_bisected_by_status(machine: Machine, stage: Stage, repository: Path) -> None:
+    machine.changed = lambda o, options: Outcome(o.case, Status.ERROR, log="TypeError") if number(options) >= 5 else o
+    assert subject(repository, json.loads(bisect(stage, repository, "--json").stdout)["commit"]) == "commit 5"
+
+
+def test_ends_that_do_not_differ_are_not_bisected(machine: Machine, stage: Stage, repository: Path) -> None:
+    result = bisect(stage, repository)
+    assert result.exit_code == 3
+    assert "The ends do not differ: within 10 %" in result.stdout
+    assert machine.trials == 12

@@ -1,0 +1,93 @@
+"""Bisection by git in a worktree of its own, over small repositories, with answers read from a file."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from cachemark.errors import CachemarkError
+from cachemark.measure.bisect import BAD, GOOD, SKIP, search
+from cachemark.measure.checkouts import checkouts, code_of, commit_of, git, repository_of
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Seventeen commits; the file n counts them."""
+    folder = tmp_path_factory.mktemp("repository")
+    run(folder, "init", "-q", "-b", "main")
+    for number in range(17):
+        (folder / "n").write_text(str(number))
+        run(folder, "add", "n")
+        run(folder, "commit", "-q", "-m", f"commit {number}")
+    return folder
+
+
+def run(folder: Path, *arguments: str) -> None:
+    subprocess.run(["git", "-C", str(folder), "-c", "user.name=t", "-c", "user.email=t@example.org", *arguments], check=True)
+
+
+def number(folder: Path) -> int:
+    return int((folder / "n").read_text())
+
+
+@pytest.mark.parametrize("first", [1, 2, 8, 15, 16])
+def test_the_first_bad_commit_is_found(first: int, repository: Path) -> None:
+    found = search(repository, "HEAD~16", "HEAD", lambda folder, commit: BAD if number(folder) >= first else GOOD)
+    assert git(repository, "show", f"{found.commit}:n") == str(first)
+    assert not found.left
+    assert 3 <= len(found.steps) <= 5
+
+
+def test_what_cannot_be_told_is_skipped_and_the_rest_named(repository: Path) -> None:
+    def judge(*skipped: int) -> Callable[[Path, str], str]:
+        return lambda folder, commit: SKIP if number(folder) in skipped else BAD if number(folder) > 10 else GOOD
+
+    found = search(repository, "HEAD~16", "HEAD", judge(8, 9, 10))
+    assert found.commit == ""
+    assert sorted(int(git(repository, "show", f"{commit}:n")) for commit in found.left) == [8, 9, 10, 11]
+    one = search(repository, "HEAD~16", "HEAD", judge(8))
+    assert git(repository, "show", f"{one.commit}:n") == "11"
+
+
+def test_the_repository_stays_as_it_is(repository: Path) -> None:
+    def states() -> tuple[str, ...]:
+        questions = (("status", "--porcelain"), ("branch", "-v"), ("worktree", "list"), ("log", "-1"))
+        return tuple(git(repository, *words) for words in questions)
+
+    before = states()
+
+    def fails(folder: Path, commit: str) -> str:
+        raise RuntimeError("in the middle")
+
+    search(repository, "HEAD~16", "HEAD", lambda folder, commit: GOOD)
+    with pytest.raises(RuntimeError, match="in the middle"):
+        search(repository, "HEAD~16", "HEAD", fails)
+    with pytest.raises(ValueError, match="none of good, bad and skip"):
+        search(repository, "HEAD~16", "HEAD", lambda folder, commit: "perhaps")
+    assert states() == before
+
+
+def test_ends_that_are_none_are_refused(repository: Path) -> None:
+    for good, bad in (("HEAD", "HEAD~3"), ("HEAD", "HEAD")):
+        with pytest.raises(CachemarkError, match="is not an ancestor"):
+            search(repository, good, bad, lambda folder, commit: GOOD)
+    with pytest.raises(CachemarkError, match="rev-parse"):
+        search(repository, "nothing", "HEAD", lambda folder, commit: GOOD)
+    with pytest.raises(CachemarkError, match="rev-parse"):
+        commit_of(repository, "--help")
+
+
+def test_a_checkout_without_the_package_is_refused(repository: Path) -> None:
+    with checkouts(repository, ["HEAD", "HEAD~16"]) as (new, old):
+        assert (number(new), number(old)) == (16, 0)
+        with pytest.raises(CachemarkError, match="no copy of cachemark"):
+            code_of(new)
+        (new / "suite" / "cachemark").mkdir(parents=True)
+        (new / "suite" / "cachemark" / "__init__.py").touch()
+        assert code_of(new) == str(new / "suite")
+    assert repository_of(repository) == repository
+    with pytest.raises(CachemarkError, match="failed in"):
+        repository_of(Path("/"))

@@ -1,0 +1,192 @@
+"""How pairs are measured: in which order, with what, and again where the machine spoilt one."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cachemark.errors import CachemarkError, Infrastructure, UnknownName
+from cachemark.measure import pairs
+from cachemark.measure import plan as plans
+from cachemark.measure.environment import environment
+from cachemark.measure.isolate import Finished, Options
+from cachemark.measure.pairs import Couple, Course, Side, arms_of, asked, cells_of, orders
+from cachemark.measure.plan import Plan, Planned
+from cachemark.measure.run import Bench, run_arm
+from cachemark.result import Outcome, Status
+
+from .stages import Stage
+
+OPTIONS = Options(60.0, 1, paired=True)
+
+
+@pytest.fixture
+def plan() -> Plan:
+    return plans.load("demo")
+
+
+@pytest.fixture
+def ran(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, list[str]]]:
+    """Every trial that would have run: the code of its arm and its cases' labels."""
+    found: list[tuple[str, list[str]]] = []
+
+    def run_trials(planned: list[Planned], options: Options, started: Callable[[Planned], None]) -> Iterator[Finished]:
+        found.append((options.code, [p.case.label for p in planned]))
+        for item in planned:
+            yield Finished(answer(item, options), {})
+
+    monkeypatch.setattr(pairs, "run_trials", run_trials)
+    return found
+
+
+def answer(planned: Planned, options: Options) -> Outcome:
+    return Outcome(planned.case, Status.OK, {"latency": [1.0]}, "an arm")
+
+
+def sides(cells: dict[str, Planned]) -> tuple[Side, Side]:
+    return Side("a", cells, OPTIONS._replace(code="a")), Side("b", cells, OPTIONS._replace(code="b"))
+
+
+def test_half_of_the_pairs_begin_with_either_arm_by_chance() -> None:
+    drawn = list(itertools.islice(orders(0), 400))
+    assert sum(drawn) == 200
+    assert all(one != two for one, two in zip(drawn[::2], drawn[1::2], strict=True))
+    assert 70 < sum(drawn[::2]) < 130
+    assert drawn == list(itertools.islice(orders(0), 400))
+    assert drawn != list(itertools.islice(orders(1), 400))
+
+
+def test_a_round_is_a_fresh_process_for_each_arm_and_model(plan: Plan, ran: list[tuple[str, list[str]]]) -> None:
+    cells = {name: p for name, p in cells_of(plan, "cpu").items() if p.case.label in ("full", "window 1/2")}
+    models = len({p.case.model for p in cells.values()})
+    course, order = Course(*sides(cells), seed=3), orders(3)
+    for number in (1, 2):
+        ran.clear()
+        couples = course.round(list(cells))
+        swapped = next(order)
+        assert [c.cell for c in couples] == list(cells)
+        assert {(c.number, c.swapped, c.redone) for c in couples} == {(number, swapped, 0)}
+        assert [code for code, _ in ran] == (["b"] * models + ["a"] * models if swapped else ["a"] * models + ["b"] * models)
+        assert sorted(label for code, labels in ran for label in labels if code == "a") == sorted(p.case.label for p in cells.values())
+
+
+def test_arms_are_not_mixed_up(plan: Plan, ran: list[tuple[str, list[str]]], monkeypatch: pytest.MonkeyPatch) -> None:
+    cells = cells_of(plan, "cpu", ["window 1/4"])
+    monkeypatch.setattr(sys.modules[__name__], "answer", lambda p, o: Outcome(p.case, Status.OK, {"latency": [1.0]}, o.code))
+    course = Course(*sides(cells))
+    found = [c for _ in range(6) for c in course.round(list(cells))]
+    assert {c.swapped for c in found} == {True, False}
+    assert {(c.before.judgement, c.after.judgement) for c in found} == {("a", "b")}
+    assert [c.number for c in found] == [1, 2, 3, 4, 5, 6]
+
+
+@pytest.mark.parametrize("status", [Status.THROTTLED, Status.CONTENDED])
+@pytest.mark.parametrize(("times", "redone"), [(1, 1), (3, 3), (99, 3)])
+def test_what_the_machine_spoilt_is_measured_again(
+    status: Status, times: int, redone: int, plan: Plan, ran: list[tuple[str, list[str]]], monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cells = {n: p for n, p in cells_of(plan, "cpu").items() if n in ("tiny-llamagen window 1/2", "tiny-llamagen window 1/4")}
+    left = iter(range(times))
+
+    def spoilt(planned: Planned, options: Options) -> Outcome:
+        bad = planned.case.label == "window 1/4" and options.code == "b" and next(left, None) is not None
+        return Outcome(planned.case, status, log="too hot") if bad else Outcome(planned.case, Status.OK, {"latency": [1.0]}, "an arm")
+
+    monkeypatch.setattr(sys.modules[__name__], "answer", spoilt)
+    seen: list[Couple] = []
+    course = Course(*sides(cells), watcher=type("W", (), {"paired": lambda self, couple: seen.append(couple)})())
+    found = {c.cell: c for c in course.round(list(cells))}
+    assert found["tiny-llamagen window 1/2"].redone == 0
+    assert found["tiny-llamagen window 1/4"].redone == redone
+    assert found["tiny-llamagen window 1/4"].ok is (times <= pairs.REDOS)
+    assert len(ran) == 2 + 2 * redone
+    assert all(labels == ["window 1/4"] for _, labels in ran[2:]), "only what was spoilt"
+    assert {c.cell: c.number for c in seen} == dict.fromkeys(cells, 1)
+
+
+def test_an_arm_that_fails_by_itself_is_not_measured_again(
+    plan: Plan, ran: list[tuple[str, list[str]]], monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cells = cells_of(plan, "cpu", ["window 1/4"])
+    monkeypatch.setattr(sys.modules[__name__], "answer", lambda p, o: Outcome(p.case, Status.OOM, log="out of memory"))
+    (couple,) = Course(*sides(cells)).round(list(cells))
+    assert (couple.ok, couple.redone, len(ran)) == (False, 0, 2)
+
+
+# ------------------------------------------------------------------------------------------------ arms
+
+def test_the_cells_of_a_plan_are_its_timed_cases(plan: Plan) -> None:
+    found = cells_of(plan, "cpu")
+    assert {p.case.role for p in found.values()} == {"arm", "baseline"}
+    told = {(p.case.repeats, p.case.warmup, p.case.samples - p.case.batch, len(p.case.evaluation)) for p in found.values()}
+    assert told == {(8, 2, 0, 0)}
+    assert all(name == f"{p.case.model} {p.case.label}" for name, p in found.items())
+    assert {p.case.model for p in cells_of(plan, "cpu", ["full"], 3).values()} == {"tiny-llamagen", "tiny-var", "tiny-mar"}
+    assert list(cells_of(plan, "cpu", ["tiny-llamagen window 1/2"])) == ["tiny-llamagen window 1/2"]
+    with pytest.raises(UnknownName, match="Did you mean 'window 1/2'"):
+        cells_of(plan, "cpu", ["windw 1/2"])
+
+
+def test_two_cases_are_arms_where_one_model_has_both(plan: Plan) -> None:
+    before, after = arms_of(plan, "cpu", ("window 1/2", "linear 1/2"))
+    assert list(before) == list(after) == ["tiny-llamagen window 1/2 → linear 1/2"]
+    assert [p.case.method for side in (before, after) for p in side.values()] == ["window", "linear"]
+    (masked, *_) = (p.case.label for p in cells_of(plan, "cpu").values() if p.case.method == "lazymar")
+    with pytest.raises(CachemarkError, match="No model of plan demo has both"):
+        arms_of(plan, "cpu", ("linear 1/2", masked))
+
+
+def test_an_arm_is_timed_and_its_tokens_hashed_and_nothing_is_judged(stage: Stage) -> None:
+    loaded = plans.load(str(stage.plan))
+    (planned,) = cells_of(loaded, "cpu", ["streaming 1/2"], 4).values()
+    bench = Bench.load(planned)
+    one, artifacts = run_arm(planned, bench)
+    assert artifacts == {}
+    assert len(one.samples["latency"]) == 4
+    assert one.judgement.startswith("an arm of a pair")
+    assert {"kv_allocated", "peak_memory"} <= set(one.samples)
+    assert not {"kl", "token_agreement"} & set(one.samples)
+    assert one.facts["kernel"]
+    assert run_arm(planned, bench)[0].output_hash == one.output_hash != ""
+    other = replace(planned, case=replace(planned.case, knobs={**planned.case.knobs, "B": 6}))
+    assert run_arm(other, bench)[0].output_hash != one.output_hash
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Any:
+    from cachemark import plugins
+
+    from . import stages
+
+    made = stages.stage(tmp_path / "stage")
+    plugins.load(made.plugin)
+    return made
+
+
+def test_an_arm_says_where_it_runs_itself(tmp_path: Path) -> None:
+    said = {"environment": environment("cpu", 2).to_json(), "code": {"commit": "abc"}}
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\necho noise\nprintf '%s' '{json.dumps(said)}'\n")
+    python.chmod(0o755)
+    where, code = asked(OPTIONS._replace(python=str(python)), "cpu")
+    assert (where, code) == (environment("cpu", 2), {"commit": "abc"})
+    python.write_text("#!/bin/sh\necho 'ModuleNotFoundError: no torch' >&2\nexit 1\n")
+    with pytest.raises(Infrastructure, match=r"does not start under .*no torch"):
+        asked(OPTIONS._replace(python=str(python)), "cpu")
+    with pytest.raises(Infrastructure, match="does not start"):
+        asked(OPTIONS._replace(python=str(tmp_path / "none")), "cpu")
+
+
+def test_a_child_gets_the_interpreter_and_the_code_of_its_arm() -> None:
+    assert Options(1.0, 2).command == [sys.executable, "-P"]
+    assert "PYTHONPATH" not in Options(1.0, 2).environment or Options(1.0, 2).environment["PYTHONPATH"]
+    other = Options(1.0, 2, python="/py", code="/code")
+    assert other.command == ["/py", "-P"]
+    assert (other.environment["PYTHONPATH"], other.environment["OMP_NUM_THREADS"]) == ("/code", "2")

@@ -1,0 +1,90 @@
+"""One accepted baseline gives way to another: when, by which way, and for how long it stands."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from regress_examples import CODE, ENVIRONMENT, exchange, plan
+
+from cachemark.errors import BadBaseline, NothingMeasured
+from cachemark.regress import acceptance, baselines
+from cachemark.result import Environment
+from cachemark.store.db import Store
+
+NEWER = replace(ENVIRONMENT, fingerprint="torch 2.7 / 4 threads")
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+    with Store.open(tmp_path_factory.mktemp("store") / "results.db") as opened:
+        yield opened
+
+
+@pytest.fixture
+def root(tmp_path: Path, store: Store) -> Path:
+    baselines.save(store, measured(store), tmp_path, reason="first", days=30)
+    return tmp_path
+
+
+def measured(store: Store, environment: Environment = ENVIRONMENT, name: str = "demo") -> int:
+    run = store.begin_run(name, {}, environment, CODE)
+    for outcome in plan():
+        store.save(run, outcome)
+    store.finish_run(run, "finished")
+    return run
+
+
+def test_promotion_replaces_and_says_what_and_why(store: Store, root: Path) -> None:
+    before = baselines.load(root / "ci-cpu" / "demo.json")
+    run = measured(store)
+    held = baselines.load(acceptance.promote(store, run, root, reason="faster attention"))
+    assert (held.meta["run"], held.meta["reason"], held.meta["epoch"]) == (run, "faster attention", 1)
+    assert held.meta["replaces"]["digest"] == before.digest
+    assert held.meta["replaces"]["reason"] == "first"
+    assert held.meta["replaces"]["fingerprint"] == ENVIRONMENT.fingerprint
+
+
+def test_an_upgrade_begins_a_new_epoch(store: Store, root: Path) -> None:
+    run = measured(store, NEWER)
+    with pytest.raises(BadBaseline, match=r"other numerics.*baseline rebase"):
+        acceptance.promote(store, run, root, reason="new torch")
+    held = baselines.load(acceptance.rebase(store, run, root, reason="new torch"))
+    assert (held.meta["epoch"], held.meta["replaces"].get("epoch", 1)) == (2, 1)
+    assert [item.epoch for item in baselines.list_(root)] == [2]
+    again = baselines.load(acceptance.promote(store, measured(store, NEWER), root, reason="and faster"))
+    assert again.meta["epoch"] == 2
+
+
+def test_a_rebase_without_an_upgrade_would_hide_a_regression(store: Store, root: Path) -> None:
+    with pytest.raises(BadBaseline, match="nothing was upgraded"):
+        acceptance.rebase(store, measured(store), root, reason="it is slower now")
+
+
+@pytest.mark.parametrize("way", [acceptance.promote, acceptance.rebase])
+def test_neither_goes_without_a_reason_a_baseline_and_the_same_plan(way: object, store: Store, root: Path, tmp_path: Path) -> None:
+    run = measured(store, ENVIRONMENT if way is acceptance.promote else NEWER)
+    with pytest.raises(BadBaseline, match="for a reason"):
+        way(store, run, root, reason="  ")  # type: ignore[operator]
+    with pytest.raises(BadBaseline, match="There is no baseline"):
+        way(store, run, tmp_path / "elsewhere", reason="r")  # type: ignore[operator]
+    other = measured(store, ENVIRONMENT if way is acceptance.promote else NEWER, "another")
+    with pytest.raises(BadBaseline, match="is of plan 'demo', run"):
+        way(store, other, root, "demo", reason="r")  # type: ignore[operator]
+    assert baselines.load(root / "ci-cpu" / "demo.json").meta["reason"] == "first"
+
+
+def test_an_expired_baseline_judges_nothing(store: Store, root: Path) -> None:
+    held = baselines.load(root / "ci-cpu" / "demo.json")
+    assert held.meta["expires"] == (datetime.now(UTC) + timedelta(days=30)).date().isoformat()
+    assert baselines.list_(root)[0].expires == held.meta["expires"]
+    acceptance.refuse_expired(held)
+    acceptance.refuse_expired(held, datetime.now(UTC) + timedelta(days=28))
+    with pytest.raises(NothingMeasured, match="expired on"):
+        acceptance.refuse_expired(held, datetime.now(UTC) + timedelta(days=31))
+    acceptance.refuse_expired(exchange(plan()))
+    with pytest.raises(BadBaseline, match="no date"):
+        acceptance.refuse_expired(exchange(plan(), expires="soon"))

@@ -1,0 +1,154 @@
+"""A comparison from made-up pairs: when it asks for more, what it says of each cell, and how it ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pytest
+from regress_examples import ENVIRONMENT, case, ok
+
+from cachemark.errors import UnfairComparison
+from cachemark.regress.contest import Held, Tally, contest, refuse_unfair, verdicts
+from cachemark.regress.pairs import Rule
+from cachemark.result import Outcome, Status
+from cachemark.store.rows import Verdict
+
+RULE = Rule(0.1, 5)
+
+
+@dataclass
+class Couple:
+    cell: str
+    before: Outcome
+    after: Outcome
+
+
+def outcome(seconds: float, cell: str = "linear", **changed: Any) -> Outcome:
+    samples = {"latency": [seconds] * 3, "kv_allocated": [2048.0], "peak_memory": [5000.0]} | changed.pop("samples", {})
+    return replace(ok(case(cell)), samples=samples, judgement="an arm of a pair", **changed)
+
+
+def source(effects: dict[str, float], sd: float = 0.01, seed: int = 0, spoil: Callable[[Couple], Couple] = lambda c: c) -> Any:
+    """A function that measures pairs of cells with these effects, and counts them."""
+    stream, counts = np.random.default_rng(seed), dict.fromkeys(effects, 0)
+
+    def measure(names: list[str]) -> Iterable[Couple]:
+        for name in names:
+            counts[name] += 1
+            one, two = np.exp(stream.normal(0, sd, 2))
+            yield spoil(Couple(name, outcome(one, name), outcome(two * (1 + effects[name]), name)))
+
+    measure.counts = counts  # type: ignore[attr-defined]
+    return measure
+
+
+def rows(held: dict[str, Held], alike: str = "same", rule: Rule = RULE) -> dict[tuple[str, str], Verdict]:
+    return {(r.label, r.metric): r for r in verdicts(held, rule, alike)}
+
+
+def test_each_cell_is_measured_as_often_as_it_needs() -> None:
+    measure = source({"same": 0.0, "slower": 0.3, "faster": -0.3})
+    found = rows(contest(measure.counts, measure, RULE))
+    assert measure.counts == {"same": 6, "slower": 20, "faster": 20}
+    said = {cell: found[cell, "latency"].verdict for cell in measure.counts}
+    assert said == {"same": "equivalent", "slower": "regressed", "faster": "improved"}
+    assert found["slower", "latency"].change == pytest.approx(1.3, rel=0.02)
+    assert found["slower", "latency"].now / found["slower", "latency"].then == pytest.approx(1.3, rel=0.05)  # type: ignore[operator]
+
+
+def test_when_time_is_up_nothing_passes_silently() -> None:
+    measure, rounds = source({"slower": 0.8, "noisy": 0.0}, sd=0.3), iter(range(8))
+    held = contest([*measure.counts, "never"], lambda names: measure([n for n in names if n != "never"]), RULE,
+                   lambda: next(rounds, None) is not None)
+    found = rows(held)
+    assert measure.counts == {"slower": 8, "noisy": 8}
+    assert {found[cell, "latency"].verdict for cell in measure.counts} == {"inconclusive"}
+    assert found["never", "status"].verdict == "not_compared"
+    assert Tally(tuple(found.values()), 3, min_coverage=0.5).exit_code == 3
+
+
+@pytest.mark.parametrize(("before", "after", "verdict"), [
+    (Status.OK, Status.OOM, "regressed"), (Status.OOM, Status.OK, "improved"), (Status.OOM, Status.OOM, "not_compared"),
+    (Status.OK, Status.THROTTLED, "not_compared"), (Status.CONTENDED, Status.OK, "not_compared"), (Status.OK, Status.TIMEOUT, "regressed"),
+])  # fmt: skip
+def test_an_arm_that_fails_ends_its_cell_with_its_status(before: Status, after: Status, verdict: str) -> None:
+    def end(outcome: Outcome, status: Status) -> Outcome:
+        return outcome if status is Status.OK else Outcome(outcome.case, status, log="first line\nthe last line")
+
+    measure = source({"fails": 0.0}, spoil=lambda c: Couple(c.cell, end(c.before, before), end(c.after, after)))
+    found = rows(contest(measure.counts, measure, RULE))
+    assert measure.counts == {"fails": 1}
+    assert list(found) == [("fails", "status")]
+    assert found["fails", "status"].verdict == verdict
+    assert "the last line" in found["fails", "status"].reason
+    disturbed = {before, after} & {Status.THROTTLED, Status.CONTENDED}
+    code = Tally(tuple(found.values()), 1).exit_code
+    assert code == (5 if disturbed else {"regressed": 1, "improved": 0, "not_compared": 4}[verdict])
+
+
+def exact(alike: str = "same", when: int = 0, **changed: Any) -> dict[str, str]:
+    """Verdicts of a cell whose second arm has something else from pair ``when`` on."""
+    numbers = iter(range(99))
+
+    def spoil(couple: Couple) -> Couple:
+        given = {**changed, "samples": {**couple.after.samples, **changed.get("samples", {})}}
+        return couple if next(numbers) < when else Couple(couple.cell, couple.before, replace(couple.after, **given))
+
+    measure = source({"cell": 0.0}, spoil=spoil)
+    return {metric: row.verdict for (_, metric), row in rows(contest(measure.counts, measure, RULE), alike).items()}
+
+
+def test_bytes_and_tokens_are_compared_exactly() -> None:
+    plain = exact()
+    assert plain == {"latency": "equivalent", "kv_allocated": "equivalent", "peak_memory": "equivalent", "output_hash": "equivalent"}
+    assert exact(samples={"kv_allocated": [2049.0]}) == {**plain, "kv_allocated": "regressed"}
+    assert exact(samples={"kv_allocated": [2047.0]}) == {**plain, "kv_allocated": "improved"}
+    assert exact(samples={"peak_memory": [5040.0]}) == plain
+    assert exact(samples={"peak_memory": [5060.0]}) == {**plain, "peak_memory": "regressed"}
+    assert exact(output_hash="beef") == {**plain, "output_hash": "changed"}
+    assert exact(output_hash="beef", when=3) == {**plain, "output_hash": "changed"}, "not in every pair: not deterministic"
+    assert exact(samples={"kv_allocated": [2049.0]}, when=5) == {**plain, "kv_allocated": "regressed"}
+
+
+def test_what_may_differ_is_not_judged() -> None:
+    other = {"output_hash": "beef", "samples": {"kv_allocated": [4096.0]}}
+    assert exact("methods", **other) == {"latency": "equivalent", "kv_allocated": "not_compared", "peak_memory": "not_compared"}
+    assert exact("methods", output_hash="beef", when=3)["output_hash"] == "changed", "it contradicts itself"
+    assert exact("numerics", **other) == {"latency": "equivalent", "kv_allocated": "regressed", "peak_memory": "equivalent"}
+
+
+@pytest.mark.parametrize(("what", "changed", "words"), [
+    ("case", {"dtype": "bfloat16"}, "compute dtype: float32 and bfloat16"),
+    ("case", {"engine": "reference"}, "engine: eager and reference"),
+    ("facts", {"kernel": "math"}, "attention kernel: sdpa and math"), ("case", {"batch": 2}, "batch: 1 and 2"),
+    ("environment", {"tf32": True}, "TF32 flag: False and True"),
+])  # fmt: skip
+def test_arms_that_differ_in_more_are_refused(what: str, changed: dict[str, Any], words: str) -> None:
+    one = replace(outcome(1.0), facts={"kernel": "sdpa"})
+    where = replace(ENVIRONMENT, facts={"tf32": False})
+    refuse_unfair(one, one, (where, where))
+    two = replace(one, **({"case": replace(one.case, **changed)} if what == "case" else {"facts": changed} if what == "facts" else {}))
+    there = replace(where, facts=changed) if what == "environment" else where
+    with pytest.raises(UnfairComparison, match=words):
+        refuse_unfair(one, two, (where, there))
+
+
+def row(label: str, verdict: str, metric: str = "latency", reason: str = "") -> Verdict:
+    return Verdict("k", label, metric, verdict, reason)
+
+
+def test_how_a_comparison_ends() -> None:
+    equal = [row(f"c{i}", "equivalent") for i in range(18)]
+    assert Tally(tuple(equal), 18).exit_code == 0
+    assert Tally((*equal, row("x", "regressed")), 19).exit_code == 1
+    assert Tally((*equal, row("x", "inconclusive"), row("y", "inconclusive")), 20).exit_code == 0, "a tenth may stay open"
+    assert Tally((*equal, *(row(f"o{i}", "inconclusive") for i in range(3))), 21).exit_code == 3
+    assert Tally((*equal, row("x", "changed", "output_hash")), 18).exit_code == 1
+    assert Tally((*equal, row("x", "changed", "output_hash")), 18, fail_on_change=False).exit_code == 0
+    assert Tally(tuple(equal), 19).exit_code == 4
+    assert Tally(tuple(equal), 19, min_coverage=0.9).exit_code == 0
+    assert Tally((*equal, row("x", "not_compared", "status", "ok then, throttled now: …")), 19).exit_code == 5
+    assert Tally((), 0).exit_code == 4

@@ -1,0 +1,248 @@
+"""Nightly series: what is found and named, what is not, and that nothing is compared across epochs."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cachemark.errors import CachemarkError
+from cachemark.regress import history
+from cachemark.regress.history import LEAST, LEVEL, MOST_ALIKE, Change, Epoch, block_p, changes, rank_cusum, to_canary
+
+DELTA, SD, N = 0.02, 0.004, 60
+
+
+def noise(n: int = N, seed: int = 0, sd: float = SD, alike: float = 0.0) -> np.ndarray:
+    """Nights with the given deviation, each resembling the one before."""
+    x = np.random.default_rng(seed).normal(0, 1, n)
+    for i in range(1, n):
+        x[i] = alike * x[i - 1] + math.sqrt(1 - alike**2) * x[i]
+    return sd * x
+
+
+def stepped(place: int = 36, shift: float = 0.04, seed: int = 0, n: int = N) -> np.ndarray:
+    return noise(n, seed) + shift * (np.arange(n) >= place)
+
+
+def only(values: np.ndarray, epochs: list[Any] | None = None, delta: float = DELTA) -> Epoch:
+    (found,) = changes(values, epochs or ["e"] * len(values), delta)
+    return found
+
+
+# ------------------------------------------------------------------------------------------------ the test
+
+def test_the_statistic_is_the_standardised_sum_of_ranks() -> None:
+    x = np.random.default_rng(0).permutation(23).astype(float)
+    centred = np.argsort(np.argsort(x)) + 1 - 12.0
+    heights = {k: abs(centred[:k].sum()) / math.sqrt(k * (23 - k) / 23) for k in range(LEAST, 23 - LEAST + 1)}
+    place, height = rank_cusum(x)
+    assert height == pytest.approx(max(heights.values()))
+    assert heights[place] == pytest.approx(height)
+
+
+@pytest.mark.parametrize("place", [5, 17, 30, 55])
+def test_a_clean_step_is_placed_exactly(place: int) -> None:
+    assert rank_cusum(stepped(place, 1.0))[0] == place
+    assert rank_cusum(np.exp(stepped(place, 1.0)))[0] == place, "only the order of values counts"
+
+
+@pytest.mark.parametrize("n", [10, 11, 12, 59, 60])
+def test_shuffled_blocks_are_orders_that_keep_neighbours(n: int) -> None:
+    orders = history._block_orders(n, 50, np.random.RandomState(1))
+    assert (np.sort(orders, axis=1) == np.arange(n)).all()
+    assert (np.diff(orders, axis=1) % n == 1).mean() > 0.55, "two thirds of the neighbours lie within a block of three"
+    assert len({tuple(row) for row in orders.tolist()}) > 15
+
+
+def test_equal_nights_are_no_change() -> None:
+    assert block_p(np.zeros(30)) == 1.0
+    assert only(np.zeros(30)) == Epoch(0, 29, (), 0.0)
+
+
+def rate(alike: float, count: int = 800, n: int = 40) -> float:
+    return float(np.mean([block_p(noise(n, seed, alike=alike)) <= LEVEL for seed in range(count)]))
+
+
+def test_the_test_holds_its_level_where_nights_are_independent() -> None:
+    assert rate(0.0) <= LEVEL + 3 * math.sqrt(LEVEL / 800)
+
+
+def test_blocks_raise_fewer_alarms_than_single_nights_where_neighbours_are_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    blocks = rate(0.5, 300)
+    monkeypatch.setattr(history, "_BLOCK", 1)
+    assert rate(0.5, 300) > 1.5 * blocks > 0
+
+
+def test_stopping_early_changes_no_decision(monkeypatch: pytest.MonkeyPatch) -> None:
+    series = [noise(30, seed) + 0.8 * SD * (np.arange(30) >= 15) for seed in range(60)]
+    early = [block_p(x) <= LEVEL for x in series]
+    monkeypatch.setattr(history, "LEVEL", 1.0)
+    assert [block_p(x) <= 0.01 for x in series] == early
+    assert 0 < sum(early) < 60
+
+
+# ------------------------------------------------------------------------------------------------ what is found
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize(("place", "shift"), [(36, 0.04), (20, 0.08), (50, 0.05)])
+def test_a_step_is_found_and_gates(place: int, shift: float, seed: int) -> None:
+    found = only(stepped(place, shift, seed))
+    (change,) = [c for c in found.changes if c.kind != "spread"]
+    assert change.kind == "step"
+    assert abs(change.first - place) <= 1
+    assert change.last == change.first
+    assert change.size == pytest.approx(math.expm1(shift), abs=0.006)
+    assert change.p <= LEVEL
+    assert change.gates
+    assert found.stationary
+
+
+def test_an_improvement_is_found_and_does_not_gate() -> None:
+    (change,) = only(stepped(shift=-0.04)).changes
+    assert change.size == pytest.approx(math.expm1(-0.04), abs=0.005)
+    assert not change.gates
+
+
+def test_up_and_down_again_are_two_steps() -> None:
+    """The whole series has one median on either side of any place in it, so this is found in a half."""
+    values = stepped(20, 0.05) - stepped(40, 0.05, seed=1)
+    assert block_p(values) > LEVEL
+    found = only(values)
+    assert [(c.kind, c.size > 0, c.gates) for c in found.changes if c.kind != "spread"] == [("step", True, True), ("step", False, False)]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_ramp_is_named_a_ramp(seed: int) -> None:
+    t = np.arange(N)
+    (change,) = [c for c in only(noise(seed=seed) + 0.08 * np.clip((t - 20) / 20, 0, 1)).changes if c.kind != "spread"]
+    assert change.kind == "ramp"
+    assert (abs(change.first - 20) <= 5, abs(change.last - 40) <= 5) == (True, True)
+    assert change.size == pytest.approx(math.expm1(0.08), abs=0.012)
+    assert change.gates
+
+
+def test_a_steep_ramp_with_missing_nights_fits_by_nights_and_gates() -> None:
+    """By values instead of nights it would bend at every gap, and the rest would look like likeness of neighbours."""
+    for seed in range(8):
+        x = noise(seed=seed, sd=0.001) + 0.18 * np.clip((np.arange(N) - 35) / 16, 0, 1)
+        x[np.random.default_rng(seed).permutation(N)[:9]] = math.nan
+        (found,) = [c for c in only(x).changes if c.kind == "ramp"]
+        assert found.gates
+        assert abs(found.first - 36) <= 2
+        assert abs(found.last - 51) <= 2
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_two_sudden_steps_in_one_direction_are_no_ramp(seed: int) -> None:
+    found = [c for c in only(stepped(20, 0.05, seed) + stepped(40, 0.05, seed + 100)).changes if c.kind != "spread"]
+    assert [(c.kind, abs(c.first - place) <= 1) for c, place in zip(found, (20, 40), strict=True)] == [("step", True)] * 2
+
+
+def test_one_odd_night_is_nothing() -> None:
+    odd = noise()
+    odd[36] += 0.5
+    assert [c for c in only(odd).changes if c.kind != "spread"] == []
+
+
+def test_a_shift_below_the_minimum_effect_is_nothing() -> None:
+    small = stepped(shift=0.014)
+    assert block_p(small) <= LEVEL
+    assert [c for c in only(small).changes if c.kind != "spread"] == []
+    assert only(small, delta=0.01).changes[0].kind == "step"
+
+
+@pytest.mark.parametrize("factor", [5.0, 0.2])
+def test_a_change_of_spread_is_named_and_does_not_gate(factor: float) -> None:
+    wide = noise() * np.where(np.arange(N) >= 30, factor, 1.0)
+    (change,) = only(wide, delta=0.2).changes
+    assert change.kind == "spread"
+    assert abs(change.first - 30) <= 4
+    assert change.size == pytest.approx(factor, rel=0.6)
+    assert not change.gates
+    assert only(noise(), delta=0.2).changes == ()
+
+
+def test_an_unchanged_series_is_left_alone() -> None:
+    assert not [c for seed in range(100) for c in only(noise(seed=seed)).changes if c.gates]
+
+
+# ------------------------------------------------------------------------------------------------ what cannot be said
+
+def test_nights_that_follow_no_level_do_not_gate() -> None:
+    found = [only(noise(seed=seed, sd=0.02, alike=0.9)) for seed in range(30)]
+    calm = [only(noise(seed=seed, sd=0.02)) for seed in range(30)]
+    alarms = sum(any(c.gates for c in epoch.changes) for epoch in found)
+    assert sum(not epoch.stationary for epoch in found) >= 20
+    assert alarms <= 5 < sum(bool(epoch.changes) for epoch in found)
+    assert sum(not epoch.stationary for epoch in calm) <= 2
+
+
+def test_a_change_itself_is_not_taken_for_likeness() -> None:
+    """A step makes neighbours alike; it is taken out before that is asked."""
+    values = stepped(30, 0.1)
+    assert history._alike(values) > MOST_ALIKE
+    assert only(values).alike < MOST_ALIKE
+
+
+@pytest.mark.parametrize("n", [0, 1, 9])
+def test_too_few_nights_say_nothing(n: int) -> None:
+    for epoch in changes(stepped(5, 1.0, n=60)[:n], ["e"] * n, DELTA):
+        assert epoch.changes == ()
+        assert math.isnan(epoch.alike)
+        assert epoch.stationary
+
+
+# ------------------------------------------------------------------------------------------------ epochs and missing nights
+
+def test_nothing_is_compared_across_epochs() -> None:
+    values = stepped(30, 0.5)
+    assert only(values).changes[0].first == 30
+    two = changes(values, ["torch 2.6"] * 30 + ["torch 2.7"] * 30, DELTA)
+    assert [(e.first, e.last, e.changes) for e in two] == [(0, 29, ()), (30, 59, ())]
+    back = changes(values, ["a"] * 20 + ["b"] * 20 + ["a"] * 20, DELTA)
+    assert [(e.first, e.last) for e in back] == [(0, 19), (20, 39), (40, 59)], "an environment that returns is not the old epoch"
+
+
+@settings(max_examples=20)
+@given(st.floats(-3, 3), st.integers(12, 48))
+def test_a_shift_of_a_whole_epoch_changes_nothing(shift: float, border: int) -> None:
+    values, names = stepped(24, 0.06), ["a"] * border + ["b"] * (N - border)
+    moved = values + shift * (np.arange(N) >= border)
+    one, two = ([[replace(c, size=0.0) for c in e.changes] for e in changes(x, names, DELTA)] for x in (values, moved))
+    assert one == two
+
+
+def test_missing_nights_are_skipped_and_nights_keep_their_numbers() -> None:
+    values = stepped(36, 0.05)
+    values[[3, 4, 20, 35, 50]] = math.nan
+    (change,) = only(values).changes
+    assert change.first in (36, 37)
+    lacking = values.copy()
+    lacking[:55] = math.nan
+    assert only(lacking).changes == ()
+
+
+def test_the_same_series_gives_the_same_answer() -> None:
+    values = stepped(36, 0.03)
+    assert only(values) == only(values.copy())
+    assert isinstance(only(values).changes[0], Change)
+
+
+@pytest.mark.parametrize(("nights", "epochs", "delta", "words"), [
+    ([0.1, 0.2], ["a"], 0.02, "2 nights, 1 names"), ([math.inf], ["a"], 0.02, "no history"), ([0.1], ["a"], 2.0, "minimum effect of 2.0"),
+])  # fmt: skip
+def test_what_is_no_history_is_refused(nights: list[float], epochs: list[str], delta: float, words: str) -> None:
+    with pytest.raises(CachemarkError, match=words):
+        changes(nights, epochs, delta)
+
+
+def test_a_night_is_the_ratio_to_its_canary() -> None:
+    canary = np.exp(noise(6, sd=1.0))
+    assert to_canary(canary, 1.05 * canary) == pytest.approx(math.log(1.05))
+    assert to_canary(canary, 1.05 * canary, better="higher") == pytest.approx(-math.log(1.05))

@@ -1,0 +1,181 @@
+"""Incidents: one cause is one of them, night after night, and it pages once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import date, timedelta
+from pathlib import Path
+
+import pytest
+from regress_examples import case
+
+from cachemark.errors import BadBaseline, BadPlan, UnknownName
+from cachemark.regress import incidents, owners
+from cachemark.regress.incidents import Finding, Incident, fold, merge
+from cachemark.spec import Case
+from cachemark.store.rows import Verdict
+
+DAY = date(2026, 1, 1)
+METHODS, MODELS = ("full", "linear", "h2o", "window", "rkv"), ("a", "b", "c", "d")
+ALL = [case(m, model=model, batch=b) for m in METHODS for model in MODELS for b in range(1, 11)]
+
+
+def worse(cells: list[Case], change: float = 1.2, metric: str = "latency", onset: str = "abc") -> list[Finding]:
+    return [Finding(c, c.label, metric, change, "why", onset) for c in cells]
+
+
+def of(**fields: str) -> list[Case]:
+    return [c for c in ALL if all(getattr(c, name) == value for name, value in fields.items())]
+
+
+def names(cells: list[Case]) -> list[str]:
+    return [incidents.cell_of(c) for c in cells]
+
+
+# ------------------------------------------------------------------------------------------------ one cause
+
+@pytest.mark.parametrize(("factor", "value", "count"), [("method", "linear", 40), ("model", "b", 50)])
+def test_a_cause_is_what_its_cells_share(factor: str, value: str, count: int) -> None:
+    (found,) = fold(worse(of(**{factor: value})), ALL)
+    assert (found.factor, found.value, found.metric, found.onset) == (factor, value, "latency", "abc")
+    assert len(of(**{factor: value})) == count
+    assert set(found.cells) == set(names(of(**{factor: value})))
+    assert found.change == 1.2
+
+
+def test_everything_is_one_incident() -> None:
+    (found,) = fold(worse(ALL), ALL)
+    assert (found.factor, found.value) == ("engine", "eager")
+
+
+def test_two_causes_are_two_incidents_and_a_lone_cell_one_of_its_own() -> None:
+    lone = of(method="rkv", model="d")[:1]
+    found = fold(worse(of(method="linear")) + worse(of(method="h2o"), 1.5) + worse(lone), ALL)
+    assert [(i.factor, i.value) for i in found] == [("method", "linear"), ("method", "h2o"), ("cell", "d rkv 1/4, batch 1")]
+    assert [i.change for i in found] == [1.2, 1.5, 1.2]
+
+
+def test_what_few_of_its_cells_share_is_no_cause() -> None:
+    few = of(method="linear", model="a")[:2]
+    assert [i.factor for i in fold(worse(few), ALL)] == ["cell", "cell"]
+    assert [i.factor for i in fold(worse(few), few)] == ["method"], "all that were judged are worse"
+
+
+def test_other_metrics_and_onsets_are_other_incidents() -> None:
+    cells = of(method="linear")
+    found = fold(worse(cells) + worse(cells, metric="kv_allocated") + worse(cells, onset="def"), ALL)
+    assert len(found) == 3
+
+
+def test_findings_are_the_rows_that_fail() -> None:
+    known = {c.key: c for c in ALL}
+    said = {"regressed": "latency", "improved": "latency", "equivalent": "latency", "inconclusive": "latency", "changed": "output_hash",
+            "not_compared": "kl"}
+    rows = [Verdict(ALL[0].key, "l", metric, verdict) for verdict, metric in said.items()]
+    rows += [Verdict(ALL[0].key, "l", "kl", "changed"), Verdict("unknown", "l", "latency", "regressed")]
+    assert [f.metric for f in incidents.findings(rows, known)] == ["latency", "output_hash"]
+
+
+# ------------------------------------------------------------------------------------------------ night after night
+
+def nights(changes: list[list[Finding]], register: tuple[Incident, ...] = (), first: date = DAY) -> list[incidents.Night]:
+    found = []
+    for number, night in enumerate(changes):
+        told = merge(register, fold(night, ALL), first + timedelta(days=number), 0.1, names(ALL))
+        found.append(told)
+        register = told.register
+    return found
+
+
+def test_one_cause_in_forty_cells_over_ten_nights_is_one_page() -> None:
+    cells = of(method="linear")
+    assert len(cells) == 40
+    found = nights([worse(cells, 1.2 + n / 1000) for n in range(10)])
+    assert [len(night.pages) for night in found] == [1, *[0] * 9]
+    assert [len(night.known) for night in found] == [0, *[1] * 9]
+    (last,) = found[-1].register
+    assert last.since == DAY.isoformat()
+    assert last.key == found[0].pages[0].key
+    assert last.change == pytest.approx(1.209)
+
+
+def test_some_cells_that_come_and_go_do_not_make_another() -> None:
+    cells = of(method="linear")
+    found = nights([worse(cells), worse(cells[:30]), worse(cells[5:])])
+    assert [len(night.pages) for night in found] == [1, 0, 0]
+
+
+def test_it_pages_again_where_it_becomes_worse_by_the_minimum_effect() -> None:
+    cells = of(method="linear")
+    found = nights([worse(cells, 1.2), worse(cells, 1.31), worse(cells, 1.33), worse(cells, 1.4)])
+    assert [len(night.pages) for night in found] == [1, 0, 1, 0], "1.2 × 1.1 is 1.32; then 1.33 is what people were told"
+
+
+def test_what_is_gone_is_fixed_and_what_comes_back_is_new() -> None:
+    cells = of(method="linear")
+    found = nights([worse(cells), [], worse(cells)])
+    assert [i.state for i in found[1].fixed] == ["fixed"]
+    assert [len(night.pages) for night in found] == [1, 0, 1]
+    assert len({i.key for i in found[2].register}) == 2
+
+
+def test_what_was_not_judged_is_not_fixed() -> None:
+    (first,) = nights([worse(of(method="linear"))])
+    again = merge(first.register, [], DAY, 0.1, names(of(method="h2o")))
+    assert not again.fixed
+    assert again.register == first.register
+
+
+def test_acknowledged_until_a_day_and_accepted_for_good() -> None:
+    cells = of(method="linear")
+    (first,) = nights([worse(cells)])
+    key = first.pages[0].key
+    acknowledged = incidents.acknowledge(first.register, key, "ada", DAY + timedelta(days=2), "https://example.org/1")
+    assert (acknowledged[0].state, acknowledged[0].who, acknowledged[0].link) == ("acknowledged", "ada", "https://example.org/1")
+    found = nights([worse(cells)] * 4, tuple(acknowledged), DAY + timedelta(days=1))
+    assert [len(night.pages) for night in found] == [0, 0, 1, 0], "until the day itself it is known"
+    assert found[2].pages[0].state == "new"
+    accepted = incidents.accept(first.register, key, "ada")
+    assert not any(night.pages for night in nights([worse(cells)] * 40, tuple(accepted)))
+    assert nights([worse(cells, 1.4)], tuple(accepted))[0].pages
+    with pytest.raises(UnknownName, match=f"Known: {key}"):
+        incidents.accept(first.register, "nothing", "ada")
+
+
+def test_a_register_is_a_file_that_stays_what_it_was(tmp_path: Path) -> None:
+    path = tmp_path / "baselines" / "incidents.json"
+    assert incidents.load(path) == []
+    register = nights([worse(of(method="linear"))])[0].register
+    incidents.save(path, register)
+    assert tuple(incidents.load(path)) == register
+    for text in ("{", "[]", '{"format": 2, "incidents": []}', '{"format": 1, "incidents": [{}]}', "\udcff"):
+        path.write_bytes(text.encode("utf-8", "surrogateescape"))
+        with pytest.raises(BadBaseline, match="no register"):
+            incidents.load(path)
+
+
+# ------------------------------------------------------------------------------------------------ whom to tell
+
+def test_five_lines_name_what_how_much_since_when_who_and_how_to_see_it(tmp_path: Path) -> None:
+    (told,) = nights([worse(of(method="linear"))])[0].pages
+    file = tmp_path / "owners.toml"
+    file.write_text('[[owner]]\nmodel = "a"\nname = "not her"\n[[owner]]\nmethod = "lin*"\nname = "ada"\n[[owner]]\nname = "all"\n')
+    table = owners.load(file)
+    lines = owners.told(told, table, owners.command("demo", told, ("good", "bad")))
+    assert len(lines) == 5
+    words = ("method linear, 40 cells", "+20 %", "since commit abc", "owner: ada", "--commits good bad --case 'linear 1/4'")
+    for line, word in zip(lines, words, strict=True):
+        assert word in line
+    assert owners.owner(replace(told, value="h2o"), table) == "all"
+    assert owners.owner(told, []) == ""
+    mine = replace(told, who="bob", until="2026-02-01", onset="")
+    assert "owner: bob until 2026-02-01" in owners.told(mine, table, "x")[3]
+    assert "first seen 2026-01-01" in owners.told(mine, table, "x")[2]
+    assert owners.load(tmp_path / "none.toml") == []
+
+
+@pytest.mark.parametrize("text", ['[[owner]]\nmethod = "x"\n', '[[owner]]\nname = "x"\nmetod = "y"\n', '[[owner]]\nname = 3\n', "owner ="])
+def test_a_table_that_is_no_owner_is_refused(text: str, tmp_path: Path) -> None:
+    (tmp_path / "owners.toml").write_text(text)
+    with pytest.raises(BadPlan):
+        owners.load(tmp_path / "owners.toml")

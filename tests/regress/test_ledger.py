@@ -1,0 +1,150 @@
+"""What the store knows of earlier comparisons: the rate of false alarms, what a machine can see, and a cell's history."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from regress_examples import CODE, ENVIRONMENT, case, ok
+
+from cachemark.regress import ledger
+from cachemark.regress.contest import AA
+from cachemark.regress.ledger import Night
+from cachemark.result import Environment, Outcome
+from cachemark.store.db import Store
+from cachemark.store.rows import Run, Verdict
+
+NEWER = replace(ENVIRONMENT, fingerprint="new torch")
+AA_CELL = f"{AA}tiny linear"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with Store.open(tmp_path / "results.db") as opened:
+        yield opened
+
+
+def night(store: Store, change: float | None = 1.0, aa: str = "equivalent", environment: Environment = ENVIRONMENT, plan: str = "demo",
+          state: str = "finished", verdict: str = "equivalent") -> int:  # fmt: skip
+    run = store.begin_run(ledger.PREFIX + plan, {"cells": 1, "alike": "same"}, environment, CODE)
+    store.finish_run(run, state)
+    number = store.note_baseline(f"{run:064}", name="canary", plan=plan, machine_class=environment.machine_class)
+    rows = [Verdict("k", "tiny linear", "latency", verdict, "", 1.0, change, change)] if change else []
+    store.save_verdicts(run, number, [*rows, Verdict("k", AA_CELL, "latency", aa, "", 1.0, 1.0, 1.0)])
+    return run
+
+
+def made(number: int, change: float | None = 1.0, aa: str = "equivalent", environment: Environment = ENVIRONMENT) -> Night:
+    """A night as :func:`night` files it and :func:`ledger.nights` reads it, without a database."""
+    run = Run(number, "compare/demo", {"cells": 1, "alike": "same"}, "2026", "2026", "finished", environment, CODE)
+    rows = [Verdict("k", "tiny linear", "latency", "equivalent", "", 1.0, change, change)] if change else []
+    return Night(run, (*rows, Verdict("k", AA_CELL, "latency", aa, "", 1.0, 1.0, 1.0)))
+
+
+def held(store: Store) -> list[Night]:
+    return ledger.nights(store, "demo", ENVIRONMENT.machine_class)
+
+
+def test_nights_are_finished_comparisons_of_one_plan_and_machine_in_order(store: Store) -> None:
+    runs = [night(store), night(store)]
+    night(store, plan="other")
+    night(store, state="interrupted")
+    night(store, environment=replace(ENVIRONMENT, machine_class="gpu"))
+    store.finish_run(store.begin_run("demo", {}, ENVIRONMENT, CODE), "finished")
+    assert [n.run.id for n in held(store)] == runs
+
+
+def test_the_newest_run_is_no_comparison(store: Store) -> None:
+    run = store.begin_run("demo", {}, ENVIRONMENT, CODE)
+    night(store)
+    assert store.run().id == run
+
+
+def test_equal_arms_do_not_enter_the_tally(store: Store) -> None:
+    night(store, aa="regressed")
+    (one,) = held(store)
+    assert one.tally.exit_code == 0
+    assert [r.label for r in one.tally.rows] == ["tiny linear"]
+    assert one.equal_arms is not None
+    assert one.equal_arms.verdict == "regressed"
+
+
+@pytest.mark.parametrize(("alarms", "nights", "advisory"), [(0, 5, False), (2, 30, False), (3, 30, True), (3, 3, True)])
+def test_a_gate_that_alarms_for_nothing_demotes_itself(alarms: int, nights: int, advisory: bool) -> None:
+    said = [("improved" if number % 2 else "regressed") if number < alarms else "equivalent" for number in range(nights)]
+    found = ledger.standing([made(number, aa=aa) for number, aa in enumerate(said)])
+    assert (found.nights, found.alarms, found.advisory) == (nights, alarms, advisory)
+    assert found.low <= alarms / nights <= found.high
+    assert ("advisory" in str(found)) is advisory
+    assert f"raised {alarms} alarms in the last {nights} nights" in str(found)
+
+
+def test_old_alarms_are_forgotten_after_thirty_nights() -> None:
+    assert ledger.standing([made(number, aa="regressed" if number < 3 else "equivalent") for number in range(33)]).alarms == 0
+    assert ledger.standing([]).nights == 0
+    assert "unknown" in str(ledger.standing([]))
+
+
+def test_the_interval_of_a_rate_is_exact() -> None:
+    found = ledger.standing([made(number) for number in range(30)])
+    assert (1 - found.high) ** 30 == pytest.approx(0.025)
+    assert found.low == 0
+
+
+def test_a_cell_night_by_night_with_its_epochs(store: Store) -> None:
+    for change in (1.0, 1.1, None):
+        night(store, change)
+    night(store, 0.9, environment=NEWER)
+    values, epochs = ledger.series(held(store), "tiny linear")
+    assert values[:2] == [0.0, pytest.approx(math.log(1.1))]
+    assert math.isnan(values[2])
+    assert values[3] == pytest.approx(math.log(0.9))
+    assert epochs == [ENVIRONMENT.fingerprint] * 3 + ["new torch"]
+
+
+def test_a_step_of_a_cell_is_found_and_never_across_an_upgrade() -> None:
+    stream = np.random.default_rng(1)
+    stepped = [made(n, float(np.exp(stream.normal(0, 0.004) + 0.05 * (n >= 15)))) for n in range(30)]
+    (epoch,) = ledger.changes(stepped, "tiny linear", 0.02)
+    assert [(c.kind, c.first, c.gates) for c in epoch.changes] == [("step", 15, True)]
+    with_upgrade = [replace(n, run=replace(n.run, environment=NEWER)) if i >= 15 else n for i, n in enumerate(stepped)]
+    assert [e.changes for e in ledger.changes(with_upgrade, "tiny linear", 0.02)] == [(), ()]
+
+
+def test_the_beginning_of_a_change_is_told_with_its_commit() -> None:
+    stream = np.random.default_rng(1)
+    stepped = [made(n, float(np.exp(stream.normal(0, 0.004) + 0.05 * (n >= 15)))) for n in range(30)]
+    named = [replace(n, run=replace(n.run, code={"commit": f"c{i}"}, started=f"2026-01-{i + 1:02}T00")) for i, n in enumerate(stepped)]
+    (line,) = ledger.told(named, "tiny linear", 0.02)
+    assert line.startswith("History of tiny linear: a step of +4.9 % ")
+    assert line.endswith("since commit c15 (2026-01-16).")
+    assert ledger.told(named[:14], "tiny linear", 0.02) == []
+    assert ledger.told([], "tiny linear", 0.02) == []
+
+
+def arm(run: int, number: int, side: str, seconds: float, cell: str = AA_CELL) -> Outcome:
+    return ok(case("linear"), latency=[seconds] * 3) if not side else replace(
+        ok(case("linear"), latency=[seconds] * 3), facts={"pair": {"run": run, "cell": cell, "number": number, "arm": side}})
+
+
+def test_pairs_of_equal_arms_are_put_together() -> None:
+    outcomes = [arm(1, 1, "before", 1.0), arm(1, 1, "after", 1.1), arm(2, 1, "after", 2.0), arm(2, 1, "before", 4.0),
+                arm(2, 2, "before", 1.0)]  # fmt: skip
+    outcomes += [arm(1, 1, "before", 9.0, "tiny linear"), arm(1, 1, "after", 1.0, "tiny linear"), arm(1, 1, "", 1.0)]
+    assert ledger.unchanged(outcomes) == [pytest.approx(math.log(1.1)), pytest.approx(math.log(0.5))]
+
+
+def test_what_a_machine_can_see() -> None:
+    stream = np.random.default_rng(0)
+    assert ledger.least_effect([0.0] * 29, 5, "cpu")[0] == 0.10
+    quiet, said = ledger.least_effect(list(stream.normal(0, 0.001, 40)), 5, "cpu")
+    assert (quiet, "can see ≥ 10 %" in said) == (0.10, True)
+    assert ledger.least_effect(list(stream.normal(0, 0.001, 40)), 5, "cuda")[0] == 0.02
+    noisy, said = ledger.least_effect(list(stream.normal(0, 0.2, 40)), 5, "cpu")
+    assert noisy > 0.12
+    assert f"{100 * noisy:g} %" in said
+    assert ledger.least_effect(list(stream.normal(0, 9, 40)), 5, "cpu")[0] == 0.5

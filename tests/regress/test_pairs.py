@@ -1,0 +1,367 @@
+"""The test on pairs against enumeration and against SciPy, what it does not depend on, and the verdicts of a family."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from cachemark.errors import CachemarkError
+from cachemark.regress import pairs
+from cachemark.regress.pairs import Effect, Pairs, Rule, hodges_lehmann, interval, judge, log_ratios, needed, screen, sees, sign_flip
+
+RULE = Rule(delta=0.02, family=200)
+OPPOSITE = {"regressed": "improved", "improved": "regressed"}
+ratios = st.floats(-0.3, 0.3).map(lambda x: round(x, 4))
+rows = st.lists(ratios, min_size=1, max_size=12)
+
+
+def noise(cells: int, n: int, sd: float = 0.005, centre: float = 0.0, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).normal(centre, sd, (cells, n))
+
+
+# ------------------------------------------------------------------------------------------------ statistics of one cell
+
+def enumerated(d: list[float]) -> float:
+    """The definition: the share of choices of signs whose mean is at least the one found. Integers, so sums are exact."""
+    whole = [round(10_000 * x) for x in d]
+    sums = [sum(s * x for s, x in zip(signs, whole, strict=True)) for signs in itertools.product((1, -1), repeat=len(d))]
+    return sum(found >= sum(whole) for found in sums) / len(sums)
+
+
+@settings(max_examples=40)
+@given(rows)
+def test_sign_flip_is_what_enumeration_gives(d: list[float]) -> None:
+    assert float(sign_flip(d)) == enumerated(d)
+
+
+@pytest.mark.parametrize("n", [12, 13, 20])
+def test_sign_flip_counts_where_all_values_are_equal_in_size(n: int) -> None:
+    """k of n values negative: the mean is reached where at most k are, so the p-value is a binomial tail."""
+    for k in (0, 1, 5):
+        d = [-0.1] * k + [0.1] * (n - k)
+        assert float(sign_flip(d)) == sum(math.comb(n, i) for i in range(k + 1)) / 2**n
+
+
+def test_sign_flip_goes_from_the_least_it_can_to_one() -> None:
+    for n in (1, 6, 17, pairs.MOST_PAIRS):
+        d = np.linspace(0.01, 0.02, n)
+        assert float(sign_flip(d)) == 2.0**-n
+        assert float(sign_flip(-d)) == float(sign_flip(0 * d)) == 1.0
+    with pytest.raises(CachemarkError, match="too many for the exact test"):
+        sign_flip(np.ones(pairs.MOST_PAIRS + 1))
+
+
+@pytest.mark.parametrize("n", [6, 8, 9, 17])
+def test_sign_flip_rejects_equal_arms_as_often_as_it_says(n: int) -> None:
+    """P(p ≤ level) is the level itself under symmetry, for levels that are multiples of 2⁻ⁿ. 4000 draws: 4 standard errors."""
+    p = sign_flip(np.random.default_rng(n).standard_t(3, (4000, n)))
+    for level in (1 / 16, 1 / 4):
+        assert abs(float((p <= level).mean()) - level) < 4 * math.sqrt(level * (1 - level) / 4000)
+
+
+@given(rows)
+def test_hodges_lehmann_is_the_median_of_all_averages_of_two(d: list[float]) -> None:
+    averages = [(a + b) / 2 for a, b in itertools.combinations_with_replacement(d, 2)]
+    assert float(hodges_lehmann(d)) == pytest.approx(float(np.median(averages)), abs=1e-12)
+
+
+def test_hodges_lehmann_lets_one_outlier_pass() -> None:
+    d = [0.01, 0.011, 0.009, 0.0105, 0.0095, 5.0]
+    assert abs(float(hodges_lehmann(d)) - 0.01) < 0.001
+    assert np.mean(d) > 0.8
+
+
+@pytest.mark.parametrize("n", range(1, 13))
+def test_signed_rank_distribution_is_what_enumeration_gives(n: int) -> None:
+    sums = [sum(ranks) for k in range(n + 1) for ranks in itertools.combinations(range(1, n + 1), k)]
+    assert pairs.signed_rank(n).tolist() == (np.bincount(sums) / 2**n).tolist()
+
+
+@pytest.mark.parametrize("n", [6, 14, 17, 24])
+@pytest.mark.parametrize("confidence", [0.5, 0.9, 0.95])
+def test_the_interval_holds_what_scipy_does_not_reject(n: int, confidence: float) -> None:
+    d = noise(1, n, seed=n)[0]
+    low, high, sure = interval(d, confidence)
+    assert sure >= confidence
+
+    def p(centre: float) -> float:
+        return float(stats.wilcoxon(d - centre, method="exact").pvalue)
+
+    level = (1 - sure) * (1 + 1e-9)  # the same number by another sum
+    assert p(float(low) + 1e-9) > level >= p(float(low) - 1e-9)
+    assert p(float(high) - 1e-9) > level >= p(float(high) + 1e-9)
+
+
+def test_the_interval_covers_as_often_as_it_says() -> None:
+    for n in (6, 17):
+        low, high, sure = interval(noise(4000, n, seed=n))
+        covered = float(((low <= 0) & (high >= 0)).mean())
+        assert abs(covered - sure) < 4 * math.sqrt(sure * (1 - sure) / 4000)
+
+
+@pytest.mark.parametrize(("n", "sure"), [(1, 0.0), (2, 0.5), (4, 0.875), (5, 0.9375), (6, 0.90625)])
+def test_few_pairs_say_how_little_they_carry(n: int, sure: float) -> None:
+    d = np.arange(n) / 100
+    low, high, found = interval(d)
+    assert found == sure
+    assert bool(low <= hodges_lehmann(d) <= high)
+    assert n > 5 or (float(low), float(high)) == (d[0], d[-1])
+    assert bool(pairs.within(0 * d, RULE)) == (n >= 5), "equality is not shown by so few pairs, however equal they are"
+
+
+def test_arrays_of_cells_give_what_the_cells_give_alone() -> None:
+    for n in (6, 13):
+        d = noise(7, n)
+        assert sign_flip(d).tolist() == [float(sign_flip(row)) for row in d]
+        assert hodges_lehmann(d).tolist() == [float(hodges_lehmann(row)) for row in d]
+        assert np.stack(interval(d)[:2], axis=1).tolist() == [[float(x) for x in interval(row)[:2]] for row in d]
+        assert sign_flip(d.reshape(7, 1, n)).shape == (7, 1)
+
+
+# ------------------------------------------------------------------------------------------------ pairs of figures
+
+def test_log_ratios_are_positive_where_the_second_arm_is_worse() -> None:
+    slower = log_ratios([1.0, 2.0], [1.1, 2.2])
+    assert slower == pytest.approx([math.log(1.1)] * 2)
+    assert log_ratios([50.0], [100.0], better="higher") == pytest.approx([-math.log(2)])
+    images = log_ratios([[1.0, 1.0, 9.0]], [[2.0, 2.0, 1.0]])
+    assert images == pytest.approx([math.log(2)]), "the median image counts"
+
+
+@pytest.mark.parametrize(("before", "after", "better", "words"), [
+    ([1.0], [1.0, 2.0], "lower", r"shapes \(1,\) and \(2,\) make no pairs"), ([], [], "lower", "make no pairs"),
+    ([[1.0]], [1.0], "lower", "make no pairs"), ([1.0], [0.0], "lower", "not positive"), ([math.nan], [1.0], "lower", "not positive"),
+    ([1.0], [math.inf], "lower", "not positive"), ([1.0], [1.0], "faster", "'faster' is no direction"),
+])  # fmt: skip
+def test_what_makes_no_pairs_is_refused(before: Any, after: Any, better: str, words: str) -> None:
+    with pytest.raises(CachemarkError, match=words):
+        log_ratios(before, after, better)
+
+
+@pytest.mark.parametrize("bad", [[], 0.1, [math.nan], [math.inf, 0.0]])
+def test_what_is_no_row_of_log_ratios_is_refused(bad: Any) -> None:
+    for function in (sign_flip, hodges_lehmann, interval, Effect.of):
+        with pytest.raises(CachemarkError, match="finite numbers"):
+            function(bad)
+
+
+# ------------------------------------------------------------------------------------------------ the rule
+
+def test_confirming_pairs_grow_with_the_family() -> None:
+    assert [Rule(0.02, m).fresh for m in (1, 50, 102, 103, 200, 600)] == [14, 14, 14, 15, 15, 17]
+    for m in (1, 200, 600, 5000):
+        rule = Rule(0.02, m)
+        assert 2.0**-rule.fresh * m <= rule.q / 8, "one changed cell of the family can stand out"
+
+
+@pytest.mark.parametrize(("fields", "words"), [
+    ({"delta": 0}, "minimum effect of 0"), ({"delta": 2}, "minimum effect of 2"), ({"q": 1}, "a rate of 1"), ({"family": 0}, "family of 0"),
+    ({"looks": ()}, "Looks after"), ({"looks": (12, 6)}, "growing"), ({"looks": (4, 6)}, "from 5"), ({"looks": (6, 60)}, "to 40"),
+    ({"control": "holm"}, "'holm'"),
+])  # fmt: skip
+def test_rules_that_cannot_be_used(fields: dict[str, Any], words: str) -> None:
+    with pytest.raises(CachemarkError, match=words):
+        Rule(**{"delta": 0.02, "family": 200, **fields})
+
+
+def test_adjusted_is_benjamini_hochberg_over_the_whole_family() -> None:
+    p = [0.001, 0.2, 0.008, 0.039]
+    ordered = sorted(p)
+    expected = {x: min(1.0, min(200 * y / (k + 1) for k, y in enumerate(ordered) if y >= x)) for x in p}
+    assert pairs.adjusted(p, RULE) == pytest.approx([expected[x] for x in p])
+    harmonic = sum(1 / i for i in range(1, 201))
+    assert pairs.adjusted([1e-6], Rule(0.02, 200, control="by")) == pytest.approx([200e-6 * harmonic])
+    with pytest.raises(CachemarkError, match="201 cells are more than the family of 200"):
+        pairs.adjusted([1.0] * 201, RULE)
+
+
+def test_screening_decides_at_the_first_look_that_can() -> None:
+    wide = noise(1, 24, 0.2)[0]
+    found = screen(np.stack([noise(1, 24, 0.001)[0], noise(1, 24, 0.001, 0.05)[0], noise(1, 24, 0.001, -0.05)[0], wide]), RULE)
+    assert found.side.tolist() == [0, 1, -1, 0]
+    assert found.equal.tolist() == [True, False, False, False]
+    assert found.pairs.tolist() == [6, 6, 6, 24]
+
+
+def test_screening_does_not_look_again_at_what_is_decided() -> None:
+    equal_then_worse = np.concatenate((noise(1, 6, 0.001)[0], np.full(18, 0.5)))
+    found = screen(equal_then_worse[None], RULE)
+    assert (found.side[0], bool(found.equal[0]), found.pairs[0]) == (0, True, 6)
+
+
+def test_a_suspect_needs_both_a_small_p_and_three_quarters_of_the_effect() -> None:
+    up = np.linspace(0.9, 1.1, 6) * RULE.limit
+    assert screen([up * 0.76, up * 0.74], RULE).side.tolist() == [1, 0]
+    unsure = np.array([1.0, 1, 1, 1, 1, -20]) * RULE.limit
+    assert float(hodges_lehmann(unsure)) == pytest.approx(RULE.limit)
+    assert float(sign_flip(unsure)) > 1 / 2
+    assert screen([unsure], RULE).side.tolist() == [0]
+
+
+# ------------------------------------------------------------------------------------------------ verdicts
+
+def cell(centre: float, sd: float = 0.003, seed: int = 0, rule: Rule = RULE) -> Pairs:
+    drawn = noise(1, 24 + rule.fresh, sd, centre, seed)[0]
+    return Pairs(tuple(drawn[:24]), tuple(drawn[24:]))
+
+
+def test_the_four_verdicts() -> None:
+    cells = {"slow": cell(0.06), "fast": cell(-0.06), "same": cell(0.0), "noisy": cell(0.0, sd=0.2)}
+    found = judge(cells, RULE)
+    assert {name: j.verdict for name, j in found.items()} == {
+        "slow": "regressed", "fast": "improved", "same": "equivalent", "noisy": "inconclusive"}
+    assert found["slow"].adjusted == 200 * 2.0**-RULE.fresh
+    assert (found["slow"].pairs, found["same"].pairs, found["noisy"].pairs) == (6 + RULE.fresh, 6, 24)
+    assert found["noisy"].reason.startswith("not resolved at 2 %: ")
+    assert found["same"].reason.startswith("within 2 %: ")
+    slow = found["slow"].effect
+    assert slow is not None
+    assert slow.low < math.expm1(0.06) < slow.high
+    assert found["slow"].reason == str(slow)
+    assert f"{RULE.fresh} pairs" in str(slow)
+
+
+def test_effects_are_in_words() -> None:
+    assert str(Effect(0.0512, -0.001, 0.1, 0.906, 6)) == "+5.1 % (-0.1 % to +10 %, 91 % sure, 6 pairs)"
+
+
+def test_only_fresh_pairs_convict() -> None:
+    """A cell that was chosen because its first pairs were bad is judged by the others."""
+    lucky = Pairs(cell(0.06).screening, cell(0.0).fresh)
+    found = judge({"a": lucky}, RULE)["a"]
+    assert (found.verdict, found.pairs) == ("equivalent", 6 + RULE.fresh)
+    assert found.effect == Effect.of(lucky.fresh)
+
+
+def test_a_change_below_the_minimum_effect_is_none_however_sure() -> None:
+    rule = dataclasses.replace(RULE, delta=0.05)
+    small = judge({"a": cell(0.045, sd=0.001, rule=rule)}, rule)["a"]
+    assert small.adjusted < 0.05
+    assert small.verdict == "equivalent"
+    assert judge({"a": cell(0.055, sd=0.001, rule=rule)}, rule)["a"].verdict == "regressed"
+
+
+def test_a_suspect_without_confirmation_is_never_passed_and_never_convicted() -> None:
+    slow = cell(0.06)
+    for taken in (0, RULE.fresh - 1):
+        found = judge({"a": Pairs(slow.screening, slow.fresh[:taken])}, RULE)["a"]
+        assert (found.verdict, found.adjusted) == ("inconclusive", 1.0)
+        assert f"{taken} of {RULE.fresh} pairs confirm" in found.reason
+    none = judge({"a": Pairs(slow.screening[:5])}, RULE)["a"]
+    assert (none.verdict, none.effect, none.pairs, none.reason) == ("inconclusive", None, 0, "5 of the 6 pairs that are needed")
+
+
+def test_pairs_beyond_the_plan_do_not_count() -> None:
+    slow = cell(0.06)
+    more = Pairs(slow.screening, (*slow.fresh, -9.0, -9.0))
+    assert judge({"a": more}, RULE) == judge({"a": slow}, RULE)
+
+
+def test_the_family_is_corrected_for() -> None:
+    """Four negative pairs among those that confirm: enough alone, not enough for one cell among many."""
+    rule = Rule(0.02, 1)
+    fresh = np.linspace(0.03, 0.05, rule.fresh)
+    fresh[:4] = -0.004, -0.005, -0.006, -0.007
+    suspect = Pairs([0.04] * 6, tuple(fresh))
+    assert judge({"a": suspect}, rule)["a"].verdict == "regressed"
+    many = dataclasses.replace(rule, family=102)
+    assert many.fresh == rule.fresh
+    assert judge({"a": suspect}, many)["a"].verdict == "inconclusive"
+    assert judge({str(i): suspect for i in range(102)}, many)["0"].verdict == "regressed", "many such cells support each other"
+
+
+def test_needed_leads_to_the_verdict() -> None:
+    for centre, sd, stages in ((0.06, 0.003, ["screen", "confirm"]), (0.0, 0.003, ["screen"]), (0.0, 0.2, ["screen"] * 5)):
+        whole, have, asked = cell(centre, sd), Pairs(()), []
+        while (ask := needed(have, RULE))[0] != "done":
+            asked.append(ask[0])
+            screening, fresh = len(have.screening) + (ask[0] == "screen") * ask[1], len(have.fresh) + (ask[0] == "confirm") * ask[1]
+            have = Pairs(whole.screening[:screening], whole.fresh[:fresh])
+        assert asked == stages
+        assert judge({"a": have}, RULE) == judge({"a": whole}, RULE)
+    assert needed(Pairs([0.0] * 7), RULE) == ("done", 0)
+    assert needed(Pairs([0.2, -0.2] * 4), RULE) == ("screen", 4)
+
+
+# ------------------------------------------------------------------------------------------------ what does not matter
+
+families = st.lists(st.tuples(st.sampled_from([0.0, 0.03, 0.06, -0.06]), st.sampled_from([0.002, 0.01, 0.1]), st.integers(0, 99)),
+                    min_size=1, max_size=5)
+
+
+@settings(max_examples=25)
+@given(families, st.floats(1e-9, 1e9))
+def test_units_do_not_matter(family: list[tuple[float, float, int]], unit: float) -> None:
+    def cells(scale: float) -> dict[str, Pairs]:
+        made = {}
+        for i, (centre, sd, seed) in enumerate(family):
+            ratio = cell(centre, sd, seed)
+            before = scale * np.exp(noise(1, 24, 1.0, seed=seed)[0])
+            made[str(i)] = Pairs(tuple(log_ratios(before, before * np.exp(ratio.screening))), ratio.fresh)
+        return made
+
+    plain, scaled = judge(cells(1.0), RULE), judge(cells(unit), RULE)
+    for name in plain:
+        assert (plain[name].verdict, plain[name].pairs) == (scaled[name].verdict, scaled[name].pairs)
+        assert plain[name].adjusted == scaled[name].adjusted
+
+
+@settings(max_examples=25)
+@given(families)
+def test_names_and_their_order_do_not_matter_and_swapped_arms_swap_verdicts(family: list[tuple[float, float, int]]) -> None:
+    cells = {str(i): cell(*given_) for i, given_ in enumerate(family)}
+    found = judge(cells, RULE)
+    renamed = judge({f"other {name}": cells[name] for name in reversed(cells)}, RULE)
+    assert {name.removeprefix("other "): j for name, j in renamed.items()} == found
+    swapped = judge({n: Pairs([-x for x in c.screening], [-x for x in c.fresh]) for n, c in cells.items()}, RULE)
+    for name, one in found.items():
+        assert swapped[name].verdict == OPPOSITE.get(one.verdict, one.verdict)
+        assert (swapped[name].pairs, swapped[name].adjusted) == (one.pairs, one.adjusted)
+
+
+def test_ties_survive_a_change_of_units() -> None:
+    """Pairs with the same ratio in other digits: each choice of signs that ties with the one found must go on to count."""
+    before = np.array([1.0, 3.0, 7.0, 11.0, 13.0, 17.0, 0.1, 0.3, 0.7])
+    after = before * np.where(np.arange(9) % 3, 1.1, 1 / 1.1)
+    assert {float(sign_flip(log_ratios(before * unit, after * unit))) for unit in (1, 1e3, 1e-9, 1 / 3, 0.7)} == {float(sign_flip(
+        [-1.0, 1, 1, -1, 1, 1, -1, 1, 1]))}
+
+
+# ------------------------------------------------------------------------------------------------ whole families
+
+def test_equal_arms_raise_no_alarm_and_a_changed_cell_does() -> None:
+    """8 families of 200 cells, noise as of a GPU with locked clocks; the bound is far above what can happen if the rate is held."""
+    alarms = 0
+    for night in range(8):
+        drawn = noise(200, 24 + RULE.fresh, 0.004, seed=night)
+        drawn[7] += math.log1p(0.05)
+        found = judge({str(i): Pairs(row[:24], row[24:]) for i, row in enumerate(drawn)}, RULE)
+        regressed = {name for name, j in found.items() if j.verdict == "regressed"}
+        assert "7" in regressed
+        alarms += regressed != {"7"}
+    assert alarms <= 1
+
+
+# ------------------------------------------------------------------------------------------------ what a machine can see
+
+def test_a_noisier_machine_sees_less() -> None:
+    quiet, loud = (sees(noise(1, 60, sd), family=200) for sd in (0.002, 0.05))
+    assert 0.005 <= quiet < 0.01 < 0.05 < loud < 0.5
+    assert sees(-noise(1, 60, 0.05), family=200) == pytest.approx(loud, rel=0.2)
+    assert sees(noise(1, 60, 5.0), family=200) == math.inf
+
+
+def test_it_is_the_smallest_effect_that_decides_quickly() -> None:
+    pool = noise(1, 60, 0.02)
+    found = sees(pool, family=200)
+    fresh = np.random.default_rng(1).choice(pool[0], (2000, 24)) * np.random.default_rng(2).choice([-1, 1], (2000, 24))
+    mean = [float(np.mean(screen(fresh, Rule(d, 200)).pairs)) for d in (found + 0.01, found - 0.01)]
+    assert mean[0] < 8 < mean[1]

@@ -1,0 +1,169 @@
+"""The gate end to end, with real processes: equal arms pass, what is injected into the code is found, and bisection names its commit.
+
+What is injected is code, in commits of a copy of this package. Cells of one comparison share their processes. The model is the tests' own
+of 16 tokens; the self-test runs on the embedded one.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cachemark.measure.environment import PACKAGE
+from measure import examples
+from measure.stages import Stage, call, stage
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(7200)]
+SLOWER = """
+
+import time as _time
+_generate = LlamaGen.generate
+
+
+def _slower(self, *given, **more):
+    began = _time.perf_counter()
+    tokens = _generate(self, *given, **more)
+    end = _time.perf_counter() + {share} * (_time.perf_counter() - began)
+    while _time.perf_counter() < end:
+        pass
+    return tokens
+
+
+LlamaGen.generate = _slower
+"""
+WIDER = """
+
+_begin = Window.begin
+
+
+def _wasteful(self, layout, sites, memory):
+    _begin(self, layout, sites, memory)
+    extra = memory.nbytes("slots") // 10 if "extra" not in memory._held else memory._held["extra"][1].nbytes
+    memory.zeros("extra", (extra,), __import__("torch").uint8, "slots")
+
+
+Window.begin = _wasteful
+"""
+FLIPPED = """
+
+_generate = LlamaGen.generate
+
+
+def _flipping(self, *given, **more):
+    tokens = _generate(self, *given, **more)
+    tokens[0, -1] = (tokens[0, -1] + 1) % self.config.vocab
+    return tokens
+
+
+LlamaGen.generate = _flipping
+"""
+
+
+class Repository:
+    """A copy of the package under git, to be changed commit by commit."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        ignored = shutil.ignore_patterns("__pycache__", "*.safetensors")
+        shutil.copytree(PACKAGE, folder / "suite" / "cachemark", ignore=ignored)
+        self.git("init", "-q")
+        self.first = self.commit("as it is")
+
+    def git(self, *words: str) -> str:
+        command = ["git", "-C", str(self.folder), "-c", "user.name=t", "-c", "user.email=t@example.org", *words]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+    def commit(self, message: str, file: str = "", text: str = "") -> str:
+        """Append a text to a file of the package, or change nothing that runs, and commit."""
+        with (self.folder / "suite" / "cachemark" / file if file else self.folder / "notes").open("a") as opened:
+            opened.write(text or f"{message}\n")
+        self.git("add", "-A")
+        self.git("commit", "-q", "-m", message)
+        return self.git("rev-parse", "HEAD")
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Repository:
+    return Repository(tmp_path / "repository")
+
+
+def cells(tmp_path: Path, count: int) -> Stage:
+    """A plan of that many cells that do the same."""
+    variants = ", ".join(f'{{ name = "calm", variant = "n{number:02}" }}' for number in range(count))
+    return stage(tmp_path / "stage", variants, examples.MODEL)
+
+
+def labels(count: int) -> list[str]:
+    return [word for number in range(count) for word in ("--case", f"calm: n{number:02} 1/2")]
+
+
+QUICK = ("--delta", 0.5)  # where times are not what is asked
+
+
+def compare(at: Stage, *more: object) -> tuple[int, dict[tuple[str, str], dict[str, Any]]]:
+    result = call("compare", at.plan, "--plugin", at.plugin, "--store", at.store, "--threads", 1, "--json", *more)
+    assert result.stdout, result.output
+    return result.exit_code, {(r["label"], r["metric"]): r for r in json.loads(result.stdout)["rows"]}
+
+
+def test_thirty_comparisons_of_equal_arms_alarm_never(tmp_path: Path) -> None:
+    at = cells(tmp_path, 30)
+    code, found = compare(at, "--env", sys.executable, sys.executable, "--no-aa", "--images", 3, *labels(30))
+    timed = [row["verdict"] for (_, metric), row in found.items() if metric == "latency"]
+    assert len(timed) == 30
+    assert timed.count("regressed") == 0
+    assert not [key for key, row in found.items() if row["verdict"] in ("regressed", "changed")], "bytes and tokens are the same"
+    assert code in (0, 3)
+
+
+def test_a_slow_down_of_a_fifth_is_found_in_nine_of_ten(tmp_path: Path, repository: Repository) -> None:
+    at = cells(tmp_path, 10)
+    slow = repository.commit("slower", "models/llamagen.py", SLOWER.format(share=0.2))
+    code, found = compare(at, "--commits", repository.first, slow, "--repository", repository.folder, "--no-aa", "--images", 3, *labels(10))
+    timed = {cell: (row["verdict"], row["reason"]) for (cell, metric), row in found.items() if metric == "latency"}
+    assert len(timed) == 10
+    assert sum(verdict == "regressed" for verdict, _ in timed.values()) >= 9, timed
+    assert code == 1
+
+
+def test_more_bytes_and_another_token_are_caught_exactly(tmp_path: Path, repository: Repository) -> None:
+    at = cells(tmp_path, 2)
+    wide = repository.commit("wider", "methods/window.py", WIDER)
+    code, found = compare(at, "--commits", repository.first, wide, "--repository", repository.folder, "--no-aa", *QUICK, *labels(2))
+    assert code == 1
+    grown = [row for (_, metric), row in found.items() if metric == "kv_allocated"]
+    assert [row["verdict"] for row in grown] == ["regressed"] * 2
+    assert all(1.05 < row["change"] <= 1.1 for row in grown), "a tenth of the slots"
+    assert {row["verdict"] for (_, metric), row in found.items() if metric == "output_hash"} == {"equivalent"}
+
+    flipped = repository.commit("flipped", "models/llamagen.py", FLIPPED)
+    code, found = compare(at, "--commits", wide, flipped, "--repository", repository.folder, "--no-aa", *QUICK, *labels(2))
+    assert code == 1
+    assert [row["verdict"] for (_, metric), row in found.items() if metric == "output_hash"] == ["changed"] * 2
+    assert {row["verdict"] for (_, metric), row in found.items() if metric == "kv_allocated"} == {"equivalent"}
+
+
+def test_bisection_names_the_commit_in_four_of_five(tmp_path: Path) -> None:
+    at, found = cells(tmp_path, 1), 0
+    for seed in range(5):
+        repository = Repository(tmp_path / f"repository{seed}")
+        bad = random.Random(seed).randint(1, 16)
+        change = ("models/llamagen.py", SLOWER.format(share=0.5))
+        commits = [repository.commit(f"commit {n}", *(change if n == bad else ())) for n in range(1, 17)]
+        result = call("bisect", "calm: n00 1/2", "--plan", at.plan, "--plugin", at.plugin, "--threads", 1, "--images", 3, "--json",
+                      "--repository", repository.folder, "--good", repository.first, "--bad", commits[-1])
+        found += result.exit_code == 0 and json.loads(result.stdout)["commit"] == commits[bad - 1]
+    assert found >= 4
+
+
+def test_the_gate_proves_itself() -> None:
+    result = call("check", "--self-test")
+    assert result.exit_code == 0, result.output
+    assert result.stdout.count("passed: ") == 3
