@@ -38,7 +38,7 @@ def night(tmp_path: Path) -> Any:
         calls.unlink(missing_ok=True)
         environment = {**os.environ, "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}", "CALLS": str(calls),
                        "ENDS": " ".join(f"{verb}={code}" for verb, code in ends.items()), "CACHEMARK_OUT": str(tmp_path / "out"),
-                       "SLURM_SUBMIT_DIR": str(ROOT)}
+                       "SLURM_SUBMIT_DIR": str(ROOT), "VIRTUAL_ENV": str(tmp_path)}
         done = subprocess.run([str(ROOT / "ci" / script), *arguments], env=environment, capture_output=True, text=True, cwd=tmp_path)
         return done.returncode, calls.read_text().splitlines() if calls.exists() else []
 
