@@ -261,7 +261,9 @@ def readable() -> Iterator[Stage]:
     """A stage outside of pytest's own folders, which only their owner may enter."""
     folder = Path(tempfile.mkdtemp(prefix="cm-"))
     folder.chmod(0o755)
-    yield stages.stage(folder / "stage")
+    made = stages.stage(folder / "stage")
+    made.weights.chmod(0o644)
+    yield made
     shutil.rmtree(folder)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import platform
+import socket
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,6 +22,7 @@ from ..plan import Planned
 from ..rates import rates
 from .local import Admit, Started, local
 
+PATIENCE = 10.0  # seconds for a cluster to answer
 AHEAD = 2  # tasks in hand for each trial that the cluster runs at once: no worker idles, and a deadline still decides late
 
 
@@ -110,6 +112,7 @@ def cluster(address: str, device: str) -> Iterator[Ray]:
         ray = importlib.import_module("ray")
     except ImportError:
         raise Infrastructure("--executor ray needs Ray, which is not installed.", remedy="Run: pip install 'cachemark[ray]'") from None
+    _check_reachable(address)
     try:
         ray.init(address=address, log_to_driver=False, logging_level="error")
     except (ConnectionError, ValueError, RuntimeError) as error:
@@ -121,6 +124,18 @@ def cluster(address: str, device: str) -> Iterator[Ray]:
         yield Ray(ray, device != "cpu")
     finally:
         ray.shutdown()
+
+
+def _check_reachable(address: str) -> None:
+    """Where a host and a port are named, something listens there: Ray itself would wait for it for many minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not host or not port.isdecimal():
+        return
+    try:
+        socket.create_connection((host, int(port)), timeout=PATIENCE).close()
+    except (OSError, OverflowError) as error:
+        raise Infrastructure(f"No Ray cluster answers at {address!r}: {error}.",
+                             remedy="Start one (ray start --head), or name another with --address.") from None
 
 
 def _split(group: list[Planned], admit: Admit) -> tuple[list[Planned], list[Finished]]:
