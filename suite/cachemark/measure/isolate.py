@@ -52,7 +52,8 @@ class Options(NamedTuple):
     @property
     def environment(self) -> dict[str, str]:
         """Environment variables of the child."""
-        code = {"PYTHONPATH": self.code} if self.code else {}
+        path = os.pathsep.join(filter(None, (self.code, os.environ.get("PYTHONPATH", ""))))
+        code = {"PYTHONPATH": path} if self.code else {}
         return {**os.environ, "OMP_NUM_THREADS": str(self.threads), **code}
 
 
