@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -189,4 +190,5 @@ def test_a_child_gets_the_interpreter_and_the_code_of_its_arm() -> None:
     assert "PYTHONPATH" not in Options(1.0, 2).environment or Options(1.0, 2).environment["PYTHONPATH"]
     other = Options(1.0, 2, python="/py", code="/code")
     assert other.command == ["/py", "-P"]
-    assert (other.environment["PYTHONPATH"], other.environment["OMP_NUM_THREADS"]) == ("/code", "2")
+    assert other.environment["PYTHONPATH"].split(os.pathsep)[0] == "/code"
+    assert other.environment["OMP_NUM_THREADS"] == "2"

@@ -67,7 +67,7 @@ class Options(NamedTuple):
         keep to its number, and CUDA shows the leased device and no other."""
         own = {name: str(self.threads) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
         own |= {"CUDA_VISIBLE_DEVICES": self.gpu} if self.gpu else {}
-        own |= {"PYTHONPATH": self.code} if self.code else {}
+        own |= {"PYTHONPATH": os.pathsep.join(filter(None, (self.code, os.environ.get("PYTHONPATH", ""))))} if self.code else {}
         return {**without_secrets(os.environ), **own}
 
 
