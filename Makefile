@@ -18,7 +18,7 @@ demo: $(VENV)/.installed ## measure every cache method on the embedded models, w
 	@echo "The report: $(CURDIR)/demo/report.html"
 
 test: $(VENV)/.installed ## what CI runs: all tests that need neither a GPU nor real trials
-	@$(PYTEST) -m "not slow and not gpu"
+	@$(PYTEST) -m "not slow and not gpu" --numprocesses auto --maxprocesses 4 --dist loadfile
 
 test-slow: $(VENV)/.installed ## the tests that repeat real trials
 	@$(PYTEST) -m "slow and not gpu"
