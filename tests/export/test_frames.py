@@ -183,3 +183,10 @@ def test_parquet_without_pyarrow_says_what_to_install(tmp_path: Path, monkeypatc
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(Unsupported, match="pip install pyarrow"):
         parquet(frame(sample.outcomes()), tmp_path / "t.parquet")
+
+
+def test_half_characters_are_replaced_in_names() -> None:
+    outcome = sample.arm("linear", "1/4")
+    held = [replace(outcome, case=replace(outcome.case, model="half \ud800 character, whole é"))]
+    for table in (frame(held), samples_frame(held)):
+        assert set(table.model) == {"half ? character, whole é"}

@@ -51,7 +51,7 @@ def frame(source: Source, run: int | None = None) -> pd.DataFrame:
     for part in sections(held.outcomes):
         for row in part.rows:
             rows.setdefault(id(row.outcome), row)  # a reference row may stand in several sections
-    records = [record for outcome in held.outcomes for record in _records(rows[id(outcome)], held)]
+    records = [_whole(record) for outcome in held.outcomes for record in _records(rows[id(outcome)], held)]
     return pd.DataFrame(records, columns=list(COLUMNS)).astype({"n": "Int64", "version": "Int64", "run": "Int64"})
 
 
@@ -63,8 +63,9 @@ def samples_frame(source: Source, run: int | None = None) -> pd.DataFrame:
     """
     held = _held(source, run)
     records = [
-        {**held.whose(outcome), "judgement": outcome.judgement, **_about(name), "index": index, "value": value}
-        for outcome in held.outcomes for name in in_order(outcome.samples) for index, value in enumerate(outcome.samples[name])
+        {**whose, **_about(name), "index": index, "value": value}
+        for outcome in held.outcomes for whose in [_whole({**held.whose(outcome), "judgement": outcome.judgement})]
+        for name in in_order(outcome.samples) for index, value in enumerate(outcome.samples[name])
     ]
     return pd.DataFrame(records, columns=list(SAMPLE_COLUMNS)).astype({"index": "Int64", "version": "Int64", "run": "Int64"})
 
@@ -106,6 +107,12 @@ def settings(case: Case) -> dict[str, Any]:
     data = case.to_json()
     flat = {**data, **data.pop("sampling"), "grid": "x".join(map(str, data["grid"]))}
     return {name: canonical(flat[name]) if isinstance(flat[name], Mapping | list) else flat[name] for name in _SETTINGS}
+
+
+def _whole(record: Mapping[str, Any]) -> dict[str, Any]:
+    """The record without half characters: where pyarrow is installed, pandas keeps texts as UTF-8, which has none."""
+    return {name: value.encode("utf-8", "replace").decode() if isinstance(value, str) and not value.isascii() else value
+            for name, value in record.items()}
 
 
 def _held(source: Source, run: int | None) -> _Held:
