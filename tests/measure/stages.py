@@ -139,6 +139,8 @@ def measured(base: Path) -> Stage:
 def no_child(monkeypatch: pytest.MonkeyPatch) -> None:
     """From here on, a trial that is started fails the test."""
 
+    environment.code_identity()  # once in a process it asks git, and that is no trial
+
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("a trial was started")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -30,8 +31,9 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What pytest-benchmark itself writes."""
     folder = tmp_path_factory.mktemp("bench")
     (folder / "test_it.py").write_text(BENCH)
+    alone = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}  # no worker of the run that we are in
     subprocess.run([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--benchmark-json", "out.json", "test_it.py"],
-                   cwd=folder, check=True, capture_output=True)
+                   cwd=folder, check=True, capture_output=True, env=alone)
     return dict(json.loads((folder / "out.json").read_text()))
 
 
