@@ -11,7 +11,7 @@
 # CACHEMARK_DEVICE  cuda or cpu                                                             [cuda]
 set -euo pipefail
 
-plan=${1:?give a plan, such as: ci/nightly.sh curves}
+plan=${1:?give a plan, such as: ci/nightly.sh nightly}
 shift
 export CACHEMARK_STORE=${CACHEMARK_STORE:-nightly.sqlite}
 out=${CACHEMARK_OUT:-nightly}
