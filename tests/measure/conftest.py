@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from . import examples, stages
+from .fake_nvml import Card, FakeNvml
 
 
 @pytest.fixture(scope="module")
@@ -16,6 +17,24 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (made / "dot.py").write_text(examples.MODEL)
     examples.weights(made / "dot.safetensors")
     return made
+
+
+@pytest.fixture
+def own_leases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leases of the test alone, and every device in sight."""
+    monkeypatch.setenv("CACHEMARK_LEASES", str(tmp_path / "leases"))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+
+
+@pytest.fixture
+def cards() -> list[Card]:
+    """What the stand-in for NVML sees."""
+    return [Card("GPU-aaaa"), Card("GPU-bbbb")]
+
+
+@pytest.fixture
+def nvml(cards: list[Card]) -> FakeNvml:
+    return FakeNvml(*cards)
 
 
 @pytest.fixture(scope="session")

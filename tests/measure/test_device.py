@@ -34,20 +34,7 @@ OPTIONS = Options(1.0, 1)
 SLEEPS = "import subprocess as s; s.Popen(['sleep', '60']).wait()"
 
 
-@pytest.fixture(autouse=True)
-def _own_leases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CACHEMARK_LEASES", str(tmp_path / "leases"))
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-
-
-@pytest.fixture
-def cards() -> list[Card]:
-    return [Card("GPU-aaaa"), Card("GPU-bbbb")]
-
-
-@pytest.fixture
-def nvml(cards: list[Card]) -> FakeNvml:
-    return FakeNvml(*cards)
+pytestmark = pytest.mark.usefixtures("own_leases")
 
 
 def planned(name: str) -> Planned:

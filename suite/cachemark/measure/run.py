@@ -127,11 +127,7 @@ def _measured(planned: Planned, bench: Bench, alive: Callable[[], None]) -> Ende
 def run_arm(planned: Planned, bench: Bench, alive: Callable[[], None] = lambda: None) -> Ended:
     """Measure one case as an arm of a pair: its bytes and times, and the hash of the tokens of one batch. No image is judged."""
     began, case = time.perf_counter(), planned.case
-    if planned.unmet:
-        raise Unsupported(planned.unmet)
-    job = _job(case, bench)
-    job = replace(job, subset=job.subset.first(case.batch))
-    samples, facts = _bytes(case, job) | _timed(case, job)[0], _facts(case, bench)
+    job, samples, facts = _one_batch(planned, bench)
     tokens = storable(job, job.generate(slice(len(job.subset))))
     if not bool(torch.isfinite(tokens).all()):
         return Outcome(case, Status.NAN_OUTPUT, log="The tokens hold NaN or infinity.", facts=facts), {}
@@ -152,13 +148,18 @@ def fill(planned: Planned, bench: Bench, share: tuple[int, int], alive: Callable
 
 def probe(planned: Planned, bench: Bench) -> Ended:
     """Time a case at its batch and judge nothing: whether so many images fit, and how fast they come."""
-    began, case = time.perf_counter(), planned.case
+    began = time.perf_counter()
+    _, samples, facts = _one_batch(planned, bench)
+    return Outcome(planned.case, Status.OK, samples, "timed only", seconds=time.perf_counter() - began, facts=facts), {}
+
+
+def _one_batch(planned: Planned, bench: Bench) -> tuple[Job, dict[str, list[float]], dict[str, Any]]:
+    """The job of a case's first batch, with its bytes and times, and the facts of the case."""
     if planned.unmet:
         raise Unsupported(planned.unmet)
-    job = _job(case, bench)
-    samples = _bytes(case, job) | _timed(case, job)[0]
-    facts, seconds = _facts(case, bench), time.perf_counter() - began
-    return Outcome(case, Status.OK, samples, "timed only", seconds=seconds, facts=facts), {}
+    job = _job(planned.case, bench)
+    job = replace(job, subset=job.subset.first(planned.case.batch))
+    return job, _bytes(planned.case, job) | _timed(planned.case, job)[0], _facts(planned.case, bench)
 
 
 def quality_images(planned: Planned) -> tuple[Iterator[Tensor], int]:
