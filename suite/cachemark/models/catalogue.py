@@ -19,7 +19,7 @@ from .protocol import Entry, Loaded, Published, Request
 from .tiny import vq as tiny_vq
 from .tiny.vq import TinyVQ
 from .vision.vq import VQ, VQ16
-from .weights import identity, packaged
+from .weights import identity, packaged, transformer
 
 __all__ = ["masked", "next_scale", "packaged"]
 
@@ -31,13 +31,6 @@ TINY_WEIGHTS, TINY_DECODER = "tiny-llamagen.safetensors", "tiny-vq.safetensors"
 
 def _shape(config: LlamaGenConfig, sampling: Sampling, batch: int) -> Layout:
     return layout(config, range(batch), sampling, torch.float32, "cpu")
-
-
-def _generator(config: LlamaGenConfig, path: str | Path, request: Request) -> LlamaGen:
-    build = partial(LlamaGen, config)
-    if path:
-        return checkpoints.load(build, path, dtype=request.dtype, device=request.device)
-    return build().initialise(request.seed).to(request.device, request.dtype).eval().requires_grad_(False)
 
 
 def _joined(generator: LlamaGen, decoder: TinyVQ | VQ, weights: str) -> Loaded:
@@ -52,7 +45,8 @@ def _tiny_files(request: Request) -> tuple[str | Path, str | Path]:
 
 def _load_tiny(request: Request) -> Loaded:
     weights, decoder = _tiny_files(request)
-    return _joined(_generator(TINY, weights, request), tiny_vq.load(decoder, device=request.device), _tiny_identity(request))
+    model = transformer(partial(LlamaGen, TINY), weights, request)
+    return _joined(model, tiny_vq.load(decoder, device=request.device), _tiny_identity(request))
 
 
 def _tiny_identity(request: Request) -> str:
@@ -63,7 +57,7 @@ def _tiny_identity(request: Request) -> str:
 
 
 def _load_published(config: LlamaGenConfig, request: Request) -> Loaded:
-    return _joined(_generator(config, request.weights, request), _decoder(request), _identity(config, request))
+    return _joined(transformer(partial(LlamaGen, config), request.weights, request), _decoder(request), _identity(config, request))
 
 
 def _decoder(request: Request) -> VQ:

@@ -20,7 +20,7 @@ from .tiny.mar import NAME as TINY_NAME
 from .tiny.mar import TINY_MAR
 from .vision import kl
 from .vision.kl import KL
-from .weights import identity, packaged
+from .weights import identity, packaged, transformer
 
 AVERAGED = ("model_ema", "model")  # entries of a published file: the averaged weights are those that were evaluated
 ORIGIN = "the links in the README of LTH14/mar on GitHub"
@@ -34,9 +34,7 @@ def _shape(config: MARConfig, sampling: Sampling, batch: int) -> Layout:
 
 def _generator(config: MARConfig, request: Request) -> MAR:
     make = partial(MAR, config, eager_head=request.engine == "reference")
-    if request.weights:
-        return checkpoints.load(make, request.weights, dtype=request.dtype, device=request.device, wrappers=AVERAGED)
-    return make().initialise(request.seed).to(request.device, request.dtype).eval().requires_grad_(False)
+    return transformer(make, request.weights, request, wrappers=AVERAGED)
 
 
 def _joined(model: MAR, coder: KL | TinyKL, weights: str) -> Loaded:
@@ -79,8 +77,8 @@ def _load(config: MARConfig, request: Request) -> Loaded:
 
 
 def _identity(config: MARConfig, request: Request) -> str:
-    transformer = identity(request.weights, partial(MAR, config), request.seed, wrappers=AVERAGED)
-    return f"{transformer}/{identity(request.decoder_weights, KL, request.seed, ignore=kl.UNUSED)}"
+    tokens = identity(request.weights, partial(MAR, config), request.seed, wrappers=AVERAGED)
+    return f"{tokens}/{identity(request.decoder_weights, KL, request.seed, ignore=kl.UNUSED)}"
 
 
 def _files(size: str, config: MARConfig) -> tuple[Published, ...]:

@@ -21,7 +21,7 @@ from .tiny.var import TINY_VAR
 from .var import VAR, VARConfig
 from .vision import msvq
 from .vision.msvq import MSVQ, MSVQConfig, MultiScaleQuantizer
-from .weights import identity, packaged
+from .weights import identity, packaged, transformer
 
 ORIGIN = "FoundationVision/var on Hugging Face"
 PAPER = Sampling(cfg_scale=1.5, cfg_schedule="linear", top_k=900, top_p=0.96)  # the authors' evaluation
@@ -51,9 +51,7 @@ def _joined(config: VARConfig, path: str, coder: TinyMSVQ | MSVQ, weights: str, 
     make = partial(VAR, config, quantizer, recompute=request.engine == "reference", similarity=_similarity(weights))
     if path:
         var.check_sides(config, path)
-        model = checkpoints.load(make, path, dtype=request.dtype, device=request.device, ignore=var.BUFFERS)
-    else:
-        model = make().initialise(request.seed).to(request.device, request.dtype).eval().requires_grad_(False)
+    model = transformer(make, path, request, ignore=var.BUFFERS)
     return Loaded(model, coder.decode, weights, [*model.parameters(), *coder.parameters()])
 
 
@@ -95,8 +93,8 @@ def _decoder(config: VARConfig, request: Request) -> MSVQ:
 def _identity(config: VARConfig, request: Request) -> str:
     if request.weights:
         var.check_sides(config, request.weights)
-    transformer = identity(request.weights, partial(build, config), request.seed, ignore=var.BUFFERS)
-    return f"{transformer}/{identity(request.decoder_weights, partial(MSVQ, _tokenizer(config)), request.seed, ignore=msvq.USED)}"
+    tokens = identity(request.weights, partial(build, config), request.seed, ignore=var.BUFFERS)
+    return f"{tokens}/{identity(request.decoder_weights, partial(MSVQ, _tokenizer(config)), request.seed, ignore=msvq.USED)}"
 
 
 def _files(size: str, config: VARConfig) -> tuple[Published, ...]:

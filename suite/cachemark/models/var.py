@@ -28,6 +28,7 @@ from ..cache.uncached import Blockwise
 from ..errors import BadCheckpoint
 from ..spec import Sampling
 from . import checkpoints
+from .packed import Projection
 from .sampling import draw, guide_scale
 from .vision.msvq import MultiScaleQuantizer
 
@@ -96,13 +97,13 @@ class Attention(nn.Module):
         if config.l2_norm:
             self.scale_mul_1H11 = nn.Parameter(torch.full((1, config.heads, 1, 1), math.log(4)))
         self.q_bias, self.v_bias = nn.Parameter(torch.zeros(config.dim)), nn.Parameter(torch.zeros(config.dim))
-        self.mat_qkv = nn.Linear(config.dim, 3 * config.dim, bias=False)
+        self.mat_qkv = Projection(config.dim, 3 * config.dim, bias=False)
         self.proj = nn.Linear(config.dim, config.dim)
 
     def forward(self, x: Tensor, site: Site, step: Step, method: Method) -> Tensor:
         """(rows, tokens, dim) → (rows, tokens, dim)."""
         bias = torch.cat((self.q_bias, torch.zeros_like(self.q_bias), self.v_bias))
-        qkv = F.linear(x, self.mat_qkv.weight, bias).unflatten(-1, (3, self.heads, self.head_dim))
+        qkv = self.mat_qkv(x, bias).unflatten(-1, (3, self.heads, self.head_dim))
         q, k, v = qkv.transpose(1, 3).unbind(2)  # each (rows, heads, tokens, head_dim)
         q, k = self.scaled(q, k)
         return self.proj(method.attend(site, step, q, k, v).transpose(1, 2).flatten(2))

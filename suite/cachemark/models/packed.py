@@ -1,0 +1,58 @@
+"""Linear layers whose weights lie in the order in which the CPU's kernel reads them.
+
+A pass over few rows is bound by reading the weights, and the usual product first copies them, at every call, into blocks that its
+inner loop wants. oneDNN can be given them in blocks from the start (ADR 13).
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+M = TypeVar("M", bound=nn.Module)
+
+LEAST = 2**19  # weights of a layer that is packed: below, a call costs more than its blocks save
+ROWS = 64  # for which the blocks are chosen; the same serve any number of rows
+
+
+class Projection(nn.Linear):
+    """A linear layer whose bias may be put together by the caller."""
+
+    def forward(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
+        """(…, in) → (…, out), with ``bias`` (out,) in place of the layer's own."""
+        return F.linear(x, self.weight, self.bias if bias is None else bias)
+
+
+class Packed(nn.Module):
+    """A linear layer of fp32 weights on the CPU, in oneDNN's own order; reads like :class:`Projection`. For inference alone.
+
+    ``weight`` is opaque: of its contents only shape, dtype and device can be asked, and it is no part of the module's state.
+    """
+
+    def __init__(self, layer: nn.Linear) -> None:
+        super().__init__()
+        self.register_buffer("weight", torch.ops.mkldnn._reorder_linear_weight(layer.weight.detach(), ROWS), persistent=False)
+        self.bias = layer.bias
+
+    def forward(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
+        """(…, in) → (…, out)."""
+        bias = self.bias if bias is None else bias
+        return torch.ops.mkldnn._linear_pointwise(x.contiguous(), self.weight, bias, "none", [], "")
+
+
+def packed(model: M) -> M:
+    """The same model; its large fp32 layers on the CPU are packed in place, where torch was built with oneDNN."""
+    if not torch.backends.mkldnn.is_available():
+        return model
+    for module in list(model.modules()):
+        for name, layer in list(module.named_children()):
+            if isinstance(layer, nn.Linear) and _gains(layer.weight):
+                setattr(module, name, Packed(layer))
+    return model
+
+
+def _gains(weight: Tensor) -> bool:
+    return weight.device.type == "cpu" and weight.dtype == torch.float32 and weight.numel() >= LEAST

@@ -1,0 +1,101 @@
+"""Linear layers in the kernel's own order: the same function, and only where it gains."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+
+from cachemark.measure.memory import TensorPeak
+from cachemark.metrics.flops import counted
+from cachemark.models import weights
+from cachemark.models.mar import MAR, MARConfig
+from cachemark.models.packed import LEAST, Packed, Projection, packed
+from cachemark.models.protocol import Request
+
+WIDE = MARConfig(768, (1, 1), 12, 1, 1024, grid=2, classes=3, buffer=2, steps=2, diffusion=(2,))
+
+
+class Net(nn.Module):
+    """Layers on both sides of the limit, one of them inside a sequence."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.large = Projection(1024, 512, bias=False)
+        self.inner = nn.Sequential(nn.SiLU(), nn.Linear(512, 1024))
+        self.small = nn.Linear(1024, 511)
+
+    def forward(self, x: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+        return self.small(self.inner(self.large(x, bias)))
+
+
+@pytest.fixture
+def net() -> Net:
+    torch.manual_seed(0)
+    return Net().eval().requires_grad_(False)
+
+
+@pytest.mark.parametrize("shape", [(1, 1024), (2, 3, 1024), (200, 1024)], ids=str)
+def test_packed_layers_compute_what_they_computed(net: Net, shape: tuple[int, ...]) -> None:
+    x, bias = torch.randn(shape), torch.randn(512)
+    before = net(x), net(x, bias)
+    after = packed(net)
+    torch.testing.assert_close((after(x), after(x, bias)), before, rtol=1e-5, atol=1e-5)
+    assert not torch.allclose(after(x), after(x, bias)), "the caller's bias counts"
+
+
+def test_rows_may_lie_apart(net: Net) -> None:
+    x = torch.randn(6, 2, 1024)[:, 1]
+    expected = net(x)
+    torch.testing.assert_close(packed(net)(x), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_only_large_layers_are_packed(net: Net) -> None:
+    packed(net)
+    assert isinstance(net.large, Packed)
+    assert isinstance(net.inner[1], Packed)
+    assert type(net.small) is nn.Linear
+    assert net.large.weight.numel() == LEAST > net.small.weight.numel()
+
+
+@pytest.mark.parametrize("elsewhere", [torch.bfloat16, torch.device("meta")], ids=str)
+def test_other_weights_stay_as_they_are(net: Net, elsewhere: torch.dtype | torch.device) -> None:
+    assert not any(isinstance(module, Packed) for module in packed(net.to(elsewhere)).modules())
+
+
+def test_nothing_is_packed_where_there_is_no_such_kernel(net: Net, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
+    assert not any(isinstance(module, Packed) for module in packed(net).modules())
+
+
+@pytest.mark.parametrize(("engine", "found"), [("eager", True), ("reference", False)])
+def test_the_reference_engine_keeps_plain_layers(engine: str, found: bool) -> None:
+    model = weights.transformer(partial(MAR, WIDE), "", Request(engine=engine))
+    assert any(isinstance(module, Packed) for module in model.modules()) is found
+
+
+def test_a_packed_layer_knows_what_it_is(net: Net) -> None:
+    packed(net)
+    weight = net.large.weight
+    assert (weight.dtype, weight.device.type, tuple(weight.shape)) == (torch.float32, "cpu", (512, 1024))
+    assert list(net.large.state_dict()) == []
+
+
+def test_memory_is_counted_through_packed_layers(net: Net) -> None:
+    """The weights stand before the generation, and what the layer returns is a tensor like any other."""
+    x = torch.randn(4, 1024)
+    plain, blocked = TensorPeak(net.parameters()), TensorPeak(packed(net).parameters())
+    with blocked:
+        net.large(x)
+    with plain:
+        torch.nn.functional.linear(x, torch.randn(512, 1024))
+    assert blocked.peak == 4 * 512 * 4
+    assert plain.peak > blocked.peak, "weights that were not there before do count"
+
+
+def test_flops_of_packed_layers_are_counted(net: Net) -> None:
+    x = torch.randn(2, 3, 1024)
+    plain = counted(lambda: net(x))
+    assert counted(lambda: packed(net)(x)) == plain == 2 * 6 * (1024 * 512 + 512 * 1024 + 1024 * 511)
