@@ -3,7 +3,7 @@
 Four arms on the LlamaGen-B shape with random weights, fp32, on the CPU:
 
 - ``full``       our full cache, through the method interface;
-- ``reference``  one padded buffer under a mask, un-fused attention: what LlamaGen's published generation code does;
+- ``reference``  one padded buffer under a mask, un-fused attention: what LlamaGen's published generation code does, with plain layers;
 - ``bare``       our full cache written out by hand, without methods, slots or steps: what the interface costs;
 - ``linear …``   LineAR at a quarter and a sixth of the cache, beside the speed-up that the bytes and FLOPs they save allow on this machine.
 
@@ -20,6 +20,7 @@ import json
 import statistics
 import time
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import replace
 from fractions import Fraction
 from functools import partial
@@ -43,6 +44,7 @@ from cachemark.metrics.roofline import bill
 from cachemark.models import anatomy
 from cachemark.models.layers import rotate_pairs
 from cachemark.models.llamagen import SIZES, LlamaGen
+from cachemark.models.packed import packed
 from cachemark.models.sampling import draw, guide
 from cachemark.spec import Sampling
 
@@ -87,11 +89,11 @@ def bare(model: LlamaGen) -> Callable[[Tensor, list[int]], Tensor]:
     return generate
 
 
-def arms_of(model: LlamaGen, batch: int) -> dict[str, Callable[[Tensor, list[int]], Tensor]]:
-    """Every arm by name."""
+def arms_of(plain: LlamaGen, model: LlamaGen, batch: int) -> dict[str, Callable[[Tensor, list[int]], Tensor]]:
+    """Every arm by name; ``model`` is ``plain`` with packed layers."""
     return {
         "full": through_methods(model, Full),
-        "reference": through_methods(model, PaddedFull),
+        "reference": through_methods(plain, PaddedFull),
         "bare": bare(model),
         **{f"linear {budget}": through_methods(model, partial(linear, model, batch, budget)) for budget in BUDGETS},
     }
@@ -114,8 +116,9 @@ def ideals(model: LlamaGen, batch: int, rates: Rates) -> dict[str, float]:
 
 def measure(grid: int, batch: int, rounds: int, rates: Rates) -> dict[str, Any]:
     """Seconds of every arm in every round, and the ratios."""
-    model = LlamaGen(replace(SIZES["B"], grid=grid)).initialise(0).eval().requires_grad_(False)
-    labels, seeds, arms = torch.arange(batch), list(range(batch)), arms_of(model, batch)
+    plain = LlamaGen(replace(SIZES["B"], grid=grid)).initialise(0).eval().requires_grad_(False)
+    model = packed(deepcopy(plain))
+    labels, seeds, arms = torch.arange(batch), list(range(batch)), arms_of(plain, model, batch)
     seconds: dict[str, list[float]] = {name: [] for name in arms}
     tokens = {name: arm(labels, seeds) for name, arm in arms.items()}  # warm-up
     agree = {name: float((tokens[name] == tokens["full"]).float().mean()) for name in ("reference", "bare")}
@@ -127,7 +130,7 @@ def measure(grid: int, batch: int, rounds: int, rates: Rates) -> dict[str, Any]:
             seconds[name].append(time.perf_counter() - start)
     ratios = {f"{a}/{b}": [x / y for x, y in zip(seconds[a], seconds[b], strict=True)] for a, b in PAIRS}
     return {"grid": grid, "batch": batch, "rounds": rounds, "agreement with full": agree, "seconds": seconds, "ratios": ratios,
-            "bytes per step": step_bytes(model, batch), "ideal": ideals(model, batch, rates)}
+            "bytes per step": step_bytes(plain, batch), "ideal": ideals(model, batch, rates)}
 
 
 def step_bytes(model: LlamaGen, batch: int) -> dict[str, float]:

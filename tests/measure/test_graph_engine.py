@@ -17,6 +17,7 @@ from cachemark.cache.engine import EAGER
 from cachemark.cache.engines import engine, refused
 from cachemark.cache.graph import Graph
 from cachemark.cache.kernels import FUSED, chosen, fused
+from cachemark.cache.mass import FUSED_MASS_KERNEL
 from cachemark.errors import Unsupported
 from cachemark.measure import plan as plans
 from cachemark.measure import run
@@ -121,6 +122,16 @@ def test_what_recording_costs_is_among_the_figures(outcomes: dict[str, dict[str,
 
 
 # -- kernels ----------------------------------------------------------------------------------------------------------
+def test_a_fused_kernel_with_mass_is_compared_at_its_price(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "mass_kernel", lambda device: FUSED_MASS_KERNEL)
+    cases = {p.case.label: p for p in planned(folder, "eager")}
+    bench = Bench.load(cases["full"])
+    h2o, full = (run_case(cases[label], bench)[0].facts for label in ("h2o 1/2", "full"))
+    assert (h2o["kernel"], "quality_only" in h2o) == (FUSED_MASS_KERNEL, False)
+    assert FUSED_MASS_KERNEL in h2o["own_kernel"]
+    assert "own_kernel" not in full
+
+
 def test_a_cpu_has_one_kernel() -> None:
     assert chosen(layout(CONFIG, [0], Sampling(), torch.float32, "cpu")) == "sdpa"
     with fused("cpu"):

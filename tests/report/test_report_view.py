@@ -82,6 +82,14 @@ def test_a_quality_only_method_has_no_speed_up_and_no_place() -> None:
     assert "not fused" in held.marks[0].why
 
 
+def test_a_fused_kernel_of_its_own_is_compared_and_said() -> None:
+    arm = sample.arm("linear", "1/4")
+    arm = replace(arm, facts={**arm.facts, "kernel": "triton-with-mass", "own_kernel": "It attends with its own."})
+    held = row(section(sample.full(), arm), "linear", "1/4")
+    assert held.speed_up is not None
+    assert ("own kernel", "It attends with its own.") in [(mark.text, mark.why) for mark in held.marks]
+
+
 def test_places_follow_speed_up_within_a_budget() -> None:
     for budget in ("1/2", "1/4"):
         placed = [r for r in section().arms_at(budget) if r.place is not None]

@@ -52,7 +52,7 @@ class Graph:
     well, so that no recording keeps memory alive for itself, and any order of repeating them is safe.
 
     Where memory runs out while a pass is recorded, no further one is, and passes without a recording are run as written; ``missed``
-    counts those. Where not even one could be recorded, the case is unsupported.
+    counts those. Where not even one could be recorded, the case is out of memory.
     """
 
     def __init__(self, recorder: Recorder, device: torch.device | str = "cpu") -> None:
@@ -139,8 +139,8 @@ class Graph:
             return self._recorder.record(once)
         except torch.OutOfMemoryError as error:
             if not self._recordings:
-                raise Unsupported(f"The memory does not hold one recorded pass: {_first_line(error)}",
-                                  remedy="Lower the batch, or use engine = \"eager\".") from error
+                raise torch.OutOfMemoryError(f"The memory does not hold one recorded pass: {_first_line(error)}. Lower the batch, or "
+                                             f"use engine = \"eager\".") from error
             self._full = True
             self.missed += 1
             return None

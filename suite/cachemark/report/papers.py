@@ -151,7 +151,8 @@ def _speed_up(mine: Outcome | None, its: Outcome | None) -> str:
     if mine is None or its is None or not (mine.ok and its.ok) or mine is its:
         return words.DASH
     alike = all((getattr(mine.case, name)) == getattr(its.case, name) for name in ("dtype", "engine", "device_class", "weights"))
+    alike = alike and (mine.facts.get("kernel") == its.facts.get("kernel") or bool(mine.facts.get("own_kernel")))
     latencies = its.median("latency"), mine.median("latency")
-    if not alike or mine.facts.get("quality_only") or mine.facts.get("kernel") != its.facts.get("kernel") or None in latencies:
+    if not alike or mine.facts.get("quality_only") or None in latencies:
         return "not compared"
     return words.times(float(latencies[0] or 0) / float(latencies[1] or 1))

@@ -150,7 +150,7 @@ def _speed_up(outcome: Outcome, full: Outcome | None) -> tuple[Interval | None, 
     if not mine or not its:
         return None, "Latency was not measured."
     kernels = outcome.facts.get("kernel"), full.facts.get("kernel")
-    if all(kernels) and kernels[0] != kernels[1]:
+    if all(kernels) and kernels[0] != kernels[1] and not outcome.facts.get("own_kernel"):
         return None, f"Attention kernels differ: {kernels[0]} here, {kernels[1]} in the full cache."
     return ratio_of_medians(its, mine), ""
 
@@ -203,6 +203,8 @@ def _marks(row: Row) -> tuple[Mark, ...]:
         marks.append(Mark("quality only", "calm", f"Speed is not compared. {row.no_speed_up}"))
     elif row.case.role == "arm" and row.speed_up is None:
         marks.append(Mark("no speed-up", "warn", row.no_speed_up))
+    elif own := row.outcome.facts.get("own_kernel"):
+        marks.append(Mark("own kernel", "calm", str(own)))
     if row.paradigm != MASKED:
         marks += _bytes(row)
     return tuple(marks)

@@ -11,6 +11,7 @@ FLAGS = {
     "state eats the saving": "Shown where what a method keeps besides keys and values is at least as large as what it saves of them.",
     "quality only": "Shown where the method needs an attention kernel that the full cache does not: a ratio of times would "
                     "compare kernels.",
+    "own kernel": "Shown where the method needs what the full cache's attention kernel does not return, and has one that is as fused.",
     "no speed-up": "Shown where the full cache of the same cell has no figures, latency was not measured, or attention kernels differ.",
     "unanchored": "Shown where nobody has shown on these weights that this code reaches the published figures of the model.",
 }
