@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -17,7 +17,7 @@ from safetensors.torch import load
 from torch import Tensor
 from torch.nn import functional
 
-from cachemark import plugins, seeds
+from cachemark import plugins, registry, seeds
 from cachemark.cache.attention import KERNEL
 from cachemark.cache.mass import MASS_KERNEL
 from cachemark.cache.slot import Memory

@@ -47,16 +47,16 @@ def test_it_is_the_cosine_that_the_model_itself_gives(folder: Path) -> None:
     """The model's own forward pass on one prompt and one image at a time, without any of our batches."""
     model = transformers.CLIPModel.from_pretrained(str(folder)).eval()
     tokenizer, ready = (kind.from_pretrained(str(folder)) for kind in (transformers.CLIPTokenizer, transformers.CLIPImageProcessor))
-    labels = [3, 0, 9, 3]
+    labels = [*range(10), *range(10)]
     expected = []
-    for image, label in zip(pictures(), labels, strict=True):
+    for image, label in zip(pictures(20), labels, strict=True):
         pixels = ((image + 1) * 127.5).round().to(torch.uint8).permute(1, 2, 0).numpy()
         with torch.no_grad():
             both = model(**tokenizer([PROMPT.format(SCENE[label])], return_tensors="pt"), **ready(pixels, return_tensors="pt"))
         expected.append(100 * max(0.0, float((both.text_embeds * both.image_embeds).sum())))
-    found = ClipScore(str(folder), SCENE)(pictures(), labels)
+    found = ClipScore(str(folder), SCENE)(pictures(20), labels)
     assert found.tolist() == pytest.approx(expected, abs=1e-3)
-    assert len(set(expected)) == 4
+    assert {value > 0 for value in expected} == {True, False}, "opposite views count as none"
 
 
 def test_the_class_counts(folder: Path) -> None:
