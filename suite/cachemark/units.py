@@ -65,6 +65,8 @@ _ALL = (
            "How unlike the full cache's image at the same seed it looks to VGG16; where its weights are given.", True),
     Metric("legend", "share", "higher", "quality", "Legend score",
            "Share of hues that obey the image's own legend (object, ground, two footer corners)."),
+    Metric("clip_score", "", "higher", "quality", "CLIP score",
+           "100 times the cosine between CLIP's view of the image and of \"a photo of a\" and its class; where its model is given."),
     Metric("class_accuracy", "share", "higher", "quality", "Class accuracy",
            "Share of images that the feature network of the preset takes for the class they were asked to be."),
 )

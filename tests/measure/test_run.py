@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -17,7 +17,7 @@ from safetensors.torch import load
 from torch import Tensor
 from torch.nn import functional
 
-from cachemark import plugins, seeds
+from cachemark import plugins, registry, seeds
 from cachemark.cache.attention import KERNEL
 from cachemark.cache.mass import MASS_KERNEL
 from cachemark.cache.slot import Memory
@@ -363,6 +363,24 @@ def test_lpips_whose_weights_are_missing_is_not_measured_and_nothing_fails(
     assert outcome.ok
     assert "lpips" not in outcome.samples
     assert outcome.case.evaluation["lpips"]["missing"].startswith("not measured: needs vgg16")
+
+
+def test_the_clip_score_is_measured_where_it_is_asked_for_and_its_model_is_here(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[str, int]] = []
+
+    def network(where: str, names: Sequence[str], device: str) -> Callable[[Tensor, Sequence[int]], Tensor]:
+        asked.append((where, len(names)))
+        return lambda images, labels: torch.tensor([float(label) for label in labels])
+
+    monkeypatch.setattr(presets, "clip_identity", lambda where: "a")
+    monkeypatch.setattr(run, "ClipScore", network)
+    text = examples.plan_text(METHODS, weights=folder / "dot.safetensors").replace("[fidelity]", '[fidelity]\nclip = "models/clip"', 1)
+    (folder / "clip.toml").write_text(text)
+    planned = plans.expand(plans.load(str(folder / "clip.toml")))
+    found = run_all(planned)
+    labels = seeds.subset(planned[0].case.seeds, registry.models.get(planned[0].case.model).classes).first(SAMPLES).labels
+    assert all(outcome.samples["clip_score"] == [float(label) for label in labels] for outcome, _ in found.values())
+    assert {(outcome.case.evaluation["clip"]["weights"], *asked) for outcome, _ in found.values()} == {("a", ("models/clip", 1000))}
 
 
 # ------------------------------------------------------------------------------------------------ what the device allows

@@ -159,6 +159,17 @@ def test_a_collapsed_point_is_hollow() -> None:
     assert ["fill=" in mark for mark in marks] == [True, True, False]
 
 
+def test_the_clip_score_has_a_column_where_it_was_measured_and_a_reason_where_it_could_not_be() -> None:
+    def asked(outcome: Outcome, clip: dict[str, str]) -> Outcome:
+        return replace(outcome, case=replace(outcome.case, evaluation={"clip": clip}))
+
+    pair = (sample.full(), sample.arm("linear", "1/2"))
+    measured = [replace(asked(o, {"weights": "a"}), samples={**o.samples, "clip_score": [20.0, 30.0]}) for o in pair]
+    assert "clip_score" in [column.key for group in groups(section(measured)) if group.title == "Quality" for column in group.columns]
+    missing = build(sample.RUN, [asked(o, {"missing": "not measured: needs transformers"}) for o in pair]).missing
+    assert ("tiny-llamagen: CLIP score", "not measured: needs transformers") in [(gap.what, gap.reason) for gap in missing]
+
+
 def test_lpips_has_a_column_where_it_was_measured_and_a_reason_where_it_could_not_be() -> None:
     def asked(outcome: Outcome, lpips: dict[str, str]) -> Outcome:
         return replace(outcome, case=replace(outcome.case, evaluation={"lpips": lpips}))

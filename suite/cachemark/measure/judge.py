@@ -25,7 +25,9 @@ from ..seeds import Subset
 from ..spec import Sampling
 
 Likeness = Callable[[Tensor, Tensor], Tensor]
+Prompted = Callable[[Tensor, Sequence[int]], Tensor]
 NONE: Mapping[str, Likeness] = {}
+UNPROMPTED: Mapping[str, Prompted] = {}
 QUALITY: dict[str, Callable[[Tensor], Tensor]] = {"legend": legend_score}
 WORST, FIXED = 8, 4  # tiles of a sprite: the seeds that differ most, then the first of the subset
 KEPT_BYTES = 512 * 2**20  # log-probabilities of the full cache that are kept rather than computed again
@@ -135,10 +137,10 @@ def decoded(job: Job, tokens: Tensor) -> Tensor:
 
 def judge(
     job: Job, reference: Reference, *, quality: tuple[str, ...], forced: bool, sprite: bool, likeness: Mapping[str, Likeness] = NONE,
-    itself: bool = False,
+    prompted: Mapping[str, Prompted] = UNPROMPTED, itself: bool = False,
 ) -> Judged:
     """Compare a job with the reference. ``forced`` adds the teacher-forced KL or distance, ``sprite`` the picture of the worst seeds,
-    ``likeness`` other figures of pairs of images. ``itself``: the job is the one that the reference was made by, and only its forced
+    ``likeness`` other figures of pairs of images, ``prompted`` those of an image and its class. ``itself``: the job is the one that the reference was made by, and only its forced
     figures are computed anew. Where the image decoder has random weights, tokens are judged and images are not.
     """
     if itself:
@@ -156,6 +158,7 @@ def judge(
         samples |= {"psnr": fidelity.psnr(images, reference.images), "ssim": fidelity.ssim(images, reference.images)}
         samples |= {name: alike(images, reference.images) for name, alike in likeness.items()}
         samples |= {name: QUALITY[name](images) for name in quality}
+        samples |= {name: fits(images, job.subset.labels) for name, fits in prompted.items()}
     stored = storable(job, tokens)
     artifacts = {"tokens.safetensors": save({"tokens": stored})}
     facts: dict[str, object] = {}

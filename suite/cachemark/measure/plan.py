@@ -67,12 +67,13 @@ class Timing(Table):
 
 class Fidelity(Table):
     """Which fixed subset of seeds is compared with the full cache, how many samples of it, how many images at once (0: as many as
-    are timed), and whether LPIPS is wanted, whose weights are not packaged."""
+    are timed), whether LPIPS is wanted, whose weights are not packaged, and the folder of a CLIP model (empty: no CLIP score)."""
 
     seeds: str = "s64"
     samples: Annotated[int, Field(ge=1)] = 64
     batch: Annotated[int, Field(ge=0)] = 0
     lpips: bool = False
+    clip: str = ""
 
 
 class Quality(Table):
@@ -269,12 +270,13 @@ def _block(plan: Plan, cells: Cells, number: int, device: str) -> Iterator[Plann
 
 def _request(plan: Plan, cells: Cells, device: str) -> Request:
     files = (plan.quality.extractor_weights, plan.quality.reference) if plan.quality and cells.quality else ("", "")
-    return Request(device, getattr(torch, cells.dtype), cells.weights, cells.decoder_weights, cells.random_seed, cells.engine, *files)
+    return Request(device, getattr(torch, cells.dtype), cells.weights, cells.decoder_weights, cells.random_seed, cells.engine, *files, plan.fidelity.clip)
 
 
 def _likeness(given: Fidelity) -> dict[str, Any]:
     """How images are compared with the full cache's, as far as it is not always so."""
-    return {**({"batch": given.batch} if given.batch else {}), **(presets.lpips() if given.lpips else {})}
+    return {**({"batch": given.batch} if given.batch else {}), **(presets.lpips() if given.lpips else {}),
+            **(presets.clip(given.clip) if given.clip else {})}
 
 
 def _evaluation(plan: Plan, cells: Cells, entry: Entry, full: Case) -> dict[str, Any]:

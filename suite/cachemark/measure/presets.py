@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from ..errors import Unsupported, unknown
 from ..metrics.adm import NAME as ADM
 from ..metrics.adm import SIDE, adm, identity
+from ..metrics.clip import identity as clip_identity
 from ..metrics.features import register
 from ..metrics.fetched import cached
 from ..metrics.inception import source
@@ -63,7 +65,16 @@ def downloaded() -> str:
 
 def lpips() -> dict[str, Any]:
     """What LPIPS adds to the identity of a case: which files it has, or which one is missing."""
+    return {"lpips": _known(lpips_identity)}
+
+
+def clip(folder: str) -> dict[str, Any]:
+    """What the CLIP score adds to the identity of a case: which model it has, or what is missing of it."""
+    return {"clip": _known(partial(clip_identity, folder))}
+
+
+def _known(identity: Callable[[], str]) -> dict[str, str]:
     try:
-        return {"lpips": {"weights": lpips_identity()}}
+        return {"weights": identity()}
     except Unsupported as error:
-        return {"lpips": {"missing": str(error)}}
+        return {"missing": str(error)}

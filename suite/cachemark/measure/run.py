@@ -25,6 +25,7 @@ from ..cache.reference import REFERENCE
 from ..cache.slot import Memory
 from ..cache.work import share, work
 from ..errors import Unsupported
+from ..metrics.clip import ClipScore, class_names
 from ..metrics.kv import entries
 from ..metrics.lpips import Lpips
 from ..metrics.preset import Preset
@@ -36,7 +37,7 @@ from ..spec import FULL, Case
 from ..units import quality_name
 from . import limit, presets, quality
 from .clock import clock
-from .judge import Job, Judged, Likeness, Reference, hashed, judge, reseeded, storable
+from .judge import Job, Judged, Likeness, Prompted, Reference, hashed, judge, reseeded, storable
 from .layers import profiled, repeated
 from .memory import allocated, peak_bytes
 from .plan import Planned
@@ -58,6 +59,7 @@ class Bench:
     seen: dict[str, Seen] = field(default_factory=dict)
     eyes: Preset | None = None
     likeness: Likeness | None = None
+    clip: ClipScore | None = None
 
     @classmethod
     def load(cls, planned: Planned) -> Bench:
@@ -78,6 +80,14 @@ class Bench:
         if self.likeness is None:
             self.likeness = Lpips(device=self.device)
         return {"lpips": self.likeness}
+
+    def prompted(self, planned: Planned) -> dict[str, Prompted]:
+        """The CLIP score where the case has it and the model is here, loaded once per trial."""
+        if not planned.case.measures("clip"):
+            return {}
+        if self.clip is None:
+            self.clip = ClipScore(planned.request.clip, class_names(self.entry.preset), device=self.device)
+        return {"clip_score": self.clip}
 
     def preset(self, planned: Planned) -> Preset:
         """With which eyes the images of all cases are compared with real ones, loaded once per trial."""
@@ -110,7 +120,7 @@ def _measured(planned: Planned, bench: Bench, alive: Callable[[], None]) -> Ende
         samples, facts = samples | timed, facts | _graphs(job.memory) | limit.slope(marks, first.layout, first.method())
     if bench.loaded.random:
         return Outcome(case, Status.OK, samples, RANDOM, seconds=time.perf_counter() - began, facts=facts), {}
-    judged = _judged(case, job, bench)
+    judged = _judged(planned, job, bench)
     if not judged.finite:
         raise quality.NotFinite("The decoded images or their figures hold NaN or infinity.")
     if case.role == "baseline" and job.layout.scales:
@@ -261,17 +271,18 @@ def judged_batch(case: Case) -> int:
     return min(int(case.evaluation.get("batch", case.batch)), case.samples)
 
 
-def _judged(case: Case, job: Job, bench: Bench) -> Judged:
+def _judged(planned: Planned, job: Job, bench: Bench) -> Judged:
     """The reference rows: *floor* is the full cache at other seeds, *numerics* the full cache at half the batch (or twice 1)."""
+    case = planned.case
     job = replace(job, batch=judged_batch(case), memory=job.memory.another())
     reference = bench.reference(case, job)
+    added: dict[str, Any] = {"likeness": bench.alike(case), "prompted": bench.prompted(planned)}
     if case.role == "floor":
-        return judge(reseeded(job, seeds.floor(job.subset)), reference, quality=bench.entry.quality, forced=False, sprite=False,
-                     likeness=bench.alike(case))
+        return judge(reseeded(job, seeds.floor(job.subset)), reference, quality=bench.entry.quality, forced=False, sprite=False, **added)
     if case.role == "numerics":
         job = replace(job, batch=job.batch // 2 or 2)
-    return judge(job, reference, quality=bench.entry.quality, forced=True, sprite=case.role == "arm", likeness=bench.alike(case),
-                 itself=case.role == "baseline" and case.engine != "reference")
+    return judge(job, reference, quality=bench.entry.quality, forced=True, sprite=case.role == "arm",
+                 itself=case.role == "baseline" and case.engine != "reference", **added)
 
 
 def _distribution(

@@ -58,7 +58,8 @@ class Loaded:
 class Request:
     """How to load a model. ``weights``, ``decoder_weights``: paths, or empty for the packaged or random ones. ``engine`` is
     ``reference`` for a model that repeats in every pass what its published code repeats. ``extractor`` and ``reference`` are paths
-    too, of the network that sees the images and of what it saw in real ones; empty for those of the package."""
+    too, of the network that sees the images and of what it saw in real ones; empty for those of the package. ``clip`` is a folder; empty
+    for none."""
 
     device: str = "cpu"
     dtype: torch.dtype = torch.float32
@@ -68,6 +69,7 @@ class Request:
     engine: str = "eager"
     extractor: str = ""
     reference: str = ""
+    clip: str = ""
 
 
 @dataclass(frozen=True)

@@ -91,6 +91,8 @@ def groups(section: Section) -> tuple[Group, ...]:
     *held, fidelity, quality = COMPUTED if section.paradigm == MASKED else KEPT
     if any("lpips" in row.fidelity for row in section.rows):
         fidelity = replace(fidelity, columns=(*fidelity.columns, _column("lpips")))
+    if any("clip_score" in row.quality for row in section.rows):
+        quality = replace(quality, columns=(*quality.columns, _column("clip_score")))
     return (*held, fidelity, replace(quality, columns=(*quality.columns, *_of_sets(section))))
 
 

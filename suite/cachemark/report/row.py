@@ -15,7 +15,7 @@ from .interval import LEVEL, Interval, mean_over_seeds, means_over_seeds, ratio_
 FIDELITY = tuple(name for name, metric in METRICS.items() if metric.kind == "fidelity")
 OF_INDICES, OF_VECTORS = ("token_agreement", "kl"), ("token_distance", "forced_distance")  # by what a token is
 QUALITY = tuple(name for name, metric in METRICS.items() if metric.kind == "quality")
-ON_DEMAND = {"class_accuracy": "quality", "lpips": "lpips"}  # measured only where the case's evaluation has this key
+ON_DEMAND = {"class_accuracy": "quality", "lpips": "lpips", "clip_score": "clip"}  # measured only where the case's evaluation has this key
 MASKED = "masked"  # the paradigm whose full form keeps nothing and whose tokens are vectors
 _SHOWS = 0.9  # of a live saving that must be found again in allocated bytes; below it the saving is called fake
 

@@ -318,8 +318,9 @@ def _no_distribution(part: Section) -> Iterable[Missing]:
     elif not stated:
         yield Missing(what, "not measured", "Weights are random: images are noise." if part.random else
                       "The plan compares no images with real ones here; a table [quality] in it does.")
-    if "missing" in (alike := part.case.evaluation.get("lpips", {})):
-        yield Missing(f"{part.model}: LPIPS", "not measured", str(alike["missing"]))
+    for key, name in (("lpips", "LPIPS"), ("clip", "CLIP score")):
+        if "missing" in (asked := part.case.evaluation.get(key, {})):
+            yield Missing(f"{part.model}: {name}", "not measured", str(asked["missing"]))
 
 
 def _gaps(part: Section) -> Iterable[Missing]:

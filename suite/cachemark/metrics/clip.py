@@ -1,0 +1,90 @@
+"""CLIP score: how well an image fits the name of the class it was asked to be, where a CLIP model lies in a folder of this machine.
+
+Hessel et al., "CLIPScore: A Reference-free Evaluation Metric for Image Captioning" (EMNLP 2021), Eq. 1, with 100 as the factor in place of
+their 2.5, as most tables have it. The networks, the tokenizer and the preparation of images are those of Hugging Face's transformers, which
+is an extra of this package; nothing is fetched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..errors import BadCheckpoint, Unsupported
+from .features import DIGITS
+from .fetched import sha256
+
+PROMPT = "a photo of a {}"
+SCENE = ("disc", "square", "triangle", "diamond", "ring", "plus", "flower", "hourglass", "gear", "tower")
+FILES = ("config.json", "model.safetensors", "preprocessor_config.json", "tokenizer_config.json")
+CHUNK = 32  # images that the network sees at once
+
+
+def class_names(world: str) -> Sequence[str]:
+    """What the classes are called: those of the embedded ``scene`` world, else ImageNet's 1000 as torchvision lists them."""
+    if world == "scene":
+        return SCENE
+    from torchvision.models import ResNet18_Weights
+
+    return [str(name) for name in ResNet18_Weights.DEFAULT.meta["categories"]]
+
+
+def identity(folder: str) -> str:
+    """What of the model belongs to the identity of a case: the first digits of the SHA-256 of its weights. Raises Unsupported, with how to
+    get it, where the folder lacks a file or transformers is not installed."""
+    toolkit()
+    lacking = [name for name in FILES if not (Path(folder) / name).is_file()]
+    if lacking:
+        raise Unsupported(f"not measured: needs {', '.join(lacking)} in {folder!r}, get it with: "
+                          f"hf download openai/clip-vit-base-patch16 --local-dir {folder}")
+    return sha256(Path(folder) / "model.safetensors")[:DIGITS]
+
+
+def toolkit() -> Any:
+    """transformers, or Unsupported with how to get it."""
+    try:
+        import transformers
+    except ImportError as error:
+        raise Unsupported("not measured: needs transformers, get it with: pip install 'cachemark[clip]'") from error
+    return transformers
+
+
+class ClipScore:
+    """The networks, and the text of every class as they see it. Raises what :func:`identity` raises, and BadCheckpoint for files that do not
+    fit together."""
+
+    def __init__(self, folder: str, names: Sequence[str], *, device: str = "cpu") -> None:
+        identity(folder)
+        own: dict[str, Any] = {"local_files_only": True}
+        try:
+            self._model = toolkit().CLIPModel.from_pretrained(folder, use_safetensors=True, **own).to(device).eval()
+            self._images = toolkit().CLIPImageProcessor.from_pretrained(folder, **own)
+            tokenizer = toolkit().CLIPTokenizerFast.from_pretrained(folder, **own)
+        except Exception as error:  # files of any origin: the readers may fail in any way
+            raise BadCheckpoint(f"{folder!r} holds no CLIP model that can be read: {' '.join(str(error).split())[:300]}.",
+                                remedy="Fetch the folder again.") from error
+        texts = tokenizer([PROMPT.format(name) for name in names], padding=True, return_tensors="pt").to(device)
+        with torch.inference_mode():
+            self._texts = F.normalize(_vectors(self._model.get_text_features(**texts)), dim=-1)
+
+    @torch.inference_mode()
+    def __call__(self, images: Tensor, labels: Sequence[int]) -> Tensor:
+        """Images (B, 3, H, W) in [−1, 1] (clamped) and their classes to (B,) on the host: 100 · max(cos, 0)."""
+        seen = torch.cat([self._seen(part) for part in images.split(CHUNK)])
+        asked = self._texts[torch.tensor(list(labels), device=self._texts.device)]
+        return 100 * (seen * asked).sum(-1).clamp_min(0).cpu()
+
+    def _seen(self, images: Tensor) -> Tensor:
+        pixels = ((images.float().clamp(-1, 1) + 1) * 127.5).round().to(torch.uint8).cpu()
+        ready = self._images(list(pixels.numpy()), input_data_format="channels_first", return_tensors="pt")
+        return F.normalize(_vectors(self._model.get_image_features(ready["pixel_values"].to(self._texts.device))), dim=-1)
+
+
+def _vectors(found: Any) -> Tensor:
+    """Projected features; newer versions of transformers hand them out inside an object."""
+    return found if isinstance(found, Tensor) else found.pooler_output

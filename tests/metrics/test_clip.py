@@ -1,0 +1,101 @@
+"""The CLIP score with a small model of the published layout, and what happens where something of it is missing or damaged."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from cachemark.errors import BadCheckpoint, Unsupported
+from cachemark.measure import presets
+from cachemark.metrics.clip import FILES, PROMPT, SCENE, ClipScore, class_names, identity
+from cachemark.train.scene import CLASSES
+
+transformers = pytest.importorskip("transformers")
+SIDE, WIDTH = 32, 16
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Random weights under the published names, a tokenizer of single letters, and the published preparation at a small size."""
+    made = tmp_path_factory.mktemp("clip")
+    letters = [*"abcdefghijklmnopqrstuvwxyz", *(f"{c}</w>" for c in "abcdefghijklmnopqrstuvwxyz"), "<|startoftext|>", "<|endoftext|>"]
+    (made / "vocab.json").write_text(json.dumps({token: i for i, token in enumerate(letters)}))
+    (made / "merges.txt").write_text("#version: 0.2\n")
+    transformers.CLIPTokenizer(str(made / "vocab.json"), str(made / "merges.txt")).save_pretrained(str(made))
+    ends = {"bos_token_id": len(letters) - 2, "eos_token_id": len(letters) - 1, "pad_token_id": len(letters) - 1}
+    sizes = {"hidden_size": WIDTH, "intermediate_size": WIDTH, "num_hidden_layers": 1, "num_attention_heads": 2, "projection_dim": WIDTH}
+    torch.manual_seed(0)
+    transformers.CLIPModel(transformers.CLIPConfig(
+        text_config={**sizes, **ends, "vocab_size": len(letters), "max_position_embeddings": 40},
+        vision_config={**sizes, "image_size": SIDE, "patch_size": 8}, projection_dim=WIDTH,
+    )).save_pretrained(str(made))
+    size = {"size": {"shortest_edge": SIDE}, "crop_size": {"height": SIDE, "width": SIDE}}
+    transformers.CLIPImageProcessor(**size).save_pretrained(str(made))
+    return made
+
+
+def pictures(count: int = 4) -> Tensor:
+    return torch.rand(count, 3, 64, 64, generator=torch.Generator().manual_seed(1)) * 2 - 1
+
+
+def test_it_is_the_cosine_that_the_model_itself_gives(folder: Path) -> None:
+    """The model's own forward pass on one prompt and one image at a time, without any of our batches."""
+    model = transformers.CLIPModel.from_pretrained(str(folder)).eval()
+    tokenizer, ready = (kind.from_pretrained(str(folder)) for kind in (transformers.CLIPTokenizer, transformers.CLIPImageProcessor))
+    labels = [*range(10), *range(10)]
+    expected = []
+    for image, label in zip(pictures(20), labels, strict=True):
+        pixels = ((image + 1) * 127.5).round().to(torch.uint8).permute(1, 2, 0).numpy()
+        with torch.no_grad():
+            both = model(**tokenizer([PROMPT.format(SCENE[label])], return_tensors="pt"), **ready(pixels, return_tensors="pt"))
+        expected.append(100 * max(0.0, float((both.text_embeds * both.image_embeds).sum())))
+    found = ClipScore(str(folder), SCENE)(pictures(20), labels)
+    assert found.tolist() == pytest.approx(expected, abs=1e-3)
+    assert {value > 0 for value in expected} == {True, False}, "opposite views count as none"
+
+
+def test_the_class_counts(folder: Path) -> None:
+    score = ClipScore(str(folder), SCENE)
+    assert not torch.equal(score(pictures(), [0, 1, 2, 3]), score(pictures(), [1, 2, 3, 4]))
+
+
+def test_worlds_have_their_names() -> None:
+    assert class_names("scene") == CLASSES
+    pytest.importorskip("torchvision")
+    assert (len(class_names("adm")), class_names("adm")[0]) == (1000, "tench")
+
+
+@pytest.mark.parametrize("lost", FILES)
+def test_a_missing_file_is_named_with_how_to_get_it(folder: Path, tmp_path: Path, lost: str) -> None:
+    for file in folder.iterdir():
+        if file.name != lost:
+            (tmp_path / file.name).symlink_to(file)
+    with pytest.raises(Unsupported, match=rf"not measured: needs {lost} in .*get it with: hf download"):
+        identity(str(tmp_path))
+    assert lost in presets.clip(str(tmp_path))["clip"]["missing"]
+
+
+def test_without_transformers_the_extra_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    assert "cachemark[clip]" in presets.clip(str(folder))["clip"]["missing"]
+
+
+def test_a_damaged_file_is_refused(folder: Path, tmp_path: Path) -> None:
+    for file in folder.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    (tmp_path / "model.safetensors").write_bytes(b"\0" * 100)
+    with pytest.raises(BadCheckpoint, match="holds no CLIP model"):
+        ClipScore(str(tmp_path), SCENE)
+
+
+def test_other_weights_are_another_case(folder: Path, tmp_path: Path) -> None:
+    for file in folder.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    assert presets.clip(str(tmp_path)) == presets.clip(str(folder)) == {"clip": {"weights": identity(str(folder))}}
+    (tmp_path / "model.safetensors").write_bytes(b"other")
+    assert presets.clip(str(tmp_path)) != presets.clip(str(folder))
