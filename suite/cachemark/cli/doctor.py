@@ -14,6 +14,7 @@ from .options import echo_json, json_option
 
 OPTIONAL = {
     "torch-fidelity": ("distributional quality metrics", "quality"), "torchvision": ("distributional quality metrics", "quality"),
+    "transformers": ("the CLIP score", "clip"),
     "psycopg": ("a store on a PostgreSQL server", "postgres"), "ray": ("measuring on a Ray cluster", "ray"),
 }
 BUSY, HOT, NOISY = 0.3, 80, 0.03  # processors' worth of other work, °C, share: from there on a measurement is in doubt

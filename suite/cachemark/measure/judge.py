@@ -140,8 +140,9 @@ def judge(
     prompted: Mapping[str, Prompted] = UNPROMPTED, itself: bool = False,
 ) -> Judged:
     """Compare a job with the reference. ``forced`` adds the teacher-forced KL or distance, ``sprite`` the picture of the worst seeds,
-    ``likeness`` other figures of pairs of images, ``prompted`` those of an image and its class. ``itself``: the job is the one that the reference was made by, and only its forced
-    figures are computed anew. Where the image decoder has random weights, tokens are judged and images are not.
+    ``likeness`` other figures of pairs of images, ``prompted`` those of an image and its class. ``itself``: the job is the one that
+    the reference was made by, and only its forced figures are computed anew. Where the image decoder has random weights, tokens are
+    judged and images are not.
     """
     if itself:
         tokens, images = reference.tokens, reference.images

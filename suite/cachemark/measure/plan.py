@@ -269,8 +269,9 @@ def _block(plan: Plan, cells: Cells, number: int, device: str) -> Iterator[Plann
 
 
 def _request(plan: Plan, cells: Cells, device: str) -> Request:
-    files = (plan.quality.extractor_weights, plan.quality.reference) if plan.quality and cells.quality else ("", "")
-    return Request(device, getattr(torch, cells.dtype), cells.weights, cells.decoder_weights, cells.random_seed, cells.engine, *files, plan.fidelity.clip)
+    eyes = (plan.quality.extractor_weights, plan.quality.reference) if plan.quality and cells.quality else ("", "")
+    weights = cells.weights, cells.decoder_weights, cells.random_seed
+    return Request(device, getattr(torch, cells.dtype), *weights, cells.engine, *eyes, plan.fidelity.clip)
 
 
 def _likeness(given: Fidelity) -> dict[str, Any]:

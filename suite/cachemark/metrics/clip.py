@@ -55,8 +55,8 @@ def toolkit() -> Any:
 
 
 class ClipScore:
-    """The networks, and the text of every class as they see it. Raises what :func:`identity` raises, and BadCheckpoint for files that do not
-    fit together."""
+    """The networks, and the text of every class as they see it. Raises what :func:`identity` raises, and BadCheckpoint for files that do
+    not fit together."""
 
     def __init__(self, folder: str, names: Sequence[str], *, device: str = "cpu") -> None:
         identity(folder)
