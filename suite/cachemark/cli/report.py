@@ -139,6 +139,8 @@ def _viewed(store: Store, run: Run, path: Path | None, public: bool) -> tuple[Re
 def _measured(store: Store, run_id: int, outcomes: list[Outcome]) -> list[Outcome]:
     """The outcomes of a run without what it carried over from an earlier one: a figure belongs to the day on which it was measured."""
     carried = store.carried(run_id)
+    if not carried:
+        return outcomes
     return [outcome for outcome in outcomes if outcome.case.key not in carried]
 
 
