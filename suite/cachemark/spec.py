@@ -112,17 +112,18 @@ class Case:
     @cached_property
     def key(self) -> str:
         """16 hex digits that name this case everywhere."""
-        return digest(self.to_json())
+        return digest(self._body())
 
     @cached_property
     def cell(self) -> str:
         """Hash of what an arm shares with the full cache it is compared to: everything but what is its own."""
-        data = self.to_json()
-        for name in OWN:
-            data.pop(name)
-        return digest(data)
+        return digest({name: value for name, value in self._body().items() if name not in OWN})
 
-    @property
+    def _body(self) -> dict[str, Any]:
+        """What :meth:`to_json` gives, as it stands and not copied: to be read at once. A report asks it of thousands of cases."""
+        return {name: getattr(self, name) for name in _FIELDS} | {"sampling": vars(self.sampling)}
+
+    @cached_property
     def label(self) -> str:
         """Short text for people: ``linear 1/4``, ``lazymar: head cache 1`` or ``full (floor)``."""
         budget = "" if self.method == FULL and self.budget == "1" else f" {self.budget}"
@@ -138,3 +139,6 @@ class Case:
     def named(self) -> str:
         """The method, with its variant where it has one."""
         return f"{self.method}: {self.variant}" if self.variant else self.method
+
+
+_FIELDS = tuple(held.name for held in fields(Case))

@@ -6,7 +6,6 @@ Screenshots of every tab are kept in ``tests/browser/shots`` for people to look 
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,24 +17,13 @@ from cachemark.report.history import Night
 from cachemark.report.render import TABS, render
 from cachemark.report.view import build
 
-sync_api = pytest.importorskip("playwright.sync_api", reason="no playwright here; `pip install playwright` gives one")
 axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="no axe-core here; `pip install axe-playwright-python` gives one")
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium here; `apt-get install chromium` gives one")
 
 DEMO = Path(__file__).parents[2] / "reports" / "demo.html"
 SHOTS = Path(__file__).parent / "shots"
 KEYS = tuple(key for key, _ in TABS)
 DRAWN = ("leaderboard", "speed", "memory", "quality", "history")  # tabs with charts
 Open = Callable[..., Any]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with sync_api.sync_playwright() as play:
-        held = play.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
-        yield held
-        held.close()
 
 
 @pytest.fixture(scope="module")
@@ -49,25 +37,9 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def opened(browser: Any, file: Path) -> Iterator[Open]:
-    """Opens a page from disk; ``said`` collects what it says on the console and ``asked`` what it asks of a network."""
-    contexts = []
-
-    def opens(where: Path | str = file, tab: str = "", theme: str = "light", width: int = 1280) -> Any:
-        context = browser.new_context(viewport={"width": width, "height": 800}, color_scheme=theme)
-        context.set_default_timeout(8000)
-        contexts.append(context)
-        page = context.new_page()
-        page.said, page.asked = [], []
-        page.on("console", lambda message: page.said.append(message.text))
-        page.on("pageerror", lambda error: page.said.append(str(error)))
-        page.on("request", lambda request: page.asked.append(request.url))
-        page.goto(f"{Path(where).as_uri()}{'#' + tab if tab else ''}")
-        return page
-
-    yield opens
-    for context in contexts:
-        context.close()
+def opened(opened: Open, file: Path) -> Open:
+    """Opens that page, or another one."""
+    return lambda where=file, **how: opened(where, **how)
 
 
 def everywhere(page: Any) -> Iterator[str]:

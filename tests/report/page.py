@@ -12,9 +12,13 @@ _VOID = {"meta", "link", "img", "br", "hr", "input", "col"}
 class Element:
     tag: str
     attrs: dict[str, str]
-    text: str = ""
     children: list[Element] = field(default_factory=list)
     parents: tuple[str, ...] = ()
+    pieces: list[str] = field(default_factory=list)
+
+    @property
+    def text(self) -> str:
+        return "".join(self.pieces)
 
 
 class Page(HTMLParser):
@@ -55,7 +59,7 @@ class Page(HTMLParser):
 
     def _add(self, text: str) -> None:
         for element in self._open:
-            element.text += text
+            element.pieces.append(text)
 
     def all(self, tag: str) -> list[Element]:
         return [e for e in self.elements if e.tag == tag]

@@ -7,7 +7,9 @@ from dataclasses import replace
 import report_sample as sample
 
 from cachemark.report.choice import Choice, choices, margin
+from cachemark.report.render import render
 from cachemark.report.section import sections
+from cachemark.report.view import build
 from cachemark.result import Outcome
 
 PASS = {"quality": {"preset": "scene", "seeds": "s2k", "samples": 2000, "batch": 50}}
@@ -68,6 +70,22 @@ def test_equal_memory_is_the_largest_measured_batch_that_fits() -> None:
     linear = held["linear"]
     assert (linear.equal_batch, linear.equal_memory, linear.batch) == (8.0, 32 / 2.5, 32)
     assert (held["full"].equal_memory, held["full"].batch) == (8.0, 16)
+
+
+def test_where_the_largest_batch_was_searched_for_that_is_equal_memory() -> None:
+    full, arm = scored(sample.full(), 1.0), scored(sample.arm("linear", "1/4"), 1.0)
+
+    def sought(outcome: Outcome, batch: int, rate: float, **other: object) -> Outcome:
+        case = replace(outcome.case, evaluation={"max_batch": {"limit": 2**30}}, **other)
+        return Outcome(case, outcome.status, {"max_batch": [batch], "throughput_max": [rate]}, "throughput only")
+
+    held = found(full, arm, sought(full, 40, 9.5), sought(arm, 150, 21.5))
+    assert [(held[name].equal_memory, held[name].batch, held[name].searched) for name in ("full", "linear")] == [
+        (9.5, 40, True), (21.5, 150, True)]
+    assert not found(full, arm, sought(arm, 150, 21.5, dtype="float16"))["linear"].searched
+    page = render(build(sample.RUN, [full, arm, sought(full, 40, 9.5), sought(arm, 150, 21.5)]))
+    assert '<td class="num">21.50</td><td class="num">150</td>' in page
+    assert "was searched for, that batch" in page
 
 
 def test_without_quality_there_is_nothing_to_choose_by() -> None:

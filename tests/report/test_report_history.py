@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import report_sample as sample
 
+from cachemark.cli.report import changes_over_nights
 from cachemark.report.history import MOST, Night, history
 from cachemark.report.render import render
 from cachemark.report.section import sections
@@ -70,7 +71,41 @@ def test_a_long_history_is_cut_to_what_can_be_seen() -> None:
     assert len(relative[0]) == MOST + 1
 
 
+def followed(*costs: float, fingerprints: str = "a" * 100) -> list[str]:
+    """What is told of a method that was so many times as slow, night by night."""
+    nights = [night(k + 1, method=cost, fingerprint=mark) for k, (cost, mark) in enumerate(zip(costs, fingerprints, strict=False))]
+    chart = history(sections(nights[-1].outcomes)[0], nights, changes_over_nights)[0]
+    marks = [e for e in ET.fromstring(chart.svg).iter() if e.get("stroke-width") == "1.7"]
+    assert len(marks) == len(chart.notes)
+    return list(chart.notes)
+
+
+WOBBLE = [1 + 0.01 * ((7 * k) % 5 - 2) for k in range(40)]  # neighbours do not resemble each other
+
+
+def test_a_step_is_marked_at_its_night_and_told() -> None:
+    (told,) = followed(*(w * (1.3 if k >= 20 else 1.0) for k, w in enumerate(WOBBLE)))
+    assert told.startswith("linear 1/4: a step at run 21 ·")
+    assert "30.0 % more from there on" in told
+    assert followed(*WOBBLE) == []
+
+
+def test_a_ramp_and_a_change_of_variance_have_their_names() -> None:
+    (ramp,) = followed(*(w * (1 + 0.4 * min(max(k - 10, 0), 20) / 20) for k, w in enumerate(WOBBLE)))
+    assert ramp.startswith("linear 1/4: a ramp from run 1")
+    (spread,) = followed(*(1 + (w - 1) * (6 if k >= 20 else 1) for k, w in enumerate(WOBBLE)))
+    assert "variance changed at run 2" in spread
+    assert spread.endswith("It is reported and gates nothing.")
+
+
+def test_a_change_of_the_environment_is_no_change_of_the_method() -> None:
+    stepped = [w * (1.3 if k >= 20 else 1.0) for k, w in enumerate(WOBBLE)]
+    assert followed(*stepped, fingerprints="a" * 20 + "b" * 20) == []
+
+
 def test_the_page_shows_it() -> None:
     page = render(build(sample.RUN, night(7).outcomes, nights=[night(6), night(7)]))
     assert "run by run" in page
     assert "there is no history yet" not in page
+    nights = [night(k + 1, method=w * (1.3 if k >= 20 else 1.0)) for k, w in enumerate(WOBBLE)]
+    assert "a step at run 21" in render(build(sample.RUN, nights[-1].outcomes, nights=nights, trend=changes_over_nights))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import xml.etree.ElementTree as ET
+from collections import Counter
 from dataclasses import replace
 from functools import cache
 
@@ -10,7 +11,9 @@ import pytest
 import report_sample as sample
 from page import Page
 from report_sample import BREAKERS, SCRIPTS
+from test_report_shelf import put_together
 
+from cachemark.report import render
 from cachemark.report.render import write
 from cachemark.report.view import build
 
@@ -36,6 +39,16 @@ def test_no_element_and_no_attribute_comes_from_a_user(evil: str) -> None:
         assert not [name for name in element.attrs if name.startswith("on")]
         assert element.attrs.get("src", "data:").startswith("data:")
         assert element.attrs.get("href", "#").startswith(("#", "data:"))
+
+
+@pytest.mark.parametrize("evil", EVIL, ids=lambda e: ascii(e[:12]))
+def test_parts_of_a_large_page_hold_nothing_of_a_user(evil: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What stands at its end as text is markup that a browser will build: it is the markup of a small page, and ends nowhere too early."""
+    monkeypatch.setattr(render, "LARGE", 0)
+    html = sample.poisoned(evil)
+    at_once, whole = Page(html), Page(put_together(html))
+    assert {e.attrs.get("type") for e in at_once.all("script")} == {"text/plain", None}
+    assert Counter(e.tag for e in whole.elements) == Counter(e.tag for e in poisoned(evil)[1].elements if e.tag != "script")
 
 
 @pytest.mark.parametrize("evil", EVIL, ids=lambda e: ascii(e[:12]))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +14,7 @@ import click
 from .options import existing, run_option, store_option
 
 if TYPE_CHECKING:
+    from ..regress.history import Change
     from ..report.history import Night
     from ..report.view import ReportView
     from ..result import Outcome
@@ -114,7 +115,7 @@ def _uncollected() -> Iterator[None]:
 def _viewed(store: Store, run: Run, path: Path | None, public: bool) -> tuple[ReportView, list[Night]]:
     """What the page of a run shows beside the baseline at ``path``, and the runs of its history. A public one names no process and no
     host."""
-    from ..regress import anchors, baselines
+    from ..regress import anchors, baselines, ledger
     from ..report import view
     from ..report.history import MOST, Night
     from ..report.public import public_outcomes, public_run, scrubbed
@@ -132,13 +133,24 @@ def _viewed(store: Store, run: Run, path: Path | None, public: bool) -> tuple[Re
         there = replace(baseline.environment, facts=scrubbed(baseline.environment.facts))
         baseline = replace(baseline, environment=there, meta=scrubbed(baseline.meta))
     page = view.build(shown, held, comparison, store.artifact, lambda case: anchors.unanchored(case.model, case.weights, reached),
-                      baseline=baseline, nights=nights, trials=None if public else store.trials(run.id))
+                      baseline=baseline, nights=nights, trials=None if public else store.trials(run.id),
+                      standing=ledger.standing(ledger.nights(store, run.plan, run.environment.machine_class)), trend=changes_over_nights)
     return page, nights
+
+
+def changes_over_nights(costs: Sequence[float], environments: Sequence[str], device_class: str) -> list[Change]:
+    """What changed in log costs, one per run, by at least what a device of this class is taken to see."""
+    from ..regress import history, ledger
+
+    least = ledger.FLOOR.get(device_class, max(ledger.FLOOR.values()))
+    return [change for epoch in history.changes(costs, environments, least) for change in epoch.changes]
 
 
 def _measured(store: Store, run_id: int, outcomes: list[Outcome]) -> list[Outcome]:
     """The outcomes of a run without what it carried over from an earlier one: a figure belongs to the day on which it was measured."""
     carried = store.carried(run_id)
+    if not carried:
+        return outcomes
     return [outcome for outcome in outcomes if outcome.case.key not in carried]
 
 

@@ -9,11 +9,12 @@ import numpy as np
 from ..units import metric
 from . import words
 from .chart import INK, Chart, Signs
-from .drawing import Rows, Span, linear, ranged
+from .drawing import Axis, Rows, Span, linear, ranged
 from .row import MASKED, Row
 from .section import Section
 
 _HALVES = ("tokens_per_s_first", "tokens_per_s_last")
+MOST = 80  # rows of a drawing; nobody reads a longer one, and its table holds all of them
 _BOX = (5, 25, 50, 75, 95)  # percentiles of a distribution's row: thin line, box, tick
 
 
@@ -29,6 +30,16 @@ def _keys(rows: Sequence[Row]) -> tuple[str, ...]:
     return tuple(row.case.key for row in rows)
 
 
+def _rows(rows: Sequence[Row], x: Axis, spans: Sequence[Span], pitch: float = 22.0, lines: tuple[float, ...] = ()) -> Rows:
+    """The drawing of the first rows."""
+    return Rows(_labels(rows[:MOST]), x, tuple(spans), pitch, lines)
+
+
+def _first(rows: Sequence[Row]) -> str:
+    """What a caption says of rows that are not drawn."""
+    return "" if len(rows) <= MOST else f" The first {MOST} of {len(rows)} cases are drawn; the table holds all."
+
+
 def halves(section: Section, signs: Signs) -> Chart:
     """Tokens per second over the first and the last half of an image."""
     title, columns = "Tokens per second, first and last half", ("Case", "First half", "Last half")
@@ -38,11 +49,11 @@ def halves(section: Section, signs: Signs) -> Chart:
     spans = tuple(
         Span(k, 0.0, value, signs.colour(row), _tip(row, metric(name).title, words.with_unit(value, name)), signs.series(row),
              0.45 if half == 0 else 1.0, 0.29 + 0.42 * half, 0.36)
-        for k, row in enumerate(rows) for half, name in enumerate(_HALVES) for value in [row.median(name) or 0.0])
+        for k, row in enumerate(rows[:MOST]) for half, name in enumerate(_HALVES) for value in [row.median(name) or 0.0])
     table = tuple((row.case.label, *(words.figure(row.median(name) or 0.0, name) for name in _HALVES)) for row in rows)
     x = linear("Tokens per second", 0.0, 1.04 * max(span.high for span in spans))
-    return Chart("speed", title, "Pale: first half. Full: last half. Medians; longer is better.", Rows(_labels(rows), x, spans, 24.0),
-                 columns, table, _keys(rows))
+    said = f"Pale: first half. Full: last half. Medians; longer is better.{_first(rows)}"
+    return Chart("speed", title, said, _rows(rows, x, spans, 24.0), columns, table, _keys(rows))
 
 
 def phases(section: Section, signs: Signs) -> Iterable[Chart]:
@@ -52,16 +63,16 @@ def phases(section: Section, signs: Signs) -> Iterable[Chart]:
         return
     held = [(row, row.median("latency_tokens") or 0.0, row.median("latency") or 0.0) for row in rows]
     spans = tuple(
-        span for k, (row, tokens, whole) in enumerate(held) for span in (
+        span for k, (row, tokens, whole) in enumerate(held[:MOST]) for span in (
             Span(k, 0.0, min(tokens, whole), signs.colour(row), _tip(row, "Tokens", words.seconds(tokens)), signs.series(row)),
             Span(k, min(tokens, whole), whole, signs.colour(row), _tip(row, "Image decoding and the rest", words.seconds(whole - tokens)),
                  signs.series(row), 0.4)))
     table = tuple((row.case.label, words.seconds(tokens), words.seconds(max(whole - tokens, 0.0)), words.percent(1 - tokens / whole))
                   for row, tokens, whole in held)
     x = linear("Seconds of a batch", 0.0, 1.04 * max(span.high for span in spans))
-    said = "Full: making tokens. Pale: decoding them to images, and what is around it. Medians."
+    said = "Full: making tokens. Pale: decoding them to images, and what is around it. Medians." + _first(rows)
     columns = ("Case", "Tokens", "Images and the rest", "Share of the rest")
-    yield Chart("speed", "Where the time of a batch goes", said, Rows(_labels(rows), x, spans), columns, table, _keys(rows))
+    yield Chart("speed", "Where the time of a batch goes", said, _rows(rows, x, spans), columns, table, _keys(rows))
 
 
 def memory(section: Section, signs: Signs) -> Iterable[Chart]:
@@ -73,7 +84,7 @@ def memory(section: Section, signs: Signs) -> Iterable[Chart]:
     unit, name = words.binary(max(sum(held[1:]) for held in parts))
     titles = ("Keys and values", "Stage", "State")
     spans = []
-    for k, (row, *held) in enumerate(parts):
+    for k, (row, *held) in enumerate(parts[:MOST]):
         at = 0.0
         for title, size, opacity in zip(titles, held, (1.0, 0.6, 0.3), strict=True):
             if size:
@@ -83,9 +94,9 @@ def memory(section: Section, signs: Signs) -> Iterable[Chart]:
     table = tuple((row.case.label, *map(words.size, held), words.size(sum(held)), words.size(row.median("peak_memory") or 0.0))
                   for row, *held in parts)
     x = linear(f"Bytes held through a generation ({name})", 0.0, 1.04 * max((span.high for span in spans), default=1.0))
-    what = "Full: keys and values. Paler: the stage that layers share. Palest: the method's own state."
+    what = "Full: keys and values. Paler: the stage that layers share. Palest: the method's own state." + _first(rows)
     empty = "" if spans else "Nothing is kept between passes."
-    yield Chart("memory", "What is held, by part", what, Rows(_labels(rows), x, tuple(spans)) if spans else None,
+    yield Chart("memory", "What is held, by part", what, _rows(rows, x, spans) if spans else None,
                 ("Case", *titles, "Together", "Peak memory"), table, _keys(rows), empty)
 
 
@@ -117,11 +128,11 @@ def _paired(section: Section, signs: Signs) -> Iterable[Chart]:
 
 
 def _spread(title: str, name: str, rows: Sequence[Row], values: Sequence[Sequence[float]], signs: Signs, lead: str) -> Chart:
-    found = [tuple(float(end) for end in np.percentile(held, _BOX)) for held in values]
+    found = _boxes(values)
     share = metric(name).unit == "share"
     scale = 100.0 if share else 1.0
-    spans = []
-    for k, (row, (least, low, middle, high, most)) in enumerate(zip(rows, found, strict=True)):
+    spans: list[Span] = []
+    for k, (row, (least, low, middle, high, most)) in enumerate(zip(rows[:MOST], found, strict=False)):
         tip = _tip(row, "median", f"{words.with_unit(middle, name)} · half of the seeds: {words.figure(low, name)} to "
                    f"{words.figure(high, name)} · nine of ten: {words.figure(least, name)} to {words.figure(most, name)}")
         colour, series = signs.colour(row), signs.series(row)
@@ -133,7 +144,16 @@ def _spread(title: str, name: str, rows: Sequence[Row], values: Sequence[Sequenc
     x = linear(f"{metric(name).title} ({unit})" if unit else metric(name).title, low, high)
     table = tuple((row.case.label, *(words.figure(end, name) for end in ends), str(len(held)))
                   for row, ends, held in zip(rows, found, values, strict=True))
-    caption = f"{lead}Tick: median. Box: half of the seeds. Line: nine of ten."
+    caption = f"{lead}Tick: median. Box: half of the seeds. Line: nine of ten.{_first(rows)}"
     columns = ("Case", "5 %", "25 %", "Median", "75 %", "95 %", "Seeds")
-    plot = Rows(tuple(row.case.label for row in rows), x, tuple(spans), lines=(0.0,) if lead else ())
-    return Chart("quality", title, caption, plot, columns, table, tuple(row.case.key for row in rows))
+    plot = _rows(rows, x, spans, lines=(0.0,) if lead else ())
+    return Chart("quality", title, caption, plot, columns, table, _keys(rows))
+
+
+def _boxes(values: Sequence[Sequence[float]]) -> list[list[float]]:
+    """The percentiles of each distribution, those over equally many seeds at once."""
+    found: dict[int, list[float]] = {}
+    for n in {len(held) for held in values}:
+        places = [k for k, held in enumerate(values) if len(held) == n]
+        found.update(zip(places, np.percentile(np.array([values[k] for k in places]), _BOX, axis=1).T.tolist(), strict=True))
+    return [found[k] for k in range(len(values))]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, Protocol
 
 from ..units import is_metric, metric
 from . import why, words
@@ -28,6 +28,42 @@ class Conclusion:
     judged: int = 0
     known: int = 0
     against: str = ""
+
+
+class StandingLike(Protocol):
+    """What the report needs of ``regress.ledger.Standing``: alarms of arms that are equal, and the exact interval of their rate."""
+
+    @property
+    def nights(self) -> int: ...
+    @property
+    def alarms(self) -> int: ...
+    @property
+    def low(self) -> float: ...
+    @property
+    def high(self) -> float: ...
+    @property
+    def advisory(self) -> bool: ...
+
+
+@dataclass(frozen=True)
+class Alarms:
+    """How often the gate told of a change where there was none. ``tone``: calm, good or bad; ``text`` one sentence."""
+
+    tone: str
+    text: str
+
+
+def alarms(standing: StandingLike | None) -> Alarms:
+    """The realised false-alarm rate: arms of equal code are compared beside the others, and whatever is told of them is false."""
+    if standing is None or not standing.nights:
+        return Alarms("calm", "No alarm judged yet: no comparison with equal arms is stored, so the rate is unknown.")
+    nights = f"{standing.nights} night{'' if standing.nights == 1 else 's'}"
+    said = (f"{standing.alarms} false alarm{'' if standing.alarms == 1 else 's'} in {nights} with equal arms: "
+            f"{words.percent(standing.alarms / standing.nights)}, between {words.percent(standing.low)} and {words.percent(standing.high)} "
+            "(exact 95 % interval).")
+    if standing.advisory:
+        return Alarms("bad", f"{said} That is too often: the gate advises and fails nothing.")
+    return Alarms("good", said)
 
 
 @dataclass(frozen=True)

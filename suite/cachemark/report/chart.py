@@ -33,7 +33,7 @@ class Key:
 @dataclass(frozen=True)
 class Chart:
     """A drawing with its own table, for the tab named ``tab``. ``plot`` is None where there is nothing to draw; ``empty`` then says why.
-    ``keys`` names the case of each row of the table."""
+    ``keys`` names the case of each row of the table; ``notes`` are sentences about what it shows."""
 
     tab: str
     title: str
@@ -43,6 +43,7 @@ class Chart:
     rows: tuple[tuple[str, ...], ...]
     keys: tuple[str, ...] = ()
     empty: str = ""
+    notes: tuple[str, ...] = ()
 
     @property
     def svg(self) -> str:

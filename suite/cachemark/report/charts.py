@@ -129,8 +129,10 @@ def _curve(title: str, section: Section, held: Signs, up: _Quantity) -> Chart:
     budgets = sorted({point.x for point in points})
     x = Axis(share.title, 0.0, 1.08 * budgets[-1], tuple((budget, f"{budget:.3g}") for budget in budgets))
     y = rooted(up.title, max(_top(points), level or 0.0))
-    paths = {point.series: tuple(sorted((p.x, p.y) for p in points if p.series == point.series)) for point in points}
-    lines = [Line(places, next(p.colour for p in points if p.series == k), series=k) for k, places in paths.items()]
+    paths: dict[int, list[Point]] = {}
+    for point in points:
+        paths.setdefault(point.series, []).append(point)
+    lines = [Line(tuple(sorted((p.x, p.y) for p in path)), path[0].colour, series=k) for k, path in paths.items()]
     full = [] if level is None else [Line(((0.0, level), (x.high, level)), dash="4 3")]
     caption = "Down is better. The dashed line is the full cache. Hollow: not ranked, because nothing is left to compare."
     return Chart("quality", title, caption, Field(x, y, points, (*full, *lines)), ("Case", "Budget", up.title), table, _keys(rows))

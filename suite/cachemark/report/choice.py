@@ -19,7 +19,8 @@ SET_MARGIN = 0.10  # of the full cache's FID: by which a FID may lie above it
 class Choice:
     """``row`` is that of the smallest budget which is not worse than the full cache, or None with the reason in ``why``. Throughputs are
     images per second: at the section's batch, and at the largest measured batch (``batch``) that takes no more bytes than the full cache
-    at the section's batch, which are None where they were not measured."""
+    at the section's batch, which are None where they were not measured. Where the largest batch that fits was ``searched``
+    for, the latter two are what that search found."""
 
     method: str
     row: Row | None
@@ -27,6 +28,7 @@ class Choice:
     equal_batch: float | None = None
     equal_memory: float | None = None
     batch: int = 0
+    searched: bool = False
 
 
 def margin(section: Section) -> str:
@@ -82,6 +84,8 @@ def _valued(choice: Choice, section: Section, parts: Sequence[Section]) -> Choic
     row = choice.row
     assert row is not None
     own = images_per_second(row)
+    if found := _searched(row, section, parts):
+        return Choice(choice.method, row, "", own, *found, searched=True)
     room = section.full.kept if section.full else None
     best, batch = own if row is section.full or _fits(row, room) else None, row.case.batch
     for other in _other_batches(row, section, parts):
@@ -89,6 +93,17 @@ def _valued(choice: Choice, section: Section, parts: Sequence[Section]) -> Choic
         if speed is not None and _fits(other, room) and other.case.batch > batch:
             best, batch = speed, other.case.batch
     return Choice(choice.method, row, "", own, best, batch if best is not None else 0)
+
+
+def _searched(row: Row, section: Section, parts: Sequence[Section]) -> tuple[float, int] | None:
+    """Throughput at the largest batch that fits, and that batch, where a search for it is in the report."""
+    for part in parts:
+        if part.model == section.model and part.case.batch == section.case.batch and but_batch(part) == but_batch(section):
+            for other in part.rows:
+                rate, batch = other.median("throughput_max"), other.median("max_batch")
+                if rate and batch and (other.method, other.case.budget) == (row.method, row.case.budget):
+                    return rate, int(batch)
+    return None
 
 
 def _fits(row: Row, room: float | None) -> bool:

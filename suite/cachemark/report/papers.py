@@ -105,7 +105,8 @@ class Table:
 def papers(outcomes: Iterable[Outcome], environment: Environment) -> tuple[Table, ...]:
     """The tables of which a method was asked for in this run: a full cache alone may belong to several."""
     held, every = list(outcomes), published()
-    arms = [outcome.case for outcome in held if outcome.case.role == "arm"]
+    known = {cell.model for cell in every.cells}
+    arms = [outcome.case for outcome in held if outcome.case.role == "arm" and outcome.case.model in known]
     tables = dict.fromkeys(cell.table for cell in every.cells if cell.model and any(map(cell.means, arms)))
     used = {cell.table: cell.hardware for cell in every.cells}
     return tuple(Table(title, used[title], environment.machine_class, _lines(every, title, held), every.notes[title]) for title in tables)

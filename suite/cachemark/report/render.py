@@ -15,12 +15,13 @@ from PIL import Image
 
 from .. import __version__
 from ..units import METRICS
-from . import headline, why, words
+from . import headline, markup, why, words
 from .chart import Drawing
 from .charts import draw
 from .glossary import glossary
-from .row import MASKED, Row
+from .row import MASKED
 from .section import Section
+from .shelf import LARGE, Shelf
 from .view import ReportView
 
 TABS = (
@@ -35,9 +36,11 @@ _EDGES = {group.columns[0].key for group in (*headline.KEPT, *headline.COMPUTED)
 def render(view: ReportView) -> str:
     """The page. Everything a user wrote is escaped by the template engine or, inside drawings, by the XML writer."""
     script = static("report.js")
+    shelf = Shelf(whole=len(view.entries) < LARGE)
     return engine().get_template("report.html").render(
         view=view, tabs=TABS, why=why, glossary=glossary(), drawings=drawn(view),
         groups=headline.groups, width=headline.width, edges=_EDGES, exact=_is_small(view), jpeg=_JPEG, raw=_raw, metrics=METRICS,
+        shelf=shelf,
         style=Markup(static("report.css")), script=Markup(script), policy=policy(script), version=__version__,
     )
 
@@ -61,8 +64,9 @@ def engine() -> Environment:
     engine = Environment(loader=PackageLoader("cachemark", "report/templates"), autoescape=True, undefined=StrictUndefined,
                          trim_blocks=True, lstrip_blocks=True, finalize=_clean)
     engine.filters.update(
-        plain=words.plain, times=words.times, percent=words.percent, seconds=words.seconds, with_unit=words.with_unit, cells=headline.cells,
-        budget_cell=headline.budget_cell, uri=_uri, svg=Markup, amount=_amount)
+        plain=words.plain, times=words.times, percent=words.percent, seconds=words.seconds, with_unit=words.with_unit, uri=_uri, svg=Markup,
+        budget_cell=headline.budget_cell, headline_rows=markup.headline_rows, chart_lines=markup.chart_lines, raw_lines=markup.raw_lines,
+        figure_lines=markup.figure_lines)
     return engine
 
 
@@ -105,9 +109,3 @@ def _raw(section: Section, kinds: Sequence[str]) -> tuple[str, ...]:
     wanted = [kind for kind in kinds if kind != "work" or section.paradigm == MASKED]
     measured = {name for row in section.rows for name in row.outcome.samples}
     return tuple(name for name, metric in METRICS.items() if metric.kind in wanted and name in measured)
-
-
-def _amount(row: Row, name: str) -> str:
-    """The median of a metric with its unit, or a dash."""
-    value = row.median(name)
-    return words.DASH if value is None else words.with_unit(value, name)

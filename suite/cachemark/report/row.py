@@ -5,18 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from functools import cached_property
 
 from ..result import Outcome
 from ..spec import Case
 from ..units import METRICS
 from . import words
-from .interval import LEVEL, Interval, mean_over_seeds, means_over_seeds, ratio_of_medians
+from .interval import LEVEL, Interval, means_over_seeds, ratio_of_medians
 
 FIDELITY = tuple(name for name, metric in METRICS.items() if metric.kind == "fidelity")
 OF_INDICES, OF_VECTORS = ("token_agreement", "kl"), ("token_distance", "forced_distance")  # by what a token is
 QUALITY = tuple(name for name, metric in METRICS.items() if metric.kind == "quality")
 ON_DEMAND = {"class_accuracy": "quality", "lpips": "lpips", "clip_score": "clip"}  # measured only where the case's evaluation has this key
 MASKED = "masked"  # the paradigm whose full form keeps nothing and whose tokens are vectors
+_APART = "apart "  # before the name of a difference
 _SHOWS = 0.9  # of a live saving that must be found again in allocated bytes; below it the saving is called fake
 
 
@@ -68,7 +70,7 @@ class Row:
         """Reference rows of fidelity carry neither speed nor bytes."""
         return self.case.role in ("arm", "baseline")
 
-    @property
+    @cached_property
     def method(self) -> str:
         """The method with its variant, and its storage codec where that is not the native one."""
         return self.case.named if self.case.codec == "native" else f"{self.case.named} {self.case.codec}"
@@ -135,8 +137,7 @@ def derive(outcome: Outcome, full: Outcome | None) -> Row:
     interval, why = _speed_up(outcome, full) if row.timed else (None, "Reference rows are not timed.")
     saved = _saved("flops" if row.paradigm == MASKED else "kv_allocated", outcome, full)
     row = replace(row, speed_up=interval, no_speed_up=why, saving=saved, saving_live=_saved("kv_logical", outcome, full))
-    row = _judged(row)
-    row = replace(row, to_full=_to_full(row, full))
+    row = _judged(row, full)
     return replace(row, marks=_marks(row))
 
 
@@ -160,14 +161,17 @@ def _saved(name: str, outcome: Outcome, full: Outcome | None) -> float | None:
     return None if mine is None or not its else 1 - mine / its
 
 
-def _judged(row: Row) -> Row:
-    """The row with fidelity and quality, or with why there is neither. Figures of random weights are withheld."""
+def _judged(row: Row, full: Outcome | None) -> Row:
+    """The row with fidelity, quality and its difference to ``full``, or with why there is none. Figures of random weights are withheld."""
     outcome = row.outcome
     if is_random(outcome.case):
         return replace(row, no_judgement=outcome.judgement or f"Weights are random ({outcome.case.weights}): images are noise.")
-    found = means_over_seeds({name: outcome.samples[name] for name in (*FIDELITY, *QUALITY) if outcome.samples.get(name)})
+    named = {name: outcome.samples[name] for name in (*FIDELITY, *QUALITY) if outcome.samples.get(name)}
+    apart = _apart(outcome, full)
+    found = means_over_seeds({**named, **{f"{_APART}{name}": values for name, values in apart.items()}})  # all in one product
     return replace(row, fidelity={name: found[name] for name in FIDELITY if name in found},
                    quality={**{name: found[name] for name in QUALITY if name in found}, **_of_sets(outcome)},
+                   to_full={**{name: found[f"{_APART}{name}"] for name in apart}, **_sets_apart(outcome, full)},
                    no_judgement=outcome.judgement)
 
 
@@ -183,17 +187,21 @@ def _images(outcome: Outcome) -> int:
     return int(outcome.case.evaluation.get("quality", {}).get("samples", 0))
 
 
-def _to_full(row: Row, full: Outcome | None) -> dict[str, Interval]:
-    """Differences of quality at the same seeds, for arms only."""
-    if full is None or row.case.role != "arm" or is_random(row.case):
+def _apart(outcome: Outcome, full: Outcome | None) -> dict[str, list[float]]:
+    """Differences of quality to the full cache at the same seeds, for arms only."""
+    if full is None or outcome.case.role != "arm":
         return {}
-    found = {}
-    for name in QUALITY:
-        mine, its = row.outcome.samples.get(name), full.samples.get(name)
-        if mine and its and len(mine) == len(its):
-            found[name] = mean_over_seeds([a - b for a, b in zip(mine, its, strict=True)])
-    stated: Mapping[str, Sequence[float]] = row.outcome.facts.get("to_full", {})
-    return {**found, **{name: Interval(value, low, high, LEVEL, _images(row.outcome)) for name, (value, low, high) in stated.items()}}
+    pairs = {name: (outcome.samples.get(name), full.samples.get(name)) for name in QUALITY}
+    return {name: [a - b for a, b in zip(mine, its, strict=True)] for name, (mine, its) in pairs.items()
+            if mine and its and len(mine) == len(its)}
+
+
+def _sets_apart(outcome: Outcome, full: Outcome | None) -> dict[str, Interval]:
+    """The same of whole sets of images, with the intervals that were found where the features were."""
+    if full is None or outcome.case.role != "arm":
+        return {}
+    stated: Mapping[str, Sequence[float]] = outcome.facts.get("to_full", {})
+    return {name: Interval(value, low, high, LEVEL, _images(outcome)) for name, (value, low, high) in stated.items()}
 
 
 def _marks(row: Row) -> tuple[Mark, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from ..result import Outcome
 from ..spec import OWN, Case
@@ -26,25 +27,25 @@ class Section:
     arms: tuple[Row, ...]
     references: tuple[Row, ...]
 
-    @property
+    @cached_property
     def rows(self) -> tuple[Row, ...]:
         return (*((self.full,) if self.full else ()), *self.arms, *self.references)
 
-    @property
+    @cached_property
     def budgets(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(row.case.budget for row in self.arms))
 
-    @property
+    @cached_property
     def methods(self) -> tuple[str, ...]:
         """Every method of the arms, in a stable order that does not depend on the figures."""
         return tuple(sorted({row.method for row in self.arms}))
 
-    @property
+    @cached_property
     def paradigm(self) -> str:
         """That of the model."""
         return next((row.paradigm for row in self.rows if row.ok), "next-token")
 
-    @property
+    @cached_property
     def ranked_by(self) -> str:
         """What places are by: the name of the FID that was measured, or empty, which means speed-up."""
         return next((found[0] for row in self.arms if (found := row.of_set("fid"))), "")
@@ -54,7 +55,14 @@ class Section:
         return is_random(self.case)
 
     def arms_at(self, budget: str) -> tuple[Row, ...]:
-        return tuple(row for row in self.arms if row.case.budget == budget)
+        return self._by_budget.get(budget, ())
+
+    @cached_property
+    def _by_budget(self) -> dict[str, tuple[Row, ...]]:
+        held: dict[str, list[Row]] = {}
+        for row in self.arms:
+            held.setdefault(row.case.budget, []).append(row)
+        return {budget: tuple(rows) for budget, rows in held.items()}
 
     def reference(self, role: str) -> Row | None:
         """The reference row of that role if it has figures."""

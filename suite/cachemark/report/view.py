@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from typing import Any, Protocol
 
@@ -13,11 +13,11 @@ from ..result import Environment, Outcome, Status
 from ..spec import OWN, Case
 from ..units import METRICS
 from . import why, words
-from .change import Change, Conclusion, changes, conclusion
+from .change import Alarms, Change, Conclusion, StandingLike, alarms, changes, conclusion
 from .chart import Chart
 from .choice import Choice, choices, margin
 from .gallery import Album, gallery
-from .history import Night, history
+from .history import Night, Trend, history
 from .layers import Layers, layers
 from .ledger import Entry, ledger
 from .limits import Limits, against_limits
@@ -141,19 +141,21 @@ class ReportView:
     differences: tuple[Difference, ...] | None = None
     papers: tuple[Table, ...] = ()
     regimes: tuple[Regime, ...] = ()
+    alarms: Alarms = field(default_factory=lambda: alarms(None))
 
 
 def build(
     run: RunLike, outcomes: Iterable[Outcome], comparison: Any = None, artifact: Callable[[str], bytes] | None = None,
     unanchored: Callable[[Case], str] = lambda case: "", *, baseline: BaselineLike | None = None, nights: Sequence[Night] = (),
-    trials: Mapping[str, str] | None = None,
+    trials: Mapping[str, str] | None = None, standing: StandingLike | None = None, trend: Trend | None = None,
 ) -> ReportView:
     """The view of one run.
 
     ``comparison`` has ``rows``, ``exit_code``, ``cases`` and ``summary()`` (a ``regress.gate.Comparison``), ``baseline`` is what it was
     compared with; ``artifact`` gives the bytes of a stored file by its name, and without it no pictures are shown; ``unanchored`` says
     why a model's figures do not compare with published ones, or nothing. ``nights`` are runs of this plan, oldest first and this one last;
-    ``trials`` names the process of each case by its key.
+    ``trials`` names the process of each case by its key, ``standing`` says how often equal arms raised an alarm, ``trend`` finds
+    the changes over the nights.
     """
     held = list(outcomes)
     environment, code = run.environment, dict(run.code)
@@ -164,12 +166,12 @@ def build(
         dirty=bool(code.get("dirty")), state=run.state, counts=_counts(held),
         conclusion=conclusion(comparison, baseline.meta if baseline else None, run.started),
         chapters=tuple(replace(_chapter(part, parts, artifact), unanchored=unanchored(part.case), choices=choices(part, parts),
-                               margin=margin(part), history=history(part, nights)) for part in parts),
+                               margin=margin(part), history=history(part, nights, trend)) for part in parts),
         changes=changes(comparison),
         environment=_environment(environment, code), plan_text=_plan_text(run.plan_json), commands=_commands(run.plan, code),
         missing=(*_unfinished(run), *_missing(parts)), entries=ledger(held, str(run.id), trials or {}),
         differences=_differences(baseline.environment, environment) if baseline else None,
-        papers=papers(held, environment), regimes=regimes(parts),
+        papers=papers(held, environment), regimes=regimes(parts), alarms=alarms(standing),
     )
 
 

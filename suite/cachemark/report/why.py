@@ -38,6 +38,8 @@ SENTENCES = ("Made from the table by rule: the fastest ranked method of this bud
              "out. Nothing is called faster while the interval of its speed-up reaches down to 1.")
 PLACES = ("Places are given within one budget, to methods that may be ranked: by FID where it was measured, else by speed-up. Where "
           "intervals overlap the order may be chance.")
+ALARMS = ("Each night the same code is compared with itself beside everything else. Whatever is told of it is a false alarm, so the share "
+          "of nights with one is how often the gate is wrong.")
 MISSING = "Every case without figures and every figure that a case of its kind usually has stands here with the reason."
 
 

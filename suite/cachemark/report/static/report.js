@@ -54,6 +54,7 @@
     const panel = target && target.closest(".panel");
     if (!panel) { if (!target) show(panels[0]); return; }
     show(panel);
+    build(target.closest(".chapter, details") || target);
     if (target.tagName === "DETAILS") target.open = true;
     if (target === panel) { if (window.scrollY > list.offsetTop) window.scrollTo(0, list.offsetTop); return; }
     target.scrollIntoView({ block: "start" });
@@ -61,13 +62,6 @@
     if (heading.tabIndex < 0) heading.tabIndex = -1;
     heading.focus({ preventScroll: true });
   }
-  show(panels[0]);
-  window.addEventListener("hashchange", follow);
-  if (location.hash) follow();
-  document.addEventListener("click", (event) => {
-    const link = event.target.closest('a[href^="#"]');
-    if (link && link.getAttribute("href") === location.hash) follow();
-  });
   /* Not by location.hash, which would take the focus away from the tab. */
   function choose(k) {
     history.pushState(null, "", "#" + panels[k].id);
@@ -104,9 +98,62 @@
     (holder || part).addEventListener("focus", show);
     (holder || part).addEventListener("blur", leave);
   }
+  function tell(within) {
+    all("[title]", within).forEach((part) => {
+      const text = part.title;
+      part.removeAttribute("title");
+      if (!part.matches("a, button")) part.tabIndex = 0;
+      explain(part, text);
+    });
+  }
   const meanings = new Map(all("#glossary > div").map((entry) => [entry.firstElementChild.textContent, entry.lastElementChild.textContent]));
-  all(".term").forEach((term) => { term.tabIndex = 0; explain(term, meanings.get(term.dataset.term) || ""); });
   document.addEventListener("keydown", (event) => { if (event.key === "Escape") hush(); });
+
+  /* The text of a row's markup, which need not be built for it. */
+  const ENTITIES = { "&lt;": "<", "&gt;": ">", "&quot;": '"', "&#x27;": "'", "&nbsp;": " ", "&amp;": "&" };
+  const said = (markup) => markup.replace(/<[^>]*>/g, " ").replace(/&(?:lt|gt|quot|#x27|nbsp|amp);/g, (one) => ENTITIES[one]).replace(/\s+/g, " ").trim();
+
+  /* A long table shows its first rows, and more when asked; of a large page, rows that nobody has seen are text. */
+  const SHORT = 150, MORE = 100;
+  function held(body) {
+    const rows = Array.from(body.rows), first = rows.length, rest = document.getElementById("part-" + body.dataset.rest);
+    const lines = rest ? rest.textContent.split("</tr>").slice(0, -1) : [], count = first + lines.length;
+    const original = Array.from({ length: count }, (_, k) => k);
+    let order = original, fits = null, most = count > SHORT ? MORE : Infinity, next = null;
+    function built(k) {
+      if (rows[k]) return rows[k];
+      const holder = make("tbody");
+      holder.innerHTML = lines[k - first] + "</tr>";
+      tell(holder);
+      return (rows[k] = holder.rows[0]);
+    }
+    function draw() {
+      const shown = fits ? order.filter((k) => fits.has(k)) : order;
+      body.replaceChildren(...shown.slice(0, most).map(built));
+      if (!next) return;
+      next.hidden = shown.length <= most;
+      next.firstElementChild.textContent = "Show " + Math.min(MORE, shown.length - most) + " more of " + (shown.length - most) + " rows";
+    }
+    if (most !== Infinity) {
+      next = make("p", { class: "next" }, make("button", { type: "button", class: "quiet" }));
+      next.firstElementChild.addEventListener("click", () => {
+        const at = body.rows.length;
+        most += MORE;
+        draw();
+        if (next.hidden) (body.rows[at].querySelector("a") || next).focus();
+      });
+      body.closest(".scroll").after(next);
+      draw();
+    }
+    return {
+      count,
+      text: (k) => said(rows[k] ? rows[k].outerHTML : lines[k - first]),
+      value: (k, key) => (rows[k] ? value(rows[k], key) : unbuilt(lines[k - first], key)),
+      sort(by) { order = by ? original.slice().sort(by) : original; draw(); },
+      keep(some) { fits = some; draw(); },
+      all() { most = Infinity; draw(); },
+    };
+  }
 
   /* Sorting: best first, worst first, as it was. Rows without the figure stay last. */
   const SCALES = { ms: 1e-3, KiB: 1024, MiB: 1024 ** 2, GiB: 1024 ** 3, TiB: 1024 ** 4, kFLOP: 1e3, MFLOP: 1e6, GFLOP: 1e9, TFLOP: 1e12, PFLOP: 1e15 };
@@ -121,16 +168,20 @@
     if (typeof key !== "number") return cell.dataset.v !== undefined ? Number(cell.dataset.v) : null;
     return cell.classList.contains("num") ? figure(cell.textContent) : cell.textContent.trim();
   }
-  function order(rows, key, sign) {
-    const held = rows.map((row) => [row, value(row, key)]);
-    held.sort(([, x], [, y]) => {
-      if (x === null || y === null) return (x === null) - (y === null);
-      return sign * (typeof x === "string" ? x.localeCompare(String(y)) : x - y);
-    });
-    return held.map(([row]) => row);
+  function unbuilt(line, key) {
+    const found = key === "name" ? /<th[^>]*>(.*?)<\/th>/s.exec(line) : new RegExp('<td data-k="' + key + '" data-v="([^"]*)"').exec(line);
+    return found && (key === "name" ? said(found[1]) : Number(found[1]));
   }
-  function sortable(heads, body, keys, bests, turned) {
-    const original = Array.from(body.rows);
+  const collator = new Intl.Collator();
+  function by(rows, key, sign) {
+    const held = Array.from({ length: rows.count }, (_, k) => rows.value(k, key));
+    return (a, b) => {
+      const x = held[a], y = held[b];
+      if (x === null || y === null) return (x === null) - (y === null);
+      return sign * (typeof x === "string" ? collator.compare(x, String(y)) : x - y);
+    };
+  }
+  function sortable(heads, rows, keys, bests, turned) {
     heads.forEach((head, k) => {
       const knob = make("button", { type: "button" }, ...head.childNodes);
       head.append(knob);
@@ -140,85 +191,85 @@
       knob.addEventListener("click", () => {
         const now = head.getAttribute("aria-sort"), next = now === "none" ? best : now === best ? worst : "none";
         heads.forEach((other) => other.setAttribute("aria-sort", other === head ? next : "none"));
-        turned(next);
-        body.append(...(next === "none" ? original : order(original, keys[k], next === "ascending" ? 1 : -1)));
+        turned(next !== "none");
+        rows.sort(next === "none" ? null : by(rows, keys[k], next === "ascending" ? 1 : -1));
       });
     });
   }
-  all("table.headline").forEach((table) => {
-    const body = table.querySelector("tbody.arms"), heads = all("th[data-k]", table);
-    const firsts = all("tr.first", body);
-    sortable(heads, body, heads.map((head) => head.dataset.k), heads.map((head) => (head.dataset.best === "higher" ? "descending" : "ascending")),
-      (next) => firsts.forEach((row) => row.classList.toggle("first", next === "none")));
-    filter(table.closest(".scroll"), () => Array.from(body.rows), "methods");
-  });
-  all("table.sorts").forEach((table) => {
-    const heads = Array.from(table.tHead.rows[0].cells);
-    if (table.tBodies[0].rows.length < 2) return;
-    sortable(heads, table.tBodies[0], heads.map((_, k) => k), heads.map(() => "ascending"), () => {});
-  });
 
   /* Filtering: every word must be in the row's text; "-word" must not. */
-  function filter(before, items, what) {
-    if (items().length < 3) return;
-    const box = make("input", { type: "search", placeholder: "e.g. linear 1/4 -rkv" }), said = make("output", {});
-    before.before(make("p", { class: "filter" }, make("label", {}, "Filter ", what, " ", box), " ", said));
+  function filter(before, what, count, text, keep) {
+    if (count < 3) return;
+    const box = make("input", { type: "search", placeholder: "e.g. linear 1/4 -rkv" }), found = make("output", {});
+    before.before(make("p", { class: "filter" }, make("label", {}, "Filter ", what, " ", box), " ", found));
     let texts = null;
     box.addEventListener("input", () => {
-      const held = items();
-      texts = texts || new Map(held.map((item) => [item, (item.querySelector("summary") || item).textContent.replace(/\s+/g, " ").toLowerCase()]));
-      const wanted = box.value.toLowerCase().split(/\s+/).filter((word) => word && word !== "-");
-      let shown = 0;
-      held.forEach((item) => {
-        const text = texts.get(item);
-        item.hidden = !wanted.every((word) => (word[0] === "-" ? !text.includes(word.slice(1)) : text.includes(word)));
-        shown += item.hidden ? 0 : 1;
+      texts = texts || Array.from({ length: count }, (_, k) => text(k).toLowerCase());
+      const wanted = box.value.toLowerCase().split(/\s+/).filter((word) => word && word !== "-"), fits = new Set();
+      texts.forEach((one, k) => {
+        if (wanted.every((word) => (word[0] === "-" ? !one.includes(word.slice(1)) : one.includes(word)))) fits.add(k);
       });
-      said.textContent = wanted.length ? shown + " of " + held.length : "";
+      keep(wanted.length ? fits : null);
+      found.textContent = wanted.length ? fits.size + " of " + count : "";
     });
   }
-  all("table.filters").forEach((table) => filter(table.closest(".scroll"), () => Array.from(table.tBodies[0].rows), "rows"));
-  all(".ledger.filters").forEach((list_) => filter(list_, () => all(".case", list_), "cases"));
-  all("[title]").forEach((part) => {
-    const text = part.title;
-    part.removeAttribute("title");
-    if (!part.matches("a, button")) part.tabIndex = 0;
-    explain(part, text);
-  });
+  const tables = [];
+  function table(within) {
+    all("table.headline", within).forEach((table) => {
+      const heads = all("th[data-k]", table), body = table.querySelector("tbody.arms"), rows = held(body);
+      sortable(heads, rows, heads.map((head) => head.dataset.k), heads.map((head) => (head.dataset.best === "higher" ? "descending" : "ascending")),
+        (sorted) => body.classList.toggle("sorted", sorted));
+      filter(table.closest(".scroll"), "methods", rows.count, rows.text, rows.keep);
+      tables.push(rows);
+    });
+    all("table.sorts", within).forEach((table) => {
+      const heads = Array.from(table.tHead.rows[0].cells), rows = held(table.tBodies[0]);
+      if (rows.count < 2) return;
+      sortable(heads, rows, heads.map((_, k) => k), heads.map(() => "ascending"), () => {});
+      if (table.matches(".filters")) filter(table.closest(".scroll"), "rows", rows.count, rows.text, rows.keep);
+      tables.push(rows);
+    });
+    all(".ledger.filters", within).forEach((list_) => {
+      const cases = all(".case", list_), text = (k) => cases[k].querySelector("summary").textContent.replace(/\s+/g, " ");
+      filter(list_, "cases", cases.length, text, (fits) => cases.forEach((item, k) => { item.hidden = Boolean(fits) && !fits.has(k); }));
+    });
+  }
 
   /* Charts: what a mark says, and one method lit among the others. */
-  all(".chart svg").forEach((drawing) => {
-    const said = new Map(all("[data-series]", drawing).map((mark) => {
-      const title = mark.querySelector("title"), lines = title.textContent.split(" · ");
-      title.remove();
-      return [mark, lines];
-    }));
-    drawing.addEventListener("pointermove", (event) => {
-      const lines = said.get(event.target);
-      if (!lines) { hush(); return; }
-      tip.replaceChildren(make("b", {}, lines[0]), ...lines.slice(1).flatMap((line, k) => (k ? [make("br"), line] : [line])));
-      place(event.clientX + 14, event.clientY + 16, event.clientY - 2);
-    });
-    drawing.addEventListener("pointerleave", hush);
-  });
-  all(".legend").forEach((legend) => {
-    const charts = legend.nextElementSibling, keys = all(".key", legend);
-    const light = (key) => {
-      charts.classList.toggle("chosen", Boolean(key));
-      all("svg [data-series]", charts).forEach((mark) => mark.classList.toggle("lit", Boolean(key) && mark.dataset.series === key.dataset.series));
-      all('svg [class^="s"]:not([data-series])', charts).forEach((mark) => mark.classList.toggle("lit", Boolean(key) && mark.classList.contains("s" + key.dataset.series)));
-    };
-    const held = () => keys.find((key) => key.getAttribute("aria-pressed") === "true");
-    keys.forEach((key) => {
-      key.addEventListener("click", () => {
-        const on = key.getAttribute("aria-pressed") !== "true";
-        keys.forEach((other) => other.setAttribute("aria-pressed", String(on && other === key)));
-        light(held());
+  function chart(within) {
+    all(".chart svg", within).forEach((drawing) => {
+      const marks = new Map(all("[data-series]", drawing).map((mark) => {
+        const title = mark.querySelector("title"), lines = title.textContent.split(" · ");
+        title.remove();
+        return [mark, lines];
+      }));
+      drawing.addEventListener("pointermove", (event) => {
+        const lines = marks.get(event.target);
+        if (!lines) { hush(); return; }
+        tip.replaceChildren(make("b", {}, lines[0]), ...lines.slice(1).flatMap((line, k) => (k ? [make("br"), line] : [line])));
+        place(event.clientX + 14, event.clientY + 16, event.clientY - 2);
       });
-      key.addEventListener("pointerenter", () => light(key));
-      key.addEventListener("pointerleave", () => light(held()));
+      drawing.addEventListener("pointerleave", hush);
     });
-  });
+    all(".legend", within).forEach((legend) => {
+      const charts = legend.nextElementSibling, keys = all(".key", legend);
+      const light = (key) => {
+        charts.classList.toggle("chosen", Boolean(key));
+        all("svg [data-series]", charts).forEach((mark) => mark.classList.toggle("lit", Boolean(key) && mark.dataset.series === key.dataset.series));
+        all('svg [class^="s"]:not([data-series])', charts).forEach((mark) => mark.classList.toggle("lit", Boolean(key) && mark.classList.contains("s" + key.dataset.series)));
+      };
+      const pressed = () => keys.find((key) => key.getAttribute("aria-pressed") === "true");
+      keys.forEach((key) => {
+        key.addEventListener("click", () => {
+          const on = key.getAttribute("aria-pressed") !== "true";
+          keys.forEach((other) => other.setAttribute("aria-pressed", String(on && other === key)));
+          light(pressed());
+        });
+        key.addEventListener("pointerenter", () => light(key));
+        key.addEventListener("pointerleave", () => light(pressed()));
+      });
+    });
+  }
 
   /* Images: one seed of a sprite, full cache beside method and their difference; arrows go to the next seed. */
   const zoom = document.getElementById("zoom"), crops = all(".crop", zoom);
@@ -237,12 +288,14 @@
       image.style.transform = "translate(calc(var(--z) * " + -at + "), calc(var(--z) * " + -line + "))";
     }));
   }
-  all(".strip").forEach((held) => all(".hits button", held).forEach((hit) => hit.addEventListener("click", () => {
-    strip = held;
-    at = Number(hit.dataset.tile);
-    draw();
-    zoom.showModal();
-  })));
+  function picture(within) {
+    all(".strip", within).forEach((one) => all(".hits button", one).forEach((hit) => hit.addEventListener("click", () => {
+      strip = one;
+      at = Number(hit.dataset.tile);
+      draw();
+      zoom.showModal();
+    })));
+  }
   all("[data-step]", zoom).forEach((knob) => knob.addEventListener("click", () => { at += Number(knob.dataset.step); draw(); }));
   zoom.querySelector("[data-close]").addEventListener("click", () => zoom.close());
   zoom.addEventListener("click", (event) => { if (event.target === zoom) zoom.close(); });
@@ -251,9 +304,47 @@
     if (step) { at += step; draw(); }
   });
 
+  /* The whole page, or one part of it that was built just now. */
+  function dress(within) {
+    table(within);
+    all(".term", within).forEach((term) => { term.tabIndex = 0; explain(term, meanings.get(term.dataset.term) || ""); });
+    tell(within);
+    chart(within);
+    picture(within);
+  }
+
+  /* Parts of a large page are text until they come into sight, are unfolded or linked to. */
+  const sight = new IntersectionObserver((seen) => seen.forEach((one) => { if (one.isIntersecting) build(one.target); }), { rootMargin: "400px" });
+  function build(within) {
+    const parts = within.matches(".later") ? [within] : all(".later", within);
+    parts.filter((part) => part === within || part.parentElement.closest("details, .chapter") === within).forEach((part) => {
+      sight.unobserve(part);
+      const text = document.getElementById("part-" + part.dataset.part), held = make("div", {});
+      held.innerHTML = text.textContent;
+      text.remove();
+      part.replaceWith(held);
+      watch(held);
+      dress(held);
+    });
+  }
+  const watch = (within) => all(".later", within).filter((part) => !part.closest("details")).forEach((part) => sight.observe(part));
+  document.addEventListener("toggle", (event) => { if (event.target.open) build(event.target); }, true);
+
+  dress(document);
+  watch(document);
+  show(panels[0]);
+  window.addEventListener("hashchange", follow);
+  if (location.hash) follow();
+  document.addEventListener("click", (event) => {
+    const link = event.target.closest('a[href^="#"]');
+    if (link && link.getAttribute("href") === location.hash) follow();
+  });
+
   /* Print: every part, with what is folded open, but for the raw samples; and fold it again. */
   let folded = [];
   window.addEventListener("beforeprint", () => {
+    for (let parts = all(".later:not(.case *)"); parts.length; parts = all(".later:not(.case *)")) parts.forEach(build);
+    tables.forEach((rows) => rows.all());
     folded = all("details:not([open], .case)");
     folded.forEach((part) => { part.open = true; });
     panels.forEach((panel) => { panel.dataset.was = String(panel.hidden); panel.hidden = false; });

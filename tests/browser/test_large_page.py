@@ -1,0 +1,108 @@
+"""A page of many cases in a real browser: what is not looked at is not built, and what is looked at behaves as on a small page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import report_sample as sample
+from test_report_shelf import many
+
+from cachemark.report import shelf
+from cachemark.report.render import render
+from cachemark.report.view import build
+
+Open = Callable[..., Any]
+COUNT = shelf.LARGE
+ARMS = "#leaderboard tbody.arms tr"
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    held = tmp_path_factory.mktemp("page") / "large.html"
+    held.write_text(render(build(sample.RUN, many())), encoding="utf-8")
+    return held
+
+
+@pytest.fixture
+def page(opened: Open, file: Path) -> Iterator[Any]:
+    held = opened(file)
+    yield held
+    assert held.said == []
+
+
+def count(page: Any, what: str) -> int:
+    return int(page.evaluate("(what) => document.querySelectorAll(what).length", what))
+
+
+def test_a_tab_is_built_when_it_is_looked_at(page: Any) -> None:
+    assert count(page, ARMS) == count(page, "#quality svg") == 0
+    page.click("#tab-leaderboard")
+    page.wait_for_selector(ARMS)
+    assert count(page, "#quality svg") == 0
+    page.click("#tab-quality")
+    page.wait_for_selector("#quality svg")
+
+
+def test_rows_come_in_portions_until_all_are_there(page: Any) -> None:
+    page.click("#tab-leaderboard")
+    page.wait_for_selector("#leaderboard .next button")
+    assert page.inner_text("#leaderboard .next") == f"Show 100 more of {COUNT - 100} rows"
+    seen = [count(page, ARMS)]
+    while page.is_visible("#leaderboard .next"):
+        page.focus("#leaderboard .next button")
+        page.keyboard.press("Enter")
+        seen.append(count(page, ARMS))
+    assert seen == [100, 200, 300, COUNT]
+    assert page.evaluate("document.activeElement.closest('tr').rowIndex > 300")  # the reader stands at the first new row
+
+
+def test_a_filter_and_an_order_reach_rows_that_were_never_shown(page: Any) -> None:
+    page.click("#tab-leaderboard")
+    last = f"1/{COUNT + 1}"  # the smallest budget, at the very end
+    page.fill("#leaderboard .filter input", f"{last} -no")
+    assert page.inner_text("#leaderboard .filter output") == f"{1 + sum(str(k).endswith('1') for k in range(2, COUNT + 1))} of {COUNT}"
+    budgets = page.evaluate("(rows) => Array.from(document.querySelectorAll(rows)).map((r) => r.cells[2].firstChild.textContent)", ARMS)
+    assert last in budgets
+    assert all(last in budget for budget in budgets)
+    page.fill("#leaderboard .filter input", "")
+    for wanted in (f"{COUNT}/{COUNT + 1}", last):
+        page.click("#leaderboard th[data-k=budget] button")
+        assert page.evaluate("(rows) => document.querySelector(rows).cells[2].firstChild.textContent", ARMS) == wanted
+    page.click("#leaderboard th[data-k=name] button")
+    assert page.evaluate("(rows) => document.querySelector(rows).cells[1].textContent", ARMS) == "linear"
+
+
+def test_a_row_that_is_built_late_explains_itself(page: Any) -> None:
+    page.click("#tab-leaderboard")
+    page.fill("#leaderboard .filter input", f"1/{COUNT + 1}")
+    page.hover(f"{ARMS} .mark >> nth=0")
+    assert len(page.inner_text("#tip")) > 40
+
+
+def test_a_link_finds_a_case_and_a_chapter_that_were_not_built(opened: Open, file: Path) -> None:
+    key = many()[-1].case.key
+    held = opened(file, tab=f"c-{key}")
+    assert held.is_visible(f"#c-{key} .values >> nth=0")
+    assert count(held, "#cases .values") == count(held, f"#c-{key} .values")
+    assert opened(file, tab="quality-m1").is_visible("#quality svg >> nth=0")
+
+
+def test_charts_figures_and_legends_work_in_parts(page: Any) -> None:
+    page.click("#tab-speed")
+    page.wait_for_selector("#speed .chart details.more")
+    assert count(page, "#speed .chart tbody tr") == 0
+    page.click("#speed .chart details.more > summary >> nth=0")
+    assert count(page, "#speed .chart tbody tr") == 100
+    page.click("#speed .key >> nth=0")
+    assert count(page, "#speed svg .lit") > 0
+    page.hover("#speed svg [data-series] >> nth=0", force=True)
+    assert page.is_visible("#tip b")
+
+
+def test_paper_shows_every_row(page: Any) -> None:
+    page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
+    assert count(page, ARMS) == COUNT
+    assert count(page, ".later") == COUNT + 1  # the raw samples of each case

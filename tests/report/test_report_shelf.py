@@ -1,0 +1,79 @@
+"""A page of many cases: its parts stand at its end as text, each once, and each place names one of them."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+import report_sample as sample
+from page import Page
+
+from cachemark.report import render, shelf
+from cachemark.report.bars import MOST
+from cachemark.report.view import build
+from cachemark.result import Outcome
+
+PART = re.compile(r'<script type="text/plain" id="part-(\d+)">(.*?)</script>', re.DOTALL)
+
+
+def many(count: int = shelf.LARGE) -> list[Outcome]:
+    """The full cache and one method at ``count`` budgets; the smallest has a mark."""
+    held = sample.arm("linear", "1/4")
+    arms = [replace(held, case=replace(held.case, budget=f"{k}/{count + 1}")) for k in range(1, count + 1)]
+    arms[0] = replace(arms[0], facts={**held.facts, "quality_only": "Its kernel is not fused."})
+    return [sample.full(), *arms]
+
+
+@pytest.fixture(scope="module")
+def html() -> str:
+    return render.render(build(sample.RUN, many()))
+
+
+def put_together(html: str) -> str:
+    """The page as a browser has it in the end: every place filled with its part."""
+    parts = dict(PART.findall(html))
+    rest = re.compile(r' data-rest="(\d+)">(.*?)</tbody>', re.DOTALL)
+    place = re.compile(r'<div class="later" data-part="(\d+)"></div>')
+    page = html.split("<script")[0]
+    while place.search(page) or rest.search(page):
+        page = place.sub(lambda found: parts.pop(found[1]), page)
+        page = rest.sub(lambda found: f">{found[2]}{parts.pop(found[1])}</tbody>", page)
+    assert not parts, "a part that no place names"
+    return page + "</body></html>"
+
+
+def test_its_parts_make_the_page_that_a_small_run_has_at_once(html: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(render, "LARGE", 10**9)
+    whole = Page(render.render(build(sample.RUN, many())).split("<script")[0] + "</body></html>")
+    built = Page(put_together(html))
+    assert Counter(e.tag for e in built.elements) == Counter(e.tag for e in whole.elements)
+    assert built.tables() == whole.tables()
+
+
+def test_what_a_browser_builds_at_once_is_a_small_share(html: str) -> None:
+    at_once = Page(PART.sub("", html))
+    assert len(at_once.elements) < len(Page(put_together(html)).elements) / 5
+    ids = {e.attrs["id"] for e in at_once.elements if "id" in e.attrs}
+    assert {f"c-{outcome.case.key}" for outcome in many()} | {"leaderboard-m1", "quality-m1"} <= ids  # so that links find their places
+
+
+def test_a_part_holds_no_end_of_a_script(html: str) -> None:
+    assert html.count("</script>") == len(PART.findall(html)) + 1
+    held = shelf.Shelf(whole=False)
+    with pytest.raises(AssertionError):
+        held.keep(render.Markup("</script>"))
+
+
+def test_a_reader_without_scripts_is_told(html: str) -> None:
+    assert "which needs scripts" in html
+    assert "<noscript>" not in render.render(build(sample.RUN, sample.outcomes()))
+
+
+def test_a_drawing_of_many_cases_shows_the_first_and_its_table_all(html: str) -> None:
+    page = Page(put_together(html))
+    chart = next(e for e in page.all("figure") if e.children and e.children[0].text == "Where the time of a batch goes")
+    assert f"The first {MOST} of {shelf.LARGE + 1} cases are drawn; the table holds all." in chart.text
+    drawing = next(e for e in chart.children if e.tag == "svg")
+    assert len([e for e in drawing.children if e.tag == "rect"]) == 2 * MOST
