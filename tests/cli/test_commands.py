@@ -288,6 +288,37 @@ def test_check_of_a_damaged_baseline(text: str, accepted: Path, stage: Stage) ->
     assert result.stdout == ""
 
 
+def test_check_of_a_baseline_that_was_cut_off_says_so(accepted: Path, stage: Stage) -> None:
+    text = accepted.read_text()
+    accepted.write_text(text[: len(text) // 2])
+    result = call("check", "--store", stage.store)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert f"{accepted} is cut off" in result.stderr
+    assert "version control" in result.stderr, "what helps"
+
+
+def test_check_of_a_baseline_of_another_plan_says_so(accepted: Path, stage: Stage) -> None:
+    edited(accepted, lambda content: content["meta"].update(plan="nightly"))
+    result = call("check", "--store", stage.store)
+    assert (result.exit_code, result.stdout) == (4, "")
+    assert f"{accepted} is of plan 'nightly', this run of plan 'dots'. Check against a baseline of 'nightly'." in result.stderr
+
+
+def test_check_of_metrics_defined_otherwise_judges_none_of_them(accepted: Path, stage: Stage) -> None:
+    def one(content: dict[str, Any]) -> None:
+        fewer_bytes(content)
+        content["metrics"]["kv_allocated"] = 99
+
+    edited(accepted, one)
+    result = call("check", "--store", stage.store)
+    assert result.exit_code == 0, "bytes that are counted otherwise are no regression"
+    edited(accepted, lambda content: content["metrics"].update(dict.fromkeys(content["metrics"], 99)))
+    edited(accepted, lambda content: [outcome.update(output_hash="") for outcome in content["outcomes"]])
+    rows = json.loads(call("check", "--store", stage.store, "--json").stdout)["rows"]
+    assert {row["verdict"] for row in rows if row["metric"] != "output_hash"} == {"not_compared"}
+    assert "the metric's definition is version 99 then, 1 now" in {row["reason"] for row in rows}
+
+
 def test_check_and_report_take_a_named_baseline(accepted: Path, stage: Stage, tmp_path: Path) -> None:
     other = accepted.rename(tmp_path / "other.json")
     edited(other, fewer_bytes)
