@@ -156,7 +156,7 @@ def _images(sides: Contestants, store: Store, run_id: int, held: dict[str, Held]
         return []
     if time.monotonic() >= end:
         return [Verdict("", cell, "status", NOT_COMPARED, "time was up before its images were compared") for cell in cells]
-    course = Course(*sides.seen, watcher=_Each(lambda couple: _keep(store, run_id, couple, sides.names, "images")))
+    course = Course(*sides.seen, watcher=_Each(lambda couple: _keep(store, run_id, couple, sides.names, "images"), ", images"))
     return seedwise({couple.cell: couple for couple in course.round(cells)})
 
 
@@ -200,11 +200,12 @@ class _Each:
     """Hands on each pair, and says on standard error that it was measured."""
 
     keep: Callable[[Couple], None]
+    what: str = ""
 
     def paired(self, couple: Couple) -> None:
         self.keep(couple)
         said = "" if couple.ok else f": {couple.before.status}, {couple.after.status}"
-        click.echo(f"[{couple.number}] {couple.cell}{said}", err=True)
+        click.echo(f"[{couple.number}] {couple.cell}{self.what}{said}", err=True)
 
 
 def _refuser(sides: Contestants) -> Callable[[Couple], None]:

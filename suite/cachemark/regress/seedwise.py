@@ -61,11 +61,11 @@ def seedwise(couples: Mapping[str, Couple], q: float = 0.05) -> list[Verdict]:
     discovery rate of the family. A cell without such a figure has a row that says why."""
     lines = {cell: list(_lines(couple)) for cell, couple in couples.items()}
     flat = [line for found in lines.values() for line in found]
-    adjusted = {side: _adjusted([flipped(side * line.worse) for line in flat]) for side in (1, -1)}
-    numbers = iter(range(len(flat)))
+    worse, better = (_adjusted([flipped(side * line.worse) for line in flat]) for side in (1, -1))
+    p = iter(zip(worse, better, strict=True))
     rows: list[Verdict] = []
     for cell, found in lines.items():
-        rows += [_row(cell, line, *(adjusted[side][n] for side in (1, -1)), q) for line, n in zip(found, numbers, strict=False)]
+        rows += [_row(cell, line, next(p), q) for line in found]
         rows += [] if found else [Verdict("", cell, "status", NOT_COMPARED, f"its images were not compared: {_why(couples[cell])}")]
     return rows
 
@@ -112,9 +112,9 @@ def _adjusted(p: list[float]) -> list[float]:
     return [float(value) for value in false_discovery_control(p)] if p else []
 
 
-def _row(cell: str, line: Line, worse: float, better: float, q: float) -> Verdict:
-    """``worse`` and ``better``: the adjusted p-values to either side."""
-    side, p = (1, worse) if line.effect > 0 else (-1, better)
+def _row(cell: str, line: Line, adjusted: tuple[float, float], q: float) -> Verdict:
+    """``adjusted``: the p-values of worse and of better."""
+    side, p = (1, adjusted[0]) if line.effect > 0 else (-1, adjusted[1])
     low, high = line.effect - line.margin, line.effect + line.margin
     if p <= q and abs(line.effect) >= line.limit:
         verdict = REGRESSED if side > 0 else IMPROVED
