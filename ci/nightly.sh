@@ -1,14 +1,17 @@
 #!/usr/bin/env bash
-# One night: look at the machine, measure a plan, judge it, write what people and programs read.
+# One night: look at the machine, measure a plan, prove the gate, judge, write what people and programs read.
 #
 #   ci/nightly.sh PLAN [OPTIONS OF cachemark run]
 #
 # The exit code is that of `cachemark check`: 0 pass, 1 regressed, 2 no baseline or wrong usage, 3 inconclusive, 4 nothing or too little
-# measured, 5 infrastructure. Where measuring itself fails, it is that of `cachemark run`.
+# measured, 5 infrastructure. Where measuring itself fails, it is that of `cachemark run`; where the gate takes equal arms for unequal ones or
+# misses a slow-down that is injected, it is 5: such a gate judges nothing.
 #
 # CACHEMARK_STORE   database that all nights share; keep it where the next night finds it   [nightly.sqlite]
 # CACHEMARK_OUT     folder for what this night writes                                       [nightly]
 # CACHEMARK_DEVICE  cuda or cpu                                                             [cuda]
+# CACHEMARK_CANARY  frozen commit that every night is compared with, pair by pair, equal arms among the pairs  [none]
+# CACHEMARK_MINUTES how long these pairs may take                                           [60]
 set -euo pipefail
 
 plan=${1:?give a plan, such as: ci/nightly.sh nightly}
@@ -18,9 +21,15 @@ out=${CACHEMARK_OUT:-nightly}
 mkdir -p "$out"
 
 cachemark doctor | tee "$out/doctor.txt"
-cachemark run "$plan" --device "${CACHEMARK_DEVICE:-cuda}" --fresh "$@"
+cachemark run "$plan" --device "${CACHEMARK_DEVICE:-cuda}" --fresh --carry-quality "$@"
 
 set +e
+cachemark check --self-test 2>&1 | tee "$out/self-test.txt"
+proved=${PIPESTATUS[0]}
+if [ -n "${CACHEMARK_CANARY:-}" ]; then # what comes out of it is judged by `check`
+    cachemark compare "$plan" --commits "$CACHEMARK_CANARY" HEAD --device "${CACHEMARK_DEVICE:-cuda}" \
+        --minutes "${CACHEMARK_MINUTES:-60}" 2>&1 | tee "$out/compare.txt"
+fi
 cachemark check 2>&1 | tee "$out/check.txt"
 verdict=${PIPESTATUS[0]}
 set -e
@@ -32,4 +41,5 @@ cachemark export csv "$out/figures.csv"
 if [ "$verdict" -ne 2 ]; then # there is a baseline
     cachemark export junit "$out/junit.xml"
 fi
+[ "$proved" -eq 0 ] || exit 5
 exit "$verdict"

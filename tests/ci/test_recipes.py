@@ -20,7 +20,9 @@ ROOT = Path(__file__).parents[2]
 WORKFLOW = ROOT / ".github" / "workflows" / "nightly-gpu.yml"
 STUB = """#!/usr/bin/env bash
 echo "$*" >>"$CALLS"
-for rule in $ENDS; do [ "${rule%%=*}" = "$1" ] && exit "${rule##*=}"; done
+verb=$1
+[ "${2:-}" = --self-test ] && verb=self_test
+for rule in $ENDS; do [ "${rule%%=*}" = "$verb" ] && exit "${rule##*=}"; done
 exit 0
 """
 
@@ -49,8 +51,9 @@ def night(tmp_path: Path) -> Any:
 def test_a_night_looks_measures_judges_and_writes(night: Any, script: str) -> None:
     code, calls = night(script, "curves", "--threads", "4")
     assert code == 0
-    assert [call.split()[0] for call in calls] == ["doctor", "run", "check", "report", "report", "export", "export", "export"]
-    assert calls[1] == "run curves --device cuda --fresh --threads 4"
+    assert [call.split()[0] for call in calls] == ["doctor", "run", "check", "check", "report", "report", "export", "export", "export"]
+    assert calls[2:4] == ["check --self-test", "check"]
+    assert calls[1] == "run curves --device cuda --fresh --carry-quality --threads 4"
     assert [call.split()[1] for call in calls if call.startswith("export")] == ["github", "csv", "junit"]
 
 
@@ -78,9 +81,24 @@ def test_a_plan_is_needed(night: Any) -> None:
     assert calls == []
 
 
-def test_every_call_is_one_that_the_command_line_takes(night: Any) -> None:
+def test_a_gate_that_does_not_prove_itself_judges_nothing(night: Any) -> None:
+    code, calls = night("nightly.sh", "curves", self_test=1)
+    assert code == 5
+    assert len([call for call in calls if call.startswith("report")]) == 2, "what was measured is still shown"
+
+
+def test_pairs_with_the_canary_are_measured_where_one_is_named(night: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CACHEMARK_CANARY", "v1")
+    monkeypatch.setenv("CACHEMARK_DEVICE", "cpu")
+    code, calls = night("nightly.sh", "curves", compare=1)
+    assert code == 0, "`check` judges them"
+    assert calls[2:5] == ["check --self-test", "compare curves --commits v1 HEAD --device cpu --minutes 60", "check"]
+
+
+def test_every_call_is_one_that_the_command_line_takes(night: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CACHEMARK_CANARY", "v1")
     _, calls = night("nightly.sh", "curves", "--threads", "1")
-    assert len(calls) == 8
+    assert len(calls) == 10
     for call in calls:
         resolve(importlib.import_module("cachemark.cli").main, shlex.split(call))
     with pytest.raises(click.UsageError):
@@ -105,7 +123,7 @@ def test_its_measuring_job_can_only_read_and_the_other_runs_nothing_of_the_check
     assert publish["permissions"] == {"actions": "read", "pull-requests": "write"}
     assert not [step for step in publish["steps"] if "checkout" in step.get("uses", "")]
     (checkout,) = [step for step in measure["steps"] if "checkout" in step.get("uses", "")]
-    assert checkout["with"] == {"persist-credentials": False}
+    assert checkout["with"] == {"persist-credentials": False, "fetch-depth": 0}
 
 
 def test_its_actions_are_pinned_and_no_text_of_others_is_put_into_a_script() -> None:

@@ -288,6 +288,32 @@ def test_check_of_a_damaged_baseline(text: str, accepted: Path, stage: Stage) ->
     assert result.stdout == ""
 
 
+@pytest.mark.parametrize(("edit", "code", "words"), [
+    (lambda text: text[: len(text) // 2], 2, "is cut off"),
+    (lambda text: text.replace('"plan": "dots"', '"plan": "nightly"'), 4, "is of plan 'nightly', this run of plan 'dots'. Check against"),
+])  # fmt: skip
+def test_check_of_the_wrong_baseline(edit: Callable[[str], str], code: int, words: str, accepted: Path, stage: Stage) -> None:
+    accepted.write_text(edit(accepted.read_text()))
+    result = call("check", "--store", stage.store)
+    assert (result.exit_code, result.stdout) == (code, "")
+    assert f"{accepted} {words}" in result.stderr
+
+
+def test_check_of_metrics_defined_otherwise_judges_none_of_them(accepted: Path, stage: Stage) -> None:
+    def one(content: dict[str, Any]) -> None:
+        fewer_bytes(content)
+        content["metrics"]["kv_allocated"] = 99
+
+    edited(accepted, one)
+    result = call("check", "--store", stage.store)
+    assert result.exit_code == 0, "bytes that are counted otherwise are no regression"
+    edited(accepted, lambda content: content["metrics"].update(dict.fromkeys(content["metrics"], 99)))
+    edited(accepted, lambda content: [outcome.update(output_hash="") for outcome in content["outcomes"]])
+    rows = json.loads(call("check", "--store", stage.store, "--json").stdout)["rows"]
+    assert {row["verdict"] for row in rows if row["metric"] != "output_hash"} == {"not_compared"}
+    assert "the metric's definition is version 99 then, 1 now" in {row["reason"] for row in rows}
+
+
 def test_check_and_report_take_a_named_baseline(accepted: Path, stage: Stage, tmp_path: Path) -> None:
     other = accepted.rename(tmp_path / "other.json")
     edited(other, fewer_bytes)

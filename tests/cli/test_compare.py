@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import sqlite3
 import subprocess
 from collections.abc import Callable, Iterator
@@ -32,13 +33,18 @@ class Machine:
         self.speed: Callable[[Planned, Options], float] = lambda planned, options: 1.0
         self.changed: Callable[[Outcome, Options], Outcome] = lambda outcome, options: outcome
         self.where: Callable[[Options], Environment] = lambda options: HERE
+        self.psnr: Callable[[Planned, Options], float] = lambda planned, options: 30.0
         self.noise, self.chance, self.trials = 0.01, random.Random(0), 0
+        self.seen: list[Planned] = []
 
     def run_trials(self, planned: list[Planned], options: Options, started: Callable[[Planned], None]) -> Iterator[Finished]:
         self.trials += 1
         for item in planned:
             seconds = self.speed(item, options) * (1 + self.chance.gauss(0, self.noise))
             samples = {"latency": [seconds] * 3, "kv_allocated": [4096.0]}
+            if options.seen:
+                self.seen.append(item)
+                samples = {"psnr": [self.psnr(item, options) + self.chance.gauss(0, 0.1) for _ in range(item.case.samples)]}
             outcome = Outcome(item.case, Status.OK, samples, "an arm of a pair", output_hash="cafe", facts={"kernel": "sdpa"})
             yield Finished(self.changed(outcome, options), {})
 
@@ -151,8 +157,23 @@ def test_arms_of_two_kernels_are_refused_with_the_difference(machine: Machine, s
 def test_two_environments_that_differ_in_tf32_are_refused(machine: Machine, stage: Stage) -> None:
     machine.where = lambda options: replace(HERE, facts={**HERE.facts, "tf32": options.python == "new"})
     result = compare(stage, "--env", "old", "new")
-    assert result.exit_code == 2
+    assert (result.exit_code, machine.trials) == (2, 0)
     assert "TF32 flag: False and True" in result.stderr
+    with Store.open(stage.store, create=False, read_only=True) as store:
+        assert len(store.runs()) == 1
+
+
+@pytest.mark.parametrize(("more", "words"), [
+    ('dtype = "bfloat16"', "compute dtype: float32 and bfloat16"), ("batch = 1", "batch: 2 and 1"),
+])  # fmt: skip
+def test_two_cases_that_differ_in_more_than_the_method_are_refused_before_a_pair(
+    more: str, words: str, machine: Machine, stage: Stage,
+) -> None:
+    block = stage.plan.read_text().partition("[[cells]]")[2].replace("batch = 2", "" if "batch" in more else "batch = 2")
+    stage.plan.write_text(f"{stage.plan.read_text()}\n[[cells]]{block.replace('streaming', 'window')}\n{more}\n")
+    result = compare(stage, "--arms", "streaming 1/2", "window 1/2")
+    assert (result.exit_code, machine.trials) == (2, 0)
+    assert words in result.stderr
 
 
 def test_two_environments_may_give_other_tokens(machine: Machine, stage: Stage) -> None:
@@ -160,11 +181,66 @@ def test_two_environments_may_give_other_tokens(machine: Machine, stage: Stage) 
     machine.changed = lambda outcome, options: replace(outcome, output_hash=options.python)
     code, said = rows(stage, "--env", "old", "new", "--no-aa")
     assert code == 0
-    assert {metric for _, metric in said} == {"latency", "kv_allocated"}
+    assert {metric for _, metric in said} == {"latency", "kv_allocated", "psnr"}
+    machine.psnr = lambda planned, options: 30.0 if options.python == "old" else 20.0
+    code, said = rows(stage, "--env", "old", "new", "--no-aa", "--samples", 20)
+    assert code == 1, "images decide where tokens may differ"
+    assert {said[cell, "psnr"] for cell, _ in said} == {"regressed"}
     assert {cell for cell, _ in said} == {"dot full", "dot streaming 1/2", "dot calm 1/2"}
     machine.where = lambda options: HERE
     code, said = rows(stage, "--env", "old", "new", "--no-aa", "--case", "full")
     assert (code, said["dot full", "output_hash"]) == (1, "changed"), "the same environment under two names owes the same tokens"
+
+
+def other_tokens(outcome: Outcome, options: Options) -> Outcome:
+    return replace(outcome, output_hash=outcome.case.method)
+
+
+def test_images_are_compared_seed_by_seed_where_tokens_differ(machine: Machine, stage: Stage) -> None:
+    machine.changed = other_tokens
+    machine.psnr = lambda planned, options: 25.0 if planned.case.method == "calm" else 30.0
+    result = compare(stage, *ARMS, "--no-aa", "--samples", 40)
+    assert result.exit_code == 1
+    assert re.search(rf"regressed: {CELL}, psnr: (4\.9|5)[.\d]* dB worse on average \(.*40 seeds", result.stdout)
+    assert [(p.case.method, p.case.samples, p.case.seeds) for p in machine.seen] in (
+        [("streaming", 40, "s64"), ("calm", 40, "s64")], [("calm", 40, "s64"), ("streaming", 40, "s64")])
+    with Store.open(stage.store, create=False, read_only=True) as store:
+        told = [o for o in store.outcomes(2) if o.facts["pair"]["what"] == "images"]
+        assert {o.facts["pair"]["arm"]: len(o.samples["psnr"]) for o in told} == {"before": 40, "after": 40}
+    machine.psnr = lambda planned, options: 30.0
+    machine.seen.clear()
+    code, said = rows(stage, *ARMS, "--no-aa", "--samples", 300)
+    assert (code, said[CELL, "psnr"]) == (0, "equivalent")
+    assert {(p.case.samples, p.case.seeds) for p in machine.seen} == {(300, "s10k")}
+
+
+def test_where_tokens_are_the_same_there_is_nothing_to_compare(machine: Machine, stage: Stage) -> None:
+    result = compare(stage, *ARMS, "--no-aa")
+    assert "Images of 1 cells: same tokens, nothing to compare." in result.stdout
+    assert machine.seen == []
+    machine.changed = other_tokens
+    assert rows(stage, *ARMS, "--no-aa", "--samples", 0)[1].keys() == {(CELL, "latency"), (CELL, "kv_allocated")}
+    assert machine.seen == []
+
+
+def test_an_arm_whose_images_cannot_be_judged_says_so(machine: Machine, stage: Stage) -> None:
+    def fails(outcome: Outcome, options: Options) -> Outcome:
+        return Outcome(outcome.case, Status.OOM, log="no room for images") if options.seen else other_tokens(outcome, options)
+
+    machine.changed = fails
+    result = compare(stage, *ARMS, "--no-aa")
+    assert result.exit_code == 0
+    assert f"not_compared: {CELL}, status: its images were not compared: oom: no room for images" in result.stdout
+
+
+def test_how_much_must_be_judged_can_be_told(machine: Machine, stage: Stage) -> None:
+    machine.changed = lambda o, options: Outcome(o.case, Status.OOM, log="out of memory") if o.case.method == "calm" else o
+    both = ("--env", "old", "new", "--no-aa")
+    assert compare(stage, *both).exit_code == 4, "one cell of three fails in both arms"
+    assert compare(stage, *both, "--min-coverage", 0.6).exit_code == 0
+    judge = ("check", "--store", stage.store, "--run")
+    assert [call(*judge, run).exit_code for run in (2, 3)] == [4, 0], "as each was held"
+    assert [call(*judge, run, "--min-coverage", share).exit_code for run, share in ((2, 0.6), (3, 0.9))] == [0, 4]
 
 
 def test_two_commits_owe_the_same_bytes_and_tokens(machine: Machine, stage: Stage, repository: Path) -> None:
@@ -231,9 +307,11 @@ def test_a_gate_that_alarms_on_equal_arms_fails_nothing(machine: Machine, stage:
     result = call("check", "--store", stage.store, "--run", 4)
     assert result.exit_code == 0
     assert "3 alarms in the last 3 nights" in result.stdout
-    assert "the gate is advisory and fails nothing" in result.stdout
+    assert "the gate is advisory and fails nothing by times" in result.stdout
     assert "regressed: dot streaming 1/2" in result.stdout, "it is still said"
     assert compare(stage, *ARMS).exit_code == 0
+    machine.changed = lambda o, options: replace(o, samples={**o.samples, "kv_allocated": [1.0 + (options.python == "new")]})
+    assert compare(stage, "--env", "old", "new").exit_code == 1, "bytes are not noisy"
 
 
 def test_known_incidents_stay_in_the_report_and_fail_nothing(machine: Machine, stage: Stage, tmp_path: Path) -> None:

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from cachemark.measure import isolate, largest
+from cachemark.measure import isolate, largest, session
+from cachemark.measure import plan as plans
+from cachemark.measure.deadline import Deadline
 from cachemark.measure.isolate import Finished
 from cachemark.measure.trial import leaves
 from cachemark.result import Outcome, Status
 from cachemark.spec import Case, Sampling
+from cachemark.store.db import Store
 
-from . import stages
+from . import stages, stub
 
+CAP = 2 << 30
 CASE = Case("m", "random:0", (4, 4), "c", Sampling(), "streaming", {"B": 8}, batch=8)
 
 
@@ -69,6 +75,55 @@ def test_not_even_one_image_is_an_outcome_without_figures() -> None:
     assert outcome.log.startswith("Not even 1 images fit.")
 
 
+# ------------------------------------------------------------------------------------------------ of a plan
+
+PLAN = {"name": "p", "cells": [{"model": "llamagen-b", "methods": ["window"], "batch": batch} for batch in (16, "max")]}
+
+
+class Card(stub.Stub):
+    """A device that holds forty images."""
+
+    def run(self, groups: Any, options: Any, started: Any, admit: Any = isolate.always) -> Iterator[Finished]:
+        for finished in super().run(groups, options, started, admit):
+            case = finished.outcome.case
+            if not options.probe:
+                yield finished
+            elif case.batch > 40:
+                yield Finished(Outcome(case, Status.OOM, log="no room"), {})
+            else:
+                samples = {"latency": [case.batch / 8] * 3, "peak_memory": [float(case.batch)]}
+                yield Finished(Outcome(case, Status.OK, samples, "timed only", seconds=1.0), {})
+
+
+def test_a_block_at_the_largest_batch_is_searched_beside_others(tmp_path: Path) -> None:
+    plan = plans.Plan.model_validate(PLAN)
+    assert plan.searches
+    with Store.open(tmp_path / "s.sqlite") as store:
+        summary = session.measure(plan, store, executor=Card(), memory_cap=CAP)
+        again = session.measure(plan, store, executor=Card(), memory_cap=CAP)
+        other = session.measure(plan, store, executor=Card(), memory_cap=2 * CAP)
+    assert [(o.case.label, "max_batch" in o.samples) for o in summary.ran] == [
+        ("full", False), ("window 1/2", False), ("full", True), ("window 1/2", True)]
+    for outcome in summary.ran[2:]:
+        assert (outcome.samples["max_batch"], outcome.samples["throughput_max"]) == ([40.0], [8.0] * 3)
+        assert outcome.samples["throughput"] == [8.0] * 3
+        assert outcome.case.evaluation == {"max_batch": {"limit": CAP}}
+    assert (again.ran, again.carried) == ([], 4)
+    assert len(other.ran) == 4, "another limit is another question"
+
+
+def test_a_search_is_not_begun_behind_the_deadline(tmp_path: Path) -> None:
+    with Store.open(tmp_path / "s.sqlite") as store:
+        late = Deadline(1.0, lambda planned: (100.0 if plans.MAX_BATCH in planned.case.evaluation else 0.0, True))
+        summary = session.measure(plans.Plan.model_validate(PLAN), store, executor=Card(), memory_cap=CAP, deadline=late)
+    assert [o.status for o in summary.ran] == [Status.OK] * 2 + [Status.NOT_REACHED] * 2
+
+
+def test_a_batch_is_a_number_or_the_largest() -> None:
+    with pytest.raises(ValueError, match="batch"):
+        plans.Plan.model_validate({"name": "p", "cells": [{"model": "llamagen-b", "methods": ["window"], "batch": "most"}]})
+
+
 # ------------------------------------------------------------------------------------------------ the command line
 
 @pytest.mark.parametrize("wrong", ["24 potatoes", "-3GiB", "0", "GiB"])
@@ -81,6 +136,13 @@ def test_a_limit_must_be_a_size(wrong: str) -> None:
 def test_a_search_on_a_cpu_needs_a_limit() -> None:
     result = stages.call("run", "demo", "--max-batch")
     assert (result.exit_code, "add --memory-cap" in result.output) == (2, True)
+
+
+def test_so_does_a_plan_that_searches(tmp_path: Path) -> None:
+    (tmp_path / "p.toml").write_text('name = "p"\n[[cells]]\nmodel = "llamagen-b"\nmethods = ["window"]\nbatch = "max"\n')
+    result = stages.call("run", tmp_path / "p.toml", "--store", tmp_path / "s.sqlite")
+    assert (result.exit_code, "add --memory-cap" in result.output) == (2, True)
+    assert not (tmp_path / "s.sqlite").exists()
 
 
 # ------------------------------------------------------------------------------------------------ what is left behind

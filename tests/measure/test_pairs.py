@@ -13,14 +13,14 @@ from typing import Any
 
 import pytest
 
-from cachemark.errors import CachemarkError, Infrastructure, UnknownName
-from cachemark.measure import pairs
+from cachemark.errors import CachemarkError, Infrastructure, UnknownName, Unsupported
+from cachemark.measure import pairs, quality
 from cachemark.measure import plan as plans
 from cachemark.measure.environment import environment
 from cachemark.measure.isolate import Finished, Options
-from cachemark.measure.pairs import Couple, Course, Side, arms_of, asked, cells_of, orders
+from cachemark.measure.pairs import Couple, Course, Side, arms_of, asked, cells_of, orders, seen
 from cachemark.measure.plan import Plan, Planned
-from cachemark.measure.run import Bench, run_arm
+from cachemark.measure.run import Bench, run_arm, see_arm
 from cachemark.result import Outcome, Status
 
 from .stages import Stage
@@ -158,6 +158,29 @@ def test_an_arm_is_timed_and_its_tokens_hashed_and_nothing_is_judged(stage: Stag
     assert run_arm(planned, bench)[0].output_hash == one.output_hash != ""
     other = replace(planned, case=replace(planned.case, knobs={**planned.case.knobs, "B": 6}))
     assert run_arm(other, bench)[0].output_hash != one.output_hash
+
+
+def test_images_of_an_arm_are_judged_and_nothing_is_timed(stage: Stage) -> None:
+    loaded = plans.load(str(stage.plan))
+    (planned,) = cells_of(loaded, "cpu", ["streaming 1/2"], 3, seen).values()
+    bench = Bench.load(planned)
+    one, artifacts = see_arm(planned, bench)
+    assert artifacts == {}
+    assert {"token_agreement", "kl", "psnr", "ssim"} <= set(one.samples)
+    assert not {"latency", "kv_allocated"} & set(one.samples)
+    assert {len(values) for values in one.samples.values()} == {3}
+    assert see_arm(planned, bench)[0].samples == one.samples
+    bench.loaded = replace(bench.loaded, weights="random:0")
+    with pytest.raises(Unsupported, match="random weights"):
+        see_arm(planned, bench)
+
+
+def test_images_come_from_as_many_seeds_as_are_asked(plan: Plan) -> None:
+    own, few, many = (next(iter(cells_of(plan, "cpu", ["tiny-llamagen window 1/2"], n, seen).values())).case for n in (0, 5, 300))
+    assert (own.seeds, own.samples) == (plan.fidelity.seeds, plan.fidelity.samples)
+    assert (few.seeds, few.samples) == (plan.fidelity.seeds, 5)
+    assert (many.seeds, many.samples) == ("s10k", 300)
+    assert quality.KEY not in own.evaluation
 
 
 @pytest.fixture

@@ -10,13 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from cachemark import limits
+from cachemark import limits, registry
 from cachemark.cli.price import moment, span
+from cachemark.measure import limit, price
 from cachemark.measure import plan as plans
-from cachemark.measure import price
 from cachemark.measure.deadline import Deadline, breadth_first
 from cachemark.measure.plan import Planned
 from cachemark.measure.session import measure
+from cachemark.methods.full import Full
 from cachemark.result import Outcome, Status
 from cachemark.store.db import Store
 
@@ -80,6 +81,19 @@ def test_more_work_costs_more(change: dict[str, object]) -> None:
     small = replace(base, case=replace(base.case, batch=4, dtype="bfloat16"))
     large = replace(small, case=replace(small.case, **change))
     assert price.price(large, by_name(large.case.dtype), None).seconds > price.price(small, by_name(small.case.dtype), None).seconds
+
+
+@pytest.mark.parametrize("model", ["llamagen-b", "tiny-var", "tiny-mar"])
+def test_the_price_stands_on_the_floor_that_reports_hold_times_against(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = {"name": "p", "cells": [{"model": model, "methods": ["full"], "batch": 4, "dtype": "bfloat16"}]}
+    planned = plans.expand(plans.Plan.model_validate(table))[0]
+    case, entry, rates = planned.case, registry.models.get(model), by_name("bfloat16")
+    counted = limit.bill_of(case, entry, Full()).floor(rates)  # type: ignore[union-attr]
+    assert price.floor(planned, rates) > counted, "launches come on top"
+    monkeypatch.setattr(price, "LAUNCH", 0.0)
+    assert price.floor(planned, rates) == counted
+    monkeypatch.setattr(limit, "bill_of", lambda *_: None)
+    assert counted / 4 < price.floor(planned, rates) < 2 * counted, "of a model that nobody has counted"
 
 
 def test_a_store_knows_how_long_a_case_took_on_this_class_of_machine(tmp_path: Path) -> None:

@@ -83,6 +83,62 @@ def test_a_fresh_run_takes_nothing_from_the_shelves(folder: Path) -> None:
     assert all(again[path] > made[path] for path in made)
 
 
+NAME = f"fid_eyes_{IMAGES}"
+
+
+def touched(folder: Path, change: str) -> None:
+    """Edit the plug-in, so that what its method made must be made again."""
+    file = folder / "dot.py"
+    said = '    """A window under another name."""\n'
+    file.write_text(file.read_text().replace(said, f"{said}{change}\n"))
+
+
+def test_quality_is_carried_over_where_tokens_did_not_change(folder: Path) -> None:
+    run(folder)
+    first = outcomes(folder)
+    made = {path: path.stat().st_mtime_ns for path in parts(folder)}
+    touched(folder, "    # a comment is other code")
+    assert "1 measured, 0 not ok, 4 skipped" in run(folder)
+    again = outcomes(folder)["calm 1/2"]
+    assert again.skip_key != first["calm 1/2"].skip_key
+    assert again.facts["carried"] == {"metrics": again.facts["quality_metrics"], "from": first["calm 1/2"].skip_key}
+    assert NAME in again.facts["carried"]["metrics"]
+    assert {**again.samples, "latency": 0}.keys() == first["calm 1/2"].samples.keys()
+    for name in again.facts["carried"]["metrics"]:
+        assert again.samples[name] == first["calm 1/2"].samples[name]
+    assert again.facts["to_full"] == first["calm 1/2"].facts["to_full"]
+    assert {path: path.stat().st_mtime_ns for path in parts(folder)} == made, "no image was made"
+    touched(folder, "    # and another")
+    run(folder)
+    third = outcomes(folder)["calm 1/2"]
+    assert third.facts["carried"]["from"] == first["calm 1/2"].skip_key, "who measured it, not who carried it"
+
+
+def test_other_tokens_have_their_own_quality(folder: Path) -> None:
+    run(folder)
+    first = outcomes(folder)["calm 1/2"]
+    touched(folder, "\n    def begin(self, layout, sites, memory):\n        self.B //= 2\n        super().begin(layout, sites, memory)\n")
+    run(folder)
+    again = outcomes(folder)["calm 1/2"]
+    assert again.output_hash != first.output_hash
+    assert "carried" not in again.facts
+    assert again.samples[NAME] != first.samples[NAME]
+
+
+def test_a_night_measures_times_anew_and_carries_quality(folder: Path) -> None:
+    run(folder)
+    made = {path: path.stat().st_mtime_ns for path in parts(folder)}
+    assert "5 measured" in run(folder, "--fresh", "--carry-quality")
+    found = outcomes(folder)
+    assert {label for label, o in found.items() if "carried" in o.facts} == {"full", "streaming 1/2", "calm 1/2"}
+    assert {path: path.stat().st_mtime_ns for path in parts(folder)} == made
+    for path in made:
+        path.unlink()
+    run(folder, "--fresh", "--carry-quality")
+    assert {label for label, o in outcomes(folder).items() if "carried" in o.facts} == {"streaming 1/2", "calm 1/2"}, (
+        "the full cache's features are gone, and arms of other code would be compared with them")
+
+
 @pytest.mark.parametrize("share", ["0/2", "3/2", "1", "1/x", "-1/2"])
 def test_a_share_that_is_none_is_refused(folder: Path, share: str) -> None:
     result = call("run", folder / "plan.toml", "--plugin", folder / "dot.py", "--store", folder / "s.sqlite", "--share", share)

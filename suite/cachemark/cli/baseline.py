@@ -2,18 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any, TypeVar
 
 import click
 
 from .options import echo_json, existing, json_option, run_option, store_option
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 FOLDER = click.Path(file_okay=False, path_type=Path)
 root_option = click.option("--root", type=FOLDER, default=Path("baselines/accepted"), show_default=True, help="Where baselines are kept.")
 
 days_option = click.option("--days", type=click.IntRange(min=0), default=180, show_default=True,
                            help="For how long it judges; 0: for ever.")
+name_option = click.option("--name", help="Name of the baseline.  [default: the plan's]")
+
+
+def accepting(reason: str) -> Callable[[F], F]:
+    """The options of what puts a run in the place of an accepted baseline; ``reason`` says what is to be stated."""
+    asked = click.option("--reason", required=True, help=f"{reason}; kept in the file.")
+
+    def dressed(function: F) -> F:
+        for option in (days_option, asked, name_option, root_option, run_option, store_option):
+            function = option(function)
+        return function
+
+    return dressed
 
 
 @click.group()
@@ -25,7 +42,7 @@ def baseline() -> None:
 @store_option
 @run_option
 @root_option
-@click.option("--name", help="Name of the baseline.  [default: the plan's]")
+@name_option
 @click.option("--reason", default="", help="Why this run is accepted; kept in the file.")
 @days_option
 def save(store_url: str, run_id: int | None, root: Path, name: str | None, reason: str, days: int) -> None:
@@ -38,12 +55,7 @@ def save(store_url: str, run_id: int | None, root: Path, name: str | None, reaso
 
 
 @baseline.command()
-@store_option
-@run_option
-@root_option
-@click.option("--name", help="Name of the baseline.  [default: the plan's]")
-@click.option("--reason", required=True, help="Why its figures are accepted; kept in the file.")
-@days_option
+@accepting("Why its figures are accepted")
 def promote(store_url: str, run_id: int | None, root: Path, name: str | None, reason: str, days: int) -> None:
     """Put a finished run in the place of the accepted baseline, measured in the same environment."""
     from ..regress import acceptance
@@ -54,12 +66,7 @@ def promote(store_url: str, run_id: int | None, root: Path, name: str | None, re
 
 
 @baseline.command()
-@store_option
-@run_option
-@root_option
-@click.option("--name", help="Name of the baseline.  [default: the plan's]")
-@click.option("--reason", required=True, help="What was upgraded; kept in the file.")
-@days_option
+@accepting("What was upgraded")
 def rebase(store_url: str, run_id: int | None, root: Path, name: str | None, reason: str, days: int) -> None:
     """Begin a new epoch after an upgrade: a run in the new environment takes the accepted baseline's place."""
     from ..regress import acceptance

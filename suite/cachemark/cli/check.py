@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .options import echo_json, existing, json_option, run_option, store_option
+from .options import coverage_option, echo_json, existing, json_option, run_option, store_option
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,8 +30,7 @@ WORDS = {0: "Passed", 1: "Regressed", 3: "Not resolved", 4: "Too little was judg
               help="Baseline file.  [default: the accepted one of this plan and machine class]")
 @click.option("--threshold", type=click.FloatRange(min=0, min_open=True), default=0.15, show_default=True,
               help="Share by which a time, as a ratio to the same run's full cache, may change.")
-@click.option("--min-coverage", type=click.FloatRange(0, 1), default=0.95, show_default=True,
-              help="Share of the baseline's cases that must be judged.")
+@coverage_option
 @click.option("--incidents", "register", type=click.Path(dir_okay=False, path_type=Path),
               help="Register of known incidents; what is in it fails only where it became worse.")
 @click.option("--owners", type=click.Path(dir_okay=False, path_type=Path), default=Path("owners.toml"), show_default=True,
@@ -39,7 +38,7 @@ WORDS = {0: "Passed", 1: "Regressed", 3: "Not resolved", 4: "Too little was judg
 @click.option("--self-test", is_flag=True, help="Judge nothing; prove that the gate catches a slow-down and passes equal arms.")
 @json_option
 def check(
-    store_url: str, run_id: int | None, baseline_path: Path | None, threshold: float, min_coverage: float, register: Path | None,
+    store_url: str, run_id: int | None, baseline_path: Path | None, threshold: float, min_coverage: float | None, register: Path | None,
     owners: Path, self_test: bool, as_json: bool,
 ) -> None:
     """Judge a run against a baseline, together with the newest comparison of the same plan and code, if there is one.
@@ -57,7 +56,7 @@ def check(
     with existing(store_url) as store:
         run = store.run(run_id)
         paired = run.plan.startswith("compare/")
-        found = judge_comparison(store, run) if paired else judge(store, run, baseline_path, threshold, min_coverage)
+        found = judge_comparison(store, run, min_coverage) if paired else judge(store, run, baseline_path, threshold, min_coverage)
         runs = {run.id, *([found.night.run.id] if found.night else [])}
         cases = {o.case.key: o for number in sorted(runs) for o in store.outcomes(number)}
     told = _incidents(found, cases, register, run)

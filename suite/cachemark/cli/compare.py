@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import time
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .options import echo_json, json_option, plugin_option, store_option
+from .options import coverage_option, echo_json, json_option, plugin_option, store_option
 
 if TYPE_CHECKING:
     from ..measure.pairs import Couple, Course
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from ..regress.ledger import Standing
     from ..regress.pairs import Rule
     from ..store.db import Store
+    from ..store.rows import Verdict
     from .contestants import Contest, Contestants
 
 
@@ -38,16 +40,20 @@ if TYPE_CHECKING:
 @click.option("--delta", type=click.FloatRange(0, 1, min_open=True, max_open=True),
               help="Minimum effect, a share.  [default: what this machine can see]")
 @click.option("--images", type=click.IntRange(min=3), default=8, show_default=True, help="Counted generations of an arm in a pair.")
+@click.option("--samples", type=click.IntRange(0, 10_000),
+              help="Seeds at which images are compared where tokens differ; 0: none.  [default: as many as the plan says]")
 @click.option("--minutes", type=click.FloatRange(min=0), help="Begin no pair after so many minutes.  [default: no limit]")
 @click.option("--aa/--no-aa", default=True, show_default=True, help="Also compare one cell with itself, to know the false-alarm rate.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the order of the arms.")
+@coverage_option
 @json_option
 def compare(
     plan: str, arms: tuple[str, str] | None, commits: tuple[str, str] | None, environments: tuple[str, str] | None, cases: tuple[str, ...],
     repository: Path | None, store_url: str, plugin_files: tuple[str, ...], device: str, threads: int, delta: float | None, images: int,
-    minutes: float | None, aa: bool, seed: int, as_json: bool,
+    samples: int | None, minutes: float | None, aa: bool, seed: int, min_coverage: float | None, as_json: bool,
 ) -> None:
-    """Compare two arms of PLAN in pairs of fresh processes, and judge every cell by a test with a known false-alarm rate.
+    """Compare two arms of PLAN in pairs of fresh processes, and judge every cell by a test with a known false-alarm rate. Where the arms
+    give other tokens, their images are compared too, seed by seed.
 
     Exit codes: 0 nothing regressed, 1 regressed, 2 usage, 3 more than a tenth of the cells not resolved, 4 nothing or too little
     measured, 5 infrastructure.
@@ -61,9 +67,9 @@ def compare(
     added = [name for file in plugin_files for name in plugins.load(file)]
     loaded = plans.load(plan).joined(added)
     options = Options(loaded.timeout, threads, tuple(str(Path(file).resolve()) for file in plugin_files), paired=True)
-    wanted = Contest(loaded, device, options, images, arms, commits, environments, cases, repository)
+    wanted = Contest(loaded, device, options, images, arms, commits, environments, cases, repository, samples)
     with contestants(wanted) as sides, Store.open(store_url) as store:
-        found = hold(wanted, sides, store, Terms(delta, minutes, aa, seed))
+        found = hold(wanted, sides, store, Terms(delta, minutes, aa, seed, min_coverage))
     if as_json:
         echo_json({"exit_code": found.exit_code, "run": found.run_id, "delta": found.rule.delta, "sees": found.sees,
                    "standing": asdict(found.standing), "rows": [asdict(row) for row in found.tally.rows]})
@@ -74,12 +80,14 @@ def compare(
 
 @dataclass(frozen=True)
 class Terms:
-    """How a comparison is held: minimum effect (None: what the machine can see), minutes (None: no limit), equal arms, seed."""
+    """How a comparison is held: minimum effect (None: what the machine can see), minutes (None: no limit), equal arms, seed, and the
+    share of its cells of which something must be said (None: the usual one)."""
 
     delta: float | None = None
     minutes: float | None = None
     aa: bool = True
     seed: int = 0
+    min_coverage: float | None = None
 
 
 @dataclass(frozen=True)
@@ -95,16 +103,15 @@ class Ended:
 
     @property
     def exit_code(self) -> int:
-        """That of the tally; an advisory gate fails nothing."""
-        code = self.tally.exit_code
-        return 0 if code == 1 and self.standing.advisory else code
+        """That of the tally; an advisory gate fails nothing by times."""
+        return self.tally.ended(self.standing.advisory)
 
 
 def hold(wanted: Contest, sides: Contestants, store: Store, terms: Terms) -> Ended:
     """Measure and judge; every pair and every verdict is in the store."""
     from ..errors import NothingMeasured
     from ..regress import ledger
-    from ..regress.contest import contest, verdicts
+    from ..regress.contest import COVERAGE, contest, verdicts
     from ..regress.pairs import Rule
 
     machine, cells = sides.where[1].machine_class, list(sides.after.cells)
@@ -115,15 +122,17 @@ def hold(wanted: Contest, sides: Contestants, store: Store, terms: Terms) -> End
     least, told = ledger.least_effect(equal, len(cells), wanted.device)
     rule = Rule(terms.delta or least, len(cells))
     stated = {"arms": list(sides.names), "alike": sides.alike, "delta": rule.delta, "cells": len(cells), "seed": terms.seed,
+              "min_coverage": COVERAGE if terms.min_coverage is None else terms.min_coverage,
               "code": [dict(code) for code in sides.code], "plan": wanted.plan.model_dump(mode="json")}
     run_id = store.begin_run(ledger.PREFIX + wanted.plan.name, stated, sides.where[1], sides.code[1])
     state = "interrupted"
     try:
         measure = _measurer(sides, terms, lambda couple, names: _keep(store, run_id, couple, names), refuse=_refuser(sides))
         names = [*cells, *measure.extra]
-        end = time.monotonic() + 60 * terms.minutes if terms.minutes is not None else None
-        held = contest(names, measure, rule, lambda: end is None or time.monotonic() < end)
+        end = time.monotonic() + 60 * terms.minutes if terms.minutes is not None else math.inf
+        held = contest(names, measure, rule, lambda: time.monotonic() < end)
         rows = [*verdicts({c: held[c] for c in cells}, rule, sides.alike), *verdicts({c: held[c] for c in measure.extra}, rule)]
+        rows += _images(sides, store, run_id, {c: held[c] for c in cells}, end)
         _file(store, run_id, wanted, sides, rows)
         state = "finished"
     except Exception:
@@ -134,6 +143,21 @@ def hold(wanted: Contest, sides: Contestants, store: Store, terms: Terms) -> End
     ours = ledger.nights(store, wanted.plan.name, machine)
     (mine,) = (night for night in ours if night.run.id == run_id)
     return Ended(run_id, mine.tally, rule, told, ledger.standing(ours), held)
+
+
+def _images(sides: Contestants, store: Store, run_id: int, held: dict[str, Held], end: float) -> list[Verdict]:
+    """Rows about the images of cells whose arms gave other tokens: one pair tells, because nothing of it is a time."""
+    from ..measure.pairs import Course
+    from ..regress.contest import NOT_COMPARED, other_tokens
+    from ..regress.seedwise import seedwise
+    from ..store.rows import Verdict
+
+    if sides.seen is None or not (cells := other_tokens(held)):
+        return []
+    if time.monotonic() >= end:
+        return [Verdict("", cell, "status", NOT_COMPARED, "time was up before its images were compared") for cell in cells]
+    course = Course(*sides.seen, watcher=_Each(lambda couple: _keep(store, run_id, couple, sides.names, "images"), ", images"))
+    return seedwise({couple.cell: couple for couple in course.round(cells)})
 
 
 @dataclass
@@ -176,11 +200,12 @@ class _Each:
     """Hands on each pair, and says on standard error that it was measured."""
 
     keep: Callable[[Couple], None]
+    what: str = ""
 
     def paired(self, couple: Couple) -> None:
         self.keep(couple)
         said = "" if couple.ok else f": {couple.before.status}, {couple.after.status}"
-        click.echo(f"[{couple.number}] {couple.cell}{said}", err=True)
+        click.echo(f"[{couple.number}] {couple.cell}{self.what}{said}", err=True)
 
 
 def _refuser(sides: Contestants) -> Callable[[Couple], None]:
@@ -189,12 +214,13 @@ def _refuser(sides: Contestants) -> Callable[[Couple], None]:
     return lambda couple: refuse_unfair(couple.before, couple.after, sides.where)
 
 
-def _keep(store: Store, run_id: int, couple: Couple, names: tuple[str, str]) -> None:
-    """Store both arms of a pair, each under the name of its process."""
-    told = {"run": run_id, "cell": couple.cell, "number": couple.number, "swapped": couple.swapped, "redone": couple.redone}
+def _keep(store: Store, run_id: int, couple: Couple, names: tuple[str, str], what: str = "times") -> None:
+    """Store both arms of a pair, each under the name of its process. ``what`` was measured: ``times`` or ``images``."""
+    told = {"run": run_id, "cell": couple.cell, "number": couple.number, "swapped": couple.swapped, "redone": couple.redone, "what": what}
+    trial = f"{couple.cell}, {'pair' if what == 'times' else what} {couple.number}"
     for arm, outcome, name in (("before", couple.before, names[0]), ("after", couple.after, names[1])):
         facts = {**outcome.facts, "pair": {**told, "arm": arm, "name": name}}
-        store.save(run_id, replace(outcome, facts=facts), trial=f"{couple.cell}, pair {couple.number}, {arm}")
+        store.save(run_id, replace(outcome, facts=facts), trial=f"{trial}, {arm}")
 
 
 def _file(store: Store, run_id: int, wanted: Contest, sides: Contestants, rows: list[Any]) -> None:
@@ -208,9 +234,13 @@ def _file(store: Store, run_id: int, wanted: Contest, sides: Contestants, rows: 
 
 
 def _print(found: Ended, sides: Contestants) -> None:
+    from ..regress.contest import SAME_TOKENS
+
     word = {0: "Passed", 1: "Regressed", 3: "Not resolved", 4: "Too little was measured", 5: "Infrastructure"}[found.exit_code]
     click.echo(f"{word}: {sides.names[0]} → {sides.names[1]}, comparison {found.run_id}. {found.sees}")
     for row in found.tally.rows:
         if row.metric in ("latency", "status") or row.verdict not in ("equivalent", "not_compared"):
             click.echo(f"  {row.verdict}: {row.label}, {row.metric}: {row.reason}")
+    if same := sum(row.reason == SAME_TOKENS for row in found.tally.rows):
+        click.echo(f"Images of {same} cells: {SAME_TOKENS}.")
     click.echo(str(found.standing))

@@ -12,14 +12,15 @@ import click
 
 if TYPE_CHECKING:
     from ..measure.isolate import Options
-    from ..measure.pairs import Side
+    from ..measure.pairs import Cells, Side
     from ..measure.plan import Plan
     from ..result import Environment
 
 
 @dataclass(frozen=True)
 class Contest:
-    """What to compare: a plan, one way to name two arms, the cells (none: all), and how they are run."""
+    """What to compare: a plan, one way to name two arms, the cells (none: all), and how they are run. ``samples``: at how many seeds
+    images are compared where tokens differ (None: as many as the plan says; 0: nowhere)."""
 
     plan: Plan
     device: str
@@ -30,17 +31,20 @@ class Contest:
     environments: tuple[str, str] | None = None
     cases: tuple[str, ...] = ()
     repository: Path | None = None
+    samples: int | None = None
 
 
 @dataclass(frozen=True)
 class Contestants:
-    """Both sides, what they share (see :func:`cachemark.regress.contest.verdicts`), and where and by which code each runs."""
+    """Both sides, what they share (see :func:`cachemark.regress.contest.verdicts`), and where and by which code each runs. ``seen``: both
+    sides once more, to judge images; nothing where they are not asked."""
 
     before: Side
     after: Side
     alike: str
     where: tuple[Environment, Environment]
     code: tuple[dict[str, Any], dict[str, Any]]
+    seen: tuple[Side, Side] | None = None
 
     @property
     def names(self) -> tuple[str, str]:
@@ -63,11 +67,12 @@ def contestants(wanted: Contest) -> Iterator[Contestants]:
 
 
 def _of_arms(wanted: Contest, labels: tuple[str, str]) -> Contestants:
-    from ..measure.pairs import Side, arms_of
+    from ..measure.pairs import arms_of, seen
     from ..regress.contest import OTHER_METHODS
 
-    before, after = arms_of(wanted.plan, wanted.device, labels, wanted.images)
-    return _asked(wanted, Side(labels[0], before, wanted.options), Side(labels[1], after, wanted.options), OTHER_METHODS)
+    cells = arms_of(wanted.plan, wanted.device, labels, wanted.images)
+    images = None if wanted.samples == 0 else arms_of(wanted.plan, wanted.device, labels, wanted.samples or 0, seen)
+    return _asked(wanted, labels, (wanted.options, wanted.options), cells, images, OTHER_METHODS)
 
 
 def _of_commits(wanted: Contest, names: Sequence[str], folders: Sequence[Path]) -> Contestants:
@@ -88,18 +93,29 @@ def _of_environments(wanted: Contest, pythons: Sequence[str]) -> Contestants:
 
 
 def _of_cells(wanted: Contest, names: Sequence[str], options: tuple[Options, Options], alike: str) -> Contestants:
-    from ..measure.pairs import Side, cells_of
+    from ..measure.pairs import cells_of, seen
 
     cells = cells_of(wanted.plan, wanted.device, wanted.cases, wanted.images)
-    return _asked(wanted, Side(names[0], cells, options[0]), Side(names[1], cells, options[1]), alike)
+    images = None if wanted.samples == 0 else cells_of(wanted.plan, wanted.device, wanted.cases, wanted.samples or 0, seen)
+    return _asked(wanted, names, options, (cells, cells), None if images is None else (images, images), alike)
 
 
-def _asked(wanted: Contest, before: Side, after: Side, alike: str) -> Contestants:
-    """With the environments that the arms themselves report. Equal fingerprints make two environments one."""
-    from ..measure.pairs import asked
+def _asked(
+    wanted: Contest, names: Sequence[str], options: tuple[Options, Options], cells: tuple[Cells, Cells], images: tuple[Cells, Cells] | None,
+    alike: str,
+) -> Contestants:
+    """With the environments that the arms themselves report. Equal fingerprints make two environments one. What is known to make a
+    comparison unfair is refused here, before the first pair."""
+    from ..measure.pairs import Side, asked
+    from ..regress.contest import OTHER_NUMERICS, SAME, refuse_unequal
 
-    one = asked(before.options, wanted.device)
-    two = one if after.options == before.options else asked(after.options, wanted.device)
-    if alike == "numerics" and one[0].fingerprint == two[0].fingerprint:
-        alike = "same"
-    return Contestants(before, after, alike, (one[0], two[0]), (one[1], two[1]))
+    one = asked(options[0], wanted.device)
+    two = one if options[1] == options[0] else asked(options[1], wanted.device)
+    where = (one[0], two[0])
+    for name, planned in cells[0].items():
+        refuse_unequal(planned.case, cells[1][name].case, where)
+    if alike == OTHER_NUMERICS and one[0].fingerprint == two[0].fingerprint:
+        alike = SAME
+    before, after = (Side(names[n], cells[n], options[n]) for n in (0, 1))
+    judged = [Side(names[n], images[n], options[n]._replace(paired=False, seen=True)) for n in (0, 1)] if images else []
+    return Contestants(before, after, alike, where, (one[1], two[1]), (judged[0], judged[1]) if judged else None)

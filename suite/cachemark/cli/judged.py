@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -37,8 +37,7 @@ class Judged:
         """The gravest, too little before regressed before not resolved. An advisory gate on times fails nothing by them."""
         codes = [self.comparison.exit_code] if self.comparison else []
         if self.night:
-            code = self.night.tally.exit_code
-            codes.append(0 if code == 1 and self.advisory else code)
+            codes.append(self.night.tally.ended(self.advisory))
         return next((code for code in (5, 4, 1, 3) if code in codes), 0)
 
     def beside(self) -> list[str]:
@@ -77,27 +76,31 @@ class Shown:
         return [*(self.judged.comparison.summary() if self.judged.comparison else ()), *self.judged.beside()]
 
 
-def judge(store: Store, run: Run, path: Path | None, threshold: float = 0.15, min_coverage: float = 0.95, expired: bool = False) -> Judged:
+def judge(
+    store: Store, run: Run, path: Path | None, threshold: float = 0.15, min_coverage: float | None = None, expired: bool = False,
+) -> Judged:
     """A run against the baseline in ``path`` (None: the accepted one), with the newest comparison of its code with another or in another
-    environment; that of two methods says nothing of a change. An expired baseline raises NothingMeasured, unless ``expired`` ones are
-    good enough."""
-    from ..regress import acceptance, baselines, gate, ledger, upgrade
+    environment; that of two methods says nothing of a change. ``min_coverage`` is asked of both. An expired baseline raises
+    NothingMeasured, unless ``expired`` ones are good enough."""
+    from ..regress import acceptance, baselines, contest, gate, ledger, upgrade
 
     path = path or baselines.path_of(baselines.ROOT, run.environment.machine_class, run.plan)
     held, outcomes = baselines.load(path), store.outcomes(run.id)
     if not expired:
         acceptance.refuse_expired(held)
-    comparison = gate.compare(held, outcomes, run.environment, threshold=threshold, min_coverage=min_coverage, plan=run.plan)
+    asked = contest.COVERAGE if min_coverage is None else min_coverage
+    comparison = gate.compare(held, outcomes, run.environment, threshold=threshold, min_coverage=asked, plan=run.plan)
     environment = upgrade.environment_verdict(held, outcomes, run.environment, threshold)
     nights = ledger.nights(store, run.plan, run.environment.machine_class)
     mine = [night for night in nights if night.run.code.get("hash") == run.code.get("hash") and night.stated.get("alike") != "methods"]
     standing = ledger.standing(nights)
-    newest, said = mine[-1] if mine else None, str(standing) if nights else ""
+    newest, said = replace(mine[-1], min_coverage=min_coverage) if mine else None, str(standing) if nights else ""
     return Judged(comparison, newest, environment, said, standing.advisory, path, _history(nights, newest))
 
 
-def judge_comparison(store: Store, run: Run) -> Judged:
-    """A comparison on its own. Raises NothingMeasured for one that broke off."""
+def judge_comparison(store: Store, run: Run, min_coverage: float | None = None) -> Judged:
+    """A comparison on its own, of whose cells ``min_coverage`` (None: what it was held with) must be judged. Raises NothingMeasured for one
+    that broke off."""
     from ..errors import NothingMeasured
     from ..regress import ledger
 
@@ -107,7 +110,8 @@ def judge_comparison(store: Store, run: Run) -> Judged:
         raise NothingMeasured(f"Comparison {run.id} is {run.state}: nothing was judged.", remedy="Hold it again: cachemark compare PLAN …")
     until = [night for night in nights if night.run.id <= run.id]
     standing = ledger.standing(until)
-    return Judged(None, mine[0], None, str(standing), standing.advisory, None, _history(until, mine[0]))
+    night = replace(mine[0], min_coverage=min_coverage)
+    return Judged(None, night, None, str(standing), standing.advisory, None, _history(until, night))
 
 
 def _history(nights: list[Night], night: Night | None) -> tuple[str, ...]:

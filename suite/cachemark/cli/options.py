@@ -63,6 +63,12 @@ def json_option(function: F) -> F:
     return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(function)
 
 
+def coverage_option(function: F) -> F:
+    """``--min-coverage``: how much must be judged."""
+    return click.option("--min-coverage", type=click.FloatRange(0, 1),
+                        help="Share of the cases that must be judged.  [default: 0.95, or what a comparison was held with]")(function)
+
+
 def plugin_option(function: F) -> F:
     """``--plugin``: methods from files."""
     return click.option("--plugin", "plugin_files", multiple=True, type=click.Path(),

@@ -36,6 +36,8 @@ def _share(context: click.Context, option: click.Parameter, given: str | None) -
 @machine_options
 @click.option("--method", "extra_methods", multiple=True, help="Add a method (a plug-in's, say) to every block of the plan; repeatable.")
 @click.option("--fresh", is_flag=True, help="Run every case, also those that are measured already.")
+@click.option("--carry-quality", is_flag=True,
+              help="With --fresh: keep the figures of an earlier quality pass where a case still gives the same tokens.")
 @click.option("--explain", is_flag=True, help="Only say for each case whether it would run, and why.")
 @click.option("--share", callback=_share, metavar="I/N", help="Only make share I of N of the quality images, for a later run to use.")
 @click.option("--max-batch", is_flag=True, help="Find the largest batch that fits for the full cache and every method, and its throughput.")
@@ -46,8 +48,8 @@ def _share(context: click.Context, option: click.Parameter, given: str | None) -
 @json_option
 def run(
     plan: str, store_url: str, plugin_files: tuple[str, ...], report_path: Path | None, machine: Machine,
-    extra_methods: tuple[str, ...], fresh: bool, explain: bool, share: tuple[int, int] | None, max_batch: bool, dry_run: bool,
-    on: str | None, budget: float | None, until: float | None, as_json: bool,
+    extra_methods: tuple[str, ...], fresh: bool, carry_quality: bool, explain: bool, share: tuple[int, int] | None, max_batch: bool,
+    dry_run: bool, on: str | None, budget: float | None, until: float | None, as_json: bool,
 ) -> None:
     """Measure PLAN: the name of a shipped plan (see `cachemark list plans`) or a TOML file.
 
@@ -68,7 +70,7 @@ def run(
     if dry_run:
         price.dry_run(loaded, known, machine, on or "", as_json)
         return
-    _check(machine, max_batch)
+    _check(machine, max_batch or loaded.searches)
     plans.expand(loaded, machine.device)  # every mistake of the plan is found before the database is touched
     if explain:
         _explain(decide(loaded, known, machine.device, machine.threads, fresh=fresh, memory_cap=machine.memory_cap)[1], known, as_json)
@@ -76,7 +78,8 @@ def run(
     files = tuple(str(file.resolve()) for file in [*map(Path, plugin_files), *loaded.files()])
     with Store.open(store_url) as store:
         try:
-            summary = _measured(loaded, store, machine, files, fresh, share, max_batch, [s for s in (budget, until) if s is not None])
+            ends = [seconds for seconds in (budget, until) if seconds is not None]
+            summary = _measured(loaded, store, machine, files, fresh, carry_quality or not fresh, share, max_batch, ends)
         except KeyboardInterrupt:
             click.echo("\nInterrupted. Everything completed is stored; the same command goes on from here.", err=True)
             sys.exit(130)
@@ -97,12 +100,12 @@ def _check(machine: Machine, max_batch: bool) -> None:
     if machine.device == "cuda" and machine.executor == "local" and not torch.cuda.is_available():
         raise Infrastructure("--device cuda was given, but torch sees no CUDA device.", remedy="Use --device cpu; see `cachemark doctor`.")
     if max_batch and machine.device == "cpu" and not machine.memory_cap:
-        raise click.UsageError("--max-batch on a CPU needs a limit: add --memory-cap, such as 2GiB.")
+        raise click.UsageError("The largest batch on a CPU needs a limit: add --memory-cap, such as 2GiB.")
 
 
 def _measured(
-    loaded: Plan, store: Store, machine: Machine, files: tuple[str, ...], fresh: bool, share: tuple[int, int] | None, max_batch: bool,
-    seconds: list[float],
+    loaded: Plan, store: Store, machine: Machine, files: tuple[str, ...], fresh: bool, carry: bool, share: tuple[int, int] | None,
+    max_batch: bool, seconds: list[float],
 ) -> Summary:
     """Run what was asked; a share of quality images ends the program, with its exit code."""
     from ..errors import Infrastructure
@@ -118,7 +121,7 @@ def _measured(
             sys.exit(Infrastructure.exit_code if failed else 0)
         if max_batch:
             return measure_largest(loaded, store, fresh=fresh, memory_cap=machine.memory_cap, **given)
-        return measure(loaded, store, fresh=fresh, shelves=store.parts, memory_cap=machine.memory_cap,
+        return measure(loaded, store, fresh=fresh, carry=carry, shelves=store.parts, memory_cap=machine.memory_cap,
                        deadline=price.deadline(seconds, store, machine, places), **given)
 
 

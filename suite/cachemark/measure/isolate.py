@@ -40,8 +40,8 @@ class Options(NamedTuple):
     """How trials are run. ``timeout`` is seconds without a word, counted from the start of a case or a sign of life. ``share`` makes
     that share of the quality images and nothing else: see :func:`~cachemark.measure.run.fill`. ``cpus`` are the processors that a trial is
     pinned to, ``gpu`` the UUID of the only device it sees, ``memory_cap`` the bytes of it that it may allocate; nothing where empty.
-    ``probe``: cases are timed and not judged. ``paired``: they are arms of pairs. ``python`` is another interpreter (empty: this one),
-    ``code`` a folder that holds another copy of the package (empty: this one)."""
+    ``probe``: cases are timed and not judged; ``seen``: judged and not timed. ``paired``: they are arms of pairs. ``python`` is another
+    interpreter (empty: this one), ``code`` a folder that holds another copy of the package (empty: this one)."""
 
     timeout: float
     threads: int
@@ -52,6 +52,7 @@ class Options(NamedTuple):
     memory_cap: int = 0
     probe: bool = False
     paired: bool = False
+    seen: bool = False
     python: str = ""
     code: str = ""
 
@@ -155,7 +156,7 @@ class _Child:
         self._lines: queue.Queue[str | None] = queue.Queue()
         threading.Thread(target=self._listen, args=(self._process.stdout,), daemon=True).start()
         self._send(json.dumps(request_json(list(planned), list(options.plugins), options.threads, options.share, options.cpus,
-                                           options.memory_cap, options.probe, options.paired)))
+                                           options.memory_cap, options.probe, options.paired, options.seen)))
 
     def __enter__(self) -> _Child:
         return self

@@ -8,11 +8,9 @@ from typing import Any
 
 from ..result import Outcome, Status
 from ..spec import Case
-from .plan import Planned
+from .plan import MAX_BATCH, SEEDS, Planned
 
-KEY = "max_batch"  # of a case's evaluation, where its largest batch is what is asked
 MOST = 8192  # images; nobody samples more at once, and the search must end on any card
-SEEDS = "s10k"  # the first of them, as many as a batch has
 NO_IMAGES = "throughput only: images are judged in a run of the plan at its own batch"
 
 
@@ -26,7 +24,7 @@ class Largest:
 
 def asked(planned: Planned, limit: int) -> Planned:
     """The case whose largest batch within ``limit`` bytes (0: all that the device has) is asked."""
-    return replace(planned, case=replace(planned.case, evaluation={KEY: {"limit": limit}}))
+    return replace(planned, case=replace(planned.case, evaluation={MAX_BATCH: {"limit": limit}}))
 
 
 def at(planned: Planned, batch: int) -> Planned:

@@ -9,13 +9,15 @@ from __future__ import annotations
 import json
 import random
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol
 
+from .. import seeds
 from ..errors import CachemarkError, Infrastructure
 from ..result import Environment, Outcome, Status
 from ..spec import Case
+from . import largest, quality
 from .isolate import Options, run_trials
 from .plan import Plan, Planned, expand
 
@@ -127,11 +129,24 @@ def timed(planned: Planned, images: int = IMAGES) -> Planned:
     return replace(planned, case=case, shelf=None, beside=None)
 
 
-def cells_of(plan: Plan, device: str, labels: Sequence[str] = (), images: int = IMAGES) -> dict[str, Planned]:
-    """Every timed case of a plan that can run, by ``model label``; only those with one of the ``labels``, if any are given."""
+def seen(planned: Planned, samples: int = 0) -> Planned:
+    """The case as an arm of which so many images (0: as many as its plan compares) are judged and nothing is timed. More than its plan
+    has come from a larger subset, which begins with the same seeds."""
+    case = planned.case
+    evaluation = {key: value for key, value in case.evaluation.items() if key != quality.KEY}
+    larger = case.seeds if samples <= seeds.SIZES[case.seeds] else largest.SEEDS
+    case = replace(case, evaluation=evaluation, seeds=larger, samples=samples or case.samples)
+    return replace(planned, case=case, shelf=None, beside=None)
+
+
+def cells_of(
+    plan: Plan, device: str, labels: Sequence[str] = (), images: int = IMAGES, arm: Callable[[Planned, int], Planned] = timed,
+) -> dict[str, Planned]:
+    """Every timed case of a plan that can run, by ``model label``; only those with one of the ``labels``, if any are given. ``arm`` makes
+    arms of them, :func:`timed` or :func:`seen`, with so many ``images``."""
     from ..errors import unknown
 
-    found = {name_of(p.case): timed(p, images) for p in expand(plan, device) if p.case.role in ("arm", "baseline") and not p.unmet}
+    found = {name_of(p.case): arm(p, images) for p in expand(plan, device) if p.case.role in ("arm", "baseline") and not p.unmet}
     known = {name: planned.case.label for name, planned in found.items()}
     for label in labels:
         if label not in known and label not in known.values():
@@ -144,9 +159,11 @@ def name_of(case: Case) -> str:
     return f"{case.model} {case.label}"
 
 
-def arms_of(plan: Plan, device: str, labels: tuple[str, str], images: int = IMAGES) -> tuple[dict[str, Planned], dict[str, Planned]]:
+def arms_of(
+    plan: Plan, device: str, labels: tuple[str, str], images: int = IMAGES, arm: Callable[[Planned, int], Planned] = timed,
+) -> tuple[dict[str, Planned], dict[str, Planned]]:
     """Both arms of every model that has a case with either label. A cell is called by its model and both labels."""
-    sides = [{p.case.model: p for p in cells_of(plan, device, [label], images).values()} for label in labels]
+    sides = [{p.case.model: p for p in cells_of(plan, device, [label], images, arm).values()} for label in labels]
     shared = [model for model in sides[0] if model in sides[1]]
     if not shared:
         raise CachemarkError(f"No model of plan {plan.name} has both {labels[0]!r} and {labels[1]!r}.",

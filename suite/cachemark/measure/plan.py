@@ -26,7 +26,11 @@ from ..models import catalogue
 from ..models.protocol import Entry, Request
 from ..spec import FULL, Budget, Case, Sampling
 from . import presets, quality
+from .held import Held
 from .mistakes import Kinds, explained, line
+
+MAX_BATCH = "max_batch"  # of a case's evaluation, where its largest batch is what is asked
+FIRST, SEEDS = 16, "s10k"  # where the search for it begins, and whose first seeds a batch has, however large
 
 __all__ = ["Plan", "Planned", "catalogue", "expand", "find", "load", "methods", "names"]
 
@@ -98,16 +102,17 @@ class Anchor(Table):
 
 
 class Cells(Table):
-    """A block of the matrix: one model, methods × budgets × codecs. ``samples`` compares fewer or more with the full cache than the plan
-    says; 0 is the plan's own number. ``quality`` says whether the plan's quality pass is made here. With a deadline the lowest ``priority``
-    comes first."""
+    """A block of the matrix: one model, methods × budgets × codecs. ``batch = "max"`` asks for the largest that fits, of the full cache and
+    of every arm for itself, and for throughput there: nothing is judged. ``samples`` compares fewer or more with the full cache than the
+    plan says; 0 is the plan's own number. ``quality`` says whether the plan's quality pass is made here. With a deadline the lowest
+    ``priority`` comes first."""
 
     model: str
     methods: Annotated[list[str | MethodTable], Field(min_length=1)]
     budgets: Annotated[list[str | float | int | MethodTable], Field(min_length=1)] = ["1/2"]
     codecs: Annotated[list[str], Field(min_length=1)] = ["native"]
     sampling: str | SamplingTable = "paper"
-    batch: Annotated[int, Field(ge=1)] = 16
+    batch: Annotated[int, Field(ge=1)] | Literal["max"] = 16
     samples: Annotated[int, Field(ge=0)] = 0
     quality: bool = True
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
@@ -135,6 +140,11 @@ class Plan(Table):
     unmet: Literal["error", "unsupported"] = "error"
     cells: Annotated[list[Cells], Field(min_length=1)]
 
+    @property
+    def searches(self) -> bool:
+        """Whether a block asks for the largest batch that fits."""
+        return any(cells.batch == "max" for cells in self.cells)
+
     _source: tuple[str, str] = PrivateAttr(default=("", ""))  # the file's path and text, for errors
 
     def place(self, *keys: str | int) -> str:
@@ -159,7 +169,8 @@ KINDS: Kinds = {"": Plan, "timing": Timing, "fidelity": Fidelity, "quality": Qua
 @dataclass(frozen=True)
 class Planned:
     """A case and what is needed to run it. ``unmet`` is the reason why the method cannot, or empty. ``shelf`` is the folder for finished
-    parts of its quality pass, ``beside`` that of the full cache of its cell. ``rates`` are the device's, where they were measured."""
+    parts of its quality pass, ``beside`` that of the full cache of its cell. ``rates`` are the device's, where they were measured; ``held``
+    is what an earlier outcome of the case had, whose quality may stand."""
 
     case: Case
     request: Request
@@ -168,6 +179,7 @@ class Planned:
     beside: Path | None = None
     rates: Rates | None = None
     priority: int = 0
+    held: Held | None = None
 
 
 def names() -> list[str]:
@@ -236,26 +248,28 @@ def _block(plan: Plan, cells: Cells, number: int, device: str) -> Iterator[Plann
         subset = seeds.subset(plan.fidelity.seeds, entry.classes)
     with _at(plan, *(("cells", number, "samples") if cells.samples else ("fidelity", "samples"))):
         subset = subset.first(cells.samples or plan.fidelity.samples)
+    searched, batch = cells.batch == "max", FIRST if cells.batch == "max" else cells.batch
     with _at(plan, "cells", number, "batch"):
-        _check_batch(cells.batch, subset)
+        subset = seeds.subset(SEEDS, entry.classes).first(batch) if searched else subset
+        _check_batch(batch, subset)
     with _at(plan, "cells", number, "weights"):
         identity = entry.identity(request)
     with _at(plan, "cells", number, "codecs"):
         codecs = list(dict.fromkeys(codec(name).name for name in cells.codecs))
-    layout, unmet = replace(entry.shape(sampling, cells.batch), similarity=entry.similarity(identity)), _unmet(cells, device)
+    layout, unmet = replace(entry.shape(sampling, batch), similarity=entry.similarity(identity)), _unmet(cells, device)
     absent = refused(cells.engine, device)
     with _at(plan, "cells", number, "budgets"):
         budgets = list(dict.fromkeys(str(_budget(budget, layout)) for budget in cells.budgets))
     full = Case(
         cells.model, identity, entry.grid, f"{entry.classes} classes, balanced", sampling, FULL,
-        batch=cells.batch, seeds=plan.fidelity.seeds, samples=len(subset), dtype=cells.dtype, engine=cells.engine,
+        batch=batch, seeds=subset.name, samples=len(subset), dtype=cells.dtype, engine=cells.engine,
         device_class=device, warmup=plan.timing.warmup, repeats=plan.timing.repeats, role="baseline",
-        evaluation=_likeness(plan.fidelity),
+        evaluation={MAX_BATCH: {"limit": 0}} if searched else _likeness(plan.fidelity),
     )
     with _at(plan, "quality"):
-        judged = replace(full, evaluation={**full.evaluation, **_evaluation(plan, cells, entry, full)})
+        judged = full if searched else replace(full, evaluation={**full.evaluation, **_evaluation(plan, cells, entry, full)})
     yield Planned(judged, request, absent)
-    if not full.weights.startswith("random:"):
+    if not searched and not full.weights.startswith("random:"):
         yield Planned(replace(full, role="floor"), request, absent)
         if full.samples > 1:  # one image can only be generated in a batch of one
             yield Planned(replace(full, role="numerics"), request, absent)

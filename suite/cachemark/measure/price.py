@@ -4,27 +4,29 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
 
 from .. import registry, seeds
+from ..cache.anatomy import Anatomy
+from ..cache.codec import codec
 from ..cache.geometry import Layout
 from ..cache.masked import MaskedLayout
 from ..cache.method import Method
-from ..cache.work import work
 from ..errors import CachemarkError
 from ..limits import Rates
+from ..metrics.roofline import bill as bill_of
 from ..models.protocol import Entry
-from . import quality
+from . import limit, quality
 from .plan import Plan, Planned
 
 MARGIN = 1.5  # a case is expected to take so many times what the arithmetic allows
 STARTUP = 30.0  # seconds for a process to import torch and load a model
 LAUNCHES, LAUNCH = 16, 4e-6  # kernels of one block in one pass, and seconds for the host to launch one
-BLOCK = 12  # weights of a transformer block, in squares of its width: 4 around attention, 8 in the MLP
+BLOCK = 12  # weights of a plain transformer block, in squares of its width: 4 around attention, 8 in the MLP
 FORCED = 1.3  # the passes of the full cache's tokens through the method, which fidelity adds to a generation
 SAMPLE_BYTES, PICTURE_BYTES = 8, 60_000  # of a stored value, and of the pictures of a case
 OVERHEAD = 20_000  # bytes of a case in the database: its JSON, its facts, its rows
@@ -99,7 +101,7 @@ def price(planned: Planned, rates: Rates, stored: float | None, more: float = 0.
     entry: Entry = registry.models.get(planned.case.model)
     case = planned.case
     layout = entry.shape(case.sampling, case.batch)
-    seconds = 0.0 if planned.unmet else MARGIN * (generations(planned) + more) * floor(planned, layout, rates)
+    seconds = 0.0 if planned.unmet else MARGIN * (generations(planned) + more) * floor(planned, rates)
     tokens = case.samples * layout.visual * 8
     return Price(stored if stored is not None else seconds, stored is not None, OVERHEAD + PICTURE_BYTES + tokens, memory(planned, layout))
 
@@ -114,23 +116,27 @@ def generations(planned: Planned) -> float:
     return timed + judged + (0 if "missing" in wide else wide.get("samples", 0) / case.batch)
 
 
-def floor(planned: Planned, layout: Layout, rates: Rates) -> float:
-    """Seconds of one batch that arithmetic and the host allow: weights and the full cache once per pass, FLOPs once
-    per token, launches once per block."""
-    width = layout.heads * layout.head_dim
-    depth = layout.layers + (layout.encoder if isinstance(layout, MaskedLayout) else 0)
-    weights = BLOCK * depth * width**2
-    itemsize = getattr(torch, planned.case.dtype).itemsize
+def floor(planned: Planned, rates: Rates) -> float:
+    """Seconds of one batch that arithmetic and the host allow: the floor of the bill that a report holds times against, and a launch for
+    each kernel. A model whose products nobody has counted is taken for plain transformer blocks without an image decoder."""
+    case, method = planned.case, _method(planned)
+    entry: Entry = registry.models.get(case.model)
+    layout = replace(entry.shape(case.sampling, case.batch), dtype=getattr(torch, case.dtype))
+    found = limit.bill_of(case, entry, method) or bill_of(method, layout, _plain(layout), codec=codec(case.codec))
+    return found.floor(rates) + found.passes * _launched(layout) * LAUNCHES * LAUNCH
+
+
+def _launched(layout: Layout) -> int:
+    """Blocks of one pass."""
     if isinstance(layout, MaskedLayout):
-        method = _method(planned)
-        passes, flops = method.passes(layout.steps), work(method, layout).total * layout.batch
-        launched = passes * (depth + layout.diffusion * layout.head)
-    else:
-        passes = len(layout.scales) or layout.visual
-        flops = 2 * layout.rows * layout.visual * (weights + depth * width * layout.visual)
-        launched = passes * depth
-    read = passes * (weights * itemsize + _kept(layout, itemsize) / 2)  # on average half of the cache is there
-    return max(read / rates.copy, flops / rates.matmul) + launched * LAUNCHES * LAUNCH
+        return layout.encoder + layout.layers + layout.diffusion * layout.head
+    return layout.layers
+
+
+def _plain(layout: Layout) -> Anatomy:
+    """Plain transformer blocks of a layout's width, and nothing else."""
+    width = layout.heads * layout.head_dim
+    return Anatomy(block=BLOCK * width**2, between=0, image=lambda: None)
 
 
 def memory(planned: Planned, layout: Layout) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, replace
@@ -128,7 +129,7 @@ def _measured(planned: Planned, bench: Bench, alive: Callable[[], None]) -> Ende
     elif case.role == "baseline" and job.continuous:
         facts["redundancy"] = repeated(_watched(job))
     if quality.KEY in case.evaluation:
-        figures, told = _distribution(planned, job, bench, alive)
+        figures, told = _carried(planned, job, bench, judged) or _distribution(planned, job, bench, alive)
         samples, facts = samples | figures, facts | told
     samples, facts, seconds = samples | judged.samples, facts | judged.facts, time.perf_counter() - began
     return Outcome(case, Status.OK, samples, seconds=seconds, output_hash=judged.output_hash, facts=facts), judged.artifacts
@@ -142,6 +143,18 @@ def run_arm(planned: Planned, bench: Bench, alive: Callable[[], None] = lambda: 
     if not bool(torch.isfinite(tokens).all()):
         return Outcome(case, Status.NAN_OUTPUT, log="The tokens hold NaN or infinity.", facts=facts), {}
     return Outcome(case, Status.OK, samples, PAIRED, seconds=time.perf_counter() - began, output_hash=hashed(tokens), facts=facts), {}
+
+
+def see_arm(planned: Planned, bench: Bench) -> Ended:
+    """Judge the images of one case as an arm of a pair, against the full cache of its own code; nothing is timed and no picture is kept."""
+    began, case = time.perf_counter(), planned.case
+    if planned.unmet or bench.loaded.random:
+        raise Unsupported(planned.unmet or RANDOM)
+    judged = _judged(case, _job(case, bench), bench)
+    if not judged.finite:
+        return Outcome(case, Status.NAN_OUTPUT, log="The decoded images or their figures hold NaN or infinity."), {}
+    facts, seconds = _facts(case, bench), time.perf_counter() - began
+    return Outcome(case, Status.OK, judged.samples, seconds=seconds, output_hash=judged.output_hash, facts=facts), {}
 
 
 def fill(planned: Planned, bench: Bench, share: tuple[int, int], alive: Callable[[], None]) -> Ended:
@@ -285,6 +298,24 @@ def _judged(planned: Planned, job: Job, bench: Bench) -> Judged:
                  itself=case.role == "baseline" and case.engine != "reference", **added)
 
 
+def _carried(planned: Planned, job: Job, bench: Bench, judged: Judged) -> tuple[dict[str, list[float]], dict[str, Any]] | None:
+    """What an earlier outcome of the case found in the quality pass, where that stands. Arms are compared with the full cache's features,
+    so its own pass stands only as long as these are kept. What does not stand leaves no old part on the shelf."""
+    held, case = planned.held, planned.case
+    if held is None:
+        return None
+    shelf = planned.shelf and planned.shelf.parent / held.source
+    stands = held.stands(judged.output_hash, judged.samples)
+    if stands and case.role == "baseline":
+        wide = quality.job_of(job, case, bench.entry.classes)
+        seen = quality.kept(wide, bench.preset(planned), quality.Shelf(shelf)) if shelf else None
+        stands = seen is not None
+        bench.seen |= {case.cell: seen} if seen is not None else {}
+    if not stands and planned.shelf is not None and planned.shelf == shelf:
+        shutil.rmtree(planned.shelf, ignore_errors=True)
+    return held.again() if stands else None
+
+
 def _distribution(
     planned: Planned, job: Job, bench: Bench, alive: Callable[[], None]
 ) -> tuple[dict[str, list[float]], dict[str, Any]]:
@@ -300,7 +331,7 @@ def _distribution(
     else:
         full = bench.seen.get(case.cell) or quality.kept(wide, preset, quality.Shelf(planned.beside))
     samples, facts = quality.figures(seen, preset, wide.subset.labels, full)
-    return samples, {**facts, "quality_seconds": round(time.perf_counter() - began, 1)}
+    return samples, {**facts, "quality_metrics": sorted(samples), "quality_seconds": round(time.perf_counter() - began, 1)}
 
 
 def _facts(case: Case, bench: Bench) -> dict[str, Any]:

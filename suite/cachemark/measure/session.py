@@ -19,9 +19,10 @@ from . import largest, quality
 from .deadline import Deadline, breadth_first
 from .environment import code_identity, environment, skip_key, skip_parts
 from .executors.local import Executor, local
+from .held import Held
 from .isolate import Finished, Options, always
 from .limit import stated
-from .plan import Plan, Planned, expand
+from .plan import MAX_BATCH, Plan, Planned, expand
 
 
 class Sink(Protocol):
@@ -35,6 +36,9 @@ class Sink(Protocol):
 
     def find(self, skip_key: str) -> Outcome | None:
         """A stored outcome, or None."""
+
+    def latest_for_case(self, case_key: str) -> Outcome | None:
+        """The newest outcome of a case, or None."""
 
     def save(self, run_id: int, outcome: Outcome, artifacts: Mapping[str, bytes] | None = None) -> int:
         """Keep an outcome."""
@@ -95,33 +99,42 @@ def decide(
     ``memory_cap`` need not fit under it, so it is one of the parts."""
     here = here or environment(device, threads)
     decisions = []
-    for planned in expand(plan, device) if cases is None else cases:
+    for planned in _limited(expand(plan, device), memory_cap) if cases is None else cases:
         parts = skip_parts(planned.case, here, device) | ({"memory_cap": str(memory_cap)} if memory_cap else {})
         key = skip_key(parts)
         decisions.append(Decision(planned, key, parts, not fresh and sink is not None and sink.find(key) is not None))
     return here, decisions
 
 
+def _limited(cases: list[Planned], memory_cap: int) -> list[Planned]:
+    """With the limit in cases whose largest batch is asked: it decides how many images that is."""
+    return [largest.asked(planned, memory_cap) if MAX_BATCH in planned.case.evaluation else planned for planned in cases]
+
+
 def measure(
     plan: Plan, sink: Sink, *, device: str = "cpu", threads: int = 1, plugins: tuple[str, ...] = (), fresh: bool = False,
     shelves: Path | None = None, watcher: Watcher = UNWATCHED, checked: Callable[[list[Decision]], None] | None = None,
-    executor: Executor | None = None, memory_cap: int = 0, deadline: Deadline | None = None,
+    executor: Executor | None = None, memory_cap: int = 0, deadline: Deadline | None = None, carry: bool = True,
 ) -> Summary:
     """Run a plan into a sink. An interruption leaves everything completed in the sink and the run marked interrupted. ``shelves`` is the
     folder in which each case keeps the finished parts of its quality pass, and finds those that another process has made. ``executor``
     says where trials run; by default on this machine, one at a time. ``memory_cap`` is how many bytes of a device a trial may allocate.
-    With a ``deadline`` cases run by priority and breadth first, and those that cannot end before it are outcomes ``not_reached``."""
+    With a ``deadline`` cases run by priority and breadth first, and those that cannot end before it are outcomes ``not_reached``.
+    Quality is carried over from an earlier outcome of a case that gave the same tokens (:mod:`cachemark.measure.held`), if ``carry``."""
     with nullcontext(executor) if executor else local(device, threads) as places:
         here, decisions = decide(plan, sink, device, threads, fresh=fresh, here=places.environment(device, threads), memory_cap=memory_cap)
         if checked is not None:
             checked(decisions)
         here, decisions = _rated(here, decisions, partial(places.rates, device, threads))
         with _run_of(plan, sink, here, decisions, watcher) as summary:
-            todo = _shelved(decisions, shelves)
+            todo = _shelved([d if d.stored or not carry else _held(d, sink) for d in decisions], shelves)
             if fresh:
                 _clear(todo)
             options = Options(plan.timeout, threads, plugins, memory_cap=memory_cap)
-            _run(_ended(todo, plan, options, watcher, places, deadline), todo, sink, summary)
+            wide = [d for d in todo if MAX_BATCH in d.planned.case.evaluation]
+            plain = [d for d in todo if MAX_BATCH not in d.planned.case.evaluation]
+            _run(_ended(plain, plan, options, watcher, places, deadline), plain, sink, summary)
+            _run(_searched(wide, options, watcher, places, deadline), wide, sink, summary)
     return summary
 
 
@@ -135,14 +148,10 @@ def measure_largest(
     with nullcontext(executor) if executor else local(device, threads) as places:
         here, decisions = decide(plan, sink, device, threads, fresh=fresh, here=places.environment(device, threads), cases=asked,
                                  memory_cap=memory_cap)
-        options = Options(plan.timeout, threads, plugins, memory_cap=memory_cap, probe=True)
+        options = Options(plan.timeout, threads, plugins, memory_cap=memory_cap)
         with _run_of(plan, sink, here, decisions, watcher) as summary:
-            for decision in (d for d in decisions if not d.stored):
-                watcher.started((planned := decision.planned).case)
-                found = largest.search(planned.case.batch, partial(_attempt, places, options, planned), most)
-                finished = Finished(largest.outcome(planned.case, found), {})
-                _keep(finished, decision, sink, summary)
-                watcher.ended(finished.outcome)
+            todo = [d for d in decisions if not d.stored]
+            _run(_searched(todo, options, watcher, places, most=most), todo, sink, summary)
     return summary
 
 
@@ -164,6 +173,24 @@ def _run_of(plan: Plan, sink: Sink, here: Environment, decisions: list[Decision]
         raise
     finally:
         sink.finish_run(summary.run_id, state)
+
+
+def _searched(
+    todo: list[Decision], options: Options, watcher: Watcher, places: Executor, deadline: Deadline | None = None, most: int = largest.MOST,
+) -> Iterator[Finished]:
+    """The largest batch of each case as it is found, or why the search was not begun."""
+    for planned in (decision.planned for decision in todo):
+        watcher.started(planned.case)
+        if late := deadline.admit(planned) if deadline else "":
+            ended = Outcome(planned.case, Status.NOT_REACHED, log=late)
+        elif planned.unmet:
+            ended = Outcome(planned.case, Status.UNSUPPORTED, log=planned.unmet)
+        else:
+            found = largest.search(planned.case.batch, partial(_attempt, places, options._replace(probe=True), planned), most)
+            ended = largest.outcome(planned.case, found)
+        shown = replace(ended, log=mask(ended.log), facts=masked(ended.facts))
+        yield Finished(shown, {})
+        watcher.ended(shown)
 
 
 def _attempt(places: Executor, options: Options, planned: Planned, batch: int) -> Outcome:
@@ -206,10 +233,18 @@ def _shelved(decisions: list[Decision], shelves: Path | None) -> list[Decision]:
     return [replace(d, planned=replace(d.planned, shelf=shelves / d.key, beside=full.get(d.planned.case.cell))) for d in todo]
 
 
+def _held(decision: Decision, sink: Sink) -> Decision:
+    """With what an earlier outcome of the case had, where it has a quality pass."""
+    planned = decision.planned
+    if planned.unmet or not planned.case.measures(quality.KEY):
+        return decision
+    return replace(decision, planned=replace(planned, held=Held.of(sink.latest_for_case(planned.case.key), decision.parts)))
+
+
 def _clear(todo: list[Decision]) -> None:
-    """Take from the shelves what an earlier run has left there."""
+    """Take from the shelves what an earlier run has left there, but for what may stand again."""
     for decision in todo:
-        if decision.planned.shelf is not None:
+        if decision.planned.shelf is not None and decision.planned.held is None:
             shutil.rmtree(decision.planned.shelf, ignore_errors=True)
 
 

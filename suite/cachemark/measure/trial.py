@@ -28,22 +28,24 @@ from ..result import Outcome, Status
 from ..spec import Case
 from .affinity import pin
 from .cap import cap
+from .held import Held
 from .plan import Planned
-from .run import Bench, Ended, fill, probe, run_arm, run_case
+from .run import Bench, Ended, fill, probe, run_arm, run_case, see_arm
 
 
 def request_json(
     planned: list[Planned], plugin_files: list[str], threads: int, share: tuple[int, int] | None = None, cpus: Sequence[int] = (),
-    memory_cap: int = 0, probe: bool = False, paired: bool = False,
+    memory_cap: int = 0, probe: bool = False, paired: bool = False, seen: bool = False,
 ) -> dict[str, Any]:
     """What the parent sends: cases with their requests, plug-in files, CPU threads, the share of a quality pass where that alone is
-    to be made, the processors to keep to, how many bytes of the device may be allocated (0: all), whether cases are only timed, and
-    whether they are arms of pairs."""
+    to be made, the processors to keep to, how many bytes of the device may be allocated (0: all), whether cases are only timed,
+    whether they are arms of pairs, and whether they are only judged."""
     items = [{"case": p.case.to_json(), "request": {**asdict(p.request), "dtype": str(p.request.dtype)}, "unmet": p.unmet,
-              "folders": [str(folder or "") for folder in (p.shelf, p.beside)], "rates": p.rates and asdict(p.rates)}
+              "folders": [str(folder or "") for folder in (p.shelf, p.beside)], "rates": p.rates and asdict(p.rates),
+              "held": p.held and asdict(p.held)}
              for p in planned]
     return {"cases": items, "plugins": plugin_files, "threads": threads, "share": share, "cpus": list(cpus),
-            "memory_cap": memory_cap, "probe": probe, "paired": paired}
+            "memory_cap": memory_cap, "probe": probe, "paired": paired, "seen": seen}
 
 
 def parse_item(item: dict[str, Any]) -> Planned:
@@ -51,7 +53,8 @@ def parse_item(item: dict[str, Any]) -> Planned:
     dtype = getattr(torch, item["request"]["dtype"].removeprefix("torch."))
     shelf, beside = (Path(folder) if folder else None for folder in item["folders"])
     rates = Rates(**item["rates"]) if item["rates"] else None
-    return Planned(Case.from_json(item["case"]), Request(**{**item["request"], "dtype": dtype}), item["unmet"], shelf, beside, rates)
+    request, held = Request(**{**item["request"], "dtype": dtype}), Held(**item["held"]) if item["held"] else None
+    return Planned(Case.from_json(item["case"]), request, item["unmet"], shelf, beside, rates, held=held)
 
 
 def main() -> None:
@@ -71,7 +74,8 @@ def main() -> None:
         planned = parse_item(item)
         _say(out, {"start": number})
         alive, share = partial(_say, out, {"alive": number}), request["share"]
-        whole = probe if request["probe"] else partial(run_arm if request["paired"] else run_case, alive=alive)
+        ways: dict[str, Callable[[Planned, Bench], Ended]] = {"probe": probe, "seen": see_arm, "paired": partial(run_arm, alive=alive)}
+        whole = next((way for key, way in ways.items() if request[key]), partial(run_case, alive=alive))
         work = partial(fill, share=tuple(share), alive=alive) if share else whole
         outcome, artifacts, bench = _attempt(planned, bench, work)
         outcome = replace(outcome, facts={**outcome.facts, **_place(request)})

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from ..errors import UnfairComparison
 from ..result import Environment, Outcome, Status
+from ..spec import Case
 from ..store.rows import Verdict
 from ..units import METRICS
 from .gate import CHANGED, EQUIVALENT, IMPROVED, NOT_COMPARED, REGRESSED
@@ -20,8 +21,10 @@ from .pairs import INCONCLUSIVE, Judgement, Pairs, Rule, judge, log_ratios, need
 
 TIMED = "latency"  # the one metric of a cell that the family counts
 AA = "A/A "  # begins the name of a cell whose arms are equal
+COVERAGE = 0.95  # share of the cells of which something must be said
 PEAK = 0.01  # share by which the allocator's peak may differ
 INFRASTRUCTURE = (Status.THROTTLED, Status.CONTENDED, Status.NOT_REACHED)
+SAME_TOKENS = "same tokens, nothing to compare"
 SAME, OTHER_METHODS, OTHER_NUMERICS = "same", "methods", "numerics"
 
 
@@ -76,19 +79,31 @@ def contest(
 
 
 # -- what may be compared -----------------------------------------------------------------------------------------------
-def refuse_unfair(before: Outcome, after: Outcome, where: tuple[Environment, Environment]) -> None:
-    """Raise UnfairComparison where arms differ in what would then be measured instead of them."""
-    kernels = [outcome.facts.get("kernel") for outcome in (before, after)]
-    sides = {
-        "compute dtype": (before.case.dtype, after.case.dtype), "engine": (before.case.engine, after.case.engine),
-        "attention kernel": (kernels[0], kernels[1]), "batch": (before.case.batch, after.case.batch),
-        "device class": (before.case.device_class, after.case.device_class),
+def refuse_unequal(before: Case, after: Case, where: tuple[Environment, Environment]) -> None:
+    """Raise UnfairComparison where arms differ in what would then be measured instead of them, as far as that is known beforehand."""
+    _refuse(before, after, {
+        "compute dtype": (before.dtype, after.dtype), "engine": (before.engine, after.engine), "batch": (before.batch, after.batch),
+        "device class": (before.device_class, after.device_class),
         "TF32 flag": (where[0].facts.get("tf32"), where[1].facts.get("tf32")),
-    }
+    })
+
+
+def refuse_unfair(before: Outcome, after: Outcome, where: tuple[Environment, Environment]) -> None:
+    """The same of arms that have run, which also say by which kernel."""
+    refuse_unequal(before.case, after.case, where)
+    _refuse(before.case, after.case, {"attention kernel": (before.facts.get("kernel"), after.facts.get("kernel"))})
+
+
+def _refuse(before: Case, after: Case, sides: Mapping[str, tuple[object, object]]) -> None:
     for what, (then, now) in sides.items():
         if then != now and None not in (then, now):
-            raise UnfairComparison(f"{before.case.label} and {after.case.label} differ in {what}: {then} and {now}.",
+            raise UnfairComparison(f"{before.label} and {after.label} differ in {what}: {then} and {now}.",
                                    remedy=f"Compare arms with the same {what}; otherwise it would be what is measured.")
+
+
+def other_tokens(held: Mapping[str, Held]) -> list[str]:
+    """Cells whose arms gave different tokens, so that there are images to compare."""
+    return [cell for cell, it in held.items() if it.failed is None and it.couples and len(set(_hashes(it.couples))) > 1]
 
 
 # -- verdicts -----------------------------------------------------------------------------------------------------------
@@ -135,13 +150,22 @@ def _exact(cell: str, couples: Sequence[Couple], alike: str) -> Iterable[Verdict
         if not all(sides):
             continue
         yield _bytes(Verdict(key, cell, name, EQUIVALENT), METRICS[name].deterministic, sides, same)
-    hashes = [{_of(c, side).output_hash for c in couples} for side in (0, 1)]
-    if any(len(side) > 1 for side in hashes):
-        yield Verdict(key, cell, "output_hash", CHANGED, "one arm gave other tokens in another pair: it is not deterministic")
+    yield from _tokens(Verdict(key, cell, "output_hash", EQUIVALENT, SAME_TOKENS), couples, alike)
+
+
+def _tokens(row: Verdict, couples: Sequence[Couple], alike: str) -> Iterable[Verdict]:
+    """Whether both arms gave the same tokens in every pair: they must where they claim to be one thing."""
+    then, now = ({_of(c, side).output_hash for c in couples} for side in (0, 1))
+    if len(then) > 1 or len(now) > 1:
+        yield replace(row, verdict=CHANGED, reason="one arm gave other tokens in another pair: it is not deterministic")
+    elif then == now:
+        yield row
     elif alike == SAME:
-        equal = hashes[0] == hashes[1]
-        yield Verdict(key, cell, "output_hash", EQUIVALENT if equal else CHANGED,
-                      "" if equal else f"other tokens at the same seeds: {min(hashes[0])[:16]} then, {min(hashes[1])[:16]} now")
+        yield replace(row, verdict=CHANGED, reason=f"other tokens at the same seeds: {min(then)[:16]} then, {min(now)[:16]} now")
+
+
+def _hashes(couples: Sequence[Couple]) -> Iterable[str]:
+    return (outcome.output_hash for couple in couples for outcome in (couple.before, couple.after))
 
 
 def _bytes(row: Verdict, exact: bool, sides: Sequence[Sequence[float]], same: bool) -> Verdict:
@@ -173,7 +197,7 @@ class Tally:
 
     rows: tuple[Verdict, ...]
     cells: int
-    min_coverage: float = 0.95
+    min_coverage: float = COVERAGE
     most_open: float = 0.10
     fail_on_change: bool = True
 
@@ -205,6 +229,11 @@ class Tally:
         if self.regressed:
             return 1
         return 3 if len(self.unresolved) > self.most_open * self.cells else 0
+
+    def ended(self, advisory: bool) -> int:
+        """The exit code where the gate on times may be ``advisory``: then times alone fail nothing."""
+        excused = advisory and self.exit_code == 1 and all(r.metric == TIMED for r in self.regressed)
+        return 0 if excused else self.exit_code
 
 
 def _by_machine(row: Verdict) -> bool:

@@ -14,7 +14,7 @@ from ..store.db import Store
 from ..store.rows import Run, Verdict
 from ..units import metric
 from . import history
-from .contest import AA, TIMED, Tally
+from .contest import AA, COVERAGE, TIMED, Tally
 from .gate import IMPROVED, REGRESSED
 from .pairs import log_ratios, sees
 
@@ -26,10 +26,11 @@ FLOOR = {"cpu": 0.10, "cuda": 0.02}  # least minimum effect of a device class
 
 @dataclass(frozen=True)
 class Night:
-    """One finished comparison: its run, and what was said of its cells."""
+    """One finished comparison: its run, what was said of its cells, and the coverage that is asked now, if not what was asked then."""
 
     run: Run
     rows: tuple[Verdict, ...]
+    min_coverage: float | None = None
 
     @property
     def stated(self) -> Mapping[str, Any]:
@@ -40,7 +41,8 @@ class Night:
     def tally(self) -> Tally:
         """Its rows without the equal arms, and how they end."""
         rows = tuple(r for r in self.rows if not r.label.startswith(AA))
-        return Tally(rows, int(self.stated.get("cells", 0)), fail_on_change=self.stated.get("alike") == "same")
+        asked = self.stated.get("min_coverage", COVERAGE) if self.min_coverage is None else self.min_coverage
+        return Tally(rows, int(self.stated.get("cells", 0)), float(asked), fail_on_change=self.stated.get("alike") == "same")
 
     @property
     def equal_arms(self) -> Verdict | None:
@@ -81,7 +83,7 @@ def least_effect(ratios: Sequence[float], family: int, device_class: str) -> tup
 @dataclass(frozen=True)
 class Standing:
     """What equal arms showed in the last nights. ``low`` and ``high`` are the ends of the exact 95 % interval of the rate
-    (Clopper and Pearson); ``advisory``: the gate is not to be trusted, and fails nothing."""
+    (Clopper and Pearson); ``advisory``: the gate is not to be trusted, and fails nothing by times."""
 
     nights: int
     alarms: int
@@ -94,7 +96,8 @@ class Standing:
             return "Equal arms have not been compared yet: the realised false-alarm rate is unknown."
         said = (f"Equal arms raised {self.alarms} alarms in the last {self.nights} nights: a realised false-alarm rate of "
                 f"{100 * self.alarms / self.nights:.2g} % ({100 * self.low:.2g} to {100 * self.high:.2g} %).")
-        return f"{said} That is {MOST_ALARMS} or more in {WATCHED}: the gate is advisory and fails nothing." if self.advisory else said
+        noisy = f" That is {MOST_ALARMS} or more in {WATCHED}: the gate is advisory and fails nothing by times."
+        return said + (noisy if self.advisory else "")
 
 
 def standing(held: Sequence[Night]) -> Standing:

@@ -1,0 +1,127 @@
+"""Images of two arms compared seed by seed: whether those of the second are worse, in a family of its own.
+
+Both arms made images at the same seeds, so every figure that is known image by image (agreement with the full cache, PSNR, the legend)
+gives one difference per seed. Which of two equal arms a difference favours is chance, and the exact sign-flip test asks how often chance
+alone would add up to so much. Fidelity and quality of all cells are one family, apart from that of times (Benjamini and Hochberg).
+
+Here the mean over seeds counts, not the Hodges–Lehmann estimate: a method often changes few images much and most of them not at all, and
+then the median of Walsh averages is nought. Its interval is Student's.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import false_discovery_control, t
+
+from ..result import JUDGING
+from ..store.rows import Verdict
+from ..units import METRICS, Metric
+from .contest import Couple
+from .gate import EQUIVALENT, IMPROVED, NOT_COMPARED, REGRESSED
+from .pairs import CONFIDENCE, INCONCLUSIVE, MOST_PAIRS, sign_flip
+
+LEAST = 0.01  # minimum effect, as a share of the first arm's mean
+DRAWS = 19_999  # choices of signs where not all are tried: enough to find one changed figure among a thousand
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Line:
+    """One figure of one cell, seed by seed. ``worse``: how much worse the second arm is at each seed, in the metric's unit, (seeds,)."""
+
+    couple: Couple
+    metric: Metric
+    worse: Floats
+
+    @property
+    def limit(self) -> float:
+        """The minimum effect in the metric's unit."""
+        return LEAST * abs(self.couple.before.mean(self.metric.name) or 0.0)
+
+    @property
+    def effect(self) -> float:
+        """By how much the second arm is worse on average."""
+        return float(self.worse.mean())
+
+    @property
+    def margin(self) -> float:
+        """Half the width of the interval of the effect."""
+        n = len(self.worse)
+        return float(t.ppf((1 + CONFIDENCE) / 2, n - 1) * self.worse.std(ddof=1) / np.sqrt(n))
+
+
+def seedwise(couples: Mapping[str, Couple], q: float = 0.05) -> list[Verdict]:
+    """The rows of cells of which both arms' images were judged, one for each figure that is known seed by seed. ``q`` is the false
+    discovery rate of the family. A cell without such a figure has a row that says why."""
+    lines = {cell: list(_lines(couple)) for cell, couple in couples.items()}
+    flat = [line for found in lines.values() for line in found]
+    worse, better = (_adjusted([flipped(side * line.worse) for line in flat]) for side in (1, -1))
+    p = iter(zip(worse, better, strict=True))
+    rows: list[Verdict] = []
+    for cell, found in lines.items():
+        rows += [_row(cell, line, next(p), q) for line in found]
+        rows += [] if found else [Verdict("", cell, "status", NOT_COMPARED, f"its images were not compared: {_why(couples[cell])}")]
+    return rows
+
+
+def _lines(couple: Couple) -> Iterator[Line]:
+    before, after = couple.before, couple.after
+    if not (before.ok and after.ok):
+        return
+    for name, metric in METRICS.items():
+        one, two = (outcome.samples.get(name, ()) for outcome in (before, after))
+        if metric.kind in JUDGING and len(one) == len(two) > 1:
+            more = np.asarray(two, dtype=np.float64) - np.asarray(one, dtype=np.float64)
+            yield Line(couple, metric, more if metric.better == "lower" else -more)
+
+
+def _why(couple: Couple) -> str:
+    failed = next((outcome for outcome in (couple.before, couple.after) if not outcome.ok), None)
+    if failed is None:
+        return "no figure is known seed by seed"
+    return f"{failed.status}: {(failed.log.strip().splitlines() or [''])[-1][:200]}"
+
+
+def flipped(differences: Floats) -> float:
+    """One-sided p-value that the mean of differences, (n,), is above 0: the share of choices of signs that add up to at least as much.
+    All choices where at most 40 are no tie, else ``DRAWS`` of them from a stream that is frozen, the one found among them (Phipson and
+    Smyth 2010, so that it is never 0). A seed at which the arms agree has no sign and says nothing."""
+    d = differences[differences != 0]
+    if not len(d):
+        return 1.0
+    if len(d) <= MOST_PAIRS:
+        return float(sign_flip(d))
+    total = d.sum()
+    reached = int((_signs(len(d)) @ d >= total - 1e-12 * np.abs(d).sum()).sum())
+    return (1 + reached) / (1 + DRAWS)
+
+
+@functools.cache
+def _signs(n: int) -> Floats:
+    """(DRAWS, n) of −1 and 1, the same ever after: a legacy stream never changes."""
+    return np.random.RandomState(0).choice([-1.0, 1.0], size=(DRAWS, n))
+
+
+def _adjusted(p: list[float]) -> list[float]:
+    return [float(value) for value in false_discovery_control(p)] if p else []
+
+
+def _row(cell: str, line: Line, adjusted: tuple[float, float], q: float) -> Verdict:
+    """``adjusted``: the p-values of worse and of better."""
+    side, p = (1, adjusted[0]) if line.effect > 0 else (-1, adjusted[1])
+    low, high = line.effect - line.margin, line.effect + line.margin
+    if p <= q and abs(line.effect) >= line.limit:
+        verdict = REGRESSED if side > 0 else IMPROVED
+    else:
+        verdict = EQUIVALENT if -line.limit <= low and high <= line.limit else INCONCLUSIVE
+    name, unit = line.metric.name, f" {line.metric.unit}".rstrip()
+    then, now = (float(outcome.mean(name) or 0.0) for outcome in (line.couple.before, line.couple.after))
+    said = (f"{abs(line.effect):.3g}{unit} {'worse' if line.effect > 0 else 'better'} on average ({low:+.3g} to {high:+.3g}, worse being "
+            f"positive; {len(line.worse)} seeds, p = {p:.2g})")
+    return Verdict(line.couple.after.case.key, cell, name, verdict, said, then, now, now / then if then else None)

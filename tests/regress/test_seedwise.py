@@ -1,0 +1,126 @@
+"""Images compared seed by seed: what is called worse, at which rate by mistake, and what has nothing to say."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import product
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from regress_examples import case, ok
+
+from cachemark.regress.seedwise import DRAWS, flipped, seedwise
+from cachemark.result import Outcome, Status
+from cachemark.store.rows import Verdict
+
+SEEDS = 64
+
+
+@dataclass
+class Couple:
+    cell: str
+    before: Outcome
+    after: Outcome
+
+
+def couple(cell: str, one: NDArray[np.float64], two: NDArray[np.float64], metric: str = "psnr") -> Couple:
+    base = ok(case("linear"))
+    return Couple(cell, *(replace(base, samples={metric: list(map(float, arm)), "latency": [1.0] * len(arm)}) for arm in (one, two)))
+
+
+def arms(change: float, share: float = 1.0, sd: float = 1.0, seed: int = 0) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """PSNR of some seeds in two arms: a share of the images of the second is ``change`` dB off, the others are the same."""
+    stream = np.random.default_rng(seed)
+    before, touched = stream.normal(30, 3, SEEDS), stream.random(SEEDS) < share
+    return before, before + touched * (change + stream.normal(0, sd, SEEDS))
+
+
+def rows(*couples: Couple) -> dict[tuple[str, str], Verdict]:
+    return {(r.label, r.metric): r for r in seedwise({c.cell: c for c in couples})}
+
+
+def test_worse_better_and_equal_images_are_told_apart() -> None:
+    found = rows(couple("worse", *arms(-2)), couple("better", *arms(2)), couple("same", *arms(0, sd=0.1)), couple("open", *arms(0, sd=9)))
+    assert {cell: row.verdict for (cell, _), row in found.items()} == {
+        "worse": "regressed", "better": "improved", "same": "equivalent", "open": "inconclusive"}
+    worse = found["worse", "psnr"]
+    assert worse.now / worse.then == pytest.approx(worse.change)  # type: ignore[operator]
+    assert "dB worse on average" in worse.reason
+    assert "64 seeds" in worse.reason
+
+
+def test_few_images_that_changed_much_are_found() -> None:
+    """The median of Walsh averages would be nought here."""
+    before, after = arms(-8, share=0.25)
+    assert (before == after).mean() > 0.6
+    assert rows(couple("cell", before, after))["cell", "psnr"].verdict == "regressed"
+
+
+def test_a_change_below_the_minimum_effect_fails_nothing_however_sure() -> None:
+    before, _ = arms(0)
+    found = rows(couple("cell", before, before - 0.1))["cell", "psnr"]
+    assert (found.verdict, found.reason.startswith("0.1 dB worse")) == ("equivalent", True)
+
+
+@pytest.mark.parametrize(("metric", "verdict"), [("psnr", "improved"), ("kl", "regressed"), ("legend", "improved")])
+def test_the_direction_is_the_metrics(metric: str, verdict: str) -> None:
+    before, after = arms(2)
+    assert rows(couple("cell", before, after, metric))["cell", metric].verdict == verdict
+
+
+def test_swapping_the_arms_swaps_the_verdicts() -> None:
+    one, two = arms(-2, share=0.5)
+    assert rows(couple("c", one, two))["c", "psnr"].verdict == "regressed"
+    assert rows(couple("c", two, one))["c", "psnr"].verdict == "improved"
+
+
+def test_a_unit_changes_nothing() -> None:
+    for change in (-2.0, -0.5, 0.0):
+        one, two = arms(change)
+        plain, scaled = (rows(couple("c", k * one, k * two))["c", "psnr"] for k in (1.0, 1000.0))
+        assert plain.verdict == scaled.verdict
+
+
+def test_all_p_values_are_exact_where_few_seeds_differ() -> None:
+    d = np.array([0.3, -0.1, 0.5, 0.2, -0.4, 0.7, 0.1])
+    by_hand = np.mean([(np.array(s) @ d) >= d.sum() - 1e-12 for s in product((-1, 1), repeat=len(d))])
+    assert flipped(d) == pytest.approx(by_hand)
+    assert flipped(np.concatenate((d, np.zeros(100)))) == flipped(d), "seeds at which arms agree say nothing"
+    assert flipped(np.zeros(9)) == 1.0
+
+
+def test_drawn_signs_agree_with_all_of_them() -> None:
+    d = np.random.default_rng(2).normal(0.35, 1, 40)
+    exact = flipped(d)
+    drawn = flipped(np.concatenate((d, [1e-9])))  # one more, so that signs are drawn
+    assert 0.001 < exact < 0.2
+    assert abs(drawn - exact) < 4 * np.sqrt(exact / DRAWS)
+    assert flipped(np.ones(200)) == 1 / (1 + DRAWS), "never nought"
+
+
+def test_equal_arms_seldom_alarm_over_a_family() -> None:
+    """A hundred nights of twenty cells without a change in the mean: one in twenty may alarm, and then 13 or more do by a chance of 1 in
+    700."""
+    nights = ([couple(str(n), *arms(0, sd=2, seed=100 * night + n)) for n in range(20)] for night in range(100))
+    alarms = sum(any(row.verdict == "regressed" for row in rows(*night).values()) for night in nights)
+    assert alarms <= 12
+
+
+def test_the_family_is_corrected_for() -> None:
+    """A p-value of about 0.01 is a find alone and none among forty."""
+    one, two = arms(-0.6, sd=1.5, seed=4)
+    assert 0.002 < flipped(one - two) < 0.04
+    assert rows(couple("cell", one, two))["cell", "psnr"].verdict == "regressed"
+    others = [couple(str(n), *arms(0, sd=1.5, seed=50 + n)) for n in range(40)]
+    assert rows(couple("cell", one, two), *others)["cell", "psnr"].verdict == "inconclusive"
+
+
+def test_an_arm_without_images_says_why() -> None:
+    good = couple("cell", *arms(0))
+    bad = replace(good, after=Outcome(good.after.case, Status.UNSUPPORTED, log="random weights"))
+    (row,) = seedwise({"cell": bad})
+    assert (row.metric, row.verdict, row.reason) == ("status", "not_compared", "its images were not compared: unsupported: random weights")
+    (row,) = seedwise({"cell": couple("cell", np.ones(1), np.ones(1))})
+    assert row.reason.endswith("no figure is known seed by seed")
+    assert seedwise({}) == []
