@@ -150,7 +150,7 @@ def see_arm(planned: Planned, bench: Bench) -> Ended:
     began, case = time.perf_counter(), planned.case
     if planned.unmet or bench.loaded.random:
         raise Unsupported(planned.unmet or RANDOM)
-    judged = _judged(case, _job(case, bench), bench)
+    judged = _judged(planned, _job(case, bench), bench)
     if not judged.finite:
         return Outcome(case, Status.NAN_OUTPUT, log="The decoded images or their figures hold NaN or infinity."), {}
     facts, seconds = _facts(case, bench), time.perf_counter() - began
