@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import report_sample as sample
+from test_report_page import serious
 from test_report_shelf import many
 
 from cachemark.report import shelf
@@ -106,3 +107,14 @@ def test_paper_shows_every_row(page: Any) -> None:
     page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
     assert count(page, ARMS) == COUNT
     assert count(page, ".later") == COUNT + 1  # the raw samples of each case
+
+
+@pytest.mark.slow
+def test_axe_finds_nothing_serious_in_what_was_built(page: Any) -> None:
+    for tab in ("leaderboard", "speed", "cases"):
+        page.click(f"#tab-{tab}")
+        page.wait_for_timeout(300)
+        if tab == "cases":
+            page.click("#cases summary >> nth=0")
+        shown = "#cases .case[open]" if tab == "cases" else f"#{tab} .filter, #{tab} .next, #{tab} table, #{tab} .legend"
+        assert serious(page, shown) == [], tab

@@ -13,7 +13,9 @@ from page import Page
 from report_sample import BREAKERS, SCRIPTS
 from test_report_shelf import put_together
 
+from cachemark.cli.report import changes_over_nights
 from cachemark.report import render
+from cachemark.report.history import Night
 from cachemark.report.render import write
 from cachemark.report.view import build
 
@@ -96,3 +98,21 @@ def test_a_page_with_half_characters_can_be_written(tmp_path: object) -> None:
     run = replace(sample.RUN, plan="half \ud800 character")
     file = write(build(run, []), f"{tmp_path}/page.html")
     assert "half" in file.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("evil", EVIL, ids=lambda e: ascii(e[:12]))
+def test_a_history_with_changes_is_text_and_well_formed(evil: str) -> None:
+    """Names of methods, dates and fingerprints over thirty runs, with a step that is told in a sentence and drawn with a mark."""
+    full, arm = sample.full(), sample.arm("linear", "1/4")
+    arm = replace(arm, case=replace(arm.case, method=evil, variant=evil))
+    environment = replace(sample.ENVIRONMENT, fingerprint=evil)
+    nights = [Night(replace(sample.RUN, id=k, started=evil, environment=environment),
+                    [full, replace(arm, samples={**arm.samples, "latency": [(1 + k % 3 / 100) * (1 + (k > 15))]})]) for k in range(30)]
+    html = render.render(build(sample.RUN, nights[-1].outcomes, nights=nights, trend=changes_over_nights))
+    page = Page(html)
+    told = next(e for e in page.all("ul") if e.attrs.get("class") == "findings warn" and "a step at run 16" in e.text)
+    assert len(told.text) < 320
+    assert len(page.all("script")) == 1
+    assert not [name for e in page.elements for name in e.attrs if name.startswith("on")]
+    for part in html.split("<svg")[1:]:
+        ET.fromstring("<svg" + part.split("</svg>")[0] + "</svg>")

@@ -58,7 +58,7 @@ def alarms(standing: StandingLike | None) -> Alarms:
     if standing is None or not standing.nights:
         return Alarms("calm", "No alarm judged yet: no comparison with equal arms is stored, so the rate is unknown.")
     nights = f"{standing.nights} night{'' if standing.nights == 1 else 's'}"
-    said = (f"{standing.alarms} false alarm{'' if standing.alarms == 1 else 's'} in {nights} with equal arms: "
+    said = (f"The test on pairs: {standing.alarms} false alarm{'' if standing.alarms == 1 else 's'} in {nights} with equal arms: "
             f"{words.percent(standing.alarms / standing.nights)}, between {words.percent(standing.low)} and {words.percent(standing.high)} "
             "(exact 95 % interval).")
     if standing.advisory:

@@ -69,6 +69,7 @@ class Point:
     up: tuple[float, float] | None = None
     hollow: bool = False
     name: str = ""
+    scale: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -284,8 +285,10 @@ def _ends(point: Point, field: Field, box: _Box) -> str:
 
 def _mark(point: Point, field: Field, box: _Box, look: Look) -> str:
     x, y = box.x(field.x.at(point.x)), box.y(field.y.at(point.y))
-    paint = f'stroke="{point.colour}" stroke-width="1.7" pointer-events="all"' if point.hollow else f'fill="{point.colour}"'
-    drawn = f'<path d="{SHAPES[point.shape]}" transform="translate({x:.1f} {y:.1f})" {paint}{_said(point.tip, point.series, look, "path")}'
+    paint = (f'stroke="{point.colour}" stroke-width="1.7" vector-effect="non-scaling-stroke" pointer-events="all"' if point.hollow
+             else f'fill="{point.colour}"')
+    place = f"translate({x:.1f} {y:.1f}){'' if point.scale == 1.0 else f' scale({point.scale:g})'}"
+    drawn = f'<path d="{SHAPES[point.shape]}" transform="{place}" {paint}{_said(point.tip, point.series, look, "path")}'
     return drawn + (_text(x, y - 0.9 * look.size, point.name, look, weight="bold") if point.name else "")
 
 

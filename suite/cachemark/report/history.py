@@ -15,6 +15,7 @@ from .row import Row
 from .section import Section, sections
 
 MOST = 60  # runs that a chart shows
+_TICKS = 12  # of the axis of runs, at most
 _SHAPES = {"step": "diamond", "ramp": "triangle", "spread": "square"}  # of the marks of changes
 
 
@@ -59,7 +60,7 @@ class Night:
 
     @property
     def name(self) -> str:
-        return f"{words.plain(self.run.id, 12)} · {words.plain(self.run.started, 10)}"
+        return f"{words.plain(self.run.id, 12)} · {words.plain(str(self.run.started)[:10])}"
 
 
 @dataclass(frozen=True)
@@ -155,7 +156,7 @@ def _chart(
     epochs = _epochs(followed.fingerprints)
     lines += [Line(((k - 0.5, y.low), (k - 0.5, y.high)), dash="2 3") for k in epochs]
     last = len(followed.names) - 1
-    ticks = tuple((float(k), followed.names[k].split(" · ")[0]) for k in range(last + 1))
+    ticks = tuple((float(k), followed.names[k].split(" · ")[0]) for k in range(0, last + 1, 1 + last // _TICKS))
     field = Field(Axis("Run", -0.3, last + 0.3, ticks), y, tuple(points), tuple(lines))
     table = tuple((row.case.label, *(words.DASH if value is None else text(value) for value in values)) for row, values in series.values())
     said = caption + (" Dotted: another numerics fingerprint begins, and figures on its two sides do not compare." if epochs else "")
@@ -165,7 +166,8 @@ def _chart(
 
 
 def _mark(row: Row, change: ChangeLike, y: float, said: str, shown: Signs) -> Point:
-    return Point(float(change.first), y, "currentColor", words.plain(said, 300), shown.series(row), _SHAPES[change.kind], hollow=True)
+    return Point(float(change.first), y, "currentColor", words.plain(said, 300), shown.series(row), _SHAPES[change.kind], hollow=True,
+                 scale=1.9)
 
 
 def _epochs(fingerprints: Sequence[str]) -> list[int]:
