@@ -87,13 +87,15 @@ class Hunt:
         from ..measure.bisect import search
         from ..regress.pairs import Rule
 
-        rows = self.compared(new, bad, Rule(self.delta, 1))
+        rule = Rule(self.delta, 1)
+        rows = self.compared(new, bad, rule, once=True)  # what is exact shows in one pair, times do not
+        rows = rows if _culprit(rows) else self.compared(new, bad, rule)
         culprit = _culprit(rows)
         if culprit is None:
             return self._found("", (), f"The ends do not differ: {'; '.join(r.reason for r in rows if r.metric == 'latency')}")
         half = abs((culprit.change or 1) - 1) / 2
         rule = Rule(min(max(self.delta, half), 0.9), 1) if culprit.metric == "latency" else Rule(0.9, 1)
-        once = culprit.metric != "latency"  # what is exact shows in one pair
+        once = culprit.metric != "latency"
         ended = search(repository, good, bad, lambda folder, commit: _answer(culprit, self.compared(folder, commit, rule, once)))
         shown = next((row for commit, row in reversed(self.shown) if commit == ended.commit and row.metric == culprit.metric), culprit)
         return self._found(ended.commit, ended.left, f"{shown.metric}: {shown.reason or shown.verdict}")

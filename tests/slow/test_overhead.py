@@ -1,0 +1,55 @@
+"""What the harness costs beside what it measures."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from measure import examples
+from measure.stages import stage
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+SECONDS = 20  # that every case takes at least
+DECODING = 2.0  # seconds of a batch: waited for, because what the harness costs does not depend on what the device does meanwhile
+SAMPLES = SECONDS // 2 * examples.BATCH  # the case of the fewest batches, the floor row, makes half as many as it takes seconds
+SLOW = f'''
+import time
+
+_picture = picture
+
+
+def picture(tokens):
+    time.sleep({DECODING})
+    return _picture(tokens)
+'''
+
+
+@pytest.fixture
+def overhead(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))
+    yield importlib.import_module("overhead")
+    sys.modules.pop("overhead", None)
+
+
+def test_a_twentieth_of_a_run_at_most_is_not_spent_on_its_cases(tmp_path: Path, overhead: Any) -> None:
+    variants = ", ".join(f'{{ name = "streaming", variant = "n{number}" }}' for number in range(4))
+    at = stage(tmp_path / "stage", variants, examples.MODEL.replace("def identity", f"{SLOW}\n\ndef identity"), samples=SAMPLES)
+    found = overhead.cost(at.plan, "--plugin", str(at.plugin), "--threads", "1")
+    print(found)
+    assert len(found.outcomes) == 3 + 4 + 1, "the full cache with its rows, the arms, and the plug-in's own method"
+    assert found.shortest >= SECONDS
+    assert found.share <= 0.05
+
+
+def test_the_share_is_what_is_left(overhead: Any) -> None:
+    class Took:
+        def __init__(self, seconds: float) -> None:
+            self.seconds = seconds
+
+    found = overhead.Cost(50.0, [Took(20.0), Took(25.0)])
+    assert (found.measured, found.shortest) == (45.0, 20.0)
+    assert found.share == pytest.approx(0.1)
