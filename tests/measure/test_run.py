@@ -17,7 +17,7 @@ from safetensors.torch import load
 from torch import Tensor
 from torch.nn import functional
 
-from cachemark import plugins, registry, seeds
+from cachemark import plugins, seeds
 from cachemark.cache.attention import KERNEL
 from cachemark.cache.mass import MASS_KERNEL
 from cachemark.cache.slot import Memory
@@ -196,6 +196,14 @@ def test_facts_say_what_the_figures_rest_on(results: Results) -> None:
     assert "true_ratio" not in results["full"][0].facts
 
 
+def test_live_bytes_are_noted_as_the_image_grows(results: Results) -> None:
+    full, streaming = (results[label][0].facts["held"] for label in ("full", "streaming 1/2"))
+    assert full == {"tokens": [4, 8, 12, 16], "live": [PAIR * VECTOR * tokens for tokens in (4, 8, 12, 16)]}
+    assert streaming["live"][:2] == full["live"][:2]
+    assert max(streaming["live"]) < full["live"][-1]
+    assert "held" not in results["full (floor)"][0].facts
+
+
 def test_artifacts_are_the_tokens_and_for_arms_a_picture(results: Results) -> None:
     for label, (outcome, files) in results.items():
         tokens = load(files["tokens.safetensors"])["tokens"]
@@ -217,10 +225,11 @@ def test_warm_up_is_timed_apart_and_in_one_storage(folder: Path) -> None:
     cases = planned(folder)
     bench, recorder = recorded(cases)
     outcome, _ = run_case(cases[3], bench)
-    timed, first = recorder.those("mark"), recorder.calls[0]
+    first, *timed = recorder.those("mark")
     assert len(timed) == WARMUP - 1 + REPEATS
     assert len(outcome.samples["latency"]) == REPEATS
-    assert first.get("mark") is None, "the first one is watched for its bytes"
+    assert first is recorder.calls[0], "the first one is watched for its bytes, and no clock runs"
+    assert len({getattr(c["mark"], "__self__", None) for c in timed} - {getattr(first["mark"], "__self__", None)}) == 1
     assert {id(c["memory"]) for c in timed} == {id(first["memory"])}
     assert len({id(c["method"]) for c in timed}) == len(timed)  # a method is made anew for each generation
     assert all(c["seeds"] == seeds.subset("s64", 10).seeds[:BATCH] for c in timed)
@@ -339,16 +348,16 @@ def test_the_reference_engine_reads_everything_under_a_mask(folder: Path) -> Non
 
 # ------------------------------------------------------------------------------------------------ on demand
 
-def with_lpips(folder: Path) -> list[Planned]:
-    text = examples.plan_text(METHODS, weights=folder / "dot.safetensors").replace("[fidelity]", "[fidelity]\nlpips = true", 1)
-    (folder / "lpips.toml").write_text(text)
-    return plans.expand(plans.load(str(folder / "lpips.toml")))
+def asking(folder: Path, line: str = "lpips = true") -> list[Planned]:
+    text = examples.plan_text(METHODS, weights=folder / "dot.safetensors").replace("[fidelity]", f"[fidelity]\n{line}", 1)
+    (folder / "asking.toml").write_text(text)
+    return plans.expand(plans.load(str(folder / "asking.toml")))
 
 
 def test_lpips_is_measured_where_it_is_asked_for_and_its_weights_are_here(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(presets, "lpips_identity", lambda: "a/b")
     monkeypatch.setattr(run, "Lpips", lambda device: lambda one, other: (one - other).abs().flatten(1).mean(1))
-    found = run_all(with_lpips(folder))
+    found = run_all(asking(folder))
     assert all(outcome.case.evaluation["lpips"] == {"weights": "a/b"} for outcome, _ in found.values())
     assert found["full"][0].samples["lpips"] == [0.0] * SAMPLES
     assert sum(found["streaming 1/2"][0].samples["lpips"]) > 0
@@ -358,29 +367,23 @@ def test_lpips_whose_weights_are_missing_is_not_measured_and_nothing_fails(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.hub, "_hub_dir", str(tmp_path))
-    found = run_all(with_lpips(folder)[:1])
-    outcome, _ = found["full"]
+    outcome, _ = run_all(asking(folder)[:1])["full"]
     assert outcome.ok
     assert "lpips" not in outcome.samples
     assert outcome.case.evaluation["lpips"]["missing"].startswith("not measured: needs vgg16")
 
 
 def test_the_clip_score_is_measured_where_it_is_asked_for_and_its_model_is_here(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[tuple[str, int]] = []
-
     def network(where: str, names: Sequence[str], device: str) -> Callable[[Tensor, Sequence[int]], Tensor]:
-        asked.append((where, len(names)))
+        assert (where, len(names)) == ("models/clip", 1000)
         return lambda images, labels: torch.tensor([float(label) for label in labels])
 
     monkeypatch.setattr(presets, "clip_identity", lambda where: "a")
     monkeypatch.setattr(run, "ClipScore", network)
-    text = examples.plan_text(METHODS, weights=folder / "dot.safetensors").replace("[fidelity]", '[fidelity]\nclip = "models/clip"', 1)
-    (folder / "clip.toml").write_text(text)
-    planned = plans.expand(plans.load(str(folder / "clip.toml")))
-    found = run_all(planned)
-    labels = seeds.subset(planned[0].case.seeds, registry.models.get(planned[0].case.model).classes).first(SAMPLES).labels
-    assert all(outcome.samples["clip_score"] == [float(label) for label in labels] for outcome, _ in found.values())
-    assert {(outcome.case.evaluation["clip"]["weights"], *asked) for outcome, _ in found.values()} == {("a", ("models/clip", 1000))}
+    found = run_all(asking(folder, 'clip = "models/clip"'))
+    labels = [float(label) for label in seeds.subset("s64", 10).first(SAMPLES).labels]
+    assert all(outcome.samples["clip_score"] == labels for outcome, _ in found.values())
+    assert all(outcome.case.evaluation["clip"] == {"weights": "a"} for outcome, _ in found.values())
 
 
 # ------------------------------------------------------------------------------------------------ what the device allows

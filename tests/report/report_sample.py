@@ -77,6 +77,12 @@ def _bytes(ratio: float, state: float) -> dict[str, list[float]]:
             "peak_memory": [live + slack + stage + state + 9_400_000.0]}
 
 
+def _held(ratio: float) -> dict[str, Any]:
+    """A line of 16 tokens after the other, until there is room for no more."""
+    tokens = list(range(16, 257, 16))
+    return {"held": {"tokens": tokens, "live": [FULL_BYTES * min(n / 256, ratio) for n in tokens]}}
+
+
 def _fidelity(stream: random.Random, kept: float, kl: float, psnr: float, ssim: float) -> dict[str, list[float]]:
     return {"token_agreement": _spread(stream, kept, 0.22, SEEDS, 0, 1), "kl": _spread(stream, kl, 0.45, SEEDS),
             "psnr": _spread(stream, psnr, 0.2, SEEDS, 5, 60), "ssim": _spread(stream, ssim, 0.12, SEEDS, 0, 1)}
@@ -93,7 +99,7 @@ def arm(method: str, budget: str, **changes: Any) -> Outcome:
     ratio = 0.5 if budget == "1/2" else 0.25
     facts: dict[str, Any] = {
         "kernel": "sdpa", "true_ratio": ratio, "source": "An invented paper, §3", "grid_seeds": [41, 7, 22, 58, 13, 3, 60, 35, 0, 1, 2, 3],
-        "grid_classes": [CLASSES[k % 10] for k in range(12)],
+        "grid_classes": [CLASSES[k % 10] for k in range(12)], **_held(ratio),
     }
     if method in ("h2o", "rkv"):
         facts |= {"kernel": "math with mass", "quality_only": "It needs attention mass, and the kernel that gives it is not fused."}
@@ -110,7 +116,7 @@ def full(**changes: Any) -> Outcome:
     """The full cache."""
     stream = random.Random("full")
     samples = {**_speed(stream, 1.0), **_bytes(1.0, 0.0), **legend(stream, 0.99)}
-    return replace(Outcome(case(role="baseline"), Status.OK, samples, seconds=33.0, facts={"kernel": "sdpa"}), **changes)
+    return replace(Outcome(case(role="baseline"), Status.OK, samples, seconds=33.0, facts={"kernel": "sdpa", **_held(1.0)}), **changes)
 
 
 def floor() -> Outcome:

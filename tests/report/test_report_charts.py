@@ -72,7 +72,7 @@ def test_each_tab_has_charts_of_its_own(whole: Drawing) -> None:
     assert titles == {
         "leaderboard": ["Fidelity against memory", "Fidelity against speed"],
         "speed": ["Tokens per second, first and last half", "Where the time of a batch goes"],
-        "memory": ["What is held, by part"],
+        "memory": ["What is held, by part", "Keys and values over an image"],
         "quality": ["KL over seeds", "PSNR over seeds", "Legend score less the full cache's, seed by seed"],
     }
 
@@ -89,6 +89,22 @@ def test_time_and_bytes_are_split_into_parts_that_add_up(whole: Drawing) -> None
     assert held["linear 1/4"][:4] == ("1.00 MiB", "15.1 KiB", "8.00 KiB", "1.02 MiB")
 
 
+def test_live_bytes_are_drawn_over_the_image(whole: Drawing) -> None:
+    chart = whole.of("memory")[1]
+    quarters = [words.size(sample.FULL_BYTES * part) for part in (0.25, 0.5, 0.75, 1.0)]
+    rows = {line[0]: list(line[1:]) for line in chart.rows}
+    assert rows["full"] == [*quarters, quarters[3]]
+    assert rows["linear 1/2"] == [quarters[0], quarters[1], quarters[1], quarters[1], quarters[1]]
+    assert len(tips(chart)) == len(chart.rows) == 13
+
+
+def test_without_noted_bytes_there_is_no_such_chart() -> None:
+    full = sample.full()
+    unnoted = replace(full, facts={name: fact for name, fact in full.facts.items() if name != "held"})
+    nothing = replace(full, facts={**full.facts, "held": {"tokens": [128, 256], "live": [0, 0]}})
+    assert [len(drawing(outcome).of("memory")) for outcome in (full, unnoted, nothing)] == [2, 1, 1]
+
+
 def test_a_spread_shows_quantiles_and_a_pair_its_differences(whole: Drawing) -> None:
     spread, _, paired = whole.of("quality")
     kl = sorted(sample.arm("linear", "1/4").samples["kl"])
@@ -102,9 +118,9 @@ def test_a_spread_shows_quantiles_and_a_pair_its_differences(whole: Drawing) -> 
 
 def test_one_method_is_enough_and_none_is_said() -> None:
     one = drawing(sample.full(), sample.arm("linear", "1/4"))
-    assert [len(tips(chart)) for chart in one.charts] == [2, 2, 4, 4, 5, 3, 3, 3]
+    assert [len(tips(chart)) for chart in one.charts] == [2, 2, 4, 4, 5, 2, 3, 3, 3]
     none = drawing(sample.full())
-    assert [bool(chart.svg) for chart in none.charts] == [False, False, True, True, True]
+    assert [bool(chart.svg) for chart in none.charts] == [False, False, True, True, True, True]
     assert none.charts[0].empty == "No method has both figures."
 
 
@@ -119,7 +135,7 @@ def test_without_kl_the_share_of_other_tokens_is_drawn() -> None:
 
 def test_random_weights_draw_speed_only() -> None:
     charts = drawing(*sample.random_weights()).charts
-    assert [bool(chart.svg) for chart in charts] == [False, False, True, True, True]
+    assert [bool(chart.svg) for chart in charts] == [False, False, True, True, True, True]
     assert "random" in charts[0].empty
 
 

@@ -90,6 +90,14 @@ def test_a_fused_kernel_of_its_own_is_compared_and_said() -> None:
     assert ("own kernel", "It attends with its own.") in [(mark.text, mark.why) for mark in held.marks]
 
 
+def test_what_was_carried_over_says_from_where() -> None:
+    arm = sample.arm("linear", "1/4")
+    marked = replace(arm, facts={**arm.facts, "carried": {"metrics": ["fid_scene_2k"], "from": "0123456789abcdef"}})
+    (found,), (plain,) = (build(sample.RUN, [outcome]).entries for outcome in (marked, arm))
+    assert ("Carried over", "fid_scene_2k: same tokens as 0123456789ab") in found.facts
+    assert "Carried over" not in dict(plain.facts)
+
+
 def test_places_follow_speed_up_within_a_budget() -> None:
     for budget in ("1/2", "1/4"):
         placed = [r for r in section().arms_at(budget) if r.place is not None]

@@ -45,6 +45,7 @@ from .plan import Planned
 
 Ended = tuple[Outcome, dict[str, bytes]]  # with artifacts by file name
 WATCHED = 16  # samples whose passes are watched: what is found hardly differs between samples, and watching costs as much as a case
+HELD = "held"  # of an outcome's facts: live bytes of keys and values over an image
 RANDOM = "random weights: fidelity and quality are not measured"
 PAIRED = "an arm of a pair: both arms' tokens are compared by their hash"
 
@@ -116,7 +117,8 @@ def _measured(planned: Planned, bench: Bench, alive: Callable[[], None]) -> Ende
     facts = _facts(case, bench) | limit.facts(case, bench.entry, _factory(case)(), planned.rates)
     if case.role in ("arm", "baseline"):
         first = replace(job, subset=job.subset.first(case.batch))
-        samples |= _bytes(case, first)
+        weighed, facts[HELD] = _bytes(case, first)
+        samples |= weighed
         timed, marks = _timed(case, first)
         samples, facts = samples | timed, facts | _graphs(job.memory) | limit.slope(marks, first.layout, first.method())
     if bench.loaded.random:
@@ -182,7 +184,7 @@ def _one_batch(planned: Planned, bench: Bench) -> tuple[Job, dict[str, list[floa
         raise Unsupported(planned.unmet)
     job = _job(planned.case, bench)
     job = replace(job, subset=job.subset.first(planned.case.batch))
-    return job, _bytes(planned.case, job) | _timed(planned.case, job)[0], _facts(planned.case, bench)
+    return job, _bytes(planned.case, job)[0] | _timed(planned.case, job)[0], _facts(planned.case, bench)
 
 
 def quality_images(planned: Planned) -> tuple[Iterator[Tensor], int]:
@@ -241,14 +243,20 @@ def _paced(layout: Layout, method: Method) -> Layout:
     return replace(layout, steps=method.passes(layout.steps)) if isinstance(layout, MaskedLayout) else layout
 
 
-def _bytes(case: Case, job: Job) -> dict[str, list[float]]:
+def _bytes(case: Case, job: Job) -> tuple[dict[str, list[float]], dict[str, list[int]]]:
     """A generation that is watched and not timed, the first warm-up: bytes from the arena, and the peak above the loaded weights. In a
     masked model also FLOPs, from arithmetic. What an engine records, it records in a generation before that, and its pool is at hand
-    all the time, so it counts in the peak."""
-    method, memory, drawn = job.method(), job.memory, []
+    all the time, so it counts in the peak. And how many bytes live after how many ``tokens`` of an image."""
+    method, memory, drawn, live = job.method(), job.memory, [], {}
+    labels, stops = torch.tensor(job.subset.labels, device=job.device), set(watched(_paced(job.layout, job.method())))
+
+    def mark(index: int) -> None:
+        if index in stops:
+            live[index + 1] = method.logical_bytes
 
     def once() -> None:
-        drawn.append(replace(job, method=lambda: method).generate(slice(len(job.subset))))
+        with torch.inference_mode():
+            drawn.append(replace(job, method=lambda: method).drawn(labels, job.subset.seeds, memory, mark=mark))
 
     peak = _recorded(job) + peak_bytes(job.device, once, job.loaded.parameters)
     with torch.inference_mode():
@@ -260,7 +268,7 @@ def _bytes(case: Case, job: Job) -> dict[str, list[float]]:
         figures |= {"graph_pool": memory.engine.nbytes, "capture_seconds": memory.engine.seconds}
     if isinstance(job.layout, MaskedLayout):
         figures["flops"] = work(job.method(), job.layout).total
-    return {name: [float(value)] for name, value in figures.items()}
+    return {name: [float(value)] for name, value in figures.items()}, {"tokens": list(live), "live": list(live.values())}
 
 
 def _recorded(job: Job) -> int:

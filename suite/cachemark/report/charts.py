@@ -11,6 +11,7 @@ from .bars import halves, memory, phases, spreads
 from .batches import batches
 from .chart import Chart, Drawing, Signs, signs
 from .drawing import Axis, Field, Line, Point, linear, ranged, rooted
+from .held import held as living
 from .interval import Interval
 from .row import MASKED, Row, share_of_full
 from .section import Section
@@ -31,7 +32,7 @@ def draw(section: Section, parts: Sequence[Section] = ()) -> Drawing:
     held = signs(section)
     cost = _flops if section.paradigm == MASKED else _bytes
     charts = (cost(section, held), _speed(section, held), halves(section, held), *phases(section, held), *memory(section, held),
-              *batches(section, parts, held), *_curves(section, held), *spreads(section, held))
+              *living(section, held), *batches(section, parts, held), *_curves(section, held), *spreads(section, held))
     return Drawing(tuple(held.methods.values()), tuple(held.budgets.values()), charts)
 
 

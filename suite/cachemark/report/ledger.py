@@ -54,12 +54,18 @@ def _entry(outcome: Outcome, run: str, trial: str, whole: bool) -> Entry:
     case, facts = outcome.case, outcome.facts
     said = {
         "Kernel": facts.get("kernel"), "Output hash": outcome.output_hash, "Seeds": f"{case.seeds} ({case.samples})", "Batch": case.batch,
-        "Engine": f"{case.engine}, {case.dtype}, {case.device_class}",
+        "Engine": f"{case.engine}, {case.dtype}, {case.device_class}", "Carried over": _carried(outcome),
     }
     figures = tuple(_figure(name, outcome, whole) for name in in_order(outcome.samples))
     return Entry(case.key, case.label, case.model, str(outcome.status), trial, words.seconds(outcome.seconds) if outcome.seconds else "",
                  tuple((name, str(value)) for name, value in said.items() if value), figures, outcome.log,
                  f"cachemark show {shlex.quote(case.key)} --run {shlex.quote(run)}")
+
+
+def _carried(outcome: Outcome) -> str:
+    """Which figures were measured by an earlier outcome that gave the same tokens, and by which."""
+    found = outcome.facts.get("carried")
+    return f"{', '.join(found['metrics'])}: same tokens as {found['from'][:12]}" if found else ""
 
 
 def _figure(name: str, outcome: Outcome, whole: bool) -> Figure:

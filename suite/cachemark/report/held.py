@@ -1,0 +1,48 @@
+"""How many bytes of keys and values live while an image is made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from . import words
+from .bars import MOST
+from .chart import Chart, Signs
+from .drawing import Field, Line, Point, linear
+from .row import Row
+from .section import Section
+
+_QUARTERS = (0.25, 0.5, 0.75, 1.0)
+
+
+def held(section: Section, signs: Signs) -> Iterable[Chart]:
+    """A line for every case that keeps anything; it ends in the shape of its budget."""
+    rows = [row for row in section.rows if row.ok and row.timed and any(_live(row).values())]
+    if not rows:
+        return
+    unit, name = words.binary(max(max(_live(row).values()) for row in rows))
+    paths = [(row, tuple((float(tokens), live / unit) for tokens, live in _live(row).items())) for row in rows]
+    lines = tuple(Line(path, signs.colour(row), series=signs.series(row)) for row, path in paths[:MOST])
+    points = tuple(Point(*path[-1], signs.colour(row), f"{row.case.label}: {words.size(path[-1][1] * unit)} at the end of the image",
+                         signs.series(row), signs.shape(row), scale=0.7) for row, path in paths[:MOST])
+    x = linear("Tokens of the image", 0.0, max(path[-1][0] for _, path in paths))
+    y = linear(f"Live keys and values ({name})", 0.0, 1.06 * max(high for _, path in paths for _, high in path))
+    said = "As of the end of each line, scale or step, over all rows of the batch, in one generation that is not timed."
+    said += "" if len(rows) <= MOST else f" The first {MOST} of {len(rows)} cases are drawn; the table holds all."
+    columns = ("Case", *(f"After {words.percent(part)}" for part in _QUARTERS), "Most")
+    table = tuple((row.case.label, *(words.size(_at(row, part)) for part in _QUARTERS), words.size(max(_live(row).values())))
+                  for row in rows)
+    yield Chart("memory", "Keys and values over an image", said, Field(x, y, points, lines), columns, table,
+                tuple(row.case.key for row in rows))
+
+
+def _live(row: Row) -> dict[int, float]:
+    """Live bytes by the number of tokens made so far; empty where they were not noted."""
+    noted = row.outcome.facts.get("held") or {"tokens": [], "live": []}
+    return dict(zip(noted["tokens"], noted["live"], strict=True))
+
+
+def _at(row: Row, part: float) -> float:
+    """Live bytes at the first noted place behind this part of the image."""
+    noted = _live(row)
+    end = part * max(noted)
+    return noted[min(tokens for tokens in noted if tokens >= end)]
