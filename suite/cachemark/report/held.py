@@ -22,7 +22,7 @@ def held(section: Section, signs: Signs) -> Iterable[Chart]:
     unit, name = words.binary(max(max(_live(row).values()) for row in rows))
     paths = [(row, tuple((float(tokens), live / unit) for tokens, live in _live(row).items())) for row in rows]
     lines = tuple(Line(path, signs.colour(row), series=signs.series(row)) for row, path in paths[:MOST])
-    points = tuple(Point(*path[-1], signs.colour(row), f"{row.case.label}: {words.size(path[-1][1] * unit)} at the end of the image",
+    points = tuple(Point(*path[-1], signs.colour(row), _tip(row, path[-1][1] * unit),
                          signs.series(row), signs.shape(row), scale=0.7) for row, path in paths[:MOST])
     x = linear("Tokens of the image", 0.0, max(path[-1][0] for _, path in paths))
     y = linear(f"Live keys and values ({name})", 0.0, 1.06 * max(high for _, path in paths for _, high in path))
@@ -33,6 +33,10 @@ def held(section: Section, signs: Signs) -> Iterable[Chart]:
                   for row in rows)
     yield Chart("memory", "Keys and values over an image", said, Field(x, y, points, lines), columns, table,
                 tuple(row.case.key for row in rows))
+
+
+def _tip(row: Row, size: float) -> str:
+    return f"{words.plain(row.case.label, 60)}: {words.size(size)} at the end of the image"
 
 
 def _live(row: Row) -> dict[int, float]:
