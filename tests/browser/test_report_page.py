@@ -156,14 +156,15 @@ def test_headers_sort_best_first_then_worst_then_as_it_was(opened: Open) -> None
 
 
 def test_plain_tables_sort_by_what_their_figures_mean(opened: Open) -> None:
-    page = opened(tab="memory")
-    page.click("#memory .chart:first-child details.more > summary")
-    page.click("#memory .chart th:has-text('Together') button")
-    shown = page.evaluate("""Array.from(document.querySelectorAll("#memory .chart:first-child tbody tr")).map((row) => row.cells[4].textContent)""")
+    page, first = opened(tab="memory"), "#memory .chart:first-child"
+    column = f"""(k) => Array.from(document.querySelectorAll("{first} tbody tr")).map((row) => row.cells[k].textContent)"""
+    page.click(f"{first} details.more > summary")
+    page.click(f"{first} th:has-text('Together') button")
+    shown = page.evaluate(column, 4)
     assert {text.split()[1] for text in shown} == {"MiB"}
     assert [float(text.split()[0]) for text in shown] == sorted(float(text.split()[0]) for text in shown)
-    page.click("#memory .chart th:has-text('State') button")
-    mixed = page.evaluate("""Array.from(document.querySelectorAll("#memory .chart:first-child tbody tr")).map((row) => row.cells[3].textContent)""")
+    page.click(f"{first} th:has-text('State') button")
+    mixed = page.evaluate(column, 3)
     assert mixed == sorted(mixed, key=lambda text: float(text.split()[0]) * {"B": 1, "KiB": 1024}[text.split()[1]])
     assert len(set(mixed)) > 1
 
