@@ -98,7 +98,7 @@ def test_only_our_own_script_may_run(html: str, page: Page) -> None:
 
 def test_the_page_makes_sense_without_its_script(page: Page) -> None:
     assert page.find("button", id_="theme").attrs.get("hidden") == ""
-    assert len(page.all("svg")) == 9
+    assert len(page.all("svg")) == 10
     assert [e.attrs["id"] for e in page.all("section") if e.attrs.get("class") == "panel"] == [key for key, _ in TABS]
     assert not [e for e in page.all("section") if "hidden" in e.attrs]
     for chart in (e for e in page.all("figure") if e.attrs.get("class") == "chart"):
@@ -126,7 +126,7 @@ def test_random_weights_have_no_figures_of_images() -> None:
         if len(row) > 1 and row[1].split()[0] in sample.METHODS:
             assert row[-1] == "not judged: Weights are random: images are noise."
     assert not [e for e in page.all("img") if "src" in e.attrs]
-    assert len(page.all("svg")) == 4  # speed and bytes mean something all the same
+    assert len(page.all("svg")) == 5  # speed and bytes mean something all the same
 
 
 def test_an_empty_run_is_a_page_too() -> None:

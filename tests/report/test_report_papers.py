@@ -7,9 +7,11 @@ from dataclasses import replace
 from importlib import resources
 from typing import Any
 
+import pytest
 import report_sample as sample
 from page import Page
 
+from cachemark.report.drawing import Rows
 from cachemark.report.papers import Line, Table, papers, published
 from cachemark.report.render import render
 from cachemark.report.view import build
@@ -29,8 +31,13 @@ FULL = ran(12.8, role="baseline")
 QUARTER = ran(6.4, method="linear", knobs={"B": 144}, budget="1/4")
 
 
+def measured(*outcomes: Outcome) -> list[Table]:
+    """The tables of which a row was measured."""
+    return [found for found in papers(outcomes, sample.ENVIRONMENT) if found.here]
+
+
 def table(*outcomes: Outcome) -> Table:
-    (found,) = papers(outcomes, sample.ENVIRONMENT)
+    (found,) = measured(*outcomes)
     return found
 
 
@@ -61,9 +68,9 @@ def test_what_was_not_run_and_what_cannot_be_run_say_so() -> None:
 def test_another_batch_budget_or_engine_is_another_row() -> None:
     changes: list[dict[str, Any]] = [{"batch": 128}, {"engine": "reference"}, {"codec": "int8"}]
     strangers = [replace(QUARTER, case=replace(QUARTER.case, **change)) for change in changes]
-    assert papers([FULL, *strangers], sample.ENVIRONMENT) == ()
+    assert measured(FULL, *strangers) == []
     eighth = ran(5.0, method="linear", knobs={"B": 72}, budget="1/8")
-    assert papers([FULL, eighth], sample.ENVIRONMENT) == ()
+    assert measured(FULL, eighth) == []
     assert line(table(FULL, QUARTER, eighth), "LlamaGen-XL, LineAR 1/6").how == "not in this run"
 
 
@@ -90,9 +97,40 @@ def test_a_paper_s_own_baseline_is_what_its_rows_are_compared_with() -> None:
     assert found.setting == "batch 128, not stated"
 
 
-def test_no_run_of_other_models_shows_papers() -> None:
-    assert papers(sample.mixed(), sample.ENVIRONMENT) == ()
-    assert "No published figures belong to the cases of this run." in render(build(sample.RUN, sample.mixed()))
+def test_tables_of_a_method_on_other_models_follow_without_figures_of_ours() -> None:
+    """What is measured comes first; a method on other models shows what its paper prints, and the plan that measures it."""
+    small = replace(QUARTER, case=replace(QUARTER.case, model="tiny-llamagen"))
+    (found,) = papers([FULL, small], sample.ENVIRONMENT)
+    assert (found.title, found.here, found.plans) == ("LineAR, Table 4", False, ("linear-table4",))
+    lazy = ran(1.0, method="lazymar", model="tiny-mar")
+    assert [(one.title, one.here) for one in papers([FULL, lazy, QUARTER], sample.ENVIRONMENT)][:2] == [
+        ("LineAR, Table 4", True), ("LazyMAR, Table 1", False)]
+    shown = render(build(sample.RUN, [FULL, small]))
+    assert "No row of this table is in this run" in shown
+    assert "<code>cachemark run linear-table4</code>" in shown
+    assert "not in this run</bdi>" not in shown
+
+
+def test_rows_that_several_papers_share_bring_no_table() -> None:
+    shared = [ran(8.0, method="fewer_steps", model="tiny-mar"), ran(8.0, method="window", model="tiny-llamagen")]
+    assert papers([FULL, *shared], sample.ENVIRONMENT) == ()
+    assert "No published figures belong to the methods of this run." in render(build(sample.RUN, [FULL, *shared]))
+
+
+def test_speed_ups_are_drawn_beside_what_the_gpu_allows() -> None:
+    chart = table(FULL, QUARTER).chart
+    row = next(row for row in chart.rows if row[0] == "LlamaGen-XL, LineAR 1/4")
+    assert row == ("LlamaGen-XL, LineAR 1/4", "5.18×", "1.85×", "2.00×")
+    assert "LlamaGen-XL, full" not in {row[0] for row in chart.rows}, "a table's own baseline is no speed-up"
+    assert isinstance(chart.plot, Rows)
+    spans = [(span.low, span.high) for span in chart.plot.spans if span.row == 0]
+    assert spans == [(0.0, pytest.approx(5.18, abs=0.01)), (0.0, 2.0), (pytest.approx(1.85, abs=0.01),) * 2]
+    assert "measured here" in chart.caption
+    elsewhere = papers([replace(QUARTER, case=replace(QUARTER.case, model="tiny-llamagen"))], sample.ENVIRONMENT)[0].chart
+    assert "measured here" not in elsewhere.caption
+    (without,) = (found.chart for found in papers([ran(1.0, method="ams_kv", model="tiny-var")], sample.ENVIRONMENT)
+                  if found.title == "AMS-KV, Table 3")
+    assert (without.plot, without.empty) == (None, "It prints no times.")
 
 
 def test_the_page_has_the_tables_and_changes_no_verdict() -> None:
@@ -101,9 +139,9 @@ def test_the_page_has_the_tables_and_changes_no_verdict() -> None:
     page = Page(render(view))
     assert [e for e in page.elements if e.tag == "section" and e.attrs.get("id") == "papers"]
     rows = [row for table in page.tables() for row in table if row and row[0].startswith("LlamaGen-XL, LineAR 1/4")]
-    assert len(rows) == 1
-    assert "5.18" in rows[0]
-    assert "2.00×" in rows[0]
+    drawn, printed = rows
+    assert "2.00×" in drawn
+    assert {"5.18", "2.00×"} <= set(printed)
     (arm,) = view.chapters[0].section.arms
     assert arm.speed_up is not None
     assert arm.speed_up.value == 2.0

@@ -1,7 +1,8 @@
 """What the papers print of their speed, beside the floor of the GPU that they used and beside what was measured here.
 
-Three columns that are never mixed: a published figure has another machine and another baseline than ours, so it takes no part in any
-verdict, rank or speed-up of this report.
+A table of which a row was measured stands first; then those of the same methods on models that this run does not have. Three columns that
+are never mixed: a published figure has another machine and another baseline than ours, so it takes no part in any verdict, rank or
+speed-up of this report.
 """
 
 from __future__ import annotations
@@ -17,7 +18,12 @@ from .. import limits
 from ..result import Environment, Outcome
 from ..spec import Case
 from . import words
+from .chart import COLOURS, INK, Chart
+from .drawing import Rows, Span, linear
 from .row import is_random
+
+SHARED = {"full", "fewer_steps"}  # rows that stand in several papers: they alone do not make a table one of this run's
+THEIRS, OURS = COLOURS[0], COLOURS[1]
 
 
 @dataclass(frozen=True)
@@ -75,7 +81,8 @@ def published() -> Published:
 
 @dataclass(frozen=True)
 class Line:
-    """One row as text: what it is, what is published (per image, and as printed), what the GPU allows, what was measured here and how."""
+    """One row as text: what it is, what is published (per image, and as printed), what the GPU allows, what was measured here and how.
+    Then its three speed-ups as numbers: by the published seconds, by the floors, measured here; None where there is none."""
 
     name: str
     setting: str
@@ -88,28 +95,46 @@ class Line:
     ours: str
     how: str
     ours_speed_up: str
+    claimed: float | None
+    possible: float | None
+    reached: float | None
     remark: str = ""
 
 
 @dataclass(frozen=True)
 class Table:
-    """One table of a paper. ``hardware`` is where theirs was measured, ``machine`` where ours."""
+    """One table of a paper. ``hardware`` is where theirs was measured, ``machine`` where ours. ``here``: whether this run measured a row
+    of it; ``plans`` measure all that can be."""
 
     title: str
     hardware: str
     machine: str
     lines: tuple[Line, ...]
     notes: tuple[str, ...]
+    here: bool
+    plans: tuple[str, ...]
+
+    @property
+    def chart(self) -> Chart:
+        """Its speed-ups as bars."""
+        return _chart(self)
 
 
 def papers(outcomes: Iterable[Outcome], environment: Environment) -> tuple[Table, ...]:
-    """The tables of which a method was asked for in this run: a full cache alone may belong to several."""
+    """The tables of which a method was asked for in this run, those with a measured row first: a full cache alone may belong to several."""
     held, every = list(outcomes), published()
-    known = {cell.model for cell in every.cells}
-    arms = [outcome.case for outcome in held if outcome.case.role == "arm" and outcome.case.model in known]
-    tables = dict.fromkeys(cell.table for cell in every.cells if cell.model and any(map(cell.means, arms)))
-    used = {cell.table: cell.hardware for cell in every.cells}
-    return tuple(Table(title, used[title], environment.machine_class, _lines(every, title, held), every.notes[title]) for title in tables)
+    arms = [outcome.case for outcome in held if outcome.case.role == "arm"]
+    rows = [cell for cell in every.cells if cell.model]
+    here = dict.fromkeys(cell.table for cell in rows if any(map(cell.means, arms)))
+    methods = {case.method for case in arms} - SHARED
+    related = dict.fromkeys(cell.table for cell in rows if cell.ours["method"] in methods)
+    return tuple(_table(every, title, held, environment, title in here) for title in here | related)
+
+
+def _table(every: Published, title: str, held: Sequence[Outcome], environment: Environment, here: bool) -> Table:
+    cells = [cell for cell in every.cells if cell.table == title]
+    plans = tuple(dict.fromkeys(cell.plan for cell in cells if cell.plan))
+    return Table(title, cells[0].hardware, environment.machine_class, _lines(every, title, held), every.notes[title], here, plans)
 
 
 def _lines(every: Published, title: str, held: Sequence[Outcome]) -> tuple[Line, ...]:
@@ -121,12 +146,14 @@ def _line(cell: Cell, full: Cell, held: Sequence[Outcome]) -> Line:
     batch = f"batch {cell.batch}" + ("" if cell.batch_stated else ", not stated")
     ideal = full.floor / cell.floor if cell.floor and full.floor else None
     claimed = full.seconds / cell.seconds if cell.seconds and full.seconds else None
+    reached = _speed_up(mine, its)
     printed = "; ".join(f"{name} {text}" for name, text in cell.printed.items() if name != "speedup") or words.DASH
     return Line(
         cell.row, batch, words.seconds(cell.seconds) if cell.seconds else words.DASH, printed, cell.printed.get("speedup", words.DASH),
         words.seconds(cell.floor) if cell.floor else words.DASH, words.times(ideal) if ideal else words.DASH,
         f"{cell.seconds / cell.floor:.1f}×" if cell.seconds and cell.floor else words.DASH, *_measured(cell, mine),
-        _speed_up(mine, its), limits.artefact(claimed, ideal) if claimed and ideal else "",
+        _written(reached), claimed, ideal, reached if isinstance(reached, float) else None,
+        limits.artefact(claimed, ideal) if claimed and ideal else "",
     )
 
 
@@ -147,8 +174,8 @@ def _measured(cell: Cell, outcome: Outcome | None) -> tuple[str, str]:
     return words.seconds(latency / case.batch), f"{case.dtype}, {case.engine}{noise}"
 
 
-def _speed_up(mine: Outcome | None, its: Outcome | None) -> str:
-    """Over the table's own baseline, if both ran alike: another kernel, dtype or engine would be what is measured."""
+def _speed_up(mine: Outcome | None, its: Outcome | None) -> float | str:
+    """Over the table's own baseline, if both ran alike: another kernel, dtype or engine would be what is measured; else the word for it."""
     if mine is None or its is None or not (mine.ok and its.ok) or mine is its:
         return words.DASH
     alike = all((getattr(mine.case, name)) == getattr(its.case, name) for name in ("dtype", "engine", "device_class", "weights"))
@@ -156,4 +183,32 @@ def _speed_up(mine: Outcome | None, its: Outcome | None) -> str:
     latencies = its.median("latency"), mine.median("latency")
     if not alike or mine.facts.get("quality_only") or None in latencies:
         return "not compared"
-    return words.times(float(latencies[0] or 0) / float(latencies[1] or 1))
+    return float(latencies[0] or 0) / float(latencies[1] or 1)
+
+
+def _written(reached: float | str) -> str:
+    return words.times(reached) if isinstance(reached, float) else reached
+
+
+def _chart(table: Table) -> Chart:
+    """A row for each line with a published speed-up: its bar, below it ours, and a tick where the GPU's floors set the limit."""
+    title, columns = "Speed-up over the table's own baseline", ("Row", "Published", "Allowed there", "Here")
+    rows = [line for line in table.lines if line.claimed and line.claimed != 1]
+    if not rows:
+        return Chart("papers", title, "", None, columns, (), empty="It prints no times.")
+    spans = []
+    for k, line in enumerate(rows):
+        bars = [("published", line.claimed, THEIRS), *([("here", line.reached, OURS)] if table.here else [])]
+        for place, (name, value, colour) in enumerate(bars):
+            if value:
+                level, thick = (place + 0.5) / len(bars), 0.64 / len(bars)
+                spans.append(Span(k, 0.0, value, colour, f"{line.name} · {name}: {words.times(value)}", level=level, thick=thick))
+        if line.possible:
+            tip = f"{line.name} · allowed by the GPU: {words.times(line.possible)}"
+            spans.append(Span(k, line.possible, line.possible, INK, tip, thick=0.9))
+    x = linear("Speed-up (×)", 0.0, 1.04 * max(span.high for span in spans))
+    which = "Upper bar: published, by its seconds. Lower bar: measured here" if table.here else "Bar: published, by its seconds"
+    said = f"{which}. Tick: what the floors of their GPU allow. Dashed: no faster."
+    lines = tuple((line.name, *(words.times(value) if value else words.DASH for value in (line.claimed, line.possible, line.reached)))
+                  for line in rows)
+    return Chart("papers", title, said, Rows(tuple(line.name for line in rows), x, tuple(spans), 24.0, (1.0,)), columns, lines)
