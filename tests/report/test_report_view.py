@@ -15,7 +15,8 @@ from cachemark.report.headline import KEPT, cells
 from cachemark.report.row import Row
 from cachemark.report.section import Section, sections
 from cachemark.report.view import ReportView, build
-from cachemark.result import Outcome, Status
+from cachemark.result import Environment, Outcome, Status
+from cachemark.store.exchange import Exchange
 
 
 def section(*outcomes: Outcome) -> Section:
@@ -210,8 +211,22 @@ def test_header_facts_and_counts() -> None:
     assert view.commands[1] == "cachemark run demo"
     assert view.conclusion is None
     facts = [(p.name, p.value) for p in view.environment]
-    assert ("load before", "0.12") in facts
-    assert [name for name, _ in facts].count("device") == 1
+    assert ("Load before", "0.12") in facts
+    assert [name for name, _ in facts].count("Device") == 1
+
+
+def test_rates_of_a_machine_are_in_their_units_and_near_ones_are_equal() -> None:
+    def machine(copy: float, matmul: float) -> Environment:
+        rates = {"float32": {"copy": copy, "matmul": matmul}}
+        return replace(sample.ENVIRONMENT, facts={**sample.ENVIRONMENT.facts, "rates": rates, "cpus": 2, "tf32": None})
+
+    then, now = machine(20.9e9, 0.5e12), machine(21.2e9, 0.2513e12)
+    view = build(replace(sample.RUN, environment=now), sample.mixed(), baseline=Exchange((), then, {}, {}))
+    facts = {p.name: p.value for p in view.environment}
+    assert (facts["Rates float32 copy"], facts["Rates float32 matmul"]) == ("21.2 GB/s", "0.251 TFLOP/s")
+    assert (facts["CPUs"], facts["TF32"]) == ("2", "–")
+    assert view.differences is not None
+    assert [(d.name, d.then, d.now) for d in view.differences] == [("Rates float32 matmul", "0.5 TFLOP/s", "0.251 TFLOP/s")]
 
 
 def test_commands_quote_a_plan_with_spaces() -> None:
@@ -311,8 +326,6 @@ def test_budgets_are_ordered_as_numbers() -> None:
 
 
 def test_the_conclusion_says_how_much_was_judged_and_how_old_the_baseline_is() -> None:
-    from cachemark.store.exchange import Exchange
-
     then = replace(sample.ENVIRONMENT, facts={**sample.ENVIRONMENT.facts, "torch": "2.8.0", "gone": 1})
     meta = {"name": "demo", "saved": "2026-03-01T09:00:00+00:00", "reason": "the first one"}
     view = build(sample.RUN, sample.mixed(), sample.comparison(), baseline=Exchange((), then, {}, meta))
@@ -320,7 +333,7 @@ def test_the_conclusion_says_how_much_was_judged_and_how_old_the_baseline_is() -
     assert (view.conclusion.judged, view.conclusion.known) == sample.comparison().cases
     assert view.conclusion.against == "Baseline demo, saved 2026-03-01 (4 days before this run): the first one."
     assert view.differences is not None
-    assert [(d.name, d.then, d.now) for d in view.differences] == [("torch", "2.8.0", "2.9.0"), ("gone", "1", "–")]
+    assert [(d.name, d.then, d.now) for d in view.differences] == [("Torch", "2.8.0", "2.9.0"), ("Gone", "1", "–")]
     assert build(sample.RUN, sample.mixed(), sample.comparison()).differences is None
 
 

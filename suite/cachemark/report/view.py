@@ -28,6 +28,9 @@ from .section import Section, sections
 from .sentence import Sentence, sentences
 
 _SPEED = ("latency", "latency_tokens", "tokens_per_s_first", "tokens_per_s_last")
+NEAR = 0.1  # share by which two measured rates of one machine may differ and still be called equal
+RATES = ("copy", 1e9, "GB/s"), ("matmul", 1e12, "TFLOP/s")
+ABBREVIATIONS = {"cpu": "CPU", "cpus": "CPUs", "cuda": "CUDA", "os": "OS", "tf32": "TF32", "gpu": "GPU"}
 _BYTES = ("kv_logical", "kv_allocated", "kv_stage", "kv_state", "peak_memory")
 
 
@@ -227,8 +230,8 @@ def _conditions(section: Section) -> tuple[Pair, ...]:
         "Device class": case.device_class, "Warm-up, repeats": f"{case.warmup}, {case.repeats}",
     }
     sampling = {name.replace("cfg", "CFG").replace("_", " "): value for name, value in asdict(case.sampling).items()}
-    evaluation = dict(_flat("", case.evaluation))
-    return tuple(Pair(name, _text(value)) for name, value in {**held, **sampling, **evaluation}.items())
+    evaluation = dict(_flat("evaluation", case.evaluation))
+    return tuple(Pair(_title(name), _text(value)) for name, value in {**held, **sampling, **evaluation}.items())
 
 
 def _notes(section: Section) -> tuple[Note, ...]:
@@ -242,7 +245,7 @@ def _notes(section: Section) -> tuple[Note, ...]:
 
 
 def _environment(environment: Environment, code: Mapping[str, Any]) -> tuple[Pair, ...]:
-    return tuple(Pair(name, _text(value)) for name, value in {**_facts(environment), **dict(_flat("code", code))}.items())
+    return tuple(Pair(_title(name), _fact(name, value)) for name, value in {**_facts(environment), **dict(_flat("code", code))}.items())
 
 
 def _facts(environment: Environment) -> dict[str, Any]:
@@ -252,10 +255,30 @@ def _facts(environment: Environment) -> dict[str, Any]:
 
 
 def _differences(then: Environment, now: Environment) -> tuple[Difference, ...]:
-    """What the two do not share, in the order of now."""
-    old, new = ({name: _text(value) for name, value in _facts(held).items()} for held in (then, now))
-    names = dict.fromkeys((*new, *old))
-    return tuple(Difference(name, old.get(name, words.DASH), new.get(name, words.DASH)) for name in names if old.get(name) != new.get(name))
+    """What the two do not share, in the order of now. Rates are measured anew in every run: near ones are equal."""
+    old, new = _facts(then), _facts(now)
+    return tuple(Difference(_title(name), _fact(name, old.get(name)), _fact(name, new.get(name)))
+                 for name in dict.fromkeys((*new, *old)) if not _alike(old.get(name), new.get(name)))
+
+
+def _alike(one: Any, other: Any) -> bool:
+    if isinstance(one, float) and isinstance(other, float) and other:
+        return abs(one / other - 1) < NEAR
+    return _text(one) == _text(other)
+
+
+def _title(name: str) -> str:
+    """A fact's name as a heading: what is an abbreviation stays one."""
+    first, _, rest = name.partition(" ")
+    return " ".join(filter(None, (ABBREVIATIONS.get(first, first[:1].upper() + first[1:]), rest)))
+
+
+def _fact(name: str, value: Any) -> str:
+    """A rate in its unit, anything else as it is."""
+    for ending, scale, unit in RATES:
+        if name.startswith("rates ") and name.endswith(ending) and isinstance(value, (int, float)):
+            return f"{value / scale:.3g} {unit}"
+    return _text(value)
 
 
 def _flat(prefix: str, facts: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:
