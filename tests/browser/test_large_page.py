@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,22 @@ def test_rows_come_in_portions_until_all_are_there(page: Any) -> None:
         seen.append(count(page, ARMS))
     assert seen == [100, 200, 300, COUNT]
     assert page.evaluate("document.activeElement.closest('tr').rowIndex > 300")  # the reader stands at the first new row
+
+
+def test_rows_that_need_no_button_are_all_there(opened: Open, tmp_path: Path) -> None:
+    """Each of four models has more rows than the page writes out and fewer than a button is for."""
+    arms = 120
+    few = [replace(o, case=replace(o.case, model=f"m{k}")) for k in range(4) for o in many(arms)]
+    assert len(few) >= COUNT
+    file = tmp_path / "some.html"
+    file.write_text(render(build(sample.RUN, few)), encoding="utf-8")
+    held = opened(file, tab="leaderboard")
+    held.wait_for_selector(ARMS)
+    bodies = held.evaluate("() => Array.from(document.querySelectorAll('#leaderboard tbody.arms')).map((body) => body.rows.length)")
+    assert set(bodies) == {arms}
+    assert count(held, "#leaderboard .next") == 0
+    held.hover(f"{ARMS} .mark >> nth=0")
+    assert len(held.inner_text("#tip")) > 40
 
 
 def test_a_filter_and_an_order_reach_rows_that_were_never_shown(page: Any) -> None:

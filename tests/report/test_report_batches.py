@@ -8,7 +8,10 @@ import report_sample as sample
 
 from cachemark.report.chart import Chart
 from cachemark.report.charts import draw
+from cachemark.report.regimes import regimes
+from cachemark.report.render import render
 from cachemark.report.section import sections
+from cachemark.report.view import build
 from cachemark.result import Outcome, Status
 
 
@@ -39,3 +42,19 @@ def test_throughput_and_memory_over_batches_stand_with_the_smallest() -> None:
 def test_one_batch_and_other_conditions_draw_nothing() -> None:
     other = replace(sample.full(), case=replace(sample.full().case, batch=4, dtype="bfloat16"))
     assert charts(sample.full(), other) == [{}, {}]
+
+
+def test_a_search_for_the_largest_batch_is_no_batch() -> None:
+    """Its case has the batch where the search began, which an ordinary block may have too."""
+    full, arm = sample.full(), sample.arm("linear", "1/4")
+    ran = [at(full, 8, 2.0, 2.0**20), at(arm, 8, 1.0, 2.0**19), at(full, 16, 4.0, 2.0**22), at(arm, 16, 2.0, 2.0**21)]
+    largest = {"max_batch": [640.0], "throughput_max": [9.0], "peak_memory": [2.0**30]}
+    sought = [replace(o, case=replace(o.case, batch=16, evaluation={"max_batch": {"limit": 0}}), samples=largest,
+                      judgement="throughput only") for o in (full, arm)]  # fmt: skip
+    (first, *_), (with_search, *_) = charts(*ran), charts(*ran, *sought)
+    assert [(chart.columns, chart.rows) for chart in with_search.values()] == [(chart.columns, chart.rows) for chart in first.values()]
+    assert with_search["Images per second against batch"].columns == ("Case", "Batch 8", "Batch 16")
+    assert charts(*ran[:2], *sought) == [{}, {}]
+    assert [r.chart.rows for r in regimes(sections([*ran, *sought]))] == [r.chart.rows for r in regimes(sections(ran))]
+    page = render(build(sample.RUN, [*ran, *sought]))
+    assert "the largest batch that fits, searched from 16, grid" in page

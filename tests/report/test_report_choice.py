@@ -83,6 +83,8 @@ def test_where_the_largest_batch_was_searched_for_that_is_equal_memory() -> None
     assert [(held[name].equal_memory, held[name].batch, held[name].searched) for name in ("full", "linear")] == [
         (9.5, 40, True), (21.5, 150, True)]
     assert not found(full, arm, sought(arm, 150, 21.5, dtype="float16"))["linear"].searched
+    begun = replace(sought(arm, 150, 21.5), case=replace(sought(arm, 150, 21.5).case, batch=64))
+    assert found(full, arm, begun)["linear"].batch == 150, "wherever the search began"
     page = render(build(sample.RUN, [full, arm, sought(full, 40, 9.5), sought(arm, 150, 21.5)]))
     assert '<td class="num">21.50</td><td class="num">150</td>' in page
     assert "was searched for, that batch" in page

@@ -8,7 +8,7 @@ from dataclasses import replace
 import report_sample as sample
 
 from cachemark.cli.report import changes_over_nights
-from cachemark.report.history import MOST, Night, history
+from cachemark.report.history import CASES, MOST, Night, history
 from cachemark.report.render import render
 from cachemark.report.section import sections
 from cachemark.report.view import build
@@ -55,6 +55,17 @@ def test_a_new_environment_is_marked() -> None:
 
     assert marked(night(1), night(2)) == 0
     assert marked(night(1), night(2, fingerprint="b"), night(3, fingerprint="b"), night(4)) == 2
+
+
+def test_of_many_cases_the_first_are_drawn_and_all_are_told() -> None:
+    one = sample.arm("linear", "1/4")
+    arms = [replace(one, case=replace(one.case, budget=f"1/{k}")) for k in range(4, CASES + 9)]
+    nights = [Night(replace(sample.RUN, id=k), [sample.full(), *arms]) for k in (1, 2)]
+    section = sections(nights[-1].outcomes)[0]
+    relative = history(section, nights)[0]
+    assert len(relative.rows) == len(section.arms) == CASES + 5
+    assert relative.svg.count("<title>") <= 2 * CASES + 1
+    assert f"The first {CASES} of {CASES + 5} cases are drawn" in relative.caption
 
 
 def test_a_failed_run_is_a_gap() -> None:

@@ -12,6 +12,9 @@ from page import Page
 
 from cachemark.report import render, shelf
 from cachemark.report.bars import MOST
+from cachemark.report.headline import groups
+from cachemark.report.markup import headline_rows
+from cachemark.report.section import sections
 from cachemark.report.view import build
 from cachemark.result import Outcome
 
@@ -77,3 +80,9 @@ def test_a_drawing_of_many_cases_shows_the_first_and_its_table_all(html: str) ->
     assert f"The first {MOST} of {shelf.LARGE + 1} cases are drawn; the table holds all." in chart.text
     drawing = next(e for e in chart.children if e.tag == "svg")
     assert len([e for e in drawing.children if e.tag == "rect"]) == 2 * MOST
+
+
+def test_rows_that_are_kept_know_the_budget_before_them() -> None:
+    (section,) = sections([sample.full(), sample.arm("linear", "1/4"), sample.arm("window", "1/4")])
+    rows, shown = section.arms, groups(section)
+    assert [headline_rows(rows, shown, (), before).count('class="arm first"') for before in ("", "1/2", "1/4")] == [1, 1, 0]

@@ -16,7 +16,7 @@ _Cases = dict[tuple[str, str], list[Row]]
 
 def batches(section: Section, parts: Sequence[Section], signs: Signs) -> Iterable[Chart]:
     """Throughput and memory against batch, drawn with the smallest batch of a model's sections that differ in nothing else."""
-    alike = sorted((part for part in parts if part.model == section.model and but_batch(part) == but_batch(section)),
+    alike = sorted((part for part in parts if part.model == section.model and but_batch(part) == but_batch(section) and not part.searched),
                    key=lambda part: part.case.batch)
     if len(alike) < 2 or alike[0] is not section:
         return

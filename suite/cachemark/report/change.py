@@ -62,8 +62,8 @@ def alarms(standing: StandingLike | None) -> Alarms:
             f"{words.percent(standing.alarms / standing.nights)}, between {words.percent(standing.low)} and {words.percent(standing.high)} "
             "(exact 95 % interval).")
     if standing.advisory:
-        return Alarms("bad", f"{said} That is too often: the gate advises and fails nothing.")
-    return Alarms("good", said)
+        return Alarms("bad", f"{said} That is too often: the gate advises and fails nothing by times.")
+    return Alarms("calm" if standing.alarms else "good", said)
 
 
 @dataclass(frozen=True)

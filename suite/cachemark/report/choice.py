@@ -98,7 +98,7 @@ def _valued(choice: Choice, section: Section, parts: Sequence[Section]) -> Choic
 def _searched(row: Row, section: Section, parts: Sequence[Section]) -> tuple[float, int] | None:
     """Throughput at the largest batch that fits, and that batch, where a search for it is in the report."""
     for part in parts:
-        if part.model == section.model and part.case.batch == section.case.batch and but_batch(part) == but_batch(section):
+        if part.searched and part.model == section.model and but_batch(part) == but_batch(section):
             for other in part.rows:
                 rate, batch = other.median("throughput_max"), other.median("max_batch")
                 if rate and batch and (other.method, other.case.budget) == (row.method, row.case.budget):
@@ -113,6 +113,6 @@ def _fits(row: Row, room: float | None) -> bool:
 def _other_batches(row: Row, section: Section, parts: Sequence[Section]) -> Iterable[Row]:
     """The same case at other batches."""
     for part in parts:
-        if part is not section and part.model == section.model and but_batch(part) == but_batch(section):
+        if part is not section and not part.searched and part.model == section.model and but_batch(part) == but_batch(section):
             yield from (other for other in part.rows if other.ok and other.timed
                         and (other.method, other.case.budget) == (row.method, row.case.budget))

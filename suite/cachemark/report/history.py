@@ -9,6 +9,7 @@ from typing import Protocol
 
 from ..result import Environment, Outcome
 from . import words
+from .bars import MOST as CASES
 from .chart import Chart, Signs, signs
 from .drawing import Axis, Field, Line, Point, linear, ranged
 from .row import Row
@@ -143,26 +144,28 @@ def _chart(
     found: _Changes | None = None,
 ) -> Chart:
     """One line for each case with a mark where it changed, a dotted one across where the environment changes."""
-    points, lines = [], []
+    points, lines, every = [], [], series
+    series = dict(list(series.items())[:CASES])
     for row, values in series.values():
         there = [(float(k), value) for k, value in enumerate(values) if value is not None]
         lines.append(Line(tuple(there), shown.colour(row), series=shown.series(row)))
         points += [Point(x, y, shown.colour(row), f"{words.plain(row.case.label, 60)} · run {followed.names[int(x)]} · {text(y)}",
                          shown.series(row), shown.shape(row)) for x, y in there]
     told = [(row, values, change, _told(row.case.label, change, followed.names))
-            for key, (row, values) in series.items() for change in (found or {}).get(key, ())]
-    points += [_mark(row, change, values[change.first] or 0.0, said, shown) for row, values, change, said in told]
+            for key, (row, values) in every.items() for change in (found or {}).get(key, ())]
+    points += [_mark(row, change, values[change.first] or 0.0, said, shown) for row, values, change, said in told if row.case.key in series]
     y = linear(y_title, *ranged([point.y for point in points], 0.1))
     epochs = _epochs(followed.fingerprints)
     lines += [Line(((k - 0.5, y.low), (k - 0.5, y.high)), dash="2 3") for k in epochs]
     last = len(followed.names) - 1
     ticks = tuple((float(k), followed.names[k].split(" · ")[0]) for k in range(0, last + 1, 1 + last // _TICKS))
     field = Field(Axis("Run", -0.3, last + 0.3, ticks), y, tuple(points), tuple(lines))
-    table = tuple((row.case.label, *(words.DASH if value is None else text(value) for value in values)) for row, values in series.values())
-    said = caption + (" Dotted: another numerics fingerprint begins, and figures on its two sides do not compare." if epochs else "")
+    table = tuple((row.case.label, *(words.DASH if value is None else text(value) for value in values)) for row, values in every.values())
+    said = caption + ("" if len(every) == len(series) else f" The first {CASES} of {len(every)} cases are drawn; the table holds all.")
+    said += (" Dotted: another numerics fingerprint begins, and figures on its two sides do not compare." if epochs else "")
     if told:
         said += " Hollow marks: a diamond where a step is, a triangle where a ramp begins, a square where the variance changed."
-    return Chart("history", title, said, field, ("Case", *followed.names), table, tuple(series), notes=tuple(line for *_, line in told))
+    return Chart("history", title, said, field, ("Case", *followed.names), table, tuple(every), notes=tuple(line for *_, line in told))
 
 
 def _mark(row: Row, change: ChangeLike, y: float, said: str, shown: Signs) -> Point:

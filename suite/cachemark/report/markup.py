@@ -33,9 +33,10 @@ def to_case(key: str, label: str, limit: int = 40) -> str:
     return f'<a href="#c-{text(key, 40)}"><bdi>{text(label, limit)}</bdi></a>'
 
 
-def headline_rows(rows: Sequence[Row], shown: tuple[Group, ...], edges: Container[str]) -> Markup:
-    """Rows of the headline table; ``edges`` are columns with a rule at their left. Where another budget begins, a row is the ``first``."""
-    budgets = ["", *(row.case.budget for row in rows)]
+def headline_rows(rows: Sequence[Row], shown: tuple[Group, ...], edges: Container[str], before: str = "") -> Markup:
+    """Rows of the headline table; ``edges`` are columns with a rule at their left. Where another budget begins than the one ``before``, a
+    row is the ``first``."""
+    budgets = [before, *(row.case.budget for row in rows)]
     return Markup("\n".join(_headline(row, shown, edges, row.case.role == "arm" and row.case.budget != before)
                             for row, before in zip(rows, budgets, strict=False)))
 

@@ -1,6 +1,6 @@
 """What the papers print of their speed, beside the floor of the GPU that they used and beside what was measured here.
 
-A table of which a row was measured stands first; then those of the same methods on models that this run does not have. Three columns that
+A table of which a row was measured stands first; then those of the same methods, of which this run has other cases. Three columns that
 are never mixed: a published figure has another machine and another baseline than ours, so it takes no part in any verdict, rank or
 speed-up of this report.
 """

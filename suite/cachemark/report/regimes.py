@@ -48,7 +48,7 @@ class _Spot:
 def regimes(parts: Iterable[Section]) -> tuple[Regime, ...]:
     """One for each method of every model that was measured at two batches or more, all else being equal."""
     families: dict[str, list[Section]] = {}
-    for part in parts:
+    for part in (part for part in parts if not part.searched):
         families.setdefault(_but_the_batch(part), []).append(part)
     found = []
     for held in families.values():

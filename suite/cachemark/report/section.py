@@ -54,6 +54,11 @@ class Section:
     def random(self) -> bool:
         return is_random(self.case)
 
+    @property
+    def searched(self) -> bool:
+        """Whether its largest batch is what was asked: the batch of its case is only where the search began."""
+        return "max_batch" in self.case.evaluation
+
     def arms_at(self, budget: str) -> tuple[Row, ...]:
         return self._by_budget.get(budget, ())
 

@@ -120,6 +120,7 @@
     const lines = rest ? rest.textContent.split("</tr>").slice(0, -1) : [], count = first + lines.length;
     const original = Array.from({ length: count }, (_, k) => k);
     let order = original, fits = null, most = count > SHORT ? MORE : Infinity, next = null;
+    tell(body);  // before rows are taken out of it
     function built(k) {
       if (rows[k]) return rows[k];
       const holder = make("tbody");
@@ -143,8 +144,8 @@
         if (next.hidden) (body.rows[at].querySelector("a") || next).focus();
       });
       body.closest(".scroll").after(next);
-      draw();
     }
+    if (next || lines.length) draw();
     return {
       count,
       text: (k) => said(rows[k] ? rows[k].outerHTML : lines[k - first]),
@@ -162,7 +163,7 @@
     return found ? Number(found[1].replace(/−/g, "-")) * (SCALES[found[2]] || 1) : null;
   }
   function value(row, key) {
-    if (key === "name") return row.querySelector("th").textContent.trim();
+    if (key === "name") return said(row.querySelector("th").innerHTML);
     const cell = typeof key === "number" ? row.cells[key] : row.querySelector('td[data-k="' + key + '"]');
     if (!cell) return null;
     if (typeof key !== "number") return cell.dataset.v !== undefined ? Number(cell.dataset.v) : null;
