@@ -27,7 +27,7 @@ from cachemark.store.db import Store
 from measure import examples, stages, stub
 from measure.stages import Stage
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(5400)]
 KILLS = 20  # of real runs
 STUBS = 180  # of runs whose trials are made up
 BUDGETS = '"1/2", "3/4", "1"'
