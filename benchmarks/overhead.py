@@ -25,6 +25,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from cachemark import __version__
+from cachemark.measure.environment import code_identity, environment
 from cachemark.result import Outcome
 from cachemark.store.db import Store
 
@@ -88,6 +90,9 @@ def main() -> None:
     parser.add_argument("--model", default="tiny-llamagen")
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     given = parser.parse_args()
+    here, code = environment("cpu", given.threads), code_identity()
+    print(f"cachemark {__version__}, commit {code['commit'][:10]}{' (dirty)' if code['dirty'] else ''}, {here.machine_class}, "
+          f"torch {here.facts['torch']}")
     with tempfile.TemporaryDirectory(prefix="cachemark-") as folder:
         def run(name: str, repeats: int, samples: int) -> Cost:
             plan = Path(folder, f"{name}.toml")

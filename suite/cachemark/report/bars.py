@@ -26,7 +26,8 @@ def _labels(rows: Sequence[Row]) -> tuple[str, ...]:
     return tuple(row.case.label for row in rows)
 
 
-def _keys(rows: Sequence[Row]) -> tuple[str, ...]:
+def keys(rows: Sequence[Row]) -> tuple[str, ...]:
+    """The cases of a table's rows."""
     return tuple(row.case.key for row in rows)
 
 
@@ -53,7 +54,7 @@ def halves(section: Section, signs: Signs) -> Chart:
     table = tuple((row.case.label, *(words.figure(row.median(name) or 0.0, name) for name in _HALVES)) for row in rows)
     x = linear("Tokens per second", 0.0, 1.04 * max(span.high for span in spans))
     said = f"Pale: first half. Full: last half. Medians; longer is better.{_first(rows)}"
-    return Chart("speed", title, said, _rows(rows, x, spans, 24.0), columns, table, _keys(rows))
+    return Chart("speed", title, said, _rows(rows, x, spans, 24.0), columns, table, keys(rows))
 
 
 def phases(section: Section, signs: Signs) -> Iterable[Chart]:
@@ -72,7 +73,7 @@ def phases(section: Section, signs: Signs) -> Iterable[Chart]:
     x = linear("Seconds of a batch", 0.0, 1.04 * max(span.high for span in spans))
     said = "Full: making tokens. Pale: decoding them to images, and what is around it. Medians." + _first(rows)
     columns = ("Case", "Tokens", "Images and the rest", "Share of the rest")
-    yield Chart("speed", "Where the time of a batch goes", said, _rows(rows, x, spans), columns, table, _keys(rows))
+    yield Chart("speed", "Where the time of a batch goes", said, _rows(rows, x, spans), columns, table, keys(rows))
 
 
 def memory(section: Section, signs: Signs) -> Iterable[Chart]:
@@ -97,7 +98,7 @@ def memory(section: Section, signs: Signs) -> Iterable[Chart]:
     what = "Full: keys and values. Paler: the stage that layers share. Palest: the method's own state." + _first(rows)
     empty = "" if spans else "Nothing is kept between passes."
     yield Chart("memory", "What is held, by part", what, _rows(rows, x, spans) if spans else None,
-                ("Case", *titles, "Together", "Peak memory"), table, _keys(rows), empty)
+                ("Case", *titles, "Together", "Peak memory"), table, keys(rows), empty)
 
 
 def _parts(row: Row) -> tuple[float, float, float]:
@@ -147,7 +148,7 @@ def _spread(title: str, name: str, rows: Sequence[Row], values: Sequence[Sequenc
     caption = f"{lead}Tick: median. Box: half of the seeds. Line: nine of ten.{_first(rows)}"
     columns = ("Case", "5 %", "25 %", "Median", "75 %", "95 %", "Seeds")
     plot = _rows(rows, x, spans, lines=(0.0,) if lead else ())
-    return Chart("quality", title, caption, plot, columns, table, _keys(rows))
+    return Chart("quality", title, caption, plot, columns, table, keys(rows))
 
 
 def _boxes(values: Sequence[Sequence[float]]) -> list[list[float]]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ..units import metric
 from . import words
-from .bars import halves, memory, phases, spreads
+from .bars import halves, keys, memory, phases, spreads
 from .batches import batches
 from .chart import Chart, Drawing, Signs, signs
 from .drawing import Axis, Field, Line, Point, linear, ranged, rooted
@@ -101,11 +101,7 @@ def _scatter(title: str, section: Section, across: _Quantity, less: bool, held: 
     table = tuple((row.case.label, across.text(across.value(row) or 0), up.text(up.value(row) or 0)) for row in rows)
     caption = (f"Better is {'left' if less else 'right'} and down. The dashed line is the Pareto front: it joins the cases that no other "
                "beats in both.")
-    return Chart("leaderboard", title, caption, _plane(points, across.title, up.title, less), columns, table, _keys(rows))
-
-
-def _keys(rows: Sequence[Row]) -> tuple[str, ...]:
-    return tuple(row.case.key for row in rows)
+    return Chart("leaderboard", title, caption, _plane(points, across.title, up.title, less), columns, table, keys(rows))
 
 
 def _curves(section: Section, held: Signs) -> Iterable[Chart]:
@@ -136,7 +132,7 @@ def _curve(title: str, section: Section, held: Signs, up: _Quantity) -> Chart:
     lines = [Line(tuple(sorted((p.x, p.y) for p in path)), path[0].colour, series=k) for k, path in paths.items()]
     full = [] if level is None else [Line(((0.0, level), (x.high, level)), dash="4 3")]
     caption = "Down is better. The dashed line is the full cache. Hollow: not ranked, because nothing is left to compare."
-    return Chart("quality", title, caption, Field(x, y, points, (*full, *lines)), ("Case", "Budget", up.title), table, _keys(rows))
+    return Chart("quality", title, caption, Field(x, y, points, (*full, *lines)), ("Case", "Budget", up.title), table, keys(rows))
 
 
 def _point(row: Row, across: _Quantity, up: _Quantity, held: Signs) -> Point:
