@@ -145,6 +145,15 @@ def test_one_arm_that_never_fits_is_said_clearly(machine: Machine, stage: Stage)
     assert f"regressed: {CELL}, status: ok then, oom now: out of memory" in result.stdout
 
 
+def test_a_first_arm_that_cannot_be_driven_is_no_improvement(machine: Machine, stage: Stage) -> None:
+    broken = "TypeError: Request.__init__() got an unexpected keyword argument"
+    machine.changed = lambda o, options: Outcome(o.case, Status.ERROR, log=broken) if options.python == "old" else o
+    result = compare(stage, "--env", "old", "new", "--no-aa")
+    assert result.exit_code == 5
+    assert f"not_compared: dot calm 1/2, status: the first arm does not run, error then, ok now: {broken}" in result.stdout
+    assert compare(stage, "--env", "new", "old", "--no-aa").exit_code == 1, "the other way round it is a regression"
+
+
 def test_arms_of_two_kernels_are_refused_with_the_difference(machine: Machine, stage: Stage) -> None:
     machine.changed = lambda o, options: replace(o, facts={"kernel": "math"}) if o.case.method == "calm" else o
     result = compare(stage, *ARMS)
@@ -389,6 +398,14 @@ def test_commits_that_do_not_run_are_skipped(machine: Machine, stage: Stage, rep
 def test_a_crash_is_bisected_by_status(machine: Machine, stage: Stage, repository: Path) -> None:
     machine.changed = lambda o, options: Outcome(o.case, Status.ERROR, log="TypeError") if number(options) >= 5 else o
     assert subject(repository, json.loads(bisect(stage, repository, "--json").stdout)["commit"]) == "commit 5"
+
+
+def test_a_good_end_that_does_not_run_is_said_and_not_called_equal(machine: Machine, stage: Stage, repository: Path) -> None:
+    machine.changed = lambda o, options: Outcome(o.case, Status.ERROR, log="TypeError: clip") if number(options) == 0 else o
+    result = bisect(stage, repository)
+    assert result.exit_code == 3
+    assert "The ends cannot be compared: the first arm does not run, error then, ok now: TypeError: clip" in result.stdout
+    assert "do not differ" not in result.stdout
 
 
 def test_ends_that_do_not_differ_are_not_bisected(machine: Machine, stage: Stage, repository: Path) -> None:

@@ -7,20 +7,21 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import field, fields, make_dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cachemark.errors import CachemarkError, Infrastructure, UnknownName, Unsupported
-from cachemark.measure import pairs, quality
+from cachemark.measure import pairs, quality, trial
 from cachemark.measure import plan as plans
 from cachemark.measure.environment import environment
 from cachemark.measure.isolate import Finished, Options
 from cachemark.measure.pairs import Couple, Course, Side, arms_of, asked, cells_of, orders, seen
 from cachemark.measure.plan import Plan, Planned
 from cachemark.measure.run import Bench, run_arm, see_arm
+from cachemark.models.protocol import Request
 from cachemark.result import Outcome, Status
 
 from .stages import Stage
@@ -206,6 +207,25 @@ def test_an_arm_says_where_it_runs_itself(tmp_path: Path) -> None:
         asked(OPTIONS._replace(python=str(python)), "cpu")
     with pytest.raises(Infrastructure, match="does not start"):
         asked(OPTIONS._replace(python=str(tmp_path / "none")), "cpu")
+
+
+def test_a_copy_of_the_code_from_before_a_field_of_the_request_understands_what_it_is_sent(
+    plan: Plan, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The child of an older commit builds its own Request from whatever names it is sent."""
+    (planned,) = cells_of(plan, "cpu", ["tiny-llamagen window 1/2"]).values()
+    older = make_dataclass("Request", [(f.name, f.type, field(default=f.default)) for f in fields(Request) if f.name != "clip"])
+    (item,) = json.loads(json.dumps(trial.request_json([planned], [], 1)))["cases"]
+    assert older(**item["request"]).dtype == str(planned.request.dtype)
+    assert trial.parse_item(item).request == planned.request
+    clipped = replace(planned, request=replace(planned.request, clip="folder"))
+    (told,) = json.loads(json.dumps(trial.request_json([clipped], [], 1)))["cases"]
+    assert trial.parse_item(told).request.clip == "folder"
+    with pytest.raises(TypeError, match="clip"):
+        older(**told["request"])
+    (extra,) = json.loads(json.dumps(trial.request_json([planned], [], 1)))["cases"]
+    extra["request"]["of_a_later_version"] = "x"
+    assert trial.parse_item(extra).request == planned.request
 
 
 def test_a_child_gets_the_interpreter_and_the_code_of_its_arm() -> None:

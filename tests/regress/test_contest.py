@@ -73,6 +73,9 @@ def test_when_time_is_up_nothing_passes_silently() -> None:
 @pytest.mark.parametrize(("before", "after", "verdict"), [
     (Status.OK, Status.OOM, "regressed"), (Status.OOM, Status.OK, "improved"), (Status.OOM, Status.OOM, "not_compared"),
     (Status.OK, Status.THROTTLED, "not_compared"), (Status.CONTENDED, Status.OK, "not_compared"), (Status.OK, Status.TIMEOUT, "regressed"),
+    (Status.TIMEOUT, Status.OK, "improved"), (Status.NAN_OUTPUT, Status.OK, "improved"), (Status.OK, Status.ERROR, "regressed"),
+    (Status.ERROR, Status.OK, "not_compared"), (Status.UNSUPPORTED, Status.OK, "not_compared"),
+    (Status.ERROR, Status.ERROR, "not_compared"),
 ])  # fmt: skip
 def test_an_arm_that_fails_ends_its_cell_with_its_status(before: Status, after: Status, verdict: str) -> None:
     def end(outcome: Outcome, status: Status) -> Outcome:
@@ -85,8 +88,10 @@ def test_an_arm_that_fails_ends_its_cell_with_its_status(before: Status, after: 
     assert found["fails", "status"].verdict == verdict
     assert "the last line" in found["fails", "status"].reason
     disturbed = {before, after} & {Status.THROTTLED, Status.CONTENDED}
+    unready = after is Status.OK and before in (Status.ERROR, Status.UNSUPPORTED)
+    assert found["fails", "status"].reason.startswith("the first arm does not run") is unready
     code = Tally(tuple(found.values()), 1).exit_code
-    assert code == (5 if disturbed else {"regressed": 1, "improved": 0, "not_compared": 4}[verdict])
+    assert code == (5 if disturbed or unready else {"regressed": 1, "improved": 0, "not_compared": 4}[verdict])
 
 
 def exact(alike: str = "same", when: int = 0, **changed: Any) -> dict[str, str]:
@@ -152,3 +157,9 @@ def test_how_a_comparison_ends() -> None:
     assert Tally(tuple(equal), 19, min_coverage=0.9).exit_code == 0
     assert Tally((*equal, row("x", "not_compared", "status", "ok then, throttled now: …")), 19).exit_code == 5
     assert Tally((), 0).exit_code == 4
+
+
+def test_a_first_arm_that_runs_nowhere_is_no_pass_and_one_that_fails_somewhere_is_too_little() -> None:
+    broken = tuple(row(f"c{i}", "not_compared", "status", "the first arm does not run, error then, ok now: TypeError") for i in range(3))
+    assert Tally(broken, 3).exit_code == 5
+    assert Tally((*broken[:2], row("c2", "equivalent")), 3).exit_code == 4, "this cell ran: the code can be driven"

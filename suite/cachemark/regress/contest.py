@@ -24,6 +24,8 @@ AA = "A/A "  # begins the name of a cell whose arms are equal
 COVERAGE = 0.95  # share of the cells of which something must be said
 PEAK = 0.01  # share by which the allocator's peak may differ
 INFRASTRUCTURE = (Status.THROTTLED, Status.CONTENDED, Status.NOT_REACHED)
+CURABLE = (Status.OOM, Status.TIMEOUT, Status.NAN_OUTPUT)  # ends of a first arm that ran: if the second is well, it is better
+NEVER_RAN = "the first arm does not run"  # begins the reason of a cell whose first arm is no measure of the second
 SAME_TOKENS = "same tokens, nothing to compare"
 SAME, OTHER_METHODS, OTHER_NUMERICS = "same", "methods", "numerics"
 
@@ -129,16 +131,17 @@ def _time(cell: str, held: Held, judgement: Judgement) -> Verdict:
 
 
 def _failure(cell: str, couple: Couple) -> Verdict:
+    """By how both arms ended. A first arm with an error says nothing of the second: it may be code that this harness cannot drive."""
     said = f"{couple.before.status} then, {couple.after.status} now"
     bad = couple.before if not couple.before.ok else couple.after
     if bad.status in INFRASTRUCTURE or couple.after.status in INFRASTRUCTURE:
         verdict = NOT_COMPARED
     elif couple.before.ok:
         verdict = REGRESSED
-    elif couple.after.ok:
+    elif couple.after.ok and couple.before.status in CURABLE:
         verdict = IMPROVED
     else:
-        verdict = NOT_COMPARED
+        verdict, said = NOT_COMPARED, f"{NEVER_RAN}, {said}" if couple.after.ok else said
     last = (bad.log.strip().splitlines() or [""])[-1][:200]
     return Verdict(couple.after.case.key, cell, "status", verdict, f"{said}: {last}")
 
@@ -212,6 +215,11 @@ class Tally:
         return {r.label for r in self.rows if r.metric == "status" and r.verdict == NOT_COMPARED} - self.judged
 
     @property
+    def unready(self) -> set[str]:
+        """Cells whose first arm does not run at all."""
+        return {r.label for r in self.rows if r.metric == "status" and r.reason.startswith(NEVER_RAN)}
+
+    @property
     def regressed(self) -> list[Verdict]:
         """Rows that fail: regressions, and tokens that changed where they must not."""
         return [r for r in self.rows if r.verdict == REGRESSED or (r.verdict == CHANGED and self.fail_on_change)]
@@ -223,9 +231,10 @@ class Tally:
 
     @property
     def exit_code(self) -> int:
-        """4 nothing or too little judged, 5 the same because of the machine, 1 regressed, 3 too much left open, else 0."""
+        """4 nothing or too little judged, 5 the same because of the machine or because the first arm runs nowhere, 1 regressed, 3 too much
+        left open, else 0."""
         if not self.cells or not self.judged or len(self.judged) / self.cells < self.min_coverage:
-            return 5 if self.lost and any(_by_machine(r) for r in self.rows) else 4
+            return 5 if self.lost and (any(_by_machine(r) for r in self.rows) or len(self.unready) == self.cells) else 4
         if self.regressed:
             return 1
         return 3 if len(self.unresolved) > self.most_open * self.cells else 0
