@@ -113,12 +113,12 @@ def test_two_environments_may_give_other_tokens(machine: Machine, stage: Stage) 
     machine.changed = lambda outcome, options: replace(outcome, output_hash=options.python)
     code, said = rows(stage, "--env", "old", "new", "--no-aa")
     assert code == 0
-    assert {metric for _, metric in said} == {"latency", "kv_allocated", "psnr"}
+    assert {metric for _, metric in said} == {"latency", "kv_allocated", "psnr", "status"}
     machine.psnr = lambda planned, options: 30.0 if options.python == "old" else 20.0
     code, said = rows(stage, "--env", "old", "new", "--no-aa", "--samples", 20)
     assert code == 1, "images decide where tokens may differ"
-    assert {said[cell, "psnr"] for cell, _ in said} == {"regressed"}
-    assert {cell for cell, _ in said} == {"dot full", "dot streaming 1/2", "dot calm 1/2"}
+    assert {cell: said.get((cell, "psnr"), said.get((cell, "status"))) for cell, _ in said} == {
+        "dot full": "not_compared", "dot streaming 1/2": "regressed", "dot calm 1/2": "regressed"}, "the full cache's are to itself"
     machine.where = lambda options: HERE
     code, said = rows(stage, "--env", "old", "new", "--no-aa", "--case", "full")
     assert (code, said["dot full", "output_hash"]) == (1, "changed"), "the same environment under two names owes the same tokens"
@@ -163,6 +163,17 @@ def test_an_arm_whose_images_cannot_be_judged_says_so(machine: Machine, stage: S
     result = compare(stage, *ARMS, "--no-aa")
     assert result.exit_code == 0
     assert f"not_compared: {CELL}, status: its images were not compared: oom: no room for images" in result.stdout
+
+
+def test_a_second_arm_whose_images_alone_fail_has_regressed(machine: Machine, stage: Stage) -> None:
+    def fails(outcome: Outcome, options: Options) -> Outcome:
+        bad = options.seen and outcome.case.method == "calm"
+        return Outcome(outcome.case, Status.NAN_OUTPUT, log="NaN in the images") if bad else other_tokens(outcome, options)
+
+    machine.changed = fails
+    result = compare(stage, *ARMS, "--no-aa")
+    assert result.exit_code == 1
+    assert f"regressed: {CELL}, status: its images: ok then, nan_output now: NaN in the images" in result.stdout
 
 
 def test_how_much_must_be_judged_can_be_told(machine: Machine, stage: Stage) -> None:

@@ -11,7 +11,7 @@ import pytest
 from regress_examples import ENVIRONMENT, case, ok
 
 from cachemark.errors import UnfairComparison
-from cachemark.regress.contest import Held, Tally, contest, refuse_unfair, verdicts
+from cachemark.regress.contest import Held, Tally, contest, other_tokens, refuse_unfair, verdicts
 from cachemark.regress.pairs import Rule
 from cachemark.result import Outcome, Status
 from cachemark.store.rows import Verdict
@@ -125,6 +125,25 @@ def test_what_may_differ_is_not_judged() -> None:
     assert exact("numerics", **other) == {"latency": "equivalent", "kv_allocated": "regressed", "peak_memory": "equivalent"}
 
 
+@pytest.mark.parametrize(("alike", "verdict"), [("same", "changed"), ("methods", "changed"), ("numerics", "not_compared")])
+def test_the_same_tokens_owe_the_same_images(alike: str, verdict: str) -> None:
+    def told(before: str, after: str) -> tuple[dict[str, Verdict], list[str]]:
+        def hashed(outcome: Outcome, images: str) -> Outcome:
+            return replace(outcome, facts={"images_hash": images} if images else {})
+
+        measure = source({"c": 0.0}, spoil=lambda c: Couple(c.cell, hashed(c.before, before), hashed(c.after, after)))
+        held = contest(measure.counts, measure, RULE)
+        return {metric: row for (_, metric), row in rows(held, alike).items()}, other_tokens(held)
+
+    found, images = told("aaaa", "bbbb")
+    assert (found["images_hash"].verdict, found["output_hash"].verdict, images) == (verdict, "equivalent", ["c"])
+    assert found["output_hash"].reason == ""
+    assert "aaaa then, bbbb now" in found["images_hash"].reason
+    for before, after in (("aaaa", "aaaa"), ("aaaa", ""), ("", "")):
+        found, images = told(before, after)
+        assert ("images_hash" in found, found["output_hash"].reason, images) == (False, "same tokens, nothing to compare", [])
+
+
 @pytest.mark.parametrize(("what", "changed", "words"), [
     ("case", {"dtype": "bfloat16"}, "compute dtype: float32 and bfloat16"),
     ("case", {"engine": "reference"}, "engine: eager and reference"),
@@ -163,3 +182,11 @@ def test_a_first_arm_that_runs_nowhere_is_no_pass_and_one_that_fails_somewhere_i
     broken = tuple(row(f"c{i}", "not_compared", "status", "the first arm does not run, error then, ok now: TypeError") for i in range(3))
     assert Tally(broken, 3).exit_code == 5
     assert Tally((*broken[:2], row("c2", "equivalent")), 3).exit_code == 4, "this cell ran: the code can be driven"
+
+
+def test_an_advisory_gate_excuses_times_and_not_what_was_left_open() -> None:
+    some, slower = [row(f"c{i}", "equivalent") for i in range(16)], row("x", "regressed")
+    few, many = ([row(f"o{i}", "inconclusive") for i in range(n)] for n in (2, 3))
+    assert [Tally((*some, slower, *few), 20).ended(advisory) for advisory in (False, True)] == [1, 0]
+    assert [Tally((*some, slower, *many), 20).ended(advisory) for advisory in (False, True)] == [1, 3]
+    assert Tally((*some, slower, row("y", "regressed", "kv_allocated"), *many), 20).ended(True) == 1, "bytes are not noisy"

@@ -124,3 +124,52 @@ def test_an_arm_without_images_says_why() -> None:
     (row,) = seedwise({"cell": couple("cell", np.ones(1), np.ones(1))})
     assert row.reason.endswith("no figure is known seed by seed")
     assert seedwise({}) == []
+
+
+@pytest.mark.parametrize(("before", "after", "verdict"), [
+    (Status.OK, Status.NAN_OUTPUT, "regressed"), (Status.OK, Status.OOM, "regressed"), (Status.OK, Status.ERROR, "regressed"),
+    (Status.OK, Status.TIMEOUT, "regressed"), (Status.OK, Status.UNSUPPORTED, "not_compared"),
+    (Status.OK, Status.CONTENDED, "not_compared"), (Status.OOM, Status.OK, "not_compared"), (Status.OOM, Status.OOM, "not_compared"),
+])  # fmt: skip
+def test_a_second_arm_that_alone_fails_at_its_images_has_regressed(before: Status, after: Status, verdict: str) -> None:
+    good = couple("cell", *arms(0))
+    ends = [arm if status is Status.OK else Outcome(arm.case, status, log="NaN") for arm, status in (
+        (good.before, before), (good.after, after))]
+    (row,) = seedwise({"cell": Couple("cell", *ends), "other": good})[:1]
+    assert (row.label, row.metric, row.verdict) == ("cell", "status", verdict)
+    assert row.reason.startswith("its images")
+    assert row.reason.endswith("NaN")
+
+
+def full(one: NDArray[np.float64], two: NDArray[np.float64], metric: str = "psnr", **hashes: str) -> Couple:
+    """Two full caches; ``hashes`` of their images and of the second arm's tokens."""
+    made, case_ = couple("full", one, two, metric), case("full")
+    facts = [{"images_hash": hashes[side]} if side in hashes else {} for side in ("then", "now")]
+    before, after = (replace(arm, case=case_, facts=held) for arm, held in zip((made.before, made.after), facts, strict=True))
+    return Couple("full", before, replace(after, output_hash=hashes.get("tokens", after.output_hash)))
+
+
+def test_fidelity_of_two_full_caches_is_to_themselves_and_called_nothing() -> None:
+    sixty = np.full(SEEDS, 60.0)
+    found = rows(full(sixty, sixty))
+    assert {key: row.verdict for key, row in found.items()} == {("full", "status"): "not_compared"}
+    assert found["full", "status"].reason.endswith("fidelity of the full cache is to itself")
+    assert rows(couple("full", sixty, sixty))["full", "psnr"].verdict == "equivalent", "an arm of a plan has its own full cache beside it"
+    quality = rows(full(*arms(-2), metric="legend"))
+    assert quality["full", "legend"].verdict == "regressed", "quality is not to itself"
+    reference = full(*arms(-2))
+    reference.before, reference.after = (replace(o, case=replace(o.case, engine="reference")) for o in (reference.before, reference.after))
+    assert rows(reference)["full", "psnr"].verdict == "regressed", "another code path than the full cache that judges it"
+
+
+@pytest.mark.parametrize(("alike", "hashes", "found"), [
+    ("same", {"then": "a", "now": "a"}, ("images_hash", "equivalent")), ("same", {"then": "a", "now": "b"}, ("images_hash", "changed")),
+    ("methods", {"then": "a", "now": "b"}, ("images_hash", "changed")),
+    ("numerics", {"then": "a", "now": "b"}, ("images_hash", "not_compared")),
+    ("same", {"then": "a", "now": "b", "tokens": "beef"}, ("status", "not_compared")),
+    ("same", {"then": "a"}, ("status", "not_compared")), ("same", {}, ("status", "not_compared")),
+])  # fmt: skip
+def test_two_full_caches_owe_the_same_images_of_the_same_tokens(alike: str, hashes: dict[str, str], found: tuple[str, str]) -> None:
+    sixty = np.full(SEEDS, 60.0)
+    (row,) = seedwise({"full": full(sixty, sixty, **hashes)}, alike=alike)
+    assert (row.metric, row.verdict) == found

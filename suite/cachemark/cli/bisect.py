@@ -132,7 +132,9 @@ class Hunt:
 
 def _culprit(rows: Sequence[Verdict]) -> Verdict | None:
     """By what the bad end is worse: first what is exact, for that one pair tells; then time."""
-    worse = [r for r in rows if r.verdict == "regressed" or (r.verdict == "changed" and r.metric == "output_hash")]
+    from ..regress.gate import HASHES
+
+    worse = [r for r in rows if r.verdict == "regressed" or (r.verdict == "changed" and r.metric in HASHES)]
     return min(worse, key=lambda r: (r.metric == "latency", r.metric != "status"), default=None)
 
 

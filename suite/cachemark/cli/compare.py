@@ -157,7 +157,7 @@ def _images(sides: Contestants, store: Store, run_id: int, held: dict[str, Held]
     if time.monotonic() >= end:
         return [Verdict("", cell, "status", NOT_COMPARED, "time was up before its images were compared") for cell in cells]
     course = Course(*sides.seen, watcher=_Each(lambda couple: _keep(store, run_id, couple, sides.names, "images"), ", images"))
-    return seedwise({couple.cell: couple for couple in course.round(cells)})
+    return seedwise({couple.cell: couple for couple in course.round(cells)}, alike=sides.alike)
 
 
 @dataclass

@@ -12,20 +12,21 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import false_discovery_control, t
 
-from ..result import JUDGING
+from ..result import JUDGING, Status
 from ..store.rows import Verdict
 from ..units import METRICS, Metric
-from .contest import Couple
+from .contest import IMAGES, INFRASTRUCTURE, SAME, Couple, failure, images
 from .gate import EQUIVALENT, IMPROVED, NOT_COMPARED, REGRESSED
 from .pairs import CONFIDENCE, INCONCLUSIVE, MOST_PAIRS, sign_flip
 
 LEAST = 0.01  # minimum effect, as a share of the first arm's mean
+ITSELF = "fidelity of the full cache is to itself"
 DRAWS = 19_999  # choices of signs where not all are tried: enough to find one changed figure among a thousand
 
 Floats = NDArray[np.float64]
@@ -56,9 +57,11 @@ class Line:
         return float(t.ppf((1 + CONFIDENCE) / 2, n - 1) * self.worse.std(ddof=1) / np.sqrt(n))
 
 
-def seedwise(couples: Mapping[str, Couple], q: float = 0.05) -> list[Verdict]:
+def seedwise(couples: Mapping[str, Couple], q: float = 0.05, alike: str = SAME) -> list[Verdict]:
     """The rows of cells of which both arms' images were judged, one for each figure that is known seed by seed. ``q`` is the false
-    discovery rate of the family. A cell without such a figure has a row that says why."""
+    discovery rate of the family, ``alike`` what the arms share (see :func:`cachemark.regress.contest.verdicts`). A cell without such a
+    figure has a row that says why, one whose second arm alone failed has regressed, and of two full caches the hashes of their images
+    are compared where they were taken: fidelity is to the arm's own full cache, so here it is to itself and says nothing."""
     lines = {cell: list(_lines(couple)) for cell, couple in couples.items()}
     flat = [line for found in lines.values() for line in found]
     worse, better = (_adjusted([flipped(side * line.worse) for line in flat]) for side in (1, -1))
@@ -66,17 +69,38 @@ def seedwise(couples: Mapping[str, Couple], q: float = 0.05) -> list[Verdict]:
     rows: list[Verdict] = []
     for cell, found in lines.items():
         rows += [_row(cell, line, next(p), q) for line in found]
-        rows += [] if found else [Verdict("", cell, "status", NOT_COMPARED, f"its images were not compared: {_why(couples[cell])}")]
+        rows += _beside(cell, couples[cell], alike, bool(found))
     return rows
+
+
+def _beside(cell: str, couple: Couple, alike: str, told: bool) -> Iterator[Verdict]:
+    """The row of a cell that is no figure's. ``told``: it has some of figures."""
+    row = Verdict(couple.after.case.key, cell, "status", NOT_COMPARED)
+    hashed = all(outcome.facts.get(IMAGES) for outcome in (couple.before, couple.after))
+    if couple.before.ok and not couple.after.ok and couple.after.status not in (Status.UNSUPPORTED, *INFRASTRUCTURE):
+        failed = failure(cell, couple)
+        yield replace(failed, reason=f"its images: {failed.reason}")
+    elif _to_itself(couple) and hashed and couple.before.output_hash == couple.after.output_hash:
+        yield images(row, [couple], alike)
+    elif _to_itself(couple):
+        yield replace(row, reason=f"its images were not compared: {ITSELF}")
+    elif not told:
+        yield replace(row, reason=f"its images were not compared: {_why(couple)}")
+
+
+def _to_itself(couple: Couple) -> bool:
+    """Whether both arms are the full cache that their own fidelity is measured against. A ``reference`` engine's is another code path."""
+    return all(o.ok and o.case.role == "baseline" and o.case.engine != "reference" for o in (couple.before, couple.after))
 
 
 def _lines(couple: Couple) -> Iterator[Line]:
     before, after = couple.before, couple.after
     if not (before.ok and after.ok):
         return
+    judging = [kind for kind in JUDGING if kind != "fidelity" or not _to_itself(couple)]
     for name, metric in METRICS.items():
         one, two = (outcome.samples.get(name, ()) for outcome in (before, after))
-        if metric.kind in JUDGING and len(one) == len(two) > 1:
+        if metric.kind in judging and len(one) == len(two) > 1:
             more = np.asarray(two, dtype=np.float64) - np.asarray(one, dtype=np.float64)
             yield Line(couple, metric, more if metric.better == "lower" else -more)
 
