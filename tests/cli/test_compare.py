@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from cachemark.errors import CachemarkError
 from cachemark.measure import pairs
 from cachemark.measure.isolate import Options
 from cachemark.result import Outcome, Status
@@ -163,6 +164,24 @@ def test_an_arm_whose_images_cannot_be_judged_says_so(machine: Machine, stage: S
     result = compare(stage, *ARMS, "--no-aa")
     assert result.exit_code == 0
     assert f"not_compared: {CELL}, status: its images were not compared: oom: no room for images" in result.stdout
+
+
+@pytest.mark.parametrize(("error", "state"), [(CachemarkError("The disk is full."), "failed"), (KeyboardInterrupt(), "interrupted")])
+def test_verdicts_on_times_outlive_images_that_break_off(error: BaseException, state: str, machine: Machine, stage: Stage) -> None:
+    def breaks(outcome: Outcome, options: Options) -> Outcome:
+        if options.seen:
+            raise error
+        return other_tokens(outcome, options)
+
+    machine.changed = breaks
+    assert compare(stage, *ARMS, "--no-aa").exit_code != 0
+    with Store.open(stage.store, create=False, read_only=True) as store:
+        assert store.run(2).state == state
+        assert {(v.metric, v.verdict) for v in store.verdicts(2)} == {("latency", "equivalent"), ("kv_allocated", "not_compared")}
+    machine.changed = other_tokens
+    assert compare(stage, *ARMS, "--no-aa").exit_code == 0
+    with Store.open(stage.store, create=False, read_only=True) as store:
+        assert [v.metric for v in store.verdicts(3)] == ["latency", "kv_allocated", "psnr"], "each once"
 
 
 def test_a_second_arm_whose_images_alone_fail_has_regressed(machine: Machine, stage: Stage) -> None:

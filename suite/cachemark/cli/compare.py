@@ -132,8 +132,10 @@ def hold(wanted: Contest, sides: Contestants, store: Store, terms: Terms) -> End
         end = time.monotonic() + 60 * terms.minutes if terms.minutes is not None else math.inf
         held = contest(names, measure, rule, lambda: time.monotonic() < end)
         rows = [*verdicts({c: held[c] for c in cells}, rule, sides.alike), *verdicts({c: held[c] for c in measure.extra}, rule)]
-        rows += _images(sides, store, run_id, {c: held[c] for c in cells}, end)
-        _file(store, run_id, wanted, sides, rows)
+        _file(store, run_id, wanted, sides, rows)  # the images may take long, and may fail
+        if seen := _images(sides, store, run_id, {c: held[c] for c in cells}, end):
+            rows += seen
+            _file(store, run_id, wanted, sides, rows)
         state = "finished"
     except Exception:
         state = "failed"
