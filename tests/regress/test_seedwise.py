@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from dataclasses import dataclass, replace
 from itertools import product
 
@@ -10,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 from regress_examples import case, ok
 
-from cachemark.regress.seedwise import DRAWS, flipped, seedwise
+from cachemark.regress.seedwise import DRAWS, _sides, flipped, seedwise
 from cachemark.result import Outcome, Status
 from cachemark.store.rows import Verdict
 
@@ -97,6 +98,24 @@ def test_drawn_signs_agree_with_all_of_them() -> None:
     assert 0.001 < exact < 0.2
     assert abs(drawn - exact) < 4 * np.sqrt(exact / DRAWS)
     assert flipped(np.ones(200)) == 1 / (1 + DRAWS), "never nought"
+
+
+def test_signs_are_drawn_in_blocks_and_are_those_of_one_draw() -> None:
+    d = np.random.default_rng(3).normal(0.02, 1, 3000)
+    whole = DRAWS * len(d) * 8  # bytes of all signs at once
+    tracemalloc.start()
+    found = flipped(d), flipped(-d)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < whole / 8
+    few = d[:200]
+    signs = np.random.RandomState(0).choice([-1.0, 1.0], size=(DRAWS, len(few)))
+    reached = [int((signs @ side >= side.sum() - 1e-9).sum()) for side in (few, -few)]
+    assert [flipped(few), flipped(-few)] == [(1 + n) / (1 + DRAWS) for n in reached]
+    assert 0.0 < min(found) < max(found) < 1.0
+    family = [few, d, -few, np.zeros(4), d[:5]]
+    assert [one for one, _ in _sides(family)] == [flipped(one) for one in family], "a family is each of its members"
+    assert [other for _, other in _sides(family)] == [flipped(-one) for one in family]
 
 
 def test_equal_arms_seldom_alarm_over_a_family() -> None:

@@ -10,8 +10,8 @@ then the median of Walsh averages is nought. Its interval is Student's.
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -28,6 +28,7 @@ from .pairs import CONFIDENCE, INCONCLUSIVE, MOST_PAIRS, sign_flip
 LEAST = 0.01  # minimum effect, as a share of the first arm's mean
 ITSELF = "fidelity of the full cache is to itself"
 DRAWS = 19_999  # choices of signs where not all are tried: enough to find one changed figure among a thousand
+BLOCK = 2**20  # signs that are drawn at once
 
 Floats = NDArray[np.float64]
 
@@ -64,7 +65,8 @@ def seedwise(couples: Mapping[str, Couple], q: float = 0.05, alike: str = SAME) 
     are compared where they were taken: fidelity is to the arm's own full cache, so here it is to itself and says nothing."""
     lines = {cell: list(_lines(couple)) for cell, couple in couples.items()}
     flat = [line for found in lines.values() for line in found]
-    worse, better = (_adjusted([flipped(side * line.worse) for line in flat]) for side in (1, -1))
+    sides = _sides([line.worse for line in flat])
+    worse, better = (_adjusted([pair[side] for pair in sides]) for side in (0, 1))
     p = iter(zip(worse, better, strict=True))
     rows: list[Verdict] = []
     for cell, found in lines.items():
@@ -116,20 +118,33 @@ def flipped(differences: Floats) -> float:
     """One-sided p-value that the mean of differences, (n,), is above 0: the share of choices of signs that add up to at least as much.
     All choices where at most 40 are no tie, else ``DRAWS`` of them from a stream that is frozen, the one found among them (Phipson and
     Smyth 2010, so that it is never 0). A seed at which the arms agree has no sign and says nothing."""
-    d = differences[differences != 0]
-    if not len(d):
-        return 1.0
-    if len(d) <= MOST_PAIRS:
-        return float(sign_flip(d))
-    total = d.sum()
-    reached = int((_signs(len(d)) @ d >= total - 1e-12 * np.abs(d).sum()).sum())
-    return (1 + reached) / (1 + DRAWS)
+    return _sides([differences])[0][0]
 
 
-@functools.cache
-def _signs(n: int) -> Floats:
-    """(DRAWS, n) of −1 and 1, the same ever after: a legacy stream never changes."""
-    return np.random.RandomState(0).choice([-1.0, 1.0], size=(DRAWS, n))
+def _sides(many: Sequence[Floats]) -> list[tuple[float, float]]:
+    """The p-values that the mean of each is above, and below 0. What has as many differences shares one draw of signs, which is dear."""
+    signed = [d[d != 0] for d in many]
+    found = {i: (float(sign_flip(d)), float(sign_flip(-d))) if len(d) else (1.0, 1.0) for i, d in enumerate(signed) if len(d) <= MOST_PAIRS}
+    groups: dict[int, list[int]] = {}
+    for i in (i for i in range(len(signed)) if i not in found):
+        groups.setdefault(len(signed[i]), []).append(i)
+    for group in groups.values():
+        above, below = _reached(np.stack([signed[i] for i in group], axis=1))
+        found |= {i: ((1 + up) / (1 + DRAWS), (1 + down) / (1 + DRAWS)) for i, up, down in zip(group, above, below, strict=True)}
+    return [found[i] for i in range(len(signed))]
+
+
+def _reached(d: Floats) -> tuple[list[int], list[int]]:
+    """How many of ``DRAWS`` choices of signs of each column of ``d``, (n, columns), add up to at least, and to at most, what it does. The
+    signs are the same ever after, since a legacy stream never changes, and come in blocks: all of them would be gigabytes."""
+    stream, total, slack = np.random.RandomState(0), d.sum(0), 1e-12 * np.abs(d).sum(0)
+    above, below = np.zeros(d.shape[1], dtype=np.int64), np.zeros(d.shape[1], dtype=np.int64)
+    rows = max(1, BLOCK // len(d))
+    for begin in range(0, DRAWS, rows):
+        sums = stream.choice([-1.0, 1.0], size=(min(rows, DRAWS - begin), len(d))) @ d
+        above += (sums >= total - slack).sum(0)
+        below += (sums <= total + slack).sum(0)
+    return above.tolist(), below.tolist()
 
 
 def _adjusted(p: list[float]) -> list[float]:
