@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from cachemark.errors import CachemarkError, Infrastructure, UnknownName, Unsupported
+from cachemark import seeds
+from cachemark.errors import BadPlan, CachemarkError, Infrastructure, NothingMeasured, UnknownName, Unsupported
 from cachemark.measure import pairs, quality, trial
 from cachemark.measure import plan as plans
 from cachemark.measure.environment import environment
@@ -180,8 +181,48 @@ def test_images_come_from_as_many_seeds_as_are_asked(plan: Plan) -> None:
     own, few, many = (next(iter(cells_of(plan, "cpu", ["tiny-llamagen window 1/2"], n, seen).values())).case for n in (0, 5, 300))
     assert (own.seeds, own.samples) == (plan.fidelity.seeds, plan.fidelity.samples)
     assert (few.seeds, few.samples) == (plan.fidelity.seeds, 5)
-    assert (many.seeds, many.samples) == ("s10k", 300)
+    assert (many.seeds, many.samples) == ("s2k", 300)
     assert quality.KEY not in own.evaluation
+
+
+@pytest.mark.parametrize(("plan_has", "asked_for", "found"), [
+    ("s64", 64, "s64"), ("s64", 100, "s256"), ("s64", 2000, "s2k"), ("tune64", 64, "tune64"), ("tune64", 65, "tune256"), ("s2k", 5, "s2k"),
+])  # fmt: skip
+def test_more_seeds_are_of_the_same_series(plan_has: str, asked_for: int, found: str, plan: Plan) -> None:
+    """What a method was tuned on shares no seed with what it is measured on."""
+    planned = next(iter(cells_of(plan, "cpu").values()))
+    planned = replace(planned, case=replace(planned.case, seeds=plan_has))
+    assert seen(planned, asked_for).case.seeds == found
+    assert set(seeds.subset(plan_has, 10).seeds[:5]) <= set(seeds.subset(found, 10).seeds)
+
+
+def test_a_series_that_is_too_short_is_refused(plan: Plan) -> None:
+    planned = next(iter(cells_of(plan, "cpu").values()))
+    tuned = replace(planned, case=replace(planned.case, seeds="tune64"))
+    assert seen(tuned, 256).case.seeds == "tune256"
+    with pytest.raises(BadPlan, match=r"257 images at the seeds of 'tune64'.*has 256"):
+        seen(tuned, 257)
+
+
+def test_an_arm_of_images_is_another_case_than_the_plans(stage: Stage) -> None:
+    """It has no times, and the newest outcome of a case says how long that takes."""
+    own = {p.case.label: p.case for p in plans.expand(plans.load(str(stage.plan)), "cpu") if p.case.role in ("arm", "baseline")}
+    arms = {p.case.label: p.case for p in cells_of(plans.load(str(stage.plan)), "cpu", images=0, arm=seen).values()}
+    assert own.keys() == arms.keys()
+    assert not {c.key for c in own.values()} & {c.key for c in arms.values()}
+    plain = [{replace(c, evaluation={}).key for c in cases.values()} for cases in (own, arms)]
+    assert plain[0] == plain[1], "only by its mark"
+    assert all(dict(arms[label].evaluation) == {**own[label].evaluation, "arm": "images"} for label in own)
+
+
+def test_a_case_whose_largest_batch_is_searched_is_no_arm() -> None:
+    blocks = [{"model": "llamagen-b", "methods": ["window"], "batch": batch} for batch in (4, "max")]
+    both, fixed, searched = (Plan.model_validate({"name": "p", "cells": cells}) for cells in (blocks, blocks[:1], blocks[1:]))
+    assert {p.case.batch for p in plans.expand(both, "cpu")} == {4, plans.FIRST}
+    assert cells_of(both, "cpu") == cells_of(fixed, "cpu")
+    assert {p.case.batch for p in cells_of(both, "cpu").values()} == {4}
+    with pytest.raises(NothingMeasured, match="nothing but the largest batch"):
+        cells_of(searched, "cpu")
 
 
 @pytest.fixture
