@@ -160,6 +160,23 @@ def test_arms_that_differ_in_more_are_refused(what: str, changed: dict[str, Any]
         refuse_unfair(one, two, (where, there))
 
 
+@pytest.mark.parametrize(("before", "after", "fair"), [
+    ({"kernel": "sdpa"}, {"kernel": "mass", "own_kernel": "it needs it"}, True),
+    ({"kernel": "mass", "own_kernel": "it needs it"}, {"kernel": "sdpa"}, True),
+    ({"kernel": "sdpa"}, {"kernel": "mass"}, False), ({"kernel": "mass"}, {"kernel": "mass"}, True),
+    ({"kernel": "math", "quality_only": "not fused"}, {"kernel": "mass", "own_kernel": "it needs it"}, False),
+    ({"kernel": "math", "quality_only": "not fused"}, {"kernel": "math", "quality_only": "not fused"}, True),
+    ({}, {"kernel": "mass"}, True),
+])  # fmt: skip
+def test_a_kernel_whose_price_is_the_methods_own_may_be_compared(before: dict[str, str], after: dict[str, str], fair: bool) -> None:
+    arms = [replace(outcome(1.0), facts=facts) for facts in (before, after)]
+    if fair:
+        refuse_unfair(*arms, (ENVIRONMENT, ENVIRONMENT))
+    else:
+        with pytest.raises(UnfairComparison, match="attention kernel"):
+            refuse_unfair(*arms, (ENVIRONMENT, ENVIRONMENT))
+
+
 def row(label: str, verdict: str, metric: str = "latency", reason: str = "") -> Verdict:
     return Verdict("k", label, metric, verdict, reason)
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from ..errors import UnfairComparison
-from ..result import Environment, Outcome, Status
+from ..result import Environment, Outcome, Status, kernels_apart
 from ..spec import Case
 from ..store.rows import Verdict
 from ..units import METRICS
@@ -92,9 +92,10 @@ def refuse_unequal(before: Case, after: Case, where: tuple[Environment, Environm
 
 
 def refuse_unfair(before: Outcome, after: Outcome, where: tuple[Environment, Environment]) -> None:
-    """The same of arms that have run, which also say by which kernel."""
+    """The same of arms that have run, which also say by which kernel. One that a method needs and whose price is in its time is no
+    difference: see :func:`cachemark.result.kernels_apart`."""
     refuse_unequal(before.case, after.case, where)
-    _refuse(before.case, after.case, {"attention kernel": (before.facts.get("kernel"), after.facts.get("kernel"))})
+    _refuse(before.case, after.case, {"attention kernel": kernels_apart(before, after) or (None, None)})
 
 
 def _refuse(before: Case, after: Case, sides: Mapping[str, tuple[object, object]]) -> None:
