@@ -125,6 +125,15 @@ def test_two_environments_may_give_other_tokens(machine: Machine, stage: Stage) 
     assert (code, said["dot full", "output_hash"]) == (1, "changed"), "the same environment under two names owes the same tokens"
 
 
+@pytest.mark.parametrize(("samples", "code"), [(1, 2), (4, 2), (2001, 2), (0, 0), (5, 0), (2000, 0)])
+def test_images_are_as_many_as_can_tell_something(samples: int, code: int, machine: Machine, stage: Stage) -> None:
+    machine.changed = other_tokens
+    result = compare(stage, *ARMS, "--no-aa", "--samples", samples)
+    assert result.exit_code == code
+    assert (len(machine.seen), machine.trials > 0) == (2 * (code == 0 < samples), code == 0)
+    assert ("can show nothing" in result.stderr) is (0 < samples < 5)
+
+
 def other_tokens(outcome: Outcome, options: Options) -> Outcome:
     return replace(outcome, output_hash=outcome.case.method)
 
@@ -144,7 +153,7 @@ def test_images_are_compared_seed_by_seed_where_tokens_differ(machine: Machine, 
     machine.seen.clear()
     code, said = rows(stage, *ARMS, "--no-aa", "--samples", 300)
     assert (code, said[CELL, "psnr"]) == (0, "equivalent")
-    assert {(p.case.samples, p.case.seeds) for p in machine.seen} == {(300, "s10k")}
+    assert {(p.case.samples, p.case.seeds) for p in machine.seen} == {(300, "s2k")}
 
 
 def test_where_tokens_are_the_same_there_is_nothing_to_compare(machine: Machine, stage: Stage) -> None:

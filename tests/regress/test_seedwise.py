@@ -135,6 +135,20 @@ def test_the_family_is_corrected_for() -> None:
     assert rows(couple("cell", one, two), *others)["cell", "psnr"].verdict == "inconclusive"
 
 
+def test_too_few_seeds_to_find_anything_say_how_many_are_needed() -> None:
+    """One figure among forty cannot be found in five seeds, however far apart they are, and alone it can."""
+    worst = couple("worst", np.full(5, 30.0), np.arange(10.0, 15.0))
+    others = [couple(str(n), np.full(5, 30.0), np.full(5, 30.0)) for n in range(39)]
+    found = rows(worst, *others)["worst", "psnr"]
+    assert found.verdict == "inconclusive"
+    assert found.reason.endswith("; alone among 40 figures none can be told by so few: 10 seeds are needed")
+    alone = rows(worst)["worst", "psnr"]
+    assert (alone.verdict, "needed" in alone.reason) == ("regressed", False)
+    ten = couple("worst", np.full(10, 30.0), np.arange(10.0, 20.0))
+    assert rows(ten, *others)["worst", "psnr"].verdict == "regressed", "as many as were said to be needed"
+    assert "needed" not in rows(couple("c", *arms(0, sd=9)))["c", "psnr"].reason
+
+
 def test_an_arm_without_images_says_why() -> None:
     good = couple("cell", *arms(0))
     bad = replace(good, after=Outcome(good.after.case, Status.UNSUPPORTED, log="random weights"))

@@ -70,7 +70,7 @@ def seedwise(couples: Mapping[str, Couple], q: float = 0.05, alike: str = SAME) 
     p = iter(zip(worse, better, strict=True))
     rows: list[Verdict] = []
     for cell, found in lines.items():
-        rows += [_row(cell, line, next(p), q) for line in found]
+        rows += [_row(cell, line, next(p), q, len(flat)) for line in found]
         rows += _beside(cell, couples[cell], alike, bool(found))
     return rows
 
@@ -151,8 +151,8 @@ def _adjusted(p: list[float]) -> list[float]:
     return [float(value) for value in false_discovery_control(p)] if p else []
 
 
-def _row(cell: str, line: Line, adjusted: tuple[float, float], q: float) -> Verdict:
-    """``adjusted``: the p-values of worse and of better."""
+def _row(cell: str, line: Line, adjusted: tuple[float, float], q: float, family: int) -> Verdict:
+    """``adjusted``: the p-values of worse and of better, in a ``family`` of so many lines."""
     side, p = (1, adjusted[0]) if line.effect > 0 else (-1, adjusted[1])
     low, high = line.effect - line.margin, line.effect + line.margin
     if p <= q and abs(line.effect) >= line.limit:
@@ -163,4 +163,7 @@ def _row(cell: str, line: Line, adjusted: tuple[float, float], q: float) -> Verd
     then, now = (float(outcome.mean(name) or 0.0) for outcome in (line.couple.before, line.couple.after))
     said = (f"{abs(line.effect):.3g}{unit} {'worse' if line.effect > 0 else 'better'} on average ({low:+.3g} to {high:+.3g}, worse being "
             f"positive; {len(line.worse)} seeds, p = {p:.2g})")
+    least = math.ceil(math.log2(family / q))  # the smallest p-value is 2^-n, and the family multiplies it
+    if len(line.worse) < least and verdict not in (REGRESSED, IMPROVED):
+        said += f"; alone among {family} figures none can be told by so few: {least} seeds are needed"
     return Verdict(line.couple.after.case.key, cell, name, verdict, said, then, now, now / then if then else None)
