@@ -116,3 +116,14 @@ class Outcome:
     def from_json(cls, data: Mapping[str, Any]) -> Outcome:
         rest = {k: data[k] for k in ("samples", "judgement", "log", "seconds", "skip_key", "output_hash", "facts", "artifacts")}
         return cls(Case.from_json(data["case"]), Status(data["status"]), **rest)
+
+
+def kernels_apart(one: Outcome, two: Outcome) -> tuple[str, str] | None:
+    """The attention kernels of two outcomes where they differ and a speed-up would measure them instead of the methods, else None. Where
+    one is no slower in kind than the other and its price is the method's own (the fact ``own_kernel``), times may be compared, unless the
+    other says that it has no speed to compare (``quality_only``)."""
+    then, now = (outcome.facts.get("kernel") for outcome in (one, two))
+    if not then or not now or then == now:
+        return None
+    own, without = (any(outcome.facts.get(fact) for outcome in (one, two)) for fact in ("own_kernel", "quality_only"))
+    return None if own and not without else (str(then), str(now))

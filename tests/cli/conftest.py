@@ -1,10 +1,14 @@
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
 
+from cachemark.measure import pairs
 from measure import stages
+
+from .arms import Machine
 
 
 @pytest.fixture(scope="session")
@@ -17,3 +21,31 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> stages.Stage:
 def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A folder of its own, so that no test sees the accepted baselines of the checkout or leaves anything in it."""
     monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
+    made = Machine()
+    monkeypatch.setattr(pairs, "run_trials", made.run_trials)
+    monkeypatch.setattr(pairs, "asked", made.asked)
+    return made
+
+
+@pytest.fixture
+def stage(measured: stages.Stage, tmp_path: Path) -> stages.Stage:
+    return measured.copy(tmp_path / "copy")
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Seventeen commits of something that looks like the package; the file ``n`` counts them."""
+    folder = tmp_path_factory.mktemp("repository")
+    (folder / "suite" / "cachemark").mkdir(parents=True)
+    (folder / "suite" / "cachemark" / "__init__.py").touch()
+    git = ["git", "-C", str(folder), "-c", "user.name=t", "-c", "user.email=t@example.org"]
+    subprocess.run([*git, "init", "-q"], check=True)
+    for number in range(17):
+        (folder / "suite" / "n").write_text(str(number))
+        subprocess.run([*git, "add", "."], check=True)
+        subprocess.run([*git, "commit", "-q", "-m", f"commit {number}"], check=True)
+    return folder

@@ -1,101 +1,25 @@
-"""Comparing, bisecting and judging comparisons, with arms that answer at once: what they print, store and exit with."""
+"""Comparing, and judging comparisons, with arms that answer at once: what they print, store and exit with."""
 
 from __future__ import annotations
 
 import json
-import random
 import re
 import sqlite3
 import subprocess
-from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from cachemark.errors import CachemarkError
 from cachemark.measure import pairs
-from cachemark.measure.environment import environment
-from cachemark.measure.isolate import Finished, Options
-from cachemark.measure.plan import Planned
-from cachemark.result import Environment, Outcome, Status
+from cachemark.measure.isolate import Options
+from cachemark.result import Outcome, Status
 from cachemark.store.db import Store
 from measure.stages import Stage, call
 
-HERE = environment("cpu", 1)
-
-
-class Machine:
-    """Arms that answer at once. ``speed`` says how many seconds a case takes in a copy of the code, ``changed`` what else differs."""
-
-    def __init__(self) -> None:
-        self.speed: Callable[[Planned, Options], float] = lambda planned, options: 1.0
-        self.changed: Callable[[Outcome, Options], Outcome] = lambda outcome, options: outcome
-        self.where: Callable[[Options], Environment] = lambda options: HERE
-        self.psnr: Callable[[Planned, Options], float] = lambda planned, options: 30.0
-        self.noise, self.chance, self.trials = 0.01, random.Random(0), 0
-        self.seen: list[Planned] = []
-
-    def run_trials(self, planned: list[Planned], options: Options, started: Callable[[Planned], None]) -> Iterator[Finished]:
-        self.trials += 1
-        for item in planned:
-            seconds = self.speed(item, options) * (1 + self.chance.gauss(0, self.noise))
-            samples = {"latency": [seconds] * 3, "kv_allocated": [4096.0]}
-            if options.seen:
-                self.seen.append(item)
-                samples = {"psnr": [self.psnr(item, options) + self.chance.gauss(0, 0.1) for _ in range(item.case.samples)]}
-            outcome = Outcome(item.case, Status.OK, samples, "an arm of a pair", output_hash="cafe", facts={"kernel": "sdpa"})
-            yield Finished(self.changed(outcome, options), {})
-
-    def asked(self, options: Options, device: str) -> tuple[Environment, dict[str, Any]]:
-        code = {"commit": Path(options.code).name, "dirty": False, "hash": options.code or "here", "version": "0"}
-        return self.where(options), code
-
-
-@pytest.fixture
-def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
-    made = Machine()
-    monkeypatch.setattr(pairs, "run_trials", made.run_trials)
-    monkeypatch.setattr(pairs, "asked", made.asked)
-    return made
-
-
-@pytest.fixture
-def stage(measured: Stage, tmp_path: Path) -> Stage:
-    return measured.copy(tmp_path / "copy")
-
-
-@pytest.fixture(scope="module")
-def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Seventeen commits of something that looks like the package; the file ``n`` counts them."""
-    folder = tmp_path_factory.mktemp("repository")
-    (folder / "suite" / "cachemark").mkdir(parents=True)
-    (folder / "suite" / "cachemark" / "__init__.py").touch()
-    git = ["git", "-C", str(folder), "-c", "user.name=t", "-c", "user.email=t@example.org"]
-    subprocess.run([*git, "init", "-q"], check=True)
-    for number in range(17):
-        (folder / "suite" / "n").write_text(str(number))
-        subprocess.run([*git, "add", "."], check=True)
-        subprocess.run([*git, "commit", "-q", "-m", f"commit {number}"], check=True)
-    return folder
-
-
-def number(options: Options) -> int:
-    return int(Path(options.code, "n").read_text())
-
-
-def compare(stage: Stage, *more: object) -> Any:
-    return call("compare", stage.plan, "--plugin", stage.plugin, "--store", stage.store, "--threads", 1, *more)
-
-
-def rows(stage: Stage, *more: object) -> tuple[int, dict[tuple[str, str], str]]:
-    result = compare(stage, *more, "--json")
-    return result.exit_code, {(r["label"], r["metric"]): r["verdict"] for r in json.loads(result.stdout)["rows"]}
-
-
-ARMS = ("--arms", "streaming 1/2", "calm 1/2")
-CELL = "dot streaming 1/2 → calm 1/2"
+from .arms import ARMS, CELL, HERE, Machine, compare, number, rows
 
 
 def test_two_cases_are_compared_and_everything_is_stored(machine: Machine, stage: Stage) -> None:
@@ -145,6 +69,15 @@ def test_one_arm_that_never_fits_is_said_clearly(machine: Machine, stage: Stage)
     assert f"regressed: {CELL}, status: ok then, oom now: out of memory" in result.stdout
 
 
+def test_a_first_arm_that_cannot_be_driven_is_no_improvement(machine: Machine, stage: Stage) -> None:
+    broken = "TypeError: Request.__init__() got an unexpected keyword argument"
+    machine.changed = lambda o, options: Outcome(o.case, Status.ERROR, log=broken) if options.python == "old" else o
+    result = compare(stage, "--env", "old", "new", "--no-aa")
+    assert result.exit_code == 5
+    assert f"not_compared: dot calm 1/2, status: the first arm does not run, error then, ok now: {broken}" in result.stdout
+    assert compare(stage, "--env", "new", "old", "--no-aa").exit_code == 1, "the other way round it is a regression"
+
+
 def test_arms_of_two_kernels_are_refused_with_the_difference(machine: Machine, stage: Stage) -> None:
     machine.changed = lambda o, options: replace(o, facts={"kernel": "math"}) if o.case.method == "calm" else o
     result = compare(stage, *ARMS)
@@ -181,15 +114,24 @@ def test_two_environments_may_give_other_tokens(machine: Machine, stage: Stage) 
     machine.changed = lambda outcome, options: replace(outcome, output_hash=options.python)
     code, said = rows(stage, "--env", "old", "new", "--no-aa")
     assert code == 0
-    assert {metric for _, metric in said} == {"latency", "kv_allocated", "psnr"}
+    assert {metric for _, metric in said} == {"latency", "kv_allocated", "psnr", "status"}
     machine.psnr = lambda planned, options: 30.0 if options.python == "old" else 20.0
     code, said = rows(stage, "--env", "old", "new", "--no-aa", "--samples", 20)
     assert code == 1, "images decide where tokens may differ"
-    assert {said[cell, "psnr"] for cell, _ in said} == {"regressed"}
-    assert {cell for cell, _ in said} == {"dot full", "dot streaming 1/2", "dot calm 1/2"}
+    assert {cell: said.get((cell, "psnr"), said.get((cell, "status"))) for cell, _ in said} == {
+        "dot full": "not_compared", "dot streaming 1/2": "regressed", "dot calm 1/2": "regressed"}, "the full cache's are to itself"
     machine.where = lambda options: HERE
     code, said = rows(stage, "--env", "old", "new", "--no-aa", "--case", "full")
     assert (code, said["dot full", "output_hash"]) == (1, "changed"), "the same environment under two names owes the same tokens"
+
+
+@pytest.mark.parametrize(("samples", "code"), [(1, 2), (4, 2), (2001, 2), (0, 0), (5, 0), (2000, 0)])
+def test_images_are_as_many_as_can_tell_something(samples: int, code: int, machine: Machine, stage: Stage) -> None:
+    machine.changed = other_tokens
+    result = compare(stage, *ARMS, "--no-aa", "--samples", samples)
+    assert result.exit_code == code
+    assert (len(machine.seen), machine.trials > 0) == (2 * (code == 0 < samples), code == 0)
+    assert ("can show nothing" in result.stderr) is (0 < samples < 5)
 
 
 def other_tokens(outcome: Outcome, options: Options) -> Outcome:
@@ -211,7 +153,7 @@ def test_images_are_compared_seed_by_seed_where_tokens_differ(machine: Machine, 
     machine.seen.clear()
     code, said = rows(stage, *ARMS, "--no-aa", "--samples", 300)
     assert (code, said[CELL, "psnr"]) == (0, "equivalent")
-    assert {(p.case.samples, p.case.seeds) for p in machine.seen} == {(300, "s10k")}
+    assert {(p.case.samples, p.case.seeds) for p in machine.seen} == {(300, "s2k")}
 
 
 def test_where_tokens_are_the_same_there_is_nothing_to_compare(machine: Machine, stage: Stage) -> None:
@@ -231,6 +173,35 @@ def test_an_arm_whose_images_cannot_be_judged_says_so(machine: Machine, stage: S
     result = compare(stage, *ARMS, "--no-aa")
     assert result.exit_code == 0
     assert f"not_compared: {CELL}, status: its images were not compared: oom: no room for images" in result.stdout
+
+
+@pytest.mark.parametrize(("error", "state"), [(CachemarkError("The disk is full."), "failed"), (KeyboardInterrupt(), "interrupted")])
+def test_verdicts_on_times_outlive_images_that_break_off(error: BaseException, state: str, machine: Machine, stage: Stage) -> None:
+    def breaks(outcome: Outcome, options: Options) -> Outcome:
+        if options.seen:
+            raise error
+        return other_tokens(outcome, options)
+
+    machine.changed = breaks
+    assert compare(stage, *ARMS, "--no-aa").exit_code != 0
+    with Store.open(stage.store, create=False, read_only=True) as store:
+        assert store.run(2).state == state
+        assert {(v.metric, v.verdict) for v in store.verdicts(2)} == {("latency", "equivalent"), ("kv_allocated", "not_compared")}
+    machine.changed = other_tokens
+    assert compare(stage, *ARMS, "--no-aa").exit_code == 0
+    with Store.open(stage.store, create=False, read_only=True) as store:
+        assert [v.metric for v in store.verdicts(3)] == ["latency", "kv_allocated", "psnr"], "each once"
+
+
+def test_a_second_arm_whose_images_alone_fail_has_regressed(machine: Machine, stage: Stage) -> None:
+    def fails(outcome: Outcome, options: Options) -> Outcome:
+        bad = options.seen and outcome.case.method == "calm"
+        return Outcome(outcome.case, Status.NAN_OUTPUT, log="NaN in the images") if bad else other_tokens(outcome, options)
+
+    machine.changed = fails
+    result = compare(stage, *ARMS, "--no-aa")
+    assert result.exit_code == 1
+    assert f"regressed: {CELL}, status: its images: ok then, nan_output now: NaN in the images" in result.stdout
 
 
 def test_how_much_must_be_judged_can_be_told(machine: Machine, stage: Stage) -> None:
@@ -341,58 +312,3 @@ def test_a_comparison_that_broke_off_judges_nothing(machine: Machine, stage: Sta
     result = call("check", "--store", stage.store, "--run", 2)
     assert result.exit_code == 4
     assert "Comparison 2 is failed" in result.stderr
-
-
-# ------------------------------------------------------------------------------------------------ bisect
-
-def bisect(stage: Stage, repository: Path, *more: object) -> Any:
-    return call("bisect", "calm 1/2", "--plan", stage.plan, "--plugin", stage.plugin, "--repository", repository, "--threads", 1,
-                "--good", "HEAD~16", "--bad", "HEAD", *more)
-
-
-def subject(repository: Path, commit: str) -> str:
-    return subprocess.run(["git", "-C", str(repository), "log", "-1", "--format=%s", commit], capture_output=True, text=True,
-                          check=True).stdout.strip()
-
-
-def test_a_slow_down_is_found_among_sixteen_commits(machine: Machine, stage: Stage, repository: Path) -> None:
-    machine.speed = lambda planned, options: 1.25 if number(options) >= 11 else 1.0
-    result = bisect(stage, repository, "--json")
-    assert result.exit_code == 0
-    found = json.loads(result.stdout)
-    assert subject(repository, found["commit"]) == "commit 11"
-    assert found["effect"].startswith("latency: +25 %")
-    assert machine.trials == 2 * found["pairs"]
-    printed = bisect(stage, repository)
-    assert printed.stdout.startswith("First bad commit: ")
-    assert "minutes." in printed.stdout
-
-
-def test_bytes_tell_in_one_pair_a_commit(machine: Machine, stage: Stage, repository: Path) -> None:
-    machine.changed = lambda o, options: replace(o, samples={**o.samples, "kv_allocated": [4096.0 * (1.1 if number(options) >= 3 else 1)]})
-    found = json.loads(bisect(stage, repository, "--json").stdout)
-    assert subject(repository, found["commit"]) == "commit 3"
-    assert found["effect"] == "kv_allocated: must be equal"
-    assert found["pairs"] <= 1 + 5
-
-
-def test_commits_that_do_not_run_are_skipped(machine: Machine, stage: Stage, repository: Path) -> None:
-    machine.speed = lambda planned, options: 1.25 if number(options) >= 11 else 1.0
-    machine.changed = lambda o, options: Outcome(o.case, Status.ERROR, log="SyntaxError") if number(options) in (8, 12) else o
-    assert subject(repository, json.loads(bisect(stage, repository, "--json").stdout)["commit"]) == "commit 11"
-    machine.changed = lambda o, options: Outcome(o.case, Status.ERROR, log="SyntaxError") if 8 <= number(options) <= 12 else o
-    result = bisect(stage, repository)
-    assert result.exit_code == 3
-    assert "Skipped commits leave 6" in result.stdout
-
-
-def test_a_crash_is_bisected_by_status(machine: Machine, stage: Stage, repository: Path) -> None:
-    machine.changed = lambda o, options: Outcome(o.case, Status.ERROR, log="TypeError") if number(options) >= 5 else o
-    assert subject(repository, json.loads(bisect(stage, repository, "--json").stdout)["commit"]) == "commit 5"
-
-
-def test_ends_that_do_not_differ_are_not_bisected(machine: Machine, stage: Stage, repository: Path) -> None:
-    result = bisect(stage, repository)
-    assert result.exit_code == 3
-    assert "The ends do not differ: within 10 %" in result.stdout
-    assert machine.trials == 2 * (1 + 6), "a pair for what is exact, then those of the test"

@@ -7,20 +7,22 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import field, fields, make_dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from cachemark.errors import CachemarkError, Infrastructure, UnknownName, Unsupported
-from cachemark.measure import pairs, quality
+from cachemark import seeds
+from cachemark.errors import BadPlan, CachemarkError, Infrastructure, NothingMeasured, UnknownName, Unsupported
+from cachemark.measure import pairs, quality, trial
 from cachemark.measure import plan as plans
 from cachemark.measure.environment import environment
 from cachemark.measure.isolate import Finished, Options
 from cachemark.measure.pairs import Couple, Course, Side, arms_of, asked, cells_of, orders, seen
 from cachemark.measure.plan import Plan, Planned
 from cachemark.measure.run import Bench, run_arm, see_arm
+from cachemark.models.protocol import Request
 from cachemark.result import Outcome, Status
 
 from .stages import Stage
@@ -179,8 +181,48 @@ def test_images_come_from_as_many_seeds_as_are_asked(plan: Plan) -> None:
     own, few, many = (next(iter(cells_of(plan, "cpu", ["tiny-llamagen window 1/2"], n, seen).values())).case for n in (0, 5, 300))
     assert (own.seeds, own.samples) == (plan.fidelity.seeds, plan.fidelity.samples)
     assert (few.seeds, few.samples) == (plan.fidelity.seeds, 5)
-    assert (many.seeds, many.samples) == ("s10k", 300)
+    assert (many.seeds, many.samples) == ("s2k", 300)
     assert quality.KEY not in own.evaluation
+
+
+@pytest.mark.parametrize(("plan_has", "asked_for", "found"), [
+    ("s64", 64, "s64"), ("s64", 100, "s256"), ("s64", 2000, "s2k"), ("tune64", 64, "tune64"), ("tune64", 65, "tune256"), ("s2k", 5, "s2k"),
+])  # fmt: skip
+def test_more_seeds_are_of_the_same_series(plan_has: str, asked_for: int, found: str, plan: Plan) -> None:
+    """What a method was tuned on shares no seed with what it is measured on."""
+    planned = next(iter(cells_of(plan, "cpu").values()))
+    planned = replace(planned, case=replace(planned.case, seeds=plan_has))
+    assert seen(planned, asked_for).case.seeds == found
+    assert set(seeds.subset(plan_has, 10).seeds[:5]) <= set(seeds.subset(found, 10).seeds)
+
+
+def test_a_series_that_is_too_short_is_refused(plan: Plan) -> None:
+    planned = next(iter(cells_of(plan, "cpu").values()))
+    tuned = replace(planned, case=replace(planned.case, seeds="tune64"))
+    assert seen(tuned, 256).case.seeds == "tune256"
+    with pytest.raises(BadPlan, match=r"257 images at the seeds of 'tune64'.*has 256"):
+        seen(tuned, 257)
+
+
+def test_an_arm_of_images_is_another_case_than_the_plans(stage: Stage) -> None:
+    """It has no times, and the newest outcome of a case says how long that takes."""
+    own = {p.case.label: p.case for p in plans.expand(plans.load(str(stage.plan)), "cpu") if p.case.role in ("arm", "baseline")}
+    arms = {p.case.label: p.case for p in cells_of(plans.load(str(stage.plan)), "cpu", images=0, arm=seen).values()}
+    assert own.keys() == arms.keys()
+    assert not {c.key for c in own.values()} & {c.key for c in arms.values()}
+    plain = [{replace(c, evaluation={}).key for c in cases.values()} for cases in (own, arms)]
+    assert plain[0] == plain[1], "only by its mark"
+    assert all(dict(arms[label].evaluation) == {**own[label].evaluation, "arm": "images"} for label in own)
+
+
+def test_a_case_whose_largest_batch_is_searched_is_no_arm() -> None:
+    blocks = [{"model": "llamagen-b", "methods": ["window"], "batch": batch} for batch in (4, "max")]
+    both, fixed, searched = (Plan.model_validate({"name": "p", "cells": cells}) for cells in (blocks, blocks[:1], blocks[1:]))
+    assert {p.case.batch for p in plans.expand(both, "cpu")} == {4, plans.FIRST}
+    assert cells_of(both, "cpu") == cells_of(fixed, "cpu")
+    assert {p.case.batch for p in cells_of(both, "cpu").values()} == {4}
+    with pytest.raises(NothingMeasured, match="nothing but the largest batch"):
+        cells_of(searched, "cpu")
 
 
 @pytest.fixture
@@ -206,6 +248,25 @@ def test_an_arm_says_where_it_runs_itself(tmp_path: Path) -> None:
         asked(OPTIONS._replace(python=str(python)), "cpu")
     with pytest.raises(Infrastructure, match="does not start"):
         asked(OPTIONS._replace(python=str(tmp_path / "none")), "cpu")
+
+
+def test_a_copy_of_the_code_from_before_a_field_of_the_request_understands_what_it_is_sent(
+    plan: Plan, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The child of an older commit builds its own Request from whatever names it is sent."""
+    (planned,) = cells_of(plan, "cpu", ["tiny-llamagen window 1/2"]).values()
+    older = make_dataclass("Request", [(f.name, f.type, field(default=f.default)) for f in fields(Request) if f.name != "clip"])
+    (item,) = json.loads(json.dumps(trial.request_json([planned], [], 1)))["cases"]
+    assert older(**item["request"]).dtype == str(planned.request.dtype)
+    assert trial.parse_item(item).request == planned.request
+    clipped = replace(planned, request=replace(planned.request, clip="folder"))
+    (told,) = json.loads(json.dumps(trial.request_json([clipped], [], 1)))["cases"]
+    assert trial.parse_item(told).request.clip == "folder"
+    with pytest.raises(TypeError, match="clip"):
+        older(**told["request"])
+    (extra,) = json.loads(json.dumps(trial.request_json([planned], [], 1)))["cases"]
+    extra["request"]["of_a_later_version"] = "x"
+    assert trial.parse_item(extra).request == planned.request
 
 
 def test_a_child_gets_the_interpreter_and_the_code_of_its_arm() -> None:

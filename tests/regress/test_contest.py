@@ -11,7 +11,7 @@ import pytest
 from regress_examples import ENVIRONMENT, case, ok
 
 from cachemark.errors import UnfairComparison
-from cachemark.regress.contest import Held, Tally, contest, refuse_unfair, verdicts
+from cachemark.regress.contest import Held, Tally, contest, other_tokens, refuse_unfair, verdicts
 from cachemark.regress.pairs import Rule
 from cachemark.result import Outcome, Status
 from cachemark.store.rows import Verdict
@@ -73,6 +73,9 @@ def test_when_time_is_up_nothing_passes_silently() -> None:
 @pytest.mark.parametrize(("before", "after", "verdict"), [
     (Status.OK, Status.OOM, "regressed"), (Status.OOM, Status.OK, "improved"), (Status.OOM, Status.OOM, "not_compared"),
     (Status.OK, Status.THROTTLED, "not_compared"), (Status.CONTENDED, Status.OK, "not_compared"), (Status.OK, Status.TIMEOUT, "regressed"),
+    (Status.TIMEOUT, Status.OK, "improved"), (Status.NAN_OUTPUT, Status.OK, "improved"), (Status.OK, Status.ERROR, "regressed"),
+    (Status.ERROR, Status.OK, "not_compared"), (Status.UNSUPPORTED, Status.OK, "not_compared"),
+    (Status.ERROR, Status.ERROR, "not_compared"),
 ])  # fmt: skip
 def test_an_arm_that_fails_ends_its_cell_with_its_status(before: Status, after: Status, verdict: str) -> None:
     def end(outcome: Outcome, status: Status) -> Outcome:
@@ -85,8 +88,10 @@ def test_an_arm_that_fails_ends_its_cell_with_its_status(before: Status, after: 
     assert found["fails", "status"].verdict == verdict
     assert "the last line" in found["fails", "status"].reason
     disturbed = {before, after} & {Status.THROTTLED, Status.CONTENDED}
+    unready = after is Status.OK and before in (Status.ERROR, Status.UNSUPPORTED)
+    assert found["fails", "status"].reason.startswith("the first arm does not run") is unready
     code = Tally(tuple(found.values()), 1).exit_code
-    assert code == (5 if disturbed else {"regressed": 1, "improved": 0, "not_compared": 4}[verdict])
+    assert code == (5 if disturbed or unready else {"regressed": 1, "improved": 0, "not_compared": 4}[verdict])
 
 
 def exact(alike: str = "same", when: int = 0, **changed: Any) -> dict[str, str]:
@@ -120,6 +125,25 @@ def test_what_may_differ_is_not_judged() -> None:
     assert exact("numerics", **other) == {"latency": "equivalent", "kv_allocated": "regressed", "peak_memory": "equivalent"}
 
 
+@pytest.mark.parametrize(("alike", "verdict"), [("same", "changed"), ("methods", "changed"), ("numerics", "not_compared")])
+def test_the_same_tokens_owe_the_same_images(alike: str, verdict: str) -> None:
+    def told(before: str, after: str) -> tuple[dict[str, Verdict], list[str]]:
+        def hashed(outcome: Outcome, images: str) -> Outcome:
+            return replace(outcome, facts={"images_hash": images} if images else {})
+
+        measure = source({"c": 0.0}, spoil=lambda c: Couple(c.cell, hashed(c.before, before), hashed(c.after, after)))
+        held = contest(measure.counts, measure, RULE)
+        return {metric: row for (_, metric), row in rows(held, alike).items()}, other_tokens(held)
+
+    found, images = told("aaaa", "bbbb")
+    assert (found["images_hash"].verdict, found["output_hash"].verdict, images) == (verdict, "equivalent", ["c"])
+    assert found["output_hash"].reason == ""
+    assert "aaaa then, bbbb now" in found["images_hash"].reason
+    for before, after in (("aaaa", "aaaa"), ("aaaa", ""), ("", "")):
+        found, images = told(before, after)
+        assert ("images_hash" in found, found["output_hash"].reason, images) == (False, "same tokens, nothing to compare", [])
+
+
 @pytest.mark.parametrize(("what", "changed", "words"), [
     ("case", {"dtype": "bfloat16"}, "compute dtype: float32 and bfloat16"),
     ("case", {"engine": "reference"}, "engine: eager and reference"),
@@ -134,6 +158,23 @@ def test_arms_that_differ_in_more_are_refused(what: str, changed: dict[str, Any]
     there = replace(where, facts=changed) if what == "environment" else where
     with pytest.raises(UnfairComparison, match=words):
         refuse_unfair(one, two, (where, there))
+
+
+@pytest.mark.parametrize(("before", "after", "fair"), [
+    ({"kernel": "sdpa"}, {"kernel": "mass", "own_kernel": "it needs it"}, True),
+    ({"kernel": "mass", "own_kernel": "it needs it"}, {"kernel": "sdpa"}, True),
+    ({"kernel": "sdpa"}, {"kernel": "mass"}, False), ({"kernel": "mass"}, {"kernel": "mass"}, True),
+    ({"kernel": "math", "quality_only": "not fused"}, {"kernel": "mass", "own_kernel": "it needs it"}, False),
+    ({"kernel": "math", "quality_only": "not fused"}, {"kernel": "math", "quality_only": "not fused"}, True),
+    ({}, {"kernel": "mass"}, True),
+])  # fmt: skip
+def test_a_kernel_whose_price_is_the_methods_own_may_be_compared(before: dict[str, str], after: dict[str, str], fair: bool) -> None:
+    arms = [replace(outcome(1.0), facts=facts) for facts in (before, after)]
+    if fair:
+        refuse_unfair(*arms, (ENVIRONMENT, ENVIRONMENT))
+    else:
+        with pytest.raises(UnfairComparison, match="attention kernel"):
+            refuse_unfair(*arms, (ENVIRONMENT, ENVIRONMENT))
 
 
 def row(label: str, verdict: str, metric: str = "latency", reason: str = "") -> Verdict:
@@ -152,3 +193,17 @@ def test_how_a_comparison_ends() -> None:
     assert Tally(tuple(equal), 19, min_coverage=0.9).exit_code == 0
     assert Tally((*equal, row("x", "not_compared", "status", "ok then, throttled now: …")), 19).exit_code == 5
     assert Tally((), 0).exit_code == 4
+
+
+def test_a_first_arm_that_runs_nowhere_is_no_pass_and_one_that_fails_somewhere_is_too_little() -> None:
+    broken = tuple(row(f"c{i}", "not_compared", "status", "the first arm does not run, error then, ok now: TypeError") for i in range(3))
+    assert Tally(broken, 3).exit_code == 5
+    assert Tally((*broken[:2], row("c2", "equivalent")), 3).exit_code == 4, "this cell ran: the code can be driven"
+
+
+def test_an_advisory_gate_excuses_times_and_not_what_was_left_open() -> None:
+    some, slower = [row(f"c{i}", "equivalent") for i in range(16)], row("x", "regressed")
+    few, many = ([row(f"o{i}", "inconclusive") for i in range(n)] for n in (2, 3))
+    assert [Tally((*some, slower, *few), 20).ended(advisory) for advisory in (False, True)] == [1, 0]
+    assert [Tally((*some, slower, *many), 20).ended(advisory) for advisory in (False, True)] == [1, 3]
+    assert Tally((*some, slower, row("y", "regressed", "kv_allocated"), *many), 20).ended(True) == 1, "bytes are not noisy"

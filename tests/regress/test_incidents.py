@@ -72,8 +72,9 @@ def test_findings_are_the_rows_that_fail() -> None:
     said = {"regressed": "latency", "improved": "latency", "equivalent": "latency", "inconclusive": "latency", "changed": "output_hash",
             "not_compared": "kl"}
     rows = [Verdict(ALL[0].key, "l", metric, verdict) for verdict, metric in said.items()]
-    rows += [Verdict(ALL[0].key, "l", "kl", "changed"), Verdict("unknown", "l", "latency", "regressed")]
-    assert [f.metric for f in incidents.findings(rows, known)] == ["latency", "output_hash"]
+    rows += [Verdict(ALL[0].key, "l", metric, "changed") for metric in ("images_hash", "kl")]
+    rows += [Verdict("unknown", "l", "latency", "regressed")]
+    assert [f.metric for f in incidents.findings(rows, known)] == ["latency", "output_hash", "images_hash"]
 
 
 # ------------------------------------------------------------------------------------------------ night after night

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from dataclasses import dataclass, replace
 from itertools import product
 
@@ -10,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 from regress_examples import case, ok
 
-from cachemark.regress.seedwise import DRAWS, flipped, seedwise
+from cachemark.regress.seedwise import DRAWS, _sides, flipped, seedwise
 from cachemark.result import Outcome, Status
 from cachemark.store.rows import Verdict
 
@@ -99,6 +100,24 @@ def test_drawn_signs_agree_with_all_of_them() -> None:
     assert flipped(np.ones(200)) == 1 / (1 + DRAWS), "never nought"
 
 
+def test_signs_are_drawn_in_blocks_and_are_those_of_one_draw() -> None:
+    d = np.random.default_rng(3).normal(0.02, 1, 3000)
+    whole = DRAWS * len(d) * 8  # bytes of all signs at once
+    tracemalloc.start()
+    found = flipped(d), flipped(-d)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < whole / 8
+    few = d[:200]
+    signs = np.random.RandomState(0).choice([-1.0, 1.0], size=(DRAWS, len(few)))
+    reached = [int((signs @ side >= side.sum() - 1e-9).sum()) for side in (few, -few)]
+    assert [flipped(few), flipped(-few)] == [(1 + n) / (1 + DRAWS) for n in reached]
+    assert 0.0 < min(found) < max(found) < 1.0
+    family = [few, d, -few, np.zeros(4), d[:5]]
+    assert [one for one, _ in _sides(family)] == [flipped(one) for one in family], "a family is each of its members"
+    assert [other for _, other in _sides(family)] == [flipped(-one) for one in family]
+
+
 def test_equal_arms_seldom_alarm_over_a_family() -> None:
     """A hundred nights of twenty cells without a change in the mean: one in twenty may alarm, and then 13 or more do by a chance of 1 in
     700."""
@@ -116,6 +135,20 @@ def test_the_family_is_corrected_for() -> None:
     assert rows(couple("cell", one, two), *others)["cell", "psnr"].verdict == "inconclusive"
 
 
+def test_too_few_seeds_to_find_anything_say_how_many_are_needed() -> None:
+    """One figure among forty cannot be found in five seeds, however far apart they are, and alone it can."""
+    worst = couple("worst", np.full(5, 30.0), np.arange(10.0, 15.0))
+    others = [couple(str(n), np.full(5, 30.0), np.full(5, 30.0)) for n in range(39)]
+    found = rows(worst, *others)["worst", "psnr"]
+    assert found.verdict == "inconclusive"
+    assert found.reason.endswith("; alone among 40 figures none can be told by so few: 10 seeds are needed")
+    alone = rows(worst)["worst", "psnr"]
+    assert (alone.verdict, "needed" in alone.reason) == ("regressed", False)
+    ten = couple("worst", np.full(10, 30.0), np.arange(10.0, 20.0))
+    assert rows(ten, *others)["worst", "psnr"].verdict == "regressed", "as many as were said to be needed"
+    assert "needed" not in rows(couple("c", *arms(0, sd=9)))["c", "psnr"].reason
+
+
 def test_an_arm_without_images_says_why() -> None:
     good = couple("cell", *arms(0))
     bad = replace(good, after=Outcome(good.after.case, Status.UNSUPPORTED, log="random weights"))
@@ -124,3 +157,52 @@ def test_an_arm_without_images_says_why() -> None:
     (row,) = seedwise({"cell": couple("cell", np.ones(1), np.ones(1))})
     assert row.reason.endswith("no figure is known seed by seed")
     assert seedwise({}) == []
+
+
+@pytest.mark.parametrize(("before", "after", "verdict"), [
+    (Status.OK, Status.NAN_OUTPUT, "regressed"), (Status.OK, Status.OOM, "regressed"), (Status.OK, Status.ERROR, "regressed"),
+    (Status.OK, Status.TIMEOUT, "regressed"), (Status.OK, Status.UNSUPPORTED, "not_compared"),
+    (Status.OK, Status.CONTENDED, "not_compared"), (Status.OOM, Status.OK, "not_compared"), (Status.OOM, Status.OOM, "not_compared"),
+])  # fmt: skip
+def test_a_second_arm_that_alone_fails_at_its_images_has_regressed(before: Status, after: Status, verdict: str) -> None:
+    good = couple("cell", *arms(0))
+    ends = [arm if status is Status.OK else Outcome(arm.case, status, log="NaN") for arm, status in (
+        (good.before, before), (good.after, after))]
+    (row,) = seedwise({"cell": Couple("cell", *ends), "other": good})[:1]
+    assert (row.label, row.metric, row.verdict) == ("cell", "status", verdict)
+    assert row.reason.startswith("its images")
+    assert row.reason.endswith("NaN")
+
+
+def full(one: NDArray[np.float64], two: NDArray[np.float64], metric: str = "psnr", **hashes: str) -> Couple:
+    """Two full caches; ``hashes`` of their images and of the second arm's tokens."""
+    made, case_ = couple("full", one, two, metric), case("full")
+    facts = [{"images_hash": hashes[side]} if side in hashes else {} for side in ("then", "now")]
+    before, after = (replace(arm, case=case_, facts=held) for arm, held in zip((made.before, made.after), facts, strict=True))
+    return Couple("full", before, replace(after, output_hash=hashes.get("tokens", after.output_hash)))
+
+
+def test_fidelity_of_two_full_caches_is_to_themselves_and_called_nothing() -> None:
+    sixty = np.full(SEEDS, 60.0)
+    found = rows(full(sixty, sixty))
+    assert {key: row.verdict for key, row in found.items()} == {("full", "status"): "not_compared"}
+    assert found["full", "status"].reason.endswith("fidelity of the full cache is to itself")
+    assert rows(couple("full", sixty, sixty))["full", "psnr"].verdict == "equivalent", "an arm of a plan has its own full cache beside it"
+    quality = rows(full(*arms(-2), metric="legend"))
+    assert quality["full", "legend"].verdict == "regressed", "quality is not to itself"
+    reference = full(*arms(-2))
+    reference.before, reference.after = (replace(o, case=replace(o.case, engine="reference")) for o in (reference.before, reference.after))
+    assert rows(reference)["full", "psnr"].verdict == "regressed", "another code path than the full cache that judges it"
+
+
+@pytest.mark.parametrize(("alike", "hashes", "found"), [
+    ("same", {"then": "a", "now": "a"}, ("images_hash", "equivalent")), ("same", {"then": "a", "now": "b"}, ("images_hash", "changed")),
+    ("methods", {"then": "a", "now": "b"}, ("images_hash", "changed")),
+    ("numerics", {"then": "a", "now": "b"}, ("images_hash", "not_compared")),
+    ("same", {"then": "a", "now": "b", "tokens": "beef"}, ("status", "not_compared")),
+    ("same", {"then": "a"}, ("status", "not_compared")), ("same", {}, ("status", "not_compared")),
+])  # fmt: skip
+def test_two_full_caches_owe_the_same_images_of_the_same_tokens(alike: str, hashes: dict[str, str], found: tuple[str, str]) -> None:
+    sixty = np.full(SEEDS, 60.0)
+    (row,) = seedwise({"full": full(sixty, sixty, **hashes)}, alike=alike)
+    assert (row.metric, row.verdict) == found

@@ -72,15 +72,31 @@ def test_the_page_prints_what_it_cost(study: ModuleType, found: dict[str, list[d
     assert rows.keys() == study.PROFILES.keys()
 
 
+def matched(found: dict[str, list[dict[str, Any]]], profile: str, effect: float) -> dict[str, float]:
+    """What each rule of others finds of a profile's effect at equal false alarms and equal cost, where that is known."""
+    rows = {row["rule"]: float(row[f"matched {effect:.0%}, equal cost"]) for row in found["rules"] if row["profile"] == profile}
+    known = {rule: value for rule, value in rows.items() if not math.isnan(value)}
+    assert known, f"no rule has a figure for {profile}: nothing would be compared"
+    return known
+
+
+def test_figures_that_are_all_unknown_are_no_comparison() -> None:
+    column = "matched 3%, equal cost"
+    rules = [{"profile": "p", "rule": "a", column: math.nan}, {"profile": "p", "rule": "b", column: 0.5}]
+    assert matched({"rules": rules}, "p", 0.03) == {"b": 0.5}
+    for nothing in (rules[:1], []):
+        with pytest.raises(AssertionError, match="no rule has a figure for p"):
+            matched({"rules": nothing}, "p", 0.03)
+
+
 def test_no_rule_of_others_finds_more_at_equal_false_alarms_and_equal_cost(
     study: ModuleType, found: dict[str, list[dict[str, Any]]]
 ) -> None:
     rules = {row["rule"] for row in found["rules"]}
     assert len(rules) >= 5, "most competitors are installed with the test extra"
     for profile, effect in study.TARGET.items():
-        for row in (r for r in found["rules"] if r["profile"] == profile):
-            matched = row[f"matched {effect:.0%}, equal cost"]
-            assert math.isnan(matched) or matched <= power(found, profile, effect), row["rule"]
+        for rule, value in matched(found, profile, effect).items():
+            assert value <= power(found, profile, effect), rule
 
 
 def test_where_another_rule_finds_more_on_histories_is_named(study: ModuleType, found: dict[str, list[dict[str, Any]]]) -> None:

@@ -92,7 +92,9 @@ class Hunt:
         rows = rows if _culprit(rows) else self.compared(new, bad, rule)
         culprit = _culprit(rows)
         if culprit is None:
-            return self._found("", (), f"The ends do not differ: {'; '.join(r.reason for r in rows if r.metric == 'latency')}")
+            failed = [r.reason for r in rows if r.metric == "status"]
+            said = "The ends cannot be compared" if failed else "The ends do not differ"
+            return self._found("", (), f"{said}: {'; '.join(failed or [r.reason for r in rows if r.metric == 'latency'])}")
         half = abs((culprit.change or 1) - 1) / 2
         rule = Rule(min(max(self.delta, half), 0.9), 1) if culprit.metric == "latency" else Rule(0.9, 1)
         once = culprit.metric != "latency"
@@ -130,7 +132,9 @@ class Hunt:
 
 def _culprit(rows: Sequence[Verdict]) -> Verdict | None:
     """By what the bad end is worse: first what is exact, for that one pair tells; then time."""
-    worse = [r for r in rows if r.verdict == "regressed" or (r.verdict == "changed" and r.metric == "output_hash")]
+    from ..regress.gate import HASHES
+
+    worse = [r for r in rows if r.verdict == "regressed" or (r.verdict == "changed" and r.metric in HASHES)]
     return min(worse, key=lambda r: (r.metric == "latency", r.metric != "status"), default=None)
 
 

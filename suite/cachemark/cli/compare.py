@@ -25,6 +25,16 @@ if TYPE_CHECKING:
     from .contestants import Contest, Contestants
 
 
+LEAST, MOST = 5, 2_000  # seeds at which images are compared: fewer say nothing, and all their images are held at once
+
+
+def _samples(context: click.Context, parameter: click.Parameter, value: int | None) -> int | None:
+    """0, or enough that something can be found in them."""
+    if value is not None and 0 < value < LEAST:
+        raise click.BadParameter(f"{value} images can show nothing; give {LEAST} to {MOST}, or 0 for none.")
+    return value
+
+
 @click.command()
 @click.argument("plan")
 @click.option("--arms", nargs=2, metavar="A B", help="Two cases of the plan, by label, such as \"window 1/2\" \"linear 1/2\".")
@@ -40,8 +50,8 @@ if TYPE_CHECKING:
 @click.option("--delta", type=click.FloatRange(0, 1, min_open=True, max_open=True),
               help="Minimum effect, a share.  [default: what this machine can see]")
 @click.option("--images", type=click.IntRange(min=3), default=8, show_default=True, help="Counted generations of an arm in a pair.")
-@click.option("--samples", type=click.IntRange(0, 10_000),
-              help="Seeds at which images are compared where tokens differ; 0: none.  [default: as many as the plan says]")
+@click.option("--samples", type=click.IntRange(0, MOST), callback=_samples,
+              help=f"Seeds at which images are compared where tokens differ: 0 for none, or {LEAST} and more.  [default: the plan's]")
 @click.option("--minutes", type=click.FloatRange(min=0), help="Begin no pair after so many minutes.  [default: no limit]")
 @click.option("--aa/--no-aa", default=True, show_default=True, help="Also compare one cell with itself, to know the false-alarm rate.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the order of the arms.")
@@ -132,8 +142,10 @@ def hold(wanted: Contest, sides: Contestants, store: Store, terms: Terms) -> End
         end = time.monotonic() + 60 * terms.minutes if terms.minutes is not None else math.inf
         held = contest(names, measure, rule, lambda: time.monotonic() < end)
         rows = [*verdicts({c: held[c] for c in cells}, rule, sides.alike), *verdicts({c: held[c] for c in measure.extra}, rule)]
-        rows += _images(sides, store, run_id, {c: held[c] for c in cells}, end)
-        _file(store, run_id, wanted, sides, rows)
+        _file(store, run_id, wanted, sides, rows)  # the images may take long, and may fail
+        if seen := _images(sides, store, run_id, {c: held[c] for c in cells}, end):
+            rows += seen
+            _file(store, run_id, wanted, sides, rows)
         state = "finished"
     except Exception:
         state = "failed"
@@ -157,7 +169,7 @@ def _images(sides: Contestants, store: Store, run_id: int, held: dict[str, Held]
     if time.monotonic() >= end:
         return [Verdict("", cell, "status", NOT_COMPARED, "time was up before its images were compared") for cell in cells]
     course = Course(*sides.seen, watcher=_Each(lambda couple: _keep(store, run_id, couple, sides.names, "images"), ", images"))
-    return seedwise({couple.cell: couple for couple in course.round(cells)})
+    return seedwise({couple.cell: couple for couple in course.round(cells)}, alike=sides.alike)
 
 
 @dataclass

@@ -8,21 +8,23 @@ from __future__ import annotations
 
 import json
 import random
+import string
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol
 
 from .. import seeds
-from ..errors import CachemarkError, Infrastructure
+from ..errors import BadPlan, CachemarkError, Infrastructure, NothingMeasured
 from ..result import Environment, Outcome, Status
 from ..spec import Case
-from . import largest, quality
+from . import quality
 from .isolate import Options, run_trials
-from .plan import Plan, Planned, expand
+from .plan import MAX_BATCH, Plan, Planned, expand
 
 IMAGES, WARMUP = 8, 2  # counted generations of an arm, and those before them
 REDOS = 3
+ARM = "arm"  # of an arm's evaluation: what alone is measured of it
 DISTURBED = (Status.THROTTLED, Status.CONTENDED)
 ASK = """
 import json, sys
@@ -131,22 +133,42 @@ def timed(planned: Planned, images: int = IMAGES) -> Planned:
 
 def seen(planned: Planned, samples: int = 0) -> Planned:
     """The case as an arm of which so many images (0: as many as its plan compares) are judged and nothing is timed. More than its plan
-    has come from a larger subset, which begins with the same seeds."""
+    has come from a larger subset of the same series, which begins with the same seeds. It says that it is such an arm, since its outcome
+    has no times and must not stand for that of the plan's own case. Raises BadPlan where the series has fewer."""
     case = planned.case
-    evaluation = {key: value for key, value in case.evaluation.items() if key != quality.KEY}
-    larger = case.seeds if samples <= seeds.SIZES[case.seeds] else largest.SEEDS
-    case = replace(case, evaluation=evaluation, seeds=larger, samples=samples or case.samples)
+    evaluation = {key: value for key, value in case.evaluation.items() if key != quality.KEY} | {ARM: "images"}
+    case = replace(case, evaluation=evaluation, seeds=_reaching(case.seeds, samples), samples=samples or case.samples)
     return replace(planned, case=case, shelf=None, beside=None)
+
+
+def _reaching(subset: str, samples: int) -> str:
+    """The subset itself, or the first larger one of its series that has so many: what is tuned on never becomes what is measured on."""
+    series = {name: size for name, size in seeds.SIZES.items() if _series(name) == _series(subset) and size >= seeds.SIZES[subset]}
+    if found := next((name for name, size in series.items() if size >= samples), None):
+        return found
+    most = max(series.values())
+    raise BadPlan(f"{samples} images at the seeds of {subset!r} were asked for; its series has {most}.",
+                  remedy=f"Ask for {most} or fewer, or name seeds of the measuring series under [fidelity], such as \"s256\".")
+
+
+def _series(subset: str) -> str:
+    return subset.rstrip(f"{string.digits}k")
 
 
 def cells_of(
     plan: Plan, device: str, labels: Sequence[str] = (), images: int = IMAGES, arm: Callable[[Planned, int], Planned] = timed,
 ) -> dict[str, Planned]:
     """Every timed case of a plan that can run, by ``model label``; only those with one of the ``labels``, if any are given. ``arm`` makes
-    arms of them, :func:`timed` or :func:`seen`, with so many ``images``."""
+    arms of them, :func:`timed` or :func:`seen`, with so many ``images``. Cases whose largest batch is searched have no batch of their own
+    and are left out; raises NothingMeasured where there are no others."""
     from ..errors import unknown
 
-    found = {name_of(p.case): arm(p, images) for p in expand(plan, device) if p.case.role in ("arm", "baseline") and not p.unmet}
+    able = [p for p in expand(plan, device) if p.case.role in ("arm", "baseline") and not p.unmet]
+    fixed = [p for p in able if MAX_BATCH not in p.case.evaluation]
+    if able and not fixed:
+        raise NothingMeasured(f"Plan {plan.name} asks for nothing but the largest batch, which is searched for and not compared.",
+                              remedy='Give a block a batch of its own, such as: batch = 8')
+    found = {name_of(p.case): arm(p, images) for p in fixed}
     known = {name: planned.case.label for name, planned in found.items()}
     for label in labels:
         if label not in known and label not in known.values():

@@ -13,7 +13,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import IO, Any
@@ -40,7 +40,7 @@ def request_json(
     """What the parent sends: cases with their requests, plug-in files, CPU threads, the share of a quality pass where that alone is
     to be made, the processors to keep to, how many bytes of the device may be allocated (0: all), whether cases are only timed,
     whether they are arms of pairs, and whether they are only judged."""
-    items = [{"case": p.case.to_json(), "request": {**asdict(p.request), "dtype": str(p.request.dtype)}, "unmet": p.unmet,
+    items = [{"case": p.case.to_json(), "request": _told(p.request), "unmet": p.unmet,
               "folders": [str(folder or "") for folder in (p.shelf, p.beside)], "rates": p.rates and asdict(p.rates),
               "held": p.held and asdict(p.held)}
              for p in planned]
@@ -48,12 +48,22 @@ def request_json(
             "memory_cap": memory_cap, "probe": probe, "paired": paired, "seen": seen}
 
 
+def _told(request: Request) -> dict[str, Any]:
+    """A request without what is left at its default: the child may be another copy of the code, and one from before a field was added
+    would refuse its name."""
+    given = {f.name: getattr(request, f.name) for f in fields(request) if getattr(request, f.name) != f.default}
+    return {**given, "dtype": str(request.dtype)}
+
+
 def parse_item(item: dict[str, Any]) -> Planned:
-    """The inverse of one entry of :func:`request_json`."""
+    """The inverse of one entry of :func:`request_json`. Fields of a request that this copy of the code does not know are passed over, as
+    those of a case are."""
     dtype = getattr(torch, item["request"]["dtype"].removeprefix("torch."))
     shelf, beside = (Path(folder) if folder else None for folder in item["folders"])
     rates = Rates(**item["rates"]) if item["rates"] else None
-    request, held = Request(**{**item["request"], "dtype": dtype}), Held(**item["held"]) if item["held"] else None
+    known = {f.name for f in fields(Request)}
+    request = Request(**{**{name: value for name, value in item["request"].items() if name in known}, "dtype": dtype})
+    held = Held(**item["held"]) if item["held"] else None
     return Planned(Case.from_json(item["case"]), request, item["unmet"], shelf, beside, rates, held=held)
 
 

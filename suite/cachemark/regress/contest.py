@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from ..errors import UnfairComparison
-from ..result import Environment, Outcome, Status
+from ..result import Environment, Outcome, Status, kernels_apart
 from ..spec import Case
 from ..store.rows import Verdict
 from ..units import METRICS
@@ -24,6 +24,9 @@ AA = "A/A "  # begins the name of a cell whose arms are equal
 COVERAGE = 0.95  # share of the cells of which something must be said
 PEAK = 0.01  # share by which the allocator's peak may differ
 INFRASTRUCTURE = (Status.THROTTLED, Status.CONTENDED, Status.NOT_REACHED)
+CURABLE = (Status.OOM, Status.TIMEOUT, Status.NAN_OUTPUT)  # ends of a first arm that ran: if the second is well, it is better
+NEVER_RAN = "the first arm does not run"  # begins the reason of a cell whose first arm is no measure of the second
+IMAGES = "images_hash"  # of an outcome's facts: the hash of its decoded images, where one was taken
 SAME_TOKENS = "same tokens, nothing to compare"
 SAME, OTHER_METHODS, OTHER_NUMERICS = "same", "methods", "numerics"
 
@@ -89,9 +92,10 @@ def refuse_unequal(before: Case, after: Case, where: tuple[Environment, Environm
 
 
 def refuse_unfair(before: Outcome, after: Outcome, where: tuple[Environment, Environment]) -> None:
-    """The same of arms that have run, which also say by which kernel."""
+    """The same of arms that have run, which also say by which kernel. One that a method needs and whose price is in its time is no
+    difference: see :func:`cachemark.result.kernels_apart`."""
     refuse_unequal(before.case, after.case, where)
-    _refuse(before.case, after.case, {"attention kernel": (before.facts.get("kernel"), after.facts.get("kernel"))})
+    _refuse(before.case, after.case, {"attention kernel": kernels_apart(before, after) or (None, None)})
 
 
 def _refuse(before: Case, after: Case, sides: Mapping[str, tuple[object, object]]) -> None:
@@ -102,8 +106,9 @@ def _refuse(before: Case, after: Case, sides: Mapping[str, tuple[object, object]
 
 
 def other_tokens(held: Mapping[str, Held]) -> list[str]:
-    """Cells whose arms gave different tokens, so that there are images to compare."""
-    return [cell for cell, it in held.items() if it.failed is None and it.couples and len(set(_hashes(it.couples))) > 1]
+    """Cells whose arms gave different tokens, or other images of the same ones, so that there are images to compare."""
+    return [cell for cell, it in held.items()
+            if it.failed is None and it.couples and (len(set(_hashes(it.couples))) > 1 or _redrawn(it.couples))]
 
 
 # -- verdicts -----------------------------------------------------------------------------------------------------------
@@ -114,7 +119,7 @@ def verdicts(held: Mapping[str, Held], rule: Rule, alike: str = SAME) -> list[Ve
     rows: list[Verdict] = []
     for cell, it in held.items():
         if it.failed is not None:
-            rows.append(_failure(cell, it.failed))
+            rows.append(failure(cell, it.failed))
         elif it.couples:
             rows += [_time(cell, it, judged[cell]), *_exact(cell, it.couples, alike)]
         else:
@@ -128,17 +133,18 @@ def _time(cell: str, held: Held, judgement: Judgement) -> Verdict:
     return Verdict(held.couples[0].after.case.key, cell, TIMED, judgement.verdict, judgement.reason, then, now, change)
 
 
-def _failure(cell: str, couple: Couple) -> Verdict:
+def failure(cell: str, couple: Couple) -> Verdict:
+    """By how both arms ended. A first arm with an error says nothing of the second: it may be code that this harness cannot drive."""
     said = f"{couple.before.status} then, {couple.after.status} now"
     bad = couple.before if not couple.before.ok else couple.after
     if bad.status in INFRASTRUCTURE or couple.after.status in INFRASTRUCTURE:
         verdict = NOT_COMPARED
     elif couple.before.ok:
         verdict = REGRESSED
-    elif couple.after.ok:
+    elif couple.after.ok and couple.before.status in CURABLE:
         verdict = IMPROVED
     else:
-        verdict = NOT_COMPARED
+        verdict, said = NOT_COMPARED, f"{NEVER_RAN}, {said}" if couple.after.ok else said
     last = (bad.log.strip().splitlines() or [""])[-1][:200]
     return Verdict(couple.after.case.key, cell, "status", verdict, f"{said}: {last}")
 
@@ -158,10 +164,37 @@ def _tokens(row: Verdict, couples: Sequence[Couple], alike: str) -> Iterable[Ver
     then, now = ({_of(c, side).output_hash for c in couples} for side in (0, 1))
     if len(then) > 1 or len(now) > 1:
         yield replace(row, verdict=CHANGED, reason="one arm gave other tokens in another pair: it is not deterministic")
+    elif then == now and _redrawn(couples):
+        yield replace(row, reason="")
+        yield images(row, couples, alike)
     elif then == now:
         yield row
     elif alike == SAME:
         yield replace(row, verdict=CHANGED, reason=f"other tokens at the same seeds: {min(then)[:16]} then, {min(now)[:16]} now")
+
+
+def images(row: Verdict, couples: Sequence[Couple], alike: str) -> Verdict:
+    """The row of the images of arms that gave the same tokens and hashed what they decoded: one decoder owes one image, except under other
+    numerics."""
+    then, now = (_drawn(couples, side) for side in (0, 1))
+    row = replace(row, metric=IMAGES)
+    if then == now and len(then) == 1:
+        return replace(row, verdict=EQUIVALENT, reason="same images")
+    if len(then) > 1 or len(now) > 1:
+        return replace(row, verdict=CHANGED, reason="one arm decoded the same tokens otherwise in another pair: it is not deterministic")
+    told = f"other images of the same tokens: {min(then)[:16]} then, {min(now)[:16]} now"
+    return replace(row, verdict=NOT_COMPARED if alike == OTHER_NUMERICS else CHANGED, reason=told)
+
+
+def _redrawn(couples: Sequence[Couple]) -> bool:
+    """Whether all images were hashed and some differ."""
+    then, now = (_drawn(couples, side) for side in (0, 1))
+    return all(then) and all(now) and len(then | now) > 1
+
+
+def _drawn(couples: Sequence[Couple], side: int) -> set[str]:
+    """The hashes of one arm's images; an empty one stands for a hash that was not taken."""
+    return {str(_of(c, side).facts.get(IMAGES) or "") for c in couples}
 
 
 def _hashes(couples: Sequence[Couple]) -> Iterable[str]:
@@ -212,6 +245,11 @@ class Tally:
         return {r.label for r in self.rows if r.metric == "status" and r.verdict == NOT_COMPARED} - self.judged
 
     @property
+    def unready(self) -> set[str]:
+        """Cells whose first arm does not run at all."""
+        return {r.label for r in self.rows if r.metric == "status" and r.reason.startswith(NEVER_RAN)}
+
+    @property
     def regressed(self) -> list[Verdict]:
         """Rows that fail: regressions, and tokens that changed where they must not."""
         return [r for r in self.rows if r.verdict == REGRESSED or (r.verdict == CHANGED and self.fail_on_change)]
@@ -223,17 +261,23 @@ class Tally:
 
     @property
     def exit_code(self) -> int:
-        """4 nothing or too little judged, 5 the same because of the machine, 1 regressed, 3 too much left open, else 0."""
+        """4 nothing or too little judged, 5 the same because of the machine or because the first arm runs nowhere, 1 regressed, 3 too much
+        left open, else 0."""
         if not self.cells or not self.judged or len(self.judged) / self.cells < self.min_coverage:
-            return 5 if self.lost and any(_by_machine(r) for r in self.rows) else 4
+            return 5 if self.lost and (any(_by_machine(r) for r in self.rows) or len(self.unready) == self.cells) else 4
         if self.regressed:
             return 1
-        return 3 if len(self.unresolved) > self.most_open * self.cells else 0
+        return self._left_open
 
     def ended(self, advisory: bool) -> int:
-        """The exit code where the gate on times may be ``advisory``: then times alone fail nothing."""
+        """The exit code where the gate on times may be ``advisory``: then times alone fail nothing, but too much left open is
+        still no pass."""
         excused = advisory and self.exit_code == 1 and all(r.metric == TIMED for r in self.regressed)
-        return 0 if excused else self.exit_code
+        return self._left_open if excused else self.exit_code
+
+    @property
+    def _left_open(self) -> int:
+        return 3 if len(self.unresolved) > self.most_open * self.cells else 0
 
 
 def _by_machine(row: Verdict) -> bool:

@@ -25,6 +25,7 @@ from ..units import Metric, in_order, metric
 
 REGRESSED, IMPROVED, EQUIVALENT, CHANGED = "regressed", "improved", "equivalent", "changed"
 NOT_COMPARED, MISSING, NEW = "not_compared", "missing", "new"
+HASHES = ("output_hash", "images_hash")  # what is no metric and yet fails where it has CHANGED: the tokens, and what was decoded from them
 JUDGED = (REGRESSED, IMPROVED, EQUIVALENT, CHANGED)
 
 

@@ -17,7 +17,7 @@ from ..errors import BadBaseline, unknown
 from ..spec import Case, digest
 from ..store.rows import Verdict
 from .baselines import write
-from .gate import CHANGED, REGRESSED
+from .gate import CHANGED, HASHES, REGRESSED
 
 NEW, ACKNOWLEDGED, FIXED, ACCEPTED = "new", "acknowledged", "fixed", "accepted"
 FACTORS = ("method", "model", "engine", "device_class")
@@ -67,7 +67,7 @@ class Incident:
 def findings(rows: Iterable[Verdict], cases: Mapping[str, Case], onset: str = "") -> list[Finding]:
     """The rows that fail, with their cases, by key."""
     return [Finding(cases[r.case_key], r.label, r.metric, r.change, r.reason, onset) for r in rows
-            if r.case_key in cases and (r.verdict == REGRESSED or (r.verdict == CHANGED and r.metric == "output_hash"))]
+            if r.case_key in cases and (r.verdict == REGRESSED or (r.verdict == CHANGED and r.metric in HASHES))]
 
 
 def cell_of(case: Case) -> str:

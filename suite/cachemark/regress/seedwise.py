@@ -10,23 +10,25 @@ then the median of Walsh averages is nought. Its interval is Student's.
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import false_discovery_control, t
 
-from ..result import JUDGING
+from ..result import JUDGING, Status
 from ..store.rows import Verdict
 from ..units import METRICS, Metric
-from .contest import Couple
+from .contest import IMAGES, INFRASTRUCTURE, SAME, Couple, failure, images
 from .gate import EQUIVALENT, IMPROVED, NOT_COMPARED, REGRESSED
 from .pairs import CONFIDENCE, INCONCLUSIVE, MOST_PAIRS, sign_flip
 
 LEAST = 0.01  # minimum effect, as a share of the first arm's mean
+ITSELF = "fidelity of the full cache is to itself"
 DRAWS = 19_999  # choices of signs where not all are tried: enough to find one changed figure among a thousand
+BLOCK = 2**20  # signs that are drawn at once
 
 Floats = NDArray[np.float64]
 
@@ -56,27 +58,51 @@ class Line:
         return float(t.ppf((1 + CONFIDENCE) / 2, n - 1) * self.worse.std(ddof=1) / np.sqrt(n))
 
 
-def seedwise(couples: Mapping[str, Couple], q: float = 0.05) -> list[Verdict]:
+def seedwise(couples: Mapping[str, Couple], q: float = 0.05, alike: str = SAME) -> list[Verdict]:
     """The rows of cells of which both arms' images were judged, one for each figure that is known seed by seed. ``q`` is the false
-    discovery rate of the family. A cell without such a figure has a row that says why."""
+    discovery rate of the family, ``alike`` what the arms share (see :func:`cachemark.regress.contest.verdicts`). A cell without such a
+    figure has a row that says why, one whose second arm alone failed has regressed, and of two full caches the hashes of their images
+    are compared where they were taken: fidelity is to the arm's own full cache, so here it is to itself and says nothing."""
     lines = {cell: list(_lines(couple)) for cell, couple in couples.items()}
     flat = [line for found in lines.values() for line in found]
-    worse, better = (_adjusted([flipped(side * line.worse) for line in flat]) for side in (1, -1))
+    sides = _sides([line.worse for line in flat])
+    worse, better = (_adjusted([pair[side] for pair in sides]) for side in (0, 1))
     p = iter(zip(worse, better, strict=True))
     rows: list[Verdict] = []
     for cell, found in lines.items():
-        rows += [_row(cell, line, next(p), q) for line in found]
-        rows += [] if found else [Verdict("", cell, "status", NOT_COMPARED, f"its images were not compared: {_why(couples[cell])}")]
+        rows += [_row(cell, line, next(p), q, len(flat)) for line in found]
+        rows += _beside(cell, couples[cell], alike, bool(found))
     return rows
+
+
+def _beside(cell: str, couple: Couple, alike: str, told: bool) -> Iterator[Verdict]:
+    """The row of a cell that is no figure's. ``told``: it has some of figures."""
+    row = Verdict(couple.after.case.key, cell, "status", NOT_COMPARED)
+    hashed = all(outcome.facts.get(IMAGES) for outcome in (couple.before, couple.after))
+    if couple.before.ok and not couple.after.ok and couple.after.status not in (Status.UNSUPPORTED, *INFRASTRUCTURE):
+        failed = failure(cell, couple)
+        yield replace(failed, reason=f"its images: {failed.reason}")
+    elif _to_itself(couple) and hashed and couple.before.output_hash == couple.after.output_hash:
+        yield images(row, [couple], alike)
+    elif _to_itself(couple):
+        yield replace(row, reason=f"its images were not compared: {ITSELF}")
+    elif not told:
+        yield replace(row, reason=f"its images were not compared: {_why(couple)}")
+
+
+def _to_itself(couple: Couple) -> bool:
+    """Whether both arms are the full cache that their own fidelity is measured against. A ``reference`` engine's is another code path."""
+    return all(o.ok and o.case.role == "baseline" and o.case.engine != "reference" for o in (couple.before, couple.after))
 
 
 def _lines(couple: Couple) -> Iterator[Line]:
     before, after = couple.before, couple.after
     if not (before.ok and after.ok):
         return
+    judging = [kind for kind in JUDGING if kind != "fidelity" or not _to_itself(couple)]
     for name, metric in METRICS.items():
         one, two = (outcome.samples.get(name, ()) for outcome in (before, after))
-        if metric.kind in JUDGING and len(one) == len(two) > 1:
+        if metric.kind in judging and len(one) == len(two) > 1:
             more = np.asarray(two, dtype=np.float64) - np.asarray(one, dtype=np.float64)
             yield Line(couple, metric, more if metric.better == "lower" else -more)
 
@@ -92,28 +118,41 @@ def flipped(differences: Floats) -> float:
     """One-sided p-value that the mean of differences, (n,), is above 0: the share of choices of signs that add up to at least as much.
     All choices where at most 40 are no tie, else ``DRAWS`` of them from a stream that is frozen, the one found among them (Phipson and
     Smyth 2010, so that it is never 0). A seed at which the arms agree has no sign and says nothing."""
-    d = differences[differences != 0]
-    if not len(d):
-        return 1.0
-    if len(d) <= MOST_PAIRS:
-        return float(sign_flip(d))
-    total = d.sum()
-    reached = int((_signs(len(d)) @ d >= total - 1e-12 * np.abs(d).sum()).sum())
-    return (1 + reached) / (1 + DRAWS)
+    return _sides([differences])[0][0]
 
 
-@functools.cache
-def _signs(n: int) -> Floats:
-    """(DRAWS, n) of −1 and 1, the same ever after: a legacy stream never changes."""
-    return np.random.RandomState(0).choice([-1.0, 1.0], size=(DRAWS, n))
+def _sides(many: Sequence[Floats]) -> list[tuple[float, float]]:
+    """The p-values that the mean of each is above, and below 0. What has as many differences shares one draw of signs, which is dear."""
+    signed = [d[d != 0] for d in many]
+    found = {i: (float(sign_flip(d)), float(sign_flip(-d))) if len(d) else (1.0, 1.0) for i, d in enumerate(signed) if len(d) <= MOST_PAIRS}
+    groups: dict[int, list[int]] = {}
+    for i in (i for i in range(len(signed)) if i not in found):
+        groups.setdefault(len(signed[i]), []).append(i)
+    for group in groups.values():
+        above, below = _reached(np.stack([signed[i] for i in group], axis=1))
+        found |= {i: ((1 + up) / (1 + DRAWS), (1 + down) / (1 + DRAWS)) for i, up, down in zip(group, above, below, strict=True)}
+    return [found[i] for i in range(len(signed))]
+
+
+def _reached(d: Floats) -> tuple[list[int], list[int]]:
+    """How many of ``DRAWS`` choices of signs of each column of ``d``, (n, columns), add up to at least, and to at most, what it does. The
+    signs are the same ever after, since a legacy stream never changes, and come in blocks: all of them would be gigabytes."""
+    stream, total, slack = np.random.RandomState(0), d.sum(0), 1e-12 * np.abs(d).sum(0)
+    above, below = np.zeros(d.shape[1], dtype=np.int64), np.zeros(d.shape[1], dtype=np.int64)
+    rows = max(1, BLOCK // len(d))
+    for begin in range(0, DRAWS, rows):
+        sums = stream.choice([-1.0, 1.0], size=(min(rows, DRAWS - begin), len(d))) @ d
+        above += (sums >= total - slack).sum(0)
+        below += (sums <= total + slack).sum(0)
+    return above.tolist(), below.tolist()
 
 
 def _adjusted(p: list[float]) -> list[float]:
     return [float(value) for value in false_discovery_control(p)] if p else []
 
 
-def _row(cell: str, line: Line, adjusted: tuple[float, float], q: float) -> Verdict:
-    """``adjusted``: the p-values of worse and of better."""
+def _row(cell: str, line: Line, adjusted: tuple[float, float], q: float, family: int) -> Verdict:
+    """``adjusted``: the p-values of worse and of better, in a ``family`` of so many lines."""
     side, p = (1, adjusted[0]) if line.effect > 0 else (-1, adjusted[1])
     low, high = line.effect - line.margin, line.effect + line.margin
     if p <= q and abs(line.effect) >= line.limit:
@@ -124,4 +163,7 @@ def _row(cell: str, line: Line, adjusted: tuple[float, float], q: float) -> Verd
     then, now = (float(outcome.mean(name) or 0.0) for outcome in (line.couple.before, line.couple.after))
     said = (f"{abs(line.effect):.3g}{unit} {'worse' if line.effect > 0 else 'better'} on average ({low:+.3g} to {high:+.3g}, worse being "
             f"positive; {len(line.worse)} seeds, p = {p:.2g})")
+    least = math.ceil(math.log2(family / q))  # the smallest p-value is 2^-n, and the family multiplies it
+    if len(line.worse) < least and verdict not in (REGRESSED, IMPROVED):
+        said += f"; alone among {family} figures none can be told by so few: {least} seeds are needed"
     return Verdict(line.couple.after.case.key, cell, name, verdict, said, then, now, now / then if then else None)

@@ -1,0 +1,61 @@
+"""Arms that answer at once, and the commands that compare them."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from cachemark.measure.environment import environment
+from cachemark.measure.isolate import Finished, Options
+from cachemark.measure.plan import Planned
+from cachemark.result import Environment, Outcome, Status
+from measure.stages import Stage, call
+
+HERE = environment("cpu", 1)
+
+
+class Machine:
+    """Arms that answer at once. ``speed`` says how many seconds a case takes in a copy of the code, ``changed`` what else differs."""
+
+    def __init__(self) -> None:
+        self.speed: Callable[[Planned, Options], float] = lambda planned, options: 1.0
+        self.changed: Callable[[Outcome, Options], Outcome] = lambda outcome, options: outcome
+        self.where: Callable[[Options], Environment] = lambda options: HERE
+        self.psnr: Callable[[Planned, Options], float] = lambda planned, options: 30.0
+        self.noise, self.chance, self.trials = 0.01, random.Random(0), 0
+        self.seen: list[Planned] = []
+
+    def run_trials(self, planned: list[Planned], options: Options, started: Callable[[Planned], None]) -> Iterator[Finished]:
+        self.trials += 1
+        for item in planned:
+            seconds = self.speed(item, options) * (1 + self.chance.gauss(0, self.noise))
+            samples = {"latency": [seconds] * 3, "kv_allocated": [4096.0]}
+            if options.seen:
+                self.seen.append(item)
+                samples = {"psnr": [self.psnr(item, options) + self.chance.gauss(0, 0.1) for _ in range(item.case.samples)]}
+            outcome = Outcome(item.case, Status.OK, samples, "an arm of a pair", output_hash="cafe", facts={"kernel": "sdpa"})
+            yield Finished(self.changed(outcome, options), {})
+
+    def asked(self, options: Options, device: str) -> tuple[Environment, dict[str, Any]]:
+        code = {"commit": Path(options.code).name, "dirty": False, "hash": options.code or "here", "version": "0"}
+        return self.where(options), code
+
+
+def number(options: Options) -> int:
+    return int(Path(options.code, "n").read_text())
+
+
+def compare(stage: Stage, *more: object) -> Any:
+    return call("compare", stage.plan, "--plugin", stage.plugin, "--store", stage.store, "--threads", 1, *more)
+
+
+def rows(stage: Stage, *more: object) -> tuple[int, dict[tuple[str, str], str]]:
+    result = compare(stage, *more, "--json")
+    return result.exit_code, {(r["label"], r["metric"]): r["verdict"] for r in json.loads(result.stdout)["rows"]}
+
+
+ARMS = ("--arms", "streaming 1/2", "calm 1/2")
+CELL = "dot streaming 1/2 → calm 1/2"
