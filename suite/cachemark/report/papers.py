@@ -15,7 +15,7 @@ from importlib import resources
 from typing import Any
 
 from .. import limits
-from ..result import Environment, Outcome
+from ..result import Environment, Outcome, kernels_apart
 from ..spec import Case
 from . import words
 from .chart import COLOURS, INK, Chart
@@ -179,7 +179,7 @@ def _speed_up(mine: Outcome | None, its: Outcome | None) -> float | str:
     if mine is None or its is None or not (mine.ok and its.ok) or mine is its:
         return words.DASH
     alike = all((getattr(mine.case, name)) == getattr(its.case, name) for name in ("dtype", "engine", "device_class", "weights"))
-    alike = alike and (mine.facts.get("kernel") == its.facts.get("kernel") or bool(mine.facts.get("own_kernel")))
+    alike = alike and kernels_apart(mine, its) is None
     latencies = its.median("latency"), mine.median("latency")
     if not alike or mine.facts.get("quality_only") or None in latencies:
         return "not compared"

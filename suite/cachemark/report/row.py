@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
 
-from ..result import Outcome
+from ..result import Outcome, kernels_apart
 from ..spec import Case
 from ..units import METRICS
 from . import words
@@ -150,8 +150,7 @@ def _speed_up(outcome: Outcome, full: Outcome | None) -> tuple[Interval | None, 
     mine, its = outcome.samples.get("latency"), full.samples.get("latency")
     if not mine or not its:
         return None, "Latency was not measured."
-    kernels = outcome.facts.get("kernel"), full.facts.get("kernel")
-    if all(kernels) and kernels[0] != kernels[1] and not outcome.facts.get("own_kernel"):
+    if kernels := kernels_apart(outcome, full):
         return None, f"Attention kernels differ: {kernels[0]} here, {kernels[1]} in the full cache."
     return ratio_of_medians(its, mine), ""
 
