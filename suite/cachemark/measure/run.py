@@ -45,7 +45,7 @@ from .plan import Planned
 
 Ended = tuple[Outcome, dict[str, bytes]]  # with artifacts by file name
 WATCHED = 16  # samples whose passes are watched: what is found hardly differs between samples, and watching costs as much as a case
-HELD = "held"  # of an outcome's facts: live bytes of keys and values over an image
+LIVE = "live_bytes"  # of an outcome's facts: those of keys and values over an image
 RANDOM = "random weights: fidelity and quality are not measured"
 PAIRED = "an arm of a pair: both arms' tokens are compared by their hash"
 
@@ -117,8 +117,8 @@ def _measured(planned: Planned, bench: Bench, alive: Callable[[], None]) -> Ende
     facts = _facts(case, bench) | limit.facts(case, bench.entry, _factory(case)(), planned.rates)
     if case.role in ("arm", "baseline"):
         first = replace(job, subset=job.subset.first(case.batch))
-        weighed, facts[HELD] = _bytes(case, first)
-        samples |= weighed
+        weighed, noted = _bytes(case, first)
+        samples, facts = samples | weighed, facts | noted
         timed, marks = _timed(case, first)
         samples, facts = samples | timed, facts | _graphs(job.memory) | limit.slope(marks, first.layout, first.method())
     if bench.loaded.random:
@@ -243,16 +243,18 @@ def _paced(layout: Layout, method: Method) -> Layout:
     return replace(layout, steps=method.passes(layout.steps)) if isinstance(layout, MaskedLayout) else layout
 
 
-def _bytes(case: Case, job: Job) -> tuple[dict[str, list[float]], dict[str, list[int]]]:
+def _bytes(case: Case, job: Job) -> tuple[dict[str, list[float]], dict[str, Any]]:
     """A generation that is watched and not timed, the first warm-up: bytes from the arena, and the peak above the loaded weights. In a
     masked model also FLOPs, from arithmetic. What an engine records, it records in a generation before that, and its pool is at hand
-    all the time, so it counts in the peak. And how many bytes live after how many ``tokens`` of an image."""
+    all the time, so it counts in the peak. And, as a fact, how many bytes ``live`` when how many ``tokens`` of an image are drawn: at
+    the watched ones and at the next, whose pass has written them and dropped what goes there."""
     method, memory, drawn, live = job.method(), job.memory, [], {}
     labels, stops = torch.tensor(job.subset.labels, device=job.device), set(watched(_paced(job.layout, job.method())))
 
     def mark(index: int) -> None:
-        if index in stops:
-            live[index + 1] = method.logical_bytes
+        now = method.live_bytes if {index, index - 1} & stops else None
+        if now is not None:
+            live[index + 1] = now
 
     def once() -> None:
         with torch.inference_mode():
@@ -268,7 +270,8 @@ def _bytes(case: Case, job: Job) -> tuple[dict[str, list[float]], dict[str, list
         figures |= {"graph_pool": memory.engine.nbytes, "capture_seconds": memory.engine.seconds}
     if isinstance(job.layout, MaskedLayout):
         figures["flops"] = work(job.method(), job.layout).total
-    return {name: [float(value)] for name, value in figures.items()}, {"tokens": list(live), "live": list(live.values())}
+    noted = {LIVE: {"tokens": list(live), "live": list(live.values())}} if any(live.values()) else {}
+    return {name: [float(value)] for name, value in figures.items()}, noted
 
 
 def _recorded(job: Job) -> int:
