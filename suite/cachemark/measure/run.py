@@ -38,7 +38,7 @@ from ..spec import FULL, Case
 from ..units import quality_name
 from . import limit, presets, quality
 from .clock import clock
-from .judge import Job, Judged, Likeness, Prompted, Reference, hashed, judge, reseeded, storable
+from .judge import IMAGES, Job, Judged, Likeness, Prompted, Reference, hashed, judge, reseeded, storable
 from .layers import profiled, repeated
 from .memory import allocated, peak_bytes
 from .plan import Planned
@@ -155,7 +155,7 @@ def see_arm(planned: Planned, bench: Bench) -> Ended:
     judged = _judged(planned, _job(case, bench), bench)
     if not judged.finite:
         return Outcome(case, Status.NAN_OUTPUT, log="The decoded images or their figures hold NaN or infinity."), {}
-    facts, seconds = _facts(case, bench), time.perf_counter() - began
+    facts, seconds = _facts(case, bench) | {IMAGES: judged.facts[IMAGES]}, time.perf_counter() - began
     return Outcome(case, Status.OK, judged.samples, seconds=seconds, output_hash=judged.output_hash, facts=facts), {}
 
 
@@ -316,7 +316,7 @@ def _carried(planned: Planned, job: Job, bench: Bench, judged: Judged) -> tuple[
     if held is None:
         return None
     shelf = planned.shelf and planned.shelf.parent / held.source
-    stands = held.stands(judged.output_hash, judged.samples)
+    stands = held.stands(judged.output_hash, str(judged.facts[IMAGES]), judged.samples)
     if stands and case.role == "baseline":
         wide = quality.job_of(job, case, bench.entry.classes)
         seen = quality.kept(wide, bench.preset(planned), quality.Shelf(shelf)) if shelf else None
