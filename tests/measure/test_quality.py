@@ -17,6 +17,7 @@ from cachemark.cache.slot import Memory
 from cachemark.errors import BadPlan
 from cachemark.measure import plan as plans
 from cachemark.measure import presets, quality
+from cachemark.measure.held import Held
 from cachemark.measure.plan import Planned
 from cachemark.measure.quality import KEY, Shelf
 from cachemark.measure.run import Bench, fill, run_case
@@ -137,6 +138,42 @@ def test_an_arm_of_a_later_trial_finds_the_full_cache_on_its_shelf(folder: Path,
     assert pass_of(alone, Bench.load(arm)).facts["to_full"] == together.facts["to_full"]
     (tmp_path / "full" / "00002.safetensors").unlink()
     assert "to_full" not in pass_of(alone, Bench.load(arm)).facts
+
+
+def carried(folder: Path, shelves: Path) -> tuple[Outcome, Outcome]:
+    """The full cache whose quality stands again under another skip key, and an arm of a later trial beside it."""
+    cases = planned(folder)
+    full, arm = of_role(cases, "baseline"), of_role(cases, "arm")
+    first = replace(pass_of(replace(full, shelf=shelves / "old"), Bench.load(full)), skip_key="old")
+    known = Held.of(replace(first, facts={**first.facts, "skip_parts": {}}), {})
+    again = pass_of(replace(full, shelf=shelves / "new", held=known), Bench.load(full))
+    return again, pass_of(replace(arm, shelf=shelves / "arm", beside=shelves / "new"), Bench.load(arm))
+
+
+def test_an_arm_of_a_later_trial_finds_the_features_of_a_full_cache_that_was_carried_over(folder: Path, tmp_path: Path) -> None:
+    again, arm = carried(folder, tmp_path)
+    assert again.facts["carried"]["from"] == "old"
+    parts = [sorted(path.name for path in (tmp_path / name).iterdir()) for name in ("old", "new")]
+    assert parts[0] == parts[1]
+    assert list(arm.facts["to_full"]) == [f"fid_eyes_{IMAGES}"]
+
+
+def test_it_would_not_find_them_elsewhere(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Shelf, "take", lambda self, other: None)
+    again, arm = carried(folder, tmp_path)
+    assert again.facts["carried"]["from"] == "old"
+    assert "to_full" not in arm.facts
+
+
+def test_parts_are_copied_where_a_file_has_but_one_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(self: Path, target: Path) -> None:
+        raise PermissionError("no links here")
+
+    monkeypatch.setattr(Path, "hardlink_to", refuse)
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old" / "00000.safetensors").write_bytes(b"part")
+    Shelf(tmp_path / "new").take(Shelf(tmp_path / "old"))
+    assert (tmp_path / "new" / "00000.safetensors").read_bytes() == b"part"
 
 
 def test_what_is_on_the_shelf_is_not_made_again(folder: Path, tmp_path: Path) -> None:

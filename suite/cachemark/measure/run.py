@@ -311,7 +311,8 @@ def _judged(planned: Planned, job: Job, bench: Bench) -> Judged:
 
 def _carried(planned: Planned, job: Job, bench: Bench, judged: Judged) -> tuple[dict[str, list[float]], dict[str, Any]] | None:
     """What an earlier outcome of the case found in the quality pass, where that stands. Arms are compared with the full cache's features,
-    so its own pass stands only as long as these are kept. What does not stand leaves no old part on the shelf."""
+    so its own pass stands only as long as these are kept, and then they lie on its own shelf too, where arms in other processes look for
+    them. What does not stand leaves no old part on the shelf."""
     held, case = planned.held, planned.case
     if held is None:
         return None
@@ -321,7 +322,9 @@ def _carried(planned: Planned, job: Job, bench: Bench, judged: Judged) -> tuple[
         wide = quality.job_of(job, case, bench.entry.classes)
         seen = quality.kept(wide, bench.preset(planned), quality.Shelf(shelf)) if shelf else None
         stands = seen is not None
-        bench.seen |= {case.cell: seen} if seen is not None else {}
+        if seen is not None:
+            bench.seen[case.cell] = seen
+            quality.Shelf(planned.shelf).take(quality.Shelf(shelf))
     if not stands and planned.shelf is not None and planned.shelf == shelf:
         shutil.rmtree(planned.shelf, ignore_errors=True)
     return held.again() if stands else None
