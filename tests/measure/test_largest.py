@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -110,6 +111,21 @@ def test_a_block_at_the_largest_batch_is_searched_beside_others(tmp_path: Path) 
         assert outcome.case.evaluation == {"max_batch": {"limit": CAP}}
     assert (again.ran, again.carried) == ([], 4)
     assert len(other.ran) == 4, "another limit is another question"
+
+
+def test_a_dry_run_knows_the_searches_that_are_done(tmp_path: Path) -> None:
+    (tmp_path / "p.toml").write_text('name = "p"\n[[cells]]\nmodel = "llamagen-b"\nmethods = ["window"]\nbatch = "max"\n')
+    with Store.open(tmp_path / "s.sqlite") as store:
+        session.measure(plans.load(str(tmp_path / "p.toml")), store, executor=Card(), memory_cap=CAP, threads=1)
+
+    def left(cap: str) -> int:
+        result = stages.call("run", tmp_path / "p.toml", "--store", tmp_path / "s.sqlite", "--threads", 1, "--dry-run", "--json",
+                             "--memory-cap", cap)
+        assert result.exit_code == 0, result.output
+        return int(json.loads(result.stdout)["to_run"])
+
+    assert left("2GiB") == 0
+    assert left("4GiB") == 2, "another limit is another question"
 
 
 def test_a_search_is_not_begun_behind_the_deadline(tmp_path: Path) -> None:

@@ -95,18 +95,18 @@ def decide(
     memory_cap: int = 0, cases: list[Planned] | None = None,
 ) -> tuple[Environment, list[Decision]]:
     """Every case of the plan with its skip key; ``stored`` where an outcome with that key is kept and ``fresh`` is not asked. ``here`` is
-    where trials run, if not simply on this machine; ``cases`` stand in place of those that the plan expands to. What fitted without
-    ``memory_cap`` need not fit under it, so it is one of the parts."""
+    where trials run, if not simply on this machine; ``cases`` (see :func:`limited`) stand in place of those that the plan expands to. What
+    fitted without ``memory_cap`` need not fit under it, so it is one of the parts."""
     here = here or environment(device, threads)
     decisions = []
-    for planned in _limited(expand(plan, device), memory_cap) if cases is None else cases:
+    for planned in limited(expand(plan, device), memory_cap) if cases is None else cases:
         parts = skip_parts(planned.case, here, device) | ({"memory_cap": str(memory_cap)} if memory_cap else {})
         key = skip_key(parts)
         decisions.append(Decision(planned, key, parts, not fresh and sink is not None and sink.find(key) is not None))
     return here, decisions
 
 
-def _limited(cases: list[Planned], memory_cap: int) -> list[Planned]:
+def limited(cases: list[Planned], memory_cap: int) -> list[Planned]:
     """With the limit in cases whose largest batch is asked: it decides how many images that is."""
     return [largest.asked(planned, memory_cap) if MAX_BATCH in planned.case.evaluation else planned for planned in cases]
 
