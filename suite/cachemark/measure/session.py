@@ -37,8 +37,8 @@ class Sink(Protocol):
     def find(self, skip_key: str) -> Outcome | None:
         """A stored outcome, or None."""
 
-    def latest_for_case(self, case_key: str) -> Outcome | None:
-        """The newest outcome of a case, or None."""
+    def latest_for_case(self, case_key: str, *, ok: bool = False) -> Outcome | None:
+        """The newest outcome of a case, whatever its status or among those that ended ``ok``, or None."""
 
     def save(self, run_id: int, outcome: Outcome, artifacts: Mapping[str, bytes] | None = None) -> int:
         """Keep an outcome."""
@@ -234,11 +234,11 @@ def _shelved(decisions: list[Decision], shelves: Path | None) -> list[Decision]:
 
 
 def _held(decision: Decision, sink: Sink) -> Decision:
-    """With what an earlier outcome of the case had, where it has a quality pass."""
+    """With what an earlier outcome of the case had, where it has a quality pass; one that failed since takes nothing away."""
     planned = decision.planned
     if planned.unmet or not planned.case.measures(quality.KEY):
         return decision
-    return replace(decision, planned=replace(planned, held=Held.of(sink.latest_for_case(planned.case.key), decision.parts)))
+    return replace(decision, planned=replace(planned, held=Held.of(sink.latest_for_case(planned.case.key, ok=True), decision.parts)))
 
 
 def _clear(todo: list[Decision]) -> None:
