@@ -65,8 +65,8 @@ def toolkit() -> Any:
     try:
         import torchvision  # noqa: F401
         import transformers
-    except ImportError as error:
-        lacking = (error.name or "transformers").partition(".")[0]
+    except (ImportError, RuntimeError) as error:  # the latter from a torchvision that was built for another torch
+        lacking = (getattr(error, "name", None) or "a torchvision that fits this torch").partition(".")[0]
         raise Unsupported(f"not measured: needs {lacking}, get it with: pip install 'cachemark[clip]'") from error
     return transformers
 
