@@ -20,7 +20,7 @@ from cachemark.measure import presets, quality
 from cachemark.measure.held import Held
 from cachemark.measure.plan import Planned
 from cachemark.measure.quality import KEY, Shelf
-from cachemark.measure.run import Bench, fill, run_case
+from cachemark.measure.run import Bench, fill, run_case, see_arm
 from cachemark.methods.full import Full
 from cachemark.metrics.intervals import difference
 from cachemark.metrics.preset import Preset
@@ -223,7 +223,16 @@ def test_shares_together_make_every_part_once(folder: Path, tmp_path: Path) -> N
 def test_each_batch_is_a_sign_of_life(folder: Path) -> None:
     case, signs = of_role(planned(folder), "baseline"), []
     run_case(case, Bench.load(case), lambda: signs.append(1))
-    assert len(signs) == 3 + 3 + 1, "parts of 10, 10 and 4 images in batches of 4"
+    judged = 3 * examples.SAMPLES // examples.BATCH  # the reference's tokens and images, then its own forced
+    assert len(signs) == judged + 3 + 3 + 1, "parts of 10, 10 and 4 images in batches of 4"
+
+
+def test_so_is_each_that_is_only_judged(folder: Path) -> None:
+    case, signs = of_role(planned(folder), "arm"), []
+    see_arm(case, Bench.load(case), lambda: signs.append(1))
+    assert len(signs) == 5 * examples.SAMPLES // examples.BATCH, "the reference's tokens and images, its own, and its own forced"
+    silent = see_arm(case, Bench.load(case))[0]
+    assert silent.samples == see_arm(case, Bench.load(case), lambda: signs.append(1))[0].samples
 
 
 def test_an_image_that_is_not_finite_ends_the_case(folder: Path) -> None:

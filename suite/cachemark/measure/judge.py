@@ -36,7 +36,8 @@ KEPT_BYTES = 512 * 2**20  # log-probabilities of the full cache that are kept ra
 
 @dataclass(frozen=True)
 class Job:
-    """What to generate: a method anew for each generation, a storage for chunks of ``batch`` samples."""
+    """What to generate: a method anew for each generation, a storage for chunks of ``batch`` samples. ``alive`` is called after each
+    chunk, since many of them take long."""
 
     loaded: Loaded
     method: Callable[[], Method]
@@ -45,6 +46,7 @@ class Job:
     subset: Subset
     batch: int
     device: str
+    alive: Callable[[], None] = lambda: None
 
     @property
     def layout(self) -> Layout:
@@ -63,7 +65,9 @@ class Job:
         """Tokens of some samples, (part, N) or (part, N, C). A part of another size than ``batch`` is generated in a storage of its own."""
         labels = torch.tensor(self.subset.labels[part], device=self.device)
         memory = self.memory if len(labels) == self.batch else self.memory.another()
-        return self.drawn(labels, self.subset.seeds[part], memory, forced=forced, see=see)
+        tokens = self.drawn(labels, self.subset.seeds[part], memory, forced=forced, see=see)
+        self.alive()
+        return tokens
 
     def drawn(self, labels: Tensor, seeds: Sequence[int], memory: Memory, **options: Any) -> Tensor:
         """One generation under a new method, with a fused attention kernel."""
@@ -132,8 +136,14 @@ class Judged:
 
 def decoded(job: Job, tokens: Tensor) -> Tensor:
     """Images of all samples, in chunks of the job's batch."""
+    return torch.cat([_picture(job, tokens[part]) for part in job.chunks()])
+
+
+def _picture(job: Job, tokens: Tensor) -> Tensor:
     with torch.inference_mode():
-        return torch.cat([job.loaded.decode(tokens[part]).float() for part in job.chunks()])
+        images = job.loaded.decode(tokens).float()
+    job.alive()
+    return images
 
 
 def judge(

@@ -123,7 +123,7 @@ def _measured(planned: Planned, bench: Bench, alive: Callable[[], None]) -> Ende
         samples, facts = samples | timed, facts | _graphs(job.memory) | limit.slope(marks, first.layout, first.method())
     if bench.loaded.random:
         return Outcome(case, Status.OK, samples, RANDOM, seconds=time.perf_counter() - began, facts=facts), {}
-    judged = _judged(planned, job, bench)
+    judged = _judged(planned, replace(job, alive=alive), bench)
     if not judged.finite:
         raise quality.NotFinite("The decoded images or their figures hold NaN or infinity.")
     if case.role == "baseline" and job.layout.scales:
@@ -147,12 +147,13 @@ def run_arm(planned: Planned, bench: Bench, alive: Callable[[], None] = lambda: 
     return Outcome(case, Status.OK, samples, PAIRED, seconds=time.perf_counter() - began, output_hash=hashed(tokens), facts=facts), {}
 
 
-def see_arm(planned: Planned, bench: Bench) -> Ended:
-    """Judge the images of one case as an arm of a pair, against the full cache of its own code; nothing is timed and no picture is kept."""
+def see_arm(planned: Planned, bench: Bench, alive: Callable[[], None] = lambda: None) -> Ended:
+    """Judge the images of one case as an arm of a pair, against the full cache of its own code; nothing is timed and no picture is kept.
+    ``alive`` is called after each batch."""
     began, case = time.perf_counter(), planned.case
     if planned.unmet or bench.loaded.random:
         raise Unsupported(planned.unmet or RANDOM)
-    judged = _judged(planned, _job(case, bench), bench)
+    judged = _judged(planned, replace(_job(case, bench), alive=alive), bench)
     if not judged.finite:
         return Outcome(case, Status.NAN_OUTPUT, log="The decoded images or their figures hold NaN or infinity."), {}
     facts, seconds = _facts(case, bench) | {IMAGES: judged.facts[IMAGES]}, time.perf_counter() - began
