@@ -17,7 +17,7 @@ from cachemark.cache.slot import Memory
 from cachemark.errors import BadPlan
 from cachemark.measure import plan as plans
 from cachemark.measure import presets, quality
-from cachemark.measure.held import Held
+from cachemark.measure.earlier import Earlier
 from cachemark.measure.plan import Planned
 from cachemark.measure.quality import KEY, Shelf
 from cachemark.measure.run import Bench, fill, run_case, see_arm
@@ -145,7 +145,7 @@ def carried(folder: Path, shelves: Path) -> tuple[Outcome, Outcome]:
     cases = planned(folder)
     full, arm = of_role(cases, "baseline"), of_role(cases, "arm")
     first = replace(pass_of(replace(full, shelf=shelves / "old"), Bench.load(full)), skip_key="old")
-    known = Held.of(replace(first, facts={**first.facts, "skip_parts": {}}), {})
+    known = Earlier.of(replace(first, facts={**first.facts, "skip_parts": {}}), {})
     again = pass_of(replace(full, shelf=shelves / "new", held=known), Bench.load(full))
     return again, pass_of(replace(arm, shelf=shelves / "arm", beside=shelves / "new"), Bench.load(arm))
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from cachemark.measure import presets, quality
-from cachemark.measure.held import Held
+from cachemark.measure.earlier import Earlier
 from cachemark.regress import anchors
 from cachemark.result import Outcome
 from cachemark.store.db import Store
@@ -161,8 +161,8 @@ def test_an_outcome_that_does_not_know_its_images_is_not_carried_over(folder: Pa
     run(folder)
     full = outcomes(folder)["full"]
     parts = full.facts["skip_parts"]
-    assert Held.of(full, parts) is not None
-    assert Held.of(replace(full, facts={name: fact for name, fact in full.facts.items() if name != "images_hash"}), parts) is None
+    assert Earlier.of(full, parts) is not None
+    assert Earlier.of(replace(full, facts={name: fact for name, fact in full.facts.items() if name != "images_hash"}), parts) is None
 
 
 @pytest.mark.parametrize("share", ["0/2", "3/2", "1", "1/x", "-1/2"])

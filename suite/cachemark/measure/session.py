@@ -17,9 +17,9 @@ from ..result import Environment, Outcome, Status
 from ..spec import Case
 from . import largest, quality
 from .deadline import Deadline, breadth_first
+from .earlier import Earlier
 from .environment import code_identity, environment, skip_key, skip_parts
 from .executors.local import Executor, local
-from .held import Held
 from .isolate import Finished, Options, always
 from .limit import stated
 from .plan import MAX_BATCH, Plan, Planned, expand
@@ -122,7 +122,7 @@ def measure(
     says where trials run; by default on this machine, one at a time. ``memory_cap`` is how many bytes of a device a trial may allocate.
     With a ``deadline`` cases run by priority and breadth first, and those that cannot end before it are outcomes ``not_reached``; a
     search for the largest batch ends with what has fitted until then.
-    Quality is carried over from an earlier outcome of a case that gave the same tokens (:mod:`cachemark.measure.held`), if ``carry``."""
+    Quality is carried over from an earlier outcome of a case that gave the same tokens (:mod:`cachemark.measure.earlier`), if ``carry``."""
     with nullcontext(executor) if executor else local(device, threads) as places:
         here, decisions = decide(plan, sink, device, threads, fresh=fresh, here=places.environment(device, threads), memory_cap=memory_cap)
         if checked is not None:
@@ -244,7 +244,7 @@ def _held(decision: Decision, sink: Sink) -> Decision:
     planned = decision.planned
     if planned.unmet or not planned.case.measures(quality.KEY):
         return decision
-    return replace(decision, planned=replace(planned, held=Held.of(sink.latest_for_case(planned.case.key, ok=True), decision.parts)))
+    return replace(decision, planned=replace(planned, held=Earlier.of(sink.latest_for_case(planned.case.key, ok=True), decision.parts)))
 
 
 def _clear(todo: list[Decision]) -> None:

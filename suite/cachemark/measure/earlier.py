@@ -1,4 +1,4 @@
-"""The quality of an earlier outcome, which stands again where the same case gave the same tokens: the same tokens are the same images.
+"""The quality of an earlier outcome, which stands again where the same case gave the same tokens and the same images.
 
 A quality pass makes thousands of images; fidelity makes some dozens at the same seeds anyway. If the hash of *their* tokens, that of
 the images, and every figure of them is what it was, under the same numerics and definitions, then neither the tokens nor how they are
@@ -22,7 +22,7 @@ SAME = ("numerics", "metrics")  # parts of the skip key without which a figure w
 
 
 @dataclass(frozen=True)
-class Held:
+class Earlier:
     """What is known of a case from before. ``source`` is the skip key of the outcome that measured its quality; ``proof``: its figures of
     single images, by which equal images are told; ``quality`` and ``facts`` are what can be taken over."""
 
@@ -34,7 +34,7 @@ class Held:
     facts: Mapping[str, Any]
 
     @classmethod
-    def of(cls, outcome: Outcome | None, parts: Mapping[str, str]) -> Held | None:
+    def of(cls, outcome: Outcome | None, parts: Mapping[str, str]) -> Earlier | None:
         """That of a stored outcome of the case, or None where it has no quality, or no hash of its images, or was measured with other
         numerics or definitions than the ``parts`` of the skip key name."""
         if outcome is None or not outcome.ok or not outcome.output_hash or not outcome.skip_key or IMAGES not in outcome.facts:
