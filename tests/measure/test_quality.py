@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import runpy
 from collections.abc import Iterator
 from dataclasses import replace
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load
 from torch import Tensor
 
 from cachemark import plugins, seeds
@@ -233,6 +235,19 @@ def test_so_is_each_that_is_only_judged(folder: Path) -> None:
     assert len(signs) == 5 * examples.SAMPLES // examples.BATCH, "the reference's tokens and images, its own, and its own forced"
     silent = see_arm(case, Bench.load(case))[0]
     assert silent.samples == see_arm(case, Bench.load(case), lambda: signs.append(1))[0].samples
+
+
+def test_whatever_is_judged_has_the_hash_of_its_images(folder: Path) -> None:
+    cases = [p for p in planned(folder, "") if p.case.role in ("baseline", "floor", "arm")]
+    bench = Bench.load(cases[0])
+    found = {p.case.role: run_case(p, bench) for p in cases}
+    for role, (outcome, files) in found.items():
+        pictures = bench.loaded.decode(load(files["tokens.safetensors"])["tokens"].long())
+        levels = ((pictures.clamp(-1, 1) + 1) * 127.5).round().to(torch.uint8)
+        assert outcome.facts["images_hash"] == hashlib.sha256(levels.numpy().tobytes()).hexdigest(), role
+    assert len({outcome.facts["images_hash"] for outcome, _ in found.values()}) == 3
+    arm = of_role(cases, "arm")
+    assert see_arm(arm, Bench.load(arm))[0].facts["images_hash"] == found["arm"][0].facts["images_hash"]
 
 
 def test_an_image_that_is_not_finite_ends_the_case(folder: Path) -> None:
