@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -9,10 +10,12 @@ from typing import Any
 
 import pytest
 
-from cachemark.measure import isolate, largest, session
+from cachemark import limits
+from cachemark.measure import isolate, largest, price, session
 from cachemark.measure import plan as plans
 from cachemark.measure.deadline import Deadline
 from cachemark.measure.isolate import Finished
+from cachemark.measure.plan import Planned
 from cachemark.measure.trial import leaves
 from cachemark.result import Outcome, Status
 from cachemark.spec import Case, Sampling
@@ -112,11 +115,81 @@ def test_a_block_at_the_largest_batch_is_searched_beside_others(tmp_path: Path) 
     assert len(other.ran) == 4, "another limit is another question"
 
 
+def test_a_dry_run_knows_the_searches_that_are_done(tmp_path: Path) -> None:
+    (tmp_path / "p.toml").write_text('name = "p"\n[[cells]]\nmodel = "llamagen-b"\nmethods = ["window"]\nbatch = "max"\n')
+    with Store.open(tmp_path / "s.sqlite") as store:
+        session.measure(plans.load(str(tmp_path / "p.toml")), store, executor=Card(), memory_cap=CAP, threads=1)
+
+    def left(cap: str) -> int:
+        result = stages.call("run", tmp_path / "p.toml", "--store", tmp_path / "s.sqlite", "--threads", 1, "--dry-run", "--json",
+                             "--memory-cap", cap)
+        assert result.exit_code == 0, result.output
+        return int(json.loads(result.stdout)["to_run"])
+
+    assert left("2GiB") == 0
+    assert left("4GiB") == 2, "another limit is another question"
+
+
 def test_a_search_is_not_begun_behind_the_deadline(tmp_path: Path) -> None:
     with Store.open(tmp_path / "s.sqlite") as store:
         late = Deadline(1.0, lambda planned: (100.0 if plans.MAX_BATCH in planned.case.evaluation else 0.0, True))
         summary = session.measure(plans.Plan.model_validate(PLAN), store, executor=Card(), memory_cap=CAP, deadline=late)
     assert [o.status for o in summary.ran] == [Status.OK] * 2 + [Status.NOT_REACHED] * 2
+
+
+class Clock:
+    """Stands at the seconds that attempts have taken."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_a_search_ends_with_what_fitted_before_the_deadline(tmp_path: Path) -> None:
+    """Each attempt takes 10 s: 16 and 32 images fit, and 64 is not tried any more."""
+    clock = Clock()
+
+    def priced(planned: Planned) -> tuple[float, bool]:
+        return (10.0 if plans.MAX_BATCH in planned.case.evaluation else 0.0), True
+
+    class Slow(Card):
+        def run(self, groups: Any, options: Any, started: Any, admit: Any = isolate.always) -> Iterator[Finished]:
+            for finished in super().run(groups, options, started, admit):
+                clock.now += 10.0 if options.probe else 0.0
+                yield finished
+
+    plan = plans.Plan.model_validate({**PLAN, "cells": PLAN["cells"][1:]})
+    with Store.open(tmp_path / "s.sqlite") as store:
+        summary = session.measure(plan, store, executor=Slow(), memory_cap=CAP, deadline=Deadline(25.0, priced, clock=clock))
+        full, window = summary.ran
+        assert clock.now == 20.0, "nothing begins that cannot end"
+        assert (full.status, full.samples["max_batch"]) == (Status.OK, [32.0])
+        assert full.facts["tried"] == [[16, "ok"], [32, "ok"], [64, "not_reached"]]
+        assert full.facts["search_ended"]["status"] == "not_reached"
+        assert "before the deadline" in full.facts["search_ended"]["log"]
+        assert "the search ended early: not_reached" in full.judgement
+        assert (window.status, window.facts["tried"]) == (Status.NOT_REACHED, [[16, "not_reached"]])
+        assert "images fit" not in window.log
+        again = session.measure(plan, store, executor=Slow(), memory_cap=CAP)
+        assert [o.samples["max_batch"] for o in again.ran] == [[40.0]] * 2, "neither search was done"
+        assert "search_ended" not in again.ran[0].facts
+        third = session.measure(plan, store, executor=Slow(), memory_cap=CAP)
+        assert (third.ran, third.carried) == ([], 2)
+
+
+def test_a_search_is_priced_without_judging() -> None:
+    plain, searched = (Planned(replace(CASE, evaluation=e, warmup=2, repeats=5, weights="w", samples=64), None)  # type: ignore[arg-type]
+                       for e in ({}, {plans.MAX_BATCH: {"limit": CAP}}))
+    assert price.generations(searched) == 7
+    assert price.generations(plain) > 7
+    plan = plans.Plan.model_validate(PLAN)
+    assert (price.judging(plan, searched), price.judging(plan, plain) > 0) == (0.0, True)
+    window = plans.expand(plan)[-1]
+    beside = replace(window, case=replace(window.case, evaluation={}))
+    rates = limits.gpu("h100", window.case.dtype)
+    found, other = (price.price(planned, rates, None).seconds for planned in (window, beside))
+    assert found == pytest.approx(other + price.STARTUP), "weights are random, so nothing is judged anyway; each attempt is a process"
 
 
 def test_a_batch_is_a_number_or_the_largest() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import runpy
 from collections.abc import Iterator
 from dataclasses import replace
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load
 from torch import Tensor
 
 from cachemark import plugins, seeds
@@ -17,9 +19,10 @@ from cachemark.cache.slot import Memory
 from cachemark.errors import BadPlan
 from cachemark.measure import plan as plans
 from cachemark.measure import presets, quality
+from cachemark.measure.earlier import Earlier
 from cachemark.measure.plan import Planned
 from cachemark.measure.quality import KEY, Shelf
-from cachemark.measure.run import Bench, fill, run_case
+from cachemark.measure.run import Bench, fill, run_case, see_arm
 from cachemark.methods.full import Full
 from cachemark.metrics.intervals import difference
 from cachemark.metrics.preset import Preset
@@ -139,6 +142,42 @@ def test_an_arm_of_a_later_trial_finds_the_full_cache_on_its_shelf(folder: Path,
     assert "to_full" not in pass_of(alone, Bench.load(arm)).facts
 
 
+def carried(folder: Path, shelves: Path) -> tuple[Outcome, Outcome]:
+    """The full cache whose quality stands again under another skip key, and an arm of a later trial beside it."""
+    cases = planned(folder)
+    full, arm = of_role(cases, "baseline"), of_role(cases, "arm")
+    first = replace(pass_of(replace(full, shelf=shelves / "old"), Bench.load(full)), skip_key="old")
+    known = Earlier.of(replace(first, facts={**first.facts, "skip_parts": {}}), {})
+    again = pass_of(replace(full, shelf=shelves / "new", held=known), Bench.load(full))
+    return again, pass_of(replace(arm, shelf=shelves / "arm", beside=shelves / "new"), Bench.load(arm))
+
+
+def test_an_arm_of_a_later_trial_finds_the_features_of_a_full_cache_that_was_carried_over(folder: Path, tmp_path: Path) -> None:
+    again, arm = carried(folder, tmp_path)
+    assert again.facts["carried"]["from"] == "old"
+    parts = [sorted(path.name for path in (tmp_path / name).iterdir()) for name in ("old", "new")]
+    assert parts[0] == parts[1]
+    assert list(arm.facts["to_full"]) == [f"fid_eyes_{IMAGES}"]
+
+
+def test_it_would_not_find_them_elsewhere(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Shelf, "take", lambda self, other: None)
+    again, arm = carried(folder, tmp_path)
+    assert again.facts["carried"]["from"] == "old"
+    assert "to_full" not in arm.facts
+
+
+def test_parts_are_copied_where_a_file_has_but_one_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(self: Path, target: Path) -> None:
+        raise PermissionError("no links here")
+
+    monkeypatch.setattr(Path, "hardlink_to", refuse)
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old" / "00000.safetensors").write_bytes(b"part")
+    Shelf(tmp_path / "new").take(Shelf(tmp_path / "old"))
+    assert (tmp_path / "new" / "00000.safetensors").read_bytes() == b"part"
+
+
 def test_what_is_on_the_shelf_is_not_made_again(folder: Path, tmp_path: Path) -> None:
     case = replace(of_role(planned(folder), "baseline"), shelf=tmp_path / "shelf")
     first = pass_of(case, Bench.load(case))
@@ -186,7 +225,29 @@ def test_shares_together_make_every_part_once(folder: Path, tmp_path: Path) -> N
 def test_each_batch_is_a_sign_of_life(folder: Path) -> None:
     case, signs = of_role(planned(folder), "baseline"), []
     run_case(case, Bench.load(case), lambda: signs.append(1))
-    assert len(signs) == 3 + 3 + 1, "parts of 10, 10 and 4 images in batches of 4"
+    judged = 3 * examples.SAMPLES // examples.BATCH  # the reference's tokens and images, then its own forced
+    assert len(signs) == judged + 3 + 3 + 1, "parts of 10, 10 and 4 images in batches of 4"
+
+
+def test_so_is_each_that_is_only_judged(folder: Path) -> None:
+    case, signs = of_role(planned(folder), "arm"), []
+    see_arm(case, Bench.load(case), lambda: signs.append(1))
+    assert len(signs) == 5 * examples.SAMPLES // examples.BATCH, "the reference's tokens and images, its own, and its own forced"
+    silent = see_arm(case, Bench.load(case))[0]
+    assert silent.samples == see_arm(case, Bench.load(case), lambda: signs.append(1))[0].samples
+
+
+def test_whatever_is_judged_has_the_hash_of_its_images(folder: Path) -> None:
+    cases = [p for p in planned(folder, "") if p.case.role in ("baseline", "floor", "arm")]
+    bench = Bench.load(cases[0])
+    found = {p.case.role: run_case(p, bench) for p in cases}
+    for role, (outcome, files) in found.items():
+        pictures = bench.loaded.decode(load(files["tokens.safetensors"])["tokens"].long())
+        levels = ((pictures.clamp(-1, 1) + 1) * 127.5).round().to(torch.uint8)
+        assert outcome.facts["images_hash"] == hashlib.sha256(levels.numpy().tobytes()).hexdigest(), role
+    assert len({outcome.facts["images_hash"] for outcome, _ in found.values()}) == 3
+    arm = of_role(cases, "arm")
+    assert see_arm(arm, Bench.load(arm))[0].facts["images_hash"] == found["arm"][0].facts["images_hash"]
 
 
 def test_an_image_that_is_not_finite_ends_the_case(folder: Path) -> None:

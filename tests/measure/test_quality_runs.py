@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from cachemark.measure import presets, quality
+from cachemark.measure.earlier import Earlier
 from cachemark.regress import anchors
 from cachemark.result import Outcome
 from cachemark.store.db import Store
@@ -137,6 +139,30 @@ def test_a_night_measures_times_anew_and_carries_quality(folder: Path) -> None:
     run(folder, "--fresh", "--carry-quality")
     assert {label for label, o in outcomes(folder).items() if "carried" in o.facts} == {"streaming 1/2", "calm 1/2"}, (
         "the full cache's features are gone, and arms of other code would be compared with them")
+
+
+def test_another_image_decoder_has_its_own_quality(folder: Path) -> None:
+    """The full cache is compared with itself, so only the images tell."""
+    run(folder)
+    first = outcomes(folder)["full"]
+    file = folder / "dot.py"
+    file.write_text(file.read_text().replace("tokens.float() / 7.5 - 1", "tokens.float() / 9 - 1"))
+    assert "1 measured, 0 not ok, 4 skipped" in run(folder), "as far as hashes of code tell, this is an edit of the plug-in's method alone"
+    run(folder, "--fresh", "--carry-quality")
+    again = outcomes(folder)["full"]
+    assert (again.output_hash, again.skip_key) == (first.output_hash, first.skip_key)
+    assert again.samples["psnr"] == first.samples["psnr"]
+    assert again.facts["images_hash"] != first.facts["images_hash"]
+    assert "carried" not in again.facts
+    assert again.samples[NAME] != first.samples[NAME]
+
+
+def test_an_outcome_that_does_not_know_its_images_is_not_carried_over(folder: Path) -> None:
+    run(folder)
+    full = outcomes(folder)["full"]
+    parts = full.facts["skip_parts"]
+    assert Earlier.of(full, parts) is not None
+    assert Earlier.of(replace(full, facts={name: fact for name, fact in full.facts.items() if name != "images_hash"}), parts) is None
 
 
 @pytest.mark.parametrize("share", ["0/2", "3/2", "1", "1/x", "-1/2"])

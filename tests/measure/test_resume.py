@@ -189,7 +189,7 @@ class Sink:
     def find(self, skip_key: str) -> Outcome | None:
         return None
 
-    def latest_for_case(self, case_key: str) -> Outcome | None:
+    def latest_for_case(self, case_key: str, *, ok: bool = False) -> Outcome | None:
         return None
 
     def save(self, run_id: int, outcome: Outcome, artifacts: Mapping[str, bytes] | None = None) -> int:

@@ -12,10 +12,12 @@ from torch import Tensor
 
 from cachemark.errors import BadCheckpoint, Unsupported
 from cachemark.measure import presets
+from cachemark.metrics import clip
 from cachemark.metrics.clip import FILES, PROMPT, SCENE, ClipScore, class_names, identity
 from cachemark.train.scene import CLASSES
 
 transformers = pytest.importorskip("transformers")
+pytest.importorskip("torchvision")
 SIDE, WIDTH = 32, 16
 
 
@@ -66,7 +68,6 @@ def test_the_class_counts(folder: Path) -> None:
 
 def test_worlds_have_their_names() -> None:
     assert class_names("scene") == CLASSES
-    pytest.importorskip("torchvision")
     assert (len(class_names("adm")), class_names("adm")[0]) == (1000, "tench")
 
 
@@ -80,9 +81,19 @@ def test_a_missing_file_is_named_with_how_to_get_it(folder: Path, tmp_path: Path
     assert lost in presets.clip(str(tmp_path))["clip"]["missing"]
 
 
-def test_without_transformers_the_extra_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "transformers", None)
-    assert "cachemark[clip]" in presets.clip(str(folder))["clip"]["missing"]
+@pytest.mark.parametrize("library", ["transformers", "torchvision"])
+def test_without_a_library_the_extra_is_named(folder: Path, library: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "missing" not in presets.clip(str(folder))["clip"]
+    monkeypatch.setitem(sys.modules, library, None)
+    missing = presets.clip(str(folder))["clip"]["missing"]
+    assert missing == f"not measured: needs {library}, get it with: pip install 'cachemark[clip]'"
+
+
+def test_the_names_of_classes_need_the_extra_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torchvision", None)
+    assert class_names("scene") == SCENE
+    with pytest.raises(Unsupported, match=r"needs torchvision, get it with: pip install 'cachemark\[clip\]'"):
+        class_names("adm")
 
 
 def test_a_damaged_file_is_refused(folder: Path, tmp_path: Path) -> None:
@@ -93,9 +104,27 @@ def test_a_damaged_file_is_refused(folder: Path, tmp_path: Path) -> None:
         ClipScore(str(tmp_path), SCENE)
 
 
-def test_other_weights_are_another_case(folder: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("changed", [*FILES, "tokenizer.json"])
+def test_other_weights_another_preparation_or_tokenizer_are_another_case(folder: Path, tmp_path: Path, changed: str) -> None:
     for file in folder.iterdir():
         (tmp_path / file.name).write_bytes(file.read_bytes())
+    (tmp_path / "README.md").write_text("of no weight")
     assert presets.clip(str(tmp_path)) == presets.clip(str(folder)) == {"clip": {"weights": identity(str(folder))}}
-    (tmp_path / "model.safetensors").write_bytes(b"other")
+    (tmp_path / changed).write_bytes((folder / changed).read_bytes() + b" ")
     assert presets.clip(str(tmp_path)) != presets.clip(str(folder))
+
+
+def test_a_file_is_read_once_and_again_when_it_has_changed(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for file in folder.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    read: list[str] = []
+    monkeypatch.setattr(clip, "sha256", lambda path: read.append(path.name) or str(len(read)))
+    first = identity(str(tmp_path))
+    assert set(FILES) <= set(read)
+    assert len(read) == len(set(read))
+    read.clear()
+    assert identity(str(tmp_path)) == first
+    assert read == []
+    (tmp_path / "config.json").write_text("{}")
+    identity(str(tmp_path))
+    assert read == ["config.json"]

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
+from cachemark import registry
 from cachemark.measure.memory import TensorPeak
 from cachemark.metrics.flops import counted
 from cachemark.models import weights
@@ -74,6 +77,18 @@ def test_nothing_is_packed_where_there_is_no_such_kernel(net: Net, monkeypatch: 
 def test_the_reference_engine_keeps_plain_layers(engine: str, found: bool) -> None:
     model = weights.transformer(partial(MAR, WIDE), "", Request(engine=engine))
     assert any(isinstance(module, Packed) for module in model.modules()) is found
+
+
+@pytest.mark.parametrize("limit", [LEAST, 1])
+def test_the_models_of_the_accepted_baseline_are_too_small(limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their exact figures hold with and without packing, so its fingerprint need not name it (ADR 13)."""
+    monkeypatch.setattr("cachemark.models.packed.LEAST", limit)
+    files = list((Path(__file__).parents[2] / "baselines" / "accepted").glob("*/*.json"))
+    models = {outcome["case"]["model"] for file in files for outcome in json.loads(file.read_text())["outcomes"]}
+    assert models
+    for name in models:
+        found = registry.models.get(name).load(Request()).generator.modules()
+        assert any(isinstance(module, Packed) for module in found) is (limit == 1)
 
 
 def test_a_packed_layer_knows_what_it_is(net: Net) -> None:

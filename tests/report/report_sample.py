@@ -80,7 +80,7 @@ def _bytes(ratio: float, state: float) -> dict[str, list[float]]:
 def _held(ratio: float) -> dict[str, Any]:
     """A line of 16 tokens after the other, until there is room for no more."""
     tokens = list(range(16, 257, 16))
-    return {"held": {"tokens": tokens, "live": [FULL_BYTES * min(n / 256, ratio) for n in tokens]}}
+    return {"live_bytes": {"tokens": tokens, "live": [FULL_BYTES * min(n / 256, ratio) for n in tokens]}}
 
 
 def _fidelity(stream: random.Random, kept: float, kl: float, psnr: float, ssim: float) -> dict[str, list[float]]:

@@ -100,8 +100,8 @@ def test_live_bytes_are_drawn_over_the_image(whole: Drawing) -> None:
 
 def test_without_noted_bytes_there_is_no_such_chart() -> None:
     full = sample.full()
-    unnoted = replace(full, facts={name: fact for name, fact in full.facts.items() if name != "held"})
-    nothing = replace(full, facts={**full.facts, "held": {"tokens": [128, 256], "live": [0, 0]}})
+    unnoted = replace(full, facts={name: fact for name, fact in full.facts.items() if name != "live_bytes"})
+    nothing = replace(full, facts={**full.facts, "live_bytes": {"tokens": [128, 256], "live": [0, 0]}})
     assert [len(drawing(outcome).of("memory")) for outcome in (full, unnoted, nothing)] == [2, 1, 1]
 
 

@@ -165,7 +165,10 @@ def test_latest_of_a_case_has_any_status_and_its_skip_parts(store: Store) -> Non
     latest = store.latest_for_case(case(1).key)
     assert latest is not None
     assert (latest.status, latest.facts["skip_parts"]) == (Status.OOM, {"torch": "2.6"})
+    assert store.latest_for_case(case(1).key, ok=True) == ok(1)
     assert store.latest_for_case("0" * 16) is None
+    store.save(run, failed(3))
+    assert store.latest_for_case(case(3).key, ok=True) is None
 
 
 def test_nearest_names_the_fields_that_differ(store: Store) -> None:

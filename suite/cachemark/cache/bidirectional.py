@@ -18,6 +18,11 @@ class Bidirectional(Method):
 
     paradigms: ClassVar[tuple[str, ...]] = ("masked",)
 
+    @property
+    def live_bytes(self) -> None:
+        """A method that keeps anything here has a place for every token from the first pass on."""
+        return None
+
     def phase(self, step: Step) -> None:
         """Nothing: the passes of the head are told by their inner step."""
 

@@ -242,6 +242,12 @@ class Method:
         """Bytes of live keys and values, all sites together, at the fullest pass."""
         return sum(bank.logical_bytes for bank in self.banks)
 
+    @property
+    def live_bytes(self) -> int | None:
+        """Bytes of keys and values that live now, all sites together; None where a method fills places that stand from the beginning, so
+        that there is no number of live ones."""
+        return sum(bank.live_bytes for bank in self.banks)
+
     def settle(self, step: Step) -> None:
         """Close a pass: number what it wrote, then evict where the method's edge is complete. Called by the engine."""
         for bank in self.banks:

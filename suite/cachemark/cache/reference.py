@@ -40,6 +40,11 @@ class PaddedFull(Method):
         """Everything is read, so everything counts as live."""
         return self._memory.nbytes("slots")
 
+    @property
+    def live_bytes(self) -> None:
+        """The buffer is padded from the beginning."""
+        return None
+
     def begin(self, layout: Layout, sites: Sequence[Site], memory: Memory) -> None:
         memory.begin()
         self.layout, self._memory, self.banks = layout, memory, []
@@ -79,6 +84,11 @@ class ConcatFull(Method):
 
     @property
     def logical_bytes(self) -> int:
+        return self._memory.nbytes("slots")
+
+    @property
+    def live_bytes(self) -> int:
+        """Tensors grow with the image, so what is allocated lives."""
         return self._memory.nbytes("slots")
 
     def begin(self, layout: Layout, sites: Sequence[Site], memory: Memory) -> None:

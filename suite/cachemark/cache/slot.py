@@ -128,8 +128,19 @@ class Slots:
     @property
     def logical_bytes(self) -> int:
         """Bytes of live keys and values at the fullest pass so far."""
-        entry = 2 * self.codec.entry_bytes(self.layout.head_dim, self.layout.dtype)
-        return self.peak * self.layout.kv_heads * entry
+        return self._bytes(self.peak)
+
+    @property
+    def live_bytes(self) -> int:
+        """Bytes of keys and values that live now: what was evicted is gone."""
+        return self._bytes(self._entries())
+
+    def _entries(self) -> int:
+        """Live entries of all sites and rows."""
+        return sum(n * (r.stop - r.start) for slot in self.slots for r, n in zip(self.runs, slot.live, strict=True))
+
+    def _bytes(self, entries: int) -> int:
+        return entries * self.layout.kv_heads * 2 * self.codec.entry_bytes(self.layout.head_dim, self.layout.dtype)
 
     def follow(self, table: Tensor) -> Tensor:
         """Let ``table`` (sites, rows, kv_heads, reach) move with the entries; a freed place is zeroed."""
@@ -140,7 +151,7 @@ class Slots:
         """Note what the pass has written: numbers for its entries, and the fullest moment."""
         if not step.scale:
             self._number(step)
-        self.peak = max(self.peak, sum(n * (r.stop - r.start) for s in self.slots for r, n in zip(self.runs, s.live, strict=True)))
+        self.peak = max(self.peak, self._entries())
 
     def _number(self, step: Step) -> None:
         fed = step.count or self.layout.longest_condition

@@ -76,11 +76,12 @@ def dry_run(plan: Plan, store: Store | None, machine: Machine, on: str, as_json:
     """Print what a plan costs on this machine, or on a card by name, and run nothing."""
     from ..measure.plan import expand
     from ..measure.price import bill, without_missing
+    from ..measure.session import limited
 
     bare, missing = without_missing(plan)
     best = partial(_rates, machine.device, on)
-    todo = expand(bare, "cuda" if on else machine.device)
-    left = [p for p in todo if not _stored(p, plan, store, machine, on)]
+    todo = limited(expand(bare, "cuda" if on else machine.device), machine.memory_cap)
+    left = todo if store is None or on else _left(plan, todo, store, machine)
     _print(plan, todo, left, bill(plan, left, best, _seconds(store, machine, on), missing), on or machine.device, as_json)
 
 
@@ -99,13 +100,12 @@ def _rates(device: str, card: str, dtype: str) -> Rates:
     return found
 
 
-def _stored(planned: Planned, plan: Plan, store: Store | None, machine: Machine, on: str) -> bool:
-    if store is None or on:
-        return False
+def _left(plan: Plan, todo: list[Planned], store: Store, machine: Machine) -> list[Planned]:
+    """What is not stored yet."""
     from ..measure.session import decide
 
-    _, (decision,) = decide(plan, store, machine.device, machine.threads, cases=[planned], memory_cap=machine.memory_cap)
-    return decision.stored
+    _, decisions = decide(plan, store, machine.device, machine.threads, cases=todo, memory_cap=machine.memory_cap)
+    return [decision.planned for decision in decisions if not decision.stored]
 
 
 def _seconds(store: Store | None, machine: Machine, on: str) -> Callable[[str], float | None]:

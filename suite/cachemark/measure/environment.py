@@ -25,7 +25,11 @@ PACKAGE = Path(__file__).resolve().parent.parent
 
 
 def environment(device: str, threads: int, gpu: Gpu | None = None) -> Environment:
-    """The environment of a trial on ``device`` (``cpu`` or ``cuda``) with so many CPU threads; on ``gpu``, by default the first one."""
+    """The environment of a trial on ``device`` (``cpu`` or ``cuda``) with so many CPU threads; on ``gpu``, by default the first one.
+
+    Its fingerprint says nothing of the kernels that our own code chooses, such as that of a packed linear layer (ADR 13): these are part of
+    the code, which the skip key has beside it.
+    """
     name, driver = _device(device, gpu)
     facts: dict[str, Any] = {
         "device": name, "cpu": _cpu(), "cpus": os.cpu_count(), "threads": threads, "os": platform.platform(terse=True),

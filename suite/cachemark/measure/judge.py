@@ -30,12 +30,14 @@ NONE: Mapping[str, Likeness] = {}
 UNPROMPTED: Mapping[str, Prompted] = {}
 QUALITY: dict[str, Callable[[Tensor], Tensor]] = {"legend": legend_score}
 WORST, FIXED = 8, 4  # tiles of a sprite: the seeds that differ most, then the first of the subset
+IMAGES = "images_hash"  # of an outcome's facts, see :func:`seen`
 KEPT_BYTES = 512 * 2**20  # log-probabilities of the full cache that are kept rather than computed again
 
 
 @dataclass(frozen=True)
 class Job:
-    """What to generate: a method anew for each generation, a storage for chunks of ``batch`` samples."""
+    """What to generate: a method anew for each generation, a storage for chunks of ``batch`` samples. ``alive`` is called after each
+    chunk, since many of them take long."""
 
     loaded: Loaded
     method: Callable[[], Method]
@@ -44,6 +46,7 @@ class Job:
     subset: Subset
     batch: int
     device: str
+    alive: Callable[[], None] = lambda: None
 
     @property
     def layout(self) -> Layout:
@@ -62,7 +65,9 @@ class Job:
         """Tokens of some samples, (part, N) or (part, N, C). A part of another size than ``batch`` is generated in a storage of its own."""
         labels = torch.tensor(self.subset.labels[part], device=self.device)
         memory = self.memory if len(labels) == self.batch else self.memory.another()
-        return self.drawn(labels, self.subset.seeds[part], memory, forced=forced, see=see)
+        tokens = self.drawn(labels, self.subset.seeds[part], memory, forced=forced, see=see)
+        self.alive()
+        return tokens
 
     def drawn(self, labels: Tensor, seeds: Sequence[int], memory: Memory, **options: Any) -> Tensor:
         """One generation under a new method, with a fused attention kernel."""
@@ -119,7 +124,7 @@ class _Seen:
 
 @dataclass(frozen=True)
 class Judged:
-    """Samples per seed, the hash of all tokens, artifacts by name, and facts about the sprite. ``finite`` is false where an
+    """Samples per seed, the hash of all tokens, artifacts by name, and facts about the images and the sprite. ``finite`` is false where an
     image, a figure or the reference holds NaN or infinity: then nothing else counts."""
 
     samples: dict[str, list[float]]
@@ -131,8 +136,14 @@ class Judged:
 
 def decoded(job: Job, tokens: Tensor) -> Tensor:
     """Images of all samples, in chunks of the job's batch."""
+    return torch.cat([_picture(job, tokens[part]) for part in job.chunks()])
+
+
+def _picture(job: Job, tokens: Tensor) -> Tensor:
     with torch.inference_mode():
-        return torch.cat([job.loaded.decode(tokens[part]).float() for part in job.chunks()])
+        images = job.loaded.decode(tokens).float()
+    job.alive()
+    return images
 
 
 def judge(
@@ -162,11 +173,11 @@ def judge(
         samples |= {name: fits(images, job.subset.labels) for name, fits in prompted.items()}
     stored = storable(job, tokens)
     artifacts = {"tokens.safetensors": save({"tokens": stored})}
-    facts: dict[str, object] = {}
+    facts: dict[str, object] = {IMAGES: seen(images)}
     if sprite and job.loaded.pictures:
         order = [*samples["psnr"].argsort(stable=True)[:WORST].tolist(), *range(min(FIXED, len(tokens)))]
         artifacts["grid.png"] = _sprite(reference.images[order], images[order])
-        facts = {"grid_seeds": [job.subset.seeds[i] for i in order], "grid_classes": [job.subset.labels[i] for i in order]}
+        facts |= {"grid_seeds": [job.subset.seeds[i] for i in order], "grid_classes": [job.subset.labels[i] for i in order]}
     finite = reference.finite and bool(torch.isfinite(images).all()) and all(bool(torch.isfinite(v).all()) for v in samples.values())
     return Judged({name: values.double().tolist() for name, values in samples.items()}, hashed(stored), artifacts, facts, finite)
 
@@ -179,6 +190,14 @@ def storable(job: Job, tokens: Tensor) -> Tensor:
 def hashed(stored: Tensor) -> str:
     """The hash of all tokens of a case."""
     return hashlib.sha256(stored.numpy().tobytes()).hexdigest()
+
+
+def seen(images: Tensor) -> str:
+    """The hash of all images of a case, (N, 3, H, W) in [−1, 1] (clamped): of the nearest bytes, in the order of seeds."""
+    total = hashlib.sha256()
+    for image in images:
+        total.update(((image.clamp(-1, 1) + 1) * 127.5).round().to(torch.uint8).cpu().numpy().tobytes())
+    return total.hexdigest()
 
 
 def reseeded(job: Job, subset: Subset) -> Job:

@@ -11,6 +11,7 @@ from ..spec import Case
 from .plan import MAX_BATCH, SEEDS, Planned
 
 MOST = 8192  # images; nobody samples more at once, and the search must end on any card
+ENDED = "search_ended"  # of an outcome's facts: {"status", "log"} of the attempt that ended a search before it was done
 NO_IMAGES = "throughput only: images are judged in a run of the plan at its own batch"
 
 
@@ -33,7 +34,8 @@ def at(planned: Planned, batch: int) -> Planned:
 
 
 def search(first: int, attempt: Callable[[int], Outcome], most: int = MOST) -> Largest:
-    """Bisect from ``first`` images on. ``attempt(batch)`` ends as ok or oom; any other end ends the search with what fitted so far."""
+    """Bisect from ``first`` images on. ``attempt(batch)`` ends as ok or oom; any other end ends the search with what fitted so far, as
+    does ``not_reached``, of a batch that cannot end before a deadline."""
     tried: dict[int, Outcome] = {}
 
     def fits(batch: int) -> bool:
@@ -61,14 +63,22 @@ def outcome(case: Case, found: Largest) -> Outcome:
     seconds = sum(o.seconds for o in found.tried.values())
     if not found.batch:
         last = found.tried[min(found.tried)]
-        return Outcome(case, last.status, log=f"Not even {min(found.tried)} images fit.\n{last.log}", seconds=seconds, facts=facts)
+        log = last.log if last.status is Status.NOT_REACHED else f"Not even {min(found.tried)} images fit.\n{last.log}"
+        return Outcome(case, last.status, log=log, seconds=seconds, facts=facts)
     best, own = found.tried[found.batch], found.tried.get(case.batch)
     samples = {"max_batch": [float(found.batch)], "throughput_max": _rates(found.batch, best), "peak_memory": best.samples["peak_memory"]}
     if own is not None and own.ok:
         samples["throughput"] = _rates(case.batch, own)
     other = [o for o in found.tried.values() if not o.ok and o.status is not Status.OOM]
     note = f"{NO_IMAGES}; the search ended early: {other[0].status}" if other else NO_IMAGES
+    facts |= {ENDED: {"status": str(other[0].status), "log": other[0].log}} if other else {}
     return Outcome(case, Status.OK, samples, note, seconds=seconds, facts={**best.facts, **facts})
+
+
+def unfinished(outcome: Outcome) -> bool:
+    """Whether a deadline ended the search: more images may fit, so another run asks again."""
+    ended: dict[str, str] = outcome.facts.get(ENDED, {})
+    return ended.get("status") == Status.NOT_REACHED
 
 
 def _rates(batch: int, measured: Outcome) -> list[float]:

@@ -26,7 +26,7 @@ from ..models import catalogue
 from ..models.protocol import Entry, Request
 from ..spec import FULL, Budget, Case, Sampling
 from . import presets, quality
-from .held import Held
+from .earlier import Earlier
 from .mistakes import Kinds, explained, line
 
 MAX_BATCH = "max_batch"  # of a case's evaluation, where its largest batch is what is asked
@@ -179,7 +179,7 @@ class Planned:
     beside: Path | None = None
     rates: Rates | None = None
     priority: int = 0
-    held: Held | None = None
+    held: Earlier | None = None
 
 
 def names() -> list[str]:

@@ -21,7 +21,7 @@ from ..limits import Rates
 from ..metrics.roofline import bill as bill_of
 from ..models.protocol import Entry
 from . import limit, quality
-from .plan import Plan, Planned
+from .plan import MAX_BATCH, Plan, Planned
 
 MARGIN = 1.5  # a case is expected to take so many times what the arithmetic allows
 STARTUP = 30.0  # seconds for a process to import torch and load a model
@@ -92,6 +92,8 @@ def bill(
 def judging(plan: Plan, planned: Planned) -> float:
     """Batches that fidelity and quality take of a case whose weights are not here yet; the full cache with its two reference rows."""
     case = planned.case
+    if MAX_BATCH in case.evaluation:
+        return 0.0
     once = FORCED * math.ceil(case.samples / case.batch) * (3 if case.role == "baseline" else 1)
     return once + ((plan.quality.samples or seeds.SIZES[plan.quality.seeds]) / case.batch if plan.quality else 0)
 
@@ -101,17 +103,19 @@ def price(planned: Planned, rates: Rates, stored: float | None, more: float = 0.
     entry: Entry = registry.models.get(planned.case.model)
     case = planned.case
     layout = entry.shape(case.sampling, case.batch)
-    seconds = 0.0 if planned.unmet else MARGIN * (generations(planned) + more) * floor(planned, rates)
+    own = STARTUP if MAX_BATCH in case.evaluation else 0.0  # of a search each attempt is a process
+    seconds = 0.0 if planned.unmet else own + MARGIN * (generations(planned) + more) * floor(planned, rates)
     tokens = case.samples * layout.visual * 8
     return Price(stored if stored is not None else seconds, stored is not None, OVERHEAD + PICTURE_BYTES + tokens, memory(planned, layout))
 
 
 def generations(planned: Planned) -> float:
-    """Batches that a case generates: warm-up and timed ones where it is timed, those of fidelity and of quality."""
+    """Batches that a case generates: warm-up and timed ones where it is timed, those of fidelity and of quality. In a search for the
+    largest batch, where nothing is judged, those of one attempt."""
     case = planned.case
     timed = case.warmup + case.repeats if case.role in ("arm", "baseline") else 0
     random = case.weights.startswith("random:")
-    judged = 0.0 if random else FORCED * math.ceil(case.samples / case.batch)
+    judged = 0.0 if random or MAX_BATCH in case.evaluation else FORCED * math.ceil(case.samples / case.batch)
     wide = case.evaluation.get(quality.KEY, {})
     return timed + judged + (0 if "missing" in wide else wide.get("samples", 0) / case.batch)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -41,6 +42,20 @@ class Shelf:
         if self.folder is not None:
             self.folder.mkdir(parents=True, exist_ok=True)
             seen.keep(self.folder / NAME.format(number))
+
+    def take(self, other: Shelf) -> None:
+        """Keep the parts of another shelf too, without a second copy where the file system can name a file twice."""
+        if self.folder is None or other.folder is None or self.folder == other.folder:
+            return
+        self.folder.mkdir(parents=True, exist_ok=True)
+        for part in other.folder.glob("*.safetensors"):
+            mine = self.folder / part.name
+            try:
+                mine.hardlink_to(part)
+            except FileExistsError:
+                continue
+            except OSError:
+                shutil.copyfile(part, mine)
 
 
 def subset(case: Case, classes: int) -> Subset:

@@ -38,14 +38,14 @@ from ..spec import FULL, Case
 from ..units import quality_name
 from . import limit, presets, quality
 from .clock import clock
-from .judge import Job, Judged, Likeness, Prompted, Reference, hashed, judge, reseeded, storable
+from .judge import IMAGES, Job, Judged, Likeness, Prompted, Reference, hashed, judge, reseeded, storable
 from .layers import profiled, repeated
 from .memory import allocated, peak_bytes
 from .plan import Planned
 
 Ended = tuple[Outcome, dict[str, bytes]]  # with artifacts by file name
 WATCHED = 16  # samples whose passes are watched: what is found hardly differs between samples, and watching costs as much as a case
-HELD = "held"  # of an outcome's facts: live bytes of keys and values over an image
+LIVE = "live_bytes"  # of an outcome's facts: those of keys and values over an image
 RANDOM = "random weights: fidelity and quality are not measured"
 PAIRED = "an arm of a pair: both arms' tokens are compared by their hash"
 
@@ -117,13 +117,13 @@ def _measured(planned: Planned, bench: Bench, alive: Callable[[], None]) -> Ende
     facts = _facts(case, bench) | limit.facts(case, bench.entry, _factory(case)(), planned.rates)
     if case.role in ("arm", "baseline"):
         first = replace(job, subset=job.subset.first(case.batch))
-        weighed, facts[HELD] = _bytes(case, first)
-        samples |= weighed
+        weighed, noted = _bytes(case, first)
+        samples, facts = samples | weighed, facts | noted
         timed, marks = _timed(case, first)
         samples, facts = samples | timed, facts | _graphs(job.memory) | limit.slope(marks, first.layout, first.method())
     if bench.loaded.random:
         return Outcome(case, Status.OK, samples, RANDOM, seconds=time.perf_counter() - began, facts=facts), {}
-    judged = _judged(planned, job, bench)
+    judged = _judged(planned, replace(job, alive=alive), bench)
     if not judged.finite:
         raise quality.NotFinite("The decoded images or their figures hold NaN or infinity.")
     if case.role == "baseline" and job.layout.scales:
@@ -147,15 +147,16 @@ def run_arm(planned: Planned, bench: Bench, alive: Callable[[], None] = lambda: 
     return Outcome(case, Status.OK, samples, PAIRED, seconds=time.perf_counter() - began, output_hash=hashed(tokens), facts=facts), {}
 
 
-def see_arm(planned: Planned, bench: Bench) -> Ended:
-    """Judge the images of one case as an arm of a pair, against the full cache of its own code; nothing is timed and no picture is kept."""
+def see_arm(planned: Planned, bench: Bench, alive: Callable[[], None] = lambda: None) -> Ended:
+    """Judge the images of one case as an arm of a pair, against the full cache of its own code; nothing is timed and no picture is kept.
+    ``alive`` is called after each batch."""
     began, case = time.perf_counter(), planned.case
     if planned.unmet or bench.loaded.random:
         raise Unsupported(planned.unmet or RANDOM)
-    judged = _judged(planned, _job(case, bench), bench)
+    judged = _judged(planned, replace(_job(case, bench), alive=alive), bench)
     if not judged.finite:
         return Outcome(case, Status.NAN_OUTPUT, log="The decoded images or their figures hold NaN or infinity."), {}
-    facts, seconds = _facts(case, bench), time.perf_counter() - began
+    facts, seconds = _facts(case, bench) | {IMAGES: judged.facts[IMAGES]}, time.perf_counter() - began
     return Outcome(case, Status.OK, judged.samples, seconds=seconds, output_hash=judged.output_hash, facts=facts), {}
 
 
@@ -243,16 +244,18 @@ def _paced(layout: Layout, method: Method) -> Layout:
     return replace(layout, steps=method.passes(layout.steps)) if isinstance(layout, MaskedLayout) else layout
 
 
-def _bytes(case: Case, job: Job) -> tuple[dict[str, list[float]], dict[str, list[int]]]:
+def _bytes(case: Case, job: Job) -> tuple[dict[str, list[float]], dict[str, Any]]:
     """A generation that is watched and not timed, the first warm-up: bytes from the arena, and the peak above the loaded weights. In a
     masked model also FLOPs, from arithmetic. What an engine records, it records in a generation before that, and its pool is at hand
-    all the time, so it counts in the peak. And how many bytes live after how many ``tokens`` of an image."""
+    all the time, so it counts in the peak. And, as a fact, how many bytes ``live`` when how many ``tokens`` of an image are drawn: at
+    the watched ones and at the next, whose pass has written them and dropped what goes there."""
     method, memory, drawn, live = job.method(), job.memory, [], {}
     labels, stops = torch.tensor(job.subset.labels, device=job.device), set(watched(_paced(job.layout, job.method())))
 
     def mark(index: int) -> None:
-        if index in stops:
-            live[index + 1] = method.logical_bytes
+        now = method.live_bytes if {index, index - 1} & stops else None
+        if now is not None:
+            live[index + 1] = now
 
     def once() -> None:
         with torch.inference_mode():
@@ -268,7 +271,8 @@ def _bytes(case: Case, job: Job) -> tuple[dict[str, list[float]], dict[str, list
         figures |= {"graph_pool": memory.engine.nbytes, "capture_seconds": memory.engine.seconds}
     if isinstance(job.layout, MaskedLayout):
         figures["flops"] = work(job.method(), job.layout).total
-    return {name: [float(value)] for name, value in figures.items()}, {"tokens": list(live), "live": list(live.values())}
+    noted = {LIVE: {"tokens": list(live), "live": list(live.values())}} if any(live.values()) else {}
+    return {name: [float(value)] for name, value in figures.items()}, noted
 
 
 def _recorded(job: Job) -> int:
@@ -308,17 +312,20 @@ def _judged(planned: Planned, job: Job, bench: Bench) -> Judged:
 
 def _carried(planned: Planned, job: Job, bench: Bench, judged: Judged) -> tuple[dict[str, list[float]], dict[str, Any]] | None:
     """What an earlier outcome of the case found in the quality pass, where that stands. Arms are compared with the full cache's features,
-    so its own pass stands only as long as these are kept. What does not stand leaves no old part on the shelf."""
+    so its own pass stands only as long as these are kept, and then they lie on its own shelf too, where arms in other processes look for
+    them. What does not stand leaves no old part on the shelf."""
     held, case = planned.held, planned.case
     if held is None:
         return None
     shelf = planned.shelf and planned.shelf.parent / held.source
-    stands = held.stands(judged.output_hash, judged.samples)
+    stands = held.stands(judged.output_hash, str(judged.facts[IMAGES]), judged.samples)
     if stands and case.role == "baseline":
         wide = quality.job_of(job, case, bench.entry.classes)
         seen = quality.kept(wide, bench.preset(planned), quality.Shelf(shelf)) if shelf else None
         stands = seen is not None
-        bench.seen |= {case.cell: seen} if seen is not None else {}
+        if seen is not None:
+            bench.seen[case.cell] = seen
+            quality.Shelf(planned.shelf).take(quality.Shelf(shelf))
     if not stands and planned.shelf is not None and planned.shelf == shelf:
         shutil.rmtree(planned.shelf, ignore_errors=True)
     return held.again() if stands else None

@@ -17,9 +17,9 @@ from ..result import Environment, Outcome, Status
 from ..spec import Case
 from . import largest, quality
 from .deadline import Deadline, breadth_first
+from .earlier import Earlier
 from .environment import code_identity, environment, skip_key, skip_parts
 from .executors.local import Executor, local
-from .held import Held
 from .isolate import Finished, Options, always
 from .limit import stated
 from .plan import MAX_BATCH, Plan, Planned, expand
@@ -37,8 +37,8 @@ class Sink(Protocol):
     def find(self, skip_key: str) -> Outcome | None:
         """A stored outcome, or None."""
 
-    def latest_for_case(self, case_key: str) -> Outcome | None:
-        """The newest outcome of a case, or None."""
+    def latest_for_case(self, case_key: str, *, ok: bool = False) -> Outcome | None:
+        """The newest outcome of a case, whatever its status or among those that ended ``ok``, or None."""
 
     def save(self, run_id: int, outcome: Outcome, artifacts: Mapping[str, bytes] | None = None) -> int:
         """Keep an outcome."""
@@ -94,19 +94,20 @@ def decide(
     plan: Plan, sink: Sink | None, device: str, threads: int, *, fresh: bool = False, here: Environment | None = None,
     memory_cap: int = 0, cases: list[Planned] | None = None,
 ) -> tuple[Environment, list[Decision]]:
-    """Every case of the plan with its skip key; ``stored`` where an outcome with that key is kept and ``fresh`` is not asked. ``here`` is
-    where trials run, if not simply on this machine; ``cases`` stand in place of those that the plan expands to. What fitted without
-    ``memory_cap`` need not fit under it, so it is one of the parts."""
+    """Every case of the plan with its skip key; ``stored`` where an outcome with that key is kept and ``fresh`` is not asked, but for a
+    search that a deadline ended. ``here`` is where trials run, if not simply on this machine; ``cases`` (see :func:`limited`) stand in
+    place of those that the plan expands to. What fitted without ``memory_cap`` need not fit under it, so it is one of the parts."""
     here = here or environment(device, threads)
     decisions = []
-    for planned in _limited(expand(plan, device), memory_cap) if cases is None else cases:
+    for planned in limited(expand(plan, device), memory_cap) if cases is None else cases:
         parts = skip_parts(planned.case, here, device) | ({"memory_cap": str(memory_cap)} if memory_cap else {})
         key = skip_key(parts)
-        decisions.append(Decision(planned, key, parts, not fresh and sink is not None and sink.find(key) is not None))
+        found = None if fresh or sink is None else sink.find(key)
+        decisions.append(Decision(planned, key, parts, found is not None and not largest.unfinished(found)))
     return here, decisions
 
 
-def _limited(cases: list[Planned], memory_cap: int) -> list[Planned]:
+def limited(cases: list[Planned], memory_cap: int) -> list[Planned]:
     """With the limit in cases whose largest batch is asked: it decides how many images that is."""
     return [largest.asked(planned, memory_cap) if MAX_BATCH in planned.case.evaluation else planned for planned in cases]
 
@@ -119,8 +120,9 @@ def measure(
     """Run a plan into a sink. An interruption leaves everything completed in the sink and the run marked interrupted. ``shelves`` is the
     folder in which each case keeps the finished parts of its quality pass, and finds those that another process has made. ``executor``
     says where trials run; by default on this machine, one at a time. ``memory_cap`` is how many bytes of a device a trial may allocate.
-    With a ``deadline`` cases run by priority and breadth first, and those that cannot end before it are outcomes ``not_reached``.
-    Quality is carried over from an earlier outcome of a case that gave the same tokens (:mod:`cachemark.measure.held`), if ``carry``."""
+    With a ``deadline`` cases run by priority and breadth first, and those that cannot end before it are outcomes ``not_reached``; a
+    search for the largest batch ends with what has fitted until then.
+    Quality is carried over from an earlier outcome of a case that gave the same tokens (:mod:`cachemark.measure.earlier`), if ``carry``."""
     with nullcontext(executor) if executor else local(device, threads) as places:
         here, decisions = decide(plan, sink, device, threads, fresh=fresh, here=places.environment(device, threads), memory_cap=memory_cap)
         if checked is not None:
@@ -178,23 +180,27 @@ def _run_of(plan: Plan, sink: Sink, here: Environment, decisions: list[Decision]
 def _searched(
     todo: list[Decision], options: Options, watcher: Watcher, places: Executor, deadline: Deadline | None = None, most: int = largest.MOST,
 ) -> Iterator[Finished]:
-    """The largest batch of each case as it is found, or why the search was not begun."""
+    """The largest batch of each case as it is found. A ``deadline`` is asked before each batch that is tried."""
     for planned in (decision.planned for decision in todo):
         watcher.started(planned.case)
-        if late := deadline.admit(planned) if deadline else "":
-            ended = Outcome(planned.case, Status.NOT_REACHED, log=late)
-        elif planned.unmet:
+        if planned.unmet:
             ended = Outcome(planned.case, Status.UNSUPPORTED, log=planned.unmet)
         else:
-            found = largest.search(planned.case.batch, partial(_attempt, places, options._replace(probe=True), planned), most)
+            attempt = partial(_attempt, places, options._replace(probe=True), deadline, planned)
+            found = largest.search(planned.case.batch, attempt, most)
             ended = largest.outcome(planned.case, found)
         shown = replace(ended, log=mask(ended.log), facts=masked(ended.facts))
         yield Finished(shown, {})
         watcher.ended(shown)
 
 
-def _attempt(places: Executor, options: Options, planned: Planned, batch: int) -> Outcome:
-    (finished,) = places.run([[largest.at(planned, batch)]], options, lambda planned: None)
+def _attempt(places: Executor, options: Options, deadline: Deadline | None, planned: Planned, batch: int) -> Outcome:
+    one = largest.at(planned, batch)
+    if late := deadline.admit(one) if deadline else "":
+        return Outcome(one.case, Status.NOT_REACHED, log=late)
+    (finished,) = places.run([[one]], options, lambda planned: None)
+    if deadline:
+        deadline.ended(one, finished.outcome)
     return finished.outcome
 
 
@@ -234,11 +240,11 @@ def _shelved(decisions: list[Decision], shelves: Path | None) -> list[Decision]:
 
 
 def _held(decision: Decision, sink: Sink) -> Decision:
-    """With what an earlier outcome of the case had, where it has a quality pass."""
+    """With what an earlier outcome of the case had, where it has a quality pass; one that failed since takes nothing away."""
     planned = decision.planned
     if planned.unmet or not planned.case.measures(quality.KEY):
         return decision
-    return replace(decision, planned=replace(planned, held=Held.of(sink.latest_for_case(planned.case.key), decision.parts)))
+    return replace(decision, planned=replace(planned, held=Earlier.of(sink.latest_for_case(planned.case.key, ok=True), decision.parts)))
 
 
 def _clear(todo: list[Decision]) -> None:

@@ -28,7 +28,7 @@ from ..result import Outcome, Status
 from ..spec import Case
 from .affinity import pin
 from .cap import cap
-from .held import Held
+from .earlier import Earlier as Held
 from .plan import Planned
 from .run import Bench, Ended, fill, probe, run_arm, run_case, see_arm
 

@@ -7,7 +7,9 @@ is an extra of this package; nothing is fetched.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ from .fetched import sha256
 PROMPT = "a photo of a {}"
 SCENE = ("disc", "square", "triangle", "diamond", "ring", "plus", "flower", "hourglass", "gear", "tower")
 FILES = ("config.json", "model.safetensors", "preprocessor_config.json", "tokenizer_config.json")
+MORE = ("tokenizer.json", "vocab.json", "merges.txt", "special_tokens_map.json", "added_tokens.json")  # a tokenizer has some of them
 CHUNK = 32  # images that the network sees at once
 
 
@@ -29,28 +32,42 @@ def class_names(world: str) -> Sequence[str]:
     """What the classes are called: those of the embedded ``scene`` world, else ImageNet's 1000 as torchvision lists them."""
     if world == "scene":
         return SCENE
+    toolkit()
     from torchvision.models import ResNet18_Weights
 
     return [str(name) for name in ResNet18_Weights.DEFAULT.meta["categories"]]
 
 
 def identity(folder: str) -> str:
-    """What of the model belongs to the identity of a case: the first digits of the SHA-256 of its weights. Raises Unsupported, with how to
-    get it, where the folder lacks a file or transformers is not installed."""
+    """What of the model belongs to the identity of a case: the first digits of a SHA-256 over its weights, the preparation of images and
+    the tokenizer, each of which changes the score. Raises Unsupported, with how to get it, where the folder lacks a file or a library is
+    not installed."""
     toolkit()
     lacking = [name for name in FILES if not (Path(folder) / name).is_file()]
     if lacking:
         raise Unsupported(f"not measured: needs {', '.join(lacking)} in {folder!r}, get it with: "
                           f"hf download openai/clip-vit-base-patch16 --local-dir {folder}")
-    return sha256(Path(folder) / "model.safetensors")[:DIGITS]
+    present = [Path(folder) / name for name in (*FILES, *MORE) if (Path(folder) / name).is_file()]
+    total = hashlib.sha256()
+    for path in present:
+        total.update(f"{path.name} {_hashed(path.resolve(), path.stat().st_size, path.stat().st_mtime_ns)}\n".encode())
+    return total.hexdigest()[:DIGITS]
+
+
+@cache
+def _hashed(path: Path, size: int, changed: int) -> str:
+    """The SHA-256 of a file; read once as long as its size and the nanosecond of its last change stay the same."""
+    return sha256(path)
 
 
 def toolkit() -> Any:
-    """transformers, or Unsupported with how to get it."""
+    """transformers, or Unsupported with how to get it and torchvision, which has the names of classes and its preparation of images."""
     try:
+        import torchvision  # noqa: F401
         import transformers
-    except ImportError as error:
-        raise Unsupported("not measured: needs transformers, get it with: pip install 'cachemark[clip]'") from error
+    except (ImportError, RuntimeError) as error:  # the latter from a torchvision that was built for another torch
+        lacking = (getattr(error, "name", None) or "a torchvision that fits this torch").partition(".")[0]
+        raise Unsupported(f"not measured: needs {lacking}, get it with: pip install 'cachemark[clip]'") from error
     return transformers
 
 

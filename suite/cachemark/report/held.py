@@ -26,7 +26,8 @@ def held(section: Section, signs: Signs) -> Iterable[Chart]:
                          signs.series(row), signs.shape(row), scale=0.7) for row, path in paths[:MOST])
     x = linear("Tokens of the image", 0.0, max(path[-1][0] for _, path in paths))
     y = linear(f"Live keys and values ({name})", 0.0, 1.06 * max(high for _, path in paths for _, high in path))
-    said = "As of the end of each line, scale or step, over all rows of the batch, in one generation that is not timed."
+    said = ("At the end of each scale, or of each line and behind what is dropped there, over all rows of the batch, in one generation "
+            "that is not timed. Where places stand for all tokens from the beginning, as in a masked model, no line is drawn.")
     said += "" if len(rows) <= MOST else f" The first {MOST} of {len(rows)} cases are drawn; the table holds all."
     columns = ("Case", *(f"After {words.percent(part)}" for part in _QUARTERS), "Most")
     table = tuple((row.case.label, *(words.size(_at(row, part)) for part in _QUARTERS), words.size(max(_live(row).values())))
@@ -41,7 +42,7 @@ def _tip(row: Row, size: float) -> str:
 
 def _live(row: Row) -> dict[int, float]:
     """Live bytes by the number of tokens made so far; empty where they were not noted."""
-    noted = row.outcome.facts.get("held") or {"tokens": [], "live": []}
+    noted = row.outcome.facts.get("live_bytes") or {"tokens": [], "live": []}
     return dict(zip(noted["tokens"], noted["live"], strict=True))
 
 

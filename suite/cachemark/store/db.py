@@ -231,11 +231,12 @@ class Store:
             found = session.execute(wanted.join(TrialRow, OutcomeRow.trial_id == TrialRow.id).where(MembershipRow.run_id == run_id))
             return {key: f"{trial.name or trial.id} of run {trial.run_id}" for key, trial in found}
 
-    def latest_for_case(self, case_key: str) -> Outcome | None:
-        """The newest outcome of a case, whatever its status: what ``run --explain`` compares with."""
+    def latest_for_case(self, case_key: str, *, ok: bool = False) -> Outcome | None:
+        """The newest outcome of a case, whatever its status: what ``run --explain`` compares with; or the newest that ended ``ok``, whose
+        quality may stand again."""
         with self._reading() as session:
             wanted = _whole_outcomes().where(OutcomeRow.case_key == case_key).order_by(OutcomeRow.id.desc()).limit(1)
-            row = session.scalars(wanted).first()
+            row = session.scalars(wanted.where(OutcomeRow.status == str(Status.OK)) if ok else wanted).first()
             return None if row is None else self._outcome(row)
 
     def seconds(self, case_key: str, machine_class: str) -> float | None:

@@ -1,0 +1,93 @@
+"""How many bytes of keys and values live while an image is made: what a method drops is gone from the curve."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cachemark import plugins, registry
+from cachemark.cache.geometry import Site
+from cachemark.cache.slot import Memory, Slots
+from cachemark.measure import plan as plans
+from cachemark.measure.run import LIVE, Bench, run_case
+from cachemark.methods.ams_kv import ThresholdWarning
+from cachemark.result import Outcome
+
+from . import examples
+from .examples import BATCH, CONFIG
+from .stages import forgetting
+
+ENTRY = 2 * 2 * BATCH * CONFIG.layers * CONFIG.dim * 4  # K and V, both guidance rows, in fp32
+ROLES = ("baseline", "arm")
+Measure = Callable[[str], dict[str, Outcome]]
+
+
+@pytest.fixture
+def measure(folder: Path, tmp_path: Path) -> Any:
+    """Every full cache and arm of a plan by label; no image is judged."""
+
+    def measure(text: str) -> dict[str, Outcome]:
+        (tmp_path / "plan.toml").write_text(text)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ThresholdWarning)
+            planned = plans.expand(plans.load(str(tmp_path / "plan.toml")))
+        bench = Bench.load(planned[0])
+        bench.loaded = replace(bench.loaded, weights="random:0")  # so that no image is judged
+        found = {p.case.label: run_case(p, bench)[0] for p in planned if p.case.role in ROLES and not p.unmet}
+        assert all(outcome.ok for outcome in found.values()), {label: outcome.log for label, outcome in found.items()}
+        return found
+
+    with forgetting():
+        plugins.load(folder / "dot.py")
+        yield measure
+
+
+def falls(outcome: Outcome) -> bool:
+    return any(later < earlier for earlier, later in pairwise(outcome.facts[LIVE]["live"]))
+
+
+def test_what_goes_at_the_end_of_a_line_is_gone(measure: Measure) -> None:
+    found = measure(examples.plan_text('"linear"'))
+    full, linear = found["full"].facts[LIVE], found["linear 1/2"].facts[LIVE]
+    assert full["tokens"] == linear["tokens"] == [4, 5, 8, 9, 12, 13, 16]
+    assert full["live"] == [ENTRY * entries for entries in (4, 5, 8, 9, 12, 13, 16)], "one of the condition, and what was fed"
+    assert linear["live"] == [ENTRY * entries for entries in (4, 5, 8, 5, 8, 5, 8)], "two lines and the condition, less one line"
+    assert found["linear 1/2"].samples["kv_logical"] == [ENTRY * 9], "the fullest moment is before anything goes"
+
+
+def test_a_curve_of_the_fullest_moment_would_not_fall(measure: Measure, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Slots, "live_bytes", Slots.logical_bytes)
+    assert not falls(measure(examples.plan_text('"linear"'))["linear 1/2"])
+
+
+HEAD = 'name = "p"\n[timing]\nwarmup = 1\nrepeats = 3\n[fidelity]\nsamples = 2\n[[cells]]\nbatch = 2\n'
+
+
+def test_a_scale_that_is_not_kept_is_not_counted(measure: Measure) -> None:
+    table = '{ name = "ams_kv", demanding = [4] }'
+    found = measure(HEAD + f'model = "tiny-var"\nmethods = [{table}]\nbudgets = [{table}]\n')
+    full, arm = (next(o for label, o in found.items() if label.startswith(name)) for name in ("full", "ams_kv"))
+    assert arm.facts[LIVE]["tokens"] == full.facts[LIVE]["tokens"]
+    assert arm.facts[LIVE]["live"][0] == full.facts[LIVE]["live"][0]
+    assert arm.facts[LIVE]["live"][-2:] == [arm.samples["kv_logical"][0]] * 2, "the last scale, which nobody reads"
+    assert full.facts[LIVE]["live"][-2] > arm.facts[LIVE]["live"][-2]
+
+
+def test_places_that_stand_from_the_beginning_make_no_curve(measure: Measure) -> None:
+    padded = measure(examples.plan_text('"streaming"', cells='engine = "reference"'))["full"]
+    assert padded.samples["kv_logical"][0] > 0, "it does keep something"
+    assert LIVE not in padded.facts
+
+
+def test_nor_do_those_of_a_masked_model() -> None:
+    entry = registry.models.get("tiny-mar")
+    layout = entry.shape(entry.presets["paper"], 2)
+    method = registry.methods.get("marche").build({})
+    method.begin(layout, [Site("decoder", block) for block in range(layout.layers)], Memory())
+    assert (method.live_bytes, method.logical_bytes > 0) == (None, True)
