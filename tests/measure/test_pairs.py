@@ -177,6 +177,30 @@ def test_images_of_an_arm_are_judged_and_nothing_is_timed(stage: Stage) -> None:
         see_arm(planned, bench)
 
 
+def test_an_arm_gives_signs_of_life_while_its_images_are_made(stage: Stage) -> None:
+    """A batch of them is what a time without a word may last, and not all of them."""
+    loaded = plans.load(str(stage.plan))
+    counts = []
+    for samples in (2, 12):
+        (planned,) = cells_of(loaded, "cpu", ["streaming 1/2"], samples, seen).values()
+        said: list[None] = []
+        see_arm(planned, Bench.load(planned), lambda said=said: said.append(None))  # type: ignore[misc]
+        counts.append(len(said))
+        assert planned.case.batch == 2
+    assert counts[1] == 6 * counts[0] > 0
+
+
+def test_an_arm_has_the_hash_of_its_images_too(stage: Stage) -> None:
+    (planned,) = cells_of(plans.load(str(stage.plan)), "cpu", ["streaming 1/2"], 3).values()
+    bench = Bench.load(planned)
+    one, again = run_arm(planned, bench)[0], run_arm(planned, bench)[0]
+    assert one.facts["images_hash"] == again.facts["images_hash"] != ""
+    decode = bench.loaded.decode
+    bench.loaded = replace(bench.loaded, decode=lambda tokens: -decode(tokens))
+    other = run_arm(planned, bench)[0]
+    assert (other.output_hash == one.output_hash, other.facts["images_hash"] == one.facts["images_hash"]) == (True, False)
+
+
 def test_images_come_from_as_many_seeds_as_are_asked(plan: Plan) -> None:
     own, few, many = (next(iter(cells_of(plan, "cpu", ["tiny-llamagen window 1/2"], n, seen).values())).case for n in (0, 5, 300))
     assert (own.seeds, own.samples) == (plan.fidelity.seeds, plan.fidelity.samples)

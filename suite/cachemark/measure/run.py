@@ -38,7 +38,7 @@ from ..spec import FULL, Case
 from ..units import quality_name
 from . import limit, presets, quality
 from .clock import clock
-from .judge import IMAGES, Job, Judged, Likeness, Prompted, Reference, hashed, judge, reseeded, storable
+from .judge import IMAGES, Job, Judged, Likeness, Prompted, Reference, decoded, hashed, judge, reseeded, seen, storable
 from .layers import profiled, repeated
 from .memory import allocated, peak_bytes
 from .plan import Planned
@@ -138,10 +138,12 @@ def _measured(planned: Planned, bench: Bench, alive: Callable[[], None]) -> Ende
 
 
 def run_arm(planned: Planned, bench: Bench, alive: Callable[[], None] = lambda: None) -> Ended:
-    """Measure one case as an arm of a pair: its bytes and times, and the hash of the tokens of one batch. No image is judged."""
+    """Measure one case as an arm of a pair: its bytes and times, and the hashes of the tokens of one batch and of its images. No image is
+    judged."""
     began, case = time.perf_counter(), planned.case
     job, samples, facts = _one_batch(planned, bench)
-    tokens = storable(job, job.generate(slice(len(job.subset))))
+    drawn = job.generate(slice(len(job.subset)))
+    tokens, facts[IMAGES] = storable(job, drawn), seen(decoded(job, drawn))
     if not bool(torch.isfinite(tokens).all()):
         return Outcome(case, Status.NAN_OUTPUT, log="The tokens hold NaN or infinity.", facts=facts), {}
     return Outcome(case, Status.OK, samples, PAIRED, seconds=time.perf_counter() - began, output_hash=hashed(tokens), facts=facts), {}

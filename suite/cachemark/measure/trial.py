@@ -84,7 +84,8 @@ def main() -> None:
         planned = parse_item(item)
         _say(out, {"start": number})
         alive, share = partial(_say, out, {"alive": number}), request["share"]
-        ways: dict[str, Callable[[Planned, Bench], Ended]] = {"probe": probe, "seen": see_arm, "paired": partial(run_arm, alive=alive)}
+        ways: dict[str, Callable[[Planned, Bench], Ended]] = {
+            "probe": probe, "seen": partial(see_arm, alive=alive), "paired": partial(run_arm, alive=alive)}
         whole = next((way for key, way in ways.items() if request[key]), partial(run_case, alive=alive))
         work = partial(fill, share=tuple(share), alive=alive) if share else whole
         outcome, artifacts, bench = _attempt(planned, bench, work)
