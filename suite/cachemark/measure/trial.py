@@ -28,7 +28,7 @@ from ..result import Outcome, Status
 from ..spec import Case
 from .affinity import pin
 from .cap import cap
-from .earlier import Earlier as Held
+from .earlier import Earlier
 from .plan import Planned
 from .run import Bench, Ended, fill, probe, run_arm, run_case, see_arm
 
@@ -63,7 +63,7 @@ def parse_item(item: dict[str, Any]) -> Planned:
     rates = Rates(**item["rates"]) if item["rates"] else None
     known = {f.name for f in fields(Request)}
     request = Request(**{**{name: value for name, value in item["request"].items() if name in known}, "dtype": dtype})
-    held = Held(**item["held"]) if item["held"] else None
+    held = Earlier(**item["held"]) if item["held"] else None
     return Planned(Case.from_json(item["case"]), request, item["unmet"], shelf, beside, rates, held=held)
 
 
