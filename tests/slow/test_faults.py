@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
@@ -144,6 +145,10 @@ def processes() -> Any:
     """Children of a server that has imported everything already: they start in milliseconds."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["measure.stub", "alembic.command"])
+    with pytest.MonkeyPatch.context() as patch:
+        # Before Python 3.13 the server imports with its own path, passes over what it does not find, and every child imports it anew.
+        patch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+        forkserver.ensure_running()
     return context
 
 
