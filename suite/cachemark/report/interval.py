@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 Table = NDArray[np.float64]
+Key = TypeVar("Key", bound=Hashable)
 LEVEL = 0.95
 _RESAMPLES = 4000
+_AT_ONCE = 256  # rows of a product: their resamples take 8 MB
 
 
 @dataclass(frozen=True)
@@ -68,12 +71,16 @@ def mean_over_seeds(values: Sequence[float]) -> Interval:
     return means_over_seeds({"": values})[""]
 
 
-def means_over_seeds(named: Mapping[str, Sequence[float]]) -> dict[str, Interval]:
-    """The same of several figures, those over equally many seeds at once."""
-    found: dict[str, Interval] = {}
-    for n in {len(values) for values in named.values()}:
-        names = [name for name, values in named.items() if len(values) == n]
-        found.update(zip(names, _means(np.array([named[name] for name in names], dtype=np.float64)), strict=True))
+def means_over_seeds(named: Mapping[Key, Sequence[float]]) -> dict[Key, Interval]:
+    """The same of several figures, those over equally many seeds at once: a product of many rows is many times as fast as one for each."""
+    alike: dict[int, list[Key]] = {}
+    for name, values in named.items():
+        alike.setdefault(len(values), []).append(name)
+    found: dict[Key, Interval] = {}
+    for names in alike.values():
+        for begin in range(0, len(names), _AT_ONCE):
+            part = names[begin : begin + _AT_ONCE]
+            found.update(zip(part, _means(np.array([named[name] for name in part], dtype=np.float64)), strict=True))
     return {name: found[name] for name in named}
 
 

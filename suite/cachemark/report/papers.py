@@ -125,7 +125,9 @@ def papers(outcomes: Iterable[Outcome], environment: Environment) -> tuple[Table
     held, every = list(outcomes), published()
     arms = [outcome.case for outcome in held if outcome.case.role == "arm"]
     rows = [cell for cell in every.cells if cell.model]
-    here = dict.fromkeys(cell.table for cell in rows if any(map(cell.means, arms)))
+    models = {cell.model for cell in rows}
+    able = [case for case in arms if case.model in models]
+    here = dict.fromkeys(cell.table for cell in rows if any(map(cell.means, able)))
     methods = {case.method for case in arms} - SHARED
     related = dict.fromkeys(cell.table for cell in rows if cell.ours["method"] in methods)
     return tuple(_table(every, title, held, environment, title in here) for title in here | related)

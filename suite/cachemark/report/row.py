@@ -129,15 +129,16 @@ def is_random(case: Case) -> bool:
     return case.weights.startswith("random:")
 
 
-def derive(outcome: Outcome, full: Outcome | None) -> Row:
-    """The row of ``outcome``, with speed and bytes set against ``full`` (the full cache of the same cell, or None)."""
+def derive(outcome: Outcome, full: Outcome | None, means: Mapping[str, Interval] | None = None) -> Row:
+    """The row of ``outcome``, with speed and bytes set against ``full`` (the full cache of the same cell, or None). ``means`` are those of
+    its :func:`figures`, where they are known already."""
     row = Row(outcome)
     if not outcome.ok:
         return row
     interval, why = _speed_up(outcome, full) if row.timed else (None, "Reference rows are not timed.")
     saved = _saved("flops" if row.paradigm == MASKED else "kv_allocated", outcome, full)
     row = replace(row, speed_up=interval, no_speed_up=why, saving=saved, saving_live=_saved("kv_logical", outcome, full))
-    row = _judged(row, full)
+    row = _judged(row, full, means_over_seeds(figures(outcome, full)) if means is None else means)
     return replace(row, marks=_marks(row))
 
 
@@ -160,14 +161,20 @@ def _saved(name: str, outcome: Outcome, full: Outcome | None) -> float | None:
     return None if mine is None or not its else 1 - mine / its
 
 
-def _judged(row: Row, full: Outcome | None) -> Row:
+def figures(outcome: Outcome, full: Outcome | None) -> dict[str, Sequence[float]]:
+    """What is known of an outcome seed by seed: fidelity, quality, and differences of quality to ``full``. Nothing of random weights."""
+    if is_random(outcome.case):
+        return {}
+    named = {name: outcome.samples[name] for name in (*FIDELITY, *QUALITY) if outcome.samples.get(name)}
+    return {**named, **{f"{_APART}{name}": values for name, values in _apart(outcome, full).items()}}
+
+
+def _judged(row: Row, full: Outcome | None, found: Mapping[str, Interval]) -> Row:
     """The row with fidelity, quality and its difference to ``full``, or with why there is none. Figures of random weights are withheld."""
     outcome = row.outcome
     if is_random(outcome.case):
         return replace(row, no_judgement=outcome.judgement or f"Weights are random ({outcome.case.weights}): images are noise.")
-    named = {name: outcome.samples[name] for name in (*FIDELITY, *QUALITY) if outcome.samples.get(name)}
     apart = _apart(outcome, full)
-    found = means_over_seeds({**named, **{f"{_APART}{name}": values for name, values in apart.items()}})  # all in one product
     return replace(row, fidelity={name: found[name] for name in FIDELITY if name in found},
                    quality={**{name: found[name] for name in QUALITY if name in found}, **_of_sets(outcome)},
                    to_full={**{name: found[f"{_APART}{name}"] for name in apart}, **_sets_apart(outcome, full)},

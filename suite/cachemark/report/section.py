@@ -9,8 +9,8 @@ from functools import cached_property
 
 from ..result import Outcome
 from ..spec import OWN, Case
-from .interval import Interval
-from .row import MASKED, Mark, Row, derive, is_random, share_of_full
+from .interval import Interval, means_over_seeds
+from .row import MASKED, Mark, Row, derive, figures, is_random, share_of_full
 
 _REFERENCES = ("floor", "numerics")
 COLLAPSED = 0.1  # precision below which images are no longer compared
@@ -106,7 +106,11 @@ def _section(model: str, measured: list[Outcome], references: list[Outcome]) -> 
     full = baseline if baseline is not None and baseline.ok else None
     order = {"floor": 0, "numerics": 1}
     held = tuple(derive(o, None) for o in sorted(references, key=lambda o: order[o.case.role]))
-    rows = [_stand(derive(o, full), held) for o in measured if o is not baseline]
+    means = means_over_seeds({(k, name): values for k, o in enumerate(measured) if o.ok for name, values in figures(o, full).items()})
+    known: list[dict[str, Interval]] = [{} for _ in measured]
+    for (k, name), found in means.items():
+        known[k][name] = found
+    rows = [_stand(derive(o, full, its), held) for o, its in zip(measured, known, strict=True) if o is not baseline]
     first = (measured or references)[0].case
     return Section(model, baseline.case if baseline else first, derive(baseline, full) if baseline else None, _ordered(rows), held)
 
