@@ -98,7 +98,7 @@ def _failed(section: Section) -> Iterable[str]:
 
 
 def _machine(view: ReportView) -> str:
-    facts = {pair.name: pair.value for pair in view.environment}
+    facts = {pair.name.lower(): pair.value for pair in view.environment}
     known = {name: facts[name] for name in _SOFTWARE if facts.get(name, words.DASH) != words.DASH}
     software = f", {_listed(known)}" if known else ""
     changed = " with changes that are not committed" if view.dirty else ""
