@@ -196,8 +196,13 @@ def seen(images: Tensor) -> str:
     """The hash of all images of a case, (N, 3, H, W) in [−1, 1] (clamped): of the nearest bytes, in the order of seeds."""
     total = hashlib.sha256()
     for image in images:
-        total.update(((image.clamp(-1, 1) + 1) * 127.5).round().to(torch.uint8).cpu().numpy().tobytes())
+        total.update(_bytes(image).cpu().numpy().tobytes())
     return total.hexdigest()
+
+
+def _bytes(images: Tensor) -> Tensor:
+    """Numbers in [−1, 1], or clamped to them, to the nearest bytes."""
+    return ((images.clamp(-1, 1) + 1) * 127.5).round().to(torch.uint8)
 
 
 def reseeded(job: Job, subset: Subset) -> Job:
@@ -240,7 +245,7 @@ def _drift(job: Job, reference: Reference, part: slice) -> Tensor:
 
 def _sprite(above: Tensor, below: Tensor) -> bytes:
     """Two rows of tiles as a PNG: (n, 3, H, W) in [−1, 1] each."""
-    rows = [((t.clamp(-1, 1) + 1) * 127.5).round().to(torch.uint8).permute(2, 0, 3, 1).flatten(1, 2) for t in (above, below)]
+    rows = [_bytes(t).permute(2, 0, 3, 1).flatten(1, 2) for t in (above, below)]
     file = io.BytesIO()
     Image.fromarray(torch.cat(rows).cpu().contiguous().numpy()).save(file, "PNG", optimize=True)
     return file.getvalue()

@@ -36,7 +36,7 @@ def _rows(rows: Sequence[Row], x: Axis, spans: Sequence[Span], pitch: float = 22
     return Rows(_labels(rows[:MOST]), x, tuple(spans), pitch, lines)
 
 
-def _first(rows: Sequence[Row]) -> str:
+def first(rows: Sequence[Row]) -> str:
     """What a caption says of rows that are not drawn."""
     return "" if len(rows) <= MOST else f" The first {MOST} of {len(rows)} cases are drawn; the table holds all."
 
@@ -53,7 +53,7 @@ def halves(section: Section, signs: Signs) -> Chart:
         for k, row in enumerate(rows[:MOST]) for half, name in enumerate(_HALVES) for value in [row.median(name) or 0.0])
     table = tuple((row.case.label, *(words.figure(row.median(name) or 0.0, name) for name in _HALVES)) for row in rows)
     x = linear("Tokens per second", 0.0, 1.04 * max(span.high for span in spans))
-    said = f"Pale: first half. Full: last half. Medians; longer is better.{_first(rows)}"
+    said = f"Pale: first half. Full: last half. Medians; longer is better.{first(rows)}"
     return Chart("speed", title, said, _rows(rows, x, spans, 24.0), columns, table, keys(rows))
 
 
@@ -71,7 +71,7 @@ def phases(section: Section, signs: Signs) -> Iterable[Chart]:
     table = tuple((row.case.label, words.seconds(tokens), words.seconds(max(whole - tokens, 0.0)), words.percent(1 - tokens / whole))
                   for row, tokens, whole in held)
     x = linear("Seconds of a batch", 0.0, 1.04 * max(span.high for span in spans))
-    said = "Full: making tokens. Pale: decoding them to images, and what is around it. Medians." + _first(rows)
+    said = "Full: making tokens. Pale: decoding them to images, and what is around it. Medians." + first(rows)
     columns = ("Case", "Tokens", "Images and the rest", "Share of the rest")
     yield Chart("speed", "Where the time of a batch goes", said, _rows(rows, x, spans), columns, table, keys(rows))
 
@@ -95,7 +95,7 @@ def memory(section: Section, signs: Signs) -> Iterable[Chart]:
     table = tuple((row.case.label, *map(words.size, held), words.size(sum(held)), words.size(row.median("peak_memory") or 0.0))
                   for row, *held in parts)
     x = linear(f"Bytes held through a generation ({name})", 0.0, 1.04 * max((span.high for span in spans), default=1.0))
-    what = "Full: keys and values. Paler: the stage that layers share. Palest: the method's own state." + _first(rows)
+    what = "Full: keys and values. Paler: the stage that layers share. Palest: the method's own state." + first(rows)
     empty = "" if spans else "Nothing is kept between passes."
     yield Chart("memory", "What is held, by part", what, _rows(rows, x, spans) if spans else None,
                 ("Case", *titles, "Together", "Peak memory"), table, keys(rows), empty)
@@ -145,7 +145,7 @@ def _spread(title: str, name: str, rows: Sequence[Row], values: Sequence[Sequenc
     x = linear(f"{metric(name).title} ({unit})" if unit else metric(name).title, low, high)
     table = tuple((row.case.label, *(words.figure(end, name) for end in ends), str(len(held)))
                   for row, ends, held in zip(rows, found, values, strict=True))
-    caption = f"{lead}Tick: median. Box: half of the seeds. Line: nine of ten.{_first(rows)}"
+    caption = f"{lead}Tick: median. Box: half of the seeds. Line: nine of ten.{first(rows)}"
     columns = ("Case", "5 %", "25 %", "Median", "75 %", "95 %", "Seeds")
     plot = _rows(rows, x, spans, lines=(0.0,) if lead else ())
     return Chart("quality", title, caption, plot, columns, table, keys(rows))

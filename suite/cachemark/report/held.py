@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from . import words
-from .bars import MOST
+from .bars import MOST, first, keys
 from .chart import Chart, Signs
 from .drawing import Field, Line, Point, linear
 from .row import Row
@@ -28,12 +28,11 @@ def held(section: Section, signs: Signs) -> Iterable[Chart]:
     y = linear(f"Live keys and values ({name})", 0.0, 1.06 * max(high for _, path in paths for _, high in path))
     said = ("At the end of each scale, or of each line and behind what is dropped there, over all rows of the batch, in one generation "
             "that is not timed. Where places stand for all tokens from the beginning, as in a masked model, no line is drawn.")
-    said += "" if len(rows) <= MOST else f" The first {MOST} of {len(rows)} cases are drawn; the table holds all."
+    said += first(rows)
     columns = ("Case", *(f"After {words.percent(part)}" for part in _QUARTERS), "Most")
     table = tuple((row.case.label, *(words.size(_at(row, part)) for part in _QUARTERS), words.size(max(_live(row).values())))
                   for row in rows)
-    yield Chart("memory", "Keys and values over an image", said, Field(x, y, points, lines), columns, table,
-                tuple(row.case.key for row in rows))
+    yield Chart("memory", "Keys and values over an image", said, Field(x, y, points, lines), columns, table, keys(rows))
 
 
 def _tip(row: Row, size: float) -> str:

@@ -174,10 +174,9 @@ def _judged(row: Row, full: Outcome | None, found: Mapping[str, Interval]) -> Ro
     outcome = row.outcome
     if is_random(outcome.case):
         return replace(row, no_judgement=outcome.judgement or f"Weights are random ({outcome.case.weights}): images are noise.")
-    apart = _apart(outcome, full)
     return replace(row, fidelity={name: found[name] for name in FIDELITY if name in found},
                    quality={**{name: found[name] for name in QUALITY if name in found}, **_of_sets(outcome)},
-                   to_full={**{name: found[f"{_APART}{name}"] for name in apart}, **_sets_apart(outcome, full)},
+                   to_full={**{name: found[key] for name in QUALITY if (key := f"{_APART}{name}") in found}, **_sets_apart(outcome, full)},
                    no_judgement=outcome.judgement)
 
 

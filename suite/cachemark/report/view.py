@@ -258,11 +258,11 @@ def _differences(then: Environment, now: Environment) -> tuple[Difference, ...]:
     """What the two do not share, in the order of now. Rates are measured anew in every run: near ones are equal."""
     old, new = _facts(then), _facts(now)
     return tuple(Difference(_title(name), _fact(name, old.get(name)), _fact(name, new.get(name)))
-                 for name in dict.fromkeys((*new, *old)) if not _alike(old.get(name), new.get(name)))
+                 for name in dict.fromkeys((*new, *old)) if not _alike(name, old.get(name), new.get(name)))
 
 
-def _alike(one: Any, other: Any) -> bool:
-    if isinstance(one, float) and isinstance(other, float) and other:
+def _alike(name: str, one: Any, other: Any) -> bool:
+    if name.startswith("rates ") and isinstance(one, float) and isinstance(other, float) and other:
         return abs(one / other - 1) < NEAR
     return _text(one) == _text(other)
 
