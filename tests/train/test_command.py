@@ -42,9 +42,9 @@ def test_the_tokenizer_is_trained_in_two_stages(runs: list[tuple[loops.Task, loo
     assert done.output == f"{tmp_path / 'tiny-vq.safetensors'}\n"
     (codes, first), (decoder, second) = runs
     assert isinstance(codes, CodesTask)
-    assert first == loops.Run(tmp_path, codes.steps, warmup=codes.warmup)
+    assert first == loops.Run(tmp_path, codes.steps, warmup=codes.warmup, decay=codes.decay)
     assert isinstance(decoder, DecoderTask)
-    assert second == loops.Run(tmp_path, decoder.steps, warmup=decoder.warmup)
+    assert second == loops.Run(tmp_path, decoder.steps, warmup=decoder.warmup, decay=decoder.decay)
 
 
 def test_the_masked_model_learns_the_language_of_the_tokenizer_in_the_folder(
@@ -57,9 +57,9 @@ def test_the_masked_model_learns_the_language_of_the_tokenizer_in_the_folder(
         CliRunner().invoke(train, [name, "--out", str(tmp_path)], catch_exceptions=False)
     (latents, first), (masked, second) = runs
     assert isinstance(latents, LatentsTask)
-    assert first == loops.Run(tmp_path, latents.steps, warmup=latents.warmup)
+    assert first == loops.Run(tmp_path, latents.steps, warmup=latents.warmup, decay=latents.decay)
     assert isinstance(masked, MaskedTask)
-    assert second == loops.Run(tmp_path, masked.steps, warmup=masked.warmup)
+    assert second == loops.Run(tmp_path, masked.steps, warmup=masked.warmup, decay=masked.decay)
     assert masked.metadata()["language"] == load(coder).language
 
 
@@ -71,7 +71,7 @@ def test_the_feature_network_is_followed_by_its_reference(
     CliRunner().invoke(train, ["tiny-features", "--out", str(tmp_path), "--seed", "3"], catch_exceptions=False)
     ((task, run),) = runs
     assert isinstance(task, features.FeaturesTask)
-    assert run == loops.Run(tmp_path, task.steps, seed=3, warmup=task.warmup)
+    assert run == loops.Run(tmp_path, task.steps, seed=3, warmup=task.warmup, decay=task.decay)
     assert written == [(tmp_path / "tiny-features.safetensors", 3, "cpu")]
 
 
@@ -81,7 +81,7 @@ def test_every_option_arrives(runs: list[tuple[loops.Task, loops.Run]], tmp_path
     (task, run), *_ = runs
     assert isinstance(task, GeneratorTask)
     assert task.seed == 5
-    assert run == loops.Run(tmp_path, 7, seed=5, threads=1, resume=False, warmup=task.warmup)
+    assert run == loops.Run(tmp_path, 7, seed=5, threads=1, resume=False, warmup=task.warmup, decay=task.decay)
 
 
 def test_a_tokenizer_in_the_folder_is_preferred(runs: list[tuple[loops.Task, loops.Run]], tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
@@ -25,6 +26,7 @@ class Line:
     name = "line"
     steps = 40
     warmup = 4
+    decay = 0.5
 
     def __init__(self, die_at: int = -1, flavour: str = "plain") -> None:
         self.model = nn.Linear(3, 1)
@@ -205,3 +207,18 @@ def test_each_step_has_random_numbers_of_its_own() -> None:
 def test_precision(wanted: str, enabled: bool) -> None:
     with loops.autocast("cpu", wanted):
         assert ((torch.ones(2, 2) @ torch.ones(2, 2)).dtype == torch.bfloat16) is enabled
+
+
+def test_attention_stays_in_fp32_under_autocast() -> None:
+    """Scores of 0 and 1/300: in bf16 their weights are equal, and so are the values."""
+    query, key = torch.ones(1, 1, 1, 4), torch.zeros(1, 1, 2, 4)
+    key[0, 0, 1] = 1 / 300
+    value = torch.tensor([1.0, 1 + 1 / 512])[None, None, :, None].expand(1, 1, 2, 4)
+    expected = F.scaled_dot_product_attention(query, key, value)
+    with loops.autocast("cpu", "bf16"):
+        rounded = F.scaled_dot_product_attention(query, key, value)
+        with loops.Attention():
+            found = F.scaled_dot_product_attention(query, key, value)
+            assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == torch.bfloat16, "the rest does not"
+    assert rounded.dtype == torch.bfloat16
+    assert torch.equal(found, expected)

@@ -48,7 +48,7 @@ def train(
     for make, share in _stages(model, out, tokenizer, seed, device):
         task = make(weights)
         count = max(1, int(steps * share)) if steps else task.steps
-        run = loops.Run(out, count, seed=seed, device=device, threads=threads, resume=resume, warmup=task.warmup)
+        run = loops.Run(out, count, seed=seed, device=device, threads=threads, resume=resume, warmup=task.warmup, decay=task.decay)
         weights = loops.train(task, run)
     if model == "tiny-features":
         features.write_reference(weights, seed, device=device)

@@ -19,6 +19,8 @@ SCORES = {  # of a description's `held_out`: what it is, and its unit
     "nats_per_token": ("held-out likelihood, loss", "nat/token"), "psnr": ("held-out reconstruction, PSNR", "dB"),
     "psnr_pooled": ("PSNR of all pixels pooled", "dB"), "codes_used": ("codes in use", ""), "loss": ("held-out loss", ""),
     "noise_mse": ("held-out error of the predicted noise, mean square", ""),
+    "token_mse": ("held-out error of a token at the first step of a generation, one token in seven known, mean square", ""),
+    "token_mse_unlabelled": ("the same without the class", ""),
 }
 
 

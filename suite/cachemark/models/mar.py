@@ -237,35 +237,40 @@ class MAR(nn.Module):
         step, method = MaskedStep(0, 1, known=known), Bidirectional()
         return self.conditions(self.decode(self.encode(self.prefix(cond), latents, step, method), step, method), places)
 
-    def loss(self, labels: Tensor, latents: Tensor, generator: torch.Generator, *, repeats: int = 4, lean: float = 1.0) -> Tensor:
-        """The masked diffusion loss of a batch, a scalar: mean over the tokens that are masked (§3.4 of the paper)."""
-        squared, bound = self.terms(labels, latents, generator, repeats=repeats, lean=lean)
+    def loss(self, labels: Tensor, latents: Tensor, generator: torch.Generator, *, repeats: int = 4) -> Tensor:
+        """The masked diffusion loss of a batch, a scalar: mean over the tokens that are masked (§3.4 of the paper). Each of them is noised
+        ``repeats`` times, to a uniform share of the process."""
+        z, start = (part.repeat(repeats, 1, 1) for part in self.hidden(labels, latents, generator))
+        noise, index = self.noising(start, generator)
+        squared, bound = self.diffloss.terms(z, start, noise, index)
         return (squared + bound).mean()
 
-    def terms(
-        self, labels: Tensor, latents: Tensor, generator: torch.Generator, *, repeats: int = 4, lean: float = 1.0,
-        dropped: float = UNCONDITIONAL,
+    def hidden(
+        self, labels: Tensor, latents: Tensor, generator: torch.Generator, *, masked: int | None = None, dropped: float = UNCONDITIONAL
     ) -> tuple[Tensor, Tensor]:
-        """The loss of every masked token in its two parts, see :meth:`~cachemark.models.diffusion.DiffusionHead.terms`.
+        """What the head is told of the masked tokens of a batch, (batch, n, dim), and those tokens, (batch, n, C) fp32.
 
-        ``latents`` (batch, N, C). One share of masked tokens is drawn for the batch; each token is noised ``repeats`` times, to a
-        uniform share of the process to the power of ``lean``: below 1 strong noise comes more often. A share ``dropped`` of the
-        samples is seen without its class.
+        ``latents`` (batch, N, C). ``masked`` tokens of each sample are hidden; without it, a count is drawn for the batch. A share
+        ``dropped`` of the samples is seen without its class.
         """
         batch, count, device = *latents.shape[:2], latents.device
 
         def draw(*shape: int) -> Tensor:
             return torch.rand(shape, generator=generator, device=generator.device).to(device)
 
-        masked = masked_count(count, float(draw(1)))
+        drawn = masked_count(count, float(draw(1)))
+        masked = drawn if masked is None else masked
         order = draw(batch, count).argsort(1)
-        hidden, known = order[:, :masked], order[:, masked:].sort(1).values
+        places, known = order[:, :masked], order[:, masked:].sort(1).values
         cond = torch.where(draw(batch, 1) < dropped, self.fake_latent, self.class_emb(labels))
-        z = self.teacher(cond, latents, known, hidden).repeat(repeats, 1, 1)
-        start = take(latents, hidden).float().repeat(repeats, 1, 1)
-        noise = torch.randn(start.shape, generator=generator, device=generator.device).to(device)
-        index = (draw(*start.shape[:2]) ** lean * STEPS).long().clamp_max(STEPS - 1)  # a root of nearly 1 may round to 1
-        return self.diffloss.terms(z, start, noise, index)
+        return self.teacher(cond, latents, known, places), take(latents, places).float()
+
+    def noising(self, start: Tensor, generator: torch.Generator, *, lean: float = 1.0) -> tuple[Tensor, Tensor]:
+        """Noise for tokens (rows, n, C), and the step (rows, n) of the process that it takes each of them to: a uniform share of it
+        to the power of ``lean``; below 1 strong noise comes more often."""
+        noise = torch.randn(start.shape, generator=generator, device=generator.device).to(start.device)
+        share = torch.rand(start.shape[:2], generator=generator, device=generator.device).to(start.device)
+        return noise, (share**lean * STEPS).long().clamp_max(STEPS - 1)  # a root of nearly 1 may round to 1
 
     # -- generation ---------------------------------------------------------------------------------------------------
     @torch.inference_mode()

@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
+from ..models.diffusion import STEPS, process
 from ..models.mar import MAR, MARConfig
 from ..models.tiny import kl
 from ..models.tiny.kl import KLConfig, TinyKL
 from ..models.tiny.mar import NAME, TINY_MAR
-from .generators import BATCH, PredictorTask
+from .generators import ADAM_RATE, BATCH, PredictorTask
+from .loops import Stateful
 from .scene import stream
 from .tokenizers import WholeTask, difference
 
 KL_BATCH = 16
 DIVERGENCE = 3e-3  # weight of the divergence from a standard normal distribution, in nats per number
-REPEATS = 1  # times that a token is noised in a step; the authors' 4, but here the head costs as much as the transformer
 LEAN = 1 / 3  # towards strong noise, where what a token should be is known from its surroundings alone: else they are learned late
+READ = 1.0  # weight of the linear read-out's squared error
+FEW, FEWEST = 0.6, 0.2  # in this share of the steps no more than this share of the tokens is known, as where a generation begins
+HELD_OUT_REPEATS = 4  # times that a held-out token is noised
+KNOWN = 36  # of 256: tokens known where the error of a token is measured
 QUIET = -5.0  # log variance at the start: noise as strong as the latents would drown what the decoder has to learn from
 FOLLOW = 0.02  # how fast the statistics of the latents follow those of a batch
 
@@ -57,7 +64,8 @@ class MaskedTask(PredictorTask):
     """The masked model, a :class:`~cachemark.models.mar.MAR`, on tokens drawn by the autoencoder at ``tokenizer``."""
 
     name = NAME
-    steps = 3500
+    steps = 5000
+    decay = 0.6
 
     def __init__(
         self, tokenizer: Path, seed: int = 0, *, device: str = "cpu", config: MARConfig = TINY_MAR, batch: int = BATCH
@@ -66,6 +74,15 @@ class MaskedTask(PredictorTask):
         start(model, stream(seed, "initial linear layers"))
         blocks = [p for name, p in model.named_parameters() if p.dim() == 2 and "_blocks." in name and "adaLN" not in name]
         super().__init__(model, kl.load(tokenizer, device=device), blocks, seed, device, batch)
+        self.process = process(config.diffusion)
+        self.reader = nn.Linear(config.dim, config.channels).to(device)
+        nn.init.zeros_(self.reader.weight)
+        nn.init.zeros_(self.reader.bias)
+        self.adam.add_param_group({"params": list(self.reader.parameters()), "peak": ADAM_RATE})
+
+    @property
+    def parts(self) -> Mapping[str, Stateful]:
+        return {**super().parts, "reader": self.reader}
 
     def tokens(self, images: Tensor, generator: torch.Generator) -> Tensor:
         """Drawn, not the mean: what follows a token must stand a token that is a little off."""
@@ -73,17 +90,55 @@ class MaskedTask(PredictorTask):
         return tokens
 
     def loss(self, step: int, generator: torch.Generator) -> Tensor:
-        """The masked diffusion loss of one batch; the model drops labels itself."""
-        loss: Tensor = self.model.loss(*self.fresh(step), generator, repeats=REPEATS, lean=LEAN)
+        """The masked diffusion loss of one batch, weighted, and the error of the read-out."""
+        labels, latents = self.fresh(step)
+        z, start = self.model.hidden(labels, latents, generator, masked=self._masked(generator))
+        noise, index = self.model.noising(start, generator, lean=LEAN)
+        squared, bound = self.model.diffloss.terms(z, start, noise, index)
+        loss: Tensor = (self.weight(index) * squared + bound).mean() + READ * (self.reader(z).float() - start).square().mean()
         return loss
+
+    def _masked(self, generator: torch.Generator) -> int | None:
+        """How many tokens a step hides; None leaves it to the model."""
+        few, share = torch.rand(2, generator=generator).tolist()
+        count = self.model.config.tokens
+        return count - int(FEWEST * share * count) if few < FEW else None
+
+    def weight(self, index: Tensor) -> Tensor:
+        """That of the squared error of the noise at steps ``index`` of the process: where noise prevails it becomes the error of the
+        token, up to the step that a generation begins at; below, it stays that of the noise (Salimans and Ho, "Progressive
+        Distillation", 2022, §4: truncated SNR)."""
+        whole = process((STEPS,))
+        ratio = (whole.tables["noise"] / whole.tables["signal"]) ** 2
+        return torch.from_numpy(ratio.clip(1, ratio[self.process.timesteps[-1]])).float().to(index.device)[index]
 
     @torch.no_grad()
     def validate(self) -> dict[str, float]:
-        """Mean squared error of the predicted noise on held-out scenes with their true labels, under masks, times and noise that are
-        always the same."""
+        """Mean squared errors on held-out scenes, under masks, times and noise that are always the same: of the predicted noise with true
+        labels, and of the token that the first step of a generation predicts where few tokens are known, with the labels and without."""
+        return {
+            "noise_mse": round(self._mean(self._noise_error), 5),
+            "token_mse": round(self._mean(partial(self._token_error, 0.0)), 5),
+            "token_mse_unlabelled": round(self._mean(partial(self._token_error, 1.0)), 5),
+        }
+
+    def _mean(self, error: Callable[[Tensor, Tensor, torch.Generator], Tensor]) -> float:
         draws = torch.Generator().manual_seed(stream(self.seed, "held out noise"))
-        batches = [self.model.terms(labels, latents, draws, dropped=0.0)[0] for labels, latents in self.held_out()]
-        return {"noise_mse": round(sum(float(squared.sum()) for squared in batches) / sum(squared.numel() for squared in batches), 5)}
+        errors = [error(labels, latents, draws) for labels, latents in self.held_out()]
+        return sum(float(part.sum()) for part in errors) / sum(part.numel() for part in errors)
+
+    def _noise_error(self, labels: Tensor, latents: Tensor, draws: torch.Generator) -> Tensor:
+        z, start = (part.repeat(HELD_OUT_REPEATS, 1, 1) for part in self.model.hidden(labels, latents, draws, dropped=0.0))
+        squared: Tensor = self.model.diffloss.terms(z, start, *self.model.noising(start, draws))[0]
+        return squared
+
+    def _token_error(self, dropped: float, labels: Tensor, latents: Tensor, draws: torch.Generator) -> Tensor:
+        count, first = self.model.config.tokens, self.process.timesteps[-1]
+        z, start = self.model.hidden(labels, latents, draws, masked=count - count * KNOWN // 256, dropped=dropped)
+        noise, index = self.model.noising(start, draws)
+        index = torch.full_like(index, first)
+        squared: Tensor = self.model.diffloss.terms(z, start, noise, index)[0]
+        return self.weight(index) * squared
 
 
 def start(model: MAR, seed: int) -> None:

@@ -25,7 +25,7 @@ from ..models.tiny import msvq, vq
 from ..models.tiny.var import NAME as VAR_NAME
 from ..models.tiny.var import TINY_VAR
 from ..models.var import VAR, VARConfig
-from .loops import Stateful
+from .loops import DECAY, Stateful
 from .muon import Muon
 from .scene import scenes, stream
 
@@ -43,6 +43,7 @@ class PredictorTask(ABC):
     name: str
     steps: int
     warmup = 40
+    decay = DECAY
 
     def __init__(
         self, model: LlamaGen | VAR | MAR, tokenizer: nn.Module, inner: Iterable[nn.Parameter], seed: int, device: str, batch: int

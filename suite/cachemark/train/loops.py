@@ -23,13 +23,17 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import torch
+import torch.nn.functional as F
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from safetensors.torch import save
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from ..errors import BadCheckpoint
 from .scene import VERSION, stream
+
+DECAY = 0.45  # share of the steps in which the learning rate falls
 
 
 class Stateful(Protocol):
@@ -42,13 +46,14 @@ class Stateful(Protocol):
 class Task(Protocol):
     """What is trained. ``parts`` holds everything that changes while training, by name, ``model`` among them.
 
-    ``steps`` and ``warmup`` are those of the weights that come with cachemark. Every parameter group of an optimiser states its
+    ``steps``, ``warmup`` and ``decay`` are those of the weights that come with cachemark. Every parameter group of an optimiser states its
     full learning rate as ``peak``. ``metadata`` goes into the weights file; its ``config`` is JSON.
     """
 
     name: str
     steps: int
     warmup: int
+    decay: float
 
     @property
     def model(self) -> nn.Module: ...
@@ -72,7 +77,7 @@ class Run:
     threads: int = 0
     resume: bool = True
     warmup: int = 40
-    decay: float = 0.45
+    decay: float = DECAY
     every: int = 100
     precision: str = "auto"  # auto | bf16 | fp32
 
@@ -112,7 +117,7 @@ def generator_of(seed: int, step: int) -> torch.Generator:
 
 def _update(task: Task, run: Run, step: int) -> float:
     """One optimiser step; returns the loss."""
-    with autocast(run.device, run.precision):
+    with autocast(run.device, run.precision), Attention():
         loss = task.loss(step, generator_of(run.seed, step))
     loss.backward()
     for optimiser in task.optimisers:
@@ -128,6 +133,18 @@ def autocast(device: str, precision: str = "auto") -> torch.autocast:
     kind = torch.device(device).type
     wanted = has_bf16(kind) if precision == "auto" else precision == "bf16"
     return torch.autocast(kind, torch.bfloat16, enabled=wanted)
+
+
+class Attention(TorchFunctionMode):
+    """Attention on a CPU stays out of autocast: PyTorch's backward pass of it takes two to four times as long in bf16 as in fp32,
+    which was more than half of a step."""
+
+    def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
+        if func is not F.scaled_dot_product_attention or args[0].device.type != "cpu":
+            return func(*args, **(kwargs or {}))
+        query, key, value, *rest = args
+        with torch.autocast("cpu", enabled=False):
+            return func(query.float(), key.float(), value.float(), *rest, **(kwargs or {})).to(query.dtype)
 
 
 def has_bf16(kind: str) -> bool:

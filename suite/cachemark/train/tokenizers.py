@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from ..models.tiny.kl import TinyKL
 from ..models.tiny.msvq import TinyMSVQ
 from ..models.tiny.vq import NAME, TinyVQ, VQConfig, load, metadata
-from .loops import Stateful
+from .loops import DECAY, Stateful
 from .scene import scenes, stream
 
 RATE = 2e-3
@@ -78,6 +78,7 @@ class WholeTask:
     name: str
     steps: int
     warmup = 20
+    decay = DECAY
 
     def __init__(self, build: Callable[[], nn.Module], seed: int, device: str, batch: int) -> None:
         self.seed, self.device, self.batch = seed, device, batch
@@ -150,6 +151,7 @@ class DecoderTask:
     name = NAME
     steps = 400
     warmup = 20
+    decay = DECAY
 
     def __init__(self, start: Path, seed: int = 0, *, device: str = "cpu", batch: int = BATCH) -> None:
         self.seed, self.device, self.batch = seed, device, batch
