@@ -143,6 +143,17 @@ def test_other_output_is_changed_not_regressed() -> None:
     assert "1 changed" in found.summary()[0]
 
 
+@pytest.mark.parametrize(("then", "now", "verdict"), [
+    ("aa", "aa", "equivalent"), ("aa", "bb", "changed"), ("", "bb", None), ("aa", "", None),
+])
+def test_images_are_compared_where_both_sides_hashed_them(then: str, now: str, verdict: str | None) -> None:
+    """The tokens may be the same and what is decoded from them another picture."""
+    before, after = (changed(plan(), "h2o", facts={"images_hash": images} if images else {}) for images in (then, now))
+    found = judge(after, before)
+    assert [r.verdict for r in found.rows if (r.label.split()[0], r.metric) == ("h2o", "images_hash")] == ([verdict] if verdict else [])
+    assert row(found, "h2o", "output_hash").verdict == "equivalent"
+
+
 def test_other_fingerprint_keeps_bytes_exact_and_leaves_fidelity_and_hashes() -> None:
     other = dataclasses.replace(ENVIRONMENT, fingerprint="torch 2.7 / 4 threads")
     more_bytes = changed(plan(), "h2o", samples={"kv_allocated": [4096.0], "kl": [9.0, 9.0, 9.0]}, output_hash="beef")

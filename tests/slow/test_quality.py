@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy
 import pytest
 import torch
+from click.testing import CliRunner
 from PIL import Image
 
+from cachemark.cli.main import main
 from cachemark.measure.presets import preset
 from cachemark.metrics.intervals import Interval, real_floor
 from cachemark.train.features import real_scenes
@@ -38,6 +41,36 @@ def test_the_figures_of_two_thousand_scenes_are_those_of_torch_fidelity_on_files
     for name in ("precision", "recall"):
         assert ours[f"{name}_scene_2k"] == pytest.approx(bare[name], abs=2e-3)
     assert ours["kid_scene_2k"] == pytest.approx(bare["kernel_inception_distance_mean"], abs=1e-5)
+
+
+@pytest.fixture(scope="module")
+def real(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The 10 000 real scenes behind the reference, as files."""
+    return folder(real_scenes(10_000), tmp_path_factory.mktemp("real") / "scenes")
+
+
+@pytest.mark.parametrize("case", ["full", "streaming 1/2", "window 1/4"])
+def test_the_figures_of_two_thousand_generated_images_are_those_of_torch_fidelity_on_files(case: str, real: str, tmp_path: Path) -> None:
+    """The images of the plan `quality`, made again and written as PNG."""
+    done = CliRunner().invoke(main, ["export", "npz", "quality", case, str(tmp_path / "images.npz")], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    images = torch.from_numpy(numpy.load(tmp_path / "images.npz")["arr_0"]).permute(0, 3, 1, 2)
+    assert len(images) == COUNT
+    scene = preset("scene")
+    ours, files = scene.scores(scene.see(images)), folder(images, tmp_path / "fake")
+    named = {"input1": files, "feature_extractor": scene.extractor, "cuda": False, "verbose": False, "cache": False, "save_cpu_ram": True}
+    bare = torch_fidelity.calculate_metrics(input2=real, fid=True, isc=True, **named)
+    assert ours["fid_scene_2k"] == pytest.approx(bare["frechet_inception_distance"], rel=1e-3)
+    assert ours["isc_scene_2k"] == pytest.approx(bare["inception_score_mean"], rel=1e-3)
+    # The reference keeps the features of its first 3000 scenes, in half precision.
+    first = tmp_path / "first"
+    first.mkdir()
+    for path in sorted(Path(real).iterdir())[: len(scene.reference.features)]:
+        (first / path.name).hardlink_to(path)
+    bare = torch_fidelity.calculate_metrics(input2=str(first), kid=True, prc=True, **scene.options, **named)
+    assert ours["kid_scene_2k"] == pytest.approx(bare["kernel_inception_distance_mean"], rel=1e-3)
+    for name in ("precision", "recall"):
+        assert ours[f"{name}_scene_2k"] == pytest.approx(bare[name], abs=2e-3)
 
 
 def test_the_intervals_are_as_wide_as_sets_of_real_scenes_scatter() -> None:

@@ -126,8 +126,10 @@ class _Pair:
         else:
             for name in in_order([*old.samples, *new.samples]):
                 yield self._metric(metric(name), old, new)
-            if old.output_hash or new.output_hash:
-                yield self._hash(old, new)
+            for name, then, now in zip(HASHES, _hashes(old), _hashes(new), strict=True):
+                # Images are hashed only where they were looked at, and not at all in older baselines: one hash says nothing.
+                if (then or now) if name == "output_hash" else (then and now):
+                    yield self._hash(name, old, then, now)
 
     def _metric(self, metric: Metric, old: Outcome, new: Outcome) -> Verdict:
         name = metric.name
@@ -188,12 +190,12 @@ class _Pair:
         better = (means[1] < means[0]) == (metric.better == "lower")
         return self._row(old, metric.name, IMPROVED if better else REGRESSED, "must be equal", *means)
 
-    def _hash(self, old: Outcome, new: Outcome) -> Verdict:
+    def _hash(self, name: str, old: Outcome, then: str, now: str) -> Verdict:
         if reason := self._other_numerics():
-            return self._row(old, "output_hash", NOT_COMPARED, reason)
-        if old.output_hash == new.output_hash:
-            return self._row(old, "output_hash", EQUIVALENT)
-        return self._row(old, "output_hash", CHANGED, f"{old.output_hash or 'none'} then, {new.output_hash or 'none'} now")
+            return self._row(old, name, NOT_COMPARED, reason)
+        if then == now:
+            return self._row(old, name, EQUIVALENT)
+        return self._row(old, name, CHANGED, f"{then or 'none'} then, {now or 'none'} now")
 
     def _other_numerics(self) -> str:
         then, now = self.baseline.environment.fingerprint, self.environment.fingerprint
@@ -216,6 +218,11 @@ def _status(old: Outcome, new: Outcome) -> tuple[str, str]:
     if new.ok:
         return IMPROVED, said
     return (EQUIVALENT if old.status is new.status else CHANGED), said
+
+
+def _hashes(outcome: Outcome) -> tuple[str, str]:
+    """Those of HASHES, empty where there is none."""
+    return outcome.output_hash or "", str(outcome.facts.get("images_hash", ""))
 
 
 def _is_reference(outcome: Outcome) -> bool:
