@@ -1,4 +1,4 @@
-"""Quality at its real size, 2000 images: the figures of files, and intervals as wide as fresh sets of real scenes scatter."""
+"""Quality at its real size: figures of files, intervals as wide as fresh sets of real scenes scatter, and models that show their class."""
 
 from __future__ import annotations
 
@@ -10,9 +10,15 @@ import torch
 from click.testing import CliRunner
 from PIL import Image
 
+from cachemark import registry
+from cachemark.cache.slot import Memory
 from cachemark.cli.main import main
 from cachemark.measure.presets import preset
+from cachemark.methods.full import Full
 from cachemark.metrics.intervals import Interval, real_floor
+from cachemark.metrics.legend import legend_score
+from cachemark.models.protocol import Request
+from cachemark.seeds import subset
 from cachemark.train.features import real_scenes
 
 torch_fidelity = pytest.importorskip("torch_fidelity")
@@ -87,3 +93,21 @@ def test_the_intervals_are_as_wide_as_sets_of_real_scenes_scatter() -> None:
         assert 0.65 < width / values.std() < 2, name  # the scatter of 24 sets is itself known to 15 %
     floor = real_floor(scene.see(real_scenes(COUNT, 0, "width")), scene.reference, COUNT)
     assert floor.value == found[0]["fid_scene_2k"].value
+
+
+@pytest.mark.parametrize("model", ["tiny-llamagen", "tiny-var", "tiny-mar"])
+def test_the_full_cache_shows_the_class_that_is_asked_for(model: str) -> None:
+    """And its legend; both as the feature network and the legend score see a thousand images under the preset ``paper``."""
+    entry, scene = registry.models.get(model), preset("scene")
+    loaded, chosen = entry.load(Request()), subset("s2k", entry.classes).first(1000)
+    right, obeyed = [], []
+    for part in chosen.slices(50):
+        tokens = loaded.generator.generate(torch.tensor(part.labels), part.seeds, Full(), entry.presets["paper"], Memory())
+        with torch.inference_mode():
+            images = loaded.decode(tokens).float()
+        right.append(scene.see(images).logits.argmax(1) == torch.tensor(part.labels))
+        obeyed.append(legend_score(images))
+    shown, legend = torch.cat(right).double().mean(), torch.cat(obeyed).double().mean()
+    print(f"{model}: class {shown:.3f}, legend {legend:.3f}")
+    assert shown >= 0.8
+    assert legend >= 0.95
