@@ -55,8 +55,8 @@ def everywhere(page: Any) -> Iterator[str]:
 
 @pytest.mark.parametrize("which", ["sample", "demo"])
 def test_every_tab_shows_its_charts_with_their_tables_and_is_quiet(opened: Open, file: Path, which: str) -> None:
-    # The sample report is of one run, so it has no history, and was made before the papers' speed-ups were drawn.
-    where, drawn = (DEMO, [key for key in DRAWN if key not in ("history", "papers")]) if which == "demo" else (file, DRAWN)
+    # The sample report is of one run, so it has no history.
+    where, drawn = (DEMO, [key for key in DRAWN if key != "history"]) if which == "demo" else (file, DRAWN)
     page = opened(where)
     for key in everywhere(page):
         assert page.evaluate("Array.from(document.querySelectorAll('.panel')).filter((p) => p.offsetHeight).map((p) => p.id)") == [key]

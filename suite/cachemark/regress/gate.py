@@ -128,7 +128,7 @@ class _Pair:
                 yield self._metric(metric(name), old, new)
             for name, then, now in zip(HASHES, _hashes(old), _hashes(new), strict=True):
                 # Images are hashed only where they were looked at, and not at all in older baselines: one hash says nothing.
-                if (then or now) if name == "output_hash" else (then and now):
+                if (then or now) if name == HASHES[0] else (then and now):
                     yield self._hash(name, old, then, now)
 
     def _metric(self, metric: Metric, old: Outcome, new: Outcome) -> Verdict:
@@ -222,7 +222,7 @@ def _status(old: Outcome, new: Outcome) -> tuple[str, str]:
 
 def _hashes(outcome: Outcome) -> tuple[str, str]:
     """Those of HASHES, empty where there is none."""
-    return outcome.output_hash or "", str(outcome.facts.get("images_hash", ""))
+    return outcome.output_hash or "", str(outcome.facts.get(HASHES[1], ""))
 
 
 def _is_reference(outcome: Outcome) -> bool:

@@ -64,8 +64,8 @@ class MaskedTask(PredictorTask):
     """The masked model, a :class:`~cachemark.models.mar.MAR`, on tokens drawn by the autoencoder at ``tokenizer``."""
 
     name = NAME
-    steps = 5000
-    decay = 0.6
+    steps = 4400
+    decay = 0.54
 
     def __init__(
         self, tokenizer: Path, seed: int = 0, *, device: str = "cpu", config: MARConfig = TINY_MAR, batch: int = BATCH
