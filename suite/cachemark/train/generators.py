@@ -121,7 +121,7 @@ class GeneratorTask(CodesPredictorTask):
     """The next-token model, a :class:`~cachemark.models.llamagen.LlamaGen`, on codes of the tokenizer at ``tokenizer``."""
 
     name = TINY_NAME
-    steps = 1800
+    steps = 2400
 
     def __init__(
         self, tokenizer: Path, seed: int = 0, *, device: str = "cpu", config: LlamaGenConfig = TINY, batch: int = BATCH
@@ -143,7 +143,7 @@ class ScalesTask(CodesPredictorTask):
     """The next-scale model, a :class:`~cachemark.models.var.VAR`, on codes of the multi-scale tokenizer at ``tokenizer``."""
 
     name = VAR_NAME
-    steps = 1100
+    steps = 2200
 
     def __init__(
         self, tokenizer: Path, seed: int = 0, *, device: str = "cpu", config: VARConfig = TINY_VAR, batch: int = BATCH
