@@ -304,7 +304,7 @@ def test_check_of_metrics_defined_otherwise_judges_none_of_them(accepted: Path, 
     edited(accepted, lambda content: content["metrics"].update(kv_allocated=99))
     assert call("check", "--store", stage.store).exit_code == 0, "bytes that are counted otherwise are no regression"
     edited(accepted, lambda content: content["metrics"].update(dict.fromkeys(content["metrics"], 99)))
-    edited(accepted, lambda content: [outcome.update(output_hash="") for outcome in content["outcomes"]])
+    edited(accepted, lambda content: [outcome.update(output_hash="", facts={}) for outcome in content["outcomes"]])
     rows = json.loads(call("check", "--store", stage.store, "--json").stdout)["rows"]
     assert {row["verdict"] for row in rows if row["metric"] != "output_hash"} == {"not_compared"}
     assert "the metric's definition is version 99 then, 1 now" in {row["reason"] for row in rows}
