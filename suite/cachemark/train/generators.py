@@ -121,7 +121,7 @@ class GeneratorTask(CodesPredictorTask):
     """The next-token model, a :class:`~cachemark.models.llamagen.LlamaGen`, on codes of the tokenizer at ``tokenizer``."""
 
     name = TINY_NAME
-    steps = 1800
+    steps = 2400
 
     def __init__(
         self, tokenizer: Path, seed: int = 0, *, device: str = "cpu", config: LlamaGenConfig = TINY, batch: int = BATCH
