@@ -32,6 +32,7 @@ class Status(enum.StrEnum):
 
 
 JUDGING = ("fidelity", "quality")
+IMAGES = "images_hash"  # of an outcome's facts: the hash of its decoded images, where they were looked at
 CONDENSED = "condensed"  # the fact that names metrics of which quantiles remain: {"count": of raw values, "mean": of them}
 
 

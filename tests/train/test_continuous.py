@@ -172,7 +172,7 @@ def test_strong_noise_comes_more_often_in_training_and_not_in_validation(masked:
 def test_the_error_of_a_token_is_that_of_the_first_step_of_a_generation(masked: MaskedTask, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = noised_to(monkeypatch)
     found = masked.validate()
-    first = masked.process.timesteps[-1]
+    first = masked.first
     at_first = [index for index in seen if bool((index == first).all())]
     assert len(at_first) == 2 * len(masked.held_out()), "with the label and without"
     assert {index.shape[1] for index in at_first} == {220}, "36 of 256 are known"
@@ -184,7 +184,7 @@ def test_noise_counts_as_much_as_the_error_that_it_makes(masked: MaskedTask) -> 
     index = torch.tensor([0, 300, 700, 850, 999])
     whole = process((STEPS,))
     made = (whole.at("noise", index) / whole.at("signal", index)).square().squeeze(1)
-    first = masked.weight(torch.tensor(masked.process.timesteps[-1]))
+    first = masked.weight(torch.tensor(masked.first))
     assert torch.allclose(masked.weight(index), made.clamp_min(1).minimum(first))
     assert masked.weight(index)[:2].tolist() == [1, 1], "where little noise is, the error of the noise stays"
 

@@ -12,9 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..result import Outcome
+from ..result import IMAGES, Outcome
 from ..units import metric
-from .judge import IMAGES
 
 CARRIED = "carried"  # of an outcome's facts: {"metrics": names, "from": the skip key of the outcome that measured them}
 FACTS = ("intervals", "real", "to_full")  # what a quality pass says beside its figures

@@ -20,7 +20,9 @@ from ..cache.method import Method
 from ..cache.slot import Memory
 from ..metrics import fidelity
 from ..metrics.legend import legend_score
+from ..metrics.pictures import nearest_bytes
 from ..models.protocol import Loaded
+from ..result import IMAGES
 from ..seeds import Subset
 from ..spec import Sampling
 
@@ -30,7 +32,6 @@ NONE: Mapping[str, Likeness] = {}
 UNPROMPTED: Mapping[str, Prompted] = {}
 QUALITY: dict[str, Callable[[Tensor], Tensor]] = {"legend": legend_score}
 WORST, FIXED = 8, 4  # tiles of a sprite: the seeds that differ most, then the first of the subset
-IMAGES = "images_hash"  # of an outcome's facts, see :func:`seen`
 KEPT_BYTES = 512 * 2**20  # log-probabilities of the full cache that are kept rather than computed again
 
 
@@ -196,13 +197,8 @@ def seen(images: Tensor) -> str:
     """The hash of all images of a case, (N, 3, H, W) in [−1, 1] (clamped): of the nearest bytes, in the order of seeds."""
     total = hashlib.sha256()
     for image in images:
-        total.update(_bytes(image).cpu().numpy().tobytes())
+        total.update(nearest_bytes(image).cpu().numpy().tobytes())
     return total.hexdigest()
-
-
-def _bytes(images: Tensor) -> Tensor:
-    """Numbers in [−1, 1], or clamped to them, to the nearest bytes."""
-    return ((images.clamp(-1, 1) + 1) * 127.5).round().to(torch.uint8)
 
 
 def reseeded(job: Job, subset: Subset) -> Job:
@@ -245,7 +241,7 @@ def _drift(job: Job, reference: Reference, part: slice) -> Tensor:
 
 def _sprite(above: Tensor, below: Tensor) -> bytes:
     """Two rows of tiles as a PNG: (n, 3, H, W) in [−1, 1] each."""
-    rows = [_bytes(t).permute(2, 0, 3, 1).flatten(1, 2) for t in (above, below)]
+    rows = [nearest_bytes(t).permute(2, 0, 3, 1).flatten(1, 2) for t in (above, below)]
     file = io.BytesIO()
     Image.fromarray(torch.cat(rows).cpu().contiguous().numpy()).save(file, "PNG", optimize=True)
     return file.getvalue()

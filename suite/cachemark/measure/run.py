@@ -33,12 +33,12 @@ from ..metrics.preset import Preset
 from ..metrics.seen import Seen
 from ..metrics.speed import halves, watched
 from ..models.protocol import Entry, Loaded
-from ..result import Outcome, Status
+from ..result import IMAGES, Outcome, Status
 from ..spec import FULL, Case
 from ..units import quality_name
 from . import limit, presets, quality
 from .clock import clock
-from .judge import IMAGES, Job, Judged, Likeness, Prompted, Reference, decoded, hashed, judge, reseeded, seen, storable
+from .judge import Job, Judged, Likeness, Prompted, Reference, decoded, hashed, judge, reseeded, seen, storable
 from .layers import profiled, repeated
 from .memory import allocated, peak_bytes
 from .plan import Planned

@@ -20,6 +20,7 @@ from torch import Tensor
 from ..errors import BadCheckpoint, Unsupported
 from .features import DIGITS
 from .fetched import sha256
+from .pictures import nearest_bytes
 
 PROMPT = "a photo of a {}"
 SCENE = ("disc", "square", "triangle", "diamond", "ring", "plus", "flower", "hourglass", "gear", "tower")
@@ -97,7 +98,7 @@ class ClipScore:
         return 100 * (seen * asked).sum(-1).clamp_min(0).cpu()
 
     def _seen(self, images: Tensor) -> Tensor:
-        pixels = ((images.float().clamp(-1, 1) + 1) * 127.5).round().to(torch.uint8).cpu()
+        pixels = nearest_bytes(images).cpu()
         ready = self._images(list(pixels.numpy()), input_data_format="channels_first", return_tensors="pt")
         return F.normalize(_vectors(self._model.get_image_features(ready["pixel_values"].to(self._texts.device))), dim=-1)
 

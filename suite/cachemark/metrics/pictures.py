@@ -67,10 +67,15 @@ def digest(tensors: Iterable[Tensor], text: str = "") -> str:
     return total.hexdigest()[:24]
 
 
+def nearest_bytes(images: Tensor) -> Tensor:
+    """Numbers in [−1, 1], or clamped to them, to the nearest bytes, as in a PNG file."""
+    return ((images.float().clamp(-1, 1) + 1) * 127.5).round().to(torch.uint8)
+
+
 def _bytes(images: Tensor, first: int) -> Tensor:
-    """Numbers in [−1, 1] to the nearest bytes; raises Unsupported where one is not finite."""
+    """The nearest bytes; raises Unsupported where one is not finite."""
     bad = (~torch.isfinite(images)).flatten(1).any(1).nonzero().flatten()
     if len(bad):
         raise Unsupported(f"{len(bad)} of {len(images)} images hold NaN or infinite values, the first is number {first + int(bad[0])}.",
                           remedy="Such images have no quality: mend the method that made them, or leave it out.")
-    return ((images.float().clamp(-1, 1) + 1) * 127.5).round().to(torch.uint8)
+    return nearest_bytes(images)

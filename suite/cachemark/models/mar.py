@@ -258,8 +258,8 @@ class MAR(nn.Module):
         def draw(*shape: int) -> Tensor:
             return torch.rand(shape, generator=generator, device=generator.device).to(device)
 
-        drawn = masked_count(count, float(draw(1)))
-        masked = drawn if masked is None else masked
+        share = float(draw(1))  # in any case: the draws after it are the same whoever says how many are masked
+        masked = masked_count(count, share) if masked is None else masked
         order = draw(batch, count).argsort(1)
         places, known = order[:, :masked], order[:, masked:].sort(1).values
         cond = torch.where(draw(batch, 1) < dropped, self.fake_latent, self.class_emb(labels))

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from ..errors import UnfairComparison
-from ..result import Environment, Outcome, Status, kernels_apart
+from ..result import IMAGES, Environment, Outcome, Status, kernels_apart
 from ..spec import Case
 from ..store.rows import Verdict
 from ..units import METRICS
@@ -26,7 +26,6 @@ PEAK = 0.01  # share by which the allocator's peak may differ
 INFRASTRUCTURE = (Status.THROTTLED, Status.CONTENDED, Status.NOT_REACHED)
 CURABLE = (Status.OOM, Status.TIMEOUT, Status.NAN_OUTPUT)  # ends of a first arm that ran: if the second is well, it is better
 NEVER_RAN = "the first arm does not run"  # begins the reason of a cell whose first arm is no measure of the second
-IMAGES = "images_hash"  # of an outcome's facts: the hash of its decoded images, where one was taken
 SAME_TOKENS = "same tokens, nothing to compare"
 SAME, OTHER_METHODS, OTHER_NUMERICS = "same", "methods", "numerics"
 

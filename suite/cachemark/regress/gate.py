@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..errors import CachemarkError, NothingMeasured
-from ..result import Environment, Outcome
+from ..result import IMAGES, Environment, Outcome
 from ..spec import FULL
 from ..store.exchange import Exchange, rounded
 from ..store.rows import Verdict
@@ -25,7 +25,8 @@ from ..units import Metric, in_order, metric
 
 REGRESSED, IMPROVED, EQUIVALENT, CHANGED = "regressed", "improved", "equivalent", "changed"
 NOT_COMPARED, MISSING, NEW = "not_compared", "missing", "new"
-HASHES = ("output_hash", "images_hash")  # what is no metric and yet fails where it has CHANGED: the tokens, and what was decoded from them
+TOKENS = "output_hash"
+HASHES = (TOKENS, IMAGES)  # what is no metric and yet fails where it has CHANGED: the tokens, and what was decoded from them
 JUDGED = (REGRESSED, IMPROVED, EQUIVALENT, CHANGED)
 
 
@@ -126,10 +127,10 @@ class _Pair:
         else:
             for name in in_order([*old.samples, *new.samples]):
                 yield self._metric(metric(name), old, new)
-            for name, then, now in zip(HASHES, _hashes(old), _hashes(new), strict=True):
-                # Images are hashed only where they were looked at, and not at all in older baselines: one hash says nothing.
-                if (then or now) if name == HASHES[0] else (then and now):
-                    yield self._hash(name, old, then, now)
+            if old.output_hash or new.output_hash:
+                yield self._hash(TOKENS, old, old.output_hash, new.output_hash)
+            if IMAGES in old.facts and IMAGES in new.facts:  # older baselines have none
+                yield self._hash(IMAGES, old, old.facts[IMAGES], new.facts[IMAGES])
 
     def _metric(self, metric: Metric, old: Outcome, new: Outcome) -> Verdict:
         name = metric.name
@@ -218,11 +219,6 @@ def _status(old: Outcome, new: Outcome) -> tuple[str, str]:
     if new.ok:
         return IMPROVED, said
     return (EQUIVALENT if old.status is new.status else CHANGED), said
-
-
-def _hashes(outcome: Outcome) -> tuple[str, str]:
-    """Those of HASHES, empty where there is none."""
-    return outcome.output_hash or "", str(outcome.facts.get(HASHES[1], ""))
 
 
 def _is_reference(outcome: Outcome) -> bool:

@@ -18,10 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import false_discovery_control, t
 
-from ..result import JUDGING, Status
+from ..result import IMAGES, JUDGING, Status
 from ..store.rows import Verdict
 from ..units import METRICS, Metric
-from .contest import IMAGES, INFRASTRUCTURE, SAME, Couple, failure, images
+from .contest import INFRASTRUCTURE, SAME, Couple, failure, images
 from .gate import EQUIVALENT, IMPROVED, NOT_COMPARED, REGRESSED
 from .pairs import CONFIDENCE, INCONCLUSIVE, MOST_PAIRS, sign_flip
 

@@ -110,9 +110,11 @@ def _section(model: str, measured: list[Outcome], references: list[Outcome]) -> 
     known: list[dict[str, Interval]] = [{} for _ in measured]
     for (k, name), found in means.items():
         known[k][name] = found
-    rows = [_stand(derive(o, full, its), held) for o, its in zip(measured, known, strict=True) if o is not baseline]
+    rows = [derive(o, full, its) for o, its in zip(measured, known, strict=True)]
+    arms = [_stand(row, held) for row in rows if row.outcome is not baseline]
+    own = next((row for row in rows if row.outcome is baseline), None)
     first = (measured or references)[0].case
-    return Section(model, baseline.case if baseline else first, derive(baseline, full) if baseline else None, _ordered(rows), held)
+    return Section(model, baseline.case if baseline else first, own, _ordered(arms), held)
 
 
 def _reference(rows: Sequence[Row], role: str) -> Row | None:

@@ -74,7 +74,9 @@ class MaskedTask(PredictorTask):
         start(model, stream(seed, "initial linear layers"))
         blocks = [p for name, p in model.named_parameters() if p.dim() == 2 and "_blocks." in name and "adaLN" not in name]
         super().__init__(model, kl.load(tokenizer, device=device), blocks, seed, device, batch)
-        self.process = process(config.diffusion)
+        self.first = process(config.diffusion).timesteps[-1]  # step of the process that a generation begins at
+        magnified = process((STEPS,)).tables["start_of_eps"] ** 2  # what a squared error of the noise is in the token
+        self._weights = torch.from_numpy(magnified.clip(1, magnified[self.first])).float().to(device)
         self.reader = nn.Linear(config.dim, config.channels).to(device)
         nn.init.zeros_(self.reader.weight)
         nn.init.zeros_(self.reader.bias)
@@ -108,9 +110,7 @@ class MaskedTask(PredictorTask):
         """That of the squared error of the noise at steps ``index`` of the process: where noise prevails it becomes the error of the
         token, up to the step that a generation begins at; below, it stays that of the noise (Salimans and Ho, "Progressive
         Distillation", 2022, §4: truncated SNR)."""
-        whole = process((STEPS,))
-        ratio = (whole.tables["noise"] / whole.tables["signal"]) ** 2
-        return torch.from_numpy(ratio.clip(1, ratio[self.process.timesteps[-1]])).float().to(index.device)[index]
+        return self._weights[index]
 
     @torch.no_grad()
     def validate(self) -> dict[str, float]:
@@ -133,10 +133,10 @@ class MaskedTask(PredictorTask):
         return squared
 
     def _token_error(self, dropped: float, labels: Tensor, latents: Tensor, draws: torch.Generator) -> Tensor:
-        count, first = self.model.config.tokens, self.process.timesteps[-1]
+        count = self.model.config.tokens
         z, start = self.model.hidden(labels, latents, draws, masked=count - count * KNOWN // 256, dropped=dropped)
-        noise, index = self.model.noising(start, draws)
-        index = torch.full_like(index, first)
+        noise, drawn = self.model.noising(start, draws)
+        index = torch.full_like(drawn, self.first)
         squared: Tensor = self.model.diffloss.terms(z, start, noise, index)[0]
         return self.weight(index) * squared
 
