@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import xml.etree.ElementTree as ET
+from collections import Counter
 from dataclasses import replace
 
 import pytest
 import report_sample as sample
 
 from cachemark.report import words
-from cachemark.report.chart import COLOURS, Chart, Drawing
+from cachemark.report.chart import COLOURS, Chart, Drawing, palette
 from cachemark.report.charts import draw, front
 from cachemark.report.section import sections
 from cachemark.result import Outcome
@@ -153,3 +154,28 @@ def test_more_methods_than_colours_and_names_that_are_alike() -> None:
     held = drawing(sample.full(), *named)
     assert held.methods[len(COLOURS)].sign == COLOURS[0]
     assert len(tips(held.charts[2])) == 2 * (len(named) + 1)  # labels cut to the same text stay two rows
+
+
+def test_a_method_has_one_colour_in_all_sections_and_no_neighbour_has_it() -> None:
+    together = [("b", "d"), ("a", "b", "c"), ("d", "e")]
+    colours = palette(together)
+    assert all(len({colours[name] for name in names}) == len(names) for names in together)
+    assert len(set(colours.values())) == 5  # none is taken twice while another is free
+
+    def named(model: str, *methods: str) -> list[Outcome]:
+        arm = sample.arm("linear", "1/4")
+        whole = (sample.full(), *(replace(arm, case=replace(arm.case, method=method)) for method in methods))
+        return [replace(outcome, case=replace(outcome.case, model=model)) for outcome in whole]
+
+    parts = sections([*named("one", "streaming", "window"), *named("two", "arrows", "window")])
+    drawn = [draw(part, parts) for part in parts]
+    signs = [{key.name: key.sign for key in one.methods} for one in drawn]
+    assert signs[0]["window"] == signs[1]["window"]
+    assert draw(parts[0]).methods != drawn[0].methods  # alone it would have another
+
+
+def test_more_methods_than_colours_share_them_evenly_and_apart() -> None:
+    crowd, pair = tuple(f"m{k:02}" for k in range(2 * len(COLOURS))), ("m00", "m99")
+    colours = palette([crowd, pair])
+    assert set(Counter(colours[name] for name in crowd).values()) == {2}
+    assert colours["m00"] != colours["m99"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -72,12 +74,23 @@ class Signs:
         return tuple(SHAPES)[held.index % len(SHAPES)] if held and row.method in self.methods else "circle"
 
 
-def signs(section: Section) -> Signs:
-    """One colour for each method by the alphabet, one shape for each budget, larger ones first."""
+def signs(section: Section, parts: Sequence[Section] = ()) -> Signs:
+    """One colour for each method, the same in all ``parts`` of a report, and one shape for each budget, larger ones first."""
     ratios = sorted(section.budgets, key=share_of_full, reverse=True)
-    glyphs = tuple(GLYPHS.values())
-    return Signs({name: Key(name, COLOURS[k % len(COLOURS)], k) for k, name in enumerate(section.methods)},
+    glyphs, colours = tuple(GLYPHS.values()), palette([part.methods for part in (section, *parts)])
+    return Signs({name: Key(name, colours[name], k) for k, name in enumerate(section.methods)},
                  {name: Key(name, glyphs[k % len(glyphs)], k) for k, name in enumerate(ratios)})
+
+
+def palette(together: Sequence[Sequence[str]]) -> dict[str, str]:
+    """A colour for each method by the alphabet, where ``together`` lists those that stand in one section: the first of the colours that
+    fewest of its neighbours have, and among these of those that fewest have at all."""
+    colours: dict[str, str] = {}
+    for name in sorted({name for names in together for name in names}):
+        near = {other for names in together if name in names for other in names}
+        beside, used = (Counter(colour for other, colour in colours.items() if other in names) for names in (near, colours))
+        colours[name] = min(COLOURS, key=lambda colour: (beside[colour], used[colour]))
+    return colours
 
 
 @dataclass(frozen=True)

@@ -28,8 +28,9 @@ class _Quantity:
 
 
 def draw(section: Section, parts: Sequence[Section] = ()) -> Drawing:
-    """What a section has to show, tab by tab; ``parts`` are all sections of the report, in which other batches of its model may stand."""
-    held = signs(section)
+    """What a section has to show, tab by tab; ``parts`` are all sections of the report, in which its methods have the
+    same colours and other batches of its model may stand."""
+    held = signs(section, parts)
     cost = _flops if section.paradigm == MASKED else _bytes
     charts = (cost(section, held), _speed(section, held), halves(section, held), *phases(section, held), *memory(section, held),
               *living(section, held), *batches(section, parts, held), *_curves(section, held), *spreads(section, held))

@@ -73,16 +73,18 @@ class _Followed:
     rows: tuple[dict[str, Row], ...]
 
 
-def history(section: Section, nights: Sequence[Night], trend: Trend | None = None) -> tuple[Chart, ...]:
+def history(
+    section: Section, nights: Sequence[Night], trend: Trend | None = None, parts: Sequence[Section] = ()
+) -> tuple[Chart, ...]:
     """Latencies run by run, oldest first: of each method over the full cache's of the same run, in which a slower day cancels, and of the
     full cache itself, which shows what that ratio hides. Changes of the former that ``trend`` finds are marked, and told as notes of
-    the chart. Empty where the cell was measured once."""
+    the chart. Empty where the cell was measured once. ``parts`` are all sections of the report: a method has one colour in them."""
     held = [night for night in nights if any(o.case.cell == section.case.cell for o in night.outcomes)][-MOST:]
     if len(held) < 2:
         return ()
     followed = _Followed(tuple(night.name for night in held), tuple(night.run.environment.fingerprint for night in held),
                          tuple(_rows(section, night) for night in held))
-    shown = signs(section)
+    shown = signs(section, parts)
     return (*_relative(section, followed, shown, trend), *_absolute(section, followed))
 
 

@@ -169,7 +169,7 @@ def build(
         dirty=bool(code.get("dirty")), state=run.state, counts=_counts(held),
         conclusion=conclusion(comparison, baseline.meta if baseline else None, run.started),
         chapters=tuple(replace(_chapter(part, parts, artifact), unanchored=unanchored(part.case), choices=choices(part, parts),
-                               margin=margin(part), history=history(part, nights, trend)) for part in parts),
+                               margin=margin(part), history=history(part, nights, trend, parts)) for part in parts),
         changes=changes(comparison),
         environment=_environment(environment, code), plan_text=_plan_text(run.plan_json), commands=_commands(run.plan, code),
         missing=(*_unfinished(run), *_missing(parts)), entries=ledger(held, str(run.id), trials or {}),
