@@ -119,8 +119,8 @@ def test_show_json_is_the_outcomes(measured: Stage) -> None:
 def test_show_finds_a_case_by_label_or_the_beginning_of_its_key(length: int | None, measured: Stage) -> None:
     wanted = measured.outcomes()["calm 1/2"]
     keys = [o.case.key for o in measured.outcomes().values()]
-    if length and sum(k.startswith(wanted.case.key[:length]) for k in keys) > 1:
-        pytest.skip("two keys begin alike")
+    while length and sum(k.startswith(wanted.case.key[:length]) for k in keys) > 1:
+        length += 1
     given = wanted.case.key[:length] if length else "calm 1/2"
     assert data(call("show", given, "--store", measured.store, "--json")) == [json.loads(json.dumps(wanted.to_json()))]
 

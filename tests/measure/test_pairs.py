@@ -249,6 +249,26 @@ def test_a_case_whose_largest_batch_is_searched_is_no_arm() -> None:
         cells_of(searched, "cpu")
 
 
+def test_blocks_that_differ_in_their_batch_are_cells_of_their_own() -> None:
+    blocks = [{"model": "llamagen-b", "methods": ["window", "linear"], "batch": batch} for batch in (4, 8)]
+    both = Plan.model_validate({"name": "p", "cells": blocks})
+    found = cells_of(both, "cpu")
+    assert len(found) == len({p.case.key for p in found.values()}) == 2 * len({p.case.label for p in found.values()}) > 4
+    assert all(name == f"{p.case.model} {p.case.label}, batch {p.case.batch}" for name, p in found.items())
+    (cell,) = cells_of(both, "cpu", ["window 1/2, batch 8"])
+    assert cell == "llamagen-b window 1/2, batch 8"
+    assert list(cells_of(both, "cpu", ["llamagen-b window 1/2"])) == [cell.replace("8", "4"), cell]
+    before, after = arms_of(both, "cpu", ("window 1/2", "linear 1/2"))
+    assert list(before) == list(after) == [f"llamagen-b window 1/2 → linear 1/2, batch {batch}" for batch in (4, 8)]
+    assert [p.case.batch for side in (before, after) for p in side.values()] == [4, 8, 4, 8]
+
+
+def test_blocks_that_differ_in_more_are_told_apart_by_it() -> None:
+    blocks = [{"model": "llamagen-b", "methods": ["window"], "sampling": {"cfg_scale": scale}} for scale in (2.0, 3.0)]
+    found = cells_of(Plan.model_validate({"name": "p", "cells": blocks}), "cpu", ["window 1/2"])
+    assert list(found) == [f"llamagen-b window 1/2, cfg_scale {scale}" for scale in (2.0, 3.0)]
+
+
 @pytest.fixture
 def stage(tmp_path: Path) -> Any:
     from cachemark import plugins

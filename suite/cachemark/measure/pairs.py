@@ -158,9 +158,10 @@ def _series(subset: str) -> str:
 def cells_of(
     plan: Plan, device: str, labels: Sequence[str] = (), images: int = IMAGES, arm: Callable[[Planned, int], Planned] = timed,
 ) -> dict[str, Planned]:
-    """Every timed case of a plan that can run, by ``model label``; only those with one of the ``labels``, if any are given. ``arm`` makes
-    arms of them, :func:`timed` or :func:`seen`, with so many ``images``. Cases whose largest batch is searched have no batch of their own
-    and are left out; raises NothingMeasured where there are no others."""
+    """Every timed case of a plan that can run, by its name of :func:`names_of`; only those that one of the ``labels`` means, if any are
+    given: a name, the same without its model or its conditions, or with the batch where that is none of them. ``arm`` makes arms of
+    them, :func:`timed` or :func:`seen`, with so many ``images``. Cases whose largest batch is searched have no batch of their own and
+    are left out; raises NothingMeasured where there are no others."""
     from ..errors import unknown
 
     able = [p for p in expand(plan, device) if p.case.role in ("arm", "baseline") and not p.unmet]
@@ -168,31 +169,58 @@ def cells_of(
     if able and not fixed:
         raise NothingMeasured(f"Plan {plan.name} asks for nothing but the largest batch, which is searched for and not compared.",
                               remedy='Give a block a batch of its own, such as: batch = 8')
-    found = {name_of(p.case): arm(p, images) for p in fixed}
-    known = {name: planned.case.label for name, planned in found.items()}
+    found = dict(zip(names_of([p.case for p in fixed]), fixed, strict=True))
+    meant = {name: _meant(name, planned.case) for name, planned in found.items()}
     for label in labels:
-        if label not in known and label not in known.values():
-            raise unknown("case", label, [*known, *known.values()])
-    return {name: planned for name, planned in found.items() if not labels or name in labels or known[name] in labels}
+        if not any(label in known for known in meant.values()):
+            raise unknown("case", label, [known for each in meant.values() for known in each])
+    return {name: arm(planned, images) for name, planned in found.items() if not labels or meant[name] & set(labels)}
 
 
-def name_of(case: Case) -> str:
-    """A cell's name to people: its model and its label, and the conditions by which equal ones differ."""
-    return f"{case.model} {case.label}"
+def _meant(name: str, case: Case) -> set[str]:
+    plain = f"{case.model} {case.label}"
+    return {known.removeprefix(start) for known in (name, plain, f"{plain}, batch {case.batch}") for start in ("", f"{case.model} ")}
+
+
+def names_of(cases: Sequence[Case]) -> list[str]:
+    """What cells are called: model and label, and where several would be called the same, the conditions that tell them apart, such as
+    ``, batch 8``."""
+    alike: dict[str, list[dict[str, Any]]] = {}
+    for case in cases:
+        alike.setdefault(f"{case.model} {case.label}", []).append(_conditions(case))
+    return [", ".join([plain, *(f"{name} {value}" for name, value in _conditions(case).items() if _varies(name, alike[plain]))])
+            for case in cases for plain in [f"{case.model} {case.label}"]]
+
+
+def _conditions(case: Case) -> dict[str, Any]:
+    """Settings of a case one by one, but for what is judged and what the case is compared as."""
+    held = case.to_json()
+    return {name: value for name, value in {**held, **held["sampling"], **held["knobs"]}.items()
+            if name not in ("sampling", "knobs", "evaluation", "role")}
+
+
+def _varies(name: str, alike: Sequence[Mapping[str, Any]]) -> bool:
+    return any(held.get(name) != alike[0].get(name) for held in alike)
 
 
 def arms_of(
     plan: Plan, device: str, labels: tuple[str, str], images: int = IMAGES, arm: Callable[[Planned, int], Planned] = timed,
 ) -> tuple[dict[str, Planned], dict[str, Planned]]:
-    """Both arms of every model that has a case with either label. A cell is called by its model and both labels."""
-    sides = [{p.case.model: p for p in cells_of(plan, device, [label], images, arm).values()} for label in labels]
-    shared = [model for model in sides[0] if model in sides[1]]
-    if not shared:
-        raise CachemarkError(f"No model of plan {plan.name} has both {labels[0]!r} and {labels[1]!r}.",
-                             remedy="Name two cases of one model; see them with: cachemark run PLAN --explain")
-    names = {model: f"{model} {labels[0]} → {labels[1]}" for model in shared}
-    before, after = ({names[model]: side[model] for model in shared} for side in sides)
-    return before, after
+    """Both arms wherever a model has a case with either label under the same conditions. A cell is called by its model and both labels,
+    and by the conditions where there are several."""
+    sides = [cells_of(plan, device, [label], images, arm) for label in labels]
+    others = {p.case.cell: p for p in sides[1].values()}
+    before = {_both(name, p.case, labels): p for name, p in sides[0].items() if p.case.cell in others}
+    if not before:
+        raise CachemarkError(f"No model of plan {plan.name} has both {labels[0]!r} and {labels[1]!r} under the same conditions.",
+                             remedy="Name two cases of one model and block; see them with: cachemark run PLAN --explain")
+    return before, {name: others[p.case.cell] for name, p in before.items()}
+
+
+def _both(name: str, case: Case, labels: tuple[str, str]) -> str:
+    """Of a cell of two labels, after the name of that with the first."""
+    which = name.removeprefix(f"{case.model} {case.label}")
+    return f"{case.model} {labels[0]} → {labels[1]}{which}"
 
 
 # -- what runs an arm ---------------------------------------------------------------------------------------------------

@@ -62,7 +62,6 @@ def told(incident: Incident, owners: Sequence[Mapping[str, str]], command: str) 
 
 def command(plan: str, incident: Incident, commits: tuple[str, str] | None = None) -> str:
     """What to type to measure an incident again."""
-    label = incident.cells[0].partition(" ")[2].rpartition(", batch ")[0]
     if commits and all(commits):
-        return shlex.join(["cachemark", "compare", plan, "--commits", *commits, "--case", label])
+        return shlex.join(["cachemark", "compare", plan, "--commits", *commits, "--case", incident.cells[0]])
     return shlex.join(["cachemark", "run", plan, "--fresh"])
