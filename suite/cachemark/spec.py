@@ -131,6 +131,11 @@ class Case:
         role = f" ({self.role})" if self.role in ("floor", "numerics") else ""
         return f"{self.named}{budget}{codec}{role}"
 
+    @property
+    def title(self) -> str:
+        """The label after its model, for lists in which several models stand."""
+        return f"{self.model} {self.label}"
+
     def measures(self, what: str) -> bool:
         """Whether this part of the evaluation is asked for and everything that it needs is here."""
         return "missing" not in self.evaluation.get(what, {"missing": ""})

@@ -241,12 +241,12 @@ def another_case(content: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(("edit", "more", "code", "words"), [
     (lambda _: None, [], 0, "Passed: "),
-    (fewer_bytes, [], 1, "regressed: calm 1/2, kv_allocated"),
+    (fewer_bytes, [], 1, "regressed: dot calm 1/2, kv_allocated"),
     (more_bytes, [], 0, "1 improved"),
-    (faster, [], 1, "regressed: calm 1/2, latency"),
+    (faster, [], 1, "regressed: dot calm 1/2, latency"),
     (faster, ["--threshold", "0.999"], 1, "latency"),  # twice as slow is above any share
     (failed, [], 0, "1 improved"),
-    (another_case, [], 4, "missing: calm 1/2"),
+    (another_case, [], 4, "missing: dot calm 1/2"),
     (another_case, ["--min-coverage", "0.5"], 0, "Judged 5 of the baseline's 6 cases; 50% are needed."),
 ])  # fmt: skip
 def test_check_exits_as_it_judges(edit: Edit, more: list[str], code: int, words: str, accepted: Path, stage: Stage) -> None:

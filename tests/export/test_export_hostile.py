@@ -64,7 +64,7 @@ def texts(evil: str) -> dict[str, str]:
         "markdown": markdown(tables(view)), "latex": latex(tables(view)), "methods": methods_text(view),
         "summary": summary(view, comparison),
         "comment": comment(view, comparison), "annotations": "\n".join(workflow_commands(comparison)),
-        "junit": junit(comparison, evil, {evil: evil}), "csv": csv(frame(few)), "samples": csv(samples_frame(few)),
+        "junit": junit(comparison, evil), "csv": csv(frame(few)), "samples": csv(samples_frame(few)),
     }  # fmt: skip
 
 

@@ -22,7 +22,7 @@ def judge(now: list[Outcome], then: list[Outcome] | None = None, environment: En
 
 
 def row(found: Comparison, method: str, metric: str) -> Verdict:
-    rows = [r for r in found.rows if r.label.split()[0] == method and r.metric == metric]
+    rows = [r for r in found.rows if r.label.split()[1] == method and r.metric == metric]
     assert len(rows) == 1
     return rows[0]
 
@@ -44,7 +44,8 @@ def test_the_same_run_passes() -> None:
 def test_what_is_not_compared_on_the_same_machine() -> None:
     found = judge(plan())
     assert {(r.label, r.metric) for r in found.of("not_compared")} == {
-        ("full", "latency"), ("full", "tokens_per_s_last"), ("full", "legend"), ("linear 1/4", "legend"), ("h2o 1/4", "legend"),
+        (f"tiny {label}", metric) for label, metric in (
+            ("full", "latency"), ("full", "tokens_per_s_last"), ("full", "legend"), ("linear 1/4", "legend"), ("h2o 1/4", "legend"))
     }
     assert row(found, "full", "latency").reason == "the full cache is the yardstick of its own run"
     assert "paired test" in row(found, "linear", "legend").reason
@@ -97,7 +98,7 @@ def test_arm_with_another_codec_is_measured_against_the_native_full_cache() -> N
     outcomes = [*plan(), ok(case("window", codec="int8")), ok(case("full", codec="int8", role="arm"), latency=[1.5])]
     found = judge(outcomes, outcomes)
     assert row(found, "window", "latency").then == pytest.approx(0.55)
-    assert [r.then for r in found.rows if r.label == "full int8" and r.metric == "latency"] == [pytest.approx(0.75)]
+    assert [r.then for r in found.rows if r.label == "tiny full int8" and r.metric == "latency"] == [pytest.approx(0.75)]
 
 
 def test_full_cache_that_failed_leaves_times_uncompared() -> None:
@@ -150,7 +151,7 @@ def test_images_are_compared_where_both_sides_hashed_them(then: str, now: str, v
     """The tokens may be the same and what is decoded from them another picture."""
     before, after = (changed(plan(), "h2o", facts={"images_hash": images} if images else {}) for images in (then, now))
     found = judge(after, before)
-    assert [r.verdict for r in found.rows if (r.label.split()[0], r.metric) == ("h2o", "images_hash")] == ([verdict] if verdict else [])
+    assert [r.verdict for r in found.rows if (r.label.split()[1], r.metric) == ("h2o", "images_hash")] == ([verdict] if verdict else [])
     assert row(found, "h2o", "output_hash").verdict == "equivalent"
 
 
@@ -229,7 +230,7 @@ def test_too_little_coverage() -> None:
     assert found.summary()[0].startswith("Too little was judged: ")
     worse = judge(changed(plan()[:2], "linear", samples={"kv_logical": [9999.0]}))
     assert worse.exit_code == 4
-    assert any("Worst: linear 1/4, kv_logical" in line for line in worse.summary()), "the regression is still told"
+    assert any("Worst: tiny linear 1/4, kv_logical" in line for line in worse.summary()), "the regression is still told"
 
 
 def test_nothing_judged_never_passes() -> None:
@@ -273,14 +274,14 @@ def test_summary_names_the_worst_first() -> None:
     assert len(lines) <= 5
     assert lines[0].startswith("Regressed: 2 regressed, ")
     assert lines[1] == "Judged 4 of the baseline's 4 cases; 95% are needed."
-    assert lines[2] == "Worst: h2o 1/4, latency: 0.55 then, 2.2 now; and 1 more."
+    assert lines[2] == "Worst: tiny h2o 1/4, latency: 0.55 then, 2.2 now; and 1 more."
     assert "threshold of 15%" in lines[-1]
     assert "false-alarm rate of this gate is unknown" in lines[-1]
 
 
 def test_summary_of_a_status_change() -> None:
     lines = judge(changed(plan(), "h2o", status=Status.OOM, samples={}, log="x")).summary()
-    assert "Worst: h2o 1/4, status: ok then, oom now." in lines
+    assert "Worst: tiny h2o 1/4, status: ok then, oom now." in lines
 
 
 factors = st.floats(0.2, 5)

@@ -53,7 +53,7 @@ def test_they_are_stored_and_exchanged_exactly(tmp_path: Path) -> None:
 def test_the_gate_names_them_and_leaves_them_to_a_paired_test() -> None:
     worse = changed(plan(), "linear", samples={"fid_scene_2k": [99.0]})
     found = compare(exchange(plan()), worse, ENVIRONMENT)
-    rows = {row.metric: row for row in found.rows if row.label.startswith("linear")}
+    rows = {row.metric: row for row in found.rows if row.label.startswith("tiny linear")}
     assert FIGURES.keys() <= rows.keys()
     assert {rows[name].verdict for name in FIGURES} == {"not_compared"}
     assert "needs a paired test" in rows["fid_scene_2k"].reason

@@ -43,7 +43,7 @@ def test_a_cell_that_does_not_follow_is_named_and_alarms() -> None:
     found = environment_verdict(exchange(cells() + more()), cells(1.05, rkv=1.25) + more(1.05), ENVIRONMENT, 0.02)
     assert found.moved
     assert found.off == {"tiny rkv 1/4": pytest.approx(0.25)}
-    assert [r.label for r in compare(held, cells(1.05, rkv=1.25), ENVIRONMENT, threshold=0.02).of("regressed")] == ["rkv 1/4"]
+    assert [r.label for r in compare(held, cells(1.05, rkv=1.25), ENVIRONMENT, threshold=0.02).of("regressed")] == ["tiny rkv 1/4"]
 
 
 def more(factor: float = 1.0) -> list[Outcome]:

@@ -125,10 +125,9 @@ def junit(path: str, store_url: str, run_id: int | None, baseline_path: Path | N
     with existing(store_url) as store:
         run = store.run(run_id)
         outcomes = store.outcomes(run.id)
-    models = {outcome.case.key: outcome.case.model for outcome in outcomes}
     found = _compared(run, outcomes, baseline_path, needed=True)
     assert found is not None
-    _put(path, text(found, run.plan, models))
+    _put(path, text(found, run.plan))
 
 
 @export.command()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import xml.etree.ElementTree as ET
 from collections import Counter
-from collections.abc import Mapping
 
 from ..regress.gate import CHANGED, JUDGED, REGRESSED, Comparison
 from ..store.rows import Verdict
@@ -13,14 +12,11 @@ from .escape import on_one_line
 NAME, TEXT = 120, 1000  # characters of a name and of a message
 
 
-def junit(comparison: Comparison, plan: str, models: Mapping[str, str] | None = None) -> str:
+def junit(comparison: Comparison, plan: str) -> str:
     """XML with one test case for each case and metric that was compared: what regressed is a failure, what was not judged is skipped
     with the reason, what changed without being better or worse passes and says so. Where the gate itself had too little to judge, one
-    more test case, ``coverage``, is an error: a green report of nothing must not be.
-
-    ``models`` maps a case's key to its model, for the names.
-    """
-    found = [_named(row, models or {}) for row in comparison.rows]
+    more test case, ``coverage``, is an error: a green report of nothing must not be."""
+    found = [_named(row) for row in comparison.rows]
     twice = {name for name, count in Counter(found).items() if count > 1}
     suite = ET.Element("testsuite", name=on_one_line(f"cachemark {plan}", NAME))
     for row, (class_name, name) in zip(comparison.rows, found, strict=True):
@@ -35,9 +31,8 @@ def junit(comparison: Comparison, plan: str, models: Mapping[str, str] | None = 
     return f'<?xml version="1.0" encoding="utf-8"?>\n{ET.tostring(whole, encoding="unicode")}\n'
 
 
-def _named(row: Verdict, models: Mapping[str, str]) -> tuple[str, str]:
-    model = models.get(row.case_key, "")
-    return on_one_line(f"{model} {row.label}".strip(), NAME), on_one_line(row.metric, NAME)
+def _named(row: Verdict) -> tuple[str, str]:
+    return on_one_line(row.label, NAME), on_one_line(row.metric, NAME)
 
 
 def _add(suite: ET.Element, row: Verdict, class_name: str, name: str) -> None:

@@ -178,8 +178,8 @@ def cells_of(
 
 
 def _meant(name: str, case: Case) -> set[str]:
-    plain = f"{case.model} {case.label}"
-    return {known.removeprefix(start) for known in (name, plain, f"{plain}, batch {case.batch}") for start in ("", f"{case.model} ")}
+    every = (name, case.title, f"{case.title}, batch {case.batch}")
+    return {known.removeprefix(start) for known in every for start in ("", f"{case.model} ")}
 
 
 def names_of(cases: Sequence[Case]) -> list[str]:
@@ -187,9 +187,9 @@ def names_of(cases: Sequence[Case]) -> list[str]:
     ``, batch 8``."""
     alike: dict[str, list[dict[str, Any]]] = {}
     for case in cases:
-        alike.setdefault(f"{case.model} {case.label}", []).append(_conditions(case))
-    return [", ".join([plain, *(f"{name} {value}" for name, value in _conditions(case).items() if _varies(name, alike[plain]))])
-            for case in cases for plain in [f"{case.model} {case.label}"]]
+        alike.setdefault(case.title, []).append(_conditions(case))
+    return [", ".join([case.title, *(f"{name} {value}" for name, value in _conditions(case).items() if _varies(name, alike[case.title]))])
+            for case in cases]
 
 
 def _conditions(case: Case) -> dict[str, Any]:
@@ -219,7 +219,7 @@ def arms_of(
 
 def _both(name: str, case: Case, labels: tuple[str, str]) -> str:
     """Of a cell of two labels, after the name of that with the first."""
-    which = name.removeprefix(f"{case.model} {case.label}")
+    which = name.removeprefix(case.title)
     return f"{case.model} {labels[0]} → {labels[1]}{which}"
 
 

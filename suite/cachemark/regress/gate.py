@@ -97,7 +97,7 @@ def compare(
                               remedy="Check against a baseline of the same plan, or save one with: cachemark baseline save")
     pair = _Pair(baseline, environment, threshold, _full_caches(then.values()), _full_caches(now.values()))
     rows = [row for key, old in then.items() for row in pair.rows(old, now.get(key))]
-    rows += [Verdict(k, o.case.label, "status", NEW, "not in the baseline") for k, o in now.items() if k not in then]
+    rows += [Verdict(k, o.case.title, "status", NEW, "not in the baseline") for k, o in now.items() if k not in then]
     return Comparison(tuple(rows), threshold, min_coverage)
 
 
@@ -209,7 +209,7 @@ class _Pair:
     @staticmethod
     def _row(old: Outcome, metric: str, verdict: str, reason: str = "", then: float | None = None, now: float | None = None) -> Verdict:
         change = now / then if then and now is not None else None
-        return Verdict(old.case.key, old.case.label, metric, verdict, reason, then, now, change)
+        return Verdict(old.case.key, old.case.title, metric, verdict, reason, then, now, change)
 
 
 def _status(old: Outcome, new: Outcome) -> tuple[str, str]:

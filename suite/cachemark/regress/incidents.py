@@ -72,7 +72,7 @@ def findings(rows: Iterable[Verdict], cases: Mapping[str, Case], onset: str = ""
 
 def cell_of(case: Case) -> str:
     """What a cell is called in an incident."""
-    return f"{case.model} {case.label}, batch {case.batch}"
+    return f"{case.title}, batch {case.batch}"
 
 
 def fold(found: Sequence[Finding], judged: Iterable[Case]) -> list[Incident]:

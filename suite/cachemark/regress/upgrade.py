@@ -61,7 +61,7 @@ def environment_verdict(baseline: Exchange, outcomes: Sequence[Outcome], environ
     then, now = ({o.case.key: o for o in side if o.ok} for side in (baseline.outcomes, outcomes))
     shared = [(then[key], now[key]) for key in then if key in now]
     changes = {new.case.key: change for old, new in shared if (change := _change(old, new)) is not None}
-    labels = {new.case.key: f"{new.case.model} {new.case.label}" for _, new in shared}
+    labels = {new.case.key: new.case.title for _, new in shared}
     hashed = [(old.output_hash, new.output_hash) for old, new in shared if old.output_hash and new.output_hash]
     limit, centre = math.log1p(delta), _centre(list(changes.values()))
     followed = [c for c in changes.values() if centre is not None and abs(c - centre) < limit]
