@@ -31,7 +31,8 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[loops.Task, loops.Run]]:
         return run.out / f"{task.name}.safetensors"
 
     monkeypatch.setattr(loops, "train", record)
-    monkeypatch.setattr(loops, "keep_memory", lambda device: None)  # it would change the process that runs the tests
+    for name in ("keep_memory", "flush_denormals"):  # they would change the process that runs the tests
+        monkeypatch.setattr(loops, name, lambda device: None)
     return seen
 
 

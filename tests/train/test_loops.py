@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import subprocess
+import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -222,3 +224,10 @@ def test_attention_stays_in_fp32_under_autocast() -> None:
             assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == torch.bfloat16, "the rest does not"
     assert rounded.dtype == torch.bfloat16
     assert torch.equal(found, expected)
+
+
+@pytest.mark.parametrize(("before", "left"), [("", 1 << 20), ("from cachemark.train import loops; loops.flush_denormals('cpu'); ", 0)])
+def test_denormals_are_zero_in_every_thread_of_the_process_that_asks_for_it(before: str, left: int) -> None:
+    code = (f"import torch; {before}torch.set_num_threads(2); tiny = torch.full((1 << 20,), 2**-126)\n"
+            "print(int((tiny * 0.5).view(torch.int32).count_nonzero()))")
+    assert int(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout) == left

@@ -46,12 +46,12 @@ class Follower:
     def started(self, case: Case) -> None:
         """Name the case that begins."""
         if self._bar is not None:
-            self._bar.update(self._task, description=case.label)
+            self._bar.update(self._task, description=case.title)
 
     def ended(self, outcome: Outcome) -> None:
         """Count a case; say at once when one did not end well."""
         self._done += 1
-        text = f"[{self._done}/{self._total}] {outcome.case.label}: {outcome.status}, {outcome.seconds:.1f} s"
+        text = f"[{self._done}/{self._total}] {outcome.case.title}: {outcome.status}, {outcome.seconds:.1f} s"
         if not outcome.ok:
             text += f"\n    {outcome.log.strip().splitlines()[-1][:200]}"
         if self._bar is not None:

@@ -132,10 +132,11 @@ def _print_largest(summary: Summary, store: Store, as_json: bool) -> None:
     if as_json:
         echo_json({"run": summary.run_id, "ran": len(summary.ran), "skipped": summary.carried, "cases": rows})
         return
-    click.echo(f"{'':28}{'largest batch':>14}{'image/s, equal batch':>22}{'image/s, equal memory':>23}")
+    click.echo(f"{'':44}{'largest batch':>14}{'image/s, equal batch':>22}{'image/s, equal memory':>23}")
     for row in rows:
         cells = [f"{row[name]:.4g}" if row[name] is not None else "—" for name in ("max_batch", "throughput", "throughput_max")]
-        click.echo(f"{row['case']:<28}{cells[0]:>14}{cells[1]:>22}{cells[2]:>23}" + ("" if row["status"] == "ok" else f"  {row['status']}"))
+        ended = "" if row["status"] == "ok" else f"  {row['status']}"
+        click.echo(f"{row['model'] + ' ' + row['case']:<44}{cells[0]:>14}{cells[1]:>22}{cells[2]:>23}{ended}")
 
 
 def _exists(url: str) -> bool:
@@ -186,19 +187,19 @@ def _conclude(summary: Summary, report: Path | None, as_json: bool) -> None:
     if not summary.carried and len(failed) == len(summary.ran):
         raise NothingMeasured("No case of the plan was measured.", remedy="See the reasons above, or `cachemark show`.")
     if late:
-        raise NothingMeasured(f"{len(late)} cases were not reached, so nothing is known of them: {', '.join(o.case.label for o in late)}.",
+        raise NothingMeasured(f"{len(late)} cases were not reached, so nothing is known of them: {', '.join(o.case.title for o in late)}.",
                               remedy="The same command goes on with them.")
 
 
 def _explain(decisions: list[Decision], store: Store | None, as_json: bool) -> None:
-    rows = [(d.planned.case.label, "skip" if d.stored else "run", _reason(d, store)) for d in decisions]
+    rows = [(d.planned.case.title, "skip" if d.stored else "run", _reason(d, store)) for d in decisions]
     if as_json:
-        echo_json([{"case": d.planned.case.to_json(), "label": label, "action": action, "reason": reason}
-                   for d, (label, action, reason) in zip(decisions, rows, strict=True)])
+        echo_json([{"case": d.planned.case.to_json(), "label": d.planned.case.label, "action": action, "reason": reason}
+                   for d, (_, action, reason) in zip(decisions, rows, strict=True)])
         return
-    width = max(len(label) for label, _, _ in rows)
-    for label, action, reason in rows:
-        click.echo(f"{label:<{width}}  {action:<4}  {reason}")
+    width = max(len(title) for title, _, _ in rows)
+    for title, action, reason in rows:
+        click.echo(f"{title:<{width}}  {action:<4}  {reason}")
 
 
 def _reason(decision: Decision, store: Store | None) -> str:

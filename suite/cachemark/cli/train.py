@@ -44,6 +44,7 @@ def train(
     if device == "cuda" and not torch.cuda.is_available():
         raise Unsupported("--device cuda was given, but torch sees no CUDA device.", remedy="Use --device cpu, or see `cachemark doctor`.")
     loops.keep_memory(device)
+    loops.flush_denormals(device)
     weights = out
     for make, share in _stages(model, out, tokenizer, seed, device):
         task = make(weights)
