@@ -385,10 +385,10 @@ def test_progress_names_cases_and_failures_whatever_they_are_called(is_one: bool
         follower.ended(Outcome(case, Status.OK, {"latency": [1.0]}, judgement="none", seconds=2.0))
     text = terminal.getvalue()
     assert "2 cases: 0 already measured, 2 to run." in text
-    assert "[1/2] [/x] 1/2: error, 0.0 s" in text
+    assert "[1/2] m [/x] 1/2: error, 0.0 s" in text
     assert "[/bold] last" in text
     assert ("\x1b[" in text) == is_one
-    assert ("[2/2] [/x] 1/2: ok, 2.0 s" in text) == (not is_one)  # a bar says so without words
+    assert ("[2/2] m [/x] 1/2: ok, 2.0 s" in text) == (not is_one)  # a bar says so without words
 
 
 def test_progress_of_nothing_draws_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -104,8 +104,8 @@ def test_what_a_hanging_method_has_started_ends_with_it(ran: tuple[Result, stage
 
 def test_the_command_line_says_which_and_why(ran: tuple[Result, stages.Stage]) -> None:
     result, _ = ran
-    assert "[3/13] raises 1/2: error, 0.0 s\n    RuntimeError: the method is wrong\n" in result.stderr
-    assert "[12/13] calm-4 1/2: ok" in result.stderr
+    assert "[3/13] dot raises 1/2: error, 0.0 s\n    RuntimeError: the method is wrong\n" in result.stderr
+    assert "[12/13] dot calm-4 1/2: ok" in result.stderr
     assert '"status": "timeout"' in result.stdout
     assert "\x1b" not in result.output
 

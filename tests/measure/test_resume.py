@@ -76,7 +76,7 @@ def test_explain_says_what_is_done_and_changes_nothing(stage: Stage, monkeypatch
 
 
 def test_explain_in_words_is_one_line_a_case(stage: Stage) -> None:
-    assert stage.run("--explain").stdout.splitlines() == [f"{label:<15}  skip  {DONE}" for label in LABELS]
+    assert stage.run("--explain").stdout.splitlines() == [f"dot {label:<15}  skip  {DONE}" for label in LABELS]
 
 
 def test_explain_names_changed_code_and_a_changed_knob(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,7 +147,7 @@ def test_an_ended_run_goes_on_where_it_was(sent: signal.Signals, code: int, stat
     assert process.stderr is not None
     told = [process.stderr.readline() for _ in range(2)]
     assert told[0] == "6 cases: 4 already measured, 2 to run.\n"
-    assert told[1].startswith("[1/2] calm 1/2: ok")
+    assert told[1].startswith("[1/2] dot calm 1/2: ok")
     stages.until(reached.exists, "the case that waits")
     process.send_signal(sent)
     out, err = process.communicate(timeout=stages.PATIENCE)

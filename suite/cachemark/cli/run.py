@@ -136,7 +136,8 @@ def _print_largest(summary: Summary, store: Store, as_json: bool) -> None:
     for row in rows:
         cells = [f"{row[name]:.4g}" if row[name] is not None else "—" for name in ("max_batch", "throughput", "throughput_max")]
         ended = "" if row["status"] == "ok" else f"  {row['status']}"
-        click.echo(f"{row['model'] + ' ' + row['case']:<44}{cells[0]:>14}{cells[1]:>22}{cells[2]:>23}{ended}")
+        title = f"{row['model']} {row['case']}"
+        click.echo(f"{title:<44}{cells[0]:>14}{cells[1]:>22}{cells[2]:>23}{ended}")
 
 
 def _exists(url: str) -> bool:

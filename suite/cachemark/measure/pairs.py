@@ -206,15 +206,23 @@ def _varies(name: str, alike: Sequence[Mapping[str, Any]]) -> bool:
 def arms_of(
     plan: Plan, device: str, labels: tuple[str, str], images: int = IMAGES, arm: Callable[[Planned, int], Planned] = timed,
 ) -> tuple[dict[str, Planned], dict[str, Planned]]:
-    """Both arms wherever a model has a case with either label under the same conditions. A cell is called by its model and both labels,
-    and by the conditions where there are several."""
+    """Both arms wherever a model has a case with either label under the same conditions; of a model that has one each under different
+    ones these two, which whoever compares them may refuse. A cell is called by its model and both labels, and by the conditions where
+    there are several."""
     sides = [cells_of(plan, device, [label], images, arm) for label in labels]
-    others = {p.case.cell: p for p in sides[1].values()}
-    before = {_both(name, p.case, labels): p for name, p in sides[0].items() if p.case.cell in others}
-    if not before:
-        raise CachemarkError(f"No model of plan {plan.name} has both {labels[0]!r} and {labels[1]!r} under the same conditions.",
-                             remedy="Name two cases of one model and block; see them with: cachemark run PLAN --explain")
-    return before, {name: others[p.case.cell] for name, p in before.items()}
+    found = {_both(name, p.case, labels): (p, other) for name, p in sides[0].items() if (other := _beside(p, sides))}
+    if not found:
+        raise CachemarkError(f"No model of plan {plan.name} has both {labels[0]!r} and {labels[1]!r}.",
+                             remedy="Name two cases of one model; see them with: cachemark run PLAN --explain")
+    before, after = ({name: pair[side] for name, pair in found.items()} for side in (0, 1))
+    return before, after
+
+
+def _beside(planned: Planned, sides: Sequence[Cells]) -> Planned | None:
+    """The case of the second side that one of the first is compared with."""
+    ours, theirs = ([p for p in side.values() if p.case.model == planned.case.model] for side in sides)
+    same = [p for p in theirs if p.case.cell == planned.case.cell]
+    return same[0] if same else theirs[0] if len(ours) == len(theirs) == 1 else None
 
 
 def _both(name: str, case: Case, labels: tuple[str, str]) -> str:
