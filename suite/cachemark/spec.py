@@ -136,6 +136,11 @@ class Case:
         """The label after its model, for lists in which several models stand."""
         return f"{self.model} {self.label}"
 
+    @property
+    def full_title(self) -> str:
+        """The title with the batch: what a cell is called in an incident, and where one is asked for."""
+        return f"{self.title}, batch {self.batch}"
+
     def measures(self, what: str) -> bool:
         """Whether this part of the evaluation is asked for and everything that it needs is here."""
         return "missing" not in self.evaluation.get(what, {"missing": ""})

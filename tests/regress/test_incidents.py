@@ -29,7 +29,7 @@ def of(**fields: str) -> list[Case]:
 
 
 def names(cells: list[Case]) -> list[str]:
-    return [incidents.cell_of(c) for c in cells]
+    return [c.full_title for c in cells]
 
 
 # ------------------------------------------------------------------------------------------------ one cause

@@ -158,7 +158,7 @@ def test_more_methods_than_colours_and_names_that_are_alike() -> None:
 
 def test_a_method_has_one_colour_in_all_sections_and_no_neighbour_has_it() -> None:
     together = [("b", "d"), ("a", "b", "c"), ("d", "e")]
-    colours = palette(together)
+    colours = palette(frozenset(together))
     assert all(len({colours[name] for name in names}) == len(names) for names in together)
     assert len(set(colours.values())) == 5  # none is taken twice while another is free
 
@@ -176,6 +176,6 @@ def test_a_method_has_one_colour_in_all_sections_and_no_neighbour_has_it() -> No
 
 def test_more_methods_than_colours_share_them_evenly_and_apart() -> None:
     crowd, pair = tuple(f"m{k:02}" for k in range(2 * len(COLOURS))), ("m00", "m99")
-    colours = palette([crowd, pair])
+    colours = palette(frozenset([crowd, pair]))
     assert set(Counter(colours[name] for name in crowd).values()) == {2}
     assert colours["m00"] != colours["m99"]

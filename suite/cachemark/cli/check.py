@@ -78,7 +78,7 @@ def _incidents(found: Judged, outcomes: dict[str, Outcome], register: Path | Non
     judged = [cases[key] for key in {r.case_key for r in found.rows if r.verdict not in ("not_compared", "missing", "new")} if key in cases]
     tonight = incidents.fold(incidents.findings(found.rows, cases, str(run.code.get("commit") or "")[:12]), judged)
     delta = float(found.night.stated.get("delta", 0.1)) if found.night else 0.1
-    told = incidents.merge(incidents.load(register), tonight, datetime.now(UTC).date(), delta, [incidents.cell_of(c) for c in judged])
+    told = incidents.merge(incidents.load(register), tonight, datetime.now(UTC).date(), delta, [c.full_title for c in judged])
     incidents.save(register, told.register)
     return told
 

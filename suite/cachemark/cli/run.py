@@ -127,17 +127,17 @@ def _measured(
 
 def _print_largest(summary: Summary, store: Store, as_json: bool) -> None:
     """A line for each case: its largest batch, and throughput at equal batch and at equal memory."""
+    found = store.outcomes(summary.run_id)
     rows = [{"model": o.case.model, "case": o.case.label, "status": str(o.status),
-             **{name: o.median(name) for name in ("max_batch", "throughput", "throughput_max")}} for o in store.outcomes(summary.run_id)]
+             **{name: o.median(name) for name in ("max_batch", "throughput", "throughput_max")}} for o in found]
     if as_json:
         echo_json({"run": summary.run_id, "ran": len(summary.ran), "skipped": summary.carried, "cases": rows})
         return
     click.echo(f"{'':44}{'largest batch':>14}{'image/s, equal batch':>22}{'image/s, equal memory':>23}")
-    for row in rows:
+    for outcome, row in zip(found, rows, strict=True):
         cells = [f"{row[name]:.4g}" if row[name] is not None else "—" for name in ("max_batch", "throughput", "throughput_max")]
-        ended = "" if row["status"] == "ok" else f"  {row['status']}"
-        title = f"{row['model']} {row['case']}"
-        click.echo(f"{title:<44}{cells[0]:>14}{cells[1]:>22}{cells[2]:>23}{ended}")
+        ended = "" if outcome.ok else f"  {outcome.status}"
+        click.echo(f"{outcome.case.title:<44}{cells[0]:>14}{cells[1]:>22}{cells[2]:>23}{ended}")
 
 
 def _exists(url: str) -> bool:
@@ -193,14 +193,13 @@ def _conclude(summary: Summary, report: Path | None, as_json: bool) -> None:
 
 
 def _explain(decisions: list[Decision], store: Store | None, as_json: bool) -> None:
-    rows = [(d.planned.case.title, "skip" if d.stored else "run", _reason(d, store)) for d in decisions]
+    rows = [(d.planned.case, "skip" if d.stored else "run", _reason(d, store)) for d in decisions]
     if as_json:
-        echo_json([{"case": d.planned.case.to_json(), "label": d.planned.case.label, "action": action, "reason": reason}
-                   for d, (_, action, reason) in zip(decisions, rows, strict=True)])
+        echo_json([{"case": case.to_json(), "label": case.label, "action": action, "reason": reason} for case, action, reason in rows])
         return
-    width = max(len(title) for title, _, _ in rows)
-    for title, action, reason in rows:
-        click.echo(f"{title:<{width}}  {action:<4}  {reason}")
+    width = max(len(case.title) for case, _, _ in rows)
+    for case, action, reason in rows:
+        click.echo(f"{case.title:<{width}}  {action:<4}  {reason}")
 
 
 def _reason(decision: Decision, store: Store | None) -> str:

@@ -178,18 +178,23 @@ def cells_of(
 
 
 def _meant(name: str, case: Case) -> set[str]:
-    every = (name, case.title, f"{case.title}, batch {case.batch}")
-    return {known.removeprefix(start) for known in every for start in ("", f"{case.model} ")}
+    """All that means a case."""
+    return {known.removeprefix(start) for known in (name, case.title, case.full_title) for start in ("", f"{case.model} ")}
 
 
 def names_of(cases: Sequence[Case]) -> list[str]:
     """What cells are called: model and label, and where several would be called the same, the conditions that tell them apart, such as
     ``, batch 8``."""
+    told = [_conditions(case) for case in cases]
     alike: dict[str, list[dict[str, Any]]] = {}
-    for case in cases:
-        alike.setdefault(case.title, []).append(_conditions(case))
-    return [", ".join([case.title, *(f"{name} {value}" for name, value in _conditions(case).items() if _varies(name, alike[case.title]))])
-            for case in cases]
+    for case, held in zip(cases, told, strict=True):
+        alike.setdefault(case.title, []).append(held)
+    return [", ".join([case.title, *_apart(held, alike[case.title])]) for case, held in zip(cases, told, strict=True)]
+
+
+def _apart(held: Mapping[str, Any], alike: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The conditions in which any other differs."""
+    return [f"{name} {value}" for name, value in held.items() if any(other.get(name) != value for other in alike)]
 
 
 def _conditions(case: Case) -> dict[str, Any]:
@@ -197,10 +202,6 @@ def _conditions(case: Case) -> dict[str, Any]:
     held = case.to_json()
     return {name: value for name, value in {**held, **held["sampling"], **held["knobs"]}.items()
             if name not in ("sampling", "knobs", "evaluation", "role")}
-
-
-def _varies(name: str, alike: Sequence[Mapping[str, Any]]) -> bool:
-    return any(held.get(name) != alike[0].get(name) for held in alike)
 
 
 def arms_of(

@@ -70,11 +70,6 @@ def findings(rows: Iterable[Verdict], cases: Mapping[str, Case], onset: str = ""
             if r.case_key in cases and (r.verdict == REGRESSED or (r.verdict == CHANGED and r.metric in HASHES))]
 
 
-def cell_of(case: Case) -> str:
-    """What a cell is called in an incident."""
-    return f"{case.title}, batch {case.batch}"
-
-
 def fold(found: Sequence[Finding], judged: Iterable[Case]) -> list[Incident]:
     """One incident for each cause. ``judged``: every case of which something was said, worse or not.
 
@@ -105,14 +100,14 @@ def _cause(left: Sequence[Finding], judged: Sequence[Case]) -> tuple[str, str, l
             if len(mine) > 1 and share >= SHARE and (len(mine), share) > best[:2]:
                 best = (len(mine), share, factor, value)
     if not best[0]:
-        return "cell", cell_of(left[0].case), [left[0]]
+        return "cell", left[0].case.full_title, [left[0]]
     return best[2], best[3], [f for f in left if str(getattr(f.case, best[2])) == best[3]]
 
 
 def _incident(factor: str, value: str, mine: Sequence[Finding]) -> Incident:
     ratios = [f.change for f in mine if f.change]
     change = statistics.median(ratios) if ratios else None
-    cells = tuple(sorted({cell_of(f.case) for f in mine}))
+    cells = tuple(sorted({f.case.full_title for f in mine}))
     first = mine[0]
     return Incident("", first.metric, factor, value, cells, change, first.reason, first.onset, worst=change)
 

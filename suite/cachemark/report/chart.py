@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Protocol
 
 from .drawing import PAGE, SHAPES, Look
@@ -77,14 +78,15 @@ class Signs:
 def signs(section: Section, parts: Sequence[Section] = ()) -> Signs:
     """One colour for each method, the same in all ``parts`` of a report, and one shape for each budget, larger ones first."""
     ratios = sorted(section.budgets, key=share_of_full, reverse=True)
-    glyphs, colours = tuple(GLYPHS.values()), palette([part.methods for part in (section, *parts)])
+    glyphs, colours = tuple(GLYPHS.values()), palette(frozenset(part.methods for part in (section, *parts)))
     return Signs({name: Key(name, colours[name], k) for k, name in enumerate(section.methods)},
                  {name: Key(name, glyphs[k % len(glyphs)], k) for k, name in enumerate(ratios)})
 
 
-def palette(together: Sequence[Sequence[str]]) -> dict[str, str]:
+@lru_cache(maxsize=8)
+def palette(together: frozenset[tuple[str, ...]]) -> dict[str, str]:
     """A colour for each method by the alphabet, where ``together`` lists those that stand in one section: the first of the colours that
-    fewest of its neighbours have, and among these of those that fewest have at all."""
+    fewest of its neighbours have, and among these of those that fewest have at all. Kept: all sections of a report ask for the same."""
     colours: dict[str, str] = {}
     for name in sorted({name for names in together for name in names}):
         near = {other for names in together if name in names for other in names}
