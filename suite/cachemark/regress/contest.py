@@ -7,6 +7,7 @@ Pairs come from a function that is handed in, so nothing here knows how they are
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
@@ -127,7 +128,7 @@ def verdicts(held: Mapping[str, Held], rule: Rule, alike: str = SAME) -> list[Ve
 
 
 def _time(cell: str, held: Held, judgement: Judgement) -> Verdict:
-    then, now = (_middle([_of(c, side).median(TIMED) or 0.0 for c in held.couples]) for side in (0, 1))
+    then, now = (statistics.median([_of(c, side).median(TIMED) or 0.0 for c in held.couples]) for side in (0, 1))
     change = 1 + judgement.effect.value if judgement.effect else None
     return Verdict(held.couples[0].after.case.key, cell, TIMED, judgement.verdict, judgement.reason, then, now, change)
 
@@ -214,12 +215,6 @@ def _bytes(row: Verdict, exact: bool, sides: Sequence[Sequence[float]], same: bo
 
 def _of(couple: Couple, side: int) -> Outcome:
     return couple.after if side else couple.before
-
-
-def _middle(values: Sequence[float]) -> float:
-    ordered = sorted(values)
-    half = len(ordered) // 2
-    return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
 
 
 # -- the exit code ------------------------------------------------------------------------------------------------------
