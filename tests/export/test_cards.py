@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
+import report_sample as sample
 
 from cachemark import registry
 from cachemark.cli import collected
 from cachemark.export.cards import (
     NEVER,
+    UNSEEN,
     Checkpoint,
     Claim,
+    Drawn,
     Evidence,
     Knob,
     Reached,
@@ -32,7 +37,10 @@ from cachemark.export.cards import (
 )
 from cachemark.models import checkpoints
 from cachemark.models.weights import packaged
-from cachemark.regress import anchors
+from cachemark.regress import anchors, baselines
+from cachemark.spec import Sampling
+from cachemark.store.exchange import dump
+from cachemark.units import quality_name
 
 LOG = [{"step": step, "psnr": psnr} for step, psnr in ((100, 20.0), (200, 27.0), (300, 28.0), (400, 27.75), (500, 28.5))]
 STAGE = Stage(500, 120.0, 7, "scene-v2", "CPU", {"psnr": 28.5}, LOG)
@@ -65,6 +73,14 @@ def test_every_stage_of_a_training_is_told_and_the_last_is_judged() -> None:
     assert "| training, stage 2 | 500 steps" in page
     assert "28.5 dB" in page
     assert "1 dB" not in page
+
+
+def test_the_card_of_a_model_that_draws_says_what_its_images_are_worth_or_that_nobody_looked() -> None:
+    drawn = Drawn("of the full cache, seeds `s2k`", [("FID, 2000 images", "6.0 [4.9, 7.1]")])
+    pages = [models_page([dataclasses.replace(TRAINED, **fields)], [], Evidence())
+             for fields in ({}, {"draws": True}, {"draws": True, "drawn": drawn})]  # fmt: skip
+    assert [UNSEEN in page for page in pages] == [False, True, False]
+    assert "| its images | of the full cache, seeds `s2k` |\n| FID, 2000 images | 6.0 [4.9, 7.1] |" in pages[2]
 
 
 def test_files_with_other_layouts_are_told_apart() -> None:
@@ -143,13 +159,59 @@ def test_only_an_anchor_makes_a_figure_reproduced() -> None:
 # ------------------------------------------------------------------------------------------------ what is collected
 
 def test_every_packaged_model_has_a_card() -> None:
-    found = {model.name: model for model in collected.trained()}
+    found = {model.name: model for model in collected.trained(Path("nowhere"))}
     assert set(found) == {path.stem for path in packaged("x").parent.glob("*.safetensors")} - {"tiny-features.reference"} != set()
     for name, model in found.items():
         assert model.sha256 == checkpoints.sha256(packaged(f"{name}.safetensors"))
         assert model.files[f"{name}.safetensors"] == packaged(f"{name}.safetensors").stat().st_size
         assert all(stage.log[-1]["step"] == stage.steps for stage in model.stages)
     assert [len(found[name].stages) for name in ("tiny-vq", "tiny-var")] == [2, 1]
+
+
+@pytest.fixture
+def worth(tmp_path: Path) -> Callable[..., Drawn | None]:
+    """What the card of tiny-var says after runs of these outcomes, each saved as a baseline, the oldest first."""
+    own = checkpoints.sha256(packaged("tiny-var.safetensors"))
+
+    def of(*runs: tuple[float, int, dict[str, Any]]) -> Drawn | None:
+        for number, (fid, count, fields) in enumerate(runs):
+            name, judged = quality_name("fid", "scene", count), {"preset": "scene", "seeds": "s2k", "samples": count, "batch": 50}
+            known = {"model": "tiny-var", "weights": f"{own}/coder", "sampling": Sampling(cfg_scale=1.5), "evaluation": {"quality": judged}}
+            case = dataclasses.replace(sample.full().case, **{**known, **fields})
+            facts = {"intervals": {name: [fid - 0.5, fid + 0.5]}, "real": {name: [0.5, 0.25, 0.75]}}
+            held = dataclasses.replace(sample.full(), case=case, samples={name: [fid], "class_accuracy": [1.0] * count}, facts=facts)
+            text = dump([held], sample.RUN.environment, {"commit": f"{number}" * 40}, plan="p", saved=f"2026-01-0{number + 1}")
+            baselines.write(baselines.path_of(tmp_path, "a machine", f"run{number}"), text)
+        return {model.name: model for model in collected.trained(tmp_path)}["tiny-var"].drawn
+
+    return of
+
+
+def test_what_images_are_worth_comes_from_a_baseline_of_the_same_weights(worth: Callable[..., Drawn | None]) -> None:
+    found = worth((6.0, 2000, {}))
+    assert found is not None
+    assert "seeds `s2k`, cfg_scale 1.5" in found.made
+    assert "commit 0000000000" in found.made
+    assert dict(found.figures) == {
+        "Class accuracy, 2000 images": "100.0 % [100.0 %, 100.0 %]", "FID, scene, 2k images": "6.000 [5.500, 6.500]",
+        "FID, scene, 2k images, of real ones": "0.500 [0.250, 0.750]",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("fields", [{"weights": "0" * 64 + "/coder"}, {"model": "tiny-mar"}, {"role": "arm"}, {"evaluation": {}}])
+def test_images_of_others_say_nothing_about_a_model(worth: Callable[..., Drawn | None], fields: dict[str, Any]) -> None:
+    assert worth((6.0, 2000, fields)) is None
+
+
+def test_the_run_that_looked_at_the_most_images_counts_and_of_these_the_newest(worth: Callable[..., Drawn | None]) -> None:
+    found = worth((4.0, 2000, {}), (5.0, 2000, {}), (6.0, 500, {}))
+    assert found is not None
+    assert ("FID, scene, 2k images", "5.000 [4.500, 5.500]") in found.figures
+
+
+def test_a_damaged_baseline_costs_no_card(worth: Callable[..., Drawn | None], tmp_path: Path) -> None:
+    baselines.write(tmp_path / "a machine" / "broken.json", "{")
+    assert worth((6.0, 2000, {})) is not None
 
 
 def test_every_published_model_says_where_each_of_its_weights_comes_from() -> None:

@@ -13,8 +13,10 @@ from .options import plugin_option
 @click.argument("folder", type=click.Path(file_okay=False, path_type=Path))
 @click.option("--anchors", type=click.Path(file_okay=False, path_type=Path), default=Path("baselines/anchors"), show_default=True,
               help="Folder of the anchors that were reached.")
+@click.option("--baselines", type=click.Path(file_okay=False, path_type=Path), default=Path("baselines/accepted"), show_default=True,
+              help="Folder of the baselines, which say what images of the embedded models are worth.")
 @plugin_option
-def cards(folder: Path, anchors: Path, plugin_files: tuple[str, ...]) -> None:
+def cards(folder: Path, anchors: Path, baselines: Path, plugin_files: tuple[str, ...]) -> None:
     """Write models.md and methods.md into FOLDER: what is known about every model and every method."""
     from .. import plugins
     from ..export.cards import methods_page, models_page
@@ -23,7 +25,7 @@ def cards(folder: Path, anchors: Path, plugin_files: tuple[str, ...]) -> None:
     for file in plugin_files:
         plugins.load(file)
     evidence = collected.evidence(anchors)
-    pages = {"models.md": models_page(collected.trained(), collected.released(), evidence),
+    pages = {"models.md": models_page(collected.trained(baselines), collected.released(), evidence),
              "methods.md": methods_page(collected.recipes(everything=bool(plugin_files)), evidence)}
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in pages.items():

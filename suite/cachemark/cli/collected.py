@@ -16,9 +16,11 @@ from .sentence import sentence
 
 if TYPE_CHECKING:
     from ..cache.method import Method
-    from ..export.cards import Checkpoint, Evidence, Knob, Recipe, Released, Stage, Trained
+    from ..export.cards import Checkpoint, Drawn, Evidence, Knob, Recipe, Released, Stage, Trained
     from ..models.protocol import Entry, Published
+    from ..result import Outcome
     from ..spec import Sampling
+    from ..store.exchange import Exchange
 
 DATA = Path(str(resources.files("cachemark") / "data"))
 WEIGHTS = DATA / "weights"
@@ -29,25 +31,64 @@ def _read(path: Path) -> Any:
 
 
 # -- models -----------------------------------------------------------------------------------------------------------
-def trained() -> list[Trained]:
-    """Every model whose weights the package carries, generators first. A description without weights of its own name is that of
-    an earlier stage of the model it names."""
+def trained(baselines: Path) -> list[Trained]:
+    """Every model whose weights the package carries, generators first, with what their images were worth in the ``baselines`` of that
+    folder. A description without weights of its own name is that of an earlier stage of the model it names."""
     from ..models import catalogue
 
     assert catalogue  # importing it registers the models
+    runs = _runs(baselines)
     described = {path.stem: _read(path) for path in sorted(WEIGHTS.glob("*.json"))}
     own = [name for name in described if (WEIGHTS / f"{name}.safetensors").is_file()]
-    return [_trained(name, described) for name in sorted(own, key=lambda name: (name not in registry.models, name))]
+    return [_trained(name, described, runs) for name in sorted(own, key=lambda name: (name not in registry.models, name))]
 
 
-def _trained(name: str, described: dict[str, dict[str, Any]]) -> Trained:
+def _trained(name: str, described: dict[str, dict[str, Any]], runs: list[Exchange]) -> Trained:
     from ..export.cards import Trained
 
     last = described[name]
     earlier = [stem for stem, data in described.items() if data.get("model") == name and stem != name]
     files = {path.name: path.stat().st_size for path in sorted(WEIGHTS.glob(f"{name}.*safetensors"), key=lambda path: len(path.name))}
-    return Trained(name, _what(name), files, last["sha256"], last["parameters"], last["config"],
-                   [_stage(stem, described[stem]) for stem in (*earlier, name)])
+    stages = [_stage(stem, described[stem]) for stem in (*earlier, name)]
+    return Trained(name, _what(name), files, last["sha256"], last["parameters"], last["config"], stages,
+                   draws=name in registry.models, drawn=_drawn(name, last["sha256"], runs))
+
+
+def _runs(baselines: Path) -> list[Exchange]:
+    """The baselines of a folder that can be read, oldest first."""
+    from ..regress import baselines as stored
+
+    found = [stored.load(listed.path) for listed in stored.list_(baselines) if not listed.problem]
+    return sorted(found, key=lambda run: str(run.meta.get("saved", "")))
+
+
+def _drawn(name: str, sha256: str, runs: list[Exchange]) -> Drawn | None:
+    """What the images of a model with these weights were worth, by the newest run that looked at the most of them."""
+    seen = [(int(o.case.evaluation["quality"]["samples"]), number, o) for number, run in enumerate(runs) for o in run.outcomes
+            if o.ok and o.case.role == "baseline" and o.case.measures("quality")
+            and (o.case.model, o.case.weights.partition("/")[0]) == (name, sha256)]
+    if not seen:
+        return None
+    _, number, outcome = max(seen, key=lambda entry: entry[:2])
+    return _worth(outcome, runs[number])
+
+
+def _worth(outcome: Outcome, run: Exchange) -> Drawn:
+    """The figures of a run's outcome, with the intervals of a report."""
+    from ..export.cards import Drawn
+    from ..report import words
+    from ..report.row import QUALITY, derive
+    from ..units import metric
+
+    def told(name: str, *ends: float) -> str:
+        return "{} [{}, {}]".format(*(words.figure(end, name) for end in ends))
+
+    rows = [(metric(name).title + (f", {found.n} images" if name in QUALITY else ""), told(name, found.value, found.low, found.high))
+            for name, found in derive(outcome, None).quality.items()]
+    rows += [(f"{metric(name).title}, of real ones", told(name, *ends)) for name, ends in outcome.facts.get("real", {}).items()]
+    sampling = ", ".join(f"{name} {value}" for name, value in _changed(outcome.case.sampling).items())
+    where = f"{run.environment.device}, commit {str(run.code.get('commit'))[:10]}"
+    return Drawn(f"of the full cache, seeds `{outcome.case.evaluation['quality']['seeds']}`, {sampling}; {where}", rows)
 
 
 def _stage(stem: str, data: dict[str, Any]) -> Stage:

@@ -15,12 +15,15 @@ from typing import Any
 LAST = 4  # validations that the stated spread is taken from
 MADE = "<!-- Made by `make docs`; edits are lost. -->"
 NEVER = "not yet: no real weights"
+UNSEEN = "not measured with these weights; `cachemark run embedded` does, and `cachemark baseline save` keeps it"
 SCORES = {  # of a description's `held_out`: what it is, and its unit
     "nats_per_token": ("held-out likelihood, loss", "nat/token"), "psnr": ("held-out reconstruction, PSNR", "dB"),
     "psnr_pooled": ("PSNR of all pixels pooled", "dB"), "codes_used": ("codes in use", ""), "loss": ("held-out loss", ""),
     "noise_mse": ("held-out error of the predicted noise, mean square", ""),
-    "token_mse": ("held-out error of a token at the first step of a generation, one token in seven known, mean square", ""),
-    "token_mse_unlabelled": ("the same without the class", ""),
+    "token_mse_8": ("held-out error of a token as the head's first step predicts it, 8 of 256 tokens known, mean square", ""),
+    "token_mse_36": ("36 of them known", ""), "token_mse_128": ("128 of them known", ""),
+    "token_mse_8_unlabelled": ("8 of them known, without the class", ""),
+    "token_mse_36_unlabelled": ("36 of them known, without the class", ""),
 }
 
 
@@ -39,8 +42,18 @@ class Stage:
 
 
 @dataclass(frozen=True)
+class Drawn:
+    """What images of the full cache are worth. ``figures``: what it is, and the figure with its interval, as text. ``made``: by which
+    run."""
+
+    made: str
+    figures: Sequence[tuple[str, str]]
+
+
+@dataclass(frozen=True)
 class Trained:
-    """A model whose weights the package carries. ``files``: their bytes by name; the last of ``stages`` made what is shipped."""
+    """A model whose weights the package carries. ``files``: their bytes by name; the last of ``stages`` made what is shipped. ``draws``
+    whether it makes images, and ``drawn`` what they are worth, None where a stored run of these weights is lacking."""
 
     name: str
     what: str
@@ -49,6 +62,8 @@ class Trained:
     parameters: int
     config: Mapping[str, Any]
     stages: Sequence[Stage]
+    draws: bool = False
+    drawn: Drawn | None = None
 
 
 @dataclass(frozen=True)
@@ -180,6 +195,8 @@ def _trained(model: Trained) -> list[str]:
         rows.append((title, f"{_grouped(stage.steps)} steps in {took} on {stage.machine}, seed {stage.seed}, data {_code(stage.data)}"))
     rows += [(_score(name)[0], f"{value:g} {_score(name)[1]}".strip() + f"; {_spread(last.log, name)}")
              for name, value in last.held_out.items()]
+    if model.draws:
+        rows += [("its images", model.drawn.made), *model.drawn.figures] if model.drawn else [("its images", UNSEEN)]
     return [f"### `{model.name}`", f"{model.what.rstrip('.')}.", _table(("", ""), rows), "To train it again:",
             f"```console\n$ cachemark train {model.name}\n```"]
 
