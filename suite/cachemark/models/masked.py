@@ -102,7 +102,7 @@ def _published(size: str, config: MARConfig) -> Entry:
 registry.models.add(TINY_NAME)(Entry(
     TINY_NAME, "mar", MAR.paradigm, (TINY_MAR.grid,) * 2, TINY_MAR.classes, partial(_shape, TINY_MAR), _load_tiny, _tiny_identity,
     {"paper": Sampling(cfg_scale=3.0, cfg_schedule="linear")}, ("legend",), "scene",
-    "A MAR of 2 M parameters trained on the embedded scene world, with its weights",
+    "A MAR of 3 M parameters trained on the embedded scene world, with its weights",
     anatomy=partial(anatomy.mar, TINY_MAR, lambda: TinyKL().decode),
 ))
 for _size, _config in mar.SIZES.items():

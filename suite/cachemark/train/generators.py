@@ -38,12 +38,14 @@ HELD_OUT = 128
 
 
 class PredictorTask(ABC):
-    """Trains a class-conditional model on the tokens of a tokenizer. ``inner`` are the matrices that Muon updates."""
+    """Trains a class-conditional model on the tokens of a tokenizer. ``inner`` are the matrices that Muon updates; ``rates`` the full
+    learning rates of Muon and of AdamW."""
 
     name: str
     steps: int
     warmup = 40
     decay = DECAY
+    rates = (MUON_RATE, ADAM_RATE)
 
     def __init__(
         self, model: LlamaGen | VAR | MAR, tokenizer: nn.Module, inner: Iterable[nn.Parameter], seed: int, device: str, batch: int
@@ -54,8 +56,9 @@ class PredictorTask(ABC):
         matrices = list(inner)
         chosen = {id(p) for p in matrices}
         outer = [p for p in self.model.parameters() if id(p) not in chosen]
-        self.muon = Muon([{"params": matrices, "peak": MUON_RATE}], lr=MUON_RATE)
-        self.adam = torch.optim.AdamW([{"params": outer, "peak": ADAM_RATE}], lr=ADAM_RATE, betas=(0.9, 0.95), weight_decay=0.0)
+        muon, adam = self.rates
+        self.muon = Muon([{"params": matrices, "peak": muon}], lr=muon)
+        self.adam = torch.optim.AdamW([{"params": outer, "peak": adam}], lr=adam, betas=(0.9, 0.95), weight_decay=0.0)
         self._chunk = -1
         self._batches: list[tuple[Tensor, Tensor]] = []
 

@@ -1,4 +1,4 @@
-"""The embedded masked model: a MAR of 2 M parameters on the tokens of :mod:`~cachemark.models.tiny.kl`.
+"""The embedded masked model: a MAR of 3 M parameters on the tokens of :mod:`~cachemark.models.tiny.kl`.
 
 Its head takes one step of each 25th of the process, the least noisy one, and so begins at time 960. The published models begin
 at 999, where almost nothing is left of the token and an error in the predicted noise is magnified a thousandfold: that takes
@@ -12,6 +12,6 @@ from .kl import KLConfig
 
 NAME = "tiny-mar"
 TINY_MAR = MARConfig(
-    dim=128, depth=(4, 4), heads=4, head_depth=3, head_width=128, grid=16, channels=KLConfig().channels, classes=10, buffer=8, steps=20,
+    dim=160, depth=(4, 4), heads=5, head_depth=3, head_width=128, grid=16, channels=KLConfig().channels, classes=10, buffer=8, steps=20,
     diffusion=(1,) * 25,
 )
