@@ -87,7 +87,7 @@ def _worth(outcome: Outcome, run: Exchange) -> Drawn:
             for name, found in derive(outcome, None).quality.items()]
     rows += [(f"{metric(name).title}, of real ones", told(name, *ends)) for name, ends in outcome.facts.get("real", {}).items()]
     sampling = ", ".join(f"{name} {value}" for name, value in _changed(outcome.case.sampling).items())
-    where = f"{run.environment.device}, commit {str(run.code.get('commit'))[:10]}"
+    where = f"{run.environment.device}, commit {str(run.code.get('commit') or 'unknown')[:10]}"
     return Drawn(f"of the full cache, seeds `{outcome.case.evaluation['quality']['seeds']}`, {sampling}; {where}", rows)
 
 
