@@ -113,6 +113,7 @@ def test_charts_figures_and_legends_work_in_parts(page: Any) -> None:
     page.wait_for_selector("#speed .chart details.more")
     assert count(page, "#speed .chart tbody tr") == 0
     page.click("#speed .chart details.more > summary >> nth=0")
+    page.wait_for_selector("#speed .chart tbody tr")  # the browser tells of an opened part a moment later
     assert count(page, "#speed .chart tbody tr") == 100
     page.click("#speed .key >> nth=0")
     assert count(page, "#speed svg .lit") > 0
