@@ -157,9 +157,6 @@ def start(model: MAR, seed: int) -> None:
     """Begin as the authors do: linear layers by Xavier, no biases, and the head's modulation and last layer at zero. But places begin as
     waves and heads look at neighbours, so that neither need be learned."""
     generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for table in (model.encoder_pos_embed_learned, model.decoder_pos_embed_learned, model.diffusion_pos_embed_learned):
-            table[0, -model.config.tokens :] = waves(model.config.grid, model.config.dim)
     for name, layer in model.named_modules():
         if isinstance(layer, nn.Linear):
             nn.init.zeros_(layer.bias)
@@ -168,6 +165,8 @@ def start(model: MAR, seed: int) -> None:
             elif "time_embed" not in name:
                 nn.init.xavier_uniform_(layer.weight, generator=generator)
     with torch.no_grad():
+        for table in (model.encoder_pos_embed_learned, model.decoder_pos_embed_learned, model.diffusion_pos_embed_learned):
+            table[0, -model.config.tokens :] = waves(model.config.grid, model.config.dim)
         look_around(model)
 
 
