@@ -5,7 +5,7 @@ whose parameters are assumed, not measured: a GPU with locked clocks, one withou
 below all other noise), throttled pairs (the gate redoes them, so they cost time and no verdicts) and the difference between GPUs
 (the gate pairs on one device; for the other rules it would be part of the day).
 
-- ``gate``: whole nights of a family of cells through :mod:`cachemark.regress.pairs`, the minimum effect chosen as on a real machine
+- ``gate``: whole nights of a family of cells through :mod:`cachemark.stats.paired_test`, the minimum effect chosen as on a real machine
   (``sees``, at least 2 %, on a shared CPU 10 %). Alarms are nights with any false regression.
 - ``rules``: other tools' decisions cell by cell (``gate_rivals.py``); a family of m cells raises a false alarm with 1 − (1 − f)^m. They
   compare today's run with a stored one of another day, as these tools do. *Matched* is the power that is left when the rule's own
@@ -36,9 +36,10 @@ from scipy.stats import chi2
 
 import gate_page
 import gate_rivals as rivals
-from cachemark.regress import history, pairs
-from cachemark.regress.gate import EQUIVALENT, IMPROVED, REGRESSED
-from cachemark.regress.pairs import INCONCLUSIVE, Rule
+from cachemark.gate.baseline_check import EQUIVALENT, IMPROVED, REGRESSED
+from cachemark.stats import changepoints as history
+from cachemark.stats import paired_test as pairs
+from cachemark.stats.paired_test import INCONCLUSIVE, Rule
 
 Floats = NDArray[np.float64]
 FAMILY, IMAGES, LONE, RHO, TAU, STICKY = 200, 8, 10, 0.3, 10.0, 0.5
@@ -267,7 +268,7 @@ def ratios_to_canary(noise: Noise, stream: Generator, series: int, count: int, a
     return values
 
 
-def alarms(values: Floats, delta: float) -> list[history.Change]:
+def alarms(values: Floats, delta: float) -> list[history.ChangePoint]:
     """Changes of one series that gate."""
     return [c for epoch in history.changes(values, [0] * len(values), delta) for c in epoch.changes if c.gates]
 

@@ -34,15 +34,15 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from cachemark import __version__
-from cachemark.cache.method import Method
-from cachemark.cache.reference import PaddedFull
 from cachemark.cache.slot import Memory
-from cachemark.measure.environment import code_identity, environment
+from cachemark.contract.method import Method
+from cachemark.core.spec import Sampling
+from cachemark.machine.environment import code_identity, environment
+from cachemark.methods.base.paper_baseline import PaddedFull
 from cachemark.methods.full import Full
 from cachemark.methods.linear import Linear
 from cachemark.models.llamagen import SIZES, LlamaGen
 from cachemark.models.packed import packed
-from cachemark.spec import Sampling
 
 GRID, BATCH, SHARE = 24, 2, Fraction(1, 6)
 SAMPLING = Sampling(cfg_scale=2.0)

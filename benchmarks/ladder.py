@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import get_args
 
 from cachemark.export.ladder import ladders, markdown
-from cachemark.measure import plan as plans
-from cachemark.measure.plan import Cells, Plan
-from cachemark.measure.session import measure
+from cachemark.plan import schema as plans
+from cachemark.plan.schema import Cells, Plan
 from cachemark.store.db import Store
+from cachemark.workflows.run import measure
 
 
 def with_graphs(plan: Plan, device: str) -> Plan:

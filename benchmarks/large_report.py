@@ -15,8 +15,8 @@ import time
 from pathlib import Path
 
 from cachemark.cli.report import write_report
-from cachemark.result import Environment, Outcome, Status
-from cachemark.spec import Case, Sampling
+from cachemark.core.result import Environment, Outcome, Status
+from cachemark.core.spec import Case, Sampling
 from cachemark.store.db import Store
 
 MADE, PAINTED = 10.0, 2.0  # seconds allowed

@@ -17,17 +17,17 @@ import numpy as np
 import torch
 from scipy.stats import bootstrap
 
-from cachemark import registry, seeds
-from cachemark.cache.geometry import Layout
-from cachemark.cache.method import visual_budget
+from cachemark.cache.layout import Layout
 from cachemark.cache.slot import Memory
-from cachemark.errors import BadBudget
-from cachemark.measure.environment import code_identity, environment
-from cachemark.measure.judge import Job, Reference, divergence
+from cachemark.contract.method import visual_budget
+from cachemark.core import registry, seeds
+from cachemark.core.errors import BadBudget
+from cachemark.machine.environment import code_identity, environment
 from cachemark.methods.full import Full
 from cachemark.methods.linear import Linear
 from cachemark.models import catalogue
 from cachemark.models.protocol import Request
+from cachemark.trial.child.judge import FullCacheOutput, Job, divergence
 
 
 def main() -> None:
@@ -36,11 +36,11 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     threads = parser.parse_args().threads
     torch.set_num_threads(threads)
-    entry = registry.models.get(catalogue.TINY_NAME)
+    entry = registry.models.get(catalogue.next_token.TINY_NAME)
     loaded, sampling = entry.load(Request()), entry.presets["paper"]
     subset = seeds.subset("tune64", entry.classes)
     full = Job(loaded, Full, Memory(), sampling, subset, 64, "cpu")
-    reference, layout = Reference(full), entry.shape(sampling, 64)
+    reference, layout = FullCacheOutput(full), entry.shape(sampling, 64)
     print(f"commit {code_identity()['commit'][:10]}, {environment('cpu', threads).machine_class}, {subset.name}, {len(subset)} samples")
     for budget in (Fraction(1, 2), Fraction(1, 4)):
         size = visual_budget(budget, layout)

@@ -29,20 +29,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cachemark import __version__, registry
-from cachemark.cache import streams
-from cachemark.cache.masked import MaskedLayout, MaskedStep, masked_steps, placed, put
-from cachemark.cache.method import Method
+from cachemark import __version__
+from cachemark.cache import random_streams as streams
+from cachemark.cache.masked_layout import MaskedLayout, MaskedStep, masked_steps, placed, put
 from cachemark.cache.slot import Memory
-from cachemark.cache.work import by_pass
-from cachemark.measure.environment import code_identity, environment
+from cachemark.contract.method import Method
+from cachemark.core import registry
+from cachemark.core.spec import Sampling
+from cachemark.machine.environment import code_identity, environment
 from cachemark.methods.full import Full
 from cachemark.methods.lazymar import LazyMAR
 from cachemark.methods.marche import MARche
-from cachemark.models import masked
+from cachemark.models.catalogue import masked_models as masked
 from cachemark.models.mar import MAR, guidance
-from cachemark.models.protocol import Entry, Request
-from cachemark.spec import Sampling
+from cachemark.models.protocol import ModelEntry, Request
+from cachemark.roofline.masked_flops import by_pass
 
 assert masked  # importing it registers the models
 MODEL, PRESET = "mar-b", "fewer"
@@ -71,13 +72,13 @@ class Arm:
             z, scale = model.conditions(hidden, step.generating), guidance(sampling, step, layout.visual)
             noise = model.noise(key, step.generating[:batch], len(course.process))
             drawn = model.diffloss.sample(z, noise, scale, course, step, self.method)
-            self.method.settle(step)
+            self.method.end_step(step)
             latents = put(latents, step.generating[:batch], drawn)
             seconds.append(time.perf_counter() - start)
         return seconds
 
 
-def arms_of(entry: Entry, layout: MaskedLayout) -> dict[str, Arm]:
+def arms_of(entry: ModelEntry, layout: MaskedLayout) -> dict[str, Arm]:
     """Every arm by name, its method at the beginning of a generation."""
     plain, eager = (entry.load(Request(engine=engine)).generator for engine in ("eager", "reference"))
     methods: dict[str, tuple[Any, Method]] = {"full": (plain, Full()), "reference": (eager, Full()), "lazymar": (plain, LazyMAR()),
@@ -89,7 +90,7 @@ def arms_of(entry: Entry, layout: MaskedLayout) -> dict[str, Arm]:
 
 
 @torch.inference_mode()
-def measured(entry: Entry, batch: int, rounds: int) -> dict[str, Any]:
+def measured(entry: ModelEntry, batch: int, rounds: int) -> dict[str, Any]:
     """Seconds of every arm in every round and pass."""
     sampling, labels, seeds = entry.presets[PRESET], torch.arange(batch), list(range(batch))
     layout = entry.shape(sampling, batch)

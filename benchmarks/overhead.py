@@ -26,8 +26,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cachemark import __version__
-from cachemark.measure.environment import code_identity, environment
-from cachemark.result import Outcome
+from cachemark.core.result import Outcome
+from cachemark.machine.environment import code_identity, environment
 from cachemark.store.db import Store
 
 PLAN = """name = "overhead"

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from cachemark import __version__
-from cachemark.measure.environment import code_identity, environment
+from cachemark.machine.environment import code_identity, environment
 from cachemark.models.packed import Packed, Projection
 
 SHAPES = ((192, 768), (384, 384), (768, 768), (768, 3072), (1024, 3072))

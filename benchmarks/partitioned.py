@@ -28,14 +28,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from cachemark import __version__, registry
-from cachemark.cache.masked import MaskedLayout
-from cachemark.cache.partial import Places, wide
+from cachemark import __version__
+from cachemark.cache.masked_layout import MaskedLayout
 from cachemark.cache.slot import Memory
-from cachemark.measure.environment import code_identity, environment
+from cachemark.core import registry
+from cachemark.machine.environment import code_identity, environment
 from cachemark.methods.marche import joined
-from cachemark.models import masked
-from cachemark.models.protocol import Entry
+from cachemark.methods.masked.partial import Places, wide
+from cachemark.models.catalogue import masked_models as masked
+from cachemark.models.protocol import ModelEntry
 
 assert masked  # importing it registers the models
 ACTIVE = (16, 32, 64, 128)  # active tokens; all others are cached
@@ -108,7 +109,7 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     here, code = environment("cpu", arguments.threads), code_identity()
-    entry: Entry = registry.models.get(arguments.model)
+    entry: ModelEntry = registry.models.get(arguments.model)
     layout = entry.shape(entry.presets["paper"], arguments.batch)
     assert isinstance(layout, MaskedLayout)
     commit = f"{code['commit'][:10]}{' (dirty)' if code['dirty'] else ''}"

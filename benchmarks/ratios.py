@@ -31,22 +31,22 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from cachemark import __version__
-from cachemark.cache import streams
-from cachemark.cache.method import Method
-from cachemark.cache.reference import PaddedFull
+from cachemark.cache import random_streams as streams
 from cachemark.cache.slot import Memory
-from cachemark.limits import Rates
-from cachemark.measure.environment import code_identity, environment
-from cachemark.measure.rates import rates
+from cachemark.contract.method import Method
+from cachemark.core.limits import Rates
+from cachemark.core.spec import Sampling
+from cachemark.machine.environment import code_identity, environment
+from cachemark.machine.rates import rates
+from cachemark.methods.base.paper_baseline import PaddedFull
 from cachemark.methods.full import Full
 from cachemark.methods.linear import Linear
-from cachemark.metrics.roofline import bill
-from cachemark.models import anatomy
+from cachemark.models import costs
 from cachemark.models.layers import rotate_pairs
 from cachemark.models.llamagen import SIZES, LlamaGen
 from cachemark.models.packed import packed
 from cachemark.models.sampling import draw, guide
-from cachemark.spec import Sampling
+from cachemark.roofline.bill import bill
 
 SHAPES = ((16, 4), (24, 2))  # grid, images of a batch; guidance doubles the rows
 SAMPLING = Sampling(cfg_scale=2.0)
@@ -108,7 +108,7 @@ def linear(model: LlamaGen, batch: int, budget: str) -> Linear:
 
 def ideals(model: LlamaGen, batch: int, rates: Rates) -> dict[str, float]:
     """Speed-ups over the full cache that bytes and FLOPs allow, image decoding left out; and the full cache's floor in seconds."""
-    parts, layout = anatomy.llamagen(model.config, lambda: torch.relu), model.layout(range(batch), SAMPLING)
+    parts, layout = costs.llamagen(model.config, lambda: torch.relu), model.layout(range(batch), SAMPLING)
     full = bill(Full(), layout, parts, images=False).floor(rates)
     arms = {f"full/linear {budget}": linear(model, batch, budget) for budget in BUDGETS}
     return {"floor of full": full, **{name: full / bill(arm, layout, parts, images=False).floor(rates) for name, arm in arms.items()}}

@@ -28,16 +28,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cachemark import __version__, registry
-from cachemark.cache.geometry import Site, Step, Tokens
-from cachemark.cache.method import Block, Method
-from cachemark.cache.reference import ConcatFull
+from cachemark import __version__
+from cachemark.cache.layout import Site, Step, Tokens
 from cachemark.cache.slot import Memory
-from cachemark.measure.environment import code_identity, environment
+from cachemark.contract.method import Block, Method
+from cachemark.core import registry
+from cachemark.machine.environment import code_identity, environment
 from cachemark.methods.ams_kv import AMSKV
+from cachemark.methods.base.paper_baseline import ConcatFull
 from cachemark.methods.full import Full
-from cachemark.models import next_scale, var
-from cachemark.models.protocol import Entry, Loaded, Request
+from cachemark.models import var
+from cachemark.models.catalogue import next_scale
+from cachemark.models.protocol import Loaded, ModelEntry, Request
 
 assert next_scale  # importing it registers the models
 MODEL = "var-d16"
@@ -45,7 +47,7 @@ PAIRS = (("reference", "full"), ("full", "ams_kv"))
 PARTS = ("adaLN", "attention", "MLP", "head", "sampling", "quantiser", "decoder")
 
 
-def arms_of(entry: Entry) -> dict[str, tuple[Loaded, Callable[[], Method]]]:
+def arms_of(entry: ModelEntry) -> dict[str, tuple[Loaded, Callable[[], Method]]]:
     """Every arm by name: a loaded model and what makes its method. Both models have the same random weights."""
     eager, published = entry.load(Request()), entry.load(Request(engine="reference"))
     layers = entry.shape(entry.presets["paper"], 1).layers
@@ -53,7 +55,7 @@ def arms_of(entry: Entry) -> dict[str, tuple[Loaded, Callable[[], Method]]]:
     return {"full": (eager, Full), "reference": (published, ConcatFull), "ams_kv": (eager, lambda: AMSKV(demanding=demanding))}
 
 
-def ratios(entry: Entry, batch: int, rounds: int) -> dict[str, Any]:
+def ratios(entry: ModelEntry, batch: int, rounds: int) -> dict[str, Any]:
     """Seconds of every arm in every round, slot bytes, and the ratios."""
     sampling, labels, seeds = entry.presets["paper"], torch.arange(batch), list(range(batch))
     arms, memories = arms_of(entry), defaultdict(Memory)
@@ -117,7 +119,7 @@ def clocked(timed: Timed, owner: Any, name: str, part: str) -> Iterator[None]:
         setattr(owner, name, plain)
 
 
-def profile(entry: Entry, batch: int) -> dict[tuple[int, str], float]:
+def profile(entry: ModelEntry, batch: int) -> dict[tuple[int, str], float]:
     """Seconds of one generation, after one to warm up, by scale (0: outside of any) and part."""
     loaded, timed, sampling = entry.load(Request()), Timed(), entry.presets["paper"]
     model: Any = loaded.generator
@@ -162,7 +164,7 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     here, code = environment("cpu", arguments.threads), code_identity()
-    entry: Entry = registry.models.get(MODEL)
+    entry: ModelEntry = registry.models.get(MODEL)
     commit = f"{code['commit'][:10]}{' (dirty)' if code['dirty'] else ''}"
     print(f"cachemark {__version__}, commit {commit}, {here.machine_class}, torch {torch.__version__}")
     print(f"{MODEL}, random weights, batch {arguments.batch} + CFG, fp32")

@@ -11,7 +11,7 @@ from hypothesis import settings
 
 import cachemark.methods
 import cachemark.models.catalogue  # noqa: F401  (both register what is built in, before anything is parametrised over it)
-from cachemark import registry
+from cachemark.core import registry
 
 torch.set_num_threads(1)
 settings.register_profile("cachemark", deadline=None, derandomize=True, max_examples=60, database=None)

@@ -21,9 +21,9 @@ from typing import NamedTuple
 import click
 import pytest
 
-from cachemark import registry
-from cachemark.errors import CachemarkError
-from cachemark.units import METRICS
+from cachemark.core import registry
+from cachemark.core.errors import CachemarkError
+from cachemark.core.units import METRICS
 
 ROOT = Path(__file__).parents[1]
 GUIDE = sorted((ROOT / "docs" / "guide").glob("*.md"))
@@ -169,7 +169,7 @@ def test_every_method_is_described_with_its_knobs_and_defaults() -> None:
                                                 ("cells.sampling", "SamplingTable")])
 def test_every_key_of_a_plan_is_described_with_its_default(heading: str, table: str) -> None:
     described = section(ROOT / "docs" / "guide" / "plans.md", heading)
-    for key, info in getattr(importlib.import_module("cachemark.measure.plan"), table).model_fields.items():
+    for key, info in getattr(importlib.import_module("cachemark.plan.schema"), table).model_fields.items():
         shown = [line for line in described.splitlines() if line.startswith(f"| `{key}` |")]
         assert len(shown) == 1, f"{table}.{key} has no row of its own"
         plain = isinstance(info.default, str | int | float | list) and info.default not in ("", [])

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from cachemark import errors
-from cachemark.errors import CachemarkError, UnknownName, unknown
+from cachemark.core import errors
+from cachemark.core.errors import CachemarkError, UnknownName, unknown
 
 PAGE = (Path(__file__).parents[1] / "docs" / "errors.md").read_text(encoding="utf-8")
 ENTRIES = dict(re.findall(r"^## (\S+)\n(.*?)(?=^## |\Z)", PAGE, re.M | re.S))

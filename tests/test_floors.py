@@ -20,17 +20,13 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "suite" / "cachemark"
 
-FLOORS = {
-    "errors": 0, "limits": 0, "mask": 0, "spec": 0, "result": 0, "units": 0,
-    "registry": 1, "plugins": 1, "seeds": 1,
-    "cache": 2,
-    "models": 3, "methods": 3, "metrics": 3,
-    "train": 4, "measure": 4,
-    "store": 5, "regress": 6, "report": 7, "export": 8,
-    "cli": 9,
-}  # fmt: skip
-MEASURING = (2, 3, 4)  # the floors that need torch
-JUDGING = (5, 6, 7, 8)  # the floors that work on machines without it, and so stand on floors 0 and 1 alone
+ROOMS = (  # from the ground up: a room may import those before it
+    "core", "cache", "contract", "roofline", "methods", "models", "metrics", "machine", "plan", "trial", "stats", "store", "gate", "report",
+    "export", "workflows", "cli", "tools",
+)
+FLOORS = {room: floor for floor, room in enumerate(ROOMS)}
+WITHOUT_TORCH = ("core", "stats", "store", "gate", "report", "export")  # they work on machines that cannot measure
+STRANGERS = (("methods", "models"),)  # the upper of each pair does not import the lower either
 MAX_FILE, MAX_MODEL, MAX_FUNCTION, MAX_MEDIAN = 400, 350, 60, 12
 VAGUE = ("Manager", "Handler", "Util", "Utils", "Helper")
 
@@ -127,32 +123,33 @@ def on_demand(files: list[Source]) -> set[str]:
 def _inner_fault(source: Source, found: Import, package: str) -> str:
     if found.target.split(".")[0] != package:
         return ""
-    part, own = part_of(found.target), FLOORS[source.part]
-    if part == source.part or part == "__version__":
+    part, own = part_of(found.target), source.part
+    if part == own or part == "__version__":
         return ""
     if part not in FLOORS:
         return "the root of the package only hands names on; import from where the name is made"
-    theirs = FLOORS[part]
-    if source.part == "cli":
-        return "" if found.deferred or theirs <= 1 else "a command imports what it needs inside its body"
-    if theirs > own:
-        return f"floor {own} stands below floor {theirs}"
-    if theirs == own >= 2:
-        return f"parts of floor {own} do not know each other"
-    if own in JUDGING and theirs in MEASURING:
-        return f"floor {own} works without torch, floor {theirs} does not"
+    if own == "cli" and not (found.deferred or part == "core"):
+        return "a command imports what it needs inside its body"
+    if FLOORS[part] > FLOORS[own]:
+        return f"{own} stands below {part}"
+    if (part, own) in STRANGERS:
+        return f"{own} and {part} do not know each other"
+    if part == "cli":
+        return "only the command line knows its commands"
+    if own in WITHOUT_TORCH and part not in WITHOUT_TORCH:
+        return f"{own} works without torch, {part} does not"
     return ""
 
 
 def _outer_fault(source: Source, found: Import, package: str) -> str:
-    top, own = found.target.split(".")[0], FLOORS[source.part]
+    top, own = found.target.split(".")[0], source.part
     if top == package or top in sys.stdlib_module_names:
         return ""
-    if own <= 1:
-        return "floors 0 and 1 need the standard library alone"
-    if own in JUDGING and top in ("torch", "torchvision", "torch_fidelity"):
-        return f"floor {own} works without torch"
-    if source.part == "cli" and not found.deferred and top != "click":
+    if own == "core":
+        return "core needs the standard library alone"
+    if own in WITHOUT_TORCH and top in ("torch", "torchvision", "torch_fidelity"):
+        return f"{own} works without torch"
+    if own == "cli" and not found.deferred and top != "click":
         return "a command imports what it needs inside its body"
     return ""
 
@@ -254,7 +251,7 @@ def test_the_median_function_is_short() -> None:
 
 def judging_modules() -> list[str]:
     """The modules that must work without torch; migrations are left out, they are run by Alembic and never imported."""
-    inside = [s for s in sources(PACKAGE) if FLOORS.get(s.part, 0) not in MEASURING and "migrations" not in s.file.parts]
+    inside = [s for s in sources(PACKAGE) if s.part in (*WITHOUT_TORCH, "cli") and "migrations" not in s.file.parts]
     return [s.name for s in inside if not s.name.endswith("__main__")]
 
 
@@ -266,13 +263,13 @@ def imported_by(*names: str) -> str:
 
 def test_importing_what_judges_leaves_torch_out() -> None:
     assert imported_by(*judging_modules()) == ""
-    assert imported_by("cachemark.errors", "cachemark.cache.slot") == "cachemark.cache.slot"  # the probe can tell
+    assert imported_by("cachemark.core.errors", "cachemark.cache.slot") == "cachemark.cache.slot"  # the probe can tell
 
 
 def test_importing_methods_registers_every_file() -> None:
     """What a new method has to edit elsewhere is nothing: a file in the folder is enough."""
     files = {f.stem for f in (PACKAGE / "methods").glob("*.py")} - {"__init__"}
-    code = "import cachemark.methods; from cachemark import registry; print(*registry.methods)"
+    code = "import cachemark.methods; from cachemark.core import registry; print(*registry.methods)"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert {name.replace("-", "_") for name in found} == files
 
@@ -281,30 +278,31 @@ def test_importing_methods_registers_every_file() -> None:
 
 CLEAN = {
     "__init__.py": '"""Doc."""\n__version__ = "1"\n_LAZY = {"frame": "store"}\ndef __getattr__(name):\n    from . import cli, store\n',
-    "errors.py": "import json\n",
-    "spec.py": "from .errors import X\n",
-    "registry.py": "from . import errors\n",
+    "core/errors.py": "import json\n",
+    "core/spec.py": "from .errors import X\n",
+    "core/registry.py": "from . import errors\n",
     "cache/__init__.py": "from .slot import Slot\n__all__ = ['Slot']\n",
     "cache/slot.py": "import torch\nfrom .. import __version__\n",
     "models/a.py": "import torch\nfrom typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from ..methods import b\n",
-    "methods/b.py": "from .. import registry\nfrom ..cache import Slot\n@registry.methods.add('b')\nclass B: ...\n",
-    "measure/run.py": "def f():\n    from ..models import a\n",
-    "store/db.py": "import sqlalchemy\nfrom ..result import Outcome\n",
-    "result.py": "from .spec import Case\n",
+    "methods/b.py": "from ..core import registry\nfrom ..cache import Slot\n@registry.methods.add('b')\nclass B: ...\n",
+    "trial/run.py": "def f():\n    from ..models import a\n",
+    "store/db.py": "import sqlalchemy\nfrom ..core.result import Outcome\n",
+    "core/result.py": "from .spec import Case\n",
     "report/view.py": "from ..store.db import Store\n",
-    "cli/main.py": "import click\nfrom ..errors import X\n@click.command()\ndef f():\n    import torch\n    from . import bar\n",
+    "cli/main.py": "import click\nfrom ..core.errors import X\n@click.command()\ndef f():\n    import torch\n    from . import bar\n",
     "cli/bar.py": "import rich\n",
 }  # fmt: skip
 
 UP = "from ..methods.b import B\n"
 BROKEN = {  # what is broken: (file, its text, the line, the words)
-    "up": ("spec.py", "\nfrom .registry import methods\n", 2, "floor 0 stands below floor 1"),
-    "third party below": ("errors.py", "import numpy\n", 1, "floors 0 and 1 need the standard library alone"),
-    "sideways": ("models/a.py", UP, 1, "p.models.a imports p.methods.b.B: parts of floor 3 do not know each other"),
-    "deferred": ("methods/b.py", "def f():\n    from ..models import a\n", 2, "parts of floor 3 do not know each other"),
-    "by name": ("methods/b.py", "import importlib\nimportlib.import_module('p.measure')\n", 2, "floor 3 stands below floor 4"),
-    "to measuring": ("store/db.py", "from ..cache import Slot\n", 1, "floor 5 works without torch, floor 2 does not"),
-    "to torch": ("report/view.py", "def f():\n    import torch\n", 2, "p.report.view imports torch: floor 7 works without torch"),
+    "up": ("core/spec.py", "\nfrom ..cache.slot import Slot\n", 2, "core stands below cache"),
+    "third party below": ("core/errors.py", "import numpy\n", 1, "core needs the standard library alone"),
+    "strangers": ("models/a.py", UP, 1, "p.models.a imports p.methods.b.B: models and methods do not know each other"),
+    "deferred": ("methods/b.py", "def f():\n    from ..models import a\n", 2, "methods stands below models"),
+    "by name": ("methods/b.py", "import importlib\nimportlib.import_module('p.trial')\n", 2, "methods stands below trial"),
+    "to measuring": ("store/db.py", "from ..cache import Slot\n", 1, "store works without torch, cache does not"),
+    "to torch": ("report/view.py", "def f():\n    import torch\n", 2, "p.report.view imports torch: report works without torch"),
+    "to the command line": ("tools/x.py", "from ..cli import bar\n", 1, "only the command line knows its commands"),
     "root": ("store/db.py", "from .. import frame\n", 1, "the root of the package only hands names on"),
     "eager command": ("cli/main.py", "from ..store import db\n@click.group()\ndef f(): ...\n", 1, "a command imports what it needs"),
     "eager import": ("cli/main.py", "import click, rich\n@click.command()\ndef f(): ...\n", 1, "a command imports what it needs inside"),

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from cachemark import limits
-from cachemark.errors import UnknownName
-from cachemark.limits import Bill, Limit, Line, Op, Rates
+from cachemark.core import limits
+from cachemark.core.errors import UnknownName
+from cachemark.core.limits import Bill, FittedLine, Limit, Op, Rates
 
 RATES = Rates(copy=100.0, matmul=1000.0)
 MOVES = Op("attention", flops=10, read=200)  # 2 s of bytes, 0.01 s of arithmetic
@@ -75,7 +75,7 @@ def test_launches_are_the_time_without_a_kernel() -> None:
 
 
 def test_the_line_through_points() -> None:
-    assert limits.fitted([(0, 1.0), (1, 3.0), (2, 5.0)]) == Line(2.0, 1.0, 1.0)
+    assert limits.fitted([(0, 1.0), (1, 3.0), (2, 5.0)]) == FittedLine(2.0, 1.0, 1.0)
     noisy = limits.fitted([(0, 1.0), (1, 3.3), (2, 4.7), (3, 7.4)])
     assert noisy is not None
     assert noisy.slope == pytest.approx(2.06)

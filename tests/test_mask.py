@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from cachemark import mask
-from cachemark.report.public import WITHHELD, public_outcomes, scrubbed
-from cachemark.result import Outcome, Status
-from cachemark.spec import Case, Sampling
+from cachemark.core import secrets as mask
+from cachemark.core.result import Outcome, Status
+from cachemark.core.spec import Case, Sampling
+from cachemark.report.view.public import WITHHELD, public_outcomes, scrubbed
 from measure import examples, stages
 
 CANARY = "c4n4ry-9f2b7e"

@@ -9,8 +9,8 @@ from collections import Counter
 
 import pytest
 
-from cachemark import seeds
-from cachemark.errors import BadPlan, UnknownName
+from cachemark.core import seeds
+from cachemark.core.errors import BadPlan, UnknownName
 
 MEASURE = ("s64", "s256", "s2k", "s10k", "s50k")
 TUNE = ("tune64", "tune256")

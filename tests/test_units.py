@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from cachemark.errors import UnknownName
-from cachemark.units import FAMILIES, METRICS, in_order, is_metric, metric, quality_name
+from cachemark.core.errors import UnknownName
+from cachemark.core.units import FAMILIES, METRICS, in_order, is_metric, metric, quality_name
 
 GUIDE = Path(__file__).parents[1] / "docs" / "guide" / "metrics.md"
 

@@ -14,12 +14,12 @@ from typing import Any
 
 import torch
 
-from cachemark import registry
-from cachemark.cache.attention import attention
-from cachemark.cache.method import Method
+from cachemark.cache.attention.attention import attention
 from cachemark.cache.slot import Memory
-from cachemark.measure import plan as plans
-from cachemark.models.protocol import Entry, Loaded, Request
+from cachemark.contract.method import Method
+from cachemark.core import registry
+from cachemark.models.protocol import Loaded, ModelEntry, Request
+from cachemark.plan import schema as plans
 
 assert plans  # importing it registers models and methods
 SEEDS = (0,)
@@ -29,9 +29,9 @@ class _Reached(Exception):
     """The generation has come to the piece."""
 
 
-def entry(model: str) -> Entry:
+def entry(model: str) -> ModelEntry:
     """A model by name."""
-    found: Entry = registry.models.get(model)
+    found: ModelEntry = registry.models.get(model)
     return found
 
 
@@ -84,7 +84,7 @@ def _repeated(work: Callable[[], object]) -> Callable[[], None]:
 def line_end(method: str = "linear") -> Callable[[], None]:
     """The eviction at the end of a line, or of one token by methods that evict each time: tiny-llamagen at half of the cache."""
     def due(self: Any, step: Any, slots: Any) -> bool:
-        return bool(slots.live_visual >= self.B + (self.edge == "token") and step.line < self.layout.lines)
+        return bool(slots.live_visual >= self.B + (self.evict_after == "token") and step.line < self.layout.lines)
 
     held, (step, slots) = _reach("tiny-llamagen", built("tiny-llamagen", method, "1/2"), "evict", due)
     live = [list(slot.live) for slot in slots.slots]
@@ -130,9 +130,10 @@ def read() -> Callable[[], None]:
 
 def page(cases: int = 24) -> Callable[[], None]:
     """The report of a run of so many invented cases, from outcomes to HTML."""
-    from cachemark.report import render, view
-    from cachemark.result import Environment, Outcome, Status
-    from cachemark.spec import Case, Sampling
+    from cachemark.core.result import Environment, Outcome, Status
+    from cachemark.core.spec import Case, Sampling
+    from cachemark.report.page import render
+    from cachemark.report.view import view
     from cachemark.store.rows import Run
 
     base = Case("invented", "9c2e5b71d0aa44f3", (16, 16), "classes-10", Sampling(), "full", role="baseline")

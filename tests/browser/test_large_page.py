@@ -12,9 +12,9 @@ import report_sample as sample
 from test_report_page import serious
 from test_report_shelf import many
 
-from cachemark.report import shelf
-from cachemark.report.render import render
-from cachemark.report.view import build
+from cachemark.report.page import deferred_sections as shelf
+from cachemark.report.page.render import render
+from cachemark.report.view.view import build
 
 Open = Callable[..., Any]
 COUNT = shelf.LARGE

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 import report_sample as sample
 
-from cachemark.report.history import Night
-from cachemark.report.render import TABS, render
-from cachemark.report.view import build
+from cachemark.report.charts.history import HistoryNight
+from cachemark.report.page.render import TABS, render
+from cachemark.report.view.view import build
 
 axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="no axe-core here; `pip install axe-playwright-python` gives one")
 
@@ -29,7 +29,7 @@ Open = Callable[..., Any]
 @pytest.fixture(scope="module")
 def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The page of a run in which much happened, with an earlier run before it."""
-    nights = [Night(sample.RUN, sample.outcomes()), Night(sample.RUN, sample.mixed())]
+    nights = [HistoryNight(sample.RUN, sample.outcomes()), HistoryNight(sample.RUN, sample.mixed())]
     held = tmp_path_factory.mktemp("page") / "page.html"
     view = build(sample.RUN, sample.mixed(), sample.comparison(), sample.artifact, nights=nights)
     held.write_text(render(view), encoding="utf-8")

@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from cachemark.cache.attention import attention
+from cachemark.cache.attention.attention import attention
 from cachemark.cache.codec import CODECS
-from cachemark.cache.geometry import Site
-from cachemark.cache.slot import Memory, Slot, Slots, Stage
+from cachemark.cache.layout import Site
+from cachemark.cache.slot import Memory, Slot, SlotBank, Stage
 from contracts.driver import layout_of
 
 HEADS, DIM = 4, 8
@@ -20,7 +20,7 @@ def prepared(condition: tuple[int, ...], kv_heads: int, tokens: int, codec: str 
     """A slot that holds its condition and ``tokens`` more."""
     memory = Memory("cpu", CODECS[codec])
     layout = layout_of(condition, heads=HEADS, kv_heads=kv_heads, head_dim=DIM)
-    slot = Slots(layout, (Site("decoder", 0),), max(condition) + tokens, memory).slots[0]
+    slot = SlotBank(layout, (Site("decoder", 0),), max(condition) + tokens, memory).slots[0]
     slot.append(*normal(2, len(condition), kv_heads, max(condition), DIM), condition=True)
     if tokens:
         slot.append(*normal(2, len(condition), kv_heads, tokens, DIM, seed=1))

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cachemark.cache.codec import CODECS, INT8, NATIVE, Codec, codec
-from cachemark.errors import UnknownName
+from cachemark.core.errors import UnknownName
 
 finite = st.floats(-(2.0**100), 2.0**100, width=32, allow_subnormal=False)
 vectors = st.integers(1, 16).flatmap(lambda width: st.lists(st.lists(finite, min_size=width, max_size=width), min_size=1, max_size=4))

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 
-from cachemark.cache.geometry import Run, Step, Tokens, raster_steps
+from cachemark.cache.layout import RowRun, Step, Tokens, raster_steps
 from contracts.driver import layout_of
 
 
 def test_rows_of_one_length_make_a_run() -> None:
-    assert layout_of((3, 1, 1, 2)).runs == (Run(0, 1, 3), Run(1, 3, 1), Run(3, 4, 2))
-    assert layout_of((1, 1, 1)).runs == (Run(0, 3, 1),)
-    assert layout_of((1, 2, 1)).runs == (Run(0, 1, 1), Run(1, 2, 2), Run(2, 3, 1)), "runs are of neighbours"
+    assert layout_of((3, 1, 1, 2)).runs == (RowRun(0, 1, 3), RowRun(1, 3, 1), RowRun(3, 4, 2))
+    assert layout_of((1, 1, 1)).runs == (RowRun(0, 3, 1),)
+    assert layout_of((1, 2, 1)).runs == (RowRun(0, 1, 1), RowRun(1, 2, 2), RowRun(2, 3, 1)), "runs are of neighbours"
 
 
 def test_counts() -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from cachemark.cache.geometry import Layout
-from cachemark.cache.masked import masked_steps, placed
-from cachemark.errors import Unsupported
+from cachemark.cache.layout import Layout
+from cachemark.cache.masked_layout import masked_steps, placed
+from cachemark.core.errors import Unsupported
 
 # Tokens per step of MAR's own settings, as its authors' loop predicts them.
 OF_64 = [1] * 13 + [2, 3, 2, 2, 3, 3, 3, 3, 3, 3, 4, 3, 4, 4, 4, 4, 4, 4, 4, 5, 5, 4, 5, 5, 5, 5, 5, 6, 5, 5, 6, 5, 6, 6, 6, 5, 6, 6]

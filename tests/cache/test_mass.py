@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from cachemark.cache import mass
-from cachemark.cache.mass import FUSED_MASS_KERNEL, MASS_KERNEL, with_mass
+from cachemark.cache.attention import mass
+from cachemark.cache.attention.mass import FUSED_MASS_KERNEL, MASS_KERNEL, with_mass
 
-KERNEL = "cachemark.cache.mass_kernel"
+KERNEL = "cachemark.cache.attention.mass_kernel"
 
 
 def test_the_kernel_is_the_written_out_attention() -> None:

@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from cachemark.cache.codec import INT8
-from cachemark.cache.geometry import Layout, Site, Step, Tokens
-from cachemark.cache.method import Evicting, Method, ring, table, visual_budget
-from cachemark.cache.slot import Memory, Slots
-from cachemark.cache.uncached import Uncached
-from cachemark.errors import BadKnob, UnknownName
+from cachemark.cache.layout import Layout, Site, Step, Tokens
+from cachemark.cache.slot import Memory, SlotBank
+from cachemark.contract.method import Evicting, Method, ring, table, visual_budget
+from cachemark.contract.uncached import Uncached
+from cachemark.core.errors import BadKnob, UnknownName
 from contracts.driver import Feed, drive, layout_of
 
 
@@ -89,9 +89,9 @@ def test_only_a_codec_that_is_not_exact_needs_a_stage() -> None:
 class Edged(Evicting):
     """Notes when it is asked to evict."""
 
-    edge = "line"
+    evict_after = "line"
 
-    def evict(self, step: Step, slots: Slots) -> None:
+    def evict(self, step: Step, slots: SlotBank) -> None:
         self.asked = [*getattr(self, "asked", []), step.index]
 
 
@@ -123,7 +123,7 @@ def test_scopes_run_from_the_outermost_in() -> None:
 def test_state_of_a_method_is_counted_and_moves() -> None:
     layout: Layout = layout_of(heads=4, kv_heads=2, head_dim=8)
     memory = Memory()
-    bank = Slots(layout, (Site("decoder", 0), Site("decoder", 1)), 5, memory)
+    bank = SlotBank(layout, (Site("decoder", 0), Site("decoder", 1)), 5, memory)
     before = memory.nbytes("state")
     queries, mass = ring(memory, bank, 7), table(memory, bank, "mass")
     assert queries.shape == (2, 2, 4, 7, 8)

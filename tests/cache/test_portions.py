@@ -1,4 +1,4 @@
-"""Large storage is worked through in portions: the same result, and little on the way, at sizes that no test could allocate."""
+"""Large storage is worked through in chunks: the same result, and little on the way, at sizes that no test could allocate."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from fractions import Fraction
 import pytest
 import torch
 
-from cachemark import registry
-from cachemark.cache import portions as module
-from cachemark.cache.geometry import Layout, Site, raster_steps
-from cachemark.cache.portions import TRANSIENT, portions
+from cachemark.cache import chunking as module
+from cachemark.cache.chunking import TRANSIENT, chunks
+from cachemark.cache.layout import Layout, Site, raster_steps
 from cachemark.cache.slot import Memory
-from cachemark.measure.memory import TensorPeak
+from cachemark.core import registry
+from cachemark.machine.memory import TensorPeak
 from contracts.driver import Feed, drive, layout_of
 
 LIMIT = 256 * 2**20
@@ -22,7 +22,7 @@ LIMIT = 256 * 2**20
 def test_every_row_of_every_site_is_in_one_portion(sites: int, rows: int, room: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "TRANSIENT", room * 10 + 9)
     seen = torch.zeros(sites, rows)
-    for some, these in portions(sites, rows, 10):
+    for some, these in chunks(sites, rows, 10):
         part = seen[some, these]
         assert 0 < part.numel() <= room
         assert part.size(0) == 1 or part.size(1) == rows, "one stretch of storage"
@@ -31,7 +31,7 @@ def test_every_row_of_every_site_is_in_one_portion(sites: int, rows: int, room: 
 
 
 def test_a_row_that_needs_more_than_there_is_goes_alone() -> None:
-    assert list(portions(2, 2, 2 * TRANSIENT)) == [(slice(s, s + 1), slice(r, r + 1)) for s in (0, 1) for r in (0, 1)]
+    assert list(chunks(2, 2, 2 * TRANSIENT)) == [(slice(s, s + 1), slice(r, r + 1)) for s in (0, 1) for r in (0, 1)]
 
 
 @pytest.mark.parametrize("condition", [(1, 1, 1), (1, 1, 3)])

@@ -8,13 +8,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from cachemark.cache.geometry import Site, Tokens
-from cachemark.cache.masked import masked_steps, placed
-from cachemark.cache.redundancy import BRANCHES, CLASSES, Redundancy
+from cachemark.cache.layout import Site, Tokens
+from cachemark.cache.masked_layout import masked_steps, placed
 from cachemark.cache.slot import Memory
+from cachemark.core.spec import Sampling
+from cachemark.methods.masked.redundancy import BRANCHES, CLASSES, Redundancy
 from cachemark.models import mar
 from cachemark.models.mar import MAR, MARConfig
-from cachemark.spec import Sampling
 
 CONFIG = MARConfig(16, (2, 2), 2, 2, 16, grid=3, channels=4, classes=10, buffer=2, steps=4, diffusion=(3,))
 GUIDED = Sampling(cfg_scale=2.0, cfg_schedule="linear")

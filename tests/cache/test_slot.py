@@ -11,25 +11,25 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from cachemark.cache.codec import CODECS, INT8, NATIVE, Codec
-from cachemark.cache.geometry import Layout, Site, Step
-from cachemark.cache.slot import Memory, Slots, Stage
+from cachemark.cache.layout import Layout, Site, Step
+from cachemark.cache.slot import Memory, SlotBank, Stage
 from contracts.driver import layout_of
 
 SITES = (Site("decoder", 0), Site("decoder", 1))
 HEADS, DIM = 2, 3
 
 
-def bank_of(condition: tuple[int, ...], capacity: int, codec: Codec = NATIVE) -> Slots:
+def bank_of(condition: tuple[int, ...], capacity: int, codec: Codec = NATIVE) -> SlotBank:
     layout = layout_of(condition, heads=HEADS, kv_heads=HEADS, head_dim=DIM)
-    return Slots(layout, SITES, capacity, Memory("cpu", codec))
+    return SlotBank(layout, SITES, capacity, Memory("cpu", codec))
 
 
-def number(bank: Slots) -> Tensor:
+def number(bank: SlotBank) -> Tensor:
     """A different number for every entry of a bank, (sites, rows, kv_heads, capacity)."""
     return torch.arange(bank.visual.numel()).view(bank.visual.shape)
 
 
-def filled(condition: tuple[int, ...], live: tuple[int, ...], capacity: int) -> tuple[Slots, Tensor]:
+def filled(condition: tuple[int, ...], live: tuple[int, ...], capacity: int) -> tuple[SlotBank, Tensor]:
     """A bank whose entries all carry their own number in K, V, ``visual`` and a follower, and how long each run is."""
     bank = bank_of(condition, capacity)
     follower = bank.follow(number(bank).double())
@@ -63,7 +63,7 @@ def evictions(draw: st.DrawFn) -> Eviction:
     return Eviction(condition, live, max(live) + draw(st.integers(0, 3)), torch.tensor(short))
 
 
-def rows_of(bank: Slots, run: int) -> range:
+def rows_of(bank: SlotBank, run: int) -> range:
     return range(bank.runs[run].start, bank.runs[run].stop)
 
 
@@ -170,7 +170,7 @@ def test_writing_beyond_the_capacity_is_refused(tokens: int) -> None:
 def test_a_stage_lays_out_the_slot_and_the_passes_own() -> None:
     memory = Memory("cpu", INT8)
     layout = layout_of((2, 1), heads=HEADS, kv_heads=HEADS, head_dim=DIM)
-    bank, stage = Slots(layout, SITES, 4, memory), Stage(layout, 6, memory)
+    bank, stage = SlotBank(layout, SITES, 4, memory), Stage(layout, 6, memory)
     x, own = torch.randn(2, HEADS, 2, DIM, generator=torch.Generator().manual_seed(1)), torch.full((2, HEADS, 2, DIM), 7.0)
     bank.slots[1].append(x, -x, condition=True)
     stage.put(bank.slots[1], own, -own)
@@ -190,7 +190,7 @@ def test_settling_numbers_what_was_written() -> None:
         x = torch.zeros(2, HEADS, step.count or 2, DIM)
         for slot in bank.slots:
             slot.append(x, x, condition=step.count == 0)
-        bank.settle(step)
+        bank.end_step(step)
     table = bank.table()
     assert table.shape == (2, 2, HEADS, 5)
     assert table[1, 0, 0].tolist() == [-1, -1, 0, 1, 2]
@@ -236,7 +236,7 @@ def test_a_name_is_given_once_in_a_generation() -> None:
 def test_bytes_are_counted_by_kind() -> None:
     memory = Memory("cpu", INT8)
     layout: Layout = layout_of((1, 1), heads=HEADS, kv_heads=HEADS, head_dim=DIM)
-    Slots(layout, SITES, 5, memory)
+    SlotBank(layout, SITES, 5, memory)
     entries = len(SITES) * 2 * HEADS * 5
     assert memory.nbytes("slots") == 2 * entries * (DIM + 4)
     assert memory.nbytes("stage") == 0

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from cachemark.measure.environment import environment
-from cachemark.measure.isolate import Finished, Options
-from cachemark.measure.plan import Planned
-from cachemark.result import Environment, Outcome, Status
+from cachemark.core.result import Environment, Outcome, Status
+from cachemark.machine.environment import environment
+from cachemark.plan.schema import Planned
+from cachemark.trial.supervisor import Finished, Options
 from measure.stages import Stage, call
 
 HERE = environment("cpu", 1)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from cachemark.measure import pairs
+from cachemark.workflows import pairs
 from measure import stages
 
 from .arms import Machine

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from cachemark.result import Outcome, Status
+from cachemark.core.result import Outcome, Status
 from measure.stages import Stage, call
 
 from .arms import Machine, number

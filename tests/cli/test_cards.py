@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from cachemark import registry
-from cachemark.regress import anchors
+from cachemark.core import registry
+from cachemark.gate import anchors
 from measure.stages import call
 
 MINE = '''
 from dataclasses import dataclass
 from typing import ClassVar
 
-from cachemark import registry
-from cachemark.cache.method import Method
+from cachemark.core import registry
+from cachemark.contract.method import Method
 
 
 @registry.methods.add("mine")

@@ -14,18 +14,18 @@ import pytest
 from click.testing import Result
 
 from cachemark.cli.progress import Follower
-from cachemark.measure.session import Decision
-from cachemark.result import Outcome, Status
-from cachemark.spec import Case, Sampling
+from cachemark.core.result import Outcome, Status
+from cachemark.core.spec import Case, Sampling
+from cachemark.core.units import METRICS
 from cachemark.store.db import Store
-from cachemark.units import METRICS
+from cachemark.workflows.run import Decision
 from measure import stages
 from measure.stages import Stage, call
 
 LABELS = ["full", "full (floor)", "full (numerics)", "streaming 1/2", "calm 1/2"]
 BARE = """
-from cachemark import registry
-from cachemark.cache.method import Method
+from cachemark.core import registry
+from cachemark.contract.method import Method
 
 
 @registry.methods.add("bare")

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from cachemark.errors import CachemarkError
-from cachemark.measure import pairs
-from cachemark.measure.isolate import Options
-from cachemark.result import Outcome, Status
+from cachemark.core.errors import CachemarkError
+from cachemark.core.result import Outcome, Status
 from cachemark.store.db import Store
+from cachemark.trial.supervisor import Options
+from cachemark.workflows import pairs
 from measure.stages import Stage, call
 
 from .arms import ARMS, CELL, HERE, Machine, compare, number, rows

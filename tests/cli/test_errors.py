@@ -16,13 +16,13 @@ import torch
 from click.testing import Result
 from safetensors.torch import save_file
 
-from cachemark.measure.executors import local
-from cachemark.measure.isolate import Finished
-from cachemark.models.catalogue import TINY
+from cachemark.core.result import Outcome, Status
+from cachemark.models.catalogue.next_token import TINY
 from cachemark.models.llamagen import LlamaGen
-from cachemark.models.tiny import vq
-from cachemark.result import Outcome, Status
+from cachemark.models.tiny import tiny_vq as vq
 from cachemark.store.db import Store
+from cachemark.trial.executors import local
+from cachemark.trial.supervisor import Finished
 from measure import bad_plans, examples, stages
 from measure.stages import Stage, call
 
@@ -92,8 +92,8 @@ def missing_keys(path: Path) -> None:
 
 
 def decoder(path: Path, **changes: int) -> None:
-    state = vq.TinyVQ(vq.VQConfig()).state_dict()
-    save_file(state, path, metadata={"cachemark": json.dumps(vq.metadata(vq.VQConfig(**changes)))})
+    state = vq.TinyVQ(vq.TinyVQConfig()).state_dict()
+    save_file(state, path, metadata={"cachemark": json.dumps(vq.metadata(vq.TinyVQConfig(**changes)))})
 
 
 WRONG: dict[str, tuple[str, Callable[[Path], Any]]] = {

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from cachemark.limits import GPUS
-from cachemark.measure import rates as measured
+from cachemark.core.limits import GPUS
+from cachemark.machine import rates as measured
 from measure.stages import call
 
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from cachemark import registry
-from cachemark.cache.geometry import scale_steps
-from cachemark.measure import layers
+from cachemark.cache.layout import scale_steps
+from cachemark.core import registry
 from cachemark.methods.ams_kv import AMSKV
 from cachemark.models import catalogue
+from cachemark.trial.child import profiles as layers
 from measure.stages import call
 
 assert catalogue.next_scale  # importing it registers the models

@@ -38,7 +38,7 @@ def test_a_site_grows_with_its_store(stage: Stage) -> None:
 
 def test_pages_of_old_runs_go(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     good(call("report", "--site", "site", "--store", stage.store))
-    from cachemark.report import site
+    from cachemark.report.page import site
 
     monkeypatch.setattr(site, "too_old", lambda started, now, days: days < 30)
     assert "1 removed" in good(call("report", "--site", "site", "--days", "7", "--store", stage.store))

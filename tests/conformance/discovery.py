@@ -8,7 +8,7 @@ from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
 
-from cachemark.errors import unknown
+from cachemark.core.errors import unknown
 
 from .checks import Check, Family, Kind
 from .readers import FAMILIES, PLANNED

@@ -11,12 +11,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cachemark.cache.method import Method
+from cachemark.contract.method import Method
+from cachemark.core.spec import Sampling
 from cachemark.models import llamagen
 from cachemark.models.layers import RMSNorm
 from cachemark.models.llamagen import LlamaGen
 from cachemark.models.vision.vq import AttnBlock
-from cachemark.spec import Sampling
 
 from .checks import Vector
 from .discovery import DEFAULT, find, kind_of
@@ -81,15 +81,15 @@ def keys_and_values_swapped(vector: Vector, _: pytest.MonkeyPatch) -> Transforme
 
 def key_is_lost(vector: Vector, patch: pytest.MonkeyPatch) -> Transformer:
     """The cache keeps one entry too few; the uncached pass is right."""
-    settle = Method.settle
+    end_step = Method.end_step
 
     def losing(method: Method, step: Any) -> None:
-        settle(method, step)
+        end_step(method, step)
         if step.index == 5:
             for slot in method.slots.values():
                 slot.live = [n - 1 for n in slot.live]
 
-    patch.setattr(Method, "settle", losing)
+    patch.setattr(Method, "end_step", losing)
     return transformer(vector)
 
 

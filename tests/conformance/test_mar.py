@@ -15,17 +15,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cachemark.cache import masked
-from cachemark.cache.geometry import Layout
-from cachemark.cache.masked import MaskedStep
+from cachemark.cache import masked_layout as masked
+from cachemark.cache.layout import Layout
+from cachemark.cache.masked_layout import MaskedStep
+from cachemark.core.spec import Sampling
 from cachemark.models import diffusion, mar
+from cachemark.models.catalogue.masked_models import AVERAGED
 from cachemark.models.checkpoints import load
 from cachemark.models.diffusion import DiffusionHead, FinalLayer, Process, TimeEmbed
 from cachemark.models.mar import MAR, SIZES
-from cachemark.models.masked import AVERAGED
 from cachemark.models.vision.kl import KL
 from cachemark.models.vision.vq import AttnBlock
-from cachemark.spec import Sampling
 
 from .checks import Vector
 from .discovery import DEFAULT
@@ -101,11 +101,11 @@ def last_position_before_the_norm(vector: Vector, patch: pytest.MonkeyPatch) -> 
 def heads_before_parts(vector: Vector, patch: pytest.MonkeyPatch) -> Subject:
     """The rows of the joint projection read as head by head: q, k, v of each."""
 
-    def forward(self: mar.Attention, x: Tensor, site: Any, step: Any, method: Any) -> Tensor:
+    def forward(self: mar.MARAttention, x: Tensor, site: Any, step: Any, method: Any) -> Tensor:
         q, k, v = self.qkv(x).unflatten(-1, (self.heads, 3, -1)).permute(3, 0, 2, 1, 4)
         return self.proj(method.attend(site, step, q, k, v).transpose(1, 2).flatten(2))
 
-    patch.setattr(mar.Attention, "forward", forward)
+    patch.setattr(mar.MARAttention, "forward", forward)
     return subject(vector)
 
 
@@ -164,7 +164,7 @@ def variance_is_guided_too(vector: Vector, patch: pytest.MonkeyPatch) -> Subject
 def respaced_numbers_as_timesteps(vector: Vector, patch: pytest.MonkeyPatch) -> Subject:
     course = DiffusionHead.course
 
-    def wrong(self: DiffusionHead, sections: tuple[int, ...], temperature: float) -> diffusion.Course:
+    def wrong(self: DiffusionHead, sections: tuple[int, ...], temperature: float) -> diffusion.DenoisingSchedule:
         right = course(self, sections, temperature)
         return replace(right, times=self.net.time_embed(torch.arange(len(right.times)).flip(0)))
 
@@ -175,7 +175,7 @@ def respaced_numbers_as_timesteps(vector: Vector, patch: pytest.MonkeyPatch) -> 
 def first_noise_has_a_temperature(vector: Vector, patch: pytest.MonkeyPatch) -> Subject:
     sample = DiffusionHead.sample
 
-    def wrong(self: DiffusionHead, z: Tensor, noise: Tensor, guidance: float | None, course: diffusion.Course, *rest: Any) -> Tensor:
+    def wrong(self: DiffusionHead, z: Tensor, noise: Tensor, guidance: float | None, course: Any, *rest: Any) -> Tensor:
         return sample(self, z, torch.cat((noise[:1] * course.temperature, noise[1:])), guidance, course, *rest)
 
     patch.setattr(DiffusionHead, "sample", wrong)

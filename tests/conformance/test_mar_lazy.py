@@ -9,11 +9,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from cachemark.cache import head, partial, schedule
-from cachemark.cache.head import HeadCache
-from cachemark.cache.masked import MaskedStep
-from cachemark.cache.partial import Incremental
+from cachemark.cache.masked_layout import MaskedStep
 from cachemark.methods.lazymar import LazyMAR
+from cachemark.methods.masked import cached_head as head
+from cachemark.methods.masked import partial, schedule
+from cachemark.methods.masked.cached_head import HeadCache
+from cachemark.methods.masked.partial import Incremental
 
 from .checks import Vector
 from .discovery import DEFAULT

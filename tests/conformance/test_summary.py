@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from cachemark import registry
+from cachemark.core import registry
 
 from .discovery import DEFAULT
 from .readers import FAMILIES

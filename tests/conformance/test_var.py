@@ -15,13 +15,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from cachemark.core.spec import Sampling
 from cachemark.models import sampling, var
-from cachemark.models.next_scale import build
-from cachemark.models.var import BUFFERS, SIZES, Attention, Block
+from cachemark.models.catalogue.next_scale import build
+from cachemark.models.var import BUFFERS, SIZES, VARAttention, VARBlock
 from cachemark.models.vision.autoencoder import JointAttnBlock
 from cachemark.models.vision.msvq import MSVQ, USED, MSVQConfig, MultiScaleQuantizer
 from cachemark.models.vision.vq import Downsample
-from cachemark.spec import Sampling
 
 from .checks import Vector
 from .discovery import DEFAULT
@@ -70,14 +70,14 @@ def scale_not_clamped(vector: Vector, patch: pytest.MonkeyPatch) -> Subject:
 
 def usual_softmax_scale(vector: Vector, patch: pytest.MonkeyPatch) -> Subject:
     """Where queries are not normalised, 1/√d instead of 0.25/√d."""
-    scaled = Attention.scaled
-    patch.setattr(Attention, "scaled", lambda self, q, k: scaled(self, q, k) if self.l2_norm else (q, k))
+    scaled = VARAttention.scaled
+    patch.setattr(VARAttention, "scaled", lambda self, q, k: scaled(self, q, k) if self.l2_norm else (q, k))
     return subject(vector)
 
 
 def scales_and_shifts_swapped(vector: Vector, patch: pytest.MonkeyPatch) -> Subject:
-    modulation = Block.modulation
-    patch.setattr(Block, "modulation", lambda self, *given: modulation(self, *given)[:, [0, 1, 4, 5, 2, 3]])
+    modulation = VARBlock.modulation
+    patch.setattr(VARBlock, "modulation", lambda self, *given: modulation(self, *given)[:, [0, 1, 4, 5, 2, 3]])
     return subject(vector)
 
 
@@ -99,8 +99,8 @@ def no_level_embedding(vector: Vector, _: pytest.MonkeyPatch) -> Subject:
 
 
 def keys_are_not_normalised(vector: Vector, patch: pytest.MonkeyPatch) -> Subject:
-    scaled = Attention.scaled
-    patch.setattr(Attention, "scaled", lambda self, q, k: (scaled(self, q, k)[0], k))
+    scaled = VARAttention.scaled
+    patch.setattr(VARAttention, "scaled", lambda self, q, k: (scaled(self, q, k)[0], k))
     return subject(vector)
 
 

@@ -16,8 +16,8 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from cachemark.cache.geometry import Site, Step
-from cachemark.cache.method import Method
+from cachemark.cache.layout import Site, Step
+from cachemark.contract.method import Method
 
 from .driver import Watch
 

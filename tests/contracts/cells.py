@@ -11,14 +11,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cachemark import registry
 from cachemark.cache.codec import CODECS
-from cachemark.cache.geometry import Layout, Site, Step
-from cachemark.cache.method import Method
+from cachemark.cache.layout import Layout, Site, Step
 from cachemark.cache.slot import Memory
-from cachemark.errors import BadBudget
+from cachemark.contract.method import Method
+from cachemark.core import registry
+from cachemark.core.errors import BadBudget
+from cachemark.core.spec import Sampling
 from cachemark.models.llamagen import LlamaGen, LlamaGenConfig
-from cachemark.spec import Sampling
 
 from .driver import Watch, watched
 from .oracle import Shadow

@@ -18,8 +18,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from cachemark.cache.geometry import Site, Step
-from cachemark.cache.method import Method
+from cachemark.cache.layout import Site, Step
+from cachemark.contract.method import Method
 
 from .driver import Watch
 

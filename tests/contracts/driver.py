@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from cachemark.cache.codec import NATIVE, Codec
-from cachemark.cache.geometry import Layout, Site, Step, raster_steps
-from cachemark.cache.method import Method
+from cachemark.cache.layout import Layout, Site, Step, raster_steps
 from cachemark.cache.slot import Memory
+from cachemark.contract.method import Method
 
 Outputs = dict[tuple[int, Site], Tensor]
 
@@ -44,10 +44,10 @@ class _Watched:
             watch.after(self, site, step, q, k, v, out)  # type: ignore[arg-type]
         return out
 
-    def settle(self, step: Step) -> None:
+    def end_step(self, step: Step) -> None:
         for watch in self.watches:
             watch.fed(self, step)  # type: ignore[arg-type]
-        super().settle(step)  # type: ignore[misc]
+        super().end_step(step)  # type: ignore[misc]
         for watch in self.watches:
             watch.settled(self, step)  # type: ignore[arg-type]
 
@@ -111,7 +111,7 @@ def drive(method: Method, layout: Layout, feed: Feed, codec: Codec = NATIVE) -> 
         for step in raster_steps(layout):
             for site in sites:
                 out[step.index, site] = method.attend(site, step, *feed.at(step, site))
-            method.settle(step)
+            method.end_step(step)
     return out
 
 

@@ -10,14 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cachemark import registry
 from cachemark.cache.codec import CODECS, Codec
-from cachemark.cache.geometry import Site, Step, Tokens
-from cachemark.cache.masked import MaskedLayout, MaskedStep
-from cachemark.cache.method import Method
+from cachemark.cache.layout import Site, Step, Tokens
+from cachemark.cache.masked_layout import MaskedLayout, MaskedStep
 from cachemark.cache.slot import Memory
+from cachemark.contract.method import Method
+from cachemark.core import registry
+from cachemark.core.spec import Sampling
 from cachemark.models.mar import MAR, MARConfig
-from cachemark.spec import Sampling
 
 from .driver import Watch, watched
 from .oracle import masked

@@ -10,9 +10,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from cachemark.cache.geometry import Site, Step
-from cachemark.cache.method import Method
+from cachemark.cache.layout import Site, Step
 from cachemark.cache.slot import Memory
+from cachemark.contract.method import Method
 
 from .driver import Watch
 

@@ -11,11 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cachemark import registry
 from cachemark.cache.codec import CODECS
-from cachemark.cache.geometry import Layout, Site, Step, scale_steps
-from cachemark.cache.method import Method
+from cachemark.cache.layout import Layout, Site, Step, scale_steps
 from cachemark.cache.slot import Memory
+from cachemark.contract.method import Method
+from cachemark.core import registry
 
 from .driver import Outputs, Watch, watched
 from .oracle import masked
@@ -66,7 +66,7 @@ def drive(method: Method, layout: Layout, feed: Feed, memory: Memory) -> Outputs
         for step in scale_steps(layout):
             for site in sites:
                 out[step.index, site] = method.attend(site, step, *feed.at(step, site))
-            method.settle(step)
+            method.end_step(step)
     return out
 
 

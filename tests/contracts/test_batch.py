@@ -10,12 +10,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from cachemark import registry
-from cachemark.cache import streams
+from cachemark.cache import random_streams as streams
 from cachemark.cache.codec import CODECS
-from cachemark.cache.geometry import Step
-from cachemark.cache.method import Evicting, Method
-from cachemark.cache.slot import Slots
+from cachemark.cache.layout import Step
+from cachemark.cache.slot import SlotBank
+from cachemark.contract.method import Evicting, Method
+from cachemark.core import registry
 from cachemark.models.sampling import draw
 
 from .cells import SAMPLING, Cell, Ran, cells, generate, label
@@ -77,10 +77,10 @@ def test_a_sample_is_the_same_in_any_batch(cell: Cell) -> None:
 class ByRow(Evicting):
     """Broken on purpose: which entry goes depends on the row's place in the batch."""
 
-    edge = "token"
+    evict_after = "token"
     slack = 1
 
-    def evict(self, step: Step, slots: Slots) -> None:
+    def evict(self, step: Step, slots: SlotBank) -> None:
         if slots.live_visual > self.B:
             rows = torch.arange(slots.layout.rows)[:, None, None] % (self.B - 1)
             slots.evict(1 + rows.expand(len(slots.sites), -1, slots.layout.kv_heads, 1))
@@ -90,7 +90,7 @@ class ByRow(Evicting):
 class Shared(registry.methods.get("h2o")):  # type: ignore[misc]
     """Broken on purpose: a head's score borrows from the other samples of the batch."""
 
-    def evict(self, step: Step, slots: Slots) -> None:
+    def evict(self, step: Step, slots: SlotBank) -> None:
         self.mass += 0.05 * self.mass.mean(1, keepdim=True)
         super().evict(step, slots)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from cachemark.cache.method import Evicting
-from cachemark.cache.slot import Slots
+from cachemark.cache.slot import SlotBank
+from cachemark.contract.method import Evicting
 
 from .cells import Cell, Recorded, cells, generate, label, recorded
 
@@ -82,7 +82,7 @@ def test_logical_bytes_are_those_of_the_fullest_pass(cell: Cell) -> None:
 def test_a_method_that_forgets_to_evict_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """It has nowhere to write: a slot holds its capacity and no more."""
     cell = next(cell for cell in EVICTING if cell.cls.name == "h2o")
-    monkeypatch.setattr(Slots, "evict", lambda self, places: None)
+    monkeypatch.setattr(SlotBank, "evict", lambda self, places: None)
     with pytest.raises(AssertionError, match="too small a capacity"):
         generate(cell, cell.tight())
 

@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from cachemark.cache.geometry import Site, Step, raster_steps
-from cachemark.cache.method import Evicting, Method
-from cachemark.cache.slot import Memory, Slots
+from cachemark.cache.layout import Site, Step, raster_steps
+from cachemark.cache.slot import Memory, SlotBank
+from cachemark.contract.method import Evicting, Method
 
 from .capture import Capture, NotCapturable, capturing
 from .cells import GRID, Cell, Ran, cells, generate, label, recorded
@@ -143,7 +143,7 @@ def test_shapes_that_change_are_caught() -> None:
 def test_filling_holes_does_not_depend_on_where_they_are() -> None:
     """Holes in the middle, in the tail and in both: the same operations on the same shapes."""
     layout = layout_of()
-    slots = Slots(layout, (Site("decoder", 0),), 12, Memory())
+    slots = SlotBank(layout, (Site("decoder", 0),), 12, Memory())
     logs = []
     for places in ([0, 3], [10, 11], [2, 11]):
         for slot in slots.slots:

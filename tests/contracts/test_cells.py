@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from cachemark import plugins, registry
 from cachemark.cache.codec import CODECS
-from cachemark.cache.method import Evicting, Method
+from cachemark.contract.method import Evicting, Method
+from cachemark.core import plugins, registry
 
 from .cells import ATTENTION, MODES, cells
 
 PLUGIN = """
 from dataclasses import dataclass
-from cachemark import registry
-from cachemark.cache.method import Method
+from cachemark.core import registry
+from cachemark.contract.method import Method
 
 @registry.methods.add("from-a-file")
 @dataclass

@@ -10,9 +10,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from cachemark.cache.codec import CODECS
-from cachemark.cache.geometry import Site, Step
-from cachemark.cache.method import Method
+from cachemark.cache.layout import Site, Step
 from cachemark.cache.slot import Slot
+from cachemark.contract.method import Method
 
 from . import test_ragged as ragged
 from .cells import Cell, Ran, cells, generate, label, recorded

@@ -15,15 +15,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from cachemark.cache.geometry import Site, Step
-from cachemark.cache.graph import Graph
-from cachemark.cache.masked import masked_steps
-from cachemark.cache.method import Method
+from cachemark.cache.engine.graph import Graph
+from cachemark.cache.layout import Site, Step
+from cachemark.cache.masked_layout import masked_steps
 from cachemark.cache.slot import Memory, Slot
-from cachemark.errors import Unsupported
+from cachemark.contract.method import Method
+from cachemark.core.errors import Unsupported
+from cachemark.core.spec import Sampling
 from cachemark.methods.streaming import Streaming
 from cachemark.models.llamagen import LlamaGen
-from cachemark.spec import Sampling
 
 from . import cells as token
 from . import masked, test_scales
@@ -217,7 +217,7 @@ class Turns(Streaming):
 
 @dataclass
 class TurnsAndSays(Turns):
-    def phase(self, step: Step) -> int:
+    def graph_key(self, step: Step) -> int:
         return step.index % 2
 
 
@@ -225,7 +225,7 @@ class TurnsAndSays(Turns):
 class TurnsAndHides(Turns):
     """Broken on purpose: says that it reads nothing."""
 
-    def phase(self, step: Step) -> None:
+    def graph_key(self, step: Step) -> None:
         return None
 
 

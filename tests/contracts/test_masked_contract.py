@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 from cachemark.cache.codec import CODECS
-from cachemark.cache.geometry import Site, Step
-from cachemark.cache.masked import Load, MaskedStep, masked_steps
-from cachemark.cache.partial import Incremental, Partial, Places, wide
+from cachemark.cache.layout import Site, Step
+from cachemark.cache.masked_layout import Load, MaskedStep, masked_steps
 from cachemark.cache.slot import Memory
 from cachemark.methods.full import Full
 from cachemark.methods.marche import MARche
+from cachemark.methods.masked.partial import Incremental, Partial, Places, wide
 
 from .capture import NotCapturable, capturing
 from .masked import CONFIG, LAYOUT, MODES, NEUTRAL, SEEDS, MaskedCell, Opening, Ran, cells, generate, label, recorded, run, seen_by

@@ -6,17 +6,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from cachemark import registry
-from cachemark.cache.geometry import Run
-from cachemark.cache.method import Method
-from cachemark.cache.slot import Slots
+from cachemark.cache.layout import RowRun
+from cachemark.cache.slot import SlotBank
+from cachemark.contract.method import Method
+from cachemark.core import registry
 
 from .cells import Cell, cells, generate, label, recorded
 from .oracle import Shadow
 from .test_neutral import at_neutral, differs_from_full
 
 TOLERANCE = 1e-5
-FILLING = ("h2o", "linear", "random", "rkv")  # these evict by `Slots.evict`, the others by `evict_place`
+FILLING = ("h2o", "linear", "random", "rkv")  # these evict by `SlotBank.evict`, the others by `evict_place`
 
 
 @pytest.mark.parametrize("cell", cells(evicting=True), ids=label)
@@ -28,10 +28,10 @@ def test_evicting_equals_masking(cell: Cell) -> None:
 
 # ------------------------------------------------------------------------------------------ the oracle itself
 
-FILL, EVICT_PLACE = Slots._fill, Slots.evict_place
+FILL, EVICT_PLACE = SlotBank._fill, SlotBank.evict_place
 
 
-def values_stay(self: Slots, run: Run, n: int, places: Tensor) -> None:
+def values_stay(self: SlotBank, run: RowRun, n: int, places: Tensor) -> None:
     """K moves into the hole and V does not."""
     before = [part.clone() for part in self.v]
     FILL(self, run, n, places)
@@ -39,7 +39,7 @@ def values_stay(self: Slots, run: Run, n: int, places: Tensor) -> None:
         part.copy_(old)
 
 
-def values_beside(self: Slots, run: Run, n: int, places: Tensor) -> None:
+def values_beside(self: SlotBank, run: RowRun, n: int, places: Tensor) -> None:
     """V moves into the place next to the hole."""
     before = [part.clone() for part in self.v]
     FILL(self, run, n, places)
@@ -47,14 +47,14 @@ def values_beside(self: Slots, run: Run, n: int, places: Tensor) -> None:
         part.copy_(torch.where(part == old, old, part.roll(1, dims=-2)))
 
 
-def numbers_stay(self: Slots, run: Run, n: int, places: Tensor) -> None:
+def numbers_stay(self: SlotBank, run: RowRun, n: int, places: Tensor) -> None:
     """K and V move and ``visual`` does not, so that the method no longer knows what it holds."""
     before = self.visual.clone()
     FILL(self, run, n, places)
     self.visual.copy_(before)
 
 
-def one_off(self: Slots, number: int, place: int) -> None:
+def one_off(self: SlotBank, number: int, place: int) -> None:
     """V of the tail lands in the place before the one that was evicted."""
     n = self.live[number]
     before = [part.clone() for part in self.v]
@@ -78,7 +78,7 @@ def deviation(method: Method, cell: Cell) -> float:
 @pytest.mark.parametrize("name", FILLING)
 def test_a_wrong_filling_is_caught_here_and_only_here(monkeypatch: pytest.MonkeyPatch, name: str, broken: object) -> None:
     cell = of(name)
-    monkeypatch.setattr(Slots, "_fill", broken)
+    monkeypatch.setattr(SlotBank, "_fill", broken)
     assert not differs_from_full(cell, at_neutral(cell)[0]), "the neutral test alone would let it pass"
     assert deviation(cell.tight(), cell) > TOLERANCE
 
@@ -86,6 +86,6 @@ def test_a_wrong_filling_is_caught_here_and_only_here(monkeypatch: pytest.Monkey
 @pytest.mark.parametrize("name", ["streaming", "window"])
 def test_a_wrong_place_is_caught_here_and_only_here(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     cell = of(name)
-    monkeypatch.setattr(Slots, "evict_place", one_off)
+    monkeypatch.setattr(SlotBank, "evict_place", one_off)
     assert not differs_from_full(cell, at_neutral(cell)[0])
     assert deviation(cell.tight(), cell) > TOLERANCE

@@ -12,10 +12,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from cachemark import registry
-from cachemark.cache.geometry import Site, Step
-from cachemark.cache.method import Method
+from cachemark.cache.layout import Site, Step
 from cachemark.cache.slot import Slot
+from cachemark.contract.method import Method
+from cachemark.core import registry
 
 from .capture import Capture, capturing
 from .cells import Cell, Ran, cells, generate, label, recorded

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from cachemark.cache.codec import CODECS
-from cachemark.cache.geometry import Layout, Site, Step
-from cachemark.cache.method import Evicting, Method
-from cachemark.cache.slot import Slots
+from cachemark.cache.layout import Layout, Site, Step
+from cachemark.cache.slot import SlotBank
+from cachemark.contract.method import Evicting, Method
 
 from .cells import ATTENTION, GRID, Cell, cells, label
 from .driver import Feed, Outputs, Watch, alone, drive, layout_of, watched
@@ -96,10 +96,10 @@ def test_every_ragged_row_keeps_the_budget_and_its_condition(cell: Cell) -> None
 class FromTheFirstRow(Evicting):
     """Broken on purpose: takes the first row's condition for everybody's."""
 
-    edge = "token"
+    evict_after = "token"
     slack = 1
 
-    def evict(self, step: Step, slots: Slots) -> None:
+    def evict(self, step: Step, slots: SlotBank) -> None:
         if slots.live_visual > self.B:
             slots.evict(torch.full((*slots.visual.shape[:3], 1), slots.runs[0].condition))
 

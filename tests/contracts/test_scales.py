@@ -11,16 +11,16 @@ import torch
 from torch import Tensor
 
 from cachemark.cache.codec import CODECS
-from cachemark.cache.geometry import Site, Step, scale_steps
-from cachemark.cache.method import Evicting, Method
+from cachemark.cache.layout import Site, Step, scale_steps
 from cachemark.cache.slot import Memory, Slot, Stage
+from cachemark.contract.method import Evicting, Method
+from cachemark.core.spec import Sampling
 from cachemark.methods.ams_kv import AMSKV
 from cachemark.methods.full import Full
 from cachemark.methods.h2o import H2O
 from cachemark.methods.window import Window
 from cachemark.models.var import VAR, VARConfig
 from cachemark.models.vision.msvq import MultiScaleQuantizer
-from cachemark.spec import Sampling
 
 from .capture import NotCapturable, capturing
 from .driver import Watch
@@ -138,7 +138,7 @@ def test_dead_storage_is_never_read(cell: ScaleCell) -> None:
 class ReadsBeyond(Window):
     """Broken on purpose: looks at one entry more than there are."""
 
-    def look(self, step: Step, q: Tensor, slot: Slot, stage: Stage | None) -> tuple[Tensor, Tensor | None]:
+    def attend_scale(self, step: Step, q: Tensor, slot: Slot, stage: Stage | None) -> tuple[Tensor, Tensor | None]:
         k, v = (slot if stage is None else stage).read(slot.bank.runs[0], slot.live[0] + (stage is not None and slot.live[0] > 0))
         return torch.nn.functional.scaled_dot_product_attention(q, k, v), None
 

@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from cachemark.cache.geometry import Step
-from cachemark.cache.method import Method
-from cachemark.cache.slot import Memory, Slots
+from cachemark.cache.layout import Step
+from cachemark.cache.slot import Memory, SlotBank
+from cachemark.contract.method import Method
 
 from .cells import Cell, cells, generate, label, recorded
 from .test_capture import captured
@@ -69,10 +69,10 @@ def test_a_method_keeps_nothing_outside_its_memory(cell: Cell) -> None:
 class Concatenates(Method):
     """Broken on purpose: state that grows outside the memory."""
 
-    def evict(self, step: Step, slots: Slots) -> None:
+    def evict(self, step: Step, slots: SlotBank) -> None:
         self.ages = torch.cat((getattr(self, "ages", torch.zeros(0)), torch.zeros(1)))
 
-    edge = "token"
+    evict_after = "token"
 
 
 def test_state_outside_the_memory_is_caught() -> None:

@@ -17,9 +17,9 @@ import report_sample as sample
 from click.testing import CliRunner
 
 from cachemark.cli import main
-from cachemark.errors import Unsupported
+from cachemark.core.errors import Unsupported
+from cachemark.core.result import Environment, Outcome
 from cachemark.export.asv import Written, write
-from cachemark.result import Environment, Outcome
 from cachemark.store.db import Store
 
 SECOND = 1_700_000_000

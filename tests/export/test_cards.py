@@ -11,9 +11,15 @@ from typing import Any
 import pytest
 import report_sample as sample
 
-from cachemark import registry
-from cachemark.cli import collected
-from cachemark.export.cards import (
+from cachemark.core import registry
+from cachemark.core.spec import Sampling
+from cachemark.core.units import quality_name
+from cachemark.gate import anchors, baselines
+from cachemark.models import checkpoints
+from cachemark.models.weights import packaged
+from cachemark.store.exchange import dump
+from cachemark.tools import card_data as collected
+from cachemark.tools.cards import (
     NEVER,
     UNSEEN,
     Checkpoint,
@@ -24,8 +30,8 @@ from cachemark.export.cards import (
     Reached,
     Recipe,
     Released,
-    Stage,
     Trained,
+    TrainingStage,
     Vectors,
     differences,
     methods_page,
@@ -35,15 +41,9 @@ from cachemark.export.cards import (
     sentences,
     spread,
 )
-from cachemark.models import checkpoints
-from cachemark.models.weights import packaged
-from cachemark.regress import anchors, baselines
-from cachemark.spec import Sampling
-from cachemark.store.exchange import dump
-from cachemark.units import quality_name
 
 LOG = [{"step": step, "psnr": psnr} for step, psnr in ((100, 20.0), (200, 27.0), (300, 28.0), (400, 27.75), (500, 28.5))]
-STAGE = Stage(500, 120.0, 7, "scene-v2", "CPU", {"psnr": 28.5}, LOG)
+STAGE = TrainingStage(500, 120.0, 7, "scene-v2", "CPU", {"psnr": 28.5}, LOG)
 TRAINED = Trained("tiny-thing", "A thing", {"tiny-thing.safetensors": 1234567}, "abc123", 42, {"width": 3, "sides": [1, 2]}, [STAGE])
 CHECKPOINT = Checkpoint("weights", "thing.pt", "its authors", ("model_ema", "model"), ("*.k_cache",), ("a.0.w", "a.1.w"), 99)
 RELEASED = Released("big-thing", "things", "A big thing", {"cfg_scale": 1.5}, [CHECKPOINT])

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 import report_sample as sample
 
-from cachemark.errors import CachemarkError, Infrastructure
+from cachemark.core.errors import CachemarkError, Infrastructure
 from cachemark.export import figures
-from cachemark.report.render import drawn
-from cachemark.report.view import ReportView, build
+from cachemark.report.page.render import drawn
+from cachemark.report.view.view import ReportView, build
 
 SVG = "{http://www.w3.org/2000/svg}"
 

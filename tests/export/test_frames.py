@@ -18,13 +18,13 @@ import pytest
 import report_sample as sample
 
 import cachemark
-from cachemark.errors import Unsupported
+from cachemark.core.errors import Unsupported
+from cachemark.core.result import Outcome
+from cachemark.core.spec import Case, Sampling
+from cachemark.core.units import METRICS
 from cachemark.export.frames import COLUMNS, SAMPLE_COLUMNS, csv, frame, parquet, samples_frame, settings
-from cachemark.report.section import sections
-from cachemark.result import Outcome
-from cachemark.spec import Case, Sampling
+from cachemark.report.view.section import sections
 from cachemark.store.db import Store
-from cachemark.units import METRICS
 
 
 def figure(table: pd.DataFrame, label: str, metric: str) -> dict[str, Any]:

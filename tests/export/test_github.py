@@ -9,8 +9,8 @@ import report_sample as sample
 from cachemark.export.github import ANNOTATIONS, COMMENT_CHARACTERS, SHOWN, SUMMARY_BYTES, comment, summary, workflow_commands
 from cachemark.export.markdown import markdown
 from cachemark.export.tables import tables
-from cachemark.regress.gate import Comparison
-from cachemark.report.view import build
+from cachemark.gate.baseline_check import Comparison
+from cachemark.report.view.view import build
 from cachemark.store.rows import Verdict
 
 VIEW = build(sample.RUN, sample.mixed(), sample.comparison())

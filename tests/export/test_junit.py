@@ -10,7 +10,7 @@ import pytest
 import report_sample as sample
 
 from cachemark.export.junit import junit
-from cachemark.regress.gate import Comparison
+from cachemark.gate.baseline_check import Comparison
 from cachemark.store.rows import Verdict
 
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from cachemark.export.ladder import RUNGS, Ladder, Step, ladders, markdown
-from cachemark.limits import Limit
-from cachemark.result import Environment, Outcome, Status
-from cachemark.spec import Case, Sampling
+from cachemark.core.limits import Limit
+from cachemark.core.result import Environment, Outcome, Status
+from cachemark.core.spec import Case, Sampling
+from cachemark.export.ladder import RUNGS, Ladder, LadderRow, ladders, markdown
 
 HERE = Environment("Example GPU", "example-gpu", "f" * 16)
 
@@ -34,7 +34,7 @@ def one(*outcomes: Outcome) -> Ladder:
     return found
 
 
-def steps(found: Ladder) -> dict[tuple[str, str], Step]:
+def steps(found: Ladder) -> dict[tuple[str, str], LadderRow]:
     return {(step.name, step.engine): step for step in found.steps}
 
 
@@ -81,7 +81,7 @@ def test_the_table_in_markdown() -> None:
 
 @pytest.mark.parametrize("name", ["ladder", "ladder-gpu"])
 def test_the_plans_have_a_full_cache_on_both_rungs_for_every_arm(name: str) -> None:
-    from cachemark.measure import plan as plans
+    from cachemark.plan import schema as plans
 
     found = [planned.case for planned in plans.expand(plans.load(name))]
     rungs = {(case.model, case.batch, case.sampling, case.engine) for case in found if case.role == "baseline"}

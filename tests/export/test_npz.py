@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from cachemark.errors import Unsupported
+from cachemark.core.errors import Unsupported
 from cachemark.export.npz import write
 
 

@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 import report_sample as sample
 
+from cachemark.core.result import Outcome
 from cachemark.export.latex import latex
 from cachemark.export.markdown import markdown
-from cachemark.export.tables import BOLD, Entry, Line, Table, tables
-from cachemark.report import words
-from cachemark.report.headline import cells, groups
-from cachemark.report.section import sections
-from cachemark.report.view import ReportView, build
-from cachemark.result import Outcome
+from cachemark.export.tables import BOLD, Table, TableEntry, TableLine, tables
+from cachemark.report import formatting as words
+from cachemark.report.view.headline import cells, groups
+from cachemark.report.view.section import sections
+from cachemark.report.view.view import ReportView, build
 
 GOLD = Path(__file__).parent / "gold"
 REGOLD = "CACHEMARK_REGOLD"
@@ -34,11 +34,11 @@ def table(outcomes: Sequence[Outcome]) -> Table:
     return found
 
 
-def lines(of: Table) -> list[Line]:
+def lines(of: Table) -> list[TableLine]:
     return [line for block in of.blocks for line in block]
 
 
-def column(of: Table, key: str) -> dict[str, Entry]:
+def column(of: Table, key: str) -> dict[str, TableEntry]:
     """A column's entries by the method and budget of their line."""
     number = [c.key for c in of.columns].index(key)
     return {f"{line.name} {line.budget.split()[0]}": line.entries[number] for line in lines(of) if line.entries}
@@ -93,7 +93,7 @@ def reason(of: Table, line: str, key: str) -> str:
 
 def test_a_margin_of_a_short_time_has_its_unit() -> None:
     arm = judged(sample.arm("linear", "1/4"), latency=[0.9, 0.9876, 1.2])
-    assert column(table([sample.full(), arm]), "latency")["linear 1/4"] == Entry("988 ms", "212 ms")
+    assert column(table([sample.full(), arm]), "latency")["linear 1/4"] == TableEntry("988 ms", "212 ms")
 
 
 def test_what_is_missing_says_why() -> None:
@@ -222,7 +222,7 @@ def test_both_texts_have_every_row_and_column() -> None:
 
 
 def test_bold_and_margins_are_marked() -> None:
-    line = Line("linear", "1/4", (Entry("1.12×", "0.02×", best=True), Entry("0.380", "0.012"), Entry(missing=1)))
+    line = TableLine("linear", "1/4", (TableEntry("1.12×", "0.02×", best=True), TableEntry("0.380", "0.012"), TableEntry(missing=1)))
     of = Table("t", tables(view(sample.outcomes()))[0].columns[:3], ((line,),), ("Because.",), ())
     assert f"| linear | 1/4 | **1.12× ± 0.02×** | 0.380 ± 0.012 | {words.DASH} (1) |" in markdown([of])
     assert "- (1) Because." in markdown([of])

@@ -8,13 +8,14 @@ from fractions import Fraction
 import pytest
 import torch
 
-from cachemark import methods, registry
-from cachemark.cache import streams
+from cachemark import methods
+from cachemark.cache import random_streams as streams
 from cachemark.cache.slot import Memory
-from cachemark.measure.clock import EventClock
-from cachemark.measure.memory import peak_bytes
+from cachemark.core import registry
+from cachemark.core.spec import Sampling
+from cachemark.machine.memory import peak_bytes
+from cachemark.machine.timer import EventClock
 from cachemark.models.llamagen import LlamaGen, LlamaGenConfig
-from cachemark.spec import Sampling
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
 

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 import torch
 
-from cachemark.errors import Infrastructure
-from cachemark.measure import device
-from cachemark.measure.executors.local import local
-from cachemark.measure.lease import lease
-from cachemark.measure.watch import Watch, strangers
-from cachemark.result import Status
+from cachemark.core.errors import Infrastructure
+from cachemark.core.result import Status
+from cachemark.machine import gpu as device
+from cachemark.machine.lease import lease
+from cachemark.machine.monitor import Watch, strangers
+from cachemark.trial.executors.local import local
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
 

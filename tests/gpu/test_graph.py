@@ -14,19 +14,19 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from cachemark.cache.cuda_graph import CudaGraphs
-from cachemark.cache.engines import engine
-from cachemark.cache.geometry import Site, Step
-from cachemark.cache.graph import Graph
-from cachemark.cache.kernels import chosen, fused
-from cachemark.cache.mass import fold, name, written_out
-from cachemark.cache.method import Method
+from cachemark.cache.attention.kernels import chosen, fused
+from cachemark.cache.attention.mass import fold, name, written_out
+from cachemark.cache.engine.by_name import engine
+from cachemark.cache.engine.cuda_graph import CudaGraphs
+from cachemark.cache.engine.graph import Graph
+from cachemark.cache.layout import Site, Step
 from cachemark.cache.slot import Memory, Slot
-from cachemark.errors import Unsupported
-from cachemark.measure.clock import EventClock
-from cachemark.measure.memory import peak_bytes
-from cachemark.measure.plan import Plan, expand
-from cachemark.measure.run import Bench, run_case
+from cachemark.contract.method import Method
+from cachemark.core.errors import Unsupported
+from cachemark.machine.memory import peak_bytes
+from cachemark.machine.timer import EventClock
+from cachemark.plan.schema import Plan, expand
+from cachemark.trial.child.measure import Bench, run_case
 from contracts import cells as token
 from contracts import masked, test_scales
 
@@ -230,7 +230,7 @@ def test_the_fast_path_has_a_fused_kernel() -> None:
 @pytest.mark.parametrize("keys", [1, 17, 64, 577])
 @pytest.mark.parametrize(("tokens", "groups"), [(1, 1), (1, 4), (9, 2), (100, 1)])
 def test_the_kernel_with_mass_is_the_written_out_attention(tokens: int, groups: int, keys: int, width: int) -> None:
-    from cachemark.cache.mass_kernel import attention_with_mass
+    from cachemark.cache.attention.mass_kernel import attention_with_mass
 
     draw = torch.Generator("cuda").manual_seed(keys * width + tokens)
     q = torch.randn(3, 2 * groups, tokens, width, device="cuda", generator=draw)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from cachemark import errors
+from cachemark.core import errors
 
 from .examples import plan_text
 

@@ -20,11 +20,11 @@ from typing import ClassVar
 
 import torch
 
-from cachemark import registry
+from cachemark.core import registry
 from cachemark.methods.window import Window
 from cachemark.models import checkpoints, llamagen
-from cachemark.models.protocol import Entry, Loaded
-from cachemark.spec import Sampling
+from cachemark.models.protocol import Loaded, ModelEntry
+from cachemark.core.spec import Sampling
 
 CONFIG = llamagen.LlamaGenConfig(layers=2, heads=2, dim=16, vocab=16, classes=10, grid=4)
 
@@ -54,7 +54,7 @@ def shape(sampling, batch):
 
 paper = Sampling(cfg_scale=1.5)
 registry.models.add("dot")(
-    Entry("dot", "llamagen", "next-token", (4, 4), 10, shape, load, identity, {"paper": paper}, summary="a model of 16 tokens"))
+    ModelEntry("dot", "llamagen", "next-token", (4, 4), 10, shape, load, identity, {"paper": paper}, summary="a model of 16 tokens"))
 
 
 @registry.methods.add("calm")
@@ -71,10 +71,10 @@ EYES = '''
 import torch
 from torch import nn
 
-from cachemark.metrics.features import register
+from cachemark.metrics.extractor import register
 from cachemark.metrics.preset import Preset
-from cachemark.metrics.reference import Reference
-from cachemark.metrics.seen import Seen
+from cachemark.metrics.real_images import Reference
+from cachemark.metrics.image_features import Seen
 
 
 class Eyes(nn.Module):

@@ -20,11 +20,12 @@ from click.testing import CliRunner, Result
 
 import cachemark.methods  # before anything is forgotten
 import cachemark.models.catalogue  # noqa: F401
-from cachemark import registry
 from cachemark.cli import main
-from cachemark.measure import environment, isolate
-from cachemark.result import Outcome
+from cachemark.core import registry
+from cachemark.core.result import Outcome
+from cachemark.machine import environment
 from cachemark.store.db import Store
+from cachemark.trial import supervisor as isolate
 
 from . import examples
 

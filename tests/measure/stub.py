@@ -12,15 +12,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from cachemark.limits import Rates
-from cachemark.measure import plan as plans
-from cachemark.measure.environment import environment
-from cachemark.measure.isolate import Finished, Options, always
-from cachemark.measure.plan import Planned
-from cachemark.measure.session import Decision, Summary, measure
-from cachemark.result import Environment, Outcome, Status
-from cachemark.spec import Case
+from cachemark.core.limits import Rates
+from cachemark.core.result import Environment, Outcome, Status
+from cachemark.core.spec import Case
+from cachemark.machine.environment import environment
+from cachemark.plan import schema as plans
+from cachemark.plan.schema import Planned
 from cachemark.store.db import Store
+from cachemark.trial.supervisor import Finished, Options, always
+from cachemark.workflows.run import Decision, Summary, measure
 
 CELLS = [
     {"model": "llamagen-b", "methods": ["window", "streaming", "random"], "budgets": ["1/2", "1/4"]},

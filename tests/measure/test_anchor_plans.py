@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from cachemark import registry
-from cachemark.errors import BadCheckpoint
-from cachemark.measure.plan import catalogue, expand, load, names
-from cachemark.regress import anchors
-from cachemark.spec import Sampling
+from cachemark.core import registry
+from cachemark.core.errors import BadCheckpoint
+from cachemark.core.spec import Sampling
+from cachemark.gate import anchors
+from cachemark.plan.schema import catalogue, expand, load, names
 
 assert catalogue  # importing it registers the models
 ANCHORS = [name for name in names() if name.startswith("anchor-")]

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from cachemark.errors import CachemarkError
-from cachemark.measure.bisect import BAD, GOOD, SKIP, search
-from cachemark.measure.checkouts import checkouts, code_of, commit_of, git, repository_of
+from cachemark.core.errors import CachemarkError
+from cachemark.workflows.checkouts import checkouts, code_of, commit_of, git, repository_of
+from cachemark.workflows.git_bisect import BAD, GOOD, SKIP, search
 
 
 @pytest.fixture(scope="module")

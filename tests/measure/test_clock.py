@@ -6,8 +6,8 @@ import itertools
 
 import pytest
 
-from cachemark.measure import clock
-from cachemark.measure.clock import HostClock
+from cachemark.machine import timer as clock
+from cachemark.machine.timer import HostClock
 
 
 @pytest.fixture(autouse=True)

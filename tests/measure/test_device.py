@@ -16,17 +16,18 @@ from typing import Any
 import pynvml
 import pytest
 
-from cachemark.errors import Infrastructure, UnknownName
-from cachemark.measure import device, watch
-from cachemark.measure.environment import environment
-from cachemark.measure.executors import local as executor
-from cachemark.measure.executors.local import Local, Place, local
-from cachemark.measure.isolate import Finished, Options
-from cachemark.measure.plan import Planned
-from cachemark.measure.watch import Watch, strangers
+from cachemark.core.errors import Infrastructure, UnknownName
+from cachemark.core.result import Outcome, Status
+from cachemark.core.spec import Case, Sampling
+from cachemark.machine import gpu as device
+from cachemark.machine import monitor as watch
+from cachemark.machine.environment import environment
+from cachemark.machine.monitor import Watch, strangers
 from cachemark.models.protocol import Request
-from cachemark.result import Outcome, Status
-from cachemark.spec import Case, Sampling
+from cachemark.plan.schema import Planned
+from cachemark.trial.executors import local as executor
+from cachemark.trial.executors.local import Local, Place, local
+from cachemark.trial.supervisor import Finished, Options
 
 from .fake_nvml import EVERY, Card, FakeNvml, lose
 
@@ -288,8 +289,8 @@ def test_a_real_trial_is_watched_pinned_and_started_on_a_free_device_only(
     nvml: FakeNvml, cards: list[Card], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     """The device is foreign at first, free then: the first case is contended before anything starts, the next one runs."""
-    from cachemark.measure import plan as plans
-    from cachemark.measure.isolate import run_trials
+    from cachemark.plan import schema as plans
+    from cachemark.trial.supervisor import run_trials
 
     text = 'name = "p"\n[timing]\nwarmup = 1\nrepeats = 3\n[[cells]]\nmodel = "tiny-llamagen"\nmethods = ["window"]\nbatch = 1\n'
     file = tmp_path / "p.toml"

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from cachemark.measure import plan as plans
-from cachemark.measure import session
-from cachemark.measure.environment import environment
-from cachemark.measure.session import Decision
-from cachemark.result import Outcome, Status
+from cachemark.core.result import Outcome, Status
+from cachemark.machine.environment import environment
+from cachemark.plan import schema as plans
 from cachemark.store.db import Store
+from cachemark.workflows import run as session
+from cachemark.workflows.run import Decision
 
 from . import stub
 

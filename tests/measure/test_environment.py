@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from cachemark import plugins
-from cachemark.measure import environment
-from cachemark.measure.environment import code_identity, skip_key, skip_parts, slug
-from cachemark.spec import Case, Sampling
-from cachemark.units import METRICS
+from cachemark.core import plugins
+from cachemark.core.spec import Case, Sampling
+from cachemark.core.units import METRICS
+from cachemark.machine import environment
+from cachemark.machine.environment import code_identity, skip_key, skip_parts, slug
 
 from . import examples
 from .stages import forgetting
@@ -52,9 +52,11 @@ def changed(before: dict[str, str], after: dict[str, str]) -> set[str]:
 
 
 @pytest.mark.parametrize(("file", "part"), [
-    ("methods/streaming.py", {"method"}), ("methods/full.py", {"method"}), ("cache/slot.py", {"models"}), ("models/tiny/vq.py", {"models"}),
-    ("measure/run.py", {"measuring"}), ("metrics/fidelity.py", {"measuring"}), ("report/view.py", set()), ("cli/run.py", set()),
-    ("store/db.py", set()), ("regress/gate.py", set()),
+    ("methods/streaming.py", {"method"}), ("methods/full.py", {"method"}), ("cache/slot.py", {"models"}),
+    ("models/tiny/tiny_vq.py", {"models"}),
+    ("trial/child/measure.py", {"measuring"}), ("metrics/fidelity.py", {"measuring"}), ("report/view/view.py", set()),
+    ("cli/run.py", set()),
+    ("store/db.py", set()), ("gate/baseline_check.py", set()),
 ])  # fmt: skip
 def test_an_edit_of_what_measures_counts_and_of_what_judges_does_not(file: str, part: set[str], package: Path) -> None:
     before = parts()
@@ -112,7 +114,7 @@ def test_the_commit_of_somebody_elses_checkout_is_not_ours(package: Path) -> Non
     forget()
     assert len(code_identity()["commit"]) == 40
     assert code_identity()["dirty"] is False
-    (package / "errors.py").write_text("")
+    (package / "core" / "errors.py").write_text("")
     forget()
     assert code_identity()["dirty"] is True
 
@@ -122,7 +124,7 @@ def test_code_without_git_has_its_hash(monkeypatch: pytest.MonkeyPatch, package:
     identity = code_identity()
     assert (identity["commit"], identity["dirty"]) == ("", None)
     forget()
-    with (package / "measure" / "run.py").open("a") as text:
+    with (package / "trial" / "child" / "measure.py").open("a") as text:
         text.write("# edited\n")
     assert code_identity()["hash"] != identity["hash"]
 

@@ -12,21 +12,21 @@ from pathlib import Path
 import pytest
 import torch
 
-from cachemark import plugins
-from cachemark.cache.engine import EAGER
-from cachemark.cache.engines import engine, refused
-from cachemark.cache.graph import Graph
-from cachemark.cache.kernels import FUSED, chosen, fused
-from cachemark.cache.mass import FUSED_MASS_KERNEL
-from cachemark.errors import Unsupported
-from cachemark.measure import plan as plans
-from cachemark.measure import run
-from cachemark.measure.plan import Planned
-from cachemark.measure.run import Bench, run_case
+from cachemark.cache.attention.kernels import FUSED, chosen, fused
+from cachemark.cache.attention.mass import FUSED_MASS_KERNEL
+from cachemark.cache.engine.by_name import engine, refused
+from cachemark.cache.engine.engine import EAGER
+from cachemark.cache.engine.graph import Graph
+from cachemark.core import plugins
+from cachemark.core.errors import Unsupported
+from cachemark.core.result import Outcome
+from cachemark.core.spec import Sampling
+from cachemark.core.units import METRICS
 from cachemark.models.llamagen import layout
-from cachemark.result import Outcome
-from cachemark.spec import Sampling
-from cachemark.units import METRICS
+from cachemark.plan import schema as plans
+from cachemark.plan.schema import Planned
+from cachemark.trial.child import measure as run
+from cachemark.trial.child.measure import Bench, run_case
 from contracts.tape import Tape
 
 from . import examples

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from click.testing import Result
 
-from cachemark.measure import isolate
-from cachemark.result import Outcome, Status
+from cachemark.core.result import Outcome, Status
+from cachemark.trial import supervisor as isolate
 
 from . import examples, stages
 

@@ -10,16 +10,19 @@ from typing import Any
 
 import pytest
 
-from cachemark import limits
-from cachemark.measure import isolate, largest, price, session
-from cachemark.measure import plan as plans
-from cachemark.measure.deadline import Deadline
-from cachemark.measure.isolate import Finished
-from cachemark.measure.plan import Planned
-from cachemark.measure.trial import leaves
-from cachemark.result import Outcome, Status
-from cachemark.spec import Case, Sampling
+from cachemark.core import limits
+from cachemark.core.result import Outcome, Status
+from cachemark.core.spec import Case, Sampling
+from cachemark.plan import price
+from cachemark.plan import schema as plans
+from cachemark.plan.deadline import Deadline
+from cachemark.plan.schema import Planned
 from cachemark.store.db import Store
+from cachemark.trial import supervisor as isolate
+from cachemark.trial.child.main import leaves
+from cachemark.trial.supervisor import Finished
+from cachemark.workflows import max_batch as largest
+from cachemark.workflows import run as session
 
 from . import stages, stub
 

@@ -11,18 +11,18 @@ from pathlib import Path
 import pynvml
 import pytest
 
-from cachemark.errors import Infrastructure
-from cachemark.measure import device
-from cachemark.measure.executors.local import local
-from cachemark.measure.lease import folder, lease
-from cachemark.measure.locked import locked
+from cachemark.core.errors import Infrastructure
+from cachemark.machine import gpu as device
+from cachemark.machine.clocks import locked
+from cachemark.machine.lease import folder, lease
 from cachemark.store.db import Store
+from cachemark.trial.executors.local import local
 
 from .fake_nvml import Card, FakeNvml
 
 HOLD = """
 import sys, time
-from cachemark.measure.lease import lease
+from cachemark.machine.lease import lease
 with lease('GPU-x') as other:
     print(repr(other), flush=True)
     time.sleep(600)

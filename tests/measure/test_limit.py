@@ -12,18 +12,20 @@ from typing import Any
 import pytest
 import torch
 
-from cachemark import registry
-from cachemark.cache.geometry import Site, raster_steps
-from cachemark.limits import Limit, Rates
-from cachemark.measure import limit, rates, session
-from cachemark.measure import plan as plans
-from cachemark.measure.trial import parse_item, request_json
+from cachemark.cache.layout import Site, raster_steps
+from cachemark.core import registry
+from cachemark.core.limits import Limit, Rates
+from cachemark.core.spec import Case
+from cachemark.machine import rates
 from cachemark.methods.full import Full
 from cachemark.methods.linear import Linear
-from cachemark.metrics.roofline import bill
 from cachemark.metrics.speed import ends
-from cachemark.models.protocol import Entry
-from cachemark.spec import Case
+from cachemark.models.protocol import ModelEntry
+from cachemark.plan import schema as plans
+from cachemark.roofline.bill import bill
+from cachemark.trial.child import floor as limit
+from cachemark.trial.child.main import parse_item, request_json
+from cachemark.workflows import run as session
 
 RATES = Rates(copy=1e10, matmul=1e11)
 PLAN = plans.Plan.model_validate({
@@ -32,7 +34,7 @@ PLAN = plans.Plan.model_validate({
 })
 
 
-def entry(name: str = "llamagen-b") -> Entry:
+def entry(name: str = "llamagen-b") -> ModelEntry:
     return registry.models.get(name)
 
 
@@ -84,7 +86,7 @@ def test_this_machine_has_rates_and_keeps_its_threads() -> None:
 
 
 def test_another_process_says_them_as_json() -> None:
-    small = "import cachemark.measure.rates as r; r.COPIED['cpu'] = 4096; r.SIDES['cpu'] = (8,); r.main()"
+    small = "import cachemark.machine.rates as r; r.COPIED['cpu'] = 4096; r.SIDES['cpu'] = (8,); r.main()"
     command = [sys.executable, "-c", small, "cpu", "float32"]
     (rate,) = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout).values()
     assert len(rate) == 2
@@ -106,7 +108,7 @@ def test_the_limit_is_that_of_the_bill_in_the_case_s_own_dtype() -> None:
     method = Linear.build(arm.knobs)
     held = limit.facts(arm, entry(), method, RATES)[limit.LIMIT]
     layout = replace(entry().shape(arm.sampling, 2), dtype=torch.bfloat16)
-    assert Limit.from_json(json.loads(json.dumps(held))) == Limit.of(bill(method, layout, entry().anatomy()), RATES)
+    assert Limit.from_json(json.loads(json.dumps(held))) == Limit.of(bill(method, layout, entry().parameter_counts()), RATES)
     single = limit.facts(replace(arm, dtype="float32"), entry(), method, RATES)[limit.LIMIT]
     assert single["nbytes"] == 2 * held["nbytes"]
 
@@ -121,7 +123,7 @@ def test_where_there_is_nothing_to_say_nothing_is_said() -> None:
     full = case("full")
     assert limit.facts(full, entry(), Full(), None) == {}
     assert limit.facts(replace(full, role="floor"), entry(), Full(), RATES) == {}
-    assert limit.facts(full, replace(entry(), anatomy=lambda: None), Full(), RATES) == {}
+    assert limit.facts(full, replace(entry(), parameter_counts=lambda: None), Full(), RATES) == {}
 
 
 def test_rates_reach_the_trial() -> None:

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from cachemark import plugins, registry
-from cachemark.cache.geometry import Site
-from cachemark.cache.slot import Memory, Slots
-from cachemark.measure import plan as plans
-from cachemark.measure.run import LIVE, Bench, run_case
+from cachemark.cache.layout import Site
+from cachemark.cache.slot import Memory, SlotBank
+from cachemark.core import plugins, registry
+from cachemark.core.result import Outcome
 from cachemark.methods.ams_kv import ThresholdWarning
-from cachemark.result import Outcome
+from cachemark.plan import schema as plans
+from cachemark.trial.child.measure import LIVE, Bench, run_case
 
 from . import examples
 from .examples import BATCH, CONFIG
@@ -62,7 +62,7 @@ def test_what_goes_at_the_end_of_a_line_is_gone(measure: Measure) -> None:
 
 
 def test_a_curve_of_the_fullest_moment_would_not_fall(measure: Measure, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Slots, "live_bytes", Slots.logical_bytes)
+    monkeypatch.setattr(SlotBank, "live_bytes", SlotBank.logical_bytes)
     assert not falls(measure(examples.plan_text('"linear"'))["linear 1/2"])
 
 

@@ -12,19 +12,19 @@ import torch
 from safetensors.torch import load as read
 from torch import Tensor
 
-from cachemark import registry
-from cachemark.cache.masked import MaskedLayout, masked_steps
-from cachemark.cache.work import share, work
-from cachemark.errors import BadBudget, BadPlan, Unsupported
-from cachemark.measure.plan import Plan, Planned, expand, load
-from cachemark.measure.run import Bench, run_case
+from cachemark.cache.masked_layout import MaskedLayout, masked_steps
+from cachemark.core import registry
+from cachemark.core.errors import BadBudget, BadPlan, Unsupported
+from cachemark.core.result import Outcome
+from cachemark.core.spec import Sampling
 from cachemark.metrics.fidelity import distance
 from cachemark.metrics.speed import ends, first_half, halves, watched
 from cachemark.models import mar
 from cachemark.models.mar import MAR, MARConfig
-from cachemark.models.protocol import Entry, Loaded, Request
-from cachemark.result import Outcome
-from cachemark.spec import Sampling
+from cachemark.models.protocol import Loaded, ModelEntry, Request
+from cachemark.plan.schema import Plan, Planned, expand, load
+from cachemark.roofline.masked_flops import share, work
+from cachemark.trial.child.measure import Bench, run_case
 
 from .stages import forgetting
 
@@ -53,7 +53,8 @@ def made(_: Request) -> Loaded:
 @pytest.fixture(autouse=True, scope="module")
 def _registered() -> Iterator[None]:
     with forgetting():
-        registry.models.add(NAME)(Entry(NAME, "mar", "masked", (4, 4), 10, shape, made, lambda _: "weights/decoder", {"paper": SAMPLING}))
+        entry = ModelEntry(NAME, "mar", "masked", (4, 4), 10, shape, made, lambda _: "weights/decoder", {"paper": SAMPLING})
+        registry.models.add(NAME)(entry)
         yield
 
 

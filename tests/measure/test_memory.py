@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from cachemark.measure.memory import TensorPeak, peak_bytes
+from cachemark.machine.memory import TensorPeak, peak_bytes
 
 KIB = 1024
 

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from cachemark import registry
-from cachemark.errors import BadBudget, BadKnob
-from cachemark.measure.plan import Plan, Planned, expand, load
-from cachemark.measure.run import Bench, run_case
+from cachemark.core import registry
+from cachemark.core.errors import BadBudget, BadKnob
+from cachemark.core.result import Outcome
 from cachemark.methods.ams_kv import AMSKV, ThresholdWarning
-from cachemark.metrics.kv import entries, equal_widths, nbytes
-from cachemark.result import Outcome
+from cachemark.plan.schema import Plan, Planned, expand, load
+from cachemark.roofline.kv_bytes import entries, equal_widths, nbytes
+from cachemark.trial.child.measure import Bench, run_case
 
 HEAD = 'name = "p"\n[timing]\nwarmup = 1\nrepeats = 3\n[fidelity]\nsamples = 4\n[[cells]]\nbatch = 2\n'
 Write = Callable[[str], Plan]

@@ -9,8 +9,8 @@ import pynvml
 import pytest
 
 from cachemark.cli import doctor as command
-from cachemark.measure import device
-from cachemark.measure.noise import REPEATS, judged, noise
+from cachemark.machine import gpu as device
+from cachemark.machine.noise import REPEATS, judged, noise
 
 from . import stages
 from .fake_nvml import Card, FakeNvml

@@ -13,17 +13,19 @@ from typing import Any
 
 import pytest
 
-from cachemark import seeds
-from cachemark.errors import BadPlan, CachemarkError, Infrastructure, NothingMeasured, UnknownName, Unsupported
-from cachemark.measure import pairs, quality, trial
-from cachemark.measure import plan as plans
-from cachemark.measure.environment import environment
-from cachemark.measure.isolate import Finished, Options
-from cachemark.measure.pairs import Couple, Course, Side, arms_of, asked, cells_of, orders, seen
-from cachemark.measure.plan import Plan, Planned
-from cachemark.measure.run import Bench, run_arm, see_arm
+from cachemark.core import seeds
+from cachemark.core.errors import BadPlan, CachemarkError, Infrastructure, NothingMeasured, UnknownName, Unsupported
+from cachemark.core.result import Outcome, Status
+from cachemark.core.spec import QUALITY_PASS
+from cachemark.machine.environment import environment
 from cachemark.models.protocol import Request
-from cachemark.result import Outcome, Status
+from cachemark.plan import schema as plans
+from cachemark.plan.schema import Plan, Planned
+from cachemark.trial.child import main as trial
+from cachemark.trial.child.measure import Bench, run_arm, see_arm
+from cachemark.trial.supervisor import Finished, Options
+from cachemark.workflows import pairs
+from cachemark.workflows.pairs import Pair, PairRunner, Side, arms_of, asked, cells_of, orders, seen
 
 from .stages import Stage
 
@@ -69,7 +71,7 @@ def test_half_of_the_pairs_begin_with_either_arm_by_chance() -> None:
 def test_a_round_is_a_fresh_process_for_each_arm_and_model(plan: Plan, ran: list[tuple[str, list[str]]]) -> None:
     cells = {name: p for name, p in cells_of(plan, "cpu").items() if p.case.label in ("full", "window 1/2")}
     models = len({p.case.model for p in cells.values()})
-    course, order = Course(*sides(cells), seed=3), orders(3)
+    course, order = PairRunner(*sides(cells), seed=3), orders(3)
     for number in (1, 2):
         ran.clear()
         couples = course.round(list(cells))
@@ -83,7 +85,7 @@ def test_a_round_is_a_fresh_process_for_each_arm_and_model(plan: Plan, ran: list
 def test_arms_are_not_mixed_up(plan: Plan, ran: list[tuple[str, list[str]]], monkeypatch: pytest.MonkeyPatch) -> None:
     cells = cells_of(plan, "cpu", ["window 1/4"])
     monkeypatch.setattr(sys.modules[__name__], "answer", lambda p, o: Outcome(p.case, Status.OK, {"latency": [1.0]}, o.code))
-    course = Course(*sides(cells))
+    course = PairRunner(*sides(cells))
     found = [c for _ in range(6) for c in course.round(list(cells))]
     assert {c.swapped for c in found} == {True, False}
     assert {(c.before.judgement, c.after.judgement) for c in found} == {("a", "b")}
@@ -103,8 +105,8 @@ def test_what_the_machine_spoilt_is_measured_again(
         return Outcome(planned.case, status, log="too hot") if bad else Outcome(planned.case, Status.OK, {"latency": [1.0]}, "an arm")
 
     monkeypatch.setattr(sys.modules[__name__], "answer", spoilt)
-    seen: list[Couple] = []
-    course = Course(*sides(cells), watcher=type("W", (), {"paired": lambda self, couple: seen.append(couple)})())
+    seen: list[Pair] = []
+    course = PairRunner(*sides(cells), watcher=type("W", (), {"paired": lambda self, couple: seen.append(couple)})())
     found = {c.cell: c for c in course.round(list(cells))}
     assert found["tiny-llamagen window 1/2"].redone == 0
     assert found["tiny-llamagen window 1/4"].redone == redone
@@ -119,7 +121,7 @@ def test_an_arm_that_fails_by_itself_is_not_measured_again(
 ) -> None:
     cells = cells_of(plan, "cpu", ["window 1/4"])
     monkeypatch.setattr(sys.modules[__name__], "answer", lambda p, o: Outcome(p.case, Status.OOM, log="out of memory"))
-    (couple,) = Course(*sides(cells)).round(list(cells))
+    (couple,) = PairRunner(*sides(cells)).round(list(cells))
     assert (couple.ok, couple.redone, len(ran)) == (False, 0, 2)
 
 
@@ -206,7 +208,7 @@ def test_images_come_from_as_many_seeds_as_are_asked(plan: Plan) -> None:
     assert (own.seeds, own.samples) == (plan.fidelity.seeds, plan.fidelity.samples)
     assert (few.seeds, few.samples) == (plan.fidelity.seeds, 5)
     assert (many.seeds, many.samples) == ("s2k", 300)
-    assert quality.KEY not in own.evaluation
+    assert QUALITY_PASS not in own.evaluation
 
 
 @pytest.mark.parametrize(("plan_has", "asked_for", "found"), [
@@ -271,7 +273,7 @@ def test_blocks_that_differ_in_more_are_told_apart_by_it() -> None:
 
 @pytest.fixture
 def stage(tmp_path: Path) -> Any:
-    from cachemark import plugins
+    from cachemark.core import plugins
 
     from . import stages
 

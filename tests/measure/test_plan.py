@@ -12,14 +12,14 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from cachemark import plugins
-from cachemark.errors import BadBudget, BadPlan, UnknownName
-from cachemark.measure.plan import Plan, Planned, expand, find, load, names
-from cachemark.measure.price import without_missing
-from cachemark.models.catalogue import TINY
+from cachemark.core import plugins
+from cachemark.core.errors import BadBudget, BadPlan, UnknownName
+from cachemark.core.spec import Case, Sampling
+from cachemark.models.catalogue.next_token import TINY
 from cachemark.models.llamagen import LlamaGen
-from cachemark.models.tiny import vq
-from cachemark.spec import Case, Sampling
+from cachemark.models.tiny import tiny_vq as vq
+from cachemark.plan.price import without_missing
+from cachemark.plan.schema import Plan, Planned, expand, find, load, names
 
 from . import bad_plans, examples
 from .stages import forgetting
@@ -249,8 +249,8 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("tiny")
     save_file({n: t.half() for n, t in LlamaGen(TINY).initialise(0).state_dict().items()}, folder / "weights.safetensors")
     for name in ("one", "two"):
-        state = {n: t.half() for n, t in vq.TinyVQ(vq.VQConfig()).state_dict().items()}
-        save_file(state, folder / f"{name}.safetensors", metadata={"cachemark": json.dumps(vq.metadata(vq.VQConfig()))})
+        state = {n: t.half() for n, t in vq.TinyVQ(vq.TinyVQConfig()).state_dict().items()}
+        save_file(state, folder / f"{name}.safetensors", metadata={"cachemark": json.dumps(vq.metadata(vq.TinyVQConfig()))})
     return {file.stem: file for file in folder.iterdir()}
 
 

@@ -10,16 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from cachemark import limits, registry
 from cachemark.cli.price import moment, span
-from cachemark.measure import limit, price
-from cachemark.measure import plan as plans
-from cachemark.measure.deadline import Deadline, breadth_first
-from cachemark.measure.plan import Planned
-from cachemark.measure.session import measure
+from cachemark.core import limits, registry
+from cachemark.core.result import Outcome, Status
 from cachemark.methods.full import Full
-from cachemark.result import Outcome, Status
+from cachemark.models import costs
+from cachemark.plan import price
+from cachemark.plan import schema as plans
+from cachemark.plan.deadline import Deadline, breadth_first
+from cachemark.plan.schema import Planned
 from cachemark.store.db import Store
+from cachemark.workflows.run import measure
 
 from . import stages, stub
 
@@ -88,11 +89,11 @@ def test_the_price_stands_on_the_floor_that_reports_hold_times_against(model: st
     table = {"name": "p", "cells": [{"model": model, "methods": ["full"], "batch": 4, "dtype": "bfloat16"}]}
     planned = plans.expand(plans.Plan.model_validate(table))[0]
     case, entry, rates = planned.case, registry.models.get(model), by_name("bfloat16")
-    counted = limit.bill_of(case, entry, Full()).floor(rates)  # type: ignore[union-attr]
+    counted = costs.case_bill(case, entry, Full()).floor(rates)  # type: ignore[union-attr]
     assert price.floor(planned, rates) > counted, "launches come on top"
     monkeypatch.setattr(price, "LAUNCH", 0.0)
     assert price.floor(planned, rates) == counted
-    monkeypatch.setattr(limit, "bill_of", lambda *_: None)
+    monkeypatch.setattr(price, "case_bill", lambda *_: None)
     assert counted / 4 < price.floor(planned, rates) < 2 * counted, "of a model that nobody has counted"
 
 

@@ -14,20 +14,22 @@ import torch
 from safetensors.torch import load
 from torch import Tensor
 
-from cachemark import plugins, seeds
 from cachemark.cache.slot import Memory
-from cachemark.errors import BadPlan
-from cachemark.measure import plan as plans
-from cachemark.measure import presets, quality
-from cachemark.measure.earlier import Earlier
-from cachemark.measure.plan import Planned
-from cachemark.measure.quality import KEY, Shelf
-from cachemark.measure.run import Bench, fill, run_case, see_arm
+from cachemark.core import plugins, seeds
+from cachemark.core.errors import BadPlan
+from cachemark.core.result import Outcome, Status
+from cachemark.core.spec import QUALITY_PASS
 from cachemark.methods.full import Full
-from cachemark.metrics.intervals import difference
+from cachemark.metrics import quality_presets as presets
+from cachemark.metrics.image_features import Seen
 from cachemark.metrics.preset import Preset
-from cachemark.metrics.seen import Seen
-from cachemark.result import Outcome, Status
+from cachemark.metrics.quality_intervals import difference
+from cachemark.plan import schema as plans
+from cachemark.plan.reuse import Earlier
+from cachemark.plan.schema import Planned
+from cachemark.trial.child import quality
+from cachemark.trial.child.measure import Bench, fill, run_case, see_arm
+from cachemark.trial.child.quality import FeatureCache
 
 from . import examples
 from .stages import forgetting
@@ -92,14 +94,14 @@ def pass_of(case: Planned, bench: Bench) -> Outcome:
 def test_arms_and_the_full_cache_are_compared_with_real_images_and_reference_rows_are_not(folder: Path, preset: Preset) -> None:
     cases = planned(folder)
     for p in cases:
-        assert (KEY in p.case.evaluation) == (p.case.role in ("arm", "baseline")), p.case.label
-    stated = of_role(cases, "arm").case.evaluation[KEY]
+        assert (QUALITY_PASS in p.case.evaluation) == (p.case.role in ("arm", "baseline")), p.case.label
+    stated = of_role(cases, "arm").case.evaluation[QUALITY_PASS]
     assert stated == {"seeds": "s256", "samples": IMAGES, "batch": BATCH, **preset.identity}
 
 
 def test_a_block_may_do_without_and_random_weights_always_do(folder: Path) -> None:
-    assert not any(KEY in p.case.evaluation for p in planned(folder, cells="quality = false"))
-    assert not any(KEY in p.case.evaluation for p in planned(folder, weights=""))
+    assert not any(QUALITY_PASS in p.case.evaluation for p in planned(folder, cells="quality = false"))
+    assert not any(QUALITY_PASS in p.case.evaluation for p in planned(folder, weights=""))
 
 
 def test_figures_are_those_of_all_images_at_once(folder: Path, preset: Preset) -> None:
@@ -161,7 +163,7 @@ def test_an_arm_of_a_later_trial_finds_the_features_of_a_full_cache_that_was_car
 
 
 def test_it_would_not_find_them_elsewhere(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Shelf, "take", lambda self, other: None)
+    monkeypatch.setattr(FeatureCache, "take", lambda self, other: None)
     again, arm = carried(folder, tmp_path)
     assert again.facts["carried"]["from"] == "old"
     assert "to_full" not in arm.facts
@@ -174,7 +176,7 @@ def test_parts_are_copied_where_a_file_has_but_one_name(tmp_path: Path, monkeypa
     monkeypatch.setattr(Path, "hardlink_to", refuse)
     (tmp_path / "old").mkdir()
     (tmp_path / "old" / "00000.safetensors").write_bytes(b"part")
-    Shelf(tmp_path / "new").take(Shelf(tmp_path / "old"))
+    FeatureCache(tmp_path / "new").take(FeatureCache(tmp_path / "old"))
     assert (tmp_path / "new" / "00000.safetensors").read_bytes() == b"part"
 
 
@@ -200,11 +202,11 @@ def test_a_part_that_cannot_be_read_is_made_again(folder: Path, tmp_path: Path, 
 
 
 def test_a_part_that_other_eyes_have_seen_does_not_count(tmp_path: Path, preset: Preset) -> None:
-    shelf = Shelf(tmp_path)
+    shelf = FeatureCache(tmp_path)
     shelf.put(0, Seen(preset.extractor, torch.zeros(2, 6), torch.zeros(2, 10)))
     assert shelf.get(0, preset.extractor) is not None
     assert shelf.get(0, "cachemark-other") is None
-    assert Shelf(None).get(0, preset.extractor) is None
+    assert FeatureCache(None).get(0, preset.extractor) is None
 
 
 def test_shares_together_make_every_part_once(folder: Path, tmp_path: Path) -> None:
@@ -276,7 +278,7 @@ def test_what_is_missing_is_said_and_nothing_is_made(folder: Path, monkeypatch: 
     assert not set(outcome.samples) & FIGURES
     assert outcome.facts["not_measured"] == {f"fid_adm_{IMAGES}": "not measured: needs eyes"}
     assert set(counter.seeds) == set(range(examples.SAMPLES))
-    assert not case.case.measures(KEY)
+    assert not case.case.measures(QUALITY_PASS)
 
 
 def test_too_few_images_are_refused_before_anything_runs(folder: Path) -> None:
@@ -287,7 +289,7 @@ def test_too_few_images_are_refused_before_anything_runs(folder: Path) -> None:
 @pytest.mark.parametrize("field", ["seeds", "samples", "batch", "preset", "extractor", "reference", "resize", "options"])
 def test_every_field_of_the_pass_makes_another_case(folder: Path, field: str) -> None:
     case = of_role(planned(folder), "arm").case
-    other = replace(case, evaluation={KEY: {**case.evaluation[KEY], field: "another"}})
+    other = replace(case, evaluation={QUALITY_PASS: {**case.evaluation[QUALITY_PASS], field: "another"}})
     assert other.key != case.key
     assert other.cell != case.cell
 

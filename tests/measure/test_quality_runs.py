@@ -9,18 +9,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cachemark.measure import presets, quality
-from cachemark.measure.earlier import Earlier
-from cachemark.regress import anchors
-from cachemark.result import Outcome
+from cachemark.core.result import Outcome
+from cachemark.gate import anchors
+from cachemark.metrics import quality_presets as presets
+from cachemark.plan.reuse import Earlier
 from cachemark.store.db import Store
+from cachemark.trial.child import quality
 
 from . import examples
 from .stages import call
 
 IMAGES = 24
 SEES = '''
-from cachemark.measure import presets, quality
+from cachemark.metrics import quality_presets as presets; from cachemark.trial.child import quality
 
 quality.PART = 10
 presets.preset = lambda name, **_: seen()

@@ -11,14 +11,15 @@ from typing import Any
 
 import pytest
 
-from cachemark import plugins
-from cachemark.measure import isolate, session
-from cachemark.measure import plan as plans
-from cachemark.measure.executors import local
-from cachemark.measure.isolate import Finished
-from cachemark.measure.session import decide, measure
-from cachemark.result import Environment, Outcome, Status
+from cachemark.core import plugins
+from cachemark.core.result import Environment, Outcome, Status
+from cachemark.plan import schema as plans
 from cachemark.store.db import Store
+from cachemark.trial import supervisor as isolate
+from cachemark.trial.executors import local
+from cachemark.trial.supervisor import Finished
+from cachemark.workflows import run as session
+from cachemark.workflows.run import decide, measure
 
 from . import examples, stages
 from .stages import Stage, forgetting

@@ -17,20 +17,22 @@ from safetensors.torch import load
 from torch import Tensor
 from torch.nn import functional
 
-from cachemark import plugins, seeds
-from cachemark.cache.attention import KERNEL
-from cachemark.cache.mass import MASS_KERNEL
+from cachemark.cache.attention.attention import KERNEL
+from cachemark.cache.attention.mass import MASS_KERNEL
 from cachemark.cache.slot import Memory
-from cachemark.errors import Unsupported
-from cachemark.limits import Limit, Rates
-from cachemark.measure import judge, presets, run
-from cachemark.measure import plan as plans
-from cachemark.measure.plan import Planned
-from cachemark.measure.run import RANDOM, Bench, run_case
-from cachemark.models import anatomy
-from cachemark.result import Outcome, Status
-from cachemark.spec import Case
-from cachemark.units import METRICS
+from cachemark.core import plugins, seeds
+from cachemark.core.errors import Unsupported
+from cachemark.core.limits import Limit, Rates
+from cachemark.core.result import Outcome, Status
+from cachemark.core.spec import Case
+from cachemark.core.units import METRICS
+from cachemark.metrics import quality_presets as presets
+from cachemark.models import costs
+from cachemark.plan import schema as plans
+from cachemark.plan.schema import Planned
+from cachemark.trial.child import judge
+from cachemark.trial.child import measure as run
+from cachemark.trial.child.measure import RANDOM, Bench, run_case
 
 from . import examples
 from .examples import BATCH, CONFIG, REPEATS, SAMPLES, TOKENS, WARMUP
@@ -393,7 +395,7 @@ def test_a_timed_case_says_what_it_costs_at_least(folder: Path) -> None:
     full, floor = planned(folder, '"full"')[:2]
     bench = Bench.load(full)
     assert "limit" not in run_case(replace(full, rates=RATES), bench)[0].facts
-    bench.entry = replace(bench.entry, anatomy=partial(anatomy.llamagen, CONFIG, lambda: torch.relu))
+    bench.entry = replace(bench.entry, parameter_counts=partial(costs.llamagen, CONFIG, lambda: torch.relu))
     told = run_case(replace(full, rates=RATES), bench)[0].facts
     assert Limit.from_json(told["limit"]).floor > 0
     assert told["slope"]["lines"] == CONFIG.grid - 1

@@ -12,14 +12,14 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from cachemark.cache.geometry import Layout, Site, scale_steps
-from cachemark.cache.similarity import inter_scale
+from cachemark.cache.layout import Layout, Site, scale_steps
 from cachemark.cache.slot import Memory
-from cachemark.errors import BadBudget, BadKnob
+from cachemark.core.errors import BadBudget, BadKnob
+from cachemark.core.spec import Sampling
 from cachemark.methods.ams_kv import AMSKV, ThresholdWarning
-from cachemark.metrics.kv import entries
+from cachemark.methods.base.similarity import inter_scale
 from cachemark.models.var import SIZES, layout
-from cachemark.spec import Sampling
+from cachemark.roofline.kv_bytes import entries
 from contracts.driver import watched
 from contracts.scales import LAYERS, SIDES, Feed, Record, drive, layout_of
 

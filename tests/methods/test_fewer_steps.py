@@ -7,15 +7,15 @@ from fractions import Fraction
 import pytest
 import torch
 
-from cachemark.cache.masked import MaskedLayout
+from cachemark.cache.masked_layout import MaskedLayout
 from cachemark.cache.slot import Memory
-from cachemark.cache.work import share, work
-from cachemark.errors import BadBudget, BadKnob
+from cachemark.core.errors import BadBudget, BadKnob
+from cachemark.core.spec import Sampling
 from cachemark.methods.fewer_steps import FewerSteps
 from cachemark.methods.full import Full
 from cachemark.models import mar
 from cachemark.models.mar import MAR, SIZES, MARConfig
-from cachemark.spec import Sampling
+from cachemark.roofline.masked_flops import share, work
 
 
 def layout(steps: int = 64) -> MaskedLayout:

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from cachemark import registry
-from cachemark.cache.method import Evicting, Method
-from cachemark.errors import BadBudget, BadKnob, UnknownName
+from cachemark.contract.method import Evicting, Method
+from cachemark.core import registry
+from cachemark.core.errors import BadBudget, BadKnob, UnknownName
 from contracts.driver import layout_of
 
 LAYOUT = layout_of((2, 2), lines=8, line=8)
@@ -26,7 +26,7 @@ def test_a_method_says_who_it_is(cls: type[Method]) -> None:
     assert registry.methods.get(cls.name) is cls
     assert cls.source
     assert cls.__doc__
-    assert cls.edge in ("", "token", "line", "scale", "step")
+    assert cls.evict_after in ("", "token", "line", "scale", "step")
 
 
 @pytest.mark.parametrize("budget", [Fraction(1), Fraction(1, 2), Fraction(3, 8)])

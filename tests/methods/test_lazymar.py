@@ -10,16 +10,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from cachemark.cache.masked import MaskedLayout, MaskedStep, masked_steps, placed
-from cachemark.cache.schedule import PUBLISHED, Scheduled
+from cachemark.cache.masked_layout import MaskedLayout, MaskedStep, masked_steps, placed
 from cachemark.cache.slot import Memory
-from cachemark.cache.work import share
-from cachemark.errors import BadBudget, BadKnob, Unsupported
+from cachemark.core.errors import BadBudget, BadKnob, Unsupported
+from cachemark.core.spec import Sampling
 from cachemark.methods.lazymar import SELECTIONS, LazyMAR
+from cachemark.methods.masked.schedule import PUBLISHED, Scheduled
 from cachemark.methods.random_tokens import RandomTokens
 from cachemark.models import mar
 from cachemark.models.mar import SIZES
-from cachemark.spec import Sampling
+from cachemark.roofline.masked_flops import share
 
 GUIDED = Sampling(cfg_scale=3.0)
 BATCH = 3

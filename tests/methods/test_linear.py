@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from cachemark.cache.geometry import Step
-from cachemark.cache.slot import Slots
+from cachemark.cache.layout import Step
+from cachemark.cache.slot import SlotBank
 from cachemark.methods.linear import Linear
 from contracts.driver import Feed, drive, layout_of
 
@@ -19,7 +19,7 @@ LAYOUT = layout_of(kv_heads=2)
 class Seen(Linear):
     """Keeps what stood in the bank before and after each eviction."""
 
-    def evict(self, step: Step, slots: Slots) -> None:
+    def evict(self, step: Step, slots: SlotBank) -> None:
         before = [part.clone() for part in (slots.visual, *slots.k, *slots.v)]
         lengths = slots.live[0]
         super().evict(step, slots)

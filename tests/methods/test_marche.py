@@ -12,16 +12,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from cachemark.cache.geometry import Site, Step, Tokens
-from cachemark.cache.masked import MaskedLayout, MaskedStep, masked_steps, placed, take
-from cachemark.cache.method import Block
+from cachemark.cache.layout import Site, Step, Tokens
+from cachemark.cache.masked_layout import MaskedLayout, MaskedStep, masked_steps, placed, take
 from cachemark.cache.slot import Memory
-from cachemark.cache.work import share
-from cachemark.errors import BadBudget, BadKnob
+from cachemark.contract.method import Block
+from cachemark.core.errors import BadBudget, BadKnob
+from cachemark.core.spec import Sampling
 from cachemark.methods.marche import MARche, joined, relevance
 from cachemark.models import mar
 from cachemark.models.mar import SIZES
-from cachemark.spec import Sampling
+from cachemark.roofline.masked_flops import share
 from contracts.masked import CONFIG, generate
 
 BATCH = 2

@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from cachemark import registry
-from cachemark.cache.geometry import Layout, Site, scale_steps
-from cachemark.cache.method import Method
+from cachemark.cache.layout import Layout, Site, scale_steps
 from cachemark.cache.slot import Memory
-from cachemark.errors import BadKnob
+from cachemark.contract.method import Method
+from cachemark.core import registry
+from cachemark.core.errors import BadKnob
 from cachemark.methods.full import Full
 from cachemark.methods.scale_groups import ScaleGroups
 from cachemark.methods.streaming import Streaming

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from cachemark.cache.geometry import Layout, Step
-from cachemark.cache.method import Method
+from cachemark.cache.layout import Layout, Step
+from cachemark.contract.method import Method
 from cachemark.methods.random import Random
 from contracts.driver import Feed, Watch, drive, layout_of, watched
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from torch import Tensor
 
-from cachemark import registry
 from cachemark.cache.codec import CODECS, NATIVE, Codec
-from cachemark.cache.geometry import Layout, Site, Step, raster_steps
-from cachemark.cache.method import Method
+from cachemark.cache.layout import Layout, Site, Step, raster_steps
+from cachemark.contract.method import Method
+from cachemark.core import registry
 from contracts.driver import Feed, Watch, drive, layout_of, watched
 
 from .rules import RULES, Rule

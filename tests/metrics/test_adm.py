@@ -16,14 +16,14 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from cachemark.errors import BadCheckpoint, UnknownName, Unsupported
-from cachemark.measure import presets
+from cachemark.core.errors import BadCheckpoint, UnknownName, Unsupported
+from cachemark.metrics import quality_presets as presets
 from cachemark.metrics import reference_batch
 from cachemark.metrics.adm import adm
+from cachemark.metrics.image_features import Seen
 from cachemark.metrics.inception import inception, source
 from cachemark.metrics.preset import Preset
 from cachemark.metrics.reference_batch import ReferenceBatch
-from cachemark.metrics.seen import Seen
 
 torch_fidelity = pytest.importorskip("torch_fidelity")
 

@@ -10,11 +10,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from cachemark.errors import BadCheckpoint, Unsupported
-from cachemark.measure import presets
+from cachemark.core.errors import BadCheckpoint, Unsupported
 from cachemark.metrics import clip
+from cachemark.metrics import quality_presets as presets
 from cachemark.metrics.clip import FILES, PROMPT, SCENE, ClipScore, class_names, identity
-from cachemark.train.scene import CLASSES
+from cachemark.tools.train.scene import CLASSES
 
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("torchvision")

@@ -17,17 +17,17 @@ from PIL import Image
 from safetensors.torch import save_file
 from torch import Tensor
 
-from cachemark.errors import BadCheckpoint, Infrastructure, UnknownName, Unsupported
+from cachemark.core.errors import BadCheckpoint, Infrastructure, UnknownName, Unsupported
 from cachemark.metrics import distribution as quality
-from cachemark.metrics import features as extraction
+from cachemark.metrics import extractor as extraction
 from cachemark.metrics.distribution import distribution
+from cachemark.metrics.image_features import Seen
 from cachemark.metrics.pictures import Pictures
-from cachemark.metrics.reference import Reference
-from cachemark.metrics.seen import Seen
-from cachemark.models.tiny.features import FeaturesConfig, TinyFeatures, load, metadata
+from cachemark.metrics.real_images import RealImages
+from cachemark.models.tiny.tiny_features import FeaturesConfig, TinyFeatures, load, metadata
 from cachemark.models.weights import packaged
-from cachemark.train.features import turned
-from cachemark.train.scene import scenes
+from cachemark.tools.train.feature_network import turned
+from cachemark.tools.train.scene import scenes
 
 torch_fidelity = pytest.importorskip("torch_fidelity")
 
@@ -69,8 +69,8 @@ def fake() -> Tensor:
 
 
 @pytest.fixture(scope="module")
-def reference(real: Tensor, extractor: str) -> Reference:
-    return Reference.of(Seen.of(real, extractor))
+def reference(real: Tensor, extractor: str) -> RealImages:
+    return RealImages.of(Seen.of(real, extractor))
 
 
 @pytest.fixture(autouse=True)
@@ -93,7 +93,7 @@ def written(images: Tensor, folder: Path) -> str:
 # ------------------------------------------------------------------------------------------------ the same numbers
 
 def test_the_figures_are_those_of_torch_fidelity_on_files(
-    real: Tensor, fake: Tensor, extractor: str, reference: Reference, tmp_path: Path
+    real: Tensor, fake: Tensor, extractor: str, reference: RealImages, tmp_path: Path
 ) -> None:
     bare = torch_fidelity.calculate_metrics(
         input1=written(fake, tmp_path / "fake"), input2=written(real, tmp_path / "real"), feature_extractor=extractor,
@@ -119,13 +119,13 @@ def test_the_name_carries_the_hash_of_the_weights(weights: Path, extractor: str,
     assert registered(network(2, tmp_path)) != extractor
 
 
-def test_other_images_never_get_old_scores(reference: Reference, extractor: str, fake: Tensor) -> None:
+def test_other_images_never_get_old_scores(reference: RealImages, extractor: str, fake: Tensor) -> None:
     first, again, other = (distribution(Seen.of(x, extractor), reference, **FEW)["fid"] for x in (fake, fake, fake.flip(0) * 0.8))
     assert first == again != other
 
 
 def test_the_cache_names_are_hashes_of_the_content(
-    reference: Reference, extractor: str, real: Tensor, fake: Tensor, monkeypatch: pytest.MonkeyPatch
+    reference: RealImages, extractor: str, real: Tensor, fake: Tensor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The cache of torch-fidelity compares names alone: equal names for other content would bring back old scores."""
     seen: list[tuple[str, str]] = []
@@ -138,7 +138,7 @@ def test_the_cache_names_are_hashes_of_the_content(
     monkeypatch.setattr(torch_fidelity, "calculate_metrics", spied)
     one_bit = Pictures(fake).bytes.clone()
     one_bit[5, 1, 20, 20] ^= 1
-    fewer = Reference.of(Seen.of(real[1:], extractor))
+    fewer = RealImages.of(Seen.of(real[1:], extractor))
     for images, against in ((fake, reference), (fake.clone(), reference), (one_bit, reference), (fake, fewer)):
         distribution(Seen.of(images, extractor), against, **FEW)
     (first, again, changed, other) = seen
@@ -149,7 +149,7 @@ def test_the_cache_names_are_hashes_of_the_content(
     assert other[1] != first[1]
 
 
-def test_bytes_and_numbers_are_the_same_images(fake: Tensor, reference: Reference, extractor: str) -> None:
+def test_bytes_and_numbers_are_the_same_images(fake: Tensor, reference: RealImages, extractor: str) -> None:
     one, other = (distribution(Seen.of(x, extractor), reference, **FEW) for x in (Pictures(fake).bytes, fake))
     assert one == other
 
@@ -157,10 +157,10 @@ def test_bytes_and_numbers_are_the_same_images(fake: Tensor, reference: Referenc
 # ------------------------------------------------------------------------------------------------ the reference on disk
 
 def test_a_saved_reference_gives_the_fid_of_all_its_images(
-    reference: Reference, extractor: str, fake: Tensor, tmp_path: Path
+    reference: RealImages, extractor: str, fake: Tensor, tmp_path: Path
 ) -> None:
     reference.save(tmp_path / "r.safetensors", keep=50)
-    loaded = Reference.load(tmp_path / "r.safetensors", extractor)
+    loaded = RealImages.load(tmp_path / "r.safetensors", extractor)
     ours, whole = (distribution(Seen.of(fake, extractor), r, **FEW) for r in (loaded, reference))
     assert loaded.count == 96
     assert ours["fid"] == whole["fid"], "the statistics are stored as torch-fidelity computes them"
@@ -168,11 +168,11 @@ def test_a_saved_reference_gives_the_fid_of_all_its_images(
     assert torch.allclose(loaded.features, reference.features[:50], atol=0, rtol=1e-3)
 
 
-def test_a_reference_of_another_extractor_is_refused(reference: Reference, fake: Tensor, extractor: str, tmp_path: Path) -> None:
+def test_a_reference_of_another_extractor_is_refused(reference: RealImages, fake: Tensor, extractor: str, tmp_path: Path) -> None:
     other = registered(network(3, tmp_path))
     reference.save(tmp_path / "r.safetensors", keep=50)
     with pytest.raises(BadCheckpoint, match=f"{extractor}.*{other}"):
-        Reference.load(tmp_path / "r.safetensors", other)
+        RealImages.load(tmp_path / "r.safetensors", other)
     with pytest.raises(BadCheckpoint, match=f"{extractor}.*{other}"):
         distribution(Seen.of(fake, other), reference, **FEW)
 
@@ -183,9 +183,9 @@ def test_a_file_of_another_kind_is_refused(content: bytes | None, weights: Path,
     if content is not None:
         path.write_bytes(content)
     with pytest.raises(BadCheckpoint, match="holds no reference statistics"):
-        Reference.load(path, extractor)
+        RealImages.load(path, extractor)
     with pytest.raises(BadCheckpoint, match="is not a file"):
-        Reference.load(tmp_path / "nowhere.safetensors", extractor)
+        RealImages.load(tmp_path / "nowhere.safetensors", extractor)
 
 
 # ------------------------------------------------------------------------------------------------ worse is worse
@@ -199,7 +199,7 @@ def recoloured(images: Tensor) -> Tensor:
     return torch.cat((images[:, :, :44], turned(images[:, :, 44:], torch.full((len(images),), 2))), 2)
 
 
-def test_what_is_worse_has_a_higher_fid(real: Tensor, reference: Reference, extractor: str) -> None:
+def test_what_is_worse_has_a_higher_fid(real: Tensor, reference: RealImages, extractor: str) -> None:
     fresh, draws = scenes(96, 13).images, torch.Generator().manual_seed(0)
     worse = {
         "blur": blurred(fresh),
@@ -220,7 +220,7 @@ def test_what_is_worse_has_a_higher_fid(real: Tensor, reference: Reference, extr
 
 # ------------------------------------------------------------------------------------------------ wrong input
 
-def test_images_that_are_not_finite_are_named(fake: Tensor, reference: Reference, extractor: str) -> None:
+def test_images_that_are_not_finite_are_named(fake: Tensor, reference: RealImages, extractor: str) -> None:
     spoilt = fake.clone()
     spoilt[7, 1, 2, 3], spoilt[9, 0, 0, 0] = torch.nan, torch.inf
     with pytest.raises(Unsupported, match=r"2 of 64 images hold NaN or infinite values, the first is number 7"):
@@ -236,7 +236,7 @@ def test_images_that_are_not_finite_are_named(fake: Tensor, reference: Reference
     (0, FEW, "got a tensor of shape"),
 ])  # fmt: skip
 def test_too_few_images_are_counted(
-    count: int, options: dict[str, int], words: str, fake: Tensor, reference: Reference, extractor: str
+    count: int, options: dict[str, int], words: str, fake: Tensor, reference: RealImages, extractor: str
 ) -> None:
     with pytest.raises(Unsupported, match=words):
         distribution(Seen.of(fake[:count], extractor), reference, **options)
@@ -244,22 +244,22 @@ def test_too_few_images_are_counted(
 
 def test_too_few_real_images_are_counted(real: Tensor, fake: Tensor, extractor: str) -> None:
     with pytest.raises(Unsupported, match=r"kid needs 48 images .* 64, and 40 real ones"):
-        distribution(Seen.of(fake, extractor), Reference.of(Seen.of(real[:40], extractor)), **FEW)
+        distribution(Seen.of(fake, extractor), RealImages.of(Seen.of(real[:40], extractor)), **FEW)
     with pytest.raises(Unsupported, match="no covariance"):
-        Reference.of(Seen.of(real[:1], extractor))
+        RealImages.of(Seen.of(real[:1], extractor))
 
 
 @pytest.mark.parametrize(("given", "near"), [
     ("kid_subset_sise", "Did you mean 'kid_subset_size'"), ("fid_statistics_file", ""), ("input2", ""), ("cuda", ""), ("batch_size", ""),
 ])  # fmt: skip
 def test_options_that_torch_fidelity_would_ignore_are_refused(
-    given: str, near: str, fake: Tensor, reference: Reference, extractor: str
+    given: str, near: str, fake: Tensor, reference: RealImages, extractor: str
 ) -> None:
     with pytest.raises(UnknownName, match=f"Unknown option of torch-fidelity '{given}'.*{near}"):
         distribution(Seen.of(fake, extractor), reference, **{given: 1})
 
 
-def test_a_metric_can_be_left_out(fake: Tensor, reference: Reference, extractor: str) -> None:
+def test_a_metric_can_be_left_out(fake: Tensor, reference: RealImages, extractor: str) -> None:
     assert set(distribution(Seen.of(fake, extractor), reference, kid=False, prc=False, isc=False)) == {"fid"}
 
 

@@ -8,17 +8,17 @@ from typing import Any
 import pytest
 import torch
 
-from cachemark import registry
-from cachemark.cache.masked import Load, MaskedLayout, masked_steps
+from cachemark.cache.masked_layout import Load, MaskedLayout, masked_steps
 from cachemark.cache.slot import Memory
-from cachemark.cache.work import Work, by_pass, share, work
+from cachemark.core import registry
+from cachemark.core.spec import Sampling
 from cachemark.methods.fewer_steps import FewerSteps
 from cachemark.methods.full import Full
 from cachemark.methods.lazymar import LazyMAR
-from cachemark.metrics.flops import TERA, Printed, counted, published
-from cachemark.models import masked
+from cachemark.models.catalogue import masked_models as masked
 from cachemark.models.mar import MAR, SIZES, MARConfig
-from cachemark.spec import Sampling
+from cachemark.roofline.flops import TERA, PrintedFlops, counted, published
+from cachemark.roofline.masked_flops import Work, by_pass, share, work
 
 assert masked  # importing it registers the models
 CONFIG = MARConfig(32, (2, 4), 4, 6, 24, grid=6, channels=4, classes=10, buffer=5, steps=5, diffusion=(9,))
@@ -62,7 +62,7 @@ def test_the_formula_of_a_published_model() -> None:
 
 
 # -- published figures ------------------------------------------------------------------------------------------------
-def on_paper(figure: Printed, knobs: dict[str, Any] | None = None) -> Work:
+def on_paper(figure: PrintedFlops, knobs: dict[str, Any] | None = None) -> Work:
     entry = registry.models.get(figure.model)
     layout = entry.shape(replace(entry.presets["paper"], steps=figure.steps), 1)
     return work(registry.methods.get(figure.method).build(knobs or {}), layout)
@@ -72,7 +72,7 @@ BASELINES = [figure for figure in published() if figure.method == "full"]
 
 
 @pytest.mark.parametrize("figure", BASELINES, ids=lambda figure: f"{figure.model}-{figure.steps}")
-def test_the_published_baseline_follows(figure: Printed) -> None:
+def test_the_published_baseline_follows(figure: PrintedFlops) -> None:
     """LazyMAR's figures include the image decoder and small operations, so they are a little higher."""
     assert -0.07 < figure.off(on_paper(figure).total) < 0
 
@@ -83,14 +83,14 @@ def test_every_published_size_has_its_figures() -> None:
 
 
 @pytest.mark.parametrize("figure", [f for f in published() if f.method == "lazymar" and f.steps == 64], ids=lambda figure: figure.model)
-def test_the_published_saving_follows_only_with_the_head(figure: Printed) -> None:
+def test_the_published_saving_follows_only_with_the_head(figure: PrintedFlops) -> None:
     """The paper does not speak of a cache in the head; its figures at 64 steps cannot be had without."""
     assert -0.07 < figure.off(on_paper(figure).total) < 0
     assert figure.off(on_paper(figure, {"head_cache": False}).total) > 0.25
 
 
 def test_a_figure_is_a_share_off() -> None:
-    assert Printed("mar-b", 64, "full", "2.00").off(TERA) == -0.5
+    assert PrintedFlops("mar-b", 64, "full", "2.00").off(TERA) == -0.5
 
 
 # -- the formula itself -----------------------------------------------------------------------------------------------

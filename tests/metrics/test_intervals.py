@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import torch
 
-from cachemark.errors import BadCheckpoint, Unsupported
-from cachemark.metrics import intervals as module
+from cachemark.core.errors import BadCheckpoint, Unsupported
+from cachemark.metrics import quality_intervals as module
 from cachemark.metrics import subsets
 from cachemark.metrics.distribution import distribution, settings
-from cachemark.metrics.intervals import Interval, difference, fid_interval, intervals, real_floor
-from cachemark.metrics.seen import Seen
+from cachemark.metrics.image_features import Seen
+from cachemark.metrics.quality_intervals import QualityInterval, difference, fid_interval, intervals, real_floor
 from metrics.toys import drawn, reference
 
 fidelity = pytest.importorskip("torch_fidelity")
@@ -85,20 +85,20 @@ SETS = 120
 
 
 @pytest.fixture(scope="module")
-def many() -> list[dict[str, Interval]]:
+def many() -> list[dict[str, QualityInterval]]:
     """The intervals of sets that differ by their draws alone."""
     real = reference()
     return [intervals(drawn(N, i, 0.1), real, resamples=60, **FEW) for i in range(SETS)]
 
 
-def covered(found: list[Interval], scale: float = 1.0) -> float:
+def covered(found: list[QualityInterval], scale: float = 1.0) -> float:
     """Share of intervals, each made ``scale`` times as wide, that hold the mean of all figures."""
     centre = sum(f.value for f in found) / len(found)
     return sum(f.value - scale * (f.value - f.low) <= centre <= f.value + scale * (f.high - f.value) for f in found) / len(found)
 
 
 @pytest.mark.parametrize("name", ["fid", "kid", "isc", "precision", "recall"])
-def test_an_interval_covers_what_it_says(name: str, many: list[dict[str, Interval]]) -> None:
+def test_an_interval_covers_what_it_says(name: str, many: list[dict[str, QualityInterval]]) -> None:
     found = [one[name] for one in many]
     spread = float(torch.tensor([f.value for f in found], dtype=torch.float64).std())
     width = sum(f.high - f.low for f in found) / len(found)

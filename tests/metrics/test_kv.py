@@ -7,16 +7,16 @@ from dataclasses import replace
 import pytest
 import torch
 
-from cachemark import registry
-from cachemark.cache.geometry import Layout
+from cachemark.cache.layout import Layout
 from cachemark.cache.slot import Memory
+from cachemark.core import registry
+from cachemark.core.spec import Sampling
 from cachemark.methods.ams_kv import AMSKV
 from cachemark.methods.full import Full
-from cachemark.metrics.kv import MIXED, PAPER_UNIT, Printed, entries, equal_widths, nbytes, published
-from cachemark.models import next_scale
+from cachemark.models.catalogue import next_scale
 from cachemark.models.var import SIZES, VAR, layout
 from cachemark.models.vision.msvq import MultiScaleQuantizer
-from cachemark.spec import Sampling
+from cachemark.roofline.kv_bytes import MIXED, PAPER_UNIT, PrintedBytes, entries, equal_widths, nbytes, published
 
 assert next_scale
 SAMPLING = Sampling(cfg_scale=1.5, cfg_schedule="linear")
@@ -33,12 +33,12 @@ def test_published_baselines_follow_to_the_digit(size: str, batch: int, printed:
     given = shape(size, batch)
     found = nbytes(given, entries(Full(store_last=True), given), MIXED)
     assert found == exact
-    assert Printed("", "", batch, "full", printed).agrees(found)
-    assert not Printed("", "", batch, "full", printed).agrees(nbytes(given, entries(Full(), given), MIXED))
+    assert PrintedBytes("", "", batch, "full", printed).agrees(found)
+    assert not PrintedBytes("", "", batch, "full", printed).agrees(nbytes(given, entries(Full(), given), MIXED))
 
 
 def test_agreement_is_rounding_or_cutting_off_and_nothing_wider() -> None:
-    claim = Printed("", "", 1, "full", "53.15")
+    claim = PrintedBytes("", "", 1, "full", "53.15")
     assert claim.agrees(int(53.1500001 * PAPER_UNIT))
     assert claim.agrees(int(53.1599 * PAPER_UNIT)), "cut off"
     assert claim.agrees(int(53.1451 * PAPER_UNIT)), "rounded"

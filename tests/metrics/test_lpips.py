@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from cachemark.errors import BadCheckpoint, Unsupported
-from cachemark.measure import presets
+from cachemark.core.errors import BadCheckpoint, Unsupported
+from cachemark.metrics import quality_presets as presets
 from cachemark.metrics.lpips import Lpips, files, identity
 
 pytest.importorskip("torch_fidelity")

@@ -11,28 +11,29 @@ from typing import Any
 import pytest
 import torch
 
-from cachemark import registry
-from cachemark.cache.anatomy import Anatomy
 from cachemark.cache.codec import INT8, NATIVE
-from cachemark.cache.geometry import Layout
-from cachemark.cache.method import Evicting, Method
+from cachemark.cache.layout import Layout
 from cachemark.cache.slot import Memory
-from cachemark.cache.work import work
-from cachemark.limits import GPUS, Bill
+from cachemark.contract.method import Evicting, Method
+from cachemark.core import registry
+from cachemark.core.limits import GPUS, Bill
+from cachemark.core.spec import Sampling
 from cachemark.methods.ams_kv import AMSKV
 from cachemark.methods.full import Full
 from cachemark.methods.lazymar import LazyMAR
 from cachemark.methods.linear import Linear
 from cachemark.methods.marche import MARche
 from cachemark.methods.window import Window
-from cachemark.metrics.flops import counted
-from cachemark.metrics.roofline import attended, bill
-from cachemark.models import anatomy, next_scale
+from cachemark.models import costs
+from cachemark.models.catalogue import next_scale
 from cachemark.models.llamagen import LlamaGen, LlamaGenConfig
 from cachemark.models.mar import MAR, MARConfig
-from cachemark.models.protocol import Entry, Request
+from cachemark.models.protocol import ModelEntry, Request
 from cachemark.models.var import VAR, VARConfig
-from cachemark.spec import Sampling
+from cachemark.roofline.bill import attended, bill
+from cachemark.roofline.flops import counted
+from cachemark.roofline.masked_flops import work
+from cachemark.roofline.parameter_counts import ParameterCounts
 
 RASTER = LlamaGenConfig(layers=2, heads=4, dim=64, vocab=96, classes=10, grid=4)
 GROUPED = replace(RASTER, kv_heads=2)
@@ -47,12 +48,12 @@ def no_image(tokens: torch.Tensor) -> None:
     """Decodes nothing, so that what is left is the model's."""
 
 
-BUILDS: dict[type, tuple[Callable[[Any], Any], Callable[[Any, Callable[[], Any]], Anatomy]]] = {
-    LlamaGenConfig: (LlamaGen, anatomy.llamagen), VARConfig: (next_scale.build, anatomy.var), MARConfig: (MAR, anatomy.mar),
+BUILDS: dict[type, tuple[Callable[[Any], Any], Callable[[Any, Callable[[], Any]], ParameterCounts]]] = {
+    LlamaGenConfig: (LlamaGen, costs.llamagen), VARConfig: (next_scale.build, costs.var), MARConfig: (MAR, costs.mar),
 }
 
 
-def built(config: Any) -> tuple[LlamaGen | VAR | MAR, Anatomy]:
+def built(config: Any) -> tuple[LlamaGen | VAR | MAR, ParameterCounts]:
     model, parts = BUILDS[type(config)]
     return model(config).eval().requires_grad_(False), parts(config, lambda: no_image)
 
@@ -119,7 +120,7 @@ def test_without_guidance_there_is_half_as_much() -> None:
 
 def test_images_are_decoded_on_paper() -> None:
     """The one part that is counted as dispatched: nothing else knows what a convolutional decoder costs."""
-    entry: Entry = registry.models.get("tiny-llamagen")
+    entry: ModelEntry = registry.models.get("tiny-llamagen")
     parts, layout = shape(entry, 3)
     found = bill(Full(), layout, parts)
     assert found.of_parts("decode").flops == 3 * counted(parts.image) > 0
@@ -127,21 +128,21 @@ def test_images_are_decoded_on_paper() -> None:
 
 @pytest.mark.parametrize("name", ["tiny-llamagen", "tiny-var", "tiny-mar"])
 def test_the_embedded_models_are_decoded_by_what_they_are_decoded_with(name: str) -> None:
-    """The anatomy builds the decoder from default sizes; the packaged file states its own."""
-    entry: Entry = registry.models.get(name)
+    """The parameter_counts builds the decoder from default sizes; the packaged file states its own."""
+    entry: ModelEntry = registry.models.get(name)
     loaded = entry.load(Request())
     layout = entry.shape(entry.presets["paper"], 1)
     drawn = torch.zeros(1, layout.visual, dtype=torch.int64)
     if layout.paradigm == "masked":
         drawn = torch.zeros(1, layout.visual, layout.channels)  # type: ignore[attr-defined]
-    parts = entry.anatomy()
+    parts = entry.parameter_counts()
     assert parts is not None
     assert counted(lambda: loaded.decode(drawn)) == counted(parts.image)
 
 
 # -- bytes ------------------------------------------------------------------------------------------------------------
-def shape(entry: Entry, batch: int, dtype: torch.dtype = torch.bfloat16, preset: str = "paper") -> tuple[Anatomy, Layout]:
-    parts = entry.anatomy()
+def shape(entry: ModelEntry, batch: int, dtype: torch.dtype = torch.bfloat16, preset: str = "paper") -> tuple[ParameterCounts, Layout]:
+    parts = entry.parameter_counts()
     assert parts is not None
     return parts, replace(entry.shape(entry.presets[preset], batch), dtype=dtype)
 

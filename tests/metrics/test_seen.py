@@ -11,16 +11,16 @@ import torch
 from safetensors.torch import save
 from torch import Tensor
 
-from cachemark.errors import BadCheckpoint, Unsupported
+from cachemark.core.errors import BadCheckpoint, Unsupported
 from cachemark.metrics.distribution import distribution
-from cachemark.metrics.features import declare, register
+from cachemark.metrics.extractor import declare, register
+from cachemark.metrics.image_features import Seen
 from cachemark.metrics.pictures import Pictures
-from cachemark.metrics.reference import Reference
-from cachemark.metrics.seen import Seen
+from cachemark.metrics.real_images import RealImages
 from cachemark.models import checkpoints
-from cachemark.models.tiny import features
+from cachemark.models.tiny import tiny_features as features
 from cachemark.models.weights import packaged
-from cachemark.train.scene import scenes
+from cachemark.tools.train.scene import scenes
 from metrics.toys import SIZE, Toy, noise, toy
 
 pytest.importorskip("torch_fidelity")
@@ -155,10 +155,10 @@ def test_a_network_is_loaded_for_images_alone() -> None:
     seen = Seen.of([images[:10], images[10:]], name)
     assert loaded == [1]
     options = {"kid_subset_size": 20, "kid_subsets": 2, "isc_splits": 2}
-    there = distribution(seen, Reference.of(seen), **options)
+    there = distribution(seen, RealImages.of(seen), **options)
     assert loaded == [1]
     elsewhere = Seen("never-registered0000", seen.features, seen.logits)
-    assert distribution(elsewhere, Reference.of(elsewhere), **options) == there
+    assert distribution(elsewhere, RealImages.of(elsewhere), **options) == there
 
 
 def test_more_than_were_seen_cannot_be_taken(extractor: str) -> None:

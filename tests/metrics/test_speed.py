@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cachemark.cache.geometry import Layout
+from cachemark.cache.layout import Layout
 from cachemark.metrics.speed import first_half, halves, watched
 
 VAR = (1, 2, 3, 4, 5, 6, 8, 10, 13, 16)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from cachemark.metrics.features import register
-from cachemark.metrics.reference import Reference
-from cachemark.metrics.seen import Seen
+from cachemark.metrics.extractor import register
+from cachemark.metrics.image_features import Seen
+from cachemark.metrics.real_images import RealImages
 
 SIZE = 16
 
@@ -40,7 +40,7 @@ def drawn(count: int, seed: int, shift: float = 0.0, features: int = 8) -> Seen:
     return Seen("drawn-000000000000", rows, rows @ head)
 
 
-def reference(count: int = 400, keep: int = 300) -> Reference:
+def reference(count: int = 400, keep: int = 300) -> RealImages:
     """A reference of the same distribution, which holds ``keep`` features."""
-    whole = Reference.of(drawn(count, 10**6))
-    return Reference(whole.extractor, whole.count, whole.mean, whole.covariance, whole.features[:keep], whole.logits[:keep])
+    whole = RealImages.of(drawn(count, 10**6))
+    return RealImages(whole.extractor, whole.count, whole.mean, whole.covariance, whole.features[:keep], whole.logits[:keep])

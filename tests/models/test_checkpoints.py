@@ -17,7 +17,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from cachemark.errors import BadCheckpoint
+from cachemark.core.errors import BadCheckpoint
 from cachemark.models.checkpoints import load, read, sha256
 
 State = dict[str, Tensor]

@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from cachemark.cache.bidirectional import Bidirectional
-from cachemark.cache.geometry import Site, Step, Tokens
-from cachemark.cache.masked import MaskedStep
-from cachemark.cache.method import Block
-from cachemark.errors import Unsupported
+from cachemark.cache.layout import Site, Step, Tokens
+from cachemark.cache.masked_layout import MaskedStep
+from cachemark.contract.bidirectional import Bidirectional
+from cachemark.contract.method import Block
+from cachemark.core.errors import Unsupported
 from cachemark.models import diffusion
 from cachemark.models.diffusion import STEPS, DiffusionHead, EagerHead, HeadTokens, Process, guided, normal, process, respaced
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from cachemark.errors import BadCheckpoint, Unsupported
+from cachemark.core.errors import BadCheckpoint, Unsupported
 from cachemark.models import checkpoints
 from cachemark.models.vision.kl import KL, SCALE, UNUSED, KLConfig, grid_of, tokens_of
 

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from cachemark.cache.codec import NATIVE
-from cachemark.cache.geometry import Site, Step, Tokens
-from cachemark.cache.method import Block, Method
+from cachemark.cache.layout import Site, Step, Tokens
 from cachemark.cache.slot import Memory
+from cachemark.contract.method import Block, Method
+from cachemark.core.spec import Sampling
 from cachemark.models.layers import RMSNorm
 from cachemark.models.llamagen import SIZES, LlamaGen, LlamaGenConfig, rope_table
-from cachemark.spec import Sampling
 
 CONFIG = LlamaGenConfig(2, 4, 64, vocab=48, classes=10, grid=4)
 GREEDY = Sampling(temperature=0)
@@ -228,15 +228,15 @@ class Scopes(Method):
         self.entered.append(("attend", step.index, site.layer))
         return super().attend(site, step, q, k, v)
 
-    def settle(self, step: Step) -> None:
-        self.entered.append(("settle", step.index, -1))
-        super().settle(step)
+    def end_step(self, step: Step) -> None:
+        self.entered.append(("end_step", step.index, -1))
+        super().end_step(step)
 
 
 def test_a_method_is_asked_at_every_scope(model: LlamaGen) -> None:
     method = Scopes()
     run(model, GREEDY, method=method)
-    of_a_pass = [("decoder", -1), ("block", 0), ("attend", 0), ("block", 1), ("attend", 1), ("settle", -1)]
+    of_a_pass = [("decoder", -1), ("block", 0), ("attend", 0), ("block", 1), ("attend", 1), ("end_step", -1)]
     assert method.entered == [(scope, index, layer) for index in range(CONFIG.grid**2) for scope, layer in of_a_pass]
 
 

@@ -12,20 +12,20 @@ import pytest
 import torch
 from torch import Tensor
 
-from cachemark import registry
-from cachemark.cache import streams
-from cachemark.cache.bidirectional import Bidirectional
-from cachemark.cache.geometry import Layout, Site, Step, Tokens
-from cachemark.cache.masked import MaskedStep, masked_steps, placed, take
-from cachemark.cache.method import Block
+from cachemark.cache import random_streams as streams
+from cachemark.cache.layout import Layout, Site, Step, Tokens
+from cachemark.cache.masked_layout import MaskedStep, masked_steps, placed, take
 from cachemark.cache.slot import Memory
-from cachemark.errors import BadCheckpoint, Unsupported
+from cachemark.contract.bidirectional import Bidirectional
+from cachemark.contract.method import Block
+from cachemark.core import registry
+from cachemark.core.errors import BadCheckpoint, Unsupported
+from cachemark.core.spec import Sampling
 from cachemark.models import checkpoints, mar
-from cachemark.models import masked as registered
+from cachemark.models.catalogue import masked_models as registered
 from cachemark.models.diffusion import normal
 from cachemark.models.mar import MAR, SIZES, MARConfig, guidance, masked_count
 from cachemark.models.protocol import Request
-from cachemark.spec import Sampling
 
 CONFIG = MARConfig(32, (2, 3), 2, 2, 24, grid=4, channels=4, classes=10, buffer=3, steps=5, diffusion=(6, 0))
 SAMPLING = Sampling(cfg_scale=3.0, cfg_schedule="linear")
@@ -167,7 +167,7 @@ class Listening(Bidirectional):
         self.keys.setdefault(site, []).append(k.size(2))
         return super().attend(site, step, q, k, v)
 
-    def settle(self, step: Step) -> None:
+    def end_step(self, step: Step) -> None:
         self.settled += 1
 
 

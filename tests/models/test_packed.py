@@ -10,13 +10,13 @@ import pytest
 import torch
 from torch import nn
 
-from cachemark import registry
-from cachemark.measure.memory import TensorPeak
-from cachemark.metrics.flops import counted
+from cachemark.core import registry
+from cachemark.machine.memory import TensorPeak
 from cachemark.models import weights
 from cachemark.models.mar import MAR, MARConfig
 from cachemark.models.packed import LEAST, Packed, Projection, packed
 from cachemark.models.protocol import Request
+from cachemark.roofline.flops import counted
 
 WIDE = MARConfig(768, (1, 1), 12, 1, 1024, grid=2, classes=3, buffer=2, steps=2, diffusion=(2,))
 

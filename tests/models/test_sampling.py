@@ -9,10 +9,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cachemark.cache import streams
-from cachemark.errors import Unsupported
+from cachemark.cache import random_streams as streams
+from cachemark.core.errors import Unsupported
+from cachemark.core.spec import Sampling
 from cachemark.models.sampling import draw, filter_logits, guide
-from cachemark.spec import Sampling
 
 
 def normal(*shape: int, seed: int = 0) -> torch.Tensor:

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from cachemark.errors import BadCheckpoint
-from cachemark.models.tiny.features import CONSISTENT, HEADS, TinyFeatures, load
+from cachemark.core.errors import BadCheckpoint
+from cachemark.models.tiny.tiny_features import CONSISTENT, HEADS, TinyFeatures, load
 from cachemark.models.weights import packaged
 
 

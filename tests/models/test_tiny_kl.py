@@ -9,10 +9,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from cachemark.errors import BadCheckpoint, Unsupported
-from cachemark.models.tiny.kl import NAME, KLConfig, TinyKL, check, drawn, load, metadata
+from cachemark.core.errors import BadCheckpoint, Unsupported
+from cachemark.models.tiny.tiny_kl import NAME, TinyKL, TinyKLConfig, check, drawn, load, metadata
 
-SMALL = KLConfig(channels=4, width=16, blocks=1)
+SMALL = TinyKLConfig(channels=4, width=16, blocks=1)
 
 
 @pytest.fixture

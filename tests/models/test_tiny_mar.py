@@ -9,21 +9,21 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from cachemark import registry
 from cachemark.cache.slot import Memory
-from cachemark.errors import BadCheckpoint
+from cachemark.core import registry
+from cachemark.core.errors import BadCheckpoint
+from cachemark.core.spec import Sampling
 from cachemark.methods.full import Full
 from cachemark.models import catalogue, mar  # noqa: F401 - the catalogue's import registers the models
 from cachemark.models.checkpoints import sha256
 from cachemark.models.diffusion import DiffusionHead
 from cachemark.models.mar import MAR
 from cachemark.models.protocol import Request
-from cachemark.models.tiny.kl import KLConfig, TinyKL, metadata
-from cachemark.models.tiny.mar import NAME, TINY_MAR
-from cachemark.spec import Sampling
+from cachemark.models.tiny.tiny_kl import TinyKL, TinyKLConfig, metadata
+from cachemark.models.tiny.tiny_mar import NAME, TINY_MAR
 
 
-def coder(folder: Path, config: KLConfig) -> str:
+def coder(folder: Path, config: TinyKLConfig) -> str:
     path = folder / f"kl-{config.channels}.safetensors"
     state = {name: tensor.detach().half() for name, tensor in TinyKL(config).state_dict().items()}
     save_file(state, str(path), metadata={"cachemark": json.dumps(metadata(config))})
@@ -35,7 +35,7 @@ def request_(tmp_path_factory: pytest.TempPathFactory) -> Request:
     """Random weights in files."""
     folder = tmp_path_factory.mktemp("mar")
     save_file(MAR(TINY_MAR).initialise(0).half().state_dict(), str(folder / "mar.safetensors"))
-    return Request(weights=str(folder / "mar.safetensors"), decoder_weights=coder(folder, KLConfig(width=16, blocks=1)))
+    return Request(weights=str(folder / "mar.safetensors"), decoder_weights=coder(folder, TinyKLConfig(width=16, blocks=1)))
 
 
 def test_it_is_small_and_its_halves_are_equally_deep() -> None:
@@ -84,7 +84,7 @@ def test_a_published_model_keeps_both_ends_of_the_process() -> None:
 
 
 def test_a_tokenizer_with_other_channels_is_refused(request_: Request, tmp_path: Path) -> None:
-    other = Request(weights=request_.weights, decoder_weights=coder(tmp_path, KLConfig(channels=4, width=16, blocks=1)))
+    other = Request(weights=request_.weights, decoder_weights=coder(tmp_path, TinyKLConfig(channels=4, width=16, blocks=1)))
     with pytest.raises(BadCheckpoint, match="has 4 channels; this model needs 8"):
         registry.models.get(NAME).load(other)
 

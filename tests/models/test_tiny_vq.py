@@ -9,10 +9,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from cachemark.errors import BadCheckpoint
-from cachemark.models.tiny.vq import TinyVQ, VQConfig, load, metadata
+from cachemark.core.errors import BadCheckpoint
+from cachemark.models.tiny.tiny_vq import TinyVQ, TinyVQConfig, load, metadata
 
-SMALL = VQConfig(codes=12, channels=4, width=16, blocks=1)
+SMALL = TinyVQConfig(codes=12, channels=4, width=16, blocks=1)
 
 
 @pytest.fixture

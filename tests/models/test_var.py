@@ -11,16 +11,17 @@ from pathlib import Path
 import pytest
 import torch
 
-from cachemark import registry
-from cachemark.cache.reference import ConcatFull
 from cachemark.cache.slot import Memory
-from cachemark.errors import BadCheckpoint, Unsupported
+from cachemark.core import registry
+from cachemark.core.errors import BadCheckpoint, Unsupported
+from cachemark.core.spec import Sampling
+from cachemark.methods.base.paper_baseline import ConcatFull
 from cachemark.methods.full import Full
-from cachemark.models import checkpoints, next_scale, var
+from cachemark.models import checkpoints, var
+from cachemark.models.catalogue import next_scale
 from cachemark.models.protocol import Request
 from cachemark.models.var import BUFFERS, SIZES, VAR, VARConfig
 from cachemark.models.vision.msvq import MSVQ, MSVQConfig, MultiScaleQuantizer, nearest_phi
-from cachemark.spec import Sampling
 
 SIDES = (1, 2, 3, 4)
 CONFIG = VARConfig(depth=3, heads=2, dim=32, sides=SIDES, vocab=32, classes=10, width=8)
@@ -156,7 +157,7 @@ def test_the_published_sizes_shape_their_layouts() -> None:
 
 LOADER = """
 import resource, sys
-from cachemark.models import checkpoints, next_scale, var
+from cachemark.models import checkpoints, var; from cachemark.models.catalogue import next_scale
 from dataclasses import replace
 config = var.SIZES[sys.argv[2]]
 config = replace(config, depth=int(sys.argv[3])) if len(sys.argv) > 3 else config

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from cachemark.errors import Unsupported
+from cachemark.core.errors import Unsupported
 from cachemark.models.vision import VQ, VQ8, VQ16, VQConfig, resize, to_uint8
 from cachemark.models.vision.vq import Downsample, Upsample
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from cachemark.result import Environment, Outcome, Status
-from cachemark.spec import Case, Sampling
+from cachemark.core.result import Environment, Outcome, Status
+from cachemark.core.spec import Case, Sampling
 from cachemark.store.exchange import Exchange, dump, load
 
 ENVIRONMENT = Environment("Xeon", "ci-cpu", "torch 2.6 / 4 threads", {})

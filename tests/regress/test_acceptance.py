@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from regress_examples import CODE, ENVIRONMENT, exchange, plan
 
-from cachemark.errors import BadBaseline, NothingMeasured
-from cachemark.regress import acceptance, baselines
-from cachemark.result import Environment
+from cachemark.core.errors import BadBaseline, NothingMeasured
+from cachemark.core.result import Environment
+from cachemark.gate import acceptance, baselines
 from cachemark.store.db import Store
 
 NEWER = replace(ENVIRONMENT, fingerprint="torch 2.7 / 4 threads")

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from regress_examples import ENVIRONMENT, case, ok
 
-from cachemark.errors import UnfairComparison
-from cachemark.regress.contest import Held, Tally, contest, other_tokens, refuse_unfair, verdicts
-from cachemark.regress.pairs import Rule
-from cachemark.result import Outcome, Status
+from cachemark.core.errors import UnfairComparison
+from cachemark.core.result import Outcome, Status
+from cachemark.gate.comparison import Held, Tally, contest, other_tokens, refuse_unfair, verdicts
+from cachemark.stats.paired_test import Rule
 from cachemark.store.rows import Verdict
 
 RULE = Rule(0.1, 5)

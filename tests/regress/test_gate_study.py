@@ -15,8 +15,8 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from cachemark.regress import pairs
-from cachemark.regress.pairs import Pairs, Rule
+from cachemark.stats import paired_test as pairs
+from cachemark.stats.paired_test import Pairs, Rule
 
 FOLDER = Path(__file__).parents[2] / "benchmarks"
 

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cachemark.errors import CachemarkError
-from cachemark.regress import history
-from cachemark.regress.history import LEAST, LEVEL, MOST_ALIKE, Change, Epoch, block_p, changes, rank_cusum, to_canary
+from cachemark.core.errors import CachemarkError
+from cachemark.stats import changepoints as history
+from cachemark.stats.changepoints import LEAST, LEVEL, MOST_ALIKE, ChangePoint, Epoch, block_p, changes, rank_cusum, to_canary
 
 DELTA, SD, N = 0.02, 0.004, 60
 
@@ -231,7 +231,7 @@ def test_missing_nights_are_skipped_and_nights_keep_their_numbers() -> None:
 def test_the_same_series_gives_the_same_answer() -> None:
     values = stepped(36, 0.03)
     assert only(values) == only(values.copy())
-    assert isinstance(only(values).changes[0], Change)
+    assert isinstance(only(values).changes[0], ChangePoint)
 
 
 @pytest.mark.parametrize(("nights", "epochs", "delta", "words"), [

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from regress_examples import case
 
-from cachemark.errors import BadBaseline, BadPlan, UnknownName
-from cachemark.regress import incidents, owners
-from cachemark.regress.incidents import Finding, Incident, fold, merge
-from cachemark.spec import Case
+from cachemark.core.errors import BadBaseline, BadPlan, UnknownName
+from cachemark.core.spec import Case
+from cachemark.gate import incidents, owners
+from cachemark.gate.incidents import Finding, Incident, fold, merge
 from cachemark.store.rows import Verdict
 
 DAY = date(2026, 1, 1)
@@ -79,7 +79,7 @@ def test_findings_are_the_rows_that_fail() -> None:
 
 # ------------------------------------------------------------------------------------------------ night after night
 
-def nights(changes: list[list[Finding]], register: tuple[Incident, ...] = (), first: date = DAY) -> list[incidents.Night]:
+def nights(changes: list[list[Finding]], register: tuple[Incident, ...] = (), first: date = DAY) -> list[incidents.IncidentNight]:
     found = []
     for number, night in enumerate(changes):
         told = merge(register, fold(night, ALL), first + timedelta(days=number), 0.1, names(ALL))

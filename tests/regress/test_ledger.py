@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from regress_examples import CODE, ENVIRONMENT, case, ok
 
-from cachemark.regress import ledger
-from cachemark.regress.contest import AA
-from cachemark.regress.ledger import Night
-from cachemark.result import Environment, Outcome
+from cachemark.core.result import Environment, Outcome
+from cachemark.gate import nights as ledger
+from cachemark.gate.comparison import AA
+from cachemark.gate.nights import Night
 from cachemark.store.db import Store
 from cachemark.store.rows import Run, Verdict
 

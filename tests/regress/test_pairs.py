@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from cachemark.errors import CachemarkError
-from cachemark.regress import pairs
-from cachemark.regress.pairs import Effect, Pairs, Rule, hodges_lehmann, interval, judge, log_ratios, needed, screen, sees, sign_flip
+from cachemark.core.errors import CachemarkError
+from cachemark.stats import paired_test as pairs
+from cachemark.stats.paired_test import Effect, Pairs, Rule, hodges_lehmann, interval, judge, log_ratios, needed, screen, sees, sign_flip
 
 RULE = Rule(delta=0.02, family=200)
 OPPOSITE = {"regressed": "improved", "improved": "regressed"}

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 from regress_examples import case, ok
 
-from cachemark import units
-from cachemark.errors import BadBaseline, BadPlan
-from cachemark.regress import anchors
-from cachemark.regress.anchors import FAILED, KEYS, NOT_MEASURED, PASSED, Anchor, Stored, judge, load, save, standing, unanchored
-from cachemark.result import Outcome, Status
-from cachemark.spec import Sampling
+from cachemark.core import units
+from cachemark.core.errors import BadBaseline, BadPlan
+from cachemark.core.result import Outcome, Status
+from cachemark.core.spec import Sampling
+from cachemark.gate import anchors
+from cachemark.gate.anchors import FAILED, KEYS, NOT_MEASURED, PASSED, Anchor, Stored, judge, load, save, standing, unanchored
 
 WEIGHTS = "a" * 64 + "/" + "b" * 64
 METRIC = "fid_adm_50k"

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from regress_examples import CODE, ENVIRONMENT, case, changed, exchange, ok, plan
 
-from cachemark.errors import BadBaseline, BadStore, NothingMeasured
-from cachemark.regress import baselines
-from cachemark.regress.gate import compare
-from cachemark.result import Outcome, Status
+from cachemark.core.errors import BadBaseline, BadStore, NothingMeasured
+from cachemark.core.result import Outcome, Status
+from cachemark.gate import baselines
+from cachemark.gate.baseline_check import compare
 from cachemark.store.db import Store
 
 

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from regress_examples import ENVIRONMENT, SAMPLES, case, changed, exchange, ok, plan
 
-from cachemark.errors import CachemarkError, NothingMeasured
-from cachemark.regress.gate import Comparison, compare
-from cachemark.result import Environment, Outcome, Status
+from cachemark.core.errors import CachemarkError, NothingMeasured
+from cachemark.core.result import Environment, Outcome, Status
+from cachemark.gate.baseline_check import Comparison, compare
 from cachemark.store.rows import Verdict
 
 

@@ -10,11 +10,11 @@ from click.testing import CliRunner
 from regress_examples import CODE, ENVIRONMENT, case, changed, exchange, ok
 
 from cachemark.cli import main
-from cachemark.errors import UnknownName
-from cachemark.regress.gate import compare
-from cachemark.report import words
-from cachemark.report.change import changes
-from cachemark.result import Outcome, Status
+from cachemark.core.errors import UnknownName
+from cachemark.core.result import Outcome, Status
+from cachemark.gate.baseline_check import compare
+from cachemark.report import formatting as words
+from cachemark.report.view.change import changes
 from cachemark.store.db import Store
 from cachemark.store.exchange import dump, load
 

@@ -11,8 +11,8 @@ import pytest
 from numpy.typing import NDArray
 from regress_examples import case, ok
 
-from cachemark.regress.seedwise import DRAWS, _sides, flipped, seedwise
-from cachemark.result import Outcome, Status
+from cachemark.core.result import Outcome, Status
+from cachemark.gate.seedwise import DRAWS, _sides, flipped, seedwise
 from cachemark.store.rows import Verdict
 
 SEEDS = 64

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 from regress_examples import ENVIRONMENT, case, exchange, ok
 
-from cachemark.regress.gate import compare
-from cachemark.regress.upgrade import environment_verdict
-from cachemark.result import Environment, Outcome
+from cachemark.core.result import Environment, Outcome
+from cachemark.gate.baseline_check import compare
+from cachemark.gate.upgrade import environment_verdict
 
 METHODS = ("linear", "h2o", "window", "streaming", "random", "rkv")
 NEWER = Environment("Xeon", "ci-cpu", "torch 2.7", {"torch": "2.7"})

@@ -15,10 +15,11 @@ from typing import Any
 
 from PIL import Image, ImageDraw
 
-from cachemark.regress.gate import Comparison
-from cachemark.report import render, view
-from cachemark.result import Environment, Outcome, Status
-from cachemark.spec import Case, Sampling
+from cachemark.core.result import Environment, Outcome, Status
+from cachemark.core.spec import Case, Sampling
+from cachemark.gate.baseline_check import Comparison
+from cachemark.report.page import render
+from cachemark.report.view import view
 from cachemark.store.rows import Run, Verdict
 
 METHODS = ("window", "streaming", "random", "h2o", "rkv", "linear")

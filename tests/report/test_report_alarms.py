@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import report_sample as sample
 
-from cachemark.regress.contest import AA, TIMED
-from cachemark.regress.ledger import Night, standing
-from cachemark.report.change import alarms
-from cachemark.report.render import render
-from cachemark.report.view import build
+from cachemark.gate.comparison import AA, TIMED
+from cachemark.gate.nights import Night, standing
+from cachemark.report.page.render import render
+from cachemark.report.view.change import alarms
+from cachemark.report.view.view import build
 from cachemark.store.rows import Verdict
 
 

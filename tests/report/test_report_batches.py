@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import report_sample as sample
 
-from cachemark.report.chart import Chart
-from cachemark.report.charts import draw
-from cachemark.report.regimes import regimes
-from cachemark.report.render import render
-from cachemark.report.section import sections
-from cachemark.report.view import build
-from cachemark.result import Outcome, Status
+from cachemark.core.result import Outcome, Status
+from cachemark.report.charts.chart import Chart
+from cachemark.report.charts.charts import draw
+from cachemark.report.charts.regimes import regimes
+from cachemark.report.page.render import render
+from cachemark.report.view.section import sections
+from cachemark.report.view.view import build
 
 
 def at(outcome: Outcome, batch: int, seconds: float, peak: float) -> Outcome:

@@ -9,11 +9,11 @@ from dataclasses import replace
 import pytest
 import report_sample as sample
 
-from cachemark.report import words
-from cachemark.report.chart import COLOURS, Chart, Drawing, palette
-from cachemark.report.charts import draw, front
-from cachemark.report.section import sections
-from cachemark.result import Outcome
+from cachemark.core.result import Outcome
+from cachemark.report import formatting as words
+from cachemark.report.charts.chart import COLOURS, Chart, Drawing, palette
+from cachemark.report.charts.charts import draw, front
+from cachemark.report.view.section import sections
 
 SVG = "{http://www.w3.org/2000/svg}"
 

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import report_sample as sample
 
-from cachemark.report.choice import Choice, choices, margin
-from cachemark.report.render import render
-from cachemark.report.section import sections
-from cachemark.report.view import build
-from cachemark.result import Outcome
+from cachemark.core.result import Outcome
+from cachemark.report.page.render import render
+from cachemark.report.view.recommendation import Choice, choices, margin
+from cachemark.report.view.section import sections
+from cachemark.report.view.view import build
 
 PASS = {"quality": {"preset": "scene", "seeds": "s2k", "samples": 2000, "batch": 50}}
 FID = "fid_scene_2k"

@@ -8,24 +8,24 @@ from dataclasses import replace
 import report_sample as sample
 
 from cachemark.cli.report import changes_over_nights
-from cachemark.report.history import CASES, MOST, Night, history
-from cachemark.report.render import render
-from cachemark.report.section import sections
-from cachemark.report.view import build
-from cachemark.result import Outcome
+from cachemark.core.result import Outcome
+from cachemark.report.charts.history import CASES, MOST, HistoryNight, history
+from cachemark.report.page.render import render
+from cachemark.report.view.section import sections
+from cachemark.report.view.view import build
 
 
 def slower(outcome: Outcome, factor: float) -> Outcome:
     return replace(outcome, samples={**outcome.samples, "latency": [factor * value for value in outcome.samples["latency"]]})
 
 
-def night(number: int, day: float = 1.0, method: float = 1.0, fingerprint: str = "a") -> Night:
+def night(number: int, day: float = 1.0, method: float = 1.0, fingerprint: str = "a") -> HistoryNight:
     """A run in which the machine was ``day`` times and the method ``method`` times as slow."""
     run = replace(sample.RUN, id=number, environment=replace(sample.ENVIRONMENT, fingerprint=fingerprint))
-    return Night(run, [slower(sample.full(), day), slower(sample.arm("linear", "1/4"), day * method)])
+    return HistoryNight(run, [slower(sample.full(), day), slower(sample.arm("linear", "1/4"), day * method)])
 
 
-def charts(*nights: Night) -> list[tuple[str, tuple[tuple[str, ...], ...], str]]:
+def charts(*nights: HistoryNight) -> list[tuple[str, tuple[tuple[str, ...], ...], str]]:
     section = sections(nights[-1].outcomes)[0]
     return [(chart.title, chart.rows, chart.svg) for chart in history(section, nights)]
 
@@ -46,11 +46,11 @@ def test_one_run_is_no_history() -> None:
 
 def test_a_run_of_other_cells_does_not_count() -> None:
     other = [replace(o, case=replace(o.case, model="another")) for o in night(1).outcomes]
-    assert charts(Night(sample.RUN, other), night(2)) == []
+    assert charts(HistoryNight(sample.RUN, other), night(2)) == []
 
 
 def test_a_new_environment_is_marked() -> None:
-    def marked(*nights: Night) -> int:
+    def marked(*nights: HistoryNight) -> int:
         return charts(*nights)[0][2].count('stroke-dasharray="2 3"')
 
     assert marked(night(1), night(2)) == 0
@@ -60,7 +60,7 @@ def test_a_new_environment_is_marked() -> None:
 def test_of_many_cases_the_first_are_drawn_and_all_are_told() -> None:
     one = sample.arm("linear", "1/4")
     arms = [replace(one, case=replace(one.case, budget=f"1/{k}")) for k in range(4, CASES + 9)]
-    nights = [Night(replace(sample.RUN, id=k), [sample.full(), *arms]) for k in (1, 2)]
+    nights = [HistoryNight(replace(sample.RUN, id=k), [sample.full(), *arms]) for k in (1, 2)]
     section = sections(nights[-1].outcomes)[0]
     relative = history(section, nights)[0]
     assert len(relative.rows) == len(section.arms) == CASES + 5
@@ -69,9 +69,9 @@ def test_of_many_cases_the_first_are_drawn_and_all_are_told() -> None:
 
 
 def test_a_failed_run_is_a_gap() -> None:
-    from cachemark.result import Status
+    from cachemark.core.result import Status
 
-    broken = Night(sample.RUN, [sample.full(), sample.failed(sample.arm("linear", "1/4"), Status.OOM, "too large")])
+    broken = HistoryNight(sample.RUN, [sample.full(), sample.failed(sample.arm("linear", "1/4"), Status.OOM, "too large")])
     (_, relative, svg), _ = charts(night(1), broken, night(3))
     assert relative[0][2] == "–"
     assert len([e for e in ET.fromstring(svg).iter() if e.get("data-series")]) == 2

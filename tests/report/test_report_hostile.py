@@ -14,10 +14,10 @@ from report_sample import BREAKERS, SCRIPTS
 from test_report_shelf import put_together
 
 from cachemark.cli.report import changes_over_nights
-from cachemark.report import render
-from cachemark.report.history import Night
-from cachemark.report.render import write
-from cachemark.report.view import build
+from cachemark.report.charts.history import HistoryNight
+from cachemark.report.page import render
+from cachemark.report.page.render import write
+from cachemark.report.view.view import build
 
 CONTROLS = "nul\x00 esc\x1b sep\u2028 para\u2029 half\ud800 cdata]]>"
 TURNED = "\u202eright to left\u2066"
@@ -106,7 +106,7 @@ def test_a_history_with_changes_is_text_and_well_formed(evil: str) -> None:
     full, arm = sample.full(), sample.arm("linear", "1/4")
     arm = replace(arm, case=replace(arm.case, method=evil, variant=evil))
     environment = replace(sample.ENVIRONMENT, fingerprint=evil)
-    nights = [Night(replace(sample.RUN, id=k, started=evil, environment=environment),
+    nights = [HistoryNight(replace(sample.RUN, id=k, started=evil, environment=environment),
                     [full, replace(arm, samples={**arm.samples, "latency": [(1 + k % 3 / 100) * (1 + (k > 15))]})]) for k in range(30)]
     html = render.render(build(sample.RUN, nights[-1].outcomes, nights=nights, trend=changes_over_nights))
     page = Page(html)

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from cachemark.report.interval import mean_over_seeds, median_over_repeats, ratio_of_medians
+from cachemark.stats.bootstrap import mean_over_seeds, median_over_repeats, ratio_of_medians
 
 
 def test_three_repeats_span_all_values_and_admit_how_little_they_cover() -> None:

@@ -9,12 +9,12 @@ import pytest
 import report_sample as sample
 from page import Page
 
-from cachemark.limits import Limit
-from cachemark.report.limits import Limits, against_limits
-from cachemark.report.render import render
-from cachemark.report.section import sections
-from cachemark.report.view import build
-from cachemark.result import Outcome, Status
+from cachemark.core.limits import Limit
+from cachemark.core.result import Outcome, Status
+from cachemark.report.page.render import render
+from cachemark.report.view.device_limits import Limits, against_limits
+from cachemark.report.view.section import sections
+from cachemark.report.view.view import build
 
 COPY, MATMUL = 1e10, 1e11
 

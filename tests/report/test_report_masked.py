@@ -7,14 +7,14 @@ from typing import Any
 
 import report_sample as sample
 
-from cachemark.report.charts import draw
-from cachemark.report.headline import COMPUTED, KEPT, budget_cell, cells, groups, width
-from cachemark.report.layers import PASSES, layers
-from cachemark.report.render import render
-from cachemark.report.section import Section, sections
-from cachemark.report.sentence import sentences
-from cachemark.report.view import build
-from cachemark.result import Outcome
+from cachemark.core.result import Outcome
+from cachemark.report.charts.charts import draw
+from cachemark.report.page.render import render
+from cachemark.report.view.headline import COMPUTED, KEPT, budget_cell, cells, groups, width
+from cachemark.report.view.layer_tables import PASSES, layers
+from cachemark.report.view.section import Section, sections
+from cachemark.report.view.sentence import sentences
+from cachemark.report.view.view import build
 
 PASSED = 30
 FOUND: dict[str, Any] = {

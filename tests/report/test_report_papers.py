@@ -11,12 +11,12 @@ import pytest
 import report_sample as sample
 from page import Page
 
-from cachemark.report.drawing import Rows
-from cachemark.report.papers import Line, Table, papers, published
-from cachemark.report.render import render
-from cachemark.report.view import build
-from cachemark.result import Outcome, Status
-from cachemark.spec import Sampling
+from cachemark.core.result import Outcome, Status
+from cachemark.core.spec import Sampling
+from cachemark.report.charts.drawing import Rows
+from cachemark.report.page.render import render
+from cachemark.report.view.papers import PaperRow, PaperTable, papers, published
+from cachemark.report.view.view import build
 
 RANDOM = "random:0/random:0"
 XL = {"model": "llamagen-xl", "weights": RANDOM, "grid": (24, 24), "batch": 256, "dtype": "bfloat16", "sampling": Sampling(cfg_scale=1.75)}
@@ -31,23 +31,23 @@ FULL = ran(12.8, role="baseline")
 QUARTER = ran(6.4, method="linear", knobs={"B": 144}, budget="1/4")
 
 
-def measured(*outcomes: Outcome) -> list[Table]:
+def measured(*outcomes: Outcome) -> list[PaperTable]:
     """The tables of which a row was measured."""
     return [found for found in papers(outcomes, sample.ENVIRONMENT) if found.here]
 
 
-def table(*outcomes: Outcome) -> Table:
+def table(*outcomes: Outcome) -> PaperTable:
     (found,) = measured(*outcomes)
     return found
 
 
-def line(found: Table, name: str) -> Line:
+def line(found: PaperTable, name: str) -> PaperRow:
     return next(line for line in found.lines if line.name == name)
 
 
 def test_published_floor_and_ours_stand_side_by_side() -> None:
     found = table(FULL, QUARTER)
-    assert (found.title, found.hardware, found.machine) == ("LineAR, Table 4", "NVIDIA A800 80 GB", "cpu-example-8")
+    assert (found.title, found.hardware, found.machine) == ("LineAR, PaperTable 4", "NVIDIA A800 80 GB", "cpu-example-8")
     quarter = line(found, "LlamaGen-XL, LineAR 1/4")
     assert (quarter.setting, quarter.published) == ("batch 256", "250 ms")
     assert quarter.printed == "latency 63.99 s a batch; throughput 4.00 it/s; memory 25.51 GB"
@@ -101,10 +101,10 @@ def test_tables_of_a_method_on_other_models_follow_without_figures_of_ours() -> 
     """What is measured comes first; a method on other models shows what its paper prints, and the plan that measures it."""
     small = replace(QUARTER, case=replace(QUARTER.case, model="tiny-llamagen"))
     (found,) = papers([FULL, small], sample.ENVIRONMENT)
-    assert (found.title, found.here, found.plans) == ("LineAR, Table 4", False, ("linear-table4",))
+    assert (found.title, found.here, found.plans) == ("LineAR, PaperTable 4", False, ("linear-table4",))
     lazy = ran(1.0, method="lazymar", model="tiny-mar")
     assert [(one.title, one.here) for one in papers([FULL, lazy, QUARTER], sample.ENVIRONMENT)][:2] == [
-        ("LineAR, Table 4", True), ("LazyMAR, Table 1", False)]
+        ("LineAR, PaperTable 4", True), ("LazyMAR, PaperTable 1", False)]
     shown = render(build(sample.RUN, [FULL, small]))
     assert "No row of this table is in this run" in shown
     assert "<code>cachemark run linear-table4</code>" in shown
@@ -129,7 +129,7 @@ def test_speed_ups_are_drawn_beside_what_the_gpu_allows() -> None:
     elsewhere = papers([replace(QUARTER, case=replace(QUARTER.case, model="tiny-llamagen"))], sample.ENVIRONMENT)[0].chart
     assert "measured here" not in elsewhere.caption
     (without,) = (found.chart for found in papers([ran(1.0, method="ams_kv", model="tiny-var")], sample.ENVIRONMENT)
-                  if found.title == "AMS-KV, Table 3")
+                  if found.title == "AMS-KV, PaperTable 3")
     assert (without.plot, without.empty) == (None, "It prints no times.")
 
 

@@ -7,13 +7,13 @@ from dataclasses import replace
 import pytest
 import report_sample as sample
 
-from cachemark.report.charts import draw
-from cachemark.report.headline import cells, groups
-from cachemark.report.render import render
-from cachemark.report.section import Section, sections
-from cachemark.report.sentence import sentences
-from cachemark.report.view import build
-from cachemark.result import Outcome
+from cachemark.core.result import Outcome
+from cachemark.report.charts.charts import draw
+from cachemark.report.page.render import render
+from cachemark.report.view.headline import cells, groups
+from cachemark.report.view.section import Section, sections
+from cachemark.report.view.sentence import sentences
+from cachemark.report.view.view import build
 
 PASS = {"quality": {"preset": "scene", "seeds": "s2k", "samples": 2000, "batch": 50}}
 FID, PRECISION = "fid_scene_2k", "precision_scene_2k"

@@ -7,11 +7,11 @@ from typing import Any
 import report_sample as sample
 from page import Page
 
-from cachemark.report.regimes import Regime, regimes, tint
-from cachemark.report.render import render
-from cachemark.report.section import sections
-from cachemark.report.view import build
-from cachemark.result import Outcome, Status
+from cachemark.core.result import Outcome, Status
+from cachemark.report.charts.regimes import Regime, regimes, tint
+from cachemark.report.page.render import render
+from cachemark.report.view.section import sections
+from cachemark.report.view.view import build
 
 # speed-up of linear by batch and budget
 GAINS = {1: {"1/2": 0.9, "1/4": 1.0}, 4: {"1/2": 0.95, "1/4": 1.3}, 16: {"1/2": 1.2, "1/4": 2.0}}

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 import report_sample as sample
 
-from cachemark.report.section import sections
-from cachemark.report.sentence import sentences
-from cachemark.result import Outcome, Status
+from cachemark.core.result import Outcome, Status
+from cachemark.report.view.section import sections
+from cachemark.report.view.sentence import sentences
 
 
 def said(*outcomes: Outcome) -> dict[str, str]:

@@ -10,13 +10,14 @@ import pytest
 import report_sample as sample
 from page import Page
 
-from cachemark.report import render, shelf
-from cachemark.report.bars import MOST
-from cachemark.report.headline import groups
-from cachemark.report.markup import headline_rows
-from cachemark.report.section import sections
-from cachemark.report.view import build
-from cachemark.result import Outcome
+from cachemark.core.result import Outcome
+from cachemark.report.charts.bars import MOST
+from cachemark.report.page import deferred_sections as shelf
+from cachemark.report.page import render
+from cachemark.report.page.markup import headline_rows
+from cachemark.report.view.headline import groups
+from cachemark.report.view.section import sections
+from cachemark.report.view.view import build
 
 PART = re.compile(r'<script type="text/plain" id="part-(\d+)">(.*?)</script>', re.DOTALL)
 
@@ -64,7 +65,7 @@ def test_what_a_browser_builds_at_once_is_a_small_share(html: str) -> None:
 
 def test_a_part_holds_no_end_of_a_script(html: str) -> None:
     assert html.count("</script>") == len(PART.findall(html)) + 1
-    held = shelf.Shelf(whole=False)
+    held = shelf.DeferredSections(whole=False)
     with pytest.raises(AssertionError):
         held.keep(render.Markup("</script>"))
 

@@ -12,14 +12,14 @@ import pytest
 import report_sample as sample
 from page import Page
 
-from cachemark.report import site
-from cachemark.report.history import Night
-from cachemark.report.view import build
+from cachemark.report.charts.history import HistoryNight
+from cachemark.report.page import site
+from cachemark.report.view.view import build
 
 
-def line(number: int, **changes: object) -> site.Listed:
+def line(number: int, **changes: object) -> site.ListedRun:
     run = replace(sample.RUN, id=number, **changes)
-    nights = [Night(sample.RUN, [sample.full(), sample.arm("linear", "1/4")])] * 2
+    nights = [HistoryNight(sample.RUN, [sample.full(), sample.arm("linear", "1/4")])] * 2
     return site.listed(number, build(run, sample.mixed(), sample.comparison()), nights)
 
 
@@ -45,10 +45,10 @@ def test_a_sparkline_has_gaps_where_a_run_has_no_figure() -> None:
 
 
 def test_a_trend_is_of_the_methods_and_not_of_the_day() -> None:
-    def night(day: float, method: float) -> Night:
+    def night(day: float, method: float) -> HistoryNight:
         held = [sample.full(), sample.arm("linear", "1/4")]
         factors = day, day * method
-        return Night(sample.RUN, [replace(o, samples={**o.samples, "latency": [f * v for v in o.samples["latency"]]})
+        return HistoryNight(sample.RUN, [replace(o, samples={**o.samples, "latency": [f * v for v in o.samples["latency"]]})
                                   for o, f in zip(held, factors, strict=True)])
 
     ((model, drawn),) = site.trends([night(1.0, 1.0), night(3.0, 1.0), night(1.0, 2.0)])
@@ -77,7 +77,7 @@ def test_age_is_counted_in_days() -> None:
 @pytest.mark.parametrize("evil", [sample.SCRIPTS + sample.BREAKERS, "\u202eturned", "A" * 10_000, "😀 \ud800"], ids=lambda e: ascii(e[:8]))
 def test_hostile_names_come_out_as_text(evil: str, tmp_path: Path) -> None:
     run, outcomes, comparison = sample.poison(evil)
-    listed = site.listed(1, build(run, outcomes, comparison), [Night(run, outcomes)] * 2)
+    listed = site.listed(1, build(run, outcomes, comparison), [HistoryNight(run, outcomes)] * 2)
     text = site.publish(tmp_path, [listed]).read_text(encoding="utf-8")
     page = Page(text)
     assert {e.tag for e in page.elements} == {e.tag for e in Page(site.index([line(1)])).elements}

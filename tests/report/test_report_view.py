@@ -10,12 +10,12 @@ import pytest
 import report_sample as sample
 from PIL import Image
 
-from cachemark.errors import BadStore
-from cachemark.report.headline import KEPT, cells
-from cachemark.report.row import Row
-from cachemark.report.section import Section, sections
-from cachemark.report.view import ReportView, build
-from cachemark.result import Environment, Outcome, Status
+from cachemark.core.errors import BadStore
+from cachemark.core.result import Environment, Outcome, Status
+from cachemark.report.view.headline import KEPT, cells
+from cachemark.report.view.row import Row
+from cachemark.report.view.section import Section, sections
+from cachemark.report.view.view import ReportView, build
 from cachemark.store.exchange import Exchange
 
 
@@ -348,7 +348,7 @@ def test_every_verdict_is_a_sentence_with_its_rule() -> None:
 
 
 def test_the_ledger_holds_every_case_once_with_its_trial_and_raw_samples() -> None:
-    from cachemark.report import ledger
+    from cachemark.report.view import raw_samples as ledger
 
     outcomes = sample.mixed()
     keys = [o.case.key for o in outcomes]
@@ -368,7 +368,7 @@ def test_the_ledger_holds_every_case_once_with_its_trial_and_raw_samples() -> No
 
 
 def test_every_flag_has_a_rule() -> None:
-    from cachemark.report import why
+    from cachemark.report.view import explanations as why
 
     marks = {mark.text for part in (sample.mixed(), sample.outcomes()) for chapter in build(sample.RUN, part).chapters
              for row in chapter.section.rows for mark in row.marks}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cachemark.report import words
+from cachemark.report import formatting as words
 
 
 @pytest.mark.parametrize(("value", "name", "text"), [

@@ -10,14 +10,14 @@ import torch.nn.functional as F
 from scipy.stats import wilcoxon
 from torch import Tensor
 
-from cachemark.measure.presets import preset
 from cachemark.metrics import fidelity
-from cachemark.metrics.intervals import difference
+from cachemark.metrics.image_features import Seen
 from cachemark.metrics.legend import legend_score
-from cachemark.metrics.seen import Seen
-from cachemark.models.tiny import vq
+from cachemark.metrics.quality_intervals import difference
+from cachemark.metrics.quality_presets import preset
+from cachemark.models.tiny import tiny_vq as vq
 from cachemark.models.weights import packaged
-from cachemark.train.features import real_scenes
+from cachemark.tools.train.feature_network import real_scenes
 
 pytestmark = pytest.mark.slow
 IMAGES, PAIRS, SURE = 2000, 64, 0.01

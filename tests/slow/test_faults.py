@@ -19,12 +19,12 @@ from typing import Any
 
 import pytest
 
-from cachemark.errors import BadStore
-from cachemark.measure.session import measure
-from cachemark.result import Status
-from cachemark.spec import Case
+from cachemark.core.errors import BadStore
+from cachemark.core.result import Status
+from cachemark.core.spec import Case
 from cachemark.store import rows
 from cachemark.store.db import Store
+from cachemark.workflows.run import measure
 from measure import examples, stages, stub
 from measure.stages import Stage
 
@@ -250,8 +250,8 @@ def test_a_really_full_disk(tmp_path: Path) -> None:
 
 READ_ONLY = """
 import os, sys
-import alembic.command, cachemark.cli.progress, cachemark.cli.run, cachemark.measure.session, cachemark.methods, cachemark.models.catalogue
-import cachemark.measure.executors.local, cachemark.store.db
+import alembic.command, cachemark.cli.progress, cachemark.cli.run, cachemark.workflows.run, cachemark.methods, cachemark.models.catalogue
+import cachemark.trial.executors.local, cachemark.store.db
 from cachemark.cli import main
 if os.geteuid() == 0:
     os.setgroups([]), os.setgid(65534), os.setuid(65534)

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from cachemark.measure.environment import PACKAGE
+from cachemark.machine.environment import PACKAGE
 from measure import examples
 from measure.stages import Stage, call, stage
 

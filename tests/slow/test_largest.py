@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from cachemark import plugins
-from cachemark.measure import plan as plans
-from cachemark.measure.session import measure_largest
-from cachemark.result import Status
+from cachemark.core import plugins
+from cachemark.core.result import Status
+from cachemark.plan import schema as plans
 from cachemark.store.db import Store
+from cachemark.workflows.run import measure_largest
 from measure import examples, stages
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]

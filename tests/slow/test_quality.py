@@ -10,16 +10,16 @@ import torch
 from click.testing import CliRunner
 from PIL import Image
 
-from cachemark import registry
 from cachemark.cache.slot import Memory
 from cachemark.cli.main import main
-from cachemark.measure.presets import preset
+from cachemark.core import registry
+from cachemark.core.seeds import subset
 from cachemark.methods.full import Full
-from cachemark.metrics.intervals import Interval, real_floor
 from cachemark.metrics.legend import legend_score
+from cachemark.metrics.quality_intervals import QualityInterval, real_floor
+from cachemark.metrics.quality_presets import preset
 from cachemark.models.protocol import Request
-from cachemark.seeds import subset
-from cachemark.train.features import real_scenes
+from cachemark.tools.train.feature_network import real_scenes
 
 torch_fidelity = pytest.importorskip("torch_fidelity")
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
@@ -81,7 +81,7 @@ def test_the_figures_of_two_thousand_generated_images_are_those_of_torch_fidelit
 
 def test_the_intervals_are_as_wide_as_sets_of_real_scenes_scatter() -> None:
     scene, options = preset("scene"), {"kid_subsets": 20}
-    found: list[dict[str, Interval]] = []
+    found: list[dict[str, QualityInterval]] = []
     for i in range(SETS):
         found.append(scene.intervals(scene.see(real_scenes(COUNT, i, "width")), **options))
     for name in found[0]:

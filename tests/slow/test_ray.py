@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from cachemark import plugins
-from cachemark.errors import Infrastructure
-from cachemark.measure import plan as plans
-from cachemark.measure.executors.ray import Ray, cluster
-from cachemark.measure.session import measure
-from cachemark.result import Outcome, Status
+from cachemark.core import plugins
+from cachemark.core.errors import Infrastructure
+from cachemark.core.result import Outcome, Status
+from cachemark.plan import schema as plans
 from cachemark.store.db import Store
+from cachemark.trial.executors.ray import Ray, cluster
+from cachemark.workflows.run import measure
 from measure import examples, stages
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from cachemark.result import Outcome, Status
-from cachemark.spec import Case, Sampling
+from cachemark.core.result import Outcome, Status
+from cachemark.core.spec import Case, Sampling
 from cachemark.store.db import Store
 from cachemark.store.prune import Policy, prune
 from cachemark.store.summary import summary

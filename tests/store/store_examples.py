@@ -10,8 +10,8 @@ from typing import Any
 
 from sqlalchemy import event
 
-from cachemark.result import Environment, Outcome, Status
-from cachemark.spec import Case, Sampling
+from cachemark.core.result import Environment, Outcome, Status
+from cachemark.core.spec import Case, Sampling
 from cachemark.store.db import Store
 
 ENVIRONMENT = Environment("NVIDIA T4", "ci-cpu", "torch 2.6 / 4 threads", {"host": "a", "threads": 4})

@@ -7,9 +7,9 @@ from typing import Any
 from hypothesis import strategies as st
 from store_examples import case
 
-from cachemark.result import Outcome, Status
-from cachemark.spec import Sampling
-from cachemark.units import METRICS
+from cachemark.core.result import Outcome, Status
+from cachemark.core.spec import Sampling
+from cachemark.core.units import METRICS
 
 # Text that JSON and both databases hold as it is: no half characters and no NUL.
 texts = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=20)

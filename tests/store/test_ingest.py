@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from cachemark.errors import BadResults, NothingMeasured
+from cachemark.core.errors import BadResults, NothingMeasured
 from cachemark.store.db import Store
 from cachemark.store.ingest import ingest
 
@@ -101,7 +101,8 @@ def test_a_broken_benchmark_is_named_by_its_place(broken: Any, written: dict[str
 
 
 def test_hostile_names_are_stored_and_shown_as_text(written: dict[str, Any], store: Store) -> None:
-    from cachemark.report import render, view
+    from cachemark.report.page import render
+    from cachemark.report.view import view
 
     evil = "<script>alert(1)</script>\u202e" + "A" * 10_000
     spoilt = json.loads(json.dumps(written))

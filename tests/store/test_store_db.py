@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from store_examples import CODE, ENVIRONMENT, begin, case, failed, ok
 from store_strategies import outcomes
 
-from cachemark.errors import BadStore, NothingMeasured
-from cachemark.result import Environment, Outcome, Status
+from cachemark.core.errors import BadStore, NothingMeasured
+from cachemark.core.result import Environment, Outcome, Status
 from cachemark.store.db import Store
 from cachemark.store.rows import Verdict, pack, unpack
 

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from cachemark.spec import Sampling
+from cachemark.core.spec import Sampling
 from cachemark.store.differences import differences
 
 

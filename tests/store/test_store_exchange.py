@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from store_examples import CODE, ENVIRONMENT, case, failed, ok
 from store_strategies import objects, outcomes, texts
 
-from cachemark.errors import BadBaseline
-from cachemark.result import Environment, Outcome
+from cachemark.core.errors import BadBaseline
+from cachemark.core.result import Environment, Outcome
+from cachemark.core.units import METRICS
 from cachemark.store.exchange import FORMAT_VERSION, dump, load, rounded
-from cachemark.units import METRICS
 
 environments = st.builds(Environment, texts, texts, texts, objects)
 

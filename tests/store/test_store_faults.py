@@ -15,9 +15,9 @@ from sqlalchemy import create_engine, event
 from store_examples import begin, ok
 
 import cachemark.store.artifacts as artifacts_module
-import cachemark.store.engine as engine_module
+import cachemark.store.database as engine_module
 from cachemark import __version__
-from cachemark.errors import BadStore
+from cachemark.core.errors import BadStore
 from cachemark.store.db import Store
 from cachemark.store.faults import bad_store
 from cachemark.store.migrate import VERSION_TABLE
@@ -285,5 +285,5 @@ def test_server_that_does_not_answer_is_named_without_its_password() -> None:
 
 
 def test_store_needs_no_torch() -> None:
-    code = "import cachemark.store, cachemark.regress, cachemark.regress.baselines, sys; sys.exit('torch' in sys.modules)"
+    code = "import cachemark.store, cachemark.gate.baseline_check, cachemark.gate.baselines, sys; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

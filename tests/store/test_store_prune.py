@@ -16,7 +16,7 @@ from sqlalchemy import update
 from store_examples import CODE, ENVIRONMENT, case, failed, ok
 
 from cachemark.cli import main
-from cachemark.errors import BadStore
+from cachemark.core.errors import BadStore
 from cachemark.store.db import Store
 from cachemark.store.merge import merge
 from cachemark.store.prune import SHARES, Policy, Pruned, prune, quantiles

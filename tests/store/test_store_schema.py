@@ -16,10 +16,10 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import create_engine
 from store_examples import begin, failed, ok
 
-import cachemark.store.engine as engine_module
+import cachemark.store.database as engine_module
 import cachemark.store.migrate as migrate_module
-from cachemark.errors import BadStore
-from cachemark.result import Status
+from cachemark.core.errors import BadStore
+from cachemark.core.result import Status
 from cachemark.store.db import Store
 from cachemark.store.schema import SCHEMA_VERSION, Base
 

@@ -10,7 +10,7 @@ import pytest
 import store_server
 from store_examples import begin, case, failed, ok
 
-from cachemark.errors import BadStore
+from cachemark.core.errors import BadStore
 from cachemark.store.db import Store
 from cachemark.store.merge import merge
 from cachemark.store.prune import Policy, prune, quantiles

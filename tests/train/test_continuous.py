@@ -14,17 +14,17 @@ from safetensors.torch import load_file
 from torch import Tensor
 from torch.distributions import Normal, kl_divergence
 
-from cachemark.errors import BadCheckpoint
+from cachemark.core.errors import BadCheckpoint
 from cachemark.models.catalogue import packaged
 from cachemark.models.diffusion import STEPS, DiffusionHead, process
 from cachemark.models.mar import MARConfig
-from cachemark.models.tiny import kl
-from cachemark.models.tiny.kl import KLConfig, TinyKL
-from cachemark.train.continuous import NEAR, OFFSETS, READ, SPARSE, WIDE, LatentsTask, MaskedTask, waves
-from cachemark.train.loops import Run, Task, generator_of, train
-from cachemark.train.scene import scenes
+from cachemark.models.tiny import tiny_kl as kl
+from cachemark.models.tiny.tiny_kl import TinyKL, TinyKLConfig
+from cachemark.tools.train.continuous import NEAR, OFFSETS, READ, SPARSE, WIDE, LatentsTask, MaskedTask, waves
+from cachemark.tools.train.loops import Task, TrainingRun, generator_of, train
+from cachemark.tools.train.scene import scenes
 
-SMALL = KLConfig(channels=4, width=16, blocks=1)
+SMALL = TinyKLConfig(channels=4, width=16, blocks=1)
 MAR = MARConfig(dim=32, depth=(1, 1), heads=2, head_depth=1, head_width=16, channels=4, classes=10, buffer=2, steps=4, diffusion=(1,) * 4)
 
 
@@ -49,15 +49,15 @@ def descend(task: LatentsTask | MaskedTask, steps: int) -> list[float]:
 def quick() -> Iterator[None]:
     """Few held-out scenes, and few encoded ahead."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("cachemark.train.tokenizers.HELD_OUT", 8)
-        patch.setattr("cachemark.train.generators.HELD_OUT", 8)
-        patch.setattr("cachemark.train.generators.CHUNK", 2)
+        patch.setattr("cachemark.tools.train.tokenizers.HELD_OUT", 8)
+        patch.setattr("cachemark.tools.train.generators.HELD_OUT", 8)
+        patch.setattr("cachemark.tools.train.generators.CHUNK", 2)
         yield
 
 
 @pytest.fixture(scope="module")
 def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return train(LatentsTask(config=SMALL, batch=2), Run(tmp_path_factory.mktemp("kl"), 2, threads=1))
+    return train(LatentsTask(config=SMALL, batch=2), TrainingRun(tmp_path_factory.mktemp("kl"), 2, threads=1))
 
 
 @pytest.fixture
@@ -85,7 +85,7 @@ def test_the_latents_are_drawn_towards_a_standard_normal_distribution(monkeypatc
     apart = kl_divergence(Normal(mean, torch.exp(log_variance / 2)), Normal(torch.zeros(()), torch.ones(()))).mean()
     losses = []
     for weight in (0.0, 2.0):
-        monkeypatch.setattr("cachemark.train.continuous.DIVERGENCE", weight)
+        monkeypatch.setattr("cachemark.tools.train.continuous.DIVERGENCE", weight)
         losses.append(task.loss(0, draws()))
     assert losses[1] - losses[0] == pytest.approx(2 * float(apart), rel=1e-4)
 
@@ -96,7 +96,7 @@ def test_training_lowers_the_loss() -> None:
 
 
 def test_tokens_end_up_with_mean_0_and_variance_1(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cachemark.train.continuous.FOLLOW", 0.3)  # a few steps stand for the hundred of a real run
+    monkeypatch.setattr("cachemark.tools.train.continuous.FOLLOW", 0.3)  # a few steps stand for the hundred of a real run
     task = LatentsTask(config=SMALL, batch=8)
     with torch.no_grad():
         for step in range(15):
@@ -118,7 +118,7 @@ def test_the_held_out_figure_is_the_reconstruction_of_the_mean(monkeypatch: pyte
     task = LatentsTask(config=SMALL, batch=2)
     monkeypatch.setattr(TinyKL, "decode", lambda self, tokens: scenes(8, drawn_with[0]).images + 0.2)
     drawn_with: list[int] = []
-    monkeypatch.setattr("cachemark.train.tokenizers.scenes", lambda n, seed, device: drawn_with.append(seed) or scenes(n, seed))
+    monkeypatch.setattr("cachemark.tools.train.tokenizers.scenes", lambda n, seed, device: drawn_with.append(seed) or scenes(n, seed))
     found = task.validate()
     assert found.keys() == {"psnr", "psnr_pooled"}, "there are no codes to count"
     assert 20 < found["psnr"] < 26.2, "an error of 0.2, or less where the picture is clamped"
@@ -293,8 +293,8 @@ def test_a_killed_run_ends_as_an_uninterrupted_one(model: str, tokenizer: Path, 
     def task() -> Task:
         return LatentsTask(config=SMALL, batch=2) if model == "tiny-kl" else MaskedTask(tokenizer, config=MAR, batch=2)
 
-    def plan(name: str) -> Run:
-        return Run(tmp_path / name, 4, every=2, threads=1)
+    def plan(name: str) -> TrainingRun:
+        return TrainingRun(tmp_path / name, 4, every=2, threads=1)
 
     whole = load_file(train(task(), plan("whole")))
     dying = task()

@@ -11,22 +11,26 @@ from typing import Any
 import pytest
 import torch
 
-from cachemark import registry
 from cachemark.cache.slot import Memory
+from cachemark.core import registry
+from cachemark.core.seeds import subset
 from cachemark.methods.full import Full
-from cachemark.metrics.features import extractor_name
+from cachemark.metrics.extractor import extractor_name
 from cachemark.metrics.legend import legend
-from cachemark.metrics.reference import Reference
-from cachemark.models import masked, next_scale
-from cachemark.models.catalogue import TINY
+from cachemark.metrics.real_images import RealImages
+from cachemark.models.catalogue import masked_models as masked
+from cachemark.models.catalogue import next_scale
+from cachemark.models.catalogue.next_token import TINY
 from cachemark.models.protocol import Request
-from cachemark.models.tiny import features, kl, msvq, vq
-from cachemark.models.tiny.mar import TINY_MAR
-from cachemark.models.tiny.var import TINY_VAR
+from cachemark.models.tiny import tiny_features as features
+from cachemark.models.tiny import tiny_kl as kl
+from cachemark.models.tiny import tiny_msvq as msvq
+from cachemark.models.tiny import tiny_vq as vq
+from cachemark.models.tiny.tiny_mar import TINY_MAR
+from cachemark.models.tiny.tiny_var import TINY_VAR
 from cachemark.models.weights import packaged
-from cachemark.seeds import subset
-from cachemark.train.features import FLOORS, KEPT, REAL, attributes, consistency, spoilt
-from cachemark.train.scene import VERSION, scenes
+from cachemark.tools.train.feature_network import FLOORS, KEPT, REAL, attributes, consistency, spoilt
+from cachemark.tools.train.scene import VERSION, scenes
 
 assert masked  # importing them registers the models
 assert next_scale
@@ -136,7 +140,7 @@ def test_its_features_are_standardised_over_real_pictures() -> None:
 
 def test_the_reference_statistics_are_of_this_network() -> None:
     weights, path = file(features.NAME), file("tiny-features.reference")
-    reference = Reference.load(path, extractor_name(about(features.NAME)["sha256"]))
+    reference = RealImages.load(path, extractor_name(about(features.NAME)["sha256"]))
     assert (reference.count, len(reference.features)) == (REAL, KEPT)
     assert path.stat().st_size <= REFERENCE_BYTES
     assert weights.stat().st_size <= FEATURES_BYTES

@@ -9,15 +9,15 @@ import torch
 from safetensors.torch import load_file
 
 from cachemark.metrics.distribution import distribution
-from cachemark.metrics.features import extractor_name
+from cachemark.metrics.extractor import extractor_name
+from cachemark.metrics.image_features import Seen
 from cachemark.metrics.legend import legend
-from cachemark.metrics.reference import Reference
-from cachemark.metrics.seen import Seen
+from cachemark.metrics.real_images import RealImages
 from cachemark.models import checkpoints
-from cachemark.models.tiny.features import HEADS, FeaturesConfig, load
-from cachemark.train.features import FeaturesTask, attributes, consistency, real_scenes, spoilt, turned, write_reference
-from cachemark.train.loops import Run, train
-from cachemark.train.scene import _hsv, scenes
+from cachemark.models.tiny.tiny_features import HEADS, FeaturesConfig, load
+from cachemark.tools.train.feature_network import FeaturesTask, attributes, consistency, real_scenes, spoilt, turned, write_reference
+from cachemark.tools.train.loops import TrainingRun, train
+from cachemark.tools.train.scene import _hsv, scenes
 
 SMALL = FeaturesConfig(width=16, squeezed=4, features=16)
 
@@ -76,10 +76,10 @@ def test_the_loss_reaches_every_weight_and_the_statistics_follow() -> None:
 
 
 def test_a_killed_run_ends_as_an_uninterrupted_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cachemark.train.features.HELD_OUT", 8)
+    monkeypatch.setattr("cachemark.tools.train.feature_network.HELD_OUT", 8)
 
-    def plan(name: str) -> Run:
-        return Run(tmp_path / name, 6, every=2, threads=1)
+    def plan(name: str) -> TrainingRun:
+        return TrainingRun(tmp_path / name, 6, every=2, threads=1)
 
     whole = train(task(), plan("whole"))
     killed, own = task(), FeaturesTask.loss
@@ -98,11 +98,11 @@ def test_a_killed_run_ends_as_an_uninterrupted_one(tmp_path: Path, monkeypatch: 
 
 
 def test_the_reference_is_small_belongs_to_its_weights_and_holds_new_scenes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cachemark.train.features.HELD_OUT", 8)
-    weights = train(task(), Run(tmp_path, 1, threads=1))
+    monkeypatch.setattr("cachemark.tools.train.feature_network.HELD_OUT", 8)
+    weights = train(task(), TrainingRun(tmp_path, 1, threads=1))
     path = write_reference(weights, count=120)
     name = extractor_name(checkpoints.sha256(weights))
-    reference = Reference.load(path, name)
+    reference = RealImages.load(path, name)
     assert path.name == "tiny-features.reference.safetensors"
     assert (reference.extractor, reference.count, len(reference.features)) == (name, 120, 120)
     again = distribution(Seen.of(real_scenes(120), name), reference, kid=False, isc_splits=1)

@@ -10,10 +10,10 @@ import torch
 from safetensors.torch import load_file
 
 from cachemark.models.llamagen import LlamaGenConfig
-from cachemark.models.tiny.vq import VQConfig, load
-from cachemark.train.generators import CHUNK, GeneratorTask
-from cachemark.train.loops import Run, train
-from cachemark.train.tokenizers import CodesTask
+from cachemark.models.tiny.tiny_vq import TinyVQConfig, load
+from cachemark.tools.train.generators import CHUNK, GeneratorTask
+from cachemark.tools.train.loops import TrainingRun, train
+from cachemark.tools.train.tokenizers import CodesTask
 
 SMALL = LlamaGenConfig(layers=1, heads=2, dim=32, vocab=8, classes=10, grid=16)
 
@@ -21,8 +21,8 @@ SMALL = LlamaGenConfig(layers=1, heads=2, dim=32, vocab=8, classes=10, grid=16)
 @pytest.fixture(scope="module")
 def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Weights of an untrained tokenizer; tokens need not mean much here."""
-    task = CodesTask(0, config=VQConfig(codes=8, channels=2, width=16, blocks=1), batch=2)
-    return train(task, Run(tmp_path_factory.mktemp("vq"), 1))
+    task = CodesTask(0, config=TinyVQConfig(codes=8, channels=2, width=16, blocks=1), batch=2)
+    return train(task, TrainingRun(tmp_path_factory.mktemp("vq"), 1))
 
 
 def make(tokenizer: Path, seed: int = 0) -> GeneratorTask:
@@ -77,13 +77,13 @@ def test_muon_takes_the_matrices_of_the_blocks_and_adam_the_rest(tokenizer: Path
 def test_training_lowers_the_loss(tokenizer: Path, tmp_path: Path) -> None:
     task = make(tokenizer)
     before = task.validate()["nats_per_token"]
-    train(task, Run(tmp_path, 20, threads=1))
+    train(task, TrainingRun(tmp_path, 20, threads=1))
     assert task.validate()["nats_per_token"] < before - 0.1
 
 
 def test_a_killed_run_ends_as_an_uninterrupted_one(tokenizer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def plan(name: str) -> Run:
-        return Run(tmp_path / name, 6, every=2, threads=1)
+    def plan(name: str) -> TrainingRun:
+        return TrainingRun(tmp_path / name, 6, every=2, threads=1)
 
     whole = train(make(tokenizer), plan("whole"))
     task, own = make(tokenizer), GeneratorTask.loss
@@ -96,7 +96,7 @@ def test_a_killed_run_ends_as_an_uninterrupted_one(tokenizer: Path, tmp_path: Pa
 
 
 def test_the_weights_name_their_tokenizer(tokenizer: Path, tmp_path: Path) -> None:
-    train(make(tokenizer), Run(tmp_path, 1, threads=1))
+    train(make(tokenizer), TrainingRun(tmp_path, 1, threads=1))
     about = json.loads((tmp_path / "tiny-llamagen.json").read_text())
     assert about["language"] == load(tokenizer).language
     assert about["config"]["dim"] == SMALL.dim

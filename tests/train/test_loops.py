@@ -17,9 +17,9 @@ import torch.nn.functional as F
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from cachemark.errors import BadCheckpoint
-from cachemark.train import loops
-from cachemark.train.loops import Run, train
+from cachemark.core.errors import BadCheckpoint
+from cachemark.tools.train import loops
+from cachemark.tools.train.loops import TrainingRun, train
 
 
 class Line:
@@ -59,8 +59,8 @@ class Line:
         return {"distance": float((self.model.weight.detach() - 1).abs().max())}
 
 
-def run(out: Path, **changes: Any) -> Run:
-    return replace(Run(out, 40, seed=3, every=7, threads=1), **changes)
+def run(out: Path, **changes: Any) -> TrainingRun:
+    return replace(TrainingRun(out, 40, seed=3, every=7, threads=1), **changes)
 
 
 def weights(path: Path) -> dict[str, Tensor]:
@@ -171,7 +171,7 @@ def test_an_unfinished_run_says_so(tmp_path: Path) -> None:
 
 
 def test_the_rate_rises_stays_and_falls() -> None:
-    plan = Run(Path(), 1000)
+    plan = TrainingRun(Path(), 1000)
     rates = [plan.factor(s) for s in range(1000)]
     assert rates[0] == pytest.approx(1 / 40)
     assert set(rates[39:551]) == {1.0}
@@ -219,14 +219,17 @@ def test_attention_stays_in_fp32_under_autocast() -> None:
     expected = F.scaled_dot_product_attention(query, key, value)
     with loops.autocast("cpu", "bf16"):
         rounded = F.scaled_dot_product_attention(query, key, value)
-        with loops.Attention():
+        with loops.AttentionInFP32():
             found = F.scaled_dot_product_attention(query, key, value)
             assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == torch.bfloat16, "the rest does not"
     assert rounded.dtype == torch.bfloat16
     assert torch.equal(found, expected)
 
 
-@pytest.mark.parametrize(("before", "left"), [("", 1 << 20), ("from cachemark.train import loops; loops.flush_denormals('cpu'); ", 0)])
+FLUSHED = "from cachemark.tools.train import loops; loops.flush_denormals('cpu'); "
+
+
+@pytest.mark.parametrize(("before", "left"), [("", 1 << 20), (FLUSHED, 0)])
 def test_denormals_are_zero_in_every_thread_of_the_process_that_asks_for_it(before: str, left: int) -> None:
     code = (f"import torch; {before}torch.set_num_threads(2); tiny = torch.full((1 << 20,), 2**-126)\n"
             "print(int((tiny * 0.5).view(torch.int32).count_nonzero()))")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from cachemark.train.muon import Muon, orthogonal
+from cachemark.tools.train.muon import Muon, orthogonal
 
 
 @pytest.mark.parametrize("shape", [(24, 24), (16, 40), (40, 16)])

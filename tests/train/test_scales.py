@@ -8,15 +8,15 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from cachemark.errors import BadCheckpoint
-from cachemark.models.tiny import msvq
-from cachemark.models.tiny.msvq import MSVQConfig, TinyMSVQ
+from cachemark.core.errors import BadCheckpoint
+from cachemark.models.tiny import tiny_msvq as msvq
+from cachemark.models.tiny.tiny_msvq import TinyMSVQ, TinyMSVQConfig
 from cachemark.models.var import VARConfig
-from cachemark.train.generators import ScalesTask
-from cachemark.train.loops import Run, train
-from cachemark.train.scales import ScaleCodesTask
+from cachemark.tools.train.generators import ScalesTask
+from cachemark.tools.train.loops import TrainingRun, train
+from cachemark.tools.train.scales import ScaleCodesTask
 
-SMALL = MSVQConfig(codes=8, channels=4, width=16, blocks=1)
+SMALL = TinyMSVQConfig(codes=8, channels=4, width=16, blocks=1)
 VAR = VARConfig(depth=2, heads=2, dim=32, sides=SMALL.sides, vocab=8, classes=10, width=4)
 
 
@@ -26,7 +26,7 @@ def draws() -> torch.Generator:
 
 @pytest.fixture(scope="module")
 def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return train(ScaleCodesTask(config=SMALL, batch=2), Run(tmp_path_factory.mktemp("msvq"), 2, threads=1))
+    return train(ScaleCodesTask(config=SMALL, batch=2), TrainingRun(tmp_path_factory.mktemp("msvq"), 2, threads=1))
 
 
 def test_the_loss_reaches_encoder_phi_and_decoder_and_not_the_codebook() -> None:
@@ -74,8 +74,8 @@ def test_a_file_of_another_model_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_killed_run_ends_as_an_uninterrupted_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def plan(name: str) -> Run:
-        return Run(tmp_path / name, 4, every=2, threads=1)
+    def plan(name: str) -> TrainingRun:
+        return TrainingRun(tmp_path / name, 4, every=2, threads=1)
 
     whole = train(ScaleCodesTask(config=SMALL, batch=2), plan("whole"))
     task = ScaleCodesTask(config=SMALL, batch=2)
@@ -107,7 +107,7 @@ def test_the_generator_learns_and_says_what_it_was_trained_on(tokenizer: Path, t
     task = ScalesTask(tokenizer, config=VAR, batch=2)
     start = task.validate()["nats_per_token"]
     assert start == pytest.approx(torch.log(torch.tensor(8.0)).item(), abs=1e-3), "it starts from uniform predictions"
-    train(task, Run(tmp_path, 12, threads=1))
+    train(task, TrainingRun(tmp_path, 12, threads=1))
     assert task.validate()["nats_per_token"] < start - 0.02
     assert task.metadata()["language"] == task.tokenizer.language
 

@@ -9,11 +9,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from cachemark.models.tiny.vq import TinyVQ, VQConfig, load
-from cachemark.train.loops import Run, train
-from cachemark.train.tokenizers import CodesTask, DecoderTask, MovingCodebook
+from cachemark.models.tiny.tiny_vq import TinyVQ, TinyVQConfig, load
+from cachemark.tools.train.loops import TrainingRun, train
+from cachemark.tools.train.tokenizers import CodesTask, DecoderTask, MovingCodebook
 
-SMALL = VQConfig(codes=8, channels=2, width=16, blocks=1)
+SMALL = TinyVQConfig(codes=8, channels=2, width=16, blocks=1)
 
 
 @pytest.fixture
@@ -88,8 +88,8 @@ def test_the_seed_decides_weights_and_data() -> None:
 
 
 def test_a_killed_run_ends_as_an_uninterrupted_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def plan(name: str) -> Run:
-        return Run(tmp_path / name, 8, every=3, threads=1)
+    def plan(name: str) -> TrainingRun:
+        return TrainingRun(tmp_path / name, 8, every=3, threads=1)
 
     whole = train(CodesTask(0, config=SMALL, batch=2), plan("whole"))
     task, own = CodesTask(0, config=SMALL, batch=2), CodesTask.loss
@@ -103,10 +103,10 @@ def test_a_killed_run_ends_as_an_uninterrupted_one(tmp_path: Path, monkeypatch: 
 
 
 def test_the_second_stage_keeps_the_codes_and_improves_the_pictures(tmp_path: Path) -> None:
-    first = train(CodesTask(0, config=SMALL, batch=2), Run(tmp_path, 3, threads=1))
+    first = train(CodesTask(0, config=SMALL, batch=2), TrainingRun(tmp_path, 3, threads=1))
     task = DecoderTask(first, batch=2)
     before, language = task.validate()["psnr"], task.model.language
-    second = train(task, Run(tmp_path, 12, threads=1))
+    second = train(task, TrainingRun(tmp_path, 12, threads=1))
     assert second.name == "tiny-vq.safetensors"
     assert load(second).language == load(first).language == language
     assert json.loads(second.with_suffix(".json").read_text())["language"] == language

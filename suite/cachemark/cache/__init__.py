@@ -1,1 +1,1 @@
-"""Layouts, slots, codecs, the attention function and the method interface."""
+"""Storage of keys and values: layouts, slots, codecs and random streams."""

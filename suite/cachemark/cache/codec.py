@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..errors import unknown
+from ..core.errors import unknown
 
 Parts = tuple[Tensor, ...]
 

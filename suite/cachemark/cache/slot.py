@@ -13,10 +13,10 @@ from itertools import groupby
 import torch
 from torch import Tensor
 
+from .chunking import chunks
 from .codec import NATIVE, Codec, Parts
-from .engine import EAGER, Engine
-from .geometry import Layout, Run, Site, Step
-from .portions import portions
+from .engine.engine import EAGER, Engine
+from .layout import Layout, RowRun, Site, Step
 
 INDEXING = 64  # bytes on the way for each entry that is evicted: several int64 indices
 
@@ -69,17 +69,17 @@ class Memory:
         """Address of each tensor: equal for two generations of a case."""
         return {name: t.data_ptr() for name, (_, t) in self._held.items()}
 
-    def slots(self, layout: Layout, capacity: Mapping[Site, int]) -> list[Slots]:
+    def slots(self, layout: Layout, capacity: Mapping[Site, int]) -> list[SlotBank]:
         """Storage for these sites, one bank per capacity, so that all sites of a bank can be evicted from at once."""
         ordered = sorted(capacity, key=lambda site: (capacity[site], site))
-        return [Slots(layout, tuple(sites), entries, self) for entries, sites in groupby(ordered, key=capacity.__getitem__)]
+        return [SlotBank(layout, tuple(sites), entries, self) for entries, sites in groupby(ordered, key=capacity.__getitem__)]
 
     def stage(self, layout: Layout, entries: int) -> Stage:
         """The buffer that all layers of a stack share."""
         return Stage(layout, entries, self)
 
 
-class Slots:
+class SlotBank:
     """A bank: the slots of all sites that have one capacity.
 
     ``k``, ``v``: parts of the codec, each (sites, rows, kv_heads, capacity, width). ``visual``: (sites, rows, kv_heads,
@@ -147,7 +147,7 @@ class Slots:
         self.followers.append(table)
         return table
 
-    def settle(self, step: Step) -> None:
+    def end_step(self, step: Step) -> None:
         """Note what the pass has written: numbers for its entries, and the fullest moment."""
         if not step.scale:
             self._number(step)
@@ -182,7 +182,7 @@ class Slots:
         sites, _, heads, m = places.shape
         widest = max(part.size(-1) * part.itemsize for part in (*self.k, *self.v))
         for number, (run, n) in enumerate(zip(self.runs, self.live, strict=True)):
-            for some, rows in portions(sites, run.stop - run.start, heads * m * (widest + INDEXING)):
+            for some, rows in chunks(sites, run.stop - run.start, heads * m * (widest + INDEXING)):
                 here = slice(run.start + rows.start, min(run.start + rows.stop, run.stop))
                 self._fill(n, places[some, here], self._base[some, here, :, None])
             self._shorten(number, n, m)
@@ -220,7 +220,7 @@ class Slots:
 class Slot:
     """Keys and values of one site: a view of its bank, with the live length of each run of rows."""
 
-    def __init__(self, bank: Slots, index: int) -> None:
+    def __init__(self, bank: SlotBank, index: int) -> None:
         self.bank, self.index = bank, index
         self.k, self.v = tuple(p[index] for p in bank.k), tuple(p[index] for p in bank.v)
         self.live = [0] * len(bank.runs)
@@ -246,7 +246,7 @@ class Slot:
         for number, count in enumerate(counts):
             self.live[number] += count
 
-    def read(self, run: Run, n: int) -> tuple[Tensor, Tensor]:
+    def read(self, run: RowRun, n: int) -> tuple[Tensor, Tensor]:
         """Keys and values of the first ``n`` entries of these rows, decoded; a view where the codec is exact."""
         decode, dtype = self.bank.codec.decode, self.bank.layout.dtype
         prefix = (run.rows, slice(None), slice(n))
@@ -317,7 +317,7 @@ class Stage:
             if k is not None and v is not None:
                 self.k[run.rows, :, n : n + self.own], self.v[run.rows, :, n : n + self.own] = k[run.rows], v[run.rows]
 
-    def read(self, run: Run, n: int) -> tuple[Tensor, Tensor]:
+    def read(self, run: RowRun, n: int) -> tuple[Tensor, Tensor]:
         """Keys and values of the first ``n`` entries of the slot that was put, and the pass's own."""
         return self.k[run.rows, :, : n + self.own], self.v[run.rows, :, : n + self.own]
 

@@ -47,7 +47,7 @@ def baseline() -> None:
 @days_option
 def save(store_url: str, run_id: int | None, root: Path, name: str | None, reason: str, days: int) -> None:
     """Write a finished run to ROOT/<machine class>/<name>.json."""
-    from ..regress import baselines
+    from ..gate import baselines
     from ..store.db import Store
 
     with Store.open(store_url, create=False) as store:
@@ -58,7 +58,7 @@ def save(store_url: str, run_id: int | None, root: Path, name: str | None, reaso
 @accepting("Why its figures are accepted")
 def promote(store_url: str, run_id: int | None, root: Path, name: str | None, reason: str, days: int) -> None:
     """Put a finished run in the place of the accepted baseline, measured in the same environment."""
-    from ..regress import acceptance
+    from ..gate import acceptance
     from ..store.db import Store
 
     with Store.open(store_url, create=False) as store:
@@ -69,7 +69,7 @@ def promote(store_url: str, run_id: int | None, root: Path, name: str | None, re
 @accepting("What was upgraded")
 def rebase(store_url: str, run_id: int | None, root: Path, name: str | None, reason: str, days: int) -> None:
     """Begin a new epoch after an upgrade: a run in the new environment takes the accepted baseline's place."""
-    from ..regress import acceptance
+    from ..gate import acceptance
     from ..store.db import Store
 
     with Store.open(store_url, create=False) as store:
@@ -81,7 +81,7 @@ def rebase(store_url: str, run_id: int | None, root: Path, name: str | None, rea
 @json_option
 def list_(root: Path, as_json: bool) -> None:
     """Name every baseline under ROOT."""
-    from ..regress import baselines
+    from ..gate import baselines
 
     found = baselines.list_(root)
     if as_json:
@@ -103,7 +103,7 @@ def list_(root: Path, as_json: bool) -> None:
 @json_option
 def diff(path: Path, store_url: str, run_id: int | None, as_json: bool) -> None:
     """Say in what a run differs from the baseline in PATH, without judging it."""
-    from ..regress import baselines
+    from ..gate import baselines
 
     with existing(store_url) as store:
         found = baselines.diff(baselines.load(path), store.outcomes(store.run(run_id).id))

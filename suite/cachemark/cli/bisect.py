@@ -15,11 +15,11 @@ import click
 from .options import echo_json, json_option, plugin_option
 
 if TYPE_CHECKING:
-    from ..measure.isolate import Options
-    from ..measure.pairs import Couple, Course
-    from ..measure.plan import Planned
-    from ..regress.pairs import Rule
+    from ..plan.schema import Planned
+    from ..stats.paired_test import Rule
     from ..store.rows import Verdict
+    from ..trial.supervisor import Options
+    from ..workflows.pairs import Pair, PairRunner
 
 
 @click.command()
@@ -45,12 +45,12 @@ def bisect(
     The ends are compared first; then git bisect goes on, each commit being compared with the good end in pairs. A commit that does
     not run, or cannot be told, is skipped. Exit codes: 0 found, 3 the ends do not differ or skipped commits leave several.
     """
-    from .. import plugins
-    from ..measure import plan as plans
-    from ..measure.checkouts import checkouts, repository_of
-    from ..measure.isolate import Options
-    from ..measure.pairs import cells_of
-    from ..regress.ledger import FLOOR
+    from ..core import plugins
+    from ..gate.nights import FLOOR
+    from ..plan import schema as plans
+    from ..trial.supervisor import Options
+    from ..workflows.checkouts import checkouts, repository_of
+    from ..workflows.pairs import cells_of
 
     added = [name for file in plugin_files for name in plugins.load(file)]
     loaded = plans.load(plan).joined(added)
@@ -84,8 +84,8 @@ class Hunt:
 
     def run(self, repository: Path, good: str, bad: str, new: Path) -> dict[str, object]:
         """What was found, as plain data."""
-        from ..measure.bisect import search
-        from ..regress.pairs import Rule
+        from ..stats.paired_test import Rule
+        from ..workflows.git_bisect import search
 
         rule = Rule(self.delta, 1)
         rows = self.compared(new, bad, rule, once=True)  # what is exact shows in one pair, times do not
@@ -104,14 +104,14 @@ class Hunt:
 
     def compared(self, folder: Path, commit: str, rule: Rule, once: bool = False) -> Sequence[Verdict]:
         """Rows of the case at a commit against the good end, after as many pairs as the test asks for, or ``once``."""
-        from ..measure.checkouts import code_of
-        from ..measure.pairs import Course, Side
-        from ..regress.contest import contest, verdicts
+        from ..gate.comparison import contest, verdicts
+        from ..workflows.checkouts import code_of
+        from ..workflows.pairs import PairRunner, Side
 
         cells = {self.name: self.planned}
         before, after = (Side(str(where), cells, self.options._replace(code=code_of(where))) for where in (self.good, folder))
         so_far = self.pairs
-        held = contest(cells, self._counted(Course(before, after)), rule, lambda: not once or self.pairs == so_far)
+        held = contest(cells, self._counted(PairRunner(before, after)), rule, lambda: not once or self.pairs == so_far)
         rows = verdicts(held, rule)
         self.shown += [(commit, row) for row in rows]
         for row in rows:
@@ -119,8 +119,8 @@ class Hunt:
                 click.echo(f"{commit[:12]}  {row.verdict}: {row.metric}: {row.reason}", err=True)
         return rows
 
-    def _counted(self, course: Course) -> Callable[[list[str]], list[Couple]]:
-        def measure(names: list[str]) -> list[Couple]:
+    def _counted(self, course: PairRunner) -> Callable[[list[str]], list[Pair]]:
+        def measure(names: list[str]) -> list[Pair]:
             self.pairs += 1
             return course.round(names)
 
@@ -132,7 +132,7 @@ class Hunt:
 
 def _culprit(rows: Sequence[Verdict]) -> Verdict | None:
     """By what the bad end is worse: first what is exact, for that one pair tells; then time."""
-    from ..regress.gate import HASHES
+    from ..gate.baseline_check import HASHES
 
     worse = [r for r in rows if r.verdict == "regressed" or (r.verdict == "changed" and r.metric in HASHES)]
     return min(worse, key=lambda r: (r.metric == "latency", r.metric != "status"), default=None)
@@ -140,7 +140,7 @@ def _culprit(rows: Sequence[Verdict]) -> Verdict | None:
 
 def _answer(culprit: Verdict, rows: Sequence[Verdict]) -> str:
     """What git is told of a commit."""
-    from ..measure.bisect import BAD, GOOD, SKIP
+    from ..workflows.git_bisect import BAD, GOOD, SKIP
 
     if any(row.metric == "status" for row in rows):
         failed = next(row for row in rows if row.metric == "status")

@@ -15,10 +15,10 @@ from .options import coverage_option, echo_json, existing, json_option, run_opti
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ..regress.incidents import Night as Told
-    from ..result import Outcome
+    from ..core.result import Outcome
+    from ..gate.incidents import IncidentNight as Told
     from ..store.rows import Run
-    from .judged import Judged
+    from ..workflows.judged import RunJudgement
 
 WORDS = {0: "Passed", 1: "Regressed", 3: "Not resolved", 4: "Too little was judged", 5: "Infrastructure"}
 
@@ -51,7 +51,7 @@ def check(
         from .selftest import self_test as prove
 
         sys.exit(prove(as_json))
-    from .judged import judge, judge_comparison
+    from ..workflows.judged import judge, judge_comparison
 
     with existing(store_url) as store:
         run = store.run(run_id)
@@ -68,11 +68,11 @@ def check(
     sys.exit(code)
 
 
-def _incidents(found: Judged, outcomes: dict[str, Outcome], register: Path | None, run: Run) -> Told | None:
+def _incidents(found: RunJudgement, outcomes: dict[str, Outcome], register: Path | None, run: Run) -> Told | None:
     """The night's incidents merged into the register, which is written; None without one."""
     if register is None:
         return None
-    from ..regress import incidents
+    from ..gate import incidents
 
     cases = {key: outcome.case for key, outcome in outcomes.items()}
     judged = [cases[key] for key in {r.case_key for r in found.rows if r.verdict not in ("not_compared", "missing", "new")} if key in cases]
@@ -83,7 +83,7 @@ def _incidents(found: Judged, outcomes: dict[str, Outcome], register: Path | Non
     return told
 
 
-def _data(found: Judged, told: Told | None, code: int) -> dict[str, Any]:
+def _data(found: RunJudgement, told: Told | None, code: int) -> dict[str, Any]:
     data: dict[str, Any] = {"exit_code": code, "coverage": found.comparison.coverage if found.comparison else None,
                             "rows": [asdict(row) for row in found.rows], "standing": found.standing}
     if found.environment is not None and found.environment.alert:
@@ -94,7 +94,7 @@ def _data(found: Judged, told: Told | None, code: int) -> dict[str, Any]:
     return data
 
 
-def _print(found: Judged, told: Told | None, code: int, owners: Path, run: Run) -> None:
+def _print(found: RunJudgement, told: Told | None, code: int, owners: Path, run: Run) -> None:
     if found.comparison is not None:
         for line in found.comparison.summary():
             click.echo(line)
@@ -112,7 +112,7 @@ def _print(found: Judged, told: Told | None, code: int, owners: Path, run: Run) 
 
 
 def _print_incidents(told: Told, owners: Path, run: Run) -> None:
-    from ..regress import owners as people
+    from ..gate import owners as people
 
     table = people.load(owners)
     for incident in told.pages:

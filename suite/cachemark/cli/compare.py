@@ -16,13 +16,13 @@ import click
 from .options import coverage_option, echo_json, json_option, plugin_option, store_option
 
 if TYPE_CHECKING:
-    from ..measure.pairs import Couple, Course
-    from ..regress.contest import Held, Tally
-    from ..regress.ledger import Standing
-    from ..regress.pairs import Rule
+    from ..gate.comparison import Held, Tally
+    from ..gate.nights import GateStanding
+    from ..stats.paired_test import Rule
     from ..store.db import Store
     from ..store.rows import Verdict
-    from .contestants import Contest, Contestants
+    from ..workflows.contestants import Contest, Contestants
+    from ..workflows.pairs import Pair, PairRunner
 
 
 LEAST, MOST = 5, 2_000  # seeds at which images are compared: fewer say nothing, and all their images are held at once
@@ -68,11 +68,11 @@ def compare(
     Exit codes: 0 nothing regressed, 1 regressed, 2 usage, 3 more than a tenth of the cells not resolved, 4 nothing or too little
     measured, 5 infrastructure.
     """
-    from .. import plugins
-    from ..measure import plan as plans
-    from ..measure.isolate import Options
+    from ..core import plugins
+    from ..plan import schema as plans
     from ..store.db import Store
-    from .contestants import Contest, contestants
+    from ..trial.supervisor import Options
+    from ..workflows.contestants import Contest, contestants
 
     added = [name for file in plugin_files for name in plugins.load(file)]
     loaded = plans.load(plan).joined(added)
@@ -108,7 +108,7 @@ class Ended:
     tally: Tally
     rule: Rule
     sees: str
-    standing: Standing
+    standing: GateStanding
     held: dict[str, Held]
 
     @property
@@ -119,10 +119,10 @@ class Ended:
 
 def hold(wanted: Contest, sides: Contestants, store: Store, terms: Terms) -> Ended:
     """Measure and judge; every pair and every verdict is in the store."""
-    from ..errors import NothingMeasured
-    from ..regress import ledger
-    from ..regress.contest import COVERAGE, contest, verdicts
-    from ..regress.pairs import Rule
+    from ..core.errors import NothingMeasured
+    from ..gate import nights as ledger
+    from ..gate.comparison import COVERAGE, contest, verdicts
+    from ..stats.paired_test import Rule
 
     machine, cells = sides.where[1].machine_class, list(sides.after.cells)
     if not cells:
@@ -159,16 +159,16 @@ def hold(wanted: Contest, sides: Contestants, store: Store, terms: Terms) -> End
 
 def _images(sides: Contestants, store: Store, run_id: int, held: dict[str, Held], end: float) -> list[Verdict]:
     """Rows about the images of cells whose arms gave other tokens: one pair tells, because nothing of it is a time."""
-    from ..measure.pairs import Course
-    from ..regress.contest import NOT_COMPARED, other_tokens
-    from ..regress.seedwise import seedwise
+    from ..gate.comparison import NOT_COMPARED, other_tokens
+    from ..gate.seedwise import seedwise
     from ..store.rows import Verdict
+    from ..workflows.pairs import PairRunner
 
     if sides.seen is None or not (cells := other_tokens(held)):
         return []
     if time.monotonic() >= end:
         return [Verdict("", cell, "status", NOT_COMPARED, "time was up before its images were compared") for cell in cells]
-    course = Course(*sides.seen, watcher=_Each(lambda couple: _keep(store, run_id, couple, sides.names, "images"), ", images"))
+    course = PairRunner(*sides.seen, watcher=_Each(lambda couple: _keep(store, run_id, couple, sides.names, "images"), ", images"))
     return seedwise({couple.cell: couple for couple in course.round(cells)}, alike=sides.alike)
 
 
@@ -176,12 +176,12 @@ def _images(sides: Contestants, store: Store, run_id: int, held: dict[str, Held]
 class _Measurer:
     """Asks the courses for pairs: that of the two sides, and that of the equal arms."""
 
-    course: Course
-    equal: Course | None
+    course: PairRunner
+    equal: PairRunner | None
     extra: tuple[str, ...]
-    refuse: Callable[[Couple], None]
+    refuse: Callable[[Pair], None]
 
-    def __call__(self, names: list[str]) -> list[Couple]:
+    def __call__(self, names: list[str]) -> list[Pair]:
         real = [name for name in names if name not in self.extra]
         found = self.course.round(real) if real else []
         for couple in found:
@@ -192,18 +192,18 @@ class _Measurer:
 
 
 def _measurer(
-    sides: Contestants, terms: Terms, keep: Callable[[Couple, tuple[str, str]], None], refuse: Callable[[Couple], None],
+    sides: Contestants, terms: Terms, keep: Callable[[Pair, tuple[str, str]], None], refuse: Callable[[Pair], None],
 ) -> _Measurer:
-    from ..measure.pairs import Course
-    from ..regress.contest import AA
+    from ..gate.comparison import AA
+    from ..workflows.pairs import PairRunner
 
-    course = Course(sides.before, sides.after, terms.seed, _Each(lambda couple: keep(couple, sides.names)))
+    course = PairRunner(sides.before, sides.after, terms.seed, _Each(lambda couple: keep(couple, sides.names)))
     if not terms.aa:
         return _Measurer(course, None, (), refuse)
     first, planned = next(iter(sides.before.cells.items()))
     name = AA + first
     same = replace(sides.before, cells={name: planned})
-    equal = Course(same, same, terms.seed + 1, _Each(lambda couple: keep(couple, (sides.before.name, sides.before.name))))
+    equal = PairRunner(same, same, terms.seed + 1, _Each(lambda couple: keep(couple, (sides.before.name, sides.before.name))))
     return _Measurer(course, equal, (name,), refuse)
 
 
@@ -211,22 +211,22 @@ def _measurer(
 class _Each:
     """Hands on each pair, and says on standard error that it was measured."""
 
-    keep: Callable[[Couple], None]
+    keep: Callable[[Pair], None]
     what: str = ""
 
-    def paired(self, couple: Couple) -> None:
+    def paired(self, couple: Pair) -> None:
         self.keep(couple)
         said = "" if couple.ok else f": {couple.before.status}, {couple.after.status}"
         click.echo(f"[{couple.number}] {couple.cell}{self.what}{said}", err=True)
 
 
-def _refuser(sides: Contestants) -> Callable[[Couple], None]:
-    from ..regress.contest import refuse_unfair
+def _refuser(sides: Contestants) -> Callable[[Pair], None]:
+    from ..gate.comparison import refuse_unfair
 
     return lambda couple: refuse_unfair(couple.before, couple.after, sides.where)
 
 
-def _keep(store: Store, run_id: int, couple: Couple, names: tuple[str, str], what: str = "times") -> None:
+def _keep(store: Store, run_id: int, couple: Pair, names: tuple[str, str], what: str = "times") -> None:
     """Store both arms of a pair, each under the name of its process. ``what`` was measured: ``times`` or ``images``."""
     told = {"run": run_id, "cell": couple.cell, "number": couple.number, "swapped": couple.swapped, "redone": couple.redone, "what": what}
     trial = f"{couple.cell}, {'pair' if what == 'times' else what} {couple.number}"
@@ -237,7 +237,7 @@ def _keep(store: Store, run_id: int, couple: Couple, names: tuple[str, str], wha
 
 def _file(store: Store, run_id: int, wanted: Contest, sides: Contestants, rows: list[Any]) -> None:
     """File the verdicts. What a comparison is judged against is its first arm, so that stands where a baseline would."""
-    from ..spec import digest
+    from ..core.spec import digest
 
     about = {"run": run_id, "arm": sides.names[0], "plan": wanted.plan.name, "code": dict(sides.code[0])}
     number = store.note_baseline(digest(about, 64), name=sides.names[0], plan=wanted.plan.name,
@@ -246,7 +246,7 @@ def _file(store: Store, run_id: int, wanted: Contest, sides: Contestants, rows: 
 
 
 def _print(found: Ended, sides: Contestants) -> None:
-    from ..regress.contest import SAME_TOKENS
+    from ..gate.comparison import SAME_TOKENS
 
     word = {0: "Passed", 1: "Regressed", 3: "Not resolved", 4: "Too little was measured", 5: "Infrastructure"}[found.exit_code]
     click.echo(f"{word}: {sides.names[0]} → {sides.names[1]}, comparison {found.run_id}. {found.sees}")

@@ -31,8 +31,9 @@ def doctor(quick: bool, as_json: bool) -> None:
     """
     import torch
 
-    from ..measure.environment import environment
+    from ..machine.environment import environment
     from ..models import catalogue
+    from ..models.catalogue import next_token
 
     threads = os.cpu_count() or 1
     devices = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
@@ -42,7 +43,7 @@ def doctor(quick: bool, as_json: bool) -> None:
         facts["rates"] = {device: _rates(device) for device in devices}
         facts["noise"] = {device: _noise(device) for device in devices}
     facts["load"] = _load()
-    facts["weights"] = {name: catalogue.packaged(name).is_file() for name in (catalogue.TINY_WEIGHTS, catalogue.TINY_DECODER)}
+    facts["weights"] = {name: catalogue.packaged(name).is_file() for name in (next_token.TINY_WEIGHTS, next_token.TINY_DECODER)}
     facts["missing"] = {name: f"{use}: pip install 'cachemark[{extra}]'" for name, (use, extra) in OPTIONAL.items() if not _installed(name)}
     facts["advice"] = list(_advice(facts, torch.version.cuda))
     if as_json:
@@ -56,8 +57,8 @@ def doctor(quick: bool, as_json: bool) -> None:
 
 def _gpus() -> list[dict[str, Any]]:
     """What the driver says of each GPU, and up to which CUDA a torch may be built; nothing where there is no driver."""
-    from ..errors import Infrastructure
-    from ..measure.device import gpus
+    from ..core.errors import Infrastructure
+    from ..machine.gpu import gpus
 
     try:
         found = gpus()
@@ -69,14 +70,14 @@ def _gpus() -> list[dict[str, Any]]:
 
 def _rates(device: str) -> dict[str, str]:
     """Measured, in words: in the data type that matters there; nothing where that fails."""
-    from ..measure.rates import rates
+    from ..machine.rates import rates
 
     found = rates(device, os.cpu_count() or 1, ["float32" if device == "cpu" else "bfloat16"]).values()
     return next(({"copy": f"{r.copy / 1e9:.4g} GB/s", "matmul": f"{r.matmul / 1e12:.4g} TFLOP/s"} for r in found), {})
 
 
 def _noise(device: str) -> dict[str, float]:
-    from ..measure.noise import noise
+    from ..machine.noise import noise
 
     found = noise(device)
     return {"score": found.score, "worst": found.worst, "sees": found.sees}

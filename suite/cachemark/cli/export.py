@@ -13,9 +13,9 @@ from .options import existing, plugin_option, run_option, store_option
 if TYPE_CHECKING:
     import pandas as pd
 
-    from ..regress.gate import Comparison
-    from ..report.view import ReportView
-    from ..result import Outcome
+    from ..core.result import Outcome
+    from ..gate.baseline_check import Comparison
+    from ..report.view.view import ReportView
     from ..store.rows import Run
 
 PATH = click.Path(dir_okay=False, allow_dash=True)
@@ -167,7 +167,7 @@ def asv(folder: Path, store_url: str, repository: Path, changed: bool) -> None:
 
     `asv publish` then draws them as histories over commits.
     """
-    from ..errors import NothingMeasured
+    from ..core.errors import NothingMeasured
     from ..export import asv as files
 
     with existing(store_url) as store:
@@ -199,11 +199,11 @@ def npz(
     """
     import torch
 
-    from .. import plugins
-    from ..errors import unknown
+    from ..core import plugins
+    from ..core.errors import unknown
     from ..export import npz as file
-    from ..measure import plan as plans
-    from ..measure.run import quality_images
+    from ..plan import schema as plans
+    from ..trial.child.measure import quality_images
 
     for name in plugin_files:
         plugins.load(name)
@@ -227,8 +227,8 @@ def _view(store_url: str, run_id: int | None) -> ReportView:
 
 def _built(run: Run, outcomes: list[Outcome]) -> ReportView:
     """What the page shows, without its pictures."""
-    from ..regress import anchors
-    from ..report import view
+    from ..gate import anchors
+    from ..report.view import view
 
     reached = anchors.load()
     return view.build(run, outcomes, unanchored=lambda case: anchors.unanchored(case.model, case.weights, reached))
@@ -244,7 +244,8 @@ def _frame(store_url: str, run_id: int | None, samples: bool) -> pd.DataFrame:
 def _compared(run: Run, outcomes: list[Outcome], baseline_path: Path | None, *, needed: bool = False) -> Comparison | None:
     """The comparison with the given baseline, or with the accepted one of this plan and machine class; None where there is none and
     none is needed."""
-    from ..regress import baselines, gate
+    from ..gate import baseline_check as gate
+    from ..gate import baselines
 
     path = baseline_path or baselines.path_of(baselines.ROOT, run.environment.machine_class, run.plan)
     if baseline_path is None and not needed and not path.is_file():
@@ -254,7 +255,7 @@ def _compared(run: Run, outcomes: list[Outcome], baseline_path: Path | None, *, 
 
 def _put(path: str, text: str, *, append: bool = False) -> None:
     """Print a text, or write it to a file and say so."""
-    from ..errors import Infrastructure
+    from ..core.errors import Infrastructure
 
     if path == "-":
         click.echo(text, nl=False)

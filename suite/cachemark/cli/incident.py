@@ -13,7 +13,7 @@ import click
 from .options import echo_json, json_option
 
 if TYPE_CHECKING:
-    from ..regress.incidents import Incident
+    from ..gate.incidents import Incident
 
 F = TypeVar("F", bound=Callable[..., Any])
 FILE = click.Path(dir_okay=False, path_type=Path)
@@ -40,7 +40,7 @@ def incident() -> None:
 @json_option
 def list_(register: Path, everything: bool, as_json: bool) -> None:
     """Name the incidents of the register."""
-    from ..regress import incidents
+    from ..gate import incidents
 
     found = [i for i in incidents.load(register) if everything or i.state != incidents.FIXED]
     if as_json:
@@ -59,7 +59,7 @@ def list_(register: Path, everything: bool, as_json: bool) -> None:
 @click.option("--until", type=click.DateTime(["%Y-%m-%d"]), required=True, help="The day after which it pages again.")
 def acknowledge(key: str, register: Path, who: str, link: str, until: datetime) -> None:
     """Say who looks after the incident KEY, and until when."""
-    from ..regress import incidents
+    from ..gate import incidents
 
     incidents.save(register, incidents.acknowledge(incidents.load(register), key, who, until.date(), link))
     click.echo(f"{key}: acknowledged by {who} until {until.date()}.")
@@ -71,7 +71,7 @@ def acknowledge(key: str, register: Path, who: str, link: str, until: datetime) 
 @_person
 def accept(key: str, register: Path, who: str, link: str) -> None:
     """Accept the incident KEY as it is; it pages again only where it becomes worse."""
-    from ..regress import incidents
+    from ..gate import incidents
 
     incidents.save(register, incidents.accept(incidents.load(register), key, who, link))
     click.echo(f"{key}: accepted by {who}.")

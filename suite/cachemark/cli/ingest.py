@@ -19,7 +19,7 @@ def ingest() -> None:
 @store_option
 def pytest_benchmark(file: Path, store_url: str) -> None:
     """Read FILE, which `pytest --benchmark-json FILE` wrote, into the store as one run. A store that is not there is made."""
-    from ..errors import Infrastructure
+    from ..core.errors import Infrastructure
     from ..store.db import Store
     from ..store.ingest import ingest as read
 

@@ -13,10 +13,10 @@ def print_layers(model: str, weights: str, decoder_weights: str, theta: float | 
     """Measure and print; ``theta`` None is ams_kv's own. JSON is in the form of the packaged ``similarity.json``."""
     from dataclasses import replace
 
-    from ..measure.layers import layers
-    from ..measure.plan import catalogue, methods, registry
     from ..methods.ams_kv import AMSKV
     from ..models.protocol import Request
+    from ..plan.schema import catalogue, methods, registry
+    from ..trial.child.profiles import layers
 
     assert catalogue is not methods  # importing them registers models and methods
     found = layers(model, Request(weights=weights, decoder_weights=decoder_weights))

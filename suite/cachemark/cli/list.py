@@ -7,8 +7,8 @@ from typing import Any
 
 import click
 
+from ..core.docstrings import sentence
 from .options import echo_json, existing, json_option, plugin_option, store_option
-from .sentence import sentence
 
 KINDS = ("models", "methods", "metrics", "plans", "runs")
 
@@ -21,7 +21,7 @@ KINDS = ("models", "methods", "metrics", "plans", "runs")
 def list(kind: str, store_url: str, plugin_files: tuple[str, ...], as_json: bool) -> None:
     """Name every model, method, metric, shipped plan, or stored run."""
     if plugin_files:
-        from .. import plugins
+        from ..core import plugins
 
         for file in plugin_files:
             plugins.load(file)
@@ -39,7 +39,7 @@ def list(kind: str, store_url: str, plugin_files: tuple[str, ...], as_json: bool
 
 
 def _models() -> Any:
-    from .. import registry
+    from ..core import registry
     from ..models import catalogue
     from ..models.weights import packaged
 
@@ -52,7 +52,8 @@ def _models() -> Any:
 
 
 def _methods() -> Any:
-    from .. import methods, registry
+    from .. import methods
+    from ..core import registry
 
     found = {name: registry.methods.get(name) for name in registry.methods}
     return [{"name": name, "summary": sentence(cls.__doc__), "source": cls.source, "knobs": cls().knobs(),
@@ -60,14 +61,14 @@ def _methods() -> Any:
 
 
 def _metrics() -> Any:
-    from ..units import METRICS
+    from ..core.units import METRICS
 
     return [{"name": m.name, "summary": ", ".join(filter(None, (m.title, m.unit, f"{m.better} is better. {m.meaning}"))), **asdict(m)}
             for m in METRICS.values()]
 
 
 def _plans() -> Any:
-    from ..measure import plan
+    from ..plan import schema as plan
 
     return [{"name": name, "summary": plan.load(name).description} for name in plan.names()]
 

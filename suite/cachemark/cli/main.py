@@ -12,8 +12,8 @@ import sys
 import click
 
 from .. import __version__
-from ..errors import CachemarkError
-from ..mask import mask
+from ..core.errors import CachemarkError
+from ..core.secrets import mask
 
 COMMANDS = {
     "baseline": "Save, list and compare accepted results.",
@@ -44,7 +44,8 @@ class _Lazy(click.Group):
     def get_command(self, context: click.Context, name: str) -> click.Command | None:
         if name not in COMMANDS:
             return None
-        command: click.Command = getattr(importlib.import_module(f".{name}", __package__), name)
+        module = f"..tools.{name}_command" if name in ("cards", "train") else f".{name}"
+        command: click.Command = getattr(importlib.import_module(module, __package__), name)
         return command
 
     def resolve_command(self, context: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:

@@ -29,7 +29,7 @@ def _store_url(context: click.Context, option: click.Parameter, given: str) -> s
 
     A password on the command line is refused: everybody on the machine can read it in the list of processes.
     """
-    from ..mask import URL, remember
+    from ..core.secrets import URL, remember
 
     if given.startswith("@"):
         given = _secret_file(Path(given[1:]))

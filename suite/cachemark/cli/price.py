@@ -16,13 +16,13 @@ import click
 from .options import echo_json
 
 if TYPE_CHECKING:
-    from ..limits import Rates
-    from ..measure.deadline import Deadline
-    from ..measure.executors.local import Executor
-    from ..measure.plan import Plan, Planned
-    from ..measure.price import Bill
+    from ..core.limits import Rates
+    from ..plan.deadline import Deadline
+    from ..plan.price import PlanPrice
+    from ..plan.schema import Plan, Planned
     from ..store.db import Store
-    from .machine import Machine
+    from ..trial.executors.local import Executor
+    from .machine_options import Machine
 
 _SPANS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
 
@@ -60,8 +60,8 @@ def deadline(seconds: list[float], store: Store, machine: Machine, places: Execu
     """The earlier of the deadlines that were given, or None."""
     if not seconds:
         return None
-    from ..measure.deadline import Deadline
-    from ..measure.price import price
+    from ..plan.deadline import Deadline
+    from ..plan.price import price
 
     here = places.environment(machine.device, machine.threads)
 
@@ -74,9 +74,9 @@ def deadline(seconds: list[float], store: Store, machine: Machine, places: Execu
 
 def dry_run(plan: Plan, store: Store | None, machine: Machine, on: str, as_json: bool) -> None:
     """Print what a plan costs on this machine, or on a card by name, and run nothing."""
-    from ..measure.plan import expand
-    from ..measure.price import bill, without_missing
-    from ..measure.session import limited
+    from ..plan.price import bill, without_missing
+    from ..plan.schema import expand
+    from ..workflows.run import limited
 
     bare, missing = without_missing(plan)
     best = partial(_rates, machine.device, on)
@@ -88,9 +88,9 @@ def dry_run(plan: Plan, store: Store | None, machine: Machine, on: str, as_json:
 @cache
 def _rates(device: str, card: str, dtype: str) -> Rates:
     """Measured once where the device is here, else from the card's data sheet."""
-    from .. import limits
-    from ..errors import Infrastructure
-    from ..measure.rates import rates
+    from ..core import limits
+    from ..core.errors import Infrastructure
+    from ..machine.rates import rates
 
     if card:
         return limits.gpu(card, dtype)
@@ -102,7 +102,7 @@ def _rates(device: str, card: str, dtype: str) -> Rates:
 
 def _left(plan: Plan, todo: list[Planned], store: Store, machine: Machine) -> list[Planned]:
     """What is not stored yet."""
-    from ..measure.session import decide
+    from ..workflows.run import decide
 
     _, decisions = decide(plan, store, machine.device, machine.threads, cases=todo, memory_cap=machine.memory_cap)
     return [decision.planned for decision in decisions if not decision.stored]
@@ -111,13 +111,13 @@ def _left(plan: Plan, todo: list[Planned], store: Store, machine: Machine) -> li
 def _seconds(store: Store | None, machine: Machine, on: str) -> Callable[[str], float | None]:
     if store is None or on:
         return lambda key: None
-    from ..measure.environment import environment
+    from ..machine.environment import environment
 
     here = environment(machine.device, machine.threads).machine_class
     return lambda key: store.seconds(key, here)
 
 
-def _print(plan: Plan, todo: list[Planned], left: list[Planned], cost: Bill, on: str, as_json: bool) -> None:
+def _print(plan: Plan, todo: list[Planned], left: list[Planned], cost: PlanPrice, on: str, as_json: bool) -> None:
     rows: list[dict[str, Any]] = []
     for model in dict.fromkeys(p.case.model for p in left):
         own = [p for p in left if p.case.model == model]

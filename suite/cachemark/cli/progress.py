@@ -10,11 +10,11 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from ..result import Outcome
-from ..spec import Case
+from ..core.result import Outcome
+from ..core.spec import Case
 
 if TYPE_CHECKING:
-    from ..measure.session import Decision
+    from ..workflows.run import Decision
 
 
 class Follower:

@@ -14,10 +14,10 @@ import click
 from .options import existing, run_option, store_option
 
 if TYPE_CHECKING:
-    from ..regress.history import Change
-    from ..report.history import Night
-    from ..report.view import ReportView
-    from ..result import Outcome
+    from ..core.result import Outcome
+    from ..report.charts.history import HistoryNight
+    from ..report.view.view import ReportView
+    from ..stats.changepoints import ChangePoint
     from ..store.db import Store
     from ..store.rows import Run
 
@@ -57,8 +57,8 @@ def write_site(
     """Make or bring up to date the site of a store: how many pages were written, how many removed, and the page that lists them."""
     from datetime import UTC, datetime
 
-    from ..errors import Infrastructure
-    from ..report import site
+    from ..core.errors import Infrastructure
+    from ..report.page import site
 
     now = datetime.now(UTC)
     young = [run for run in store.runs() if not site.too_old(run.started, now, days)]
@@ -78,8 +78,8 @@ def write_site(
 def write_report(store: Store, run_id: int | None, path: Path, baseline_path: Path | None = None, *, public: bool = False) -> Path:
     """Render a run (None: the newest), compared with a baseline where there is one, with earlier runs of its plan as its history;
     ``public`` as far as anybody may see it."""
-    from ..errors import Infrastructure
-    from ..report import render
+    from ..core.errors import Infrastructure
+    from ..report.page import render
 
     run = store.run(run_id)
     try:
@@ -89,9 +89,9 @@ def write_report(store: Store, run_id: int | None, path: Path, baseline_path: Pa
         raise Infrastructure(f"{path} cannot be written: {error.strerror}.", remedy="Name another file: cachemark report PATH") from error
 
 
-def _listed(store: Store, run: Run, baseline_path: Path | None, public: bool) -> tuple[ReportView, list[Night]]:
+def _listed(store: Store, run: Run, baseline_path: Path | None, public: bool) -> tuple[ReportView, list[HistoryNight]]:
     """What the page of a run in a site shows: without a comparison where the baseline is of another plan or shares no case with it."""
-    from ..errors import NothingMeasured
+    from ..core.errors import NothingMeasured
 
     try:
         return _viewed(store, run, _baseline(run, baseline_path), public)
@@ -112,22 +112,23 @@ def _uncollected() -> Iterator[None]:
             gc.enable()
 
 
-def _viewed(store: Store, run: Run, path: Path | None, public: bool) -> tuple[ReportView, list[Night]]:
+def _viewed(store: Store, run: Run, path: Path | None, public: bool) -> tuple[ReportView, list[HistoryNight]]:
     """What the page of a run shows beside the baseline at ``path``, and the runs of its history. A public one names no process and no
     host."""
-    from ..regress import anchors, baselines, ledger
-    from ..report import view
-    from ..report.history import MOST, Night
-    from ..report.public import public_outcomes, public_run, scrubbed
-    from .judged import Shown, judge
+    from ..gate import anchors, baselines
+    from ..gate import nights as ledger
+    from ..report.charts.history import MOST, HistoryNight
+    from ..report.view import view
+    from ..report.view.public import public_outcomes, public_run, scrubbed
+    from ..workflows.judged import Shown, judge
 
     reached, outcomes = anchors.load(), store.outcomes(run.id)
     baseline = baselines.load(path) if path else None
     comparison = Shown(judge(store, run, path, expired=True)) if path else None
     alike = [other for other in store.runs() if other.id < run.id and other.plan == run.plan
              and other.environment.machine_class == run.environment.machine_class][: MOST - 1]
-    nights = [*(Night(other, _measured(store, other.id, store.outcomes(other.id))) for other in reversed(alike)),
-              Night(run, _measured(store, run.id, outcomes))]
+    nights = [*(HistoryNight(other, _measured(store, other.id, store.outcomes(other.id))) for other in reversed(alike)),
+              HistoryNight(run, _measured(store, run.id, outcomes))]
     shown, held = (public_run(run), public_outcomes(outcomes)) if public else (run, outcomes)
     if public and baseline:
         there = replace(baseline.environment, facts=scrubbed(baseline.environment.facts))
@@ -138,9 +139,10 @@ def _viewed(store: Store, run: Run, path: Path | None, public: bool) -> tuple[Re
     return page, nights
 
 
-def changes_over_nights(costs: Sequence[float], environments: Sequence[str], device_class: str) -> list[Change]:
+def changes_over_nights(costs: Sequence[float], environments: Sequence[str], device_class: str) -> list[ChangePoint]:
     """What changed in log costs, one per run, by at least what a device of this class is taken to see."""
-    from ..regress import history, ledger
+    from ..gate import nights as ledger
+    from ..stats import changepoints as history
 
     least = ledger.FLOOR.get(device_class, max(ledger.FLOOR.values()))
     return [change for epoch in history.changes(costs, environments, least) for change in epoch.changes]
@@ -156,7 +158,7 @@ def _measured(store: Store, run_id: int, outcomes: list[Outcome]) -> list[Outcom
 
 def _baseline(run: Run, path: Path | None) -> Path | None:
     """The given baseline, or the accepted one of this plan and machine class, if that exists."""
-    from ..regress import baselines
+    from ..gate import baselines
 
     accepted = path or baselines.path_of(baselines.ROOT, run.environment.machine_class, run.plan)
     return accepted if path or accepted.is_file() else None

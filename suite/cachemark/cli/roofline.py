@@ -10,8 +10,8 @@ import click
 from .options import echo_json, json_option
 
 if TYPE_CHECKING:
-    from ..limits import Rates
-    from ..measure.floors import Floor
+    from ..core.limits import Rates
+    from ..workflows.floors import Floor
 
 DTYPES = ("float32", "bfloat16", "float16")
 DEFAULT_GPU = "h200"
@@ -44,7 +44,7 @@ def roofline(
     if kv:
         _print_sizes(model, batches[0], dtype or "float16", demanding, as_json)
         return
-    from ..measure.floors import floors
+    from ..workflows.floors import floors
 
     width = dtype or "bfloat16"
     rates = _rates(gpu, here, width)
@@ -64,8 +64,8 @@ def _rates(gpu: str | None, here: bool, dtype: str) -> Rates:
     """Those of a named GPU, or of this machine."""
     from dataclasses import replace
 
-    from .. import limits
-    from ..errors import Unsupported
+    from ..core import limits
+    from ..core.errors import Unsupported
 
     if not here:
         if dtype == "float32":
@@ -75,8 +75,8 @@ def _rates(gpu: str | None, here: bool, dtype: str) -> Rates:
         raise click.UsageError("--gpu and --here exclude each other.")
     import torch
 
-    from ..measure.environment import environment
-    from ..measure.rates import rates
+    from ..machine.environment import environment
+    from ..machine.rates import rates
 
     device, threads = ("cuda" if torch.cuda.is_available() else "cpu"), os.cpu_count() or 1
     return replace(rates(device, threads, [dtype])[dtype], device=environment(device, threads).machine_class)
@@ -107,7 +107,7 @@ def _seconds(value: float) -> str:
 
 
 def _print_sizes(model: str, batch: int, dtype: str, demanding: int | None, as_json: bool) -> None:
-    from ..measure.sizes import sizes
+    from ..workflows.kv_sizes import sizes
 
     data: dict[str, Any] = sizes(model, batch, dtype, demanding)
     if as_json:

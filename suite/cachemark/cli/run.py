@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .machine import Machine, machine_options
+from .machine_options import Machine, machine_options
 from .options import echo_json, json_option, plugin_option, store_option
 from .price import moment, span
 
 if TYPE_CHECKING:
-    from ..measure.plan import Plan
-    from ..measure.session import Decision, Summary
+    from ..plan.schema import Plan
     from ..store.db import Store
+    from ..workflows.run import Decision, Summary
 
 
 def _share(context: click.Context, option: click.Parameter, given: str | None) -> tuple[int, int] | None:
@@ -56,10 +56,10 @@ def run(
     What the store holds already, measured by the same code on the same machine and software, is not run again. Ctrl-C keeps
     all that is complete; the same command goes on from there. Methods of --plugin files join every block of the plan.
     """
-    from .. import plugins
-    from ..measure import plan as plans
-    from ..measure.session import decide
+    from ..core import plugins
+    from ..plan import schema as plans
     from ..store.db import Store
+    from ..workflows.run import decide
     from . import price
 
     found = [name for file in plugin_files for name in plugins.load(file)]
@@ -95,7 +95,7 @@ def _check(machine: Machine, max_batch: bool) -> None:
     """What is asked of this machine it can do."""
     import torch
 
-    from ..errors import Infrastructure
+    from ..core.errors import Infrastructure
 
     if machine.device == "cuda" and machine.executor == "local" and not torch.cuda.is_available():
         raise Infrastructure("--device cuda was given, but torch sees no CUDA device.", remedy="Use --device cpu; see `cachemark doctor`.")
@@ -108,8 +108,8 @@ def _measured(
     max_batch: bool, seconds: list[float],
 ) -> Summary:
     """Run what was asked; a share of quality images ends the program, with its exit code."""
-    from ..errors import Infrastructure
-    from ..measure.session import make_share, measure, measure_largest
+    from ..core.errors import Infrastructure
+    from ..workflows.run import make_share, measure, measure_largest
     from . import price
     from .progress import Follower
 
@@ -151,8 +151,8 @@ def _anchored(plan: Plan, store: Store, run_id: int) -> None:
         return
     from dataclasses import asdict
 
-    from .. import registry
-    from ..regress import anchors
+    from ..core import registry
+    from ..gate import anchors
 
     table = plan.anchor.model_dump()
     for full in (outcome for outcome in store.outcomes(run_id) if outcome.case.role == "baseline"):
@@ -175,7 +175,7 @@ def _report(store: Store, run_id: int, path: Path | None) -> Path | None:
 
 def _conclude(summary: Summary, report: Path | None, as_json: bool) -> None:
     """Say what happened; nothing measured and nothing carried over is a failure."""
-    from ..errors import NothingMeasured
+    from ..core.errors import NothingMeasured
 
     failed, late = [o for o in summary.ran if not o.ok], [o for o in summary.ran if o.status == "not_reached"]
     if as_json:

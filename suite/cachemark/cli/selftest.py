@@ -13,9 +13,9 @@ import click
 from .options import echo_json
 
 if TYPE_CHECKING:
-    from ..measure.isolate import Options
-    from ..measure.plan import Planned
+    from ..plan.schema import Planned
     from ..store.rows import Verdict
+    from ..trial.supervisor import Options
 
 DELTA, SLOWER = 0.20, 0.60  # minimum effect, and how much longer the slowed arm takes
 EQUAL, SLOWED = "equal arms", "slowed arm"
@@ -67,7 +67,7 @@ class Proof:
 
 def self_test(as_json: bool = False) -> int:
     """Run it in a folder of its own and print what came out. Returns the exit code: 0 where the gate did everything right, else 1."""
-    from .. import plugins, registry
+    from ..core import plugins, registry
 
     with tempfile.TemporaryDirectory(prefix="cachemark-") as folder:
         plugin, plan = Path(folder, "delayed.py"), Path(folder, "self-test.toml")
@@ -86,11 +86,11 @@ def self_test(as_json: bool = False) -> int:
 
 def _pairs(plan: Path, plugin: Path) -> list[Proof]:
     """Equal arms and a slowed arm, measured in the same processes and judged by the same rule."""
-    from ..measure import plan as plans
-    from ..measure.isolate import Options
-    from ..measure.pairs import Course, Side, cells_of
-    from ..regress.contest import contest, verdicts
-    from ..regress.pairs import Rule
+    from ..gate.comparison import contest, verdicts
+    from ..plan import schema as plans
+    from ..stats.paired_test import Rule
+    from ..trial.supervisor import Options
+    from ..workflows.pairs import PairRunner, Side, cells_of
 
     loaded = plans.load(str(plan))
     options = Options(loaded.timeout, 1, (str(plugin),), paired=True)
@@ -98,7 +98,7 @@ def _pairs(plan: Path, plugin: Path) -> list[Proof]:
     before = {EQUAL: _delayed(planned, 0.0, 3), SLOWED: _delayed(planned, 0.0, 4)}
     wait = SLOWER * _latency(before, options)
     after = {EQUAL: before[EQUAL], SLOWED: _delayed(planned, wait, 4)}
-    course = Course(Side("before", before, options), Side("after", after, options))
+    course = PairRunner(Side("before", before, options), Side("after", after, options))
     rule = Rule(DELTA, 2)
     rows = {row.label: row for row in verdicts(contest(before, course.round, rule), rule, "methods") if row.metric in ("latency", "status")}
     return [_proof(rows[EQUAL], "regressed", False), _proof(rows[SLOWED], "regressed", True)]
@@ -112,8 +112,8 @@ def _delayed(planned: Planned, wait: float, images: int) -> Planned:
 
 def _latency(cells: Mapping[str, Planned], options: Options) -> float:
     """Seconds of a generation as it is, from a process of its own."""
-    from ..errors import Infrastructure
-    from ..measure.pairs import Side
+    from ..core.errors import Infrastructure
+    from ..workflows.pairs import Side
 
     outcome = Side("before", cells, options).measure([EQUAL])[EQUAL]
     found = outcome.median("latency")
@@ -131,7 +131,7 @@ def _proof(row: Verdict, verdict: str, wanted: bool) -> Proof:
 
 def _empty() -> Proof:
     """A comparison of no cells must not pass."""
-    from ..regress.contest import Tally
+    from ..gate.comparison import Tally
 
     code = Tally((), 0).exit_code
     return Proof("an empty plan must not pass", code == 4, f"exit code {code}")

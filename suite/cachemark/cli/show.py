@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import click
 
-from ..errors import UnknownName, unknown
-from ..result import Outcome
-from ..units import metric
+from ..core.errors import UnknownName, unknown
+from ..core.result import Outcome
+from ..core.units import metric
 from .options import echo_json, existing, json_option, run_option, store_option
 
 

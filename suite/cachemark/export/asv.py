@@ -20,13 +20,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..errors import Infrastructure, Unsupported
-from ..report.row import is_random
-from ..result import JUDGING, Outcome
-from ..spec import Case, digest
+from ..core.errors import Infrastructure, Unsupported
+from ..core.result import JUDGING, Outcome
+from ..core.spec import Case, digest
+from ..core.units import Metric, metric
+from ..report.view.row import is_random
 from ..store.db import Store
 from ..store.rows import Run
-from ..units import Metric, metric
 from .escape import on_one_line, slug
 
 LIST_VERSION, FILE_VERSION, MACHINE_VERSION = 2, 2, 1  # of asv's own formats

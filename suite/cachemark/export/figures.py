@@ -12,12 +12,12 @@ from dataclasses import replace
 from pathlib import Path
 from xml.sax.saxutils import escape, quoteattr
 
-from ..errors import CachemarkError, Infrastructure, unknown
-from ..report import words
-from ..report.chart import Chart, Drawing, Key, Plot
-from ..report.drawing import SHAPES, Field, Line, Look, Rows
-from ..report.render import drawn
-from ..report.view import ReportView
+from ..core.errors import CachemarkError, Infrastructure, unknown
+from ..report import formatting as words
+from ..report.charts.chart import Chart, Drawing, Key, Plot
+from ..report.charts.drawing import SHAPES, Curve, Field, Look, Rows
+from ..report.page.render import drawn
+from ..report.view.view import ReportView
 
 FORMATS = ("pdf", "svg")
 FAMILY = "Liberation Sans, Arial, Helvetica, sans-serif"
@@ -80,7 +80,7 @@ def _for_paper(plot: Plot | None, drawing: Drawing) -> Plot:
     for key in drawing.methods:
         places = tuple(sorted((p.x, p.y) for p in plot.points if p.series == key.index))
         if key.index not in drawn_ and len(places) > 1:
-            joined.append(Line(places, key.sign, _DASHES[key.index % len(_DASHES)], key.index))
+            joined.append(Curve(places, key.sign, _DASHES[key.index % len(_DASHES)], key.index))
     lines = [replace(line, dash=_DASHES[line.series % len(_DASHES)]) if line.series >= 0 else line for line in plot.lines]
     return replace(plot, points=marks, lines=(*lines, *joined))
 

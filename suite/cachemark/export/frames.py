@@ -13,15 +13,15 @@ from typing import Any
 
 import pandas as pd
 
-from ..errors import Infrastructure, Unsupported
-from ..report import words
-from ..report.interval import Interval, median_over_repeats
-from ..report.row import Row, is_random
-from ..report.section import sections
-from ..result import JUDGING, Outcome
-from ..spec import Case, Sampling, canonical
+from ..core.errors import Infrastructure, Unsupported
+from ..core.result import JUDGING, Outcome
+from ..core.spec import Case, Sampling, canonical
+from ..core.units import in_order, metric
+from ..report import formatting as words
+from ..report.view.row import Row, is_random
+from ..report.view.section import sections
+from ..stats.bootstrap import Interval, median_over_repeats
 from ..store.db import Store
-from ..units import in_order, metric
 from .escape import for_sheet
 
 _PARTS = {"sampling": tuple(field.name for field in fields(Sampling))}

@@ -5,8 +5,8 @@ from __future__ import annotations
 import html
 from collections.abc import Iterable
 
-from ..regress.gate import CHANGED, MISSING, REGRESSED, Comparison
-from ..report.view import ReportView
+from ..gate.baseline_check import CHANGED, MISSING, REGRESSED, Comparison
+from ..report.view.view import ReportView
 from ..store.rows import Verdict
 from .escape import JOINER, for_markdown, on_one_line, slug
 from .markdown import REASON, markdown, rows

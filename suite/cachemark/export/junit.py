@@ -5,7 +5,7 @@ from __future__ import annotations
 import xml.etree.ElementTree as ET
 from collections import Counter
 
-from ..regress.gate import CHANGED, JUDGED, REGRESSED, Comparison
+from ..gate.baseline_check import CHANGED, JUDGED, REGRESSED, Comparison
 from ..store.rows import Verdict
 from .escape import on_one_line
 

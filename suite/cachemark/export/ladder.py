@@ -8,16 +8,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from ..limits import Limit, ideal
-from ..result import Environment, Outcome
-from ..spec import FULL, OWN, digest
+from ..core.limits import Limit, ideal
+from ..core.result import Environment, Outcome
+from ..core.spec import FULL, OWN, digest
 
 RUNGS = {"reference": "paper-faithful", "eager": "flash on live keys", "graph": "graph"}  # by engine, the lowest first
 DASH = "–"
 
 
 @dataclass(frozen=True)
-class Step:
+class LadderRow:
     """One line: a full cache on a rung, or a method on the highest rung that it was measured on. ``over`` holds its speed-up over the full
     cache of each rung, None where that was not measured; ``allowed`` the one that bytes and FLOPs allow over the full cache."""
 
@@ -35,7 +35,7 @@ class Ladder:
     model: str
     batch: int
     dtype: str
-    steps: tuple[Step, ...]
+    steps: tuple[LadderRow, ...]
     missing: dict[str, str]
 
 
@@ -72,13 +72,13 @@ def _why(engine: str, full: Outcome | None) -> str:
     return "not in this plan" if engine != "graph" else "needs a CUDA device and the graph engine"
 
 
-def _step(outcome: Outcome, fulls: dict[str, Outcome]) -> Step:
+def _step(outcome: Outcome, fulls: dict[str, Outcome]) -> LadderRow:
     seconds = outcome.median("latency") or 0.0
     over: dict[str, float | None] = dict.fromkeys(RUNGS.values())
     for engine, full in fulls.items():
         if not outcome.facts.get("quality_only"):
             over[RUNGS[engine]] = (full.median("latency") or 0.0) / seconds
-    return Step(outcome.case.label, outcome.case.engine, seconds, over, _allowed(outcome, fulls))
+    return LadderRow(outcome.case.label, outcome.case.engine, seconds, over, _allowed(outcome, fulls))
 
 
 def _allowed(outcome: Outcome, fulls: dict[str, Outcome]) -> float | None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from itertools import groupby
 
 from .escape import for_latex
-from .tables import NAME, Entry, Heading, Line, Table
+from .tables import NAME, Heading, Table, TableEntry, TableLine
 
 REASON, NOTE = 300, 1000  # characters of sentences that are shown
 ARROWS = {"lower": " $\\downarrow$", "higher": " $\\uparrow$"}
@@ -47,7 +47,7 @@ def _row(texts: Iterable[str]) -> str:
     return " & ".join(texts) + r" \\"
 
 
-def _line(line: Line, width: int) -> str:
+def _line(line: TableLine, width: int) -> str:
     name = [for_latex(line.name, NAME), for_latex(line.budget, NAME)]
     if line.status:
         said = rf"\multicolumn{{{width}}}{{l}}{{\emph{{{for_latex(line.status, NAME)}}} ({line.why})}}"
@@ -55,7 +55,7 @@ def _line(line: Line, width: int) -> str:
     return _row([*name, *map(_entry, line.entries)])
 
 
-def _entry(entry: Entry) -> str:
+def _entry(entry: TableEntry) -> str:
     if entry.missing:
         return f"-- ({entry.missing})"
     text = for_latex(entry.text) + (rf" $\pm$ {for_latex(entry.margin)}" if entry.margin else "")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from ..report import words
+from ..report import formatting as words
 from .escape import for_markdown
-from .tables import NAME, Entry, Heading, Line, Table
+from .tables import NAME, Heading, Table, TableEntry, TableLine
 
 REASON, NOTE = 300, 1000  # characters of sentences that are shown
 ARROWS = {"lower": " ↓", "higher": " ↑"}
@@ -36,14 +36,14 @@ def _head(column: Heading) -> str:
     return for_markdown(column.title) + ARROWS.get(column.better, "")
 
 
-def _line(line: Line, width: int) -> list[str]:
+def _line(line: TableLine, width: int) -> list[str]:
     name = [for_markdown(line.name, NAME), for_markdown(line.budget, NAME)]
     if line.status:
         return [*name, f"{for_markdown(line.status, NAME)} ({line.why})", *[""] * (width - 1)]
     return [*name, *map(_entry, line.entries)]
 
 
-def _entry(entry: Entry) -> str:
+def _entry(entry: TableEntry) -> str:
     if entry.missing:
         return f"{words.DASH} ({entry.missing})"
     text = for_markdown(f"{entry.text} ± {entry.margin}" if entry.margin else entry.text)

@@ -6,12 +6,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from ..report import words
-from ..report.interval import LEVEL
-from ..report.row import Row
-from ..report.section import Section
-from ..report.view import Chapter, ReportView
-from ..spec import FULL, Case, canonical
+from ..core.spec import FULL, Case, canonical
+from ..report import formatting as words
+from ..report.view.row import Row
+from ..report.view.section import Section
+from ..report.view.view import Chapter, ReportView
+from ..stats.bootstrap import LEVEL
 from .escape import on_one_line
 
 NAME = 160  # characters of a name that are shown; two hashes are 129

@@ -13,7 +13,7 @@ from zipfile import ZIP_DEFLATED, ZIP_STORED, ZipFile
 
 import numpy as np
 
-from ..errors import Unsupported
+from ..core.errors import Unsupported
 
 MEMBER = "arr_0"
 

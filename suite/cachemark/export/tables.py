@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ..report import words
-from ..report.headline import Cell, Group, budget_cell, cells, groups
-from ..report.interval import LEVEL, Interval, mean_over_seeds, median_over_repeats
-from ..report.row import FIDELITY, QUALITY, Row
-from ..report.view import Chapter, ReportView
-from ..units import is_metric, metric
+from ..core.units import is_metric, metric
+from ..report import formatting as words
+from ..report.view.headline import Group, TableCell, budget_cell, cells, groups
+from ..report.view.row import FIDELITY, QUALITY, Row
+from ..report.view.view import Chapter, ReportView
+from ..stats.bootstrap import LEVEL, Interval, mean_over_seeds, median_over_repeats
 from .escape import on_one_line
 
 _COST = ("speed_up", "latency", "saving", "kv_logical", "kv_state", "flops", "added")  # keys of columns that judge no image
@@ -32,7 +32,7 @@ class Heading:
 
 
 @dataclass(frozen=True)
-class Entry:
+class TableEntry:
     """A figure as the page prints it. ``margin`` reaches to the farther end of its interval and is empty where there is none;
     ``missing`` is the number of the reason (from 1) where there is no figure."""
 
@@ -43,12 +43,12 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Line:
+class TableLine:
     """A row. ``entries`` has one for each column, or none where the case has no figures: then ``status`` and the number ``why``."""
 
     name: str
     budget: str
-    entries: tuple[Entry, ...]
+    entries: tuple[TableEntry, ...]
     status: str = ""
     why: int = 0
 
@@ -60,7 +60,7 @@ class Table:
 
     title: str
     columns: tuple[Heading, ...]
-    blocks: tuple[tuple[Line, ...], ...]
+    blocks: tuple[tuple[TableLine, ...], ...]
     reasons: tuple[str, ...]
     notes: tuple[str, ...]
 
@@ -101,25 +101,25 @@ def _title(key: str, title: str) -> str:
     return f"{title}, {unit}" if unit in _SAID else title
 
 
-def _line(row: Row, shown: tuple[Group, ...], best: set[tuple[int, str]], reasons: _Reasons) -> Line:
+def _line(row: Row, shown: tuple[Group, ...], best: set[tuple[int, str]], reasons: _Reasons) -> TableLine:
     name = row.case.label if row.case.role in ("floor", "numerics") else row.method
     budget = budget_cell(row)
     share = f"{budget.text} ({budget.under})" if budget.under else budget.text
     if not row.ok:
-        return Line(name, share, (), str(row.outcome.status), reasons.number(row.reason))
+        return TableLine(name, share, (), str(row.outcome.status), reasons.number(row.reason))
     held = _figures(row, shown)
-    entries = (_entry(row, held[key], (id(row), key) in best) if key in held else Entry(missing=reasons.number(_why(row, key)))
+    entries = (_entry(row, held[key], (id(row), key) in best) if key in held else TableEntry(missing=reasons.number(_why(row, key)))
                for key in _keys(shown))
-    return Line(name, share, tuple(entries))
+    return TableLine(name, share, tuple(entries))
 
 
-def _figures(row: Row, shown: tuple[Group, ...]) -> dict[str, Cell]:
+def _figures(row: Row, shown: tuple[Group, ...]) -> dict[str, TableCell]:
     return {cell.key: cell for cell in cells(row, shown) if not cell.empty}
 
 
-def _entry(row: Row, cell: Cell, best: bool) -> Entry:
+def _entry(row: Row, cell: TableCell, best: bool) -> TableEntry:
     interval = _interval(row, cell.key)
-    return Entry(cell.text, _margin(interval, cell) if interval and interval.n > 1 else "", best)
+    return TableEntry(cell.text, _margin(interval, cell) if interval and interval.n > 1 else "", best)
 
 
 def _interval(row: Row, key: str) -> Interval | None:
@@ -131,7 +131,7 @@ def _interval(row: Row, key: str) -> Interval | None:
     return row.fidelity.get(key) or row.quality.get(key)
 
 
-def _margin(interval: Interval, cell: Cell) -> str:
+def _margin(interval: Interval, cell: TableCell) -> str:
     far = max(interval.high - interval.value, interval.value - interval.low)
     if cell.key == "latency":  # in the unit of the figure, which may be another one than that of a smaller number
         number, unit = cell.text.split(" ")

@@ -10,12 +10,12 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from .. import registry
-from ..cache.geometry import Layout, Site, Step
-from ..cache.method import Method
-from ..cache.similarity import inter_scale
-from ..cache.slot import Memory, Slot, Slots
-from ..errors import BadBudget, BadKnob
+from ..cache.layout import Layout, Site, Step
+from ..cache.slot import Memory, Slot, SlotBank
+from ..contract.method import Method
+from ..core import registry
+from ..core.errors import BadBudget, BadKnob
+from .base.similarity import inter_scale
 
 ALLOCATIONS, DECISIONS = ("similarity", "uniform"), ("profile", "online")
 MEASURE = "Give demanding = [layers], or measure it: cachemark show layers MODEL."
@@ -34,7 +34,7 @@ class AMSKV(Method):
     "AMS-KV: Adaptive KV Caching for Multi-Scale Visual Autoregressive Transformers" (arXiv 2511.16047), Algorithms 1 and 2.
     0 stands for the paper's defaults: ``c_max`` holds the condensed and the last two scales, ``c_min`` the condensed and the
     last but one. ``entries`` > 0 instead fits ``c_min`` (``c_max`` only where nothing else helps) to that many entries over all
-    layers. The paper does not say how S is normalised; see :func:`~cachemark.cache.similarity.inter_scale`.
+    layers. The paper does not say how S is normalised; see :func:`~cachemark.methods.base.similarity.inter_scale`.
 
     Differs from the paper: with ``decide = "profile"`` the demanding layers are known beforehand, from S measured once for these
     weights or from the list ``demanding``, and have ``c_max`` from their first overflow on; nothing is decided while an image is
@@ -180,7 +180,7 @@ class AMSKV(Method):
         super().begin(layout, sites, memory)
         self.budget = {site: self.c_min if self.decide == "online" else self._room(layout, site.layer) for site in sites}
 
-    def prepare(self, slots: Slots, memory: Memory) -> None:
+    def prepare(self, slots: SlotBank, memory: Memory) -> None:
         """Online, all keys of the scale before: the cache itself may have cut or dropped them."""
         if self.decide == "online":
             layout, most = slots.layout, max(side**2 for side in slots.layout.scales[:-1])

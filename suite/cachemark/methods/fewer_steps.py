@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, ClassVar, cast
 
-from .. import registry
-from ..cache.bidirectional import Bidirectional
-from ..cache.geometry import Layout
-from ..cache.masked import MaskedLayout
-from ..cache.work import budget_of, fitted
-from ..errors import BadKnob
+from ..cache.layout import Layout
+from ..cache.masked_layout import MaskedLayout
+from ..contract.bidirectional import Bidirectional
+from ..core import registry
+from ..core.errors import BadKnob
+from ..roofline.masked_flops import budget_of, fitted
 
 
 @registry.methods.add("fewer_steps")

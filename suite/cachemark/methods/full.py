@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, ClassVar
 
-from .. import registry
-from ..cache.geometry import Layout, Site
-from ..cache.method import Method
-from ..errors import BadBudget, BadKnob
+from ..cache.layout import Layout, Site
+from ..contract.method import Method
+from ..core import registry
+from ..core.errors import BadBudget, BadKnob
 
 
 @registry.methods.add("full")

@@ -8,11 +8,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from .. import registry
-from ..cache.geometry import Layout, Site, Step
-from ..cache.method import Evicting, OwnWork, table
-from ..cache.select import lowest
-from ..cache.slot import Memory, Slot, Slots
+from ..cache.layout import Layout, Site, Step
+from ..cache.slot import Memory, Slot, SlotBank
+from ..contract.method import Evicting, MethodOverhead, table
+from ..core import registry
+from .base.select import lowest
 
 
 @registry.methods.add("h2o")
@@ -31,14 +31,14 @@ class H2O(Evicting):
     name: ClassVar[str] = "h2o"
     paradigms: ClassVar[tuple[str, ...]] = ("next-token", "next-scale")
     source: ClassVar[str] = "Zhang et al. 2023, Algorithm 1"
-    edge: ClassVar[str] = "token"
+    evict_after: ClassVar[str] = "token"
     slack: ClassVar[int] = 1
 
     @property
     def needs_mass(self) -> bool:
         return True
 
-    def prepare(self, slots: Slots, memory: Memory) -> None:
+    def prepare(self, slots: SlotBank, memory: Memory) -> None:
         self.mass = table(memory, slots, "mass")
         if slots.layout.scales:
             self.queries = table(memory, slots, "queries")
@@ -49,13 +49,13 @@ class H2O(Evicting):
         if step.scale:
             self.queries[slot.index, ..., : mass.size(-1)] += step.count
 
-    def phase(self, step: Step) -> None:
+    def graph_key(self, step: Step) -> None:
         """A mass is added to whatever lives."""
 
-    def own_work(self, layout: Layout, site: Site, step: Step) -> OwnWork:
+    def overhead(self, layout: Layout, site: Site, step: Step) -> MethodOverhead:
         """The mass of every live key is read and written; what an unfused attention writes besides is no part of the method."""
         seen = self.attended(layout, site, step)
-        return OwnWork(0, super().own_work(layout, site, step).numbers + 2 * layout.kv_heads * seen)
+        return MethodOverhead(0, super().overhead(layout, site, step).numbers + 2 * layout.kv_heads * seen)
 
     def survivors(self, site: Site, step: Step, slot: Slot, seen: int) -> Tensor:
         share = self.mass[slot.index, ..., :seen] / self.queries[slot.index, ..., :seen]
@@ -63,7 +63,7 @@ class H2O(Evicting):
         stays = torch.ones_like(share, dtype=torch.int8).scatter_(-1, gone, 0)
         return stays.argsort(dim=-1, descending=True, stable=True)[..., : self.B]
 
-    def evict(self, step: Step, slots: Slots) -> None:
+    def evict(self, step: Step, slots: SlotBank) -> None:
         if slots.live_visual <= self.B:
             return
         visual = slots.table()

@@ -10,15 +10,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .. import registry
-from ..cache.geometry import Layout, Site, Step, Tokens
-from ..cache.head import HeadCache
-from ..cache.masked import Load, MaskedStep
-from ..cache.method import Block
-from ..cache.partial import DECODER, HEAD
-from ..cache.schedule import Scheduled
+from ..cache.layout import Layout, Site, Step, Tokens
+from ..cache.masked_layout import Load, MaskedStep
 from ..cache.slot import Memory
-from ..errors import BadKnob
+from ..contract.method import Block
+from ..core import registry
+from ..core.errors import BadKnob
+from .masked.cached_head import HeadCache
+from .masked.partial import DECODER, HEAD
+from .masked.schedule import Scheduled
 
 SELECTIONS = ("similarity", "min-similarity", "random", "predicted", "unpredicted")
 FORCED = ("zero", "always")
@@ -33,8 +33,8 @@ class LazyMAR(Scheduled):
     ``token_cache``: behind the attention of block ``layer`` only those tokens go on whose values there are least like those of
     the pass before (§3.2.1). ``condition_cache``: only conditional rows run, and the decoder's unconditional hidden states
     follow from the difference that the last full pass left (§3.2.2). ``encoder_cache`` and ``head_cache``, of which the paper
-    does not speak: see :class:`~cachemark.cache.partial.Incremental` and :class:`~cachemark.cache.head.HeadCache`. The other
-    knobs are those of :class:`~cachemark.cache.schedule.Scheduled`.
+    does not speak: see :class:`~.masked.partial.Incremental` and :class:`~.masked.cached_head.HeadCache`. The other
+    knobs are those of :class:`~cachemark.methods.masked.schedule.Scheduled`.
 
     ``select`` says which tokens are left behind, as Table 3 does: those most like before (``similarity``), those least like
     before (``min-similarity``), ``random`` ones, or at random but first those that have a value (``predicted``) or that have none
@@ -89,7 +89,7 @@ class LazyMAR(Scheduled):
         compares = "similarity" in self.select and min(self.kept) < shape.places
         self.values = memory.zeros("values", heads, layout.dtype) if compares else None
 
-    def phase(self, step: Step) -> None:
+    def graph_key(self, step: Step) -> None:
         """Nothing: what the head's cache does depends on its inner pass alone."""
 
     # -- which rows ---------------------------------------------------------------------------------------------------

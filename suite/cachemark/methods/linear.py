@@ -10,13 +10,13 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from .. import registry
-from ..cache.geometry import Layout, Site, Step
-from ..cache.method import Evicting, OwnWork, ring, table
-from ..cache.portions import portions
-from ..cache.select import lowest
-from ..cache.slot import Memory, Slot, Slots
-from ..errors import BadBudget, BadKnob
+from ..cache.chunking import chunks
+from ..cache.layout import Layout, Site, Step
+from ..cache.slot import Memory, Slot, SlotBank
+from ..contract.method import Evicting, MethodOverhead, ring, table
+from ..core import registry
+from ..core.errors import BadBudget, BadKnob
+from .base.select import lowest
 
 SCORES = ("inter-line", "accumulated")
 
@@ -39,7 +39,7 @@ class Linear(Evicting):
         "anchor": "ours (docs/adr/0003-linear-defaults.md): the paper gives the size of its anchor a name and no number",
         "recent_lines": "ours (docs/adr/0003-linear-defaults.md): the paper gives the number of recent lines a name and no value",
     }
-    edge: ClassVar[str] = "line"
+    evict_after: ClassVar[str] = "line"
     footnotes: ClassVar[tuple[str, ...]] = (
         "The paper states neither anchor nor recent_lines; the defaults are ours (docs/adr/0003-linear-defaults.md).",
     )
@@ -71,7 +71,7 @@ class Linear(Evicting):
             raise BadBudget(f"linear: B = {self.B} leaves no line to evict beside {kept}.",
                             remedy=f"B − anchor − recent_lines·{n} must be at least {n}.")
 
-    def prepare(self, slots: Slots, memory: Memory) -> None:
+    def prepare(self, slots: SlotBank, memory: Memory) -> None:
         if self.needs_mass:
             self.mass = table(memory, slots, "mass")
         else:
@@ -83,29 +83,29 @@ class Linear(Evicting):
         elif step.count:
             self.guide[slot.index, :, :, step.first % self.layout.line] = q[:, :, 0]
 
-    def phase(self, step: Step) -> Hashable:
+    def graph_key(self, step: Step) -> Hashable:
         """The place in the ring of queries."""
         return None if self.needs_mass else step.first % self.layout.line
 
-    def own_work(self, layout: Layout, site: Site, step: Step) -> OwnWork:
+    def overhead(self, layout: Layout, site: Site, step: Step) -> MethodOverhead:
         """The guide queries of a line are kept; at its end all live keys are scored with them and the evicted places filled."""
-        moved = super().own_work(layout, site, step).numbers
+        moved = super().overhead(layout, site, step).numbers
         kept = self.attended(layout, site, step)
         if self.needs_mass:
-            return OwnWork(0, moved + 2 * layout.kv_heads * kept)
+            return MethodOverhead(0, moved + 2 * layout.kv_heads * kept)
         query = layout.heads * layout.head_dim if step.count else 0
         if not moved:
-            return OwnWork(0, query)
+            return MethodOverhead(0, query)
         guides = layout.line * layout.heads * layout.head_dim
-        return OwnWork(guides * kept, query + moved + guides + layout.kv_heads * layout.head_dim * kept)
+        return MethodOverhead(guides * kept, query + moved + guides + layout.kv_heads * layout.head_dim * kept)
 
-    def evict(self, step: Step, slots: Slots) -> None:
+    def evict(self, step: Step, slots: SlotBank) -> None:
         if slots.live_visual < self.B or step.line == self.layout.lines:
             return
         n, visual = self.layout.line, slots.table()
         sites, rows, heads, live = visual.shape
         places = torch.empty(sites, rows, heads, n, dtype=torch.int64, device=visual.device)
-        for some, these in portions(sites, rows, heads * live * self._bytes()):
+        for some, these in chunks(sites, rows, heads * live * self._bytes()):
             seen = visual[some, these]
             middle = (seen >= self.anchor) & (seen < (step.line - self.recent_lines) * n)
             score = self.mass[some, these, :, :live] if self.needs_mass else self._attended(slots, some, these, middle)
@@ -117,7 +117,7 @@ class Linear(Evicting):
         layout = self.layout
         return 4 * layout.head_dim + 12 * layout.line * layout.heads // layout.kv_heads + 64
 
-    def _attended(self, slots: Slots, sites: slice, rows: slice, middle: Tensor) -> Tensor:
+    def _attended(self, slots: SlotBank, sites: slice, rows: slice, middle: Tensor) -> Tensor:
         """Mean over the line's queries of softmax over the middle keys (Eq. 9), (sites, rows, kv_heads, live). Queries of the heads that
         share a key count alike."""
         k = slots.keys(sites, rows).float()

@@ -10,13 +10,13 @@ from typing import Any, ClassVar, cast
 import torch
 from torch import Tensor
 
-from .. import registry
-from ..cache.geometry import Layout, Site, Step
-from ..cache.masked import MaskedLayout, MaskedStep
-from ..cache.method import OwnWork
-from ..cache.partial import DECODER, Partial, wide
-from ..cache.work import budget_of, fitted
-from ..errors import BadKnob
+from ..cache.layout import Layout, Site, Step
+from ..cache.masked_layout import MaskedLayout, MaskedStep
+from ..contract.method import MethodOverhead
+from ..core import registry
+from ..core.errors import BadKnob
+from ..roofline.masked_flops import budget_of, fitted
+from .masked.partial import DECODER, Partial, wide
 
 REFRESHED = ("high", "low", "random", "blind")
 
@@ -37,7 +37,7 @@ class MARche(Partial):
     Our readings, where the paper is silent or has two: attention is summed after the softmax over heads and generating tokens;
     rows choose for themselves; the class's places compete for refreshing as all others do; blocks 1 … ``select_layer``
     compute everything, their MLPs included; passes 0, 3, 6, … are full; the encoder runs as ever, since nothing is said of it
-    (``encoder_cache`` makes it incremental, see :class:`~cachemark.cache.partial.Incremental`).
+    (``encoder_cache`` makes it incremental, see :class:`~cachemark.methods.masked.partial.Incremental`).
 
     Differs from the paper: keys and values are written in place, so one ordinary attention reads them all and there is nothing to
     concatenate. ``partitioned`` computes the paper's two attentions and joins them; the result is the same.
@@ -129,12 +129,12 @@ class MARche(Partial):
                 scores = scores.scatter(1, places, float("inf") if goes else float("-inf"))
         return scores.argsort(dim=1, descending=True, stable=True)
 
-    def own_work(self, layout: Layout, site: Site, step: Step) -> OwnWork:
+    def overhead(self, layout: Layout, site: Site, step: Step) -> MethodOverhead:
         """Where tokens are chosen by attention, the generating tokens' scores of all keys."""
         if site != (DECODER, self.selects) or not self.narrows(step) or self.refresh in ("random", "blind"):
-            return OwnWork()
+            return MethodOverhead()
         keys = self.shape.dim * self.shape.places
-        return OwnWork(step.count * keys, step.count * self.shape.dim + keys)
+        return MethodOverhead(step.count * keys, step.count * self.shape.dim + keys)
 
     # -- the paper's attention ----------------------------------------------------------------------------------------
     def attend_chosen(self, block: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:

@@ -8,11 +8,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from .. import registry
-from ..cache import streams
-from ..cache.geometry import Site, Step
-from ..cache.method import Evicting
-from ..cache.slot import Memory, Slot, Slots
+from ..cache import random_streams as streams
+from ..cache.layout import Site, Step
+from ..cache.slot import Memory, Slot, SlotBank
+from ..contract.method import Evicting
+from ..core import registry
 
 
 @registry.methods.add("random")
@@ -27,17 +27,17 @@ class Random(Evicting):
     name: ClassVar[str] = "random"
     paradigms: ClassVar[tuple[str, ...]] = ("next-token", "next-scale")
     source: ClassVar[str] = "the random baseline of LineAR, Table 3"
-    edge: ClassVar[str] = "token"
+    evict_after: ClassVar[str] = "token"
     slack: ClassVar[int] = 1
 
-    def prepare(self, slots: Slots, memory: Memory) -> None:
+    def prepare(self, slots: SlotBank, memory: Memory) -> None:
         """Per row: the sample's seed, its branch, and where the visual entries start."""
         layout = slots.layout
         rows = zip(layout.seeds, layout.branches, layout.condition, strict=True)
         table = memory.zeros(f"streams.{slots.sites[0]}", (3, layout.rows), torch.int64)
         self.seeds, self.branches, self.condition = table.copy_(torch.tensor(list(rows)).T)
 
-    def evict(self, step: Step, slots: Slots) -> None:
+    def evict(self, step: Step, slots: SlotBank) -> None:
         if slots.live_visual <= self.B:
             return
         sites, rows, heads, _ = slots.visual.shape

@@ -7,9 +7,9 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from .. import registry
-from ..cache.masked import MaskedStep
-from ..cache.schedule import Scheduled
+from ..cache.masked_layout import MaskedStep
+from ..core import registry
+from .masked.schedule import Scheduled
 
 
 @registry.methods.add("random_tokens")

@@ -10,12 +10,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .. import registry
-from ..cache.geometry import Layout, Site, Step
-from ..cache.method import Evicting, OwnWork, ring
-from ..cache.portions import portions
-from ..cache.slot import Memory, Slot, Slots
-from ..errors import BadBudget, BadKnob
+from ..cache.chunking import chunks
+from ..cache.layout import Layout, Site, Step
+from ..cache.slot import Memory, Slot, SlotBank
+from ..contract.method import Evicting, MethodOverhead, ring
+from ..core import registry
+from ..core.errors import BadBudget, BadKnob
 
 SIMILAR = 0.5  # cosine above which two keys count as copies of each other
 POOL = 7  # width of the max-pool over importance
@@ -34,7 +34,7 @@ class RKV(Evicting):
 
     name: ClassVar[str] = "rkv"
     source: ClassVar[str] = "Cai et al. 2025, §3"
-    edge: ClassVar[str] = "line"
+    evict_after: ClassVar[str] = "line"
 
     alpha: int = 8
     mix_lambda: float = 0.1
@@ -48,27 +48,27 @@ class RKV(Evicting):
             raise BadBudget(f"rkv: B = {self.B} with alpha = {self.alpha} does not fit lines of {layout.line}.",
                             remedy=f"B must be a multiple of {layout.line} and at least {layout.line} + alpha.")
 
-    def prepare(self, slots: Slots, memory: Memory) -> None:
+    def prepare(self, slots: SlotBank, memory: Memory) -> None:
         self.queries = ring(memory, slots, self.alpha)
 
     def observe(self, site: Site, step: Step, slot: Slot, q: Tensor, mass: Tensor | None) -> None:
         if step.count:
             self.queries[slot.index, :, :, step.first % self.alpha] = q[:, :, 0]
 
-    def phase(self, step: Step) -> Hashable:
+    def graph_key(self, step: Step) -> Hashable:
         """The place in the ring of queries."""
         return step.first % self.alpha
 
-    def own_work(self, layout: Layout, site: Site, step: Step) -> OwnWork:
+    def overhead(self, layout: Layout, site: Site, step: Step) -> MethodOverhead:
         """The latest queries are kept; at a line's end all but the latest keys are scored by them, and all visual ones by each other."""
-        moved = super().own_work(layout, site, step).numbers
+        moved = super().overhead(layout, site, step).numbers
         query = layout.heads * layout.head_dim if step.count else 0
         if not moved:
-            return OwnWork(0, query)
+            return MethodOverhead(0, query)
         queries, keys = self.alpha * layout.heads * layout.head_dim, self.B * layout.kv_heads * layout.head_dim
-        return OwnWork(queries * (self.B - self.alpha) + keys * self.B, query + moved + queries + keys)
+        return MethodOverhead(queries * (self.B - self.alpha) + keys * self.B, query + moved + queries + keys)
 
-    def evict(self, step: Step, slots: Slots) -> None:
+    def evict(self, step: Step, slots: SlotBank) -> None:
         if slots.live_visual < self.B or step.line == self.layout.lines:
             return
         visual = slots.table()
@@ -76,7 +76,7 @@ class RKV(Evicting):
         places = torch.empty(sites, rows, heads, self.layout.line, dtype=torch.int64, device=visual.device)
         each = heads * self.B * (12 * self.B + 8 * self.layout.head_dim)  # three matrices of cosines; keys in their order, twice
         for i in range(sites):
-            for _, some in portions(1, rows, each):
+            for _, some in chunks(1, rows, each):
                 order = visual[i, some].argsort(dim=-1, stable=True)[..., -self.B :]  # by position; the condition sorts first
                 keys = slots.keys(slice(i, i + 1), some)[0]
                 places[i, some] = order.gather(-1, self._lowest(self.queries[i, some], keys, order))

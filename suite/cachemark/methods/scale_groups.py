@@ -11,11 +11,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .. import registry
-from ..cache.geometry import Layout, Step
-from ..cache.method import Method
+from ..cache.layout import Layout, Step
 from ..cache.slot import Slot, Stage
-from ..errors import BadBudget, BadKnob
+from ..contract.method import Method
+from ..core import registry
+from ..core.errors import BadBudget, BadKnob
 
 GROUPS = ("condensed", "intermediate", "local")
 
@@ -58,7 +58,7 @@ class ScaleGroups(Method):
         if min(self.condensed, self.local) < 0:
             raise BadKnob("scale_groups: condensed and local are numbers of scales.", remedy="Give 0 or more.")
 
-    def look(self, step: Step, q: Tensor, slot: Slot, stage: Stage | None) -> tuple[Tensor, Tensor | None]:
+    def attend_scale(self, step: Step, q: Tensor, slot: Slot, stage: Stage | None) -> tuple[Tensor, Tensor | None]:
         k, v = (slot if stage is None else stage).read(slot.bank.runs[0], slot.live[0])
         sizes = [side**2 for side in self.layout.scales[: step.scale]]
         mask = torch.cat([torch.full((size,), self.group(scale, step.index) != self.remove, device=q.device)

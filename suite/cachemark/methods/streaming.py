@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, ClassVar
 
-from .. import registry
-from ..cache.geometry import Layout, Site, Step
-from ..cache.method import Evicting
-from ..cache.slot import Slot, Slots
-from ..errors import BadBudget
+from ..cache.layout import Layout, Site, Step
+from ..cache.slot import Slot, SlotBank
+from ..contract.method import Evicting
+from ..core import registry
+from ..core.errors import BadBudget
 
 
 @registry.methods.add("streaming")
@@ -26,7 +26,7 @@ class Streaming(Evicting):
     name: ClassVar[str] = "streaming"
     paradigms: ClassVar[tuple[str, ...]] = ("next-token", "next-scale")
     source: ClassVar[str] = "Xiao et al. 2024, §3.2"
-    edge: ClassVar[str] = "token"
+    evict_after: ClassVar[str] = "token"
     slack: ClassVar[int] = 1
 
     sinks: int = 4
@@ -41,7 +41,7 @@ class Streaming(Evicting):
         if not 0 <= self.sinks < self.B:
             raise BadBudget(f"streaming: {self.sinks} sinks leave no room in B = {self.B}.", remedy=f"Give sinks in 0 … {self.B - 1}.")
 
-    def evict(self, step: Step, slots: Slots) -> None:
+    def evict(self, step: Step, slots: SlotBank) -> None:
         """The oldest token that is no sink goes. The places behind the sinks are a ring, so its place is known."""
         for number, run in enumerate(slots.runs):
             visual = slots.live[number] - run.condition

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from .. import registry
-from ..cache.geometry import Layout, Site, Step
-from ..cache.method import Evicting
-from ..cache.slot import Slot, Slots
-from ..errors import BadBudget
+from ..cache.layout import Layout, Site, Step
+from ..cache.slot import Slot, SlotBank
+from ..contract.method import Evicting
+from ..core import registry
+from ..core.errors import BadBudget
 
 
 @registry.methods.add("window")
@@ -28,7 +28,7 @@ class Window(Evicting):
     unstated: ClassVar[Mapping[str, str]] = {
         "keep_condition": "ours: a window over text has no condition apart, so everything ages out of it, as with `False`",
     }
-    edge: ClassVar[str] = "token"
+    evict_after: ClassVar[str] = "token"
     slack: ClassVar[int] = 1
 
     keep_condition: bool = True
@@ -49,7 +49,7 @@ class Window(Evicting):
         before = layout.longest_condition if step.count else 0
         return min(before + step.first, self.B) + (step.count or layout.longest_condition)
 
-    def evict(self, step: Step, slots: Slots) -> None:
+    def evict(self, step: Step, slots: SlotBank) -> None:
         """The oldest entry goes. The places of the window are a ring, so its place is known."""
         for number, run in enumerate(slots.runs):
             start = run.condition if self.keep_condition else 0

@@ -6,14 +6,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ..errors import BadCheckpoint, Unsupported
-from .features import extractor_name
+from ..core.errors import BadCheckpoint, Unsupported
+from .extractor import extractor_name
 from .fetched import sha256
+from .image_features import Seen
 from .inception import FAMILY, inception, source
 from .preset import Preset
-from .reference import Reference
+from .real_images import RealImages
 from .reference_batch import ReferenceBatch
-from .seen import Seen
 
 NAME, SIDE = "adm", 256
 BATCH = "https://openaipublic.blob.core.windows.net/diffusion/jul-2021/ref_batches/imagenet/256/VIRTUAL_imagenet256_labeled.npz"
@@ -40,7 +40,7 @@ def adm(weights: str | Path, reference: str | Path, *, cache: str | Path = "", d
     if mean.shape != seen.features.shape[1:]:
         raise BadCheckpoint(f"{str(reference)!r} has statistics of {len(mean)} features, not of {seen.features.shape[1]}.",
                             remedy="Give the reference batch of guided-diffusion for ImageNet at 256×256.")
-    return Preset(NAME, extractor, Reference(extractor, 0, mean, covariance, seen.features, seen.logits), SIDE, OPTIONS)
+    return Preset(NAME, extractor, RealImages(extractor, 0, mean, covariance, seen.features, seen.logits), SIDE, OPTIONS)
 
 
 def identity(weights: str | Path, reference: str | Path) -> dict[str, Any]:

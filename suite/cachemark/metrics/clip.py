@@ -17,8 +17,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..errors import BadCheckpoint, Unsupported
-from .features import DIGITS
+from ..core.errors import BadCheckpoint, Unsupported
+from .extractor import DIGITS
 from .fetched import sha256
 from .pictures import nearest_bytes
 

@@ -15,10 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..errors import Unsupported, unknown
-from .features import declare, toolkit
-from .reference import Reference
-from .seen import Seen
+from ..core.errors import Unsupported, unknown
+from .extractor import declare, toolkit
+from .image_features import Seen
+from .real_images import RealImages
 
 NAMES = {
     "frechet_inception_distance": "fid", "kernel_inception_distance_mean": "kid", "kernel_inception_distance_std": "kid_std",
@@ -28,7 +28,7 @@ METRICS = ("fid", "kid", "isc", "prc")
 COMMON = ("rng_seed", "samples_shuffle", "verbose")
 
 
-def distribution(seen: Seen, reference: Reference, **options: Any) -> dict[str, float]:
+def distribution(seen: Seen, reference: RealImages, **options: Any) -> dict[str, float]:
     """``fid``, ``kid``, ``kid_std``, ``isc``, ``isc_std``, ``precision``, ``recall`` of images that were seen.
 
     ``options`` are those of torch-fidelity, with its defaults, whose name begins with a metric (``kid_subset_size=500``; ``kid=False``

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ..errors import BadCheckpoint
+from ..core.errors import BadCheckpoint
 
 
 def cached(address: str) -> Path:

@@ -12,8 +12,8 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from ..errors import BadCheckpoint
-from .features import register, toolkit
+from ..core.errors import BadCheckpoint
+from .extractor import register, toolkit
 from .fetched import sha256, tensors
 
 FAMILY = "inception-v3-compat"  # torch-fidelity's name of the network

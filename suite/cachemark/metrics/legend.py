@@ -27,7 +27,7 @@ from torch import Tensor
 SIZE = 64
 TOLERANCE = 0.075
 
-# Places of the legend in pixels, as (rows, columns); :mod:`cachemark.train.scene` paints the same places.
+# Places of the legend in pixels, as (rows, columns); :mod:`cachemark.tools.train.scene` paints the same places.
 SWATCH_OBJECT = (slice(0, 4), slice(12, 20))
 SWATCH_GROUND = (slice(0, 4), slice(44, 52))
 FOOTER_ROWS = slice(60, 64)

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..errors import BadCheckpoint, Unsupported
-from .features import DIGITS, toolkit
+from ..core.errors import BadCheckpoint, Unsupported
+from .extractor import DIGITS, toolkit
 from .fetched import cached, sha256, tensors
 
 VGG16 = "https://download.pytorch.org/models/vgg16-397923af.pth"

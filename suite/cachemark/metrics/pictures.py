@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from ..errors import Unsupported
+from ..core.errors import Unsupported
 
 
 class Pictures(Dataset[Tensor]):

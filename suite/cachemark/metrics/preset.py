@@ -8,12 +8,12 @@ from typing import Any
 
 from torch import Tensor
 
-from ..units import FAMILIES, quality_name
+from ..core.units import FAMILIES, quality_name
 from .distribution import distribution
-from .intervals import RESAMPLES, Interval, intervals
+from .image_features import Seen
 from .pictures import resized
-from .reference import Reference
-from .seen import Seen
+from .quality_intervals import RESAMPLES, QualityInterval, intervals
+from .real_images import RealImages
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Preset:
 
     name: str
     extractor: str
-    reference: Reference
+    reference: RealImages
     resize: int | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     names_classes: bool = False
@@ -43,7 +43,7 @@ class Preset:
                 "options": dict(self.options)}  # fmt: skip
 
     def see(self, images: Tensor | Iterable[Tensor], *, device: str = "cpu", batch: int = 64) -> Seen:
-        """Images as of :meth:`~cachemark.metrics.seen.Seen.of`, resized where the preset asks for it.
+        """Images as of :meth:`~cachemark.metrics.image_features.Seen.of`, resized where the preset asks for it.
 
         Raises what :func:`~cachemark.metrics.pictures.resized` raises.
         """
@@ -53,8 +53,8 @@ class Preset:
         """The figures of images that were seen, by their full names. Raises what ``distribution`` raises."""
         return self._named(distribution(seen, self.reference, **{**self.options, **options}), len(seen))
 
-    def intervals(self, seen: Seen, *, resamples: int = RESAMPLES, seed: int = 0, **options: Any) -> dict[str, Interval]:
-        """The same, each with its interval. Raises what :func:`~cachemark.metrics.intervals.intervals` raises."""
+    def intervals(self, seen: Seen, *, resamples: int = RESAMPLES, seed: int = 0, **options: Any) -> dict[str, QualityInterval]:
+        """The same, each with its interval. Raises what :func:`~cachemark.metrics.quality_intervals.intervals` raises."""
         found = intervals(seen, self.reference, resamples=resamples, seed=seed, **{**self.options, **options})
         return self._named(found, len(seen))
 

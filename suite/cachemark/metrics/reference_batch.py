@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import BadCheckpoint
+from ..core.errors import BadCheckpoint
 
 IMAGES = "arr_0.npy"
 REMEDY = "Fetch it again; it must hold arr_0 (uint8 images), mu and sigma."

@@ -15,9 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .features import toolkit
-from .reference import Reference
-from .seen import Seen
+from .extractor import toolkit
+from .image_features import Seen
+from .real_images import RealImages
 
 BLOCK = 500  # images whose distances to all others are held at a time
 DEPTH = 32  # neighbours of an image that are sorted at first; rarely must it be more
@@ -34,7 +34,7 @@ def drawn(count: int, resamples: int, strata: Tensor, share: float, seed: int) -
     return torch.ones(resamples, count, dtype=torch.bool).scatter_(1, gone, False)
 
 
-def fid(seen: Seen, reference: Reference, kept: Tensor, chosen: Mapping[str, Any]) -> Tensor:
+def fid(seen: Seen, reference: RealImages, kept: Tensor, chosen: Mapping[str, Any]) -> Tensor:
     """FID of each subset, (R,) float64.
 
     The trace of the root of Σ₁Σ₂ is taken from the symmetric Σ₂^½ Σ₁ Σ₂^½, which has the same eigenvalues.
@@ -56,7 +56,7 @@ def fid(seen: Seen, reference: Reference, kept: Tensor, chosen: Mapping[str, Any
     return torch.stack(found)
 
 
-def kid(seen: Seen, reference: Reference, kept: Tensor, chosen: Mapping[str, Any]) -> Tensor:
+def kid(seen: Seen, reference: RealImages, kept: Tensor, chosen: Mapping[str, Any]) -> Tensor:
     """The part of the unbiased squared MMD of each subset that the images decide, (R,) float64: what the reference has with itself is
     left out, so the figures tell how subsets differ. It is what torch-fidelity's mean over ever more subsets of a set approaches."""
     mine, real = seen.features.numpy(), reference.features.numpy()
@@ -82,7 +82,7 @@ def chunks(count: int, chosen: Mapping[str, Any]) -> Tensor:
     return found
 
 
-def isc(seen: Seen, reference: Reference, kept: Tensor, chosen: Mapping[str, Any]) -> Tensor:
+def isc(seen: Seen, reference: RealImages, kept: Tensor, chosen: Mapping[str, Any]) -> Tensor:
     """The Inception score of each subset, (R,) float64, with the splits of the whole set."""
     split, scores = chunks(len(seen), chosen), []
     for i in range(chosen["isc_splits"]):
@@ -95,7 +95,7 @@ def isc(seen: Seen, reference: Reference, kept: Tensor, chosen: Mapping[str, Any
     return torch.stack(scores).mean(0)
 
 
-def recall(seen: Seen, reference: Reference, kept: Tensor, chosen: Mapping[str, Any]) -> Tensor:
+def recall(seen: Seen, reference: RealImages, kept: Tensor, chosen: Mapping[str, Any]) -> Tensor:
     """Share of the real images inside the manifold of each subset, (R,) float64: within the ball of one of its images that reaches to
     that image's k-th neighbour in the subset."""
     radii = torch.cat(list(_radii(seen.features, kept, chosen["prc_neighborhood"] + 1)), 1)

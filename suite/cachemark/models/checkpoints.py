@@ -22,7 +22,7 @@ from safetensors import safe_open
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from ..errors import BadCheckpoint
+from ..core.errors import BadCheckpoint
 
 M = TypeVar("M", bound=nn.Module)
 

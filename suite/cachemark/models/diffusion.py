@@ -20,12 +20,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..cache.bidirectional import Bidirectional
-from ..cache.geometry import Site, Step, Tokens
-from ..cache.masked import MaskedStep
-from ..cache.method import Method
-from ..errors import Unsupported
+from ..cache.layout import Site, Step, Tokens
+from ..cache.masked_layout import MaskedStep
+from ..contract.bidirectional import Bidirectional
+from ..contract.method import Method
+from ..core.errors import Unsupported
 
+Guidance = float | Tensor | None
 STEPS = 1000  # of the process that the head is trained on
 EPS = 1e-6  # of all layer norms
 FREQUENCIES = 256  # channels of the sinusoid that a timestep becomes
@@ -152,7 +153,7 @@ def _mlp(inside: int, width: int) -> nn.Sequential:
     return nn.Sequential(nn.Linear(inside, width), nn.SiLU(), nn.Linear(width, width))
 
 
-class ResBlock(nn.Module):
+class HeadBlock(nn.Module):
     """x += gate · mlp(norm(x)·(1 + scale) + shift). There is no attention to mix: ``mix`` finds the block's modulation."""
 
     def __init__(self, width: int) -> None:
@@ -219,7 +220,7 @@ class Denoiser(nn.Module):
         self.time_embed = TimeEmbed(width)
         self.cond_embed = nn.Linear(cond, width)
         self.input_proj = nn.Linear(channels, width)
-        self.res_blocks = nn.ModuleList(ResBlock(width) for _ in range(depth))
+        self.res_blocks = nn.ModuleList(HeadBlock(width) for _ in range(depth))
         self.final_layer = FinalLayer(width, 2 * channels)
         self.sites = [Site("head", layer) for layer in range(depth)]
 
@@ -227,7 +228,7 @@ class Denoiser(nn.Module):
         """Blocks and final layer: the stack of the head, which ends with the prediction itself, because that is what the
         difference of two branches is taken of."""
         for site, block in zip(self.sites, self.res_blocks, strict=True):
-            tokens = method.block(site, step, tokens, cast(ResBlock, block))
+            tokens = method.block(site, step, tokens, cast(HeadBlock, block))
         assert tokens.cond is not None
         return self.final_layer(tokens.x, tokens.cond)
 
@@ -255,7 +256,7 @@ def normal(uniform: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Course:
+class DenoisingSchedule:
     """What the head needs in every pass of one generation. ``times`` (passes, width): embedded timesteps, the noisiest first."""
 
     process: Process
@@ -270,13 +271,13 @@ class DiffusionHead(nn.Module):
         super().__init__()
         self.net = Denoiser(channels, cond, depth, width)
 
-    def course(self, sections: tuple[int, ...], temperature: float) -> Course:
+    def course(self, sections: tuple[int, ...], temperature: float) -> DenoisingSchedule:
         """Computed once per generation. ``temperature`` scales the noise of the steps, not the noise that they start from."""
         chosen = process(sections)
         t = torch.tensor(chosen.timesteps[::-1], device=self.net.cond_embed.weight.device)
-        return Course(chosen, self.net.time_embed(t), temperature)
+        return DenoisingSchedule(chosen, self.net.time_embed(t), temperature)
 
-    def conditions(self, z: Tensor, course: Course) -> Iterator[Tensor]:
+    def conditions(self, z: Tensor, course: DenoisingSchedule) -> Iterator[Tensor]:
         """SiLU(time + condition) of every pass, each (rows, n, width)."""
         embedded = self.net.cond_embed(z)
         for time in course.times:
@@ -288,13 +289,12 @@ class DiffusionHead(nn.Module):
         mean = torch.sub(c.keep * x, eps, alpha=c.drop)
         return mean if index == 0 else torch.addcmul(mean, torch.exp(c.slope * v + c.base), noise)
 
-    def sample(self, z: Tensor, noise: Tensor, guidance: float | Tensor | None, course: Course, step: MaskedStep, method: Method) -> Tensor:
+    def sample(self, z: Tensor, noise: Tensor, guidance: Guidance, course: DenoisingSchedule, step: MaskedStep, method: Method) -> Tensor:
         """Tokens (batch, n, C) fp32 from conditions ``z`` (rows, n, cond), the unconditional rows last.
 
         ``noise`` (1 + passes, batch, n, C) fp32: what it starts from, then that of every pass (the last one is not used).
         """
-        passes, copies = len(course.process), z.size(0) // noise.size(1)
-        x, noise = noise[0], noise[1:] * course.temperature
+        passes, copies, x, noise = len(course.process), z.size(0) // noise.size(1), noise[0], noise[1:] * course.temperature
         for inner, cond in enumerate(self.conditions(z, course)):
             at = replace(step, inner=inner, inners=passes)
             tokens = HeadTokens(self.net.input_proj(x.to(z.dtype)).repeat(copies, 1, 1), cond=cond)
@@ -321,7 +321,7 @@ class EagerHead(DiffusionHead):
     """The same head as the published code runs it: timesteps and conditions are embedded in every pass, for every row, and the
     coefficients are copied from the host each time. For the reference engine only."""
 
-    def conditions(self, z: Tensor, course: Course) -> Iterator[Tensor]:
+    def conditions(self, z: Tensor, course: DenoisingSchedule) -> Iterator[Tensor]:
         for t in course.process.timesteps[::-1]:
             stamps = torch.tensor([t] * z.size(0) * z.size(1), device=z.device).view(z.shape[:2])
             yield F.silu(self.net.time_embed(stamps) + self.net.cond_embed(z))

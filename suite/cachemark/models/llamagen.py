@@ -16,12 +16,12 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from ..cache import streams
-from ..cache.geometry import Layout, Site, Step, Tokens, raster_steps
-from ..cache.method import Method, phase
+from ..cache import random_streams as streams
+from ..cache.layout import Layout, Site, Step, Tokens, raster_steps
 from ..cache.slot import Memory
-from ..cache.uncached import Uncached
-from ..spec import Sampling
+from ..contract.method import Method, graph_key
+from ..contract.uncached import Uncached
+from ..core.spec import Sampling
 from .layers import RMSNorm, SwiGLU, rotate_pairs
 from .sampling import draw, guide, guided
 
@@ -90,7 +90,7 @@ def layout(config: LlamaGenConfig, seeds: Sequence[int], sampling: Sampling, dty
                   tuple(seeds) * copies, branches, dtype, device)
 
 
-class Attention(nn.Module):
+class LlamaGenAttention(nn.Module):
     """Projections of one block; what happens between them is the method's."""
 
     def __init__(self, config: LlamaGenConfig) -> None:
@@ -114,7 +114,7 @@ class TransformerBlock(nn.Module):
 
     def __init__(self, config: LlamaGenConfig) -> None:
         super().__init__()
-        self.attention = Attention(config)
+        self.attention = LlamaGenAttention(config)
         self.feed_forward = SwiGLU(config.dim, config.hidden)
         self.attention_norm = RMSNorm(config.dim, config.norm_eps)
         self.ffn_norm = RMSNorm(config.dim, config.norm_eps)
@@ -224,10 +224,10 @@ class LlamaGen(nn.Module):
         fed = torch.cat((labels, torch.full_like(labels, self.config.classes))[: layout.rows // len(labels)])
         wanted = forced is None, see is not None
         for step in raster_steps(layout):
-            kind = step.count, guided(sampling, step.index), *wanted, phase(method, step)
+            kind = step.count, guided(sampling, step.index), *wanted, graph_key(method, step)
             work = partial(self._pass, step, method, sampling, key, wanted)
             found = engine.run(kind, work, (fed, places[step.index : step.index + 1]), method)
-            method.settle(step)
+            method.end_step(step)
             fed = found[0] if forced is None else forced[:, step.index]
             out[:, step.index] = fed
             if see is not None:

@@ -19,15 +19,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..cache import streams
-from ..cache.bidirectional import Bidirectional
-from ..cache.geometry import Site, Step, Tokens
-from ..cache.masked import MaskedLayout, MaskedStep, masked_steps, placed, put, take
-from ..cache.method import Method, phase
+from ..cache import random_streams as streams
+from ..cache.layout import Site, Step, Tokens
+from ..cache.masked_layout import MaskedLayout, MaskedStep, masked_steps, placed, put, take
 from ..cache.slot import Memory
-from ..errors import Unsupported
-from ..spec import Sampling
-from .diffusion import EPS, STEPS, Course, DiffusionHead, EagerHead, normal
+from ..contract.bidirectional import Bidirectional
+from ..contract.method import Method, graph_key
+from ..core.errors import Unsupported
+from ..core.spec import Sampling
+from .diffusion import EPS, STEPS, DenoisingSchedule, DiffusionHead, EagerHead, normal
 
 SCHEDULES = ("constant", "linear")
 MASKED = (1.0, 0.25, 0.7)  # centre, width and least of the share that training masks: a normal distribution cut at [0.7, 1]
@@ -100,7 +100,7 @@ def guidance(sampling: Sampling, step: MaskedStep, tokens: int) -> float | None:
     return 1 + (sampling.cfg_scale - 1) * share
 
 
-class Attention(nn.Module):
+class MARAttention(nn.Module):
     """Projections of one block; what happens between them is the method's."""
 
     def __init__(self, dim: int, heads: int) -> None:
@@ -125,12 +125,12 @@ class MLP(nn.Module):
         return self.fc2(F.gelu(self.fc1(x)))
 
 
-class Block(nn.Module):
+class MARBlock(nn.Module):
     """Pre-norm: x += attention(norm(x)); x += mlp(norm(x))."""
 
     def __init__(self, dim: int, heads: int) -> None:
         super().__init__()
-        self.norm1, self.attn = nn.LayerNorm(dim, eps=EPS), Attention(dim, heads)
+        self.norm1, self.attn = nn.LayerNorm(dim, eps=EPS), MARAttention(dim, heads)
         self.norm2, self.mlp = nn.LayerNorm(dim, eps=EPS), MLP(dim)
 
     def mix(self, site: Site, step: Step, tokens: Tokens, method: Method) -> Tokens:
@@ -162,10 +162,10 @@ class MAR(nn.Module):
         self.diffusion_pos_embed_learned = nn.Parameter(torch.zeros(1, c.tokens, c.dim))
         self.class_emb = nn.Embedding(c.classes, c.dim)
         self.z_proj, self.z_proj_ln = nn.Linear(c.channels, c.dim), nn.LayerNorm(c.dim, eps=EPS)
-        self.encoder_blocks = nn.ModuleList(Block(c.dim, c.heads) for _ in range(c.depth[0]))
+        self.encoder_blocks = nn.ModuleList(MARBlock(c.dim, c.heads) for _ in range(c.depth[0]))
         self.encoder_norm = nn.LayerNorm(c.dim, eps=EPS)
         self.decoder_embed = nn.Linear(c.dim, c.dim)
-        self.decoder_blocks = nn.ModuleList(Block(c.dim, c.heads) for _ in range(c.depth[1]))
+        self.decoder_blocks = nn.ModuleList(MARBlock(c.dim, c.heads) for _ in range(c.depth[1]))
         self.decoder_norm = nn.LayerNorm(c.dim, eps=EPS)
         self.diffloss = (EagerHead if eager_head else DiffusionHead)(c.channels, c.dim, c.head_depth, c.head_width)
         self.stacks = {"encoder": self.encoder_blocks, "decoder": self.decoder_blocks}
@@ -225,7 +225,7 @@ class MAR(nn.Module):
     def _through(self, name: str, x: Tensor, step: Step, method: Method) -> Tensor:
         def run(tokens: Tokens) -> Tensor:
             for layer, block in enumerate(self.stacks[name]):
-                tokens = method.block(Site(name, layer), step, tokens, cast(Block, block))
+                tokens = method.block(Site(name, layer), step, tokens, cast(MARBlock, block))
             return tokens.x
 
         return method.stack(name, step, Tokens(x), run)
@@ -305,8 +305,8 @@ class MAR(nn.Module):
             seen = latents, step.known, step.generating, step.previous
             (z,) = engine.run(("transformer", step.index), partial(self._conditions, step, method, prefix), seen, method)
             told = (z, places) if scale is None else (z, places, scale)
-            (drawn,) = engine.run(("head", phase(method, step)), partial(self._drawn, step, method, course, key), told, method)
-            method.settle(step)
+            (drawn,) = engine.run(("head", graph_key(method, step)), partial(self._drawn, step, method, course, key), told, method)
+            method.end_step(step)
             latents = put(latents, places, drawn if forced is None else take(forced, places))
             if see is not None:
                 see(places, drawn)
@@ -322,7 +322,7 @@ class MAR(nn.Module):
         return (self.conditions(self.decode(self.encode(prefix, latents, at, method), at, method), generating),)
 
     def _drawn(
-        self, step: MaskedStep, method: Method, course: Course, key: Tensor, z: Tensor, places: Tensor,
+        self, step: MaskedStep, method: Method, course: DenoisingSchedule, key: Tensor, z: Tensor, places: Tensor,
         scale: float | Tensor | None = None,
     ) -> tuple[Tensor]:
         """All passes of the head: the tokens at ``places`` (batch, n), (batch, n, C)."""

@@ -9,11 +9,11 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from ..cache.anatomy import Anatomy
-from ..cache.geometry import Layout
-from ..cache.method import Method
+from ..cache.layout import Layout
 from ..cache.slot import Memory
-from ..spec import Sampling
+from ..contract.method import Method
+from ..core.spec import Sampling
+from ..roofline.parameter_counts import ParameterCounts
 
 
 class Generator(Protocol):
@@ -73,7 +73,7 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Published:
+class PublishedFile:
     """A file of the authors that a plan names under ``key`` (``weights`` or ``decoder_weights``): its ``name`` and who gives it away.
 
     ``build`` makes the module whose tensors are read from it, ``wrappers`` are the entries under which they are looked for before the
@@ -89,7 +89,7 @@ class Published:
 
 
 @dataclass(frozen=True)
-class Entry:
+class ModelEntry:
     """A model by name: everything a plan needs without loading it.
 
     ``presets`` names sampling settings; each model has ``paper``. ``shape(sampling, batch)`` is the layout of a generation,
@@ -97,7 +97,7 @@ class Entry:
     does not fit, with BadCheckpoint. ``quality`` names the metrics that judge this model's images without a reference set, ``preset``
     the eyes and the real images with which they are compared else. ``files`` are those of the authors, for a published model; none
     comes with the package.
-    ``anatomy()`` says what its products cost, ``None`` where nobody has counted them.
+    ``parameter_counts()`` says what its products cost, ``None`` where nobody has counted them.
     ``similarity(weights)`` is the layout's inter-scale similarity where it is known for weights of that identity.
     """
 
@@ -113,6 +113,6 @@ class Entry:
     quality: tuple[str, ...] = ()
     preset: str = "adm"
     summary: str = ""
-    files: tuple[Published, ...] = ()
-    anatomy: Callable[[], Anatomy | None] = lambda: None
+    files: tuple[PublishedFile, ...] = ()
+    parameter_counts: Callable[[], ParameterCounts | None] = lambda: None
     similarity: Callable[[str], tuple[tuple[float, ...], ...]] = lambda weights: ()

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..cache import streams
-from ..errors import Unsupported
-from ..spec import Sampling
+from ..cache import random_streams as streams
+from ..core.errors import Unsupported
+from ..core.spec import Sampling
 
 
 def guided(sampling: Sampling, position: int) -> bool:

@@ -20,13 +20,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..cache import streams
-from ..cache.geometry import Layout, Site, Step, Tokens, scale_steps
-from ..cache.method import Method, phase
+from ..cache import random_streams as streams
+from ..cache.layout import Layout, Site, Step, Tokens, scale_steps
 from ..cache.slot import Memory
-from ..cache.uncached import Blockwise
-from ..errors import BadCheckpoint
-from ..spec import Sampling
+from ..contract.method import Method, graph_key
+from ..contract.uncached import Blockwise
+from ..core.errors import BadCheckpoint
+from ..core.spec import Sampling
 from . import checkpoints
 from .packed import Projection
 from .sampling import draw, guide_scale
@@ -88,7 +88,7 @@ def layout(
                   branches, dtype, device, config.sides, similarity)
 
 
-class Attention(nn.Module):
+class VARAttention(nn.Module):
     """Projections of one block; what happens between them is the method's."""
 
     def __init__(self, config: VARConfig) -> None:
@@ -132,7 +132,7 @@ def projection(dim: int, count: int) -> nn.Sequential:
     return nn.Sequential(nn.SiLU(), nn.Linear(dim, count * dim))
 
 
-class Block(nn.Module):
+class VARBlock(nn.Module):
     """x += γ₁·attention(norm(x)·(1 + s₁) + b₁); x += γ₂·ffn(norm(x)·(1 + s₂) + b₂).
 
     The tokens' ``cond`` (rows, depth, 6, dim) holds γ₁, γ₂, 1 + s₁, 1 + s₂, b₁, b₂ of every block.
@@ -141,7 +141,7 @@ class Block(nn.Module):
     def __init__(self, config: VARConfig, layer: int) -> None:
         super().__init__()
         self.layer, self.eps = layer, config.norm_eps
-        self.attn, self.ffn = Attention(config), FFN(config.dim)
+        self.attn, self.ffn = VARAttention(config), FFN(config.dim)
         if config.shared_aln:
             self.ada_gss = nn.Parameter(torch.zeros(1, 1, 6, config.dim))
         else:
@@ -190,7 +190,7 @@ class VAR(nn.Module):
 
     ``quantizer`` turns tokens into the input of the next scale; it belongs to the image tokenizer's file and is no part of this
     module's state. ``recompute``: project the modulations anew in every scale, as the authors' code does; for comparison only.
-    ``similarity`` goes into the layout, see :class:`~cachemark.cache.geometry.Layout`.
+    ``similarity`` goes into the layout, see :class:`~cachemark.cache.layout.Layout`.
     """
 
     paradigm = "next-scale"
@@ -211,7 +211,7 @@ class VAR(nn.Module):
         self.lvl_embed = nn.Embedding(len(c.sides), c.dim)
         if c.shared_aln:
             self.shared_ada_lin = projection(c.dim, 6)
-        self.blocks = nn.ModuleList(Block(c, layer) for layer in range(c.depth))
+        self.blocks = nn.ModuleList(VARBlock(c, layer) for layer in range(c.depth))
         self.head_nm = HeadNorm(c)
         self.head = nn.Linear(c.dim, c.vocab)
         self.sites = [Site("decoder", layer) for layer in range(c.depth)]
@@ -243,14 +243,14 @@ class VAR(nn.Module):
     def modulations(self, cond: Tensor) -> Tensor:
         """What the class embedding (rows, dim) makes of every block's norms and gates, (rows, depth, 6, dim)."""
         shared = self.shared_ada_lin(cond).unflatten(-1, (6, -1)) if self.config.shared_aln else None
-        return torch.stack([cast(Block, block).modulation(cond, shared) for block in self.blocks], 1)
+        return torch.stack([cast(VARBlock, block).modulation(cond, shared) for block in self.blocks], 1)
 
     def forward(self, tokens: Tokens, step: Step, method: Method) -> Tensor:
         """One pass of the stack under a method: hidden states before the head's norm, (rows, tokens, dim)."""
 
         def run(tokens: Tokens) -> Tensor:
             for site, block in zip(self.sites, self.blocks, strict=True):
-                tokens = method.block(site, step, tokens, cast(Block, block))
+                tokens = method.block(site, step, tokens, cast(VARBlock, block))
             return tokens.x
 
         return method.stack("decoder", step, tokens, run)
@@ -297,8 +297,8 @@ class VAR(nn.Module):
             span = slice(step.first, step.first + step.count)
             work = partial(self._pass, step, method, sampling, given, see is not None)
             inputs = (f_hat,) if forced is None else (f_hat, forced[:, span])
-            codes, f_hat, *logits = engine.run((step.index, see is not None, phase(method, step)), work, inputs, method)
-            method.settle(step)
+            codes, f_hat, *logits = engine.run((step.index, see is not None, graph_key(method, step)), work, inputs, method)
+            method.end_step(step)
             out[:, span] = codes
             if see is not None:
                 see(step.first, logits[0])

@@ -9,7 +9,7 @@ import secrets
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from ..errors import BadStore
+from ..core.errors import BadStore
 from .faults import bad_store
 
 _NAME = re.compile(r"([0-9a-f]{2})/(\1[0-9a-f]{62})(\.[A-Za-z0-9]{1,16})?")

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .. import __version__
-from ..errors import BadBaseline, CachemarkError
-from ..result import Environment, Outcome
-from ..units import metric
+from ..core.errors import BadBaseline, CachemarkError
+from ..core.result import Environment, Outcome
+from ..core.units import metric
 from .schema import finite
 
 FORMAT = "cachemark-exchange"

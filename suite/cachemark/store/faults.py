@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
-from ..errors import BadStore
+from ..core.errors import BadStore
 
 _FULL = ("The disk is full: nothing of this outcome was saved in {where}.",
          "Free some space, or name a store on another disk with --store, and run again; what was saved before is kept.")

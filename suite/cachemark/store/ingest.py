@@ -15,9 +15,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..errors import BadResults, NothingMeasured
-from ..result import Environment, Outcome, Status
-from ..spec import Case, Sampling, digest
+from ..core.errors import BadResults, NothingMeasured
+from ..core.result import Environment, Outcome, Status
+from ..core.spec import Case, Sampling, digest
 from .db import Store
 
 PYTEST_BENCHMARK = "pytest-benchmark"

@@ -7,7 +7,7 @@ from pathlib import Path
 from sqlalchemy import Connection, Engine, inspect, text
 
 from .. import __version__
-from ..errors import BadStore
+from ..core.errors import BadStore
 from .schema import SCHEMA_VERSION
 
 VERSION_TABLE = "cachemark_version"  # not Alembic's usual name: another program's database must not look like ours

@@ -15,7 +15,7 @@ from pathlib import Path
 from sqlalchemy import delete, select, update
 from sqlalchemy.orm import Session
 
-from ..errors import BadStore
+from ..core.errors import BadStore
 from .db import Store
 from .rows import pack, unpack
 from .schema import ArtifactRow, BaselineRow, CondensedRow, MembershipRow, OutcomeRow, RunRow, SampleRow, VerdictRow

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from ..errors import BadStore
-from ..result import CONDENSED, JUDGING, Environment, Outcome, Status
-from ..spec import Case, canonical
-from ..units import metric
+from ..core.errors import BadStore
+from ..core.result import CONDENSED, JUDGING, Environment, Outcome, Status
+from ..core.spec import Case, canonical
+from ..core.units import metric
 from .schema import ArtifactRow, CondensedRow, EnvironmentRow, OutcomeRow, RunRow, SampleRow, VerdictRow, finite
 
 PRUNED = "Raw values were pruned: quantiles and the mean remain."

@@ -29,8 +29,8 @@ from sqlalchemy import (
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
 from sqlalchemy.types import TypeDecorator
 
-from ..result import Status
-from ..spec import canonical
+from ..core.result import Status
+from ..core.spec import canonical
 
 SCHEMA_VERSION = "0002"
 """The newest migration that this version of cachemark knows. Versions are numbers, so that newer and older can be told apart."""

@@ -12,7 +12,7 @@ from .rows import unpack
 from .schema import CaseRow, EnvironmentRow, MembershipRow, OutcomeRow, RunRow, SampleRow
 
 
-class Figure(NamedTuple):
+class StoredFigure(NamedTuple):
     """The median of one metric of one case in one run, ``values`` says of how many; of a pruned outcome, of how many quantiles."""
 
     run: int
@@ -27,7 +27,7 @@ class Figure(NamedTuple):
     median: float
 
 
-def summary(store: Store, *metrics: str) -> list[Figure]:
+def summary(store: Store, *metrics: str) -> list[StoredFigure]:
     """Figures of these metrics, of all where none is named, in the order of runs and outcomes. Carried outcomes count in every run."""
     wanted = (
         select(RunRow.id, RunRow.started, EnvironmentRow.machine_class, CaseRow.key, CaseRow.model, CaseRow.method, CaseRow.budget,
@@ -42,4 +42,4 @@ def summary(store: Store, *metrics: str) -> list[Figure]:
     if metrics:
         wanted = wanted.where(SampleRow.metric.in_(metrics))
     with store._reading() as session:
-        return [Figure._make((*row[:-1], statistics.median(unpack(row[-1])))) for row in session.execute(wanted)]
+        return [StoredFigure._make((*row[:-1], statistics.median(unpack(row[-1])))) for row in session.execute(wanted)]

@@ -11,16 +11,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from cachemark import registry
-from cachemark.cache.geometry import Site, Step, Tokens
-from cachemark.cache.method import Block, Method
+from cachemark.cache.layout import Site, Step, Tokens
 from cachemark.cache.slot import Memory
-from cachemark.cache.uncached import Uncached
+from cachemark.contract.method import Block, Method
+from cachemark.contract.uncached import Uncached
+from cachemark.core import registry
+from cachemark.core.spec import Sampling
 from cachemark.methods import full  # noqa: F401 - registers the method
 from cachemark.models.llamagen import LlamaGen, LlamaGenConfig
 from cachemark.models.sampling import filter_logits
 from cachemark.models.vision import VQ, VQConfig, resize, to_uint8
-from cachemark.spec import Sampling
 
 from ..checks import Check, Kind, Vector, apart, differing, differing_bytes
 

@@ -10,16 +10,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cachemark.cache.bidirectional import Bidirectional
-from cachemark.cache.geometry import Site, Step, Tokens
-from cachemark.cache.masked import MaskedStep
-from cachemark.cache.method import Block, Method
+from cachemark.cache.layout import Site, Step, Tokens
+from cachemark.cache.masked_layout import MaskedStep
 from cachemark.cache.slot import Memory
+from cachemark.contract.bidirectional import Bidirectional
+from cachemark.contract.method import Block, Method
+from cachemark.core.spec import Sampling
 from cachemark.models import diffusion, mar
 from cachemark.models.diffusion import DiffusionHead, Predicted
 from cachemark.models.mar import MAR, MARConfig
 from cachemark.models.vision.kl import KL, KLConfig, grid_of, tokens_of
-from cachemark.spec import Sampling
 
 from ..checks import Check, Kind, Vector, apart, differing
 

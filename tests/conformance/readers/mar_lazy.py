@@ -12,14 +12,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from cachemark.cache.geometry import Site, Step, Tokens
-from cachemark.cache.masked import MaskedStep
-from cachemark.cache.method import Block, Method
+from cachemark.cache.layout import Site, Step, Tokens
+from cachemark.cache.masked_layout import MaskedStep
 from cachemark.cache.slot import Memory
+from cachemark.contract.method import Block, Method
+from cachemark.core.spec import Sampling
 from cachemark.methods.lazymar import LazyMAR
 from cachemark.models.diffusion import DiffusionHead
 from cachemark.models.mar import MAR
-from cachemark.spec import Sampling
 
 from ..checks import Check, Kind, Vector, apart, differing
 from . import mar
@@ -54,10 +54,10 @@ class Watched(LazyMAR):
         self.seen[step.index] = score, everything if self.chosen is None else self.chosen
         return out
 
-    def settle(self, step: Step) -> None:
+    def end_step(self, step: Step) -> None:
         if self.full[step.index] and self.apart is not None:
             self.differences[step.index] = self.apart.clone()
-        super().settle(step)
+        super().end_step(step)
 
 
 class Fed(mar.Replayed):

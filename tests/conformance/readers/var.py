@@ -11,15 +11,15 @@ import numpy
 import torch
 from torch import Tensor
 
-from cachemark.cache.geometry import Site, Step, Tokens
-from cachemark.cache.method import Block, Method
+from cachemark.cache.layout import Site, Step, Tokens
 from cachemark.cache.slot import Memory
+from cachemark.contract.method import Block, Method
+from cachemark.core.spec import Sampling
 from cachemark.methods.full import Full
 from cachemark.models.sampling import filter_logits
 from cachemark.models.var import VAR, VARConfig
-from cachemark.models.vision.autoencoder import Decoder, JointAttnBlock, Pyramid
+from cachemark.models.vision.autoencoder import JointAttnBlock, KLDecoder, Pyramid
 from cachemark.models.vision.msvq import MSVQ, MSVQConfig, MultiScaleQuantizer
-from cachemark.spec import Sampling
 
 from ..checks import Check, Kind, Vector, apart, differing
 
@@ -109,7 +109,7 @@ def transformer(vector: Vector, variant: str, model: type[VAR] = VAR) -> VAR:
 
 def subject(vector: Vector, model: type[VAR] = VAR) -> Subject:
     c, held = vector.facts["config"], weights_of(vector, "vae", "")
-    decoder = Decoder(Pyramid(c["vae_ch"], tuple(c["vae_ch_mult"]), c["vae_num_res_blocks"]), c["Cvae"], JointAttnBlock)
+    decoder = KLDecoder(Pyramid(c["vae_ch"], tuple(c["vae_ch_mult"]), c["vae_num_res_blocks"]), c["Cvae"], JointAttnBlock)
     decoder.load_state_dict({name.removeprefix("decoder."): t for name, t in held.items() if name.startswith("decoder.")})
 
     def decode(f_hat: Tensor) -> Tensor:

@@ -52,7 +52,7 @@ class JointAttnBlock(nn.Module):
         return x + self.proj_out(mixed.squeeze(1).transpose(1, 2).reshape(x.shape))
 
 
-class Level(nn.Module):
+class KLLevel(nn.Module):
     """All blocks of one resolution. What a level does not have is an identity, which adds no key to the state dict."""
 
     def __init__(self, c_in: int, c_out: int, depth: int, attend: Attend | None) -> None:
@@ -79,7 +79,7 @@ class Middle(nn.Module):
         return self.block_2(self.attn_1(self.block_1(x)))
 
 
-class Encoder(nn.Module):
+class KLEncoder(nn.Module):
     """Images (B, 3, f·h, f·w) to latents (B, z, h, w)."""
 
     def __init__(self, shape: Pyramid, z: int, attend: Attend) -> None:
@@ -87,7 +87,7 @@ class Encoder(nn.Module):
         widths, last = shape.widths, len(shape.widths) - 1
         self.conv_in = nn.Conv2d(3, shape.ch, 3, padding=1)
         pairs = zip((shape.ch, *widths), widths, strict=False)
-        self.down = nn.ModuleList(Level(a, b, shape.num_res_blocks, attend if i == last else None) for i, (a, b) in enumerate(pairs))
+        self.down = nn.ModuleList(KLLevel(a, b, shape.num_res_blocks, attend if i == last else None) for i, (a, b) in enumerate(pairs))
         for level, width in zip(self.down[:-1], widths, strict=False):
             level.downsample = Downsample(width)
         self.mid = Middle(widths[-1], attend)
@@ -101,7 +101,7 @@ class Encoder(nn.Module):
         return self.conv_out(F.silu(self.norm_out(self.mid(x))))
 
 
-class Decoder(nn.Module):
+class KLDecoder(nn.Module):
     """Latents (B, z, h, w) to images (B, 3, f·h, f·w). ``up.0`` is the highest resolution and runs last. ``in_levels``: attend in the
     lowest resolution too, not only in the middle."""
 
@@ -112,7 +112,7 @@ class Decoder(nn.Module):
         self.mid = Middle(widths[-1], attend)
         pairs = zip((*widths[1:], widths[-1]), widths, strict=True)
         lowest = attend if in_levels else None
-        self.up = nn.ModuleList(Level(a, b, shape.num_res_blocks + 1, lowest if i == last else None) for i, (a, b) in enumerate(pairs))
+        self.up = nn.ModuleList(KLLevel(a, b, shape.num_res_blocks + 1, lowest if i == last else None) for i, (a, b) in enumerate(pairs))
         for level, width in zip(self.up[1:], widths[1:], strict=True):
             level.upsample = Upsample(width)
         self.norm_out = nn.GroupNorm(GROUPS, widths[0], eps=GROUP_EPS)

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from ...errors import Unsupported
-from .autoencoder import Decoder, Encoder, Pyramid
+from ...core.errors import Unsupported
+from .autoencoder import KLDecoder, KLEncoder, Pyramid
 from .vq import AttnBlock
 
 SCALE = 0.2325
@@ -41,8 +41,8 @@ class KL(nn.Module):
     def __init__(self, config: KLConfig | None = None) -> None:
         super().__init__()
         self.config = c = config or KLConfig()
-        self.encoder = Encoder(c.pyramid, 2 * c.z, AttnBlock)
-        self.decoder = Decoder(c.pyramid, c.z, AttnBlock, in_levels=False)
+        self.encoder = KLEncoder(c.pyramid, 2 * c.z, AttnBlock)
+        self.decoder = KLDecoder(c.pyramid, c.z, AttnBlock, in_levels=False)
         self.quant_conv, self.post_quant_conv = nn.Conv2d(2 * c.z, 2 * c.z, 1), nn.Conv2d(c.z, c.z, 1)
 
     def moments(self, images: Tensor) -> tuple[Tensor, Tensor]:

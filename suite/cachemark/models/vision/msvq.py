@@ -13,8 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ...errors import Unsupported
-from .autoencoder import Decoder, Encoder, JointAttnBlock, Pyramid
+from ...core.errors import Unsupported
+from .autoencoder import JointAttnBlock, KLDecoder, KLEncoder, Pyramid
 
 USED = ("quantize.ema_vocab_hit_SV",)  # how often each code was used in training: in published files, and nobody's business here
 
@@ -156,7 +156,7 @@ class MSVQ(nn.Module):
     def __init__(self, config: MSVQConfig | None = None) -> None:
         super().__init__()
         self.config = c = config or MSVQConfig()
-        self.encoder, self.decoder = Encoder(c.pyramid, c.z, JointAttnBlock), Decoder(c.pyramid, c.z, JointAttnBlock)
+        self.encoder, self.decoder = KLEncoder(c.pyramid, c.z, JointAttnBlock), KLDecoder(c.pyramid, c.z, JointAttnBlock)
         self.quantize = MultiScaleQuantizer(c.sides, c.codes, c.z, phis=c.phis)
         self.quant_conv, self.post_quant_conv = nn.Conv2d(c.z, c.z, 3, padding=1), nn.Conv2d(c.z, c.z, 3, padding=1)
 

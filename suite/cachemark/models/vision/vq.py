@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ...errors import Unsupported
+from ...core.errors import Unsupported
 
 GROUPS = 32
 GROUP_EPS = 1e-6
@@ -111,7 +111,7 @@ class Downsample(nn.Module):
         return self.conv(F.pad(x, (0, 1, 0, 1)))
 
 
-class Level(nn.Module):
+class VQLevel(nn.Module):
     """All blocks of one resolution. What a level does not have is an identity, which adds no key to the state dict."""
 
     def __init__(self, c_in: int, c_out: int, depth: int, *, attend: bool, upsample: bool = False, downsample: bool = False) -> None:
@@ -131,7 +131,7 @@ def _middle(channels: int) -> nn.Sequential:
     return nn.Sequential(ResBlock(channels, channels), AttnBlock(channels), ResBlock(channels, channels))
 
 
-class Encoder(nn.Module):
+class VQEncoder(nn.Module):
     """Pixels (B, 3, H, W) to latents (B, z, H/f, W/f). Attention stands at the lowest resolution only."""
 
     def __init__(self, config: VQConfig) -> None:
@@ -139,7 +139,7 @@ class Encoder(nn.Module):
         widths, last = config.widths, len(config.widths) - 1
         self.conv_in = _conv(3, config.ch)
         self.conv_blocks = nn.Sequential(*(
-            Level(c_in, c_out, config.num_res_blocks, attend=i == last, downsample=i != last)
+            VQLevel(c_in, c_out, config.num_res_blocks, attend=i == last, downsample=i != last)
             for i, (c_in, c_out) in enumerate(zip((config.ch, *widths), widths, strict=False))
         ))
         self.mid = _middle(widths[-1])
@@ -151,7 +151,7 @@ class Encoder(nn.Module):
         return self.conv_out(F.silu(self.norm_out(x)))
 
 
-class Decoder(nn.Module):
+class VQDecoder(nn.Module):
     """Latents (B, z, h, w) to pixels (B, 3, f·h, f·w). ``conv_blocks.0`` is the lowest resolution."""
 
     def __init__(self, config: VQConfig) -> None:
@@ -160,7 +160,7 @@ class Decoder(nn.Module):
         self.conv_in = _conv(config.z_channels, widths[0])
         self.mid = _middle(widths[0])
         self.conv_blocks = nn.Sequential(*(
-            Level(c_in, c_out, config.num_res_blocks + 1, attend=i == 0, upsample=i != last)
+            VQLevel(c_in, c_out, config.num_res_blocks + 1, attend=i == 0, upsample=i != last)
             for i, (c_in, c_out) in enumerate(zip((widths[0], *widths), widths, strict=False))
         ))
         self.norm_out = _norm(widths[-1])
@@ -196,7 +196,7 @@ class VQ(nn.Module):
     def __init__(self, config: VQConfig = VQ16) -> None:
         super().__init__()
         self.config = config
-        self.encoder, self.decoder = Encoder(config), Decoder(config)
+        self.encoder, self.decoder = VQEncoder(config), VQDecoder(config)
         self.quantize = Codebook(config)
         self.quant_conv = _conv(config.z_channels, config.codebook_dim, 1)
         self.post_quant_conv = _conv(config.codebook_dim, config.z_channels, 1)

@@ -1,0 +1,1 @@
+"""How the passes of a generation are run: eagerly, or recorded once and replayed."""

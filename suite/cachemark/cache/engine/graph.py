@@ -1,0 +1,187 @@
+"""The graph engine: every pass is recorded once and repeated from then on, without running any Python of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from ...core.errors import Unsupported
+from .engine import HostState, Work
+
+Replay = Callable[[], object]
+PLAIN = (int, float, str, bool, tuple, type(None))
+UNSET = object()
+
+
+class Recorder(Protocol):
+    """What records: CUDA graphs, or in tests a tape. A recording repeats the same operations on the same storage."""
+
+    def record(self, work: Callable[[], None]) -> Replay:
+        """Record ``work`` without a lasting effect on any tensor. Raises RuntimeError where it holds what cannot be repeated, and
+        torch.OutOfMemoryError."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the recordings hold for what they compute on the way."""
+
+    def another(self) -> Recorder:
+        """A recorder of this kind that shares nothing with this one."""
+
+
+@dataclass(frozen=True)
+class Recording:
+    """A pass that can be repeated: where its inputs and outputs stand, and the host's state after it."""
+
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+    lengths: tuple[tuple[int, ...], ...]
+    replay: Replay
+
+
+class Graph:
+    """A pass whose key is new is run as written, which also makes what is made lazily, and then recorded; from the second time on the
+    recording is repeated.
+
+    Two passes have one key if the caller's own is equal, and the live lengths, and the shapes of the inputs. Inputs are copied to
+    storage that all recordings share, numbers as 0-dim tensors; outputs are copied from the recording's pool to shared storage as
+    well, so that no recording keeps memory alive for itself, and any order of repeating them is safe.
+
+    Where memory runs out while a pass is recorded, no further one is, and passes without a recording are run as written; ``missed``
+    counts those. Where not even one could be recorded, the case is out of memory.
+    """
+
+    def __init__(self, recorder: Recorder, device: torch.device | str = "cpu") -> None:
+        self._recorder = recorder
+        self._device = torch.device(device)
+        self._recordings: dict[Hashable, Recording] = {}
+        self._buffers: dict[Hashable, Tensor] = {}
+        self._held: dict[str, Tensor] = {}
+        self._full = False
+        self.missed = 0
+        self.seconds = 0.0
+
+    @property
+    def recorded(self) -> int:
+        """How many passes have been recorded."""
+        return len(self._recordings)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the recordings' pool and of the storage that feeds them."""
+        return self.pool_bytes + sum(tensor.nbytes for tensor in self.storage)
+
+    @property
+    def pool_bytes(self) -> int:
+        """Bytes of the pool alone, in which a recording computes: nobody else can use it, and an allocator calls it free."""
+        return self._recorder.nbytes
+
+    @property
+    def storage(self) -> Iterable[Tensor]:
+        """Everything that is fed to recordings or read from them."""
+        return [*self._held.values(), *self._buffers.values()]
+
+    def another(self) -> Graph:
+        return Graph(self._recorder.another(), self._device)
+
+    def hold(self, name: str, tensor: Tensor) -> Tensor:
+        """The first tensor of a name is kept as it is. Another shape under that name is an error: it would be another case."""
+        held = self._held.get(name)
+        if held is None:
+            held = self._held[name] = tensor
+        elif held.shape != tensor.shape or held.dtype != tensor.dtype:
+            raise ValueError(f"{name} was {tuple(held.shape)} {held.dtype}, now {tuple(tensor.shape)}: one engine serves one case")
+        else:
+            held.copy_(tensor)
+        return held
+
+    def run(self, key: Hashable, work: Work, inputs: tuple[Any, ...], state: HostState) -> tuple[Tensor, ...]:
+        whole = key, state.lengths, *(x.shape if isinstance(x, Tensor) else None for x in inputs)
+        recording = self._recordings.get(whole)
+        if recording is None:
+            return self._first(whole, work, inputs, state)
+        self._feed(recording.inputs, inputs)
+        recording.replay()
+        state.lengths = recording.lengths
+        return recording.outputs
+
+    @staticmethod
+    def _feed(places: tuple[Tensor, ...], inputs: tuple[Any, ...]) -> None:
+        for place, given in zip(places, inputs, strict=True):
+            place.copy_(given) if isinstance(given, Tensor) else place.fill_(given)
+
+    def _first(self, key: Hashable, work: Work, inputs: tuple[Any, ...], state: HostState) -> tuple[Tensor, ...]:
+        """Run a pass as written, on the shared inputs, and then record it."""
+        fed = tuple(self._input(i, given) for i, given in enumerate(inputs))
+        self._feed(fed, inputs)
+        before, kept = state.lengths, _state(state)
+        out = work(*fed)
+        _check(state, kept)
+        if self._full:
+            self.missed += 1
+            return out
+        results = tuple(self._buffer("out", i, x) for i, x in enumerate(out))
+        self._feed(results, out)
+        lengths, state.lengths = state.lengths, before
+        replay = self._recorded(lambda: self._feed(results, work(*fed)), state)
+        state.lengths = lengths
+        if replay is not None:
+            self._recordings[key] = Recording(fed, results, lengths, replay)
+        return results
+
+    def _recorded(self, once: Callable[[], None], state: HostState) -> Replay | None:
+        began = time.perf_counter()
+        try:
+            return self._recorder.record(once)
+        except torch.OutOfMemoryError as error:
+            if not self._recordings:
+                raise torch.OutOfMemoryError(f"The memory does not hold one recorded pass: {_first_line(error)}. Lower the batch, or "
+                                             f"use engine = \"eager\".") from error
+            self._full = True
+            self.missed += 1
+            return None
+        except RuntimeError as error:
+            raise Unsupported(f"{type(state).__name__}: a pass cannot be recorded: {_first_line(error)}",
+                              remedy="Use engine = \"eager\".") from error
+        finally:
+            self.seconds += time.perf_counter() - began
+
+    def _input(self, number: int, given: Any) -> Tensor:
+        if not isinstance(given, Tensor):
+            given = torch.zeros((), dtype=torch.float32 if isinstance(given, float) else torch.int64, device=self._device)
+        return self._buffer("in", number, given)
+
+    def _buffer(self, kind: str, number: int, like: Tensor) -> Tensor:
+        key = kind, number, like.shape, like.dtype
+        if key not in self._buffers:
+            self._buffers[key] = torch.empty_like(like, memory_format=torch.contiguous_format)
+        return self._buffers[key]
+
+
+def _state(state: HostState) -> dict[str, Any]:
+    """What the host has in a method's attributes; of lists and dictionaries what they hold now."""
+    return {name: dict(enumerate(value)) if isinstance(value, list) else dict(value) if isinstance(value, dict) else value
+            for name, value in vars(state).items()}
+
+
+def _same(a: Any, b: Any) -> bool:
+    if isinstance(a, dict) and isinstance(b, dict):
+        return a.keys() == b.keys() and all(_same(a[name], b[name]) for name in a)
+    return a is b or (type(a) is type(b) and isinstance(a, PLAIN) and a == b)
+
+
+def _check(state: HostState, kept: dict[str, Any]) -> None:
+    """What the host notes in a pass would be missing when the pass is repeated."""
+    now = _state(state)
+    changed = sorted(name for name in kept.keys() | now.keys() if not _same(kept.get(name, UNSET), now.get(name, UNSET)))
+    if changed:
+        raise Unsupported(f"{type(state).__name__}: a pass changes {', '.join(changed)} on the host, which a recorded pass would not.",
+                          remedy="Let host attributes depend on the step, or keep it in a tensor of the memory.")
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

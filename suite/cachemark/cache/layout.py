@@ -1,0 +1,164 @@
+"""Where and when: the layout of a generation, a place in the network, a moment of the generation.
+
+Everything here is known on the host before the first tensor is computed. A method may let its own host attributes depend on
+these, never on tensor values; that is what makes a step capturable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class Site(NamedTuple):
+    """Where in the network: which stack of blocks, which block of it."""
+
+    stack: str
+    layer: int
+
+
+class RowRun(NamedTuple):
+    """Consecutive rows ``start:stop`` with the same number of condition entries. One attention call serves a run."""
+
+    start: int
+    stop: int
+    condition: int
+
+    @property
+    def rows(self) -> slice:
+        return slice(self.start, self.stop)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The shape of one generation.
+
+    ``condition`` holds the number of condition entries of every row (conditional and unconditional rows alike), so its
+    length is the number of rows. ``lines`` × ``line`` visual tokens are generated per row; a next-scale model has ``scales``
+    instead, the sides of its square token maps, coarse to fine. ``kv_heads`` < ``heads`` is GQA.
+    ``seeds`` and ``branches`` name each row's random stream: the seed of its sample, and 0 for the conditional row, 1 for
+    the unconditional one. They, not the row's index, key what a method draws, so a sample is the same in any batch.
+    ``similarity`` holds, where it has been measured for these weights, the inter-scale similarity of the keys of every layer
+    at scale 2, 3, … (see :mod:`cachemark.methods.base.similarity`).
+    """
+
+    paradigm: str
+    condition: tuple[int, ...]
+    lines: int
+    line: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    layers: int
+    seeds: tuple[int, ...] = ()
+    branches: tuple[int, ...] = ()
+    dtype: torch.dtype = torch.float32
+    device: str = "cpu"
+    scales: tuple[int, ...] = ()
+    similarity: tuple[tuple[float, ...], ...] = ()
+
+    @property
+    def rows(self) -> int:
+        return len(self.condition)
+
+    @property
+    def visual(self) -> int:
+        """Visual tokens per row."""
+        return sum(side**2 for side in self.scales) if self.scales else self.lines * self.line
+
+    @property
+    def cacheable(self) -> int:
+        """Visual tokens per row that a later pass can read: all but those of the last pass."""
+        return self.visual - (self.scales[-1] ** 2 if self.scales else 1)
+
+    @property
+    def longest_condition(self) -> int:
+        return max(self.condition)
+
+    @property
+    def stored(self) -> int:
+        """Entries per row and layer that the full cache holds: what a later pass reads."""
+        return self.longest_condition + self.cacheable
+
+    @property
+    def runs(self) -> tuple[RowRun, ...]:
+        """Rows grouped into runs of equal condition length, in order."""
+        runs: list[RowRun] = []
+        for row, condition in enumerate(self.condition):
+            if runs and runs[-1].condition == condition:
+                runs[-1] = runs[-1]._replace(stop=row + 1)
+            else:
+                runs.append(RowRun(row, row + 1, condition))
+        return tuple(runs)
+
+
+@dataclass(frozen=True)
+class Step:
+    """When in the generation: one forward pass of the model.
+
+    ``index`` of ``total`` passes; pass 0 feeds the condition. ``first`` is the index of the first visual token that this
+    pass feeds and ``count`` how many (0 where only the condition is fed). ``line`` counts from 1 and is the line of the last
+    token fed (0 in pass 0); ``scale`` counts from 1 in a next-scale model and is 0 in others. ``edges`` names what is complete
+    once the pass has run: ``token``, ``line``, ``scale``.
+    """
+
+    index: int
+    total: int
+    first: int = 0
+    count: int = 0
+    line: int = 0
+    edges: tuple[str, ...] = ()
+    scale: int = 0
+
+    @property
+    def last(self) -> bool:
+        """True in the last pass, whose keys nobody reads afterwards."""
+        return self.index == self.total - 1
+
+    @property
+    def causal(self) -> bool:
+        """True where the tokens of this pass see each other in order (the condition); visual tokens come one by one."""
+        return self.count == 0
+
+
+def raster_steps(layout: Layout) -> list[Step]:
+    """The passes of a next-token generation: the condition, then every visual token but the last, which nobody reads."""
+    steps = [Step(0, layout.visual)]
+    for fed in range(layout.visual - 1):
+        line, column = divmod(fed, layout.line)
+        edges = ("token", "line") if column == layout.line - 1 else ("token",)
+        steps.append(Step(fed + 1, layout.visual, fed, 1, line + 1, edges))
+    return steps
+
+
+def scale_steps(layout: Layout) -> list[Step]:
+    """The passes of a next-scale generation: all tokens of a scale at once."""
+    steps, first = [], 0
+    for index, side in enumerate(layout.scales):
+        steps.append(Step(index, len(layout.scales), first, side**2, edges=("scale",), scale=index + 1))
+        first += side**2
+    return steps
+
+
+@dataclass
+class Tokens:
+    """What goes through a stack.
+
+    ``x``: hidden states, (rows, tokens, width). ``rope``: the model's own rotation table for these tokens, opaque to
+    methods; ``cond``: conditioning of each row, rows first, where the model has one; opaque too.
+    """
+
+    x: Tensor
+    rope: Tensor | None = None
+    cond: Tensor | None = None
+
+    def with_x(self, x: Tensor) -> Tokens:
+        return replace(self, x=x)
+
+    def rows(self, rows: slice | Sequence[int]) -> Tokens:
+        """The same tokens for some of the rows."""
+        return replace(self, x=self.x[rows], cond=None if self.cond is None else self.cond[rows])

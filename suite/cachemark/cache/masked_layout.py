@@ -1,0 +1,132 @@
+"""When in a masked generation: how many tokens a pass predicts, and where they stand.
+
+How many is known on the host before the first tensor is computed; where they stand is drawn per sample, so it lives on the device.
+All passes are laid out before the first one runs: no shape depends on a value, and nothing is read back.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..core.errors import Unsupported
+from .layout import Layout, Step
+
+NOWHERE = torch.empty(0, 0, dtype=torch.int64)
+
+
+@dataclass(frozen=True)
+class MaskedLayout(Layout):
+    """The shape of a masked generation; ``layers`` are the blocks of the decoder.
+
+    ``steps``: passes of the generation. ``encoder``: blocks of the encoder. The diffusion head has ``head`` blocks of
+    ``head_width`` channels, which run ``diffusion`` times for each token of ``channels`` numbers. Unconditional rows follow the
+    conditional ones.
+    """
+
+    steps: int = 0
+    encoder: int = 0
+    head: int = 0
+    head_width: int = 0
+    channels: int = 0
+    diffusion: int = 0
+
+    @property
+    def dim(self) -> int:
+        """Width of encoder and decoder."""
+        return self.heads * self.head_dim
+
+    @property
+    def buffer(self) -> int:
+        """Places before the image that carry the class."""
+        return self.longest_condition
+
+    @property
+    def places(self) -> int:
+        """Tokens that the decoder sees: the buffer and the whole image."""
+        return self.buffer + self.visual
+
+    @property
+    def batch(self) -> int:
+        """Samples: with guidance half the rows."""
+        return self.rows - sum(self.branches)
+
+    @property
+    def stored(self) -> int:
+        """Nothing: without a cache every pass computes all of its tokens anew."""
+        return 0
+
+
+class Load(NamedTuple):
+    """What one block computes in a pass: ``tokens`` of each of ``rows`` are projected, look at ``keys`` and leave the attention;
+    ``mlp`` of them go through the MLP. In the diffusion head, which has no attention, ``tokens`` have their modulation computed."""
+
+    rows: int
+    tokens: int
+    keys: int
+    mlp: int
+
+
+@dataclass(frozen=True)
+class MaskedStep(Step):
+    """A pass of a masked generation: ``count`` tokens are predicted from the ``first`` ones that are known.
+
+    ``left`` is the length of the mask afterwards by the schedule, which never goes below 1, although the last pass predicts
+    everything that is unknown. ``known``, ``generating`` and ``previous`` are raster positions, ascending, each (rows, …) int64 on
+    the device: what the encoder sees, what this pass predicts, and what the pass before it predicted. Until a generation has
+    drawn its order they are empty.
+
+    In the diffusion head ``inner`` counts its passes from 0, of ``inners``; elsewhere both are 0.
+    """
+
+    left: int = 0
+    inner: int = 0
+    inners: int = 0
+    known: Tensor = field(default=NOWHERE, compare=False, repr=False)
+    generating: Tensor = field(default=NOWHERE, compare=False, repr=False)
+    previous: Tensor = field(default=NOWHERE, compare=False, repr=False)
+
+
+def masked_steps(layout: Layout, total: int) -> list[MaskedStep]:
+    """The passes of a masked generation under the cosine schedule of MaskGIT, as MAR rounds it (Li et al. 2024, §3.4).
+
+    After pass s of T, floor(N·cos(π/2·(s + 1)/T)) tokens are still unknown, but at least one fewer than before and at least
+    one. Raises Unsupported where there are more passes than tokens.
+    """
+    tokens = layout.visual
+    if not 1 <= total <= tokens:
+        raise Unsupported(f"{total} steps cannot predict {tokens} tokens.", remedy=f"Give 1 … {tokens} steps: each predicts at least one.")
+    steps, unknown = [], tokens
+    for index in range(total):
+        left = max(1, min(unknown - 1, math.floor(tokens * math.cos(math.pi / 2 * (index + 1) / total))))
+        count = unknown if index == total - 1 else unknown - left
+        steps.append(MaskedStep(index, total, tokens - unknown, count, edges=("step",), left=left))
+        unknown -= count
+    return steps
+
+
+def placed(steps: Sequence[MaskedStep], order: Tensor) -> list[MaskedStep]:
+    """The same passes with their positions. ``order`` (rows, N) int64 lists positions; **its tail is predicted first**."""
+    result: list[MaskedStep] = []
+    previous = order[:, :0]
+    for step in steps:
+        end = order.size(1) - step.first
+        generating = order[:, end - step.count : end].sort(1).values
+        result.append(replace(step, known=order[:, end:].sort(1).values, generating=generating, previous=previous))
+        previous = generating
+    return result
+
+
+def take(x: Tensor, places: Tensor) -> Tensor:
+    """Of ``x`` (rows, n, width) the entries at ``places`` (rows, m): (rows, m, width)."""
+    return x.gather(1, places[..., None].expand(-1, -1, x.size(-1)))
+
+
+def put(x: Tensor, places: Tensor, values: Tensor) -> Tensor:
+    """A copy of ``x`` with ``values`` (rows, m, width) at ``places`` (rows, m)."""
+    return x.scatter(1, places[..., None].expand(-1, -1, x.size(-1)), values)

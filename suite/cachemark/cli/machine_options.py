@@ -1,0 +1,85 @@
+"""Options that say on which devices a plan is measured, and the executor that they mean."""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from ..store.db import Store
+    from ..trial.executors.local import Executor
+
+F = TypeVar("F", bound=Callable[..., Any])
+UNITS = {"": 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Where to measure. ``clock`` in MHz and ``memory_cap`` in bytes are 0 where they are left alone."""
+
+    device: str
+    threads: int
+    gpus: tuple[str, ...]
+    clock: int
+    memory_cap: int
+    executor: str
+    address: str
+
+    @contextmanager
+    def places(self, store: Store | None = None) -> Iterator[Executor]:
+        """The executor, its devices leased for as long as the block lasts."""
+        if self.executor == "ray":
+            from ..trial.executors.ray import cluster
+
+            with cluster(self.address, self.device) as workers:
+                yield workers
+            return
+        from ..trial.executors.local import local
+
+        with local(self.device, self.threads, names=self.gpus, register=store, clock=self.clock) as places:
+            yield places
+
+
+def size(context: click.Context, option: click.Parameter, given: str | None) -> int:
+    """``24GiB`` as bytes; 0 where nothing is given."""
+    if given is None:
+        return 0
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", given)
+    unit = next((u for u in UNITS if found and u.lower() == found[2].lower()), None)
+    if not found or unit is None or float(found[1]) <= 0:
+        raise click.BadParameter(f"{given!r} is no size; write 24GiB or 512MiB.")
+    return int(float(found[1]) * UNITS[unit])
+
+
+def machine_options(function: F) -> F:
+    """``--device`` and what goes with it, handed over as one ``machine``."""
+
+    @functools.wraps(function)
+    def gathered(**given: Any) -> Any:
+        return function(machine=Machine(**{field.name: given.pop(field.name) for field in fields(Machine)}), **given)
+
+    for option in reversed(_OPTIONS):
+        gathered = option(gathered)
+    return gathered  # type: ignore[return-value]
+
+
+_OPTIONS = (
+    click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True, help="Where to measure."),
+    click.option("--threads", type=click.IntRange(min=1), default=os.cpu_count() or 1, show_default="all", help="CPU threads of a trial."),
+    click.option("--gpu", "gpus", multiple=True, metavar="UUID",
+                 help="With cuda: this device (a UUID, its beginning, or a number), or 'all'; repeatable.  [default: the first free one]"),
+    click.option("--lock-clocks", "clock", type=click.IntRange(min=0), default=0, show_default="leave them alone", metavar="MHZ",
+                 help="With cuda: hold the SM clock; needs an administrator's rights, and is undone at the end."),
+    click.option("--memory-cap", callback=size, metavar="SIZE",
+                 help="Let a trial allocate so much, such as 24GiB, to imitate a smaller card."),
+    click.option("--executor", type=click.Choice(["local", "ray"]), default="local", show_default=True,
+                 help="Measure on this machine, or on the workers of a Ray cluster."),
+    click.option("--address", default="auto", show_default=True, help="With ray: of the cluster."),
+)

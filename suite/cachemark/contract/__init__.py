@@ -1,0 +1,1 @@
+"""What a model and a method promise one another."""

@@ -1,0 +1,36 @@
+"""Attention without a cache, for training and for teacher forcing in one pass."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..cache.layout import Site, Step
+from .method import Method
+
+
+@dataclass
+class Uncached(Method):
+    """All tokens pass at once and each sees those before it. Keeps nothing; differentiable."""
+
+    def attend(self, site: Site, step: Step, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        group = q.size(1) // k.size(1)
+        if group > 1:
+            k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+
+class Blockwise(Method):
+    """All scales pass at once: tokens see their own scale and all earlier ones. ``sizes``: tokens of each scale. Keeps nothing;
+    differentiable."""
+
+    def __init__(self, sizes: Sequence[int], device: torch.device | str = "cpu") -> None:
+        scale = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(list(sizes)))
+        self.mask = (scale[:, None] >= scale[None]).to(device)
+
+    def attend(self, site: Site, step: Step, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=self.mask)

@@ -1,0 +1,155 @@
+"""What is measured: the identity of a case.
+
+A case is one cell of a plan. Its key is a hash of canonical JSON, so two machines that mean the same measurement give it
+the same name, and changing any one field gives another case.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from fractions import Fraction
+from functools import cached_property
+from typing import Any
+
+from .errors import BadBudget
+
+FULL = "full"
+OWN = ("method", "variant", "knobs", "budget", "role", "codec")  # what an arm does not share with the full cache beside it
+QUALITY_PASS = "quality"  # of a case's evaluation: the pass over many images that compares them with real ones
+ROLES = ("arm", "baseline", "floor", "numerics")
+
+
+def canonical(value: Any) -> str:
+    """JSON with sorted keys and no spaces: equal values give equal text."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+
+
+def digest(value: Any, length: int = 16) -> str:
+    """The first ``length`` hex digits of the SHA-256 of ``canonical(value)``."""
+    return hashlib.sha256(canonical(value).encode()).hexdigest()[:length]
+
+
+@dataclass(frozen=True)
+class Budget:
+    """A share of the full cache, exact: ``1``, ``1/4`` or ``0.25``. ``1/4`` and ``0.25`` are one budget."""
+
+    ratio: Fraction
+
+    @classmethod
+    def parse(cls, text: str | int | float) -> Budget:
+        try:
+            ratio = Fraction(str(text)).limit_denominator(10**6)
+        except (ValueError, ZeroDivisionError):
+            raise BadBudget(f"Budget {text!r} is no number.", remedy="Write a share of the full cache such as 1/4 or 0.25, "
+                            "or the name of a method whose own size is meant.") from None
+        if not 0 < ratio <= 1:
+            raise BadBudget(f"Budget {text!r} is outside (0, 1].", remedy="Write a share of the full cache such as 1/4.")
+        return cls(ratio)
+
+    def __str__(self) -> str:
+        return str(self.ratio)
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How tokens are drawn. ``cfg_interval`` −1 guides every position; ``top_k`` 0 and ``top_p`` 1 are off. ``steps``: passes of a
+    masked model, ``diffusion_steps`` those of its head for each token; 0 is the model's own number."""
+
+    cfg_scale: float = 1.0
+    cfg_schedule: str = "constant"
+    cfg_interval: int = -1
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    steps: int = 0
+    diffusion_steps: int = 0
+
+
+@dataclass(frozen=True)
+class Case:
+    """One cell: everything that changes the numbers. ``knobs`` are resolved, defaults written out.
+
+    ``weights`` is ``random:<seed>`` or the SHA-256 of the weights file, then a slash and the same of the image decoder.
+    ``seeds`` names a fixed subset, ``samples`` says how many of it. ``role`` tells an arm of the plan from the full cache it is
+    measured against (``baseline``) and from the two reference rows of fidelity: ``floor`` (full, other seeds) and ``numerics``
+    (full at half the batch). ``variant`` is the plan's word for these knobs where it has a method more than once.
+    """
+
+    model: str
+    weights: str
+    grid: tuple[int, int]
+    conditions: str
+    sampling: Sampling
+    method: str
+    knobs: Mapping[str, Any] = field(default_factory=dict)
+    codec: str = "native"
+    budget: str = "1"
+    batch: int = 1
+    seeds: str = "s64"
+    samples: int = 64
+    dtype: str = "float32"
+    engine: str = "eager"
+    device_class: str = "cpu"
+    warmup: int = 2
+    repeats: int = 5
+    role: str = "arm"
+    evaluation: Mapping[str, Any] = field(default_factory=dict)
+    variant: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        data = asdict(self)
+        data["grid"] = list(self.grid)
+        return data
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Case:
+        known = {f.name for f in fields(cls)}
+        kept = {k: v for k, v in data.items() if k in known}
+        return cls(**{**kept, "grid": tuple(data["grid"]), "sampling": Sampling(**data["sampling"])})
+
+    @cached_property
+    def key(self) -> str:
+        """16 hex digits that name this case everywhere."""
+        return digest(self._body())
+
+    @cached_property
+    def cell(self) -> str:
+        """Hash of what an arm shares with the full cache it is compared to: everything but what is its own."""
+        return digest({name: value for name, value in self._body().items() if name not in OWN})
+
+    def _body(self) -> dict[str, Any]:
+        """What :meth:`to_json` gives, as it stands and not copied: to be read at once. A report asks it of thousands of cases."""
+        return {name: getattr(self, name) for name in _FIELDS} | {"sampling": vars(self.sampling)}
+
+    @cached_property
+    def label(self) -> str:
+        """Short text for people: ``linear 1/4``, ``lazymar: head cache 1`` or ``full (floor)``."""
+        budget = "" if self.method == FULL and self.budget == "1" else f" {self.budget}"
+        codec = "" if self.codec == "native" else f" {self.codec}"
+        role = f" ({self.role})" if self.role in ("floor", "numerics") else ""
+        return f"{self.named}{budget}{codec}{role}"
+
+    @property
+    def title(self) -> str:
+        """The label after its model, for lists in which several models stand."""
+        return f"{self.model} {self.label}"
+
+    @property
+    def full_title(self) -> str:
+        """The title with the batch: what a cell is called in an incident, and where one is asked for."""
+        return f"{self.title}, batch {self.batch}"
+
+    def measures(self, what: str) -> bool:
+        """Whether this part of the evaluation is asked for and everything that it needs is here."""
+        return "missing" not in self.evaluation.get(what, {"missing": ""})
+
+    @property
+    def named(self) -> str:
+        """The method, with its variant where it has one."""
+        return f"{self.method}: {self.variant}" if self.variant else self.method
+
+
+_FIELDS = tuple(held.name for held in fields(Case))

@@ -1,0 +1,1 @@
+"""Verdicts: runs against baselines, pairs of arms, nights, incidents and anchors."""

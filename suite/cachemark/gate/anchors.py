@@ -1,0 +1,224 @@
+"""Anchors: proof that a published model, run here with its full cache, is as good as its authors say.
+
+A figure of a cache method is worth comparing with a paper only if the model under it is the paper's. An *anchor* states what the full
+cache must reach: a metric, the published value, where it stands, and how far off counts as reached. A plan has it as its table
+``[anchor]``. Once a run reaches it, that is written down with the weights it was reached with, and reports stop warning about
+exactly these weights.
+
+The embedded models need no anchor: nobody has published a figure for them, and their weights come with the package.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from ..core.errors import BadBaseline, BadPlan
+from ..core.result import Outcome
+from ..core.spec import FULL
+from .baselines import write
+
+ROOT = Path("baselines/anchors")
+FORMAT = 1
+PASSED, FAILED, NOT_MEASURED = "passed", "failed", "not measured"
+ANCHORED, EMBEDDED, UNANCHORED = "anchored", "embedded", "unanchored"
+KEYS = {"metric": str, "expected": float, "tolerance": float, "source": str}
+
+
+@dataclass(frozen=True)
+class Anchor:
+    """What the full cache of ``model`` must reach: ``metric`` within ``tolerance`` of ``expected``, better or worse. ``source`` says
+    where the value is published. ``sampling`` holds what the published images were drawn with, as far as it is known here."""
+
+    model: str
+    metric: str
+    expected: float
+    tolerance: float
+    source: str
+    sampling: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, model: str, table: Mapping[str, Any], sampling: Mapping[str, Any] | None = None) -> Anchor:
+        """From the table ``[anchor]`` of a plan. Error: ``bad-plan`` for a key or value that is none."""
+        if set(table) != set(KEYS):
+            raise BadPlan(f"[anchor] of {model} has the keys {', '.join(sorted(table)) or 'none'}.", remedy=f"It needs: {', '.join(KEYS)}.")
+        values: dict[str, Any] = {key: float(table[key]) if type(table[key]) is int else table[key] for key in KEYS}
+        wrong = [key for key, kind in KEYS.items() if type(values[key]) is not kind or values[key] == ""]
+        if wrong:
+            raise BadPlan(f"[anchor] of {model}: {wrong[0]} = {table[wrong[0]]!r}.",
+                          remedy="metric and source are texts, expected and tolerance numbers.")
+        if not (math.isfinite(values["expected"]) and 0 < values["tolerance"] < math.inf):
+            raise BadPlan(f"[anchor] of {model}: expected = {values['expected']}, tolerance = {values['tolerance']}.",
+                          remedy="Both are finite, and the tolerance is above 0.")
+        return cls(model, sampling=dict(sampling or {}), **values)
+
+
+@dataclass(frozen=True)
+class AnchorJudgement:
+    """``state`` is ``passed``, ``failed`` or ``not measured``; ``reason`` says in a sentence why."""
+
+    state: str
+    reason: str
+    value: float | None = None
+
+    @property
+    def passed(self) -> bool:
+        return self.state == PASSED
+
+
+@dataclass(frozen=True)
+class Stored:
+    """An anchor that was reached: by these ``weights``, with this ``value``; ``facts`` is what else the run knew, for people."""
+
+    anchor: Anchor
+    weights: str
+    value: float
+    case: Mapping[str, Any]
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+def judge(anchor: Anchor, outcome: Outcome) -> AnchorJudgement:
+    """Whether this outcome reaches the anchor. One of another model, method or sampling, one that failed, or one on random weights
+    says nothing: it is ``not measured``, with the reason."""
+    reason = _unfit(anchor, outcome)
+    if reason:
+        return AnchorJudgement(NOT_MEASURED, reason)
+    value = outcome.mean(anchor.metric)
+    assert value is not None  # else it would have been unfit
+    off = value - anchor.expected
+    said = f"{anchor.metric} = {value:.4g}, published {anchor.expected:g} ± {anchor.tolerance:g} ({anchor.source})"
+    if abs(off) <= anchor.tolerance:
+        return AnchorJudgement(PASSED, f"{said}.", value)
+    side = "above" if off > 0 else "below"
+    why = "Weights, sampling or evaluation are not those of the publication."
+    return AnchorJudgement(FAILED, f"{said}: {abs(off):.4g} {side} it. {why}", value)
+
+
+def _unfit(anchor: Anchor, outcome: Outcome) -> str:
+    """Why the outcome cannot be held against the anchor, or nothing."""
+    case = outcome.case
+    if case.model != anchor.model:
+        return f"This is a case of {case.model}, the anchor is of {anchor.model}."
+    if (case.method, case.role, case.codec) != (FULL, "baseline", "native"):
+        return f"An anchor is for the full cache in its native codec; this is {case.label} ({case.role})."
+    if "random" in [part.partition(":")[0] for part in case.weights.split("/")]:
+        return f"The weights are random ({case.weights}); an anchor needs the published ones."
+    asked = {key: value for key, value in anchor.sampling.items() if getattr(case.sampling, key, None) != value}
+    if asked:
+        key, value = next(iter(asked.items()))
+        return f"The images were drawn with {key} = {getattr(case.sampling, key, None)!r}, the published ones with {value!r}."
+    if not outcome.ok:
+        return f"The case ended as {outcome.status}: {_first_line(outcome.log)}"
+    if anchor.metric not in outcome.samples:
+        return f"{anchor.metric} was not measured. {outcome.judgement}".strip()
+    return ""
+
+
+def _first_line(text: str) -> str:
+    return next(iter(text.strip().splitlines()), "")
+
+
+# -- what has been reached ---------------------------------------------------------------------------------------------
+def path_of(folder: Path | str, model: str) -> Path:
+    """Where the anchor of a model lies. A name that would leave the folder is refused."""
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", model):
+        raise BadBaseline(f"{model!r} is no name of a model.", remedy="Use letters, digits, dots, underscores and dashes.")
+    return Path(folder) / f"{model}.json"
+
+
+def save(folder: Path | str, anchor: Anchor, outcome: Outcome, facts: Mapping[str, Any] | None = None) -> Path:
+    """Write down that the anchor was reached; the file appears whole or not at all and takes the place of an older one. Raises
+    BadBaseline where it was not reached."""
+    found = judge(anchor, outcome)
+    if found.value is None or not found.passed:
+        raise BadBaseline(f"The anchor of {anchor.model} is {found.state}. {found.reason}", remedy="Only what was reached is written down.")
+    stored = Stored(anchor, outcome.case.weights, found.value, outcome.case.to_json(), dict(facts or {}))
+    path = path_of(folder, anchor.model)
+    write(path, json.dumps({"format": FORMAT, **asdict(stored)}, indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n")
+    return path
+
+
+def load(folder: Path | str = ROOT) -> list[Stored]:
+    """Every anchor that is written down, by model; none where there is no such folder. A file that is damaged, or whose value is
+    not within its own tolerance, is refused with BadBaseline."""
+    return [_stored(path) for path in sorted(Path(folder).glob("*.json"))]
+
+
+def _stored(path: Path) -> Stored:
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+        if data["format"] != FORMAT:
+            raise ValueError(f"format {data['format']}, where this version reads {FORMAT}")
+        table = dict(data["anchor"])
+        anchor = Anchor.of(table.pop("model"), {key: table[key] for key in KEYS}, table["sampling"])
+        stored = Stored(anchor, str(data["weights"]), float(data["value"]), dict(data["case"]), dict(data["facts"]))
+        if path.stem != anchor.model:
+            raise ValueError(f"it is of {anchor.model}")
+        if not abs(stored.value - anchor.expected) <= anchor.tolerance:
+            raise ValueError(f"its value {stored.value:g} is not within {anchor.expected:g} ± {anchor.tolerance:g}")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, BadPlan) as error:
+        why = f"{type(error).__name__}: {error}"
+        raise BadBaseline(f"{path} holds no anchor: {why}.", remedy="Take the file from version control.") from error
+    return stored
+
+
+# -- what reports say ---------------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class AnchorStanding:
+    """How far a model's figures may be held against published ones: ``anchored``, ``embedded`` (nothing is published) or
+    ``unanchored``; ``sentence`` says it."""
+
+    kind: str
+    sentence: str
+
+
+def standing(model: str, weights: str, anchors: Iterable[Stored]) -> AnchorStanding:
+    """That of a model run with ``weights``, the identity of a case's weights."""
+    own = [stored for stored in anchors if stored.anchor.model == model]
+    if reached := [stored for stored in own if stored.weights == weights]:
+        found = reached[0]
+        value = f"{found.anchor.metric} = {found.value:.4g}, published {found.anchor.expected:g}"
+        return AnchorStanding(ANCHORED, f"{model} is anchored: with these weights its full cache reached {value} ({found.anchor.source}).")
+    if model in embedded():
+        return AnchorStanding(EMBEDDED, f"{model} is an embedded model: no figure of it is published, so there is nothing to anchor it to.")
+    return AnchorStanding(UNANCHORED, f"{model} is not anchored: {_lacking(model, weights, bool(own))}")
+
+
+def unanchored(model: str, weights: str, anchors: Iterable[Stored]) -> str:
+    """The warning that a report shows, or nothing: where the anchor was reached with these very weights, and for embedded models,
+    which have none."""
+    found = standing(model, weights, anchors)
+    return found.sentence if found.kind == UNANCHORED else ""
+
+
+def _lacking(model: str, weights: str, others: bool) -> str:
+    if "random:" in weights:
+        return "its weights are random, so its images are noise and no quality here compares with a published one."
+    why = "its anchor was reached with other weights" if others else "its full cache has not been shown to reach a published quality here"
+    plan = f" To show it: cachemark run anchor-{model}" if model in shipped() else ""
+    return f"{why}, so its figures do not compare with those of papers.{plan}"
+
+
+@functools.cache
+def shipped() -> Mapping[str, Anchor]:
+    """The anchors of the plans that the package carries, by model."""
+    folder = resources.files("cachemark") / "data" / "plans"
+    found = (tomllib.loads(file.read_text(encoding="utf-8")) for file in folder.iterdir() if file.name.endswith(".toml"))
+    anchors = (Anchor.of(plan["cells"][0]["model"], plan["anchor"]) for plan in found if "anchor" in plan)
+    return {anchor.model: anchor for anchor in sorted(anchors, key=lambda a: a.model)}
+
+
+@functools.cache
+def embedded() -> frozenset[str]:
+    """Names of the models whose weights the package carries."""
+    folder = resources.files("cachemark") / "data" / "weights"
+    described = (json.loads(file.read_text(encoding="utf-8")) for file in folder.iterdir() if file.name.endswith(".json"))
+    return frozenset(data["model"] for data in described if "model" in data)

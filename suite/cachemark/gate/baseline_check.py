@@ -1,0 +1,255 @@
+"""The plain gate: one run against one baseline, with a fixed threshold.
+
+What it is good for: bytes, fidelity and hashes that must be equal and are not; a case that used to end well; a slow-down so
+large that no statistics are needed. What it is not: a test. It looks at one run on each side, and the differences between
+days and processes are in both, so **its false-alarm rate is unknown**, and it cannot see a slow-down below its threshold.
+Paired runs, judged by a test with a stated false-alarm rate, are another matter and another module.
+
+Times are compared as ratios to the full cache of the same run, which takes out most of what a slower day does to both. It
+also hides a change of the full cache itself: a full cache that became slower makes every method look better.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from ..core.errors import CachemarkError, NothingMeasured
+from ..core.result import IMAGES, Environment, Outcome
+from ..core.spec import FULL
+from ..core.units import Metric, in_order, metric
+from ..core.verdicts import CHANGED, EQUIVALENT, IMPROVED, MISSING, NEW, NOT_COMPARED, REGRESSED
+from ..store.exchange import Exchange, rounded
+from ..store.rows import Verdict
+
+TOKENS = "output_hash"
+HASHES = (TOKENS, IMAGES)  # what is no metric and yet fails where it has CHANGED: the tokens, and what was decoded from them
+JUDGED = (REGRESSED, IMPROVED, EQUIVALENT, CHANGED)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What the gate found. ``rows``: one per case and metric, and one with metric ``status`` for what concerns a whole case.
+
+    ``changed`` marks values that differ without being better or worse; it does not fail the gate.
+    """
+
+    rows: tuple[Verdict, ...]
+    threshold: float
+    min_coverage: float
+
+    @property
+    def cases(self) -> tuple[int, int]:
+        """How many cases of the baseline had at least one row judged, and how many there are."""
+        known = {r.case_key for r in self.rows if r.verdict != NEW}
+        return len({r.case_key for r in self.rows if r.verdict in JUDGED}), len(known)
+
+    @property
+    def coverage(self) -> float:
+        """Share of the baseline's cases of which at least one row was judged."""
+        judged, known = self.cases
+        return judged / known
+
+    @property
+    def exit_code(self) -> int:
+        """4 where too little was judged to say anything, 1 where something regressed, else 0."""
+        if self.coverage < self.min_coverage or not self.cases[0]:
+            return 4
+        return 1 if self.of(REGRESSED) else 0
+
+    def of(self, verdict: str) -> tuple[Verdict, ...]:
+        """The rows with that verdict."""
+        return tuple(r for r in self.rows if r.verdict == verdict)
+
+    def summary(self) -> list[str]:
+        """At most five plain lines, the verdict first."""
+        counts = Counter(r.verdict for r in self.rows)
+        named = ", ".join(f"{n} {v.replace('_', ' ')}" for v in (*JUDGED, NOT_COMPARED, MISSING, NEW) if (n := counts[v]))
+        word = {0: "Passed", 1: "Regressed", 4: "Too little was judged"}[self.exit_code]
+        judged, known = self.cases
+        lines = [f"{word}: {named}.", f"Judged {judged} of the baseline's {known} cases; {100 * self.min_coverage:g}% are needed."]
+        if worst := _worst(self.of(REGRESSED)):
+            lines.append(worst)
+        if reasons := Counter(r.reason for r in self.of(NOT_COMPARED)).most_common(1):
+            lines.append(f"Not compared, most often ({reasons[0][1]} rows): {reasons[0][0]}.")
+        return [*lines, f"Times: fixed threshold of {100 * self.threshold:g}% on one run; the false-alarm rate of this gate is unknown."]
+
+
+def compare(
+    baseline: Exchange, outcomes: Sequence[Outcome], environment: Environment, *,
+    threshold: float = 0.15, min_coverage: float = 0.95, plan: str | None = None,
+) -> Comparison:
+    """Judge ``outcomes``, measured in ``environment``, against ``baseline``.
+
+    Of several outcomes of one case the last counts. Raises :class:`NothingMeasured` where the baseline belongs to another
+    plan (if ``plan`` is given) or shares no case with the outcomes.
+    """
+    if not 0 < threshold <= 1 or not 0 <= min_coverage <= 1:
+        raise CachemarkError(f"Threshold {threshold} or coverage {min_coverage} cannot be used.",
+                             remedy="Give shares: a threshold above 0 and up to 1, such as 0.15, and a coverage from 0 to 1.")
+    then, now = {o.case.key: o for o in baseline.outcomes}, {o.case.key: o for o in outcomes}
+    _same_plan(baseline, plan)
+    if not then.keys() & now.keys():
+        raise NothingMeasured(f"{baseline.source or 'The baseline'} and this run share no case: {len(then)} there, {len(now)} here.",
+                              remedy="Check against a baseline of the same plan, or save one with: cachemark baseline save")
+    pair = _Pair(baseline, environment, threshold, _full_caches(then.values()), _full_caches(now.values()))
+    rows = [row for key, old in then.items() for row in pair.rows(old, now.get(key))]
+    rows += [Verdict(k, o.case.title, "status", NEW, "not in the baseline") for k, o in now.items() if k not in then]
+    return Comparison(tuple(rows), threshold, min_coverage)
+
+
+def _same_plan(baseline: Exchange, plan: str | None) -> None:
+    other = baseline.meta.get("plan")
+    if plan is not None and other is not None and other != plan:
+        raise NothingMeasured(f"{baseline.source or 'The baseline'} is of plan {other!r}, this run of plan {plan!r}.",
+                              remedy=f"Check against a baseline of {plan!r}.")
+
+
+@dataclass(frozen=True)
+class _Pair:
+    """Both sides of a comparison: what a row needs besides its own two outcomes. The full caches are by cell."""
+
+    baseline: Exchange
+    environment: Environment
+    threshold: float
+    full_then: Mapping[str, Outcome]
+    full_now: Mapping[str, Outcome]
+
+    def rows(self, old: Outcome, new: Outcome | None) -> Iterator[Verdict]:
+        """All rows of one case of the baseline."""
+        if new is None:
+            yield self._row(old, "status", MISSING, "in the baseline, not in this run")
+        elif not (old.ok and new.ok):
+            yield self._row(old, "status", *_status(old, new))
+        else:
+            for name in in_order([*old.samples, *new.samples]):
+                yield self._metric(metric(name), old, new)
+            if old.output_hash or new.output_hash:
+                yield self._hash(TOKENS, old, old.output_hash, new.output_hash)
+            if IMAGES in old.facts and IMAGES in new.facts:  # older baselines have none
+                yield self._hash(IMAGES, old, old.facts[IMAGES], new.facts[IMAGES])
+
+    def _metric(self, metric: Metric, old: Outcome, new: Outcome) -> Verdict:
+        name = metric.name
+        if name not in new.samples:
+            return self._row(old, name, MISSING, "measured in the baseline, not in this run")
+        if name not in old.samples:
+            return self._row(old, name, NEW, "measured in this run, not in the baseline")
+        if (version := self.baseline.metrics.get(name)) != metric.version:
+            return self._row(old, name, NOT_COMPARED, f"the metric's definition is version {version} then, {metric.version} now")
+        if metric.kind == "speed":
+            return self._time(metric, old, new)
+        if metric.deterministic:
+            return self._exact(metric, old, new)
+        if metric.kind == "memory":
+            return self._bytes(metric, old, new)
+        return self._row(old, name, NOT_COMPARED, f"{metric.kind} varies from sample to sample and needs a paired test")
+
+    def _time(self, metric: Metric, old: Outcome, new: Outcome) -> Verdict:
+        """Median over repeats, as a ratio to the full cache's median in the same run."""
+        if reason := self._other_machine():
+            return self._row(old, metric.name, NOT_COMPARED, reason)
+        if _is_reference(old):
+            return self._row(old, metric.name, NOT_COMPARED, "the full cache is the yardstick of its own run")
+        then, now = _ratio(metric.name, old, self.full_then), _ratio(metric.name, new, self.full_now)
+        if then is None or now is None:
+            side = "baseline" if then is None else "run"
+            return self._row(old, metric.name, NOT_COMPARED, f"the {side} has no full cache to compare times with")
+        return self._by_threshold(metric, old, then, now)
+
+    def _bytes(self, metric: Metric, old: Outcome, new: Outcome) -> Verdict:
+        """A memory metric that may vary a little: the largest value seen, against the threshold."""
+        if reason := self._other_machine():
+            return self._row(old, metric.name, NOT_COMPARED, reason)
+        return self._by_threshold(metric, old, max(old.samples[metric.name]), max(new.samples[metric.name]))
+
+    def _by_threshold(self, metric: Metric, old: Outcome, then: float, now: float) -> Verdict:
+        if then <= 0:
+            verdict = EQUIVALENT if now == then else NOT_COMPARED
+            return self._row(old, metric.name, verdict, "" if now == then else "no ratio to a figure of zero", then, now)
+        cost, cost_before = (now, then) if metric.better == "lower" else (then, now)
+        limit = 1 + self.threshold
+        verdict = REGRESSED if cost > limit * cost_before else IMPROVED if cost_before > limit * cost else EQUIVALENT
+        return self._row(old, metric.name, verdict, "", then, now)
+
+    def _exact(self, metric: Metric, old: Outcome, new: Outcome) -> Verdict:
+        """Value by value. Fidelity only within one numerics fingerprint; bytes are counted, not computed, and always agree."""
+        then, now = list(old.samples[metric.name]), list(new.samples[metric.name])
+        if metric.kind != "memory" and (reason := self._other_numerics()):
+            return self._row(old, metric.name, NOT_COMPARED, reason)
+        if len(then) != len(now):
+            return self._row(old, metric.name, NOT_COMPARED, f"{len(then)} values then, {len(now)} now")
+        means = math.fsum(then) / len(then), math.fsum(now) / len(now)
+        if then == now:
+            return self._row(old, metric.name, EQUIVALENT, "", *means)
+        if means[0] == means[1]:
+            differ = sum(a != b for a, b in zip(then, now, strict=True))
+            return self._row(old, metric.name, CHANGED, f"{differ} of {len(now)} values differ, their mean does not", *means)
+        better = (means[1] < means[0]) == (metric.better == "lower")
+        return self._row(old, metric.name, IMPROVED if better else REGRESSED, "must be equal", *means)
+
+    def _hash(self, name: str, old: Outcome, then: str, now: str) -> Verdict:
+        if reason := self._other_numerics():
+            return self._row(old, name, NOT_COMPARED, reason)
+        if then == now:
+            return self._row(old, name, EQUIVALENT)
+        return self._row(old, name, CHANGED, f"{then or 'none'} then, {now or 'none'} now")
+
+    def _other_numerics(self) -> str:
+        then, now = self.baseline.environment.fingerprint, self.environment.fingerprint
+        return "" if then == now else f"other numerics fingerprint: {then} then, {now} now"
+
+    def _other_machine(self) -> str:
+        then, now = self.baseline.environment.machine_class, self.environment.machine_class
+        return "" if then == now else f"other machine class: {then} then, {now} now"
+
+    @staticmethod
+    def _row(old: Outcome, metric: str, verdict: str, reason: str = "", then: float | None = None, now: float | None = None) -> Verdict:
+        change = now / then if then and now is not None else None
+        return Verdict(old.case.key, old.case.title, metric, verdict, reason, then, now, change)
+
+
+def _status(old: Outcome, new: Outcome) -> tuple[str, str]:
+    said = f"{old.status} then, {new.status} now"
+    if old.ok:
+        return REGRESSED, said
+    if new.ok:
+        return IMPROVED, said
+    return (EQUIVALENT if old.status is new.status else CHANGED), said
+
+
+def _is_reference(outcome: Outcome) -> bool:
+    case = outcome.case
+    return outcome.ok and (case.method, case.codec, case.budget) == (FULL, "native", "1") and case.role in ("arm", "baseline")
+
+
+def _full_caches(outcomes: Iterable[Outcome]) -> dict[str, Outcome]:
+    """The full cache of each cell; one that ran as the baseline of its arms goes before one that is an arm itself."""
+    ordered = sorted(filter(_is_reference, outcomes), key=lambda o: o.case.role == "baseline")
+    return {o.case.cell: o for o in ordered}
+
+
+def _ratio(name: str, outcome: Outcome, full_caches: Mapping[str, Outcome]) -> float | None:
+    """Median of the outcome's metric over that of the full cache in its cell, or None where there is none."""
+    full = full_caches.get(outcome.case.cell)
+    if full is None or name not in full.samples:
+        return None
+    return _median(name, outcome) / below if (below := _median(name, full)) > 0 else None
+
+
+def _median(name: str, outcome: Outcome) -> float:
+    values = sorted(rounded(name, outcome.samples[name]))
+    half = len(values) // 2
+    return values[half] if len(values) % 2 else (values[half - 1] + values[half]) / 2
+
+
+def _worst(rows: Sequence[Verdict]) -> str:
+    """The regressed row that is furthest off, and how many more there are."""
+    if not rows:
+        return ""
+    row = max(rows, key=lambda r: abs(math.log(r.change)) if r.change and r.change > 0 else math.inf)
+    figures = f"{row.then:.4g} then, {row.now:.4g} now" if row.then is not None and row.now is not None else row.reason
+    more = f"; and {len(rows) - 1} more" if len(rows) > 1 else ""
+    return f"Worst: {row.label}, {row.metric}: {figures}{more}."

@@ -1,0 +1,175 @@
+"""Accepted baselines: one text file per machine class and name, kept in version control.
+
+``<root>/<machine class>/<name>.json``; the root is ``baselines/accepted`` unless told, the name is the plan's unless told.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import secrets
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from ..core.errors import BadBaseline, NothingMeasured
+from ..core.result import Outcome
+from ..store.db import Store
+from ..store.exchange import Exchange, dump, rounded
+from ..store.exchange import load as load_text
+from ..store.rows import utc_now
+
+ROOT = Path("baselines/accepted")
+
+
+@dataclass(frozen=True)
+class ListedBaseline:
+    """One file under the root. ``problem`` says why it cannot be used, and is empty where it can."""
+
+    path: Path
+    machine_class: str
+    name: str
+    plan: str = ""
+    outcomes: int = 0
+    saved: str = ""
+    reason: str = ""
+    problem: str = ""
+    expires: str = ""
+    epoch: int = 1
+
+
+@dataclass(frozen=True)
+class CaseDifference:
+    """One thing in which a run differs from a baseline, unjudged. ``what`` is a metric, ``status``, ``output_hash`` or ``case``.
+
+    ``then`` and ``now`` are texts for people; empty where that side has none.
+    """
+
+    case_key: str
+    label: str
+    what: str
+    then: str
+    now: str
+
+
+def path_of(root: Path | str, machine_class: str, name: str) -> Path:
+    """Where the baseline of that name lies. A name that would leave its folder is refused."""
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
+        raise BadBaseline(f"{name!r} is no name of a baseline.", remedy="Use letters, digits, dots, underscores and dashes.")
+    folder = re.sub(r"[^A-Za-z0-9._-]+", "-", machine_class).strip(".-") or "unknown"
+    return Path(root) / folder / f"{name}.json"
+
+
+def save(
+    store: Store, run_id: int | None, root: Path | str = ROOT, name: str | None = None, *, reason: str = "", days: int = 0, **meta: Any,
+) -> Path:
+    """Write a finished run (None: the newest) as a baseline and note it in the store. The file appears whole or not at all.
+
+    A run that did not finish is refused: a case it lacks would later pass as new. After ``days`` it judges nothing any more (0: it
+    always does). ``meta`` is kept in the file.
+    """
+    run = store.run(run_id)
+    if run.state != "finished":
+        raise BadBaseline(f"Run {run.id} is {run.state}, so cases are missing from it.",
+                          remedy="Run the plan again; what is done is skipped.")
+    outcomes = store.outcomes(run.id)
+    if not any(o.ok for o in outcomes):
+        raise NothingMeasured(f"Run {run.id} holds no ok outcome.", remedy="See what failed with: cachemark show")
+    name = name or run.plan
+    path = path_of(root, run.environment.machine_class, name)
+    if days:
+        meta["expires"] = (datetime.now(UTC) + timedelta(days=days)).date().isoformat()
+    text = dump(outcomes, run.environment, run.code, plan=run.plan, name=name, run=run.id, reason=reason, saved=utc_now(), **meta)
+    write(path, text)
+    store.note_baseline(load_text(text, str(path)).digest, name=name, plan=run.plan, machine_class=run.environment.machine_class,
+                        reason=reason, run_id=run.id)
+    return path
+
+
+def load(path: Path | str) -> Exchange:
+    """The baseline in a file. Raises :class:`BadBaseline` for a file that is missing, damaged, foreign or newer."""
+    path = Path(path)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise _missing(path) from error
+    except UnicodeDecodeError as error:
+        raise BadBaseline(f"{path} is no text.", remedy="Take the file from version control.") from error
+    except OSError as error:
+        raise BadBaseline(f"{path} cannot be read: {error.strerror}.", remedy="Give the path of a baseline file.") from error
+    return load_text(text, str(path))
+
+
+def list_(root: Path | str = ROOT) -> list[ListedBaseline]:
+    """Every baseline file under the root, damaged ones among them, by machine class and name."""
+    return [_listed(path) for path in sorted(Path(root).glob("*/*.json"))]
+
+
+def diff(baseline: Exchange, outcomes: Sequence[Outcome]) -> list[CaseDifference]:
+    """In what the outcomes differ from the baseline, case by case, without judging it: what a person reviews before promoting."""
+    then, now = {o.case.key: o for o in baseline.outcomes}, {o.case.key: o for o in outcomes}
+    found: list[CaseDifference] = []
+    for key in [*then, *(k for k in now if k not in then)]:
+        old, new = then.get(key), now.get(key)
+        if old is not None and new is not None:
+            found += _changes(old, new)
+        elif present := old or new:
+            said = str(present.status)
+            found.append(CaseDifference(key, present.case.label, "case", said if old else "", said if new else ""))
+    return found
+
+
+def _changes(old: Outcome, new: Outcome) -> Iterator[CaseDifference]:
+    pairs = {"status": (str(old.status), str(new.status)), "output_hash": (old.output_hash, new.output_hash)}
+    for name in sorted({*old.samples, *new.samples}):
+        if rounded(name, old.samples.get(name, ())) != rounded(name, new.samples.get(name, ())):
+            then, now = _figure(old, name), _figure(new, name)
+            pairs[name] = (then, now if now != then else f"{now}, single values differ")
+    for what, (then, now) in pairs.items():
+        if then != now:
+            yield CaseDifference(old.case.key, old.case.label, what, then, now)
+
+
+def _figure(outcome: Outcome, name: str) -> str:
+    if name not in outcome.samples:
+        return ""
+    return f"median {outcome.median(name):.9g}, mean {outcome.mean(name):.9g}, n {len(outcome.samples[name])}"
+
+
+def _listed(path: Path) -> ListedBaseline:
+    names = (path, path.parent.name, path.stem)
+    try:
+        found = load(path)
+    except BadBaseline as error:
+        return ListedBaseline(*names, problem=str(error))
+    plan, saved, reason = (str(found.meta.get(key, "")) for key in ("plan", "saved", "reason"))
+    return ListedBaseline(*names, plan, len(found.outcomes), saved, reason, expires=str(found.meta.get("expires", "")),
+                  epoch=int(found.meta.get("epoch", 1)))
+
+
+def _missing(path: Path) -> BadBaseline:
+    known = [str(p) for p in sorted(path.parent.parent.glob("*/*.json"))]
+    near = difflib.get_close_matches(str(path), known, n=1)
+    hint = f"Did you mean {near[0]}? " if near else ""
+    return BadBaseline(f"There is no baseline {path}.",
+                       remedy=f"{hint}Known: {', '.join(known) or 'none'}. Make one with: cachemark baseline save")
+
+
+def write(path: Path, text: str) -> None:
+    """Write a file that appears whole or not at all. Raises :class:`BadBaseline`."""
+    part = path.with_name(f".{secrets.token_hex(8)}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with part.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
+    except OSError as error:
+        raise BadBaseline(f"{path} cannot be written: {error.strerror}.", remedy="Name another folder for baselines.") from error
+    finally:
+        if part.exists():
+            part.unlink()

@@ -1,0 +1,207 @@
+"""Incidents: cells that became worse for one cause, as one thing with a name, a state and an owner, so that it pages once.
+
+The register is a file in version control: who acknowledged what, until when, and where it is discussed stands in a diff.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+from ..core.errors import BadBaseline, unknown
+from ..core.spec import Case, digest
+from ..store.rows import Verdict
+from .baseline_check import CHANGED, HASHES, REGRESSED
+from .baselines import write
+
+NEW, ACKNOWLEDGED, FIXED, ACCEPTED = "new", "acknowledged", "fixed", "accepted"
+FACTORS = ("method", "model", "engine", "device_class")
+SHARE = 0.5  # of the judged cells with one factor that must have become worse for it to be called the cause
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One cell that became worse: ``change`` is the cost now over then (1.05: 5 % worse), None where it is no ratio; ``onset`` is
+    the commit since which it is so, or empty."""
+
+    case: Case
+    label: str
+    metric: str
+    change: float | None
+    reason: str = ""
+    onset: str = ""
+
+
+@dataclass(frozen=True)
+class Incident:
+    """``factor`` and ``value``: what its cells share (``method`` ``linear``), or ``cell`` and its label. ``key`` never changes while it
+    lasts. ``change`` is the median over its cells, ``worst`` the largest at which somebody was told."""
+
+    key: str
+    metric: str
+    factor: str
+    value: str
+    cells: tuple[str, ...]
+    change: float | None
+    reason: str = ""
+    onset: str = ""
+    since: str = ""
+    state: str = NEW
+    who: str = ""
+    until: str = ""
+    link: str = ""
+    worst: float | None = None
+
+    @property
+    def matches(self) -> tuple[str, str, str]:
+        """By what it is the same incident another night."""
+        return self.metric, self.factor, self.value
+
+
+def findings(rows: Iterable[Verdict], cases: Mapping[str, Case], onset: str = "") -> list[Finding]:
+    """The rows that fail, with their cases, by key."""
+    return [Finding(cases[r.case_key], r.label, r.metric, r.change, r.reason, onset) for r in rows
+            if r.case_key in cases and (r.verdict == REGRESSED or (r.verdict == CHANGED and r.metric in HASHES))]
+
+
+def fold(found: Sequence[Finding], judged: Iterable[Case]) -> list[Incident]:
+    """One incident for each cause. ``judged``: every case of which something was said, worse or not.
+
+    For each metric and onset, the factor value that explains most of the cells is taken, as long as at least half of the judged cells
+    that have it became worse and there are two or more of them; then the next one; what is left is an incident of its own.
+    """
+    everything = list(judged)
+    groups: dict[tuple[str, str], list[Finding]] = {}
+    for finding in found:
+        groups.setdefault((finding.metric, finding.onset), []).append(finding)
+    incidents = []
+    for group in groups.values():
+        left = list(group)
+        while left:
+            factor, value, mine = _cause(left, everything)
+            incidents.append(_incident(factor, value, mine))
+            left = [f for f in left if f not in mine]
+    return incidents
+
+
+def _cause(left: Sequence[Finding], judged: Sequence[Case]) -> tuple[str, str, list[Finding]]:
+    best: tuple[int, float, str, str] = (0, 0.0, "", "")
+    for factor in FACTORS:
+        for value in dict.fromkeys(str(getattr(f.case, factor)) for f in left):
+            mine = [f for f in left if str(getattr(f.case, factor)) == value]
+            known = {c.key for c in judged if str(getattr(c, factor)) == value} | {f.case.key for f in mine}
+            share = len({f.case.key for f in mine}) / len(known)
+            if len(mine) > 1 and share >= SHARE and (len(mine), share) > best[:2]:
+                best = (len(mine), share, factor, value)
+    if not best[0]:
+        return "cell", left[0].case.full_title, [left[0]]
+    return best[2], best[3], [f for f in left if str(getattr(f.case, best[2])) == best[3]]
+
+
+def _incident(factor: str, value: str, mine: Sequence[Finding]) -> Incident:
+    ratios = [f.change for f in mine if f.change]
+    change = statistics.median(ratios) if ratios else None
+    cells = tuple(sorted({f.case.full_title for f in mine}))
+    first = mine[0]
+    return Incident("", first.metric, factor, value, cells, change, first.reason, first.onset, worst=change)
+
+
+# -- the register -------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class IncidentNight:
+    """What a night adds to the register. ``pages``: incidents that somebody has to be told of: new ones, those that became worse, and
+    those whose acknowledgement expired. ``known``: those that stay in the report and fail nothing; ``fixed``: those that are gone."""
+
+    register: tuple[Incident, ...]
+    pages: tuple[Incident, ...]
+    known: tuple[Incident, ...]
+    fixed: tuple[Incident, ...]
+
+
+def merge(register: Sequence[Incident], tonight: Sequence[Incident], today: date, delta: float, judged: Iterable[str]) -> IncidentNight:
+    """Carry the register on. An incident that is open is the same one where metric and factor agree, or half of its cells. ``judged``:
+    the cells of which something was said tonight; an incident is fixed only when all of its cells were judged and none is worse."""
+    left, said = list(tonight), set(judged)
+    kept, pages, known, fixed = list[Incident](), list[Incident](), list[Incident](), list[Incident]()
+    for old in register:
+        if old.state == FIXED:
+            kept.append(old)
+            continue
+        new = _same(old, left)
+        if new is None:
+            over = set(old.cells) <= said
+            kept.append(replace(old, state=FIXED, until="", who=old.who) if over else old)
+            fixed += [kept[-1]] if over else []
+            continue
+        left.remove(new)
+        again, told = _again(old, new, today, delta)
+        kept.append(again)
+        (pages if told else known).append(again)
+    for new in left:
+        fresh = replace(new, key=digest([*new.matches, new.onset, today.isoformat(), sorted(new.cells)], 10), since=today.isoformat())
+        kept.append(fresh)
+        pages.append(fresh)
+    return IncidentNight(tuple(kept), tuple(pages), tuple(known), tuple(fixed))
+
+
+def _same(old: Incident, tonight: Sequence[Incident]) -> Incident | None:
+    for new in tonight:
+        if new.matches == old.matches:
+            return new
+    for new in tonight:
+        if new.metric == old.metric and 2 * len(set(new.cells) & set(old.cells)) >= max(len(new.cells), len(old.cells)):
+            return new
+    return None
+
+
+def _again(old: Incident, new: Incident, today: date, delta: float) -> tuple[Incident, bool]:
+    """The incident as it is tonight, and whether somebody has to be told."""
+    now = replace(old, cells=new.cells, change=new.change, reason=new.reason)
+    expired = bool(old.state == ACKNOWLEDGED and old.until and date.fromisoformat(old.until) < today)
+    worse = bool(new.change and old.worst and new.change >= old.worst * (1 + delta))
+    if worse:
+        now = replace(now, worst=new.change)
+    if expired or worse:
+        now = replace(now, state=NEW, who="", until="")
+    return now, expired or worse
+
+
+def acknowledge(register: Sequence[Incident], key: str, who: str, until: date, link: str = "") -> list[Incident]:
+    """Somebody looks after it until a day; then it pages again."""
+    return _changed(register, key, state=ACKNOWLEDGED, who=who, until=until.isoformat(), link=link)
+
+
+def accept(register: Sequence[Incident], key: str, who: str, link: str = "") -> list[Incident]:
+    """It stays as it is; it pages again only where it becomes worse."""
+    return _changed(register, key, state=ACCEPTED, who=who, until="", link=link)
+
+
+def _changed(register: Sequence[Incident], key: str, **fields: Any) -> list[Incident]:
+    if key not in {i.key for i in register if i.state != FIXED}:
+        raise unknown("incident", key, [i.key for i in register if i.state != FIXED])
+    return [replace(i, **fields) if i.key == key else i for i in register]
+
+
+def load(path: Path) -> list[Incident]:
+    """The register of a file; empty where there is none. Raises BadBaseline for anything else."""
+    if not path.exists():
+        return []
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+        if data["format"] != FORMAT:
+            raise ValueError(f"format {data['format']!r}")
+        return [Incident(**{**item, "cells": tuple(item["cells"])}) for item in data["incidents"]]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise BadBaseline(f"{path} is no register of incidents: {error}.", remedy="Take the file from version control.") from error
+
+
+def save(path: Path, register: Sequence[Incident]) -> None:
+    """Write the register, whole or not at all."""
+    ordered = sorted(register, key=lambda i: (i.since, i.key))
+    write(path, json.dumps({"format": FORMAT, "incidents": [asdict(i) for i in ordered]}, indent=1, ensure_ascii=False) + "\n")

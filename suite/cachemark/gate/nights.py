@@ -1,0 +1,141 @@
+"""What the store knows of earlier comparisons: nights, what equal arms showed in them, and whether the gate may still fail anything."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from scipy.stats import beta
+
+from ..core.result import Outcome
+from ..core.units import metric
+from ..stats import changepoints as history
+from ..stats.paired_test import log_ratios, sees
+from ..store.db import Store
+from ..store.rows import Run, Verdict
+from .baseline_check import IMPROVED, REGRESSED
+from .comparison import AA, COVERAGE, TIMED, Tally
+
+PREFIX = "compare/"  # of the plan's name in a run that is a comparison
+ENOUGH = 30  # pairs of equal arms from which a machine's least effect is taken
+WATCHED, MOST_ALARMS = 30, 3  # nights that are looked back at, and alarms in them that demote the gate
+FLOOR = {"cpu": 0.10, "cuda": 0.02}  # least minimum effect of a device class
+
+
+@dataclass(frozen=True)
+class Night:
+    """One finished comparison: its run, what was said of its cells, and the coverage that is asked now, if not what was asked then."""
+
+    run: Run
+    rows: tuple[Verdict, ...]
+    min_coverage: float | None = None
+
+    @property
+    def stated(self) -> Mapping[str, Any]:
+        """How it was made: arms, minimum effect, cells."""
+        return self.run.plan_json
+
+    @property
+    def tally(self) -> Tally:
+        """Its rows without the equal arms, and how they end."""
+        rows = tuple(r for r in self.rows if not r.label.startswith(AA))
+        asked = self.stated.get("min_coverage", COVERAGE) if self.min_coverage is None else self.min_coverage
+        return Tally(rows, int(self.stated.get("cells", 0)), float(asked), fail_on_change=self.stated.get("alike") == "same")
+
+    @property
+    def equal_arms(self) -> Verdict | None:
+        """The row of its equal arms, if it had any that were timed."""
+        return next((r for r in self.rows if r.label.startswith(AA) and r.metric == TIMED), None)
+
+
+def nights(store: Store, plan: str, machine_class: str) -> list[Night]:
+    """Finished comparisons of a plan on a machine class, the oldest first."""
+    runs = [r for r in store.runs() if r.plan == PREFIX + plan and r.state == "finished" and r.environment.machine_class == machine_class]
+    return [Night(run, tuple(store.verdicts(run.id))) for run in reversed(runs)]
+
+
+def unchanged(outcomes: Iterable[Outcome]) -> list[float]:
+    """Log ratios of the pairs of equal arms among the outcomes of comparisons."""
+    pairs: dict[tuple[int, str, int], dict[str, Outcome]] = {}
+    for outcome in outcomes:
+        told = outcome.facts.get("pair", {})
+        if outcome.ok and str(told.get("cell", "")).startswith(AA):
+            pairs.setdefault((told["run"], told["cell"], told["number"]), {})[told["arm"]] = outcome
+    whole = [p for p in pairs.values() if {"before", "after"} <= p.keys()]
+    return [float(log_ratios([p["before"].samples[TIMED]], [p["after"].samples[TIMED]])[0]) for p in whole]
+
+
+def least_effect(ratios: Sequence[float], family: int, device_class: str) -> tuple[float, str]:
+    """The minimum effect for a family of cells on a machine, and the sentence that says where it comes from."""
+    floor = FLOOR.get(device_class, max(FLOOR.values()))
+    if len(ratios) < ENOUGH:
+        return floor, (f"This machine is taken to see {100 * floor:g} % and more: {len(ratios)} pairs of equal arms are stored, "
+                       f"{ENOUGH} are needed to say it from them.")
+    seen = sees(ratios, family)
+    if math.isinf(seen):
+        return 0.5, f"This machine sees no change below 50 %: {len(ratios)} pairs of equal arms differ too much."
+    return max(floor, seen), f"This machine can see ≥ {100 * max(floor, seen):g} % ({len(ratios)} pairs of equal arms)."
+
+
+# -- how often the gate was wrong ---------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class GateStanding:
+    """What equal arms showed in the last nights. ``low`` and ``high`` are the ends of the exact 95 % interval of the rate
+    (Clopper and Pearson); ``advisory``: the gate is not to be trusted, and fails nothing by times."""
+
+    nights: int
+    alarms: int
+    low: float
+    high: float
+    advisory: bool
+
+    def __str__(self) -> str:
+        if not self.nights:
+            return "Equal arms have not been compared yet: the realised false-alarm rate is unknown."
+        said = (f"Equal arms raised {self.alarms} alarms in the last {self.nights} nights: a realised false-alarm rate of "
+                f"{100 * self.alarms / self.nights:.2g} % ({100 * self.low:.2g} to {100 * self.high:.2g} %).")
+        noisy = f" That is {MOST_ALARMS} or more in {WATCHED}: the gate is advisory and fails nothing by times."
+        return said + (noisy if self.advisory else "")
+
+
+def standing(held: Sequence[Night]) -> GateStanding:
+    """Of nights, the oldest first. An improvement of equal arms is an alarm as much as a regression."""
+    rows = [row for night in held if (row := night.equal_arms) is not None][-WATCHED:]
+    n, k = len(rows), sum(row.verdict in (REGRESSED, IMPROVED) for row in rows)
+    low = float(beta.ppf(0.025, k, n - k + 1)) if k else 0.0
+    high = float(beta.ppf(0.975, k + 1, n - k)) if k < n else 1.0
+    return GateStanding(n, k, low, high, k >= MOST_ALARMS)
+
+
+# -- history ------------------------------------------------------------------------------------------------------------
+def series(held: Sequence[Night], cell: str, name: str = TIMED) -> tuple[list[float], list[str]]:
+    """A cell night by night: log ratio of cost to the canary, NaN where it was not measured, and the environment's fingerprint."""
+    better = metric(name).better
+    found = {id(night): row.change for night in held for row in night.rows if row.label == cell and row.metric == name}
+    values = [_log(found.get(id(night)), better) for night in held]
+    return values, [night.run.environment.fingerprint for night in held]
+
+
+def _log(change: float | None, better: str) -> float:
+    if not change or change <= 0:
+        return math.nan
+    return math.log(change) if better == "lower" else -math.log(change)
+
+
+def changes(held: Sequence[Night], cell: str, delta: float) -> tuple[history.Epoch, ...]:
+    """What happened to a cell over the nights: see :func:`cachemark.stats.changepoints.changes`."""
+    return history.changes(*series(held, cell), delta)
+
+
+def told(held: Sequence[Night], cell: str, delta: float) -> list[str]:
+    """The changes of a cell in the newest epoch that count, as sentences with the commit of the night on which each began."""
+    epochs = changes(held, cell, delta) if held else ()
+    found = [change for change in (epochs[-1].changes if epochs else ()) if change.gates]
+    return [f"History of {cell}: a {c.kind} of {100 * c.size:+.2g} % since {_when(held[c.first].run)}." for c in found]
+
+
+def _when(run: Run) -> str:
+    commit = str(run.code.get("commit") or "")[:12]
+    return f"commit {commit} ({run.started[:10]})" if commit else run.started[:10]

@@ -1,0 +1,1 @@
+"""The machine that measures: devices, leases, clocks, rates and what disturbs them."""

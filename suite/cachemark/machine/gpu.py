@@ -1,0 +1,141 @@
+"""GPUs by UUID, through NVML: which there are, what they do now, and how to hold their clocks."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..core.errors import Infrastructure, unknown
+
+SW_POWER_CAP = 0x4
+HW_SLOWDOWN, SW_THERMAL, HW_THERMAL, POWER_BRAKE = 0x8, 0x20, 0x40, 0x80
+REASONS = {SW_POWER_CAP: "power cap", HW_SLOWDOWN: "hardware slowdown", SW_THERMAL: "software thermal slowdown",
+           HW_THERMAL: "hardware thermal slowdown", POWER_BRAKE: "power brake"}  # fmt: skip
+"""What NVML's bits of ClocksEventReasons mean, as far as they slow a device down."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What a device did at one moment; None where it cannot tell. ``sm_mhz`` MHz, ``celsius`` °C, ``watts`` W, ``joules`` J since the
+    driver was loaded, ``busy`` percent of the last instants with work on it, ``reasons`` NVML's bits of what holds the clocks down."""
+
+    sm_mhz: int | None
+    celsius: int | None
+    watts: float | None
+    joules: float | None
+    busy: int | None
+    reasons: int
+    processes: frozenset[int]
+
+
+class Lost(Exception):
+    """The device has fallen off the bus or asks for a reset: nothing on it can be trusted any more."""
+
+
+class Gpu:
+    """One device. Every method raises :class:`Lost` once the device is gone."""
+
+    def __init__(self, nvml: Any, handle: Any) -> None:
+        self._nvml, self._handle = nvml, handle
+        self.uuid = str(nvml.nvmlDeviceGetUUID(handle))
+        self.name = str(nvml.nvmlDeviceGetName(handle))
+        self.driver = str(nvml.nvmlSystemGetDriverVersion())
+
+    def reading(self) -> Reading:
+        """What it does now."""
+        nvml, h = self._nvml, self._handle
+        joules, watts = self._told(nvml.nvmlDeviceGetTotalEnergyConsumption), self._told(nvml.nvmlDeviceGetPowerUsage)
+        used = self._told(nvml.nvmlDeviceGetUtilizationRates)
+        return Reading(
+            self._told(lambda _: nvml.nvmlDeviceGetClockInfo(h, nvml.NVML_CLOCK_SM)),
+            self._told(lambda _: nvml.nvmlDeviceGetTemperature(h, nvml.NVML_TEMPERATURE_GPU)),
+            None if watts is None else watts / 1e3, None if joules is None else joules / 1e3, None if used is None else used.gpu,
+            self._told(nvml.nvmlDeviceGetCurrentClocksEventReasons) or 0, self.processes(),
+        )
+
+    def processes(self) -> frozenset[int]:
+        """Numbers of the processes that compute on it, in the system's own count; a container may see others' numbers."""
+        return frozenset(p.pid for p in self._told(self._nvml.nvmlDeviceGetComputeRunningProcesses) or ())
+
+    def cuda(self) -> str:
+        """The newest CUDA that its driver runs, such as ``13.0``; a torch built for a newer one does not find the device."""
+        number = int(self._nvml.nvmlSystemGetCudaDriverVersion_v2())
+        return f"{number // 1000}.{number % 1000 // 10}"
+
+    def memory(self) -> int:
+        """Bytes of memory in all."""
+        found = self._told(self._nvml.nvmlDeviceGetMemoryInfo)
+        return 0 if found is None else int(found.total)
+
+    def lock_clocks(self, mhz: int) -> None:
+        """Hold the SM clock at ``mhz``. Infrastructure where that is not permitted, no clock of this device, or not in its power."""
+        nvml = self._nvml
+        known = self._clocks()
+        if known and mhz not in known:
+            nearest = min(known, key=lambda c: abs(c - mhz))
+            raise Infrastructure(f"{self.name} has no SM clock of {mhz} MHz.",
+                                 remedy=f"The nearest is {nearest}; it has {known[-1]} … {known[0]}.")
+        try:
+            nvml.nvmlDeviceSetGpuLockedClocks(self._handle, mhz, mhz)
+        except nvml.NVMLError_NoPermission:
+            raise Infrastructure(f"The clocks of {self.name} may be locked by an administrator only.",
+                                 remedy="Run as root, or without --lock-clocks.") from None
+        except nvml.NVMLError_NotSupported:
+            raise Infrastructure(f"The clocks of {self.name} cannot be locked.", remedy="Run without --lock-clocks.") from None
+
+    def free_clocks(self) -> None:
+        """Let the clocks go."""
+        self._told(self._nvml.nvmlDeviceResetGpuLockedClocks)
+
+    def _clocks(self) -> list[int]:
+        """SM clocks that it has at its fastest memory clock, the fastest first."""
+        memory = self._told(self._nvml.nvmlDeviceGetSupportedMemoryClocks) or []
+        found = self._told(lambda h: self._nvml.nvmlDeviceGetSupportedGraphicsClocks(h, max(memory))) if memory else []
+        return sorted(found or [], reverse=True)
+
+    def _told(self, ask: Callable[[Any], Any]) -> Any:
+        """An answer, or None where the device has none to give."""
+        try:
+            return ask(self._handle)
+        except (self._nvml.NVMLError_GpuIsLost, self._nvml.NVMLError_ResetRequired) as error:
+            raise Lost(f"{self.uuid}: {error}") from None
+        except (self._nvml.NVMLError_NotSupported, self._nvml.NVMLError_NoPermission, self._nvml.NVMLError_FunctionNotFound):
+            return None
+
+
+def gpus(nvml: Any = None) -> list[Gpu]:
+    """Every device that this process may use, in NVML's order. Devices that CUDA_VISIBLE_DEVICES leaves out are left out. Infrastructure
+    where there is no driver."""
+    if nvml is None:
+        nvml = importlib.import_module("pynvml")
+    try:
+        nvml.nvmlInit()
+        found = [Gpu(nvml, nvml.nvmlDeviceGetHandleByIndex(i)) for i in range(nvml.nvmlDeviceGetCount())]
+    except nvml.NVMLError as error:
+        raise Infrastructure(f"NVIDIA's driver does not answer: {error}.", remedy="Install or load it, or use --device cpu.") from None
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is None:
+        return found
+    wanted = (_named(name.strip(), found) for name in visible.split(","))
+    return [gpu for gpu in wanted if gpu is not None]
+
+
+def chosen(names: Sequence[str], found: Sequence[Gpu]) -> list[Gpu]:
+    """The devices of these names: numbers, UUIDs or beginnings of them; ``all`` is every one. UnknownName for any other."""
+    if "all" in names:
+        return list(found)
+    picked = [_named(name, found) for name in names]
+    for name, gpu in zip(names, picked, strict=True):
+        if gpu is None:
+            raise unknown("GPU", name, [gpu.uuid for gpu in found])
+    return list(dict.fromkeys(gpu for gpu in picked if gpu is not None))
+
+
+def _named(name: str, found: Sequence[Gpu]) -> Gpu | None:
+    if name.isdecimal():
+        return found[int(name)] if int(name) < len(found) else None
+    alike = [gpu for gpu in found if name and gpu.uuid.startswith(name)]
+    return alike[0] if len(alike) == 1 else None

@@ -1,0 +1,164 @@
+"""Watches a device while cases run on it: what its clocks did, and whether anything spoilt the measurement."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..core.result import Status
+from .gpu import HW_SLOWDOWN, HW_THERMAL, POWER_BRAKE, REASONS, SW_THERMAL, Gpu, Lost, Reading
+
+SPOILING = HW_SLOWDOWN | SW_THERMAL | HW_THERMAL | POWER_BRAKE
+"""Reasons that spoil a measurement. The power cap is none: under load a device is expected to meet it."""
+LEAST_CLOCK = 0.95  # share of the locked clock below which the median clock under load spoils a measurement
+BUSY = 50  # percent; slower clocks of a device that waits say nothing
+PERIOD = 0.2  # seconds between two readings: a handful within the shortest timing, and about 0.1 % of one processor
+
+
+@dataclass(frozen=True)
+class Spoilt:
+    """Why a measurement does not count: ``throttled``, ``contended``, or ``error`` for a device that is gone."""
+
+    status: Status
+    reason: str
+
+
+@dataclass
+class Watch:
+    """Readings of one device, for one case at a time. ``locked`` is the clock at which it is held, in MHz, or 0; ``child`` the process that
+    we have started on it, whose whole family in time is ``own``."""
+
+    gpu: Gpu
+    locked: int = 0
+    period: float = PERIOD
+    child: int = 0
+    own: frozenset[int] = frozenset()
+    _readings: list[Reading] = field(default_factory=list)
+    _lost: str = ""
+    _stop: threading.Event = field(default_factory=threading.Event)
+    _thread: threading.Thread | None = None
+
+    def __enter__(self) -> Watch:
+        self._thread = threading.Thread(target=self._follow, daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def begin(self) -> None:
+        """A case begins: what was read before is forgotten."""
+        self._readings = []
+        self.look()
+
+    def look(self) -> None:
+        """Read the device once."""
+        try:
+            reading = self.gpu.reading()
+        except Lost as error:
+            self._lost = str(error)
+            return
+        if self.child and reading.processes - self.own:
+            self.own |= family(self.child)
+        self._readings.append(reading)
+
+    def end(self) -> tuple[dict[str, Any], Spoilt | None]:
+        """What was seen since :meth:`begin`, for the facts of an outcome, and what spoilt it, if anything."""
+        self.look()
+        readings = self._readings
+        return _facts(self.gpu, readings, self.locked), self._spoilt(readings)
+
+    def intruders(self) -> frozenset[int]:
+        """Processes that compute on the device and are none of ours, before anything of ours runs."""
+        try:
+            return strangers(self.gpu.processes(), self.own)
+        except Lost as error:
+            self._lost = str(error)
+            return frozenset()
+
+    def _spoilt(self, readings: list[Reading]) -> Spoilt | None:
+        if self._lost:
+            return Spoilt(Status.ERROR, f"The device was lost: {self._lost}.")
+        foreign = sorted({pid for r in readings for pid in strangers(r.processes, self.own)})
+        if foreign:
+            return Spoilt(Status.CONTENDED, f"Other processes computed on the device: {', '.join(map(str, foreign))}.")
+        bits = SPOILING & _union(readings)
+        if bits:
+            return Spoilt(Status.THROTTLED, f"The device slowed itself down: {', '.join(_words(bits))}.")
+        under_load = _clocks(readings)
+        if self.locked and under_load and (middle := statistics.median(under_load)) < LEAST_CLOCK * self.locked:
+            return Spoilt(Status.THROTTLED, f"Its median clock was {middle:g} MHz, below {LEAST_CLOCK:.0%} of the locked {self.locked}.")
+        return None
+
+    def _follow(self) -> None:
+        while not self._stop.wait(self.period):
+            self.look()
+
+
+def strangers(seen: frozenset[int], own: frozenset[int], alive: Callable[[int], bool] | None = None) -> frozenset[int]:
+    """Of the processes on a device those that are not ours.
+
+    In a container the driver may count processes as the host does: then none of ours is found, and one number of no process here is
+    taken for the trial's.
+    """
+    alive = alive or (lambda pid: Path(f"/proc/{pid}").exists())
+    foreign = seen - own
+    if own and not seen & own:
+        elsewhere = sorted(pid for pid in foreign if not alive(pid))
+        return foreign - frozenset(elsewhere[:1])
+    return foreign
+
+
+def family(pid: int) -> frozenset[int]:
+    """A process and all that it has started. Only the process itself where the system does not tell."""
+    parents: dict[int, int] = {}
+    for entry in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            parents[int(entry.parent.name)] = int(entry.read_text().rpartition(")")[2].split()[1])
+        except (OSError, ValueError, IndexError):
+            continue  # it ended while we looked
+    found, grown = {pid}, True
+    while grown:
+        more = {child for child, parent in parents.items() if parent in found} - found
+        found, grown = found | more, bool(more)
+    return frozenset(found - {os.getpid()})
+
+
+def _facts(gpu: Gpu, readings: list[Reading], locked: int) -> dict[str, Any]:
+    energy = [r.joules for r in readings if r.joules is not None]
+    return {
+        "uuid": gpu.uuid, "readings": len(readings), "sm_mhz": _spread(_clocks(readings)),
+        "celsius": _spread([r.celsius for r in readings if r.celsius is not None]),
+        "watts": _spread([r.watts for r in readings if r.watts is not None]),
+        "joules": energy[-1] - energy[0] if len(energy) > 1 else None,
+        "slowed_by": _words(_union(readings)), "locked_mhz": locked or None,
+    }
+
+
+def _clocks(readings: list[Reading]) -> list[int]:
+    """Clocks under load; all of them where there never was any, or the device cannot tell."""
+    loaded = [r.sm_mhz for r in readings if r.sm_mhz is not None and (r.busy or 0) >= BUSY]
+    return loaded or [r.sm_mhz for r in readings if r.sm_mhz is not None]
+
+
+def _spread(values: list[Any]) -> list[float]:
+    """Least, median and greatest; nothing of nothing."""
+    return [min(values), statistics.median(values), max(values)] if values else []
+
+
+def _union(readings: list[Reading]) -> int:
+    bits = 0
+    for reading in readings:
+        bits |= reading.reasons
+    return bits
+
+
+def _words(bits: int) -> list[str]:
+    return [word for bit, word in REASONS.items() if bits & bit]

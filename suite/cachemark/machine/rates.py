@@ -1,0 +1,100 @@
+"""How fast this device copies and multiplies: the rates against which a floor is stated.
+
+The best of several attempts, because a floor is what the device can do, not what it does on average. Buffers are far larger than any
+cache of a CPU; a small model may fit one all the same, and then a case can be faster than its floor (the report says so).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable
+from functools import cache
+
+import torch
+
+from ..core.limits import Rates
+from .timer import clock
+
+COPIED = {"cpu": 128 * 2**20, "cuda": 2**30}  # bytes of the buffer that is read
+SIDES = {"cpu": (512, 1024), "cuda": (4096, 8192)}  # of the square matrices, of which the faster counts
+PATIENCE = 0.4  # seconds after which no further attempt is made
+ATTEMPTS = (3, 20)  # at least, at most
+
+
+def rates(device: str, threads: int, dtypes: Iterable[str], uuid: str = "") -> dict[str, Rates]:
+    """Rates by dtype (``float32``, …), measured once in this process for a device and number of threads. On a CUDA device, the one of this
+    ``uuid`` or the first, another process measures, so that this one keeps no memory there; where it fails, for lack of free memory say,
+    there are none."""
+    wanted = tuple(sorted(set(dtypes)))
+    return dict(_cpu(threads, wanted) if device == "cpu" else _elsewhere(device, wanted, uuid))
+
+
+@cache
+def _cpu(threads: int, dtypes: tuple[str, ...]) -> tuple[tuple[str, Rates], ...]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        copy = copy_rate("cpu")
+        return tuple((name, Rates(copy, matmul_rate("cpu", getattr(torch, name)))) for name in dtypes)
+    finally:
+        torch.set_num_threads(before)
+
+
+@cache
+def _elsewhere(device: str, dtypes: tuple[str, ...], uuid: str) -> tuple[tuple[str, Rates], ...]:
+    command = [sys.executable, "-P", "-m", "cachemark.machine.rates", device, *dtypes]
+    seen = {**os.environ, **({"CUDA_VISIBLE_DEVICES": uuid} if uuid else {})}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=seen)
+    found = json.loads(done.stdout) if done.returncode == 0 else {}
+    return tuple((name, Rates(copy, matmul)) for name, (copy, matmul) in found.items())
+
+
+def copy_rate(device: str) -> float:
+    """Bytes per second, by the faster of a copy, which counts what it reads and what it writes, and of reading alone: a CPU also reads
+    what it overwrites, which a copy's count leaves out, and a floor must not be higher than it is."""
+    source = torch.ones(COPIED[_kind(device)] // 4, dtype=torch.float32, device=device)
+    target = torch.empty_like(source)
+    return max(2 * source.nbytes / fastest(device, lambda: target.copy_(source)), source.nbytes / fastest(device, source.sum))
+
+
+def matmul_rate(device: str, dtype: torch.dtype) -> float:
+    """FLOPs per second of a square product."""
+    return max(_matmul(device, dtype, side) for side in SIDES[_kind(device)])
+
+
+def _kind(device: str) -> str:
+    return device.partition(":")[0]
+
+
+def _matmul(device: str, dtype: torch.dtype, side: int) -> float:
+    a, b = (torch.ones(side, side, device=device, dtype=dtype) for _ in range(2))
+    out = torch.empty_like(a)
+    return 2 * side**3 / fastest(device, lambda: torch.mm(a, b, out=out))
+
+
+def fastest(device: str, work: Callable[[], object]) -> float:
+    """Seconds of the fastest of several attempts, one more before them."""
+    watch, began = clock(device, ()), time.perf_counter()
+    found: list[float] = []
+    with torch.inference_mode():
+        work()
+        while len(found) < ATTEMPTS[0] or (len(found) < ATTEMPTS[1] and time.perf_counter() - began < PATIENCE):
+            watch.start()
+            work()
+            found.append(watch.stop())
+    return min(found)
+
+
+def main() -> None:
+    """Rates of a device and dtypes as JSON."""
+    device, *names = sys.argv[1:]
+    copy = copy_rate(device)
+    print(json.dumps({name: [copy, matmul_rate(device, getattr(torch, name))] for name in names}))
+
+
+if __name__ == "__main__":
+    main()

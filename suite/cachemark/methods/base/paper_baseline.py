@@ -1,0 +1,107 @@
+"""The papers' own kind of baseline, kept to show what a plain cache gains before any method is added."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from ...cache.attention.attention import KERNEL as PLAIN_KERNEL
+from ...cache.layout import Layout, Site, Step
+from ...cache.slot import Memory
+from ...contract.bidirectional import Bidirectional
+from ...contract.method import Method
+
+KERNEL = "sdpa-math, padded and masked"
+
+
+@dataclass
+class PaddedFull(Method):
+    """LlamaGen's published generation cache: one padded buffer per layer, read whole under a boolean mask.
+
+    Every pass attends over all round_up(condition + N, 8) places with the un-fused kernel, and copies K and V to the number
+    of query heads first, as the published code does. It exists for comparison only.
+    """
+
+    name: ClassVar[str] = "full"
+    source: ClassVar[str] = "LlamaGen's generate.py"
+
+    @property
+    def kernel(self) -> str:
+        return KERNEL
+
+    @property
+    def logical_bytes(self) -> int:
+        """Everything is read, so everything counts as live."""
+        return self._memory.nbytes("slots")
+
+    @property
+    def live_bytes(self) -> None:
+        """The buffer is padded from the beginning."""
+        return None
+
+    def begin(self, layout: Layout, sites: Sequence[Site], memory: Memory) -> None:
+        memory.begin()
+        self.layout, self._memory, self.banks = layout, memory, []
+        places = -(-(layout.longest_condition + layout.visual) // 8) * 8
+        shape = (layout.rows, layout.kv_heads, places, layout.head_dim)
+        self.k = {site: memory.zeros(f"k.{site}", shape, layout.dtype, "slots") for site in sites}
+        self.v = {site: memory.zeros(f"v.{site}", shape, layout.dtype, "slots") for site in sites}
+        mask = memory.zeros("mask", (layout.rows, places, places), torch.bool)
+        self.mask = mask.copy_(torch.ones(places, places, dtype=torch.bool, device=memory.device).tril())
+
+    def attend(self, site: Site, step: Step, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        start = step.first + self.layout.longest_condition if step.count else 0
+        place = torch.arange(start, start + q.size(2), device=q.device)
+        self.k[site][:, :, place] = k
+        self.v[site][:, :, place] = v
+        group = q.size(1) // k.size(1)
+        keys, values = self.k[site].repeat_interleave(group, dim=1), self.v[site].repeat_interleave(group, dim=1)
+        with sdpa_kernel(SDPBackend.MATH):
+            return F.scaled_dot_product_attention(q, keys, values, attn_mask=self.mask[:, None, place])
+
+
+@dataclass
+class ConcatFull(Method):
+    """VAR's published generation cache: in every scale each layer makes a new tensor of all keys so far and its own.
+
+    Old and new stand side by side while one is copied into the other. Under the authors' fp16 autocast the normalised K comes
+    out in fp32 and is kept so, and is cast again for the kernel; here K is kept in fp32 whatever the model's dtype. The last
+    scale is appended too, although nobody reads it. It exists for comparison only.
+    """
+
+    name: ClassVar[str] = "full"
+    source: ClassVar[str] = "VAR's basic_var.py"
+
+    @property
+    def kernel(self) -> str:
+        return PLAIN_KERNEL
+
+    @property
+    def logical_bytes(self) -> int:
+        return self._memory.nbytes("slots")
+
+    @property
+    def live_bytes(self) -> int:
+        """Tensors grow with the image, so what is allocated lives."""
+        return self._memory.nbytes("slots")
+
+    def begin(self, layout: Layout, sites: Sequence[Site], memory: Memory) -> None:
+        memory.begin()
+        self.layout, self._memory, self.banks = layout, memory, []
+        shape = (layout.rows, layout.kv_heads, 0, layout.head_dim)
+        self.k = {site: torch.empty(shape, dtype=torch.float32, device=memory.device) for site in sites}
+        self.v = {site: torch.empty(shape, dtype=layout.dtype, device=memory.device) for site in sites}
+
+    def attend(self, site: Site, step: Step, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        self.k[site] = self._memory.hold(f"k.{site}", torch.cat((self.k[site], k.float()), 2), "slots")
+        self.v[site] = self._memory.hold(f"v.{site}", torch.cat((self.v[site], v), 2), "slots")
+        return F.scaled_dot_product_attention(q, self.k[site].to(q.dtype), self.v[site])
+
+
+REFERENCE: dict[str, type[Method]] = {"next-token": PaddedFull, "next-scale": ConcatFull, "masked": Bidirectional}

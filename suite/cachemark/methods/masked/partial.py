@@ -1,0 +1,280 @@
+"""A masked model of which some passes compute only some of the tokens: where keys and values stay, the decoder, the encoder.
+
+In a *full* pass everything is computed. In a *partial* one the blocks of the decoder behind a choice compute the chosen tokens
+alone, and the encoder, if it is told to, only what has become known since. All of them look at the keys and values of every
+token, of which those that are not computed keep what an earlier pass has left.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ...cache import random_streams as streams
+from ...cache.layout import Layout, Site, Step, Tokens
+from ...cache.masked_layout import Load, MaskedLayout, MaskedStep, masked_steps, put, take
+from ...cache.slot import Memory
+from ...contract.bidirectional import Bidirectional
+from ...contract.method import Block
+
+DECODER, ENCODER, HEAD = "decoder", "encoder", "head"
+
+
+# -- keys and values --------------------------------------------------------------------------------------------------
+class Places:
+    """Keys and values that stay where they are: one place for each token, for some blocks of a stack and the first ``rows`` rows.
+    They are written in place and a prefix is read as a whole, so there is no mask and nothing is concatenated."""
+
+    def __init__(self, stack: str, blocks: Sequence[int], layout: MaskedLayout, rows: int, memory: Memory) -> None:
+        self.codec, self.dtype, self.rows = memory.codec, layout.dtype, rows
+        self.at = {block: i for i, block in enumerate(blocks)}
+        widths = self.codec.widths(layout.head_dim, layout.dtype)
+        shape = (len(blocks), rows, layout.kv_heads, layout.places)
+        self.k, self.v = (
+            tuple(memory.zeros(f"{name}.{stack}.{i}", (*shape, width), dtype, "slots") for i, (width, dtype) in enumerate(widths))
+            for name in "kv"
+        )
+
+    @property
+    def logical_bytes(self) -> int:
+        """Bytes of keys and values; at the fullest pass they are as many as are allocated."""
+        return sum(part.nbytes for part in (*self.k, *self.v))
+
+    def fill(self, block: int, k: Tensor, v: Tensor) -> None:
+        """Write the first places of a block: ``k``, ``v`` (rows or more, heads, n, head_dim)."""
+        for part, codes in self._coded(k[: self.rows], v[: self.rows]):
+            part[self.at[block], :, :, : k.size(2)] = codes
+
+    def update(self, block: int, k: Tensor, v: Tensor, places: Tensor, live: int) -> tuple[Tensor, Tensor]:
+        """Write ``k``, ``v`` (rows, heads, m, head_dim) at ``places`` (rows, m), and return the keys and values of the first ``live``
+        places, those just written as they were given."""
+        for part, codes in self._coded(k, v):
+            part[self.at[block]].scatter_(2, wide(places, codes), codes)
+        keys, values = self.read(block, live)
+        if self.codec.exact:
+            return keys, values
+        return keys.scatter(2, wide(places, k), k), values.scatter(2, wide(places, v), v)
+
+    def read(self, block: int, live: int) -> tuple[Tensor, Tensor]:
+        """Keys and values of the first ``live`` places, (rows, heads, live, head_dim)."""
+        k, v = (tuple(part[self.at[block], :, :, :live] for part in parts) for parts in (self.k, self.v))
+        return self.codec.decode(k, self.dtype), self.codec.decode(v, self.dtype)
+
+    def _coded(self, k: Tensor, v: Tensor) -> list[tuple[Tensor, Tensor]]:
+        encode = self.codec.encode
+        return list(zip((*self.k, *self.v), (*encode(k), *encode(v)), strict=True))
+
+
+def wide(places: Tensor, like: Tensor) -> Tensor:
+    """``places`` (rows, m) for every head and channel of ``like`` (rows, heads, …, width): (rows, heads, m, width)."""
+    return places[:, None, :, None].expand(-1, like.size(1), -1, like.size(-1))
+
+
+# -- the encoder ------------------------------------------------------------------------------------------------------
+class Incremental:
+    """In a partial pass the encoder computes the buffer and the tokens of the pass before. They look at the keys and values of
+    everything known, of which the buffer's are written anew and the new tokens' are added; those of older tokens stay as they
+    were. What the decoder is given of an older token is kept too, as of the last pass that encoded it.
+
+    Places of the encoder are filled in the order of arrival. All state is that of the first ``rows`` rows.
+    """
+
+    def __init__(self, layout: MaskedLayout, rows: int, memory: Memory) -> None:
+        self.buffer = layout.buffer
+        self.places = Places(ENCODER, range(layout.encoder), layout, rows, memory)
+        self.seen = memory.zeros("encoded", (rows, layout.places, layout.dim), layout.dtype)
+        self.first = memory.zeros("buffer", (rows, self.buffer), torch.int64)
+        self.first += torch.arange(self.buffer, device=memory.device)
+
+    def keep(self, canvas: Tensor) -> None:
+        """Keep what the decoder is given in a full pass, (rows or more, places, dim)."""
+        self.seen.copy_(canvas[: len(self.seen)])
+
+    def encode(self, step: MaskedStep, tokens: Tokens, run: Callable[[Tokens], Tensor]) -> Tensor:
+        """Run the encoder on the buffer and the tokens of the pass before; zeros for all others."""
+        known, previous = (at[: len(self.first)] for at in (step.known, step.previous))
+        fresh = torch.cat((self.first, self.buffer + torch.searchsorted(known, previous)), 1)
+        return put(torch.zeros_like(tokens.x), fresh, run(tokens.with_x(take(tokens.x, fresh))))
+
+    def attend(self, site: Site, step: MaskedStep, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Of the fresh tokens to everything known."""
+        live = self.buffer + step.first
+        arrived = torch.arange(live - k.size(2) + self.buffer, live, device=k.device).expand(len(self.first), -1)
+        at = torch.cat((self.first, arrived), 1)
+        return F.scaled_dot_product_attention(q, *self.places.update(site.layer, k, v, at, live))
+
+    def canvas(self, step: MaskedStep, given: Tensor) -> Tensor:
+        """What the decoder gets: of the fresh tokens what it is ``given`` now, of the others what was kept. All of it is kept."""
+        fresh = torch.cat((self.first, self.buffer + step.previous[: len(self.first)]), 1)
+        self.seen.copy_(put(self.seen, fresh, take(given, fresh)))
+        return self.seen
+
+
+# -- the decoder, and when --------------------------------------------------------------------------------------------
+@dataclass
+class Partial(Bidirectional):
+    """Full and partial passes. In a partial one the tokens that go on are chosen in the attention of one block of the decoder.
+
+    A subclass says which passes are full (:meth:`refreshes`), how many tokens the others keep (:meth:`keep`) and which
+    (:meth:`choose`), and what each block computes (:attr:`selects`, :meth:`spans`). ``carries``: a token that is left behind
+    leaves the decoder with its last hidden state, else with zeros. ``rows``: how many rows a partial pass computes, the first
+    ones; all, unless :meth:`check` says less.
+    """
+
+    skips: ClassVar[bool] = True
+    carries: ClassVar[bool] = False
+
+    # -- what a subclass decides, on the host but for the choice itself -----------------------------------------------
+    @abstractmethod
+    def check(self) -> None:
+        """Check the knobs and fill in those that depend on the layout, which is ``shape``, or on the passes ``steps``."""
+
+    @abstractmethod
+    def refreshes(self, step: MaskedStep) -> bool:
+        """Whether this pass is full."""
+
+    @abstractmethod
+    def keep(self, step: MaskedStep) -> int:
+        """How many tokens are chosen in this partial pass; from all places on nothing is left behind."""
+
+    @property
+    @abstractmethod
+    def selects(self) -> int:
+        """The block in whose attention tokens are chosen."""
+
+    @abstractmethod
+    def spans(self, block: int) -> tuple[bool, bool]:
+        """Whether this block computes all tokens in a partial pass: in its attention, and in its MLP."""
+
+    @abstractmethod
+    def choose(self, step: MaskedStep, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """All places, (rows, places), of which the first go on; ``q``, ``k``, ``v`` are those of all tokens."""
+
+    @property
+    def incremental(self) -> bool:
+        """Whether the encoder computes only what has become known."""
+        return False
+
+    # -- one generation -----------------------------------------------------------------------------------------------
+    def resolve(self, layout: Layout) -> None:
+        self.shape, self.rows = cast(MaskedLayout, layout), layout.rows
+        self.steps, places = masked_steps(layout, self.shape.steps), self.shape.places
+        self.check()
+        self.full = [step.index == 0 or self.refreshes(step) for step in self.steps]
+        self.kept = [places if full else min(places, self.keep(step)) for full, step in zip(self.full, self.steps, strict=True)]
+
+    def begin(self, layout: Layout, sites: Sequence[Site], memory: Memory) -> None:
+        super().begin(layout, sites, memory)
+        self._forget()
+        named = memory.zeros("streams", (2, layout.rows), torch.int64)
+        self.seeds, self.branches = named.copy_(torch.tensor([layout.seeds, layout.branches]))
+        blocks = [block for block in range(layout.layers) if not self.spans(block)[0]]
+        narrow = min(self.kept) < self.shape.places
+        self.places = Places(DECODER, blocks, self.shape, self.rows, memory) if narrow and blocks else None
+        self.encoder = Incremental(self.shape, self.rows, memory) if self.incremental else None
+
+    @property
+    def logical_bytes(self) -> int:
+        return sum(places.logical_bytes for places in (self.places, self.encoder and self.encoder.places) if places)
+
+    def narrows(self, step: Step) -> bool:
+        """Whether tokens are left behind in this pass."""
+        return self.kept[step.index] < self.shape.places
+
+    def lots(self, step: MaskedStep, rows: int) -> Tensor:
+        """A random number in (0, 1) for every token of the first rows, (rows, places), from the sample's own stream."""
+        key = streams.keys(self.seeds[:rows], "evict", step.first, branch=self.branches[:rows])
+        return streams.uniform(key, self.shape.places)
+
+    def image(self, places: Tensor, rows: int) -> Tensor:
+        """Where the decoder has the image's ``places``, of the first rows."""
+        return self.shape.buffer + places[:rows]
+
+    def graph_key(self, step: Step) -> None:
+        """Nothing in the head, whatever the pass of the transformer that it follows."""
+
+    # -- the scopes ---------------------------------------------------------------------------------------------------
+    def stack(self, name: str, step: Step, tokens: Tokens, run: Callable[[Tokens], Tensor]) -> Tensor:
+        if name == HEAD:
+            return run(tokens)
+        if self.full[step.index]:
+            if name == DECODER and self.encoder:
+                self.encoder.keep(tokens.x)
+            return run(tokens)
+        tokens, at = tokens.rows(slice(self.rows)), cast(MaskedStep, step)
+        if name == ENCODER:
+            return self.encoder.encode(at, tokens, run) if self.encoder else run(tokens)
+        return self._decode(tokens.with_x(self.encoder.canvas(at, tokens.x)) if self.encoder else tokens, run)
+
+    def _decode(self, tokens: Tokens, run: Callable[[Tokens], Tensor]) -> Tensor:
+        out = run(tokens)
+        if self.rest is not None and self.chosen is not None:
+            out = put(self.rest if self.carries else torch.zeros_like(self.rest), self.chosen, out)
+        self._forget()
+        return out
+
+    def _forget(self) -> None:
+        """Of a pass: places that go on, ascending, and the others; hidden states of all tokens while only some go on."""
+        self.chosen: Tensor | None = None
+        self.others: Tensor | None = None
+        self.rest: Tensor | None = None
+
+    def block(self, site: Site, step: Step, tokens: Tokens, block: Block) -> Tokens:
+        if site.stack != DECODER or not self.narrows(step):
+            return super().block(site, step, tokens, block)
+        attention, mlp = self.spans(site.layer)
+        tokens = block.mix(site, step, self._spanned(tokens, attention), self)
+        tokens = self._spanned(tokens, mlp)
+        return block.join(tokens, block.branch(tokens))
+
+    def _spanned(self, tokens: Tokens, whole: bool) -> Tokens:
+        """The tokens that are computed next: all of them, or the chosen ones."""
+        if whole is (self.rest is None):
+            return tokens
+        assert self.chosen is not None, "tokens are chosen before any is left behind"
+        if self.rest is None:
+            self.rest = tokens.x
+            return tokens.with_x(take(tokens.x, self.chosen))
+        everything, self.rest = put(self.rest, self.chosen, tokens.x), None
+        return tokens.with_x(everything)
+
+    def attend(self, site: Site, step: Step, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        at = cast(MaskedStep, step)
+        if site.stack == ENCODER and self.encoder:
+            if not self.full[step.index]:
+                return self.encoder.attend(site, at, q, k, v)
+            self.encoder.places.fill(site.layer, k, v)
+        if site.stack == DECODER and self.rest is not None:
+            return self.attend_chosen(site.layer, q, k, v)
+        if site == (DECODER, self.selects) and self.narrows(step):
+            chosen, self.others = self.choose(at, q, k, v).tensor_split([self.kept[step.index]], 1)
+            self.chosen = chosen.sort(1).values
+        if site.stack == DECODER and self.places and site.layer in self.places.at:
+            self.places.fill(site.layer, k, v)
+        return super().attend(site, step, q, k, v)
+
+    def attend_chosen(self, block: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Of the chosen tokens to all places, their own keys and values fresh."""
+        assert self.places is not None
+        assert self.chosen is not None
+        return F.scaled_dot_product_attention(q, *self.places.update(block, k, v, self.chosen, self.shape.places))
+
+    # -- on paper -----------------------------------------------------------------------------------------------------
+    def computes(self, site: Site, step: MaskedStep, load: Load) -> Load:
+        if site.stack == HEAD or self.full[step.index]:
+            return load
+        load = load._replace(rows=self.rows)
+        if site.stack == ENCODER:
+            fresh = self.shape.buffer + self.steps[step.index - 1].count if self.incremental else load.tokens
+            return load._replace(tokens=fresh, mlp=fresh)
+        if not self.narrows(step):
+            return load
+        attention, mlp = self.spans(site.layer)
+        few = self.kept[step.index]
+        return load._replace(tokens=load.tokens if attention else few, mlp=load.mlp if mlp else few)

@@ -1,0 +1,92 @@
+"""A network as a feature extractor of torch-fidelity, under a name that says which weights it has.
+
+torch-fidelity keeps features under the name of the extractor alone, so the same name with other weights would bring back the
+scores of the former ones. The name therefore carries the first 12 digits of the SHA-256 of the weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor, nn
+
+from ..core.errors import Infrastructure, Unsupported
+
+FEATURES, LOGITS = "features", "logits"
+DIGITS = 12
+OURS = "cachemark"  # the family of extractors whose networks this package trains
+
+_loaders: dict[str, Callable[[], nn.Module]] = {}
+
+
+def toolkit() -> Any:
+    """The module ``torch_fidelity``; raises Infrastructure where it cannot be imported."""
+    try:
+        import torch_fidelity.registry
+    except ImportError as error:
+        raise Infrastructure(f"FID and its like are computed by torch-fidelity, which cannot be imported: {error}.",
+                             remedy="Install it with `pip install 'cachemark[quality]'`.") from error
+    return torch_fidelity
+
+
+def extractor_name(sha256: str, family: str = OURS) -> str:
+    """The name of the extractor of a family whose weights have this SHA-256 (hex digits)."""
+    return f"{family}-{sha256[:DIGITS]}"
+
+
+def register(sha256: str, load: Callable[[], nn.Module], family: str = OURS) -> str:
+    """Make a network known to torch-fidelity and return its name for ``calculate_metrics(feature_extractor=…)``.
+
+    ``load`` makes the network from the weights with this SHA-256, in evaluation mode; it is called when images are to be seen, and not
+    where their features are there already. Called with bytes (B, 3, H, W), RGB, the network returns features (B, F), which FID, KID,
+    precision and recall compare, and class logits (B, C), of which the Inception score is taken. What is registered already stays.
+    """
+    name = extractor_name(sha256, family)
+    declare(name)
+    _loaders.setdefault(name, load)
+    return name
+
+
+def declare(name: str) -> None:
+    """Make a name known to torch-fidelity whose network need not be there: enough to compare features that were kept."""
+    fidelity = toolkit()
+    if name not in fidelity.registry.FEATURE_EXTRACTORS_REGISTRY:
+        fidelity.register_feature_extractor(name, _extractor(fidelity.FeatureExtractorBase))
+
+
+def instance(name: str, *, cuda: bool) -> Any:
+    """torch-fidelity's extractor of that name, for both layers; raises Unsupported where no network is registered for it."""
+    if name not in _loaders:
+        raise Unsupported(f"No network is registered for the extractor {name!r}, so it cannot see images.",
+                          remedy=f"Register the weights with that hash; registered are: {', '.join(sorted(_loaders)) or 'none'}.")
+    return toolkit().utils.create_feature_extractor(name, [FEATURES, LOGITS], cuda=cuda, verbose=False)
+
+
+def _extractor(base: Any) -> type:
+    """A subclass of torch-fidelity's ``FeatureExtractorBase`` that asks the network of its name, which it loads for its first images."""
+
+    class NetworkExtractor(base):
+        def __init__(self, name: str, features_list: list[str], **options: Any) -> None:
+            super().__init__(name, features_list)
+            self.network: nn.Module | None = None
+
+        @staticmethod
+        def get_provided_features_list() -> tuple[str, str]:
+            return FEATURES, LOGITS
+
+        @staticmethod
+        def get_default_feature_layer_for_metric(metric: str) -> str:
+            return LOGITS if metric == "isc" else FEATURES
+
+        @staticmethod
+        def can_be_compiled() -> bool:
+            return False
+
+        def forward(self, images: Tensor) -> tuple[Tensor, ...]:
+            if self.network is None:
+                self.network = _loaders[self.name]().to(images.device)
+            found = dict(zip((FEATURES, LOGITS), self.network(images), strict=True))
+            return tuple(found[name] for name in self.features_list)
+
+    return NetworkExtractor

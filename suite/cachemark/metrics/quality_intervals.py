@@ -1,0 +1,136 @@
+"""How far the quality of a set of images might have come out otherwise, had other seeds been drawn.
+
+Every interval is one of 95 % for sets of the same number of images, with the reference taken as given: it tells methods apart, and it
+does not hold the value that infinitely many images would have, because FID and Inception score are biased in the number of images.
+
+- **precision** is a mean over images, each inside the manifold of the reference or not: a Wilson score interval of a share.
+- **FID, KID, Inception score, recall**: a delete-d jackknife (Shao and Wu, The Annals of Statistics 17, 1989). A random tenth of the
+  images, for recall a quarter, is left out again and again; the variance of the figures of what is left, times (n − d) / d, estimates
+  that of the figure of the whole set; the ends are ±1.96 of its root. A bootstrap would not do: an image drawn twice lies at a distance
+  of 0 from its copy, which shrinks the manifold that recall measures, biases KID, and takes away from the rank of the covariance.
+- **KID** is printed by torch-fidelity as a mean over random subsets of the set: the variance of that mean is added.
+
+What remains is on the wide side where images are as good as real, because the figures are then quadratic in what the draws do. Over 24
+sets of 2000 real scenes (128 features) widths were 1.4 times what the sets scattered by for FID, 1.7 for the Inception score, 1.3 for
+recall, and right to 10 % for KID and precision. A bootstrap of FID is 1.9 times too wide at as many images per feature. Where images are
+worse than real, all are right.
+
+Images count as independent draws. Where each class is drawn equally often they are not quite, and widths are a little too large.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from statistics import NormalDist
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..core.errors import Unsupported
+from . import subsets
+from .distribution import distribution, settings
+from .image_features import Seen
+from .real_images import RealImages
+
+LEVEL = 0.95
+LEFT_OUT = {"fid": 0.1, "kid": 0.1, "isc": 0.1, "recall": 0.25}  # share of the images that a subset lacks; recall jumps, and needs more
+RESAMPLES = 200  # the width of an interval is then itself known to about 5 %
+LEAST = 20  # images below which a width would be noise
+ALIKE = 0.5  # share of images found again in the reference, from which on they are called the same
+_FIGURES = {"fid": subsets.fid, "kid": subsets.kid, "isc": subsets.isc, "recall": subsets.recall}
+_RANGE = {"fid": (0.0, torch.inf), "kid": (-torch.inf, torch.inf), "isc": (1.0, torch.inf), "recall": (0.0, 1.0)}
+_FID_ALONE = {"kid": False, "isc": False, "prc": False}
+
+
+class QualityInterval(NamedTuple):
+    """A figure and the ends of its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+def intervals(
+    seen: Seen, reference: RealImages, *, resamples: int = RESAMPLES, seed: int = 0, **options: Any
+) -> dict[str, QualityInterval]:
+    """``fid``, ``kid``, ``isc``, ``precision``, ``recall`` as of :func:`~cachemark.metrics.distribution.distribution`, each with its
+    interval. Raises what that raises, and Unsupported for a set of which no tenth can be left out."""
+    values, chosen = distribution(seen, reference, **options), settings(options)
+    found = {}
+    for name, figures in _FIGURES.items():
+        if name in values:
+            kept = _kept(len(seen), LEFT_OUT[name], resamples, seed, chosen)
+            variance = _variance(figures(seen, reference, kept, chosen), kept)
+            if name == "kid":
+                variance += values["kid_std"] ** 2 / max(chosen["kid_subsets"] - 1, 1)
+            found[name] = _around(values[name], variance, *_RANGE[name])
+    if "precision" in values:
+        found["precision"] = _share(values["precision"], len(seen))
+    return {name: found[name] for name in values if name in found}
+
+
+def fid_interval(seen: Seen, reference: RealImages, resamples: int = RESAMPLES, seed: int = 0) -> QualityInterval:
+    """FID of images that were seen, with its interval. Raises what :func:`intervals` raises."""
+    return intervals(seen, reference, resamples=resamples, seed=seed, **_FID_ALONE)["fid"]
+
+
+def difference(one: Seen, other: Seen, reference: RealImages, resamples: int = RESAMPLES, seed: int = 0) -> QualityInterval:
+    """FID of ``one`` minus that of ``other``, with its interval, where image i of both has the same seed and condition.
+
+    The same images are left out of both, so what the two sets share by their seeds does not widen the interval. Raises what
+    :func:`intervals` raises, and Unsupported for sets of different length.
+    """
+    other.expect(one.extractor)
+    if len(one) != len(other):
+        raise Unsupported(f"Images are compared in pairs of one seed; there are {len(one)} and {len(other)}.",
+                          remedy="Give both sets with the same seeds in the same order.")
+    chosen = settings(_FID_ALONE)
+    value = distribution(one, reference, **_FID_ALONE)["fid"] - distribution(other, reference, **_FID_ALONE)["fid"]
+    kept = _kept(len(one), LEFT_OUT["fid"], resamples, seed, chosen)
+    figures = subsets.fid(one, reference, kept, chosen) - subsets.fid(other, reference, kept, chosen)
+    return _around(value, _variance(figures, kept))
+
+
+def real_floor(real: Seen, reference: RealImages, count: int, resamples: int = RESAMPLES, seed: int = 0) -> QualityInterval:
+    """FID of ``count`` real images that are not in the reference: what a perfect generator would get with so many images.
+
+    Raises what :func:`intervals` raises, and Unsupported where ``real`` are fewer, or are images of the reference.
+    """
+    chosen = real.first(count)
+    reference.expect(chosen.extractor)
+    known, mine = ({row.tobytes() for row in x.half().numpy()} for x in (reference.features, chosen.features))  # as files hold them
+    again = len(known & mine)
+    if again > ALIKE * count:
+        raise Unsupported(f"{again} of {count} images are in the reference itself: their FID says nothing about other real images.",
+                          remedy="Give real images that the reference was not made of.")
+    return fid_interval(chosen, reference, resamples, seed)
+
+
+def _kept(count: int, share: float, resamples: int, seed: int, chosen: Mapping[str, Any]) -> Tensor:
+    """The subsets, (resamples, count) bool. Each split of the Inception score, where that is wanted, loses the same number."""
+    least = max(LEAST, 2 * chosen["isc_splits"] if chosen["isc"] else 0, 2 * (chosen["prc_neighborhood"] + 1) if chosen["prc"] else 0)
+    if count < least:
+        raise Unsupported(f"An interval needs {least} images, there are {count}.", remedy="Give more images, or do without intervals.")
+    strata = subsets.chunks(count, chosen) if chosen["isc"] else torch.zeros(count, dtype=torch.int64)
+    return subsets.drawn(count, resamples, strata, share, seed)
+
+
+def _variance(figures: Tensor, kept: Tensor) -> float:
+    """Variance of the figure of the whole set, from those of its subsets of one size."""
+    count = kept.shape[1]
+    left = int(kept[0].sum())
+    return left / (count - left) * float(figures.var(correction=0))
+
+
+def _around(value: float, variance: float, least: float = -torch.inf, most: float = torch.inf) -> QualityInterval:
+    reach = NormalDist().inv_cdf((1 + LEVEL) / 2) * variance**0.5
+    return QualityInterval(value, max(value - reach, least), min(value + reach, most))
+
+
+def _share(value: float, count: int) -> QualityInterval:
+    """Wilson's score interval of a share of ``count`` independent images."""
+    z = NormalDist().inv_cdf((1 + LEVEL) / 2)
+    middle, reach = value + z * z / (2 * count), z * (value * (1 - value) / count + z * z / (4 * count**2)) ** 0.5
+    scale = 1 + z * z / count
+    return QualityInterval(value, max(min((middle - reach) / scale, value), 0.0), min(max((middle + reach) / scale, value), 1.0))

@@ -1,0 +1,80 @@
+"""The presets of quality by name, with the files that each of them needs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from ..core.errors import Unsupported, unknown
+from ..models import checkpoints
+from ..models.tiny import tiny_features as features
+from ..models.weights import packaged
+from .adm import NAME as ADM
+from .adm import SIDE, adm, identity
+from .clip import identity as clip_identity
+from .extractor import register
+from .fetched import cached
+from .inception import source
+from .lpips import identity as lpips_identity
+from .preset import Preset
+from .real_images import RealImages
+
+SCENE = "scene"
+NAMES = (SCENE, ADM)
+SCENE_OPTIONS = {"kid_subset_size": 250}  # KID has no bias in it, and sets of 500 images are common here
+
+
+def preset(name: str, *, weights: str | Path = "", reference: str | Path = "", cache: str | Path = "", device: str = "cpu") -> Preset:
+    """``scene`` (the embedded world; both files come with the package) or ``adm`` (ImageNet at 256×256).
+
+    ``weights`` of adm may be left out where PyTorch's own cache of downloads holds them. Raises UnknownName for another name, and
+    what :func:`~cachemark.metrics.adm.adm` or :meth:`~cachemark.metrics.real_images.Reference.load` raise.
+    """
+    if name == SCENE:
+        return scene(weights or packaged(f"{features.NAME}.safetensors"), reference)
+    if name == ADM:
+        return adm(weights or downloaded(), reference, cache=cache, device=device)
+    raise unknown("preset of quality", name, NAMES)
+
+
+def stated(name: str, weights: str | Path = "", reference: str | Path = "") -> dict[str, Any]:
+    """What a preset adds to the identity of a case. Where a file of adm is not here, that stands under ``missing``, with how to get it.
+    Raises what :func:`preset` raises of files that are here."""
+    if name != ADM:
+        return preset(name, weights=weights, reference=reference).identity
+    try:
+        return identity(weights or downloaded(), reference)
+    except Unsupported as error:
+        return {"preset": ADM, "missing": str(error), "resize": SIDE}
+
+
+def scene(weights: str | Path, reference: str | Path = "") -> Preset:
+    """The network of the embedded world at ``weights``, and the reference beside it unless another is given."""
+    extractor = register(checkpoints.sha256(weights), partial(features.load, weights))
+    real = RealImages.load(reference or Path(weights).with_suffix(".reference.safetensors"), extractor)
+    return Preset(SCENE, extractor, real, options=SCENE_OPTIONS, names_classes=True)
+
+
+def downloaded() -> str:
+    """Where PyTorch keeps the Inception weights that torch-fidelity once fetched, or nothing where it has not."""
+    path = cached(source())
+    return str(path) if path.is_file() else ""
+
+
+def lpips() -> dict[str, Any]:
+    """What LPIPS adds to the identity of a case: which files it has, or which one is missing."""
+    return {"lpips": _known(lpips_identity)}
+
+
+def clip(folder: str) -> dict[str, Any]:
+    """What the CLIP score adds to the identity of a case: which model it has, or what is missing of it."""
+    return {"clip": _known(partial(clip_identity, folder))}
+
+
+def _known(identity: Callable[[], str]) -> dict[str, str]:
+    try:
+        return {"weights": identity()}
+    except Unsupported as error:
+        return {"missing": str(error)}

@@ -1,0 +1,1 @@
+"""The models: LlamaGen, VAR, MAR, their image tokenizers and small embedded ones."""

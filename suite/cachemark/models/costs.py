@@ -1,0 +1,70 @@
+"""What the networks of each family cost per token, from their sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+
+import torch
+from torch import Tensor
+
+from ..cache.codec import codec
+from ..contract.method import Method
+from ..core.limits import Bill
+from ..core.spec import Case
+from ..roofline.bill import bill
+from ..roofline.parameter_counts import ParameterCounts
+from .llamagen import LlamaGenConfig
+from .mar import MARConfig
+from .protocol import ModelEntry
+from .var import VARConfig
+
+Decode = Callable[[Tensor], object]
+
+# Numbers per token and block that kernels hand to one another: at every norm, projection, attention and gate what is read and what is
+# written, elementwise arithmetic fused into them, in widths of the model and of its MLP.
+RASTER, SCALES = (12, 4), 22
+
+
+@cache
+def llamagen(config: LlamaGenConfig, decoder: Callable[[], Decode]) -> ParameterCounts:
+    """``decoder()`` makes what turns tokens (1, N) into an image."""
+    c = config
+    attention = (c.heads + 2 * c.groups) * c.head_dim * c.dim + c.dim**2
+    between = RASTER[0] * c.dim + RASTER[1] * c.hidden
+    return ParameterCounts(attention + 3 * c.dim * c.hidden, between, _image(decoder, c.grid**2), c.dim * c.vocab, c.vocab)
+
+
+@cache
+def var(config: VARConfig, decoder: Callable[[], Decode]) -> ParameterCounts:
+    """The modulations of the blocks are projected once for each row, that of the head's norm in every pass."""
+    c = config
+    row = (1 if c.shared_aln else c.depth) * 6 * c.dim**2
+    return ParameterCounts(12 * c.dim**2, SCALES * c.dim, _image(decoder, c.tokens), c.dim * c.vocab, c.vocab, c.width * c.dim, row,
+                   2 * c.dim**2, 9 * c.width**2 * c.sides[-1] ** 2)
+
+
+@cache
+def mar(config: MARConfig, decoder: Callable[[], Decode]) -> ParameterCounts:
+    """Everything but the blocks stands in the layout of a masked model."""
+    c = config
+    return ParameterCounts(12 * c.dim**2, SCALES * c.dim, _image(decoder, c.tokens, c.channels))
+
+
+def _image(decoder: Callable[[], Decode], tokens: int, channels: int = 0) -> Callable[[], object]:
+    def image() -> object:
+        with torch.device("meta"):
+            drawn = torch.empty(1, tokens, channels) if channels else torch.zeros(1, tokens, dtype=torch.int64)
+            return decoder()(drawn)
+
+    return image
+
+
+def case_bill(case: Case, entry: ModelEntry, method: Method) -> Bill | None:
+    """The bill of a case, or None where nobody has counted the model's products."""
+    parts = entry.parameter_counts()
+    if parts is None:
+        return None
+    layout = replace(entry.shape(case.sampling, case.batch), dtype=getattr(torch, case.dtype))
+    return bill(method, layout, parts, codec=codec(case.codec))

@@ -1,0 +1,91 @@
+"""The feature network of the embedded data: 64×64 pictures to a vector that says what they show, how, and whether it fits together.
+
+It takes the place that Inception has for photographs: :mod:`cachemark.metrics.distribution` compares distributions of its features.
+The spatial grid is not averaged away, because where a colour stands decides whether a picture is consistent.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from .. import checkpoints
+from . import tiny_vq as vq
+
+NAME = "tiny-features"
+SIDE = 64
+HEADS = {"class": 10, "object_hue": 6, "sky_hue": 6, "ground_hue": 6, "object_texture": 4, "ground_texture": 4}
+CONSISTENT = ("object", "ground", "footer left", "footer right", "untouched")
+
+
+@dataclass(frozen=True)
+class FeaturesConfig:
+    """Sizes of a :class:`TinyFeatures`: ``width`` channels at half the resolution, ``squeezed`` at an eighth, ``features`` numbers."""
+
+    width: int = 32
+    squeezed: int = 24
+    features: int = 128
+
+
+class TinyFeatures(nn.Module):
+    """Convolutions at 32×32, 16×16 and 8×8, one linear layer to the features, and one linear head per attribute.
+
+    ``centre`` and ``deviation`` (features,) are those of real pictures: the features that leave the network have a mean of 0 and a
+    variance of 1 over them, so that no unit counts for more only because it is loud.
+    """
+
+    centre: Tensor
+    deviation: Tensor
+
+    def __init__(self, config: FeaturesConfig | None = None) -> None:
+        super().__init__()
+        self.config = c = config or FeaturesConfig()
+        w = c.width
+        self.body = nn.Sequential(
+            nn.PixelUnshuffle(2), nn.Conv2d(12, w, 3, padding=1),
+            *_layer(w, 2 * w, stride=2), *_layer(2 * w, 2 * w), *_layer(2 * w, 4 * w, stride=2), *_layer(4 * w, 4 * w),
+            nn.GroupNorm(vq.GROUPS, 4 * w), nn.SiLU(), nn.Conv2d(4 * w, c.squeezed, 1),
+            nn.Flatten(), nn.Linear(c.squeezed * (SIDE // 8) ** 2, c.features),
+        )
+        self.heads = nn.ModuleDict({name: nn.Linear(c.features, size) for name, size in HEADS.items()})
+        self.consistent = nn.Linear(c.features, len(CONSISTENT))
+        self.register_buffer("centre", torch.zeros(c.features))
+        self.register_buffer("deviation", torch.ones(c.features))
+
+    def embed(self, images: Tensor) -> Tensor:
+        """Pictures (B, 3, 64, 64), RGB as bytes or in [−1, 1], to features (B, features) that are not standardised. Raises ValueError
+        for another shape."""
+        if images.dim() != 4 or tuple(images.shape[1:]) != (3, SIDE, SIDE):
+            raise ValueError(f"{NAME} needs images of shape (B, 3, {SIDE}, {SIDE}), got {tuple(images.shape)}")
+        return self.body(images if images.is_floating_point() else images.float() / 127.5 - 1)
+
+    def judge(self, embedded: Tensor) -> dict[str, Tensor]:
+        """What the heads say of :meth:`embed`'s vectors: logits (B, choices) by attribute, and under ``consistent`` one logit for each
+        of :data:`CONSISTENT`."""
+        active = nn.functional.silu(embedded)
+        return {**{name: head(active) for name, head in self.heads.items()}, "consistent": self.consistent(active)}
+
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Pictures, as of :meth:`embed`, to standardised features (B, features) and class logits (B, 10)."""
+        embedded = self.embed(images)
+        return (embedded - self.centre) / self.deviation, self.heads["class"](nn.functional.silu(embedded))
+
+
+def _layer(before: int, after: int, stride: int = 1) -> tuple[nn.Module, ...]:
+    return nn.GroupNorm(vq.GROUPS, before), nn.SiLU(), nn.Conv2d(before, after, 3, stride=stride, padding=1)
+
+
+def load(path: str | Path, *, device: str | torch.device = "cpu") -> TinyFeatures:
+    """Read a :class:`TinyFeatures` written by ``cachemark train``: stored in fp16, returned in fp32, in evaluation mode. Raises
+    :class:`~cachemark.core.errors.BadCheckpoint` for any other file."""
+    return checkpoints.load(partial(TinyFeatures, vq.stated(path, NAME, FeaturesConfig)), path, dtype=torch.float32, device=device)
+
+
+def metadata(config: FeaturesConfig) -> dict[str, str]:
+    """What a weights file of this model must say about itself."""
+    return {"model": NAME, "config": json.dumps(asdict(config), sort_keys=True)}

@@ -1,0 +1,74 @@
+"""A run that must end in time: what matters most first, and nothing that cannot end."""
+
+from __future__ import annotations
+
+import statistics
+import threading
+import time
+from collections.abc import Callable, Sequence
+from itertools import groupby
+
+from ..core.result import Outcome
+from .schema import Planned
+
+LAST = 10**6  # the turn of what comes behind every arm
+TRUSTED = 1.0  # least share of its price that a case is expected to take; what paper overstates, it has overstated before
+
+
+class Deadline:
+    """Admits cases that can end before it. ``seconds`` from now; ``price(planned)`` in seconds, and whether it was measured before;
+    ``startup`` seconds that a process may take before its first case."""
+
+    def __init__(
+        self, seconds: float, price: Callable[[Planned], tuple[float, bool]], *, startup: float = 0.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._clock, self._price, self._startup = clock, price, startup
+        self._end = clock() + seconds
+        self._ratios: list[float] = []
+        self._hand = threading.Lock()
+
+    def admit(self, planned: Planned) -> str:
+        """Why the case may not begin, or nothing."""
+        expected, left = self.expected(planned), self._end - self._clock()
+        if expected <= left:
+            return ""
+        return f"It was not begun: it takes about {expected:.0f} s, and {max(left, 0):.0f} s were left before the deadline."
+
+    def expected(self, planned: Planned) -> float:
+        """Seconds that a case will take: as before, else what paper says, times what that has come to so far in this run."""
+        seconds, measured = self._price(planned)
+        with self._hand:
+            ratio = statistics.median(self._ratios) if self._ratios and not measured else 1.0
+        return self._startup + seconds * max(ratio, TRUSTED)
+
+    def ended(self, planned: Planned, outcome: Outcome) -> None:
+        """Learn from a case that was priced on paper."""
+        seconds, measured = self._price(planned)
+        if outcome.ok and not measured and seconds > 0:
+            with self._hand:
+                self._ratios.append(outcome.seconds / seconds)
+
+
+def breadth_first(planned: Sequence[Planned], trial: str) -> list[list[Planned]]:
+    """Groups of cases in the order in which a run with a deadline takes them: by declared priority, then every cell's full cache and first
+    arm before any cell's second arm, reference rows of fidelity last. Cases that follow each other on one model share a process."""
+    turns: dict[tuple[str, str], int] = {}
+    ranked = []
+    for number, one in enumerate(planned):
+        ranked.append(((one.priority, _turn(one, turns), number), one))
+    ordered = [one for _, one in sorted(ranked, key=lambda pair: pair[0])]
+    if trial == "case":
+        return [[one] for one in ordered]
+    return [list(group) for _, group in groupby(ordered, key=lambda p: (p.case.model, p.request))]
+
+
+def _turn(planned: Planned, turns: dict[tuple[str, str], int]) -> int:
+    """In which round of its cell a case comes: 0 for the full cache and the first arm, 1 for the second arm and so on."""
+    role, cell = planned.case.role, (planned.case.model, planned.case.cell)
+    if role == "baseline":
+        return 0
+    if role != "arm":
+        return LAST
+    turns[cell] = turns.get(cell, -1) + 1
+    return turns[cell]

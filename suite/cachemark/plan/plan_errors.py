@@ -1,0 +1,68 @@
+"""What is wrong with a plan, and on which line."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from ..core.errors import BadPlan
+
+Kinds = Mapping[str, type[BaseModel]]  # of tables, by name; the empty name is the plan itself
+
+
+def explained(path: Path, text: str, error: ValidationError, kinds: Kinds) -> BadPlan:
+    """The first fault of a plan with its line."""
+    keys, fault = _first_fault(tomllib.loads(text), error)
+    missing = fault["type"] == "missing"
+    where = f"{path}:{line(text, keys[:-1] if missing else keys)}"
+    if fault["type"] == "extra_forbidden":
+        known = _known([k for k in keys[:-1] if isinstance(k, str)], kinds)
+        near = difflib.get_close_matches(str(keys[-1]), known, n=1)
+        hint = f"Did you mean {near[0]!r}? " if near else ""
+        return BadPlan(f"{where}: unknown key {keys[-1]!r}.", remedy=f"{hint}Known here: {', '.join(known)}.")
+    given = "" if missing else f" It is {str(fault['input'])[:80]!r}."
+    return BadPlan(f"{where}: {'.'.join(map(str, keys))}: {fault['msg'].lower()}.{given}", remedy="See docs/guide/plans.md.")
+
+
+def _first_fault(data: Any, error: ValidationError) -> tuple[list[str | int], Any]:
+    """The first fault and the keys that lead to it. Where a value may be of several kinds, each kind has faults of its own:
+    the one that lies deepest belongs to the kind that was meant."""
+    faults = [(_keys(data, fault), fault) for fault in error.errors()]
+    first = faults[0][0]
+    return max((f for f in faults if f[0][: len(first)] == first), key=lambda f: len(f[0]))
+
+
+def _keys(data: Any, fault: Any) -> list[str | int]:
+    """The keys of a fault's place, without the names of kinds that stand between them."""
+    keys: list[str | int] = []
+    for part in fault["loc"]:
+        if (isinstance(data, dict) and part in data) or (isinstance(data, list) and isinstance(part, int)):
+            keys.append(part)
+            data = data[part]
+    return [*keys, fault["loc"][-1]] if fault["type"] == "missing" else keys
+
+
+def _known(tables: list[str], kinds: Kinds) -> list[str]:
+    return sorted(kinds[tables[-1] if tables and tables[-1] in kinds else ""].model_fields)
+
+
+def line(text: str, keys: Sequence[str | int]) -> int:
+    """The line on which the last of ``keys`` that is written in the file stands."""
+    lines, at = text.splitlines(), 0
+    end = len(lines)
+    for number, key in enumerate(keys):
+        if isinstance(key, int) and number:
+            heads = [i for i, line in enumerate(lines) if re.match(rf"\s*\[\[\s*{re.escape(str(keys[number - 1]))}\s*\]\]", line)]
+            if key < len(heads):
+                at, end = heads[key], [*heads, len(lines)][key + 1]
+        else:
+            path, name = r"""(?:[\w"'-]+\s*\.\s*)*""", rf"""["']?{re.escape(str(key))}["']?"""
+            pattern = rf"\s*(?:\[\[?\s*{path}{name}\s*\]|{path}{name}\s*[=.])"
+            at = next((i for i in range(at, end) if re.match(pattern, lines[i])), at)
+    return at + 1

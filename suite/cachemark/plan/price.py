@@ -1,0 +1,166 @@
+"""What a plan costs before it is run: time, disk, device memory, and the files that are missing."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from ..cache.codec import codec
+from ..cache.layout import Layout
+from ..cache.masked_layout import MaskedLayout
+from ..contract.method import Method
+from ..core import registry, seeds
+from ..core.errors import CachemarkError
+from ..core.limits import Rates
+from ..core.spec import QUALITY_PASS
+from ..models.costs import case_bill
+from ..models.protocol import ModelEntry
+from ..roofline.bill import bill as bill_of
+from ..roofline.parameter_counts import ParameterCounts
+from .schema import MAX_BATCH, Plan, Planned
+
+MARGIN = 1.5  # a case is expected to take so many times what the arithmetic allows
+STARTUP = 30.0  # seconds for a process to import torch and load a model
+LAUNCHES, LAUNCH = 16, 4e-6  # kernels of one block in one pass, and seconds for the host to launch one
+BLOCK = 12  # weights of a plain transformer block, in squares of its width: 4 around attention, 8 in the MLP
+FORCED = 1.3  # the passes of the full cache's tokens through the method, which fidelity adds to a generation
+SAMPLE_BYTES, PICTURE_BYTES = 8, 60_000  # of a stored value, and of the pictures of a case
+OVERHEAD = 20_000  # bytes of a case in the database: its JSON, its facts, its rows
+
+
+class Price(NamedTuple):
+    """What one case is expected to cost. ``stored``: its seconds were measured before, else they are on paper."""
+
+    seconds: float
+    stored: bool
+    disk: int
+    memory: int
+
+
+@dataclass(frozen=True)
+class PlanPrice:
+    """Prices by case key, seconds of the processes around them by model, and the files that the plan names and nobody has."""
+
+    prices: dict[str, Price]
+    startup: dict[str, float]
+    missing: list[str]
+
+    def hours(self, planned: Sequence[Planned], model: str) -> float:
+        """Device hours of a model's cases."""
+        return (sum(self.prices[p.case.key].seconds for p in planned if p.case.model == model) + self.startup.get(model, 0.0)) / 3600
+
+
+def without_missing(plan: Plan) -> tuple[Plan, list[str]]:
+    """The plan with random weights where a file is missing, so that it can be priced, and the missing files."""
+    missing: dict[str, None] = {}
+
+    def kept(path: str) -> str:
+        if path and not Path(path).is_file():
+            missing[path] = None
+            return ""
+        return path
+
+    cells = [c.model_copy(update={"weights": kept(c.weights), "decoder_weights": kept(c.decoder_weights)}) for c in plan.cells]
+    more: dict[str, object] = {"cells": cells}
+    if plan.quality is not None:
+        files = {key: kept(getattr(plan.quality, key)) for key in ("extractor_weights", "reference")}
+        more["quality"] = plan.quality.model_copy(update=files)
+    return plan.model_copy(update=more), list(missing)
+
+
+def bill(
+    plan: Plan, todo: Sequence[Planned], rates: Callable[[str], Rates], stored: Callable[[str], float | None] = lambda key: None,
+    missing: Sequence[str] = (),
+) -> PlanPrice:
+    """Price cases of a plan; ``rates(dtype)`` are those of the device. ``stored(key)`` gives the seconds that a case took on this class
+    of machine, or None. Where files are missing cases have random weights; they are priced as with the real ones, images judged."""
+    absent = {c.model for c in plan.cells if {c.weights, c.decoder_weights} & set(missing)}
+    more = {p.case.key: judging(plan, p) if p.case.model in absent else 0.0 for p in todo}
+    prices = {p.case.key: price(p, rates(p.case.dtype), stored(p.case.key), more[p.case.key]) for p in todo}
+    trial = plan.trial
+    startup: dict[str, float] = {}
+    for model in dict.fromkeys(p.case.model for p in todo):
+        processes = sum(p.case.model == model for p in todo) if trial == "case" else len({p.request for p in todo if p.case.model == model})
+        startup[model] = STARTUP * processes
+    return PlanPrice(prices, startup, list(missing))
+
+
+def judging(plan: Plan, planned: Planned) -> float:
+    """Batches that fidelity and quality take of a case whose weights are not here yet; the full cache with its two reference rows."""
+    case = planned.case
+    if MAX_BATCH in case.evaluation:
+        return 0.0
+    once = FORCED * math.ceil(case.samples / case.batch) * (3 if case.role == "baseline" else 1)
+    return once + ((plan.quality.samples or seeds.SIZES[plan.quality.seeds]) / case.batch if plan.quality else 0)
+
+
+def price(planned: Planned, rates: Rates, stored: float | None, more: float = 0.0) -> Price:
+    """What a case costs, with so many batches more than it says itself."""
+    entry: ModelEntry = registry.models.get(planned.case.model)
+    case = planned.case
+    layout = entry.shape(case.sampling, case.batch)
+    own = STARTUP if MAX_BATCH in case.evaluation else 0.0  # of a search each attempt is a process
+    seconds = 0.0 if planned.unmet else own + MARGIN * (generations(planned) + more) * floor(planned, rates)
+    tokens = case.samples * layout.visual * 8
+    return Price(stored if stored is not None else seconds, stored is not None, OVERHEAD + PICTURE_BYTES + tokens, memory(planned, layout))
+
+
+def generations(planned: Planned) -> float:
+    """Batches that a case generates: warm-up and timed ones where it is timed, those of fidelity and of quality. In a search for the
+    largest batch, where nothing is judged, those of one attempt."""
+    case = planned.case
+    timed = case.warmup + case.repeats if case.role in ("arm", "baseline") else 0
+    random = case.weights.startswith("random:")
+    judged = 0.0 if random or MAX_BATCH in case.evaluation else FORCED * math.ceil(case.samples / case.batch)
+    wide = case.evaluation.get(QUALITY_PASS, {})
+    return timed + judged + (0 if "missing" in wide else wide.get("samples", 0) / case.batch)
+
+
+def floor(planned: Planned, rates: Rates) -> float:
+    """Seconds of one batch that arithmetic and the host allow: the floor of the bill that a report holds times against, and a launch for
+    each kernel. A model whose products nobody has counted is taken for plain transformer blocks without an image decoder."""
+    case, method = planned.case, _method(planned)
+    entry: ModelEntry = registry.models.get(case.model)
+    layout = replace(entry.shape(case.sampling, case.batch), dtype=getattr(torch, case.dtype))
+    found = case_bill(case, entry, method) or bill_of(method, layout, _plain(layout), codec=codec(case.codec))
+    return found.floor(rates) + found.passes * _launched(layout) * LAUNCHES * LAUNCH
+
+
+def _launched(layout: Layout) -> int:
+    """Blocks of one pass."""
+    if isinstance(layout, MaskedLayout):
+        return layout.encoder + layout.layers + layout.diffusion * layout.head
+    return layout.layers
+
+
+def _plain(layout: Layout) -> ParameterCounts:
+    """Plain transformer blocks of a layout's width, and nothing else."""
+    width = layout.heads * layout.head_dim
+    return ParameterCounts(block=BLOCK * width**2, between=0, image=lambda: None)
+
+
+def memory(planned: Planned, layout: Layout) -> int:
+    """Bytes of device memory: weights, and keys and values of the full cache."""
+    width, itemsize = layout.heads * layout.head_dim, getattr(torch, planned.case.dtype).itemsize
+    depth = layout.layers + (layout.encoder if isinstance(layout, MaskedLayout) else 0)
+    return itemsize * BLOCK * depth * width**2 + _kept(layout, itemsize)
+
+
+def _kept(layout: Layout, itemsize: int) -> int:
+    """Bytes of the full cache; a masked model has none."""
+    if isinstance(layout, MaskedLayout):
+        return 0
+    return itemsize * 2 * layout.rows * layout.layers * layout.kv_heads * layout.head_dim * layout.stored
+
+
+def _method(planned: Planned) -> Method:
+    try:
+        found: Method = registry.methods.get(planned.case.method).build(planned.case.knobs)
+    except CachemarkError:  # it does not run here at all; what it would cost is that of no method
+        found = Method()
+    return found

@@ -1,0 +1,314 @@
+"""Drawings as SVG text: two axes with marks, or rows with spans.
+
+By hand, because a page of many cases holds hundreds of drawings: these take a millisecond each, where a grammar of graphics takes a
+tenth of a second. They need no network and no script, print, and follow the page's theme through ``currentColor``. Everything a user
+wrote passes :func:`_text`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from xml.sax.saxutils import escape, quoteattr
+
+from .. import formatting as words
+
+_SVG = "http://www.w3.org/2000/svg"
+_WIDE = 0.56  # of the size of a letter: how wide one is on average
+SHAPES = {
+    "circle": "M5 0A5 5 0 1 1 -5 0A5 5 0 1 1 5 0Z", "square": "M-4.5-4.5H4.5V4.5H-4.5Z", "triangle": "M0-5.6L5.2 4.2H-5.2Z",
+    "diamond": "M0-6L5 0L0 6L-5 0Z", "wedge": "M0 5.6L5.2-4.2H-5.2Z", "plus": "M-1.8-5.4H1.8V-1.8H5.4V1.8H1.8V5.4H-1.8V1.8H-5.4V-1.8H-1.8Z",
+}
+
+
+@dataclass(frozen=True)
+class Look:
+    """How a drawing is dressed. ``width`` and ``height`` in its own units, of which ``size`` is the height of its letters."""
+
+    width: float = 400.0
+    height: float = 300.0
+    size: float = 11.0
+    ink: str = "currentColor"
+    family: str = "sans-serif"
+    tips: bool = True  # marks say what they are to a pointer; a drawing on paper has none
+
+
+PAGE = Look()
+
+
+@dataclass(frozen=True)
+class Axis:
+    """``ticks`` are places with their texts; ``root``: a square root is drawn, which spreads what lies near 0."""
+
+    title: str
+    low: float
+    high: float
+    ticks: tuple[tuple[float, str], ...]
+    root: bool = False
+
+    def at(self, value: float) -> float:
+        """Where a value lies, from 0 at the low end to 1 at the high end."""
+        if self.root:
+            return math.sqrt(max(value, 0.0) / self.high)
+        return (value - self.low) / (self.high - self.low)
+
+
+@dataclass(frozen=True)
+class Point:
+    """A mark at (``x``, ``y``), with the ends of its intervals. ``series`` is the number of its legend entry, −1 for none; a ``name``
+    stands beside it."""
+
+    x: float
+    y: float
+    colour: str
+    tip: str
+    series: int = -1
+    shape: str = "circle"
+    across: tuple[float, float] | None = None
+    up: tuple[float, float] | None = None
+    hollow: bool = False
+    name: str = ""
+    scale: float = 1.0
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A line through places; ``stepped`` ``after`` or ``before`` makes it a staircase. ``dash`` is that of SVG."""
+
+    places: tuple[tuple[float, float], ...]
+    colour: str = ""
+    dash: str = ""
+    series: int = -1
+    stepped: str = ""
+
+
+@dataclass(frozen=True)
+class Field:
+    """Points and lines between two axes."""
+
+    x: Axis
+    y: Axis
+    points: tuple[Point, ...]
+    lines: tuple[Curve, ...] = ()
+
+    def svg(self, title: str, look: Look = PAGE) -> str:
+        """The drawing; ``title`` is what a screen reader says."""
+        left = look.size * (2.6 + _WIDE * max((len(text) for _, text in self.y.ticks), default=0))
+        box = _Box(left, look.size * 0.8, look.width - look.size * 0.9, look.height - 3.6 * look.size)
+        parts = [*_down(self.y, box, look), *_across(self.x, box, look)]
+        parts += [_line(line, self, box, look) for line in self.lines]
+        parts += [_ends(point, self, box) for point in self.points]
+        parts += [_mark(point, self, box, look) for point in self.points]
+        return _sheet(parts, title, look.width, look.height, look)
+
+
+@dataclass(frozen=True)
+class Span:
+    """A bar in a row, from ``low`` to ``high``; ``level`` and ``thick`` say where in the row it lies and how much of it it fills."""
+
+    row: int
+    low: float
+    high: float
+    colour: str
+    tip: str
+    series: int = -1
+    opacity: float = 1.0
+    level: float = 0.5
+    thick: float = 0.7
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows with a label each, and spans over one axis. ``pitch`` is the height of a row."""
+
+    labels: tuple[str, ...]
+    x: Axis
+    spans: tuple[Span, ...]
+    pitch: float = 22.0
+    lines: tuple[float, ...] = field(default=())
+
+    def svg(self, title: str, look: Look = PAGE) -> str:
+        """The drawing, as high as its rows need."""
+        labels = [words.plain(label, 26) for label in self.labels]
+        left = look.size * (0.9 + _WIDE * max((len(label) for label in labels), default=0))
+        bottom = 0.5 * look.size + self.pitch * len(labels)
+        box = _Box(left, 0.5 * look.size, look.width - look.size * 1.2, bottom)
+        parts = [*_across(self.x, box, look)]
+        for row, label in enumerate(labels):
+            parts.append(_text(left - 0.6 * look.size, box.top + (row + 0.5) * self.pitch + 0.35 * look.size, label, look, "end"))
+        for at in self.lines:
+            x = box.x(self.x.at(at))
+            parts.append(f'<path d="M{x:.1f} {box.top:.1f}V{box.bottom:.1f}" stroke="{look.ink}" stroke-dasharray="4 3" opacity=".6"/>')
+        parts += [_span(span, self, box, look) for span in self.spans]
+        return _sheet(parts, title, look.width, bottom + 3.6 * look.size, look)
+
+
+@dataclass(frozen=True)
+class HeatmapCell:
+    """A field of a grid: its place, its colour, what it says and shows, in letters of ``ink``, and whether it has a border."""
+
+    row: int
+    column: int
+    colour: str
+    ink: str
+    text: str
+    tip: str
+    bordered: bool = False
+
+
+@dataclass(frozen=True)
+class Heatmap:
+    """Coloured fields in rows and columns with labels, ``across`` and ``down`` being the titles of the axes."""
+
+    across: str
+    down: str
+    columns: tuple[str, ...]
+    rows: tuple[str, ...]
+    cells: tuple[HeatmapCell, ...]
+    size: tuple[float, float] = (64.0, 34.0)
+
+    def svg(self, title: str, look: Look = PAGE) -> str:
+        """The drawing, as large as its fields need."""
+        wide, high = self.size
+        left = look.size * (2.2 + _WIDE * max(map(len, self.rows), default=0))
+        right, bottom = left + wide * len(self.columns), high * len(self.rows)
+        parts = [_text(left - 0.5 * look.size, (k + 0.5) * high + 0.35 * look.size, row, look, "end") for k, row in enumerate(self.rows)]
+        parts += [_text(left + (k + 0.5) * wide, bottom + 1.4 * look.size, name, look) for k, name in enumerate(self.columns)]
+        parts += [_text((left + right) / 2, bottom + 3.0 * look.size, self.across, look),
+                  _text(1.1 * look.size, bottom / 2, self.down, look, turned=True)]
+        for cell in self.cells:
+            x, y, edge = left + cell.column * wide, cell.row * high, f' stroke="{look.ink}" stroke-width="1.5"' if cell.bordered else ""
+            parts.append(f'<rect x="{x:.1f}" y="{y:.1f}" width="{wide:.1f}" height="{high:.1f}" fill="{cell.colour}"{edge}'
+                         f'{_said(cell.tip, -1, look, "rect")}')
+            parts.append(_text(x + wide / 2, y + high / 2 + 0.35 * look.size, cell.text, replace(look, ink=cell.ink)))
+        return _sheet(parts, title, right + look.size, bottom + 3.6 * look.size, look)
+
+
+@dataclass(frozen=True)
+class _Box:
+    """The plane of a drawing, in its units."""
+
+    left: float
+    top: float
+    right: float
+    bottom: float
+
+    def x(self, share: float) -> float:
+        return self.left + share * (self.right - self.left)
+
+    def y(self, share: float) -> float:
+        return self.bottom - share * (self.bottom - self.top)
+
+
+def round_ticks(low: float, high: float, count: int = 5) -> tuple[float, ...]:
+    """Round places between two ends (1, 2 or 5 times a power of ten apart), about ``count`` of them."""
+    rough = (high - low) / max(count, 1)
+    if not rough > 0:
+        return (low,)
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = next(power * k for k in (1, 2, 5, 10) if power * k >= rough * 0.999)
+    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
+    return tuple(round(k * step, 12) for k in range(first, last + 1))
+
+
+def linear(title: str, low: float, high: float, *, count: int = 5) -> Axis:
+    """An axis with round ticks."""
+    if high <= low:
+        high = low + (abs(low) or 1.0)
+    return Axis(title, low, high, tuple((tick, f"{tick:g}") for tick in round_ticks(low, high, count)))
+
+
+def rooted(title: str, top: float) -> Axis:
+    """A square-root axis from 0: ticks are evenly spread on the page, and each is one digit long."""
+    top = top or 1e-6
+    wanted = [float(f"{top * (k / 5) ** 2:.1g}") for k in range(1, 6)]
+    places = [0.0, *dict.fromkeys(value for value in wanted if value <= 1.06 * top)]
+    return Axis(title, 0.0, 1.06 * top, tuple((place, f"{place:g}") for place in places), root=True)
+
+
+def _sheet(parts: Iterable[str], title: str, width: float, height: float, look: Look) -> str:
+    said = quoteattr(f"{title}; the table below the chart holds its figures" if look.tips else title)
+    return (f'<svg xmlns="{_SVG}" viewBox="0 0 {width:.0f} {height:.0f}" role="img" aria-label={said} fill="none" '
+            f'font-family={quoteattr(look.family)} font-size="{look.size:g}">{"".join(parts)}</svg>')
+
+
+def _text(x: float, y: float, text: str, look: Look, anchor: str = "middle", turned: bool = False, weight: str = "") -> str:
+    turn = f' transform="rotate(-90 {x:.1f} {y:.1f})"' if turned else ""
+    bold = f' font-weight="{weight}"' if weight else ""
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" fill="{look.ink}"{bold}{turn}>{escape(words.plain(text))}</text>'
+
+
+def _down(axis: Axis, box: _Box, look: Look) -> Iterable[str]:
+    """The vertical axis with its grid."""
+    for place, text in axis.ticks:
+        y = box.y(axis.at(place))
+        yield f'<path d="M{box.left:.1f} {y:.1f}H{box.right:.1f}" stroke="{look.ink}" opacity=".13"/>'
+        yield _text(box.left - 0.5 * look.size, y + 0.35 * look.size, text, look, "end")
+    yield f'<path d="M{box.left:.1f} {box.top:.1f}V{box.bottom:.1f}" stroke="{look.ink}" opacity=".4"/>'
+    yield _text(1.1 * look.size, (box.top + box.bottom) / 2, axis.title, look, turned=True)
+
+
+def _across(axis: Axis, box: _Box, look: Look) -> Iterable[str]:
+    """The horizontal axis with its grid; texts that would touch are left out."""
+    free = -math.inf
+    for place, text in axis.ticks:
+        x, half = box.x(axis.at(place)), _WIDE * look.size * len(text) / 2
+        yield f'<path d="M{x:.1f} {box.top:.1f}V{box.bottom:.1f}" stroke="{look.ink}" opacity=".13"/>'
+        if x - half > free:
+            yield _text(x, box.bottom + 1.4 * look.size, text, look)
+            free = x + half + 0.4 * look.size
+    yield f'<path d="M{box.left:.1f} {box.bottom:.1f}H{box.right:.1f}" stroke="{look.ink}" opacity=".4"/>'
+    yield _text((box.left + box.right) / 2, box.bottom + 3.1 * look.size, axis.title, look)
+
+
+def _line(line: Curve, field: Field, box: _Box, look: Look) -> str:
+    places = [(box.x(field.x.at(x)), box.y(field.y.at(y))) for x, y in line.places]
+    path = f"M{places[0][0]:.1f} {places[0][1]:.1f}" if places else "M0 0"
+    for x, y in places[1:]:
+        path += {"after": f"H{x:.1f}V{y:.1f}", "before": f"V{y:.1f}H{x:.1f}"}.get(line.stepped, f"L{x:.1f} {y:.1f}")
+    dash = f' stroke-dasharray="{line.dash}"' if line.dash else ""
+    lit = f' class="s{line.series}"' if line.series >= 0 else ""
+    return f'<path d="{path}" stroke="{line.colour or look.ink}"{dash}{lit} opacity="{".75" if line.colour else ".55"}"/>'
+
+
+def _ends(point: Point, field: Field, box: _Box) -> str:
+    """The intervals of a point, as thin rules."""
+    x, y = box.x(field.x.at(point.x)), box.y(field.y.at(point.y))
+    rules = ""
+    if point.across and point.across[0] < point.across[1]:
+        rules += f"M{box.x(field.x.at(point.across[0])):.1f} {y:.1f}H{box.x(field.x.at(point.across[1])):.1f}"
+    if point.up and point.up[0] < point.up[1]:
+        rules += f"M{x:.1f} {box.y(field.y.at(point.up[0])):.1f}V{box.y(field.y.at(point.up[1])):.1f}"
+    return f'<path d="{rules}" stroke="{point.colour}" class="s{point.series}" stroke-width="1.3" opacity=".8"/>' if rules else ""
+
+
+def _mark(point: Point, field: Field, box: _Box, look: Look) -> str:
+    x, y = box.x(field.x.at(point.x)), box.y(field.y.at(point.y))
+    paint = (f'stroke="{point.colour}" stroke-width="1.7" vector-effect="non-scaling-stroke" pointer-events="all"' if point.hollow
+             else f'fill="{point.colour}"')
+    place = f"translate({x:.1f} {y:.1f}){'' if point.scale == 1.0 else f' scale({point.scale:g})'}"
+    drawn = f'<path d="{SHAPES[point.shape]}" transform="{place}" {paint}{_said(point.tip, point.series, look, "path")}'
+    return drawn + (_text(x, y - 0.9 * look.size, point.name, look, weight="bold") if point.name else "")
+
+
+def _span(span: Span, rows: Rows, box: _Box, look: Look) -> str:
+    x, end, high = box.x(rows.x.at(span.low)), box.x(rows.x.at(span.high)), span.thick * rows.pitch
+    y = box.top + (span.row + span.level) * rows.pitch - high / 2
+    faint = f' opacity="{span.opacity:g}"' if span.opacity < 1 else ""
+    return (f'<rect x="{x:.1f}" y="{y:.1f}" width="{max(end - x, 0.6):.1f}" height="{high:.1f}" fill="{span.colour}"{faint}'
+            f'{_said(span.tip, span.series, look, "rect")}')
+
+
+def _said(tip: str, series: int, look: Look, tag: str) -> str:
+    """The end of a mark: what it says of itself, where it may."""
+    if not look.tips:
+        return "/>"
+    return f' data-series="{series}"><title>{escape(words.plain(tip))}</title></{tag}>'
+
+
+def ranged(values: Sequence[float], share: float = 0.06) -> tuple[float, float]:
+    """The ends of an axis that holds all values and a little more."""
+    low, high = min(values), max(values)
+    more = share * ((high - low) or abs(high) or 1.0)
+    return low - more, high + more

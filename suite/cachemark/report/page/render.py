@@ -1,0 +1,114 @@
+"""The view as one HTML file that needs nothing else: no network, no server, no scripts to be read."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+from collections.abc import Sequence
+from importlib import resources
+from pathlib import Path
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+from PIL import Image
+
+from ... import __version__
+from ...core.units import METRICS
+from .. import formatting as words
+from ..charts.chart import Drawing
+from ..charts.charts import draw
+from ..view import explanations as why
+from ..view import headline
+from ..view.glossary import glossary
+from ..view.row import MASKED
+from ..view.section import Section
+from ..view.view import ReportView
+from . import markup
+from .deferred_sections import LARGE, DeferredSections
+
+TABS = (
+    ("verdict", "Verdict"), ("leaderboard", "Leaderboard"), ("speed", "Speed"), ("memory", "Memory"), ("quality", "Quality"),
+    ("history", "History"), ("papers", "Papers"), ("environment", "Environment"), ("missing", "Not measured"), ("cases", "Cases"),
+)  # each is a template of that name and a panel of the page with that id
+_PICTURES = 1_300_000  # bytes of PNG that leave a page of one model below 2.5 MB: base64 adds a third
+_JPEG = 92
+_EDGES = {group.columns[0].key for group in (*headline.KEPT, *headline.COMPUTED)}  # columns with a rule at their left
+
+
+def render(view: ReportView) -> str:
+    """The page. Everything a user wrote is escaped by the template engine or, inside drawings, by the XML writer."""
+    script = static("report.js")
+    shelf = DeferredSections(whole=len(view.entries) < LARGE)
+    return engine().get_template("report.html").render(
+        view=view, tabs=TABS, why=why, glossary=glossary(), drawings=drawn(view),
+        groups=headline.groups, width=headline.width, edges=_EDGES, exact=_is_small(view), jpeg=_JPEG, raw=_raw, metrics=METRICS,
+        shelf=shelf,
+        style=Markup(static("report.css")), script=Markup(script), policy=policy(script), version=__version__,
+    )
+
+
+def drawn(view: ReportView) -> list[Drawing]:
+    """The charts of each chapter."""
+    parts = [chapter.section for chapter in view.chapters]
+    return [draw(part, parts) for part in parts]
+
+
+def write(view: ReportView, path: str | Path) -> Path:
+    """Write the page to ``path`` in UTF-8, making its folder where there is none, and return the path."""
+    file = Path(path)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(render(view).encode("utf-8", errors="replace"))
+    return file
+
+
+def engine() -> Environment:
+    """Templates of the report: whatever they print is escaped and without control characters."""
+    engine = Environment(loader=PackageLoader("cachemark", "report/templates"), autoescape=True, undefined=StrictUndefined,
+                         trim_blocks=True, lstrip_blocks=True, finalize=_clean)
+    engine.filters.update(
+        plain=words.plain, times=words.times, percent=words.percent, seconds=words.seconds, with_unit=words.with_unit, uri=_uri, svg=Markup,
+        budget_cell=headline.budget_cell, headline_rows=markup.headline_rows, chart_lines=markup.chart_lines, raw_lines=markup.raw_lines,
+        figure_lines=markup.figure_lines)
+    return engine
+
+
+def _clean(value: object) -> object:
+    """What a template prints, without control characters; markup of our own passes as it is."""
+    return words.plain(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
+def static(name: str) -> str:
+    """A file of ``static/``, to be put inside the page."""
+    return (resources.files(__package__) / "static" / name).read_text(encoding="utf-8")
+
+
+def policy(script: str) -> str:
+    """A content policy that lets our one script run (none where it is empty) and nothing else, and forbids every request."""
+    own = f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'" if script else "'none'"
+    return f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src {own}; base-uri 'none'; form-action 'none'"
+
+
+def _is_small(view: ReportView) -> bool:
+    """Whether all pictures together may stand in the page as they are stored."""
+    sprites = [sprite for chapter in view.chapters for album in chapter.albums for sprite in album.sprites]
+    return sum(len(sprite.png) for sprite in sprites) <= _PICTURES
+
+
+def _uri(png: bytes, exact: bool) -> str:
+    """A picture inside the page: the stored PNG, or a JPEG of full colour resolution, a third of its size.
+
+    A sprite's tiles begin on the borders of JPEG blocks, so tiles that are equal in the PNG are equal here.
+    """
+    if exact:
+        return "data:image/png;base64," + base64.b64encode(png).decode()
+    small = io.BytesIO()
+    Image.open(io.BytesIO(png)).convert("RGB").save(small, format="JPEG", quality=_JPEG, subsampling=0)
+    return "data:image/jpeg;base64," + base64.b64encode(small.getvalue()).decode()
+
+
+def _raw(section: Section, kinds: Sequence[str]) -> tuple[str, ...]:
+    """Metrics of a table of all cases, those that any of them has; computation is counted in masked models only."""
+    wanted = [kind for kind in kinds if kind != "work" or section.paradigm == MASKED]
+    measured = {name for row in section.rows for name in row.outcome.samples}
+    return tuple(name for name, metric in METRICS.items() if metric.kind in wanted and name in measured)

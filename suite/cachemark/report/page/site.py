@@ -1,0 +1,115 @@
+"""A site over many runs: one page lists them, newest first, and leads to the report of each."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from markupsafe import Markup
+
+from ... import __version__
+from .. import formatting as words
+from ..charts.history import HistoryNight
+from ..view.section import sections
+from ..view.view import ReportView
+from .render import engine, policy, static, write
+
+FOLDER = "runs"  # of the pages, below that of the site; nothing else in it is touched
+
+
+@dataclass(frozen=True)
+class ListedRun:
+    """One line of the list. ``tone`` and ``verdict`` are those of the comparison with a baseline, empty where there was none; ``trend``
+    holds one small drawing for each model, of its methods' latencies over the full cache's up to this run."""
+
+    run: str
+    plan: str
+    when: str
+    machine: str
+    commit: str
+    dirty: bool
+    state: str
+    counts: tuple[tuple[str, int], ...]
+    tone: str
+    verdict: str
+    trend: tuple[tuple[str, str], ...]
+    href: str
+
+
+def page_of(folder: Path, run_id: int) -> Path:
+    """Where the report of a run lies in the site."""
+    return folder / FOLDER / f"run-{run_id}.html"
+
+
+def listed(run_id: int, view: ReportView, nights: Sequence[HistoryNight]) -> ListedRun:
+    """The line of a run; ``nights`` are those of its plan and machine class, oldest first and itself last."""
+    conclusion = view.conclusion
+    return ListedRun(
+        view.run, view.plan, view.when, view.machine, view.commit, view.dirty, view.state, view.counts,
+        conclusion.tone if conclusion else "",
+        conclusion.lines[0] if conclusion and conclusion.lines else "", trends(nights), f"{FOLDER}/run-{run_id}.html")
+
+
+def trends(nights: Sequence[HistoryNight]) -> tuple[tuple[str, str], ...]:
+    """A drawing for each model of the last run that was measured in two runs or more."""
+    found: dict[str, list[float | None]] = {}
+    models = {part.model for part in sections(nights[-1].outcomes)} if nights else set()
+    for night in nights:
+        parts = sections(night.outcomes)
+        for model in models:
+            costs = [1 / row.speed_up.value for part in parts if part.model == model for row in part.arms if row.speed_up]
+            found.setdefault(model, []).append(statistics.median(costs) if costs else None)
+    return tuple((model, sparkline(values)) for model, values in sorted(found.items()) if sum(v is not None for v in values) > 1)
+
+
+def sparkline(values: Sequence[float | None], width: float = 90.0, height: float = 22.0) -> str:
+    """A line without axes; a gap where a value is missing, a dot at the last one."""
+    held = [(k, value) for k, value in enumerate(values) if value is not None]
+    low, high = min(v for _, v in held), max(v for _, v in held)
+    span, last = (high - low) or 1.0, max(len(values) - 1, 1)
+    places = {k: (3 + k / last * (width - 6), height - 3 - (value - low) / span * (height - 6)) for k, value in held}
+    path = "".join(f"{'L' if k - 1 in places else 'M'}{x:.1f} {y:.1f}" for k, (x, y) in places.items())
+    x, y = places[held[-1][0]]
+    said = f"from {words.times(held[0][1])} to {words.times(held[-1][1])} of the full cache's latency over {len(held)} runs"
+    return (f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} {height:g}" width="{width:g}" height="{height:g}" role="img" '
+            f'aria-label="{said}" fill="none"><path d="{path}" stroke="currentColor" stroke-width="1.4"/>'
+            f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.2" fill="currentColor"/></svg>')
+
+
+def index(lines: Sequence[ListedRun]) -> str:
+    """The page that lists runs, in the order given."""
+    style = Markup(static("report.css"))
+    return engine().get_template("site.html").render(lines=lines, style=style, policy=policy(""), version=__version__)
+
+
+def publish(folder: Path, lines: Sequence[ListedRun]) -> Path:
+    """Write the list to ``index.html`` of the folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / "index.html"
+    file.write_bytes(index(lines).encode("utf-8", errors="replace"))
+    return file
+
+
+def put(folder: Path, run_id: int, view: ReportView) -> Path:
+    """Write the report of a run into the site."""
+    return write(view, page_of(folder, run_id))
+
+
+def too_old(started: str, now: datetime, days: int) -> bool:
+    """Whether a run began more than ``days`` ago; one whose date cannot be read is kept."""
+    try:
+        return datetime.fromisoformat(started) < now - timedelta(days=days)
+    except (ValueError, TypeError):
+        return False
+
+
+def prune(folder: Path, kept: Sequence[int]) -> int:
+    """Remove the reports of runs that are not ``kept``; how many there were."""
+    names = {page_of(folder, run_id).name for run_id in kept}
+    old = [file for file in (folder / FOLDER).glob("run-*.html") if file.name not in names]
+    for file in old:
+        file.unlink()
+    return len(old)

@@ -1,0 +1,1 @@
+"""The report as data: a run and its outcomes in, frozen dataclasses out."""

@@ -1,0 +1,172 @@
+"""The comparison with a stored baseline, as the page shows it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Protocol
+
+from ...core.units import is_metric, metric
+from .. import formatting as words
+from . import explanations as why
+
+# Verdicts in the order of the table, with how they look. What is quiet is folded away.
+_TONES = {
+    "regressed": "bad", "missing": "warn", "changed": "warn", "inconclusive": "warn", "improved": "good",
+    "not_compared": "calm", "new": "calm", "equivalent": "calm",
+}
+_EXITS = {0: "good", 1: "bad"}
+
+
+@dataclass(frozen=True)
+class Conclusion:
+    """The whole comparison: its summary lines, the verdict first, how that looks (``tone``: good, warn, bad), how many of the baseline's
+    cases were judged, and what is known of the baseline (``against``: its name, when and why it was saved, and its age)."""
+
+    tone: str
+    lines: tuple[str, ...]
+    judged: int = 0
+    known: int = 0
+    against: str = ""
+
+
+class StandingLike(Protocol):
+    """What the report needs of ``regress.ledger.Standing``: alarms of arms that are equal, and the exact interval of their rate."""
+
+    @property
+    def nights(self) -> int: ...
+    @property
+    def alarms(self) -> int: ...
+    @property
+    def low(self) -> float: ...
+    @property
+    def high(self) -> float: ...
+    @property
+    def advisory(self) -> bool: ...
+
+
+@dataclass(frozen=True)
+class Alarms:
+    """How often the gate told of a change where there was none. ``tone``: calm, good or bad; ``text`` one sentence."""
+
+    tone: str
+    text: str
+
+
+def alarms(standing: StandingLike | None) -> Alarms:
+    """The realised false-alarm rate: arms of equal code are compared beside the others, and whatever is told of them is false."""
+    if standing is None or not standing.nights:
+        return Alarms("calm", "No alarm judged yet: no comparison with equal arms is stored, so the rate is unknown.")
+    nights = f"{standing.nights} night{'' if standing.nights == 1 else 's'}"
+    said = (f"The test on pairs: {standing.alarms} false alarm{'' if standing.alarms == 1 else 's'} in {nights} with equal arms: "
+            f"{words.percent(standing.alarms / standing.nights)}, between {words.percent(standing.low)} and {words.percent(standing.high)} "
+            "(exact 95 % interval).")
+    if standing.advisory:
+        return Alarms("bad", f"{said} That is too often: the gate advises and fails nothing by times.")
+    return Alarms("calm" if standing.alarms else "good", said)
+
+
+@dataclass(frozen=True)
+class BaselineComparison:
+    """One metric of one case, then and now. ``ratio`` is now / then, None where it has no meaning.
+
+    Speed is given as a ratio to the full cache of the same run. ``key`` names the case.
+    """
+
+    label: str
+    metric: str
+    then: float | None
+    now: float | None
+    ratio: float | None
+    verdict: str
+    reason: str
+    key: str = ""
+
+    @property
+    def title(self) -> str:
+        """The metric's title; what is no metric (``status``, ``output_hash``) stands for itself."""
+        return metric(self.metric).title if is_metric(self.metric) else self.metric.replace("_", " ")
+
+    @property
+    def tone(self) -> str:
+        return _TONES.get(self.verdict, "warn")
+
+    @property
+    def loud(self) -> bool:
+        """Whether a reader must see this row without asking for it."""
+        return self.tone != "calm"
+
+    @property
+    def texts(self) -> tuple[str, str]:
+        """Then and now in words."""
+        return self._text(self.then), self._text(self.now)
+
+    @property
+    def sentence(self) -> str:
+        """The row as one plain sentence."""
+        label = words.name(self.label)
+        if self.then is None or self.now is None:
+            return f"{label}: {self.title} {self.verdict.replace('_', ' ')}" + (f" ({self.reason})." if self.reason else ".")
+        moved = "" if self.ratio is None else f", {words.percent(abs(self.ratio - 1))} {'more' if self.ratio > 1 else 'less'}"
+        then, now = self.texts
+        return f"{label}: {self.title} {self.verdict.replace('_', ' ')}, from {then} to {now}{moved}."
+
+    @property
+    def rule(self) -> str:
+        """Why it has this verdict."""
+        return why.of_verdict(self.verdict)
+
+    @property
+    def advice(self) -> str:
+        """What to do, empty where nothing needs doing."""
+        return why.ADVICE.get(self.verdict, "")
+
+    def _text(self, value: float | None) -> str:
+        if value is None:
+            return words.DASH
+        if not is_metric(self.metric):
+            return str(value)
+        return words.of_full(value) if metric(self.metric).kind == "speed" else words.with_unit(value, self.metric)
+
+
+def conclusion(comparison: Any, saved: Mapping[str, Any] | None = None, started: str = "") -> Conclusion | None:
+    """What a ``regress.gate.Comparison`` (``exit_code``, ``summary()``, ``cases``) says as a whole, or None where there is none.
+
+    ``saved`` is what the baseline says of itself (name, saved, reason), ``started`` when the run began, which gives the baseline's age.
+    """
+    if comparison is None:
+        return None
+    judged, known = comparison.cases
+    return Conclusion(_EXITS.get(comparison.exit_code, "warn"), tuple(comparison.summary()), judged, known, _against(saved or {}, started))
+
+
+def _against(saved: Mapping[str, Any], started: str) -> str:
+    """The baseline in words."""
+    if not saved:
+        return ""
+    when, why_ = str(saved.get("saved", "")), str(saved.get("reason", ""))
+    parts = [f"Baseline {words.name(str(saved.get('name', 'without a name')))}"]
+    if when:
+        parts.append(f"saved {when[:10]}{_age(when, started)}")
+    return ", ".join(parts) + (f": {words.plain(why_, 300)}." if why_ else ".")
+
+
+def _age(saved: str, started: str) -> str:
+    """How old a baseline was when the run began; nothing where either date cannot be read."""
+    try:
+        days = (datetime.fromisoformat(started) - datetime.fromisoformat(saved)).total_seconds() / 86400
+    except (ValueError, TypeError):
+        return ""
+    if days < 0:
+        return " (after this run began)"
+    return f" ({days:.0f} days before this run)" if days >= 1.5 else " (on the day of this run)"
+
+
+def changes(comparison: Any) -> tuple[BaselineComparison, ...]:
+    """The rows of a comparison, regressions first, otherwise in the order given."""
+    if comparison is None:
+        return ()
+    order = {verdict: k for k, verdict in enumerate(_TONES)}
+    rows = [BaselineComparison(r.label, r.metric, r.then, r.now, r.change, r.verdict, r.reason, r.case_key) for r in comparison.rows]
+    return tuple(sorted(rows, key=lambda row: order.get(row.verdict, 1)))

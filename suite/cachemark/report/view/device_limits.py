@@ -1,0 +1,101 @@
+"""What was measured beside what the device allows: from the floor that each outcome carries in its facts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ...core import limits
+from ...core.limits import Limit
+from .. import formatting as words
+from .row import Mark, Row
+from .section import Section
+
+
+@dataclass(frozen=True)
+class LimitRow:
+    """One timed row as text. ``flags`` are what the comparison with the limit gives away, each with its sentence."""
+
+    key: str
+    name: str
+    latency: str
+    floor: str
+    over: str
+    mbu: str
+    mfu: str
+    ideal: str
+    measured: str
+    reached: str
+    slope: str
+    flags: tuple[Mark, ...]
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The table of a section. ``rates`` says on which rates the floors stand; ``parts`` where the full cache's floor goes."""
+
+    rates: str
+    parts: str
+    lines: tuple[LimitRow, ...]
+
+    @property
+    def sentences(self) -> tuple[tuple[str, str], ...]:
+        """(row, sentence) for every flag."""
+        return tuple((line.name, flag.why) for line in self.lines for flag in line.flags)
+
+
+def against_limits(section: Section) -> Limits | None:
+    """The table, or None where no row of the section knows its floor."""
+    full = section.full
+    known = [(row, limit) for row in (*((full,) if full else ()), *section.arms) if (limit := limit_of(row))]
+    if not known:
+        return None
+    whole = limit_of(full) if full else None
+    first = whole or known[0][1]
+    rates = f"{first.copy / 1e9:,.1f} GB/s copied, {first.matmul / 1e12:,.2f} TFLOP/s multiplied"
+    return Limits(rates, _parts(whole) if whole else "", tuple(_line(row, limit, whole) for row, limit in known))
+
+
+def limit_of(row: Row | None) -> Limit | None:
+    """The limit of a timed row, or None where there is none. A report may be made of a store that another version has written."""
+    held = row.outcome.facts.get("limit") if row is not None and row.ok and row.median("latency") else None
+    try:
+        return Limit.from_json(held) if isinstance(held, dict) else None
+    except (KeyError, TypeError):
+        return None
+
+
+def _parts(limit: Limit) -> str:
+    """The three longest parts of a floor, as shares."""
+    longest = sorted(limit.by.items(), key=lambda part: -part[1])[:3]
+    return ", ".join(f"{name} {words.percent(seconds / limit.floor)}" for name, seconds in longest)
+
+
+def _line(row: Row, limit: Limit, whole: Limit | None) -> LimitRow:
+    latency, own = row.median("latency") or 0.0, row.case.role == "baseline"
+    ideal = limits.ideal(whole, limit) if whole and not own else None
+    measured = row.speed_up.value if row.speed_up and not own else None
+    return LimitRow(
+        row.case.key, row.case.label, words.seconds(latency), words.seconds(limit.floor), words.times(limit.over(latency)),
+        words.percent(limit.mbu(latency)), words.percent(limit.mfu(latency)), words.times(ideal) if ideal else words.DASH,
+        words.times(measured) if measured else words.DASH,
+        words.percent(measured / ideal) if measured and ideal else words.DASH, _slope(row), _flags(row, limit, latency, measured, ideal),
+    )
+
+
+def _slope(row: Row) -> str:
+    """Bytes per second that a step's growth is, and what is left of a step; nothing where no line fits."""
+    held = row.outcome.facts.get("slope")
+    if not isinstance(held, dict) or not held.get("bytes_per_s") or held.get("r2", 0) < limits.FITS:
+        return words.DASH
+    return f"{held['bytes_per_s'] / 1e9:.1f} GB/s + {words.seconds(held['intercept'])}"
+
+
+def _flags(row: Row, limit: Limit, latency: float, measured: float | None, ideal: float | None) -> tuple[Mark, ...]:
+    own = row.case.role == "baseline"
+    found = [
+        Mark("no baseline", "warn", limits.no_baseline(limit, latency)) if own else None,
+        Mark("artefact", "warn", limits.artefact(measured, ideal)) if measured and ideal else None,
+        Mark("use the full cache", "calm", limits.no_gain(row.speed_up.high, ideal)) if row.speed_up and ideal and not own else None,
+        Mark("in a cache", "calm", limits.too_fast(limit, latency)),
+    ]
+    return tuple(mark for mark in found if mark and mark.why)

@@ -1,0 +1,93 @@
+"""The pictures: per case a sprite with the full cache's images above the method's, at the same seeds."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from PIL import Image
+
+from ...core.errors import CachemarkError
+from .row import Row
+from .section import Section
+
+_FIXED = 4  # of the tiles, at the right end; the others are the worst by PSNR
+
+
+@dataclass(frozen=True)
+class Tile:
+    """One column of a sprite. ``worst`` tells the worst seeds by PSNR from the fixed ones."""
+
+    seed: str
+    label: str
+    worst: bool
+
+
+@dataclass(frozen=True)
+class Sprite:
+    """A PNG with two rows of square tiles, ``tile`` pixels wide, or the reason in ``missing`` why it cannot be shown."""
+
+    row: Row
+    png: bytes
+    tile: int
+    tiles: tuple[Tile, ...]
+    missing: str = ""
+
+    @property
+    def worst(self) -> int:
+        """How many tiles, from the left, are the worst seeds."""
+        return sum(tile.worst for tile in self.tiles)
+
+
+@dataclass(frozen=True)
+class Album:
+    """The sprites of one method, larger budgets first."""
+
+    method: str
+    sprites: tuple[Sprite, ...]
+
+
+def gallery(section: Section, artifact: Callable[[str], bytes] | None) -> tuple[Album, ...]:
+    """The sprites of a section by method, in table order. Random weights draw noise, which is not shown."""
+    if section.random or artifact is None:
+        return ()
+    held: dict[str, list[Sprite]] = {}
+    for row in section.rows:
+        if row.ok and (file := _grid(row)):
+            held.setdefault(row.method, []).append(_sprite(row, file, artifact))
+    return tuple(Album(method, tuple(sprites)) for method, sprites in held.items())
+
+
+def _grid(row: Row) -> str:
+    """The file of the artifact called ``grid``, whatever its suffix; empty where there is none."""
+    return next((file for name, file in row.outcome.artifacts.items() if name.partition(".")[0] == "grid"), "")
+
+
+def _sprite(row: Row, file: str, artifact: Callable[[str], bytes]) -> Sprite:
+    try:
+        png = artifact(file)
+    except (CachemarkError, OSError, KeyError) as error:
+        return Sprite(row, b"", 0, (), f"The image file is missing: {error}")
+    try:
+        with Image.open(io.BytesIO(png), formats=["PNG"]) as image:
+            image.load()
+            width, height = image.size
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
+        return Sprite(row, b"", 0, (), "The image file is no PNG, or a damaged one.")
+    tile = height // 2
+    if not tile or width % tile or height % 2:
+        return Sprite(row, b"", 0, (), f"The image file is no sprite of two rows of square tiles ({width} × {height}).")
+    return Sprite(row, png, tile, _tiles(row, width // tile))
+
+
+def _tiles(row: Row, columns: int) -> tuple[Tile, ...]:
+    seeds, labels = _texts(row.outcome.facts.get("grid_seeds"), columns), _texts(row.outcome.facts.get("grid_classes"), columns)
+    worst = max(columns - _FIXED, 0)
+    return tuple(Tile(seed, label, k < worst) for k, (seed, label) in enumerate(zip(seeds, labels, strict=True)))
+
+
+def _texts(given: object, count: int) -> list[str]:
+    """Exactly ``count`` texts; what is missing is empty, so that a short list cannot misname a later tile."""
+    held = [str(item) for item in given] if isinstance(given, (list, tuple)) else []
+    return (held + [""] * count)[:count]

@@ -1,0 +1,131 @@
+"""What a model does under the full cache, as tables. Next-scale: what its layers look at, from which a user chooses AMS-KV's
+threshold. Masked: what repeats from pass to pass, from which a user sees what a cache may reuse."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from .row import Row
+
+PASSES = 24  # columns of a table at most; of more passes, evenly spread ones are shown
+_WHAT = {"k": "Keys", "v": "Values", "feature": "Features"}
+
+
+@dataclass(frozen=True)
+class Heat:
+    """A number, how it is written, and how strongly its cell is tinted, 0 to 1."""
+
+    value: float
+    text: str
+    tint: float
+
+
+@dataclass(frozen=True)
+class HeatTable:
+    """A line per layer or class of tokens, a column per scale or pass. An empty cell is None."""
+
+    title: str
+    meaning: str
+    corner: str
+    names: tuple[str, ...]
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Heat | None, ...], ...]
+
+
+@dataclass(frozen=True)
+class Layers:
+    """The tables, the samples behind them, and the seconds that profiling took outside the timed region."""
+
+    title: str
+    grids: tuple[HeatTable, ...]
+    samples: int
+    seeds: str
+    seconds: float
+
+
+def layers(full: Row | None) -> Layers | None:
+    """The tables of a section's full cache, or None where it was not profiled or what is stored is no profile."""
+    facts: Any = full.outcome.facts if full else {}
+    found: Any = facts.get("layers") or facts.get("redundancy")
+    try:
+        if "scales" in found:
+            sides = [int(side) for side in found["scales"]]
+            title, grids = "Layers", [_similarity(found["similarity"], sides), _density(found["mass"], sides)]
+        else:
+            title, grids = "From pass to pass", _redundancy(found)
+        return Layers(title, tuple(grids), int(found["samples"]), str(found["seeds"]), float(found["seconds"]))
+    except (AttributeError, KeyError, TypeError, ValueError, IndexError, ZeroDivisionError):
+        return None
+
+
+def _similarity(table: Sequence[Sequence[float]], sides: Sequence[int]) -> HeatTable:
+    least = min(float(s) for layer in table for s in layer)
+    rows = [[Heat(_finite(s), f"{float(s):.4f}", float(s) / least if least else 0.0) for s in layer] for layer in table]
+    _check(rows, len(sides) - 1)
+    return HeatTable(
+        "Inter-scale similarity of the keys", "S of AMS-KV, 0 where a scale's keys repeat those before it; the darker, the less "
+        "alike. A layer whose S falls below theta where its cache overflows is demanding.",
+        "Layer", _numbers(rows), _names(sides[1:]), _frozen(rows))
+
+
+def _density(mass: Sequence[Sequence[Sequence[float]]], sides: Sequence[int]) -> HeatTable:
+    tokens = sum(side**2 for side in sides)
+    spread = [[_finite(share) / side**2 * tokens for share, side in zip(layer[-1], sides, strict=True)] for layer in mass]
+    most = max(max(layer) for layer in spread)
+    rows = [[Heat(d, f"{d:.2f}", math.log1p(d) / math.log1p(most)) for d in layer] for layer in spread]
+    _check(rows, len(sides))
+    return HeatTable(
+        "Attention density of the last scale's queries", "Share of their attention per key of each scale, 1 = evenly spread over "
+        "all keys; the darker, the denser.", "Layer", _numbers(rows), _names(sides), _frozen(rows))
+
+
+def _redundancy(found: Any) -> list[HeatTable]:
+    passes = [int(p) for p in found["passes"]]
+    shown = sorted({round(i * (len(passes) - 1) / (PASSES - 1)) for i in range(PASSES)})
+    classes = {f"{title}, {name}": lines[what] for what, title in _WHAT.items() for name, lines in found["classes"].items()}
+    blocks = {f"{title}, {i}": line for what, title in _WHAT.items() for i, line in enumerate(found["layers"][what])}
+    tables = (
+        ("By class of token", "Cosine similarity to the pass before, all decoder layers. Caching: predicted in the pass before; "
+         "generating: predicted in this one.", "Class", classes),
+        ("By layer", "The same over all tokens.", "Layer", blocks),
+        ("By branch of the guidance", "The same of the decoder's output, and of the difference between its branches.", "Branch",
+         found["branches"]),
+    )
+    return [_alike(title, meaning, corner, lines, passes, shown) for title, meaning, corner, lines in tables]
+
+
+def _alike(title: str, meaning: str, corner: str, lines: dict[str, list[float | None]], passes: list[int], shown: list[int]) -> HeatTable:
+    """Cosine similarities; the darker, the less alike."""
+    picked = {name: [line[i] for i in shown] for name, line in lines.items()}
+    least = min((_finite(s) for line in picked.values() for s in line if s is not None), default=1.0)
+    span = 1 - least or 1.0
+    headings = tuple(str(passes[i]) for i in shown)
+    rows = [[None if s is None else Heat(s, f"{s:.3f}", (1 - s) / span) for s in line] for line in picked.values()]
+    _check(rows, len(shown))
+    return HeatTable(title, f"{meaning} The darker, the less alike.", corner, tuple(picked), headings, _frozen(rows))
+
+
+def _finite(value: Any) -> float:
+    if not math.isfinite(number := float(value)):
+        raise ValueError(value)
+    return number
+
+
+def _check(rows: Sequence[Sequence[Heat | None]], columns: int) -> None:
+    if not rows or any(len(row) != columns for row in rows):
+        raise ValueError("no table")
+
+
+def _names(sides: Sequence[int]) -> tuple[str, ...]:
+    return tuple(f"{side} × {side}" for side in sides)
+
+
+def _numbers(rows: Sequence[object]) -> tuple[str, ...]:
+    return tuple(str(i) for i in range(len(rows)))
+
+
+def _frozen(rows: Sequence[Sequence[Heat | None]]) -> tuple[tuple[Heat | None, ...], ...]:
+    return tuple(tuple(row) for row in rows)

@@ -1,0 +1,241 @@
+"""One line of the headline table: what is derived from an outcome and the full cache of its cell."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from functools import cached_property
+
+from ...core.result import Outcome, kernels_apart
+from ...core.spec import Case
+from ...core.units import METRICS
+from ...stats.bootstrap import LEVEL, Interval, means_over_seeds, ratio_of_medians
+from .. import formatting as words
+
+FIDELITY = tuple(name for name, metric in METRICS.items() if metric.kind == "fidelity")
+OF_INDICES, OF_VECTORS = ("token_agreement", "kl"), ("token_distance", "forced_distance")  # by what a token is
+QUALITY = tuple(name for name, metric in METRICS.items() if metric.kind == "quality")
+ON_DEMAND = {"class_accuracy": "quality", "lpips": "lpips", "clip_score": "clip"}  # measured only where the case's evaluation has this key
+MASKED = "masked"  # the paradigm whose full form keeps nothing and whose tokens are vectors
+_APART = "apart "  # before the name of a difference
+_SHOWS = 0.9  # of a live saving that must be found again in allocated bytes; below it the saving is called fake
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A short word beside a row's name. ``tone`` is good, warn or calm; ``why`` is a full sentence."""
+
+    text: str
+    tone: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Row:
+    """An outcome with what follows from it.
+
+    ``speed_up`` is median full latency over median latency, or None with the reason in ``no_speed_up``. ``saving`` and
+    ``saving_live`` are 1 − bytes / bytes of the full cache, allocated and live; in a masked model ``saving`` is of FLOPs.
+    ``fidelity`` and ``quality`` hold the means over seeds, the latter also figures of whole sets of images; where both are empty,
+    ``no_judgement`` says why. ``to_full`` holds differences of quality, this row less the full cache, at the same seeds.
+    ``place`` orders the ranked methods of one budget, by FID where it was measured, else by speed-up; ``unranked`` says why there is
+    none. ``lossless``: no further from the full cache than it is from itself.
+    """
+
+    outcome: Outcome
+    speed_up: Interval | None = None
+    no_speed_up: str = ""
+    saving: float | None = None
+    saving_live: float | None = None
+    fidelity: Mapping[str, Interval] = field(default_factory=dict)
+    quality: Mapping[str, Interval] = field(default_factory=dict)
+    to_full: Mapping[str, Interval] = field(default_factory=dict)
+    no_judgement: str = ""
+    place: int | None = None
+    unranked: str = ""
+    lossless: bool = False
+    marks: tuple[Mark, ...] = ()
+
+    @property
+    def case(self) -> Case:
+        return self.outcome.case
+
+    @property
+    def ok(self) -> bool:
+        return self.outcome.ok
+
+    @property
+    def timed(self) -> bool:
+        """Reference rows of fidelity carry neither speed nor bytes."""
+        return self.case.role in ("arm", "baseline")
+
+    @cached_property
+    def method(self) -> str:
+        """The method with its variant, and its storage codec where that is not the native one."""
+        return self.case.named if self.case.codec == "native" else f"{self.case.named} {self.case.codec}"
+
+    @property
+    def paradigm(self) -> str:
+        """That of the model, next-token where an outcome does not say."""
+        return str(self.outcome.facts.get("paradigm", "next-token"))
+
+    @property
+    def kept(self) -> float | None:
+        """Bytes that the method keeps between passes: keys, values and state."""
+        kv, state = self.median("kv_allocated"), self.median("kv_state")
+        return None if kv is None or state is None else kv + state
+
+    def of_set(self, base: str) -> tuple[str, Interval] | None:
+        """The figure of a whole set of images whose name begins so, ``fid`` say, with its whole name."""
+        return next(((name, held) for name, held in self.quality.items() if name.startswith(f"{base}_") and name not in QUALITY), None)
+
+    @property
+    def reason(self) -> str:
+        """Why there are no figures: the last line of the log, where both a message and a traceback say it."""
+        lines = [line.strip() for line in self.outcome.log.splitlines() if line.strip()]
+        return lines[-1] if lines else ""
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Everything a reader should know about this row, most important first."""
+        return (*(mark.why for mark in self.marks), *self.footnotes)
+
+    @property
+    def footnotes(self) -> tuple[str, ...]:
+        """What the method itself says about its numbers."""
+        written = self.outcome.facts.get("footnotes") or ()
+        return (written,) if isinstance(written, str) else tuple(str(note) for note in written)
+
+    def median(self, name: str) -> float | None:
+        return self.outcome.median(name)
+
+    def fact(self, name: str) -> str:
+        """A fact as text, empty where it is absent."""
+        value = self.outcome.facts.get(name)
+        return "" if value is None else str(value)
+
+
+def share_of_full(budget: str) -> float:
+    """A budget's text as a number; a text that is none counts as 0, for order only."""
+    try:
+        return float(Fraction(budget))
+    except (ValueError, ZeroDivisionError):
+        return 0.0
+
+
+def is_random(case: Case) -> bool:
+    """Random weights draw noise: neither fidelity nor quality means anything then."""
+    return case.weights.startswith("random:")
+
+
+def derive(outcome: Outcome, full: Outcome | None, means: Mapping[str, Interval] | None = None) -> Row:
+    """The row of ``outcome``, with speed and bytes set against ``full`` (the full cache of the same cell, or None). ``means`` are those of
+    its :func:`figures`, where they are known already."""
+    row = Row(outcome)
+    if not outcome.ok:
+        return row
+    interval, why = _speed_up(outcome, full) if row.timed else (None, "Reference rows are not timed.")
+    saved = _saved("flops" if row.paradigm == MASKED else "kv_allocated", outcome, full)
+    row = replace(row, speed_up=interval, no_speed_up=why, saving=saved, saving_live=_saved("kv_logical", outcome, full))
+    row = _judged(row, full, means_over_seeds(figures(outcome, full)) if means is None else means)
+    return replace(row, marks=_marks(row))
+
+
+def _speed_up(outcome: Outcome, full: Outcome | None) -> tuple[Interval | None, str]:
+    """A speed-up, or the difference that forbids one."""
+    if outcome.facts.get("quality_only"):
+        return None, str(outcome.facts["quality_only"])
+    if full is None:
+        return None, "The full cache of this cell has no figures."
+    mine, its = outcome.samples.get("latency"), full.samples.get("latency")
+    if not mine or not its:
+        return None, "Latency was not measured."
+    if kernels := kernels_apart(outcome, full):
+        return None, f"Attention kernels differ: {kernels[0]} here, {kernels[1]} in the full cache."
+    return ratio_of_medians(its, mine), ""
+
+
+def _saved(name: str, outcome: Outcome, full: Outcome | None) -> float | None:
+    mine, its = outcome.median(name), full.median(name) if full else None
+    return None if mine is None or not its else 1 - mine / its
+
+
+def figures(outcome: Outcome, full: Outcome | None) -> dict[str, Sequence[float]]:
+    """What is known of an outcome seed by seed: fidelity, quality, and differences of quality to ``full``. Nothing of random weights."""
+    if is_random(outcome.case):
+        return {}
+    named = {name: outcome.samples[name] for name in (*FIDELITY, *QUALITY) if outcome.samples.get(name)}
+    return {**named, **{f"{_APART}{name}": values for name, values in _apart(outcome, full).items()}}
+
+
+def _judged(row: Row, full: Outcome | None, found: Mapping[str, Interval]) -> Row:
+    """The row with fidelity, quality and its difference to ``full``, or with why there is none. Figures of random weights are withheld."""
+    outcome = row.outcome
+    if is_random(outcome.case):
+        return replace(row, no_judgement=outcome.judgement or f"Weights are random ({outcome.case.weights}): images are noise.")
+    return replace(row, fidelity={name: found[name] for name in FIDELITY if name in found},
+                   quality={**{name: found[name] for name in QUALITY if name in found}, **_of_sets(outcome)},
+                   to_full={**{name: found[key] for name in QUALITY if (key := f"{_APART}{name}") in found}, **_sets_apart(outcome, full)},
+                   no_judgement=outcome.judgement)
+
+
+def _of_sets(outcome: Outcome) -> dict[str, Interval]:
+    """Figures of whole sets of images; their intervals were found where the features were."""
+    ends: Mapping[str, Sequence[float]] = outcome.facts.get("intervals", {})
+    return {name: Interval(float(outcome.samples[name][0]), low, high, LEVEL, _images(outcome))
+            for name, (low, high) in ends.items() if outcome.samples.get(name)}  # fmt: skip
+
+
+def _images(outcome: Outcome) -> int:
+    """Images behind figures of whole sets."""
+    return int(outcome.case.evaluation.get("quality", {}).get("samples", 0))
+
+
+def _apart(outcome: Outcome, full: Outcome | None) -> dict[str, list[float]]:
+    """Differences of quality to the full cache at the same seeds, for arms only."""
+    if full is None or outcome.case.role != "arm":
+        return {}
+    pairs = {name: (outcome.samples.get(name), full.samples.get(name)) for name in QUALITY}
+    return {name: [a - b for a, b in zip(mine, its, strict=True)] for name, (mine, its) in pairs.items()
+            if mine and its and len(mine) == len(its)}
+
+
+def _sets_apart(outcome: Outcome, full: Outcome | None) -> dict[str, Interval]:
+    """The same of whole sets of images, with the intervals that were found where the features were."""
+    if full is None or outcome.case.role != "arm":
+        return {}
+    stated: Mapping[str, Sequence[float]] = outcome.facts.get("to_full", {})
+    return {name: Interval(value, low, high, LEVEL, _images(outcome)) for name, (value, low, high) in stated.items()}
+
+
+def _marks(row: Row) -> tuple[Mark, ...]:
+    """What the figures of one row alone give away."""
+    marks = []
+    if row.outcome.facts.get("quality_only"):
+        marks.append(Mark("quality only", "calm", f"Speed is not compared. {row.no_speed_up}"))
+    elif row.case.role == "arm" and row.speed_up is None:
+        marks.append(Mark("no speed-up", "warn", row.no_speed_up))
+    elif own := row.outcome.facts.get("own_kernel"):
+        marks.append(Mark("own kernel", "calm", str(own)))
+    if row.paradigm != MASKED:
+        marks += _bytes(row)
+    return tuple(marks)
+
+
+def _bytes(row: Row) -> list[Mark]:
+    """Savings are compared in bytes, not in shares: what every case allocates besides, such as a shared stage, is nobody's fault."""
+    marks, state = [], row.median("kv_state")
+    saved, live = _saved_bytes(row.median("kv_allocated"), row.saving), _saved_bytes(row.median("kv_logical"), row.saving_live)
+    if saved is not None and live and (row.saving_live or 0) > 0.01 and saved < _SHOWS * live:
+        marks.append(Mark("fake compression", "warn", f"Live KV falls by {words.size(live)}, but allocated KV by only "
+                          f"{words.size(max(saved, 0))}: the buffers are still there."))
+    if state and saved and 0 < saved <= state:
+        marks.append(Mark("state eats the saving", "warn", f"The method keeps {words.size(state)} of its own state; it saves "
+                          f"{words.size(saved)} of KV."))
+    return marks
+
+
+def _saved_bytes(held: float | None, share: float | None) -> float | None:
+    """What is saved where ``held`` bytes are left and ``share`` of the full cache's is saved."""
+    return None if held is None or share is None or share >= 1 else held * share / (1 - share)

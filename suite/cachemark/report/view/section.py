@@ -1,0 +1,193 @@
+"""One model under one set of conditions: the full cache, its arms, and the two reference rows of fidelity."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from ...core.result import Outcome
+from ...core.spec import OWN, Case
+from ...stats.bootstrap import Interval, means_over_seeds
+from .row import MASKED, Mark, Row, derive, figures, is_random, share_of_full
+
+_REFERENCES = ("floor", "numerics")
+COLLAPSED = 0.1  # precision below which images are no longer compared
+FORCED = ("kl", "forced_distance")  # along the full cache's own tokens, where those are indices and where they are vectors
+
+
+@dataclass(frozen=True)
+class Section:
+    """A cell of the plan. ``arms`` stand in table order: larger budgets first, then place; ``outcomes`` in order of measuring."""
+
+    model: str
+    case: Case
+    full: Row | None
+    arms: tuple[Row, ...]
+    references: tuple[Row, ...]
+
+    @cached_property
+    def rows(self) -> tuple[Row, ...]:
+        return (*((self.full,) if self.full else ()), *self.arms, *self.references)
+
+    @cached_property
+    def budgets(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(row.case.budget for row in self.arms))
+
+    @cached_property
+    def methods(self) -> tuple[str, ...]:
+        """Every method of the arms, in a stable order that does not depend on the figures."""
+        return tuple(sorted({row.method for row in self.arms}))
+
+    @cached_property
+    def paradigm(self) -> str:
+        """That of the model."""
+        return next((row.paradigm for row in self.rows if row.ok), "next-token")
+
+    @cached_property
+    def ranked_by(self) -> str:
+        """What places are by: the name of the FID that was measured, or empty, which means speed-up."""
+        return next((found[0] for row in self.arms if (found := row.of_set("fid"))), "")
+
+    @property
+    def random(self) -> bool:
+        return is_random(self.case)
+
+    @property
+    def searched(self) -> bool:
+        """Whether its largest batch is what was asked: the batch of its case is only where the search began."""
+        return "max_batch" in self.case.evaluation
+
+    def arms_at(self, budget: str) -> tuple[Row, ...]:
+        return self._by_budget.get(budget, ())
+
+    @cached_property
+    def _by_budget(self) -> dict[str, tuple[Row, ...]]:
+        held: dict[str, list[Row]] = {}
+        for row in self.arms:
+            held.setdefault(row.case.budget, []).append(row)
+        return {budget: tuple(rows) for budget, rows in held.items()}
+
+    def reference(self, role: str) -> Row | None:
+        """The reference row of that role if it has figures."""
+        return _reference(self.references, role)
+
+
+def sections(outcomes: Sequence[Outcome]) -> tuple[Section, ...]:
+    """Outcomes grouped by model and cell, in order of appearance; reference rows join the cell they differ least from."""
+    cells: dict[tuple[str, str], list[Outcome]] = {}
+    for outcome in outcomes:
+        if outcome.case.role not in _REFERENCES:
+            cells.setdefault((outcome.case.model, outcome.case.cell), []).append(outcome)
+    joined: dict[tuple[str, str], list[Outcome]] = {key: [] for key in cells}
+    for outcome in outcomes:
+        if outcome.case.role in _REFERENCES:
+            for key in _nearest(outcome.case, cells):
+                joined.setdefault(key, []).append(outcome)
+    return tuple(_section(key[0], cells.get(key, []), joined[key]) for key in joined)
+
+
+def _nearest(case: Case, cells: dict[tuple[str, str], list[Outcome]]) -> list[tuple[str, str]]:
+    """The cells of the same model with the fewest other fields: a reference differs in seeds, batch or dtype by its nature."""
+    distance = {key: _differences(case, held[0].case) for key, held in cells.items() if key[0] == case.model}
+    if not distance:
+        return [(case.model, case.cell)]
+    return [key for key, far in distance.items() if far == min(distance.values())]
+
+
+def _differences(one: Case, other: Case) -> int:
+    a, b = one.to_json(), other.to_json()
+    return sum(a[name] != b[name] for name in a if name not in OWN)
+
+
+def _section(model: str, measured: list[Outcome], references: list[Outcome]) -> Section:
+    baseline = next((o for o in measured if o.case.role == "baseline"), None)
+    full = baseline if baseline is not None and baseline.ok else None
+    order = {"floor": 0, "numerics": 1}
+    held = tuple(derive(o, None) for o in sorted(references, key=lambda o: order[o.case.role]))
+    means = means_over_seeds({(k, name): values for k, o in enumerate(measured) if o.ok for name, values in figures(o, full).items()})
+    known: list[dict[str, Interval]] = [{} for _ in measured]
+    for (k, name), found in means.items():
+        known[k][name] = found
+    rows = [derive(o, full, its) for o, its in zip(measured, known, strict=True)]
+    arms = [_stand(row, held) for row in rows if row.outcome is not baseline]
+    own = next((row for row in rows if row.outcome is baseline), None)
+    first = (measured or references)[0].case
+    return Section(model, baseline.case if baseline else first, own, _ordered(arms), held)
+
+
+def _reference(rows: Sequence[Row], role: str) -> Row | None:
+    return next((row for row in rows if row.case.role == role and row.ok), None)
+
+
+def _stand(row: Row, references: Sequence[Row]) -> Row:
+    """Set a row against floor and numerics: may it be ranked, and is it lossless?"""
+    if not row.ok:
+        return row
+    why = _unranked(row, _reference(references, "floor"))
+    marks = row.marks
+    if why and row.fidelity:
+        marks = (Mark("not ranked", "warn", why), *marks)
+    lossless = _lossless(row, _reference(references, "numerics"))
+    if lossless:
+        marks = (Mark("lossless on this device", "good", "Differs from the full cache no more than the full cache differs "
+                      "from itself at another batch or precision."), *marks)
+    return replace(row, unranked=why, lossless=lossless, marks=marks)
+
+
+def nearness(row: Row) -> Interval | None:
+    """How near the row's own generations are to the full cache's, more being nearer: agreement, or a distance with its sign turned."""
+    if row.paradigm != MASKED:
+        return row.fidelity.get("token_agreement")
+    far = row.fidelity.get("token_distance")
+    return None if far is None else replace(far, value=-far.value, low=-far.high, high=-far.low)
+
+
+def _unranked(row: Row, floor: Row | None) -> str:
+    """Why a row may not be ranked. Its interval must lie on the better side of that of the full cache with other seeds."""
+    mine = nearness(row)
+    if mine is None:
+        return row.no_judgement or "Fidelity was not measured."
+    other = nearness(floor) if floor else None
+    if other is not None and mine.low <= other.high:
+        return "Its images agree with the full cache's no better than the full cache's own images at other seeds do."
+    precision = row.of_set("precision")
+    if precision is not None and precision[1].value < COLLAPSED:
+        return f"Its images have collapsed: of a hundred, {100 * precision[1].value:.0f} look like real ones at all."
+    return ""
+
+
+def _lossless(row: Row, numerics: Row | None) -> bool:
+    if numerics is None:
+        return False
+    mine, its = nearness(row), nearness(numerics)
+    if mine is None or its is None or mine.value < its.value:
+        return False
+    forced = FORCED[row.paradigm == MASKED]
+    far, limit = row.fidelity.get(forced), numerics.fidelity.get(forced)
+    return far is None or limit is None or far.value <= limit.value
+
+
+def _ordered(rows: list[Row]) -> tuple[Row, ...]:
+    """Larger budgets first; in a budget: ranked (by FID where it was measured, else by speed-up), ranked without a figure, unranked, then
+    without figures."""
+    by_quality = any(row.of_set("fid") for row in rows)
+
+    def rank(row: Row) -> float | None:
+        if by_quality:
+            found = row.of_set("fid")
+            return found[1].value if found else None
+        return -row.speed_up.value if row.speed_up else None
+
+    def key(row: Row) -> tuple[float, bool, bool, bool, float, str]:
+        place = rank(row)
+        return (-share_of_full(row.case.budget), not row.ok, bool(row.unranked), place is None, place or 0.0, row.method)
+
+    placed: list[Row] = []
+    before: Counter[str] = Counter()
+    for row in sorted(rows, key=key):
+        ranked = row.ok and not row.unranked and rank(row) is not None
+        before[row.case.budget] += ranked
+        placed.append(replace(row, place=before[row.case.budget]) if ranked else row)
+    return tuple(placed)

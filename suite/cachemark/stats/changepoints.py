@@ -1,0 +1,268 @@
+"""A figure night by night: where it changed, how, and where no such thing can be said.
+
+What is followed is the ratio to a frozen canary, an old version of the code that is measured beside the new one every night, so that
+a slower day cancels. Times alone are never followed. An *epoch* is a stretch of nights with one environment; nothing is compared
+across its ends, and what the ratio hides is to be looked for in the canary's own times.
+
+- **Changes of level** are found by the largest standardised rank CUSUM (Pettitt 1979, with the weights of James, James and Siegmund
+  1987), its p-value by permuting blocks of nights, because neighbouring nights resemble each other and single nights in random order
+  would make a wave look like a change. Either side of a change is searched again; what remains must shift the median by at least
+  the minimum effect. No segment is shorter than ``LEAST`` nights, so one odd night is no change.
+- A change that a straight rise fits better than sudden steps (by the Bayesian information criterion) is a **ramp**.
+- **Changes of spread** are sought the same way in the distances from the level. They are reported and never gate.
+- Nights that resemble the night before by more than ``MOST_ALIKE`` once the changes are taken out follow no level: such an epoch is
+  *non-stationary*; its changes are reported and do not gate.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.ndimage import median_filter
+from scipy.stats import rankdata
+
+from ..core.errors import CachemarkError
+from .paired_test import hodges_lehmann, log_ratios
+
+STEP, RAMP, SPREAD = "step", "ramp", "spread"
+LEAST = 5  # nights of a segment
+LEVEL = 0.01  # of the test for a change
+MOST_ALIKE = 0.3  # rank correlation of neighbouring nights
+SPREAD_RATIO = 2.0  # by which the distances from the level must have grown or shrunk
+_BLOCK, _DRAWS, _CHUNK = 3, 999, 37
+_GRID = 80  # places at which a ramp may begin and end
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class ChangePoint:
+    """``kind``: ``step``, ``ramp`` or ``spread``. ``first``: the night from which on things are otherwise; ``last``: the night on
+    which a ramp has arrived, else ``first``. ``size``: a share, positive where it became worse; of a change of spread the factor by
+    which distances from the level grew. ``gates``: whether it may fail a gate; ``p`` is of the test for this change alone."""
+
+    kind: str
+    first: int
+    last: int
+    size: float
+    p: float
+    gates: bool
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """What was found between two changes of the environment, on the nights ``first`` to ``last``, both included. ``alike``: rank
+    correlation of neighbouring nights after the changes are taken out, NaN where too few nights were measured to tell."""
+
+    first: int
+    last: int
+    changes: tuple[ChangePoint, ...]
+    alike: float
+
+    @property
+    def stationary(self) -> bool:
+        """Whether changes may gate here."""
+        return not self.alike > MOST_ALIKE
+
+
+def to_canary(canary: ArrayLike, head: ArrayLike, better: str = "lower") -> float:
+    """One night's value: the estimated log ratio of cost, positive where ``head`` is worse than the canary it was paired with.
+    Figures as :func:`cachemark.stats.paired_test.log_ratios` takes them."""
+    return float(hodges_lehmann(log_ratios(canary, head, better)))
+
+
+def changes(nights: Sequence[float], epochs: Sequence[Hashable], delta: float) -> tuple[Epoch, ...]:
+    """What happened to log ratios to the canary, one per night, NaN where a night is missing. ``epochs`` names the environment of each
+    night; ``delta`` is the minimum effect, a share. Night numbers count from 0. The same series always gives the same answer."""
+    values = np.asarray(nights, dtype=np.float64)
+    if values.shape != (len(epochs),) or np.isinf(values).any() or not 0 < delta < 1:
+        raise CachemarkError(f"{values.size} nights, {len(epochs)} names of epochs and a minimum effect of {delta} are no history.",
+                             remedy="Give one finite log ratio (NaN: missing) and one name per night, and a share such as 0.02.")
+    starts = [i for i in range(len(epochs)) if i == 0 or epochs[i] != epochs[i - 1]]
+    return tuple(_epoch(values, a, b, math.log1p(delta)) for a, b in itertools.pairwise([*starts, len(epochs)]))
+
+
+def _epoch(values: Floats, start: int, stop: int, limit: float) -> Epoch:
+    nights = start + np.flatnonzero(~np.isnan(values[start:stop]))
+    x = values[nights]
+    if len(x) < 2 * LEAST:
+        return Epoch(start, stop - 1, (), math.nan)
+    found, level = _levels(x, nights, limit)
+    alike = _alike(x - level)
+    gating = [replace(c, gates=c.size > 0 and not alike > MOST_ALIKE) for c in found]
+    ordered = sorted([*gating, *_spread(x - level)], key=lambda c: c.first)
+    return Epoch(start, stop - 1, tuple(replace(c, first=int(nights[c.first]), last=int(nights[c.last])) for c in ordered), alike)
+
+
+# -- the test -----------------------------------------------------------------------------------------------------------
+def rank_cusum(values: ArrayLike) -> tuple[int, float]:
+    """Where a series of at least ``2 * LEAST`` values most likely changed its level (the first value after), and how strongly: the
+    largest distance of the sum of the ranks so far from what it would be without order, over its standard deviation's shape."""
+    ranks = rankdata(values)
+    heights = _heights(ranks[None])[0]
+    place = int(heights.argmax())
+    return LEAST + place, float(heights[place])
+
+
+def block_p(values: ArrayLike, draws: int = _DRAWS) -> float:
+    """p-value of :func:`rank_cusum`: how often blocks of neighbouring nights in random order do as well as the order found.
+
+    As soon as it is clear that the p-value is above ``LEVEL``, the share so far is given. The stream is frozen.
+    """
+    ranks, stream = rankdata(values), np.random.RandomState(0)
+    found, reached, done = _heights(ranks[None]).max() * (1 - 1e-12), 0, 0
+    while done < draws and reached < LEVEL * (1 + draws):
+        count = min(_CHUNK, draws - done)
+        reached += int((_heights(ranks[_block_orders(len(ranks), count, stream)]).max(axis=1) >= found).sum())
+        done += count
+    return (1 + reached) / (1 + done)
+
+
+def _heights(ranks: Floats) -> Floats:
+    """Standardised CUSUM of rows of ranks at every place with ``LEAST`` values on either side. (m, n) -> (m, n − 2·LEAST + 1)."""
+    n = ranks.shape[1]
+    before = np.arange(LEAST, n - LEAST + 1)
+    sums = np.cumsum(ranks - (n + 1) / 2, axis=1)[:, LEAST - 1 : n - LEAST]
+    return np.abs(sums) / np.sqrt(before * (n - before) / n)
+
+
+def _block_orders(n: int, count: int, stream: np.random.RandomState) -> NDArray[np.int64]:
+    """``count`` orders of n nights, (count, n): cut into blocks from a random place on, the blocks shuffled."""
+    blocks = -(-n // _BLOCK)
+    shuffled = stream.random_sample((count, blocks)).argsort(axis=1)
+    order = (shuffled[:, :, None] * _BLOCK + np.arange(_BLOCK)).reshape(count, -1)
+    return (order[order < n].reshape(count, n) + stream.randint(0, _BLOCK, (count, 1))) % n
+
+
+# -- changes of level ---------------------------------------------------------------------------------------------------
+def _levels(x: Floats, nights: NDArray[np.intp], limit: float) -> tuple[list[ChangePoint], Floats]:
+    """Steps and ramps in x, measured on these nights, and the level of every one."""
+    splits = dict(_splits(x, 0, len(x))) if np.ptp(x) >= limit else {}
+    splits = _moved(x, _without_small(x, splits, limit))
+    level, found = _stairs(x, sorted(splits)), []
+    for group in _one_way(x, sorted(splits)):
+        start, stop = _around(group, sorted(splits), len(x))
+        ramp = _ramp(x[start:stop], nights[start:stop], [place - start for place in group])
+        p = min(splits[place] for place in group)
+        if ramp is not None:
+            first, last, fit = ramp
+            level[start:stop] = fit
+            found.append(ChangePoint(RAMP, start + first, start + last, math.expm1(fit[-1] - fit[0]), p, False))
+        else:
+            found += [ChangePoint(STEP, k, k, math.expm1(level[k] - level[k - 1]), splits[k], False) for k in group]
+    return found, level
+
+
+def _splits(x: Floats, start: int, stop: int) -> Iterator[tuple[int, float]]:
+    """Places of significant changes between start and stop, and their p-values: the strongest, then either side of it. Where the
+    whole shows none, three overlapping halves are asked, or a rise that was taken back later would hide itself."""
+    for a, b in _windows(start, stop):
+        if (p := block_p(x[a:b])) <= LEVEL:
+            place = a + rank_cusum(x[a:b])[0]
+            yield place, p
+            yield from _splits(x, start, place)
+            yield from _splits(x, place, stop)
+            return
+
+
+def _windows(start: int, stop: int) -> Iterator[tuple[int, int]]:
+    n, half = stop - start, (stop - start + 1) // 2
+    if n >= 2 * LEAST:
+        yield start, stop
+    if half >= 4 * LEAST:
+        yield from ((a, a + half) for a in (start, start + (n - half) // 2, stop - half))
+
+
+def _moved(x: Floats, splits: dict[int, float]) -> dict[int, float]:
+    """The splits, each moved to where the nights on either side are nearest to their medians: ranks place it a little off."""
+    ends, moved = [0, *sorted(splits), len(x)], dict[int, float]()
+    for before, place, after in zip(ends, ends[1:], ends[2:], strict=False):
+        before = max(before, max(moved, default=0))
+        away = {k: np.abs(x[before:after] - _stairs(x[before:after], [k - before])).sum() for k in range(before + LEAST, after - LEAST + 1)}
+        moved[min(away, key=lambda k: away[k], default=place)] = splits[place]
+    return moved
+
+
+def _without_small(x: Floats, splits: dict[int, float], limit: float) -> dict[int, float]:
+    """The splits without those that shift the median by less than ``limit``; the smallest goes first, as it may join segments."""
+    while splits:
+        level, places = _stairs(x, sorted(splits)), sorted(splits)
+        shifts = {k: abs(level[k] - level[k - 1]) for k in places}
+        smallest = min(shifts, key=lambda k: shifts[k])
+        if shifts[smallest] >= limit:
+            break
+        splits = {k: p for k, p in splits.items() if k != smallest}
+    return splits
+
+
+def _stairs(x: Floats, places: Sequence[int]) -> Floats:
+    """The median of the segment that each night belongs to."""
+    return np.concatenate([np.full(len(part), np.median(part)) for part in np.split(x, places)])
+
+
+def _one_way(x: Floats, places: Sequence[int]) -> Iterator[list[int]]:
+    """Neighbouring places whose shifts have one sign: a ramp is found as some steps in one direction."""
+    level, group = _stairs(x, places), list[int]()
+    for place in places:
+        if group and (level[place] > level[place - 1]) != (level[group[-1]] > level[group[-1] - 1]):
+            yield group
+            group = []
+        group.append(place)
+    if group:
+        yield group
+
+
+def _around(group: Sequence[int], places: Sequence[int], n: int) -> tuple[int, int]:
+    """From the end of what was before the group to the beginning of what comes after it."""
+    return max((k for k in places if k < group[0]), default=0), min((k for k in places if k > group[-1]), default=n)
+
+
+def _ramp(x: Floats, nights: NDArray[np.intp], places: Sequence[int]) -> tuple[int, int, Floats] | None:
+    """First value off the old level, last value of the rise, and the fitted values; None where steps at those places fit better.
+
+    It rises by nights, and some were not measured. Odd single values are smoothed away before either is fitted. Both are charged ln n for
+    every free number.
+    """
+    smooth, n = median_filter(x, 3, mode="nearest"), len(x)
+    ends = np.unique(np.linspace(nights[0], nights[-1], min(nights[-1] - nights[0] + 1, _GRID)).astype(int))
+    begin, end = (grid.ravel() for grid in np.meshgrid(ends, ends, indexing="ij"))
+    begin, end = begin[end - begin >= LEAST], end[end - begin >= LEAST]
+    rise = np.clip((nights - begin[:, None]) / (end - begin)[:, None], 0, 1)
+    centred = rise - rise.mean(axis=1, keepdims=True)
+    slope = centred @ smooth / (centred**2).sum(axis=1)
+    fit = smooth.mean() + slope[:, None] * centred
+    errors = ((smooth - fit) ** 2).sum(axis=1)
+    best = int(errors.argmin())
+    stairs = np.concatenate([np.full(len(part), part.mean()) for part in np.split(smooth, places)])
+    if _criterion(errors[best], n, 4) >= _criterion(((smooth - stairs) ** 2).sum(), n, 1 + 2 * len(places)):
+        return None
+    first, last = np.searchsorted(nights, begin[best], side="right"), np.searchsorted(nights, end[best])
+    return int(first), int(min(last, n - 1)), fit[best]
+
+
+def _criterion(error: float, n: int, numbers: int) -> float:
+    return n * math.log(max(error, 1e-30)) + numbers * math.log(n)
+
+
+# -- spread and likeness ------------------------------------------------------------------------------------------------
+def _spread(rest: Floats) -> list[ChangePoint]:
+    """At most one change of the distances from the level."""
+    away = np.abs(rest)
+    if (p := block_p(away)) > LEVEL:
+        return []
+    place = rank_cusum(away)[0]
+    before, after = float(np.median(away[:place])), float(np.median(away[place:]))
+    if max(before, after) < SPREAD_RATIO * min(before, after) or before == after:
+        return []
+    return [ChangePoint(SPREAD, place, place, after / before if before else math.inf, p, False)]
+
+
+def _alike(rest: Floats) -> float:
+    """Rank correlation of neighbouring nights; 0 where all are the same."""
+    before, after = rankdata(rest[:-1]), rankdata(rest[1:])
+    return float(np.corrcoef(before, after)[0, 1]) if np.ptp(before) > 0 and np.ptp(after) > 0 else 0.0

@@ -1,0 +1,361 @@
+"""Paired arms judged by a test: pure functions from log ratios of pairs to verdicts of a whole family of cells.
+
+A pair is two fresh processes on one device, one per arm, with the same seeds and the arms in random order. Only the pair is a
+replicate: images within a process share its luck. A cell's pairs are log ratios of costs, positive where the second arm is worse.
+
+- **Estimate**: Hodges–Lehmann (the median of Walsh averages), with the interval that belongs to it: two Walsh averages whose ranks
+  come from the exact distribution of the signed-rank sum (Hollander, Wolfe and Chicken, *Nonparametric Statistical Methods*, 3.2, 3.3).
+- **Test**: exact one-sided sign flip. If the arms do not differ, each log ratio might as well have had the other sign, because the
+  order of the arms was drawn. Its smallest p-value is 2⁻ⁿ for n pairs, hence the number of confirming pairs.
+- **Two stages**: few pairs of every cell *screen*; a cell that looks changed is *confirmed* on fresh pairs alone, so that choosing it
+  by its first pairs costs nothing. The false discovery rate is held over the whole family (Benjamini and Hochberg 1995; ``by`` is
+  Benjamini and Yekutieli 2001), in which a cell without confirmation has p = 1. A change must also be at least the minimum effect.
+- What is neither changed nor shown to be equal is *inconclusive* and buys more screening pairs, at fixed looks, up to a cap.
+
+Equivalence is looked at several times, so a cell that is off by just the minimum effect is called equivalent more often than the
+5 % of a single look; ``benchmarks/gate_study.py`` prints how often. All of this assumes that the log ratios of a cell are
+independent and, under equality, symmetric around zero.
+"""
+
+from __future__ import annotations
+
+import bisect
+import functools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.stats import false_discovery_control
+
+from ..core.errors import CachemarkError
+from ..core.verdicts import EQUIVALENT, IMPROVED, INCONCLUSIVE, REGRESSED
+
+CONFIDENCE = 0.90  # of the interval that must lie within the minimum effect for "equivalent"
+SCREEN_P = 1 / 16
+SCREEN_SHARE = 0.75  # of the minimum effect
+MOST_PAIRS = 40  # the sign-flip test keeps 2^(n/2) sums
+_ROUNDING = 1e-12  # log ratios that differ by less are the same number: what a change of units may do to the last digits
+
+Floats = NDArray[np.float64]
+
+
+# -- statistics of one cell ---------------------------------------------------------------------------------------------
+def log_ratios(before: ArrayLike, after: ArrayLike, better: str = "lower") -> Floats:
+    """Log ratio of cost of each pair, shape (pairs,), positive where ``after`` is worse.
+
+    ``before`` and ``after``: positive figures in one unit, (pairs,) or (pairs, images); of several images the median of logs
+    counts. ``better``: ``lower`` or ``higher``, the metric's direction. Raises CachemarkError for other shapes and figures.
+    """
+    a, b = (np.asarray(arm, dtype=np.float64) for arm in (before, after))
+    if len(a.shape) not in (1, 2) or a.shape[:1] != b.shape[:1] or len(a.shape) != len(b.shape) or 0 in (*a.shape, *b.shape):
+        raise CachemarkError(f"Arms of the shapes {a.shape} and {b.shape} make no pairs.",
+                             remedy="Give both arms as (pairs,) or (pairs, images), with as many pairs in both.")
+    if not all(np.isfinite(arm).all() and (arm > 0).all() for arm in (a, b)):
+        raise CachemarkError("Some figures of the pairs are not positive numbers, and only those have a ratio.",
+                             remedy="Leave out pairs of which an arm failed.")
+    if better not in ("lower", "higher"):
+        raise CachemarkError(f"{better!r} is no direction of a metric.", remedy="Give 'lower' or 'higher'.")
+    sides = [np.log(arm) if arm.ndim == 1 else np.median(np.log(arm), axis=1) for arm in (a, b)]
+    return sides[1] - sides[0] if better == "lower" else sides[0] - sides[1]
+
+
+def hodges_lehmann(ratios: ArrayLike) -> Floats:
+    """Median of the averages of any two values, a value with itself included. (..., n) -> (...)."""
+    return np.median(_walsh(ratios), axis=-1)
+
+
+def sign_flip(ratios: ArrayLike) -> Floats:
+    """Exact one-sided p-value that the mean is above 0: the share of the 2ⁿ choices of signs whose mean is at least the one
+    found. (..., n) -> (...); n is at most ``MOST_PAIRS``.
+
+    A choice of signs reaches the mean found exactly where the values that it turns add up to 0 or less. Those are counted from
+    the sums of either half of the values, so the work grows with 2^(n/2), not 2ⁿ. Sums equal up to rounding count as equal.
+    """
+    d = _rows(ratios)
+    if d.shape[-1] > MOST_PAIRS:
+        raise CachemarkError(f"{d.shape[-1]} pairs are too many for the exact test.", remedy=f"Give at most {MOST_PAIRS}.")
+    flat = d.reshape(-1, d.shape[-1])
+    return np.array([_flip(row) for row in flat] if d.shape[-1] > 8 else _flip_few(flat)).reshape(d.shape[:-1])
+
+
+def interval(ratios: ArrayLike, confidence: float = CONFIDENCE) -> tuple[Floats, Floats, float]:
+    """Lower end, upper end, and how sure: the interval of :func:`hodges_lehmann`. (..., n) -> (...), (...), number.
+
+    It covers the centre of a symmetric distribution with at least that probability, which is the smallest attainable one that
+    reaches ``confidence``; or, where so few pairs cannot reach it, the largest there is, which is then below ``confidence``.
+    """
+    walsh = _walsh(ratios)
+    cut, sure = _cut(_rows(ratios).shape[-1], confidence)
+    ordered = np.sort(walsh, axis=-1)
+    return ordered[..., cut], ordered[..., -1 - cut], sure
+
+
+@functools.cache
+def signed_rank(n: int) -> Floats:
+    """Probability of each value 0 … n(n+1)/2 of the signed-rank sum of n values under symmetry, exact up to rounding."""
+    counts = np.ones(1)
+    for rank in range(1, n + 1):
+        counts = np.pad(counts, (0, rank)) + np.pad(counts, (rank, 0))
+    return counts / 2.0**n
+
+
+@functools.cache
+def _cut(n: int, confidence: float) -> tuple[int, float]:
+    """How many Walsh averages may be cut at either end, and what the rest covers."""
+    below = np.cumsum(signed_rank(n))
+    cut = max(int(np.searchsorted(below, (1 - confidence) / 2, side="right")) - 1, 0)
+    return cut, max(0.0, float(1 - 2 * below[cut]))
+
+
+def _rows(ratios: ArrayLike) -> Floats:
+    d = np.asarray(ratios, dtype=np.float64)
+    if d.ndim == 0 or d.shape[-1] == 0 or not np.isfinite(d).all():
+        raise CachemarkError("Log ratios must be finite numbers, at least one per cell.", remedy="Make them with log_ratios.")
+    return d
+
+
+def _walsh(ratios: ArrayLike) -> Floats:
+    d = _rows(ratios)
+    i, j = np.triu_indices(d.shape[-1])
+    return (d[..., i] + d[..., j]) / 2
+
+
+def _sums(d: Floats) -> Floats:
+    """Sums of all subsets of the last axis, (..., n) -> (..., 2^n)."""
+    sums = np.zeros((*d.shape[:-1], 1))
+    for column in range(d.shape[-1]):
+        sums = np.concatenate((sums, sums + d[..., column : column + 1]), axis=-1)
+    return sums
+
+
+def _slack(d: Floats) -> Floats:
+    return _ROUNDING * (1 + np.abs(d).sum(axis=-1))
+
+
+def _flip_few(d: Floats) -> Floats:
+    return (_sums(d) <= _slack(d)[..., None]).mean(axis=-1)
+
+
+def _flip(d: Floats) -> float:
+    left, right = _sums(d[: len(d) // 2]), np.sort(_sums(d[len(d) // 2 :]))
+    return float(np.searchsorted(right, _slack(d) - left, side="right").sum()) / 2.0 ** len(d)
+
+
+# -- the rule -----------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Rule:
+    """How cells are judged. ``delta``: the minimum effect, a share (0.02 is 2 %); ``family``: how many cells are judged together,
+    one timed metric each; ``q``: the false discovery rate; ``looks``: after how many pairs screening looks, the last being the
+    cap; ``control``: ``bh``, or ``by`` where cells may depend on each other in any way. Raises CachemarkError for other values."""
+
+    delta: float
+    family: int
+    q: float = 0.05
+    looks: tuple[int, ...] = (6, 8, 12, 16, 24)
+    control: str = "bh"
+
+    def __post_init__(self) -> None:
+        if not (0 < self.delta < 1 and 0 < self.q < 1 and self.family >= 1):
+            raise CachemarkError(f"A minimum effect of {self.delta}, a rate of {self.q} and a family of {self.family} cannot be used.",
+                                 remedy="Give shares above 0 and below 1, such as 0.02 and 0.05, and at least one cell.")
+        if not self.looks or list(self.looks) != sorted(set(self.looks)) or not 5 <= self.looks[0] <= self.looks[-1] <= MOST_PAIRS:
+            raise CachemarkError(f"Looks after {self.looks} pairs cannot be used.", remedy=f"Give growing numbers from 5 to {MOST_PAIRS}.")
+        if self.control not in ("bh", "by"):
+            raise CachemarkError(f"{self.control!r} is no control of the false discovery rate.", remedy="Give 'bh' or 'by'.")
+
+    @property
+    def limit(self) -> float:
+        """The minimum effect as a log ratio."""
+        return math.log1p(self.delta)
+
+    @property
+    def fresh(self) -> int:
+        """How many fresh pairs confirm: enough for one changed cell of the family to stand out, and three to spare."""
+        return max(14, math.ceil(math.log2(self.family / self.q)) + 3)
+
+
+@dataclass(frozen=True)
+class Screened:
+    """What screening made of cells, arrays of one shape. ``side``: 1 looks worse, −1 looks better, else 0; ``equal``: shown to lie
+    within the minimum effect; ``pairs``: how many pairs were looked at."""
+
+    side: NDArray[np.int64]
+    equal: NDArray[np.bool_]
+    pairs: NDArray[np.int64]
+
+
+def screen(ratios: ArrayLike, rule: Rule) -> Screened:
+    """Screen cells, (cells, pairs at hand). Each is decided at the first look that decides it and not looked at again; looks that
+    need more pairs than are at hand are left for later."""
+    d = _rows(ratios)
+    side, equal = np.zeros(len(d), dtype=np.int64), np.zeros(len(d), dtype=bool)
+    pairs = np.zeros(len(d), dtype=np.int64)
+    for look in (n for n in rule.looks if n <= d.shape[1]):
+        still = np.flatnonzero((side == 0) & ~equal)
+        seen = d[still, :look]
+        side[still], pairs[still] = _sides(seen, rule), look
+        equal[still] = (side[still] == 0) & within(seen, rule)
+    return Screened(side, equal, pairs)
+
+
+def within(ratios: ArrayLike, rule: Rule) -> NDArray[np.bool_]:
+    """Whether the interval of each cell lies inside the minimum effect on either side. (..., n) -> (...)."""
+    low, high, sure = interval(ratios)
+    return (low > -rule.limit) & (high < rule.limit) & (sure >= CONFIDENCE)
+
+
+def _sides(d: Floats, rule: Rule) -> NDArray[np.int64]:
+    estimate = hodges_lehmann(d)
+    far = np.abs(estimate) >= SCREEN_SHARE * rule.limit
+    side = np.where(far, np.sign(estimate), 0).astype(np.int64)
+    suspects = np.flatnonzero(far)
+    if suspects.size:
+        unlikely = sign_flip(d[suspects] * side[suspects, None]) <= SCREEN_P
+        side[suspects[~unlikely]] = 0
+    return side
+
+
+def adjusted(p: ArrayLike, rule: Rule) -> Floats:
+    """Adjusted p-values of a family, (..., cells) -> (..., cells). Cells of the family that are not given count with p = 1."""
+    given = np.asarray(p, dtype=np.float64)
+    missing = rule.family - given.shape[-1]
+    if missing < 0:
+        raise CachemarkError(f"{given.shape[-1]} cells are more than the family of {rule.family} that the pairs were planned for.",
+                             remedy="Give the rule the number of all cells.")
+    padded = np.concatenate((given, np.ones((*given.shape[:-1], missing))), axis=-1)
+    return np.asarray(false_discovery_control(padded, axis=-1, method=rule.control))[..., : given.shape[-1]]
+
+
+# -- verdicts -----------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Pairs:
+    """Log ratios of one cell: those that screen it, in the order of measurement, and the fresh ones that confirm."""
+
+    screening: Sequence[float]
+    fresh: Sequence[float] = ()
+
+
+@dataclass(frozen=True)
+class Effect:
+    """A change of cost as shares (0.05: 5 % worse), with an interval, how sure it is (0 to 1), and how many pairs are behind it."""
+
+    value: float
+    low: float
+    high: float
+    confidence: float
+    pairs: int
+
+    @classmethod
+    def of(cls, ratios: ArrayLike) -> Effect:
+        """That of log ratios, (n,)."""
+        d = _rows(ratios)
+        least, most, sure = interval(d)
+        value, low, high = (math.expm1(float(x)) for x in (hodges_lehmann(d), least, most))
+        return cls(value, low, high, sure, len(d))
+
+    def __str__(self) -> str:
+        value, low, high = (f"{100 * x:+.2g} %" for x in (self.value, self.low, self.high))
+        return f"{value} ({low} to {high}, {100 * self.confidence:.0f} % sure, {self.pairs} pairs)"
+
+
+@dataclass(frozen=True)
+class PairedVerdict:
+    """The verdict on one cell: ``regressed``, ``improved``, ``equivalent`` or ``inconclusive``. ``adjusted``: the p-value after the
+    correction for the family, 1 where nothing was confirmed; ``pairs``: all that were used; ``reason`` is for people."""
+
+    verdict: str
+    effect: Effect | None
+    adjusted: float
+    pairs: int
+    reason: str
+
+
+def needed(cell: Pairs, rule: Rule) -> tuple[str, int]:
+    """What to measure next: ``("screen", n)`` or ``("confirm", n)`` with n more pairs, or ``("done", 0)``."""
+    seen = _screened(cell, rule)
+    if seen.side[0]:
+        missing = rule.fresh - len(cell.fresh)
+        return ("confirm", missing) if missing > 0 else ("done", 0)
+    later = [look for look in rule.looks if look > seen.pairs[0]]
+    return ("screen", later[0] - len(cell.screening)) if later and not seen.equal[0] else ("done", 0)
+
+
+def judge(cells: Mapping[str, Pairs], rule: Rule) -> dict[str, PairedVerdict]:
+    """The verdicts of a family, by cell. Regressions and improvements are corrected for apart: an improvement fails no gate.
+
+    Of the fresh pairs the first ``rule.fresh`` count, and with fewer a cell is not confirmed: neither more nor fewer pairs may be
+    taken because of what they show.
+    """
+    screened = {name: _screened(cell, rule) for name, cell in cells.items()}
+    sides = {name: int(seen.side[0]) for name, seen in screened.items()}
+    worse, better = (_confirmed(cells, sides, side, rule) for side in (1, -1))
+    return {name: _judgement(cell, screened[name], worse[name] if sides[name] > 0 else better[name], rule) for name, cell in cells.items()}
+
+
+def _screened(cell: Pairs, rule: Rule) -> Screened:
+    if not len(cell.screening):
+        return Screened(np.zeros(1, dtype=np.int64), np.zeros(1, dtype=bool), np.zeros(1, dtype=np.int64))
+    return screen(np.asarray(cell.screening, dtype=np.float64)[None], rule)
+
+
+def _confirmed(cells: Mapping[str, Pairs], sides: Mapping[str, int], side: int, rule: Rule) -> dict[str, float]:
+    """Adjusted p-values that cells changed to that side, by cell."""
+    def p(name: str, cell: Pairs) -> float:
+        ready = sides[name] == side and len(cell.fresh) >= rule.fresh
+        return float(sign_flip(side * _rows(cell.fresh[: rule.fresh]))) if ready else 1.0
+
+    return dict(zip(cells, map(float, adjusted([p(name, cell) for name, cell in cells.items()], rule)), strict=True))
+
+
+def _judgement(cell: Pairs, seen: Screened, p: float, rule: Rule) -> PairedVerdict:
+    side, used = int(seen.side[0]), int(seen.pairs[0])
+    if not used:
+        return PairedVerdict(INCONCLUSIVE, None, 1.0, 0, f"{len(cell.screening)} of the {rule.looks[0]} pairs that are needed")
+    if not side:
+        effect = Effect.of(cell.screening[:used])
+        verdict = EQUIVALENT if seen.equal[0] else INCONCLUSIVE
+        return PairedVerdict(verdict, effect, 1.0, used, _words(verdict, effect, rule))
+    if len(cell.fresh) < rule.fresh:
+        effect = Effect.of(cell.screening[:used])
+        reason = f"looks changed, but {len(cell.fresh)} of {rule.fresh} pairs confirm it: {effect}"
+        return PairedVerdict(INCONCLUSIVE, effect, 1.0, used, reason)
+    fresh = cell.fresh[: rule.fresh]
+    effect, verdict = Effect.of(fresh), verdict_of(fresh, side, p, rule)
+    return PairedVerdict(verdict, effect, p, used + rule.fresh, _words(verdict, effect, rule))
+
+
+def verdict_of(fresh: ArrayLike, side: int, p: float, rule: Rule) -> str:
+    """The verdict on a cell with confirming pairs, (n,), that looked worse (``side`` 1) or better (−1); ``p`` is adjusted."""
+    if p <= rule.q and side * hodges_lehmann(fresh) >= rule.limit:
+        return REGRESSED if side > 0 else IMPROVED
+    return EQUIVALENT if within(fresh, rule) else INCONCLUSIVE
+
+
+def _words(verdict: str, effect: Effect, rule: Rule) -> str:
+    least = f"{100 * rule.delta:g} %"
+    return {EQUIVALENT: f"within {least}: {effect}", INCONCLUSIVE: f"not resolved at {least}: {effect}"}.get(verdict, str(effect))
+
+
+# -- what a machine can see ---------------------------------------------------------------------------------------------
+def sees(unchanged: ArrayLike, family: int, pairs: float = 8.0, cells: int = 400) -> float:
+    """The smallest minimum effect, in steps of half a percent, at which a cell without a change is decided after at most that many
+    pairs on average: this machine can see at least so much. Infinite where not even 50 % will do.
+
+    ``unchanged``: log ratios of pairs of equal arms, of any cells of the machine class. Cells are drawn from them with random
+    signs, by a stream that is frozen; which of two equal arms came first is chance, so the signs carry nothing.
+    """
+    pool = _rows(ratios=np.ravel(np.asarray(unchanged, dtype=np.float64)))
+    stream = np.random.RandomState(0)  # a legacy stream never changes
+    shape = (cells, Rule(0.01, family).looks[-1])
+    drawn = stream.choice(pool, size=shape) * stream.choice([-1.0, 1.0], size=shape)
+    steps = range(1, 101)  # the larger the minimum effect, the sooner a cell is decided
+    first = bisect.bisect_left(steps, True, key=lambda step: _mean_pairs(drawn, Rule(step / 200, family)) <= pairs)
+    return steps[first] / 200 if first < len(steps) else math.inf
+
+
+def _mean_pairs(ratios: Floats, rule: Rule) -> float:
+    """Pairs per cell, those that confirm included."""
+    seen = screen(ratios, rule)
+    return float((seen.pairs + np.where(seen.side != 0, rule.fresh, 0)).mean())

@@ -1,0 +1,174 @@
+"""What the cards are made of: models, methods, vectors, published figures and anchors, as plain data."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import json
+from collections.abc import Iterator
+from dataclasses import asdict
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..core import registry
+from ..core.docstrings import sentence
+
+if TYPE_CHECKING:
+    from ..contract.method import Method
+    from ..core.result import Outcome
+    from ..core.spec import Sampling
+    from ..models.protocol import ModelEntry, PublishedFile
+    from ..store.exchange import Exchange
+    from .cards import Checkpoint, Drawn, Evidence, Knob, Recipe, Released, Trained, TrainingStage
+
+DATA = Path(str(resources.files("cachemark") / "data"))
+WEIGHTS = DATA / "weights"
+
+
+def _read(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+# -- models -----------------------------------------------------------------------------------------------------------
+def trained(baselines: Path) -> list[Trained]:
+    """Every model whose weights the package carries, generators first, with what their images were worth in the ``baselines`` of that
+    folder. A description without weights of its own name is that of an earlier stage of the model it names."""
+    from ..models import catalogue
+
+    assert catalogue  # importing it registers the models
+    runs = _runs(baselines)
+    described = {path.stem: _read(path) for path in sorted(WEIGHTS.glob("*.json"))}
+    own = [name for name in described if (WEIGHTS / f"{name}.safetensors").is_file()]
+    return [_trained(name, described, runs) for name in sorted(own, key=lambda name: (name not in registry.models, name))]
+
+
+def _trained(name: str, described: dict[str, dict[str, Any]], runs: list[Exchange]) -> Trained:
+    from .cards import Trained
+
+    last = described[name]
+    earlier = [stem for stem, data in described.items() if data.get("model") == name and stem != name]
+    files = {path.name: path.stat().st_size for path in sorted(WEIGHTS.glob(f"{name}.*safetensors"), key=lambda path: len(path.name))}
+    stages = [_stage(stem, described[stem]) for stem in (*earlier, name)]
+    return Trained(name, _what(name), files, last["sha256"], last["parameters"], last["config"], stages,
+                   draws=name in registry.models, drawn=_drawn(name, last["sha256"], runs))
+
+
+def _runs(baselines: Path) -> list[Exchange]:
+    """The baselines of a folder that can be read, oldest first."""
+    from ..gate import baselines as stored
+
+    found = [stored.load(listed.path) for listed in stored.list_(baselines) if not listed.problem]
+    return sorted(found, key=lambda run: str(run.meta.get("saved", "")))
+
+
+def _drawn(name: str, sha256: str, runs: list[Exchange]) -> Drawn | None:
+    """What the images of a model with these weights were worth, by the newest run that looked at the most of them."""
+    seen = [(int(o.case.evaluation["quality"]["samples"]), number, o) for number, run in enumerate(runs) for o in run.outcomes
+            if o.ok and o.case.role == "baseline" and o.case.measures("quality")
+            and (o.case.model, o.case.weights.partition("/")[0]) == (name, sha256)]
+    if not seen:
+        return None
+    _, number, outcome = max(seen, key=lambda entry: entry[:2])
+    return _worth(outcome, runs[number])
+
+
+def _worth(outcome: Outcome, run: Exchange) -> Drawn:
+    """The figures of a run's outcome, with the intervals of a report."""
+    from ..core.units import metric
+    from ..report import formatting as words
+    from ..report.view.row import QUALITY, derive
+    from .cards import Drawn
+
+    def told(name: str, *ends: float) -> str:
+        return "{} [{}, {}]".format(*(words.figure(end, name) for end in ends))
+
+    rows = [(metric(name).title + (f", {found.n} images" if name in QUALITY else ""), told(name, found.value, found.low, found.high))
+            for name, found in derive(outcome, None).quality.items()]
+    rows += [(f"{metric(name).title}, of real ones", told(name, *ends)) for name, ends in outcome.facts.get("real", {}).items()]
+    sampling = ", ".join(f"{name} {value}" for name, value in _changed(outcome.case.sampling).items())
+    where = f"{run.environment.device}, commit {str(run.code.get('commit') or 'unknown')[:10]}"
+    return Drawn(f"of the full cache, seeds `{outcome.case.evaluation['quality']['seeds']}`, {sampling}; {where}", rows)
+
+
+def _stage(stem: str, data: dict[str, Any]) -> TrainingStage:
+    from .cards import TrainingStage
+
+    log = [json.loads(line) for line in (WEIGHTS / f"{stem}.log.jsonl").read_text(encoding="utf-8").splitlines()]
+    threads = f" with {data['threads']} thread{'s' if data['threads'] != 1 else ''}" if data["device"] == "cpu" else ""
+    machine = f"{data['device'].upper()}{threads}, torch {data['torch']}"
+    return TrainingStage(data["steps"], data["seconds"], data["seed"], data["data"], machine, data["held_out"], log)
+
+
+def _what(name: str) -> str:
+    """The summary of a registered model, else the first sentence of the file that defines it."""
+    if name in registry.models:
+        return str(registry.models.get(name).summary)
+    module = importlib.import_module(f"cachemark.models.tiny.{name.replace('-', '_')}")
+    return _summary(module.__doc__)
+
+
+def _summary(text: str | None) -> str:
+    """The first sentence of a docstring without its full stop and the markup of references."""
+    return sentence(text).removesuffix(".").replace(":mod:`~cachemark.models.tiny.tiny_", "`tiny-")
+
+
+def released() -> list[Released]:
+    """Every published model."""
+    from ..models import catalogue
+    from .cards import Released
+
+    assert catalogue  # importing it registers the models
+    found: list[ModelEntry] = [registry.models.get(name) for name in registry.models]
+    return [Released(e.name, e.family, e.summary, _changed(e.presets["paper"]), [_checkpoint(file) for file in e.files])
+            for e in found if e.files]
+
+
+def _changed(sampling: Sampling) -> dict[str, Any]:
+    """What a preset sets: everything that differs from plain sampling, and the guidance."""
+    plain = asdict(type(sampling)())
+    return {key: value for key, value in asdict(sampling).items() if value != plain[key] or key == "cfg_scale"}
+
+
+def _checkpoint(file: PublishedFile) -> Checkpoint:
+    import torch
+
+    from .cards import Checkpoint
+
+    with torch.device("meta"):
+        module = file.build()
+    parameters = sum(p.numel() for p in module.parameters())
+    return Checkpoint(file.key, file.name, file.origin, file.wrappers, file.ignored, list(module.state_dict()), parameters)
+
+
+# -- methods ----------------------------------------------------------------------------------------------------------
+def recipes(everything: bool = False) -> list[Recipe]:
+    """The methods that come with the package, the full cache first; with ``everything`` also those of plug-ins."""
+    from .. import methods
+    from .cards import Recipe
+
+    names = sorted(registry.methods, key=lambda name: (name != "full", name))
+    found: list[type[Method]] = [registry.methods.get(name) for name in names]
+    found = [cls for cls in found if everything or cls.__module__.startswith(f"{methods.__name__}.")]
+    return [Recipe(cls.name, inspect.cleandoc(cls.__doc__ or ""), cls.source, cls.paradigms, list(_knobs(cls)), cls().footnotes)
+            for cls in found]
+
+
+def _knobs(cls: type[Method]) -> Iterator[Knob]:
+    from .cards import Knob
+
+    for name, value in cls().knobs().items():
+        yield Knob(name, "" if name == "B" else str(value), cls.unstated.get(name, ""))
+
+
+# -- what speaks for them ---------------------------------------------------------------------------------------------
+def evidence(folder: Path) -> Evidence:
+    """Vectors and published figures of the package, and the anchors in ``folder``."""
+    from ..gate import anchors
+    from .cards import Claim, Evidence, Reached, Vectors
+
+    vectors = [Vectors(name, entry["family"], entry["about"], entry["methods"], len(entry["checks"]))
+               for name, entry in _read(DATA / "conformance.json").items()]
+    claims = [Claim(**record) for record in _read(DATA / "published" / "quality.json")["records"]]
+    reached = [Reached(stored.anchor.model, stored.anchor.expected, stored.value) for stored in anchors.load(folder)]
+    return Evidence(vectors, claims, reached)

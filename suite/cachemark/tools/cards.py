@@ -1,0 +1,387 @@
+"""Cards: a page about every model and one about every method, made from data alone.
+
+Nothing is looked up here: the command ``cachemark cards`` collects what the package knows and hands it in, and equal data gives
+equal pages. So a page in the repository can be compared with the one that would be made now.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+LAST = 4  # validations that the stated spread is taken from
+MADE = "<!-- Made by `make docs`; edits are lost. -->"
+NEVER = "not yet: no real weights"
+UNSEEN = "not measured with these weights; `cachemark run embedded` does, and `cachemark baseline save` keeps it"
+SCORES = {  # of a description's `held_out`: what it is, and its unit
+    "nats_per_token": ("held-out likelihood, loss", "nat/token"), "psnr": ("held-out reconstruction, PSNR", "dB"),
+    "psnr_pooled": ("PSNR of all pixels pooled", "dB"), "codes_used": ("codes in use", ""), "loss": ("held-out loss", ""),
+    "noise_mse": ("held-out error of the predicted noise, mean square", ""),
+    "token_mse_8": ("held-out error of a token as the head's first step predicts it, 8 of 256 tokens known, mean square", ""),
+    "token_mse_36": ("36 of them known", ""), "token_mse_128": ("128 of them known", ""),
+    "token_mse_8_unlabelled": ("8 of them known, without the class", ""),
+    "token_mse_36_unlabelled": ("36 of them known, without the class", ""),
+}
+
+
+# -- what is handed in ------------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class TrainingStage:
+    """One training: what its description and its log say."""
+
+    steps: int
+    seconds: float
+    seed: int
+    data: str
+    machine: str
+    held_out: Mapping[str, float]
+    log: Sequence[Mapping[str, float]]
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """What images of the full cache are worth. ``figures``: what it is, and the figure with its interval, as text. ``made``: by which
+    run."""
+
+    made: str
+    figures: Sequence[tuple[str, str]]
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A model whose weights the package carries. ``files``: their bytes by name; the last of ``stages`` made what is shipped. ``draws``
+    whether it makes images, and ``drawn`` what they are worth, None where a stored run of these weights is lacking."""
+
+    name: str
+    what: str
+    files: Mapping[str, int]
+    sha256: str
+    parameters: int
+    config: Mapping[str, Any]
+    stages: Sequence[TrainingStage]
+    draws: bool = False
+    drawn: Drawn | None = None
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A file of the authors, as a published model reads it. ``names`` are those of its tensors."""
+
+    key: str
+    name: str
+    origin: str
+    wrappers: Sequence[str]
+    ignored: Sequence[str]
+    names: Sequence[str]
+    parameters: int
+
+
+@dataclass(frozen=True)
+class Released:
+    """A published model. ``sampling``: its preset ``paper``."""
+
+    name: str
+    family: str
+    summary: str
+    sampling: Mapping[str, Any]
+    files: Sequence[Checkpoint]
+
+
+@dataclass(frozen=True)
+class Vectors:
+    """A stored output of the authors' code, and how many checks it gets."""
+
+    name: str
+    family: str
+    about: str
+    methods: Sequence[str]
+    checks: int
+
+
+@dataclass(frozen=True)
+class Knob:
+    """``default`` is empty where a budget gives the value, ``reason`` where the source states the default."""
+
+    name: str
+    default: str
+    reason: str = ""
+
+    @property
+    def said(self) -> str:
+        """Whether the source states the default."""
+        if self.reason:
+            return f"no; {self.reason}"
+        return "yes" if self.default else "a plan gives it"
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A method: its docstring, with the indentation taken off, and its class attributes."""
+
+    name: str
+    doc: str
+    source: str
+    paradigms: Sequence[str]
+    knobs: Sequence[Knob]
+    footnotes: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A published FID, as printed, of a method with these settings."""
+
+    paper: str
+    table: str
+    model: str
+    method: str
+    config: str
+    fid: str
+
+
+@dataclass(frozen=True)
+class Reached:
+    """A published value that the full cache of a model has reached here."""
+
+    model: str
+    expected: float
+    value: float
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What speaks for the code: vectors, published figures, and anchors that were reached."""
+
+    vectors: Sequence[Vectors] = ()
+    claims: Sequence[Claim] = ()
+    reached: Sequence[Reached] = ()
+
+
+# -- models -----------------------------------------------------------------------------------------------------------
+def models_page(trained: Sequence[Trained], released: Sequence[Released], evidence: Evidence) -> str:
+    """``docs/models.md``."""
+    parts = [
+        "# Models", MADE,
+        "The embedded models come with their weights and run anywhere; the published ones read the files of their authors. How to name "
+        "either in a plan is told in [guide/plans.md](guide/plans.md).",
+        "## Embedded models",
+        "They are trained on pictures that are computed, so nothing has to be downloaded to make them again. The spread is what the log "
+        "can tell and no more: each was trained once, and what another seed would give has not been measured. A training on another "
+        "machine or number of threads adds numbers in another order and gives other weights. Where all changes went in one direction the "
+        "training had not come to rest, and more steps would give another value.",
+        *(text for model in trained for text in _trained(model)),
+        "## Published models",
+        "Their weights are not part of the package. A plan names the files: `weights = \"…\"` and `decoder_weights = \"…\"` in its block "
+        "`[[cells]]`. What is not named is random: speed and bytes are then real, images are noise, and no fidelity is measured. Every "
+        "tensor listed must be in the file with its shape, under the first entry that holds tensors or at the top level; a file "
+        "that holds others is refused, save for the names that may stand beside them.",
+    ]
+    for family in dict.fromkeys(model.family for model in released):
+        own = [vectors for vectors in evidence.vectors if vectors.family == family]
+        parts += _family(family, [model for model in released if model.family == family], own)
+    return _joined(parts)
+
+
+def _trained(model: Trained) -> list[str]:
+    last = model.stages[-1]
+    rows = [("file", f"{_code(name)}, {_grouped(size)} bytes") for name, size in model.files.items()]
+    rows += [("SHA-256 of the weights", _code(model.sha256)), ("parameters", _grouped(model.parameters)),
+             ("configuration", _settings(model.config))]
+    for number, stage in enumerate(model.stages, 1):
+        title = "training" if len(model.stages) == 1 else f"training, stage {number}"
+        took = f"{stage.seconds / 60:.0f} minutes ({stage.seconds:.0f} s)"
+        rows.append((title, f"{_grouped(stage.steps)} steps in {took} on {stage.machine}, seed {stage.seed}, data {_code(stage.data)}"))
+    rows += [(_score(name)[0], f"{value:g} {_score(name)[1]}".strip() + f"; {_spread(last.log, name)}")
+             for name, value in last.held_out.items()]
+    if model.draws:
+        rows += [("its images", model.drawn.made), *model.drawn.figures] if model.drawn else [("its images", UNSEEN)]
+    return [f"### `{model.name}`", f"{model.what.rstrip('.')}.", _table(("", ""), rows), "To train it again:",
+            f"```console\n$ cachemark train {model.name}\n```"]
+
+
+def _score(name: str) -> tuple[str, str]:
+    return SCORES.get(name, (f"held-out accuracy, {name.replace('_', ' ')}", ""))
+
+
+def spread(log: Sequence[Mapping[str, float]], name: str) -> tuple[float, int, int] | None:
+    """The largest change of a score from one of the last validations to the next, and the steps of the first and the last of them;
+    None where fewer than two hold it."""
+    held = [(int(entry["step"]), entry[name]) for entry in log if name in entry][-LAST:]
+    if len(held) < 2:
+        return None
+    changes = [abs(after - before) for (_, before), (_, after) in pairwise(held)]
+    return max(changes), held[0][0], held[-1][0]
+
+
+def _spread(log: Sequence[Mapping[str, float]], name: str) -> str:
+    found = spread(log, name)
+    if found is None:
+        return "spread not known"
+    change, first, last = found
+    return f"± {change:.2g}, the largest change between two validations of steps {first} … {last}{_drift(log, name)}"
+
+
+def _drift(log: Sequence[Mapping[str, float]], name: str) -> str:
+    """Whether the score went one way through all of them, so that training had not come to rest."""
+    held = [entry[name] for entry in log if name in entry][-LAST:]
+    changes = [after - before for before, after in pairwise(held)]
+    return ", all in one direction" if len({change > 0 for change in changes}) == 1 and all(changes) and len(changes) > 1 else ""
+
+
+def _family(family: str, models: Sequence[Released], vectors: Sequence[Vectors]) -> list[str]:
+    """One family: its models, what each reads, and what its code was checked with."""
+    rows = [(_code(model.name), model.summary, _settings(model.sampling)) for model in models]
+    parts = [f"### {family}", _table(("model", "what it is", "preset `paper`"), rows)]
+    for key in dict.fromkeys(file.key for model in models for file in model.files):
+        files = [(model.name, file) for model in models for file in model.files if file.key == key]
+        shared: dict[tuple[str, str, str], list[str]] = {}
+        for model, file in files:
+            shared.setdefault((_code(file.name), str(len(file.names)), _grouped(file.parameters)), []).append(model)
+        held = [(_codes(models), *row) for row, models in shared.items()]
+        parts += [f"`{key}`, from {files[0][1].origin}:", _table(("model", "file", "tensors", "parameters"), held), *_layouts(files)]
+    if vectors:
+        parts += ["Checked against the authors' code on stored inputs and weights:", _listed(vectors)]
+    return parts
+
+
+def _layouts(files: Sequence[tuple[str, Checkpoint]]) -> list[str]:
+    """What is read, once for all files with the same layout."""
+    found: dict[tuple[str, ...], list[str]] = {}
+    for model, file in files:
+        found.setdefault(tuple(patterns(file.names)), []).append(model)
+    first = files[0][1]
+    said = [f"Looked for under {_codes(first.wrappers)}, then at the top level. May stand beside them: {_codes(first.ignored)}."]
+    for layout, models in found.items():
+        whose = "Read" if len(found) == 1 else f"Read by {_codes(models)}"
+        said.append(f"{whose} (*N* counts from 0): {_codes(layout)}.")
+    return said
+
+
+def patterns(names: Iterable[str]) -> list[str]:
+    """Names of tensors in their order, each number that counts replaced by ``N``, equal ones once, and those of one module that end in
+    ``weight`` and ``bias`` as one."""
+    ends: dict[str, list[str]] = {}
+    for name in names:
+        module, _, end = re.sub(r"(?<=\.)\d+(?=\.)", "N", name).rpartition(".")
+        paired = module and end in ("weight", "bias")
+        ends.setdefault(module if paired else f"{module}.{end}".lstrip("."), []).extend([end] if paired else [])
+    return [name + _end(list(dict.fromkeys(found))) for name, found in ends.items()]
+
+
+def _end(ends: Sequence[str]) -> str:
+    return f".{{{','.join(ends)}}}" if len(ends) > 1 else "".join(f".{end}" for end in ends)
+
+
+# -- methods ----------------------------------------------------------------------------------------------------------
+def methods_page(recipes: Sequence[Recipe], evidence: Evidence) -> str:
+    """``docs/methods.md``."""
+    parts = [
+        "# Method cards", MADE,
+        "Where each method comes from, which of its defaults its paper states, what its code was checked with, and what is published "
+        "about it. What its knobs do is told in [guide/methods.md](guide/methods.md). Each method also passes the contract tests, as far "
+        "as they apply to what it does: neutral knobs give the full cache bit for bit, evicting equals masking, a budget is kept at every "
+        "step, nothing but live entries is read.",
+        "FID as printed in the paper named, of 50 000 images of ImageNet. *Reproduced* says whether it was measured here, with the "
+        "weights of the model's authors.",
+    ]
+    for recipe in recipes:
+        parts += _recipe(recipe, evidence)
+    return _joined(parts)
+
+
+def _recipe(recipe: Recipe, evidence: Evidence) -> list[str]:
+    checked = [vectors for vectors in evidence.vectors if recipe.name in vectors.methods]
+    claims = [claim for claim in evidence.claims if claim.method == recipe.name]
+    none = "no stored output of other code; contract tests and the tests of its rules alone"
+    parts = [f"## `{recipe.name}`", sentences(recipe.doc)[0], _table(("", ""), [
+        ("source", recipe.source), ("paradigms", ", ".join(recipe.paradigms)),
+        ("golden vectors", "; ".join(_vectors(vectors) for vectors in checked) or none),
+    ])]
+    if recipe.knobs:
+        parts.append(_table(("knob", "default", "stated by its source?"),
+                            [(_code(k.name), _code(k.default) if k.default else "from the budget", k.said) for k in recipe.knobs]))
+    parts.append("**Against its source.** " + (" ".join(differences(recipe.doc)) or "Its description names no difference."))
+    parts += [f"**Footnote.** {note}" for note in recipe.footnotes]
+    if not claims:
+        return [*parts, "**Published FID.** None is known for the models here."]
+    rows = [(c.fid, _code(c.model), c.config, f"{c.paper}, {c.table}", reproduced(c, evidence.reached)) for c in claims]
+    return [*parts, _table(("published FID", "model", "settings", "where", "reproduced"), rows)]
+
+
+def sentences(text: str) -> list[str]:
+    """The sentences of a docstring, paragraph by paragraph, as Markdown on one line each."""
+    found = []
+    for paragraph in _plain_markup(text).split("\n\n"):
+        found += re.split(r"(?<=[.!?])\s+(?=[A-Z`*])", " ".join(paragraph.split()))
+    return found
+
+
+def differences(text: str) -> list[str]:
+    """What a docstring says about how the method departs from its source: from a sentence that begins such a passage to the end of
+    the paragraph, and that no code is published."""
+    found = []
+    for paragraph in text.split("\n\n"):
+        said = sentences(paragraph)
+        begin = next((i for i, s in enumerate(said) if s.startswith(("Differs from", "Adapted", "Our readings"))), len(said))
+        if any("published no code" in s or "no code is published" in s for s in said):
+            found.append("No code is published.")
+        found += said[begin:]
+    return found
+
+
+def reproduced(claim: Claim, reached: Sequence[Reached]) -> str:
+    """Whether a published figure was measured here. An anchor vouches for the full cache of its model, at its own value."""
+    own = next((r for r in reached if r.model == claim.model), None)
+    if own is None:
+        return NEVER
+    if claim.method == "full" and float(claim.fid) == own.expected:
+        return f"{own.value:.4g}"
+    return "not yet; the full cache of this model is anchored"
+
+
+# -- text -------------------------------------------------------------------------------------------------------------
+def _plain_markup(text: str) -> str:
+    """Markup of docstrings as Markdown: literals in single backticks, references by their last name."""
+    text = re.sub(r":\w+:`~[\w.]*?(\w+)`", r"`\1`", text)
+    return re.sub(r":\w+:`([^`]+)`", r"`\1`", text).replace("``", "`")
+
+
+def _vectors(vectors: Vectors) -> str:
+    return f"{_code(vectors.name)}, {vectors.checks} checks: {vectors.about}"
+
+
+def _listed(vectors: Sequence[Vectors]) -> str:
+    return "\n".join(f"- {_vectors(one)}" for one in vectors)
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *([cell.replace("|", "\\|") for cell in row] for row in rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _code(text: str) -> str:
+    return f"`{text}`"
+
+
+def _codes(names: Iterable[str]) -> str:
+    return ", ".join(_code(name) for name in names)
+
+
+def _settings(values: Mapping[str, Any]) -> str:
+    return ", ".join(f"{key} {_plain(value)}" for key, value in values.items())
+
+
+def _plain(value: object) -> str:
+    """A value of a configuration for people: lists with spaces between their entries, no quotes."""
+    return " ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+
+
+def _grouped(number: int) -> str:
+    """Digits in groups of three, with spaces that do not break."""
+    return f"{number:,}".replace(",", "\u00a0")
+
+
+def _joined(parts: Iterable[str]) -> str:
+    return "\n\n".join(parts) + "\n"

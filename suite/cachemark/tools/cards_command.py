@@ -1,0 +1,31 @@
+"""``cachemark cards``: the pages about models and methods."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+
+@click.command()
+@click.argument("folder", type=click.Path(file_okay=False, path_type=Path))
+@click.option("--anchors", type=click.Path(file_okay=False, path_type=Path), default=Path("baselines/anchors"), show_default=True,
+              help="Folder of the anchors that were reached.")
+@click.option("--baselines", type=click.Path(file_okay=False, path_type=Path), default=Path("baselines/accepted"), show_default=True,
+              help="Folder of the baselines, which say what images of the embedded models are worth.")
+@click.option("--plugin", "plugin_files", multiple=True, type=click.Path(), help="Python file that registers a method; repeatable.")
+def cards(folder: Path, anchors: Path, baselines: Path, plugin_files: tuple[str, ...]) -> None:
+    """Write models.md and methods.md into FOLDER: what is known about every model and every method."""
+    from ..core import plugins
+    from . import card_data as collected
+    from .cards import methods_page, models_page
+
+    for file in plugin_files:
+        plugins.load(file)
+    evidence = collected.evidence(anchors)
+    pages = {"models.md": models_page(collected.trained(baselines), collected.released(), evidence),
+             "methods.md": methods_page(collected.recipes(everything=bool(plugin_files)), evidence)}
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in pages.items():
+        (folder / name).write_text(text, encoding="utf-8")
+        click.echo(str(folder / name))

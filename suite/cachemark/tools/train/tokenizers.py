@@ -1,0 +1,206 @@
+"""Training of the embedded VQ tokenizer: reconstruction with a codebook that follows by moving averages.
+
+The codebook is initialised from the first batch, follows the latents with decay 0.97, and codes that fall below 5 % of the
+mean use are set to random latents of the batch. The loss is L1 + 2 MSE + 0.25 commitment; there is no adversary. A second
+stage goes on with the decoder alone, while the codes keep their meaning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ...models.tiny.tiny_kl import TinyKL
+from ...models.tiny.tiny_msvq import TinyMSVQ
+from ...models.tiny.tiny_vq import NAME, TinyVQ, TinyVQConfig, load, metadata
+from .loops import DECAY, Stateful
+from .scene import scenes, stream
+
+RATE = 2e-3
+BATCH = 32
+COMMITMENT = 0.25
+HELD_OUT = 128
+
+
+class MovingCodebook(nn.Module):
+    """Moving averages of how often each of ``codes`` is used and of the vectors (``width``) that chose it."""
+
+    counts: Tensor
+    sums: Tensor
+    ready: Tensor
+
+    def __init__(self, codes: int, width: int, *, decay: float = 0.97, dead: float = 0.05) -> None:
+        super().__init__()
+        self.decay, self.dead = decay, dead
+        self.register_buffer("counts", torch.zeros(codes))
+        self.register_buffer("sums", torch.zeros(codes, width))
+        self.register_buffer("ready", torch.tensor(False))
+
+    @torch.no_grad()
+    def start(self, table: Tensor, vectors: Tensor, generator: torch.Generator) -> None:
+        """Before the first step: set ``table`` (codes, width) to random ones of ``vectors`` (n, width)."""
+        if self.ready:
+            return
+        table.copy_(self._pick(vectors, generator))
+        self.sums.copy_(table)
+        self.counts.fill_(1.0)
+        self.ready.fill_(True)
+
+    @torch.no_grad()
+    def move(self, table: Tensor, vectors: Tensor, codes: Tensor, generator: torch.Generator) -> None:
+        """Move ``table`` towards the ``vectors`` (n, width) that chose its ``codes`` (n,)."""
+        used = torch.bincount(codes, minlength=len(table)).float()
+        self.counts.lerp_(used, 1 - self.decay)
+        self.sums.lerp_(torch.zeros_like(self.sums).index_add_(0, codes, vectors), 1 - self.decay)
+        self._revive(vectors, generator)
+        table.copy_(self.sums / self.counts.unsqueeze(1))
+
+    def _revive(self, vectors: Tensor, generator: torch.Generator) -> None:
+        """Give codes that nobody uses a random vector of this batch and the mean count."""
+        mean = self.counts.mean()
+        gone = (self.counts < self.dead * mean).unsqueeze(1)
+        fresh = self._pick(vectors, generator)
+        self.sums.copy_(torch.where(gone, fresh * mean, self.sums))
+        self.counts.copy_(torch.where(gone[:, 0], mean, self.counts))
+
+    def _pick(self, vectors: Tensor, generator: torch.Generator) -> Tensor:
+        return vectors[torch.randint(len(vectors), (len(self.counts),), generator=generator).to(vectors.device)]
+
+
+class WholeTask:
+    """Trains all of a tokenizer on fresh scenes, from random weights."""
+
+    name: str
+    steps: int
+    warmup = 20
+    decay = DECAY
+
+    def __init__(self, build: Callable[[], nn.Module], seed: int, device: str, batch: int) -> None:
+        self.seed, self.device, self.batch = seed, device, batch
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(stream(seed, "initial weights"))
+            self.model: Any = build().to(device)
+        self.optimiser = adam([p for p in self.model.parameters() if p.requires_grad], RATE)
+
+    @property
+    def parts(self) -> Mapping[str, Stateful]:
+        return {"model": self.model, "optimiser": self.optimiser}
+
+    @property
+    def optimisers(self) -> list[torch.optim.Optimizer]:
+        return [self.optimiser]
+
+    def images(self, step: int) -> Tensor:
+        """The scenes of a step, (batch, 3, 64, 64)."""
+        return scenes(self.batch, stream(self.seed, "tokenizer", step), device=self.device).images
+
+    def validate(self) -> dict[str, float]:
+        return reconstruction(self.model, self.seed, self.device)
+
+
+class CodebookTask(WholeTask):
+    """A tokenizer whose codebook follows by moving averages."""
+
+    def __init__(self, build: Callable[[], TinyVQ | TinyMSVQ], seed: int, device: str, batch: int, *, dead: float = 0.05) -> None:
+        super().__init__(build, seed, device, batch)
+        c = self.model.config
+        self.codebook = MovingCodebook(c.codes, c.channels, dead=dead).to(device)
+
+    @property
+    def parts(self) -> Mapping[str, Stateful]:
+        return {**super().parts, "codebook": self.codebook}
+
+
+class CodesTask(CodebookTask):
+    """First stage of a :class:`~cachemark.models.tiny.tiny_vq.TinyVQ`: all of it is trained. It fixes what the codes mean."""
+
+    name = "tiny-vq-codes"
+    steps = 800
+
+    def __init__(self, seed: int = 0, *, device: str = "cpu", config: TinyVQConfig | None = None, batch: int = BATCH) -> None:
+        super().__init__(lambda: TinyVQ(config), seed, device, batch)
+
+    def metadata(self) -> dict[str, str]:
+        return metadata(self.model.config)
+
+    def loss(self, step: int, generator: torch.Generator) -> Tensor:
+        """Loss of one batch of fresh scenes; moves the codebook on the way."""
+        images = self.images(step)
+        z = self.model.encoder(images).float()
+        vectors = z.detach().movedim(1, -1).flatten(0, -2)
+        self.codebook.start(self.model.codebook, vectors, generator)
+        codes = self.model.quantise(z.detach())
+        # The table moves before it is read, so the decoder sees what the next step will see.
+        self.codebook.move(self.model.codebook, vectors, codes.flatten(), generator)
+        chosen = F.embedding(codes, self.model.codebook).transpose(1, 2).reshape(z.shape)
+        shown = self.model.decoder(z + (chosen - z).detach()).float()
+        return difference(shown, images) + COMMITMENT * F.mse_loss(z, chosen)
+
+
+class DecoderTask:
+    """Second stage: trains the decoder alone, for codes that stay as they are.
+
+    It starts from the weights at ``start``, costs half as much a step, and a model of the codes can be trained beside it.
+    """
+
+    name = NAME
+    steps = 400
+    warmup = 20
+    decay = DECAY
+
+    def __init__(self, start: Path, seed: int = 0, *, device: str = "cpu", batch: int = BATCH) -> None:
+        self.seed, self.device, self.batch = seed, device, batch
+        self.model = load(start, device=device).train()
+        self.model.decoder.requires_grad_(True)
+        self.optimiser = adam(list(self.model.decoder.parameters()), RATE / 2)
+
+    @property
+    def parts(self) -> Mapping[str, Stateful]:
+        return {"model": self.model, "optimiser": self.optimiser}
+
+    @property
+    def optimisers(self) -> list[torch.optim.Optimizer]:
+        return [self.optimiser]
+
+    def metadata(self) -> dict[str, str]:
+        return {**metadata(self.model.config), "language": self.model.language}
+
+    def loss(self, step: int, generator: torch.Generator) -> Tensor:
+        """Loss of one batch of fresh scenes, other ones than those of the first stage."""
+        images = scenes(self.batch, stream(self.seed, "decoder", step), device=self.device).images
+        with torch.no_grad():
+            codes = self.model.encode(images)
+        return difference(self.model.decode(codes).float(), images)
+
+    def validate(self) -> dict[str, float]:
+        return reconstruction(self.model, self.seed, self.device)
+
+
+def adam(weights: list[nn.Parameter], rate: float) -> torch.optim.Optimizer:
+    return torch.optim.AdamW([{"params": weights, "peak": rate}], lr=rate, betas=(0.9, 0.99), weight_decay=0.0)
+
+
+def difference(shown: Tensor, images: Tensor) -> Tensor:
+    """L1 + 2 MSE of two batches of images."""
+    return F.l1_loss(shown, images) + 2 * F.mse_loss(shown, images)
+
+
+@torch.no_grad()
+def reconstruction(model: TinyVQ | TinyMSVQ | TinyKL, seed: int, device: str) -> dict[str, float]:
+    """Mean PSNR in dB of held-out scenes (peak 2, images clamped to [-1, 1]), and how many codes they use, where there are codes.
+
+    ``psnr`` is the mean over images, ``psnr_pooled`` that of the mean error.
+    """
+    images = scenes(HELD_OUT, stream(seed, "held out"), device=device).images
+    tokens = model.encode(images)
+    error = (model.decode(tokens).clamp(-1, 1) - images).square().mean((1, 2, 3))
+    found = {
+        "psnr": round(float((10 * torch.log10(4 / error)).mean()), 3),
+        "psnr_pooled": round(float(10 * torch.log10(4 / error.mean())), 3),
+    }
+    return found if tokens.is_floating_point() else {**found, "codes_used": float(tokens.unique().numel())}

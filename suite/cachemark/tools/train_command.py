@@ -1,0 +1,89 @@
+"""``cachemark train``: make the weights of an embedded model anew."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from .train.loops import Task
+
+MODELS = ("tiny-vq", "tiny-llamagen", "tiny-msvq", "tiny-var", "tiny-kl", "tiny-mar", "tiny-features")
+
+
+@click.command()
+@click.argument("model", type=click.Choice(MODELS))
+@click.option("--out", type=click.Path(file_okay=False, path_type=Path), default=Path("weights"), show_default=True,
+              help="Folder for weights, description, log and checkpoint.")
+@click.option("--steps", type=click.IntRange(min=1),
+              help="Optimiser steps; tiny-vq adds half as many for its decoder.  [default: those of the embedded weights]")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of data, weights and dropped labels.")
+@click.option("--threads", type=click.IntRange(min=0), default=0, show_default=True, help="CPU threads; 0 leaves it to torch.")
+@click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True, help="Where to train.")
+@click.option("--tokenizer", type=click.Path(dir_okay=False, path_type=Path),
+              help="Weights that make the tokens: of tiny-vq for tiny-llamagen, tiny-msvq for tiny-var, tiny-kl for tiny-mar.  "
+                   "[default: those of OUT, else the embedded ones]")
+@click.option("--resume/--fresh", default=True, show_default=True, help="Continue from the checkpoint in OUT, or start again.")
+def train(
+    model: str, out: Path, steps: int | None, seed: int, threads: int, device: str, tokenizer: Path | None, resume: bool
+) -> None:
+    """Train MODEL, one of the small models that come with cachemark.
+
+    No data is needed: the pictures are computed. A killed run continues where its last checkpoint stands. On one CPU core a
+    tokenizer takes about half an hour and a generator about an hour.
+    """
+    import torch
+
+    from ..core.errors import Unsupported
+    from .train import feature_network as features
+    from .train import loops
+
+    if device == "cuda" and not torch.cuda.is_available():
+        raise Unsupported("--device cuda was given, but torch sees no CUDA device.", remedy="Use --device cpu, or see `cachemark doctor`.")
+    loops.keep_memory(device)
+    loops.flush_denormals(device)
+    weights = out
+    for make, share in _stages(model, out, tokenizer, seed, device):
+        task = make(weights)
+        count = max(1, int(steps * share)) if steps else task.steps
+        run = loops.TrainingRun(out, count, seed=seed, device=device, threads=threads, resume=resume, warmup=task.warmup, decay=task.decay)
+        weights = loops.train(task, run)
+    if model == "tiny-features":
+        features.write_reference(weights, seed, device=device)
+    click.echo(str(weights))
+
+
+def _stages(
+    model: str, out: Path, tokenizer: Path | None, seed: int, device: str
+) -> Iterator[tuple[Callable[[Path], Task], float]]:
+    """The tasks of a model in their order, each made from the weights of the one before, and its share of ``--steps``."""
+    from ..models.catalogue import packaged
+    from .train.continuous import LatentsTask, MaskedTask
+    from .train.feature_network import FeaturesTask
+    from .train.generators import GeneratorTask, ScalesTask
+    from .train.scales import ScaleCodesTask
+    from .train.tokenizers import CodesTask, DecoderTask
+
+    def coder(name: str) -> Path:
+        own = out / f"{name}.safetensors"
+        return tokenizer or (own if own.is_file() else packaged(f"{name}.safetensors"))
+
+    if model == "tiny-vq":
+        yield lambda _: CodesTask(seed, device=device), 1
+        yield lambda codes: DecoderTask(codes, seed, device=device), 0.5
+    elif model == "tiny-msvq":
+        yield lambda _: ScaleCodesTask(seed, device=device), 1
+    elif model == "tiny-features":
+        yield lambda _: FeaturesTask(seed, device=device), 1
+    elif model == "tiny-kl":
+        yield lambda _: LatentsTask(seed, device=device), 1
+    elif model == "tiny-llamagen":
+        yield lambda _: GeneratorTask(coder("tiny-vq"), seed, device=device), 1
+    elif model == "tiny-var":
+        yield lambda _: ScalesTask(coder("tiny-msvq"), seed, device=device), 1
+    else:
+        yield lambda _: MaskedTask(coder("tiny-kl"), seed, device=device), 1

@@ -1,0 +1,1 @@
+"""Trials: cases run in processes of their own, watched from outside."""

@@ -1,0 +1,247 @@
+"""The fidelity and quality pass: a case's images against the full cache's at the same seeds."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from PIL import Image
+from safetensors.torch import save
+from torch import Tensor
+
+from ...cache.attention.kernels import fused
+from ...cache.layout import Layout
+from ...cache.masked_layout import MaskedLayout, take
+from ...cache.slot import Memory
+from ...contract.method import Method
+from ...core.result import IMAGES
+from ...core.seeds import Subset
+from ...core.spec import Sampling
+from ...metrics import fidelity
+from ...metrics.legend import legend_score
+from ...metrics.pictures import nearest_bytes
+from ...models.protocol import Loaded
+
+Likeness = Callable[[Tensor, Tensor], Tensor]
+Prompted = Callable[[Tensor, Sequence[int]], Tensor]
+NONE: Mapping[str, Likeness] = {}
+UNPROMPTED: Mapping[str, Prompted] = {}
+QUALITY: dict[str, Callable[[Tensor], Tensor]] = {"legend": legend_score}
+WORST, FIXED = 8, 4  # tiles of a sprite: the seeds that differ most, then the first of the subset
+KEPT_BYTES = 512 * 2**20  # log-probabilities of the full cache that are kept rather than computed again
+
+
+@dataclass(frozen=True)
+class Job:
+    """What to generate: a method anew for each generation, a storage for chunks of ``batch`` samples. ``alive`` is called after each
+    chunk, since many of them take long."""
+
+    loaded: Loaded
+    method: Callable[[], Method]
+    memory: Memory
+    sampling: Sampling
+    subset: Subset
+    batch: int
+    device: str
+    alive: Callable[[], None] = lambda: None
+
+    @property
+    def layout(self) -> Layout:
+        """Shape of a generation of all samples at once."""
+        return self.loaded.generator.layout(self.subset.seeds, self.sampling)
+
+    @property
+    def continuous(self) -> bool:
+        """Whether its tokens are vectors rather than indices."""
+        return isinstance(self.layout, MaskedLayout)
+
+    def chunks(self) -> Iterator[slice]:
+        yield from (slice(at, min(at + self.batch, len(self.subset))) for at in range(0, len(self.subset), self.batch))
+
+    def generate(self, part: slice, forced: Tensor | None = None, see: Callable[[Any, Tensor], None] | None = None) -> Tensor:
+        """Tokens of some samples, (part, N) or (part, N, C). A part of another size than ``batch`` is generated in a storage of its own."""
+        labels = torch.tensor(self.subset.labels[part], device=self.device)
+        memory = self.memory if len(labels) == self.batch else self.memory.another()
+        tokens = self.drawn(labels, self.subset.seeds[part], memory, forced=forced, see=see)
+        self.alive()
+        return tokens
+
+    def drawn(self, labels: Tensor, seeds: Sequence[int], memory: Memory, **options: Any) -> Tensor:
+        """One generation under a new method, with a fused attention kernel."""
+        with fused(self.device):
+            return self.loaded.generator.generate(labels, seeds, self.method(), self.sampling, memory, **options)
+
+    def log_probs(self, logits: Tensor) -> Tensor:
+        """Log-probabilities of guided logits at the case's temperature; truncation is left out, it would make KL infinite."""
+        return (logits / max(self.sampling.temperature, 1e-5)).log_softmax(-1)
+
+
+class FullCacheOutput:
+    """The full cache's tokens, images and, where tokens are indices, log-probabilities for one set of samples. ``finite`` is false
+    where one of the latter is NaN or infinite: a token is drawn even then."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._kept: dict[int, Tensor] = {}
+        self.finite = True
+        self.tokens = torch.cat([job.generate(part) if job.continuous else self._observed(part) for part in job.chunks()])
+        self.images = decoded(job, self.tokens)
+
+    def _observed(self, part: slice) -> Tensor:
+        seen = _Seen(self._job)
+        tokens, log_probs = self._job.generate(part, see=seen), seen.stacked()
+        self.finite &= bool(torch.isfinite(log_probs).all())
+        if log_probs[0].nbytes * len(self._job.subset) <= KEPT_BYTES:
+            self._kept.update({part.start + i: row for i, row in enumerate(log_probs)})
+        return tokens
+
+    def log_probs(self, part: slice) -> Tensor:
+        """(part, N, vocab) under the full cache's own tokens."""
+        if self._kept:
+            return torch.stack([self._kept[i] for i in range(part.start, part.stop)])
+        seen = _Seen(self._job)
+        self._job.generate(part, forced=self.tokens[part], see=seen)
+        return seen.stacked()
+
+
+class _Seen:
+    """Collects the log-probabilities of a generation, pass by pass."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._rows: list[Tensor] = []
+
+    def __call__(self, first: int, logits: Tensor) -> None:
+        self._rows.append(self._job.log_probs(logits))
+
+    def stacked(self) -> Tensor:
+        """(samples, N, vocab)."""
+        return torch.cat(self._rows, 1)
+
+
+@dataclass(frozen=True)
+class JudgedImages:
+    """Samples per seed, the hash of all tokens, artifacts by name, and facts about the images and the sprite. ``finite`` is false where an
+    image, a figure or the reference holds NaN or infinity: then nothing else counts."""
+
+    samples: dict[str, list[float]]
+    output_hash: str
+    artifacts: dict[str, bytes]
+    facts: dict[str, object]
+    finite: bool
+
+
+def decoded(job: Job, tokens: Tensor) -> Tensor:
+    """Images of all samples, in chunks of the job's batch."""
+    return torch.cat([_picture(job, tokens[part]) for part in job.chunks()])
+
+
+def _picture(job: Job, tokens: Tensor) -> Tensor:
+    with torch.inference_mode():
+        images = job.loaded.decode(tokens).float()
+    job.alive()
+    return images
+
+
+def judge(
+    job: Job, reference: FullCacheOutput, *, quality: tuple[str, ...], forced: bool, sprite: bool, likeness: Mapping[str, Likeness] = NONE,
+    prompted: Mapping[str, Prompted] = UNPROMPTED, itself: bool = False,
+) -> JudgedImages:
+    """Compare a job with the reference. ``forced`` adds the teacher-forced KL or distance, ``sprite`` the picture of the worst seeds,
+    ``likeness`` other figures of pairs of images, ``prompted`` those of an image and its class. ``itself``: the job is the one that
+    the reference was made by, and only its forced figures are computed anew. Where the image decoder has random weights, tokens are
+    judged and images are not.
+    """
+    if itself:
+        tokens, images = reference.tokens, reference.images
+    else:
+        tokens = torch.cat([job.generate(part) for part in job.chunks()])
+        images = decoded(job, tokens)
+    if job.continuous:
+        samples = {"token_distance": fidelity.distance(tokens, reference.tokens)}
+        samples |= {"forced_distance": drift(job, reference)} if forced else {}
+    else:
+        samples = {"token_agreement": fidelity.agreement(tokens, reference.tokens)}
+        samples |= {"kl": divergence(job, reference)} if forced else {}
+    if job.loaded.pictures:
+        samples |= {"psnr": fidelity.psnr(images, reference.images), "ssim": fidelity.ssim(images, reference.images)}
+        samples |= {name: alike(images, reference.images) for name, alike in likeness.items()}
+        samples |= {name: QUALITY[name](images) for name in quality}
+        samples |= {name: fits(images, job.subset.labels) for name, fits in prompted.items()}
+    stored = storable(job, tokens)
+    artifacts = {"tokens.safetensors": save({"tokens": stored})}
+    facts: dict[str, object] = {IMAGES: seen(images)}
+    if sprite and job.loaded.pictures:
+        order = [*samples["psnr"].argsort(stable=True)[:WORST].tolist(), *range(min(FIXED, len(tokens)))]
+        artifacts["grid.png"] = _sprite(reference.images[order], images[order])
+        facts |= {"grid_seeds": [job.subset.seeds[i] for i in order], "grid_classes": [job.subset.labels[i] for i in order]}
+    finite = reference.finite and bool(torch.isfinite(images).all()) and all(bool(torch.isfinite(v).all()) for v in samples.values())
+    return JudgedImages({name: values.double().tolist() for name, values in samples.items()}, hashed(stored), artifacts, facts, finite)
+
+
+def storable(job: Job, tokens: Tensor) -> Tensor:
+    """Tokens as they are stored and hashed: int32 indices or fp32 vectors on the host."""
+    return tokens.to(torch.float32 if job.continuous else torch.int32).cpu().contiguous()
+
+
+def hashed(stored: Tensor) -> str:
+    """The hash of all tokens of a case."""
+    return hashlib.sha256(stored.numpy().tobytes()).hexdigest()
+
+
+def seen(images: Tensor) -> str:
+    """The hash of all images of a case, (N, 3, H, W) in [−1, 1] (clamped): of the nearest bytes, in the order of seeds."""
+    total = hashlib.sha256()
+    for image in images:
+        total.update(nearest_bytes(image).cpu().numpy().tobytes())
+    return total.hexdigest()
+
+
+def reseeded(job: Job, subset: Subset) -> Job:
+    """The same job on other seeds."""
+    return replace(job, subset=subset)
+
+
+def divergence(job: Job, reference: FullCacheOutput) -> Tensor:
+    """Mean KL(full ‖ job) per sample along the full cache's own tokens, in nats per token, (samples,) fp64."""
+    return torch.cat([_divergence(job, reference, part) for part in job.chunks()])
+
+
+def _divergence(job: Job, reference: FullCacheOutput, part: slice) -> Tensor:
+    expected = reference.log_probs(part)
+    total = torch.zeros(expected.size(0), dtype=torch.float64, device=expected.device)
+
+    def see(first: int, logits: Tensor) -> None:
+        total.add_(fidelity.divergence(expected[:, first : first + logits.size(1)], job.log_probs(logits)).sum(1))
+
+    job.generate(part, forced=reference.tokens[part], see=see)
+    return total / expected.size(1)
+
+
+def drift(job: Job, reference: FullCacheOutput) -> Tensor:
+    """Root mean square difference, per sample, of what is drawn along the full cache's own tokens, with the same noise: (samples,)
+    fp64. Where the number of passes differs, a token is still compared at its place."""
+    return torch.cat([_drift(job, reference, part) for part in job.chunks()])
+
+
+def _drift(job: Job, reference: FullCacheOutput, part: slice) -> Tensor:
+    own = reference.tokens[part]
+    total = torch.zeros(len(own), dtype=torch.float64, device=own.device)
+
+    def see(places: Tensor, drawn: Tensor) -> None:
+        total.add_((drawn.double() - take(own, places).double()).square().flatten(1).sum(1))
+
+    job.generate(part, forced=own, see=see)
+    return (total / own[0].numel()).sqrt()
+
+
+def _sprite(above: Tensor, below: Tensor) -> bytes:
+    """Two rows of tiles as a PNG: (n, 3, H, W) in [−1, 1] each."""
+    rows = [nearest_bytes(t).permute(2, 0, 3, 1).flatten(1, 2) for t in (above, below)]
+    file = io.BytesIO()
+    Image.fromarray(torch.cat(rows).cpu().contiguous().numpy()).save(file, "PNG", optimize=True)
+    return file.getvalue()

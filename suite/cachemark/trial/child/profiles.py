@@ -1,0 +1,67 @@
+"""What the layers of a next-scale model look at, and what repeats from pass to pass of a masked one, measured under the full cache on
+a fixed subset of seeds."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import Any
+
+from ...cache.slot import Memory
+from ...contract.method import Method
+from ...core import registry, seeds
+from ...core.errors import Unsupported
+from ...methods.base.scale_profile import Profile
+from ...methods.masked.redundancy import Redundancy
+from ...models.protocol import ModelEntry, Request
+from .judge import Job
+
+DIGITS = 6
+
+
+def profiled(job: Job) -> dict[str, Any]:
+    """Inter-scale similarity and attention of every layer over the job's samples, and the seconds that it took."""
+    watcher = Profile()
+    seconds = _watched(job, watcher)
+    return {
+        "scales": list(watcher.layout.scales), "seeds": job.subset.name, "samples": len(job.subset),
+        "similarity": [[round(s, DIGITS) for s in layer] for layer in watcher.similarity],
+        "mass": [[[round(share, DIGITS) for share in scale] for scale in layer] for layer in watcher.mass],
+        "seconds": seconds,
+    }
+
+
+def repeated(job: Job) -> dict[str, Any]:
+    """How alike successive passes of a masked model are, over the job's samples, and the seconds that it took."""
+    watcher = Redundancy()
+    seconds = _watched(job, watcher)
+    return {"seeds": job.subset.name, "samples": len(job.subset), **_rounded(watcher.found()), "seconds": seconds}
+
+
+def _watched(job: Job, watcher: Method) -> float:
+    """Generate the job's samples under one watcher; the seconds that it took."""
+    began = time.perf_counter()
+    for part in job.chunks():
+        replace(job, method=lambda: watcher, memory=Memory(job.device)).generate(part)
+    return round(time.perf_counter() - began, 2)
+
+
+def _rounded(found: Any) -> Any:
+    """The same with fewer digits."""
+    if isinstance(found, dict):
+        return {name: _rounded(value) for name, value in found.items()}
+    if isinstance(found, list):
+        return [_rounded(value) for value in found]
+    return round(found, DIGITS) if isinstance(found, float) else found
+
+
+def layers(model: str, request: Request, *, subset: str = "s64", batch: int = 16) -> dict[str, Any]:
+    """The profile of a model by name, under its ``paper`` sampling, and what its weights are called."""
+    entry: ModelEntry = registry.models.get(model)
+    if entry.paradigm != "next-scale":
+        raise Unsupported(f"{model} is a {entry.paradigm} model and has no scales.",
+                          remedy="Name a next-scale model: cachemark list models.")
+    loaded = entry.load(request)
+    chosen = seeds.subset(subset, entry.classes)
+    job = Job(loaded, Profile, Memory(request.device), entry.presets["paper"], chosen, min(batch, len(chosen)), request.device)
+    return {"model": model, "weights": loaded.weights, **profiled(job)}

@@ -1,0 +1,141 @@
+"""The quality pass: many images of a case against real ones. They are made in parts, and only their features stay."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...cache.slot import Memory
+from ...core import seeds
+from ...core.seeds import Subset
+from ...core.spec import QUALITY_PASS, Case
+from ...core.units import quality_name
+from ...metrics.image_features import Seen
+from ...metrics.pictures import Pictures, resized
+from ...metrics.preset import Preset
+from ...metrics.quality_intervals import difference
+from .judge import Job
+
+NAME = "{:05d}.safetensors"  # of a part on its shelf
+PART = 500  # images whose features are kept together: what is lost at most where a pass is interrupted
+
+
+@dataclass(frozen=True)
+class FeatureCache:
+    """The folder that keeps the finished parts of one case; None keeps nothing. A part that cannot be read is made again."""
+
+    folder: Path | None
+
+    def get(self, number: int, extractor: str) -> Seen | None:
+        """The part of this number as this extractor saw it, or None."""
+        return None if self.folder is None else Seen.held(self.folder / NAME.format(number), extractor)
+
+    def put(self, number: int, seen: Seen) -> None:
+        """Keep a part."""
+        if self.folder is not None:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            seen.keep(self.folder / NAME.format(number))
+
+    def take(self, other: FeatureCache) -> None:
+        """Keep the parts of another shelf too, without a second copy where the file system can name a file twice."""
+        if self.folder is None or other.folder is None or self.folder == other.folder:
+            return
+        self.folder.mkdir(parents=True, exist_ok=True)
+        for part in other.folder.glob("*.safetensors"):
+            mine = self.folder / part.name
+            try:
+                mine.hardlink_to(part)
+            except FileExistsError:
+                continue
+            except OSError:
+                shutil.copyfile(part, mine)
+
+
+def subset(case: Case, classes: int) -> Subset:
+    """The seeds and labels of the quality pass."""
+    stated = case.evaluation[QUALITY_PASS]
+    return seeds.subset(stated["seeds"], classes).first(stated["samples"])
+
+
+class NotFinite(ArithmeticError):
+    """An image holds NaN or infinity."""
+
+
+def features(job: Job, preset: Preset, shelf: FeatureCache, alive: Callable[[], None] = lambda: None) -> Seen:
+    """What the extractor sees in the images of a job. ``alive`` is called after each batch. Raises NotFinite."""
+    return Seen.joined(list(_parts(job, preset, shelf, alive)))
+
+
+def make(job: Job, preset: Preset, shelf: FeatureCache, share: tuple[int, int], alive: Callable[[], None] = lambda: None) -> None:
+    """Put a share (index, of) of the parts on the shelf: those whose number is ``index`` modulo ``of``, so that several processes can
+    fill it together. Raises NotFinite."""
+    for _ in _parts(job, preset, shelf, alive, share):
+        pass
+
+
+def _parts(job: Job, preset: Preset, shelf: FeatureCache, alive: Callable[[], None], share: tuple[int, int] = (0, 1)) -> Iterator[Seen]:
+    """Part by part: what lies on the shelf, else what is made now and put there."""
+    index, of = share
+    for number, part in list(enumerate(job.subset.slices(PART)))[index::of]:
+        held = shelf.get(number, preset.extractor)
+        if held is None:
+            held = preset.see(_images(replace(job, subset=part), alive), device=job.device)
+            shelf.put(number, held)
+        yield held
+
+
+def kept(job: Job, preset: Preset, shelf: FeatureCache) -> Seen | None:
+    """What lies on the shelf of another case for the images of this job, if all of it does."""
+    found = [shelf.get(number, preset.extractor) for number in range(len(job.subset.slices(PART)))]
+    parts = [seen for seen in found if seen is not None]
+    return Seen.joined(parts) if len(parts) == len(found) else None
+
+
+def _images(job: Job, alive: Callable[[], None]) -> Iterator[Tensor]:
+    """Batch by batch: an image goes as soon as it has been looked at."""
+    for images in _decoded(job):
+        if not bool(torch.isfinite(images).all()):
+            raise NotFinite("An image of the quality pass holds NaN or infinity.")
+        alive()
+        yield images
+
+
+def _decoded(job: Job) -> Iterator[Tensor]:
+    """Images (B, 3, H, W) in fp32, a batch at a time."""
+    for chunk in job.chunks():
+        with torch.inference_mode():
+            yield job.loaded.decode(job.generate(chunk)).float()
+
+
+def pictures(job: Job, case: Case) -> Iterator[Tensor]:
+    """The images of a job as bytes (B, H, W, 3), at the size that the case's preset sees. Raises Unsupported for one that is not finite."""
+    side = case.evaluation[QUALITY_PASS].get("resize")
+    for images in _decoded(job):
+        yield Pictures(resized(images, side) if side else images).bytes.permute(0, 2, 3, 1)
+
+
+def figures(seen: Seen, preset: Preset, labels: Sequence[int], full: Seen | None) -> tuple[dict[str, list[float]], dict[str, Any]]:
+    """Samples by metric, and facts: the 95 % interval of each, that of the difference to the full cache's FID at the same seeds, and the
+    FID of so many real images where it is known."""
+    found = preset.intervals(seen)
+    samples = {name: [ends.value] for name, ends in found.items()}
+    facts: dict[str, Any] = {"intervals": {name: [ends.low, ends.high] for name, ends in found.items()}}
+    if floor := preset.reference.floors.get(len(seen)):
+        facts["real"] = {quality_name("fid", preset.name, len(seen)): list(floor)}
+    if full is not None:
+        facts["to_full"] = {quality_name("fid", preset.name, len(seen)): list(difference(seen, full, preset.reference))}
+    if preset.names_classes:
+        samples["class_accuracy"] = (seen.logits.argmax(1) == torch.tensor(labels)).double().tolist()
+    return samples, facts
+
+
+def job_of(job: Job, case: Case, classes: int) -> Job:
+    """The job of the quality pass, in a storage of its own."""
+    return replace(job, subset=subset(case, classes), batch=case.evaluation[QUALITY_PASS]["batch"],
+                   memory=Memory(job.device, job.memory.codec))

@@ -1,0 +1,203 @@
+"""The devices of this machine: one trial at a time on each, and none on a device that spoils them."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+
+from ...core.errors import Infrastructure
+from ...core.limits import Rates
+from ...core.result import Environment, Outcome, Status
+from ...machine.affinity import processors
+from ...machine.clocks import locked
+from ...machine.environment import environment
+from ...machine.gpu import Gpu, chosen, gpus
+from ...machine.lease import Register, lease
+from ...machine.monitor import Watch
+from ...machine.rates import rates
+from ...plan.schema import Planned
+from ..supervisor import Finished, Options, always, run_trials
+
+REJECTS = 3  # spoilt cases after which a device gets no more
+REDOS = 3  # times that a spoilt case is measured again
+
+Started = Callable[[Planned], None]
+Admit = Callable[[Planned], str]
+
+
+class Executor(Protocol):
+    """Runs groups of cases, each group in a process of its own."""
+
+    def environment(self, device: str, threads: int) -> Environment:
+        """Machine and software on which trials run."""
+
+    def rates(self, device: str, threads: int, dtypes: Iterable[str]) -> dict[str, Rates]:
+        """What their device does at its best, by dtype; nothing where that cannot be measured."""
+
+    def run(self, groups: Sequence[Sequence[Planned]], options: Options, started: Started, admit: Admit = always) -> Iterator[Finished]:
+        """Every case of the groups once, in the order in which they end. ``started`` may be called from another thread."""
+
+
+class Place(NamedTuple):
+    """Where one trial at a time runs: on these processors, and on the device that is watched."""
+
+    cpus: tuple[int, ...] = ()
+    watch: Watch | None = None
+
+
+class _Stopped(BaseException):
+    """The run ends: whatever a lane has in hand is dropped."""
+
+
+@dataclass
+class Local:
+    """Executor over ``places``. A case that its device has spoilt is measured again, on another device where there is one."""
+
+    places: Sequence[Place] = (Place(),)
+    _left: deque[list[Planned]] = field(default_factory=deque)
+    _rejected: dict[str, Finished] = field(default_factory=dict)
+    _attempts: Counter[str] = field(default_factory=Counter)
+    _rejects: Counter[int] = field(default_factory=Counter)
+    _hand: threading.Lock = field(default_factory=threading.Lock)
+    _over: threading.Event = field(default_factory=threading.Event)
+
+    @property
+    def gpu(self) -> Gpu | None:
+        """The device, or one of several alike; None on a CPU."""
+        watch = self.places[0].watch
+        return watch.gpu if watch else None
+
+    def environment(self, device: str, threads: int) -> Environment:
+        """Machine and software of its places."""
+        return environment(device, threads, self.gpu)
+
+    def rates(self, device: str, threads: int, dtypes: Iterable[str]) -> dict[str, Rates]:
+        """Rates of the device, or of one of several alike."""
+        return rates(device, threads, dtypes, self.gpu.uuid if self.gpu else "")
+
+    def run(self, groups: Sequence[Sequence[Planned]], options: Options, started: Started, admit: Admit = always) -> Iterator[Finished]:
+        """Every case of the groups once; what no device is left for is not reached."""
+        self._left, self._over = deque(list(group) for group in groups), threading.Event()
+        while self._left and (healthy := [n for n in range(len(self.places)) if self._rejects[n] < REJECTS]):
+            lanes = [self._lane(number, options, started, admit) for number in healthy]
+            yield from lanes[0] if len(lanes) == 1 else self._together(lanes)
+        for planned in (p for group in self._left for p in group):
+            yield self._rejected.get(planned.case.key) or Finished(Outcome(planned.case, Status.NOT_REACHED, log=_NO_DEVICE), {})
+
+    def _lane(self, number: int, options: Options, started: Started, admit: Admit) -> Iterator[Finished]:
+        """What one place finishes, until nothing is left or it has spoilt too much."""
+        place = self.places[number]
+        own = options._replace(cpus=place.cpus, gpu=place.watch.gpu.uuid if place.watch else "")
+        while self._rejects[number] < REJECTS and (group := self._next()):
+            left = list(group)
+            for finished in run_trials(group, own, started, watch=place.watch, admit=self._while_running(admit)):
+                planned = left.pop(0)
+                if not finished.spoilt:
+                    yield finished
+                    continue
+                self._rejects[number] += REJECTS if finished.lost else 1
+                if again := self._again(planned, finished):
+                    yield again
+                if self._rejects[number] >= REJECTS:
+                    break
+            if left:
+                with self._hand:
+                    self._left.appendleft(left)
+
+    def _next(self) -> list[Planned]:
+        with self._hand:
+            return self._left.popleft() if self._left else []
+
+    def _again(self, planned: Planned, finished: Finished) -> Finished | None:
+        """Put a spoilt case back, or return its last outcome where it has been measured often enough."""
+        self._attempts[planned.case.key] += 1
+        if self._attempts[planned.case.key] > REDOS:
+            return finished
+        with self._hand:
+            self._rejected[planned.case.key] = finished
+            self._left.append([planned])
+        return None
+
+    def _while_running(self, admit: Admit) -> Admit:
+        def either(planned: Planned) -> str:
+            if self._over.is_set():
+                raise _Stopped
+            return admit(planned)
+
+        return either
+
+    def _together(self, lanes: Sequence[Iterator[Finished]]) -> Iterator[Finished]:
+        """What several lanes finish, each in a thread of its own. Where the reader goes away, lanes end with the case they are in."""
+        ended: queue.Queue[Any] = queue.Queue()
+        threads = [threading.Thread(target=_pour, args=(lane, ended), daemon=True) for lane in lanes]
+        for thread in threads:
+            thread.start()
+        running = len(threads)
+        try:
+            while running:
+                found = ended.get()
+                if isinstance(found, Finished):
+                    yield found
+                elif found is None:
+                    running -= 1
+                else:
+                    raise found
+        finally:
+            self._over.set()
+
+
+def _pour(lane: Iterator[Finished], into: queue.Queue[Any]) -> None:
+    try:
+        for finished in lane:
+            into.put(finished)
+        into.put(None)
+    except _Stopped:
+        into.put(None)
+    except BaseException as error:  # told to the thread that asked
+        into.put(error)
+
+
+_NO_DEVICE = f"No device was left: each has spoilt {REJECTS} measurements of this run or was lost."
+
+
+@contextmanager
+def local(
+    device: str, threads: int, *, names: Sequence[str] = (), register: Register | None = None, clock: int = 0, nvml: Any = None
+) -> Iterator[Local]:
+    """An executor over devices of this machine, leased while the block lasts. ``cuda``: the GPUs of these names, by default the first that
+    is free, their clocks held at ``clock`` MHz where that is not 0. Infrastructure where a device is not to be had."""
+    with ExitStack() as stack:
+        if device == "cpu":
+            if clock:
+                raise Infrastructure("Clocks of a CPU are not locked.", remedy="Leave --lock-clocks out, or give --device cuda.")
+            yield Local([Place(stack.enter_context(processors(threads)))])
+            return
+        held = _leased(stack, gpus(nvml), names, register)
+        stack.enter_context(locked(held, clock))
+        yield Local([Place((), stack.enter_context(Watch(gpu, clock))) for gpu in held])
+
+
+def _leased(stack: ExitStack, found: list[Gpu], names: Sequence[str], register: Register | None) -> list[Gpu]:
+    """All devices of these names, or the first of all that is free. Devices of different models are no place for one run."""
+    if not found:
+        raise Infrastructure("The driver shows no GPU.", remedy="Look at CUDA_VISIBLE_DEVICES, or use --device cpu.")
+    wanted, held, others = chosen(names, found) if names else found, [], []
+    for gpu in wanted:
+        by = stack.enter_context(lease(gpu.uuid, register))
+        if by:
+            others.append(f"{gpu.uuid} by {by}")
+        else:
+            held.append(gpu)
+            if not names:
+                break
+    if others and ((names and "all" not in names) or not held):
+        raise Infrastructure(f"Held by another run: {'; '.join(others)}.", remedy="Wait for it, or name another device with --gpu.")
+    if len({gpu.name for gpu in held}) > 1:
+        raise Infrastructure(f"One run measures on devices of one model, not on {' and '.join(sorted({g.name for g in held}))}.",
+                             remedy="Name those of one model with --gpu.")
+    return held

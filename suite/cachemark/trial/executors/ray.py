@@ -1,0 +1,145 @@
+"""The devices of a Ray cluster: every trial is a task that asks for one GPU, or for the threads of a CPU trial."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import platform
+import socket
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ...core.errors import Infrastructure
+from ...core.limits import Rates
+from ...core.result import Environment, Outcome, Status
+from ...machine.environment import environment
+from ...machine.rates import rates
+from ...plan.schema import Planned
+from ..supervisor import Finished, Options, always
+from .local import Admit, Started, local
+
+PATIENCE = 10.0  # seconds for a cluster to answer
+AHEAD = 2  # tasks in hand for each trial that the cluster runs at once: no worker idles, and a deadline still decides late
+
+
+@dataclass
+class Ray:
+    """Executor over an existing cluster. What trials find comes back through Ray and is saved here: workers never open the store."""
+
+    ray: Any
+    cuda: bool = False
+    _kind: str = ""
+
+    def environment(self, device: str, threads: int) -> Environment:
+        """That of a worker. What a worker of another kind measures later is refused."""
+        found: Environment = self.ray.get(self._task(environment, threads).remote(device, threads))
+        self._kind = found.fingerprint
+        return found
+
+    def rates(self, device: str, threads: int, dtypes: Iterable[str]) -> dict[str, Rates]:
+        """Those of a worker."""
+        found: dict[str, Rates] = self.ray.get(self._task(rates, threads).remote(device, threads, list(dtypes)))
+        return found
+
+    def run(self, groups: Sequence[Sequence[Planned]], options: Options, started: Started, admit: Admit = always) -> Iterator[Finished]:
+        """Every case of the groups once. A task that its worker does not survive ends its cases as errors."""
+        task, code = self._task(trial, options.threads), {file: Path(file).read_text(encoding="utf-8") for file in options.plugins}
+        waiting: dict[Any, list[Planned]] = {}
+        left = [list(group) for group in groups]
+        while left or waiting:
+            while left and len(waiting) < AHEAD * self._width(options.threads):
+                group, late = _split(left.pop(0), admit)
+                yield from late
+                if group:
+                    waiting[task.remote(group, options, code)] = group
+                    started(group[0])
+            if waiting:
+                (done, *_), _ = self.ray.wait(list(waiting), num_returns=1)
+                yield from self._told(done, waiting.pop(done))
+
+    def _task(self, function: Any, threads: int) -> Any:
+        needs = {"num_gpus": 1} if self.cuda else {"num_cpus": threads}
+        return self.ray.remote(max_retries=0, **needs)(function)
+
+    def _width(self, threads: int) -> int:
+        """Trials that the cluster runs at once."""
+        everything = self.ray.cluster_resources()
+        return max(1, int(everything.get("GPU", 0) if self.cuda else everything.get("CPU", 0) / threads))
+
+    def _told(self, done: Any, group: Sequence[Planned]) -> Iterator[Finished]:
+        try:
+            kind, node, found = self.ray.get(done)
+        except self.ray.exceptions.RayError as error:
+            said = f"The task on the cluster failed: {error}"
+            yield from (Finished(Outcome(p.case, Status.ERROR, log=said), {}) for p in group)
+            return
+        for finished in found:
+            if kind != self._kind:
+                said = f"It was measured on a worker of another kind (numerics {kind} on {node}) than the first one ({self._kind})."
+                yield Finished(Outcome(finished.outcome.case, Status.ERROR, log=said), {})
+            else:
+                outcome = finished.outcome
+                yield finished._replace(outcome=replace(outcome, facts={**outcome.facts, "node": node}))
+
+
+def trial(group: list[Planned], options: Options, code: Mapping[str, str]) -> tuple[str, str, list[Finished]]:
+    """On a worker: a local executor over the device that Ray has set aside, pinned, leased and watched as on a single machine. Returns
+    the fingerprint of its numerics, its name, and what it found. Plug-ins travel as text: a worker need not see the files.
+    Only the trial itself imports them."""
+    device, threads = group[0].case.device_class, options.threads
+    names = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name] if device != "cpu" else []
+    with tempfile.TemporaryDirectory() as folder:
+        files = []
+        for number, (name, text) in enumerate(code.items()):
+            path = Path(folder) / str(number) / Path(name).name
+            path.parent.mkdir()
+            path.write_text(text, encoding="utf-8")
+            files.append(str(path))
+        with local(device, threads, names=["all"] if names else []) as places:
+            found = list(places.run([group], options._replace(plugins=tuple(files)), lambda planned: None))
+            return places.environment(device, threads).fingerprint, platform.node(), found
+
+
+@contextmanager
+def cluster(address: str, device: str) -> Iterator[Ray]:
+    """An executor over the cluster at ``address`` (``auto``, ``host:port`` or ``ray://…``). Infrastructure where none answers or Ray is not
+    installed."""
+    try:
+        ray = importlib.import_module("ray")
+    except ImportError:
+        raise Infrastructure("--executor ray needs Ray, which is not installed.", remedy="Run: pip install 'cachemark[ray]'") from None
+    _check_reachable(address)
+    try:
+        ray.init(address=address, log_to_driver=False, logging_level="error")
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        raise Infrastructure(f"No Ray cluster answers at {address!r}: {error}.",
+                             remedy="Start one (ray start --head), or name another with --address.") from None
+    try:
+        if device != "cpu" and not ray.cluster_resources().get("GPU"):
+            raise Infrastructure("The Ray cluster has no GPU.", remedy="Start workers with --num-gpus, or use --device cpu.")
+        yield Ray(ray, device != "cpu")
+    finally:
+        ray.shutdown()
+
+
+def _check_reachable(address: str) -> None:
+    """Where a host and a port are named, something listens there: Ray itself would wait for it for many minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not host or not port.isdecimal():
+        return
+    try:
+        socket.create_connection((host, int(port)), timeout=PATIENCE).close()
+    except (OSError, OverflowError) as error:
+        raise Infrastructure(f"No Ray cluster answers at {address!r}: {error}.",
+                             remedy="Start one (ray start --head), or name another with --address.") from None
+
+
+def _split(group: list[Planned], admit: Admit) -> tuple[list[Planned], list[Finished]]:
+    """The cases of a group that may begin, and those that may not any more."""
+    said = [(planned, admit(planned)) for planned in group]
+    late = [Finished(Outcome(p.case, Status.NOT_REACHED, log=reason), {}) for p, reason in said if reason]
+    return [p for p, reason in said if not reason], late

@@ -1,0 +1,229 @@
+"""The parent's side of a trial: start it, listen with a deadline, turn a dead or silent child into an outcome."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import IO, Any, NamedTuple
+
+from ..core.result import Outcome, Status
+from ..core.secrets import without_secrets
+from ..machine.monitor import Watch
+from ..plan.schema import Planned
+from .child.main import request_json
+
+LOG_BYTES = 4000  # of a dead child's standard error
+STARTUP = 120.0  # seconds for a child to import torch and the plug-ins; no case has begun then, so its time is not counted
+
+
+class Finished(NamedTuple):
+    """A case that has ended, with its artifacts by file name. ``spoilt``: by the device and not by the case, so that it may be measured
+    again; ``lost``: the device is gone."""
+
+    outcome: Outcome
+    artifacts: dict[str, bytes]
+    spoilt: bool = False
+    lost: bool = False
+
+
+class Options(NamedTuple):
+    """How trials are run. ``timeout`` is seconds without a word, counted from the start of a case or a sign of life. ``share`` makes
+    that share of the quality images and nothing else: see :func:`~.child.measure.fill`. ``cpus`` are the processors that a trial is
+    pinned to, ``gpu`` the UUID of the only device it sees, ``memory_cap`` the bytes of it that it may allocate; nothing where empty.
+    ``probe``: cases are timed and not judged; ``seen``: judged and not timed. ``paired``: they are arms of pairs. ``python`` is another
+    interpreter (empty: this one), ``code`` a folder that holds another copy of the package (empty: this one)."""
+
+    timeout: float
+    threads: int
+    plugins: tuple[str, ...] = ()
+    share: tuple[int, int] | None = None
+    cpus: tuple[int, ...] = ()
+    gpu: str = ""
+    memory_cap: int = 0
+    probe: bool = False
+    paired: bool = False
+    seen: bool = False
+    python: str = ""
+    code: str = ""
+
+    @property
+    def command(self) -> list[str]:
+        """The interpreter with the option under which a file random.py in the user's folder, such as a plug-in, does not take the place
+        of a module."""
+        return [self.python or sys.executable, "-P"]
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Environment variables of the child: no secrets, since it runs other people's methods; libraries that start threads by themselves
+        keep to its number, and CUDA shows the leased device and no other."""
+        own = {name: str(self.threads) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
+        own |= {"CUDA_VISIBLE_DEVICES": self.gpu} if self.gpu else {}
+        own |= {"PYTHONPATH": os.pathsep.join(filter(None, (self.code, os.environ.get("PYTHONPATH", ""))))} if self.code else {}
+        return {**without_secrets(os.environ), **own}
+
+
+def always(planned: Planned) -> str:
+    """Every case may begin."""
+    return ""
+
+
+def run_trials(
+    planned: Sequence[Planned], options: Options, started: Callable[[Planned], None], *, watch: Watch | None = None,
+    admit: Callable[[Planned], str] = always,
+) -> Iterator[Finished]:
+    """Run cases of one model in order, in one process as long as it lives.
+
+    A child that dies or stays silent past the deadline ends the case it was in with a typed outcome; the cases behind it go
+    on in a fresh process. ``started`` is called as each case begins. ``watch`` sees the device meanwhile: a case that it finds spoilt ends
+    as that. ``admit`` says why a case may not begin any more, or nothing; then it is not reached, and neither is what stands behind it.
+    """
+    left = list(planned)
+    while left:
+        if reason := admit(left[0]):
+            yield from (Finished(Outcome(case.case, Status.NOT_REACHED, log=reason), {}) for case in left)
+            return
+        if watch is not None and (others := watch.intruders()):
+            yield _contended(left.pop(0), others)
+            continue
+        with _Child(left, options) as child:
+            yield from _heard(child, left, started, watch, admit)
+
+
+def _heard(
+    child: _Child, left: list[Planned], started: Callable[[Planned], None], watch: Watch | None, admit: Callable[[Planned], str]
+) -> Iterator[Finished]:
+    """What a child finishes; it is taken off ``left``. Ends with the child, or before a case that may not begin."""
+    if watch is not None:
+        watch.child = child.pid
+    for message in child.messages():
+        if "start" in message:
+            started(left[0])
+            if watch is not None:
+                watch.begin()
+        elif "done" in message:
+            yield _watched(Finished(Outcome.from_json(message["outcome"]), _decoded(message["artifacts"])), watch)
+            left.pop(0)
+            if left and admit(left[0]):
+                return
+        elif "leaves" in message:  # of itself, because of what the last case left behind
+            return
+    if left:
+        yield _watched(Finished(child.obituary(left.pop(0)), {}), watch)
+
+
+def _contended(planned: Planned, others: frozenset[int]) -> Finished:
+    log = f"The device was not free: process {', '.join(map(str, sorted(others)))} computes on it."
+    return Finished(Outcome(planned.case, Status.CONTENDED, log=log), {}, spoilt=True)
+
+
+def _watched(finished: Finished, watch: Watch | None) -> Finished:
+    """With what the device did meanwhile; as spoilt where that does not let it stand."""
+    if watch is None:
+        return finished
+    (seen, spoilt), outcome = watch.end(), finished.outcome
+    facts = {**outcome.facts, "device": seen}
+    if spoilt is None:
+        return finished._replace(outcome=replace(outcome, facts=facts))
+    log = f"{spoilt.reason}\n{outcome.log}".strip()
+    return Finished(Outcome(outcome.case, spoilt.status, log=log, seconds=outcome.seconds, facts=facts), {}, spoilt=True,
+                    lost=spoilt.status is Status.ERROR)
+
+
+class _Child:
+    """A running trial."""
+
+    def __init__(self, planned: Sequence[Planned], options: Options) -> None:
+        self._timeout = options.timeout
+        self._expected = len(planned)
+        self._patience = max(STARTUP, options.timeout)
+        self._silent = False
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed in __exit__
+        # A session of its own: Ctrl-C reaches the parent alone, which then ends the child.
+        self._process = subprocess.Popen(
+            [*options.command, "-m", "cachemark.trial.child.main"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors,
+            text=True, start_new_session=True, env=options.environment,
+        )
+        self._lines: queue.Queue[str | None] = queue.Queue()
+        threading.Thread(target=self._listen, args=(self._process.stdout,), daemon=True).start()
+        self._send(json.dumps(request_json(list(planned), list(options.plugins), options.threads, options.share, options.cpus,
+                                           options.memory_cap, options.probe, options.paired, options.seen)))
+
+    def __enter__(self) -> _Child:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._kill()
+        for stream in (self._process.stdin, self._process.stdout, self._errors):
+            if stream:
+                with suppress(OSError):  # the child is gone and so is the other end of its pipe
+                    stream.close()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def messages(self) -> Iterator[dict[str, Any]]:
+        """What the child says, until it has said everything, has ended, or has been silent for too long."""
+        done = 0
+        while done < self._expected:
+            try:
+                line = self._lines.get(timeout=self._patience)
+            except queue.Empty:
+                self._silent = True
+                return
+            if line is None:
+                return
+            message = json.loads(line)
+            done, self._patience = done + ("done" in message), self._timeout
+            yield message
+
+    def obituary(self, planned: Planned) -> Outcome:
+        """The outcome of the case in which the child ended."""
+        code = None if self._silent else self._process.wait()
+        self._kill()
+        self._errors.seek(0, os.SEEK_END)
+        self._errors.seek(max(0, self._errors.tell() - LOG_BYTES))
+        tail = self._errors.read().decode(errors="replace").strip()
+        if code is None:
+            silence = f"No outcome within {self._patience:g} s; the process was ended."
+            return Outcome(planned.case, Status.TIMEOUT, log=f"{silence}\n{tail}".strip())
+        return Outcome(planned.case, Status.ERROR, log=f"The process ended {_cause(code)}.\n{tail}".strip())
+
+    def _send(self, text: str) -> None:
+        assert self._process.stdin is not None
+        with suppress(BrokenPipeError):  # it died while starting; its silence says so
+            self._process.stdin.write(text + "\n")
+            self._process.stdin.flush()
+
+    def _listen(self, stream: IO[str]) -> None:
+        for line in stream:
+            self._lines.put(line)
+        self._lines.put(None)
+
+    def _kill(self) -> None:
+        if self._process.poll() is None:
+            with suppress(ProcessLookupError):  # the group: what the method itself has started ends too
+                os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+
+
+def _decoded(artifacts: dict[str, str]) -> dict[str, bytes]:
+    return {name: base64.b64decode(text) for name, text in artifacts.items()}
+
+
+def _cause(code: int) -> str:
+    if code >= 0:
+        return f"with exit code {code}"
+    hint = " (the system ends processes so when memory runs out)" if -code == signal.SIGKILL else ""
+    name = signal.Signals(-code).name if -code in set(signal.Signals) else str(-code)
+    return f"by signal {name}{hint}"

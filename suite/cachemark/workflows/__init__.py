@@ -1,0 +1,1 @@
+"""What a user does, as plain functions: run, compare, check, bisect, report."""

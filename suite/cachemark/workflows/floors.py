@@ -1,0 +1,107 @@
+"""What the arithmetic allows on a device, before anything is measured: floors of a model under methods, budgets and batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from ..cache.layout import Layout
+from ..cache.masked_layout import MaskedLayout
+from ..contract.method import Method
+from ..core import registry
+from ..core.errors import BadBudget, BadKnob, Unsupported
+from ..core.limits import BYTES, Bill, Rates
+from ..core.spec import FULL, Budget
+from ..models.protocol import ModelEntry
+from ..plan.schema import catalogue, methods, resolve
+from ..roofline.bill import attended, bill
+from .kv_sizes import sixth
+
+assert catalogue is not methods  # importing them registers models and methods
+OWN = "own"  # the budget that a method's own sizes are
+DEFAULTS = {
+    "next-token": (("linear",), ("1/4", "1/6", "1/8")), "next-scale": (("ams_kv",), (OWN,)), "masked": (("lazymar", "marche"), (OWN,)),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Floor:
+    """One line: a method under a budget at a batch, or why there is none (``unmet``). ``seconds`` of the batch at least, ``parts`` of them
+    by operation; ``speed_up`` over the full cache that bytes and FLOPs allow; ``nbytes`` of the batch by kind; ``attended``: entries
+    that a query looks at on average, None in a masked model."""
+
+    method: str
+    budget: str
+    batch: int
+    unmet: str = ""
+    passes: int = 0
+    seconds: float = 0.0
+    speed_up: float = 0.0
+    parts: dict[str, float] | None = None
+    nbytes: dict[str, int] | None = None
+    flops: int = 0
+    attended: float | None = None
+
+
+def floors(
+    model: str, rates: Rates, *, methods: Sequence[str] = (), budgets: Sequence[str] = (), batches: Sequence[int] = (1,),
+    dtype: str = "bfloat16", preset: str = "paper", steps: int = 0, demanding: int | None = None, apart: bool = False,
+) -> list[Floor]:
+    """The full cache and each method under each budget, at each batch. Empty ``methods`` and ``budgets`` are the family's own;
+    the budget ``own`` is what a method's sizes are. ``steps`` replaces the passes of a masked model; ``demanding`` layers of ams_kv have
+    the larger budget, a sixth where it is None. ``apart`` charges activations as operations of their own."""
+    entry: ModelEntry = registry.models.get(model)
+    if (parts := entry.parameter_counts()) is None:
+        raise Unsupported(f"Nobody has counted the products of {model}.", remedy="Give its entry an parameter_counts.")
+    own_methods, own_budgets = DEFAULTS[entry.paradigm]
+    sampling = replace(entry.presets[preset], steps=steps) if steps else entry.presets[preset]
+    found = []
+    for batch in batches:
+        layout = replace(entry.shape(sampling, batch), dtype=getattr(torch, dtype))
+        full = _floor(FULL, "1", batch, bill(registry.methods.get(FULL)(), layout, parts), rates, None, apart)
+        found.append(replace(full, attended=_attended(registry.methods.get(FULL)(), layout)))
+        for name, budget, method in _arms(methods or own_methods, budgets or own_budgets, layout, demanding):
+            if isinstance(method, str):
+                found.append(Floor(name, budget, batch, method))
+                continue
+            arm = _floor(name, budget, batch, bill(method, layout, parts), rates, full, apart)
+            found.append(replace(arm, attended=_attended(method, layout)))
+    return found
+
+
+def _arms(
+    names: Sequence[str], budgets: Sequence[str], layout: Layout, demanding: int | None
+) -> Iterator[tuple[str, str, Method | str]]:
+    """Methods with their knobs, or the reason why there is none."""
+    for name in names:
+        cls: type[Method] = registry.methods.get(name)
+        layers = range(sixth(layout) if demanding is None else min(demanding, layout.layers))
+        knobs: dict[str, Any] = {"demanding": tuple(layers)} if name == "ams_kv" else {}
+        for budget in budgets:
+            try:
+                if layout.paradigm not in cls.paradigms:
+                    raise BadBudget(f"{name} does not run on {layout.paradigm} models.", remedy=f"It runs on: {', '.join(cls.paradigms)}.")
+                method = cls.build(knobs if budget == OWN else resolve(cls, Budget.parse(budget), layout, knobs))
+                method.resolve(layout)
+                yield name, budget, method
+            except (BadBudget, BadKnob) as error:
+                yield name, budget, str(error)
+
+
+def _floor(name: str, budget: str, batch: int, found: Bill, rates: Rates, full: Floor | None, apart: bool) -> Floor:
+    seconds = found.floor(rates, apart=apart)
+    return Floor(
+        name, budget, batch, "", found.passes, seconds, (full.seconds if full else seconds) / seconds,
+        {part: found.of_parts(part).floor(rates, apart=apart) for part in found.parts}, {kind: found.moved(kind) for kind in BYTES},
+        found.flops,
+    )
+
+
+def _attended(method: Method, layout: Layout) -> float | None:
+    if isinstance(layout, MaskedLayout):
+        return None
+    method.resolve(layout)
+    return attended(method, layout)
