@@ -1,9 +1,11 @@
-"""What every test shares: one thread, property tests that repeat themselves, and registries that forget the plug-ins of a test."""
+"""What every test shares: one thread, property tests that repeat themselves, registries that forget the plug-ins of a test, and fixtures
+over the small model and the stand-in for NVML."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,6 +14,8 @@ from hypothesis import settings
 import cachemark.methods
 import cachemark.models.catalogue  # noqa: F401  (both register what is built in, before anything is parametrised over it)
 from cachemark.core import registry
+from support import examples, stages
+from support.fake_nvml import Card, FakeNvml
 
 torch.set_num_threads(1)
 settings.register_profile("cachemark", deadline=None, derandomize=True, max_examples=60, database=None)
@@ -39,3 +43,36 @@ def _nothing_leaks() -> Iterator[None]:
             del table._entries[name]
     for name in plugins() - loaded:
         del sys.modules[name]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the small model as a plug-in, ``dot.py``, and its weights."""
+    made = tmp_path_factory.mktemp("dot")
+    (made / "dot.py").write_text(examples.MODEL)
+    examples.weights(made / "dot.safetensors")
+    return made
+
+
+@pytest.fixture
+def own_leases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leases of the test alone, and every device in sight."""
+    monkeypatch.setenv("CACHEMARK_LEASES", str(tmp_path / "leases"))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+
+
+@pytest.fixture
+def cards() -> list[Card]:
+    """What the stand-in for NVML sees."""
+    return [Card("GPU-aaaa"), Card("GPU-bbbb")]
+
+
+@pytest.fixture
+def nvml(cards: list[Card]) -> FakeNvml:
+    return FakeNvml(*cards)
+
+
+@pytest.fixture(scope="session")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> stages.Stage:
+    """A plan that has been run once, shared by all tests of a session."""
+    return stages.measured(tmp_path_factory.getbasetemp())

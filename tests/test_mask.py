@@ -15,7 +15,7 @@ from cachemark.core import secrets as mask
 from cachemark.core.result import Outcome, Status
 from cachemark.core.spec import Case, Sampling
 from cachemark.report.view.public import WITHHELD, public_outcomes, scrubbed
-from measure import examples, stages
+from support import examples, stages
 
 CANARY = "c4n4ry-9f2b7e"
 URL = f"postgresql+psycopg://user:{CANARY}@db.example.org/bench"

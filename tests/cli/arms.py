@@ -12,7 +12,7 @@ from cachemark.core.result import Environment, Outcome, Status
 from cachemark.machine.environment import environment
 from cachemark.plan.schema import Planned
 from cachemark.trial.supervisor import Finished, Options
-from measure.stages import Stage, call
+from support.stages import Stage, call
 
 HERE = environment("cpu", 1)
 

@@ -6,15 +6,9 @@ from pathlib import Path
 import pytest
 
 from cachemark.workflows import pairs
-from measure import stages
+from support import stages
 
 from .arms import Machine
-
-
-@pytest.fixture(scope="session")
-def measured(tmp_path_factory: pytest.TempPathFactory) -> stages.Stage:
-    """A plan that has been run once, shared by all tests of a session."""
-    return stages.measured(tmp_path_factory.getbasetemp())
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from cachemark.core.result import Outcome, Status
-from measure.stages import Stage, call
+from support.stages import Stage, call
 
 from .arms import Machine, number
 

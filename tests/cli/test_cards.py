@@ -10,7 +10,7 @@ import pytest
 
 from cachemark.core import registry
 from cachemark.gate import anchors
-from measure.stages import call
+from support.stages import call
 
 MINE = '''
 from dataclasses import dataclass

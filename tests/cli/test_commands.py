@@ -19,8 +19,8 @@ from cachemark.core.spec import Case, Sampling
 from cachemark.core.units import METRICS
 from cachemark.store.db import Store
 from cachemark.workflows.run import Decision
-from measure import stages
-from measure.stages import Stage, call
+from support import stages
+from support.stages import Stage, call
 
 LABELS = ["full", "full (floor)", "full (numerics)", "streaming 1/2", "calm 1/2"]
 BARE = """

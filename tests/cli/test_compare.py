@@ -17,7 +17,7 @@ from cachemark.core.result import Outcome, Status
 from cachemark.store.db import Store
 from cachemark.trial.supervisor import Options
 from cachemark.workflows import pairs
-from measure.stages import Stage, call
+from support.stages import Stage, call
 
 from .arms import ARMS, CELL, HERE, Machine, compare, number, rows
 

@@ -23,8 +23,8 @@ from cachemark.models.tiny import tiny_vq as vq
 from cachemark.store.db import Store
 from cachemark.trial.executors import local
 from cachemark.trial.supervisor import Finished
-from measure import bad_plans, examples, stages
-from measure.stages import Stage, call
+from support import bad_plans, examples, stages
+from support.stages import Stage, call
 
 
 def refused(result: Result, slug: str, *words: str, code: int = 2) -> None:

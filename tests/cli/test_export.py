@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from measure import stages
-from measure.stages import Stage, call
+from support import stages
+from support.stages import Stage, call
 
 from .test_commands import good
 

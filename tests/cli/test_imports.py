@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from measure.stages import Stage
+from support.stages import Stage
 
 PROBE = """
 import json, sys

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from measure.stages import call
+from support.stages import call
 
 from .test_commands import good
 

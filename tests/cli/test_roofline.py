@@ -9,7 +9,7 @@ import pytest
 
 from cachemark.core.limits import GPUS
 from cachemark.machine import rates as measured
-from measure.stages import call
+from support.stages import call
 
 
 def table(*arguments: str) -> list[dict[str, Any]]:

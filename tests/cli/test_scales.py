@@ -13,7 +13,7 @@ from cachemark.core import registry
 from cachemark.methods.ams_kv import AMSKV
 from cachemark.models import catalogue
 from cachemark.trial.child import profiles as layers
-from measure.stages import call
+from support.stages import call
 
 assert catalogue.next_scale  # importing it registers the models
 

@@ -25,8 +25,8 @@ from cachemark.core.spec import Case
 from cachemark.store import rows
 from cachemark.store.db import Store
 from cachemark.workflows.run import measure
-from measure import examples, stages, stub
-from measure.stages import Stage
+from support import examples, stages, stub
+from support.stages import Stage
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(5400)]
 KILLS = 20  # of real runs
@@ -88,7 +88,7 @@ def test_a_run_killed_again_and_again_loses_nothing_and_ends(stage: Stage) -> No
 
 
 def test_a_hanging_method_is_ended_by_the_clock(tmp_path: Path) -> None:
-    """The same as in tests/measure, where the clock is not waited for."""
+    """The same as in tests/trial, where the clock is not waited for."""
     made = stages.stage(tmp_path / "stage", '"hangs", "calm-1"', examples.MODEL + examples.FAULTS, timeout=30.0)
     made.plan.write_text(made.plan.read_text().replace("timeout = 30.0", 'timeout = 30.0\ntrial = "case"'))
     made.plugin.write_text(made.plugin.read_text().split('@faulty("raises")')[0] + HANGS)

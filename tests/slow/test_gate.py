@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 
 from cachemark.machine.environment import PACKAGE
-from measure import examples
-from measure.stages import Stage, call, stage
+from support import examples
+from support.stages import Stage, call, stage
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(7200)]
 SLOWER = """

@@ -11,7 +11,7 @@ from cachemark.core.result import Status
 from cachemark.plan import schema as plans
 from cachemark.store.db import Store
 from cachemark.workflows.run import measure_largest
-from measure import examples, stages
+from support import examples, stages
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 MOST, CAP = 16, 300 << 20

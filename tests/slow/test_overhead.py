@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from measure import examples
-from measure.stages import stage
+from support import examples
+from support.stages import stage
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 SECONDS = 20  # that every case takes at least

@@ -14,7 +14,7 @@ from cachemark.plan import schema as plans
 from cachemark.store.db import Store
 from cachemark.trial.executors.ray import Ray, cluster
 from cachemark.workflows.run import measure
-from measure import examples, stages
+from support import examples, stages
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'cachemark[ray]'")

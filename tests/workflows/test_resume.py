@@ -20,9 +20,8 @@ from cachemark.trial.executors import local
 from cachemark.trial.supervisor import Finished
 from cachemark.workflows import run as session
 from cachemark.workflows.run import decide, measure
-
-from . import examples, stages
-from .stages import Stage, forgetting
+from support import examples, stages
+from support.stages import Stage, forgetting
 
 LABELS = ["full", "full (floor)", "full (numerics)", "streaming 1/2", "calm 1/2"]
 DONE = "done: same case, code, metric definitions and numerics"

@@ -20,9 +20,8 @@ from cachemark.models.llamagen import LlamaGen
 from cachemark.models.tiny import tiny_vq as vq
 from cachemark.plan.price import without_missing
 from cachemark.plan.schema import Plan, Planned, expand, find, load, names
-
-from . import bad_plans, examples
-from .stages import forgetting
+from support import bad_plans, examples
+from support.stages import forgetting
 
 Write = Callable[[str], Plan]
 

@@ -14,8 +14,7 @@ from click.testing import Result
 
 from cachemark.core.result import Outcome, Status
 from cachemark.trial import supervisor as isolate
-
-from . import examples, stages
+from support import examples, stages
 
 ORDER = ("calm-1", "raises", "calm-2", "exits", "calm-3", "dies", "crashes", "gorges", "chatters", "hangs", "calm-4")
 TIMEOUT = 9.0

@@ -18,10 +18,9 @@ from cachemark.core.result import Outcome
 from cachemark.methods.ams_kv import ThresholdWarning
 from cachemark.plan import schema as plans
 from cachemark.trial.child.measure import LIVE, Bench, run_case
-
-from . import examples
-from .examples import BATCH, CONFIG
-from .stages import forgetting
+from support import examples
+from support.examples import BATCH, CONFIG
+from support.stages import forgetting
 
 ENTRY = 2 * 2 * BATCH * CONFIG.layers * CONFIG.dim * 4  # K and V, both guidance rows, in fp32
 ROLES = ("baseline", "arm")

@@ -11,9 +11,8 @@ import pytest
 from cachemark.cli import doctor as command
 from cachemark.machine import gpu as device
 from cachemark.machine.noise import REPEATS, judged, noise
-
-from . import stages
-from .fake_nvml import Card, FakeNvml
+from support import stages
+from support.fake_nvml import Card, FakeNvml
 
 QUIET: dict[str, Any] = {"load": {"average of a minute": 0.0, "cpus": 4, "governor": "performance"}, "gpus": [], "noise": {}, "cuda": {}}
 

@@ -23,8 +23,7 @@ from cachemark.trial.child.main import leaves
 from cachemark.trial.supervisor import Finished
 from cachemark.workflows import max_batch as largest
 from cachemark.workflows import run as session
-
-from . import stages, stub
+from support import stages, stub
 
 CAP = 2 << 30
 CASE = Case("m", "random:0", (4, 4), "c", Sampling(), "streaming", {"B": 8}, batch=8)

@@ -30,9 +30,8 @@ from cachemark.plan.schema import Planned
 from cachemark.trial.child import quality
 from cachemark.trial.child.measure import Bench, fill, run_case, see_arm
 from cachemark.trial.child.quality import FeatureCache
-
-from . import examples
-from .stages import forgetting
+from support import examples
+from support.stages import forgetting
 
 IMAGES, PART, BATCH = 24, 10, 4
 QUALITY = f'[quality]\nseeds = "s256"\nsamples = {IMAGES}\nbatch = {BATCH}\npreset = "eyes"\n'

@@ -28,8 +28,7 @@ from cachemark.plan.schema import Planned
 from cachemark.trial.executors import local as executor
 from cachemark.trial.executors.local import Local, Place, local
 from cachemark.trial.supervisor import Finished, Options
-
-from .fake_nvml import EVERY, Card, FakeNvml, lose
+from support.fake_nvml import EVERY, Card, FakeNvml, lose
 
 OPTIONS = Options(1.0, 1)
 SLEEPS = "import subprocess as s; s.Popen(['sleep', '60']).wait()"

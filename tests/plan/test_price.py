@@ -21,8 +21,7 @@ from cachemark.plan.deadline import Deadline, breadth_first
 from cachemark.plan.schema import Planned
 from cachemark.store.db import Store
 from cachemark.workflows.run import measure
-
-from . import stages, stub
+from support import stages, stub
 
 SHIPPED = ("nightly", "weekend", "release")
 by_name = partial(limits.gpu, "h100")

@@ -25,8 +25,7 @@ from cachemark.models.protocol import Loaded, ModelEntry, Request
 from cachemark.plan.schema import Plan, Planned, expand, load
 from cachemark.roofline.masked_flops import share, work
 from cachemark.trial.child.measure import Bench, run_case
-
-from .stages import forgetting
+from support.stages import forgetting
 
 CONFIG = MARConfig(32, (4, 4), 2, 2, 16, grid=4, channels=4, classes=10, buffer=2, steps=6, diffusion=(4,))
 SAMPLING = Sampling(cfg_scale=2.0, cfg_schedule="linear")

@@ -15,9 +15,8 @@ from cachemark.metrics import quality_presets as presets
 from cachemark.plan.reuse import Earlier
 from cachemark.store.db import Store
 from cachemark.trial.child import quality
-
-from . import examples
-from .stages import call
+from support import examples
+from support.stages import call
 
 IMAGES = 24
 SEES = '''

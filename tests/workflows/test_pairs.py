@@ -26,8 +26,7 @@ from cachemark.trial.child.measure import Bench, run_arm, see_arm
 from cachemark.trial.supervisor import Finished, Options
 from cachemark.workflows import pairs
 from cachemark.workflows.pairs import Pair, PairRunner, Side, arms_of, asked, cells_of, orders, seen
-
-from .stages import Stage
+from support.stages import Stage
 
 OPTIONS = Options(60.0, 1, paired=True)
 

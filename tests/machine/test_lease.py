@@ -17,8 +17,7 @@ from cachemark.machine.clocks import locked
 from cachemark.machine.lease import folder, lease
 from cachemark.store.db import Store
 from cachemark.trial.executors.local import local
-
-from .fake_nvml import Card, FakeNvml
+from support.fake_nvml import Card, FakeNvml
 
 HOLD = """
 import sys, time

@@ -28,10 +28,9 @@ from cachemark.plan.schema import Planned
 from cachemark.trial.child import measure as run
 from cachemark.trial.child.measure import Bench, run_case
 from contracts.tape import Tape
-
-from . import examples
-from .examples import CONFIG, TOKENS
-from .stages import forgetting
+from support import examples
+from support.examples import CONFIG, TOKENS
+from support.stages import forgetting
 
 
 @pytest.fixture(scope="module")

@@ -33,10 +33,9 @@ from cachemark.plan.schema import Planned
 from cachemark.trial.child import judge
 from cachemark.trial.child import measure as run
 from cachemark.trial.child.measure import RANDOM, Bench, run_case
-
-from . import examples
-from .examples import BATCH, CONFIG, REPEATS, SAMPLES, TOKENS, WARMUP
-from .stages import forgetting
+from support import examples
+from support.examples import BATCH, CONFIG, REPEATS, SAMPLES, TOKENS, WARMUP
+from support.stages import forgetting
 
 METHODS = '"streaming", "h2o"'
 RATES = Rates(copy=1e10, matmul=1e11)

@@ -14,8 +14,7 @@ from cachemark.plan import schema as plans
 from cachemark.store.db import Store
 from cachemark.workflows import run as session
 from cachemark.workflows.run import Decision
-
-from . import stub
+from support import stub
 
 NAME = "fid_eyes_24"
 

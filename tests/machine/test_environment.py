@@ -15,9 +15,8 @@ from cachemark.core.spec import Case, Sampling
 from cachemark.core.units import METRICS
 from cachemark.machine import environment
 from cachemark.machine.environment import code_identity, skip_key, skip_parts, slug
-
-from . import examples
-from .stages import forgetting
+from support import examples
+from support.stages import forgetting
 
 CASE = Case("m", "random:0", (4, 4), "c", Sampling(), "streaming", {"B": 8})
 CACHED = (environment._code, environment._method_code, environment.code_identity)

@@ -1,0 +1,1 @@
+"""Tests of devices, leases, clocks and what disturbs a measurement."""

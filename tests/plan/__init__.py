@@ -1,0 +1,1 @@
+"""Tests of plans, their prices and deadlines."""
