@@ -16,7 +16,7 @@ from cachemark.gate import nights as ledger
 from cachemark.gate.comparison import AA
 from cachemark.gate.nights import Night
 from cachemark.store.db import Store
-from cachemark.store.rows import Run, Verdict
+from cachemark.store.rows import RunRecord, Verdict
 
 NEWER = replace(ENVIRONMENT, fingerprint="new torch")
 AA_CELL = f"{AA}tiny linear"
@@ -40,7 +40,7 @@ def night(store: Store, change: float | None = 1.0, aa: str = "equivalent", envi
 
 def made(number: int, change: float | None = 1.0, aa: str = "equivalent", environment: Environment = ENVIRONMENT) -> Night:
     """A night as :func:`night` files it and :func:`ledger.nights` reads it, without a database."""
-    run = Run(number, "compare/demo", {"cells": 1, "alike": "same"}, "2026", "2026", "finished", environment, CODE)
+    run = RunRecord(number, "compare/demo", {"cells": 1, "alike": "same"}, "2026", "2026", "finished", environment, CODE)
     rows = [Verdict("k", "tiny linear", "latency", "equivalent", "", 1.0, change, change)] if change else []
     return Night(run, (*rows, Verdict("k", AA_CELL, "latency", aa, "", 1.0, 1.0, 1.0)))
 

@@ -20,7 +20,7 @@ from cachemark.core.spec import Case, Sampling
 from cachemark.gate.baseline_check import Comparison
 from cachemark.report.page import render
 from cachemark.report.view import view
-from cachemark.store.rows import Run, Verdict
+from cachemark.store.rows import RunRecord, Verdict
 
 METHODS = ("window", "streaming", "random", "h2o", "rkv", "linear")
 BUDGETS = ("1/2", "1/4")
@@ -43,7 +43,7 @@ FIGURES = {
 ENVIRONMENT = Environment("Example CPU, 8 threads", "cpu-example-8", "5f1c0a7be2d94410", {
     "python": "3.12.4", "torch": "2.9.0", "threads": 8, "device": "Example CPU, 8 threads",
     "load": {"before": 0.12, "after": 0.31}, "governor": "performance"})
-RUN = Run(
+RUN = RunRecord(
     7, "demo", {"name": "demo", "models": ["tiny-llamagen"], "methods": list(METHODS), "budgets": list(BUDGETS)},
     "2026-03-05T09:14:22.104233+00:00", "2026-03-05T09:21:48.500000+00:00", "finished", ENVIRONMENT,
     {"commit": "3f9a61c0d2b7e845c1a0", "dirty": True, "hash": "b1946ac92492d234", "version": "0.1.0"},
@@ -213,7 +213,7 @@ def _scene(draw: ImageDraw.ImageDraw, x: int, y: int, tile: int, what: tuple[flo
     draw.rectangle((x + tile // 2, y, x + tile - 1, y + 7), fill=f"hsv({int(360 * ground) % 360}, 75%, 70%)")
 
 
-def poison(evil: str) -> tuple[Run, list[Outcome], Comparison]:
+def poison(evil: str) -> tuple[RunRecord, list[Outcome], Comparison]:
     """A run, its outcomes and its comparison, in which everything that a user can write is ``evil``."""
     shared = {"model": evil, "conditions": evil, "seeds": evil}
     hostile = case(method=evil, budget="1/4", knobs={evil or "k": evil, "n": [evil]}, codec=evil, **shared)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from ..core.result import Outcome
     from ..gate.incidents import IncidentNight as Told
-    from ..store.rows import Run
+    from ..store.rows import RunRecord
     from ..workflows.judged import RunJudgement
 
 WORDS = {0: "Passed", 1: "Regressed", 3: "Not resolved", 4: "Too little was judged", 5: "Infrastructure"}
@@ -68,7 +68,7 @@ def check(
     sys.exit(code)
 
 
-def _incidents(found: RunJudgement, outcomes: dict[str, Outcome], register: Path | None, run: Run) -> Told | None:
+def _incidents(found: RunJudgement, outcomes: dict[str, Outcome], register: Path | None, run: RunRecord) -> Told | None:
     """The night's incidents merged into the register, which is written; None without one."""
     if register is None:
         return None
@@ -94,7 +94,7 @@ def _data(found: RunJudgement, told: Told | None, code: int) -> dict[str, Any]:
     return data
 
 
-def _print(found: RunJudgement, told: Told | None, code: int, owners: Path, run: Run) -> None:
+def _print(found: RunJudgement, told: Told | None, code: int, owners: Path, run: RunRecord) -> None:
     if found.comparison is not None:
         for line in found.comparison.summary():
             click.echo(line)
@@ -111,7 +111,7 @@ def _print(found: RunJudgement, told: Told | None, code: int, owners: Path, run:
         click.echo(f"Baseline: {found.baseline}")
 
 
-def _print_incidents(told: Told, owners: Path, run: Run) -> None:
+def _print_incidents(told: Told, owners: Path, run: RunRecord) -> None:
     from ..gate import owners as people
 
     table = people.load(owners)

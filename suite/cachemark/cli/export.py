@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ..core.result import Outcome
     from ..gate.baseline_check import Comparison
     from ..report.view.view import ReportView
-    from ..store.rows import Run
+    from ..store.rows import RunRecord
 
 PATH = click.Path(dir_okay=False, allow_dash=True)
 path_argument = click.argument("path", type=PATH, default="-")
@@ -225,7 +225,7 @@ def _view(store_url: str, run_id: int | None) -> ReportView:
         return _built(run, store.outcomes(run.id))
 
 
-def _built(run: Run, outcomes: list[Outcome]) -> ReportView:
+def _built(run: RunRecord, outcomes: list[Outcome]) -> ReportView:
     """What the page shows, without its pictures."""
     from ..gate import anchors
     from ..report.view import view
@@ -241,7 +241,7 @@ def _frame(store_url: str, run_id: int | None, samples: bool) -> pd.DataFrame:
         return (frames.samples_frame if samples else frames.frame)(store, run_id)
 
 
-def _compared(run: Run, outcomes: list[Outcome], baseline_path: Path | None, *, needed: bool = False) -> Comparison | None:
+def _compared(run: RunRecord, outcomes: list[Outcome], baseline_path: Path | None, *, needed: bool = False) -> Comparison | None:
     """The comparison with the given baseline, or with the accepted one of this plan and machine class; None where there is none and
     none is needed."""
     from ..gate import baseline_check as gate

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ..report.view.view import ReportView
     from ..stats.changepoints import ChangePoint
     from ..store.db import Store
-    from ..store.rows import Run
+    from ..store.rows import RunRecord
 
 
 @click.command()
@@ -89,7 +89,7 @@ def write_report(store: Store, run_id: int | None, path: Path, baseline_path: Pa
         raise Infrastructure(f"{path} cannot be written: {error.strerror}.", remedy="Name another file: cachemark report PATH") from error
 
 
-def _listed(store: Store, run: Run, baseline_path: Path | None, public: bool) -> tuple[ReportView, list[HistoryNight]]:
+def _listed(store: Store, run: RunRecord, baseline_path: Path | None, public: bool) -> tuple[ReportView, list[HistoryNight]]:
     """What the page of a run in a site shows: without a comparison where the baseline is of another plan or shares no case with it."""
     from ..core.errors import NothingMeasured
 
@@ -112,7 +112,7 @@ def _uncollected() -> Iterator[None]:
             gc.enable()
 
 
-def _viewed(store: Store, run: Run, path: Path | None, public: bool) -> tuple[ReportView, list[HistoryNight]]:
+def _viewed(store: Store, run: RunRecord, path: Path | None, public: bool) -> tuple[ReportView, list[HistoryNight]]:
     """What the page of a run shows beside the baseline at ``path``, and the runs of its history. A public one names no process and no
     host."""
     from ..gate import anchors, baselines
@@ -156,7 +156,7 @@ def _measured(store: Store, run_id: int, outcomes: list[Outcome]) -> list[Outcom
     return [outcome for outcome in outcomes if outcome.case.key not in carried]
 
 
-def _baseline(run: Run, path: Path | None) -> Path | None:
+def _baseline(run: RunRecord, path: Path | None) -> Path | None:
     """The given baseline, or the accepted one of this plan and machine class, if that exists."""
     from ..gate import baselines
 

@@ -26,7 +26,7 @@ from ..core.spec import Case, digest
 from ..core.units import Metric, metric
 from ..report.view.row import is_random
 from ..store.db import Store
-from ..store.rows import Run
+from ..store.rows import RunRecord
 from .escape import on_one_line, slug
 
 LIST_VERSION, FILE_VERSION, MACHINE_VERSION = 2, 2, 1  # of asv's own formats
@@ -84,7 +84,7 @@ def write(store: Store, folder: str | Path, repository: str | Path = ".", *, cha
 
 
 # -- what belongs where -----------------------------------------------------------------------------------------------
-def _collect(store: Store, run: Run, repository: str | Path, changed: bool, points: dict[str, _Point]) -> str:
+def _collect(store: Store, run: RunRecord, repository: str | Path, changed: bool, points: dict[str, _Point]) -> str:
     """Add a run to the point of its commit and machine, or say why not."""
     said = str(run.code.get("commit") or "")
     if not said:
@@ -114,7 +114,7 @@ def _commit(said: str, repository: str | Path) -> tuple[str, int] | None:
     return (shown[0], 1000 * int(shown[1])) if len(shown) == 2 else None
 
 
-def _facets(run: Run) -> tuple[dict[str, str], dict[str, str]]:
+def _facets(run: RunRecord) -> tuple[dict[str, str], dict[str, str]]:
     """What tells curves apart, and what is shown of the machine."""
     facts, device = run.environment.facts, _plain(run.environment.device)
     short = {name: ".".join(str(facts.get(name) or "unknown").split("+")[0].split(".")[:2]) for name in ("python", "torch")}

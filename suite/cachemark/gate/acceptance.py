@@ -12,7 +12,7 @@ from typing import Any
 from ..core.errors import BadBaseline, NothingMeasured
 from ..store.db import Store
 from ..store.exchange import Exchange
-from ..store.rows import Run
+from ..store.rows import RunRecord
 from . import baselines
 
 DAYS = 180  # a baseline stands so long unless told otherwise
@@ -65,7 +65,7 @@ def refuse_expired(held: Exchange, now: datetime | None = None) -> None:
                               remedy="Accept a fresh run: cachemark baseline promote --reason …")
 
 
-def _replaced(run: Run, root: Path | str, name: str | None, reason: str) -> Exchange:
+def _replaced(run: RunRecord, root: Path | str, name: str | None, reason: str) -> Exchange:
     if not reason.strip():
         raise BadBaseline("A baseline is accepted for a reason.", remedy="Say it: --reason \"faster attention since 1a2b3c\"")
     held = baselines.load(baselines.path_of(root, run.environment.machine_class, name or run.plan))
@@ -75,7 +75,7 @@ def _replaced(run: Run, root: Path | str, name: str | None, reason: str) -> Exch
     return held
 
 
-def _both(held: Exchange, run: Run) -> str:
+def _both(held: Exchange, run: RunRecord) -> str:
     return f"{held.environment.fingerprint} then, {run.environment.fingerprint} now"
 
 

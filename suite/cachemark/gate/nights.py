@@ -14,7 +14,7 @@ from ..core.units import metric
 from ..stats import changepoints as history
 from ..stats.paired_test import log_ratios, sees
 from ..store.db import Store
-from ..store.rows import Run, Verdict
+from ..store.rows import RunRecord, Verdict
 from .baseline_check import IMPROVED, REGRESSED
 from .comparison import AA, COVERAGE, TIMED, Tally
 
@@ -28,7 +28,7 @@ FLOOR = {"cpu": 0.10, "cuda": 0.02}  # least minimum effect of a device class
 class Night:
     """One finished comparison: its run, what was said of its cells, and the coverage that is asked now, if not what was asked then."""
 
-    run: Run
+    run: RunRecord
     rows: tuple[Verdict, ...]
     min_coverage: float | None = None
 
@@ -136,6 +136,6 @@ def told(held: Sequence[Night], cell: str, delta: float) -> list[str]:
     return [f"History of {cell}: a {c.kind} of {100 * c.size:+.2g} % since {_when(held[c.first].run)}." for c in found]
 
 
-def _when(run: Run) -> str:
+def _when(run: RunRecord) -> str:
     commit = str(run.code.get("commit") or "")[:12]
     return f"commit {commit} ({run.started[:10]})" if commit else run.started[:10]

@@ -2,6 +2,6 @@
 
 from .db import Store
 from .exchange import Exchange, dump, load
-from .rows import Run, Verdict
+from .rows import RunRecord, Verdict
 
-__all__ = ["Exchange", "Run", "Store", "Verdict", "dump", "load"]
+__all__ = ["Exchange", "RunRecord", "Store", "Verdict", "dump", "load"]

@@ -22,7 +22,7 @@ from .differences import differences
 from .faults import guard
 from .leases import lapsed
 from .rows import (
-    Run,
+    RunRecord,
     Verdict,
     case_values,
     condensed_rows,
@@ -128,13 +128,13 @@ class Store:
             row = self._run_row(session, run_id)
             row.state, row.finished = state, utc_now()
 
-    def runs(self) -> list[Run]:
+    def runs(self) -> list[RunRecord]:
         """Every run, newest first."""
         with self._reading() as session:
             found = session.scalars(select(RunRow).options(joinedload(RunRow.environment)).order_by(RunRow.id.desc()))
             return [run_of(row) for row in found]
 
-    def run(self, run_id: int | None = None) -> Run:
+    def run(self, run_id: int | None = None) -> RunRecord:
         """One run, by default the newest that is no comparison. An empty store is :class:`NothingMeasured`."""
         with self._reading() as session:
             plain = select(func.max(RunRow.id)).where(RunRow.plan.not_like("compare/%"))

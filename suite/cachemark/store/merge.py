@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from sqlalchemy import update
 
 from .db import Store
-from .rows import Run
+from .rows import RunRecord
 from .schema import RunRow
 
 CONTENT = "merged_from"  # in a run's code: where it comes from, so that merging again adds nothing
@@ -41,11 +41,11 @@ def merge(target: Store, source: Store) -> Merged:
     return Merged(runs, outcomes, known)
 
 
-def _origin(run: Run) -> str:
+def _origin(run: RunRecord) -> str:
     return str(run.code.get(CONTENT) or f"{run.plan} {run.started} {run.environment.fingerprint} {run.code.get('hash')}")
 
 
-def _as_it_was(target: Store, number: int, run: Run) -> None:
+def _as_it_was(target: Store, number: int, run: RunRecord) -> None:
     """A run that was taken over began and ended when it did, not now."""
     with target._writing() as session:
         values = {"started": run.started, "finished": run.finished, "state": run.state}

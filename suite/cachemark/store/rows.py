@@ -19,7 +19,7 @@ PRUNED = "Raw values were pruned: quantiles and the mean remain."
 
 
 @dataclass(frozen=True)
-class Run:
+class RunRecord:
     """One ``cachemark run``. Times are UTC in ISO 8601; ``finished`` is None while it runs and after a kill.
 
     ``code`` holds ``commit``, ``dirty``, ``hash`` and ``version`` of the measuring code.
@@ -143,9 +143,9 @@ def case_values(case: Case) -> dict[str, Any]:
     }
 
 
-def run_of(row: RunRow) -> Run:
+def run_of(row: RunRow) -> RunRecord:
     """The run of a row."""
-    return Run(row.id, row.plan, row.plan_json, row.started, row.finished, row.state, environment_of(row.environment), row.code)
+    return RunRecord(row.id, row.plan, row.plan_json, row.started, row.finished, row.state, environment_of(row.environment), row.code)
 
 
 def verdict_of(row: VerdictRow) -> Verdict:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from ..gate.nights import Night
     from ..gate.upgrade import EnvironmentVerdict
     from ..store.db import Store
-    from ..store.rows import Run, Verdict
+    from ..store.rows import RunRecord, Verdict
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Shown:
 
 
 def judge(
-    store: Store, run: Run, path: Path | None, threshold: float = 0.15, min_coverage: float | None = None, expired: bool = False,
+    store: Store, run: RunRecord, path: Path | None, threshold: float = 0.15, min_coverage: float | None = None, expired: bool = False,
 ) -> RunJudgement:
     """A run against the baseline in ``path`` (None: the accepted one), with the newest comparison of its code with another or in another
     environment; that of two methods says nothing of a change. ``min_coverage`` is asked of both. An expired baseline raises
@@ -101,7 +101,7 @@ def judge(
     return RunJudgement(comparison, newest, environment, said, standing.advisory, path, _history(nights, newest))
 
 
-def judge_comparison(store: Store, run: Run, min_coverage: float | None = None) -> RunJudgement:
+def judge_comparison(store: Store, run: RunRecord, min_coverage: float | None = None) -> RunJudgement:
     """A comparison on its own, of whose cells ``min_coverage`` (None: what it was held with) must be judged. Raises NothingMeasured for one
     that broke off."""
     from ..core.errors import NothingMeasured

@@ -36,7 +36,7 @@ _BYTES = ("kv_logical", "kv_allocated", "kv_stage", "kv_state", "peak_memory")
 
 
 class RunLike(Protocol):
-    """What the report needs of a run; the store's ``Run`` has it. Times are ISO 8601 texts."""
+    """What the report needs of a run; the store's ``RunRecord`` has it. Times are ISO 8601 texts."""
 
     @property
     def id(self) -> int: ...
@@ -66,8 +66,8 @@ class BaselineLike(Protocol):
 
 
 @dataclass(frozen=True)
-class Pair:
-    """A name and its value, as text."""
+class LabelledValue:
+    """A condition or fact of the environment: its name and its value, as text."""
 
     name: str
     value: str
@@ -100,7 +100,7 @@ class Chapter:
 
     section: Section
     heading: str
-    conditions: tuple[Pair, ...]
+    conditions: tuple[LabelledValue, ...]
     sentences: tuple[Sentence, ...]
     notes: tuple[Note, ...]
     albums: tuple[Album, ...]
@@ -137,7 +137,7 @@ class ReportView:
     conclusion: Conclusion | None
     chapters: tuple[Chapter, ...]
     changes: tuple[BaselineComparison, ...]
-    environment: tuple[Pair, ...]
+    environment: tuple[LabelledValue, ...]
     plan_text: str
     commands: tuple[str, ...]
     missing: tuple[Missing, ...]
@@ -222,7 +222,7 @@ def _difference(section: Section, twins: Sequence[Section]) -> str:
     return ", ".join(f"{name.replace('_', ' ')} {_text(mine[name])}" for name in fields) or section.case.cell
 
 
-def _conditions(section: Section) -> tuple[Pair, ...]:
+def _conditions(section: Section) -> tuple[LabelledValue, ...]:
     """What all rows of a cell share."""
     case = section.case
     held = {
@@ -232,7 +232,7 @@ def _conditions(section: Section) -> tuple[Pair, ...]:
     }
     sampling = {name.replace("cfg", "CFG").replace("_", " "): value for name, value in asdict(case.sampling).items()}
     evaluation = dict(_flat("evaluation", case.evaluation))
-    return tuple(Pair(_title(name), _text(value)) for name, value in {**held, **sampling, **evaluation}.items())
+    return tuple(LabelledValue(_title(name), _text(value)) for name, value in {**held, **sampling, **evaluation}.items())
 
 
 def _notes(section: Section) -> tuple[Note, ...]:
@@ -245,8 +245,9 @@ def _notes(section: Section) -> tuple[Note, ...]:
     return tuple(Note(tuple(dict.fromkeys(labels)), text, rules.get(text, "")) for text, labels in found.items())
 
 
-def _environment(environment: Environment, code: Mapping[str, Any]) -> tuple[Pair, ...]:
-    return tuple(Pair(_title(name), _fact(name, value)) for name, value in {**_facts(environment), **dict(_flat("code", code))}.items())
+def _environment(environment: Environment, code: Mapping[str, Any]) -> tuple[LabelledValue, ...]:
+    facts = {**_facts(environment), **dict(_flat("code", code))}
+    return tuple(LabelledValue(_title(name), _fact(name, value)) for name, value in facts.items())
 
 
 def _facts(environment: Environment) -> dict[str, Any]:
