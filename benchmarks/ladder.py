@@ -18,7 +18,7 @@ from cachemark.export.ladder import ladders, markdown
 from cachemark.plan import schema as plans
 from cachemark.plan.schema import Cells, Plan
 from cachemark.store.db import Store
-from cachemark.workflows.run import measure
+from cachemark.workflows.measuring import measure
 
 
 def with_graphs(plan: Plan, device: str) -> Plan:

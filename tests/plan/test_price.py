@@ -20,7 +20,7 @@ from cachemark.plan import schema as plans
 from cachemark.plan.deadline import Deadline, breadth_first
 from cachemark.plan.schema import Planned
 from cachemark.store.db import Store
-from cachemark.workflows.run import measure
+from cachemark.workflows.measuring import measure
 from support import stages, stub
 
 SHIPPED = ("nightly", "weekend", "release")

@@ -24,7 +24,7 @@ from cachemark.core.result import Status
 from cachemark.core.spec import Case
 from cachemark.store import rows
 from cachemark.store.db import Store
-from cachemark.workflows.run import measure
+from cachemark.workflows.measuring import measure
 from support import examples, stages, stub
 from support.stages import Stage
 
@@ -250,7 +250,8 @@ def test_a_really_full_disk(tmp_path: Path) -> None:
 
 READ_ONLY = """
 import os, sys
-import alembic.command, cachemark.cli.progress, cachemark.cli.run, cachemark.workflows.run, cachemark.methods, cachemark.models.catalogue
+import alembic.command
+import cachemark.cli.progress, cachemark.cli.run, cachemark.workflows.measuring, cachemark.methods, cachemark.models.catalogue
 import cachemark.trial.executors.local, cachemark.store.db
 from cachemark.cli import main
 if os.geteuid() == 0:

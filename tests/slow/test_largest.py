@@ -10,7 +10,7 @@ from cachemark.core import plugins
 from cachemark.core.result import Status
 from cachemark.plan import schema as plans
 from cachemark.store.db import Store
-from cachemark.workflows.run import measure_largest
+from cachemark.workflows.measuring import measure_largest
 from support import examples, stages
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]

@@ -13,7 +13,7 @@ from cachemark.core.result import Outcome, Status
 from cachemark.plan import schema as plans
 from cachemark.store.db import Store
 from cachemark.trial.executors.ray import Ray, cluster
-from cachemark.workflows.run import measure
+from cachemark.workflows.measuring import measure
 from support import examples, stages
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]

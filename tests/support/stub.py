@@ -20,7 +20,7 @@ from cachemark.plan import schema as plans
 from cachemark.plan.schema import Planned
 from cachemark.store.db import Store
 from cachemark.trial.supervisor import Finished, Options, always
-from cachemark.workflows.run import Decision, Summary, measure
+from cachemark.workflows.measuring import Decision, Summary, measure
 
 CELLS = [
     {"model": "llamagen-b", "methods": ["window", "streaming", "random"], "budgets": ["1/2", "1/4"]},

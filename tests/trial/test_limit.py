@@ -25,7 +25,7 @@ from cachemark.plan import schema as plans
 from cachemark.roofline.bill import bill
 from cachemark.trial.child import floor as limit
 from cachemark.trial.child.main import parse_item, request_json
-from cachemark.workflows import run as session
+from cachemark.workflows import measuring as session
 
 RATES = Rates(copy=1e10, matmul=1e11)
 PLAN = plans.Plan.model_validate({

@@ -21,8 +21,8 @@ from cachemark.store.db import Store
 from cachemark.trial import supervisor as isolate
 from cachemark.trial.child.main import leaves
 from cachemark.trial.supervisor import Finished
-from cachemark.workflows import max_batch as largest
-from cachemark.workflows import run as session
+from cachemark.workflows import largest_batch as largest
+from cachemark.workflows import measuring as session
 from support import stages, stub
 
 CAP = 2 << 30

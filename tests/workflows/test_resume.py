@@ -18,8 +18,8 @@ from cachemark.store.db import Store
 from cachemark.trial import supervisor as isolate
 from cachemark.trial.executors import local
 from cachemark.trial.supervisor import Finished
-from cachemark.workflows import run as session
-from cachemark.workflows.run import decide, measure
+from cachemark.workflows import measuring as session
+from cachemark.workflows.measuring import decide, measure
 from support import examples, stages
 from support.stages import Stage, forgetting
 

@@ -76,7 +76,7 @@ def dry_run(plan: Plan, store: Store | None, machine: Machine, on: str, as_json:
     """Print what a plan costs on this machine, or on a card by name, and run nothing."""
     from ..plan.price import bill, without_missing
     from ..plan.schema import expand
-    from ..workflows.run import limited
+    from ..workflows.measuring import limited
 
     bare, missing = without_missing(plan)
     best = partial(_rates, machine.device, on)
@@ -102,7 +102,7 @@ def _rates(device: str, card: str, dtype: str) -> Rates:
 
 def _left(plan: Plan, todo: list[Planned], store: Store, machine: Machine) -> list[Planned]:
     """What is not stored yet."""
-    from ..workflows.run import decide
+    from ..workflows.measuring import decide
 
     _, decisions = decide(plan, store, machine.device, machine.threads, cases=todo, memory_cap=machine.memory_cap)
     return [decision.planned for decision in decisions if not decision.stored]

@@ -14,7 +14,7 @@ from ..core.result import Outcome
 from ..core.spec import Case
 
 if TYPE_CHECKING:
-    from ..workflows.run import Decision
+    from ..workflows.measuring import Decision
 
 
 class Follower:

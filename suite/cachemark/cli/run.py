@@ -15,7 +15,7 @@ from .price import moment, span
 if TYPE_CHECKING:
     from ..plan.schema import Plan
     from ..store.db import Store
-    from ..workflows.run import Decision, Summary
+    from ..workflows.measuring import Decision, Summary
 
 
 def _share(context: click.Context, option: click.Parameter, given: str | None) -> tuple[int, int] | None:
@@ -59,7 +59,7 @@ def run(
     from ..core import plugins
     from ..plan import schema as plans
     from ..store.db import Store
-    from ..workflows.run import decide
+    from ..workflows.measuring import decide
     from . import price
 
     found = [name for file in plugin_files for name in plugins.load(file)]
@@ -109,7 +109,7 @@ def _measured(
 ) -> Summary:
     """Run what was asked; a share of quality images ends the program, with its exit code."""
     from ..core.errors import Infrastructure
-    from ..workflows.run import make_share, measure, measure_largest
+    from ..workflows.measuring import make_share, measure, measure_largest
     from . import price
     from .progress import Follower
 

@@ -22,7 +22,7 @@ from ..plan.schema import MAX_BATCH, Plan, Planned, expand
 from ..trial.child.floor import stated
 from ..trial.executors.local import Executor, local
 from ..trial.supervisor import Finished, Options, always
-from . import max_batch as largest
+from . import largest_batch as largest
 
 
 class Sink(Protocol):
