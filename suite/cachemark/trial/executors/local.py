@@ -21,11 +21,13 @@ from ...machine.lease import Register, lease
 from ...machine.monitor import Watch
 from ...machine.rates import rates
 from ...plan.schema import Planned
+from ..identity import identify
 from ..supervisor import Finished, Options, always, run_trials
 
 REJECTS = 3  # spoilt cases after which a device gets no more
 REDOS = 3  # times that a spoilt case is measured again
 
+Part = tuple[Sequence[Planned], Options]  # a group of cases, and how it is run
 Started = Callable[[Planned], None]
 Admit = Callable[[Planned], str]
 
@@ -41,6 +43,12 @@ class Executor(Protocol):
 
     def run(self, groups: Sequence[Sequence[Planned]], options: Options, started: Started, admit: Admit = always) -> Iterator[Finished]:
         """Every case of the groups once, in the order in which they end. ``started`` may be called from another thread."""
+
+    def identify(self, options: Options, device: str) -> tuple[Environment, dict[str, Any]]:
+        """Environment and code identity of an arm, where its trials run."""
+
+    def in_turn(self, parts: Sequence[Part]) -> list[list[Finished]]:
+        """Groups of cases, one right after the other on one device, each once and in a process of its own."""
 
 
 class Place(NamedTuple):
@@ -65,6 +73,7 @@ class Local:
     _rejects: Counter[int] = field(default_factory=Counter)
     _hand: threading.Lock = field(default_factory=threading.Lock)
     _over: threading.Event = field(default_factory=threading.Event)
+    _turn: int = 0
 
     @property
     def gpu(self) -> Gpu | None:
@@ -89,10 +98,25 @@ class Local:
         for planned in (p for group in self._left for p in group):
             yield self._rejected.get(planned.case.key) or Finished(Outcome(planned.case, Status.NOT_REACHED, log=_NO_DEVICE), {})
 
+    def identify(self, options: Options, device: str) -> tuple[Environment, dict[str, Any]]:
+        """Environment and code identity of an arm on the place whose turn it is."""
+        return identify(_at(self._place, options), device)
+
+    def in_turn(self, parts: Sequence[Part]) -> list[list[Finished]]:
+        """Every group once, all on one place; after one whose device has spoilt a case, it is the next place's turn."""
+        place = self._place
+        found = [list(run_trials(group, _at(place, options), lambda planned: None, watch=place.watch)) for group, options in parts]
+        self._turn += any(finished.spoilt for group in found for finished in group)
+        return found
+
+    @property
+    def _place(self) -> Place:
+        return self.places[self._turn % len(self.places)]
+
     def _lane(self, number: int, options: Options, started: Started, admit: Admit) -> Iterator[Finished]:
         """What one place finishes, until nothing is left or it has spoilt too much."""
         place = self.places[number]
-        own = options._replace(cpus=place.cpus, gpu=place.watch.gpu.uuid if place.watch else "")
+        own = _at(place, options)
         while self._rejects[number] < REJECTS and (group := self._next()):
             left = list(group)
             for finished in run_trials(group, own, started, watch=place.watch, admit=self._while_running(admit)):
@@ -149,6 +173,11 @@ class Local:
                     raise found
         finally:
             self._over.set()
+
+
+def _at(place: Place, options: Options) -> Options:
+    """The options of a trial that keeps to a place."""
+    return options._replace(cpus=place.cpus, gpu=place.watch.gpu.uuid if place.watch else "")
 
 
 def _pour(lane: Iterator[Finished], into: queue.Queue[Any]) -> None:

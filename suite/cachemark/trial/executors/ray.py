@@ -19,8 +19,9 @@ from ...core.result import Environment, Outcome, Status
 from ...machine.environment import environment
 from ...machine.rates import rates
 from ...plan.schema import Planned
+from ..identity import identify
 from ..supervisor import Finished, Options, always
-from .local import Admit, Started, local
+from .local import Admit, Local, Part, Started, local
 
 PATIENCE = 10.0  # seconds for a cluster to answer
 AHEAD = 2  # tasks in hand for each trial that the cluster runs at once: no worker idles, and a deadline still decides late
@@ -61,6 +62,20 @@ class Ray:
                 (done, *_), _ = self.ray.wait(list(waiting), num_returns=1)
                 yield from self._told(done, waiting.pop(done))
 
+    def identify(self, options: Options, device: str) -> tuple[Environment, dict[str, Any]]:
+        """Environment and code identity of an arm on a worker."""
+        self._kind = self._kind or self.environment(device, options.threads).fingerprint
+        found: tuple[Environment, dict[str, Any]] = self.ray.get(self._task(identify, options.threads).remote(options, device))
+        return found
+
+    def in_turn(self, parts: Sequence[Part]) -> list[list[Finished]]:
+        """Every group once, all in one task and so on one device."""
+        threads = max(options.threads for _, options in parts)
+        code = {file: Path(file).read_text(encoding="utf-8") for _, options in parts for file in options.plugins}
+        done = self._task(trials_in_turn, threads).remote([(list(group), options) for group, options in parts], code)
+        found = iter(list(self._told(done, [planned for group, _ in parts for planned in group])))
+        return [[next(found) for _ in group] for group, _ in parts]
+
     def _task(self, function: Any, threads: int) -> Any:
         needs = {"num_gpus": 1} if self.cuda else {"num_cpus": threads}
         return self.ray.remote(max_retries=0, **needs)(function)
@@ -87,10 +102,27 @@ class Ray:
 
 
 def trial(group: list[Planned], options: Options, code: Mapping[str, str]) -> tuple[str, str, list[Finished]]:
-    """On a worker: a local executor over the device that Ray has set aside, pinned, leased and watched as on a single machine. Returns
-    the fingerprint of its numerics, its name, and what it found. Plug-ins travel as text: a worker need not see the files.
-    Only the trial itself imports them."""
-    device, threads = group[0].case.device_class, options.threads
+    """On a worker: a group of cases. Returns the fingerprint of the worker's numerics, its name, and what it found."""
+    with _workplace(group[0].case.device_class, options.threads, code) as (places, files):
+        found = list(places.run([group], options._replace(plugins=files), lambda planned: None))
+        return places.environment(group[0].case.device_class, options.threads).fingerprint, platform.node(), found
+
+
+def trials_in_turn(parts: list[Part], code: Mapping[str, str]) -> tuple[str, str, list[Finished]]:
+    """On a worker: groups of cases one right after the other on its device, as :func:`trial` returns them."""
+    device, threads = parts[0][0][0].case.device_class, max(options.threads for _, options in parts)
+    for folder in {options.code for _, options in parts if options.code}:
+        if not Path(folder, "cachemark").is_dir():
+            raise Infrastructure(f"{platform.node()} does not see {folder}.", remedy="Compare commits on a file system that workers share.")
+    with _workplace(device, threads, code) as (places, files):
+        found = places.in_turn([(group, options._replace(plugins=files)) for group, options in parts])
+        return places.environment(device, threads).fingerprint, platform.node(), [finished for group in found for finished in group]
+
+
+@contextmanager
+def _workplace(device: str, threads: int, code: Mapping[str, str]) -> Iterator[tuple[Local, tuple[str, ...]]]:
+    """A local executor over the device that Ray has set aside, pinned, leased and watched as on a single machine, and files with the
+    plug-ins. These travel as text: a worker need not see the files. Only the trial itself imports them."""
     names = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name] if device != "cpu" else []
     with tempfile.TemporaryDirectory() as folder:
         files = []
@@ -100,8 +132,7 @@ def trial(group: list[Planned], options: Options, code: Mapping[str, str]) -> tu
             path.write_text(text, encoding="utf-8")
             files.append(str(path))
         with local(device, threads, names=["all"] if names else []) as places:
-            found = list(places.run([group], options._replace(plugins=tuple(files)), lambda planned: None))
-            return places.environment(device, threads).fingerprint, platform.node(), found
+            yield places, tuple(files)
 
 
 @contextmanager
