@@ -47,7 +47,7 @@ def line(found: PaperTable, name: str) -> PaperRow:
 
 def test_published_floor_and_ours_stand_side_by_side() -> None:
     found = table(FULL, QUARTER)
-    assert (found.title, found.hardware, found.machine) == ("LineAR, PaperTable 4", "NVIDIA A800 80 GB", "cpu-example-8")
+    assert (found.title, found.hardware, found.machine) == ("LineAR, Table 4", "NVIDIA A800 80 GB", "cpu-example-8")
     quarter = line(found, "LlamaGen-XL, LineAR 1/4")
     assert (quarter.setting, quarter.published) == ("batch 256", "250 ms")
     assert quarter.printed == "latency 63.99 s a batch; throughput 4.00 it/s; memory 25.51 GB"
@@ -101,10 +101,10 @@ def test_tables_of_a_method_on_other_models_follow_without_figures_of_ours() -> 
     """What is measured comes first; a method on other models shows what its paper prints, and the plan that measures it."""
     small = replace(QUARTER, case=replace(QUARTER.case, model="tiny-llamagen"))
     (found,) = papers([FULL, small], sample.ENVIRONMENT)
-    assert (found.title, found.here, found.plans) == ("LineAR, PaperTable 4", False, ("linear-table4",))
+    assert (found.title, found.here, found.plans) == ("LineAR, Table 4", False, ("linear-table4",))
     lazy = ran(1.0, method="lazymar", model="tiny-mar")
     assert [(one.title, one.here) for one in papers([FULL, lazy, QUARTER], sample.ENVIRONMENT)][:2] == [
-        ("LineAR, PaperTable 4", True), ("LazyMAR, PaperTable 1", False)]
+        ("LineAR, Table 4", True), ("LazyMAR, Table 1", False)]
     shown = render(build(sample.RUN, [FULL, small]))
     assert "No row of this table is in this run" in shown
     assert "<code>cachemark run linear-table4</code>" in shown
@@ -129,7 +129,7 @@ def test_speed_ups_are_drawn_beside_what_the_gpu_allows() -> None:
     elsewhere = papers([replace(QUARTER, case=replace(QUARTER.case, model="tiny-llamagen"))], sample.ENVIRONMENT)[0].chart
     assert "measured here" not in elsewhere.caption
     (without,) = (found.chart for found in papers([ran(1.0, method="ams_kv", model="tiny-var")], sample.ENVIRONMENT)
-                  if found.title == "AMS-KV, PaperTable 3")
+                  if found.title == "AMS-KV, Table 3")
     assert (without.plot, without.empty) == (None, "It prints no times.")
 
 

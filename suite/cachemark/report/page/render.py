@@ -80,7 +80,7 @@ def _clean(value: object) -> object:
 
 def static(name: str) -> str:
     """A file of ``static/``, to be put inside the page."""
-    return (resources.files(__package__) / "static" / name).read_text(encoding="utf-8")
+    return (resources.files("cachemark.report") / "static" / name).read_text(encoding="utf-8")
 
 
 def policy(script: str) -> str:

@@ -195,7 +195,7 @@ def _written(reached: float | str) -> str:
 
 def _chart(table: PaperTable) -> Chart:
     """A row for each line with a published speed-up: its bar, below it ours, and a tick where the GPU's floors set the limit."""
-    title, columns = "Speed-up over the table's own baseline", ("Row", "PublishedFigures", "Allowed there", "Here")
+    title, columns = "Speed-up over the table's own baseline", ("Row", "Published", "Allowed there", "Here")
     rows = [line for line in table.lines if line.claimed and line.claimed != 1]
     if not rows:
         return Chart("papers", title, "", None, columns, (), empty="It prints no times.")

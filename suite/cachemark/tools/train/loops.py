@@ -136,7 +136,7 @@ def autocast(device: str, precision: str = "auto") -> torch.autocast:
 
 
 class AttentionInFP32(TorchFunctionMode):
-    """AttentionInFP32 on a CPU stays out of autocast: PyTorch's backward pass of it takes two to four times as long in bf16 as in fp32,
+    """Attention on a CPU stays out of autocast: PyTorch's backward pass of it takes two to four times as long in bf16 as in fp32,
     which was more than half of a step."""
 
     def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
