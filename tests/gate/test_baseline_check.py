@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from gate_examples import ENVIRONMENT, SAMPLES, case, changed, exchange, ok, plan
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from regress_examples import ENVIRONMENT, SAMPLES, case, changed, exchange, ok, plan
 
 from cachemark.core.errors import CachemarkError, NothingMeasured
 from cachemark.core.result import Environment, Outcome, Status

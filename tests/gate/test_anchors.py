@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from regress_examples import case, ok
+from gate_examples import case, ok
 
 from cachemark.core import units
 from cachemark.core.errors import BadBaseline, BadPlan

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from regress_examples import ENVIRONMENT, case, ok
+from gate_examples import ENVIRONMENT, case, ok
 
 from cachemark.core.errors import UnfairComparison
 from cachemark.core.result import Outcome, Status

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from regress_examples import CODE, ENVIRONMENT, case, changed, exchange, ok
+from gate_examples import CODE, ENVIRONMENT, case, changed, exchange, ok
 
 from cachemark.cli import main
 from cachemark.core.errors import UnknownName

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from regress_examples import CODE, ENVIRONMENT, case, changed, exchange, ok, plan
+from gate_examples import CODE, ENVIRONMENT, case, changed, exchange, ok, plan
 
 from cachemark.core.errors import BadBaseline, BadStore, NothingMeasured
 from cachemark.core.result import Outcome, Status

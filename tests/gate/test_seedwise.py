@@ -8,8 +8,8 @@ from itertools import product
 
 import numpy as np
 import pytest
+from gate_examples import case, ok
 from numpy.typing import NDArray
-from regress_examples import case, ok
 
 from cachemark.core.result import Outcome, Status
 from cachemark.gate.seedwise import DRAWS, _sides, flipped, seedwise

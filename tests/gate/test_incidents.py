@@ -7,7 +7,7 @@ from datetime import date, timedelta
 from pathlib import Path
 
 import pytest
-from regress_examples import case
+from gate_examples import case
 
 from cachemark.core.errors import BadBaseline, BadPlan, UnknownName
 from cachemark.core.spec import Case

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from regress_examples import ENVIRONMENT, case, exchange, ok
+from gate_examples import ENVIRONMENT, case, exchange, ok
 
 from cachemark.core.result import Environment, Outcome
 from cachemark.gate.baseline_check import compare

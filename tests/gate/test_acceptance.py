@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from regress_examples import CODE, ENVIRONMENT, exchange, plan
+from gate_examples import CODE, ENVIRONMENT, exchange, plan
 
 from cachemark.core.errors import BadBaseline, NothingMeasured
 from cachemark.core.result import Environment

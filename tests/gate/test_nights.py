@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from regress_examples import CODE, ENVIRONMENT, case, ok
+from gate_examples import CODE, ENVIRONMENT, case, ok
 
 from cachemark.core.result import Environment, Outcome
 from cachemark.gate import nights as ledger
