@@ -19,7 +19,8 @@ from click.testing import CliRunner
 from cachemark.cli import main
 from cachemark.core.errors import Unsupported
 from cachemark.core.result import Environment, Outcome
-from cachemark.export.asv import Written, write
+from cachemark.core.units import FAMILIES, METRICS, metric, quality_name
+from cachemark.export.asv import Written, cost_of, write
 from cachemark.store.db import Store
 
 SECOND = 1_700_000_000
@@ -115,6 +116,42 @@ def test_everything_is_better_when_lower(store: Store, here: Path, commits: list
     assert after["psnr_error"][case] == pytest.approx(0.01)
     assert after["kl"][case] == pytest.approx(0.02)
     assert after["token_agreement_lost"][case] == pytest.approx(0.125)
+
+
+PAIRS = {"token/s": (1800.0, 2000.0), "image/s": (3.5, 4.0), "image": (16.0, 24.0), "dB": (20.0, 30.0), "share": (0.5, 0.75)}
+"""By unit, a worse and a better figure of what should be high; a figure without a unit is one of those below or lies below 1."""
+UNITLESS = {"clip_score": (25.0, 30.0), "isc": (4.0, 5.0)}
+
+
+def test_a_better_figure_of_any_metric_is_a_lower_one_above_zero(store: Store, here: Path, commits: list[str]) -> None:
+    """A figure below zero or at it has no ratio to the one before, by which asv finds steps."""
+    names = [*METRICS, *(quality_name(base, "scene", 2000) for base in FAMILIES)]
+    pairs = {name: (2.0, 1.0) if metric(name).better == "lower" else
+             UNITLESS.get(name.split("_scene")[0]) or PAIRS.get(metric(name).unit, (0.5, 0.75)) for name in names}
+    for which, commit in enumerate(commits):
+        save(store, commit, [replace(sample.arm("linear", "1/4"), samples={name: [pair[which]] for name, pair in pairs.items()})])
+    before, after = ({name: held["'linear 1/4'"] or 0.0 for name, held in results(file).items()} for file in exported(store, here).files)
+    assert len(before) == len(names)
+    assert not [name for name in before if not 0 < after[name] < before[name]]
+
+
+@pytest.mark.parametrize(("name", "unit", "value", "cost"), [
+    ("throughput", "seconds", 4.0, 0.25), ("throughput_max", "seconds", 4.0, 0.25), ("max_batch", "1/image", 32.0, 1 / 32),
+    ("clip_score", "", 30.0, 70.0), ("tokens_per_s_last", "seconds", 2000.0, 1 / 2000), ("isc_scene_2k", "", 4.0, 0.25),
+])
+def test_what_should_be_high_is_turned_by_a_rule_of_its_own(
+    name: str, unit: str, value: float, cost: float, store: Store, here: Path, commits: list[str],
+) -> None:
+    save(store, commits[0], [replace(sample.arm("linear", "1/4"), samples={name: [value]}, judgement="Not asked.")])
+    (file,) = exported(store, here).files
+    assert [figures["'linear 1/4'"] for figures in results(file).values()] == [pytest.approx(cost)]
+    assert [entry["unit"] for key, entry in benchmarks(here).items() if key != "version"] == [unit]
+
+
+def test_a_metric_of_a_kind_without_a_rule_is_an_error() -> None:
+    """A guess would be drawn as a history in which nothing is found."""
+    with pytest.raises(KeyError):
+        cost_of(replace(metric("throughput"), name="wakefulness", unit="wink"))
 
 
 def test_versions_and_units_are_those_of_the_definitions(store: Store, here: Path, commits: list[str]) -> None:

@@ -1,7 +1,7 @@
 """Results as files that ``asv publish`` draws as a history over commits, and in which it looks for regressions.
 
 asv takes every figure as one that should be low: it reports a rising number of tokens per second and is silent when it falls. So
-figures that should be high are turned round: seconds per token, the share that is lost, the error behind a PSNR.
+figures that should be high are turned into costs: seconds per token, the share that is lost, the error behind a PSNR.
 
 Read from asv 0.6: a result file is one commit on one machine; a row whose version differs from that in ``benchmarks.json`` is not
 drawn, so a version here is that of the metric's definition; every combination of the entries of ``params`` is a curve of its own, so
@@ -138,12 +138,12 @@ def _announce(known: dict[str, Any], outcome: Outcome) -> None:
     """Make sure that the list of benchmarks has what this outcome measures, and its case."""
     label = repr(_plain(outcome.case.label))
     for name in _measured(outcome):
-        about, title = _turned(metric(name)), _title(outcome.case)
+        about, title = cost_of(metric(name)), _title(outcome.case)
         entry = known.setdefault(_series(outcome.case, about.name), {"params": [[]]})
         if label not in entry["params"][0]:
             entry["params"][0].append(label)
         entry.update({
-            "name": _series(outcome.case, about.name), "code": f"{title}: {about.meaning}", "param_names": ["case"], "type": "track",
+            "name": _series(outcome.case, about.name), "code": f"{title}: {metric(name).meaning}", "param_names": ["case"], "type": "track",
             "unit": about.unit, "version": str(metric(name).version), "timeout": 600, "pretty_name": f"{title}: {about.title}",
         })  # fmt: skip
 
@@ -163,27 +163,43 @@ def _measured(outcome: Outcome) -> list[str]:
 
 
 @dataclass(frozen=True)
-class _Turned:
-    """A metric as asv wants it: lower is better."""
+class Cost:
+    """A metric as asv wants it: lower is better. ``value`` turns a figure into it."""
 
     name: str
     unit: str
     title: str
-    meaning: str
     value: Callable[[float], float]
 
 
-def _turned(of: Metric) -> _Turned:
+def cost_of(of: Metric) -> Cost:
+    """The metric as a cost. Raises KeyError for one that should be high and has no rule in ``RULES``."""
     if of.better == "lower":
-        return _Turned(of.name, _UNITS.get(of.unit, of.unit), of.title, of.meaning, lambda value: value)
-    if of.unit == "token/s":
-        name = of.name.replace("tokens_per_s", "seconds_per_token")
-        return _Turned(name, "seconds", f"{of.title}, as seconds per token", of.meaning, lambda value: 1 / value if value else math.nan)
-    if of.unit == "dB":
-        return _Turned(f"{of.name}_error", "", f"{of.title}, as root mean square error", of.meaning, lambda value: 10.0 ** (-value / 20))
-    if of.name.startswith("isc_"):
-        return _Turned(f"{of.name}_inverse", "", f"{of.title}, inverse", of.meaning, lambda value: 1 / value if value else math.nan)
-    return _Turned(f"{of.name}_lost", of.unit, f"{of.title}, what is lacking to 1", of.meaning, lambda value: 1 - value)
+        return Cost(of.name, _UNITS.get(of.unit, of.unit), of.title, lambda value: value)
+    old, new, unit, title, value = RULES[next((key for key in (of.name, of.name.partition("_")[0]) if key in RULES), of.unit)]
+    return Cost(of.name.replace(old, new) if old else f"{of.name}{new}", unit, f"{of.title}, {title}", value)
+
+
+def _inverse(value: float) -> float:
+    return 1 / value if value else math.nan
+
+
+def _lacking(whole: float) -> Callable[[float], float]:
+    return lambda value: whole - value
+
+
+RULES: Mapping[str, tuple[str, str, str, str, Callable[[float], float]]] = {
+    "token/s": ("tokens_per_s", "seconds_per_token", "seconds", "as seconds per token", _inverse),
+    "image/s": ("throughput", "seconds_per_image", "seconds", "as seconds per image", _inverse),
+    "image": ("", "_inverse", "1/image", "inverse", _inverse),
+    "dB": ("", "_error", "", "as root mean square error", lambda value: 10.0 ** (-value / 20)),
+    "share": ("", "_lost", "share", "shortfall from 1", _lacking(1.0)),
+    "ssim": ("", "_lost", "", "shortfall from 1", _lacking(1.0)),
+    "isc": ("", "_inverse", "", "inverse", _inverse),
+    "clip_score": ("", "_lost", "", "shortfall from 100", _lacking(100.0)),
+}
+"""Costs of metrics that should be high, by name or family, else by unit: the part of the name that is replaced (none: the new part is
+appended), the new part, the unit, the end of the title, and the cost of a figure."""
 
 
 def _known(path: Path) -> dict[str, Any]:
@@ -218,7 +234,7 @@ def _results(point: _Point, known: Mapping[str, Any]) -> Iterator[tuple[str, lis
     found: dict[str, dict[str, float]] = {}
     for outcome in point.outcomes.values():
         for name in _measured(outcome):
-            about = _turned(metric(name))
+            about = cost_of(metric(name))
             value = _figure(metric(name), [about.value(raw) for raw in outcome.samples[name]])
             if math.isfinite(value):
                 found.setdefault(_series(outcome.case, about.name), {})[repr(_plain(outcome.case.label))] = value
