@@ -19,10 +19,10 @@ from scipy.stats import bootstrap
 
 from cachemark.cache.layout import Layout
 from cachemark.cache.slot import Memory
-from cachemark.contract.method import visual_budget
 from cachemark.core import registry, seeds
 from cachemark.core.errors import BadBudget
 from cachemark.machine.environment import code_identity, environment
+from cachemark.methods.base.evicting import visual_budget
 from cachemark.methods.full import Full
 from cachemark.methods.linear import Linear
 from cachemark.models import catalogue

@@ -11,9 +11,10 @@ import torch
 from cachemark.cache.codec import INT8
 from cachemark.cache.layout import Layout, Site, Step, Tokens
 from cachemark.cache.slot import Memory, SlotBank
-from cachemark.contract.method import Evicting, Method, ring, table, visual_budget
+from cachemark.contract.method import Method
 from cachemark.contract.uncached import Uncached
 from cachemark.core.errors import BadKnob, UnknownName
+from cachemark.methods.base.evicting import Evicting, ring, table, visual_budget
 from contracts.driver import Feed, drive, layout_of
 
 

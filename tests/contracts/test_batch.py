@@ -14,8 +14,9 @@ from cachemark.cache import random_streams as streams
 from cachemark.cache.codec import CODECS
 from cachemark.cache.layout import Step
 from cachemark.cache.slot import SlotBank
-from cachemark.contract.method import Evicting, Method
+from cachemark.contract.method import Method
 from cachemark.core import registry
+from cachemark.methods.base.evicting import Evicting
 from cachemark.models.sampling import draw
 
 from .cells import SAMPLING, Cell, Ran, cells, generate, label

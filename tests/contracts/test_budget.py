@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from cachemark.cache.slot import SlotBank
-from cachemark.contract.method import Evicting
+from cachemark.methods.base.evicting import Evicting
 
 from .cells import Cell, Recorded, cells, generate, label, recorded
 

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from cachemark.cache.layout import Site, Step, raster_steps
 from cachemark.cache.slot import Memory, SlotBank
-from cachemark.contract.method import Evicting, Method
+from cachemark.contract.method import Method
+from cachemark.methods.base.evicting import Evicting
 
 from .capture import Capture, NotCapturable, capturing
 from .cells import GRID, Cell, Ran, cells, generate, label, recorded

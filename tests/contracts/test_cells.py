@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from cachemark.cache.codec import CODECS
-from cachemark.contract.method import Evicting, Method
+from cachemark.contract.method import Method
 from cachemark.core import plugins, registry
+from cachemark.methods.base.evicting import Evicting
 
 from .cells import ATTENTION, MODES, cells
 

@@ -12,7 +12,8 @@ from torch import Tensor
 from cachemark.cache.codec import CODECS
 from cachemark.cache.layout import Layout, Site, Step
 from cachemark.cache.slot import SlotBank
-from cachemark.contract.method import Evicting, Method
+from cachemark.contract.method import Method
+from cachemark.methods.base.evicting import Evicting
 
 from .cells import ATTENTION, GRID, Cell, cells, label
 from .driver import Feed, Outputs, Watch, alone, drive, layout_of, watched

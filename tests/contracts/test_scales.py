@@ -13,9 +13,10 @@ from torch import Tensor
 from cachemark.cache.codec import CODECS
 from cachemark.cache.layout import Site, Step, scale_steps
 from cachemark.cache.slot import Memory, Slot, Stage
-from cachemark.contract.method import Evicting, Method
+from cachemark.contract.method import Method
 from cachemark.core.spec import Sampling
 from cachemark.methods.ams_kv import AMSKV
+from cachemark.methods.base.evicting import Evicting
 from cachemark.methods.full import Full
 from cachemark.methods.h2o import H2O
 from cachemark.methods.window import Window

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from cachemark.contract.method import Evicting, Method
+from cachemark.contract.method import Method
 from cachemark.core import registry
 from cachemark.core.errors import BadBudget, BadKnob, UnknownName
+from cachemark.methods.base.evicting import Evicting
 from contracts.driver import layout_of
 
 LAYOUT = layout_of((2, 2), lines=8, line=8)

@@ -14,11 +14,12 @@ import torch
 from cachemark.cache.codec import INT8, NATIVE
 from cachemark.cache.layout import Layout
 from cachemark.cache.slot import Memory
-from cachemark.contract.method import Evicting, Method
+from cachemark.contract.method import Method
 from cachemark.core import registry
 from cachemark.core.limits import GPUS, Bill
 from cachemark.core.spec import Sampling
 from cachemark.methods.ams_kv import AMSKV
+from cachemark.methods.base.evicting import Evicting
 from cachemark.methods.full import Full
 from cachemark.methods.lazymar import LazyMAR
 from cachemark.methods.linear import Linear

@@ -206,9 +206,9 @@ class AMSKV(Method):
     def room(self, site: Site) -> int:
         return self.budget[site]
 
-    def survivors(self, site: Site, step: Step, slot: Slot, seen: int) -> list[range]:
+    def survivors(self, site: Site, step: Step, slot: Slot, total: int) -> list[range]:
         """Algorithms 1 and 2: a scale larger than the budget is dropped; else the condensed tokens and the latest ones stay."""
         budget = self.budget[site]
         if step.count > budget:
             return [range(slot.live[0])]
-        return [range(self.anchor), range(seen - (budget - self.anchor), seen)]
+        return [range(self.anchor), range(total - (budget - self.anchor), total)]

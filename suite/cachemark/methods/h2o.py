@@ -10,8 +10,9 @@ from torch import Tensor
 
 from ..cache.layout import Layout, Site, Step
 from ..cache.slot import Memory, Slot, SlotBank
-from ..contract.method import Evicting, MethodOverhead, table
+from ..contract.paper_costs import MethodOverhead
 from ..core import registry
+from .base.evicting import Evicting, table
 from .base.select import lowest
 
 
@@ -57,9 +58,9 @@ class H2O(Evicting):
         seen = self.attended(layout, site, step)
         return MethodOverhead(0, super().overhead(layout, site, step).numbers + 2 * layout.kv_heads * seen)
 
-    def survivors(self, site: Site, step: Step, slot: Slot, seen: int) -> Tensor:
-        share = self.mass[slot.index, ..., :seen] / self.queries[slot.index, ..., :seen]
-        gone = lowest(share, slot.visual[..., :seen], seen - self.B)
+    def survivors(self, site: Site, step: Step, slot: Slot, total: int) -> Tensor:
+        share = self.mass[slot.index, ..., :total] / self.queries[slot.index, ..., :total]
+        gone = lowest(share, slot.visual[..., :total], total - self.B)
         stays = torch.ones_like(share, dtype=torch.int8).scatter_(-1, gone, 0)
         return stays.argsort(dim=-1, descending=True, stable=True)[..., : self.B]
 

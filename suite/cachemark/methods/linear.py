@@ -13,9 +13,10 @@ from torch import Tensor
 from ..cache.chunking import chunks
 from ..cache.layout import Layout, Site, Step
 from ..cache.slot import Memory, Slot, SlotBank
-from ..contract.method import Evicting, MethodOverhead, ring, table
+from ..contract.paper_costs import MethodOverhead
 from ..core import registry
 from ..core.errors import BadBudget, BadKnob
+from .base.evicting import Evicting, ring, table
 from .base.select import lowest
 
 SCORES = ("inter-line", "accumulated")

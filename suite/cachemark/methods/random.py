@@ -11,8 +11,8 @@ from torch import Tensor
 from ..cache import random_streams as streams
 from ..cache.layout import Site, Step
 from ..cache.slot import Memory, Slot, SlotBank
-from ..contract.method import Evicting
 from ..core import registry
+from .base.evicting import Evicting
 
 
 @registry.methods.add("random")
@@ -45,9 +45,9 @@ class Random(Evicting):
         place = streams.below(key, sites * heads, self.B).view(rows, sites, heads, 1).transpose(0, 1)
         slots.evict(place + self.condition[:, None, None])
 
-    def survivors(self, site: Site, step: Step, slot: Slot, seen: int) -> Tensor:
+    def survivors(self, site: Site, step: Step, slot: Slot, total: int) -> Tensor:
         """Every entry draws a lot, and the ``B`` largest stay."""
         heads = self.layout.kv_heads
         key = streams.keys(self.seeds, "evict", step.first, branch=self.branches, inner=site.layer)
-        lots = streams.integers(key, heads * seen).view(-1, heads, seen)
+        lots = streams.integers(key, heads * total).view(-1, heads, total)
         return lots.topk(self.B, -1).indices.sort(-1).values

@@ -13,9 +13,10 @@ from torch import Tensor
 from ..cache.chunking import chunks
 from ..cache.layout import Layout, Site, Step
 from ..cache.slot import Memory, Slot, SlotBank
-from ..contract.method import Evicting, MethodOverhead, ring
+from ..contract.paper_costs import MethodOverhead
 from ..core import registry
 from ..core.errors import BadBudget, BadKnob
+from .base.evicting import Evicting, ring
 
 SIMILAR = 0.5  # cosine above which two keys count as copies of each other
 POOL = 7  # width of the max-pool over importance

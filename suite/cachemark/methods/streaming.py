@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 
 from ..cache.layout import Layout, Site, Step
 from ..cache.slot import Slot, SlotBank
-from ..contract.method import Evicting
 from ..core import registry
 from ..core.errors import BadBudget
+from .base.evicting import Evicting
 
 
 @registry.methods.add("streaming")
@@ -49,5 +49,5 @@ class Streaming(Evicting):
                 turn = (step.first - self.B) % (self.B - self.sinks)
                 slots.evict_place(number, run.condition + self.sinks + turn)
 
-    def survivors(self, site: Site, step: Step, slot: Slot, seen: int) -> list[range]:
-        return [range(self.sinks), range(seen - (self.B - self.sinks), seen)]
+    def survivors(self, site: Site, step: Step, slot: Slot, total: int) -> list[range]:
+        return [range(self.sinks), range(total - (self.B - self.sinks), total)]

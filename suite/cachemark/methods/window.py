@@ -8,9 +8,9 @@ from typing import ClassVar
 
 from ..cache.layout import Layout, Site, Step
 from ..cache.slot import Slot, SlotBank
-from ..contract.method import Evicting
 from ..core import registry
 from ..core.errors import BadBudget
+from .base.evicting import Evicting
 
 
 @registry.methods.add("window")
@@ -57,5 +57,5 @@ class Window(Evicting):
                 age = step.first + run.condition - start - self.B
                 slots.evict_place(number, start + age % self.B)
 
-    def survivors(self, site: Site, step: Step, slot: Slot, seen: int) -> list[range]:
-        return [range(seen - self.B, seen)]
+    def survivors(self, site: Site, step: Step, slot: Slot, total: int) -> list[range]:
+        return [range(total - self.B, total)]

@@ -8,10 +8,10 @@ import torch
 
 from .. import methods
 from ..cache.layout import Layout
-from ..contract.method import Evicting
 from ..core import registry
 from ..core.errors import Unsupported
 from ..methods.ams_kv import AMSKV
+from ..methods.base.evicting import Evicting
 from ..methods.full import Full
 from ..models import catalogue
 from ..models.protocol import ModelEntry

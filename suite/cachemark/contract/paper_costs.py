@@ -1,0 +1,38 @@
+"""The side of a method that arithmetic on paper sees: what it computes, reads and adds in every pass, before anything runs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from ..cache.layout import Layout, Site, Step
+
+if TYPE_CHECKING:
+    from ..cache.masked_layout import Load, MaskedStep
+
+
+class MethodOverhead(NamedTuple):
+    """Work of a method beside the model: multiplications of matrix ``products``, and ``numbers`` of the layout's dtype that it reads
+    and writes (entries that it moves, keys that it scores)."""
+
+    products: int = 0
+    numbers: int = 0
+
+
+class PaperCosts:
+    """FLOPs and bytes of the full cache, or in a masked model of no cache. All are asked after :meth:`Planning.resolve`."""
+
+    def passes(self, asked: int) -> int:
+        """Masked: number of passes where the sampling asks for ``asked``."""
+        return asked
+
+    def computes(self, site: Site, step: MaskedStep, load: Load) -> Load:
+        """Masked: the part of ``load`` that a block computes in this pass; without a cache it computes all of it."""
+        return load
+
+    def attended(self, layout: Layout, site: Site, step: Step) -> int:
+        """Next-token, next-scale: entries that a query of this pass looks at, its own among them."""
+        return layout.longest_condition + step.first + step.count
+
+    def overhead(self, layout: Layout, site: Site, step: Step) -> MethodOverhead:
+        """Work of this site in a pass beside the model itself, for one row."""
+        return MethodOverhead()

@@ -1,0 +1,82 @@
+"""Methods that keep a number of visual entries, and the state that they share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from ...cache.layout import Layout, Site, Step
+from ...cache.slot import Memory, SlotBank
+from ...contract.method import Method
+from ...contract.paper_costs import MethodOverhead
+from ...core.errors import BadKnob
+
+
+def visual_budget(budget: Fraction, layout: Layout) -> int:
+    """Visual entries per row, layer and head that a budget allows: B = n·max(2, round(ratio·lines)) with lines of n tokens;
+    with scales the share of what the full cache keeps, rounded down."""
+    if layout.scales:
+        return max(1, int(budget * layout.cacheable))
+    return layout.line * max(2, round(budget * layout.lines))
+
+
+@dataclass
+class Evicting(Method):
+    """A method that keeps at most ``B`` visual entries per row, layer and head, and the whole condition in addition."""
+
+    evicts: ClassVar[bool] = True
+
+    B: int = 0
+
+    @classmethod
+    def knobs_for(cls, budget: Fraction, layout: Layout) -> dict[str, Any]:
+        return {"B": visual_budget(budget, layout)}
+
+    def resolve(self, layout: Layout) -> None:
+        if self.B < 1:
+            raise BadKnob(f"{self.name}: B = {self.B} keeps nothing.", remedy=f"Give 1 … {layout.visual} visual entries.")
+
+    def capacity(self, layout: Layout, site: Site) -> int:
+        slack = 0 if layout.scales else self.slack
+        return layout.longest_condition + min(self.B + slack, layout.cacheable)
+
+    # -- on paper -----------------------------------------------------------------------------------------------------
+    def attended(self, layout: Layout, site: Site, step: Step) -> int:
+        """Up to ``B`` from earlier passes, and its own; at a line's end as many fewer as a line has."""
+        return layout.longest_condition + self.kept_before(layout, step) + step.count
+
+    def kept_before(self, layout: Layout, step: Step) -> int:
+        """Visual entries that are left from earlier passes."""
+        if self.evict_after != "line" or step.first < self.B:
+            return min(step.first, self.B)
+        return self.B - layout.line + (step.first - self.B) % layout.line
+
+    def evicted(self, layout: Layout, step: Step) -> int:
+        """Entries that go at the end of this pass."""
+        full = step.count and self.kept_before(layout, step) + step.count >= self.B
+        if layout.scales or self.evict_after not in step.edges or not full:
+            return 0
+        if self.evict_after == "line":
+            return layout.line if step.line < layout.lines else 0
+        return max(0, self.kept_before(layout, step) + step.count - self.B)
+
+    def overhead(self, layout: Layout, site: Site, step: Step) -> MethodOverhead:
+        """As many entries as are evicted are moved into their places."""
+        return MethodOverhead(0, 4 * self.evicted(layout, step) * layout.kv_heads * layout.head_dim)
+
+
+def ring(memory: Memory, slots: SlotBank, entries: int) -> Tensor:
+    """State for the latest ``entries`` queries of each site: (sites, rows, heads, entries, head_dim)."""
+    layout = slots.layout
+    shape = (len(slots.sites), layout.rows, layout.heads, entries, layout.head_dim)
+    return memory.zeros(f"queries.{slots.sites[0]}", shape, layout.dtype)
+
+
+def table(memory: Memory, slots: SlotBank, name: str, dtype: torch.dtype = torch.float32) -> Tensor:
+    """State with one number per entry that moves with it: (sites, rows, kv_heads, reach)."""
+    shape = (len(slots.sites), slots.layout.rows, slots.layout.kv_heads, slots.reach)
+    return slots.follow(memory.zeros(f"{name}.{slots.sites[0]}", shape, dtype))
