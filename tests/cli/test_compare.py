@@ -285,20 +285,22 @@ def test_a_gate_that_alarms_on_equal_arms_fails_nothing(machine: Machine, stage:
     assert compare(stage, "--env", "old", "new").exit_code == 1, "bytes are not noisy"
 
 
-def test_known_incidents_stay_in_the_report_and_fail_nothing(machine: Machine, stage: Stage, tmp_path: Path) -> None:
+def test_an_incident_fails_until_it_is_acknowledged_and_stays_in_the_report(machine: Machine, stage: Stage, tmp_path: Path) -> None:
     machine.speed = lambda planned, options: 1.3 if planned.case.method == "calm" else 1.0
     compare(stage, *ARMS, "--no-aa")
     register = tmp_path / "incidents.json"
     judge = ("check", "--store", stage.store, "--run", 2, "--incidents", register)
     first, second = call(*judge), call(*judge)
-    assert (first.exit_code, second.exit_code) == (1, 0)
+    assert (first.exit_code, second.exit_code) == (1, 1)
     assert "owner: nobody" in first.stdout
     assert "Known: " in second.stdout
     (held,) = json.loads(call("incident", "list", "--register", register, "--json").stdout)
     key = held["key"]
     assert f"{key}  new  latency, cell dot calm 1/2, batch 2" in call("incident", "list", "--register", register).stdout
     assert call("incident", "acknowledge", key, "--register", register, "--who", "ada", "--until", "2999-01-01").exit_code == 0
-    assert f"{key} (acknowledged)" in call(*judge).stdout
+    acknowledged = call(*judge)
+    assert acknowledged.exit_code == 0
+    assert f"{key} (acknowledged)" in acknowledged.stdout
     assert call("incident", "accept", key, "--register", register, "--who", "ada", "--link", "l").exit_code == 0
     assert call(*judge, "--json").exit_code == 0
     wrong = call("incident", "accept", "nothing", "--register", register, "--who", "ada")

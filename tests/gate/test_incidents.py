@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from datetime import date, timedelta
 from pathlib import Path
@@ -149,10 +150,58 @@ def test_a_register_is_a_file_that_stays_what_it_was(tmp_path: Path) -> None:
     register = nights([worse(of(method="linear"))])[0].register
     incidents.save(path, register)
     assert tuple(incidents.load(path)) == register
-    for text in ("{", "[]", '{"format": 2, "incidents": []}', '{"format": 1, "incidents": [{}]}', "\udcff"):
+    for text in ("{", "[]", '{"format": 3, "incidents": []}', '{"format": 1, "incidents": [{}]}', "\udcff"):
         path.write_bytes(text.encode("utf-8", "surrogateescape"))
         with pytest.raises(BadBaseline, match="no register"):
             incidents.load(path)
+
+
+def row(of: Case, metric: str, then: float, now: float) -> Verdict:
+    return Verdict(of.key, of.label, metric, "regressed", "why", then, now, now / then)
+
+
+@pytest.mark.parametrize(("metric", "then", "now", "cost"), [
+    ("latency", 1.0, 1.25, 1.25), ("tokens_per_s_last", 50.0, 40.0, 1.25), ("psnr", 30.0, 24.0, 1.25), ("legend", 0.5, 0.0, 1e6),
+])
+def test_a_loss_is_a_cost_whatever_the_direction_of_the_metric(metric: str, then: float, now: float, cost: float) -> None:
+    cells = of(method="linear")
+    found = fold(incidents.findings([row(c, metric, then, now) for c in cells], {c.key: c for c in cells}), ALL)
+    assert [i.change for i in found] == [pytest.approx(cost)]
+    assert f"+{100 * (cost - 1):.2g} % cost" in owners.told(found[0], [], "again")[1]
+
+
+def test_an_accepted_incident_pages_where_the_loss_grows_and_not_where_it_shrinks() -> None:
+    cells = of(method="linear")
+
+    def night(now: float) -> list[Finding]:
+        return incidents.findings([row(c, "psnr", 30.0, now) for c in cells], {c.key: c for c in cells})
+
+    (first,) = nights([night(25.0)])
+    accepted = incidents.accept(first.register, first.pages[0].key, "ada")
+    assert not nights([night(28.0)], tuple(accepted))[0].pages
+    assert nights([night(20.0)], tuple(accepted))[0].pages
+
+
+def test_it_fails_every_night_until_somebody_acknowledges_or_accepts_it() -> None:
+    cells = of(method="linear")
+    found = nights([worse(cells)] * 3)
+    assert [len(night.pages) for night in found] == [1, 0, 0]
+    assert [len(night.failing) for night in found] == [1, 1, 1]
+    key = found[-1].register[0].key
+    for settled in (incidents.acknowledge(found[-1].register, key, "ada", DAY + timedelta(days=9)),
+                    incidents.accept(found[-1].register, key, "ada")):
+        assert not any(night.pages or night.failing for night in nights([worse(cells)] * 3, tuple(settled)))
+
+
+def test_a_register_of_the_first_format_is_read_with_its_ratios_as_costs(tmp_path: Path) -> None:
+    """The first format held now over then, whatever the direction."""
+    path = tmp_path / "incidents.json"
+    item = {"key": "k", "factor": "method", "value": "linear", "cells": ["a linear 1/4"], "reason": "", "onset": "abc",
+            "since": "2026-01-01", "state": "accepted", "who": "ada", "until": "", "link": ""}
+    old = [{**item, "metric": m, "change": c, "worst": c} for m, c in (("psnr", 0.8), ("latency", 1.25), ("output_hash", None))]
+    path.write_text(json.dumps({"format": 1, "incidents": old}))
+    assert [(i.metric, i.change, i.worst) for i in incidents.load(path)] == [
+        ("psnr", 1.25, 1.25), ("latency", 1.25, 1.25), ("output_hash", None, None)]
 
 
 # ------------------------------------------------------------------------------------------------ whom to tell

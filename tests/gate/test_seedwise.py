@@ -25,7 +25,7 @@ class Couple:
     after: Outcome
 
 
-def couple(cell: str, one: NDArray[np.float64], two: NDArray[np.float64], metric: str = "psnr") -> Couple:
+def pair(cell: str, one: NDArray[np.float64], two: NDArray[np.float64], metric: str = "psnr") -> Couple:
     base = ok(case("linear"))
     return Couple(cell, *(replace(base, samples={metric: list(map(float, arm)), "latency": [1.0] * len(arm)}) for arm in (one, two)))
 
@@ -42,7 +42,7 @@ def rows(*couples: Couple) -> dict[tuple[str, str], Verdict]:
 
 
 def test_worse_better_and_equal_images_are_told_apart() -> None:
-    found = rows(couple("worse", *arms(-2)), couple("better", *arms(2)), couple("same", *arms(0, sd=0.1)), couple("open", *arms(0, sd=9)))
+    found = rows(pair("worse", *arms(-2)), pair("better", *arms(2)), pair("same", *arms(0, sd=0.1)), pair("open", *arms(0, sd=9)))
     assert {cell: row.verdict for (cell, _), row in found.items()} == {
         "worse": "regressed", "better": "improved", "same": "equivalent", "open": "inconclusive"}
     worse = found["worse", "psnr"]
@@ -55,31 +55,31 @@ def test_few_images_that_changed_much_are_found() -> None:
     """The median of Walsh averages would be nought here."""
     before, after = arms(-8, share=0.25)
     assert (before == after).mean() > 0.6
-    assert rows(couple("cell", before, after))["cell", "psnr"].verdict == "regressed"
+    assert rows(pair("cell", before, after))["cell", "psnr"].verdict == "regressed"
 
 
 def test_a_change_below_the_minimum_effect_fails_nothing_however_sure() -> None:
     before, _ = arms(0)
-    found = rows(couple("cell", before, before - 0.1))["cell", "psnr"]
+    found = rows(pair("cell", before, before - 0.1))["cell", "psnr"]
     assert (found.verdict, found.reason.startswith("0.1 dB worse")) == ("equivalent", True)
 
 
 @pytest.mark.parametrize(("metric", "verdict"), [("psnr", "improved"), ("kl", "regressed"), ("legend", "improved")])
 def test_the_direction_is_the_metrics(metric: str, verdict: str) -> None:
     before, after = arms(2)
-    assert rows(couple("cell", before, after, metric))["cell", metric].verdict == verdict
+    assert rows(pair("cell", before, after, metric))["cell", metric].verdict == verdict
 
 
 def test_swapping_the_arms_swaps_the_verdicts() -> None:
     one, two = arms(-2, share=0.5)
-    assert rows(couple("c", one, two))["c", "psnr"].verdict == "regressed"
-    assert rows(couple("c", two, one))["c", "psnr"].verdict == "improved"
+    assert rows(pair("c", one, two))["c", "psnr"].verdict == "regressed"
+    assert rows(pair("c", two, one))["c", "psnr"].verdict == "improved"
 
 
 def test_a_unit_changes_nothing() -> None:
     for change in (-2.0, -0.5, 0.0):
         one, two = arms(change)
-        plain, scaled = (rows(couple("c", k * one, k * two))["c", "psnr"] for k in (1.0, 1000.0))
+        plain, scaled = (rows(pair("c", k * one, k * two))["c", "psnr"] for k in (1.0, 1000.0))
         assert plain.verdict == scaled.verdict
 
 
@@ -121,7 +121,7 @@ def test_signs_are_drawn_in_blocks_and_are_those_of_one_draw() -> None:
 def test_equal_arms_seldom_alarm_over_a_family() -> None:
     """A hundred nights of twenty cells without a change in the mean: one in twenty may alarm, and then 13 or more do by a chance of 1 in
     700."""
-    nights = ([couple(str(n), *arms(0, sd=2, seed=100 * night + n)) for n in range(20)] for night in range(100))
+    nights = ([pair(str(n), *arms(0, sd=2, seed=100 * night + n)) for n in range(20)] for night in range(100))
     alarms = sum(any(row.verdict == "regressed" for row in rows(*night).values()) for night in nights)
     assert alarms <= 12
 
@@ -130,31 +130,31 @@ def test_the_family_is_corrected_for() -> None:
     """A p-value of about 0.01 is a find alone and none among forty."""
     one, two = arms(-0.6, sd=1.5, seed=4)
     assert 0.002 < flipped(one - two) < 0.04
-    assert rows(couple("cell", one, two))["cell", "psnr"].verdict == "regressed"
-    others = [couple(str(n), *arms(0, sd=1.5, seed=50 + n)) for n in range(40)]
-    assert rows(couple("cell", one, two), *others)["cell", "psnr"].verdict == "inconclusive"
+    assert rows(pair("cell", one, two))["cell", "psnr"].verdict == "regressed"
+    others = [pair(str(n), *arms(0, sd=1.5, seed=50 + n)) for n in range(40)]
+    assert rows(pair("cell", one, two), *others)["cell", "psnr"].verdict == "inconclusive"
 
 
 def test_too_few_seeds_to_find_anything_say_how_many_are_needed() -> None:
     """One figure among forty cannot be found in five seeds, however far apart they are, and alone it can."""
-    worst = couple("worst", np.full(5, 30.0), np.arange(10.0, 15.0))
-    others = [couple(str(n), np.full(5, 30.0), np.full(5, 30.0)) for n in range(39)]
+    worst = pair("worst", np.full(5, 30.0), np.arange(10.0, 15.0))
+    others = [pair(str(n), np.full(5, 30.0), np.full(5, 30.0)) for n in range(39)]
     found = rows(worst, *others)["worst", "psnr"]
     assert found.verdict == "inconclusive"
     assert found.reason.endswith("; alone among 40 figures none can be told by so few: 10 seeds are needed")
     alone = rows(worst)["worst", "psnr"]
     assert (alone.verdict, "needed" in alone.reason) == ("regressed", False)
-    ten = couple("worst", np.full(10, 30.0), np.arange(10.0, 20.0))
+    ten = pair("worst", np.full(10, 30.0), np.arange(10.0, 20.0))
     assert rows(ten, *others)["worst", "psnr"].verdict == "regressed", "as many as were said to be needed"
-    assert "needed" not in rows(couple("c", *arms(0, sd=9)))["c", "psnr"].reason
+    assert "needed" not in rows(pair("c", *arms(0, sd=9)))["c", "psnr"].reason
 
 
 def test_an_arm_without_images_says_why() -> None:
-    good = couple("cell", *arms(0))
+    good = pair("cell", *arms(0))
     bad = replace(good, after=Outcome(good.after.case, Status.UNSUPPORTED, log="random weights"))
     (row,) = seedwise({"cell": bad})
     assert (row.metric, row.verdict, row.reason) == ("status", "not_compared", "its images were not compared: unsupported: random weights")
-    (row,) = seedwise({"cell": couple("cell", np.ones(1), np.ones(1))})
+    (row,) = seedwise({"cell": pair("cell", np.ones(1), np.ones(1))})
     assert row.reason.endswith("no figure is known seed by seed")
     assert seedwise({}) == []
 
@@ -165,7 +165,7 @@ def test_an_arm_without_images_says_why() -> None:
     (Status.OK, Status.CONTENDED, "not_compared"), (Status.OOM, Status.OK, "not_compared"), (Status.OOM, Status.OOM, "not_compared"),
 ])  # fmt: skip
 def test_a_second_arm_that_alone_fails_at_its_images_has_regressed(before: Status, after: Status, verdict: str) -> None:
-    good = couple("cell", *arms(0))
+    good = pair("cell", *arms(0))
     ends = [arm if status is Status.OK else Outcome(arm.case, status, log="NaN") for arm, status in (
         (good.before, before), (good.after, after))]
     (row,) = seedwise({"cell": Couple("cell", *ends), "other": good})[:1]
@@ -176,7 +176,7 @@ def test_a_second_arm_that_alone_fails_at_its_images_has_regressed(before: Statu
 
 def full(one: NDArray[np.float64], two: NDArray[np.float64], metric: str = "psnr", **hashes: str) -> Couple:
     """Two full caches; ``hashes`` of their images and of the second arm's tokens."""
-    made, case_ = couple("full", one, two, metric), case("full")
+    made, case_ = pair("full", one, two, metric), case("full")
     facts = [{"images_hash": hashes[side]} if side in hashes else {} for side in ("then", "now")]
     before, after = (replace(arm, case=case_, facts=held) for arm, held in zip((made.before, made.after), facts, strict=True))
     return Couple("full", before, replace(after, output_hash=hashes.get("tokens", after.output_hash)))
@@ -187,7 +187,7 @@ def test_fidelity_of_two_full_caches_is_to_themselves_and_called_nothing() -> No
     found = rows(full(sixty, sixty))
     assert {key: row.verdict for key, row in found.items()} == {("full", "status"): "not_compared"}
     assert found["full", "status"].reason.endswith("fidelity of the full cache is to itself")
-    assert rows(couple("full", sixty, sixty))["full", "psnr"].verdict == "equivalent", "an arm of a plan has its own full cache beside it"
+    assert rows(pair("full", sixty, sixty))["full", "psnr"].verdict == "equivalent", "an arm of a plan has its own full cache beside it"
     quality = rows(full(*arms(-2), metric="legend"))
     assert quality["full", "legend"].verdict == "regressed", "quality is not to itself"
     reference = full(*arms(-2))

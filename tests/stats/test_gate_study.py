@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from cachemark.stats import paired_test as pairs
-from cachemark.stats.paired_test import Pairs, Rule
+from cachemark.stats.paired_test import PairRatios, Rule
 
 FOLDER = Path(__file__).parents[2] / "benchmarks"
 
@@ -84,8 +84,8 @@ def test_a_night_is_judged_as_the_gate_judges_it(study: ModuleType, monkeypatch:
     first, later, fresh = drawn
     seen = pairs.screen(first, rule)
     still = np.flatnonzero((seen.side == 0) & ~seen.equal)
-    cells = {i: Pairs(tuple(row)) for i, row in enumerate(first)}
-    cells |= {i: Pairs((*first[i], *row)) for i, row in zip(still, later, strict=True)}
+    cells = {i: PairRatios(tuple(row)) for i, row in enumerate(first)}
+    cells |= {i: PairRatios((*first[i], *row)) for i, row in zip(still, later, strict=True)}
     sides = {i: pairs.screen([cell.screening], rule).side[0] for i, cell in cells.items()}
     for i, row in zip([i for i in cells if sides[i]], fresh, strict=True):
         cells[i] = replace(cells[i], fresh=tuple(row))

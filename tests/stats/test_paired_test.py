@@ -15,7 +15,19 @@ from scipy import stats
 
 from cachemark.core.errors import CachemarkError
 from cachemark.stats import paired_test as pairs
-from cachemark.stats.paired_test import Effect, Pairs, Rule, hodges_lehmann, interval, judge, log_ratios, needed, screen, sees, sign_flip
+from cachemark.stats.paired_test import (
+    Effect,
+    PairRatios,
+    Rule,
+    hodges_lehmann,
+    interval,
+    judge,
+    log_ratios,
+    needed,
+    screen,
+    sees,
+    sign_flip,
+)
 
 RULE = Rule(delta=0.02, family=200)
 OPPOSITE = {"regressed": "improved", "improved": "regressed"}
@@ -208,9 +220,9 @@ def test_a_suspect_needs_both_a_small_p_and_three_quarters_of_the_effect() -> No
 
 # ------------------------------------------------------------------------------------------------ verdicts
 
-def cell(centre: float, sd: float = 0.003, seed: int = 0, rule: Rule = RULE) -> Pairs:
+def cell(centre: float, sd: float = 0.003, seed: int = 0, rule: Rule = RULE) -> PairRatios:
     drawn = noise(1, 24 + rule.fresh, sd, centre, seed)[0]
-    return Pairs(tuple(drawn[:24]), tuple(drawn[24:]))
+    return PairRatios(tuple(drawn[:24]), tuple(drawn[24:]))
 
 
 def test_the_four_verdicts() -> None:
@@ -235,7 +247,7 @@ def test_effects_are_in_words() -> None:
 
 def test_only_fresh_pairs_convict() -> None:
     """A cell that was chosen because its first pairs were bad is judged by the others."""
-    lucky = Pairs(cell(0.06).screening, cell(0.0).fresh)
+    lucky = PairRatios(cell(0.06).screening, cell(0.0).fresh)
     found = judge({"a": lucky}, RULE)["a"]
     assert (found.verdict, found.pairs) == ("equivalent", 6 + RULE.fresh)
     assert found.effect == Effect.of(lucky.fresh)
@@ -252,16 +264,16 @@ def test_a_change_below_the_minimum_effect_is_none_however_sure() -> None:
 def test_a_suspect_without_confirmation_is_never_passed_and_never_convicted() -> None:
     slow = cell(0.06)
     for taken in (0, RULE.fresh - 1):
-        found = judge({"a": Pairs(slow.screening, slow.fresh[:taken])}, RULE)["a"]
+        found = judge({"a": PairRatios(slow.screening, slow.fresh[:taken])}, RULE)["a"]
         assert (found.verdict, found.adjusted) == ("inconclusive", 1.0)
         assert f"{taken} of {RULE.fresh} pairs confirm" in found.reason
-    none = judge({"a": Pairs(slow.screening[:5])}, RULE)["a"]
+    none = judge({"a": PairRatios(slow.screening[:5])}, RULE)["a"]
     assert (none.verdict, none.effect, none.pairs, none.reason) == ("inconclusive", None, 0, "5 of the 6 pairs that are needed")
 
 
 def test_pairs_beyond_the_plan_do_not_count() -> None:
     slow = cell(0.06)
-    more = Pairs(slow.screening, (*slow.fresh, -9.0, -9.0))
+    more = PairRatios(slow.screening, (*slow.fresh, -9.0, -9.0))
     assert judge({"a": more}, RULE) == judge({"a": slow}, RULE)
 
 
@@ -270,7 +282,7 @@ def test_the_family_is_corrected_for() -> None:
     rule = Rule(0.02, 1)
     fresh = np.linspace(0.03, 0.05, rule.fresh)
     fresh[:4] = -0.004, -0.005, -0.006, -0.007
-    suspect = Pairs([0.04] * 6, tuple(fresh))
+    suspect = PairRatios([0.04] * 6, tuple(fresh))
     assert judge({"a": suspect}, rule)["a"].verdict == "regressed"
     many = dataclasses.replace(rule, family=102)
     assert many.fresh == rule.fresh
@@ -280,15 +292,15 @@ def test_the_family_is_corrected_for() -> None:
 
 def test_needed_leads_to_the_verdict() -> None:
     for centre, sd, stages in ((0.06, 0.003, ["screen", "confirm"]), (0.0, 0.003, ["screen"]), (0.0, 0.2, ["screen"] * 5)):
-        whole, have, asked = cell(centre, sd), Pairs(()), []
+        whole, have, asked = cell(centre, sd), PairRatios(()), []
         while (ask := needed(have, RULE))[0] != "done":
             asked.append(ask[0])
             screening, fresh = len(have.screening) + (ask[0] == "screen") * ask[1], len(have.fresh) + (ask[0] == "confirm") * ask[1]
-            have = Pairs(whole.screening[:screening], whole.fresh[:fresh])
+            have = PairRatios(whole.screening[:screening], whole.fresh[:fresh])
         assert asked == stages
         assert judge({"a": have}, RULE) == judge({"a": whole}, RULE)
-    assert needed(Pairs([0.0] * 7), RULE) == ("done", 0)
-    assert needed(Pairs([0.2, -0.2] * 4), RULE) == ("screen", 4)
+    assert needed(PairRatios([0.0] * 7), RULE) == ("done", 0)
+    assert needed(PairRatios([0.2, -0.2] * 4), RULE) == ("screen", 4)
 
 
 # ------------------------------------------------------------------------------------------------ what does not matter
@@ -300,12 +312,12 @@ families = st.lists(st.tuples(st.sampled_from([0.0, 0.03, 0.06, -0.06]), st.samp
 @settings(max_examples=25)
 @given(families, st.floats(1e-9, 1e9))
 def test_units_do_not_matter(family: list[tuple[float, float, int]], unit: float) -> None:
-    def cells(scale: float) -> dict[str, Pairs]:
+    def cells(scale: float) -> dict[str, PairRatios]:
         made = {}
         for i, (centre, sd, seed) in enumerate(family):
             ratio = cell(centre, sd, seed)
             before = scale * np.exp(noise(1, 24, 1.0, seed=seed)[0])
-            made[str(i)] = Pairs(tuple(log_ratios(before, before * np.exp(ratio.screening))), ratio.fresh)
+            made[str(i)] = PairRatios(tuple(log_ratios(before, before * np.exp(ratio.screening))), ratio.fresh)
         return made
 
     plain, scaled = judge(cells(1.0), RULE), judge(cells(unit), RULE)
@@ -321,7 +333,7 @@ def test_names_and_their_order_do_not_matter_and_swapped_arms_swap_verdicts(fami
     found = judge(cells, RULE)
     renamed = judge({f"other {name}": cells[name] for name in reversed(cells)}, RULE)
     assert {name.removeprefix("other "): j for name, j in renamed.items()} == found
-    swapped = judge({n: Pairs([-x for x in c.screening], [-x for x in c.fresh]) for n, c in cells.items()}, RULE)
+    swapped = judge({n: PairRatios([-x for x in c.screening], [-x for x in c.fresh]) for n, c in cells.items()}, RULE)
     for name, one in found.items():
         assert swapped[name].verdict == OPPOSITE.get(one.verdict, one.verdict)
         assert (swapped[name].pairs, swapped[name].adjusted) == (one.pairs, one.adjusted)
@@ -343,7 +355,7 @@ def test_equal_arms_raise_no_alarm_and_a_changed_cell_does() -> None:
     for night in range(8):
         drawn = noise(200, 24 + RULE.fresh, 0.004, seed=night)
         drawn[7] += math.log1p(0.05)
-        found = judge({str(i): Pairs(row[:24], row[24:]) for i, row in enumerate(drawn)}, RULE)
+        found = judge({str(i): PairRatios(row[:24], row[24:]) for i, row in enumerate(drawn)}, RULE)
         regressed = {name for name, j in found.items() if j.verdict == "regressed"}
         assert "7" in regressed
         alarms += regressed != {"7"}

@@ -104,14 +104,14 @@ class Hunt:
 
     def compared(self, folder: Path, commit: str, rule: Rule, once: bool = False) -> Sequence[Verdict]:
         """Rows of the case at a commit against the good end, after as many pairs as the test asks for, or ``once``."""
-        from ..gate.comparison import contest, verdicts
+        from ..gate.comparison import measure_until_decided, verdicts
         from ..workflows.checkouts import code_of
         from ..workflows.pairs import PairRunner, Side
 
         cells = {self.name: self.planned}
         before, after = (Side(str(where), cells, self.options._replace(code=code_of(where))) for where in (self.good, folder))
         so_far = self.pairs
-        held = contest(cells, self._counted(PairRunner(before, after)), rule, lambda: not once or self.pairs == so_far)
+        held = measure_until_decided(cells, self._counted(PairRunner(before, after)), rule, lambda: not once or self.pairs == so_far)
         rows = verdicts(held, rule)
         self.shown += [(commit, row) for row in rows]
         for row in rows:

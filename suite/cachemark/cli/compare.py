@@ -16,7 +16,7 @@ import click
 from .options import coverage_option, echo_json, json_option, plugin_option, store_option
 
 if TYPE_CHECKING:
-    from ..gate.comparison import Held, Tally
+    from ..gate.comparison import CellPairs, Tally
     from ..gate.nights import GateStanding
     from ..stats.paired_test import Rule
     from ..store.db import Store
@@ -109,7 +109,7 @@ class Ended:
     rule: Rule
     sees: str
     standing: GateStanding
-    held: dict[str, Held]
+    held: dict[str, CellPairs]
 
     @property
     def exit_code(self) -> int:
@@ -121,7 +121,7 @@ def hold(wanted: Contest, sides: Contestants, store: Store, terms: Terms) -> End
     """Measure and judge; every pair and every verdict is in the store."""
     from ..core.errors import NothingMeasured
     from ..gate import nights as ledger
-    from ..gate.comparison import COVERAGE, contest, verdicts
+    from ..gate.comparison import COVERAGE, measure_until_decided, verdicts
     from ..stats.paired_test import Rule
 
     machine, cells = sides.where[1].machine_class, list(sides.after.cells)
@@ -140,7 +140,7 @@ def hold(wanted: Contest, sides: Contestants, store: Store, terms: Terms) -> End
         measure = _measurer(sides, terms, lambda couple, names: _keep(store, run_id, couple, names), refuse=_refuser(sides))
         names = [*cells, *measure.extra]
         end = time.monotonic() + 60 * terms.minutes if terms.minutes is not None else math.inf
-        held = contest(names, measure, rule, lambda: time.monotonic() < end)
+        held = measure_until_decided(names, measure, rule, lambda: time.monotonic() < end)
         rows = [*verdicts({c: held[c] for c in cells}, rule, sides.alike), *verdicts({c: held[c] for c in measure.extra}, rule)]
         _file(store, run_id, wanted, sides, rows)  # the images may take long, and may fail
         if seen := _images(sides, store, run_id, {c: held[c] for c in cells}, end):
@@ -157,7 +157,7 @@ def hold(wanted: Contest, sides: Contestants, store: Store, terms: Terms) -> End
     return Ended(run_id, mine.tally, rule, told, ledger.standing(ours), held)
 
 
-def _images(sides: Contestants, store: Store, run_id: int, held: dict[str, Held], end: float) -> list[Verdict]:
+def _images(sides: Contestants, store: Store, run_id: int, held: dict[str, CellPairs], end: float) -> list[Verdict]:
     """Rows about the images of cells whose arms gave other tokens: one pair tells, because nothing of it is a time."""
     from ..gate.comparison import NOT_COMPARED, other_tokens
     from ..gate.seedwise import seedwise

@@ -86,7 +86,7 @@ def self_test(as_json: bool = False) -> int:
 
 def _pairs(plan: Path, plugin: Path) -> list[Proof]:
     """Equal arms and a slowed arm, measured in the same processes and judged by the same rule."""
-    from ..gate.comparison import contest, verdicts
+    from ..gate.comparison import measure_until_decided, verdicts
     from ..plan import schema as plans
     from ..stats.paired_test import Rule
     from ..trial.supervisor import Options
@@ -100,7 +100,8 @@ def _pairs(plan: Path, plugin: Path) -> list[Proof]:
     after = {EQUAL: before[EQUAL], SLOWED: _delayed(planned, wait, 4)}
     course = PairRunner(Side("before", before, options), Side("after", after, options))
     rule = Rule(DELTA, 2)
-    rows = {row.label: row for row in verdicts(contest(before, course.round, rule), rule, "methods") if row.metric in ("latency", "status")}
+    pairs = measure_until_decided(before, course.round, rule)
+    rows = {row.label: row for row in verdicts(pairs, rule, "methods") if row.metric in ("latency", "status")}
     return [_proof(rows[EQUAL], "regressed", False), _proof(rows[SLOWED], "regressed", True)]
 
 

@@ -1,4 +1,4 @@
-"""Every metric: its name, unit, direction, and whether two runs of the same code must agree exactly.
+"""Every metric: its name, unit and direction, and if two runs of the same code must agree exactly.
 
 ``version`` belongs to the definition, not to the code: it is raised when a number with this name would no longer be
 comparable with an older one, and it is part of the skip key and of exported histories.
@@ -6,6 +6,7 @@ comparable with an older one, and it is part of the skip key and of exported his
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -15,7 +16,10 @@ from .errors import unknown
 
 @dataclass(frozen=True)
 class Metric:
-    """One measured quantity. ``better`` is ``lower`` or ``higher``; ``kind`` says which column family it belongs to."""
+    """One measured quantity. ``better`` is ``lower`` or ``higher``; ``kind`` says which column family it belongs to.
+
+    Whoever asks which of two figures is better asks here, so that no consumer has a direction of its own.
+    """
 
     name: str
     unit: str
@@ -25,6 +29,24 @@ class Metric:
     meaning: str
     deterministic: bool = False
     version: int = 1
+
+    @property
+    def timed(self) -> bool:
+        """True of wall times and of rates, which vary from process to process and take a test to judge."""
+        return self.kind == "speed" or self.unit == "s"
+
+    def worst(self, values: Iterable[float]) -> float:
+        """The least favourable of some figures."""
+        return max(values) if self.better == "lower" else min(values)
+
+    def loss(self, then: float, now: float) -> float:
+        """By how much ``now`` is worse than ``then``, in the unit of the metric; negative where it is better."""
+        return now - then if self.better == "lower" else then - now
+
+    def cost_ratio(self, then: float, now: float) -> float:
+        """Cost now over cost then of two figures >= 0: above 1 where ``now`` is worse, 1 where both are equal, inf where the cost was 0."""
+        cost, before = (now, then) if self.better == "lower" else (then, now)
+        return cost / before if before else (1.0 if cost == before else math.inf)
 
 
 _ALL = (
@@ -98,7 +120,7 @@ def metric(name: str) -> Metric:
 
 
 def is_metric(name: str) -> bool:
-    """Whether there is a metric of that name."""
+    """Return whether there is a metric of that name."""
     return name in METRICS or _of_set(name) is not None
 
 

@@ -31,7 +31,7 @@ JUDGED = (REGRESSED, IMPROVED, EQUIVALENT, CHANGED)
 
 @dataclass(frozen=True)
 class Comparison:
-    """What the gate found. ``rows``: one per case and metric, and one with metric ``status`` for what concerns a whole case.
+    """The verdicts on a run. ``rows``: one per case and metric, and one with metric ``status`` for what concerns a whole case.
 
     ``changed`` marks values that differ without being better or worse; it does not fail the gate.
     """
@@ -42,7 +42,7 @@ class Comparison:
 
     @property
     def cases(self) -> tuple[int, int]:
-        """How many cases of the baseline had at least one row judged, and how many there are."""
+        """The number of the baseline's cases with at least one row judged, and the number of its cases."""
         known = {r.case_key for r in self.rows if r.verdict != NEW}
         return len({r.case_key for r in self.rows if r.verdict in JUDGED}), len(known)
 
@@ -160,18 +160,17 @@ class _Pair:
         return self._by_threshold(metric, old, then, now)
 
     def _bytes(self, metric: Metric, old: Outcome, new: Outcome) -> Verdict:
-        """A memory metric that may vary a little: the largest value seen, against the threshold."""
+        """A memory metric that may vary a little: the least favourable value of each run, against the threshold."""
         if reason := self._other_machine():
             return self._row(old, metric.name, NOT_COMPARED, reason)
-        return self._by_threshold(metric, old, max(old.samples[metric.name]), max(new.samples[metric.name]))
+        return self._by_threshold(metric, old, metric.worst(old.samples[metric.name]), metric.worst(new.samples[metric.name]))
 
     def _by_threshold(self, metric: Metric, old: Outcome, then: float, now: float) -> Verdict:
         if then <= 0:
             verdict = EQUIVALENT if now == then else NOT_COMPARED
             return self._row(old, metric.name, verdict, "" if now == then else "no ratio to a figure of zero", then, now)
-        cost, cost_before = (now, then) if metric.better == "lower" else (then, now)
-        limit = 1 + self.threshold
-        verdict = REGRESSED if cost > limit * cost_before else IMPROVED if cost_before > limit * cost else EQUIVALENT
+        cost, limit = metric.cost_ratio(then, now), 1 + self.threshold
+        verdict = REGRESSED if cost > limit else IMPROVED if cost * limit < 1 else EQUIVALENT
         return self._row(old, metric.name, verdict, "", then, now)
 
     def _exact(self, metric: Metric, old: Outcome, new: Outcome) -> Verdict:
@@ -187,8 +186,7 @@ class _Pair:
         if means[0] == means[1]:
             differ = sum(a != b for a, b in zip(then, now, strict=True))
             return self._row(old, metric.name, CHANGED, f"{differ} of {len(now)} values differ, their mean does not", *means)
-        better = (means[1] < means[0]) == (metric.better == "lower")
-        return self._row(old, metric.name, IMPROVED if better else REGRESSED, "must be equal", *means)
+        return self._row(old, metric.name, REGRESSED if metric.loss(*means) > 0 else IMPROVED, "must be equal", *means)
 
     def _hash(self, name: str, old: Outcome, then: str, now: str) -> Verdict:
         if reason := self._other_numerics():

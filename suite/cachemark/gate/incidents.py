@@ -15,6 +15,7 @@ from typing import Any
 
 from ..core.errors import BadBaseline, unknown
 from ..core.spec import Case, digest
+from ..core.units import is_metric, metric
 from ..store.rows import Verdict
 from .baseline_check import CHANGED, HASHES, REGRESSED
 from .baselines import write
@@ -22,13 +23,14 @@ from .baselines import write
 NEW, ACKNOWLEDGED, FIXED, ACCEPTED = "new", "acknowledged", "fixed", "accepted"
 FACTORS = ("method", "model", "engine", "device_class")
 SHARE = 0.5  # of the judged cells with one factor that must have become worse for it to be called the cause
-FORMAT = 1
+FORMAT = 2  # 1 held figures now over then, whatever the direction of the metric
+MOST = 1e6  # cost ratio that stands for any larger one: JSON has no infinity
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One cell that became worse: ``change`` is the cost now over then (1.05: 5 % worse), None where it is no ratio; ``onset`` is
-    the commit since which it is so, or empty."""
+    """One cell that became worse. ``change``: cost now over cost then (1.05: 5 % worse), None where there is no ratio; ``onset``: the
+    commit since which it is so, or empty."""
 
     case: Case
     label: str
@@ -40,8 +42,8 @@ class Finding:
 
 @dataclass(frozen=True)
 class Incident:
-    """``factor`` and ``value``: what its cells share (``method`` ``linear``), or ``cell`` and its label. ``key`` never changes while it
-    lasts. ``change`` is the median over its cells, ``worst`` the largest at which somebody was told."""
+    """Cells that became worse for one cause. ``factor`` and ``value``: what they share (``method`` ``linear``), or ``cell`` and its label.
+    ``key`` never changes while it lasts. ``change``: the median cost ratio of its cells; ``worst``: the largest that was ever reported."""
 
     key: str
     metric: str
@@ -60,23 +62,30 @@ class Incident:
 
     @property
     def matches(self) -> tuple[str, str, str]:
-        """By what it is the same incident another night."""
+        """The fields by which it is recognised another night."""
         return self.metric, self.factor, self.value
 
 
 def findings(rows: Iterable[Verdict], cases: Mapping[str, Case], onset: str = "") -> list[Finding]:
-    """The rows that fail, with their cases, by key."""
-    return [Finding(cases[r.case_key], r.label, r.metric, r.change, r.reason, onset) for r in rows
+    """The rows that fail. ``cases``: all cases by key."""
+    return [Finding(cases[r.case_key], r.label, r.metric, _cost(r.metric, r.change), r.reason, onset) for r in rows
             if r.case_key in cases and (r.verdict == REGRESSED or (r.verdict == CHANGED and r.metric in HASHES))]
 
 
-def fold(found: Sequence[Finding], judged: Iterable[Case]) -> list[Incident]:
-    """One incident for each cause. ``judged``: every case of which something was said, worse or not.
+def _cost(name: str, change: float | None) -> float | None:
+    """Cost now over cost then, at most ``MOST``, of a figure by its ratio now over then; None where that is none."""
+    if change is None or change < 0 or not is_metric(name):
+        return None
+    return min(metric(name).cost_ratio(1.0, change), MOST)
+
+
+def fold(found: Sequence[Finding], covered: Iterable[Case]) -> list[Incident]:
+    """Fold findings into one incident for each cause. ``covered``: every case that was judged, worse or not.
 
     For each metric and onset, the factor value that explains most of the cells is taken, as long as at least half of the judged cells
     that have it became worse and there are two or more of them; then the next one; what is left is an incident of its own.
     """
-    everything = list(judged)
+    everything = list(covered)
     groups: dict[tuple[str, str], list[Finding]] = {}
     for finding in found:
         groups.setdefault((finding.metric, finding.onset), []).append(finding)
@@ -90,12 +99,12 @@ def fold(found: Sequence[Finding], judged: Iterable[Case]) -> list[Incident]:
     return incidents
 
 
-def _cause(left: Sequence[Finding], judged: Sequence[Case]) -> tuple[str, str, list[Finding]]:
+def _cause(left: Sequence[Finding], covered: Sequence[Case]) -> tuple[str, str, list[Finding]]:
     best: tuple[int, float, str, str] = (0, 0.0, "", "")
     for factor in FACTORS:
         for value in dict.fromkeys(str(getattr(f.case, factor)) for f in left):
             mine = [f for f in left if str(getattr(f.case, factor)) == value]
-            known = {c.key for c in judged if str(getattr(c, factor)) == value} | {f.case.key for f in mine}
+            known = {c.key for c in covered if str(getattr(c, factor)) == value} | {f.case.key for f in mine}
             share = len({f.case.key for f in mine}) / len(known)
             if len(mine) > 1 and share >= SHARE and (len(mine), share) > best[:2]:
                 best = (len(mine), share, factor, value)
@@ -105,7 +114,7 @@ def _cause(left: Sequence[Finding], judged: Sequence[Case]) -> tuple[str, str, l
 
 
 def _incident(factor: str, value: str, mine: Sequence[Finding]) -> Incident:
-    ratios = [f.change for f in mine if f.change]
+    ratios = [f.change for f in mine if f.change is not None]
     change = statistics.median(ratios) if ratios else None
     cells = tuple(sorted({f.case.full_title for f in mine}))
     first = mine[0]
@@ -115,19 +124,24 @@ def _incident(factor: str, value: str, mine: Sequence[Finding]) -> Incident:
 # -- the register -------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class IncidentNight:
-    """What a night adds to the register. ``pages``: incidents that somebody has to be told of: new ones, those that became worse, and
-    those whose acknowledgement expired. ``known``: those that stay in the report and fail nothing; ``fixed``: those that are gone."""
+    """The register after a night. ``pages``: incidents to report now: new ones, those that became worse, and those with an expired
+    acknowledgement. ``known``: the others that are still there; ``fixed``: those that are gone."""
 
     register: tuple[Incident, ...]
     pages: tuple[Incident, ...]
     known: tuple[Incident, ...]
     fixed: tuple[Incident, ...]
 
+    @property
+    def failing(self) -> tuple[Incident, ...]:
+        """Incidents of the night that nobody has acknowledged or accepted: each fails the gate, however often it was reported."""
+        return tuple(i for i in (*self.pages, *self.known) if i.state == NEW)
 
-def merge(register: Sequence[Incident], tonight: Sequence[Incident], today: date, delta: float, judged: Iterable[str]) -> IncidentNight:
-    """Carry the register on. An incident that is open is the same one where metric and factor agree, or half of its cells. ``judged``:
-    the cells of which something was said tonight; an incident is fixed only when all of its cells were judged and none is worse."""
-    left, said = list(tonight), set(judged)
+
+def merge(register: Sequence[Incident], tonight: Sequence[Incident], today: date, delta: float, covered: Iterable[str]) -> IncidentNight:
+    """Carry the register on. An open incident is the same one where metric and factor agree, or half of its cells. ``covered``: the cells
+    that were judged tonight; an incident is fixed only when all of its cells were judged and none is worse."""
+    left, said = list(tonight), set(covered)
     kept, pages, known, fixed = list[Incident](), list[Incident](), list[Incident](), list[Incident]()
     for old in register:
         if old.state == FIXED:
@@ -140,9 +154,9 @@ def merge(register: Sequence[Incident], tonight: Sequence[Incident], today: date
             fixed += [kept[-1]] if over else []
             continue
         left.remove(new)
-        again, told = _again(old, new, today, delta)
-        kept.append(again)
-        (pages if told else known).append(again)
+        now, due = _carried(old, new, today, delta)
+        kept.append(now)
+        (pages if due else known).append(now)
     for new in left:
         fresh = replace(new, key=digest([*new.matches, new.onset, today.isoformat(), sorted(new.cells)], 10), since=today.isoformat())
         kept.append(fresh)
@@ -160,8 +174,8 @@ def _same(old: Incident, tonight: Sequence[Incident]) -> Incident | None:
     return None
 
 
-def _again(old: Incident, new: Incident, today: date, delta: float) -> tuple[Incident, bool]:
-    """The incident as it is tonight, and whether somebody has to be told."""
+def _carried(old: Incident, new: Incident, today: date, delta: float) -> tuple[Incident, bool]:
+    """The incident as it is tonight, and whether it has to be reported again."""
     now = replace(old, cells=new.cells, change=new.change, reason=new.reason)
     expired = bool(old.state == ACKNOWLEDGED and old.until and date.fromisoformat(old.until) < today)
     worse = bool(new.change and old.worst and new.change >= old.worst * (1 + delta))
@@ -173,12 +187,12 @@ def _again(old: Incident, new: Incident, today: date, delta: float) -> tuple[Inc
 
 
 def acknowledge(register: Sequence[Incident], key: str, who: str, until: date, link: str = "") -> list[Incident]:
-    """Somebody looks after it until a day; then it pages again."""
+    """Note that somebody looks after an incident until a day; then it pages again."""
     return _changed(register, key, state=ACKNOWLEDGED, who=who, until=until.isoformat(), link=link)
 
 
 def accept(register: Sequence[Incident], key: str, who: str, link: str = "") -> list[Incident]:
-    """It stays as it is; it pages again only where it becomes worse."""
+    """Note that an incident stays; it pages again only where it becomes worse."""
     return _changed(register, key, state=ACCEPTED, who=who, until="", link=link)
 
 
@@ -194,14 +208,20 @@ def load(path: Path) -> list[Incident]:
         return []
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
-        if data["format"] != FORMAT:
+        if data["format"] not in (1, FORMAT):
             raise ValueError(f"format {data['format']!r}")
-        return [Incident(**{**item, "cells": tuple(item["cells"])}) for item in data["incidents"]]
+        found = [Incident(**{**item, "cells": tuple(item["cells"])}) for item in data["incidents"]]
+        return [_as_cost(i) for i in found] if data["format"] == 1 else found
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise BadBaseline(f"{path} is no register of incidents: {error}.", remedy="Take the file from version control.") from error
 
 
+def _as_cost(old: Incident) -> Incident:
+    """An incident of format 1 with cost ratios in place of figures now over then."""
+    return replace(old, change=_cost(old.metric, old.change), worst=_cost(old.metric, old.worst))
+
+
 def save(path: Path, register: Sequence[Incident]) -> None:
-    """Write the register, whole or not at all."""
+    """Write the register; the file appears whole or not at all."""
     ordered = sorted(register, key=lambda i: (i.since, i.key))
     write(path, json.dumps({"format": FORMAT, "incidents": [asdict(i) for i in ordered]}, indent=1, ensure_ascii=False) + "\n")

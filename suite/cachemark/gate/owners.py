@@ -1,4 +1,4 @@
-"""Who looks after what, from a file ``owners.toml``, and the five lines in which an incident is told.
+"""Owners of incidents, read from a file ``owners.toml``, and the five lines that report an incident.
 
 Each table ``[[owner]]`` has a ``name`` and patterns (``*`` and ``?``) for any of ``method``, ``model``, ``engine``, ``device``, ``metric``;
 the first table of which all patterns fit owns the incident.
@@ -20,7 +20,7 @@ _FACTOR = {"device_class": "device"}
 
 
 def load(path: Path) -> list[dict[str, str]]:
-    """The tables of a file; none where there is none. Raises BadPlan for a table that is none of ours."""
+    """The tables of a file; none where there is no file. Raises BadPlan for a table of another form."""
     if not path.exists():
         return []
     try:
@@ -44,10 +44,10 @@ def owner(incident: Incident, owners: Sequence[Mapping[str, str]]) -> str:
 
 
 def told(incident: Incident, owners: Sequence[Mapping[str, str]], command: str) -> list[str]:
-    """Five lines: what, how much, since when, who, and what to type to see it again."""
+    """Five lines that report an incident: the cause, the cost, since when, its owner, and the command that measures it again."""
     count = f"{len(incident.cells)} cells" if len(incident.cells) > 1 else incident.cells[0]
     cause = "one cell" if incident.factor == "cell" else f"{incident.factor.removesuffix('_class')} {incident.value}"
-    change = f"{100 * (incident.change - 1):+.2g} % cost (median of {count}). " if incident.change else ""
+    change = f"{100 * (incident.change - 1):+.2g} % cost (median of {count}). " if incident.change is not None else ""
     since = f"since commit {incident.onset}" if incident.onset else f"first seen {incident.since or 'now'}"
     mine = owner(incident, owners)
     who = f"{incident.who} until {incident.until}" if incident.who and incident.until else incident.who or mine or "nobody"
@@ -61,7 +61,7 @@ def told(incident: Incident, owners: Sequence[Mapping[str, str]], command: str) 
 
 
 def command(plan: str, incident: Incident, commits: tuple[str, str] | None = None) -> str:
-    """What to type to measure an incident again."""
+    """The command that measures an incident again."""
     if commits and all(commits):
         return shlex.join(["cachemark", "compare", plan, "--commits", *commits, "--case", incident.cells[0]])
     return shlex.join(["cachemark", "run", plan, "--fresh"])

@@ -37,14 +37,14 @@ Floats = NDArray[np.float64]
 class SeedwiseRow:
     """One figure of one cell, seed by seed. ``worse``: how much worse the second arm is at each seed, in the metric's unit, (seeds,)."""
 
-    couple: PairOfOutcomes
+    pair: PairOfOutcomes
     metric: Metric
     worse: Floats
 
     @property
     def limit(self) -> float:
         """The minimum effect in the metric's unit."""
-        return LEAST * abs(self.couple.before.mean(self.metric.name) or 0.0)
+        return LEAST * abs(self.pair.before.mean(self.metric.name) or 0.0)
 
     @property
     def effect(self) -> float:
@@ -63,7 +63,7 @@ def seedwise(couples: Mapping[str, PairOfOutcomes], q: float = 0.05, alike: str 
     discovery rate of the family, ``alike`` what the arms share (see :func:`cachemark.gate.comparison.verdicts`). A cell without such a
     figure has a row that says why, one whose second arm alone failed has regressed, and of two full caches the hashes of their images
     are compared where they were taken: fidelity is to the arm's own full cache, so here it is to itself and says nothing."""
-    lines = {cell: list(_lines(couple)) for cell, couple in couples.items()}
+    lines = {cell: list(_lines(pair)) for cell, pair in couples.items()}
     flat = [line for found in lines.values() for line in found]
     sides = _sides([line.worse for line in flat])
     worse, better = (_adjusted([pair[side] for pair in sides]) for side in (0, 1))
@@ -75,40 +75,39 @@ def seedwise(couples: Mapping[str, PairOfOutcomes], q: float = 0.05, alike: str 
     return rows
 
 
-def _beside(cell: str, couple: PairOfOutcomes, alike: str, told: bool) -> Iterator[Verdict]:
+def _beside(cell: str, pair: PairOfOutcomes, alike: str, told: bool) -> Iterator[Verdict]:
     """The row of a cell that is no figure's. ``told``: it has some of figures."""
-    row = Verdict(couple.after.case.key, cell, "status", NOT_COMPARED)
-    hashed = all(outcome.facts.get(IMAGES) for outcome in (couple.before, couple.after))
-    if couple.before.ok and not couple.after.ok and couple.after.status not in (Status.UNSUPPORTED, *INFRASTRUCTURE):
-        failed = failure(cell, couple)
+    row = Verdict(pair.after.case.key, cell, "status", NOT_COMPARED)
+    hashed = all(outcome.facts.get(IMAGES) for outcome in (pair.before, pair.after))
+    if pair.before.ok and not pair.after.ok and pair.after.status not in (Status.UNSUPPORTED, *INFRASTRUCTURE):
+        failed = failure(cell, pair)
         yield replace(failed, reason=f"its images: {failed.reason}")
-    elif _to_itself(couple) and hashed and couple.before.output_hash == couple.after.output_hash:
-        yield images(row, [couple], alike)
-    elif _to_itself(couple):
+    elif _to_itself(pair) and hashed and pair.before.output_hash == pair.after.output_hash:
+        yield images(row, [pair], alike)
+    elif _to_itself(pair):
         yield replace(row, reason=f"its images were not compared: {ITSELF}")
     elif not told:
-        yield replace(row, reason=f"its images were not compared: {_why(couple)}")
+        yield replace(row, reason=f"its images were not compared: {_reason(pair)}")
 
 
-def _to_itself(couple: PairOfOutcomes) -> bool:
+def _to_itself(pair: PairOfOutcomes) -> bool:
     """Whether both arms are the full cache that their own fidelity is measured against. A ``reference`` engine's is another code path."""
-    return all(o.ok and o.case.role == "baseline" and o.case.engine != "reference" for o in (couple.before, couple.after))
+    return all(o.ok and o.case.role == "baseline" and o.case.engine != "reference" for o in (pair.before, pair.after))
 
 
-def _lines(couple: PairOfOutcomes) -> Iterator[SeedwiseRow]:
-    before, after = couple.before, couple.after
+def _lines(pair: PairOfOutcomes) -> Iterator[SeedwiseRow]:
+    before, after = pair.before, pair.after
     if not (before.ok and after.ok):
         return
-    judging = [kind for kind in JUDGING if kind != "fidelity" or not _to_itself(couple)]
+    judging = [kind for kind in JUDGING if kind != "fidelity" or not _to_itself(pair)]
     for name, metric in METRICS.items():
         one, two = (outcome.samples.get(name, ()) for outcome in (before, after))
         if metric.kind in judging and len(one) == len(two) > 1:
-            more = np.asarray(two, dtype=np.float64) - np.asarray(one, dtype=np.float64)
-            yield SeedwiseRow(couple, metric, more if metric.better == "lower" else -more)
+            yield SeedwiseRow(pair, metric, np.array([metric.loss(*figures) for figures in zip(one, two, strict=True)], dtype=np.float64))
 
 
-def _why(couple: PairOfOutcomes) -> str:
-    failed = next((outcome for outcome in (couple.before, couple.after) if not outcome.ok), None)
+def _reason(pair: PairOfOutcomes) -> str:
+    failed = next((outcome for outcome in (pair.before, pair.after) if not outcome.ok), None)
     if failed is None:
         return "no figure is known seed by seed"
     return f"{failed.status}: {(failed.log.strip().splitlines() or [''])[-1][:200]}"
@@ -160,10 +159,10 @@ def _row(cell: str, line: SeedwiseRow, adjusted: tuple[float, float], q: float, 
     else:
         verdict = EQUIVALENT if -line.limit <= low and high <= line.limit else INCONCLUSIVE
     name, unit = line.metric.name, f" {line.metric.unit}".rstrip()
-    then, now = (float(outcome.mean(name) or 0.0) for outcome in (line.couple.before, line.couple.after))
+    then, now = (float(outcome.mean(name) or 0.0) for outcome in (line.pair.before, line.pair.after))
     said = (f"{abs(line.effect):.3g}{unit} {'worse' if line.effect > 0 else 'better'} on average ({low:+.3g} to {high:+.3g}, worse being "
             f"positive; {len(line.worse)} seeds, p = {p:.2g})")
     least = math.ceil(math.log2(family / q))  # the smallest p-value is 2^-n, and the family multiplies it
     if len(line.worse) < least and verdict not in (REGRESSED, IMPROVED):
         said += f"; alone among {family} figures none can be told by so few: {least} seeds are needed"
-    return Verdict(line.couple.after.case.key, cell, name, verdict, said, then, now, now / then if then else None)
+    return Verdict(line.pair.after.case.key, cell, name, verdict, said, then, now, now / then if then else None)

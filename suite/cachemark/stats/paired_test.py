@@ -230,7 +230,7 @@ def adjusted(p: ArrayLike, rule: Rule) -> Floats:
 
 # -- verdicts -----------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
-class Pairs:
+class PairRatios:
     """Log ratios of one cell: those that screen it, in the order of measurement, and the fresh ones that confirm."""
 
     screening: Sequence[float]
@@ -272,7 +272,7 @@ class PairedVerdict:
     reason: str
 
 
-def needed(cell: Pairs, rule: Rule) -> tuple[str, int]:
+def needed(cell: PairRatios, rule: Rule) -> tuple[str, int]:
     """What to measure next: ``("screen", n)`` or ``("confirm", n)`` with n more pairs, or ``("done", 0)``."""
     seen = _screened(cell, rule)
     if seen.side[0]:
@@ -282,7 +282,7 @@ def needed(cell: Pairs, rule: Rule) -> tuple[str, int]:
     return ("screen", later[0] - len(cell.screening)) if later and not seen.equal[0] else ("done", 0)
 
 
-def judge(cells: Mapping[str, Pairs], rule: Rule) -> dict[str, PairedVerdict]:
+def judge(cells: Mapping[str, PairRatios], rule: Rule) -> dict[str, PairedVerdict]:
     """The verdicts of a family, by cell. Regressions and improvements are corrected for apart: an improvement fails no gate.
 
     Of the fresh pairs the first ``rule.fresh`` count, and with fewer a cell is not confirmed: neither more nor fewer pairs may be
@@ -294,22 +294,22 @@ def judge(cells: Mapping[str, Pairs], rule: Rule) -> dict[str, PairedVerdict]:
     return {name: _judgement(cell, screened[name], worse[name] if sides[name] > 0 else better[name], rule) for name, cell in cells.items()}
 
 
-def _screened(cell: Pairs, rule: Rule) -> Screened:
+def _screened(cell: PairRatios, rule: Rule) -> Screened:
     if not len(cell.screening):
         return Screened(np.zeros(1, dtype=np.int64), np.zeros(1, dtype=bool), np.zeros(1, dtype=np.int64))
     return screen(np.asarray(cell.screening, dtype=np.float64)[None], rule)
 
 
-def _confirmed(cells: Mapping[str, Pairs], sides: Mapping[str, int], side: int, rule: Rule) -> dict[str, float]:
+def _confirmed(cells: Mapping[str, PairRatios], sides: Mapping[str, int], side: int, rule: Rule) -> dict[str, float]:
     """Adjusted p-values that cells changed to that side, by cell."""
-    def p(name: str, cell: Pairs) -> float:
+    def p(name: str, cell: PairRatios) -> float:
         ready = sides[name] == side and len(cell.fresh) >= rule.fresh
         return float(sign_flip(side * _rows(cell.fresh[: rule.fresh]))) if ready else 1.0
 
     return dict(zip(cells, map(float, adjusted([p(name, cell) for name, cell in cells.items()], rule)), strict=True))
 
 
-def _judgement(cell: Pairs, seen: Screened, p: float, rule: Rule) -> PairedVerdict:
+def _judgement(cell: PairRatios, seen: Screened, p: float, rule: Rule) -> PairedVerdict:
     side, used = int(seen.side[0]), int(seen.pairs[0])
     if not used:
         return PairedVerdict(INCONCLUSIVE, None, 1.0, 0, f"{len(cell.screening)} of the {rule.looks[0]} pairs that are needed")
