@@ -11,7 +11,8 @@ from typing import Any
 from cachemark.core.result import Environment, Outcome, Status
 from cachemark.machine.environment import environment
 from cachemark.plan.schema import Planned
-from cachemark.trial.supervisor import Finished, Options
+from cachemark.trial.request import Task, TrialRequest
+from cachemark.trial.supervisor import Finished
 from support.stages import Stage, call
 
 HERE = environment("cpu", 1)
@@ -21,30 +22,30 @@ class Machine:
     """Arms that answer at once. ``speed`` says how many seconds a case takes in a copy of the code, ``changed`` what else differs."""
 
     def __init__(self) -> None:
-        self.speed: Callable[[Planned, Options], float] = lambda planned, options: 1.0
-        self.changed: Callable[[Outcome, Options], Outcome] = lambda outcome, options: outcome
-        self.where: Callable[[Options], Environment] = lambda options: HERE
-        self.psnr: Callable[[Planned, Options], float] = lambda planned, options: 30.0
+        self.speed: Callable[[Planned, TrialRequest], float] = lambda planned, options: 1.0
+        self.changed: Callable[[Outcome, TrialRequest], Outcome] = lambda outcome, options: outcome
+        self.where: Callable[[TrialRequest], Environment] = lambda options: HERE
+        self.psnr: Callable[[Planned, TrialRequest], float] = lambda planned, options: 30.0
         self.noise, self.chance, self.trials = 0.01, random.Random(0), 0
         self.seen: list[Planned] = []
 
-    def run_trials(self, planned: list[Planned], options: Options, started: Callable[[Planned], None]) -> Iterator[Finished]:
+    def run_trials(self, planned: list[Planned], options: TrialRequest, started: Callable[[Planned], None]) -> Iterator[Finished]:
         self.trials += 1
         for item in planned:
             seconds = self.speed(item, options) * (1 + self.chance.gauss(0, self.noise))
             samples = {"latency": [seconds] * 3, "kv_allocated": [4096.0]}
-            if options.seen:
+            if options.task is Task.IMAGES:
                 self.seen.append(item)
                 samples = {"psnr": [self.psnr(item, options) + self.chance.gauss(0, 0.1) for _ in range(item.case.samples)]}
             outcome = Outcome(item.case, Status.OK, samples, "an arm of a pair", output_hash="cafe", facts={"kernel": "sdpa"})
             yield Finished(self.changed(outcome, options), {})
 
-    def asked(self, options: Options, device: str) -> tuple[Environment, dict[str, Any]]:
+    def asked(self, options: TrialRequest, device: str) -> tuple[Environment, dict[str, Any]]:
         code = {"commit": Path(options.code).name, "dirty": False, "hash": options.code or "here", "version": "0"}
         return self.where(options), code
 
 
-def number(options: Options) -> int:
+def number(options: TrialRequest) -> int:
     return int(Path(options.code, "n").read_text())
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from cachemark.trial import identity
 from cachemark.workflows import pairs
 from support import stages
 
@@ -21,7 +22,7 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     made = Machine()
     monkeypatch.setattr(pairs, "run_trials", made.run_trials)
-    monkeypatch.setattr(pairs, "asked", made.asked)
+    monkeypatch.setattr(identity, "identify", made.asked)
     return made
 
 

@@ -15,8 +15,8 @@ import pytest
 from cachemark.core.errors import CachemarkError
 from cachemark.core.result import Outcome, Status
 from cachemark.store.db import Store
-from cachemark.trial.supervisor import Options
-from cachemark.workflows import pairs
+from cachemark.trial import identity
+from cachemark.trial.request import Task, TrialRequest
 from support.stages import Stage, call
 
 from .arms import ARMS, CELL, HERE, Machine, compare, number, rows
@@ -134,7 +134,7 @@ def test_images_are_as_many_as_can_tell_something(samples: int, code: int, machi
     assert ("can show nothing" in result.stderr) is (0 < samples < 5)
 
 
-def other_tokens(outcome: Outcome, options: Options) -> Outcome:
+def other_tokens(outcome: Outcome, options: TrialRequest) -> Outcome:
     return replace(outcome, output_hash=outcome.case.method)
 
 
@@ -166,8 +166,9 @@ def test_where_tokens_are_the_same_there_is_nothing_to_compare(machine: Machine,
 
 
 def test_an_arm_whose_images_cannot_be_judged_says_so(machine: Machine, stage: Stage) -> None:
-    def fails(outcome: Outcome, options: Options) -> Outcome:
-        return Outcome(outcome.case, Status.OOM, log="no room for images") if options.seen else other_tokens(outcome, options)
+    def fails(outcome: Outcome, options: TrialRequest) -> Outcome:
+        none = Outcome(outcome.case, Status.OOM, log="no room for images")
+        return none if options.task is Task.IMAGES else other_tokens(outcome, options)
 
     machine.changed = fails
     result = compare(stage, *ARMS, "--no-aa")
@@ -177,8 +178,8 @@ def test_an_arm_whose_images_cannot_be_judged_says_so(machine: Machine, stage: S
 
 @pytest.mark.parametrize(("error", "state"), [(CachemarkError("The disk is full."), "failed"), (KeyboardInterrupt(), "interrupted")])
 def test_verdicts_on_times_outlive_images_that_break_off(error: BaseException, state: str, machine: Machine, stage: Stage) -> None:
-    def breaks(outcome: Outcome, options: Options) -> Outcome:
-        if options.seen:
+    def breaks(outcome: Outcome, options: TrialRequest) -> Outcome:
+        if options.task is Task.IMAGES:
             raise error
         return other_tokens(outcome, options)
 
@@ -194,8 +195,8 @@ def test_verdicts_on_times_outlive_images_that_break_off(error: BaseException, s
 
 
 def test_a_second_arm_whose_images_alone_fail_has_regressed(machine: Machine, stage: Stage) -> None:
-    def fails(outcome: Outcome, options: Options) -> Outcome:
-        bad = options.seen and outcome.case.method == "calm"
+    def fails(outcome: Outcome, options: TrialRequest) -> Outcome:
+        bad = options.task is Task.IMAGES and outcome.case.method == "calm"
         return Outcome(outcome.case, Status.NAN_OUTPUT, log="NaN in the images") if bad else other_tokens(outcome, options)
 
     machine.changed = fails
@@ -245,7 +246,7 @@ def test_check_judges_a_comparison_and_joins_it_to_the_run_of_its_code(
 ) -> None:
     with Store.open(stage.store, create=False, read_only=True) as store:
         code = store.run(1).code["hash"]
-    monkeypatch.setattr(pairs, "asked", lambda options, device: (HERE, {"hash": code, "commit": "abc"}))
+    monkeypatch.setattr(identity, "identify", lambda options, device: (HERE, {"hash": code, "commit": "abc"}))
     assert call("baseline", "save", "--store", stage.store).exit_code == 0
     commits = ("--commits", "HEAD~16", "HEAD", "--repository", repository, "--case", "calm 1/2", "--no-aa")
     machine.speed = lambda planned, options: 1.3 if number(options) else 1.0

@@ -27,10 +27,11 @@ from cachemark.models.protocol import Request
 from cachemark.plan.schema import Planned
 from cachemark.trial.executors import local as executor
 from cachemark.trial.executors.local import Local, Place, local
-from cachemark.trial.supervisor import Finished, Options
+from cachemark.trial.request import TrialRequest
+from cachemark.trial.supervisor import Finished
 from support.fake_nvml import EVERY, Card, FakeNvml, lose
 
-OPTIONS = Options(1.0, 1)
+OPTIONS = TrialRequest(1.0, 1)
 SLEEPS = "import subprocess as s; s.Popen(['sleep', '60']).wait()"
 
 
@@ -207,17 +208,17 @@ class Trials:
     def __init__(self, **bad: int) -> None:
         self.bad, self.ran = Counter(bad), list[tuple[str, str]]()
 
-    def __call__(self, group: list[Planned], options: Options, started: Any, *, admit: Any, **_: Any) -> Iterator[Finished]:
+    def __call__(self, group: list[Planned], request: TrialRequest, started: Any, *, admit: Any, **_: Any) -> Iterator[Finished]:
         for p in group:
             if reason := admit(p):
                 yield Finished(Outcome(p.case, Status.NOT_REACHED, log=reason), {})
                 continue
             started(p)
-            self.ran.append((p.case.method, options.gpu))
-            cause = p.case.method if self.bad[p.case.method] else options.gpu.replace("-", "_")
+            self.ran.append((p.case.method, request.gpu))
+            cause = p.case.method if self.bad[p.case.method] else request.gpu.replace("-", "_")
             if self.bad[cause] > 0:
                 self.bad[cause] -= 1
-                yield Finished(Outcome(p.case, Status.THROTTLED, log="too hot"), {}, spoilt=True, lost=cause.startswith("lost"))
+                yield Finished(Outcome(p.case, Status.THROTTLED, log="too hot"), {}, invalidated=True, lost=cause.startswith("lost"))
             else:
                 yield Finished(Outcome(p.case, Status.OK, {"latency": [1.0]}, "random"), {})
 
@@ -295,14 +296,14 @@ def test_a_real_trial_is_watched_pinned_and_started_on_a_free_device_only(
     file = tmp_path / "p.toml"
     file.write_text(text)
     both = [p for p in plans.expand(plans.load(str(file))) if p.case.role in ("baseline", "arm")]
-    short = [Planned(p.case, p.request, unmet="not asked") for p in both]  # ends at once, after the model is loaded
+    short = [Planned(p.case, p.request, unsupported_reason="not asked") for p in both]  # ends at once, after the model is loaded
     cards[0].pids = {1}
     watching = Watch(device.gpus(nvml)[0])
     found = []
-    for finished in run_trials(short, Options(60.0, 1, cpus=(min(os.sched_getaffinity(0)),)), lambda p: None, watch=watching):
+    for finished in run_trials(short, TrialRequest(60.0, 1, cpus=(min(os.sched_getaffinity(0)),)), lambda p: None, watch=watching):
         found.append(finished)
         cards[0].pids = set()
-    assert [(f.outcome.status, f.spoilt) for f in found] == [(Status.CONTENDED, True), (Status.UNSUPPORTED, False)]
+    assert [(f.outcome.status, f.invalidated) for f in found] == [(Status.CONTENDED, True), (Status.UNSUPPORTED, False)]
     assert found[0].outcome.log == "The device was not free: process 1 computes on it."
     assert found[1].outcome.facts["device"]["uuid"] == "GPU-aaaa"
     assert found[1].outcome.facts["cpus"] == [min(os.sched_getaffinity(0))]

@@ -43,7 +43,7 @@ def test_a_plan_is_its_table(name: str) -> None:
     assert all(len(keys) == 1 for keys in found.values()), found
     named = {keys[0] for keys in found.values()}
     assert {p.case.key for p in planned if p.case.role == "arm"} <= named
-    assert not [p.unmet for p in planned if p.unmet]
+    assert not [p.unsupported_reason for p in planned if p.unsupported_reason]
 
 
 @pytest.mark.parametrize("name", TABLES)

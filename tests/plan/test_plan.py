@@ -173,7 +173,7 @@ def test_each_codec_brings_the_full_cache_along(write: Write) -> None:
 def test_the_reference_engine_stores_natively(write: Write) -> None:
     """It is the papers' full cache: no method and no codec of ours runs in it, and none may be reported under its name."""
     planned = expand(write(examples.plan_text('"streaming"', cells='engine = "reference"\ncodecs = ["native", "int8"]')))
-    assert {p.case.label: bool(p.unmet) for p in planned} == {
+    assert {p.case.label: bool(p.unsupported_reason) for p in planned} == {
         "full": False, "streaming 1/2": True, "full int8": True, "streaming 1/2 int8": True,
     }  # fmt: skip
 
@@ -184,7 +184,7 @@ def test_an_unmet_budget_is_an_error_or_a_case_that_says_why(write: Write) -> No
         expand(write(text))
     planned = expand(write(text.replace("timeout", 'unmet = "unsupported"\ntimeout')))
     assert labels(planned) == ["full", "streaming 1/2", "calm 1/2"]
-    assert [p.unmet for p in planned] == ["", "streaming: 8 sinks leave no room in B = 8. Give sinks in 0 … 7.", ""]
+    assert [p.unsupported_reason for p in planned] == ["", "streaming: 8 sinks leave no room in B = 8. Give sinks in 0 … 7.", ""]
 
 
 def test_more_methods_join_every_block_once(write: Write) -> None:

@@ -19,7 +19,8 @@ from cachemark.machine.environment import environment
 from cachemark.plan import schema as plans
 from cachemark.plan.schema import Planned
 from cachemark.store.db import Store
-from cachemark.trial.supervisor import Finished, Options, always
+from cachemark.trial.request import TrialRequest
+from cachemark.trial.supervisor import Finished, always
 from cachemark.workflows.measuring import Decision, Summary, measure
 
 CELLS = [
@@ -52,7 +53,7 @@ class Stub:
         return {}
 
     def run(
-        self, groups: Sequence[Sequence[Planned]], options: Options, started: Callable[[Planned], None],
+        self, groups: Sequence[Sequence[Planned]], request: TrialRequest, started: Callable[[Planned], None],
         admit: Callable[[Planned], str] = always,
     ) -> Iterator[Finished]:  # fmt: skip
         moments = random.Random(self.seed)

@@ -56,8 +56,8 @@ def test_without_a_cuda_device_every_case_says_so(folder: Path) -> None:
     for case in cases:
         with pytest.raises(Unsupported, match="CUDA graphs"):
             run_case(case, Bench.load(case))
-    assert not any(p.unmet for p in planned(folder, "graph", "cuda"))
-    assert not any(p.unmet for p in planned(folder, "eager"))
+    assert not any(p.unsupported_reason for p in planned(folder, "graph", "cuda"))
+    assert not any(p.unsupported_reason for p in planned(folder, "eager"))
 
 
 def test_a_method_that_decides_on_the_host_says_so(tmp_path: Path) -> None:
@@ -73,7 +73,7 @@ engine = "%s"
         for name in ("eager", "graph"):
             (tmp_path / "plan.toml").write_text(text % (decide, name))
             (arm,) = (p for p in plans.expand(plans.load(str(tmp_path / "plan.toml")), "cuda") if p.case.method == "ams_kv")
-            found[decide, name] = "decides on the host" in arm.unmet
+            found[decide, name] = "decides on the host" in arm.unsupported_reason
     assert found == {("profile", "eager"): False, ("profile", "graph"): False, ("online", "eager"): False, ("online", "graph"): True}
 
 

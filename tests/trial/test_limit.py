@@ -24,7 +24,6 @@ from cachemark.models.protocol import ModelEntry
 from cachemark.plan import schema as plans
 from cachemark.roofline.bill import bill
 from cachemark.trial.child import floor as limit
-from cachemark.trial.child.main import parse_item, request_json
 from cachemark.workflows import measuring as session
 
 RATES = Rates(copy=1e10, matmul=1e11)
@@ -124,13 +123,6 @@ def test_where_there_is_nothing_to_say_nothing_is_said() -> None:
     assert limit.facts(full, entry(), Full(), None) == {}
     assert limit.facts(replace(full, role="floor"), entry(), Full(), RATES) == {}
     assert limit.facts(full, replace(entry(), parameter_counts=lambda: None), Full(), RATES) == {}
-
-
-def test_rates_reach_the_trial() -> None:
-    (planned, *_) = plans.expand(PLAN)
-    for told in (replace(planned, rates=RATES), planned):
-        (item,) = json.loads(json.dumps(request_json([told], [], 1)))["cases"]
-        assert parse_item(item) == told
 
 
 def test_rates_are_measured_where_something_is_run_and_stand_in_the_environment() -> None:

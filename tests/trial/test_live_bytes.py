@@ -38,7 +38,7 @@ def measure(folder: Path, tmp_path: Path) -> Any:
             planned = plans.expand(plans.load(str(tmp_path / "plan.toml")))
         bench = Bench.load(planned[0])
         bench.loaded = replace(bench.loaded, weights="random:0")  # so that no image is judged
-        found = {p.case.label: run_case(p, bench)[0] for p in planned if p.case.role in ROLES and not p.unmet}
+        found = {p.case.label: run_case(p, bench)[0] for p in planned if p.case.role in ROLES and not p.unsupported_reason}
         assert all(outcome.ok for outcome in found.values()), {label: outcome.log for label, outcome in found.items()}
         return found
 

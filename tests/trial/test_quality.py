@@ -135,9 +135,9 @@ def test_an_arm_of_a_later_trial_finds_the_full_cache_on_its_shelf(folder: Path,
     cases = planned(folder)
     full, arm = (of_role(cases, role) for role in ("baseline", "arm"))
     bench = Bench.load(full)
-    pass_of(replace(full, shelf=tmp_path / "full"), bench)
+    pass_of(replace(full, feature_cache=tmp_path / "full"), bench)
     together = pass_of(arm, bench)
-    alone = replace(arm, beside=tmp_path / "full")
+    alone = replace(arm, full_features=tmp_path / "full")
     assert pass_of(alone, Bench.load(arm)).facts["to_full"] == together.facts["to_full"]
     (tmp_path / "full" / "00002.safetensors").unlink()
     assert "to_full" not in pass_of(alone, Bench.load(arm)).facts
@@ -147,10 +147,10 @@ def carried(folder: Path, shelves: Path) -> tuple[Outcome, Outcome]:
     """The full cache whose quality stands again under another skip key, and an arm of a later trial beside it."""
     cases = planned(folder)
     full, arm = of_role(cases, "baseline"), of_role(cases, "arm")
-    first = replace(pass_of(replace(full, shelf=shelves / "old"), Bench.load(full)), skip_key="old")
+    first = replace(pass_of(replace(full, feature_cache=shelves / "old"), Bench.load(full)), skip_key="old")
     known = Earlier.of(replace(first, facts={**first.facts, "skip_parts": {}}), {})
-    again = pass_of(replace(full, shelf=shelves / "new", held=known), Bench.load(full))
-    return again, pass_of(replace(arm, shelf=shelves / "arm", beside=shelves / "new"), Bench.load(arm))
+    again = pass_of(replace(full, feature_cache=shelves / "new", reusable=known), Bench.load(full))
+    return again, pass_of(replace(arm, feature_cache=shelves / "arm", full_features=shelves / "new"), Bench.load(arm))
 
 
 def test_an_arm_of_a_later_trial_finds_the_features_of_a_full_cache_that_was_carried_over(folder: Path, tmp_path: Path) -> None:
@@ -180,7 +180,7 @@ def test_parts_are_copied_where_a_file_has_but_one_name(tmp_path: Path, monkeypa
 
 
 def test_what_is_on_the_shelf_is_not_made_again(folder: Path, tmp_path: Path) -> None:
-    case = replace(of_role(planned(folder), "baseline"), shelf=tmp_path / "shelf")
+    case = replace(of_role(planned(folder), "baseline"), feature_cache=tmp_path / "shelf")
     first = pass_of(case, Bench.load(case))
     assert sorted(p.name for p in (tmp_path / "shelf").iterdir()) == [f"{i:05d}.safetensors" for i in range(3)]
     bench, counter = counted(case)
@@ -191,7 +191,7 @@ def test_what_is_on_the_shelf_is_not_made_again(folder: Path, tmp_path: Path) ->
 
 @pytest.mark.parametrize("damage", [b"", b"\x00" * 40])
 def test_a_part_that_cannot_be_read_is_made_again(folder: Path, tmp_path: Path, damage: bytes) -> None:
-    case = replace(of_role(planned(folder), "baseline"), shelf=tmp_path / "shelf")
+    case = replace(of_role(planned(folder), "baseline"), feature_cache=tmp_path / "shelf")
     first = pass_of(case, Bench.load(case))
     (tmp_path / "shelf" / "00001.safetensors").write_bytes(damage)
     bench, counter = counted(case)
@@ -209,7 +209,7 @@ def test_a_part_that_other_eyes_have_seen_does_not_count(tmp_path: Path, preset:
 
 
 def test_shares_together_make_every_part_once(folder: Path, tmp_path: Path) -> None:
-    case = replace(of_role(planned(folder), "baseline"), shelf=tmp_path / "shelf")
+    case = replace(of_role(planned(folder), "baseline"), feature_cache=tmp_path / "shelf")
     made: list[int] = []
     for index in range(2):
         bench, counter = counted(case)

@@ -20,6 +20,7 @@ from cachemark.plan.schema import Planned
 from cachemark.store.db import Store
 from cachemark.trial import supervisor as isolate
 from cachemark.trial.child.main import leaves
+from cachemark.trial.request import Task, TrialRequest
 from cachemark.trial.supervisor import Finished
 from cachemark.workflows import largest_batch as largest
 from cachemark.workflows import measuring as session
@@ -91,7 +92,7 @@ class Card(stub.Stub):
     def run(self, groups: Any, options: Any, started: Any, admit: Any = isolate.always) -> Iterator[Finished]:
         for finished in super().run(groups, options, started, admit):
             case = finished.outcome.case
-            if not options.probe:
+            if options.task is not Task.PROBE:
                 yield finished
             elif case.batch > 40:
                 yield Finished(Outcome(case, Status.OOM, log="no room"), {})
@@ -158,7 +159,7 @@ def test_a_search_ends_with_what_fitted_before_the_deadline(tmp_path: Path) -> N
     class Slow(Card):
         def run(self, groups: Any, options: Any, started: Any, admit: Any = isolate.always) -> Iterator[Finished]:
             for finished in super().run(groups, options, started, admit):
-                clock.now += 10.0 if options.probe else 0.0
+                clock.now += 10.0 if options.task is Task.PROBE else 0.0
                 yield finished
 
     plan = plans.Plan.model_validate({**PLAN, "cells": PLAN["cells"][1:]})
@@ -235,9 +236,9 @@ def test_a_trial_that_leaves_is_no_fault_of_the_next_case(monkeypatch: pytest.Mo
         pid = 1
         made = 0
 
-        def __init__(self, planned: list[object], options: object) -> None:
+        def __init__(self, request: TrialRequest) -> None:
             Child.made += 1
-            self.planned = planned
+            self.planned = request.cases
 
         def __enter__(self) -> Child:
             return self
@@ -245,14 +246,14 @@ def test_a_trial_that_leaves_is_no_fault_of_the_next_case(monkeypatch: pytest.Mo
         def __exit__(self, *_: object) -> None: ...
 
         def messages(self) -> object:
-            outcome = Outcome(self.planned[0].case, Status.OOM, log="gone")  # type: ignore[attr-defined]
+            outcome = Outcome(self.planned[0].case, Status.OOM, log="gone")
             yield {"start": 0}
             yield {"done": 0, "outcome": outcome.to_json(), "artifacts": {}}
             yield {"leaves": 0}
 
     monkeypatch.setattr(isolate, "_Child", Child)
     two = [isolate.Planned(replace(CASE, batch=n), None) for n in (1, 2)]  # type: ignore[arg-type]
-    found = list(isolate.run_trials(two, isolate.Options(1.0, 1), lambda p: None))
+    found = list(isolate.run_trials(two, TrialRequest(1.0, 1), lambda p: None))
     assert [f.outcome.status for f in found] == [Status.OOM, Status.OOM]
     assert Child.made == 2
     assert isinstance(found[0], Finished)

@@ -3,32 +3,28 @@
 from __future__ import annotations
 
 import itertools
-import json
-import os
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import field, fields, make_dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cachemark.core import seeds
-from cachemark.core.errors import BadPlan, CachemarkError, Infrastructure, NothingMeasured, UnknownName, Unsupported
+from cachemark.core.errors import BadPlan, CachemarkError, NothingMeasured, UnknownName, Unsupported
 from cachemark.core.result import Outcome, Status
 from cachemark.core.spec import QUALITY_PASS
-from cachemark.machine.environment import environment
-from cachemark.models.protocol import Request
 from cachemark.plan import schema as plans
 from cachemark.plan.schema import Plan, Planned
-from cachemark.trial.child import main as trial
 from cachemark.trial.child.measure import Bench, run_arm, see_arm
-from cachemark.trial.supervisor import Finished, Options
+from cachemark.trial.request import Task, TrialRequest
+from cachemark.trial.supervisor import Finished
 from cachemark.workflows import pairs
-from cachemark.workflows.pairs import Pair, PairRunner, Side, arms_of, asked, cells_of, orders, seen
+from cachemark.workflows.pairs import Pair, PairRunner, Side, arms_of, cells_of, orders, seen
 from support.stages import Stage
 
-OPTIONS = Options(60.0, 1, paired=True)
+OPTIONS = TrialRequest(60.0, 1, task=Task.TIMES)
 
 
 @pytest.fixture
@@ -41,7 +37,7 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, list[str]]]:
     """Every trial that would have run: the code of its arm and its cases' labels."""
     found: list[tuple[str, list[str]]] = []
 
-    def run_trials(planned: list[Planned], options: Options, started: Callable[[Planned], None]) -> Iterator[Finished]:
+    def run_trials(planned: list[Planned], options: TrialRequest, started: Callable[[Planned], None]) -> Iterator[Finished]:
         found.append((options.code, [p.case.label for p in planned]))
         for item in planned:
             yield Finished(answer(item, options), {})
@@ -50,12 +46,12 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, list[str]]]:
     return found
 
 
-def answer(planned: Planned, options: Options) -> Outcome:
+def answer(planned: Planned, options: TrialRequest) -> Outcome:
     return Outcome(planned.case, Status.OK, {"latency": [1.0]}, "an arm")
 
 
 def sides(cells: dict[str, Planned]) -> tuple[Side, Side]:
-    return Side("a", cells, OPTIONS._replace(code="a")), Side("b", cells, OPTIONS._replace(code="b"))
+    return Side("a", cells, replace(OPTIONS, code="a")), Side("b", cells, replace(OPTIONS, code="b"))
 
 
 def test_half_of_the_pairs_begin_with_either_arm_by_chance() -> None:
@@ -99,7 +95,7 @@ def test_what_the_machine_spoilt_is_measured_again(
     cells = {n: p for n, p in cells_of(plan, "cpu").items() if n in ("tiny-llamagen window 1/2", "tiny-llamagen window 1/4")}
     left = iter(range(times))
 
-    def spoilt(planned: Planned, options: Options) -> Outcome:
+    def spoilt(planned: Planned, options: TrialRequest) -> Outcome:
         bad = planned.case.label == "window 1/4" and options.code == "b" and next(left, None) is not None
         return Outcome(planned.case, status, log="too hot") if bad else Outcome(planned.case, Status.OK, {"latency": [1.0]}, "an arm")
 
@@ -273,51 +269,8 @@ def test_blocks_that_differ_in_more_are_told_apart_by_it() -> None:
 @pytest.fixture
 def stage(tmp_path: Path) -> Any:
     from cachemark.core import plugins
-
-    from . import stages
+    from support import stages
 
     made = stages.stage(tmp_path / "stage")
     plugins.load(made.plugin)
     return made
-
-
-def test_an_arm_says_where_it_runs_itself(tmp_path: Path) -> None:
-    said = {"environment": environment("cpu", 2).to_json(), "code": {"commit": "abc"}}
-    python = tmp_path / "python"
-    python.write_text(f"#!/bin/sh\necho noise\nprintf '%s' '{json.dumps(said)}'\n")
-    python.chmod(0o755)
-    where, code = asked(OPTIONS._replace(python=str(python)), "cpu")
-    assert (where, code) == (environment("cpu", 2), {"commit": "abc"})
-    python.write_text("#!/bin/sh\necho 'ModuleNotFoundError: no torch' >&2\nexit 1\n")
-    with pytest.raises(Infrastructure, match=r"does not start under .*no torch"):
-        asked(OPTIONS._replace(python=str(python)), "cpu")
-    with pytest.raises(Infrastructure, match="does not start"):
-        asked(OPTIONS._replace(python=str(tmp_path / "none")), "cpu")
-
-
-def test_a_copy_of_the_code_from_before_a_field_of_the_request_understands_what_it_is_sent(
-    plan: Plan, monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The child of an older commit builds its own Request from whatever names it is sent."""
-    (planned,) = cells_of(plan, "cpu", ["tiny-llamagen window 1/2"]).values()
-    older = make_dataclass("Request", [(f.name, f.type, field(default=f.default)) for f in fields(Request) if f.name != "clip"])
-    (item,) = json.loads(json.dumps(trial.request_json([planned], [], 1)))["cases"]
-    assert older(**item["request"]).dtype == str(planned.request.dtype)
-    assert trial.parse_item(item).request == planned.request
-    clipped = replace(planned, request=replace(planned.request, clip="folder"))
-    (told,) = json.loads(json.dumps(trial.request_json([clipped], [], 1)))["cases"]
-    assert trial.parse_item(told).request.clip == "folder"
-    with pytest.raises(TypeError, match="clip"):
-        older(**told["request"])
-    (extra,) = json.loads(json.dumps(trial.request_json([planned], [], 1)))["cases"]
-    extra["request"]["of_a_later_version"] = "x"
-    assert trial.parse_item(extra).request == planned.request
-
-
-def test_a_child_gets_the_interpreter_and_the_code_of_its_arm() -> None:
-    assert Options(1.0, 2).command == [sys.executable, "-P"]
-    assert "PYTHONPATH" not in Options(1.0, 2).environment or Options(1.0, 2).environment["PYTHONPATH"]
-    other = Options(1.0, 2, python="/py", code="/code")
-    assert other.command == ["/py", "-P"]
-    assert other.environment["PYTHONPATH"].split(os.pathsep)[0] == "/code"
-    assert other.environment["OMP_NUM_THREADS"] == "2"

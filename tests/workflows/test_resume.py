@@ -15,8 +15,8 @@ from cachemark.core import plugins
 from cachemark.core.result import Environment, Outcome, Status
 from cachemark.plan import schema as plans
 from cachemark.store.db import Store
-from cachemark.trial import supervisor as isolate
 from cachemark.trial.executors import local
+from cachemark.trial.request import TrialRequest
 from cachemark.trial.supervisor import Finished
 from cachemark.workflows import measuring as session
 from cachemark.workflows.measuring import decide, measure
@@ -207,7 +207,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """Trials that end at once; what they were asked to run."""
     asked: list[list[str]] = []
 
-    def trials(planned: Any, options: isolate.Options, started: Any, **_: Any) -> Any:
+    def trials(planned: Any, options: TrialRequest, started: Any, **_: Any) -> Any:
         asked.append([p.case.label for p in planned])
         for p in planned:
             started(p)

@@ -6,7 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ..plan.schema import Planned
     from ..stats.paired_test import Rule
     from ..store.rows import Verdict
-    from ..trial.supervisor import Options
+    from ..trial.request import TrialRequest
     from ..workflows.pairs import Pair, PairRunner
 
 
@@ -48,7 +48,7 @@ def bisect(
     from ..core import plugins
     from ..gate.nights import FLOOR
     from ..plan import schema as plans
-    from ..trial.supervisor import Options
+    from ..trial.request import Task, TrialRequest
     from ..workflows.checkouts import checkouts, repository_of
     from ..workflows.pairs import cells_of
 
@@ -57,7 +57,7 @@ def bisect(
     (name, planned), *others = cells_of(loaded, device, [case], images).items()
     if others:
         raise click.UsageError(f"{case!r} names several cases: {', '.join([name, *(n for n, _ in others)])}. Give one in full.")
-    options = Options(loaded.timeout, threads, tuple(str(Path(file).resolve()) for file in plugin_files), paired=True)
+    options = TrialRequest(loaded.timeout, threads, tuple(str(Path(file).resolve()) for file in plugin_files), task=Task.TIMES)
     where = repository_of(repository)
     began = time.monotonic()
     with checkouts(where, [good, bad]) as (old, new):
@@ -76,7 +76,7 @@ class Hunt:
 
     name: str
     planned: Planned
-    options: Options
+    request: TrialRequest
     good: Path
     delta: float
     pairs: int = 0
@@ -109,7 +109,7 @@ class Hunt:
         from ..workflows.pairs import PairRunner, Side
 
         cells = {self.name: self.planned}
-        before, after = (Side(str(where), cells, self.options._replace(code=code_of(where))) for where in (self.good, folder))
+        before, after = (Side(str(where), cells, replace(self.request, code=code_of(where))) for where in (self.good, folder))
         so_far = self.pairs
         held = measure_until_decided(cells, self._counted(PairRunner(before, after)), rule, lambda: not once or self.pairs == so_far)
         rows = verdicts(held, rule)

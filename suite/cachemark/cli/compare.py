@@ -71,12 +71,12 @@ def compare(
     from ..core import plugins
     from ..plan import schema as plans
     from ..store.db import Store
-    from ..trial.supervisor import Options
+    from ..trial.request import Task, TrialRequest
     from ..workflows.contestants import Contest, contestants
 
     added = [name for file in plugin_files for name in plugins.load(file)]
     loaded = plans.load(plan).joined(added)
-    options = Options(loaded.timeout, threads, tuple(str(Path(file).resolve()) for file in plugin_files), paired=True)
+    options = TrialRequest(loaded.timeout, threads, tuple(str(Path(file).resolve()) for file in plugin_files), task=Task.TIMES)
     wanted = Contest(loaded, device, options, images, arms, commits, environments, cases, repository, samples)
     with contestants(wanted) as sides, Store.open(store_url) as store:
         found = hold(wanted, sides, store, Terms(delta, minutes, aa, seed, min_coverage))

@@ -15,7 +15,7 @@ from .options import echo_json
 if TYPE_CHECKING:
     from ..plan.schema import Planned
     from ..store.rows import Verdict
-    from ..trial.supervisor import Options
+    from ..trial.request import TrialRequest
 
 DELTA, SLOWER = 0.20, 0.60  # minimum effect, and how much longer the slowed arm takes
 EQUAL, SLOWED = "equal arms", "slowed arm"
@@ -89,11 +89,11 @@ def _pairs(plan: Path, plugin: Path) -> list[Proof]:
     from ..gate.comparison import measure_until_decided, verdicts
     from ..plan import schema as plans
     from ..stats.paired_test import Rule
-    from ..trial.supervisor import Options
+    from ..trial.request import Task, TrialRequest
     from ..workflows.pairs import PairRunner, Side, cells_of
 
     loaded = plans.load(str(plan))
-    options = Options(loaded.timeout, 1, (str(plugin),), paired=True)
+    options = TrialRequest(loaded.timeout, 1, (str(plugin),), task=Task.TIMES)
     (planned,) = cells_of(loaded, "cpu", ["delayed 1/2"], images=3).values()
     before = {EQUAL: _delayed(planned, 0.0, 3), SLOWED: _delayed(planned, 0.0, 4)}
     wait = SLOWER * _latency(before, options)
@@ -111,12 +111,12 @@ def _delayed(planned: Planned, wait: float, images: int) -> Planned:
     return replace(planned, case=case)
 
 
-def _latency(cells: Mapping[str, Planned], options: Options) -> float:
+def _latency(cells: Mapping[str, Planned], request: TrialRequest) -> float:
     """Seconds of a generation as it is, from a process of its own."""
     from ..core.errors import Infrastructure
     from ..workflows.pairs import Side
 
-    outcome = Side("before", cells, options).measure([EQUAL])[EQUAL]
+    outcome = Side("before", cells, request).measure([EQUAL])[EQUAL]
     found = outcome.median("latency")
     if found is None:
         last = outcome.log.strip().splitlines()[-1]

@@ -105,7 +105,7 @@ def price(planned: Planned, rates: Rates, stored: float | None, more: float = 0.
     case = planned.case
     layout = entry.shape(case.sampling, case.batch)
     own = STARTUP if MAX_BATCH in case.evaluation else 0.0  # of a search each attempt is a process
-    seconds = 0.0 if planned.unmet else own + MARGIN * (generations(planned) + more) * floor(planned, rates)
+    seconds = 0.0 if planned.unsupported_reason else own + MARGIN * (generations(planned) + more) * floor(planned, rates)
     tokens = case.samples * layout.visual * 8
     return Price(stored if stored is not None else seconds, stored is not None, OVERHEAD + PICTURE_BYTES + tokens, memory(planned, layout))
 

@@ -169,18 +169,18 @@ KINDS: Kinds = {"": Plan, "timing": Timing, "fidelity": Fidelity, "quality": Qua
 
 @dataclass(frozen=True)
 class Planned:
-    """A case and what is needed to run it. ``unmet`` is the reason why the method cannot, or empty. ``shelf`` is the folder for finished
-    parts of its quality pass, ``beside`` that of the full cache of its cell. ``rates`` are the device's, where they were measured; ``held``
-    is what an earlier outcome of the case had, whose quality may stand."""
+    """A case and what is needed to run it. ``unsupported_reason``: why the method cannot, or empty. ``feature_cache``: the folder for the
+    finished parts of its quality pass, ``full_features`` that of the full cache of its cell. ``rates``: those of the device, where they
+    were measured. ``reusable``: an earlier outcome of the case, whose quality may be reused."""
 
     case: Case
     request: Request
-    unmet: str = ""
-    shelf: Path | None = None
-    beside: Path | None = None
+    unsupported_reason: str = ""
+    feature_cache: Path | None = None
+    full_features: Path | None = None
     rates: Rates | None = None
     priority: int = 0
-    held: Earlier | None = None
+    reusable: Earlier | None = None
 
 
 def names() -> list[str]:

@@ -1,4 +1,4 @@
-"""Identity of an arm: the environment and the code that its own interpreter reports, and the trial protocol that a copy of the code speaks."""
+"""Identity of another copy of the code: where it runs, what it is, and whether it understands a trial request of this one."""
 
 from __future__ import annotations
 
@@ -8,38 +8,54 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from ..core.errors import Infrastructure, Unsupported
+from ..core.errors import Infrastructure
 from ..core.result import Environment
-from .supervisor import Options
+from ..machine.environment import code_identity, environment
+from .request import PROTOCOL, TrialRequest, other_protocol
 
-PROTOCOL = 1  # of the messages between a trial and its parent: raised by a change that older copies of the code do not understand
+PATIENCE = 300.0  # seconds for an interpreter to import torch and answer
 ASK = """
 import json, sys
-from cachemark.machine.environment import code_identity, environment
-print(json.dumps({"environment": environment(sys.argv[1], int(sys.argv[2])).to_json(), "code": code_identity()}))
+import cachemark
+try:
+    from cachemark.trial.identity import introduction
+except ImportError as error:
+    if not str(error.name).startswith("cachemark."):
+        raise
+    print(json.dumps({"protocol": 0}))
+else:
+    print(json.dumps(introduction(sys.argv[1], int(sys.argv[2]))))
 """
+"""Run by the other interpreter. ``introduction`` keeps its place: where it is missing, the copy is from before protocols had numbers."""
 
 
-def identify(options: Options, device: str) -> tuple[Environment, dict[str, Any]]:
-    """The environment and the code identity of an arm, from its own interpreter and its own code. Raises Infrastructure where that
-    does not start."""
-    command = [*options.command, "-c", ASK, device, str(options.threads)]
+def introduction(device: str, threads: int) -> dict[str, Any]:
+    """Protocol, environment and code identity of this copy, as JSON."""
+    return {"protocol": PROTOCOL, "environment": environment(device, threads).to_json(), "code": code_identity()}
+
+
+def identify(request: TrialRequest, device: str) -> tuple[Environment, dict[str, Any]]:
+    """The environment and the code identity that the interpreter and the code of a request report. Infrastructure where they do not start,
+    Unsupported where they speak another protocol."""
+    command = [*request.command, "-c", ASK, device, str(request.threads)]
+    code = request.code or "this installation"
     try:
-        said = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True, env=options.environment).stdout
+        said = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=True, env=request.environment).stdout
     except (OSError, subprocess.SubprocessError) as error:
         tail = (getattr(error, "stderr", "") or str(error)).strip().splitlines()[-1:]
-        code = options.code or "this installation"
-        raise Infrastructure(f"The code in {code} does not start under {options.command[0]}: {' '.join(tail)}.",
+        raise Infrastructure(f"The code in {code} does not start under {request.command[0]}: {' '.join(tail)}.",
                              remedy="Name an interpreter in which cachemark and its dependencies are installed.") from error
     answer = json.loads(said.splitlines()[-1])
+    if answer["protocol"] != PROTOCOL:
+        raise other_protocol(f"The code in {code}", answer["protocol"])
     return Environment.from_json(answer["environment"]), dict(answer["code"])
 
 
 def check_protocol(code: Path, name: str) -> None:
-    """Raise Unsupported where the copy of the package in the folder ``code``, called ``name``, does not speak this trial protocol."""
-    file = code / "cachemark" / "trial" / "identity.py"
+    """Raise Unsupported where the copy of the package in the folder ``code``, called ``name``, speaks another protocol. Nothing of it is
+    run."""
+    file = code / "cachemark" / "trial" / "request.py"
     found = re.search(r"^PROTOCOL = (\d+)", file.read_text(encoding="utf-8"), re.M) if file.exists() else None
     spoken = int(found[1]) if found else 0
     if spoken != PROTOCOL:
-        raise Unsupported(f"{name} speaks trial protocol {spoken}, this version {PROTOCOL}: its trials cannot be run from here.",
-                          remedy="Name commits that speak the same protocol, or run cachemark from a checkout that speaks that one.")
+        raise other_protocol(name, spoken)

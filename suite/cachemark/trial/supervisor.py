@@ -8,7 +8,6 @@ import os
 import queue
 import signal
 import subprocess
-import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -17,59 +16,22 @@ from dataclasses import replace
 from typing import IO, Any, NamedTuple
 
 from ..core.result import Outcome, Status
-from ..core.secrets import without_secrets
 from ..machine.monitor import Watch
 from ..plan.schema import Planned
-from .child.main import request_json
+from .request import TrialRequest
 
 LOG_BYTES = 4000  # of a dead child's standard error
 STARTUP = 120.0  # seconds for a child to import torch and the plug-ins; no case has begun then, so its time is not counted
 
 
 class Finished(NamedTuple):
-    """A case that has ended, with its artifacts by file name. ``spoilt``: by the device and not by the case, so that it may be measured
-    again; ``lost``: the device is gone."""
+    """A case that has ended, with its artifacts by file name. ``invalidated``: by the device and not by the case, so that it may be
+    measured again; ``lost``: the device is gone."""
 
     outcome: Outcome
     artifacts: dict[str, bytes]
-    spoilt: bool = False
+    invalidated: bool = False
     lost: bool = False
-
-
-class Options(NamedTuple):
-    """How trials are run. ``timeout`` is seconds without a word, counted from the start of a case or a sign of life. ``share`` makes
-    that share of the quality images and nothing else: see :func:`~.child.measure.fill`. ``cpus`` are the processors that a trial is
-    pinned to, ``gpu`` the UUID of the only device it sees, ``memory_cap`` the bytes of it that it may allocate; nothing where empty.
-    ``probe``: cases are timed and not judged; ``seen``: judged and not timed. ``paired``: they are arms of pairs. ``python`` is another
-    interpreter (empty: this one), ``code`` a folder that holds another copy of the package (empty: this one)."""
-
-    timeout: float
-    threads: int
-    plugins: tuple[str, ...] = ()
-    share: tuple[int, int] | None = None
-    cpus: tuple[int, ...] = ()
-    gpu: str = ""
-    memory_cap: int = 0
-    probe: bool = False
-    paired: bool = False
-    seen: bool = False
-    python: str = ""
-    code: str = ""
-
-    @property
-    def command(self) -> list[str]:
-        """The interpreter with the option under which a file random.py in the user's folder, such as a plug-in, does not take the place
-        of a module."""
-        return [self.python or sys.executable, "-P"]
-
-    @property
-    def environment(self) -> dict[str, str]:
-        """Environment variables of the child: no secrets, since it runs other people's methods; libraries that start threads by themselves
-        keep to its number, and CUDA shows the leased device and no other."""
-        own = {name: str(self.threads) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
-        own |= {"CUDA_VISIBLE_DEVICES": self.gpu} if self.gpu else {}
-        own |= {"PYTHONPATH": os.pathsep.join(filter(None, (self.code, os.environ.get("PYTHONPATH", ""))))} if self.code else {}
-        return {**without_secrets(os.environ), **own}
 
 
 def always(planned: Planned) -> str:
@@ -78,10 +40,10 @@ def always(planned: Planned) -> str:
 
 
 def run_trials(
-    planned: Sequence[Planned], options: Options, started: Callable[[Planned], None], *, watch: Watch | None = None,
+    planned: Sequence[Planned], request: TrialRequest, started: Callable[[Planned], None], *, watch: Watch | None = None,
     admit: Callable[[Planned], str] = always,
 ) -> Iterator[Finished]:
-    """Run cases of one model in order, in one process as long as it lives.
+    """Run cases of one model in order as ``request`` says, in one process as long as it lives.
 
     A child that dies or stays silent past the deadline ends the case it was in with a typed outcome; the cases behind it go
     on in a fresh process. ``started`` is called as each case begins. ``watch`` sees the device meanwhile: a case that it finds spoilt ends
@@ -95,7 +57,7 @@ def run_trials(
         if watch is not None and (others := watch.intruders()):
             yield _contended(left.pop(0), others)
             continue
-        with _Child(left, options) as child:
+        with _Child(replace(request, cases=tuple(left))) as child:
             yield from _heard(child, left, started, watch, admit)
 
 
@@ -123,7 +85,7 @@ def _heard(
 
 def _contended(planned: Planned, others: frozenset[int]) -> Finished:
     log = f"The device was not free: process {', '.join(map(str, sorted(others)))} computes on it."
-    return Finished(Outcome(planned.case, Status.CONTENDED, log=log), {}, spoilt=True)
+    return Finished(Outcome(planned.case, Status.CONTENDED, log=log), {}, invalidated=True)
 
 
 def _watched(finished: Finished, watch: Watch | None) -> Finished:
@@ -135,28 +97,27 @@ def _watched(finished: Finished, watch: Watch | None) -> Finished:
     if spoilt is None:
         return finished._replace(outcome=replace(outcome, facts=facts))
     log = f"{spoilt.reason}\n{outcome.log}".strip()
-    return Finished(Outcome(outcome.case, spoilt.status, log=log, seconds=outcome.seconds, facts=facts), {}, spoilt=True,
+    return Finished(Outcome(outcome.case, spoilt.status, log=log, seconds=outcome.seconds, facts=facts), {}, invalidated=True,
                     lost=spoilt.status is Status.ERROR)
 
 
 class _Child:
     """A running trial."""
 
-    def __init__(self, planned: Sequence[Planned], options: Options) -> None:
-        self._timeout = options.timeout
-        self._expected = len(planned)
-        self._patience = max(STARTUP, options.timeout)
+    def __init__(self, request: TrialRequest) -> None:
+        self._timeout = request.timeout
+        self._expected = len(request.cases)
+        self._patience = max(STARTUP, request.timeout)
         self._silent = False
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed in __exit__
         # A session of its own: Ctrl-C reaches the parent alone, which then ends the child.
         self._process = subprocess.Popen(
-            [*options.command, "-m", "cachemark.trial.child.main"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors,
-            text=True, start_new_session=True, env=options.environment,
+            [*request.command, "-m", "cachemark.trial.child.main"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors,
+            text=True, start_new_session=True, env=request.environment,
         )
         self._lines: queue.Queue[str | None] = queue.Queue()
         threading.Thread(target=self._listen, args=(self._process.stdout,), daemon=True).start()
-        self._send(json.dumps(request_json(list(planned), list(options.plugins), options.threads, options.share, options.cpus,
-                                           options.memory_cap, options.probe, options.paired, options.seen)))
+        self._send(json.dumps(request.to_json()))
 
     def __enter__(self) -> _Child:
         return self

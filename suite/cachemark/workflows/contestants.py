@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,7 @@ import click
 if TYPE_CHECKING:
     from ..core.result import Environment
     from ..plan.schema import Plan
-    from ..trial.supervisor import Options
+    from ..trial.request import TrialRequest
     from .pairs import Cells, Side
 
 
@@ -24,7 +24,7 @@ class Contest:
 
     plan: Plan
     device: str
-    options: Options
+    request: TrialRequest
     images: int
     arms: tuple[str, str] | None = None
     commits: tuple[str, str] | None = None
@@ -72,14 +72,14 @@ def _of_arms(wanted: Contest, labels: tuple[str, str]) -> Contestants:
 
     cells = arms_of(wanted.plan, wanted.device, labels, wanted.images)
     images = None if wanted.samples == 0 else arms_of(wanted.plan, wanted.device, labels, wanted.samples or 0, seen)
-    return _asked(wanted, labels, (wanted.options, wanted.options), cells, images, OTHER_METHODS)
+    return _asked(wanted, labels, (wanted.request, wanted.request), cells, images, OTHER_METHODS)
 
 
 def _of_commits(wanted: Contest, names: Sequence[str], folders: Sequence[Path]) -> Contestants:
     from ..gate.comparison import SAME
     from .checkouts import code_of
 
-    before, after = (wanted.options._replace(code=code_of(folder)) for folder in folders)
+    before, after = (replace(wanted.request, code=code_of(folder)) for folder in folders)
     return _of_cells(wanted, names, (before, after), SAME)
 
 
@@ -88,34 +88,36 @@ def _of_environments(wanted: Contest, pythons: Sequence[str]) -> Contestants:
     from ..machine.environment import PACKAGE
 
     code = str(PACKAGE.parent)
-    before, after = (wanted.options._replace(python=python, code=code) for python in pythons)
+    before, after = (replace(wanted.request, python=python, code=code) for python in pythons)
     return _of_cells(wanted, pythons, (before, after), OTHER_NUMERICS)
 
 
-def _of_cells(wanted: Contest, names: Sequence[str], options: tuple[Options, Options], alike: str) -> Contestants:
+def _of_cells(wanted: Contest, names: Sequence[str], requests: tuple[TrialRequest, TrialRequest], alike: str) -> Contestants:
     from .pairs import cells_of, seen
 
     cells = cells_of(wanted.plan, wanted.device, wanted.cases, wanted.images)
     images = None if wanted.samples == 0 else cells_of(wanted.plan, wanted.device, wanted.cases, wanted.samples or 0, seen)
-    return _asked(wanted, names, options, (cells, cells), None if images is None else (images, images), alike)
+    return _asked(wanted, names, requests, (cells, cells), None if images is None else (images, images), alike)
 
 
 def _asked(
-    wanted: Contest, names: Sequence[str], options: tuple[Options, Options], cells: tuple[Cells, Cells], images: tuple[Cells, Cells] | None,
-    alike: str,
+    wanted: Contest, names: Sequence[str], requests: tuple[TrialRequest, TrialRequest], cells: tuple[Cells, Cells],
+    images: tuple[Cells, Cells] | None, alike: str,
 ) -> Contestants:
     """With the environments that the arms themselves report. Equal fingerprints make two environments one. What is known to make a
     comparison unfair is refused here, before the first pair."""
     from ..gate.comparison import OTHER_NUMERICS, SAME, refuse_unequal
-    from .pairs import Side, asked
+    from ..trial.identity import identify
+    from ..trial.request import Task
+    from .pairs import Side
 
-    one = asked(options[0], wanted.device)
-    two = one if options[1] == options[0] else asked(options[1], wanted.device)
+    one = identify(requests[0], wanted.device)
+    two = one if requests[1] == requests[0] else identify(requests[1], wanted.device)
     where = (one[0], two[0])
     for name, planned in cells[0].items():
         refuse_unequal(planned.case, cells[1][name].case, where)
     if alike == OTHER_NUMERICS and one[0].fingerprint == two[0].fingerprint:
         alike = SAME
-    before, after = (Side(names[n], cells[n], options[n]) for n in (0, 1))
-    judged = [Side(names[n], images[n], options[n]._replace(paired=False, seen=True)) for n in (0, 1)] if images else []
+    before, after = (Side(names[n], cells[n], requests[n]) for n in (0, 1))
+    judged = [Side(names[n], images[n], replace(requests[n], task=Task.IMAGES)) for n in (0, 1)] if images else []
     return Contestants(before, after, alike, where, (one[1], two[1]), (judged[0], judged[1]) if judged else None)

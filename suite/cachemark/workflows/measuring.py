@@ -21,7 +21,8 @@ from ..plan.reuse import Earlier
 from ..plan.schema import MAX_BATCH, Plan, Planned, expand
 from ..trial.child.floor import stated
 from ..trial.executors.local import Executor, local
-from ..trial.supervisor import Finished, Options, always
+from ..trial.request import Task, TrialRequest
+from ..trial.supervisor import Finished, always
 from . import largest_batch as largest
 
 
@@ -132,11 +133,11 @@ def measure(
             todo = _shelved([d if d.stored or not carry else _held(d, sink) for d in decisions], shelves)
             if fresh:
                 _clear(todo)
-            options = Options(plan.timeout, threads, plugins, memory_cap=memory_cap)
+            request = TrialRequest(plan.timeout, threads, plugins, memory_cap=memory_cap)
             wide = [d for d in todo if MAX_BATCH in d.planned.case.evaluation]
             plain = [d for d in todo if MAX_BATCH not in d.planned.case.evaluation]
-            _run(_ended(plain, plan, options, watcher, places, deadline), plain, sink, summary)
-            _run(_searched(wide, options, watcher, places, deadline), wide, sink, summary)
+            _run(_ended(plain, plan, request, watcher, places, deadline), plain, sink, summary)
+            _run(_searched(wide, request, watcher, places, deadline), wide, sink, summary)
     return summary
 
 
@@ -150,10 +151,10 @@ def measure_largest(
     with nullcontext(executor) if executor else local(device, threads) as places:
         here, decisions = decide(plan, sink, device, threads, fresh=fresh, here=places.environment(device, threads), cases=asked,
                                  memory_cap=memory_cap)
-        options = Options(plan.timeout, threads, plugins, memory_cap=memory_cap)
+        request = TrialRequest(plan.timeout, threads, plugins, memory_cap=memory_cap)
         with _run_of(plan, sink, here, decisions, watcher) as summary:
             todo = [d for d in decisions if not d.stored]
-            _run(_searched(todo, options, watcher, places, most=most), todo, sink, summary)
+            _run(_searched(todo, request, watcher, places, most=most), todo, sink, summary)
     return summary
 
 
@@ -178,16 +179,16 @@ def _run_of(plan: Plan, sink: Sink, here: Environment, decisions: list[Decision]
 
 
 def _searched(
-    todo: list[Decision], options: Options, watcher: RunWatcher, places: Executor, deadline: Deadline | None = None,
+    todo: list[Decision], request: TrialRequest, watcher: RunWatcher, places: Executor, deadline: Deadline | None = None,
     most: int = largest.MOST,
 ) -> Iterator[Finished]:
     """The largest batch of each case as it is found. A ``deadline`` is asked before each batch that is tried."""
     for planned in (decision.planned for decision in todo):
         watcher.started(planned.case)
-        if planned.unmet:
-            ended = Outcome(planned.case, Status.UNSUPPORTED, log=planned.unmet)
+        if planned.unsupported_reason:
+            ended = Outcome(planned.case, Status.UNSUPPORTED, log=planned.unsupported_reason)
         else:
-            attempt = partial(_attempt, places, options._replace(probe=True), deadline, planned)
+            attempt = partial(_attempt, places, replace(request, task=Task.PROBE), deadline, planned)
             found = largest.search(planned.case.batch, attempt, most)
             ended = largest.outcome(planned.case, found)
         shown = replace(ended, log=mask(ended.log), facts=masked(ended.facts))
@@ -195,11 +196,11 @@ def _searched(
         watcher.ended(shown)
 
 
-def _attempt(places: Executor, options: Options, deadline: Deadline | None, planned: Planned, batch: int) -> Outcome:
+def _attempt(places: Executor, request: TrialRequest, deadline: Deadline | None, planned: Planned, batch: int) -> Outcome:
     one = largest.at(planned, batch)
     if late := deadline.admit(one) if deadline else "":
         return Outcome(one.case, Status.NOT_REACHED, log=late)
-    (finished,) = places.run([[one]], options, lambda planned: None)
+    (finished,) = places.run([[one]], request, lambda planned: None)
     if deadline:
         deadline.ended(one, finished.outcome)
     return finished.outcome
@@ -213,9 +214,9 @@ def make_share(
     at a plan; a run that finds their parts does the rest. Returns the outcomes of cases whose share could not be made."""
     with nullcontext(executor) if executor else local(device, threads) as places:
         _, decisions = decide(plan, sink, device, threads, here=places.environment(device, threads))
-        wanted = [d for d in _shelved(decisions, shelves) if not d.planned.unmet and d.planned.case.measures(QUALITY_PASS)]
+        wanted = [d for d in _shelved(decisions, shelves) if not d.planned.unsupported_reason and d.planned.case.measures(QUALITY_PASS)]
         watcher.planned(wanted)
-        ended = _ended(wanted, plan, Options(plan.timeout, threads, plugins, share), watcher, places)
+        ended = _ended(wanted, plan, TrialRequest(plan.timeout, threads, plugins, Task.FEATURES, share), watcher, places)
         return [finished.outcome for finished in ended if finished.outcome.status is not Status.NOT_REACHED]
 
 
@@ -237,22 +238,23 @@ def _shelved(decisions: list[Decision], shelves: Path | None) -> list[Decision]:
     if shelves is None:
         return todo
     full = {d.planned.case.cell: shelves / d.key for d in decisions if d.planned.case.role == "baseline"}
-    return [replace(d, planned=replace(d.planned, shelf=shelves / d.key, beside=full.get(d.planned.case.cell))) for d in todo]
+    return [replace(d, planned=replace(d.planned, feature_cache=shelves / d.key, full_features=full.get(d.planned.case.cell)))
+            for d in todo]
 
 
 def _held(decision: Decision, sink: Sink) -> Decision:
     """With what an earlier outcome of the case had, where it has a quality pass; one that failed since takes nothing away."""
     planned = decision.planned
-    if planned.unmet or not planned.case.measures(QUALITY_PASS):
+    if planned.unsupported_reason or not planned.case.measures(QUALITY_PASS):
         return decision
-    return replace(decision, planned=replace(planned, held=Earlier.of(sink.latest_for_case(planned.case.key, ok=True), decision.parts)))
+    return replace(decision, planned=replace(planned, reusable=Earlier.of(sink.latest_for_case(planned.case.key, ok=True), decision.parts)))
 
 
 def _clear(todo: list[Decision]) -> None:
     """Take from the shelves what an earlier run has left there, but for what may stand again."""
     for decision in todo:
-        if decision.planned.shelf is not None and decision.planned.held is None:
-            shutil.rmtree(decision.planned.shelf, ignore_errors=True)
+        if decision.planned.feature_cache is not None and decision.planned.reusable is None:
+            shutil.rmtree(decision.planned.feature_cache, ignore_errors=True)
 
 
 def _run(ended: Iterator[Finished], todo: list[Decision], sink: Sink, summary: Summary) -> None:
@@ -269,12 +271,12 @@ def _keep(finished: Finished, decision: Decision, sink: Sink, summary: Summary) 
 
 
 def _ended(
-    todo: list[Decision], plan: Plan, options: Options, watcher: RunWatcher, places: Executor, deadline: Deadline | None = None
+    todo: list[Decision], plan: Plan, request: TrialRequest, watcher: RunWatcher, places: Executor, deadline: Deadline | None = None
 ) -> Iterator[Finished]:
     """Every case as it ends, trial by trial, secrets masked. The watcher hears of it once the caller has done with it."""
     planned = {d.planned.case.key: d.planned for d in todo}
     groups = (breadth_first if deadline else _groups)([*planned.values()], plan.trial)
-    for finished in places.run(groups, options, lambda begun: watcher.started(begun.case), deadline.admit if deadline else always):
+    for finished in places.run(groups, request, lambda begun: watcher.started(begun.case), deadline.admit if deadline else always):
         if deadline:
             deadline.ended(planned[finished.outcome.case.key], finished.outcome)
         shown = replace(finished.outcome, log=mask(finished.outcome.log), facts=masked(finished.outcome.facts))

@@ -6,40 +6,34 @@ is paid once; for each cell it is a fresh one. A pair in which an arm was thrott
 
 from __future__ import annotations
 
-import json
 import random
 import string
-import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol
 
 from ..core import seeds
-from ..core.errors import BadPlan, CachemarkError, Infrastructure, NothingMeasured
-from ..core.result import Environment, Outcome, Status
+from ..core.errors import BadPlan, CachemarkError, NothingMeasured
+from ..core.result import Outcome, Status
 from ..core.spec import QUALITY_PASS, Case
 from ..plan.schema import MAX_BATCH, Plan, Planned, expand
-from ..trial.supervisor import Options, run_trials
+from ..trial.request import TrialRequest
+from ..trial.supervisor import run_trials
 
 IMAGES, WARMUP = 8, 2  # counted generations of an arm, and those before them
 REDOS = 3
 ARM = "arm"  # of an arm's evaluation: what alone is measured of it
 DISTURBED = (Status.THROTTLED, Status.CONTENDED)
-ASK = """
-import json, sys
-from cachemark.machine.environment import code_identity, environment
-print(json.dumps({"environment": environment(sys.argv[1], int(sys.argv[2])).to_json(), "code": code_identity()}))
-"""
 Cells = Mapping[str, Planned]
 
 
 @dataclass(frozen=True)
 class Side:
-    """One arm of every cell, by the cell's name; ``options`` say which interpreter and which copy of the code run it."""
+    """One arm of every cell, by the cell's name; ``request`` says which interpreter and which copy of the code run it."""
 
     name: str
     cells: Cells
-    options: Options
+    request: TrialRequest
 
     def measure(self, names: Sequence[str]) -> dict[str, Outcome]:
         """Outcomes of some cells from one fresh process for each model and request."""
@@ -48,7 +42,7 @@ class Side:
         for name in names:
             groups.setdefault((self.cells[name].case.model, self.cells[name].request), []).append(name)
         for group in groups.values():
-            ended = run_trials([self.cells[name] for name in group], self.options, lambda planned: None)
+            ended = run_trials([self.cells[name] for name in group], self.request, lambda planned: None)
             found |= {name: finished.outcome for name, finished in zip(group, ended, strict=True)}
         return found
 
@@ -127,7 +121,7 @@ def orders(seed: int) -> Iterator[bool]:
 def timed(planned: Planned, images: int = IMAGES) -> Planned:
     """The case as an arm of a pair: one batch of it, as often as the gate asks, and no pass over images."""
     case = replace(planned.case, warmup=WARMUP, repeats=images, samples=planned.case.batch, evaluation={})
-    return replace(planned, case=case, shelf=None, beside=None)
+    return replace(planned, case=case, feature_cache=None, full_features=None)
 
 
 def seen(planned: Planned, samples: int = 0) -> Planned:
@@ -137,7 +131,7 @@ def seen(planned: Planned, samples: int = 0) -> Planned:
     case = planned.case
     evaluation = {key: value for key, value in case.evaluation.items() if key != QUALITY_PASS} | {ARM: "images"}
     case = replace(case, evaluation=evaluation, seeds=_reaching(case.seeds, samples), samples=samples or case.samples)
-    return replace(planned, case=case, shelf=None, beside=None)
+    return replace(planned, case=case, feature_cache=None, full_features=None)
 
 
 def _reaching(subset: str, samples: int) -> str:
@@ -163,7 +157,7 @@ def cells_of(
     are left out; raises NothingMeasured where there are no others."""
     from ..core.errors import unknown
 
-    able = [p for p in expand(plan, device) if p.case.role in ("arm", "baseline") and not p.unmet]
+    able = [p for p in expand(plan, device) if p.case.role in ("arm", "baseline") and not p.unsupported_reason]
     fixed = [p for p in able if MAX_BATCH not in p.case.evaluation]
     if able and not fixed:
         raise NothingMeasured(f"Plan {plan.name} asks for nothing but the largest batch, which is searched for and not compared.",
@@ -229,19 +223,3 @@ def _both(name: str, case: Case, labels: tuple[str, str]) -> str:
     """Of a cell of two labels, after the name of that with the first."""
     which = name.removeprefix(case.title)
     return f"{case.model} {labels[0]} → {labels[1]}{which}"
-
-
-# -- what runs an arm ---------------------------------------------------------------------------------------------------
-def asked(options: Options, device: str) -> tuple[Environment, dict[str, Any]]:
-    """The environment and the code identity of an arm, from its own interpreter and its own code. Raises Infrastructure where that
-    does not start."""
-    command = [*options.command, "-c", ASK, device, str(options.threads)]
-    try:
-        said = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True, env=options.environment).stdout
-    except (OSError, subprocess.SubprocessError) as error:
-        tail = (getattr(error, "stderr", "") or str(error)).strip().splitlines()[-1:]
-        code = options.code or "this installation"
-        raise Infrastructure(f"The code in {code} does not start under {options.command[0]}: {' '.join(tail)}.",
-                             remedy="Name an interpreter in which cachemark and its dependencies are installed.") from error
-    answer = json.loads(said.splitlines()[-1])
-    return Environment.from_json(answer["environment"]), dict(answer["code"])

@@ -112,8 +112,8 @@ def run_case(planned: Planned, bench: Bench, alive: Callable[[], None] = lambda:
 
 def _measured(planned: Planned, bench: Bench, alive: Callable[[], None]) -> Ended:
     began, case = time.perf_counter(), planned.case
-    if planned.unmet:
-        raise Unsupported(planned.unmet)
+    if planned.unsupported_reason:
+        raise Unsupported(planned.unsupported_reason)
     job = _job(case, bench)
     samples: dict[str, list[float]] = {}
     facts = _facts(case, bench) | limit.facts(case, bench.entry, _factory(case)(), planned.rates)
@@ -155,8 +155,8 @@ def see_arm(planned: Planned, bench: Bench, alive: Callable[[], None] = lambda: 
     """Judge the images of one case as an arm of a pair, against the full cache of its own code; nothing is timed and no picture is kept.
     ``alive`` is called after each batch."""
     began, case = time.perf_counter(), planned.case
-    if planned.unmet or bench.loaded.random:
-        raise Unsupported(planned.unmet or RANDOM)
+    if planned.unsupported_reason or bench.loaded.random:
+        raise Unsupported(planned.unsupported_reason or RANDOM)
     judged = _judged(planned, replace(_job(case, bench), alive=alive), bench)
     if not judged.finite:
         return Outcome(case, Status.NAN_OUTPUT, log="The decoded images or their figures hold NaN or infinity."), {}
@@ -169,15 +169,15 @@ def fill(planned: Planned, bench: Bench, share: tuple[int, int], alive: Callable
     case = planned.case
     wide = quality.job_of(_job(case, bench), case, bench.entry.classes)
     try:
-        quality.make(wide, bench.preset(planned), quality.FeatureCache(planned.shelf), share, alive)
+        quality.make(wide, bench.preset(planned), quality.FeatureCache(planned.feature_cache), share, alive)
     except quality.NotFinite as error:
         return Outcome(case, Status.NAN_OUTPUT, log=str(error)), {}
     done = f"Share {share[0] + 1} of {share[1]} of its quality images is made; nothing is measured."
     return Outcome(case, Status.NOT_REACHED, log=done), {}
 
 
-def probe(planned: Planned, bench: Bench) -> Ended:
-    """Time a case at its batch and judge nothing: whether so many images fit, and how fast they come."""
+def probe(planned: Planned, bench: Bench, alive: Callable[[], None] = lambda: None) -> Ended:
+    """Time a case at its batch and judge nothing: do so many images fit, and how fast do they come?"""
     began = time.perf_counter()
     _, samples, facts = _one_batch(planned, bench)
     return Outcome(planned.case, Status.OK, samples, "timed only", seconds=time.perf_counter() - began, facts=facts), {}
@@ -185,8 +185,8 @@ def probe(planned: Planned, bench: Bench) -> Ended:
 
 def _one_batch(planned: Planned, bench: Bench) -> tuple[Job, dict[str, list[float]], dict[str, Any]]:
     """The job of a case's first batch, with its bytes and times, and the facts of the case."""
-    if planned.unmet:
-        raise Unsupported(planned.unmet)
+    if planned.unsupported_reason:
+        raise Unsupported(planned.unsupported_reason)
     job = _job(planned.case, bench)
     job = replace(job, subset=job.subset.first(planned.case.batch))
     return job, _bytes(planned.case, job)[0] | _timed(planned.case, job)[0], _facts(planned.case, bench)
@@ -196,8 +196,8 @@ def quality_images(planned: Planned) -> tuple[Iterator[Tensor], int]:
     """The images of a case's quality pass, in batches (B, H, W, 3) of bytes, and how many there are. Raises Unsupported where it has
     none."""
     case = planned.case
-    if planned.unmet or QUALITY_PASS not in case.evaluation:
-        raise Unsupported(planned.unmet or f"{case.label} has no quality pass.",
+    if planned.unsupported_reason or QUALITY_PASS not in case.evaluation:
+        raise Unsupported(planned.unsupported_reason or f"{case.label} has no quality pass.",
                           remedy="Name a full cache or an arm of a plan with [quality].")
     bench = Bench.load(planned)
     wide = quality.job_of(_job(case, bench), case, bench.entry.classes)
@@ -318,10 +318,10 @@ def _carried(planned: Planned, job: Job, bench: Bench, judged: JudgedImages) -> 
     """What an earlier outcome of the case found in the quality pass, where that stands. Arms are compared with the full cache's features,
     so its own pass stands only as long as these are kept, and then they lie on its own shelf too, where arms in other processes look for
     them. What does not stand leaves no old part on the shelf."""
-    held, case = planned.held, planned.case
+    held, case = planned.reusable, planned.case
     if held is None:
         return None
-    shelf = planned.shelf and planned.shelf.parent / held.source
+    shelf = planned.feature_cache and planned.feature_cache.parent / held.source
     stands = held.stands(judged.output_hash, str(judged.facts[IMAGES]), judged.samples)
     if stands and case.role == "baseline":
         wide = quality.job_of(job, case, bench.entry.classes)
@@ -329,9 +329,9 @@ def _carried(planned: Planned, job: Job, bench: Bench, judged: JudgedImages) -> 
         stands = seen is not None
         if seen is not None:
             bench.seen[case.cell] = seen
-            quality.FeatureCache(planned.shelf).take(quality.FeatureCache(shelf))
-    if not stands and planned.shelf is not None and planned.shelf == shelf:
-        shutil.rmtree(planned.shelf, ignore_errors=True)
+            quality.FeatureCache(planned.feature_cache).take(quality.FeatureCache(shelf))
+    if not stands and planned.feature_cache is not None and planned.feature_cache == shelf:
+        shutil.rmtree(planned.feature_cache, ignore_errors=True)
     return held.again() if stands else None
 
 
@@ -343,12 +343,12 @@ def _distribution(
     if not case.measures(QUALITY_PASS):
         return {}, {"not_measured": {quality_name("fid", stated["preset"], stated["samples"]): stated["missing"]}}
     began, preset, wide = time.perf_counter(), bench.preset(planned), quality.job_of(job, case, bench.entry.classes)
-    seen = quality.features(wide, preset, quality.FeatureCache(planned.shelf), alive)
+    seen = quality.features(wide, preset, quality.FeatureCache(planned.feature_cache), alive)
     full = None
     if case.role == "baseline":
         bench.seen[case.cell] = seen
     else:
-        full = bench.seen.get(case.cell) or quality.kept(wide, preset, quality.FeatureCache(planned.beside))
+        full = bench.seen.get(case.cell) or quality.kept(wide, preset, quality.FeatureCache(planned.full_features))
     samples, facts = quality.figures(seen, preset, wide.subset.labels, full)
     return samples, {**facts, "quality_metrics": sorted(samples), "quality_seconds": round(time.perf_counter() - began, 1)}
 

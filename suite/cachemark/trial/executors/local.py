@@ -7,7 +7,7 @@ import threading
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol
 
 from ...core.errors import Infrastructure
@@ -22,12 +22,14 @@ from ...machine.monitor import Watch
 from ...machine.rates import rates
 from ...plan.schema import Planned
 from ..identity import identify
-from ..supervisor import Finished, Options, always, run_trials
+from ..request import TrialRequest
+from ..supervisor import Finished, always, run_trials
 
 REJECTS = 3  # spoilt cases after which a device gets no more
 REDOS = 3  # times that a spoilt case is measured again
 
-Part = tuple[Sequence[Planned], Options]  # a group of cases, and how it is run
+Part = tuple[Sequence[Planned], TrialRequest]  # a group of cases, and how it is run
+Groups = Sequence[Sequence[Planned]]  # of cases: each group in a process of its own
 Started = Callable[[Planned], None]
 Admit = Callable[[Planned], str]
 
@@ -41,10 +43,10 @@ class Executor(Protocol):
     def rates(self, device: str, threads: int, dtypes: Iterable[str]) -> dict[str, Rates]:
         """What their device does at its best, by dtype; nothing where that cannot be measured."""
 
-    def run(self, groups: Sequence[Sequence[Planned]], options: Options, started: Started, admit: Admit = always) -> Iterator[Finished]:
+    def run(self, groups: Groups, request: TrialRequest, started: Started, admit: Admit = always) -> Iterator[Finished]:
         """Every case of the groups once, in the order in which they end. ``started`` may be called from another thread."""
 
-    def identify(self, options: Options, device: str) -> tuple[Environment, dict[str, Any]]:
+    def identify(self, request: TrialRequest, device: str) -> tuple[Environment, dict[str, Any]]:
         """Environment and code identity of an arm, where its trials run."""
 
     def in_turn(self, parts: Sequence[Part]) -> list[list[Finished]]:
@@ -89,39 +91,39 @@ class Local:
         """Rates of the device, or of one of several alike."""
         return rates(device, threads, dtypes, self.gpu.uuid if self.gpu else "")
 
-    def run(self, groups: Sequence[Sequence[Planned]], options: Options, started: Started, admit: Admit = always) -> Iterator[Finished]:
+    def run(self, groups: Groups, request: TrialRequest, started: Started, admit: Admit = always) -> Iterator[Finished]:
         """Every case of the groups once; what no device is left for is not reached."""
         self._left, self._over = deque(list(group) for group in groups), threading.Event()
         while self._left and (healthy := [n for n in range(len(self.places)) if self._rejects[n] < REJECTS]):
-            lanes = [self._lane(number, options, started, admit) for number in healthy]
+            lanes = [self._lane(number, request, started, admit) for number in healthy]
             yield from lanes[0] if len(lanes) == 1 else self._together(lanes)
         for planned in (p for group in self._left for p in group):
             yield self._rejected.get(planned.case.key) or Finished(Outcome(planned.case, Status.NOT_REACHED, log=_NO_DEVICE), {})
 
-    def identify(self, options: Options, device: str) -> tuple[Environment, dict[str, Any]]:
+    def identify(self, request: TrialRequest, device: str) -> tuple[Environment, dict[str, Any]]:
         """Environment and code identity of an arm on the place whose turn it is."""
-        return identify(_at(self._place, options), device)
+        return identify(_at(self._place, request), device)
 
     def in_turn(self, parts: Sequence[Part]) -> list[list[Finished]]:
         """Every group once, all on one place; after one whose device has spoilt a case, it is the next place's turn."""
         place = self._place
-        found = [list(run_trials(group, _at(place, options), lambda planned: None, watch=place.watch)) for group, options in parts]
-        self._turn += any(finished.spoilt for group in found for finished in group)
+        found = [list(run_trials(group, _at(place, request), lambda planned: None, watch=place.watch)) for group, request in parts]
+        self._turn += any(finished.invalidated for group in found for finished in group)
         return found
 
     @property
     def _place(self) -> Place:
         return self.places[self._turn % len(self.places)]
 
-    def _lane(self, number: int, options: Options, started: Started, admit: Admit) -> Iterator[Finished]:
+    def _lane(self, number: int, request: TrialRequest, started: Started, admit: Admit) -> Iterator[Finished]:
         """What one place finishes, until nothing is left or it has spoilt too much."""
         place = self.places[number]
-        own = _at(place, options)
+        own = _at(place, request)
         while self._rejects[number] < REJECTS and (group := self._next()):
             left = list(group)
             for finished in run_trials(group, own, started, watch=place.watch, admit=self._while_running(admit)):
                 planned = left.pop(0)
-                if not finished.spoilt:
+                if not finished.invalidated:
                     yield finished
                     continue
                 self._rejects[number] += REJECTS if finished.lost else 1
@@ -175,9 +177,9 @@ class Local:
             self._over.set()
 
 
-def _at(place: Place, options: Options) -> Options:
-    """The options of a trial that keeps to a place."""
-    return options._replace(cpus=place.cpus, gpu=place.watch.gpu.uuid if place.watch else "")
+def _at(place: Place, request: TrialRequest) -> TrialRequest:
+    """The request of a trial that keeps to a place."""
+    return replace(request, cpus=place.cpus, gpu=place.watch.gpu.uuid if place.watch else "")
 
 
 def _pour(lane: Iterator[Finished], into: queue.Queue[Any]) -> None:

@@ -20,8 +20,9 @@ from ...machine.environment import environment
 from ...machine.rates import rates
 from ...plan.schema import Planned
 from ..identity import identify
-from ..supervisor import Finished, Options, always
-from .local import Admit, Local, Part, Started, local
+from ..request import TrialRequest
+from ..supervisor import Finished, always
+from .local import Admit, Groups, Local, Part, Started, local
 
 PATIENCE = 10.0  # seconds for a cluster to answer
 AHEAD = 2  # tasks in hand for each trial that the cluster runs at once: no worker idles, and a deadline still decides late
@@ -46,33 +47,33 @@ class Ray:
         found: dict[str, Rates] = self.ray.get(self._task(rates, threads).remote(device, threads, list(dtypes)))
         return found
 
-    def run(self, groups: Sequence[Sequence[Planned]], options: Options, started: Started, admit: Admit = always) -> Iterator[Finished]:
+    def run(self, groups: Groups, request: TrialRequest, started: Started, admit: Admit = always) -> Iterator[Finished]:
         """Every case of the groups once. A task that its worker does not survive ends its cases as errors."""
-        task, code = self._task(trial, options.threads), {file: Path(file).read_text(encoding="utf-8") for file in options.plugins}
+        task, code = self._task(trial, request.threads), {file: Path(file).read_text(encoding="utf-8") for file in request.plugins}
         waiting: dict[Any, list[Planned]] = {}
         left = [list(group) for group in groups]
         while left or waiting:
-            while left and len(waiting) < AHEAD * self._width(options.threads):
+            while left and len(waiting) < AHEAD * self._width(request.threads):
                 group, late = _split(left.pop(0), admit)
                 yield from late
                 if group:
-                    waiting[task.remote(group, options, code)] = group
+                    waiting[task.remote(group, request, code)] = group
                     started(group[0])
             if waiting:
                 (done, *_), _ = self.ray.wait(list(waiting), num_returns=1)
                 yield from self._told(done, waiting.pop(done))
 
-    def identify(self, options: Options, device: str) -> tuple[Environment, dict[str, Any]]:
+    def identify(self, request: TrialRequest, device: str) -> tuple[Environment, dict[str, Any]]:
         """Environment and code identity of an arm on a worker."""
-        self._kind = self._kind or self.environment(device, options.threads).fingerprint
-        found: tuple[Environment, dict[str, Any]] = self.ray.get(self._task(identify, options.threads).remote(options, device))
+        self._kind = self._kind or self.environment(device, request.threads).fingerprint
+        found: tuple[Environment, dict[str, Any]] = self.ray.get(self._task(identify, request.threads).remote(request, device))
         return found
 
     def in_turn(self, parts: Sequence[Part]) -> list[list[Finished]]:
         """Every group once, all in one task and so on one device."""
-        threads = max(options.threads for _, options in parts)
-        code = {file: Path(file).read_text(encoding="utf-8") for _, options in parts for file in options.plugins}
-        done = self._task(trials_in_turn, threads).remote([(list(group), options) for group, options in parts], code)
+        threads = max(request.threads for _, request in parts)
+        code = {file: Path(file).read_text(encoding="utf-8") for _, request in parts for file in request.plugins}
+        done = self._task(trials_in_turn, threads).remote([(list(group), request) for group, request in parts], code)
         found = iter(list(self._told(done, [planned for group, _ in parts for planned in group])))
         return [[next(found) for _ in group] for group, _ in parts]
 
@@ -101,21 +102,21 @@ class Ray:
                 yield finished._replace(outcome=replace(outcome, facts={**outcome.facts, "node": node}))
 
 
-def trial(group: list[Planned], options: Options, code: Mapping[str, str]) -> tuple[str, str, list[Finished]]:
+def trial(group: list[Planned], request: TrialRequest, code: Mapping[str, str]) -> tuple[str, str, list[Finished]]:
     """On a worker: a group of cases. Returns the fingerprint of the worker's numerics, its name, and what it found."""
-    with _workplace(group[0].case.device_class, options.threads, code) as (places, files):
-        found = list(places.run([group], options._replace(plugins=files), lambda planned: None))
-        return places.environment(group[0].case.device_class, options.threads).fingerprint, platform.node(), found
+    with _workplace(group[0].case.device_class, request.threads, code) as (places, files):
+        found = list(places.run([group], replace(request, plugins=files), lambda planned: None))
+        return places.environment(group[0].case.device_class, request.threads).fingerprint, platform.node(), found
 
 
 def trials_in_turn(parts: list[Part], code: Mapping[str, str]) -> tuple[str, str, list[Finished]]:
     """On a worker: groups of cases one right after the other on its device, as :func:`trial` returns them."""
-    device, threads = parts[0][0][0].case.device_class, max(options.threads for _, options in parts)
-    for folder in {options.code for _, options in parts if options.code}:
+    device, threads = parts[0][0][0].case.device_class, max(request.threads for _, request in parts)
+    for folder in {request.code for _, request in parts if request.code}:
         if not Path(folder, "cachemark").is_dir():
             raise Infrastructure(f"{platform.node()} does not see {folder}.", remedy="Compare commits on a file system that workers share.")
     with _workplace(device, threads, code) as (places, files):
-        found = places.in_turn([(group, options._replace(plugins=files)) for group, options in parts])
+        found = places.in_turn([(group, replace(request, plugins=files)) for group, request in parts])
         return places.environment(device, threads).fingerprint, platform.node(), [finished for group in found for finished in group]
 
 

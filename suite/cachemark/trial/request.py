@@ -1,0 +1,134 @@
+"""The request that crosses from a run to the process of a trial: cases, the task, and how the process is set up.
+
+A new option is one field of :class:`TrialRequest` and nothing else. The child may be another copy of the code (an older commit under
+comparison), so what it does not know it passes over, and what it is not told has its default. A change that an older copy would
+misunderstand raises ``PROTOCOL``: then both sides refuse, with a sentence that says so.
+"""
+
+from __future__ import annotations
+
+import enum
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..core.errors import Unsupported
+from ..core.limits import Rates
+from ..core.secrets import without_secrets
+from ..core.spec import Case
+from ..models.protocol import Request
+from ..plan.reuse import Earlier
+from ..plan.schema import Planned
+
+PROTOCOL = 2  # trial/identity.py reads this line in other copies of the code
+PARENT_ONLY = ("timeout", "gpu", "python", "code")  # fields that say how the process is started
+
+
+class Task(enum.StrEnum):
+    """The work that a trial does on each of its cases."""
+
+    CASE = "case"
+    """Times, bytes, fidelity and quality: all that its plan asks."""
+    TIMES = "times"
+    """An arm of a pair: times and bytes."""
+    IMAGES = "images"
+    """An arm of a pair: its images judged, nothing timed."""
+    PROBE = "probe"
+    """Times and bytes of one batch, for the search of the largest that fits."""
+    FEATURES = "features"
+    """Features of a share of its quality images, which stay on disk for the run that needs them."""
+
+
+@dataclass(frozen=True)
+class TrialRequest:
+    """The cases of a trial and how they are run.
+
+    ``timeout``: seconds without a word, counted from the start of a case or its last sign of life. ``threads``: CPU threads, on the
+    processors ``cpus`` (empty: any). ``plugins``: Python files to import. ``share``: which of how many shares of features are made.
+    ``memory_cap``: bytes of the device that may be allocated (0: all). ``gpu``: UUID of the only device that the process sees (empty:
+    all). ``python``: its interpreter, ``code``: a folder with another copy of the package (empty: those of this process).
+    """
+
+    timeout: float = 600.0
+    threads: int = 1
+    plugins: tuple[str, ...] = ()
+    task: Task = Task.CASE
+    share: tuple[int, int] = (0, 1)
+    cpus: tuple[int, ...] = ()
+    memory_cap: int = 0
+    gpu: str = ""
+    python: str = ""
+    code: str = ""
+    cases: tuple[Planned, ...] = ()
+
+    @property
+    def command(self) -> list[str]:
+        """The interpreter, with the option under which a file random.py in the user's folder, such as a plug-in, does not take the place
+        of a module."""
+        return [self.python or sys.executable, "-P"]
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Environment variables of the child: no secrets, since it runs other people's methods; libraries that start threads by themselves
+        keep to its number, and CUDA shows the leased device and no other."""
+        own = {name: str(self.threads) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
+        own |= {"CUDA_VISIBLE_DEVICES": self.gpu} if self.gpu else {}
+        own |= {"PYTHONPATH": os.pathsep.join(filter(None, (self.code, os.environ.get("PYTHONPATH", ""))))} if self.code else {}
+        return {**without_secrets(os.environ), **own}
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields that concern the child, and the protocol."""
+        sent = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in PARENT_ONLY}
+        return {**sent, "cases": [_planned_json(planned) for planned in self.cases], "protocol": PROTOCOL}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> TrialRequest:
+        """The inverse. Unsupported where the parent speaks another protocol."""
+        if data.get("protocol") != PROTOCOL:
+            raise other_protocol("The parent", data.get("protocol") or 0)
+        given: dict[str, Any] = {n: tuple(value) if isinstance(value, list) else value for n, value in _known(data, cls).items()}
+        given |= {"task": Task(data["task"]), "cases": tuple(_planned(item) for item in data["cases"])}
+        return cls(**given)
+
+
+def other_protocol(who: str, number: int) -> Unsupported:
+    """The error about a copy of the code that speaks protocol ``number`` (0: one from before protocols had numbers)."""
+    theirs = f"protocol {number}" if number else "a protocol without a number"
+    return Unsupported(
+        f"{who} speaks {theirs} and this copy of cachemark speaks protocol {PROTOCOL}: they cannot run trials for each other.",
+        remedy="Compare commits of one protocol; those of an older one from a checkout of the newest of them.",
+    )
+
+
+def _known(data: Mapping[str, Any], cls: type) -> dict[str, Any]:
+    """The entries that are fields of a class."""
+    names = {f.name for f in fields(cls)}
+    return {name: value for name, value in data.items() if name in names}
+
+
+def _planned_json(planned: Planned) -> dict[str, Any]:
+    return {
+        "case": planned.case.to_json(), "request": _request_json(planned.request), "unsupported_reason": planned.unsupported_reason,
+        "feature_cache": str(planned.feature_cache or ""), "full_features": str(planned.full_features or ""),
+        "rates": planned.rates and asdict(planned.rates), "reusable": planned.reusable and asdict(planned.reusable),
+    }
+
+
+def _planned(item: Mapping[str, Any]) -> Planned:
+    request = Request(**{**_known(item["request"], Request), "dtype": getattr(torch, item["request"]["dtype"].removeprefix("torch."))})
+    feature_cache, full_features = (Path(item[name]) if item[name] else None for name in ("feature_cache", "full_features"))
+    rates = Rates(**item["rates"]) if item["rates"] else None
+    reusable = Earlier(**item["reusable"]) if item["reusable"] else None
+    case, reason = Case.from_json(item["case"]), str(item["unsupported_reason"])
+    return Planned(case, request, reason, feature_cache, full_features, rates, reusable=reusable)
+
+
+def _request_json(request: Request) -> dict[str, Any]:
+    """A request without what is left at its default: a copy of the code from before a field was added would refuse its name."""
+    given = {f.name: getattr(request, f.name) for f in fields(request) if getattr(request, f.name) != f.default}
+    return {**given, "dtype": str(request.dtype)}

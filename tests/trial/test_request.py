@@ -1,0 +1,125 @@
+"""What crosses to the process of a trial, and what both sides say where they do not understand each other."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import cachemark
+from cachemark.core.errors import Infrastructure, Unsupported
+from cachemark.core.limits import Rates
+from cachemark.machine.environment import environment
+from cachemark.plan import schema as plans
+from cachemark.plan.reuse import Earlier
+from cachemark.plan.schema import Planned
+from cachemark.trial.identity import identify
+from cachemark.trial.request import PARENT_ONLY, PROTOCOL, Task, TrialRequest
+from cachemark.trial.supervisor import run_trials
+from cachemark.workflows.pairs import cells_of
+
+PACKAGE = Path(cachemark.__file__).parent
+
+
+@pytest.fixture
+def planned() -> Planned:
+    (found,) = cells_of(plans.load("demo"), "cpu", ["tiny-llamagen window 1/2"]).values()
+    return found
+
+
+def sent(request: TrialRequest) -> dict[str, Any]:
+    """As it arrives."""
+    data: dict[str, Any] = json.loads(json.dumps(request.to_json()))
+    return data
+
+
+def test_every_field_that_concerns_the_child_arrives(planned: Planned, tmp_path: Path) -> None:
+    earlier = Earlier("source", "tokens", "images", {"psnr": [1.0]}, {"fid_scene_2k": [2.0]}, {"intervals": {}})
+    full = replace(planned, unsupported_reason="no", feature_cache=tmp_path, full_features=tmp_path / "full", rates=Rates(1.0, 2.0),
+                   reusable=earlier)
+    request = TrialRequest(1.0, 2, ("p.py",), Task.FEATURES, (1, 3), (0, 1), 4096, "gpu", "python", "code", (full,))
+    here = {name: getattr(TrialRequest(), name) for name in PARENT_ONLY}
+    assert TrialRequest.from_json(sent(request)) == replace(request, **here)
+    default = TrialRequest()
+    assert all(getattr(request, f.name) != getattr(default, f.name) for f in fields(default)), "nothing is left at its default"
+
+
+def test_a_copy_of_the_code_without_a_field_understands_what_it_is_sent(planned: Planned) -> None:
+    data = sent(TrialRequest(cases=(planned,)))
+    assert "clip" not in data["cases"][0]["request"], "a default is not sent"
+    data["of_a_later_version"] = data["cases"][0]["request"]["of_a_later_version"] = "x"
+    assert TrialRequest.from_json(data) == TrialRequest(cases=(planned,))
+    del data["memory_cap"]
+    assert TrialRequest.from_json(data).memory_cap == 0
+
+
+@pytest.mark.parametrize("protocol", [None, PROTOCOL - 1, PROTOCOL + 1])
+def test_a_child_refuses_another_protocol_in_a_sentence(protocol: int | None) -> None:
+    line = json.dumps({"cases": [], "plugins": []} | ({"protocol": protocol} if protocol is not None else {}))
+    child = subprocess.run([sys.executable, "-m", "cachemark.trial.child.main"], input=line + "\n", capture_output=True, text=True)
+    assert child.returncode == 1
+    assert f"speaks protocol {PROTOCOL}" in child.stderr
+    assert "Compare commits of one protocol" in child.stderr
+    assert "Traceback" not in child.stderr
+
+
+def test_the_refusal_of_a_child_is_the_outcome(planned: Planned, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cachemark.trial.request.PROTOCOL", PROTOCOL + 1)
+    (finished,) = run_trials([planned], TrialRequest(60.0, 1), lambda p: None)
+    assert "Compare commits of one protocol" in finished.outcome.log
+    assert "Traceback" not in finished.outcome.log
+
+
+def copy_of_the_package(folder: Path, number: str) -> Path:
+    """Another copy of the code, whose introduction is of that protocol; without any, where it is empty."""
+    for entry in PACKAGE.iterdir():
+        if entry.name not in ("trial", "__pycache__"):
+            (folder / "cachemark").mkdir(parents=True, exist_ok=True)
+            (folder / "cachemark" / entry.name).symlink_to(entry)
+    if number:
+        trial = folder / "cachemark" / "trial"
+        trial.mkdir()
+        (trial / "__init__.py").touch()
+        (trial / "identity.py").write_text(f"def introduction(*_):\n    return {{'protocol': {number}}}\n")
+    return folder
+
+
+@pytest.mark.parametrize(("number", "theirs"), [("", "a protocol without a number"), ("99", "protocol 99")])
+def test_code_of_another_protocol_is_refused_before_anything_is_measured(number: str, theirs: str, tmp_path: Path) -> None:
+    other = copy_of_the_package(tmp_path, number)
+    with pytest.raises(Unsupported, match=f"{other} speaks {theirs} .*protocol {PROTOCOL}.*Compare commits of one protocol"):
+        identify(TrialRequest(60.0, 1, code=str(other)), "cpu")
+
+
+def test_this_copy_introduces_itself() -> None:
+    where, code = identify(TrialRequest(60.0, 2), "cpu")
+    assert where == environment("cpu", 2)
+    assert code["version"] == cachemark.__version__
+
+
+def test_an_interpreter_that_does_not_start_says_why(tmp_path: Path) -> None:
+    said = {"protocol": PROTOCOL, "environment": environment("cpu", 2).to_json(), "code": {"commit": "abc"}}
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\necho noise\nprintf '%s' '{json.dumps(said)}'\n")
+    python.chmod(0o755)
+    assert identify(TrialRequest(python=str(python)), "cpu") == (environment("cpu", 2), {"commit": "abc"})
+    python.write_text("#!/bin/sh\necho 'ModuleNotFoundError: no torch' >&2\nexit 1\n")
+    with pytest.raises(Infrastructure, match=r"does not start under .*no torch"):
+        identify(TrialRequest(python=str(python)), "cpu")
+    with pytest.raises(Infrastructure, match="does not start"):
+        identify(TrialRequest(python=str(tmp_path / "none")), "cpu")
+
+
+def test_a_child_gets_the_interpreter_and_the_code_of_its_arm() -> None:
+    assert TrialRequest(1.0, 2).command == [sys.executable, "-P"]
+    assert "PYTHONPATH" not in TrialRequest(1.0, 2).environment or TrialRequest(1.0, 2).environment["PYTHONPATH"]
+    other = TrialRequest(1.0, 2, python="/py", code="/code")
+    assert other.command == ["/py", "-P"]
+    assert other.environment["PYTHONPATH"].split(os.pathsep)[0] == "/code"
+    assert other.environment["OMP_NUM_THREADS"] == "2"
