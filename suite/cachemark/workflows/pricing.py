@@ -1,0 +1,117 @@
+"""The price of a plan before it is run, and the deadline that a run must meet."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
+
+from ..core import limits
+from ..core.errors import Infrastructure
+from ..core.limits import Rates
+from ..machine.environment import environment
+from ..machine.rates import rates
+from ..plan.deadline import Deadline
+from ..plan.price import bill, price, without_missing
+from ..plan.schema import Plan, Planned, expand
+from ..store.db import Store
+from ..trial.executors.local import Executor
+from .machines import Machine
+from .measuring import decide, limited
+from .plans import prepare
+from .stores import opened
+
+
+@dataclass(frozen=True)
+class ModelPrice:
+    """The cost of a model's cases: device hours, bytes of disk, and the most device memory in bytes. ``from_stored`` of them are priced by
+    what they took before."""
+
+    model: str
+    cases: int
+    hours: float
+    from_stored: int
+    disk: int
+    memory: int
+
+
+@dataclass(frozen=True)
+class PriceList:
+    """The cost of a plan on a device or a card: ``cases`` in all, ``to_run`` of them not measured yet. ``missing`` files are priced with
+    random weights; ``disk_free`` is bytes here."""
+
+    plan: str
+    on: str
+    cases: int
+    to_run: int
+    models: tuple[ModelPrice, ...]
+    missing: tuple[str, ...]
+    disk_free: int
+
+    @property
+    def hours(self) -> float:
+        """Device hours of all models."""
+        return sum(model.hours for model in self.models)
+
+
+def price_list(
+    plan: Plan | str | Path, store: str | Path | None = None, *, machine: Machine | str = "cpu", on: str = "",
+    plugins: Sequence[str | Path] = (), methods: Sequence[str] = (),
+) -> PriceList:
+    """The cost of a plan on this machine, or on a card by name (``on``); nothing is run. ``store`` holds what is measured already."""
+    machine, (loaded, _) = Machine.of(machine), prepare(plan, plugins, methods)
+    bare, missing = without_missing(loaded)
+    todo = limited(expand(bare, "cuda" if on else machine.device), machine.memory_cap)
+    with opened(store) as known:
+        here = None if on else known
+        left = todo if here is None else _left(loaded, todo, here, machine)
+        cost = bill(loaded, left, partial(_rates, machine.device, on), _seconds(here, machine), missing)
+    models = []
+    for model in dict.fromkeys(p.case.model for p in left):
+        own = [p for p in left if p.case.model == model]
+        prices = [cost.prices[p.case.key] for p in own]
+        models.append(ModelPrice(model, len(own), cost.hours(left, model), sum(p.stored for p in prices), sum(p.disk for p in prices),
+                                 max(p.memory for p in prices)))
+    return PriceList(loaded.name, on or machine.device, len(todo), len(left), tuple(models), tuple(missing),
+                     shutil.disk_usage(Path.cwd()).free)
+
+
+def deadline(seconds: float | None, store: Store, machine: Machine, places: Executor) -> Deadline | None:
+    """A deadline so many seconds from now that knows what cases took before; None where none is set."""
+    if seconds is None:
+        return None
+    here = places.environment(machine.device, machine.threads)
+
+    def priced(planned: Planned) -> tuple[float, bool]:
+        found = price(planned, _rates(machine.device, "", planned.case.dtype), store.seconds(planned.case.key, here.machine_class))
+        return found.seconds, found.stored
+
+    return Deadline(seconds, priced)
+
+
+@cache
+def _rates(device: str, card: str, dtype: str) -> Rates:
+    """Measured once where the device is here, else from the card's data sheet."""
+    if card:
+        return limits.gpu(card, dtype)
+    found = rates(device, os.cpu_count() or 1, [dtype]).get(dtype)
+    if found is None:
+        raise Infrastructure(f"The rates of {device} cannot be measured, so nothing can be priced.", remedy="See `cachemark doctor`.")
+    return found
+
+
+def _left(plan: Plan, todo: list[Planned], store: Store, machine: Machine) -> list[Planned]:
+    """The cases that are not stored yet."""
+    _, decisions = decide(plan, store, machine.device, machine.threads, cases=todo, memory_cap=machine.memory_cap)
+    return [decision.planned for decision in decisions if not decision.stored]
+
+
+def _seconds(store: Store | None, machine: Machine) -> Callable[[str], float | None]:
+    """The seconds that a case took before on a machine of this class, by its key."""
+    if store is None:
+        return lambda key: None
+    here = environment(machine.device, machine.threads).machine_class
+    return lambda key: store.seconds(key, here)

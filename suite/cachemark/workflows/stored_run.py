@@ -1,0 +1,131 @@
+"""A run in a store as an object: its cases, its table, its report, and its leaderboard in a notebook."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..core.errors import UnknownName, unknown
+from ..core.result import Outcome
+from ..core.spec import Case
+from .reporting import Report, report, table_view
+from .stores import DEFAULT_STORE, reading
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from ..plan.schema import Plan
+    from .measuring import Summary
+
+
+class Run:
+    """A stored run. Its outcomes are read once, images when they are shown; the store is open only for that long.
+
+    ``summary`` is what was measured just now, None of a run that was opened; ``notes`` are lines for people.
+    """
+
+    def __init__(self, store: str | Path, number: int | None = None, summary: Summary | None = None, notes: tuple[str, ...] = ()) -> None:
+        self.store, self.summary, self.notes = store, summary, notes
+        with reading(store) as source:
+            self.record = source.run(number)
+            self.outcomes = tuple(source.outcomes(self.record.id))
+
+    @property
+    def id(self) -> int:
+        """Its number in the store."""
+        return self.record.id
+
+    @property
+    def plan(self) -> Plan:
+        """The plan as it was run. Its plug-ins are named relative to the working directory."""
+        from ..plan.schema import Plan
+
+        return Plan.model_validate(self.record.plan_json)
+
+    @property
+    def cases(self) -> tuple[RunCase, ...]:
+        """Every case with its outcome, in the order in which they were measured."""
+        return tuple(RunCase(self.store, outcome) for outcome in self.outcomes)
+
+    def __getitem__(self, case: str) -> RunCase:
+        """A case by its label (``linear 1/4``), its key, or the beginning of that. UnknownName where it names none, or several."""
+        return RunCase(self.store, one_case(case, self.outcomes))
+
+    def __repr__(self) -> str:
+        done = sum(outcome.ok for outcome in self.outcomes)
+        return f"<Run {self.id} of plan {self.record.plan}: {done} of {len(self.outcomes)} cases ok, {self.record.state}>"
+
+    def _repr_html_(self) -> str:
+        """The leaderboard, for a notebook."""
+        from ..export.html import html
+        from ..export.tables import tables
+
+        return html(tables(table_view(self.record, self.outcomes)))
+
+    def frame(self) -> pd.DataFrame:
+        """One row per case: see :func:`cachemark.export.frames.case_frame`."""
+        from ..export.frames import case_frame
+
+        with reading(self.store) as source:
+            return case_frame(source, self.id)
+
+    def samples_frame(self) -> pd.DataFrame:
+        """One row per raw value: see :func:`cachemark.export.frames.samples_frame`."""
+        from ..export.frames import samples_frame
+
+        with reading(self.store) as source:
+            return samples_frame(source, self.id)
+
+    def report(self, path: str | Path = "report.html", *, baseline: str | Path | None = None, public: bool = False) -> Report:
+        """Write the HTML report of this run."""
+        return report(self.store, path, run=self.id, baseline=baseline, public=public)
+
+
+class RunCase:
+    """A case of a run: what was measured (``case``), how it ended (``outcome``), and its images.
+
+    A :class:`Case` is an identity, equal wherever it was measured, and knows no store; this view of it does.
+    """
+
+    def __init__(self, store: str | Path, outcome: Outcome) -> None:
+        self._store, self.outcome = store, outcome
+
+    @property
+    def case(self) -> Case:
+        """The identity of the case."""
+        return self.outcome.case
+
+    def __repr__(self) -> str:
+        return f"<{self.case.full_title}: {self.outcome.status}>"
+
+    def images(self) -> bytes | None:
+        """A PNG of two rows, the full cache's images above those of the case at the same seeds; None where none were kept."""
+        file = next((file for name, file in self.outcome.artifacts.items() if name.partition(".")[0] == "grid"), None)
+        if file is None:
+            return None
+        with reading(self._store) as source:
+            return source.artifact(file)
+
+    def _repr_html_(self) -> str:
+        """Its images, for a notebook; its status and log where there are none."""
+        from ..export.html import case_html
+
+        return case_html(self.outcome, self.images())
+
+
+def open_run(store: str | Path = DEFAULT_STORE, run: int | None = None) -> Run:
+    """A stored run, by default the newest. Raises BadStore, and NothingMeasured where there is none."""
+    return Run(store, run)
+
+
+def one_case(case: str, outcomes: Iterable[Outcome]) -> Outcome:
+    """The outcome of the case with this label or key, of which four digits suffice."""
+    among = list(outcomes)
+    found = [o for o in among if case == o.case.label or (len(case) >= 4 and o.case.key.startswith(case))]
+    if not found:
+        raise unknown("case", case, [o.case.label for o in among])
+    if len(found) > 1:
+        known = ", ".join(f"{o.case.key} ({o.case.model})" for o in found)
+        raise UnknownName(f"{case!r} names {len(found)} cases of this run.", remedy=f"Give a key: {known}.")
+    return found[0]

@@ -1,0 +1,37 @@
+"""A store where one is asked for: one that is open already, a path, or a URL."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from ..store.db import Store
+
+DEFAULT_STORE = "cachemark.sqlite"
+
+
+@contextmanager
+def reading(store: Store | str | Path) -> Iterator[Store]:
+    """The store, which must exist already; reading does not change it. One that is open stays open."""
+    if isinstance(store, Store):
+        yield store
+        return
+    with Store.open(store, create=False, read_only=True) as found:
+        yield found
+
+
+@contextmanager
+def opened(store: str | Path | None) -> Iterator[Store | None]:
+    """The store for reading, or None where there is none yet."""
+    if store is None or not exists(store):
+        yield None
+        return
+    with reading(store) as found:
+        yield found
+
+
+def exists(store: str | Path) -> bool:
+    """True where the file is there; a server is taken to be."""
+    path = str(store).removeprefix("sqlite:///")
+    return "://" in path or Path(path).exists()
