@@ -14,10 +14,10 @@ import tempfile
 import time
 from pathlib import Path
 
-from cachemark.cli.report import write_report
 from cachemark.core.result import Environment, Outcome, Status
 from cachemark.core.spec import Case, Sampling
 from cachemark.store.db import Store
+from cachemark.workflows import report
 
 MADE, PAINTED = 10.0, 2.0  # seconds allowed
 SEEDS = 64
@@ -52,7 +52,7 @@ def made(path: Path, page: Path) -> tuple[float, float]:
     """Seconds from the store to the page, by the clock and of the processor: apart where others use the machine."""
     with Store.open(path, create=False) as store:
         start = time.perf_counter(), time.process_time()
-        write_report(store, None, page)
+        report(store, page)
         return time.perf_counter() - start[0], time.process_time() - start[1]
 
 

@@ -1,18 +1,38 @@
-"""cachemark: honest speed-ups for cache methods in autoregressive image generation."""
+"""cachemark: honest speed-ups for cache methods in autoregressive image generation.
 
+``import cachemark as cm`` is quick: every name below is imported when it is asked for.
+"""
+
+import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from .core.registry import method
+    from .core.result import Outcome
+    from .core.spec import Case
     from .export.frames import frame, samples_frame
+    from .plan.schema import Plan
+    from .plan.schema import load as plan
+    from .workflows.machines import Machine
+    from .workflows.reporting import Report
+    from .workflows.running import run
+    from .workflows.stored_run import Run
+    from .workflows.stored_run import open_run as open
 
+_HOMES = {
+    "Case": "core.spec.Case", "Machine": "workflows.machines.Machine", "Outcome": "core.result.Outcome", "Plan": "plan.schema.Plan",
+    "Report": "workflows.reporting.Report", "Run": "workflows.stored_run.Run", "frame": "export.frames.frame",
+    "method": "core.registry.method", "open": "workflows.stored_run.open_run", "run": "workflows.running.run",
+    "samples_frame": "export.frames.samples_frame",
+}
 __version__ = "0.1.0"
-__all__ = ["__version__", "frame", "samples_frame"]
+__all__ = ["Case", "Machine", "Outcome", "Plan", "Report", "Run", "__version__", "frame", "method", "open", "plan", "run", "samples_frame"]
 
 
 def __getattr__(name: str) -> object:
-    """``frame`` and ``samples_frame``, with pandas behind them, are imported when they are asked for."""
-    if name in ("frame", "samples_frame"):
-        from .export import frames
-
-        return getattr(frames, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name == "plan":  # a package that can be called
+        return importlib.import_module(".plan", __name__)
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module, _, attribute = _HOMES[name].rpartition(".")
+    return getattr(importlib.import_module(f".{module}", __name__), attribute)

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from cachemark.cli.price import moment, span
 from cachemark.core import limits, registry
 from cachemark.core.result import Outcome, Status
 from cachemark.methods.full import Full
@@ -202,21 +201,3 @@ def test_the_command_line_says_what_was_not_reached(tmp_path: Path) -> None:
     assert result.exit_code == 4
     assert "No case of the plan was measured" in result.stderr
     assert {o.status for o in stage.outcomes().values()} == {Status.NOT_REACHED}
-
-
-@pytest.mark.parametrize(("text", "seconds"), [("6h", 21600), ("90min", 5400), ("1h30m", 5400), ("45s", 45), ("0.5h", 1800)])
-def test_a_span_of_time(text: str, seconds: float) -> None:
-    assert span(None, None, text) == seconds  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(("option", "wrong"), [
-    ("--budget", "six hours"), ("--budget", "6"), ("--deadline", "25:00"), ("--deadline", "soon"), ("--deadline", "2001-01-01T00:00"),
-])  # fmt: skip
-def test_a_time_that_is_none_is_refused(option: str, wrong: str) -> None:
-    result = stages.call("run", "demo", option, wrong)
-    assert result.exit_code == 2
-    assert f"Invalid value for '{option}'" in result.output
-
-
-def test_a_moment_is_within_a_day() -> None:
-    assert 0 < (moment(None, None, "06:00") or 0) <= 24 * 3600  # type: ignore[arg-type]

@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import report_sample as sample
 
-from cachemark.cli.report import changes_over_nights
 from cachemark.core.result import Outcome
 from cachemark.report.charts.history import CASES, MOST, HistoryNight, history
 from cachemark.report.page.render import render
 from cachemark.report.view.section import sections
 from cachemark.report.view.view import build
+from cachemark.workflows.reporting import changes_over_nights
 
 
 def slower(outcome: Outcome, factor: float) -> Outcome:

@@ -13,11 +13,11 @@ from page import Page
 from report_sample import BREAKERS, SCRIPTS
 from test_report_shelf import put_together
 
-from cachemark.cli.report import changes_over_nights
 from cachemark.report.charts.history import HistoryNight
 from cachemark.report.page import render
 from cachemark.report.page.render import write
 from cachemark.report.view.view import build
+from cachemark.workflows.reporting import changes_over_nights
 
 CONTROLS = "nul\x00 esc\x1b sep\u2028 para\u2029 half\ud800 cdata]]>"
 TURNED = "\u202eright to left\u2066"

@@ -1,50 +1,17 @@
-"""Options that say on which devices a plan is measured, and the executor that they mean."""
+"""Options that say on which devices a plan is measured."""
 
 from __future__ import annotations
 
 import functools
 import os
 import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import click
 
-if TYPE_CHECKING:
-    from ..store.db import Store
-    from ..trial.executors.local import Executor
-
 F = TypeVar("F", bound=Callable[..., Any])
 UNITS = {"": 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
-
-
-@dataclass(frozen=True)
-class Machine:
-    """Where to measure. ``clock`` in MHz and ``memory_cap`` in bytes are 0 where they are left alone."""
-
-    device: str
-    threads: int
-    gpus: tuple[str, ...]
-    clock: int
-    memory_cap: int
-    executor: str
-    address: str
-
-    @contextmanager
-    def places(self, store: Store | None = None) -> Iterator[Executor]:
-        """The executor, its devices leased for as long as the block lasts."""
-        if self.executor == "ray":
-            from ..trial.executors.ray import cluster
-
-            with cluster(self.address, self.device) as workers:
-                yield workers
-            return
-        from ..trial.executors.local import local
-
-        with local(self.device, self.threads, names=self.gpus, register=store, clock=self.clock) as places:
-            yield places
 
 
 def size(context: click.Context, option: click.Parameter, given: str | None) -> int:
@@ -59,10 +26,14 @@ def size(context: click.Context, option: click.Parameter, given: str | None) -> 
 
 
 def machine_options(function: F) -> F:
-    """``--device`` and what goes with it, handed over as one ``machine``."""
+    """Add ``--device`` and its companions, handed over as one ``machine``."""
 
     @functools.wraps(function)
     def gathered(**given: Any) -> Any:
+        from dataclasses import fields
+
+        from ..workflows.machines import Machine
+
         return function(machine=Machine(**{field.name: given.pop(field.name) for field in fields(Machine)}), **given)
 
     for option in reversed(_OPTIONS):

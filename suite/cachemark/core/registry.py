@@ -48,3 +48,4 @@ class Registry(Generic[T]):
 
 methods: Registry[Any] = Registry("method")
 models: Registry[Any] = Registry("model")
+method = methods.add

@@ -1,4 +1,4 @@
-"""Results as pandas frames: one row per case and metric, or one per raw value.
+"""Results as pandas frames: one row per case, one per case and metric, or one per raw value.
 
 ``cachemark.frame(store)`` and ``cachemark.samples_frame(store)`` are these functions.
 """
@@ -53,6 +53,23 @@ def frame(source: Source, run: int | None = None) -> pd.DataFrame:
             rows.setdefault(id(row.outcome), row)  # a reference row may stand in several sections
     records = [_whole(record) for outcome in held.outcomes for record in _records(rows[id(outcome)], held)]
     return pd.DataFrame(records, columns=list(COLUMNS)).astype({"n": "Int64", "version": "Int64", "run": "Int64"})
+
+
+def case_frame(source: Source, run: int | None = None) -> pd.DataFrame:
+    """A tidy frame: one row per case, one column per metric with the values of :func:`frame`, NaN where there is none.
+
+    ``attrs["units"]`` maps the column of each metric to its unit, ``attrs["better"]`` to ``lower`` or ``higher``. Arguments and errors are
+    those of :func:`frame`.
+    """
+    long = frame(source, run)
+    about = [*_WHOSE, *_ENDED]
+    cases = long.drop_duplicates("case")[about].set_index("case", drop=False)
+    told = long[long["metric"].notna()]
+    table = cases.join(told.pivot(index="case", columns="metric", values="value")[list(dict.fromkeys(told["metric"]))])
+    told = told.drop_duplicates("metric")
+    table = table.reset_index(drop=True)
+    table.attrs = {name: dict(zip(told["metric"], told[column], strict=True)) for name, column in (("units", "unit"), ("better", "better"))}
+    return table
 
 
 def samples_frame(source: Source, run: int | None = None) -> pd.DataFrame:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import statistics
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 from markupsafe import Markup
 
@@ -17,6 +19,7 @@ from ..view.section import sections
 from ..view.view import ReportView
 from .render import engine, policy, static, write
 
+STAMPS = "site.json"  # beside the list: which page was made from what
 FOLDER = "runs"  # of the pages, below that of the site; nothing else in it is touched
 
 
@@ -85,12 +88,28 @@ def index(lines: Sequence[ListedRun]) -> str:
     return engine().get_template("site.html").render(lines=lines, style=style, policy=policy(""), version=__version__)
 
 
-def publish(folder: Path, lines: Sequence[ListedRun]) -> Path:
-    """Write the list to ``index.html`` of the folder."""
+def publish(folder: Path, runs: Mapping[str, tuple[str, ListedRun]]) -> Path:
+    """Write the list to ``index.html`` of the folder, and beside it each line with the stamp of its page, to be found by :func:`kept`."""
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / "index.html"
-    file.write_bytes(index(lines).encode("utf-8", errors="replace"))
+    file.write_bytes(index([line for _, line in runs.values()]).encode("utf-8", errors="replace"))
+    stamps = {number: {"stamp": stamp, "line": asdict(line)} for number, (stamp, line) in runs.items()}
+    (folder / STAMPS).write_text(json.dumps(stamps, indent=1), encoding="utf-8")
     return file
+
+
+def kept(folder: Path) -> dict[str, tuple[str, ListedRun]]:
+    """The stamp and the line of each page by the number of its run; nothing where there is no site, or one of another version."""
+    try:
+        found = json.loads((folder / STAMPS).read_text(encoding="utf-8"))
+        return {number: (item["stamp"], _line(item["line"])) for number, item in found.items()}
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return {}
+
+
+def _line(data: Mapping[str, Any]) -> ListedRun:
+    """A line as it was before it was written as JSON."""
+    return ListedRun(**{**data, "counts": tuple(map(tuple, data["counts"])), "trend": tuple(map(tuple, data["trend"]))})
 
 
 def put(folder: Path, run_id: int, view: ReportView) -> Path:

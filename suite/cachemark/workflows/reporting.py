@@ -1,0 +1,194 @@
+"""The report of a run, and the site of all runs of a store."""
+
+from __future__ import annotations
+
+import gc
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from ..core.errors import Infrastructure, NothingMeasured
+from ..core.result import Outcome
+from ..core.spec import digest
+from ..gate import anchors, baselines
+from ..gate import nights as ledger
+from ..report.charts.history import MOST, HistoryNight
+from ..report.page import render
+from ..report.page import site as pages
+from ..report.view import view
+from ..report.view.public import public_outcomes, public_run, scrubbed
+from ..report.view.view import ReportView
+from ..stats import changepoints as history
+from ..stats.changepoints import ChangePoint
+from ..store.db import Store
+from ..store.rows import RunRecord
+from .judged import Shown, judge
+from .stores import DEFAULT_STORE, reading
+
+ROOMS = ("core", "stats", "gate", "report")  # whose code decides what a page says
+
+
+@dataclass(frozen=True)
+class Report:
+    """A written report: the file, and the number of the run."""
+
+    path: Path
+    run: int
+
+
+@dataclass(frozen=True)
+class Site:
+    """A written site: the page that lists the runs, the numbers of those whose pages were made now, and how many were removed."""
+
+    index: Path
+    made: tuple[int, ...]
+    removed: int
+
+
+def report(
+    store: Store | str | Path = DEFAULT_STORE, path: str | Path = "report.html", *, run: int | None = None,
+    baseline: str | Path | None = None, public: bool = False,
+) -> Report:
+    """Write the report of a run (None: the newest), compared with a baseline where there is one, by default the accepted one, with earlier
+    runs of its plan as its history; ``public`` as far as anybody may see it. Raises Infrastructure where it cannot be written."""
+    with reading(store) as source, _uncollected():
+        record = source.run(run)
+        page = _viewed(source, record, baseline_of(record, baseline), public)
+        try:
+            return Report(render.write(page.view, path), record.id)
+        except OSError as error:
+            raise Infrastructure(f"{path} cannot be written: {error.strerror}.",
+                                 remedy="Name another file: cachemark report PATH") from error
+
+
+def site(
+    store: Store | str | Path, folder: str | Path, *, baseline: str | Path | None = None, days: int = 90, fresh: bool = False,
+    public: bool = False,
+) -> Site:
+    """Make or bring up to date the site of a store: a page for each run of the last ``days``, and one that lists them. A page that stands
+    is left alone as long as its run, its baseline and the code of the report are what they were; ``fresh`` makes all of them."""
+    folder, now, made = Path(folder), datetime.now(UTC), []
+    try:
+        kept = {} if fresh else pages.kept(folder)
+        listed: dict[str, tuple[str, pages.ListedRun]] = {}
+        with reading(store) as source:
+            records = source.runs()
+            young = [record for record in records if not pages.too_old(record.started, now, days)]
+            for record in young:
+                path, number = baseline_of(record, baseline), str(record.id)
+                stamp = _stamp(record, _earlier(records, record), path, public)
+                if record.state != "running" and kept.get(number, ("",))[0] == stamp and pages.page_of(folder, record.id).is_file():
+                    listed[number] = kept[number]
+                    continue
+                page = _listed(source, record, path, public)
+                pages.put(folder, record.id, page.view)
+                made.append(record.id)
+                listed[number] = stamp, pages.listed(record.id, page.view, page.nights)
+        removed = pages.prune(folder, [record.id for record in young])
+        return Site(pages.publish(folder, listed), tuple(made), removed)
+    except OSError as error:
+        raise Infrastructure(f"{folder} cannot be written: {error.strerror}.", remedy="Name another folder.") from error
+
+
+def table_view(record: RunRecord, outcomes: Sequence[Outcome]) -> ReportView:
+    """The view of a run without pictures, baseline and history: what its tables show."""
+    reached = anchors.load()
+    return view.build(record, outcomes, unanchored=lambda case: anchors.unanchored(case.model, case.weights, reached))
+
+
+def baseline_of(record: RunRecord, given: str | Path | None) -> Path | None:
+    """The given baseline, or the accepted one of this plan and machine class, if that exists."""
+    accepted = Path(given) if given else baselines.path_of(baselines.ROOT, record.environment.machine_class, record.plan)
+    return accepted if given or accepted.is_file() else None
+
+
+def changes_over_nights(costs: Sequence[float], environments: Sequence[str], device_class: str) -> list[ChangePoint]:
+    """Changes in log costs, one per run, by at least what a device of this class is taken to see."""
+    least = ledger.FLOOR.get(device_class, max(ledger.FLOOR.values()))
+    return [change for epoch in history.changes(costs, environments, least) for change in epoch.changes]
+
+
+@dataclass(frozen=True)
+class _Page:
+    """The view of a run, and the runs of its history, oldest first and itself last."""
+
+    view: ReportView
+    nights: list[HistoryNight]
+
+
+def _listed(store: Store, record: RunRecord, path: Path | None, public: bool) -> _Page:
+    """The page of a run in a site: without a comparison where the baseline is of another plan or shares no case with it."""
+    with _uncollected():
+        try:
+            return _viewed(store, record, path, public)
+        except NothingMeasured:
+            return _viewed(store, record, None, public)
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Without the cyclic collector: a page is made of millions of small objects, none of them a cycle, and walking them again and again
+    takes a fifth of the time."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
+
+
+def _viewed(store: Store, record: RunRecord, path: Path | None, public: bool) -> _Page:
+    """The page of a run beside the baseline at ``path``. A public one names no process and no host."""
+    reached, outcomes = anchors.load(), store.outcomes(record.id)
+    baseline = baselines.load(path) if path else None
+    comparison = Shown(judge(store, record, path, expired=True)) if path else None
+    nights = [*(HistoryNight(other, _measured(store, other.id, store.outcomes(other.id)))
+                for other in reversed(_earlier(store.runs(), record)[: MOST - 1])),
+              HistoryNight(record, _measured(store, record.id, outcomes))]
+    shown, told = (public_run(record), public_outcomes(outcomes)) if public else (record, outcomes)
+    if public and baseline:
+        there = replace(baseline.environment, facts=scrubbed(baseline.environment.facts))
+        baseline = replace(baseline, environment=there, meta=scrubbed(baseline.meta))
+    page = view.build(shown, told, comparison, store.artifact, lambda case: anchors.unanchored(case.model, case.weights, reached),
+                      baseline=baseline, nights=nights, trials=None if public else store.trials(record.id),
+                      standing=ledger.standing(ledger.nights(store, record.plan, record.environment.machine_class)),
+                      trend=changes_over_nights)
+    return _Page(page, nights)
+
+
+def _earlier(records: Sequence[RunRecord], record: RunRecord) -> list[RunRecord]:
+    """Earlier runs of a plan on this class of machine, newest first."""
+    return [other for other in records if other.id < record.id and other.plan == record.plan
+            and other.environment.machine_class == record.environment.machine_class]
+
+
+def _measured(store: Store, run_id: int, outcomes: list[Outcome]) -> list[Outcome]:
+    """The outcomes of a run without what it carried over from an earlier one: a figure belongs to the day on which it was measured."""
+    carried = store.carried(run_id)
+    return [outcome for outcome in outcomes if outcome.case.key not in carried] if carried else outcomes
+
+
+def _stamp(record: RunRecord, earlier: Sequence[RunRecord], path: Path | None, public: bool) -> str:
+    """A hash of what the page of a run depends on: the run and those before it, its baseline, and the code that writes pages."""
+    told: dict[str, Any] = {
+        "run": [[r.id, r.started, r.finished, r.state] for r in (record, *earlier[: MOST - 1])], "public": public, "code": _code(),
+        "baseline": hashlib.sha256(path.read_bytes()).hexdigest() if path and path.is_file() else "",
+    }
+    return digest(told, 64)
+
+
+@cache
+def _code() -> str:
+    """A hash of the rooms that a page is made in, templates and styles included."""
+    found, root = hashlib.sha256(), Path(str(resources.files("cachemark")))
+    for file in sorted(file for room in ROOMS for file in (root / room).rglob("*") if file.is_file() and "__pycache__" not in file.parts):
+        found.update(json.dumps(str(file.relative_to(root))).encode() + file.read_bytes())
+    return found.hexdigest()
