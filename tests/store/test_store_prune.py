@@ -12,16 +12,17 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
-from sqlalchemy import update
+from sqlalchemy import select, update
 from store_examples import CODE, ENVIRONMENT, case, failed, ok
 
 from cachemark.cli import main
 from cachemark.core.errors import BadStore
+from cachemark.gate.nights import nights, unchanged
 from cachemark.store.db import Store
 from cachemark.store.merge import merge
 from cachemark.store.prune import SHARES, Policy, Pruned, prune, quantiles
 from cachemark.store.rows import PRUNED, Verdict
-from cachemark.store.schema import RunRow
+from cachemark.store.schema import RunRow, TrialRow
 from cachemark.store.summary import summary
 
 LATENCIES = [random.Random(0).uniform(1, 2) for _ in range(21)]
@@ -218,6 +219,85 @@ def test_pruned_outcomes_stay_pruned_in_another_store(store: Store, other: Store
     assert mine.facts["condensed"]["latency"]["count"] == 21
     assert mine.mean("latency") == pytest.approx(statistics.fmean(LATENCIES))
     assert prune(store, Policy(0)).outcomes == 2, "what is pruned is not pruned again"
+
+
+def comparison(store: Store, day: int, count: int = 4, *, ends: bool = True) -> int:
+    """A comparison with so many pairs of one cell, its verdict filed against its first arm."""
+    run = night(store, day, plan="compare/nightly")
+    for number in range(1, count + 1):
+        for arm in ("before", "after"):
+            pair = {"run": run, "cell": "A/A linear 1/4", "number": number, "arm": arm, "what": "times"}
+            store.save(run, ok(1, seconds=1.0, facts={"pair": pair}), trial=f"linear 1/4, pair {number}, {arm}")
+    with store._writing() as session:
+        session.execute(update(RunRow).where(RunRow.id == run).values(state="finished" if ends else "running"))
+    if ends:
+        arm_baseline = store.note_baseline(f"{run}", name="main~1", plan="nightly", machine_class="ci-cpu", run_id=run)
+        verdict = Verdict(case(1).key, "linear 1/4", "latency", "equivalent", f"{count} pairs", 1.0, 1.0, 1.0)
+        store.save_verdicts(run, arm_baseline, [verdict])
+    return run
+
+
+def trial_names(store: Store) -> list[str]:
+    with store._reading() as session:
+        return list(session.scalars(select(TrialRow.name).where(TrialRow.name.is_not(None)).order_by(TrialRow.id)))
+
+
+def test_a_comparison_keeps_its_verdicts_and_the_names_of_its_trials(store: Store, other: Store) -> None:
+    run = comparison(other, 6)
+    mine = comparison(store, 7)
+    merge(store, other)
+    merged = store.runs()[0]
+    assert merged.plan == "compare/nightly"
+    assert store.verdicts(merged.id) == other.verdicts(run)
+    assert len(store.verdicts(mine)) == 1, "that of the store's own comparison stays"
+    assert trial_names(store)[-8:] == trial_names(other) == trial_names(store)[:8]
+    assert {o.facts["pair"]["run"] for o in store.outcomes(merged.id)} == {merged.id}, "or pairs of two comparisons would mix"
+    assert len(unchanged(o for r in (mine, merged.id) for o in store.outcomes(r))) == 8
+    counts = store.counts()
+    assert merge(store, other).outcomes == 0
+    assert store.counts() == counts
+
+
+def test_an_older_comparison_is_not_the_newest_night_where_it_is_merged(store: Store, other: Store) -> None:
+    mine = comparison(store, 7)
+    comparison(other, 6)
+    merge(store, other)
+    found = nights(store, "nightly", ENVIRONMENT.machine_class)
+    assert [night.run.started[:10] for night in found] == ["2030-01-07", "2030-01-08"]
+    assert found[-1].run.id == mine
+
+
+def test_pairs_of_a_cell_are_told_apart_and_a_broken_merge_of_them_is_completed(
+    store: Store, other: Store, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    comparison(other, 6)
+    saved, real = [], Store.save
+
+    def save(self: Store, *given: object, **more: object) -> int:
+        if len(saved) == 5:  # three are of plain runs
+            raise KeyboardInterrupt
+        saved.append(given)
+        return real(self, *given, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Store, "save", save)
+    with pytest.raises(KeyboardInterrupt):
+        merge(store, other)
+    monkeypatch.undo()
+    assert not nights(store, "nightly", ENVIRONMENT.machine_class), "half a comparison judges nothing"
+    assert merge(store, other).outcomes == 6
+    assert len(store.outcomes(store.runs()[0].id)) == 8
+    (found,) = nights(store, "nightly", ENVIRONMENT.machine_class)
+    assert len(found.rows) == 1
+
+
+def test_a_run_that_was_merged_while_it_ran_ends_at_the_next_merge(store: Store, other: Store) -> None:
+    run = comparison(other, 6, 2, ends=False)
+    merge(store, other)
+    assert store.runs()[0].state == "running"
+    other.save(run, ok(2))
+    other.finish_run(run, "finished")
+    assert merge(store, other).outcomes == 1
+    assert (store.runs()[0].state, store.runs()[0].finished) == ("finished", other.run(run).finished)
 
 
 def test_the_merge_command(path: Path, store: Store, other: Store) -> None:

@@ -55,7 +55,7 @@ def check(
 
     with existing(store_url) as store:
         run = store.run(run_id)
-        paired = run.plan.startswith("compare/")
+        paired = run.is_comparison
         found = judge_comparison(store, run, min_coverage) if paired else judge(store, run, baseline_path, threshold, min_coverage)
         runs = {run.id, *([found.night.run.id] if found.night else [])}
         cases = {o.case.key: o for number in sorted(runs) for o in store.outcomes(number)}

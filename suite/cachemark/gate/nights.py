@@ -14,11 +14,11 @@ from ..core.units import metric
 from ..stats import changepoints as history
 from ..stats.paired_test import log_ratios, sees
 from ..store.db import Store
-from ..store.rows import RunRecord, Verdict
+from ..store.rows import COMPARISON, RunRecord, Verdict
 from .baseline_check import IMPROVED, REGRESSED
 from .comparison import AA, COVERAGE, TIMED, Tally
 
-PREFIX = "compare/"  # of the plan's name in a run that is a comparison
+PREFIX = COMPARISON
 ENOUGH = 30  # pairs of equal arms from which a machine's least effect is taken
 WATCHED, MOST_ALARMS = 30, 3  # nights that are looked back at, and alarms in them that demote the gate
 FLOOR = {"cpu": 0.10, "cuda": 0.02}  # least minimum effect of a device class
@@ -51,9 +51,10 @@ class Night:
 
 
 def nights(store: Store, plan: str, machine_class: str) -> list[Night]:
-    """Finished comparisons of a plan on a machine class, the oldest first."""
+    """Finished comparisons of a plan on a machine class with their verdicts, the oldest first, wherever they were merged from."""
     runs = [r for r in store.runs() if r.plan == PREFIX + plan and r.state == "finished" and r.environment.machine_class == machine_class]
-    return [Night(run, tuple(store.verdicts(run.id))) for run in reversed(runs)]
+    found = (Night(run, tuple(store.verdicts(run.id))) for run in sorted(runs, key=lambda r: (r.started, r.id)))
+    return [night for night in found if night.rows]
 
 
 def unchanged(outcomes: Iterable[Outcome]) -> list[float]:

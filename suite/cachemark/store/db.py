@@ -22,6 +22,7 @@ from .differences import differences
 from .faults import guard
 from .leases import lapsed
 from .rows import (
+    COMPARISON,
     RunRecord,
     Verdict,
     case_values,
@@ -137,7 +138,7 @@ class Store:
     def run(self, run_id: int | None = None) -> RunRecord:
         """One run, by default the newest that is no comparison. An empty store is :class:`NothingMeasured`."""
         with self._reading() as session:
-            plain = select(func.max(RunRow.id)).where(RunRow.plan.not_like("compare/%"))
+            plain = select(func.max(RunRow.id)).where(RunRow.plan.not_like(f"{COMPARISON}%"))
             if run_id is None and (run_id := session.scalar(plain)) is None:
                 raise NothingMeasured(f"{self.where} holds no run.", remedy="Run: cachemark run PLAN")
             return run_of(self._run_row(session, run_id))

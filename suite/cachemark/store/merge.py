@@ -1,75 +1,133 @@
-"""Takes what other stores hold into one: results that come back from machines that could not write into it."""
+"""Merging of stores: results come back from machines that could not write into the store that collects them."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
-from sqlalchemy import update
+from sqlalchemy import select, update
 
-from .db import Store
-from .rows import RunRecord
-from .schema import RunRow
+from ..core.result import Outcome
+from ..core.spec import canonical, digest
+from .db import Store, _insert_once, _whole_outcomes
+from .rows import RunRecord, verdict_of
+from .schema import BaselineRow, MembershipRow, OutcomeRow, RunRow, TrialRow, VerdictRow
 
-CONTENT = "merged_from"  # in a run's code: where it comes from, so that merging again adds nothing
+CONTENT = "merged_from"  # in a run's code: its origin, so that merging again adds nothing
 
 
 @dataclass(frozen=True)
 class Merged:
-    """How much was taken over, and how many runs were here already."""
+    """Numbers of runs and outcomes that a merge added, and of runs that were known already."""
 
     runs: int
     outcomes: int
     known: int
 
 
-def merge(target: Store, source: Store) -> Merged:
-    """Add every run of ``source`` that ``target`` does not have, with outcomes, artifacts and which were carried. Runs get new numbers.
+class Member(NamedTuple):
+    """An outcome of a run: its number, the name of its trial (empty: it has none), the run that measured it, and whether another run
+    carried it over."""
 
-    A run is the same where plan, start, numerics and code are: after an interruption, or a second time, only what is missing is added.
-    Baselines and verdicts are not taken over: they are judgements, and made anew where they are wanted.
+    number: int
+    outcome: Outcome
+    trial: str
+    run: int
+    carried: bool
+
+
+def merge(target: Store, source: Store) -> Merged:
+    """Add every run of ``source`` that ``target`` lacks, with outcomes, artifacts, trials and carried outcomes. Runs get new numbers.
+
+    A run is the same where plan, start, numerics and code are: after an interruption, or a second time, only what is missing is added,
+    and a run that went on meanwhile is brought up to date. Until all of it is here its state is ``running``. The verdicts of a comparison
+    are its result and come along; those against baselines are not: they are made anew where they are wanted.
     """
-    runs = outcomes = known = 0
-    for run in sorted(source.runs(), key=lambda r: r.id):
+    known = {_origin(run): run.id for run in target.runs()}
+    numbers: dict[int, int] = {}  # of the source's runs in the target
+    outcomes = 0
+    runs = sorted(source.runs(), key=lambda r: r.id)
+    for run in runs:
         origin = _origin(run)
-        number = _number(target, origin)
-        known += number is not None
+        number = known.get(origin)
         if number is None:
-            runs += 1
             number = target.begin_run(run.plan, run.plan_json, run.environment, {**run.code, CONTENT: origin})
-            _as_it_was(target, number, run)
-        outcomes += _outcomes(target, source, run.id, number)
-    return Merged(runs, outcomes, known)
+            _date(target, number, replace(run, state="running", finished=None))
+        numbers[run.id] = number
+        outcomes += _add_outcomes(target, source, run.id, numbers)
+        unfinished = target.run(number).state == "running"
+        if run.is_comparison and (unfinished or not target.verdicts(number)):
+            _add_verdicts(target, source, run, number)
+        if unfinished:
+            _date(target, number, run)
+    added = len(numbers.keys() - {run.id for run in runs if _origin(run) in known})
+    return Merged(added, outcomes, len(runs) - added)
 
 
 def _origin(run: RunRecord) -> str:
     return str(run.code.get(CONTENT) or f"{run.plan} {run.started} {run.environment.fingerprint} {run.code.get('hash')}")
 
 
-def _as_it_was(target: Store, number: int, run: RunRecord) -> None:
-    """A run that was taken over began and ended when it did, not now."""
+def _date(target: Store, number: int, run: RunRecord) -> None:
+    """Give a merged run the times and the state of its origin."""
     with target._writing() as session:
         values = {"started": run.started, "finished": run.finished, "state": run.state}
         session.execute(update(RunRow).where(RunRow.id == number).values(**values))
 
 
-def _number(target: Store, origin: str) -> int | None:
-    """The run of the target that came from there, or is it."""
-    for run in target.runs():
-        if origin == _origin(run):
-            return run.id
-    return None
+def _members(store: Store, run_id: int) -> list[Member]:
+    """All outcomes of a run in the order in which they joined it."""
+    wanted = _whole_outcomes().add_columns(TrialRow.name, TrialRow.run_id, MembershipRow.carried)
+    wanted = wanted.join(TrialRow, OutcomeRow.trial_id == TrialRow.id).join(MembershipRow, MembershipRow.outcome_id == OutcomeRow.id)
+    with store._reading() as session:
+        found = session.execute(wanted.where(MembershipRow.run_id == run_id).order_by(MembershipRow.id))
+        return [Member(row.id, store._outcome(row), name or "", run, carried) for row, name, run, carried in found]
 
 
-def _outcomes(target: Store, source: Store, from_run: int, to_run: int) -> int:
-    """Add the outcomes of a run that the target's run lacks; one that was carried is linked where the target has it."""
-    there = {(o.case.key, o.skip_key, str(o.status)) for o in target.outcomes(to_run)}
-    carried, added = source.carried(from_run), 0
-    for outcome in source.outcomes(from_run):
-        if (outcome.case.key, outcome.skip_key, str(outcome.status)) in there:
+def _identity(outcome: Outcome) -> tuple[object, ...]:
+    """The fields that tell an outcome from the others of its run, those of the same cell in other pairs among them."""
+    pair = {name: value for name, value in outcome.facts.get("pair", {}).items() if name != "run"}
+    return outcome.case.key, outcome.skip_key, outcome.status, outcome.output_hash, outcome.seconds, canonical(pair)
+
+
+def _add_outcomes(target: Store, source: Store, run_id: int, numbers: dict[int, int]) -> int:
+    """Add the outcomes of a run that the target's run lacks and return how many; carried ones are linked."""
+    members, number = _members(target, numbers[run_id]), numbers[run_id]
+    present = Counter(_identity(m.outcome) for m in members)
+    linked, added = {m.outcome.case.key for m in members if m.carried}, 0
+    earlier: dict[int, dict[tuple[object, ...], int]] = {}
+    for member in _members(source, run_id):
+        identity = _identity(member.outcome)
+        if present[identity] > 0:
+            present[identity] -= 1
             continue
-        if outcome.case.key in carried and target.carry(to_run, outcome.skip_key) is not None:
-            continue
-        files = {name: source.artifact(file) for name, file in outcome.artifacts.items()}
-        target.save(to_run, outcome, files)
-        added += 1
+        if not member.carried:
+            _copy(target, source, member, number)
+            added += 1
+        elif member.outcome.case.key not in linked:
+            if member.run not in earlier:
+                earlier[member.run] = {_identity(m.outcome): m.number for m in _members(target, numbers[member.run])}
+            with target._writing() as session:
+                _insert_once(session, MembershipRow, {"run_id": number, "outcome_id": earlier[member.run][identity], "carried": True})
     return added
+
+
+def _copy(target: Store, source: Store, member: Member, number: int) -> None:
+    """Save an outcome of the source in a run of the target; what it says of its pair names that run."""
+    outcome = member.outcome
+    if pair := outcome.facts.get("pair"):
+        outcome = replace(outcome, facts={**outcome.facts, "pair": {**pair, "run": number}})
+    files = {name: source.artifact(file) for name, file in outcome.artifacts.items()}
+    target.save(number, outcome, files, trial=member.trial)
+
+
+def _add_verdicts(target: Store, source: Store, run: RunRecord, number: int) -> None:
+    """Take over the verdicts of a comparison, in place of any that are there."""
+    with source._reading() as session:
+        found = session.execute(select(VerdictRow, BaselineRow).join(BaselineRow, BaselineRow.id == VerdictRow.baseline_id)
+                                .where(VerdictRow.run_id == run.id).order_by(VerdictRow.id)).all()
+    for baseline in dict.fromkeys(row for _, row in found):
+        mine = target.note_baseline(digest([_origin(run), baseline.digest], 64), name=baseline.name, plan=baseline.plan,
+                                    machine_class=baseline.machine_class, reason=baseline.reason, run_id=number)
+        target.save_verdicts(number, mine, [verdict_of(row) for row, of in found if of is baseline])

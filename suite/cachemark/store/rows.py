@@ -16,6 +16,7 @@ from ..core.units import metric
 from .schema import ArtifactRow, CondensedRow, EnvironmentRow, OutcomeRow, RunRow, SampleRow, VerdictRow, finite
 
 PRUNED = "Raw values were pruned: quantiles and the mean remain."
+COMPARISON = "compare/"  # of the plan's name in a run that is a comparison
 
 
 @dataclass(frozen=True)
@@ -34,10 +35,15 @@ class RunRecord:
     environment: Environment
     code: Mapping[str, Any]
 
+    @property
+    def is_comparison(self) -> bool:
+        """True of a run that is a comparison in pairs."""
+        return self.plan.startswith(COMPARISON)
+
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a gate says of one metric of one case: one row of a comparison.
+    """The verdict of a gate on one metric of one case: one row of a comparison.
 
     ``metric`` is the name of a metric, ``output_hash``, or ``status`` (of the case as a whole). ``then`` and ``now`` are
     the compared figures (for times: ratio to the full cache of the same run), ``change`` is now / then; each may be None.
@@ -77,7 +83,7 @@ def outcome_values(outcome: Outcome, trial_id: int) -> dict[str, Any]:
     """Columns of the outcome's row."""
     return {
         "trial_id": trial_id, "case_key": outcome.case.key, "status": str(outcome.status),
-        "judged": bool(outcome.judgement) or any(metric(n).kind in JUDGING for n in outcome.samples),
+        "has_judgement": bool(outcome.judgement) or any(metric(n).kind in JUDGING for n in outcome.samples),
         "n_samples": sum(len(v) for v in outcome.samples.values()), "judgement": clean(outcome.judgement), "log": clean(outcome.log),
         "seconds": outcome.seconds, "skip_key": outcome.skip_key, "output_hash": outcome.output_hash, "facts": dict(outcome.facts),
         "saved": utc_now(),
@@ -98,13 +104,13 @@ def outcome_row(outcome: Outcome, trial_id: int, files: Mapping[str, str]) -> Ou
 
 
 def condensed_rows(outcome: Outcome, number: int) -> list[CondensedRow]:
-    """What is known beside the quantiles of an outcome that was pruned elsewhere."""
-    held: Mapping[str, Any] = outcome.facts.get(CONDENSED, {})
-    return [CondensedRow(outcome_id=number, metric=name, count=told["count"], mean=told["mean"]) for name, told in held.items()]
+    """Counts and means of the raw values of an outcome that was pruned elsewhere."""
+    means: Mapping[str, Any] = outcome.facts.get(CONDENSED, {})
+    return [CondensedRow(outcome_id=number, metric=name, count=of["count"], mean=of["mean"]) for name, of in means.items()]
 
 
 def _facts(row: OutcomeRow) -> dict[str, Any]:
-    """Facts of a row; of a pruned one with what its raw values were, and a note for readers."""
+    """Facts of a row; those of a pruned one with counts and means of its raw values, and a note for readers."""
     if not row.condensed:
         return dict(row.facts)
     told = {c.metric: {"count": c.count, "mean": c.mean} for c in row.condensed}

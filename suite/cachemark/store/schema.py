@@ -149,7 +149,7 @@ class OutcomeRow(Base):
     trial_id: Mapped[int] = mapped_column(ForeignKey("trial.id"), index=True)
     case_key: Mapped[str] = mapped_column(ForeignKey("case.key"), index=True)
     status: Mapped[str] = mapped_column(String(16))
-    judged: Mapped[bool]
+    has_judgement: Mapped[bool] = mapped_column("judged")
     n_samples: Mapped[int]
     judgement: Mapped[str] = mapped_column(Text)
     log: Mapped[str] = mapped_column(Text)

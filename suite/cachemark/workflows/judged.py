@@ -111,7 +111,7 @@ def judge_comparison(store: Store, run: RunRecord, min_coverage: float | None = 
     mine = [night for night in nights if night.run.id == run.id]
     if not mine:
         raise NothingMeasured(f"Comparison {run.id} is {run.state}: nothing was judged.", remedy="Hold it again: cachemark compare PLAN …")
-    until = [night for night in nights if night.run.id <= run.id]
+    until = [night for night in nights if night.run.started <= run.started]
     standing = ledger.standing(until)
     night = replace(mine[0], min_coverage=min_coverage)
     return RunJudgement(None, night, None, str(standing), standing.advisory, None, _history(until, night))
