@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +34,15 @@ class Vector:
         self.seen.add(name)
         return self.tensors[name]
 
+    @property
+    def names(self) -> set[str]:
+        """What checks may need: the tensors, and the first keys of the JSON as ``json/<key>``."""
+        return self.tensors.keys() | {f"json/{key}" for key in self.facts}
+
+    def matching(self, pattern: str) -> list[tuple[str, str]]:
+        """Every tensor whose name fits ``pattern``, and what its ``*`` stands for, which holds no slash; numbers in their order."""
+        return matching(pattern, self.tensors)
+
     def weights(self) -> dict[str, Tensor]:
         """The model's weights under their official names, in fp32 (some files store them as fp16, exactly)."""
         names = [name for name in self.tensors if name.startswith(WEIGHTS)]
@@ -42,13 +53,23 @@ class Vector:
 class Check:
     """``measure`` gives the greatest deviation of a subject from a vector; above ``tolerance`` the check fails.
 
-    ``needs`` names the tensors that the file must hold for the check to make sense.
+    ``needs`` names the tensors that the file must hold for the check to make sense, with ``*`` for any part of a name. Where the
+    check's own name holds a ``*``, it stands for one check for each match of the first need, which ``measure`` gets as ``which``.
     """
 
     name: str
     tolerance: float
-    measure: Callable[[Any, Vector], float]
+    measure: Callable[..., float]
     needs: tuple[str, ...]
+
+    def lacking(self, names: Iterable[str]) -> list[str]:
+        return [need for need in self.needs if not matching(need, names)]
+
+    def expanded(self, names: Iterable[str]) -> list[Check]:
+        """This check, or where it stands for several, those that the file has something for."""
+        found = matching(self.needs[0], names) if "*" in self.name else []
+        return [replace(self, name=self.name.replace("*", which), measure=partial(self.measure, which=which),
+                        needs=tuple(need.replace("*", which) for need in self.needs)) for _, which in found] or [self]
 
     def fault(self, subject: Any, vector: Vector) -> str:
         """What is wrong, or nothing. Not a number counts as wrong."""
@@ -66,8 +87,24 @@ class Kind:
     about: str = ""
     methods: tuple[str, ...] = ()
 
+    def checks_of(self, names: Iterable[str]) -> list[Check]:
+        """The checks of a file that holds ``names``."""
+        return [one for check in self.checks for one in check.expanded(names)]
+
 
 Family = Mapping[str, Kind]
+
+
+def matching(pattern: str, names: Iterable[str]) -> list[tuple[str, str]]:
+    """Those of ``names`` that fit ``pattern``, and what its ``*`` stands for, which holds no slash; numbers in their order."""
+    fits = re.compile(re.escape(pattern).replace(r"\*", "([^/]+)"))
+    found = [(name, match[1] if fits.groups else "") for name in names if (match := fits.fullmatch(name))]
+    return sorted(found, key=lambda entry: [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", entry[1])])
+
+
+def worst(deviations: Iterable[float]) -> float:
+    """The greatest of them; infinite where nothing was compared."""
+    return max(deviations, default=float("inf"))
 
 
 def apart(given: Tensor, expected: Tensor) -> float:

@@ -6,11 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from .discovery import DEFAULT, find
+from .discovery import DEFAULT, NOTHING, find
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--vectors", metavar="DIR", help=f"folder with <family>/<anything>_<kind>.safetensors (default: {DEFAULT.name} here)")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """A folder that was asked for and holds nothing is an error, whatever else is run or left out."""
+    given = config.getoption("--vectors", default=None)
+    if given and (found := find(Path(given))[0]).label == NOTHING:
+        raise pytest.UsageError(found.problem)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,10 +12,11 @@ from safetensors import SafetensorError, safe_open
 
 from cachemark.core.errors import unknown
 
-from .checks import Check, Family, Kind
+from .checks import Check, Family, Kind, Vector
 from .readers import FAMILIES, PLANNED
 
 DEFAULT = Path(__file__).parent / "vectors"
+NOTHING = "none"  # label of the one item of a folder without vectors
 
 
 @dataclass(frozen=True)
@@ -30,11 +33,19 @@ class Item:
 
 def find(folder: Path) -> list[Item]:
     """Every check of every ``<family>/<anything>_<kind>.safetensors`` under ``folder``; at least one item."""
-    files = sorted(folder.rglob("*.safetensors"))
+    files = sorted(_files(folder))
     if not files:
         text = f"No vectors under {str(folder)!r}: expected <family>/<anything>_<kind>.safetensors with a .json of the same name."
-        return [Item("none", folder, problem=text)]
+        return [Item(NOTHING, folder, problem=text)]
     return [item for file in files for item in _items(file, folder)]
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    """Vector files below ``folder``, through links too, but for those that lead back up."""
+    for at, inner, names in os.walk(folder, followlinks=True):
+        here = Path(at)
+        inner[:] = [name for name in inner if not here.resolve().is_relative_to((here / name).resolve())]
+        yield from (here / name for name in names if name.endswith(".safetensors"))
 
 
 def kind_of(path: Path) -> str:
@@ -50,12 +61,13 @@ def _items(path: Path, folder: Path) -> list[Item]:
         held = _names(path)
     except ValueError as error:
         return [Item(label, path, problem=f"{path}: {error}")]
-    lacking = {check.name: [name for name in check.needs if name not in held] for check in kind.checks}
+    checks = kind.checks_of(held)
+    lacking = {check.name: check.lacking(held) for check in checks}
     if all(lacking.values()):
         return [Item(label, path, problem=f"{path}: no check can be run, it holds none of what they need: {lacking}")]
     return [
         Item(f"{label}-{check.name}", path, kind, check, lacking=", ".join(lacking[check.name]))
-        for check in kind.checks
+        for check in checks
     ]
 
 
@@ -77,12 +89,12 @@ def _family(name: str) -> Family:
 
 
 def _names(path: Path) -> set[str]:
-    """Names of the tensors; raises ValueError where the file or the JSON beside it cannot be read."""
+    """What checks may need of the file; raises ValueError where it or the JSON beside it cannot be read."""
     beside = path.with_suffix(".json")
     try:
-        json.loads(beside.read_text())
+        facts = json.loads(beside.read_text())
         with safe_open(path, framework="pt") as tensors:
-            return set(tensors.keys())
+            return Vector(path, facts, dict.fromkeys(tensors.keys())).names
     except (OSError, json.JSONDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"its configuration {beside.name} cannot be read: {error}") from None
     except SafetensorError as error:

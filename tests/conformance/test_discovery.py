@@ -60,7 +60,7 @@ def test_every_tensor_of_the_projects_vectors_is_looked_at() -> None:
         assert kind is not None
         subject = kind.build(vector)
         with torch.no_grad():
-            assert "".join(check.fault(subject, vector) for check in kind.checks) == ""
+            assert "".join(check.fault(subject, vector) for check in kind.checks_of(vector.names)) == ""
         assert vector.seen == vector.tensors.keys()
 
 
@@ -69,6 +69,20 @@ def test_nothing_found_is_a_problem(tmp_path: Path, exists: bool) -> None:
     folder = tmp_path if exists else tmp_path / "absent"
     assert len(find(folder)) == 1
     assert "No vectors under" in problems(folder)[0]
+
+
+def test_links_are_followed(tmp_path: Path) -> None:
+    """A linked family, a linked file, and a link that leads back up."""
+    placed(tmp_path / "elsewhere", "family/golden_small_vq")
+    folder = tmp_path / "vectors"
+    (folder / "mar").mkdir(parents=True)
+    (folder / "llamagen").symlink_to(tmp_path / "elsewhere" / "family")
+    (folder / "mar" / "up").symlink_to(folder)
+    for path in (DEFAULT / "mar").glob("golden_vae_decoder.*"):
+        (folder / "mar" / path.name).symlink_to(path)
+    assert {item.path.relative_to(folder).as_posix() for item in find(folder)} == {
+        "llamagen/golden_small_vq.safetensors", "mar/golden_vae_decoder.safetensors"}
+    assert not problems(folder)
 
 
 @pytest.mark.parametrize(("name", "text"), [
@@ -161,3 +175,12 @@ def test_the_command_checks_the_given_folder(tmp_path: Path) -> None:
     assert "wrong_small_vq.safetensors: image: deviates by 0.000" in done.stdout
     assert "broken_small_vq.json cannot be read" in done.stdout
     assert "no model class for the family 'lumina' yet" in done.stdout
+
+
+def test_the_command_refuses_a_folder_without_vectors(tmp_path: Path) -> None:
+    """Whatever is selected: no test of the conformance is deselected into a pass."""
+    tests = Path(__file__).with_name("test_vectors.py")
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", tests, "-k", "not vector", "--vectors", tmp_path]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == pytest.ExitCode.USAGE_ERROR
+    assert "No vectors under" in done.stderr

@@ -27,13 +27,19 @@ from cachemark.models.mar import MAR, SIZES
 from cachemark.models.vision.kl import KL
 from cachemark.models.vision.vq import AttnBlock
 
-from .checks import Vector
+from .checks import Check, Vector
 from .discovery import DEFAULT
-from .readers.mar import KINDS, Replayed, Subject, autoencoder, config_of, subject
+from .readers import FAMILIES
+from .readers.mar import Replayed, Subject, config_of, subject
+from .readers.mar_vae import autoencoder
 
 MANIFESTS = Path(__file__).parent / "mar"
 PARAMETERS = {"B": 207_924_768, "L": 478_326_304, "H": 942_403_104}  # as the authors' classes count them
 Break = Callable[[Vector, pytest.MonkeyPatch], Any]
+
+
+def checks_of(kind: str) -> dict[str, Check]:
+    return {check.name: check for check in FAMILIES["mar"][kind].checks_of(VECTORS[kind].names)}
 
 
 def manifest(name: str) -> dict[str, Any]:
@@ -65,7 +71,7 @@ def test_a_model_from_a_checkpoint_computes_what_the_vectors_say(tmp_path: Path)
     torch.save({"model": {name: torch.zeros_like(t) for name, t in weights.items()}, "model_ema": weights}, tmp_path / "tiny.pth")
     given = subject(vector)
     given.models["10"] = load(lambda: Replayed(config_of(vector.facts, "10")), tmp_path / "tiny.pth", wrappers=AVERAGED)
-    checks = {check.name: check for check in KINDS["small"].checks}
+    checks = checks_of("small")
     with torch.no_grad():
         assert not "".join(checks[name].fault(given, vector) for name in ("told", "head"))
 
@@ -74,7 +80,7 @@ def test_the_eager_head_passes_every_check() -> None:
     vector = VECTORS["small"]
     given = subject(vector, eager_head=True)
     with torch.no_grad():
-        assert not "".join(check.fault(given, vector) for check in KINDS["small"].checks)
+        assert not "".join(check.fault(given, vector) for check in checks_of("small").values())
 
 
 # -- negative controls of encoder and decoder -------------------------------------------------------------------------
@@ -258,9 +264,13 @@ def divergence_the_other_way(vector: Vector, patch: pytest.MonkeyPatch) -> Subje
 
 
 # -- of whole generations ---------------------------------------------------------------------------------------------
-def head_of_the_order_first(vector: Vector, patch: pytest.MonkeyPatch) -> Subject:
+def flip_orders(patch: pytest.MonkeyPatch) -> None:
     placed = masked.placed
     patch.setattr(mar, "placed", lambda steps, order: placed(steps, order.flip(1)))
+
+
+def head_of_the_order_first(vector: Vector, patch: pytest.MonkeyPatch) -> Subject:
+    flip_orders(patch)
     return subject(vector)
 
 
@@ -284,13 +294,17 @@ def mask_rounded_up(vector: Vector, patch: pytest.MonkeyPatch) -> Subject:
     return subject(vector)
 
 
-def guided_by_the_mask_before(vector: Vector, patch: pytest.MonkeyPatch) -> Subject:
+def guide_by_the_mask_before(patch: pytest.MonkeyPatch) -> None:
     guidance = mar.guidance
 
     def wrong(sampling: Sampling, step: MaskedStep, tokens: int) -> float | None:
         return guidance(sampling, replace(step, left=tokens - step.first), tokens)
 
     patch.setattr(mar, "guidance", wrong)
+
+
+def guided_by_the_mask_before(vector: Vector, patch: pytest.MonkeyPatch) -> Subject:
+    guide_by_the_mask_before(patch)
     return subject(vector)
 
 
@@ -387,7 +401,7 @@ VECTORS = {kind: Vector.load(DEFAULT / "mar" / f"golden_{kind}.safetensors") for
 
 @pytest.mark.parametrize(("kind", "wrong"), CASES, ids=[f"{kind}-{wrong.__name__}" for kind, wrong in CASES])
 def test_what_is_wrong_is_noticed(kind: str, wrong: Break, monkeypatch: pytest.MonkeyPatch) -> None:
-    checks, vector = {check.name: check for check in KINDS[kind].checks}, VECTORS[kind]
+    checks, vector = checks_of(kind), VECTORS[kind]
     with torch.no_grad():
         given = wrong(vector, monkeypatch)
         unnoticed = [name for name in CONTROLS[kind][wrong] if not checks[name].fault(given, vector)]
@@ -396,4 +410,4 @@ def test_what_is_wrong_is_noticed(kind: str, wrong: Break, monkeypatch: pytest.M
 
 @pytest.mark.parametrize("kind", CONTROLS)
 def test_every_check_has_a_control(kind: str) -> None:
-    assert {name for names in CONTROLS[kind].values() for name in names} == {check.name for check in KINDS[kind].checks}
+    assert {name for names in CONTROLS[kind].values() for name in names} == checks_of(kind).keys()

@@ -19,10 +19,10 @@ from cachemark.methods.masked.partial import Incremental
 from .checks import Vector
 from .discovery import DEFAULT
 from .readers.mar_lazy import KINDS, Subject, subject
-from .test_mar import guided_by_the_mask_before, head_of_the_order_first
+from .test_mar import flip_orders, guide_by_the_mask_before
 
 VECTOR = Vector.load(DEFAULT / "mar" / "golden_lazy.safetensors")
-CHECKS = {check.name: check for check in KINDS["lazy"].checks}
+CHECKS = {check.name: check for check in KINDS["lazy"].checks_of(VECTOR.names)}
 Break = Callable[[Vector, pytest.MonkeyPatch], Subject]
 
 
@@ -110,12 +110,12 @@ def no_class_for_the_unconditional(vector: Vector, _: pytest.MonkeyPatch) -> Sub
 
 
 def another_order(vector: Vector, patch: pytest.MonkeyPatch) -> Subject:
-    head_of_the_order_first(EMPTY, patch)
+    flip_orders(patch)
     return subject(vector, "32")
 
 
 def earlier_guidance(vector: Vector, patch: pytest.MonkeyPatch) -> Subject:
-    guided_by_the_mask_before(EMPTY, patch)
+    guide_by_the_mask_before(patch)
     return subject(vector, "32")
 
 
@@ -164,7 +164,6 @@ def always_cached(vector: Vector, patch: pytest.MonkeyPatch) -> Subject:
     return subject(vector)
 
 
-EMPTY = Vector(VECTOR.path, {**VECTOR.facts, "trajectories": []}, {})
 CONTROLS: dict[Break, tuple[str, ...]] = {
     later_start: ("full_passes", "encoder_shapes"),
     fewer_extra: ("kept_counts", "kept"),

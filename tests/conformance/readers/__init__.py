@@ -1,7 +1,9 @@
 """How the vectors of each family are read."""
 
 from ..checks import Family
-from . import llamagen, mar, mar_lazy, var
+from . import llamagen, mar, mar_lazy, mar_vae, var
 
-FAMILIES: dict[str, Family] = {"llamagen": llamagen.KINDS, "mar": {**mar.KINDS, **mar_lazy.KINDS}, "var": var.KINDS}
+FAMILIES: dict[str, Family] = {
+    "llamagen": llamagen.KINDS, "mar": {**mar.KINDS, **mar_vae.KINDS, **mar_lazy.KINDS}, "var": var.KINDS,
+}
 PLANNED = ("infinity", "janus", "lumina")  # families of the design without a model class

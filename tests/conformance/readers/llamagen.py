@@ -33,7 +33,7 @@ RARE = 1e-3  # share of bytes that rounding may move by one
 def sampling_of(vector: Vector, run: str) -> Sampling:
     """Greedy decoding as a group of the file did it: ``greedy_cfg``, ``greedy_cfg_interval`` or ``greedy_nocfg``."""
     scale = 1.0 if run == "greedy_nocfg" else vector.facts["cfg_scale"]
-    interval = next(value for name, value in vector.facts.items() if name.startswith("cfg_interval"))
+    interval = next((value for name, value in vector.facts.items() if name.startswith("cfg_interval")), -1)
     return Sampling(cfg_scale=scale, cfg_interval=interval if run == "greedy_cfg_interval" else -1, temperature=0.0)
 
 

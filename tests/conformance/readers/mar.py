@@ -1,13 +1,15 @@
-"""MAR: the transformer with its head (kind ``small``), and both halves of a narrow autoencoder (``vae_decoder``, ``vae_encoder``)."""
+"""MAR: the transformer with its head (kind ``small``)."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from cachemark.cache.layout import Site, Step, Tokens
@@ -19,13 +21,15 @@ from cachemark.core.spec import Sampling
 from cachemark.models import diffusion, mar
 from cachemark.models.diffusion import DiffusionHead, Predicted
 from cachemark.models.mar import MAR, MARConfig
-from cachemark.models.vision.kl import KL, KLConfig, grid_of, tokens_of
+from cachemark.models.vision.kl import grid_of, tokens_of
 
-from ..checks import Check, Kind, Vector, apart, differing
+from ..checks import Check, Kind, Vector, apart, differing, worst
 
 RELATIVE = 1e-5
-TRAJECTORIES = ("A", "B", "C", "D")
-STATES = ("s0", "s1", "s2", "s3")
+# Angles reach 999, where fp32 numbers are 6e-5 apart, and a frequency whose last bit differs turns the angle by as much again. AVX2
+# kernels give 3e-5 to 5.6e-5, and the stored tensor itself is 3.4e-5 from fp64.
+WAVES = 1e-4
+NO_CLASS = -1  # label of a row that is drawn without one
 
 
 def far(given: Tensor, expected: Tensor) -> float:
@@ -51,7 +55,12 @@ class Watched(Bidirectional):
 
 
 class Replayed(MAR):
-    """Order and noise come from the file; the passes and what the head was told are noted."""
+    """Order and noise come from the file; the passes and what the head was told are noted. A row may have no class."""
+
+    def __init__(self, config: MARConfig, *, eager_head: bool = False) -> None:
+        super().__init__(config, eager_head=eager_head)
+        table = self.class_emb.forward
+        self.class_emb.forward = lambda ids: torch.where(ids[:, None] < 0, self.fake_latent, table(ids.clamp_min(0)))
 
     def replay(self, vector: Vector, group: str) -> None:
         self.orders = vector[f"in/{group}/orders"]
@@ -97,27 +106,31 @@ class Subject:
 
     models: dict[str, Replayed]
     vector: Vector
-    grid: Callable[[Tensor], Tensor] = grid_of
-    flat: Callable[[Tensor], Tensor] = tokens_of
+    grid: Callable[[Tensor], Tensor]
+    flat: Callable[[Tensor], Tensor]
 
     @cached_property
     def runs(self) -> dict[str, Ran]:
         return {given["id"]: self._run(given) for given in self.vector.facts["trajectories"]}
 
     def _run(self, given: dict[str, Any]) -> Ran:
-        model, labels = self.models[given["resp"]], torch.tensor(given["labels"])
+        model = self.models[given["resp"]]
         model.replay(self.vector, f"traj{given['id']}")
         sampling = Sampling(cfg_scale=given["cfg"], cfg_schedule=given["cfg_schedule"], temperature=given["temperature"],
                             steps=given["num_iter"])
-        tokens = model.generate(labels, [0] * given["bsz"], Bidirectional(), sampling, Memory())
+        tokens = model.generate(labels_of(given), [0] * given["bsz"], Bidirectional(), sampling, Memory())
         told, count = torch.cat([z.flatten(0, 1) for z in model.told]), model.config.tokens
         last = MAR.conditions(model, model.hidden, everywhere(len(model.hidden), count))
         scales = [1.0 if (s := mar.guidance(sampling, step, count)) is None else s for step in model.passes]
         return Ran(tokens, model.passes, scales, told, last)
 
     @property
+    def spacing(self) -> str:
+        return str(self.vector.facts["config"]["num_sampling_steps"])
+
+    @property
     def model(self) -> Replayed:
-        return self.models["10"]
+        return self.models[self.spacing]
 
     @property
     def head(self) -> DiffusionHead:
@@ -128,22 +141,44 @@ def everywhere(rows: int, count: int) -> Tensor:
     return torch.arange(count).expand(rows, -1)
 
 
+def labels_of(given: dict[str, Any]) -> Tensor:
+    """Classes of a generation; the file writes null for none, of one row or of all."""
+    labels = given["labels"] or [None] * given["bsz"]
+    return torch.tensor([NO_CLASS if label is None else label for label in labels])
+
+
+FIXED = {"mlp_ratio": 4, "norm_eps": 1e-6, "diffloss_t_freq_dim": 256}  # of every published size, and of the model's class
+
+
 def config_of(facts: dict[str, Any], spacing: str) -> MARConfig:
+    """Sizes of the model in a file; ValueError where it is none that the model's class can have."""
     c = facts["config"]
-    assert (c["encoder_embed_dim"], c["encoder_num_heads"]) == (c["decoder_embed_dim"], c["decoder_num_heads"])
-    assert (c["patch_size"], c["mlp_ratio"], c["norm_eps"], c.get("diffloss_t_freq_dim", 256)) == (1, 4, 1e-6, 256)
+    wanted = FIXED | {"decoder_embed_dim": c["encoder_embed_dim"], "decoder_num_heads": c["encoder_num_heads"]}
+    if other := {name: c[name] for name, value in wanted.items() if c.get(name, value) != value}:
+        raise ValueError(f"no MAR of this package has {other}: expected {({name: wanted[name] for name in other})}")
+    patch = c["patch_size"]
     return MARConfig(c["encoder_embed_dim"], (c["encoder_depth"], c["decoder_depth"]), c["encoder_num_heads"], c["diffloss_d"],
-                     c["diffloss_w"], c["img_size"] // c["vae_stride"], c["vae_embed_dim"], c["class_num"], c["buffer_size"],
-                     diffusion=sections_of(spacing))
+                     c["diffloss_w"], c["img_size"] // c["vae_stride"] // patch, c["vae_embed_dim"] * patch**2, c["class_num"],
+                     c["buffer_size"], diffusion=sections_of(spacing))
+
+
+def grid_by_patch(tokens: Tensor, patch: int) -> Tensor:
+    """(B, N, C·p²) to (B, C, h, w): of a token's numbers the channel changes slowest, then the row."""
+    return F.pixel_shuffle(grid_of(tokens), patch)
+
+
+def tokens_by_patch(grid: Tensor, patch: int) -> Tensor:
+    return tokens_of(F.pixel_unshuffle(grid, patch))
 
 
 def subject(vector: Vector, *, eager_head: bool = False) -> Subject:
-    models = {}
-    for spacing in {given["resp"] for given in vector.facts["trajectories"]}:
+    models, c = {}, vector.facts["config"]
+    for spacing in (str(c["num_sampling_steps"]), *(given["resp"] for given in vector.facts["trajectories"])):
         models[spacing] = Replayed(config_of(vector.facts, spacing), eager_head=eager_head)
         models[spacing].load_state_dict(vector.weights())
         models[spacing].eval().requires_grad_(False)
-    return Subject(models, vector)
+    patch = c["patch_size"]
+    return Subject(models, vector, partial(grid_by_patch, patch=patch), partial(tokens_by_patch, patch=patch))
 
 
 # -- encoder and decoder ----------------------------------------------------------------------------------------------
@@ -152,7 +187,8 @@ def state(given: Subject, vector: Vector, name: str) -> tuple[Tensor, Tensor, Wa
     model, method = given.model, Watched()
     tokens, mask = (vector[f"in/states/{name}/{part}"] for part in ("tokens", "mask"))
     known = mask.argsort(dim=1, stable=True)[:, : int((mask[0] == 0).sum())].repeat(2, 1)
-    cond = model.class_emb(vector[f"in/states/{name}/labels"])
+    labels = f"in/states/{name}/labels"
+    cond = model.class_emb(vector[labels] if labels in vector.tensors else torch.full((len(tokens),), NO_CLASS))
     step = MaskedStep(0, 1, known=known)
     encoded = MAR.encode(model, model.prefix(torch.cat((cond, model.fake_latent.expand_as(cond)))), tokens, step, method)
     hidden = MAR.decode(model, encoded, step, method)
@@ -160,20 +196,22 @@ def state(given: Subject, vector: Vector, name: str) -> tuple[Tensor, Tensor, Wa
 
 
 def encoded(given: Subject, vector: Vector) -> float:
-    return max(far(state(given, vector, name)[0], vector[f"out/states/{name}/encoder_out"]) for name in STATES)
+    return worst(far(state(given, vector, which)[0], vector[name]) for name, which in vector.matching("out/states/*/encoder_out"))
 
 
 def told(given: Subject, vector: Vector) -> float:
-    return max(far(state(given, vector, name)[1], vector[f"out/states/{name}/z"]) for name in STATES)
+    return worst(far(state(given, vector, which)[1], vector[name]) for name, which in vector.matching("out/states/*/z"))
 
 
 def first_block(stack: str) -> Check:
-    name = f"out/states/s1/{stack}_block0_out"
+    """Of those states of which the file holds it, as many rows as it holds."""
+    pattern = f"out/states/*/{stack}_block0_out"
 
     def measure(given: Subject, vector: Vector) -> float:
-        return far(state(given, vector, "s1")[2].behind[Site(stack, 0)][:1], vector[name])
+        return worst(far(state(given, vector, which)[2].behind[Site(stack, 0)][: len(vector[name])], vector[name])
+                     for name, which in vector.matching(pattern))
 
-    return Check(f"{stack}_block", RELATIVE, measure, (name,))
+    return Check(f"{stack}_block", RELATIVE, measure, (pattern,))
 
 
 # -- the head ---------------------------------------------------------------------------------------------------------
@@ -199,24 +237,29 @@ def head_out(given: Subject, vector: Vector) -> float:
 
 
 def head_guided(given: Subject, vector: Vector) -> float:
-    """Both halves see the first half of x; the file repeats the guided ε for the second."""
-    expected = vector["out/head/out_cfg2.5"]
-    half = vector["in/head/x"].chunk(2)[0]
-    out = output(given, half.repeat(2, 1), vector["in/head/t"], vector["in/head/c"])
-    eps, v = diffusion.guided(out, 2.5)
-    other = out.chunk(2)[1].chunk(2, -1)[1]
-    return far(torch.cat((torch.cat((eps, v), 1), torch.cat((eps, other), 1))), expected)
+    """Both halves see the first half of x; the file repeats the guided ε for the second, and names the scale."""
+
+    def deviation(name: str, scale: str) -> float:
+        half = vector["in/head/x"].chunk(2)[0]
+        out = output(given, half.repeat(2, 1), vector["in/head/t"], vector["in/head/c"])
+        eps, v = diffusion.guided(out, float(scale))
+        other = out.chunk(2)[1].chunk(2, -1)[1]
+        return far(torch.cat((torch.cat((eps, v), 1), torch.cat((eps, other), 1))), vector[name])
+
+    return worst(deviation(name, scale) for name, scale in vector.matching("out/head/out_cfg*"))
 
 
 def predicted(part: str, name: str) -> Check:
-    def measure(given: Subject, vector: Vector) -> float:
-        return max(far(getattr(_predicted(given, vector, i), part), vector[f"out/head/pmv_t{i}/{name}"]) for i in (0, 5, 9))
+    pattern = f"out/head/pmv_t*/{name}"
 
-    return Check(part, RELATIVE, measure, ("out/head/pmv_t0/mean",))
+    def measure(given: Subject, vector: Vector) -> float:
+        return worst(far(getattr(_predicted(given, vector, int(index)), part), vector[at]) for at, index in vector.matching(pattern))
+
+    return Check(part, RELATIVE, measure, (pattern,))
 
 
 def _predicted(given: Subject, vector: Vector, index: int) -> Predicted:
-    short, x, c = diffusion.process((10,)), vector["in/head/x"], vector["in/head/c"]
+    short, x, c = diffusion.process(sections_of(given.spacing)), vector["in/head/x"], vector["in/head/c"]
     eps, v = output(given, x, torch.full((len(x),), short.timesteps[index]), c).chunk(2, -1)
     return short.predicted(x, eps, v, torch.full((len(x),), index))
 
@@ -234,36 +277,46 @@ def loss_part(part: int, name: str) -> Check:
     return Check(f"loss_{name}", RELATIVE, measure, (f"out/loss/{name}",))
 
 
-def sampled(variant: str, spacing: str, scale: float | None, temperature: float) -> Check:
+def settings_of(vector: Vector, variant: str) -> tuple[str, float, float]:
+    """Spacing, guidance and temperature of a variant of sampling by the head alone, which the file tells in a sentence: ``n`` stands for
+    its number of steps, and "as x" for what another variant has."""
+    text, spacing = vector.facts["psl_variants"][variant], str(vector.facts["config"]["num_sampling_steps"])
+    found = {name: match[1] for name in ("as", "respacing", "cfg", "temperature") if (match := re.search(rf'\b{name} "?([\w.,]*\w)', text))}
+    same = settings_of(vector, found["as"]) if found.get("as") in vector.facts["psl_variants"] else (spacing, 1.0, 1.0)
+    spaced = found.get("respacing", same[0]).replace("n", spacing)
+    return spaced, float(found.get("cfg", same[1])), float(found.get("temperature", same[2]))
+
+
+def sampled(given: Subject, vector: Vector, which: str) -> float:
     """The head alone: every intermediate token, of the conditional rows, and the last."""
+    head, (spacing, scale, temperature) = given.head, settings_of(vector, which)
+    seen: list[Tensor] = []
+    rows = len(vector["in/head/c"]) // (1 if scale == 1 else 2)
+    course = head.course(sections_of(spacing), temperature)
+    noise = torch.cat((vector["in/psl/init_noise"][None, :rows], vector["in/psl/noise"][: len(course.process), :rows]))[:, :, None]
+    back = head.back
 
-    def measure(given: Subject, vector: Vector) -> float:
-        head = given.models[spacing].diffloss
-        seen: list[Tensor] = []
-        rows = len(vector["in/head/c"]) // (1 if scale is None else 2)
-        noise = torch.cat((vector["in/psl/init_noise"][None, :rows], vector["in/psl/noise"][:, :rows]))[:, :, None]
-        back, course = head.back, head.course(sections_of(spacing), temperature)
+    def noted(*args: Any) -> Tensor:
+        seen.append(back(*args))
+        return seen[-1]
 
-        def noted(*args: Any) -> Tensor:
-            seen.append(back(*args))
-            return seen[-1]
-
-        head.back = noted  # type: ignore[method-assign]
-        out = head.sample(vector["in/head/c"][:, None], noise, scale, course, MaskedStep(0, 1), Bidirectional())
-        del head.back
-        expected = vector[f"out/psl/{variant}/steps"][:, :rows]
-        deviations = [far(x[:, 0], y) for x, y in zip(seen, expected, strict=True)]
-        return max(*deviations, far(out[:, 0], vector[f"out/psl/{variant}/out"][:rows]))
-
-    return Check(f"sampled_{variant}", RELATIVE, measure, (f"out/psl/{variant}/out",))
+    head.back = noted  # type: ignore[method-assign]
+    out = head.sample(vector["in/head/c"][:, None], noise, None if scale == 1 else scale, course, MaskedStep(0, 1), Bidirectional())
+    del head.back
+    expected = vector[f"out/psl/{which}/steps"][:, :rows]
+    deviations = [far(x[:, 0], y) for x, y in zip(seen, expected, strict=True)]
+    return max(*deviations, far(out[:, 0], vector[f"out/psl/{which}/out"][:rows]))
 
 
 # -- whole generations ------------------------------------------------------------------------------------------------
-def trajectory(name: str, measure: Callable[[Ran, Vector, str], float], tolerance: float = RELATIVE) -> Check:
-    def measured(given: Subject, vector: Vector) -> float:
-        return max(measure(given.runs[which], vector, f"out/traj{which}/") for which in TRAJECTORIES)
+def trajectory(name: str, part: str, measure: Callable[[Ran, Vector, str], float], tolerance: float = RELATIVE) -> Check:
+    """Over those generations of which the file holds ``part``."""
+    pattern = f"out/traj*/{part}"
 
-    return Check(name, tolerance, measured, ("out/trajA/masks",))
+    def measured(given: Subject, vector: Vector) -> float:
+        return worst(measure(given.runs[which], vector, f"out/traj{which}/") for _, which in vector.matching(pattern))
+
+    return Check(name, tolerance, measured, (pattern,))
 
 
 def counts(ran: Ran, vector: Vector, at: str) -> float:
@@ -282,17 +335,15 @@ def guidance(ran: Ran, vector: Vector, at: str) -> float:
 
 
 def conditions(ran: Ran, vector: Vector, at: str) -> float:
-    name = f"{at}z_pred"
-    return far(ran.told, vector[name]) if name in vector.tensors else 0.0
+    return far(ran.told, vector[f"{at}z_pred"])
 
 
 def last_conditions(ran: Ran, vector: Vector, at: str) -> float:
-    name = f"{at}z_full_laststep"
-    return far(ran.last, vector[name]) if name in vector.tensors else 0.0
+    return far(ran.last, vector[f"{at}z_full_laststep"])
 
 
 def latents(given: Subject, vector: Vector) -> float:
-    return max(far(given.grid(given.runs[which].tokens), vector[f"out/traj{which}/latent"]) for which in TRAJECTORIES)
+    return worst(far(given.grid(given.runs[which].tokens), vector[name]) for name, which in vector.matching("out/traj*/latent"))
 
 
 def flattened(given: Subject, vector: Vector) -> float:
@@ -300,81 +351,31 @@ def flattened(given: Subject, vector: Vector) -> float:
     return max(apart(given.flat(grid), tokens), apart(given.grid(tokens), grid))
 
 
-# -- the autoencoder --------------------------------------------------------------------------------------------------
-def autoencoder(vector: Vector) -> KL:
-    half = "decoder" if "in/z" in vector.tensors else "encoder"
-    c = vector.facts[f"{half}_config"]
-    model = KL(KLConfig(c["ch"], tuple(c["ch_mult"]), c["num_res_blocks"], c["z_channels"]))
-    missing, unexpected = model.load_state_dict(vector.weights(), strict=False)
-    own = ("decoder.", "post_quant_conv.") if half == "decoder" else ("encoder.", "quant_conv.")
-    assert not unexpected
-    assert not [name for name in missing if name.startswith(own)]
-    return model.eval().requires_grad_(False)
-
-
-def image(model: KL, vector: Vector) -> float:
-    return far(model.image(vector["in/z"]), vector["out/image"])
-
-
-def decoded(model: KL, vector: Vector) -> float:
-    """From scaled tokens to the clamped image."""
-    tokens = tokens_of(vector["in/z"]) * 0.2325
-    return far(model.decode(tokens), vector["out/image"].clamp(-1, 1))
-
-
-def moments(model: KL, vector: Vector) -> float:
-    return far(model.quant_conv(model.encoder(vector["in/image"])), vector["out/moments"])
-
-
-def mean(model: KL, vector: Vector) -> float:
-    return far(model.moments(vector["in/image"])[0], vector["out/mean"])
-
-
-def deviation(model: KL, vector: Vector) -> float:
-    return far(model.moments(vector["in/image"])[1], vector["out/std"])
-
-
-def encoded_tokens(model: KL, vector: Vector) -> float:
-    return far(model.encode(vector["in/image"]), tokens_of(vector["out/mean"]) * 0.2325)
-
-
 KINDS = {
     "small": Kind(subject, (
-        Check("encoder", RELATIVE, encoded, ("out/states/s0/encoder_out",)),
-        Check("told", RELATIVE, told, ("out/states/s0/z",)),
+        Check("encoder", RELATIVE, encoded, ("out/states/*/encoder_out",)),
+        Check("told", RELATIVE, told, ("out/states/*/z",)),
         first_block("encoder"),
         first_block("decoder"),
-        Check("waves", RELATIVE, waves, ("out/head/timestep_embedding",)),
+        Check("waves", WAVES, waves, ("out/head/timestep_embedding",)),
         Check("time_embed", RELATIVE, time_embed, ("out/head/time_embed",)),
         Check("cond_embed", RELATIVE, cond_embed, ("out/head/cond_embed",)),
         Check("head", RELATIVE, head_out, ("out/head/out",)),
-        Check("head_guided", RELATIVE, head_guided, ("out/head/out_cfg2.5",)),
+        Check("head_guided", RELATIVE, head_guided, ("out/head/out_cfg*",)),
         predicted("mean", "mean"),
         predicted("log_variance", "log_variance"),
         predicted("start", "pred_xstart"),
-        Check("timesteps", 0.0, timesteps, ("in/head/t",)),
+        Check("timesteps", 0.0, timesteps, ("json/timestep_maps",)),
         loss_part(0, "mse"),
         loss_part(1, "vb"),
         loss_part(2, "loss"),
-        sampled("cfg1", "10", None, 1.0),
-        sampled("cfg3", "10", 3.0, 0.9),
-        sampled("cfg3s", "10,0", 3.0, 0.9),
-        trajectory("counts", counts, 0.0),
-        trajectory("masks", masks, 0.0),
-        trajectory("guidance", guidance, 1e-6),
-        trajectory("conditions", conditions),
-        trajectory("last_conditions", last_conditions),
-        Check("latents", RELATIVE, latents, ("out/trajA/latent",)),
+        Check("sampled_*", RELATIVE, sampled, ("out/psl/*/out", "out/psl/*/steps")),
+        trajectory("counts", "counts", counts, 0.0),
+        trajectory("masks", "masks", masks, 0.0),
+        trajectory("guidance", "cfg_iter", guidance, 1e-6),
+        trajectory("conditions", "z_pred", conditions),
+        trajectory("last_conditions", "z_full_laststep", last_conditions),
+        Check("latents", RELATIVE, latents, ("out/traj*/latent",)),
         Check("flattened", 0.0, flattened, ("in/patchify/in",)),
     ), "the MAR transformer, its diffusion head and whole generations", ("full",)),
-    "vae_decoder": Kind(autoencoder, (
-        Check("image", RELATIVE, image, ("in/z", "out/image")),
-        Check("decoded", RELATIVE, decoded, ("in/z", "out/image")),
-    ), "MAR's image tokenizer, decoding"),
-    "vae_encoder": Kind(autoencoder, (
-        Check("moments", RELATIVE, moments, ("in/image", "out/moments")),
-        Check("mean", RELATIVE, mean, ("in/image", "out/mean")),
-        Check("deviation", RELATIVE, deviation, ("in/image", "out/std")),
-        Check("encoded", RELATIVE, encoded_tokens, ("in/image", "out/mean")),
-    ), "MAR's image tokenizer, encoding"),
 }

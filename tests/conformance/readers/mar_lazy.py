@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any
 
@@ -18,16 +19,20 @@ from cachemark.cache.slot import Memory
 from cachemark.contract.method import Block, Method
 from cachemark.core.spec import Sampling
 from cachemark.methods.lazymar import LazyMAR
+from cachemark.methods.masked import cached_head
 from cachemark.models.diffusion import DiffusionHead
 from cachemark.models.mar import MAR
 
-from ..checks import Check, Kind, Vector, apart, differing
+from ..checks import Check, Kind, Vector, apart, differing, matching, worst
 from . import mar
 
 ABSOLUTE = 1e-3  # sharp random attention: a relative change of the weights by 1e-6 moves what the head is told by 1e-4
 RELATIVE = 1e-5
-SPACINGS = {"std": (100,), "tame": (100, 0)}  # sections of the head's process
-HEAD = Sampling(cfg_scale=3.0, temperature=0.95, steps=64)
+SPACINGS = {"std": "{}", "tame": "{},0"}  # sections of the head's process, of its number of steps
+KNOBS = {
+    "start": "start_step", "period": "refresh_period", "table": "retain_ratio", "layer": "similarity_layer_index", "extra": "min_extra",
+}
+HEAD = {"head_threshold": cached_head.PERIOD, "head_delta_blocks": list(cached_head.BRIDGED)}  # no knobs of ours
 
 
 @dataclass
@@ -100,42 +105,58 @@ class Subject:
     only: str = ""
 
     def model(self) -> Fed:
-        made = Fed(mar.config_of(self.vector.facts["_meta"], "100"))
+        made = Fed(mar.config_of(self.meta, self.spacing("std")))
         made.load_state_dict(self.weights)
         return made.eval().requires_grad_(False)
 
+    @property
+    def meta(self) -> dict[str, Any]:
+        return self.vector.facts["_meta"]
+
+    def spacing(self, name: str) -> str:
+        return SPACINGS[name].format(self.meta["config"]["num_sampling_steps"])
+
+    @property
+    def built_in(self) -> dict[str, Any]:
+        """Knobs for the numbers that the file's code had built in, which it read at the pass itself."""
+        built_in = self.meta.get("hard_coded", {})
+        if other := {name: built_in[name] for name, value in HEAD.items() if built_in.get(name, value) != value}:
+            raise ValueError(f"the head's cache of this package has no knobs for {other}: expected {HEAD}")
+        return {"schedule": "published"} | {knob: built_in[name] for knob, name in KNOBS.items() if name in built_in}
+
     @cached_property
     def runs(self) -> dict[str, Ran]:
-        given = self.vector.facts["_meta"]["trajectories"]
-        return {one["id"]: self._run(one) for one in given if self.only in ("", one["id"])}
+        return {one["id"]: self._run(one) for one in self.meta["trajectories"] if self.only in ("", one["id"])}
 
     def _run(self, given: dict[str, Any]) -> Ran:
-        model, method, at = self.model(), Watched(**self.knobs), f"in/traj{given['id']}/"
+        model, method, at = self.model(), Watched(**{**self.built_in, **self.knobs}), f"in/traj{given['id']}/"
         model.feed(self.vector[f"{at}orders"])
-        sampling = Sampling(cfg_scale=given["cfg"], cfg_schedule="linear", steps=given["num_iter"])
-        labels, tokens = torch.tensor(given["labels"]), self.vector[f"{at}tokens"]
-        model.generate(labels, [0] * given["bsz"], method, sampling, Memory(), forced=tokens)
+        sampling = Sampling(cfg_scale=given["cfg"], cfg_schedule=given.get("cfg_schedule", "linear"), steps=given["num_iter"])
+        tokens = self.vector[f"{at}tokens"]
+        model.generate(mar.labels_of(given), [0] * given["bsz"], method, sampling, Memory(), forced=tokens)
         scales = [mar.mar.guidance(sampling, step, model.config.tokens) or 1.0 for step in model.passes]
         return Ran(method, model, scales)
 
-    def head(self, method: Method, sections: tuple[int, ...]) -> tuple[Tensor, list[Tensor], dict[str, list[Any]]]:
-        """The head alone: the tokens, those after each pass, and which blocks ran their MLP for how many rows."""
-        model, vector = self.model(), self.vector
+    def head(self, name: str, **switches: bool) -> tuple[Tensor, list[Tensor], dict[str, list[Any]]]:
+        """The head alone, for one token of each row: the tokens, those after each pass, and which blocks ran their MLP for how many
+        rows. Guidance and temperature stand in the file's notes."""
+        model, vector, sections = self.model(), self.vector, mar.sections_of(self.spacing(name))
         head, batch = model.diffloss, len(vector["in/head/init_noise"])
-        course = head.course(sections, HEAD.temperature)
+        scale, temperature = re.search(r"cfg ([\d.]+), temperature ([\d.]+)", " ".join(self.meta["notes"])).groups()
+        course = head.course(sections, float(temperature))
         noise = torch.cat((vector["in/head/init_noise"][None], vector["in/head/noise"]))[:, :, None]
-        sampling = replace(HEAD, diffusion_steps=sum(sections))
+        sampling = Sampling(cfg_scale=float(scale), steps=1, diffusion_steps=sum(sections))
+        method = LazyMAR(**self.built_in, **dict.fromkeys(("token_cache", "condition_cache", "encoder_cache"), False), **switches)
         method.begin(model.layout([0] * batch, sampling), model.sites, Memory())
         steps: list[Tensor] = []
         calls: dict[str, list[Any]] = {str(index): [] for index in range(len(course.process))}
         with listening(head, steps, calls):
-            out = head.sample(vector["in/head/c"][:, None], noise, HEAD.cfg_scale, course, MaskedStep(0, 64, count=1), method)
+            out = head.sample(vector["in/head/c"][:, None], noise, sampling.cfg_scale, course, MaskedStep(0, 1, count=1), method)
         return out[:, 0], steps, calls
 
     @cached_property
     def heads(self) -> dict[str, tuple[Tensor, list[Tensor], dict[str, list[Any]]]]:
-        only = dict.fromkeys(("token_cache", "condition_cache", "encoder_cache"), False)
-        return {name: self.head(LazyMAR(**only), sections) for name, sections in SPACINGS.items()}
+        return {name: self.head(name) for _, name in self.vector.matching("out/head/*/cached_out")}
 
 
 @contextmanager
@@ -165,13 +186,14 @@ def subject(vector: Vector, only: str = "", **knobs: Any) -> Subject:
 
 
 # -- whole generations ------------------------------------------------------------------------------------------------
-def trajectory(name: str, measure: Callable[[Ran, Vector, str], float], tolerance: float = 0.0) -> Check:
-    """The worst of all generations."""
+def trajectory(name: str, part: str, measure: Callable[[Ran, Vector, str], float], tolerance: float = 0.0) -> Check:
+    """The worst of those generations of which the file holds ``part``."""
 
     def measured(given: Subject, vector: Vector) -> float:
-        return max(measure(ran, vector, f"traj{which}") for which, ran in given.runs.items())
+        held = [which for which in given.runs if matching(part.replace("*", which, 1), vector.names)]
+        return worst(measure(given.runs[which], vector, f"traj{which}") for which in held)
 
-    return Check(name, tolerance, measured, ("weights/mask_token", "in/head/c"))
+    return Check(name, tolerance, measured, (part,))
 
 
 def fullness(ran: Ran, vector: Vector, at: str) -> float:
@@ -232,48 +254,39 @@ def noted(kind: str) -> Callable[[Ran, Vector, str], float]:
 
 
 # -- the head ---------------------------------------------------------------------------------------------------------
-def head_check(name: str, spacing: str, measure: Callable[[Any, Vector, str], float], tolerance: float = RELATIVE) -> Check:
-    def measured(given: Subject, vector: Vector) -> float:
-        return measure(given.heads[spacing], vector, f"out/head/{spacing}")
-
-    return Check(f"{name}_{spacing}", tolerance, measured, (f"out/head/{spacing}/cached_out",))
-
-
-def head_steps(ran: Any, vector: Vector, at: str) -> float:
+def head_steps(given: Subject, vector: Vector, which: str) -> float:
     """After every pass, as a share of the greatest value then; the file repeats them for the unconditional rows."""
-    expected = vector[f"{at}/cached_steps"]
-    last = mar.far(ran[0], vector[f"{at}/cached_out"][: len(ran[0])])
-    return max(last, *(mar.far(x, y[: len(x)]) for x, y in zip(ran[1], expected, strict=True)))
+    out, steps, _ = given.heads[which]
+    last = mar.far(out, vector[f"out/head/{which}/cached_out"][: len(out)])
+    return max(last, *(mar.far(x, y[: len(x)]) for x, y in zip(steps, vector[f"out/head/{which}/cached_steps"], strict=True)))
 
 
-def head_calls(ran: Any, vector: Vector, at: str) -> float:
-    return float(ran[2] != vector.facts["head_mlp_calls"])
+def head_calls(given: Subject, vector: Vector) -> float:
+    return float(given.heads["std"][2] != vector.facts["head_mlp_calls"])
 
 
 def plain_head(given: Subject, vector: Vector) -> float:
     """With the switch off the head is the plain one."""
-    off = dict.fromkeys(("token_cache", "condition_cache", "encoder_cache", "head_cache"), False)
-    made = {name: given.head(LazyMAR(**off), sections)[0] for name, sections in SPACINGS.items()}
-    return max(mar.far(out, vector[f"out/head/{name}/plain_out"][: len(out)]) for name, out in made.items())
+    made = {name: given.head(which, head_cache=False)[0] for name, which in vector.matching("out/head/*/plain_out")}
+    return worst(mar.far(out, vector[name][: len(out)]) for name, out in made.items())
 
 
 KINDS = {
     "lazy": Kind(subject, (
-        trajectory("full_passes", fullness),
-        trajectory("kept_counts", kept_counts),
-        trajectory("kept", kept),
-        trajectory("masks", masks),
-        trajectory("encoder_shapes", encoder_shapes),
-        trajectory("guidance", guidance, 1e-6),
-        trajectory("scores", scores, ABSOLUTE),
-        trajectory("told", told, ABSOLUTE),
-        trajectory("told_in_full", told_in_full, ABSOLUTE),
-        trajectory("everywhere", noted("z"), ABSOLUTE),
-        trajectory("encoded", noted("encoder_out"), ABSOLUTE),
-        trajectory("differences", noted("diff"), ABSOLUTE),
-        head_check("head", "std", head_steps),
-        head_check("head", "tame", head_steps),
-        head_check("head_calls", "std", head_calls, 0.0),
-        Check("plain_head", RELATIVE, plain_head, ("out/head/std/plain_out",)),
+        trajectory("full_passes", "json/traj*/", fullness),
+        trajectory("kept_counts", "json/traj*/", kept_counts),
+        trajectory("kept", "out/traj*/kept", kept),
+        trajectory("masks", "out/traj*/masks", masks),
+        trajectory("encoder_shapes", "json/traj*/", encoder_shapes),
+        trajectory("guidance", "json/traj*/", guidance, 1e-6),
+        trajectory("scores", "out/traj*/score", scores, ABSOLUTE),
+        trajectory("told", "out/traj*/z_pred", told, ABSOLUTE),
+        trajectory("told_in_full", "out/traj*/z_pred_mar", told_in_full, ABSOLUTE),
+        trajectory("everywhere", "out/traj*/step*/z", noted("z"), ABSOLUTE),
+        trajectory("encoded", "out/traj*/step*/encoder_out", noted("encoder_out"), ABSOLUTE),
+        trajectory("differences", "out/traj*/step*/diff", noted("diff"), ABSOLUTE),
+        Check("head_*", RELATIVE, head_steps, ("out/head/*/cached_out", "out/head/*/cached_steps")),
+        Check("head_calls_std", 0.0, head_calls, ("out/head/std/cached_out", "json/head_mlp_calls")),
+        Check("plain_head", RELATIVE, plain_head, ("out/head/*/plain_out",)),
     ), "generations under LazyMAR's published code: what it computes, keeps and reuses in every pass", ("lazymar",)),
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -16,15 +17,14 @@ from cachemark.cache.slot import Memory
 from cachemark.contract.method import Block, Method
 from cachemark.core.spec import Sampling
 from cachemark.methods.full import Full
-from cachemark.models.sampling import filter_logits
+from cachemark.models.sampling import filter_logits, guide_scale
 from cachemark.models.var import VAR, VARConfig
 from cachemark.models.vision.autoencoder import JointAttnBlock, KLDecoder, Pyramid
 from cachemark.models.vision.msvq import MSVQ, MSVQConfig, MultiScaleQuantizer
 
-from ..checks import Check, Kind, Vector, apart, differing
+from ..checks import Check, Kind, Vector, apart, differing, worst
 
 LOGITS = 1e-4
-VARIANTS = ("", "no_l2/", "shared_aln/")
 
 
 # -- the transformer --------------------------------------------------------------------------------------------------
@@ -44,7 +44,7 @@ class Watched(Full):
 
 @dataclass
 class Ran:
-    """What a greedy generation gave, scale by scale: guided logits, logits of all rows, hidden states, codes, feature maps."""
+    """What a generation gave, scale by scale: guided logits, logits of all rows, hidden states, codes, feature maps."""
 
     guided: list[Tensor]
     plain: list[Tensor]
@@ -63,17 +63,37 @@ class Subject:
     filter_logits: Callable[[Tensor, Sampling], Tensor] = filter_logits
 
     def run(self, variant: str, vector: Vector) -> Ran:
-        model, method = self.models[variant], Watched()
-        sampling = Sampling(cfg_scale=vector.facts["cfg"], cfg_schedule="linear", top_k=vector.facts["top_k"], temperature=0.0)
-        labels = torch.tensor(vector.facts["labels"])
+        """Greedy; where the file drew its tokens with a generator of its own, they are taken from the file."""
+        model, method, labels = self.models[variant], Watched(), labels_of(self.models[variant], vector)
         guided: list[Tensor] = []
-        tokens = model.generate(labels, [0] * len(labels), method, sampling, Memory(), see=lambda _, logits: guided.append(logits.clone()))
+        forced = None if vector.facts["top_k"] == 1 else tokens_of(vector, variant)
+        tokens = model.generate(labels, [0] * len(labels), method, sampling_of(vector), Memory(), forced=forced,
+                                see=lambda _, logits: guided.append(logits.clone()))
         cond = model.class_emb(torch.cat((labels, torch.full_like(labels, model.config.classes))))
         codes = list(tokens.split([side**2 for side in model.config.sides], 1))
         maps = [model.quantizer.empty(len(labels))]
         for scale, part in enumerate(codes):
             maps.append(model.quantizer.add(maps[-1], part, scale))
-        return Ran(guided, [model.logits(h, cond) for h in method.hidden], method.hidden, codes, maps[1:], method)
+        return Ran(guided, [model.logits(h, cond[: len(h)]) for h in method.hidden], method.hidden, codes, maps[1:], method)
+
+
+def sampling_of(vector: Vector) -> Sampling:
+    return Sampling(cfg_scale=vector.facts["cfg"], cfg_schedule="linear", top_k=vector.facts["top_k"],
+                    top_p=vector.facts.get("top_p") or 1.0, temperature=0.0)
+
+
+def labels_of(model: VAR, vector: Vector) -> Tensor:
+    """Classes of the generation; the file writes null, or a number below 0, for none."""
+    return torch.tensor([model.config.classes if label is None or label < 0 else label for label in vector.facts["labels"]])
+
+
+def tokens_of(vector: Vector, variant: str = "") -> Tensor:
+    return torch.cat([vector[f"out/{variant}idx/{i}"] for i in range(len(vector.facts["config"]["patch_nums"]))], 1).long()
+
+
+def variants_of(vector: Vector) -> list[str]:
+    """Parts of names: nothing for the base, else the variant and a slash."""
+    return ["" if name == "base" else f"{name}/" for name in vector.facts["variants"]]
 
 
 def config_of(facts: dict[str, Any], variant: str) -> VARConfig:
@@ -116,50 +136,59 @@ def subject(vector: Vector, model: type[VAR] = VAR) -> Subject:
         after = torch.nn.functional.conv2d(f_hat, held["post_quant_conv.weight"], held["post_quant_conv.bias"], padding=1)
         return decoder.eval()(after).clamp(-1, 1)
 
-    return Subject({variant: transformer(vector, variant, model) for variant in VARIANTS}, decode)
+    return Subject({variant: transformer(vector, variant, model) for variant in variants_of(vector)}, decode)
 
 
-def _scales(measure: Callable[[Ran, int, Vector, str], float]) -> Callable[[Subject, Vector], float]:
-    """The greatest deviation over variants and scales."""
+def scales(name: str, part: str, measure: Callable[[Ran, int, Tensor], float], tolerance: float = LOGITS) -> Check:
+    """The greatest deviation over those variants and scales of which the file holds ``part``."""
 
     def measured(given: Subject, vector: Vector) -> float:
-        count = len(vector.facts["config"]["patch_nums"])
-        runs = {variant: given.run(variant, vector) for variant in VARIANTS if f"out/{variant}logits_cfg/0" in vector.tensors}
-        return max(measure(ran, i, vector, f"out/{variant}") for variant, ran in runs.items() for i in range(count))
+        held = {variant: [i for _, i in vector.matching(f"out/{variant}{part}/*")] for variant in given.models}
+        runs = {variant: given.run(variant, vector) for variant, found in held.items() if found}
+        return worst(measure(ran, int(i), vector[f"out/{variant}{part}/{i}"]) for variant, ran in runs.items() for i in held[variant])
 
-    return measured
+    return Check(name, tolerance, measured, (f"out/{part}/*",))
 
 
-def _if(vector: Vector, name: str, given: Tensor) -> float:
-    """The deviation, where the file holds that tensor for this variant."""
-    return apart(given, vector[name]) if name in vector.tensors else 0.0
+def drawn(given: Subject, vector: Vector) -> float:
+    """Greedy tokens, exactly; of tokens that the file drew, the share that no draw could have given."""
+    if vector.facts["top_k"] == 1:
+        return scales("tokens", "idx", lambda ran, i, expected: differing(ran.codes[i], expected)).measure(given, vector)
+    logits = torch.cat(given.run("", vector).guided, 1)
+    left = given.filter_logits(logits, replace(sampling_of(vector), temperature=1.0)).isfinite()
+    return float((~left.gather(-1, tokens_of(vector)[..., None])).double().mean())
 
 
 def image(given: Subject, vector: Vector) -> float:
-    found = {variant: (given.decode(given.run(variant, vector).maps[-1]) + 1) / 2 for variant in VARIANTS}
-    return max(apart(picture, vector[f"out/{variant}image"]) for variant, picture in found.items())
+    return worst(apart((given.decode(given.run(variant, vector).maps[-1]) + 1) / 2, vector[f"out/{variant}image"])
+                 for variant in given.models if f"out/{variant}image" in vector.tensors)
 
 
 def next_maps(given: Subject, vector: Vector) -> float:
     maps, quantizer = given.run("", vector).maps, given.models[""].quantizer
     fed = [quantizer.next_map(f_hat, i + 1).transpose(1, 2) for i, f_hat in enumerate(maps[:-1])]
-    return max(apart(part.reshape(vector[f"out/next_map/{i}"].shape), vector[f"out/next_map/{i}"]) for i, part in enumerate(fed))
+    return worst(apart(fed[int(i)].reshape(vector[name].shape), vector[name]) for name, i in vector.matching("out/next_map/*"))
 
 
 def slot_part(part: int, name: str) -> Check:
-    def measure(given: Subject, vector: Vector) -> float:
-        method = given.run("", vector).method
-        slot, live = method.slots[given.models[""].sites[0]], vector[name].shape[2]
-        return apart(slot.read(slot.bank.runs[0], live)[part], vector[name]) if slot.live == [live] else float("inf")
+    def measure(given: Subject, vector: Vector, which: str) -> float:
+        expected, method = vector[name.replace("*", which)], given.run("", vector).method
+        slot, live = method.slots[given.models[""].sites[int(which)]], expected.shape[2]
+        return apart(slot.read(slot.bank.runs[0], live)[part], expected) if slot.live == [live] else float("inf")
 
     return Check(name.partition("/")[2], 1e-5, measure, (name,))
 
 
 def teacher(given: Subject, vector: Vector) -> float:
-    """One pass over all scales against the logits of the generation."""
-    codes = torch.cat([vector[f"out/idx/{i}"] for i in range(len(vector.facts["config"]["patch_nums"]))], 1).long()
-    expected = torch.cat([vector[f"out/logits_pre/{i}"][: len(codes)] for i in range(len(vector.facts["config"]["patch_nums"]))], 1)
-    return apart(given.models[""].teacher(torch.tensor(vector.facts["labels"]), codes).detach(), expected)
+    """One pass over all scales against the logits of the generation: the plain ones, else the guided ones."""
+    model, codes, labels = given.models[""], tokens_of(vector), labels_of(given.models[""], vector)
+    made = model.teacher(labels, codes).detach().split([side**2 for side in model.config.sides], 1)
+    if held := vector.matching("out/logits_pre/*"):
+        return worst(apart(made[int(i)], vector[name][: len(codes)]) for name, i in held)
+    free = model.teacher(torch.full_like(labels, model.config.classes), codes).detach().split([side**2 for side in model.config.sides], 1)
+    both = [torch.cat(pair) for pair in zip(made, free, strict=True)]
+    guided = [guide_scale(logits, sampling_of(vector), i, len(both)) for i, logits in enumerate(both)]
+    return worst(apart(guided[int(i)], vector[name]) for name, i in vector.matching("out/logits_cfg/*"))
 
 
 def quantised(given: Subject, vector: Vector) -> float:
@@ -177,15 +206,16 @@ def restored(given: Subject, vector: Vector) -> float:
 
 def kept(given: Subject, vector: Vector) -> float:
     """Which tokens each setting of top-k and top-p leaves, and that the drawn ones are among them."""
-    wrong = 0.0
-    for name in [name for name in vector.tensors if name.startswith("sampler/keep_")]:
-        k, p = (text.lstrip("kp") for text in name.removeprefix("sampler/keep_").split("_"))
+    wrong = []
+    for name, setting in vector.matching("sampler/keep_*"):
+        k, p = (text.lstrip("kp") for text in setting.split("_"))
         # The files name p without its point: 08 is 0.8; 0 switches it off.
         top_p = float(f"{p[0]}.{p[1:] or 0}") or 1.0
         left = given.filter_logits(vector["sampler/logits"], Sampling(top_k=int(k), top_p=top_p)).isfinite()
-        drawn = vector[name.replace("keep_", "idx_cpu_seed9_")].long()
-        wrong = max(wrong, differing(left, vector[name].bool()), float((~left.gather(-1, drawn[..., None])).double().mean()))
-    return wrong
+        wrong.append(differing(left, vector[name].bool()))
+        wrong += [float((~left.gather(-1, vector[ids].long()[..., None])).double().mean())
+                  for ids, _ in vector.matching(f"sampler/idx_cpu_seed*_{setting}")]
+    return worst(wrong)
 
 
 # -- the full-size tokenizer ------------------------------------------------------------------------------------------
@@ -201,10 +231,13 @@ def recipe(name: str, shape: torch.Size) -> Tensor:
     return torch.from_numpy(drawn * numpy.float32(1.2 / numpy.sqrt(numpy.prod(shape[1:]))))
 
 
+def codes_of(vector: Vector) -> list[Tensor]:
+    return [vector[name] for name, _ in vector.matching("idx/*")]
+
+
 def tokenizer(vector: Vector) -> MSVQ:
-    sides = [vector[f"idx/{i}"].shape[1] for i in range(sum(name.startswith("idx/") for name in vector.tensors))]
     with torch.device("meta"):
-        model = MSVQ(replace(MSVQConfig(), sides=tuple(int(n**0.5) for n in sides)))
+        model = MSVQ(replace(MSVQConfig(), sides=tuple(math.isqrt(codes.shape[1]) for codes in codes_of(vector))))
     model.load_state_dict({name: recipe(name, tensor.shape) for name, tensor in model.state_dict().items()}, assign=True)
     return model.eval().requires_grad_(False)
 
@@ -219,35 +252,33 @@ def full_latents(model: MSVQ, vector: Vector) -> float:
 
 
 def full_tokens(model: MSVQ, vector: Vector) -> float:
-    names = sorted(name for name in vector.tensors if name.startswith("idx/"))
-    return differing(model.encode(vector["x"]), torch.cat([vector[name] for name in names], 1))
+    return differing(model.encode(vector["x"]), torch.cat(codes_of(vector), 1))
 
 
 def full_again(model: MSVQ, vector: Vector) -> float:
-    names = sorted(name for name in vector.tensors if name.startswith("idx/"))
-    return apart(model.decode(torch.cat([vector[name] for name in names], 1).long()), vector["recon"])
+    return apart(model.decode(torch.cat(codes_of(vector), 1).long()), vector["recon"])
 
 
 KINDS = {
     "small": Kind(subject, (
-        Check("logits", LOGITS, _scales(lambda r, i, v, at: apart(r.plain[i].detach(), v[f"{at}logits_pre/{i}"])), ("out/logits_pre/0",)),
-        Check("guided", LOGITS, _scales(lambda r, i, v, at: apart(r.guided[i], v[f"{at}logits_cfg/{i}"])), ("out/logits_cfg/0",)),
-        Check("hidden", LOGITS, _scales(lambda r, i, v, at: _if(v, f"{at}hidden_last/{i}", r.hidden[i])), ("out/hidden_last/0",)),
-        Check("tokens", 0.0, _scales(lambda r, i, v, at: differing(r.codes[i], v[f"{at}idx/{i}"])), ("out/idx/0",)),
-        Check("maps", LOGITS, _scales(lambda r, i, v, at: apart(r.maps[i].detach(), v[f"{at}f_hat/{i}"])), ("out/f_hat/0",)),
-        Check("next_maps", LOGITS, next_maps, ("out/next_map/0",)),
+        scales("logits", "logits_pre", lambda ran, i, expected: apart(ran.plain[i].detach(), expected[: len(ran.plain[i])])),
+        scales("guided", "logits_cfg", lambda ran, i, expected: apart(ran.guided[i], expected)),
+        scales("hidden", "hidden_last", lambda ran, i, expected: apart(ran.hidden[i], expected[: len(ran.hidden[i])])),
+        Check("tokens", 0.0, drawn, ("out/idx/*",)),
+        scales("maps", "f_hat", lambda ran, i, expected: apart(ran.maps[i].detach(), expected)),
+        Check("next_maps", LOGITS, next_maps, ("out/next_map/*",)),
         Check("image", LOGITS, image, ("out/image",)),
-        slot_part(0, "out/cached_k_block0"),
-        slot_part(1, "out/cached_v_block0"),
-        Check("teacher", LOGITS, teacher, ("out/idx/0", "out/logits_pre/0")),
-        Check("quantised", 0.0, quantised, ("quant/f", "quant/idx/0")),
+        slot_part(0, "out/cached_k_block*"),
+        slot_part(1, "out/cached_v_block*"),
+        Check("teacher", LOGITS, teacher, ("out/idx/*", "out/logits_cfg/*")),
+        Check("quantised", 0.0, quantised, ("quant/f", "quant/idx/*")),
         Check("restored", LOGITS, restored, ("quant/f", "quant/fhat_last", "quant/var_input")),
-        Check("kept", 0.0, kept, ("sampler/logits",)),
+        Check("kept", 0.0, kept, ("sampler/logits", "sampler/keep_*")),
     ), "the VAR transformer, its quantiser and whole generations", ("full",)),
     "vqvae_full": Kind(tokenizer, (
         Check("image", LOGITS, full_image, ("f", "decoder_raw", "image_m1_1")),
         Check("latents", LOGITS, full_latents, ("x", "z")),
-        Check("tokens", 0.0, full_tokens, ("x", "idx/0")),
-        Check("again", LOGITS, full_again, ("recon", "idx/0")),
+        Check("tokens", 0.0, full_tokens, ("x", "idx/*")),
+        Check("again", LOGITS, full_again, ("recon", "idx/*")),
     ), "VAR's image tokenizer at full size, encoding and decoding"),
 }
