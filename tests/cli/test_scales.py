@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,6 +11,7 @@ from cachemark.cache.layout import scale_steps
 from cachemark.core import registry
 from cachemark.methods.ams_kv import AMSKV
 from cachemark.models import catalogue
+from cachemark.plan.calibration import measured
 from cachemark.trial.child import profiles as layers
 from support.stages import call
 
@@ -78,7 +78,7 @@ def test_a_profile_has_every_layer_and_scale(profile: dict[str, Any]) -> None:
 
 def test_the_packaged_similarity_is_what_this_command_finds(profile: dict[str, Any]) -> None:
     """Another machine rounds otherwise, and a token or two of 64 images may then differ."""
-    packaged = registry.models.get("tiny-var").similarity(profile["weights"])
+    packaged = measured("ams_kv", profile["weights"])["similarity"]
     assert len(packaged) == len(profile["similarity"])
     for mine, its in zip(profile["similarity"], packaged, strict=True):
         assert mine == pytest.approx(list(its), rel=0.05)
@@ -90,7 +90,8 @@ def test_show_layers_ends_with_the_list_for_ams_kv(monkeypatch: pytest.MonkeyPat
     assert result.exit_code == 0, result.output
     policy = AMSKV()
     entry = registry.models.get("tiny-var")
-    policy.resolve(replace(entry.shape(entry.presets["paper"], 1), similarity=entry.similarity(profile["weights"])))
+    policy.calibrate(measured("ams_kv", profile["weights"]))
+    policy.resolve(entry.shape(entry.presets["paper"], 1))
     assert result.stdout.rstrip().endswith(f"demanding = {policy.demanding}")
 
 

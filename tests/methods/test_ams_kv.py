@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import warnings
+from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,8 +19,9 @@ from cachemark.cache.layout import Layout, Site, scale_steps
 from cachemark.cache.slot import Memory
 from cachemark.core.errors import BadBudget, BadKnob
 from cachemark.core.spec import Sampling
+from cachemark.methods import ams_kv
 from cachemark.methods.ams_kv import AMSKV, ThresholdWarning
-from cachemark.methods.base.similarity import inter_scale
+from cachemark.methods.ams_kv_similarity import inter_scale
 from cachemark.models.var import SIZES, layout
 from cachemark.roofline.kv_bytes import entries
 from contracts.driver import watched
@@ -26,7 +30,14 @@ from contracts.scales import LAYERS, SIDES, Feed, Record, drive, layout_of
 SIZES_OF = [side**2 for side in SIDES]
 # Layer 0 is alike everywhere; layer 1 changes at the scales that overflow; layer 2 only where nothing overflows yet.
 SIMILARITY = ((-0.001,) * 5, (-0.001, -0.001, -0.02, -0.02, -0.02), (-0.02, -0.001, -0.001, -0.001, -0.02))
-LAYOUT = replace(layout_of(), similarity=SIMILARITY)
+LAYOUT = layout_of()
+
+
+def informed(similarity: Sequence[Sequence[float]] = SIMILARITY, **knobs: Any) -> AMSKV:
+    """The method, told what was measured of the weights."""
+    method = AMSKV.build(knobs)
+    method.calibrate({"similarity": similarity})
+    return method
 
 
 def algorithm(c_min: int, c_max: int, condensed: int, alike: list[bool]) -> tuple[list[list[int]], bool]:
@@ -108,21 +119,21 @@ def test_with_a_list_a_layer_has_its_budget_throughout(c_min: int, c_max: int, c
 
 
 def test_profile_finds_the_layers_that_the_rule_would_raise() -> None:
-    method = AMSKV(c_min=21, c_max=46)
+    method = informed(c_min=21, c_max=46)
     method.resolve(LAYOUT)
     expected = [layer for layer, row in enumerate(SIMILARITY) if algorithm(21, 46, 2, [True, *(s >= -0.008 for s in row)])[1]]
     assert method.demanding == expected == [1]
 
 
 def test_defaults_are_the_papers() -> None:
-    method = AMSKV()
+    method = informed()
     method.resolve(LAYOUT)
     assert (method.c_max, method.c_min) == (1 + 4 + 25 + 36, 1 + 4 + 25)
-    assert AMSKV().own_budget(LAYOUT) == Fraction(55 + 2 * 30, 3 * 55)
+    assert informed().own_budget(LAYOUT) == Fraction(55 + 2 * 30, 3 * 55)
 
 
 def test_the_share_of_the_defaults_gives_the_defaults() -> None:
-    fitted = AMSKV.build(AMSKV.knobs_for(AMSKV().own_budget(LAYOUT), LAYOUT))
+    fitted = informed(**AMSKV.knobs_for(informed().own_budget(LAYOUT), LAYOUT))
     fitted.resolve(LAYOUT)
     assert (fitted.c_max, fitted.c_min, fitted.demanding) == (66, 30, [1])
 
@@ -143,8 +154,8 @@ def test_a_budget_without_room_is_refused() -> None:
 
 
 def test_uniform_spreads_as_many_layers_over_the_depth() -> None:
-    deep = replace(LAYOUT, layers=30, similarity=(SIMILARITY[1],) * 5 + (SIMILARITY[0],) * 25)
-    alike, spread = AMSKV(c_min=21, c_max=46), AMSKV(c_min=21, c_max=46, allocation="uniform")
+    deep, similarity = replace(LAYOUT, layers=30), (SIMILARITY[1],) * 5 + (SIMILARITY[0],) * 25
+    alike, spread = informed(similarity, c_min=21, c_max=46), informed(similarity, c_min=21, c_max=46, allocation="uniform")
     alike.resolve(deep)
     spread.resolve(deep)
     assert alike.demanding == [0, 1, 2, 3, 4]
@@ -175,10 +186,10 @@ def test_unmeasured_weights_are_refused_with_the_remedy() -> None:
 @pytest.mark.parametrize(("theta", "count"), [(-1.0, "no"), (0.0, "every")])
 def test_a_threshold_that_tells_nothing_apart_warns(theta: float, count: str) -> None:
     with pytest.warns(ThresholdWarning, match=f"makes {count} layer demanding; S was measured from -0.0200 to -0.0010"):
-        AMSKV(theta=theta).resolve(LAYOUT)
+        informed(theta=theta).resolve(LAYOUT)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        AMSKV().resolve(LAYOUT)
+        informed().resolve(LAYOUT)
 
 
 def test_var_d30_with_five_demanding_layers_is_below_a_third() -> None:
@@ -196,3 +207,10 @@ def test_similarity_is_minus_the_mean_square_of_what_bilinear_resizing_leaves() 
     assert float(inter_scale(before.expand(-1, -1, 4, -1), before)) == 0
     wide = F.interpolate(k.transpose(2, 3).reshape(6, 8, 2, 2), size=(3, 3), mode="bilinear", align_corners=False)
     assert float(inter_scale(wide.flatten(2).transpose(1, 2).reshape(2, 3, 9, 8), k)) == pytest.approx(0, abs=1e-12)
+
+
+def test_only_the_method_and_its_readers_know_its_notions() -> None:
+    package = Path(ams_kv.__file__).parents[1]
+    files = [file for room in ("core", "cache", "contract", "roofline", "models", "plan") for file in (package / room).rglob("*.py")]
+    assert len(files) > 50
+    assert not [str(file) for file in files if re.search("similarity|demanding|ams_kv", file.read_text(encoding="utf-8"))]

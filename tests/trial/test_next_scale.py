@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from cachemark.core import registry
 from cachemark.core.errors import BadBudget, BadKnob
 from cachemark.core.result import Outcome
 from cachemark.methods.ams_kv import AMSKV, ThresholdWarning
+from cachemark.plan.calibration import calibrated
 from cachemark.plan.schema import Plan, Planned, expand, load
 from cachemark.roofline.kv_bytes import entries, equal_widths, nbytes
 from cachemark.trial.child.measure import Bench, run_case
@@ -52,8 +52,8 @@ def test_a_name_alone_means_the_defaults(write: Write) -> None:
         warnings.simplefilter("ignore", ThresholdWarning)  # what the defaults make of this model is not the point
         planned = expand(write('model = "tiny-var"\nmethods = ["window"]\nbudgets = ["ams_kv"]\n'))
         entry = registry.models.get("tiny-var")
-        layout = replace(entry.shape(entry.presets["paper"], 2), similarity=entry.similarity(planned[0].case.weights))
-        share = AMSKV().own_budget(layout)
+        layout = entry.shape(entry.presets["paper"], 2)
+        share = calibrated(AMSKV, {}, planned[0].case.weights).own_budget(layout)
     assert planned[-1].case.budget == str(share)
     assert planned[-1].case.knobs["B"] == int(share * layout.cacheable)
 

@@ -42,8 +42,6 @@ class Layout:
     instead, the sides of its square token maps, coarse to fine. ``kv_heads`` < ``heads`` is GQA.
     ``seeds`` and ``branches`` name each row's random stream: the seed of its sample, and 0 for the conditional row, 1 for
     the unconditional one. They, not the row's index, key what a method draws, so a sample is the same in any batch.
-    ``similarity`` holds, where it has been measured for these weights, the inter-scale similarity of the keys of every layer
-    at scale 2, 3, … (see :mod:`cachemark.methods.base.similarity`).
     """
 
     paradigm: str
@@ -59,7 +57,6 @@ class Layout:
     dtype: torch.dtype = torch.float32
     device: str = "cpu"
     scales: tuple[int, ...] = ()
-    similarity: tuple[tuple[float, ...], ...] = ()
 
     @property
     def rows(self) -> int:

@@ -10,9 +10,7 @@ from .options import echo_json
 
 
 def print_layers(model: str, weights: str, decoder_weights: str, theta: float | None, as_json: bool) -> None:
-    """Measure and print; ``theta`` None is ams_kv's own. JSON is in the form of the packaged ``similarity.json``."""
-    from dataclasses import replace
-
+    """Measure and print; ``theta`` None is ams_kv's own. JSON is in the form of the package's ``data/calibration/ams_kv.json``."""
     from ..methods.ams_kv import AMSKV
     from ..models.protocol import Request
     from ..plan.schema import catalogue, methods, registry
@@ -25,8 +23,8 @@ def print_layers(model: str, weights: str, decoder_weights: str, theta: float | 
         return
     policy = AMSKV() if theta is None else AMSKV(theta=theta)
     entry: Any = registry.models.get(model)
-    layout = replace(entry.shape(entry.presets["paper"], 1), similarity=tuple(map(tuple, found["similarity"])))
-    policy.resolve(layout)
+    policy.calibrate(found)
+    policy.resolve(entry.shape(entry.presets["paper"], 1))
     samples = f"{found['samples']} samples of {found['seeds']}"
     click.echo(f"{model}, weights {found['weights'][:12]}, {samples}, full cache, {found['seconds']} s")
     if found["weights"].startswith("random:"):

@@ -15,7 +15,7 @@ from ..cache.slot import Memory, Slot, SlotBank
 from ..contract.method import Method
 from ..core import registry
 from ..core.errors import BadBudget, BadKnob
-from .base.similarity import inter_scale
+from .ams_kv_similarity import inter_scale
 
 ALLOCATIONS, DECISIONS = ("similarity", "uniform"), ("profile", "online")
 MEASURE = "Give demanding = [layers], or measure it: cachemark show layers MODEL."
@@ -34,7 +34,7 @@ class AMSKV(Method):
     "AMS-KV: Adaptive KV Caching for Multi-Scale Visual Autoregressive Transformers" (arXiv 2511.16047), Algorithms 1 and 2.
     0 stands for the paper's defaults: ``c_max`` holds the condensed and the last two scales, ``c_min`` the condensed and the
     last but one. ``entries`` > 0 instead fits ``c_min`` (``c_max`` only where nothing else helps) to that many entries over all
-    layers. The paper does not say how S is normalised; see :func:`~cachemark.methods.base.similarity.inter_scale`.
+    layers. The paper does not say how S is normalised; see :func:`~cachemark.methods.ams_kv_similarity.inter_scale`.
 
     Differs from the paper: with ``decide = "profile"`` the demanding layers are known beforehand, from S measured once for these
     weights or from the list ``demanding``, and have ``c_max`` from their first overflow on; nothing is decided while an image is
@@ -74,13 +74,20 @@ class AMSKV(Method):
 
     @property
     def footnotes(self) -> tuple[str, ...]:  # type: ignore[override]
-        """What a reader of its figures must know."""
+        """The rule that decides by the batch, where it is chosen."""
         online = "decide = online: the mean over the batch decides while the images are made, so a sample depends on its batch; eager only"
         return (online,) if self.decide == "online" else ()
 
     @property
     def capturable(self) -> bool:
         return self.decide == "profile"
+
+    def __post_init__(self) -> None:
+        self.similarity: Sequence[Sequence[float]] = ()
+
+    def calibrate(self, measured: Mapping[str, Any]) -> None:
+        """``similarity``: S of every layer at scale 2, 3, …, as ``cachemark show layers`` finds it."""
+        self.similarity = measured.get("similarity", ())
 
     def resolve(self, layout: Layout) -> None:
         self._check(layout)
@@ -114,10 +121,10 @@ class AMSKV(Method):
     def _profiled(self, layout: Layout, c_min: int) -> list[int]:
         """The layers that the rule finds demanding, from the measured similarity (or a given list that is only to be spread)."""
         if self.demanding is None:
-            if not layout.similarity:
+            if not self.similarity:
                 raise BadKnob("ams_kv: nobody has measured the inter-scale similarity of these weights.", remedy=MEASURE)
-            found = [layer for layer, s in enumerate(layout.similarity) if self._overflows(layout, s, c_min)]
-            self._warn(found, layout)
+            found = [layer for layer, s in enumerate(self.similarity) if self._overflows(layout, s, c_min)]
+            self._warn(found, layout.layers)
         else:
             found = list(self.demanding)
         if self.allocation == "uniform":
@@ -125,7 +132,7 @@ class AMSKV(Method):
         return found
 
     def _overflows(self, layout: Layout, similarity: Sequence[float], c_min: int) -> bool:
-        """Whether Algorithm 1 raises this layer's budget before the last scale, after which nobody reads."""
+        """Return whether Algorithm 1 raises this layer's budget before the last scale, after which nobody reads."""
         held = 0
         for scale, side in enumerate(layout.scales[:-1]):
             own = side**2
@@ -139,10 +146,10 @@ class AMSKV(Method):
                 held += own
         return False
 
-    def _warn(self, found: list[int], layout: Layout) -> None:
-        if 0 < len(found) < layout.layers:
+    def _warn(self, found: list[int], layers: int) -> None:
+        if 0 < len(found) < layers:
             return
-        values = [s for layer in layout.similarity for s in layer[:-1]]
+        values = [s for layer in self.similarity for s in layer[:-1]]
         warnings.warn(f"ams_kv: theta = {self.theta} makes {'every' if found else 'no'} layer demanding; S was measured from "
                       f"{min(values):.4f} to {max(values):.4f}.", ThresholdWarning, stacklevel=2)
 

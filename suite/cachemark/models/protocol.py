@@ -98,7 +98,6 @@ class ModelEntry:
     the eyes and the real images with which they are compared else. ``files`` are those of the authors, for a published model; none
     comes with the package.
     ``parameter_counts()`` says what its products cost, ``None`` where nobody has counted them.
-    ``similarity(weights)`` is the layout's inter-scale similarity where it is known for weights of that identity.
     """
 
     name: str
@@ -115,4 +114,3 @@ class ModelEntry:
     summary: str = ""
     files: tuple[PublishedFile, ...] = ()
     parameter_counts: Callable[[], ParameterCounts | None] = lambda: None
-    similarity: Callable[[str], tuple[tuple[float, ...], ...]] = lambda weights: ()

@@ -75,17 +75,14 @@ def published(depth: int, *, sides: tuple[int, ...] = SIDES_256, shared_aln: boo
 SIZES = {f"d{depth}": published(depth) for depth in (16, 20, 24, 30)} | {"d36-512": published(36, sides=SIDES_512, shared_aln=True)}
 
 
-def layout(
-    config: VARConfig, seeds: Sequence[int], sampling: Sampling, dtype: torch.dtype, device: str,
-    similarity: tuple[tuple[float, ...], ...] = (),
-) -> Layout:
+def layout(config: VARConfig, seeds: Sequence[int], sampling: Sampling, dtype: torch.dtype, device: str) -> Layout:
     """Shape of a generation. The class is the input of the first scale, so there are no condition entries; with guidance the
     unconditional rows follow the others."""
     copies = 2 if sampling.cfg_scale > 0 else 1
     rows = len(seeds) * copies
     branches = tuple(row // len(seeds) for row in range(rows))
     return Layout(VAR.paradigm, (0,) * rows, 0, 0, config.heads, config.heads, config.head_dim, config.depth, tuple(seeds) * copies,
-                  branches, dtype, device, config.sides, similarity)
+                  branches, dtype, device, config.sides)
 
 
 class VARAttention(nn.Module):
@@ -190,18 +187,14 @@ class VAR(nn.Module):
 
     ``quantizer`` turns tokens into the input of the next scale; it belongs to the image tokenizer's file and is no part of this
     module's state. ``recompute``: project the modulations anew in every scale, as the authors' code does; for comparison only.
-    ``similarity`` goes into the layout, see :class:`~cachemark.cache.layout.Layout`.
     """
 
     paradigm = "next-scale"
 
-    def __init__(
-        self, config: VARConfig, quantizer: MultiScaleQuantizer, *, recompute: bool = False,
-        similarity: tuple[tuple[float, ...], ...] = (),
-    ) -> None:
+    def __init__(self, config: VARConfig, quantizer: MultiScaleQuantizer, *, recompute: bool = False) -> None:
         super().__init__()
         assert (quantizer.sides, quantizer.width, quantizer.codes) == (config.sides, config.width, config.vocab), "of another model"
-        self.config, self.recompute, self.similarity = config, recompute, similarity
+        self.config, self.recompute = config, recompute
         self._quantizer = (quantizer,)  # in a tuple, so that it is no submodule
         c = config
         self.word_embed = nn.Linear(c.width, c.dim)
@@ -232,7 +225,7 @@ class VAR(nn.Module):
     def layout(self, seeds: Sequence[int], sampling: Sampling) -> Layout:
         """Shape of a generation of these samples by this model."""
         weight = self.head.weight
-        return layout(self.config, seeds, sampling, weight.dtype, str(weight.device), self.similarity)
+        return layout(self.config, seeds, sampling, weight.dtype, str(weight.device))
 
     @property
     def places(self) -> Tensor:

@@ -27,6 +27,7 @@ from ..core.spec import FULL, QUALITY_PASS, Budget, Case, Sampling
 from ..metrics import quality_presets as presets
 from ..models import catalogue
 from ..models.protocol import ModelEntry, Request
+from .calibration import calibrated
 from .plan_errors import Kinds, explained, line
 from .reuse import Earlier
 
@@ -257,10 +258,10 @@ def _block(plan: Plan, cells: Cells, number: int, device: str) -> Iterator[Plann
         identity = entry.identity(request)
     with _at(plan, "cells", number, "codecs"):
         codecs = list(dict.fromkeys(codec(name).name for name in cells.codecs))
-    layout, unmet = replace(entry.shape(sampling, batch), similarity=entry.similarity(identity)), _unmet(cells, device)
+    layout, unmet = entry.shape(sampling, batch), _unmet(cells, device)
     absent = refused(cells.engine, device)
     with _at(plan, "cells", number, "budgets"):
-        budgets = list(dict.fromkeys(str(_budget(budget, layout)) for budget in cells.budgets))
+        budgets = list(dict.fromkeys(str(_budget(budget, layout, identity)) for budget in cells.budgets))
     full = Case(
         cells.model, identity, entry.grid, f"{entry.classes} classes, balanced", sampling, FULL,
         batch=batch, seeds=subset.name, samples=len(subset), dtype=cells.dtype, engine=cells.engine,
@@ -308,12 +309,12 @@ def _evaluation(plan: Plan, cells: Cells, entry: ModelEntry, full: Case) -> dict
     return {QUALITY_PASS: {"seeds": given.seeds, "samples": samples, "batch": given.batch, **stated}}
 
 
-def _budget(given: str | float | int | MethodTable, layout: Layout) -> Budget:
+def _budget(given: str | float | int | MethodTable, layout: Layout, weights: str) -> Budget:
     """A share, or that of the sizes of the method that is named: so that others are measured at its bytes."""
     if isinstance(given, str) and given in registry.methods:
         given = MethodTable(name=given)
     if isinstance(given, MethodTable):
-        return Budget(registry.methods.get(given.name).build(given.model_extra or {}).own_budget(layout))
+        return Budget(calibrated(registry.methods.get(given.name), given.model_extra or {}, weights).own_budget(layout))
     return Budget.parse(given)
 
 
@@ -334,10 +335,10 @@ def _arms(plan: Plan, base: Case, given: str | MethodTable, budgets: list[str], 
     if type(entries := knobs.get("B")) is int:  # then it, and not the plan's axis, is the budget
         budgets = [_share(cls, entries, layout)]
     elif set(cls.sizes) & set(knobs):
-        budgets = [str(Budget(cls.build(knobs).own_budget(layout)))]
+        budgets = [str(Budget(calibrated(cls, knobs, base.weights).own_budget(layout)))]
     for budget in budgets:
         try:
-            resolved = resolve(cls, Budget.parse(budget), layout, knobs)
+            resolved = resolve(cls, Budget.parse(budget), layout, knobs, base.weights)
             unmet = _unrecorded(cls, resolved) if base.engine == GRAPH else ""
         except BadBudget as error:
             if plan.unmet == "error":
@@ -359,14 +360,15 @@ def _share(cls: type[Method], entries: int, layout: Layout) -> str:
     return str(Budget(Fraction(entries, everything)))
 
 
-def resolve(cls: type[Method], budget: Budget, layout: Layout, knobs: dict[str, Any]) -> dict[str, Any]:
-    """Every knob of the method with its value: what is given, else what the budget asks for, else the default."""
+def resolve(cls: type[Method], budget: Budget, layout: Layout, knobs: dict[str, Any], weights: str = "") -> dict[str, Any]:
+    """Every knob of the method with its value: what is given, else what the budget asks for, else the default. Some follow from what was
+    measured of the ``weights``."""
     if layout.paradigm not in cls.paradigms:
         raise BadBudget(f"{cls.name} does not run on {layout.paradigm} models.", remedy=f"It runs on: {', '.join(cls.paradigms)}.")
     for knob, value in knobs.items():
         if isinstance(value, float) and not math.isfinite(value):
             raise BadKnob(f"{cls.name}: {knob} = {value} is not finite.", remedy="Give a number.")
-    method = cls.build({**cls.build(knobs).fit(budget.ratio, layout), **knobs})
+    method = calibrated(cls, {**calibrated(cls, knobs, weights).fit(budget.ratio, layout), **knobs}, weights)
     method.resolve(layout)
     return method.knobs()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from functools import partial
 
@@ -36,19 +35,13 @@ def _shape(config: VARConfig, sampling: Sampling, batch: int) -> Layout:
     return var.layout(config, range(batch), sampling, torch.float32, "cpu")
 
 
-def _similarity(weights: str) -> tuple[tuple[float, ...], ...]:
-    """What `cachemark show layers` found for weights that the package carries."""
-    known = json.loads(packaged("similarity.json").read_text(encoding="utf-8"))
-    return tuple(tuple(layer) for layer in known.get(weights.partition("/")[0], {"similarity": ()})["similarity"])
-
-
 def _joined(config: VARConfig, path: str, coder: TinyMSVQ | MSVQ, weights: str, request: Request) -> Loaded:
     quantizer = coder.quantizer if isinstance(coder, TinyMSVQ) else coder.quantize
     found, expected = (quantizer.sides, quantizer.width, quantizer.codes), (config.sides, config.width, config.vocab)
     if found != expected:
         raise BadCheckpoint(f"The image tokenizer has sides, channels, codes {found}; this model needs {expected}.",
                             remedy="Give the tokenizer that the model was trained with.")
-    make = partial(VAR, config, quantizer, recompute=request.engine == "reference", similarity=_similarity(weights))
+    make = partial(VAR, config, quantizer, recompute=request.engine == "reference")
     if path:
         var.check_sides(config, path)
     model = transformer(make, path, request, ignore=var.BUFFERS)
@@ -108,7 +101,7 @@ def _published(size: str, config: VARConfig) -> ModelEntry:
     side = config.sides[-1]
     return ModelEntry(
         f"var-{size}", "var", VAR.paradigm, (side, side), config.classes, partial(_shape, config), partial(_load_published, config),
-        partial(_identity, config), {"paper": PAPER, "greedy": replace(PAPER, temperature=0.0)}, similarity=_similarity,
+        partial(_identity, config), {"paper": PAPER, "greedy": replace(PAPER, temperature=0.0)},
         summary=f"VAR-{size}, {config.depth} blocks, {len(config.sides)} scales up to {side}×{side}; weights optional, else random",
         files=_files(size, config), parameter_counts=partial(costs.var, config, lambda: MSVQ(_tokenizer(config)).decode),
     )
@@ -121,7 +114,7 @@ def _register(entry: ModelEntry) -> None:
 _register(ModelEntry(
     TINY_NAME, "var", VAR.paradigm, (TINY_VAR.sides[-1],) * 2, TINY_VAR.classes, partial(_shape, TINY_VAR), _load_tiny, _tiny_identity,
     {"paper": Sampling(cfg_scale=1.5, cfg_schedule="linear"), "greedy": Sampling(cfg_scale=1.5, cfg_schedule="linear", temperature=0.0)},
-    ("legend",), "scene", "A VAR of 2 M parameters trained on the embedded scene world, with its weights", similarity=_similarity,
+    ("legend",), "scene", "A VAR of 2 M parameters trained on the embedded scene world, with its weights",
     parameter_counts=partial(costs.var, TINY_VAR, lambda: TinyMSVQ().decode),
 ))
 for _size, _config in var.SIZES.items():

@@ -11,7 +11,7 @@ from ...cache.slot import Memory
 from ...contract.method import Method
 from ...core import registry, seeds
 from ...core.errors import Unsupported
-from ...methods.base.scale_profile import Profile
+from ...methods.ams_kv_profile import ScaleProfile
 from ...methods.masked.redundancy import Redundancy
 from ...models.protocol import ModelEntry, Request
 from .judge import Job
@@ -21,7 +21,7 @@ DIGITS = 6
 
 def profiled(job: Job) -> dict[str, Any]:
     """Inter-scale similarity and attention of every layer over the job's samples, and the seconds that it took."""
-    watcher = Profile()
+    watcher = ScaleProfile()
     seconds = _watched(job, watcher)
     return {
         "scales": list(watcher.layout.scales), "seeds": job.subset.name, "samples": len(job.subset),
@@ -63,5 +63,5 @@ def layers(model: str, request: Request, *, subset: str = "s64", batch: int = 16
                           remedy="Name a next-scale model: cachemark list models.")
     loaded = entry.load(request)
     chosen = seeds.subset(subset, entry.classes)
-    job = Job(loaded, Profile, Memory(request.device), entry.presets["paper"], chosen, min(batch, len(chosen)), request.device)
+    job = Job(loaded, ScaleProfile, Memory(request.device), entry.presets["paper"], chosen, min(batch, len(chosen)), request.device)
     return {"model": model, "weights": loaded.weights, **profiled(job)}

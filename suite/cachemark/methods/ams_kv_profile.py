@@ -1,4 +1,4 @@
-"""What the layers of a next-scale model look at: the figures by which a user chooses AMS-KV's threshold for a new model."""
+"""Similarity of successive scales and attention to each of them, by layer: figures for the choice of AMS-KV's threshold for a model."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ...cache.layout import Layout, Site, Step
-from ...cache.slot import Memory
-from ...contract.method import Method
-from .similarity import inter_scale
+from ..cache.layout import Layout, Site, Step
+from ..cache.slot import Memory
+from ..contract.method import Method
+from .ams_kv_similarity import inter_scale
 
 
-class Profile(Method):
+class ScaleProfile(Method):
     """The full cache, which also notes how alike successive scales are in each layer and which scales its queries look at.
 
     One instance serves many generations and takes the mean over them, weighted by their rows. It is no method to be measured.

@@ -1,4 +1,4 @@
-"""How alike the keys of two successive scales are: what AMS-KV decides by, and what a profile records."""
+"""S of AMS-KV: the similarity of the keys of two successive scales."""
 
 from __future__ import annotations
 
