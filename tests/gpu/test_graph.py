@@ -25,7 +25,8 @@ from cachemark.contract.method import Method
 from cachemark.core.errors import Unsupported
 from cachemark.machine.memory import peak_bytes
 from cachemark.machine.timer import EventClock
-from cachemark.plan.schema import Plan, expand
+from cachemark.plan.expand import expand
+from cachemark.plan.schema import Plan
 from cachemark.trial.child.measure import Bench, run_case
 from contracts import cells as token
 from contracts import masked, test_scales

@@ -24,7 +24,7 @@ from cachemark.machine import monitor as watch
 from cachemark.machine.environment import environment
 from cachemark.machine.monitor import Watch, strangers
 from cachemark.models.protocol import Request
-from cachemark.plan.schema import Planned
+from cachemark.plan.expand import Planned
 from cachemark.trial.executors import local as executor
 from cachemark.trial.executors.local import Local, Place, local
 from cachemark.trial.request import TrialRequest
@@ -290,12 +290,13 @@ def test_a_real_trial_is_watched_pinned_and_started_on_a_free_device_only(
 ) -> None:  # fmt: skip
     """The device is foreign at first, free then: the first case is contended before anything starts, the next one runs."""
     from cachemark.plan import schema as plans
+    from cachemark.plan.expand import expand
     from cachemark.trial.supervisor import run_trials
 
     text = 'name = "p"\n[timing]\nwarmup = 1\nrepeats = 3\n[[cells]]\nmodel = "tiny-llamagen"\nmethods = ["window"]\nbatch = 1\n'
     file = tmp_path / "p.toml"
     file.write_text(text)
-    both = [p for p in plans.expand(plans.load(str(file))) if p.case.role in ("baseline", "arm")]
+    both = [p for p in expand(plans.load(str(file))) if p.case.role in ("baseline", "arm")]
     short = [Planned(p.case, p.request, unsupported_reason="not asked") for p in both]  # ends at once, after the model is loaded
     cards[0].pids = {1}
     watching = Watch(device.gpus(nvml)[0])

@@ -11,7 +11,7 @@ import torch
 from cachemark.core import registry
 from cachemark.core.limits import gpu
 from cachemark.plan import schema as plans
-from cachemark.plan.schema import Planned
+from cachemark.plan.expand import Planned, expand
 from cachemark.report.view.papers import PaperCell, published
 from cachemark.roofline.bill import bill
 from cachemark.roofline.flops import TERA
@@ -26,7 +26,7 @@ CELLS = [cell for cell in published().cells if cell.plan]
 
 @cache
 def expanded(name: str) -> list[Planned]:
-    return plans.expand(plans.load(name))
+    return expand(plans.load(name))
 
 
 def test_each_table_has_its_plan() -> None:

@@ -18,8 +18,9 @@ from cachemark.core.spec import Case, Sampling
 from cachemark.models.catalogue.next_token import TINY
 from cachemark.models.llamagen import LlamaGen
 from cachemark.models.tiny import tiny_vq as vq
+from cachemark.plan.expand import Planned, expand
 from cachemark.plan.price import without_missing
-from cachemark.plan.schema import Plan, Planned, expand, find, load, names
+from cachemark.plan.schema import Plan, find, load, names
 from support import bad_plans, examples
 from support.stages import forgetting
 
@@ -271,3 +272,47 @@ def test_the_same_weights_elsewhere_are_the_same_case(checkpoint: Path, tmp_path
     assert [p.case for p in one] == [p.case for p in two]
     examples.weights(copy, seed=1)
     assert not {p.case.key for p in one} & {p.case.key for p in expand(write(examples.plan_text('"streaming"', weights=copy)))}
+
+
+def test_a_plan_can_be_cut_down_to_some_of_its_arms() -> None:
+    demo = load("demo").only(models=["tiny-llamagen"], methods=["linear", "streaming"], budgets=["1/4"])
+    assert [p.case.label for p in expand(demo)] == ["full", "full (floor)", "full (numerics)", "streaming 1/4", "linear 1/4"]
+    everything = {p.case.key for p in expand(load("demo"))}
+    assert {p.case.key for p in expand(demo)} <= everything
+    assert demo.only(budgets=[0.25]) == demo
+    assert [p.case.role for p in expand(demo.only(methods=["full"]))] == ["baseline", "floor", "numerics"]
+
+
+def test_a_variant_is_meant_by_its_name_and_its_method(write: Write) -> None:
+    methods = '[{name = "linear", anchor = 0, variant = "no anchor"}, {name = "linear", variant = "plain"}, "window"]'
+    plan = write(f'name = "v"\n[[cells]]\nmodel = "tiny-llamagen"\nmethods = {methods}\n')
+    def arms(*methods: str) -> list[str]:
+        return [p.case.label for p in expand(plan.only(methods=methods)) if p.case.role == "arm"]
+
+    assert arms("linear: no anchor") == arms("no anchor") == ["linear: no anchor 1/2"]
+    assert arms("linear") == ["linear: no anchor 1/2", "linear: plain 1/2"]
+
+
+@pytest.mark.parametrize(("only", "words"), [
+    ({"models": ["tiny-lamagen"]}, "tiny-llamagen"), ({"methods": ["linaer"]}, "linear"), ({"budgets": ["1/3"]}, "budget of plan demo"),
+])
+def test_cutting_down_to_what_the_plan_does_not_have_names_the_nearest(only: dict[str, list[str]], words: str) -> None:
+    with pytest.raises(UnknownName, match=words):
+        load("demo").only(**only)
+
+
+def test_nothing_left_of_a_plan_is_an_error(write: Write) -> None:
+    blocks = "".join(f'[[cells]]\nmodel = "{model}"\nmethods = ["{method}"]\n'
+                     for model, method in (("tiny-llamagen", "window"), ("tiny-var", "ams_kv")))
+    plan = write(f'name = "two"\n{blocks}')
+    with pytest.raises(BadPlan, match="No block of plan two"):
+        plan.only(models=["tiny-var"], methods=["window"])
+    assert plan.only(methods=["ams_kv"]).place("cells", 0, "model").endswith(":6"), "a line of the file"
+
+
+@pytest.mark.parametrize("spelling", ["on_unsupported", "unmet"])
+def test_the_older_spelling_is_read(spelling: str, write: Write) -> None:
+    text = f'name = "p"\n{spelling} = "unsupported"\n[[cells]]\nmodel = "tiny-llamagen"\nmethods = ["window"]\n'
+    plan = write(text)
+    assert plan.on_unsupported == "unsupported"
+    assert plan.model_dump(mode="json")["on_unsupported"] == "unsupported"

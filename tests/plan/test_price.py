@@ -17,7 +17,7 @@ from cachemark.models import costs
 from cachemark.plan import price
 from cachemark.plan import schema as plans
 from cachemark.plan.deadline import Deadline, breadth_first
-from cachemark.plan.schema import Planned
+from cachemark.plan.expand import Planned, expand
 from cachemark.store.db import Store
 from cachemark.workflows.measuring import measure
 from support import stages, stub
@@ -28,7 +28,7 @@ by_name = partial(limits.gpu, "h100")
 
 def hours(plan: plans.Plan) -> float:
     bare, missing = price.without_missing(plan)
-    todo = plans.expand(bare, "cuda")
+    todo = expand(bare, "cuda")
     cost = price.bill(plan, todo, by_name, missing=missing)
     return sum(cost.hours(todo, model) for model in {p.case.model for p in todo})
 
@@ -47,7 +47,7 @@ def test_the_night_is_short_enough_and_has_what_it_must(tmp_path: Path, monkeypa
     monkeypatch.chdir(tmp_path)
     night = plans.load("nightly")
     assert hours(night) <= 4
-    cases = [p.case for p in plans.expand(price.without_missing(night)[0], "cuda")]
+    cases = [p.case for p in expand(price.without_missing(night)[0], "cuda")]
     for model, method in (("llamagen-xl", "linear"), ("var-d30", "ams_kv"), ("mar-l", "lazymar")):
         assert {"full", method} < {c.method for c in cases if c.model == model}, "with a rival"
     assert {c.model for c in cases} >= {"tiny-llamagen", "tiny-var", "tiny-mar"}
@@ -59,13 +59,13 @@ def test_missing_files_are_named_and_priced_as_if_they_were_here(tmp_path: Path,
     bare, missing = price.without_missing(plan)
     assert missing == ["weights/mar_large/checkpoint-last.pth", "weights/kl16.ckpt", "weights/weights-inception-2015-12-05-6726825d.pth",
                        "weights/VIRTUAL_imagenet256_labeled.npz"]
-    todo = plans.expand(bare, "cuda")
+    todo = expand(bare, "cuda")
     absent, present = (price.bill(plan, todo, by_name, missing=m).prices[todo[0].case.key].seconds for m in (missing, []))
     assert absent > 20 * present, "50 000 images are most of the price"
 
 
 def test_what_was_measured_comes_before_paper() -> None:
-    todo = plans.expand(stub.tiny_plan())
+    todo = expand(stub.tiny_plan())
     cost = price.bill(stub.tiny_plan(), todo, by_name, stored={todo[3].case.key: 77.0}.get)
     assert [(p.seconds == 77.0, p.stored) for p in cost.prices.values()].count((True, True)) == 1
     assert cost.prices[todo[3].case.key].seconds == 77.0
@@ -76,7 +76,7 @@ def test_what_was_measured_comes_before_paper() -> None:
 
 @pytest.mark.parametrize("change", [{"batch": 32}, {"dtype": "float32"}, {"repeats": 50}])
 def test_more_work_costs_more(change: dict[str, object]) -> None:
-    base = next(p for p in plans.expand(stub.tiny_plan()) if p.case.model == "llamagen-l")
+    base = next(p for p in expand(stub.tiny_plan()) if p.case.model == "llamagen-l")
     small = replace(base, case=replace(base.case, batch=4, dtype="bfloat16"))
     large = replace(small, case=replace(small.case, **change))
     assert price.price(large, by_name(large.case.dtype), None).seconds > price.price(small, by_name(small.case.dtype), None).seconds
@@ -85,7 +85,7 @@ def test_more_work_costs_more(change: dict[str, object]) -> None:
 @pytest.mark.parametrize("model", ["llamagen-b", "tiny-var", "tiny-mar"])
 def test_the_price_stands_on_the_floor_that_reports_hold_times_against(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
     table = {"name": "p", "cells": [{"model": model, "methods": ["full"], "batch": 4, "dtype": "bfloat16"}]}
-    planned = plans.expand(plans.Plan.model_validate(table))[0]
+    planned = expand(plans.Plan.model_validate(table))[0]
     case, entry, rates = planned.case, registry.models.get(model), by_name("bfloat16")
     counted = costs.case_bill(case, entry, Full()).floor(rates)  # type: ignore[union-attr]
     assert price.floor(planned, rates) > counted, "launches come on top"
@@ -155,7 +155,7 @@ def test_a_plan_twice_too_long_gives_every_cell_its_first_pair_and_starts_nothin
 
 def test_what_is_left_and_shorter_still_runs(tmp_path: Path) -> None:
     deadline = Deadline(25.0, lambda p: ((20.0 if p.case.method == "full" else 5.0), True), clock=lambda: 0.0)
-    planned = plans.expand(stub.tiny_plan())
+    planned = expand(stub.tiny_plan())
     assert deadline.admit(planned[0]) == ""
     late = Deadline(10.0, lambda p: ((20.0 if p.case.method == "full" else 5.0), True), clock=lambda: 0.0)
     assert late.admit(planned[0])
@@ -176,7 +176,7 @@ def test_declared_priority_comes_first(tmp_path: Path) -> None:
 
 
 def test_the_order_is_breadth_first() -> None:
-    planned = plans.expand(stub.tiny_plan())
+    planned = expand(stub.tiny_plan())
     order = [(p.case.model[-1], p.case.label) for group in breadth_first(planned, "case") for p in group]
     assert order[:4] == [("b", "full"), ("b", "window 1/2"), ("l", "full"), ("l", "window 1/2")]
     assert len(order) == len(planned) == 12
@@ -186,7 +186,7 @@ def test_the_order_is_breadth_first() -> None:
 
 def test_reference_rows_come_last() -> None:
     def made(role: str) -> Planned:
-        first = plans.expand(stub.tiny_plan())[0]
+        first = expand(stub.tiny_plan())[0]
         return replace(first, case=replace(first.case, role=role))
 
     every = [made(role) for role in ("floor", "baseline", "arm", "arm")]

@@ -24,7 +24,7 @@ from cachemark.core.spec import Sampling
 from cachemark.core.units import METRICS
 from cachemark.models.llamagen import layout
 from cachemark.plan import schema as plans
-from cachemark.plan.schema import Planned
+from cachemark.plan.expand import Planned, expand
 from cachemark.trial.child import measure as run
 from cachemark.trial.child.measure import Bench, run_case
 from contracts.tape import Tape
@@ -46,7 +46,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def planned(folder: Path, name: str, device: str = "cpu") -> list[Planned]:
     text = examples.plan_text('"streaming", "h2o"', weights=folder / "dot.safetensors", cells=f'engine = "{name}"')
     (folder / "plan.toml").write_text(text)
-    return plans.expand(plans.load(str(folder / "plan.toml")), device)
+    return expand(plans.load(str(folder / "plan.toml")), device)
 
 
 # -- plans ------------------------------------------------------------------------------------------------------------
@@ -72,7 +72,7 @@ engine = "%s"
     for decide in ("profile", "online"):
         for name in ("eager", "graph"):
             (tmp_path / "plan.toml").write_text(text % (decide, name))
-            (arm,) = (p for p in plans.expand(plans.load(str(tmp_path / "plan.toml")), "cuda") if p.case.method == "ams_kv")
+            (arm,) = (p for p in expand(plans.load(str(tmp_path / "plan.toml")), "cuda") if p.case.method == "ams_kv")
             found[decide, name] = "decides on the host" in arm.unsupported_reason
     assert found == {("profile", "eager"): False, ("profile", "graph"): False, ("online", "eager"): False, ("online", "graph"): True}
 

@@ -22,6 +22,7 @@ from cachemark.methods.linear import Linear
 from cachemark.metrics.speed import ends
 from cachemark.models.protocol import ModelEntry
 from cachemark.plan import schema as plans
+from cachemark.plan.expand import expand
 from cachemark.roofline.bill import bill
 from cachemark.trial.child import floor as limit
 from cachemark.workflows import measuring as session
@@ -38,7 +39,7 @@ def entry(name: str = "llamagen-b") -> ModelEntry:
 
 
 def case(label: str) -> Case:
-    return next(p.case for p in plans.expand(PLAN) if p.case.label == label)
+    return next(p.case for p in expand(PLAN) if p.case.label == label)
 
 
 # -- rates ------------------------------------------------------------------------------------------------------------

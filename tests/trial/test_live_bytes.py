@@ -17,6 +17,7 @@ from cachemark.core import plugins, registry
 from cachemark.core.result import Outcome
 from cachemark.methods.ams_kv import ThresholdWarning
 from cachemark.plan import schema as plans
+from cachemark.plan.expand import expand
 from cachemark.trial.child.measure import LIVE, Bench, run_case
 from support import examples
 from support.examples import BATCH, CONFIG
@@ -35,7 +36,7 @@ def measure(folder: Path, tmp_path: Path) -> Any:
         (tmp_path / "plan.toml").write_text(text)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ThresholdWarning)
-            planned = plans.expand(plans.load(str(tmp_path / "plan.toml")))
+            planned = expand(plans.load(str(tmp_path / "plan.toml")))
         bench = Bench.load(planned[0])
         bench.loaded = replace(bench.loaded, weights="random:0")  # so that no image is judged
         found = {p.case.label: run_case(p, bench)[0] for p in planned if p.case.role in ROLES and not p.unsupported_reason}

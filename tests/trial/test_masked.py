@@ -22,7 +22,8 @@ from cachemark.metrics.speed import ends, first_half, halves, watched
 from cachemark.models import mar
 from cachemark.models.mar import MAR, MARConfig
 from cachemark.models.protocol import Loaded, ModelEntry, Request
-from cachemark.plan.schema import Plan, Planned, expand, load
+from cachemark.plan.expand import Planned, expand
+from cachemark.plan.schema import Plan, load
 from cachemark.roofline.masked_flops import share, work
 from cachemark.trial.child.measure import Bench, run_case
 from support.stages import forgetting

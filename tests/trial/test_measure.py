@@ -29,7 +29,7 @@ from cachemark.core.units import METRICS
 from cachemark.metrics import quality_presets as presets
 from cachemark.models import costs
 from cachemark.plan import schema as plans
-from cachemark.plan.schema import Planned
+from cachemark.plan.expand import Planned, expand
 from cachemark.trial.child import judge
 from cachemark.trial.child import measure as run
 from cachemark.trial.child.measure import RANDOM, Bench, run_case
@@ -54,7 +54,7 @@ def _dot(folder: Path) -> Iterator[None]:
 
 def planned(folder: Path, methods: str = METHODS, **plan: Any) -> list[Planned]:
     (folder / "plan.toml").write_text(examples.plan_text(methods, **{"weights": folder / "dot.safetensors", **plan}))
-    return plans.expand(plans.load(str(folder / "plan.toml")))
+    return expand(plans.load(str(folder / "plan.toml")))
 
 
 def run_all(cases: list[Planned], bench: Bench | None = None) -> Results:
@@ -351,7 +351,7 @@ def test_the_reference_engine_reads_everything_under_a_mask(folder: Path) -> Non
 def asking(folder: Path, line: str = "lpips = true") -> list[Planned]:
     text = examples.plan_text(METHODS, weights=folder / "dot.safetensors").replace("[fidelity]", f"[fidelity]\n{line}", 1)
     (folder / "asking.toml").write_text(text)
-    return plans.expand(plans.load(str(folder / "asking.toml")))
+    return expand(plans.load(str(folder / "asking.toml")))
 
 
 def test_lpips_is_measured_where_it_is_asked_for_and_its_weights_are_here(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,8 @@ from cachemark.core.errors import BadBudget, BadKnob
 from cachemark.core.result import Outcome
 from cachemark.methods.ams_kv import AMSKV, ThresholdWarning
 from cachemark.plan.calibration import calibrated
-from cachemark.plan.schema import Plan, Planned, expand, load
+from cachemark.plan.expand import Planned, expand
+from cachemark.plan.schema import Plan, load
 from cachemark.roofline.kv_bytes import entries, equal_widths, nbytes
 from cachemark.trial.child.measure import Bench, run_case
 

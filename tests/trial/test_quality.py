@@ -25,8 +25,8 @@ from cachemark.metrics.image_features import Seen
 from cachemark.metrics.preset import Preset
 from cachemark.metrics.quality_intervals import difference
 from cachemark.plan import schema as plans
+from cachemark.plan.expand import Planned, expand
 from cachemark.plan.reuse import Earlier
-from cachemark.plan.schema import Planned
 from cachemark.trial.child import quality
 from cachemark.trial.child.measure import Bench, fill, run_case, see_arm
 from cachemark.trial.child.quality import FeatureCache
@@ -58,7 +58,7 @@ def _dot(folder: Path, preset: Preset, monkeypatch: pytest.MonkeyPatch) -> Itera
 def planned(folder: Path, table: str = QUALITY, **more: Any) -> list[Planned]:
     text = examples.plan_text('"streaming"', **{"weights": folder / "dot.safetensors", **more})
     (folder / "plan.toml").write_text(text.replace("[[cells]]", f"{table}\n[[cells]]", 1))
-    return plans.expand(plans.load(str(folder / "plan.toml")))
+    return expand(plans.load(str(folder / "plan.toml")))
 
 
 def of_role(cases: list[Planned], role: str) -> Planned:

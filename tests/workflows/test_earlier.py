@@ -10,7 +10,7 @@ import pytest
 
 from cachemark.core.result import Outcome, Status
 from cachemark.machine.environment import environment
-from cachemark.plan import schema as plans
+from cachemark.plan.expand import expand
 from cachemark.store.db import Store
 from cachemark.workflows import measuring as session
 from cachemark.workflows.measuring import Decision
@@ -22,7 +22,7 @@ NAME = "fid_eyes_24"
 @pytest.fixture
 def decision() -> Decision:
     """An arm with a quality pass."""
-    planned = next(p for p in plans.expand(stub.tiny_plan()) if p.case.role == "arm")
+    planned = next(p for p in expand(stub.tiny_plan()) if p.case.role == "arm")
     evaluation = {"quality": {"preset": "eyes", "samples": 24, "batch": 4, "seeds": "s256"}}
     return Decision(replace(planned, case=replace(planned.case, evaluation=evaluation)), "key", {"numerics": "n", "metrics": "m"}, False)
 

@@ -16,7 +16,7 @@ from cachemark.core.spec import Case, Sampling
 from cachemark.plan import price
 from cachemark.plan import schema as plans
 from cachemark.plan.deadline import Deadline
-from cachemark.plan.schema import Planned
+from cachemark.plan.expand import MAX_BATCH, Planned, expand
 from cachemark.store.db import Store
 from cachemark.trial import supervisor as isolate
 from cachemark.trial.child.main import leaves
@@ -135,7 +135,7 @@ def test_a_dry_run_knows_the_searches_that_are_done(tmp_path: Path) -> None:
 
 def test_a_search_is_not_begun_behind_the_deadline(tmp_path: Path) -> None:
     with Store.open(tmp_path / "s.sqlite") as store:
-        late = Deadline(1.0, lambda planned: (100.0 if plans.MAX_BATCH in planned.case.evaluation else 0.0, True))
+        late = Deadline(1.0, lambda planned: (100.0 if MAX_BATCH in planned.case.evaluation else 0.0, True))
         summary = session.measure(plans.Plan.model_validate(PLAN), store, executor=Card(), memory_cap=CAP, deadline=late)
     assert [o.status for o in summary.ran] == [Status.OK] * 2 + [Status.NOT_REACHED] * 2
 
@@ -154,7 +154,7 @@ def test_a_search_ends_with_what_fitted_before_the_deadline(tmp_path: Path) -> N
     clock = Clock()
 
     def priced(planned: Planned) -> tuple[float, bool]:
-        return (10.0 if plans.MAX_BATCH in planned.case.evaluation else 0.0), True
+        return (10.0 if MAX_BATCH in planned.case.evaluation else 0.0), True
 
     class Slow(Card):
         def run(self, groups: Any, options: Any, started: Any, admit: Any = isolate.always) -> Iterator[Finished]:
@@ -183,12 +183,12 @@ def test_a_search_ends_with_what_fitted_before_the_deadline(tmp_path: Path) -> N
 
 def test_a_search_is_priced_without_judging() -> None:
     plain, searched = (Planned(replace(CASE, evaluation=e, warmup=2, repeats=5, weights="w", samples=64), None)  # type: ignore[arg-type]
-                       for e in ({}, {plans.MAX_BATCH: {"limit": CAP}}))
+                       for e in ({}, {MAX_BATCH: {"limit": CAP}}))
     assert price.generations(searched) == 7
     assert price.generations(plain) > 7
     plan = plans.Plan.model_validate(PLAN)
     assert (price.judging(plan, searched), price.judging(plan, plain) > 0) == (0.0, True)
-    window = plans.expand(plan)[-1]
+    window = expand(plan)[-1]
     beside = replace(window, case=replace(window.case, evaluation={}))
     rates = limits.gpu("h100", window.case.dtype)
     found, other = (price.price(planned, rates, None).seconds for planned in (window, beside))
@@ -252,7 +252,7 @@ def test_a_trial_that_leaves_is_no_fault_of_the_next_case(monkeypatch: pytest.Mo
             yield {"leaves": 0}
 
     monkeypatch.setattr(isolate, "_Child", Child)
-    two = [isolate.Planned(replace(CASE, batch=n), None) for n in (1, 2)]  # type: ignore[arg-type]
+    two = [Planned(replace(CASE, batch=n), None) for n in (1, 2)]  # type: ignore[arg-type]
     found = list(isolate.run_trials(two, TrialRequest(1.0, 1), lambda p: None))
     assert [f.outcome.status for f in found] == [Status.OOM, Status.OOM]
     assert Child.made == 2

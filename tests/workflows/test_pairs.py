@@ -16,7 +16,8 @@ from cachemark.core.errors import BadPlan, CachemarkError, NothingMeasured, Unkn
 from cachemark.core.result import Outcome, Status
 from cachemark.core.spec import QUALITY_PASS
 from cachemark.plan import schema as plans
-from cachemark.plan.schema import Plan, Planned
+from cachemark.plan.expand import Planned, expand
+from cachemark.plan.schema import Plan
 from cachemark.trial.child.measure import Bench, run_arm, see_arm
 from cachemark.trial.request import Task, TrialRequest
 from cachemark.trial.supervisor import Finished
@@ -227,7 +228,7 @@ def test_a_series_that_is_too_short_is_refused(plan: Plan) -> None:
 
 def test_an_arm_of_images_is_another_case_than_the_plans(stage: Stage) -> None:
     """It has no times, and the newest outcome of a case says how long that takes."""
-    own = {p.case.label: p.case for p in plans.expand(plans.load(str(stage.plan)), "cpu") if p.case.role in ("arm", "baseline")}
+    own = {p.case.label: p.case for p in expand(plans.load(str(stage.plan)), "cpu") if p.case.role in ("arm", "baseline")}
     arms = {p.case.label: p.case for p in cells_of(plans.load(str(stage.plan)), "cpu", images=0, arm=seen).values()}
     assert own.keys() == arms.keys()
     assert not {c.key for c in own.values()} & {c.key for c in arms.values()}
@@ -239,7 +240,7 @@ def test_an_arm_of_images_is_another_case_than_the_plans(stage: Stage) -> None:
 def test_a_case_whose_largest_batch_is_searched_is_no_arm() -> None:
     blocks = [{"model": "llamagen-b", "methods": ["window"], "batch": batch} for batch in (4, "max")]
     both, fixed, searched = (Plan.model_validate({"name": "p", "cells": cells}) for cells in (blocks, blocks[:1], blocks[1:]))
-    assert {p.case.batch for p in plans.expand(both, "cpu")} == {4, plans.FIRST}
+    assert {p.case.batch for p in expand(both, "cpu")} == {4, plans.FIRST}
     assert cells_of(both, "cpu") == cells_of(fixed, "cpu")
     assert {p.case.batch for p in cells_of(both, "cpu").values()} == {4}
     with pytest.raises(NothingMeasured, match="nothing but the largest batch"):

@@ -15,7 +15,7 @@ import click
 from .options import echo_json, json_option, plugin_option
 
 if TYPE_CHECKING:
-    from ..plan.schema import Planned
+    from ..plan.expand import Planned
     from ..stats.paired_test import Rule
     from ..store.rows import Verdict
     from ..trial.request import TrialRequest

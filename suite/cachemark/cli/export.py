@@ -203,12 +203,13 @@ def npz(
     from ..core.errors import unknown
     from ..export import npz as file
     from ..plan import schema as plans
+    from ..plan.expand import expand
     from ..trial.child.measure import quality_images
 
     for name in plugin_files:
         plugins.load(name)
     torch.set_num_threads(threads)
-    cases = [p for p in plans.expand(plans.load(plan), device) if model in (None, p.case.model)]
+    cases = [p for p in expand(plans.load(plan), device) if model in (None, p.case.model)]
     found = [p for p in cases if p.case.label == case]
     if not found:
         raise unknown("case", case, [p.case.label for p in cases])

@@ -11,9 +11,10 @@ from .options import echo_json
 
 def print_layers(model: str, weights: str, decoder_weights: str, theta: float | None, as_json: bool) -> None:
     """Measure and print; ``theta`` None is ams_kv's own. JSON is in the form of the package's ``data/calibration/ams_kv.json``."""
+    from ..core import registry
     from ..methods.ams_kv import AMSKV
     from ..models.protocol import Request
-    from ..plan.schema import catalogue, methods, registry
+    from ..plan.expand import catalogue, methods
     from ..trial.child.profiles import layers
 
     assert catalogue is not methods  # importing them registers models and methods

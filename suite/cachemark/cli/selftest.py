@@ -13,7 +13,7 @@ import click
 from .options import echo_json
 
 if TYPE_CHECKING:
-    from ..plan.schema import Planned
+    from ..plan.expand import Planned
     from ..store.rows import Verdict
     from ..trial.request import TrialRequest
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from itertools import groupby
 
 from ..core.result import Outcome
-from .schema import Planned
+from .expand import Planned
 
 LAST = 10**6  # the turn of what comes behind every arm
 TRUSTED = 1.0  # least share of its price that a case is expected to take; what paper overstates, it has overstated before

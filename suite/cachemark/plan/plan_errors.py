@@ -1,4 +1,4 @@
-"""What is wrong with a plan, and on which line."""
+"""Errors of a plan, each with its file and line."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..core.errors import BadPlan
 Kinds = Mapping[str, type[BaseModel]]  # of tables, by name; the empty name is the plan itself
 
 
-def explained(path: Path, text: str, error: ValidationError, kinds: Kinds) -> BadPlan:
+def plan_error(path: Path, text: str, error: ValidationError, kinds: Kinds) -> BadPlan:
     """The first fault of a plan with its line."""
     keys, fault = _first_fault(tomllib.loads(text), error)
     missing = fault["type"] == "missing"

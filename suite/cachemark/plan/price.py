@@ -22,7 +22,8 @@ from ..models.costs import case_bill
 from ..models.protocol import ModelEntry
 from ..roofline.bill import bill as bill_of
 from ..roofline.parameter_counts import ParameterCounts
-from .schema import MAX_BATCH, Plan, Planned
+from .expand import MAX_BATCH, Planned
+from .schema import Plan
 
 MARGIN = 1.5  # a case is expected to take so many times what the arithmetic allows
 STARTUP = 30.0  # seconds for a process to import torch and load a model

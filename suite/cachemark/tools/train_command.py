@@ -10,7 +10,7 @@ import click
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from .train.loops import Task
+    from .train.loops import TrainingTask
 
 MODELS = ("tiny-vq", "tiny-llamagen", "tiny-msvq", "tiny-var", "tiny-kl", "tiny-mar", "tiny-features")
 
@@ -59,7 +59,7 @@ def train(
 
 def _stages(
     model: str, out: Path, tokenizer: Path | None, seed: int, device: str
-) -> Iterator[tuple[Callable[[Path], Task], float]]:
+) -> Iterator[tuple[Callable[[Path], TrainingTask], float]]:
     """The tasks of a model in their order, each made from the weights of the one before, and its share of ``--steps``."""
     from ..models.catalogue import packaged
     from .train.continuous import LatentsTask, MaskedTask

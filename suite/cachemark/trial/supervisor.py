@@ -17,7 +17,7 @@ from typing import IO, Any, NamedTuple
 
 from ..core.result import Outcome, Status
 from ..machine.monitor import Watch
-from ..plan.schema import Planned
+from ..plan.expand import Planned
 from .request import TrialRequest
 
 LOG_BYTES = 4000  # of a dead child's standard error

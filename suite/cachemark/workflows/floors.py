@@ -16,7 +16,7 @@ from ..core.errors import BadBudget, BadKnob, Unsupported
 from ..core.limits import BYTES, Bill, Rates
 from ..core.spec import FULL, Budget
 from ..models.protocol import ModelEntry
-from ..plan.schema import catalogue, methods, resolve
+from ..plan.expand import catalogue, methods, resolve
 from ..roofline.bill import attended, bill
 from .kv_sizes import sixth
 

@@ -17,8 +17,9 @@ from ..core.secrets import mask, masked
 from ..core.spec import QUALITY_PASS, Case
 from ..machine.environment import code_identity, environment, skip_key, skip_parts
 from ..plan.deadline import Deadline, breadth_first
+from ..plan.expand import MAX_BATCH, Planned, expand
 from ..plan.reuse import Earlier
-from ..plan.schema import MAX_BATCH, Plan, Planned, expand
+from ..plan.schema import Plan
 from ..trial.child.floor import stated
 from ..trial.executors.local import Executor, local
 from ..trial.request import Task, TrialRequest

@@ -16,7 +16,8 @@ from ..core import seeds
 from ..core.errors import BadPlan, CachemarkError, NothingMeasured
 from ..core.result import Outcome, Status
 from ..core.spec import QUALITY_PASS, Case
-from ..plan.schema import MAX_BATCH, Plan, Planned, expand
+from ..plan.expand import MAX_BATCH, Planned, expand
+from ..plan.schema import Plan
 from ..trial.request import TrialRequest
 from ..trial.supervisor import run_trials
 

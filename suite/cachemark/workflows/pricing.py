@@ -15,8 +15,9 @@ from ..core.limits import Rates
 from ..machine.environment import environment
 from ..machine.rates import rates
 from ..plan.deadline import Deadline
+from ..plan.expand import Planned, expand
 from ..plan.price import bill, price, without_missing
-from ..plan.schema import Plan, Planned, expand
+from ..plan.schema import Plan
 from ..store.db import Store
 from ..trial.executors.local import Executor
 from .machines import Machine

@@ -1,6 +1,6 @@
 """The training loop of the embedded models: seeded, resumable, and written down.
 
-A :class:`Task` knows its model, its data and its loss; :func:`train` knows steps, checkpoints, log and weights. Whatever is
+A :class:`TrainingTask` knows its model, its data and its loss; :func:`train` knows steps, checkpoints, log and weights. Whatever is
 random in a step comes from a generator seeded by (seed, step), so a killed run that is continued computes what the
 uninterrupted one would have computed, bit for bit on one machine and thread count.
 
@@ -43,7 +43,7 @@ class Stateful(Protocol):
     def load_state_dict(self, state_dict: dict[str, Any]) -> Any: ...
 
 
-class Task(Protocol):
+class TrainingTask(Protocol):
     """What is trained. ``parts`` holds everything that changes while training, by name, ``model`` among them.
 
     ``steps``, ``warmup`` and ``decay`` are those of the weights that come with cachemark. Every parameter group of an optimiser states its
@@ -88,7 +88,7 @@ class TrainingRun:
         return min(1.0, rise, fall)
 
 
-def train(task: Task, run: TrainingRun) -> Path:
+def train(task: TrainingTask, run: TrainingRun) -> Path:
     """Train ``task`` (or continue it) and return the path of its weights. The same task and run give the same weights.
 
     A run may be continued with another number of steps as long as the learning rates so far would have been the same, that is
@@ -115,7 +115,7 @@ def generator_of(seed: int, step: int) -> torch.Generator:
     return torch.Generator().manual_seed(stream(seed, "step", step))
 
 
-def _update(task: Task, run: TrainingRun, step: int) -> float:
+def _update(task: TrainingTask, run: TrainingRun, step: int) -> float:
     """One optimiser step; returns the loss."""
     with autocast(run.device, run.precision), AttentionInFP32():
         loss = task.loss(step, generator_of(run.seed, step))
@@ -182,12 +182,12 @@ def flush_denormals(device: str) -> None:
         torch.set_flush_denormal(True)
 
 
-def _identity(task: Task, run: TrainingRun) -> dict[str, Any]:
+def _identity(task: TrainingTask, run: TrainingRun) -> dict[str, Any]:
     """What a checkpoint must share with a run that wants to continue it."""
     return {"task": task.name, "seed": run.seed, "data": VERSION, **task.metadata()}
 
 
-def _save(task: Task, run: TrainingRun, step: int, log: list[dict[str, Any]]) -> None:
+def _save(task: TrainingTask, run: TrainingRun, step: int, log: list[dict[str, Any]]) -> None:
     """Write checkpoint, log and the weights so far; each file is replaced whole, so a kill leaves the old or the new one."""
     parts = {name: part.state_dict() for name, part in task.parts.items()}
     target = run.out / f"{task.name}.checkpoint.pt"
@@ -196,7 +196,7 @@ def _save(task: Task, run: TrainingRun, step: int, log: list[dict[str, Any]]) ->
     _write_weights(task, run, log)
 
 
-def _restore(task: Task, run: TrainingRun, log: list[dict[str, Any]]) -> int:
+def _restore(task: TrainingTask, run: TrainingRun, log: list[dict[str, Any]]) -> int:
     """Load the checkpoint, if there is one, into ``task`` and ``log``; returns the first step still to do."""
     path = run.out / f"{task.name}.checkpoint.pt"
     if not path.is_file():
@@ -221,7 +221,7 @@ def _restore(task: Task, run: TrainingRun, log: list[dict[str, Any]]) -> int:
     return int(step)
 
 
-def _export(task: Task, run: TrainingRun, log: list[dict[str, Any]]) -> Path:
+def _export(task: TrainingTask, run: TrainingRun, log: list[dict[str, Any]]) -> Path:
     """Round the model to what is stored, validate that, and write the final files."""
     with torch.no_grad():
         for tensor in task.model.state_dict().values():
@@ -230,7 +230,7 @@ def _export(task: Task, run: TrainingRun, log: list[dict[str, Any]]) -> Path:
     return _write_weights(task, run, log)
 
 
-def _write_weights(task: Task, run: TrainingRun, log: list[dict[str, Any]]) -> Path:
+def _write_weights(task: TrainingTask, run: TrainingRun, log: list[dict[str, Any]]) -> Path:
     """Write fp16 weights, their description and the log; returns the path of the weights."""
     weights, last, stated = run.out / f"{task.name}.safetensors", log[-1], task.metadata()
     state = {name: tensor.detach().half().cpu().contiguous() for name, tensor in task.model.state_dict().items()}

@@ -37,7 +37,7 @@ from ...metrics.lpips import Lpips
 from ...metrics.preset import Preset
 from ...metrics.speed import halves, watched
 from ...models.protocol import Loaded, ModelEntry
-from ...plan.schema import Planned
+from ...plan.expand import Planned
 from ...roofline.kv_bytes import entries
 from ...roofline.masked_flops import share, work
 from . import floor as limit

@@ -1,0 +1,220 @@
+"""Expansion of a plan: the cases that it means, each with what is needed to run it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .. import methods
+from ..cache.codec import codec
+from ..cache.engine.by_name import GRAPH, refused
+from ..cache.layout import Layout
+from ..contract.method import Method
+from ..core import registry, seeds
+from ..core.errors import BadBudget, BadKnob, BadPlan, CachemarkError, unknown
+from ..core.limits import Rates
+from ..core.spec import FULL, QUALITY_PASS, Budget, Case, Sampling
+from ..metrics import quality_presets as presets
+from ..models import catalogue
+from ..models.protocol import ModelEntry, Request
+from .calibration import calibrated
+from .reuse import Earlier
+from .schema import Cells, Fidelity, MethodTable, Plan, SamplingTable
+
+MAX_BATCH = "max_batch"  # of a case's evaluation, where its largest batch is what is asked
+FIRST, SEEDS = 16, "s10k"  # where the search for it begins, and whose first seeds a batch has, however large
+
+__all__ = ["Planned", "catalogue", "expand", "methods", "resolve"]  # importing the two rooms registers what is built in
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A case and what is needed to run it. ``unsupported_reason``: why the method cannot, or empty. ``feature_cache``: the folder for the
+    finished parts of its quality pass, ``full_features`` that of the full cache of its cell. ``rates``: those of the device, where they
+    were measured. ``reusable``: an earlier outcome of the case, whose quality may be reused."""
+
+    case: Case
+    request: Request
+    unsupported_reason: str = ""
+    feature_cache: Path | None = None
+    full_features: Path | None = None
+    rates: Rates | None = None
+    priority: int = 0
+    reusable: Earlier | None = None
+
+
+def expand(plan: Plan, device: str = "cpu") -> list[Planned]:
+    """Every case of a plan: for each block the full cache, its two reference rows, then methods × budgets × codecs."""
+    found: dict[str, Planned] = {}
+    names: dict[tuple[str, str, str], str] = {}
+    for number, cells in enumerate(plan.cells):
+        for planned in _block(plan, cells, number, device):
+            case = planned.case
+            if names.setdefault((case.model, case.cell, case.label), case.key) != case.key:
+                raise BadPlan(f"{plan.place('cells', number, 'methods')}: two cases are called {case.label!r}.",
+                              remedy="Give each table of that method a variant, a word of its own.")
+            found.setdefault(case.key, replace(planned, priority=cells.priority))
+    return list(found.values())
+
+
+@contextmanager
+def _at(plan: Plan, *keys: str | int) -> Iterator[None]:
+    """Errors inside name the file and the line of these keys."""
+    try:
+        yield
+    except CachemarkError as error:
+        raise type(error)(f"{plan.place(*keys)}: {error.message}", remedy=error.remedy) from error
+
+
+def _block(plan: Plan, cells: Cells, number: int, device: str) -> Iterator[Planned]:
+    request = _request(plan, cells, device)
+    with _at(plan, "cells", number, "model"):
+        entry: ModelEntry = registry.models.get(cells.model)
+    with _at(plan, "cells", number, "sampling"):
+        sampling = _sampling(entry, cells.sampling)
+    with _at(plan, "fidelity", "seeds"):
+        subset = seeds.subset(plan.fidelity.seeds, entry.classes)
+    with _at(plan, *(("cells", number, "samples") if cells.samples else ("fidelity", "samples"))):
+        subset = subset.first(cells.samples or plan.fidelity.samples)
+    searched, batch = cells.batch == "max", FIRST if cells.batch == "max" else cells.batch
+    with _at(plan, "cells", number, "batch"):
+        subset = seeds.subset(SEEDS, entry.classes).first(batch) if searched else subset
+        _check_batch(batch, subset)
+    with _at(plan, "cells", number, "weights"):
+        identity = entry.identity(request)
+    with _at(plan, "cells", number, "codecs"):
+        codecs = list(dict.fromkeys(codec(name).name for name in cells.codecs))
+    layout, barred = entry.shape(sampling, batch), _unsupported(cells, device)
+    absent = refused(cells.engine, device)
+    with _at(plan, "cells", number, "budgets"):
+        budgets = list(dict.fromkeys(str(_budget(budget, layout, identity)) for budget in cells.budgets))
+    full = Case(
+        cells.model, identity, entry.grid, f"{entry.classes} classes, balanced", sampling, FULL,
+        batch=batch, seeds=subset.name, samples=len(subset), dtype=cells.dtype, engine=cells.engine,
+        device_class=device, warmup=plan.timing.warmup, repeats=plan.timing.repeats, role="baseline",
+        evaluation={MAX_BATCH: {"limit": 0}} if searched else _likeness(plan.fidelity),
+    )
+    with _at(plan, "quality"):
+        judged = full if searched else replace(full, evaluation={**full.evaluation, **_evaluation(plan, cells, entry, full)})
+    yield Planned(judged, request, absent)
+    if not searched and not full.weights.startswith("random:"):
+        yield Planned(replace(full, role="floor"), request, absent)
+        if full.samples > 1:  # one image can only be generated in a batch of one
+            yield Planned(replace(full, role="numerics"), request, absent)
+    for name in codecs:
+        if name != full.codec:
+            yield Planned(replace(judged, codec=name, role="arm"), request, barred)
+        for method in cells.methods:
+            with _at(plan, "cells", number, "methods"):
+                arms = list(_arms(plan, replace(judged, codec=name, role="arm"), method, budgets, layout))
+            yield from (Planned(case, request, barred or reason) for case, reason in arms)
+
+
+def _request(plan: Plan, cells: Cells, device: str) -> Request:
+    files = (plan.quality.extractor_weights, plan.quality.reference) if plan.quality and cells.quality else ("", "")
+    weights = cells.weights, cells.decoder_weights, cells.random_seed
+    return Request(device, getattr(torch, cells.dtype), *weights, cells.engine, *files, plan.fidelity.clip)
+
+
+def _likeness(given: Fidelity) -> dict[str, Any]:
+    """Settings of the comparison with the full cache's images, as far as they are not the usual ones."""
+    return {**({"batch": given.batch} if given.batch else {}), **(presets.lpips() if given.lpips else {}),
+            **(presets.clip(given.clip) if given.clip else {})}
+
+
+def _evaluation(plan: Plan, cells: Cells, entry: ModelEntry, full: Case) -> dict[str, Any]:
+    """The quality pass of a block as it stands in its cases; nothing where weights, of whichever part, are random."""
+    if plan.quality is None or not cells.quality or "random:" in full.weights:
+        return {}
+    given = plan.quality
+    subset = seeds.subset(given.seeds, entry.classes)
+    stated = presets.stated(given.preset or entry.preset, given.extractor_weights, given.reference)
+    samples = len(subset.first(given.samples or len(subset)))
+    if samples < (least := stated.get("options", {}).get("kid_subset_size", 0)):
+        raise BadPlan(f"{samples} images are fewer than the {least} of a subset of KID.", remedy="Raise quality.samples.")
+    return {QUALITY_PASS: {"seeds": given.seeds, "samples": samples, "batch": given.batch, **stated}}
+
+
+def _budget(given: str | float | int | MethodTable, layout: Layout, weights: str) -> Budget:
+    """A share, or that of the sizes of the method that is named: so that others are measured at its bytes."""
+    if isinstance(given, str) and given in registry.methods:
+        given = MethodTable(name=given)
+    if isinstance(given, MethodTable):
+        return Budget(calibrated(registry.methods.get(given.name), given.model_extra or {}, weights).own_budget(layout))
+    return Budget.parse(given)
+
+
+def _unsupported(cells: Cells, device: str) -> str:
+    """The reason why nothing but the full cache in its native codec runs here, or nothing."""
+    if cells.engine == "reference":
+        return "the reference engine runs the full cache in the native codec only"
+    return refused(cells.engine, device)
+
+
+def _arms(plan: Plan, base: Case, given: str | MethodTable, budgets: list[str], layout: Layout) -> Iterator[tuple[Case, str]]:
+    """The cases of a method, one for each budget, each with the reason why the method cannot meet it, or nothing."""
+    given = MethodTable(name=given) if isinstance(given, str) else given
+    name, knobs = given.name, dict(given.model_extra or {})
+    cls: type[Method] = registry.methods.get(name)
+    if name == FULL:
+        return
+    if type(entries := knobs.get("B")) is int:  # then it, and not the plan's axis, is the budget
+        budgets = [_share(cls, entries, layout)]
+    elif set(cls.sizes) & set(knobs):
+        budgets = [str(Budget(calibrated(cls, knobs, base.weights).own_budget(layout)))]
+    for budget in budgets:
+        try:
+            resolved = resolve(cls, Budget.parse(budget), layout, knobs, base.weights)
+            reason = _unrecorded(cls, resolved) if base.engine == GRAPH else ""
+        except BadBudget as error:
+            if plan.on_unsupported == "error":
+                raise
+            resolved, reason = {}, str(error)
+        yield replace(base, method=name, variant=given.variant, knobs=resolved, budget=budget), reason
+
+
+def _unrecorded(cls: type[Method], knobs: dict[str, Any]) -> str:
+    """The reason why the graph engine cannot run a method with these knobs, or nothing."""
+    return "" if cls.build(knobs).capturable else f"{cls.name} decides on the host while images are made, which a recorded pass cannot"
+
+
+def _share(cls: type[Method], entries: int, layout: Layout) -> str:
+    """The budget that ``entries`` visual entries are."""
+    everything = layout.cacheable if layout.scales else layout.visual
+    if not 0 < entries <= everything:
+        raise BadKnob(f"{cls.name}: B = {entries} does not fit.", remedy=f"Give 1 … {everything} visual entries.")
+    return str(Budget(Fraction(entries, everything)))
+
+
+def resolve(cls: type[Method], budget: Budget, layout: Layout, knobs: dict[str, Any], weights: str = "") -> dict[str, Any]:
+    """Every knob of the method with its value: what is given, else what the budget asks for, else the default. Some follow from what was
+    measured of the ``weights``."""
+    if layout.paradigm not in cls.paradigms:
+        raise BadBudget(f"{cls.name} does not run on {layout.paradigm} models.", remedy=f"It runs on: {', '.join(cls.paradigms)}.")
+    for knob, value in knobs.items():
+        if isinstance(value, float) and not math.isfinite(value):
+            raise BadKnob(f"{cls.name}: {knob} = {value} is not finite.", remedy="Give a number.")
+    method = calibrated(cls, {**calibrated(cls, knobs, weights).fit(budget.ratio, layout), **knobs}, weights)
+    method.resolve(layout)
+    return method.knobs()
+
+
+def _sampling(entry: ModelEntry, given: str | SamplingTable) -> Sampling:
+    if isinstance(given, SamplingTable):
+        return replace(entry.presets["paper"], **given.model_dump(exclude_none=True))
+    if given not in entry.presets:
+        raise unknown(f"sampling preset of {entry.name}", given, entry.presets)
+    return entry.presets[given]
+
+
+def _check_batch(batch: int, subset: seeds.Subset) -> None:
+    if batch > len(subset):
+        raise BadPlan(f"Batch {batch} is larger than the {len(subset)} samples of {subset.name}.",
+                      remedy="Lower batch or raise fidelity.samples.")
