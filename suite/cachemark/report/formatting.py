@@ -73,8 +73,10 @@ def figure(value: float, name: str) -> str:
         return size(value)
     if unit == "share":
         return percent(value)
-    if unit == "token/s":
+    if unit in ("token/s", "image/s"):
         return _three(value)
+    if unit == "image":
+        return f"{value:.0f}"
     if unit == "FLOP":
         return flops(value)
     if unit == "dB":
@@ -85,7 +87,7 @@ def figure(value: float, name: str) -> str:
 def with_unit(value: float, name: str) -> str:
     """Like :func:`figure`, with the unit where the figure alone does not show it."""
     unit = metric(name).unit
-    return f"{figure(value, name)} {unit}" if unit in ("token/s", "dB", "nat/token") else figure(value, name)
+    return f"{figure(value, name)} {unit}" if unit in ("token/s", "image/s", "dB", "nat/token") else figure(value, name)
 
 
 def of_full(value: float) -> str:

@@ -1,0 +1,211 @@
+"""Every metric at every consumer: direction, unit and transform, and the verdict on a better, an equal and a worse figure.
+
+A metric that is added needs a row here. ``then`` is a figure; half as much and half as much again are its rivals, so that every threshold
+and every minimum effect is passed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import pytest
+
+from cachemark.core.result import Environment, Outcome, Status
+from cachemark.core.spec import Case, Sampling
+from cachemark.core.units import FAMILIES, METRICS, metric
+from cachemark.export.asv import cost_of
+from cachemark.export.latex import latex
+from cachemark.export.tables import tables
+from cachemark.gate import incidents
+from cachemark.gate.baseline_check import compare
+from cachemark.gate.comparison import CellPairs, verdicts
+from cachemark.gate.owners import told
+from cachemark.gate.seedwise import seedwise
+from cachemark.report import formatting
+from cachemark.report.view.change import changes
+from cachemark.report.view.view import build
+from cachemark.stats.paired_test import Rule
+from cachemark.store.exchange import dump, load
+from cachemark.store.rows import RunRecord, Verdict
+
+ENVIRONMENT = Environment("Xeon", "ci-cpu", "torch 2.6 / 4 threads", {})
+RULE = Rule(0.1, 1)
+SEEDS = 24  # values of a figure that is known seed by seed, and pairs of a comparison
+UP, DOWN = r" $\uparrow$", r" $\downarrow$"
+
+
+class Row(NamedTuple):
+    """What each consumer has to make of a metric. ``check`` and ``compare``: True where the figure is judged, False where it is stated and
+    not judged, None where there is no row of it. ``cost``: name, unit and value for asv. ``text``: in the report. ``heading``: of the
+    column in the tables of documents, empty where there is none; ``bold``: whether the best of that column is told."""
+
+    name: str
+    unit: str
+    better: str
+    then: float
+    check: bool
+    compare: bool | None
+    cost: tuple[str, str, float]
+    text: str
+    heading: str = ""
+    bold: bool = False
+
+
+ROWS = (
+    Row("latency", "s", "lower", 2.0, True, True, ("latency", "seconds", 2.0), "2.00 s", "Latency" + DOWN, True),
+    Row("latency_tokens", "s", "lower", 2.0, True, None, ("latency_tokens", "seconds", 2.0), "2.00 s"),
+    Row("tokens_per_s_first", "token/s", "higher", 50.0, True, None, ("seconds_per_token_first", "seconds", 0.02), "50.0 token/s"),
+    Row("tokens_per_s_last", "token/s", "higher", 50.0, True, None, ("seconds_per_token_last", "seconds", 0.02), "50.0 token/s"),
+    Row("flops", "FLOP", "lower", 4e12, True, True, ("flops", "FLOP", 4e12), "4.00 TFLOP", "FLOPs" + DOWN, True),
+    Row("capture_seconds", "s", "lower", 2.0, False, False, ("capture_seconds", "seconds", 2.0), "2.00 s"),
+    Row("kv_logical", "B", "lower", 4096.0, True, True, ("kv_logical", "bytes", 4096.0), "4.00 KiB", "Live" + DOWN, True),
+    Row("kv_allocated", "B", "lower", 4096.0, True, True, ("kv_allocated", "bytes", 4096.0), "4.00 KiB"),
+    Row("kv_stage", "B", "lower", 4096.0, True, True, ("kv_stage", "bytes", 4096.0), "4.00 KiB"),
+    Row("kv_state", "B", "lower", 4096.0, True, True, ("kv_state", "bytes", 4096.0), "4.00 KiB", "State" + DOWN, True),
+    Row("graph_pool", "B", "lower", 4096.0, True, True, ("graph_pool", "bytes", 4096.0), "4.00 KiB"),
+    Row("peak_memory", "B", "lower", 4096.0, True, True, ("peak_memory", "bytes", 4096.0), "4.00 KiB"),
+    Row("throughput", "image/s", "higher", 8.0, True, None, ("seconds_per_image", "seconds", 0.125), "8.00 image/s"),
+    Row("throughput_max", "image/s", "higher", 8.0, True, None, ("seconds_per_image_max", "seconds", 0.125), "8.00 image/s"),
+    Row("max_batch", "image", "higher", 8.0, True, True, ("max_batch_inverse", "1/image", 0.125), "8"),
+    Row("token_agreement", "share", "higher", 0.5, True, True, ("token_agreement_lost", "share", 0.5), "50.0 %", "Agreement" + UP, True),
+    Row("kl", "nat/token", "lower", 0.5, True, True, ("kl", "nat/token", 0.5), "0.500 nat/token", "KL, nat/token" + DOWN, True),
+    Row("token_distance", "", "lower", 0.5, True, True, ("token_distance", "", 0.5), "0.500", "Distance" + DOWN, True),
+    Row("forced_distance", "", "lower", 0.5, True, True, ("forced_distance", "", 0.5), "0.500", "Forced" + DOWN, True),
+    Row("psnr", "dB", "higher", 20.0, True, True, ("psnr_error", "", 0.1), "20.0 dB", "PSNR, dB" + UP, True),
+    Row("ssim", "", "higher", 0.5, True, True, ("ssim_lost", "", 0.5), "0.500", "SSIM" + UP, True),
+    Row("lpips", "", "lower", 0.5, True, True, ("lpips", "", 0.5), "0.500", "LPIPS" + DOWN, True),
+    Row("legend", "share", "higher", 0.5, False, True, ("legend_lost", "share", 0.5), "50.0 %", "Legend score" + UP, True),
+    Row("clip_score", "", "higher", 20.0, False, True, ("clip_score_lost", "", 80.0), "20.0", "CLIP score" + UP, True),
+    Row("class_accuracy", "share", "higher", 0.5, False, True, ("class_accuracy_lost", "share", 0.5), "50.0 %",
+        "Class accuracy" + UP, True),
+    Row("fid_scene_2k", "", "lower", 40.0, False, None, ("fid_scene_2k", "", 40.0), "40.0", "FID scene 2k" + DOWN, True),
+    Row("kid_scene_2k", "", "lower", 0.5, False, None, ("kid_scene_2k", "", 0.5), "0.500"),
+    Row("isc_scene_2k", "", "higher", 4.0, False, None, ("isc_scene_2k_inverse", "", 0.25), "4.000"),
+    Row("precision_scene_2k", "share", "higher", 0.5, False, None, ("precision_scene_2k_lost", "share", 0.5), "50.0 %",
+        "Precision scene 2k" + UP, True),
+    Row("recall_scene_2k", "share", "higher", 0.5, False, None, ("recall_scene_2k_lost", "share", 0.5), "50.0 %",
+        "Recall scene 2k" + UP, True),
+)
+KINDS = ("worse", "equal", "better")
+SAID = {"worse": "regressed", "equal": "equivalent", "better": "improved"}
+by_metric = pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+
+
+def figure(row: Row, kind: str) -> float:
+    factor = {"equal": 1.0, "worse": 1.5 if row.better == "lower" else 0.5, "better": 0.5 if row.better == "lower" else 1.5}[kind]
+    return row.then * factor
+
+
+def case(method: str) -> Case:
+    budget, role = ("1", "baseline") if method == "full" else ("1/2", "arm")
+    return Case("tiny", "3f9a", (8, 8), "labels", Sampling(), method, budget=budget, role=role, evaluation={"quality": {"samples": 2000}})
+
+
+def outcome(row: Row, method: str, value: float) -> Outcome:
+    """An outcome with this figure, and beside it what makes it whole: a latency and a judgement."""
+    many = SEEDS if metric(row.name).kind in ("fidelity", "quality") and row.name in METRICS else 1
+    count = 5 if metric(row.name).kind == "speed" else many
+    facts = {} if row.name in METRICS else {"intervals": {row.name: (0.99 * value, 1.01 * value)}}
+    samples = {"latency": [1.0] * 5, row.name: [value] * count}
+    return Outcome(case(method), Status.OK, samples, "judged elsewhere", output_hash="cafe", facts=facts)
+
+
+@dataclass
+class Pair:
+    """A measured pair of one cell."""
+
+    cell: str
+    before: Outcome
+    after: Outcome
+
+
+def test_every_metric_has_a_row() -> None:
+    assert [row.name for row in ROWS] == [*METRICS, *(f"{family}_scene_2k" for family in FAMILIES)]
+
+
+@by_metric
+def test_its_unit_and_direction(row: Row) -> None:
+    assert (metric(row.name).unit, metric(row.name).better) == (row.unit, row.better)
+
+
+def checked(row: Row, kind: str) -> Verdict:
+    then, now = (tuple(outcome(row, method, figure(row, k)) for method, k in (("full", "equal"), ("linear", of))) for of in ("equal", kind))
+    baseline = load(dump(then, ENVIRONMENT, {"commit": "abc"}), "baseline.json")
+    (found,) = (r for r in compare(baseline, now, ENVIRONMENT).rows if r.metric == row.name and r.case_key == case("linear").key)
+    return found
+
+
+@by_metric
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_check_against_a_baseline(row: Row, kind: str) -> None:
+    assert checked(row, kind).verdict == (SAID[kind] if row.check else "not_compared")
+
+
+@by_metric
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_comparison_in_pairs(row: Row, kind: str) -> None:
+    pair = Pair("cell", outcome(row, "linear", row.then), outcome(row, "linear", figure(row, kind)))
+    cell = CellPairs()
+    while cell.open(RULE):
+        cell.add(pair, RULE)
+    found = {r.metric: r.verdict for r in (*verdicts({"cell": cell}, RULE), *seedwise({"cell": pair}))}
+    assert found.get(row.name) == (None if row.compare is None else SAID[kind] if row.compare else "not_compared")
+
+
+@by_metric
+def test_an_incident(row: Row) -> None:
+    """A loss is a cost above 1, and it is printed as one."""
+    for kind in ("worse", "better"):
+        now = figure(row, kind)
+        failing = Verdict(case("linear").key, "linear 1/2", row.name, "regressed", "", row.then, now, now / row.then)
+        (found,) = incidents.fold(incidents.findings([failing], {case("linear").key: case("linear")}), [case("linear")])
+        assert found.change is not None
+        assert (found.change > 1) == (kind == "worse")
+        assert ("how much: +" in told(found, (), "again")[1]) == (kind == "worse")
+
+
+@by_metric
+def test_a_history_in_asv(row: Row) -> None:
+    """asv wants figures of which less is better."""
+    cost = cost_of(metric(row.name))
+    assert (cost.name, cost.unit) == row.cost[:2]
+    assert cost.value(row.then) == pytest.approx(row.cost[2])
+    assert cost.value(figure(row, "better")) < cost.value(row.then) < cost.value(figure(row, "worse"))
+
+
+@by_metric
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_report(row: Row, kind: str) -> None:
+    assert formatting.with_unit(row.then, row.name) == row.text
+    baseline, verdict = checked(row, "equal"), checked(row, kind)
+    (shown,) = changes(type("Comparison", (), {"rows": (verdict,)})())
+    assert shown.tone == ({"worse": "bad", "equal": "calm", "better": "good"}[kind] if row.check else "calm")
+    assert shown.title == metric(row.name).title
+    if row.check:
+        moved = {"lower": {"worse": "50.0 % more", "better": "50.0 % less"}, "higher": {"worse": "50.0 % less", "better": "50.0 % more"}}
+        assert SAID[kind] in shown.sentence
+        assert moved[row.better].get(kind, ".") in shown.sentence
+        assert baseline.verdict == "equivalent"
+
+
+@by_metric
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_table_in_latex(row: Row, kind: str) -> None:
+    """The heading has the arrow of the direction, and the best figure of a budget is bold."""
+    run = RunRecord(1, "demo", {"name": "demo"}, "2030-01-01T00:00:00+00:00", "2030-01-01T01:00:00+00:00", "finished", ENVIRONMENT, {})
+    found = [outcome(row, "full", row.then), outcome(row, "linear", row.then), outcome(row, "window", figure(row, kind))]
+    masked = row.name in ("flops", "token_distance", "forced_distance")
+    near = {"token_distance" if masked else "token_agreement": [0.5] * SEEDS}  # a row without it has no place
+    facts = {"paradigm": "masked" if masked else "next-token"}
+    found = [replace(o, samples={**near, **o.samples}, facts={**o.facts, **facts}) for o in found]
+    (table,) = tables(build(run, found))
+    at = [i for i, column in enumerate(table.columns) if column.key == row.name]
+    if not row.heading:
+        assert not at
+        return
+    assert f"{row.heading} " in latex([table])
+    assert table.columns[at[0]].better == row.better
+    entries = {line.name: line.entries[at[0]] for block in table.blocks for line in block}
+    best = {"worse": {"linear"}, "equal": {"linear", "window"}, "better": {"window"}}[kind] if row.bold else set()
+    assert {name for name, entry in entries.items() if entry.best} == best
