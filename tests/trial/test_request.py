@@ -42,7 +42,7 @@ def sent(request: TrialRequest) -> dict[str, Any]:
 def test_every_field_that_concerns_the_child_arrives(planned: Planned, tmp_path: Path) -> None:
     earlier = Earlier("source", "tokens", "images", {"psnr": [1.0]}, {"fid_scene_2k": [2.0]}, {"intervals": {}})
     full = replace(planned, unsupported_reason="no", feature_cache=tmp_path, full_features=tmp_path / "full", rates=Rates(1.0, 2.0),
-                   reusable=earlier)
+                   reusable=earlier, engine_reason="no device")
     request = TrialRequest(1.0, 2, ("p.py",), Task.FEATURES, (1, 3), (0, 1), 4096, "gpu", "python", "code", (full,))
     here = {name: getattr(TrialRequest(), name) for name in PARENT_ONLY}
     assert TrialRequest.from_json(sent(request)) == replace(request, **here)

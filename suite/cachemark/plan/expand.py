@@ -14,7 +14,7 @@ import torch
 
 from .. import methods
 from ..cache.codec import codec
-from ..cache.engine.by_name import GRAPH, refused
+from ..cache.engine.by_name import AUTO, GRAPH, refused
 from ..cache.layout import Layout
 from ..contract.method import Method
 from ..core import registry, seeds
@@ -38,7 +38,8 @@ __all__ = ["Planned", "catalogue", "expand", "methods", "resolve"]  # importing 
 class Planned:
     """A case and what is needed to run it. ``unsupported_reason``: why the method cannot, or empty. ``feature_cache``: the folder for the
     finished parts of its quality pass, ``full_features`` that of the full cache of its cell. ``rates``: those of the device, where they
-    were measured. ``reusable``: an earlier outcome of the case, whose quality may be reused."""
+    were measured. ``reusable``: an earlier outcome of the case, whose quality may be reused. ``engine_reason``: why
+    ``auto`` is not the graph engine here, or empty."""
 
     case: Case
     request: Request
@@ -48,6 +49,7 @@ class Planned:
     rates: Rates | None = None
     priority: int = 0
     reusable: Earlier | None = None
+    engine_reason: str = ""
 
 
 def expand(plan: Plan, device: str = "cpu") -> list[Planned]:
@@ -55,7 +57,7 @@ def expand(plan: Plan, device: str = "cpu") -> list[Planned]:
     found: dict[str, Planned] = {}
     names: dict[tuple[str, str, str], str] = {}
     for number, cells in enumerate(plan.cells):
-        for planned in _block(plan, cells, number, device):
+        for planned in _with_engine(plan, cells, number, device):
             case = planned.case
             if names.setdefault((case.model, case.cell, case.label), case.key) != case.key:
                 raise BadPlan(f"{plan.place('cells', number, 'methods')}: two cases are called {case.label!r}.",
@@ -71,6 +73,28 @@ def _at(plan: Plan, *keys: str | int) -> Iterator[None]:
         yield
     except CachemarkError as error:
         raise type(error)(f"{plan.place(*keys)}: {error.message}", remedy=error.remedy) from error
+
+
+def _with_engine(plan: Plan, cells: Cells, number: int, device: str) -> Iterator[Planned]:
+    """The cases of a block. ``auto`` becomes graph, and eager where that is refused: arms that cannot be recorded stand in an eager cell,
+    beside a full cache of their own, since a speed-up over one of another engine would measure the engines."""
+    if cells.engine != AUTO:
+        yield from _block(plan, cells, number, device)
+        return
+    eager = cells.model_copy(update={"engine": "eager"})
+    if reason := refused(GRAPH, device):
+        yield from (replace(planned, engine_reason=reason) for planned in _block(plan, eager, number, device))
+        return
+    left: dict[str, str] = {}
+    for planned in _block(plan, cells.model_copy(update={"engine": GRAPH}), number, device):
+        case = planned.case
+        if reason := _unrecorded(registry.methods.get(case.method), dict(case.knobs)) if case.role == "arm" and case.knobs else "":
+            left[case.label] = reason
+        else:
+            yield planned
+    for planned in _block(plan, eager, number, device) if left else ():
+        if planned.case.role != "arm" or planned.case.label in left:
+            yield replace(planned, engine_reason=left.get(planned.case.label, f"beside {', '.join(left)}"))
 
 
 def _block(plan: Plan, cells: Cells, number: int, device: str) -> Iterator[Planned]:

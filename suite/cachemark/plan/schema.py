@@ -84,7 +84,8 @@ class AnchorTable(PlanTable):
 class Cells(PlanTable):
     """A block of the matrix: one model, methods × budgets × codecs. ``batch = "max"`` asks for the largest that fits, of the full cache and
     of every arm for itself, and for throughput there: nothing is judged. ``samples`` compares fewer or more with the full cache than the
-    plan says; 0 is the plan's own number. ``quality`` says whether the plan's quality pass is made here. With a deadline the lowest
+    plan says; 0 is the plan's own number. ``quality`` says whether the plan's quality pass is made here. ``engine = "auto"`` is graph
+    where the device and the method allow it, else eager. With a deadline the lowest
     ``priority`` comes first."""
 
     model: str
@@ -96,7 +97,7 @@ class Cells(PlanTable):
     samples: Annotated[int, Field(ge=0)] = 0
     quality: bool = True
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
-    engine: Literal["eager", "graph", "reference"] = "eager"
+    engine: Literal["auto", "eager", "graph", "reference"] = "eager"
     weights: str = ""
     decoder_weights: str = ""
     random_seed: int = 0

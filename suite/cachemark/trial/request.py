@@ -116,6 +116,7 @@ def _planned_json(planned: Planned) -> dict[str, Any]:
         "case": planned.case.to_json(), "request": _request_json(planned.request), "unsupported_reason": planned.unsupported_reason,
         "feature_cache": str(planned.feature_cache or ""), "full_features": str(planned.full_features or ""),
         "rates": planned.rates and asdict(planned.rates), "reusable": planned.reusable and asdict(planned.reusable),
+        "engine_reason": planned.engine_reason,
     }
 
 
@@ -125,7 +126,8 @@ def _planned(item: Mapping[str, Any]) -> Planned:
     rates = Rates(**item["rates"]) if item["rates"] else None
     reusable = Earlier(**item["reusable"]) if item["reusable"] else None
     case, reason = Case.from_json(item["case"]), str(item["unsupported_reason"])
-    return Planned(case, request, reason, feature_cache, full_features, rates, reusable=reusable)
+    return Planned(case, request, reason, feature_cache, full_features, rates, reusable=reusable,
+                   engine_reason=item["engine_reason"])
 
 
 def _request_json(request: Request) -> dict[str, Any]:

@@ -9,11 +9,11 @@ from .cuda_graph import CudaGraphs
 from .engine import EAGER, Engine
 from .graph import Graph
 
-GRAPH = "graph"
+AUTO, GRAPH = "auto", "graph"  # the former is a plan's word: its cases have the engine that it becomes
 
 
 def refused(name: str, device: str) -> str:
-    """Why an engine does not run on a device, or nothing."""
+    """The reason why an engine does not run on a device, or nothing."""
     return f"the graph engine records CUDA graphs, and the device is {device!r}" if name == GRAPH and device == "cpu" else ""
 
 

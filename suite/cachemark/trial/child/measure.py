@@ -47,6 +47,7 @@ from .profiles import profiled, repeated
 
 Ended = tuple[Outcome, dict[str, bytes]]  # with artifacts by file name
 WATCHED = 16  # samples whose passes are watched: what is found hardly differs between samples, and watching costs as much as a case
+ENGINE_REASON = "engine_reason"  # of an outcome's facts: why the engine that a plan leaves open is not graph here
 LIVE = "live_bytes"  # of an outcome's facts: those of keys and values over an image
 RANDOM = "random weights: fidelity and quality are not measured"
 PAIRED = "an arm of a pair: both arms' tokens are compared by their hash"
@@ -116,7 +117,7 @@ def _measured(planned: Planned, bench: Bench, alive: Callable[[], None]) -> Ende
         raise Unsupported(planned.unsupported_reason)
     job = _job(case, bench)
     samples: dict[str, list[float]] = {}
-    facts = _facts(case, bench) | limit.facts(case, bench.entry, _factory(case)(), planned.rates)
+    facts = _facts(planned, bench) | limit.facts(case, bench.entry, _factory(case)(), planned.rates)
     if case.role in ("arm", "baseline"):
         first = replace(job, subset=job.subset.first(case.batch))
         weighed, noted = _bytes(case, first)
@@ -160,7 +161,7 @@ def see_arm(planned: Planned, bench: Bench, alive: Callable[[], None] = lambda: 
     judged = _judged(planned, replace(_job(case, bench), alive=alive), bench)
     if not judged.finite:
         return Outcome(case, Status.NAN_OUTPUT, log="The decoded images or their figures hold NaN or infinity."), {}
-    facts, seconds = _facts(case, bench) | {IMAGES: judged.facts[IMAGES]}, time.perf_counter() - began
+    facts, seconds = _facts(planned, bench) | {IMAGES: judged.facts[IMAGES]}, time.perf_counter() - began
     return Outcome(case, Status.OK, judged.samples, seconds=seconds, output_hash=judged.output_hash, facts=facts), {}
 
 
@@ -189,7 +190,7 @@ def _one_batch(planned: Planned, bench: Bench) -> tuple[Job, dict[str, list[floa
         raise Unsupported(planned.unsupported_reason)
     job = _job(planned.case, bench)
     job = replace(job, subset=job.subset.first(planned.case.batch))
-    return job, _bytes(planned.case, job)[0] | _timed(planned.case, job)[0], _facts(planned.case, bench)
+    return job, _bytes(planned.case, job)[0] | _timed(planned.case, job)[0], _facts(planned, bench)
 
 
 def quality_images(planned: Planned) -> tuple[Iterator[Tensor], int]:
@@ -353,12 +354,15 @@ def _distribution(
     return samples, {**facts, "quality_metrics": sorted(samples), "quality_seconds": round(time.perf_counter() - began, 1)}
 
 
-def _facts(case: Case, bench: Bench) -> dict[str, Any]:
+def _facts(planned: Planned, bench: Bench) -> dict[str, Any]:
+    case = planned.case
     method = _factory(case)()
     layout = bench.entry.shape(case.sampling, case.batch)
     kernel = _kernel(method, replace(layout, dtype=getattr(torch, case.dtype), device=bench.device))
     facts: dict[str, Any] = {"kernel": kernel, "source": method.source, "footnotes": list(method.footnotes),
                              "paradigm": layout.paradigm}
+    if planned.engine_reason:
+        facts[ENGINE_REASON] = planned.engine_reason
     if isinstance(layout, MaskedLayout):
         facts["true_ratio"] = float(share(method, layout))
         facts["flops"] = asdict(work(method, layout))

@@ -1,0 +1,58 @@
+"""Engines that a plan leaves open: what they become, and beside which full cache."""
+
+from __future__ import annotations
+
+import pytest
+
+from cachemark.plan.expand import Planned, expand
+from cachemark.plan.schema import Plan, load
+from cachemark.trial.child.measure import ENGINE_REASON, Bench, probe
+
+GPU = ("nightly", "weekend", "release", "regimes-gpu", "ams-kv-table3", "ams-kv-table6", "lazymar-table1", "lazymar-table2",
+       "lazymar-table3", "linear-table4", "marche-table1", "marche-table4")
+
+
+def planned(engine: str, device: str, decide: str = "profile", model: str = "tiny-var") -> list[Planned]:
+    methods = ["streaming", {"name": "ams_kv", "demanding": [1], "decide": decide}] if model == "tiny-var" else ["streaming"]
+    block = {"model": model, "methods": methods, "budgets": ["1/2"], "engine": engine, "batch": 2}
+    return expand(Plan.model_validate({"name": "p", "fidelity": {"samples": 2}, "cells": [block]}), device)
+
+
+def test_on_a_cpu_it_is_eager_under_the_same_keys() -> None:
+    auto, eager = planned("auto", "cpu"), planned("eager", "cpu")
+    assert [p.case.key for p in auto] == [p.case.key for p in eager]
+    assert all("records CUDA graphs" in p.engine_reason for p in auto)
+    assert not any(p.engine_reason for p in eager)
+
+
+def test_on_a_gpu_it_is_graph() -> None:
+    auto = planned("auto", "cuda")
+    assert [p.case.key for p in auto] == [p.case.key for p in planned("graph", "cuda")]
+    assert not any(p.engine_reason or p.unsupported_reason for p in auto)
+
+
+def test_a_method_bound_to_the_host_is_eager_beside_a_full_cache_of_its_own() -> None:
+    auto = planned("auto", "cuda", decide="online")
+    (online,) = (p for p in auto if p.case.method == "ams_kv")
+    (streaming,) = (p for p in auto if p.case.method == "streaming")
+    assert (online.case.engine, streaming.case.engine) == ("eager", "graph")
+    assert "decides on the host" in online.engine_reason
+    assert not online.unsupported_reason
+    for arm in (online, streaming):
+        roles = [p.case.role for p in auto if p.case.cell == arm.case.cell and p.case.method == "full"]
+        assert roles == ["baseline", "floor", "numerics"]
+
+
+@pytest.mark.parametrize("name", GPU)
+def test_plans_for_a_gpu_leave_the_engine_open(name: str) -> None:
+    assert {cells.engine for cells in load(name).cells} == {"auto"}
+
+
+def test_the_ladder_keeps_its_rungs() -> None:
+    assert {cells.engine for cells in load("ladder-gpu").cells} == {"reference", "eager"}
+
+
+def test_the_row_says_why_it_is_eager() -> None:
+    full = planned("auto", "cpu", model="tiny-llamagen")[0]
+    outcome, _ = probe(full, Bench.load(full))
+    assert outcome.facts[ENGINE_REASON] == full.engine_reason
