@@ -133,7 +133,7 @@ def page(cases: int = 24) -> Callable[[], None]:
     from cachemark.core.result import Environment, Outcome, Status
     from cachemark.core.spec import Case, Sampling
     from cachemark.report.page import render
-    from cachemark.report.view import view
+    from cachemark.report.view import report_view
     from cachemark.store.rows import RunRecord
 
     base = Case("invented", "9c2e5b71d0aa44f3", (16, 16), "classes-10", Sampling(), "full", role="baseline")
@@ -142,7 +142,7 @@ def page(cases: int = 24) -> Callable[[], None]:
         Outcome(case, Status.OK, {"latency": [1.0, 1.1, 0.9], "kv_allocated": [1e6], "kl": [0.1 * (k % 7)] * 32, "psnr": [20.0 + k] * 32})
         for k, case in enumerate((base, *arms))]
     run = RunRecord(1, "invented", {}, "2026-03-05T09:14:22+00:00", None, "finished", Environment("CPU", "cpu", "f"), {})
-    return lambda: void(render.render(view.build(run, outcomes)))
+    return lambda: void(render.render(report_view.build(run, outcomes)))
 
 
 def void(_: object) -> None:

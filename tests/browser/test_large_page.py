@@ -14,7 +14,7 @@ from test_report_shelf import many
 
 from cachemark.report.page import deferred_sections as shelf
 from cachemark.report.page.render import render
-from cachemark.report.view.view import build
+from cachemark.report.view.report_view import build
 
 Open = Callable[..., Any]
 COUNT = shelf.LARGE

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 import report_sample as sample
 
-from cachemark.report.charts.history import HistoryNight
 from cachemark.report.page.render import TABS, render
-from cachemark.report.view.view import build
+from cachemark.report.view.report_view import build
+from cachemark.report.view.run_history import HistoryNight
 
 axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="no axe-core here; `pip install axe-playwright-python` gives one")
 

@@ -26,7 +26,7 @@ from cachemark.export.markdown import markdown
 from cachemark.export.methods_text import methods_text
 from cachemark.export.tables import tables
 from cachemark.gate.baseline_check import Comparison
-from cachemark.report.view.view import ReportView, build
+from cachemark.report.view.report_view import ReportView, build
 from cachemark.store.db import Store
 
 CONTROLS = "nul\x00 esc\x1b sep\u2028 para\u2029 half\ud800 cdata]]> line\nbreak\r\ttab"

@@ -12,8 +12,8 @@ import report_sample as sample
 
 from cachemark.core.errors import CachemarkError, Infrastructure
 from cachemark.export import figures
-from cachemark.report.page.render import drawn
-from cachemark.report.view.view import ReportView, build
+from cachemark.report.page.render import chart_sets
+from cachemark.report.view.report_view import ReportView, build
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -25,7 +25,7 @@ def view() -> ReportView:
 
 def test_every_chart_is_written_once_in_each_format(view: ReportView, tmp_path: Path) -> None:
     written = figures.write(view, tmp_path / "new", width="3.25in")
-    charts = [chart for chart in drawn(view)[0].charts if chart.plot]
+    charts = [chart for chart in chart_sets(view)[0].charts if chart.plot]
     assert len(written) == 2 * len(charts) == len({path.name for path in written})
     assert "tiny-llamagen-fidelity-against-memory.pdf" in {path.name for path in written}
     for path in written:
@@ -40,7 +40,7 @@ def test_every_chart_is_written_once_in_each_format(view: ReportView, tmp_path: 
 
 
 def test_methods_differ_in_shape_and_dash_not_in_colour_alone(view: ReportView) -> None:
-    drawing = drawn(view)[0]
+    drawing = chart_sets(view)[0]
     svg = figures.figure(drawing.of("leaderboard")[0], drawing, 234.0)
     shapes = set(re.findall(r'<path d="([^"]+)" transform="translate\([^"]*\)" fill', svg))
     assert len(shapes) == len(sample.METHODS)

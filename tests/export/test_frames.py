@@ -23,7 +23,7 @@ from cachemark.core.result import Outcome
 from cachemark.core.spec import Case, Sampling
 from cachemark.core.units import METRICS
 from cachemark.export.frames import COLUMNS, SAMPLE_COLUMNS, csv, frame, parquet, samples_frame, settings
-from cachemark.report.view.section import sections
+from cachemark.report.view.case_group import case_groups
 from cachemark.store.db import Store
 
 
@@ -63,7 +63,7 @@ def test_a_value_is_the_one_of_the_report(metric: str, value: Any) -> None:
 
 
 def test_a_speed_up_is_that_of_the_report() -> None:
-    (part,) = sections(sample.outcomes())
+    (part,) = case_groups(sample.outcomes())
     row = figure(frame(sample.outcomes()), "linear 1/4", "speed_up")
     held = next(r.speed_up for r in part.arms if r.case.label == "linear 1/4")
     assert held is not None

@@ -10,7 +10,7 @@ from cachemark.export.github import ANNOTATIONS, COMMENT_CHARACTERS, SHOWN, SUMM
 from cachemark.export.markdown import markdown
 from cachemark.export.tables import tables
 from cachemark.gate.baseline_check import Comparison
-from cachemark.report.view.view import build
+from cachemark.report.view.report_view import build
 from cachemark.store.rows import Verdict
 
 VIEW = build(sample.RUN, sample.mixed(), sample.comparison())

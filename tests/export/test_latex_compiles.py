@@ -12,7 +12,7 @@ from test_export_hostile import EVIL, texts
 
 from cachemark.export.latex import latex
 from cachemark.export.tables import tables
-from cachemark.report.view.view import build
+from cachemark.report.view.report_view import build
 
 PDFLATEX, TECTONIC = shutil.which("pdflatex"), shutil.which("tectonic")
 pytestmark = pytest.mark.skipif(

@@ -12,7 +12,7 @@ from test_frames import other
 from cachemark.core.result import Outcome
 from cachemark.core.spec import OWN, Case, Sampling
 from cachemark.export.methods_text import methods_text
-from cachemark.report.view.view import build
+from cachemark.report.view.report_view import build
 
 
 def text(outcomes: Sequence[Outcome]) -> str:

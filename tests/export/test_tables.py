@@ -16,10 +16,10 @@ from cachemark.core.result import Outcome
 from cachemark.export.latex import latex
 from cachemark.export.markdown import markdown
 from cachemark.export.tables import BOLD, Table, TableEntry, TableLine, tables
-from cachemark.report import formatting as words
-from cachemark.report.view.headline import cells, groups
-from cachemark.report.view.section import sections
-from cachemark.report.view.view import ReportView, build
+from cachemark.report import formatting as fmt
+from cachemark.report.view.case_group import case_groups
+from cachemark.report.view.leaderboard import cells, column_groups
+from cachemark.report.view.report_view import ReportView, build
 
 GOLD = Path(__file__).parent / "gold"
 REGOLD = "CACHEMARK_REGOLD"
@@ -59,8 +59,8 @@ def test_a_table_is_as_in_the_gold_file(write: object, name: str) -> None:
 
 
 def test_every_figure_is_the_text_of_the_page() -> None:
-    (part,) = sections(sample.mixed())
-    shown = groups(part)
+    (part,) = case_groups(sample.mixed())
+    shown = column_groups(part)
     for row, line in zip(part.rows, lines(table(sample.mixed())), strict=True):
         page = {cell.key: cell.text for cell in cells(row, shown) if not cell.empty}
         if not row.ok:
@@ -71,7 +71,7 @@ def test_every_figure_is_the_text_of_the_page() -> None:
 
 
 def test_a_margin_reaches_to_the_farther_end() -> None:
-    (part,) = sections(sample.outcomes())
+    (part,) = case_groups(sample.outcomes())
     row = next(r for r in part.arms if r.case.label == "linear 1/4")
     found = table(sample.outcomes())
     kl, speed = row.fidelity["kl"], row.speed_up
@@ -102,7 +102,7 @@ def test_what_is_missing_says_why() -> None:
     assert reason(found, "full 1", "kl") == "It is what the other rows are compared with."
     assert "not timed" in reason(found, "full (floor) 1", "latency")
     assert reason(found, "full (numerics) 1", "legend") == "Not measured."
-    failed = {line.name: (line.status, found.reasons[line.why - 1]) for line in lines(found) if line.status}
+    failed = {line.name: (line.status, found.reasons[line.reason - 1]) for line in lines(found) if line.status}
     assert failed == {"rkv": ("oom", "MemoryError: 4.1 GiB wanted"),
                       "h2o": ("unsupported", "Budget 1/4 leaves 4 lines, h2o needs 5 at recent = 5.")}
     for line in lines(found):
@@ -224,7 +224,7 @@ def test_both_texts_have_every_row_and_column() -> None:
 def test_bold_and_margins_are_marked() -> None:
     line = TableLine("linear", "1/4", (TableEntry("1.12×", "0.02×", best=True), TableEntry("0.380", "0.012"), TableEntry(missing=1)))
     of = Table("t", tables(view(sample.outcomes()))[0].columns[:3], ((line,),), ("Because.",), ())
-    assert f"| linear | 1/4 | **1.12× ± 0.02×** | 0.380 ± 0.012 | {words.DASH} (1) |" in markdown([of])
+    assert f"| linear | 1/4 | **1.12× ± 0.02×** | 0.380 ± 0.012 | {fmt.DASH} (1) |" in markdown([of])
     assert "- (1) Because." in markdown([of])
     assert r"linear & 1/4 & \textbf{1.12$\times$ $\pm$ 0.02$\times$} & 0.380 $\pm$ 0.012 & -- (1) \\" in latex([of])
     assert "(1)~Because." in latex([of])

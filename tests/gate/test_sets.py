@@ -13,8 +13,8 @@ from cachemark.cli import main
 from cachemark.core.errors import UnknownName
 from cachemark.core.result import Outcome, Status
 from cachemark.gate.baseline_check import compare
-from cachemark.report import formatting as words
-from cachemark.report.view.change import changes
+from cachemark.report import formatting as fmt
+from cachemark.report.view.baseline_comparison import changes
 from cachemark.store.db import Store
 from cachemark.store.exchange import dump, load
 
@@ -67,6 +67,6 @@ def test_the_gate_names_them_and_leaves_them_to_a_paired_test() -> None:
 
 
 def test_they_are_written_in_their_units() -> None:
-    said = {name: words.with_unit(values[0], name) for name, values in FIGURES.items()}
+    said = {name: fmt.with_unit(values[0], name) for name, values in FIGURES.items()}
     assert said == {"fid_scene_2k": "12.2", "kid_scene_2k": "−1.2e−4", "isc_scene_2k": "9.500", "precision_scene_2k": "87.5 %",
                     "recall_adm_50k": "50.0 %"}  # fmt: skip

@@ -19,7 +19,7 @@ from cachemark.core.result import Environment, Outcome, Status
 from cachemark.core.spec import Case, Sampling
 from cachemark.gate.baseline_check import Comparison
 from cachemark.report.page import render
-from cachemark.report.view import view
+from cachemark.report.view import report_view
 from cachemark.store.rows import RunRecord, Verdict
 
 METHODS = ("window", "streaming", "random", "h2o", "rkv", "linear")
@@ -231,7 +231,7 @@ def poison(evil: str) -> tuple[RunRecord, list[Outcome], Comparison]:
 
 def poisoned(evil: str) -> str:
     """The page of that run."""
-    return render.render(view.build(*poison(evil), artifact))
+    return render.render(report_view.build(*poison(evil), artifact))
 
 
 def artifact(name: str) -> bytes:
@@ -239,4 +239,4 @@ def artifact(name: str) -> bytes:
 
 
 if __name__ == "__main__":
-    print(render.write(view.build(RUN, mixed(), comparison(), artifact), sys.argv[1]))
+    print(render.write(report_view.build(RUN, mixed(), comparison(), artifact), sys.argv[1]))

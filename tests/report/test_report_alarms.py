@@ -8,8 +8,8 @@ import report_sample as sample
 from cachemark.gate.comparison import AA, TIMED
 from cachemark.gate.nights import Night, standing
 from cachemark.report.page.render import render
-from cachemark.report.view.change import alarms
-from cachemark.report.view.view import build
+from cachemark.report.view.baseline_comparison import alarms
+from cachemark.report.view.report_view import build
 from cachemark.store.rows import Verdict
 
 

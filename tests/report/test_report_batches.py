@@ -8,11 +8,11 @@ import report_sample as sample
 
 from cachemark.core.result import Outcome, Status
 from cachemark.report.charts.chart import Chart
-from cachemark.report.charts.charts import draw
-from cachemark.report.charts.regimes import regimes
+from cachemark.report.charts.chart_set import chart_set
 from cachemark.report.page.render import render
-from cachemark.report.view.section import sections
-from cachemark.report.view.view import build
+from cachemark.report.view.case_group import case_groups
+from cachemark.report.view.regimes import regimes
+from cachemark.report.view.report_view import build
 
 
 def at(outcome: Outcome, batch: int, seconds: float, peak: float) -> Outcome:
@@ -21,8 +21,8 @@ def at(outcome: Outcome, batch: int, seconds: float, peak: float) -> Outcome:
 
 
 def charts(*outcomes: Outcome) -> list[dict[str, Chart]]:
-    parts = sections(outcomes)
-    return [{chart.title: chart for chart in draw(part, parts).charts if "against batch" in chart.title} for part in parts]
+    parts = case_groups(outcomes)
+    return [{chart.title: chart for chart in chart_set(part, parts).charts if "against batch" in chart.title} for part in parts]
 
 
 def test_throughput_and_memory_over_batches_stand_with_the_smallest() -> None:
@@ -55,6 +55,6 @@ def test_a_search_for_the_largest_batch_is_no_batch() -> None:
     assert [(chart.columns, chart.rows) for chart in with_search.values()] == [(chart.columns, chart.rows) for chart in first.values()]
     assert with_search["Images per second against batch"].columns == ("Case", "Batch 8", "Batch 16")
     assert charts(*ran[:2], *sought) == [{}, {}]
-    assert [r.chart.rows for r in regimes(sections([*ran, *sought]))] == [r.chart.rows for r in regimes(sections(ran))]
+    assert regimes(case_groups([*ran, *sought])) == regimes(case_groups(ran))
     page = render(build(sample.RUN, [*ran, *sought]))
     assert "the largest batch that fits, searched from 16, grid" in page

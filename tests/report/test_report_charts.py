@@ -10,17 +10,19 @@ import pytest
 import report_sample as sample
 
 from cachemark.core.result import Outcome
-from cachemark.report import formatting as words
-from cachemark.report.charts.chart import COLOURS, Chart, Drawing, palette
-from cachemark.report.charts.charts import draw, front
-from cachemark.report.view.section import sections
+from cachemark.report import formatting as fmt
+from cachemark.report.charts.chart import Chart
+from cachemark.report.charts.chart_set import ChartSet, chart_set
+from cachemark.report.charts.legend import COLOURS, palette
+from cachemark.report.charts.tradeoffs import front
+from cachemark.report.view.case_group import case_groups
 
 SVG = "{http://www.w3.org/2000/svg}"
 
 
-def drawing(*outcomes: Outcome) -> Drawing:
-    (section,) = sections(outcomes)
-    return draw(section)
+def drawing(*outcomes: Outcome) -> ChartSet:
+    (group,) = case_groups(outcomes)
+    return chart_set(group)
 
 
 def tips(chart: Chart) -> list[str]:
@@ -29,11 +31,11 @@ def tips(chart: Chart) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def whole() -> Drawing:
+def whole() -> ChartSet:
     return drawing(*sample.outcomes())
 
 
-def test_every_timed_case_is_drawn_once_and_tabled(whole: Drawing) -> None:
+def test_every_timed_case_is_drawn_once_and_tabled(whole: ChartSet) -> None:
     by_bytes, by_speed, halves, phases, memory, *_ = whole.charts
     assert len(tips(by_bytes)) == len(by_bytes.rows) == 13  # twelve arms and the full cache
     assert len(tips(by_speed)) == len(by_speed.rows) == 9  # h2o and rkv have no speed-up
@@ -44,7 +46,7 @@ def test_every_timed_case_is_drawn_once_and_tabled(whole: Drawing) -> None:
     assert any(tip.startswith("linear 1/4 · KV allocated (MiB): 1.01 MiB · KL") for tip in tips(by_bytes))
 
 
-def test_methods_have_colours_and_budgets_have_shapes(whole: Drawing) -> None:
+def test_methods_have_colours_and_budgets_have_shapes(whole: ChartSet) -> None:
     assert [key.name for key in whole.methods] == sorted(sample.METHODS)
     assert len({key.sign for key in whole.methods}) == 6
     assert [key.name for key in whole.budgets] == ["1/2", "1/4"]
@@ -53,7 +55,7 @@ def test_methods_have_colours_and_budgets_have_shapes(whole: Drawing) -> None:
     assert len(set(COLOURS)) == len(COLOURS)
 
 
-def test_the_drawing_follows_the_theme_and_fits_its_column(whole: Drawing) -> None:
+def test_the_drawing_follows_the_theme_and_fits_its_column(whole: ChartSet) -> None:
     for chart in whole.charts:
         root = ET.fromstring(chart.svg)
         assert "currentColor" in chart.svg
@@ -68,7 +70,7 @@ def test_the_front_is_what_no_other_case_beats() -> None:
     assert front(points, less=False) == [(4.0, 0.0)]
 
 
-def test_each_tab_has_charts_of_its_own(whole: Drawing) -> None:
+def test_each_tab_has_charts_of_its_own(whole: ChartSet) -> None:
     titles = {tab: [chart.title for chart in whole.of(tab)] for tab in ("leaderboard", "speed", "memory", "quality")}
     assert titles == {
         "leaderboard": ["Fidelity against memory", "Fidelity against speed"],
@@ -78,21 +80,21 @@ def test_each_tab_has_charts_of_its_own(whole: Drawing) -> None:
     }
 
 
-def test_time_and_bytes_are_split_into_parts_that_add_up(whole: Drawing) -> None:
+def test_time_and_bytes_are_split_into_parts_that_add_up(whole: ChartSet) -> None:
     phases, memory = whole.of("speed")[1], whole.of("memory")[0]
     seconds = {line[0]: line[1:] for line in phases.rows}
     outcome = sample.arm("linear", "1/4")
     whole_, tokens = outcome.median("latency"), outcome.median("latency_tokens")
     assert whole_ is not None
     assert tokens is not None
-    assert seconds["linear 1/4"] == (words.seconds(tokens), words.seconds(whole_ - tokens), words.percent(1 - tokens / whole_))
+    assert seconds["linear 1/4"] == (fmt.seconds(tokens), fmt.seconds(whole_ - tokens), fmt.percent(1 - tokens / whole_))
     held = {line[0]: line[1:] for line in memory.rows}
     assert held["linear 1/4"][:4] == ("1.00 MiB", "15.1 KiB", "8.00 KiB", "1.02 MiB")
 
 
-def test_live_bytes_are_drawn_over_the_image(whole: Drawing) -> None:
+def test_live_bytes_are_drawn_over_the_image(whole: ChartSet) -> None:
     chart = whole.of("memory")[1]
-    quarters = [words.size(sample.FULL_BYTES * part) for part in (0.25, 0.5, 0.75, 1.0)]
+    quarters = [fmt.size(sample.FULL_BYTES * part) for part in (0.25, 0.5, 0.75, 1.0)]
     rows = {line[0]: list(line[1:]) for line in chart.rows}
     assert rows["full"] == [*quarters, quarters[3]]
     assert rows["linear 1/2"] == [quarters[0], quarters[1], quarters[1], quarters[1], quarters[1]]
@@ -106,15 +108,15 @@ def test_without_noted_bytes_there_is_no_such_chart() -> None:
     assert [len(drawing(outcome).of("memory")) for outcome in (full, unnoted, nothing)] == [2, 1, 1]
 
 
-def test_a_spread_shows_quantiles_and_a_pair_its_differences(whole: Drawing) -> None:
+def test_a_spread_shows_quantiles_and_a_pair_its_differences(whole: ChartSet) -> None:
     spread, _, paired = whole.of("quality")
     kl = sorted(sample.arm("linear", "1/4").samples["kl"])
     row = next(line for line in spread.rows if line[0] == "linear 1/4")
-    assert row[3] == words.figure((kl[31] + kl[32]) / 2, "kl")
+    assert row[3] == fmt.figure((kl[31] + kl[32]) / 2, "kl")
     assert row[-1] == "64"
     pairs = zip(sample.arm("streaming", "1/4").samples["legend"], sample.full().samples["legend"], strict=True)
     middle = sorted(a - b for a, b in pairs)[31:33]
-    assert next(line for line in paired.rows if line[0] == "streaming 1/4")[3] == words.figure(sum(middle) / 2, "legend")
+    assert next(line for line in paired.rows if line[0] == "streaming 1/4")[3] == fmt.figure(sum(middle) / 2, "legend")
 
 
 def test_one_method_is_enough_and_none_is_said() -> None:
@@ -167,11 +169,11 @@ def test_a_method_has_one_colour_in_all_sections_and_no_neighbour_has_it() -> No
         whole = (sample.full(), *(replace(arm, case=replace(arm.case, method=method)) for method in methods))
         return [replace(outcome, case=replace(outcome.case, model=model)) for outcome in whole]
 
-    parts = sections([*named("one", "streaming", "window"), *named("two", "arrows", "window")])
-    drawn = [draw(part, parts) for part in parts]
+    parts = case_groups([*named("one", "streaming", "window"), *named("two", "arrows", "window")])
+    drawn = [chart_set(part, parts) for part in parts]
     signs = [{key.name: key.sign for key in one.methods} for one in drawn]
     assert signs[0]["window"] == signs[1]["window"]
-    assert draw(parts[0]).methods != drawn[0].methods  # alone it would have another
+    assert chart_set(parts[0]).methods != drawn[0].methods  # alone it would have another
 
 
 def test_more_methods_than_colours_share_them_evenly_and_apart() -> None:

@@ -8,9 +8,9 @@ import report_sample as sample
 
 from cachemark.core.result import Outcome
 from cachemark.report.page.render import render
-from cachemark.report.view.recommendation import Choice, choices, margin
-from cachemark.report.view.section import sections
-from cachemark.report.view.view import build
+from cachemark.report.view.case_group import case_groups
+from cachemark.report.view.recommendation import Recommendation, margin, recommendations
+from cachemark.report.view.report_view import build
 
 PASS = {"quality": {"preset": "scene", "seeds": "s2k", "samples": 2000, "batch": 50}}
 FID = "fid_scene_2k"
@@ -21,9 +21,9 @@ def scored(outcome: Outcome, *scores: float) -> Outcome:
     return replace(outcome, samples={**outcome.samples, "legend": [scores[k % len(scores)] for k in range(64)]})
 
 
-def found(*outcomes: Outcome) -> dict[str, Choice]:
-    parts = sections(outcomes)
-    return {choice.method: choice for choice in choices(parts[0], parts)}
+def found(*outcomes: Outcome) -> dict[str, Recommendation]:
+    parts = case_groups(outcomes)
+    return {choice.method: choice for choice in recommendations(parts[0], parts)}
 
 
 def test_the_smallest_budget_that_is_not_worse_is_chosen() -> None:
@@ -32,7 +32,7 @@ def test_the_smallest_budget_that_is_not_worse_is_chosen() -> None:
                  scored(sample.arm("window", "1/2"), 0.6))
     rows = {name: choice.row.case.budget if choice.row else None for name, choice in held.items()}
     assert rows == {"full": "1", "linear": "1/4", "streaming": "1/2", "window": None}
-    assert "not shown to be no worse" in held["window"].why
+    assert "not shown to be no worse" in held["window"].reason
 
 
 def test_what_is_better_on_average_but_uncertain_is_not_chosen() -> None:
@@ -57,7 +57,7 @@ def test_by_fid_where_it_was_measured() -> None:
             seen(sample.arm("streaming", "1/2"), 5.4, (0.4, 0.2, 0.51))]
     rows = {name: choice.row is not None for name, choice in found(*held).items()}
     assert rows == {"full": True, "linear": True, "streaming": False}
-    assert "FID, scene, 2k images" in margin(sections(held)[0])
+    assert "FID, scene, 2k images" in margin(case_groups(held)[0])
 
 
 def test_equal_memory_is_the_largest_measured_batch_that_fits() -> None:
@@ -91,6 +91,6 @@ def test_where_the_largest_batch_was_searched_for_that_is_equal_memory() -> None
 
 
 def test_without_quality_there_is_nothing_to_choose_by() -> None:
-    parts = sections(sample.random_weights())
-    assert choices(parts[0], parts) == ()
+    parts = case_groups(sample.random_weights())
+    assert recommendations(parts[0], parts) == ()
     assert margin(parts[0]) == ""

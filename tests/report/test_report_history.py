@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import xml.etree.ElementTree as ET
+from collections.abc import Sequence
 from dataclasses import replace
 
 import report_sample as sample
 
 from cachemark.core.result import Outcome
-from cachemark.report.charts.history import CASES, MOST, HistoryNight, history
+from cachemark.report.charts.bars import MOST as CASES
+from cachemark.report.charts.chart import Chart
+from cachemark.report.charts.history_lines import history
+from cachemark.report.charts.legend import signs_of
 from cachemark.report.page.render import render
-from cachemark.report.view.section import sections
-from cachemark.report.view.view import build
+from cachemark.report.view.case_group import case_groups
+from cachemark.report.view.report_view import build
+from cachemark.report.view.run_history import MOST, HistoryNight, Trend, run_history
 from cachemark.workflows.reporting import changes_over_nights
 
 
@@ -25,9 +30,13 @@ def night(number: int, day: float = 1.0, method: float = 1.0, fingerprint: str =
     return HistoryNight(run, [slower(sample.full(), day), slower(sample.arm("linear", "1/4"), day * method)])
 
 
+def drawn(nights: Sequence[HistoryNight], trend: Trend | None = None) -> list[Chart]:
+    group = case_groups(nights[-1].outcomes)[0]
+    return list(history(run_history(group, nights, trend), signs_of(group)))
+
+
 def charts(*nights: HistoryNight) -> list[tuple[str, tuple[tuple[str, ...], ...], str]]:
-    section = sections(nights[-1].outcomes)[0]
-    return [(chart.title, chart.rows, chart.svg) for chart in history(section, nights)]
+    return [(chart.title, chart.rows, chart.svg) for chart in drawn(nights)]
 
 
 def test_a_slower_day_cancels_and_a_slower_method_does_not() -> None:
@@ -41,7 +50,7 @@ def test_a_slower_day_cancels_and_a_slower_method_does_not() -> None:
 
 def test_one_run_is_no_history() -> None:
     assert charts(night(1)) == []
-    assert "there is no history yet" in render(build(sample.RUN, sample.mixed()))
+    assert "No history yet" in render(build(sample.RUN, sample.mixed()))
 
 
 def test_a_run_of_other_cells_does_not_count() -> None:
@@ -61,9 +70,8 @@ def test_of_many_cases_the_first_are_drawn_and_all_are_told() -> None:
     one = sample.arm("linear", "1/4")
     arms = [replace(one, case=replace(one.case, budget=f"1/{k}")) for k in range(4, CASES + 9)]
     nights = [HistoryNight(replace(sample.RUN, id=k), [sample.full(), *arms]) for k in (1, 2)]
-    section = sections(nights[-1].outcomes)[0]
-    relative = history(section, nights)[0]
-    assert len(relative.rows) == len(section.arms) == CASES + 5
+    relative = drawn(nights)[0]
+    assert len(relative.rows) == CASES + 5
     assert relative.svg.count("<title>") <= 2 * CASES + 1
     assert f"The first {CASES} of {CASES + 5} cases are drawn" in relative.caption
 
@@ -85,7 +93,7 @@ def test_a_long_history_is_cut_to_what_can_be_seen() -> None:
 def followed(*costs: float, fingerprints: str = "a" * 100) -> list[str]:
     """What is told of a method that was so many times as slow, night by night."""
     nights = [night(k + 1, method=cost, fingerprint=mark) for k, (cost, mark) in enumerate(zip(costs, fingerprints, strict=False))]
-    chart = history(sections(nights[-1].outcomes)[0], nights, changes_over_nights)[0]
+    chart = drawn(nights, changes_over_nights)[0]
     marks = [e for e in ET.fromstring(chart.svg).iter() if e.get("stroke-width") == "1.7"]
     assert len(marks) == len(chart.notes)
     return list(chart.notes)
@@ -117,6 +125,6 @@ def test_a_change_of_the_environment_is_no_change_of_the_method() -> None:
 def test_the_page_shows_it() -> None:
     page = render(build(sample.RUN, night(7).outcomes, nights=[night(6), night(7)]))
     assert "run by run" in page
-    assert "there is no history yet" not in page
+    assert "No history yet" not in page
     nights = [night(k + 1, method=w * (1.3 if k >= 20 else 1.0)) for k, w in enumerate(WOBBLE)]
     assert "a step at run 21" in render(build(sample.RUN, nights[-1].outcomes, nights=nights, trend=changes_over_nights))

@@ -16,7 +16,7 @@ import report_sample as sample
 from page import Page
 
 from cachemark.report.page.render import TABS, render, write
-from cachemark.report.view.view import build
+from cachemark.report.view.report_view import build
 
 GOLD = Path(__file__).parent / "gold" / "tables.txt"
 REGOLD = "CACHEMARK_REGOLD"
@@ -143,6 +143,6 @@ def test_two_models_have_two_chapters() -> None:
 
 
 def test_the_report_needs_neither_torch_nor_the_store() -> None:
-    code = ("import sys, cachemark.report.page.render, cachemark.report.view.view; "
+    code = ("import sys, cachemark.report.page.render, cachemark.report.view.report_view; "
             "bad = [m for m in sys.modules if m.split('.')[0] in ('torch', 'sqlalchemy')]; assert not bad, bad")
     subprocess.run([sys.executable, "-c", code], check=True)

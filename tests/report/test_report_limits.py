@@ -12,9 +12,9 @@ from page import Page
 from cachemark.core.limits import Limit
 from cachemark.core.result import Outcome, Status
 from cachemark.report.page.render import render
+from cachemark.report.view.case_group import case_groups
 from cachemark.report.view.device_limits import Limits, against_limits
-from cachemark.report.view.section import sections
-from cachemark.report.view.view import build
+from cachemark.report.view.report_view import build
 
 COPY, MATMUL = 1e10, 1e11
 
@@ -39,8 +39,8 @@ def arm(latency: float = 1.25, floor: float = 0.5, **more: Any) -> Outcome:
 
 
 def table(*outcomes: Outcome) -> Limits:
-    (section,) = sections(list(outcomes))
-    found = against_limits(section)
+    (group,) = case_groups(list(outcomes))
+    found = against_limits(group)
     assert found is not None
     return found
 
@@ -69,7 +69,7 @@ def test_a_line_that_does_not_fit_has_no_slope() -> None:
 ], ids=["no baseline", "artefact", "no gain", "too fast"])  # fmt: skip
 def test_each_flag_is_said_in_a_sentence_and_only_where_it_is_true(outcomes: tuple[Outcome, ...], flag: str, said: str) -> None:
     found = table(*outcomes)
-    marks = {mark.text: mark.why for line in found.lines for mark in line.flags}
+    marks = {mark.text: mark.reason for line in found.lines for mark in line.flags}
     assert flag in marks
     assert said in marks[flag]
     assert not {mark.text for line in table(full(), arm()).lines for mark in line.flags}
@@ -81,10 +81,10 @@ def test_a_refused_speed_up_is_not_set_against_the_ideal() -> None:
 
 
 def test_without_floors_there_is_no_table_and_a_strange_one_is_passed_over() -> None:
-    (section,) = sections([ran(2.0, None, role="baseline")])
-    assert against_limits(section) is None
-    (section,) = sections([ran(2.0, {"floor": 1.0}, role="baseline"), ran(2.0, {**limit(1.0), "of": "tomorrow"}, method="window")])
-    assert against_limits(section) is None
+    (group,) = case_groups([ran(2.0, None, role="baseline")])
+    assert against_limits(group) is None
+    (group,) = case_groups([ran(2.0, {"floor": 1.0}, role="baseline"), ran(2.0, {**limit(1.0), "of": "tomorrow"}, method="window")])
+    assert against_limits(group) is None
 
 
 def test_an_arm_without_its_full_cache_has_no_ideal() -> None:

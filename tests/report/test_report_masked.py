@@ -8,13 +8,13 @@ from typing import Any
 import report_sample as sample
 
 from cachemark.core.result import Outcome
-from cachemark.report.charts.charts import draw
+from cachemark.report.charts.chart_set import chart_set
 from cachemark.report.page.render import render
-from cachemark.report.view.headline import COMPUTED, KEPT, budget_cell, cells, groups, width
+from cachemark.report.view.case_group import CaseGroup, case_groups
 from cachemark.report.view.layer_tables import PASSES, layers
-from cachemark.report.view.section import Section, sections
-from cachemark.report.view.sentence import sentences
-from cachemark.report.view.view import build
+from cachemark.report.view.leaderboard import COMPUTED, KEPT, budget_cell, cells, column_groups, width
+from cachemark.report.view.report_view import build
+from cachemark.report.view.summary_sentences import sentences
 
 PASSED = 30
 FOUND: dict[str, Any] = {
@@ -45,20 +45,20 @@ def outcomes() -> list[Outcome]:
             masked(sample.floor(), 0, 1.0), masked(sample.numerics(), 0, 1e-6)]
 
 
-def section(held: list[Outcome] | None = None) -> Section:
-    (found,) = sections(held or outcomes())
+def group(held: list[Outcome] | None = None) -> CaseGroup:
+    (found,) = case_groups(held or outcomes())
     return found
 
 
 def test_both_kinds_of_table_have_as_many_columns() -> None:
-    plain = sections([sample.full(), sample.arm("linear", "1/2")])[0]
-    assert groups(section()) == COMPUTED
-    assert groups(plain) == KEPT
-    assert width(groups(plain)) == width(groups(section())) == 10
+    plain = case_groups([sample.full(), sample.arm("linear", "1/2")])[0]
+    assert column_groups(group()) == COMPUTED
+    assert column_groups(plain) == KEPT
+    assert width(column_groups(plain)) == width(column_groups(group())) == 10
 
 
 def test_saving_is_of_computation_and_bytes_are_added() -> None:
-    row = next(row for row in section().arms if row.method == "linear")
+    row = next(row for row in group().arms if row.method == "linear")
     assert row.saving == 1 - 6.2 / 15.5
     assert not row.marks, "there is no KV saving to be eaten, and none that is fake"
     found = {cell.key: cell for cell in cells(row, COMPUTED)}
@@ -70,19 +70,19 @@ def test_saving_is_of_computation_and_bytes_are_added() -> None:
 
 
 def test_a_method_as_far_as_other_seeds_is_not_ranked() -> None:
-    held = {row.method: row for row in section().arms}
+    held = {row.method: row for row in group().arms}
     assert held["window"].unranked
     assert held["linear"].place == 1
 
 
 def test_a_method_as_near_as_the_model_to_itself_is_lossless() -> None:
     near = masked(sample.arm("linear", "1/2"), 6.2e12, 1e-7)
-    assert next(row for row in section([*outcomes()[:1], near, *outcomes()[3:]]).arms).lossless
-    assert not next(row for row in section().arms).lossless
+    assert next(row for row in group([*outcomes()[:1], near, *outcomes()[3:]]).arms).lossless
+    assert not next(row for row in group().arms).lossless
 
 
 def test_sentences_speak_of_computation_and_distance() -> None:
-    text = " ".join(sentence.text for sentence in sentences(section()))
+    text = " ".join(sentence.text for sentence in sentences(group()))
     assert "computes 15.5 TFLOP for an image and keeps nothing" in text
     assert "It computes 60.0 % fewer FLOPs." in text
     assert "its tokens are 0.200 from the full cache's (forced distance 0.100" in text
@@ -90,7 +90,7 @@ def test_sentences_speak_of_computation_and_distance() -> None:
 
 
 def test_charts_are_over_the_share_of_computation() -> None:
-    by_flops, by_speed, *_ = draw(section()).charts
+    by_flops, by_speed, *_ = chart_set(group()).charts
     assert "FLOPs" in by_flops.columns[1]
     assert ("linear 1/2", "40.0 %") in [line[:2] for line in by_flops.rows]
     assert ("full", "100.0 %", "0.000") in by_flops.rows
@@ -98,7 +98,7 @@ def test_charts_are_over_the_share_of_computation() -> None:
 
 
 def test_what_repeats_is_shown_with_as_many_passes_as_fit() -> None:
-    found = layers(section().full)
+    found = layers(group().full)
     assert found is not None
     by_class, by_layer, by_branch = found.grids
     assert by_class.names == ("Keys, caching", "Keys, masked", "Values, caching", "Values, masked", "Features, caching", "Features, masked")
@@ -114,7 +114,7 @@ def test_what_repeats_is_shown_with_as_many_passes_as_fit() -> None:
 def test_a_broken_profile_is_left_out() -> None:
     for broken in ({**FOUND, "passes": []}, {**FOUND, "branches": None}, {**FOUND, "classes": {"a": {}}}, [], "no"):
         full = replace(outcomes()[0], facts={"paradigm": "masked", "redundancy": broken})
-        assert layers(section([full]).full) is None
+        assert layers(group([full]).full) is None
 
 
 def test_the_page_shows_it_and_misses_nothing() -> None:

@@ -13,10 +13,11 @@ from page import Page
 
 from cachemark.core.result import Outcome, Status
 from cachemark.core.spec import Sampling
-from cachemark.report.charts.drawing import Rows
+from cachemark.report.charts.paper_bars import paper_bars
+from cachemark.report.charts.svg import RowPlot
 from cachemark.report.page.render import render
 from cachemark.report.view.papers import PaperRow, PaperTable, papers, published
-from cachemark.report.view.view import build
+from cachemark.report.view.report_view import build
 
 RANDOM = "random:0/random:0"
 XL = {"model": "llamagen-xl", "weights": RANDOM, "grid": (24, 24), "batch": 256, "dtype": "bfloat16", "sampling": Sampling(cfg_scale=1.75)}
@@ -118,17 +119,17 @@ def test_rows_that_several_papers_share_bring_no_table() -> None:
 
 
 def test_speed_ups_are_drawn_beside_what_the_gpu_allows() -> None:
-    chart = table(FULL, QUARTER).chart
+    chart = paper_bars(table(FULL, QUARTER))
     row = next(row for row in chart.rows if row[0] == "LlamaGen-XL, LineAR 1/4")
     assert row == ("LlamaGen-XL, LineAR 1/4", "5.18×", "1.85×", "2.00×")
     assert "LlamaGen-XL, full" not in {row[0] for row in chart.rows}, "a table's own baseline is no speed-up"
-    assert isinstance(chart.plot, Rows)
+    assert isinstance(chart.plot, RowPlot)
     spans = [(span.low, span.high) for span in chart.plot.spans if span.row == 0]
     assert spans == [(0.0, pytest.approx(5.18, abs=0.01)), (0.0, 2.0), (pytest.approx(1.85, abs=0.01),) * 2]
     assert "measured here" in chart.caption
-    elsewhere = papers([replace(QUARTER, case=replace(QUARTER.case, model="tiny-llamagen"))], sample.ENVIRONMENT)[0].chart
+    elsewhere = paper_bars(papers([replace(QUARTER, case=replace(QUARTER.case, model="tiny-llamagen"))], sample.ENVIRONMENT)[0])
     assert "measured here" not in elsewhere.caption
-    (without,) = (found.chart for found in papers([ran(1.0, method="ams_kv", model="tiny-var")], sample.ENVIRONMENT)
+    (without,) = (paper_bars(found) for found in papers([ran(1.0, method="ams_kv", model="tiny-var")], sample.ENVIRONMENT)
                   if found.title == "AMS-KV, Table 3")
     assert (without.plot, without.empty) == (None, "It prints no times.")
 
@@ -142,7 +143,7 @@ def test_the_page_has_the_tables_and_changes_no_verdict() -> None:
     drawn, printed = rows
     assert "2.00×" in drawn
     assert {"5.18", "2.00×"} <= set(printed)
-    (arm,) = view.chapters[0].section.arms
+    (arm,) = view.chapters[0].group.arms
     assert arm.speed_up is not None
     assert arm.speed_up.value == 2.0
     assert all("5.18" not in str(sentence) for sentence in view.chapters[0].sentences)

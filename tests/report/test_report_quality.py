@@ -8,12 +8,12 @@ import pytest
 import report_sample as sample
 
 from cachemark.core.result import Outcome
-from cachemark.report.charts.charts import draw
+from cachemark.report.charts.chart_set import chart_set
 from cachemark.report.page.render import render
-from cachemark.report.view.headline import cells, groups
-from cachemark.report.view.section import Section, sections
-from cachemark.report.view.sentence import sentences
-from cachemark.report.view.view import build
+from cachemark.report.view.case_group import CaseGroup, case_groups
+from cachemark.report.view.leaderboard import cells, column_groups
+from cachemark.report.view.report_view import build
+from cachemark.report.view.summary_sentences import sentences
 
 PASS = {"quality": {"preset": "scene", "seeds": "s2k", "samples": 2000, "batch": 50}}
 FID, PRECISION = "fid_scene_2k", "precision_scene_2k"
@@ -40,13 +40,13 @@ def outcomes() -> list[Outcome]:
     ]
 
 
-def section(held: list[Outcome] | None = None) -> Section:
-    (found,) = sections(held or outcomes())
+def group(held: list[Outcome] | None = None) -> CaseGroup:
+    (found,) = case_groups(held or outcomes())
     return found
 
 
 def test_places_are_by_fid_and_a_method_without_a_speed_up_has_one() -> None:
-    held = section()
+    held = group()
     assert held.ranked_by == FID
     assert [row.method for row in held.arms if row.place] == ["linear", "h2o", "streaming", "random"]
     assert [row.place for row in held.arms] == [1, 2, 3, 4, None]
@@ -55,41 +55,41 @@ def test_places_are_by_fid_and_a_method_without_a_speed_up_has_one() -> None:
 
 def test_without_a_quality_pass_places_are_by_speed_up_and_the_page_says_that_fidelity_is_the_only_judge() -> None:
     held = [sample.full(), sample.arm("linear", "1/2"), sample.arm("streaming", "1/2"), sample.floor(), sample.numerics()]
-    assert section(held).ranked_by == ""
+    assert group(held).ranked_by == ""
     page = render(build(sample.RUN, held))
     assert "fidelity is the only judge" in page
     assert "fidelity is the only judge" not in render(build(sample.RUN, outcomes()))
 
 
 def test_what_has_collapsed_is_not_ranked() -> None:
-    rkv = next(row for row in section().arms if row.method == "rkv")
+    rkv = next(row for row in group().arms if row.method == "rkv")
     assert rkv.place is None
     assert "4 look like real ones" in rkv.unranked
     alive = [seen(o, 400.0, precision=0.12) if o.case.method == "rkv" else o for o in outcomes()]
-    assert next(row for row in section(alive).arms if row.method == "rkv").place == 5
+    assert next(row for row in group(alive).arms if row.method == "rkv").place == 5
 
 
 def test_columns_stand_where_figures_are_and_nowhere_else() -> None:
-    shown = groups(section())
+    shown = column_groups(group())
     quality = next(group for group in shown if group.title == "Quality")
     assert [column.key for column in quality.columns] == ["legend", "class_accuracy", FID, PRECISION]
-    bare = groups(section([sample.full(), sample.arm("linear", "1/2")]))
+    bare = column_groups(group([sample.full(), sample.arm("linear", "1/2")]))
     assert [column.key for group in bare if group.title == "Quality" for column in group.columns] == ["legend"]
 
 
 def test_a_figure_stands_over_its_interval_and_its_difference_to_the_full_cache() -> None:
-    held = section()
-    found = {cell.key: cell for cell in cells(held.arms[0], groups(held))}
+    held = group()
+    found = {cell.key: cell for cell in cells(held.arms[0], column_groups(held))}
     assert (found[FID].text, found[FID].under, found[FID].delta) == ("5.400", "4.900–5.900", "Δ +0.300 to +0.500")
     assert (found["class_accuracy"].text, found["class_accuracy"].delta) == ("75.0 %", "Δ 0")
     assert found["legend"].delta.startswith("Δ ")
     assert held.full is not None
-    own = {cell.key: cell for cell in cells(held.full, groups(held))}
+    own = {cell.key: cell for cell in cells(held.full, column_groups(held))}
     assert (own[FID].under, own[FID].delta) == ("4.500–5.500", "")
 
 
 def test_a_difference_is_of_pairs() -> None:
-    held = section()
+    held = group()
     assert held.full is not None
     arm = held.arms[0]
     pairs = zip(arm.outcome.samples["legend"], held.full.outcome.samples["legend"], strict=True)
@@ -98,7 +98,7 @@ def test_a_difference_is_of_pairs() -> None:
 
 
 def test_the_sentence_names_the_best_and_who_cannot_be_told_from_it() -> None:
-    text = next(s.text for s in sentences(section()) if s.about == "Budget 1/2")
+    text = next(s.text for s in sentences(group()) if s.about == "Budget 1/2")
     assert text.startswith("Nearest to real images is linear, not told apart from h2o, streaming: FID, scene, 2k images 5.400 "
                            "(4.900–5.900, the full cache 5.000).")
     assert "The fastest" in text
@@ -106,7 +106,7 @@ def test_the_sentence_names_the_best_and_who_cannot_be_told_from_it() -> None:
 
 def test_the_full_cache_stands_beside_real_images() -> None:
     def said(held: list[Outcome]) -> str:
-        return next(s.text for s in sentences(section(held)) if s.about == "Full cache")
+        return next(s.text for s in sentences(group(held)) if s.about == "Full cache")
 
     assert said(outcomes()).endswith("against it. Its FID, scene, 2k images is 5.000 (4.500–5.500).")
     first, *rest = outcomes()
@@ -143,17 +143,17 @@ def curves() -> list[Outcome]:
 
 
 def test_curves_are_drawn_from_three_budgets_on() -> None:
-    charts = {chart.title: chart for chart in draw(section(curves())).charts}
+    charts = {chart.title: chart for chart in chart_set(group(curves())).charts}
     assert {"Quality against budget", "Fidelity against budget"} < set(charts)
     quality = charts["Quality against budget"]
     assert quality.columns == ("Case", "Budget", "FID, scene, 2k images")
     assert ("linear 5/16", "5/16", "7.000") in quality.rows
     assert len(quality.rows) == 6
-    assert not [chart for chart in draw(section()).charts if "budget" in chart.title]
+    assert not [chart for chart in chart_set(group()).charts if "budget" in chart.title]
 
 
 def test_a_collapsed_point_is_hollow() -> None:
-    svg = next(chart.svg for chart in draw(section(curves())).charts if chart.title == "Quality against budget")
+    svg = next(chart.svg for chart in chart_set(group(curves())).charts if chart.title == "Quality against budget")
     marks = [part.split("</path>")[0] for part in svg.split("<path") if "window" in part.split("</path>")[0]]
     assert len(marks) == 3
     assert ["fill=" in mark for mark in marks] == [True, True, False]
@@ -165,7 +165,7 @@ def test_the_clip_score_has_a_column_where_it_was_measured_and_a_reason_where_it
 
     pair = (sample.full(), sample.arm("linear", "1/2"))
     measured = [replace(asked(o, {"weights": "a"}), samples={**o.samples, "clip_score": [20.0, 30.0]}) for o in pair]
-    assert "clip_score" in [column.key for group in groups(section(measured)) if group.title == "Quality" for column in group.columns]
+    assert "clip_score" in [column.key for group in column_groups(group(measured)) if group.title == "Quality" for column in group.columns]
     missing = build(sample.RUN, [asked(o, {"missing": "not measured: needs transformers"}) for o in pair]).missing
     assert ("tiny-llamagen: CLIP score", "not measured: needs transformers") in [(gap.what, gap.reason) for gap in missing]
 
@@ -176,7 +176,7 @@ def test_lpips_has_a_column_where_it_was_measured_and_a_reason_where_it_could_no
 
     pair = (sample.full(), sample.arm("linear", "1/2"))
     measured = [replace(asked(o, {"weights": "a/b"}), samples={**o.samples, "lpips": [0.1, 0.2]}) for o in pair]
-    assert "lpips" in [column.key for group in groups(section(measured)) if group.title == "Fidelity" for column in group.columns]
+    assert "lpips" in [column.key for group in column_groups(group(measured)) if group.title == "Fidelity" for column in group.columns]
     missing = build(sample.RUN, [asked(o, {"missing": "not measured: needs vgg16"}) for o in pair]).missing
     assert ("tiny-llamagen: LPIPS", "not measured: needs vgg16") in [(gap.what, gap.reason) for gap in missing]
     assert not [gap for gap in build(sample.RUN, list(pair)).missing if "LPIPS" in gap.what]

@@ -8,10 +8,11 @@ import report_sample as sample
 from page import Page
 
 from cachemark.core.result import Outcome, Status
-from cachemark.report.charts.regimes import Regime, regimes, tint
+from cachemark.report.charts.regime_maps import regime_map, tint
 from cachemark.report.page.render import render
-from cachemark.report.view.section import sections
-from cachemark.report.view.view import build
+from cachemark.report.view.case_group import case_groups
+from cachemark.report.view.regimes import Regime, regimes
+from cachemark.report.view.report_view import build
 
 # speed-up of linear by batch and budget
 GAINS = {1: {"1/2": 0.9, "1/4": 1.0}, 4: {"1/2": 0.95, "1/4": 1.3}, 16: {"1/2": 1.2, "1/4": 2.0}}
@@ -32,7 +33,7 @@ def outcomes(gains: dict[int, dict[str, float]], method: str = "linear") -> list
 
 
 def one(gains: dict[int, dict[str, float]], method: str = "linear") -> Regime:
-    (found,) = regimes(sections(outcomes(gains, method)))
+    (found,) = regimes(case_groups(outcomes(gains, method)))
     return found
 
 
@@ -46,7 +47,7 @@ def test_a_method_that_always_pays_is_said_to() -> None:
 
 
 def test_the_table_holds_what_the_chart_shows() -> None:
-    chart = one(GAINS).chart
+    chart = regime_map(one(GAINS))
     assert chart.columns == ("Budget", "batch 1", "batch 4", "batch 16")
     assert [row[0] for row in chart.rows] == ["1/2", "1/4"]
     assert chart.rows[1][3].startswith("2.00× (")
@@ -61,17 +62,17 @@ def test_colours_go_from_orange_over_white_to_blue() -> None:
 
 
 def test_one_batch_has_no_regimes_and_another_dtype_is_another_family() -> None:
-    assert regimes(sections(outcomes({4: GAINS[4]}))) == ()
+    assert regimes(case_groups(outcomes({4: GAINS[4]}))) == ()
     other = [ran(8.0, 16, role="baseline", dtype="bfloat16")]
-    assert regimes(sections([*outcomes({4: GAINS[4]}), *other])) == ()
+    assert regimes(case_groups([*outcomes({4: GAINS[4]}), *other])) == ()
 
 
 def test_a_refused_speed_up_is_an_empty_cell() -> None:
     held = outcomes(GAINS)
     refused = ran(1.0, 4, method="linear", budget="1/8", knobs={"B": 32})
     held.append(Outcome(refused.case, Status.OK, refused.samples, facts={"kernel": "matmul"}))
-    (found,) = regimes(sections(held))
-    assert found.chart.rows[2] == ("1/8", "–", "–", "–")
+    (found,) = regimes(case_groups(held))
+    assert regime_map(found).rows[2] == ("1/8", "–", "–", "–")
 
 
 def test_the_page_has_the_chart_and_a_hostile_name_stays_text() -> None:

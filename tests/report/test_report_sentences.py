@@ -8,13 +8,13 @@ import pytest
 import report_sample as sample
 
 from cachemark.core.result import Outcome, Status
-from cachemark.report.view.section import sections
-from cachemark.report.view.sentence import sentences
+from cachemark.report.view.case_group import case_groups
+from cachemark.report.view.summary_sentences import sentences
 
 
 def said(*outcomes: Outcome) -> dict[str, str]:
-    (section,) = sections(outcomes)
-    return {sentence.about: sentence.text for sentence in sentences(section)}
+    (group,) = case_groups(outcomes)
+    return {sentence.about: sentence.text for sentence in sentences(group)}
 
 
 def at(latency: list[float], method: str = "linear", **samples: list[float]) -> Outcome:

@@ -14,10 +14,10 @@ from cachemark.core.result import Outcome
 from cachemark.report.charts.bars import MOST
 from cachemark.report.page import deferred_sections as shelf
 from cachemark.report.page import render
-from cachemark.report.page.markup import headline_rows
-from cachemark.report.view.headline import groups
-from cachemark.report.view.section import sections
-from cachemark.report.view.view import build
+from cachemark.report.page.markup import leaderboard_rows
+from cachemark.report.view.case_group import case_groups
+from cachemark.report.view.leaderboard import column_groups
+from cachemark.report.view.report_view import build
 
 PART = re.compile(r'<script type="text/plain" id="part-(\d+)">(.*?)</script>', re.DOTALL)
 
@@ -84,6 +84,6 @@ def test_a_drawing_of_many_cases_shows_the_first_and_its_table_all(html: str) ->
 
 
 def test_rows_that_are_kept_know_the_budget_before_them() -> None:
-    (section,) = sections([sample.full(), sample.arm("linear", "1/4"), sample.arm("window", "1/4")])
-    rows, shown = section.arms, groups(section)
-    assert [headline_rows(rows, shown, (), before).count('class="arm first"') for before in ("", "1/2", "1/4")] == [1, 1, 0]
+    (group,) = case_groups([sample.full(), sample.arm("linear", "1/4"), sample.arm("window", "1/4")])
+    rows, shown = group.arms, column_groups(group)
+    assert [leaderboard_rows(rows, shown, (), before).count('class="arm first"') for before in ("", "1/2", "1/4")] == [1, 1, 0]

@@ -12,19 +12,19 @@ from PIL import Image
 
 from cachemark.core.errors import BadStore
 from cachemark.core.result import Environment, Outcome, Status
-from cachemark.report.view.headline import KEPT, cells
-from cachemark.report.view.row import Row
-from cachemark.report.view.section import Section, sections
-from cachemark.report.view.view import ReportView, build
+from cachemark.report.view.case_group import CaseGroup, case_groups
+from cachemark.report.view.leaderboard import KEPT, cells
+from cachemark.report.view.report_row import ReportRow
+from cachemark.report.view.report_view import ReportView, build
 from cachemark.store.exchange import Exchange
 
 
-def section(*outcomes: Outcome) -> Section:
-    (found,) = sections(outcomes or sample.outcomes())
+def group(*outcomes: Outcome) -> CaseGroup:
+    (found,) = case_groups(outcomes or sample.outcomes())
     return found
 
 
-def row(held: Section, method: str, budget: str) -> Row:
+def row(held: CaseGroup, method: str, budget: str) -> ReportRow:
     return next(r for r in held.arms if (r.case.method, r.case.budget) == (method, budget))
 
 
@@ -33,7 +33,7 @@ def timed(outcome: Outcome, latency: list[float], **samples: list[float]) -> Out
 
 
 def test_fifteen_cases_make_one_section() -> None:
-    held = section()
+    held = group()
     assert held.full is not None
     assert len(held.arms) == 12
     assert [r.case.role for r in held.references] == ["floor", "numerics"]
@@ -42,7 +42,7 @@ def test_fifteen_cases_make_one_section() -> None:
 
 def test_speed_up_is_a_ratio_of_medians_with_its_interval() -> None:
     full, arm = timed(sample.full(), [2.0, 2.1, 2.4]), timed(sample.arm("linear", "1/4"), [1.0, 1.2, 1.1])
-    speed_up = row(section(full, arm), "linear", "1/4").speed_up
+    speed_up = row(group(full, arm), "linear", "1/4").speed_up
     assert speed_up is not None
     assert (speed_up.value, speed_up.n) == (pytest.approx(2.1 / 1.1), 3)
     assert (speed_up.low, speed_up.high) == (pytest.approx(2.0 / 1.2), pytest.approx(2.4 / 1.0))
@@ -51,7 +51,7 @@ def test_speed_up_is_a_ratio_of_medians_with_its_interval() -> None:
 def test_savings_are_shares_of_the_full_cache() -> None:
     full = timed(sample.full(), [2.0], kv_allocated=[1000.0], kv_logical=[900.0])
     arm = timed(sample.arm("linear", "1/4"), [1.0], kv_allocated=[300.0], kv_logical=[225.0])
-    held = row(section(full, arm), "linear", "1/4")
+    held = row(group(full, arm), "linear", "1/4")
     assert held.saving == pytest.approx(0.7)
     assert held.saving_live == pytest.approx(0.75)
 
@@ -59,7 +59,7 @@ def test_savings_are_shares_of_the_full_cache() -> None:
 def test_without_a_full_cache_nothing_is_derived() -> None:
     broken = sample.failed(sample.full(), Status.OOM, "out of memory")
     for outcomes in ([sample.arm("linear", "1/4")], [broken, sample.arm("linear", "1/4")]):
-        held = row(section(*outcomes), "linear", "1/4")
+        held = row(group(*outcomes), "linear", "1/4")
         assert held.speed_up is None
         assert held.saving is None
         assert held.place is None
@@ -69,26 +69,26 @@ def test_without_a_full_cache_nothing_is_derived() -> None:
 def test_other_kernels_refuse_a_speed_up_and_name_the_difference() -> None:
     arm = sample.arm("linear", "1/4")
     arm = replace(arm, facts={**arm.facts, "kernel": "math"})
-    held = row(section(sample.full(), arm), "linear", "1/4")
+    held = row(group(sample.full(), arm), "linear", "1/4")
     assert held.speed_up is None
     assert "math here, sdpa in the full cache" in held.no_speed_up
     assert "no speed-up" in [mark.text for mark in held.marks]
 
 
 def test_a_quality_only_method_has_no_speed_up_and_no_place() -> None:
-    held = row(section(), "h2o", "1/2")
+    held = row(group(), "h2o", "1/2")
     assert held.speed_up is None
     assert held.place is None
     assert [mark.text for mark in held.marks] == ["quality only"]
-    assert "not fused" in held.marks[0].why
+    assert "not fused" in held.marks[0].reason
 
 
 def test_a_fused_kernel_of_its_own_is_compared_and_said() -> None:
     arm = sample.arm("linear", "1/4")
     arm = replace(arm, facts={**arm.facts, "kernel": "triton-with-mass", "own_kernel": "It attends with its own."})
-    held = row(section(sample.full(), arm), "linear", "1/4")
+    held = row(group(sample.full(), arm), "linear", "1/4")
     assert held.speed_up is not None
-    assert ("own kernel", "It attends with its own.") in [(mark.text, mark.why) for mark in held.marks]
+    assert ("own kernel", "It attends with its own.") in [(mark.text, mark.reason) for mark in held.marks]
 
 
 def test_what_was_carried_over_says_from_where() -> None:
@@ -101,7 +101,7 @@ def test_what_was_carried_over_says_from_where() -> None:
 
 def test_places_follow_speed_up_within_a_budget() -> None:
     for budget in ("1/2", "1/4"):
-        placed = [r for r in section().arms_at(budget) if r.place is not None]
+        placed = [r for r in group().arms_at(budget) if r.place is not None]
         assert [r.place for r in placed] == list(range(1, len(placed) + 1))
         speeds = [r.speed_up.value for r in placed if r.speed_up]
         assert speeds == sorted(speeds, reverse=True)
@@ -111,19 +111,19 @@ def test_places_follow_speed_up_within_a_budget() -> None:
 def test_a_method_no_better_than_other_seeds_is_not_ranked_however_fast() -> None:
     arm = sample.arm("linear", "1/4")
     lost = timed(arm, [0.1] * 5, token_agreement=list(sample.floor().samples["token_agreement"]))
-    held = row(section(sample.full(), lost, sample.arm("random", "1/4"), sample.floor()), "linear", "1/4")
+    held = row(group(sample.full(), lost, sample.arm("random", "1/4"), sample.floor()), "linear", "1/4")
     assert held.speed_up is not None
     assert held.place is None
     assert held.unranked
     assert "not ranked" in [mark.text for mark in held.marks]
-    assert row(section(sample.full(), lost), "linear", "1/4").place == 1  # without the floor nobody can tell
+    assert row(group(sample.full(), lost), "linear", "1/4").place == 1  # without the floor nobody can tell
 
 
 @pytest.mark.parametrize(("agreement", "kl", "lossless"), [
     ([1.0] * 64, [1e-9] * 64, True), ([1.0] * 64, [1e-3] * 64, False), ([0.9] * 64, [1e-9] * 64, False)])
 def test_lossless_means_within_numerics_in_tokens_and_kl(agreement: list[float], kl: list[float], lossless: bool) -> None:
     arm = timed(sample.arm("linear", "1/2"), [2.0], token_agreement=agreement, kl=kl)
-    held = row(section(sample.full(), arm, sample.numerics()), "linear", "1/2")
+    held = row(group(sample.full(), arm, sample.numerics()), "linear", "1/2")
     assert held.lossless is lossless
     assert ("lossless on this device" in [mark.text for mark in held.marks]) is lossless
 
@@ -131,15 +131,15 @@ def test_lossless_means_within_numerics_in_tokens_and_kl(agreement: list[float],
 def test_a_live_saving_that_is_not_allocated_is_called_fake() -> None:
     full = timed(sample.full(), [2.0], kv_allocated=[1000.0], kv_logical=[1000.0])
     fake = timed(sample.arm("linear", "1/4"), [1.0], kv_allocated=[1000.0], kv_logical=[250.0])
-    assert "fake compression" in [m.text for m in row(section(full, fake), "linear", "1/4").marks]
+    assert "fake compression" in [m.text for m in row(group(full, fake), "linear", "1/4").marks]
     real = timed(sample.arm("linear", "1/4"), [1.0], kv_allocated=[260.0], kv_logical=[250.0])
-    assert "fake compression" not in [m.text for m in row(section(full, real), "linear", "1/4").marks]
+    assert "fake compression" not in [m.text for m in row(group(full, real), "linear", "1/4").marks]
 
 
 def test_a_stage_that_every_case_has_makes_no_saving_fake() -> None:
     full = timed(sample.full(), [2.0], kv_allocated=[1400.0], kv_logical=[1000.0])
     arm = timed(sample.arm("linear", "1/4"), [1.0], kv_allocated=[650.0], kv_logical=[250.0])
-    held = row(section(full, arm), "linear", "1/4")
+    held = row(group(full, arm), "linear", "1/4")
     assert held.saving is not None
     assert held.saving < 0.9 * 0.75
     assert "fake compression" not in [mark.text for mark in held.marks]
@@ -148,19 +148,19 @@ def test_a_stage_that_every_case_has_makes_no_saving_fake() -> None:
 def test_state_as_large_as_the_saving_is_said() -> None:
     full = timed(sample.full(), [2.0], kv_allocated=[1000.0], kv_logical=[1000.0])
     arm = timed(sample.arm("linear", "1/4"), [1.0], kv_allocated=[250.0], kv_logical=[250.0], kv_state=[750.0])
-    assert "state eats the saving" in [m.text for m in row(section(full, arm), "linear", "1/4").marks]
+    assert "state eats the saving" in [m.text for m in row(group(full, arm), "linear", "1/4").marks]
     lean = timed(sample.arm("linear", "1/4"), [1.0], kv_allocated=[250.0], kv_logical=[250.0], kv_state=[749.0])
-    assert "state eats the saving" not in [m.text for m in row(section(full, lean), "linear", "1/4").marks]
+    assert "state eats the saving" not in [m.text for m in row(group(full, lean), "linear", "1/4").marks]
 
 
 def test_fidelity_and_quality_are_apart() -> None:
-    held = row(section(), "linear", "1/2")
+    held = row(group(), "linear", "1/2")
     assert set(held.fidelity) == {"token_agreement", "kl", "psnr", "ssim"}
     assert set(held.quality) == {"legend"}
 
 
 def test_random_weights_show_no_fidelity_and_no_quality_even_where_samples_are() -> None:
-    held = section(*sample.random_weights())
+    held = group(*sample.random_weights())
     assert held.random
     for r in held.rows:
         assert not r.fidelity
@@ -171,7 +171,7 @@ def test_random_weights_show_no_fidelity_and_no_quality_even_where_samples_are()
 
 
 def test_a_case_that_is_not_ok_shows_status_and_the_last_line_of_its_log() -> None:
-    held = row(section(*sample.mixed()), "rkv", "1/4")
+    held = row(group(*sample.mixed()), "rkv", "1/4")
     (cell,) = cells(held, KEPT)
     assert (cell.text, cell.under) == ("oom", "MemoryError: 4.1 GiB wanted")
 
@@ -182,7 +182,7 @@ def test_reference_rows_join_the_cell_they_differ_least_from() -> None:
 
     small = [at(o, 1) for o in (sample.full(), sample.arm("linear", "1/4"), sample.floor())]
     large = [at(o, 64) for o in (sample.full(), sample.arm("linear", "1/4"), sample.floor())]
-    one, other = sections([*small, *large])
+    one, other = case_groups([*small, *large])
     for held, batch in ((one, 1), (other, 64)):
         floor = held.reference("floor")
         assert floor is not None
@@ -200,7 +200,7 @@ def test_models_and_cells_are_separate_chapters_with_telling_headings() -> None:
 def test_a_codec_is_a_method_of_the_same_cell() -> None:
     arm = sample.arm("linear", "1/4")
     packed = replace(arm, case=replace(arm.case, codec="int8"))
-    assert section(sample.full(), arm, packed).methods == ("linear", "linear int8")
+    assert group(sample.full(), arm, packed).methods == ("linear", "linear int8")
 
 
 def test_header_facts_and_counts() -> None:
@@ -321,7 +321,7 @@ def test_budgets_are_ordered_as_numbers() -> None:
         arm = sample.arm("linear", "1/4")
         return replace(arm, case=replace(arm.case, budget=budget))
 
-    held = section(sample.full(), *(at(b) for b in ("1/8", "3/4", "1/16", "1/2")))
+    held = group(sample.full(), *(at(b) for b in ("1/8", "3/4", "1/16", "1/2")))
     assert [Fraction(b) for b in held.budgets] == sorted((Fraction(b) for b in held.budgets), reverse=True)
 
 
@@ -330,7 +330,7 @@ def test_the_conclusion_says_how_much_was_judged_and_how_old_the_baseline_is() -
     meta = {"name": "demo", "saved": "2026-03-01T09:00:00+00:00", "reason": "the first one"}
     view = build(sample.RUN, sample.mixed(), sample.comparison(), baseline=Exchange((), then, {}, meta))
     assert view.conclusion is not None
-    assert (view.conclusion.judged, view.conclusion.known) == sample.comparison().cases
+    assert (view.conclusion.judged_cases, view.conclusion.known_cases) == sample.comparison().cases
     assert view.conclusion.against == "Baseline demo, saved 2026-03-01 (4 days before this run): the first one."
     assert view.differences is not None
     assert [(d.name, d.then, d.now) for d in view.differences] == [("Torch", "2.8.0", "2.9.0"), ("Gone", "1", "–")]
@@ -371,6 +371,6 @@ def test_every_flag_has_a_rule() -> None:
     from cachemark.report.view import explanations as why
 
     marks = {mark.text for part in (sample.mixed(), sample.outcomes()) for chapter in build(sample.RUN, part).chapters
-             for row in chapter.section.rows for mark in row.marks}
+             for row in chapter.group.rows for mark in row.marks}
     assert marks
     assert marks <= why.FLAGS.keys()

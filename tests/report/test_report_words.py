@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cachemark.report import formatting as words
+from cachemark.report import formatting as fmt
 
 
 @pytest.mark.parametrize(("value", "name", "text"), [
@@ -16,19 +16,19 @@ from cachemark.report import formatting as words
     (1930.0, "tokens_per_s_first", "1930 token/s"),
 ])
 def test_a_figure_is_written_with_its_unit(value: float, name: str, text: str) -> None:
-    assert words.with_unit(value, name) == text
+    assert fmt.with_unit(value, name) == text
 
 
 def test_a_negative_share_has_a_minus_sign() -> None:
-    assert words.percent(-0.032) == "−3.2 %"
+    assert fmt.percent(-0.032) == "−3.2 %"
 
 
 def test_plain_text_is_short_and_without_control_characters() -> None:
-    assert words.plain("a\x00b\x1bc\ud800d") == "a b c d"
-    assert words.plain("x" * 50, 10) == "x" * 9 + "…"
-    assert words.plain("line\nnext") == "line\nnext"
+    assert fmt.plain("a\x00b\x1bc\ud800d") == "a b c d"
+    assert fmt.plain("x" * 50, 10) == "x" * 9 + "…"
+    assert fmt.plain("line\nnext") == "line\nnext"
 
 
 def test_a_foreign_name_cannot_turn_the_text_after_it() -> None:
-    assert words.name("linear") == "linear"
-    assert words.name("\u202eevil") == "\u2068\u202eevil\u2069"
+    assert fmt.name("linear") == "linear"
+    assert fmt.name("\u202eevil") == "\u2068\u202eevil\u2069"

@@ -102,7 +102,7 @@ def test_a_broken_benchmark_is_named_by_its_place(broken: Any, written: dict[str
 
 def test_hostile_names_are_stored_and_shown_as_text(written: dict[str, Any], store: Store) -> None:
     from cachemark.report.page import render
-    from cachemark.report.view import view
+    from cachemark.report.view import report_view
 
     evil = "<script>alert(1)</script>\u202e" + "A" * 10_000
     spoilt = json.loads(json.dumps(written))
@@ -111,6 +111,6 @@ def test_hostile_names_are_stored_and_shown_as_text(written: dict[str, Any], sto
     found = ingest(store, json.dumps(spoilt), "out.json")
     run = store.run(found.run)
     assert run.code["commit"] == ""
-    page = render.render(view.build(run, store.outcomes(found.run)))
+    page = render.render(report_view.build(run, store.outcomes(found.run)))
     assert "<script>alert" not in page
     assert "&lt;script&gt;alert" in page

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from ..core.result import Outcome
     from ..gate.baseline_check import Comparison
-    from ..report.view.view import ReportView
+    from ..report.view.report_view import ReportView
     from ..store.rows import RunRecord
 
 PATH = click.Path(dir_okay=False, allow_dash=True)
@@ -229,10 +229,10 @@ def _view(store_url: str, run_id: int | None) -> ReportView:
 def _built(run: RunRecord, outcomes: list[Outcome]) -> ReportView:
     """What the page shows, without its pictures."""
     from ..gate import anchors
-    from ..report.view import view
+    from ..report.view import report_view
 
     reached = anchors.load()
-    return view.build(run, outcomes, unanchored=lambda case: anchors.unanchored(case.model, case.weights, reached))
+    return report_view.build(run, outcomes, unanchored=lambda case: anchors.unanchored(case.model, case.weights, reached))
 
 
 def _frame(store_url: str, run_id: int | None, samples: bool) -> pd.DataFrame:

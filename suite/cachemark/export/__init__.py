@@ -1,1 +1,1 @@
-"""What leaves the suite: pages, tables and the formats of other programs."""
+"""Results in other formats: tables, frames, figures, and the files of other programs."""

@@ -24,7 +24,7 @@ from ..core.errors import Infrastructure, Unsupported
 from ..core.result import JUDGING, Outcome
 from ..core.spec import Case, digest
 from ..core.units import Metric, metric
-from ..report.view.row import is_random
+from ..report.view.report_row import is_random
 from ..store.db import Store
 from ..store.rows import RunRecord
 from .escape import on_one_line, slug
@@ -46,7 +46,7 @@ class Written:
 
 @dataclass
 class _Point:
-    """All that was measured of one commit on one machine, the newest outcome of each case."""
+    """One commit on one machine, with the newest outcome of each case."""
 
     commit: str
     date: int
@@ -115,7 +115,7 @@ def _commit(said: str, repository: str | Path) -> tuple[str, int] | None:
 
 
 def _facets(run: RunRecord) -> tuple[dict[str, str], dict[str, str]]:
-    """What tells curves apart, and what is shown of the machine."""
+    """The parameters that tell curves apart, and the description of the machine."""
     facts, device = run.environment.facts, _plain(run.environment.device)
     short = {name: ".".join(str(facts.get(name) or "unknown").split("+")[0].split(".")[:2]) for name in ("python", "torch")}
     machine = slug(run.environment.machine_class) or "unknown"

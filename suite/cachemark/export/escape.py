@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import unicodedata
 
-from ..report import formatting as words
+from ..report import formatting as fmt
 
 _TURNS = re.compile("[\u061c\u200b\u200e\u200f\u202a-\u202e\u2060\u2066-\u2069\ufeff]")
 _LATEX = {
@@ -30,7 +30,7 @@ _FORMULA = tuple("=+-@＝＋－＠")
 
 def on_one_line(text: object, limit: int = 0) -> str:
     """Text without control characters, line breaks and marks of direction, cut to ``limit`` characters where that is above 0."""
-    return words.plain(" ".join(_TURNS.sub("", words.plain(text)).split()), limit)
+    return fmt.plain(" ".join(_TURNS.sub("", fmt.plain(text)).split()), limit)
 
 
 def for_latex(text: object, limit: int = 0) -> str:
@@ -59,7 +59,7 @@ def for_markdown(text: object, limit: int = 0) -> str:
 
 def for_sheet(text: object) -> str:
     """Text for a cell of a spreadsheet: one that a program would take for a formula gets an apostrophe in front."""
-    plain = words.plain(text)
+    plain = fmt.plain(text)
     return f"'{plain}" if plain.lstrip().startswith(_FORMULA) or plain.startswith(("\t", "\n")) else plain
 
 

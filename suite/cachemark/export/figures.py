@@ -13,11 +13,13 @@ from pathlib import Path
 from xml.sax.saxutils import escape, quoteattr
 
 from ..core.errors import CachemarkError, Infrastructure, unknown
-from ..report import formatting as words
-from ..report.charts.chart import Chart, Drawing, Key, Plot
-from ..report.charts.drawing import SHAPES, Curve, Field, Look, Rows
-from ..report.page.render import drawn
-from ..report.view.view import ReportView
+from ..report import formatting as fmt
+from ..report.charts.chart import Chart, Plot
+from ..report.charts.chart_set import ChartSet
+from ..report.charts.legend import Key
+from ..report.charts.svg import SHAPES, Curve, RowPlot, Style, XYPlot
+from ..report.page.render import chart_sets
+from ..report.view.report_view import ReportView
 
 FORMATS = ("pdf", "svg")
 FAMILY = "Liberation Sans, Arial, Helvetica, sans-serif"
@@ -30,36 +32,35 @@ _INK = "#111111"
 def points(width: str) -> float:
     """A width such as ``3.25in``, ``8cm``, ``82mm`` or ``234pt`` in points. Others are a CachemarkError."""
     found = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(in|cm|mm|pt)\s*", width)
-    held = float(found[1]) * _POINTS[found[2]] if found else 0.0
-    if not 100 <= held <= 2000:
+    size = float(found[1]) * _POINTS[found[2]] if found else 0.0
+    if not 100 <= size <= 2000:
         raise CachemarkError(f"A figure cannot be {width!r} wide.",
                              remedy="Give a width of 1.4 to 27 inches, such as 3.25in, 8.2cm or 234pt.")
-    return held
+    return size
 
 
 def write(view: ReportView, folder: Path, formats: Sequence[str] = FORMATS, width: str = "3.25in") -> list[Path]:
-    """Write every chart of a page to ``folder``, one file for each format, and return their paths. Names are made of the section and the
+    """Write every chart of a page to ``folder``, one file for each format, and return their paths. Names are made of the group and the
     chart's title, in small letters and digits."""
     for name in formats:
         if name not in FORMATS:
             raise unknown("format", name, FORMATS)
     wide, written, taken = points(width), [], set[str]()
-    for chapter, drawing in zip(view.chapters, drawn(view), strict=True):
-        history = replace(drawing, charts=(*drawing.charts, *chapter.history))
-        for chart in history.charts:
+    for chapter, charts in zip(view.chapters, chart_sets(view), strict=True):
+        for chart in charts.charts:
             if chart.plot is None:
                 continue
             stem = _free(f"{_slug(chapter.heading)}-{_slug(chart.title)}", taken)
-            svg = figure(chart, drawing, wide)
+            svg = figure(chart, charts, wide)
             written += [_put(folder / f"{stem}.{name}", svg if name == "svg" else _pdf(svg)) for name in formats]
     return written
 
 
-def figure(chart: Chart, drawing: Drawing, width: float) -> str:
+def figure(chart: Chart, charts: ChartSet, width: float) -> str:
     """One chart as SVG for paper, ``width`` points wide, with its legend below."""
-    plot, keys = _for_paper(chart.plot, drawing), drawing.methods if isinstance(chart.plot, Field) else ()
-    look = Look(width, 0.74 * width, _SIZE, _INK, FAMILY, tips=False)
-    inner = plot.svg(chart.title, look).replace("currentColor", _INK)
+    plot, keys = _for_paper(chart.plot, charts), charts.methods if isinstance(chart.plot, XYPlot) else ()
+    style = Style(width, 0.74 * width, _SIZE, _INK, FAMILY, tips=False)
+    inner = plot.svg(chart.title, style).replace("currentColor", _INK)
     found = re.search(r'viewBox="0 0 \S+ (\S+)"', inner)
     assert found is not None
     legend, high = _legend([key for key in keys if _used(plot, key)], width, float(found[1]))
@@ -68,32 +69,32 @@ def figure(chart: Chart, drawing: Drawing, width: float) -> str:
             f'font-family={quoteattr(FAMILY)} font-size="{_SIZE:g}">{nested}{legend}</svg>')
 
 
-def _for_paper(plot: Plot | None, drawing: Drawing) -> Plot:
+def _for_paper(plot: Plot | None, charts: ChartSet) -> Plot:
     """The drawing with a shape and a dash for each method, and the budgets of each joined."""
-    if isinstance(plot, Rows):
+    if isinstance(plot, RowPlot):
         return replace(plot, pitch=11.0)
-    assert isinstance(plot, Field)
+    assert isinstance(plot, XYPlot)
     shapes = tuple(SHAPES)
     marks = tuple(replace(p, shape=shapes[p.series % len(shapes)] if p.series >= 0 else p.shape) for p in plot.points)
-    drawn_ = {line.series for line in plot.lines if line.series >= 0}
+    drawn = {line.series for line in plot.lines if line.series >= 0}
     joined = []
-    for key in drawing.methods:
+    for key in charts.methods:
         places = tuple(sorted((p.x, p.y) for p in plot.points if p.series == key.index))
-        if key.index not in drawn_ and len(places) > 1:
+        if key.index not in drawn and len(places) > 1:
             joined.append(Curve(places, key.sign, _DASHES[key.index % len(_DASHES)], key.index))
     lines = [replace(line, dash=_DASHES[line.series % len(_DASHES)]) if line.series >= 0 else line for line in plot.lines]
     return replace(plot, points=marks, lines=(*lines, *joined))
 
 
 def _used(plot: Plot, key: Key) -> bool:
-    return isinstance(plot, Field) and any(point.series == key.index for point in plot.points)
+    return isinstance(plot, XYPlot) and any(point.series == key.index for point in plot.points)
 
 
 def _legend(keys: Sequence[Key], width: float, top: float) -> tuple[str, float]:
     """Marks and names of methods in lines below a drawing that ends at ``top``; with the height of both."""
     parts, x, y, shapes = [], 4.0, top + _SIZE, tuple(SHAPES.values())
     for key in keys:
-        name = words.plain(key.name, 28)
+        name = fmt.plain(key.name, 28)
         need = 14 + 0.56 * _SIZE * len(name) + 8
         if x + need > width and x > 4:
             x, y = 4.0, y + 1.5 * _SIZE
@@ -104,7 +105,7 @@ def _legend(keys: Sequence[Key], width: float, top: float) -> tuple[str, float]:
 
 
 def _pdf(svg: str) -> bytes:
-    """The same as PDF. vl-convert takes a point for 4/3 of one, and a bare number for a point."""
+    """A drawing as PDF. vl-convert takes a point for 4/3 of one, and a bare number for a point."""
     import vl_convert
 
     return bytes(vl_convert.svg_to_pdf(re.sub(r'(\d)pt"', r'\1"', svg, count=2)))

@@ -17,9 +17,9 @@ from ..core.errors import Infrastructure, Unsupported
 from ..core.result import JUDGING, Outcome
 from ..core.spec import Case, Sampling, canonical
 from ..core.units import in_order, metric
-from ..report import formatting as words
-from ..report.view.row import Row, is_random
-from ..report.view.section import sections
+from ..report import formatting as fmt
+from ..report.view.case_group import case_groups
+from ..report.view.report_row import ReportRow, is_random
 from ..stats.bootstrap import Interval, median_over_repeats
 from ..store.db import Store
 from .escape import for_sheet
@@ -46,12 +46,12 @@ def frame(source: Source, run: int | None = None) -> pd.DataFrame:
 
     Raises BadStore, and NothingMeasured for a store without runs.
     """
-    held = _held(source, run)
-    rows: dict[int, Row] = {}
-    for part in sections(held.outcomes):
+    given = _given(source, run)
+    rows: dict[int, ReportRow] = {}
+    for part in case_groups(given.outcomes):
         for row in part.rows:
             rows.setdefault(id(row.outcome), row)  # a reference row may stand in several sections
-    records = [_whole(record) for outcome in held.outcomes for record in _records(rows[id(outcome)], held)]
+    records = [_whole(record) for outcome in given.outcomes for record in _records(rows[id(outcome)], given)]
     return pd.DataFrame(records, columns=list(COLUMNS)).astype({"n": "Int64", "version": "Int64", "run": "Int64"})
 
 
@@ -78,10 +78,10 @@ def samples_frame(source: Source, run: int | None = None) -> pd.DataFrame:
     Arguments and errors are those of :func:`frame`. Nothing is withheld: where ``judgement`` is not empty it says why fidelity and
     quality of that case are not to be judged, such as random weights.
     """
-    held = _held(source, run)
+    given = _given(source, run)
     records = [
         {**whose, **_about(name), "index": index, "value": value}
-        for outcome in held.outcomes for whose in [_whole({**held.whose(outcome), "judgement": outcome.judgement})]
+        for outcome in given.outcomes for whose in [_whole({**given.whose(outcome), "judgement": outcome.judgement})]
         for name in in_order(outcome.samples) for index, value in enumerate(outcome.samples[name])
     ]
     return pd.DataFrame(records, columns=list(SAMPLE_COLUMNS)).astype({"index": "Int64", "version": "Int64", "run": "Int64"})
@@ -98,7 +98,7 @@ def parquet(table: pd.DataFrame, path: str | Path) -> Path:
     Raises Unsupported where neither pyarrow nor fastparquet is installed, and Infrastructure where the file cannot be written.
     """
     try:
-        _texts(table, words.plain).to_parquet(path, index=False)
+        _texts(table, fmt.plain).to_parquet(path, index=False)
     except ImportError as error:
         raise Unsupported("Parquet needs the package pyarrow, which is not installed.",
                           remedy="Run: pip install pyarrow (or cachemark[parquet]), or export csv instead.") from error
@@ -108,7 +108,7 @@ def parquet(table: pd.DataFrame, path: str | Path) -> Path:
 
 
 @dataclass(frozen=True)
-class _Held:
+class _Given:
     """Outcomes, and what their run says of all of them."""
 
     outcomes: list[Outcome]
@@ -132,22 +132,22 @@ def _whole(record: Mapping[str, Any]) -> dict[str, Any]:
             for name, value in record.items()}
 
 
-def _held(source: Source, run: int | None) -> _Held:
+def _given(source: Source, run: int | None) -> _Given:
     if isinstance(source, str | Path):
         with Store.open(source, create=False, read_only=True) as store:
-            return _held(store, run)
+            return _given(store, run)
     if isinstance(source, Store):
         found = source.run(run)
         shared = {"run": found.id, "commit": found.code.get("commit"), "machine_class": found.environment.machine_class}
-        return _Held(source.outcomes(found.id), shared)
+        return _Given(source.outcomes(found.id), shared)
     if run is not None:
         raise Unsupported(f"Run {run} was asked for, and outcomes were given.", remedy="Give a store, or leave the run out.")
-    return _Held(list(source), {"run": None, "commit": None, "machine_class": None})
+    return _Given(list(source), {"run": None, "commit": None, "machine_class": None})
 
 
-def _records(row: Row, held: _Held) -> Iterator[dict[str, Any]]:
+def _records(row: ReportRow, given: _Given) -> Iterator[dict[str, Any]]:
     outcome = row.outcome
-    whose = {**held.whose(outcome), "status": str(outcome.status), "not_ranked": row.unranked}
+    whose = {**given.whose(outcome), "status": str(outcome.status), "not_ranked": row.unranked}
     if not row.ok:
         yield {**whose, "reason": row.reason}
         return
@@ -163,7 +163,7 @@ def _records(row: Row, held: _Held) -> Iterator[dict[str, Any]]:
             yield {**whose, "metric": name, "unit": unit, "better": "higher", "kind": "derived", **_ends(derived)}
 
 
-def _derived(row: Row, name: str) -> Interval | None:
+def _derived(row: ReportRow, name: str) -> Interval | None:
     found = getattr(row, name)
     return Interval(found, found, found, 0.0, 1) if isinstance(found, float) else found
 

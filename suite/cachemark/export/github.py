@@ -1,4 +1,4 @@
-"""What GitHub shows of a run: a step summary, annotations, and the text of a comment on a pull request."""
+"""A run on GitHub: a step summary, annotations, and the text of a comment on a pull request."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import html
 from collections.abc import Iterable
 
 from ..gate.baseline_check import CHANGED, MISSING, REGRESSED, Comparison
-from ..report.view.view import ReportView
+from ..report.view.report_view import ReportView
 from ..store.rows import Verdict
 from .escape import JOINER, for_markdown, on_one_line, slug
 from .markdown import REASON, markdown, rows
@@ -21,7 +21,7 @@ _LEVELS = {REGRESSED: "error", MISSING: "warning", CHANGED: "notice"}
 
 def summary(view: ReportView, comparison: Comparison | None = None) -> str:
     """Markdown for ``$GITHUB_STEP_SUMMARY``: what the gate says, where there was one, and the headline tables, at most 1 MiB."""
-    parts = [_title(view), *_judged(comparison), *(markdown([table]) for table in tables(view))]
+    parts = [_title(view), *_verdicts(comparison), *(markdown([table]) for table in tables(view))]
     return _fitting(parts, SUMMARY_BYTES)
 
 
@@ -29,7 +29,7 @@ def comment(view: ReportView, comparison: Comparison | None = None) -> str:
     """Markdown for a comment on a pull request, at most 65 536 characters and bytes. It begins with an invisible mark that depends on the
     plan alone, so that whoever posts it finds the comment of the last push and replaces it. The tables are folded."""
     mark = f"<!-- cachemark {slug(view.plan)} -->\n{_title(view)}"
-    return _fitting([mark, *_judged(comparison), *map(_folded, tables(view))], COMMENT_CHARACTERS)
+    return _fitting([mark, *_verdicts(comparison), *map(_folded, tables(view))], COMMENT_CHARACTERS)
 
 
 def _folded(table: Table) -> str:
@@ -70,7 +70,7 @@ def _title(view: ReportView) -> str:
     return f"## cachemark {for_markdown(view.plan, NAME)}\n"
 
 
-def _judged(comparison: Comparison | None) -> list[str]:
+def _verdicts(comparison: Comparison | None) -> list[str]:
     if comparison is None:
         return ["Not compared with a baseline.\n"]
     lines = [f"- {for_markdown(line, REASON)}" for line in comparison.summary()]
@@ -78,7 +78,7 @@ def _judged(comparison: Comparison | None) -> list[str]:
 
 
 def _rows(comparison: Comparison) -> list[str]:
-    """What is not as it was, the worst kind first."""
+    """The rows that differ from the baseline, the worst kind first."""
     found = [row for verdict in _LEVELS for row in comparison.of(verdict)]
     if not found:
         return []

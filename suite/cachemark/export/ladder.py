@@ -45,28 +45,28 @@ def ladders(outcomes: Iterable[Outcome]) -> tuple[Ladder, ...]:
     for outcome in outcomes:
         if outcome.case.role in ("arm", "baseline") and outcome.case.codec == "native":
             cells.setdefault(_cell(outcome), []).append(outcome)
-    return tuple(_ladder(held) for held in cells.values())
+    return tuple(_ladder(found) for found in cells.values())
 
 
 def _cell(outcome: Outcome) -> str:
-    """What the rungs of a ladder share: everything but the engine and what is an arm's own."""
+    """The settings that the rungs of a ladder share: all but the engine and those of a single arm."""
     data = outcome.case.to_json()
     return digest({name: value for name, value in data.items() if name not in (*OWN, "engine", "evaluation", "samples")})
 
 
-def _ladder(held: Sequence[Outcome]) -> Ladder:
-    fulls = {o.case.engine: o for o in held if o.case.role == "baseline"}
+def _ladder(outcomes: Sequence[Outcome]) -> Ladder:
+    fulls = {o.case.engine: o for o in outcomes if o.case.role == "baseline"}
     timed = {engine: o for engine, o in fulls.items() if o.median("latency")}
-    missing = {rung: _why(engine, fulls.get(engine)) for engine, rung in RUNGS.items() if engine not in timed}
+    missing = {rung: _no_rung(engine, fulls.get(engine)) for engine, rung in RUNGS.items() if engine not in timed}
     steps = [_step(o, timed) for engine in RUNGS if (o := timed.get(engine))]
     best: dict[str, Outcome] = {}
     for engine in RUNGS:  # a later engine takes the place of an earlier one
-        best |= {o.case.label: o for o in held if o.case.engine == engine and o.case.method != FULL and o.median("latency")}
-    case = held[0].case
+        best |= {o.case.label: o for o in outcomes if o.case.engine == engine and o.case.method != FULL and o.median("latency")}
+    case = outcomes[0].case
     return Ladder(case.model, case.batch, case.dtype, (*steps, *(_step(o, timed) for o in best.values())), missing)
 
 
-def _why(engine: str, full: Outcome | None) -> str:
+def _no_rung(engine: str, full: Outcome | None) -> str:
     if full is not None:
         return f"{full.status}: {full.log.strip().splitlines()[-1] if full.log.strip() else 'no reason was given'}"
     return "not in this plan" if engine != "graph" else "needs a CUDA device and the graph engine"

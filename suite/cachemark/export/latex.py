@@ -50,7 +50,7 @@ def _row(texts: Iterable[str]) -> str:
 def _line(line: TableLine, width: int) -> str:
     name = [for_latex(line.name, NAME), for_latex(line.budget, NAME)]
     if line.status:
-        said = rf"\multicolumn{{{width}}}{{l}}{{\emph{{{for_latex(line.status, NAME)}}} ({line.why})}}"
+        said = rf"\multicolumn{{{width}}}{{l}}{{\emph{{{for_latex(line.status, NAME)}}} ({line.reason})}}"
         return _row([*name, said])
     return _row([*name, *map(_entry, line.entries)])
 

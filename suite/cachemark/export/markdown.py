@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from ..report import formatting as words
+from ..report import formatting as fmt
 from .escape import for_markdown
 from .tables import NAME, Heading, Table, TableEntry, TableLine
 
@@ -39,12 +39,12 @@ def _head(column: Heading) -> str:
 def _line(line: TableLine, width: int) -> list[str]:
     name = [for_markdown(line.name, NAME), for_markdown(line.budget, NAME)]
     if line.status:
-        return [*name, f"{for_markdown(line.status, NAME)} ({line.why})", *[""] * (width - 1)]
+        return [*name, f"{for_markdown(line.status, NAME)} ({line.reason})", *[""] * (width - 1)]
     return [*name, *map(_entry, line.entries)]
 
 
 def _entry(entry: TableEntry) -> str:
     if entry.missing:
-        return f"{words.DASH} ({entry.missing})"
+        return f"{fmt.DASH} ({entry.missing})"
     text = for_markdown(f"{entry.text} ± {entry.margin}" if entry.margin else entry.text)
     return f"**{text}**" if entry.best else text

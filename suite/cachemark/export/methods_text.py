@@ -7,10 +7,10 @@ from dataclasses import asdict
 from typing import Any
 
 from ..core.spec import FULL, Case, canonical
-from ..report import formatting as words
-from ..report.view.row import Row
-from ..report.view.section import Section
-from ..report.view.view import Chapter, ReportView
+from ..report import formatting as fmt
+from ..report.view.case_group import CaseGroup
+from ..report.view.report_row import ReportRow
+from ..report.view.report_view import Chapter, ReportView
 from ..stats.bootstrap import LEVEL
 from .escape import on_one_line
 
@@ -24,14 +24,14 @@ _SOFTWARE = ("python", "torch", "cuda", "driver", "threads", "fingerprint")
 
 
 def methods_text(view: ReportView) -> str:
-    """A paragraph for each section of a report, plain text. Every field of the cases is in it: what all share is said once, the
+    """A paragraph for each group of a report, plain text. Every field of the cases is in it: what all share is said once, the
     knobs of each method beside its name."""
     return "\n\n".join(_paragraph(view, chapter) for chapter in view.chapters) + "\n"
 
 
 def _paragraph(view: ReportView, chapter: Chapter) -> str:
-    section = chapter.section
-    parts = (_sampled(section.case), _timed(section.case, chapter.coverage), *_judged(section), _methods(section), *_failed(section),
+    group = chapter.group
+    parts = (_sampled(group.case), _timed(group.case, chapter.coverage), *_evaluation(group), _methods(group), *_failed(group),
              _machine(view), on_one_line(chapter.unanchored, NOTE))
     return " ".join(filter(None, parts))
 
@@ -50,38 +50,38 @@ def _meaning(name: str, value: Any) -> str:
 
 
 def _timed(case: Case, coverage: float | None) -> str:
-    covers = f" that covers at least {words.percent(coverage)}" if coverage is not None else ""
+    covers = f" that covers at least {fmt.percent(coverage)}" if coverage is not None else ""
     return (f"Each case was timed in {case.repeats} generations of a batch after {case.warmup} for warming up; latency is the median wall "
             "time of a batch, image decoding included, and a speed-up is the median of the full cache over that of the method, with an "
             f"interval from order statistics{covers}.")
 
 
-def _judged(section: Section) -> Iterable[str]:
-    """How images were judged."""
-    if section.random:
+def _evaluation(group: CaseGroup) -> Iterable[str]:
+    """The way in which images were compared and evaluated."""
+    if group.random:
         yield "Weights are random, so images are noise and neither fidelity nor quality is given."
         return
     yield ("Fidelity compares each image with that of the full cache at the same seed; means over seeds have "
            f"{100 * LEVEL:g} % percentile bootstrap intervals.")
-    if section.case.evaluation:
-        yield f"Quality was evaluated with {_listed(dict(_flat('', section.case.evaluation)))}."
-    if section.references:
-        yield f"Beside the methods stand {'; '.join(map(_reference, section.references))}."
+    if group.case.evaluation:
+        yield f"Quality was evaluated with {_listed(dict(_flat('', group.case.evaluation)))}."
+    if group.references:
+        yield f"Beside the methods stand {'; '.join(map(_reference, group.references))}."
 
 
-def _reference(row: Row) -> str:
+def _reference(row: ReportRow) -> str:
     what = "the full cache at other seeds" if row.case.role == "floor" else "the full cache at another batch or precision"
     return (f"{what} ({row.case.role}: seeds {_name(row.case.seeds)}, {row.case.samples} of them, batch {row.case.batch}, "
             f"{_name(row.case.dtype)})")
 
 
-def _methods(section: Section) -> str:
-    """Every case of the section with its own settings."""
-    rows = [row for row in section.rows if row.case.role in ("arm", "baseline")]
+def _methods(group: CaseGroup) -> str:
+    """Every case of the group with its own settings."""
+    rows = [row for row in group.rows if row.case.role in ("arm", "baseline")]
     return f"Compared were {'; '.join(map(_method, rows))}."
 
 
-def _method(row: Row) -> str:
+def _method(row: ReportRow) -> str:
     case = row.case
     own = {"budget": case.budget, "storage codec": case.codec, **dict(_flat("", case.knobs))}
     true = row.fact("true_ratio")
@@ -91,15 +91,15 @@ def _method(row: Row) -> str:
     return f"{_name(name)} ({_listed(own)})"
 
 
-def _failed(section: Section) -> Iterable[str]:
-    failed = [f"{_name(row.case.label)} ({row.outcome.status})" for row in section.rows if not row.ok]
+def _failed(group: CaseGroup) -> Iterable[str]:
+    failed = [f"{_name(row.case.label)} ({row.outcome.status})" for row in group.rows if not row.ok]
     if failed:
         yield f"No figures came from {', '.join(failed)}."
 
 
 def _machine(view: ReportView) -> str:
     facts = {pair.name.lower(): pair.value for pair in view.environment}
-    known = {name: facts[name] for name in _SOFTWARE if facts.get(name, words.DASH) != words.DASH}
+    known = {name: facts[name] for name in _SOFTWARE if facts.get(name, fmt.DASH) != fmt.DASH}
     software = f", {_listed(known)}" if known else ""
     changed = " with changes that are not committed" if view.dirty else ""
     version = facts.get("code version", "")
@@ -121,4 +121,4 @@ def _listed(values: Mapping[str, Any]) -> str:
 
 
 def _name(value: object) -> str:
-    return words.DASH if value in (None, "") else on_one_line(value, NAME)
+    return fmt.DASH if value in (None, "") else on_one_line(value, NAME)

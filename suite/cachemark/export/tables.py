@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ..core.units import is_metric, metric
-from ..report import formatting as words
-from ..report.view.headline import Group, TableCell, budget_cell, cells, groups
-from ..report.view.row import FIDELITY, QUALITY, Row
-from ..report.view.view import Chapter, ReportView
+from ..report import formatting as fmt
+from ..report.view.leaderboard import ColumnGroup, TableCell, budget_cell, cells, column_groups
+from ..report.view.report_row import FIDELITY, QUALITY, ReportRow
+from ..report.view.report_view import Chapter, ReportView
 from ..stats.bootstrap import LEVEL, Interval, mean_over_seeds, median_over_repeats
 from .escape import on_one_line
 
@@ -44,18 +44,18 @@ class TableEntry:
 
 @dataclass(frozen=True)
 class TableLine:
-    """A row. ``entries`` has one for each column, or none where the case has no figures: then ``status`` and the number ``why``."""
+    """A row. ``entries`` has one for each column, or none where the case has no figures: then ``status`` and the number ``reason``."""
 
     name: str
     budget: str
     entries: tuple[TableEntry, ...]
     status: str = ""
-    why: int = 0
+    reason: int = 0
 
 
 @dataclass(frozen=True)
 class Table:
-    """A section of the report. ``blocks`` are its rows: the full cache, each budget, the references; ``reasons`` say what is missing,
+    """A group of the report. ``blocks`` are its rows: the full cache, each budget, the references; ``reasons`` say what is missing,
     ``notes`` what a reader should know of single rows and of the whole."""
 
     title: str
@@ -66,15 +66,15 @@ class Table:
 
 
 def tables(view: ReportView) -> tuple[Table, ...]:
-    """One table for each section of the report."""
+    """One table for each group of the report."""
     return tuple(_table(view, chapter) for chapter in view.chapters)
 
 
 def _table(view: ReportView, chapter: Chapter) -> Table:
-    section, reasons = chapter.section, _Reasons()
-    shown = groups(section)
-    best = {(id(row), key) for key in _keys(shown) for budget in section.budgets for row in _best(section.arms_at(budget), key, shown)}
-    parts = [(section.full,) if section.full else (), *map(section.arms_at, section.budgets), section.references]
+    group, reasons = chapter.group, _Reasons()
+    shown = column_groups(group)
+    best = {(id(row), key) for key in _keys(shown) for budget in group.budgets for row in _best(group.arms_at(budget), key, shown)}
+    parts = [(group.full,) if group.full else (), *map(group.arms_at, group.budgets), group.references]
     blocks = tuple(tuple(_line(row, shown, best, reasons) for row in part) for part in parts if part)
     columns = tuple(Heading(c.key, _title(c.key, c.title), group.title, c.better) for group in shown for c in group.columns)
     return Table(chapter.heading, columns, blocks, tuple(reasons.known), tuple(_notes(view, chapter)))
@@ -92,7 +92,7 @@ class _Reasons:
         return self.known.index(text) + 1
 
 
-def _keys(shown: tuple[Group, ...]) -> list[str]:
+def _keys(shown: tuple[ColumnGroup, ...]) -> list[str]:
     return [column.key for group in shown for column in group.columns]
 
 
@@ -101,28 +101,28 @@ def _title(key: str, title: str) -> str:
     return f"{title}, {unit}" if unit in _SAID else title
 
 
-def _line(row: Row, shown: tuple[Group, ...], best: set[tuple[int, str]], reasons: _Reasons) -> TableLine:
+def _line(row: ReportRow, shown: tuple[ColumnGroup, ...], best: set[tuple[int, str]], reasons: _Reasons) -> TableLine:
     name = row.case.label if row.case.role in ("floor", "numerics") else row.method
     budget = budget_cell(row)
     share = f"{budget.text} ({budget.under})" if budget.under else budget.text
     if not row.ok:
         return TableLine(name, share, (), str(row.outcome.status), reasons.number(row.reason))
-    held = _figures(row, shown)
-    entries = (_entry(row, held[key], (id(row), key) in best) if key in held else TableEntry(missing=reasons.number(_why(row, key)))
+    known = _figures(row, shown)
+    entries = (_entry(row, known[key], (id(row), key) in best) if key in known else TableEntry(missing=reasons.number(_no_figure(row, key)))
                for key in _keys(shown))
     return TableLine(name, share, tuple(entries))
 
 
-def _figures(row: Row, shown: tuple[Group, ...]) -> dict[str, TableCell]:
+def _figures(row: ReportRow, shown: tuple[ColumnGroup, ...]) -> dict[str, TableCell]:
     return {cell.key: cell for cell in cells(row, shown) if not cell.empty}
 
 
-def _entry(row: Row, cell: TableCell, best: bool) -> TableEntry:
+def _entry(row: ReportRow, cell: TableCell, best: bool) -> TableEntry:
     interval = _interval(row, cell.key)
     return TableEntry(cell.text, _margin(interval, cell) if interval and interval.n > 1 else "", best)
 
 
-def _interval(row: Row, key: str) -> Interval | None:
+def _interval(row: ReportRow, key: str) -> Interval | None:
     """That of a measured figure; what is counted has none."""
     if key == "speed_up":
         return row.speed_up if row.case.role == "arm" else None
@@ -136,11 +136,11 @@ def _margin(interval: Interval, cell: TableCell) -> str:
     if cell.key == "latency":  # in the unit of the figure, which may be another one than that of a smaller number
         number, unit = cell.text.split(" ")
         return f"{far * (1000 if unit == 'ms' else 1):.{len(number.partition('.')[2])}f} {unit}"
-    return words.times(far) if cell.key == "speed_up" else words.figure(far, cell.key) if far else "0"
+    return fmt.times(far) if cell.key == "speed_up" else fmt.figure(far, cell.key) if far else "0"
 
 
-def _why(row: Row, key: str) -> str:
-    """Why a row with figures has none in this column."""
+def _no_figure(row: ReportRow, key: str) -> str:
+    """The reason why a row with figures has none in this column."""
     if key in _COST and not row.timed:
         return "A reference of fidelity is not timed, and its bytes are not compared."
     if row.case.role == "baseline" and (key == "saving" or key in FIDELITY):
@@ -151,7 +151,7 @@ def _why(row: Row, key: str) -> str:
 
 
 # -- what is best -----------------------------------------------------------------------------------------------------
-def _best(rows: Iterable[Row], key: str, shown: tuple[Group, ...]) -> list[Row]:
+def _best(rows: Iterable[ReportRow], key: str, shown: tuple[ColumnGroup, ...]) -> list[ReportRow]:
     """The best of the rows that may be ranked, with all that are not told apart from it; none where nothing can be told: fewer than
     two rows, or a measured figure without an interval."""
     better = next(column.better for group in shown for column in group.columns if column.key == key)
@@ -164,8 +164,8 @@ def _best(rows: Iterable[Row], key: str, shown: tuple[Group, ...]) -> list[Row]:
     return [row for value, row in ranked if row is first[1] or (value == first[0]) or not told_apart(first[1], row, key)]
 
 
-def told_apart(one: Row, other: Row, key: str) -> bool:
-    """Whether the figures of two rows of a section differ by more than what chance does to them.
+def told_apart(one: ReportRow, other: ReportRow, key: str) -> bool:
+    """Return whether the figures of two rows of a group differ by more than what chance does to them.
 
     Figures of single images at the same seeds by the interval of the mean difference, without zero; other measured figures by
     intervals that do not meet; what is counted by its values.
@@ -185,8 +185,8 @@ def _notes(view: ReportView, chapter: Chapter) -> Iterable[str]:
     """Remarks on single rows, as on the page, then what holds for all."""
     for note in chapter.notes:
         yield f"{', '.join(on_one_line(row, NAME) for row in note.rows)}: {note.text}"
-    case, covered = chapter.section.case, chapter.coverage
-    speed = "" if covered is None else f"; those of speed-ups cover at least {words.percent(covered)}"
+    case, covered = chapter.group.case, chapter.coverage
+    speed = "" if covered is None else f"; those of speed-ups cover at least {fmt.percent(covered)}"
     yield (f"± reaches to the farther end of an interval: of latencies and speed-ups from order statistics over {case.repeats} repeats in "
            f"one process, so that what differs between processes and days is not in it{speed}; of means a {100 * LEVEL:g} % bootstrap "
            f"interval over {case.samples} seeds ({case.seeds}). Batch {case.batch}.")

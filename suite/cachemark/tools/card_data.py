@@ -76,12 +76,12 @@ def _drawn(name: str, sha256: str, runs: list[Exchange]) -> Drawn | None:
 def _worth(outcome: Outcome, run: Exchange) -> Drawn:
     """The figures of a run's outcome, with the intervals of a report."""
     from ..core.units import metric
-    from ..report import formatting as words
-    from ..report.view.row import QUALITY, derive
+    from ..report import formatting as fmt
+    from ..report.view.report_row import QUALITY, derive
     from .cards import Drawn
 
     def told(name: str, *ends: float) -> str:
-        return "{} [{}, {}]".format(*(words.figure(end, name) for end in ends))
+        return "{} [{}, {}]".format(*(fmt.figure(end, name) for end in ends))
 
     rows = [(metric(name).title + (f", {found.n} images" if name in QUALITY else ""), told(name, found.value, found.low, found.high))
             for name, found in derive(outcome, None).quality.items()]

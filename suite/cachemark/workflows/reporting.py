@@ -19,12 +19,12 @@ from ..core.result import Outcome
 from ..core.spec import digest
 from ..gate import anchors, baselines
 from ..gate import nights as ledger
-from ..report.charts.history import MOST, HistoryNight
 from ..report.page import render
 from ..report.page import site as pages
-from ..report.view import view
+from ..report.view import report_view
 from ..report.view.public import public_outcomes, public_run, scrubbed
-from ..report.view.view import ReportView
+from ..report.view.report_view import ReportView
+from ..report.view.run_history import MOST, HistoryNight
 from ..stats import changepoints as history
 from ..stats.changepoints import ChangePoint
 from ..store.db import Store
@@ -100,7 +100,7 @@ def site(
 def table_view(record: RunRecord, outcomes: Sequence[Outcome]) -> ReportView:
     """The view of a run without pictures, baseline and history: what its tables show."""
     reached = anchors.load()
-    return view.build(record, outcomes, unanchored=lambda case: anchors.unanchored(case.model, case.weights, reached))
+    return report_view.build(record, outcomes, unanchored=lambda case: anchors.unanchored(case.model, case.weights, reached))
 
 
 def baseline_of(record: RunRecord, given: str | Path | None) -> Path | None:
@@ -157,7 +157,7 @@ def _viewed(store: Store, record: RunRecord, path: Path | None, public: bool) ->
     if public and baseline:
         there = replace(baseline.environment, facts=scrubbed(baseline.environment.facts))
         baseline = replace(baseline, environment=there, meta=scrubbed(baseline.meta))
-    page = view.build(shown, told, comparison, store.artifact, lambda case: anchors.unanchored(case.model, case.weights, reached),
+    page = report_view.build(shown, told, comparison, store.artifact, lambda case: anchors.unanchored(case.model, case.weights, reached),
                       baseline=baseline, nights=nights, trials=None if public else store.trials(record.id),
                       standing=ledger.standing(ledger.nights(store, record.plan, record.environment.machine_class)),
                       trend=changes_over_nights)

@@ -1,4 +1,4 @@
-"""The charts of a section with a row for each case: halves of an image, where time and bytes go, and how seeds spread."""
+"""The charts of a group with a row for each case: halves of an image, where time and bytes go, and how seeds spread."""
 
 from __future__ import annotations
 
@@ -7,68 +7,70 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from ...core.units import metric
-from .. import formatting as words
-from ..view.row import MASKED, Row
-from ..view.section import Section
-from .chart import INK, Chart, Signs
-from .drawing import Axis, Rows, Span, linear, ranged
+from .. import formatting as fmt
+from ..view.case_group import CaseGroup
+from ..view.report_row import MASKED, ReportRow
+from .axes import Axis, linear, ranged
+from .chart import Chart
+from .legend import INK, Signs
+from .svg import RowPlot, Span
 
 _HALVES = ("tokens_per_s_first", "tokens_per_s_last")
 MOST = 80  # rows of a drawing; nobody reads a longer one, and its table holds all of them
 _BOX = (5, 25, 50, 75, 95)  # percentiles of a distribution's row: thin line, box, tick
 
 
-def _tip(row: Row, name: str, text: str) -> str:
-    return f"{words.plain(row.case.label, 60)} · {name}: {text}"
+def _tip(row: ReportRow, name: str, text: str) -> str:
+    return f"{fmt.plain(row.case.label, 60)} · {name}: {text}"
 
 
-def _labels(rows: Sequence[Row]) -> tuple[str, ...]:
+def _labels(rows: Sequence[ReportRow]) -> tuple[str, ...]:
     return tuple(row.case.label for row in rows)
 
 
-def keys(rows: Sequence[Row]) -> tuple[str, ...]:
+def keys(rows: Sequence[ReportRow]) -> tuple[str, ...]:
     """The cases of a table's rows."""
     return tuple(row.case.key for row in rows)
 
 
-def _rows(rows: Sequence[Row], x: Axis, spans: Sequence[Span], pitch: float = 22.0, lines: tuple[float, ...] = ()) -> Rows:
+def _rows(rows: Sequence[ReportRow], x: Axis, spans: Sequence[Span], pitch: float = 22.0, lines: tuple[float, ...] = ()) -> RowPlot:
     """The drawing of the first rows."""
-    return Rows(_labels(rows[:MOST]), x, tuple(spans), pitch, lines)
+    return RowPlot(_labels(rows[:MOST]), x, tuple(spans), pitch, lines)
 
 
-def first(rows: Sequence[Row]) -> str:
-    """What a caption says of rows that are not drawn."""
+def first(rows: Sequence[object]) -> str:
+    """The end of a caption where some rows are not drawn."""
     return "" if len(rows) <= MOST else f" The first {MOST} of {len(rows)} cases are drawn; the table holds all."
 
 
-def halves(section: Section, signs: Signs) -> Chart:
+def halves(group: CaseGroup, signs: Signs) -> Chart:
     """Tokens per second over the first and the last half of an image."""
     title, columns = "Tokens per second, first and last half", ("Case", "First half", "Last half")
-    rows = [row for row in section.rows if row.ok and all(row.median(name) is not None for name in _HALVES)]
+    rows = [row for row in group.rows if row.ok and all(row.median(name) is not None for name in _HALVES)]
     if not rows:
         return Chart("speed", title, "", None, columns, (), empty="Speed over the halves was not measured.")
     spans = tuple(
-        Span(k, 0.0, value, signs.colour(row), _tip(row, metric(name).title, words.with_unit(value, name)), signs.series(row),
+        Span(k, 0.0, value, signs.colour(row), _tip(row, metric(name).title, fmt.with_unit(value, name)), signs.series(row),
              0.45 if half == 0 else 1.0, 0.29 + 0.42 * half, 0.36)
         for k, row in enumerate(rows[:MOST]) for half, name in enumerate(_HALVES) for value in [row.median(name) or 0.0])
-    table = tuple((row.case.label, *(words.figure(row.median(name) or 0.0, name) for name in _HALVES)) for row in rows)
+    table = tuple((row.case.label, *(fmt.figure(row.median(name) or 0.0, name) for name in _HALVES)) for row in rows)
     x = linear("Tokens per second", 0.0, 1.04 * max(span.high for span in spans))
     said = f"Pale: first half. Full: last half. Medians; longer is better.{first(rows)}"
     return Chart("speed", title, said, _rows(rows, x, spans, 24.0), columns, table, keys(rows))
 
 
-def phases(section: Section, signs: Signs) -> Iterable[Chart]:
-    """Where the time of a batch goes: making tokens, and decoding them to images."""
-    rows = [row for row in section.rows if row.ok and row.median("latency") and row.median("latency_tokens") is not None]
+def phases(group: CaseGroup, signs: Signs) -> Iterable[Chart]:
+    """The time of a batch by part: making tokens, and decoding them to images."""
+    rows = [row for row in group.rows if row.ok and row.median("latency") and row.median("latency_tokens") is not None]
     if not rows:
         return
     held = [(row, row.median("latency_tokens") or 0.0, row.median("latency") or 0.0) for row in rows]
     spans = tuple(
         span for k, (row, tokens, whole) in enumerate(held[:MOST]) for span in (
-            Span(k, 0.0, min(tokens, whole), signs.colour(row), _tip(row, "Tokens", words.seconds(tokens)), signs.series(row)),
-            Span(k, min(tokens, whole), whole, signs.colour(row), _tip(row, "Image decoding and the rest", words.seconds(whole - tokens)),
+            Span(k, 0.0, min(tokens, whole), signs.colour(row), _tip(row, "Tokens", fmt.seconds(tokens)), signs.series(row)),
+            Span(k, min(tokens, whole), whole, signs.colour(row), _tip(row, "Image decoding and the rest", fmt.seconds(whole - tokens)),
                  signs.series(row), 0.4)))
-    table = tuple((row.case.label, words.seconds(tokens), words.seconds(max(whole - tokens, 0.0)), words.percent(1 - tokens / whole))
+    table = tuple((row.case.label, fmt.seconds(tokens), fmt.seconds(max(whole - tokens, 0.0)), fmt.percent(1 - tokens / whole))
                   for row, tokens, whole in held)
     x = linear("Seconds of a batch", 0.0, 1.04 * max(span.high for span in spans))
     said = "Full: making tokens. Pale: decoding them to images, and what is around it. Medians." + first(rows)
@@ -76,23 +78,23 @@ def phases(section: Section, signs: Signs) -> Iterable[Chart]:
     yield Chart("speed", "Where the time of a batch goes", said, _rows(rows, x, spans), columns, table, keys(rows))
 
 
-def memory(section: Section, signs: Signs) -> Iterable[Chart]:
+def memory(group: CaseGroup, signs: Signs) -> Iterable[Chart]:
     """The bytes of each case by part: what each layer keeps, the stage that layers share, the method's own state."""
-    rows = [row for row in section.rows if row.ok and row.median("kv_allocated") is not None]
+    rows = [row for row in group.rows if row.ok and row.median("kv_allocated") is not None]
     if not rows:
         return
     parts = [(row, *_parts(row)) for row in rows]
-    unit, name = words.binary(max(sum(held[1:]) for held in parts))
+    unit, name = fmt.binary(max(sum(held[1:]) for held in parts))
     titles = ("Keys and values", "Stage", "State")
     spans = []
     for k, (row, *held) in enumerate(parts[:MOST]):
         at = 0.0
         for title, size, opacity in zip(titles, held, (1.0, 0.6, 0.3), strict=True):
             if size:
-                spans.append(Span(k, at / unit, (at + size) / unit, signs.colour(row), _tip(row, title, words.size(size)),
+                spans.append(Span(k, at / unit, (at + size) / unit, signs.colour(row), _tip(row, title, fmt.size(size)),
                                   signs.series(row), opacity))
             at += size
-    table = tuple((row.case.label, *map(words.size, held), words.size(sum(held)), words.size(row.median("peak_memory") or 0.0))
+    table = tuple((row.case.label, *map(fmt.size, held), fmt.size(sum(held)), fmt.size(row.median("peak_memory") or 0.0))
                   for row, *held in parts)
     x = linear(f"Bytes held through a generation ({name})", 0.0, 1.04 * max((span.high for span in spans), default=1.0))
     what = "Full: keys and values. Paler: the stage that layers share. Palest: the method's own state." + first(rows)
@@ -101,41 +103,41 @@ def memory(section: Section, signs: Signs) -> Iterable[Chart]:
                 ("Case", *titles, "Together", "Peak memory"), table, keys(rows), empty)
 
 
-def _parts(row: Row) -> tuple[float, float, float]:
+def _parts(row: ReportRow) -> tuple[float, float, float]:
     stage = row.median("kv_stage") or 0.0
     return max((row.median("kv_allocated") or 0.0) - stage, 0.0), stage, row.median("kv_state") or 0.0
 
 
-def spreads(section: Section, signs: Signs) -> Iterable[Chart]:
-    """How fidelity spreads over seeds, and how quality differs from the full cache's at the same seeds."""
-    if section.random:
+def spreads(group: CaseGroup, signs: Signs) -> Iterable[Chart]:
+    """The spread of fidelity over seeds, and of the difference in quality to the full cache at the same seeds."""
+    if group.random:
         return
-    distance = "forced_distance" if section.paradigm == MASKED else "kl"
+    distance = "forced_distance" if group.paradigm == MASKED else "kl"
     for name in (distance, "psnr"):
-        rows = [row for row in (*section.arms, *section.references) if row.ok and len(row.outcome.samples.get(name, ())) > 1]
+        rows = [row for row in (*group.arms, *group.references) if row.ok and len(row.outcome.samples.get(name, ())) > 1]
         if any(row.case.role == "arm" for row in rows):
             values = [list(row.outcome.samples[name]) for row in rows]
             yield _spread(f"{metric(name).title} over seeds", name, rows, values, signs, "")
-    yield from _paired(section, signs)
+    yield from _paired(group, signs)
 
 
-def _paired(section: Section, signs: Signs) -> Iterable[Chart]:
-    full = section.full.outcome.samples.get("legend", ()) if section.full else ()
-    rows = [row for row in section.arms if row.ok and len(row.outcome.samples.get("legend", ())) == len(full) > 1]
+def _paired(group: CaseGroup, signs: Signs) -> Iterable[Chart]:
+    full = group.full.outcome.samples.get("legend", ()) if group.full else ()
+    rows = [row for row in group.arms if row.ok and len(row.outcome.samples.get("legend", ())) == len(full) > 1]
     if rows:
         values = [[mine - its for mine, its in zip(row.outcome.samples["legend"], full, strict=True)] for row in rows]
         title = "Legend score less the full cache's, seed by seed"
         yield _spread(title, "legend", rows, values, signs, "Dashed: equal to the full cache. ")
 
 
-def _spread(title: str, name: str, rows: Sequence[Row], values: Sequence[Sequence[float]], signs: Signs, lead: str) -> Chart:
+def _spread(title: str, name: str, rows: Sequence[ReportRow], values: Sequence[Sequence[float]], signs: Signs, lead: str) -> Chart:
     found = _boxes(values)
     share = metric(name).unit == "share"
     scale = 100.0 if share else 1.0
     spans: list[Span] = []
     for k, (row, (least, low, middle, high, most)) in enumerate(zip(rows[:MOST], found, strict=False)):
-        tip = _tip(row, "median", f"{words.with_unit(middle, name)} · half of the seeds: {words.figure(low, name)} to "
-                   f"{words.figure(high, name)} · nine of ten: {words.figure(least, name)} to {words.figure(most, name)}")
+        tip = _tip(row, "median", f"{fmt.with_unit(middle, name)} · half of the seeds: {fmt.figure(low, name)} to "
+                   f"{fmt.figure(high, name)} · nine of ten: {fmt.figure(least, name)} to {fmt.figure(most, name)}")
         colour, series = signs.colour(row), signs.series(row)
         spans += [Span(k, scale * least, scale * most, colour, tip, series, 0.5, thick=0.1),
                   Span(k, scale * low, scale * high, colour, tip, series, 0.55, thick=0.6),
@@ -143,7 +145,7 @@ def _spread(title: str, name: str, rows: Sequence[Row], values: Sequence[Sequenc
     low, high = ranged([scale * end for ends in found for end in (ends[0], ends[-1])], 0.04)
     unit = "%" if share else metric(name).unit
     x = linear(f"{metric(name).title} ({unit})" if unit else metric(name).title, low, high)
-    table = tuple((row.case.label, *(words.figure(end, name) for end in ends), str(len(held)))
+    table = tuple((row.case.label, *(fmt.figure(end, name) for end in ends), str(len(held)))
                   for row, ends, held in zip(rows, found, values, strict=True))
     caption = f"{lead}Tick: median. Box: half of the seeds. Line: nine of ten.{first(rows)}"
     columns = ("Case", "5 %", "25 %", "Median", "75 %", "95 %", "Seeds")

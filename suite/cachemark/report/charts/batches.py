@@ -1,24 +1,26 @@
-"""One model at several batches: what a larger batch gains, what it needs, and where memory ran out."""
+"""Charts of one model over batches: throughput, memory, and the batches at which memory ran out."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
 from ...core.result import Status
-from .. import formatting as words
-from ..view.row import Row
-from ..view.section import Section
-from .chart import Chart, Signs
-from .drawing import Axis, Curve, Field, Point, linear
+from .. import formatting as fmt
+from ..view.case_group import CaseGroup
+from ..view.report_row import ReportRow
+from .axes import Axis, linear
+from .chart import Chart
+from .legend import Signs
+from .svg import Curve, Point, XYPlot
 
-_Cases = dict[tuple[str, str], list[Row]]
+_Cases = dict[tuple[str, str], list[ReportRow]]
 
 
-def batches(section: Section, parts: Sequence[Section], signs: Signs) -> Iterable[Chart]:
-    """Throughput and memory against batch, drawn with the smallest batch of a model's sections that differ in nothing else."""
-    alike = sorted((part for part in parts if part.model == section.model and but_batch(part) == but_batch(section) and not part.searched),
+def batches(group: CaseGroup, parts: Sequence[CaseGroup], signs: Signs) -> Iterable[Chart]:
+    """Throughput and memory against batch, drawn with the smallest batch of a model's groups that differ in nothing else."""
+    alike = sorted((part for part in parts if part.model == group.model and part.but_batch == group.but_batch and not part.searched),
                    key=lambda part: part.case.batch)
-    if len(alike) < 2 or alike[0] is not section:
+    if len(alike) < 2 or alike[0] is not group:
         return
     cases: _Cases = {}
     for part in alike:
@@ -26,24 +28,12 @@ def batches(section: Section, parts: Sequence[Section], signs: Signs) -> Iterabl
             if row.timed:
                 cases.setdefault((row.method, row.case.budget), []).append(row)
     columns = ("Case", *(f"Batch {part.case.batch}" for part in alike))
-    yield _chart("speed", "Images per second against batch", "Images per second", cases, columns, signs, images_per_second, "{:.3g}".format,
-                 "Up is better.")
+    yield _chart("speed", "Images per second against batch", "Images per second", cases, columns, signs,
+                 lambda row: row.images_per_second, "{:.3g}".format, "Up is better.")
     most = max((row.median("peak_memory") or 0.0 for rows in cases.values() for row in rows), default=0.0)
-    unit, name = words.binary(most)
+    unit, name = fmt.binary(most)
     yield _chart("memory", "Peak memory against batch", f"Peak memory ({name})", cases, columns, signs,
-                 lambda row: _per(row.median("peak_memory"), unit), lambda value: words.size(value * unit), "Down is better.")
-
-
-def but_batch(section: Section) -> tuple[object, ...]:
-    """Everything that sections of one model may differ in, save the batch."""
-    case = section.case
-    return case.weights, case.grid, case.conditions, case.sampling, case.dtype, case.engine, case.device_class
-
-
-def images_per_second(row: Row) -> float | None:
-    """Images of a batch over its median latency, or None where it was not timed."""
-    latency = row.median("latency")
-    return row.case.batch / latency if latency else None
+                 lambda row: _per(row.median("peak_memory"), unit), lambda value: fmt.size(value * unit), "Down is better.")
 
 
 def _per(value: float | None, unit: float) -> float | None:
@@ -51,22 +41,22 @@ def _per(value: float | None, unit: float) -> float | None:
 
 
 def _chart(
-    tab: str, title: str, up: str, cases: _Cases, columns: tuple[str, ...], signs: Signs, value: Callable[[Row], float | None],
+    tab: str, title: str, up: str, cases: _Cases, columns: tuple[str, ...], signs: Signs, value: Callable[[ReportRow], float | None],
     text: Callable[[float], str], caption: str,
 ) -> Chart:
     """A line for each case over the batches, which stand evenly apart; what ran out of memory stands at the upper edge."""
     at = {name: k for k, name in enumerate(columns[1:])}
-    held = [found for rows in cases.values() for row in rows if row.ok and (found := value(row)) is not None]
-    if not held:
+    measured = [found for rows in cases.values() for row in rows if row.ok and (found := value(row)) is not None]
+    if not measured:
         return Chart(tab, title, "", None, columns, (), empty="It was not measured.")
-    y = linear(up, 0.0, 1.15 * max(held))
+    y = linear(up, 0.0, 1.15 * max(measured))
     points, lines, table, keys = [], [], [], []
     for rows in cases.values():
-        cells, places = [words.DASH] * (len(columns) - 1), []
+        cells, places = [fmt.DASH] * (len(columns) - 1), []
         for row in rows:
             x, found = at[f"Batch {row.case.batch}"], value(row) if row.ok else None
             cells[x] = str(row.outcome.status) if found is None else text(found)
-            tip = f"{words.plain(row.case.label, 60)} · batch {row.case.batch} · {cells[x]}"
+            tip = f"{fmt.plain(row.case.label, 60)} · batch {row.case.batch} · {cells[x]}"
             if found is not None:
                 places.append((float(x), found))
                 points.append(Point(x, found, signs.colour(row), tip, signs.series(row), signs.shape(row)))
@@ -77,5 +67,5 @@ def _chart(
         table.append((rows[0].case.label, *cells))
         keys.append(rows[0].case.key)
     ticks = tuple((float(k), name.removeprefix("Batch ")) for name, k in at.items())
-    field = Field(Axis("Batch", -0.2, len(at) - 0.8, ticks), y, tuple(points), tuple(lines))
-    return Chart(tab, title, f"{caption} A cross at the upper edge ran out of memory.", field, columns, tuple(table), tuple(keys))
+    plot = XYPlot(Axis("Batch", -0.2, len(at) - 0.8, ticks), y, tuple(points), tuple(lines))
+    return Chart(tab, title, f"{caption} A cross at the upper edge: out of memory.", plot, columns, tuple(table), tuple(keys))

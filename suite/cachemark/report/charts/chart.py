@@ -1,36 +1,17 @@
-"""What a chart is: a drawing, its own table, and the signs that all charts of a section share."""
+"""A chart: a drawing with its own table."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Protocol
 
-from ..view.row import Row, share_of_full
-from ..view.section import Section
-from .drawing import PAGE, SHAPES, Look
-
-# Okabe and Ito's colours without black and yellow (each vanishes in one theme), then Tol's muted ones.
-COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#999933", "#AA4499", "#44AA99", "#CC6677", "#8C8CD9")
-GLYPHS = dict(zip(SHAPES, ("●", "■", "▲", "◆", "▼", "✚"), strict=True))
-INK = "currentColor"
+from .svg import PAGE, Style
 
 
 class Plot(Protocol):
     """A drawing that can be dressed for the page or for paper."""
 
-    def svg(self, title: str, look: Look = PAGE) -> str: ...
-
-
-@dataclass(frozen=True)
-class Key:
-    """One entry of the legend: ``sign`` is a colour for a method, a glyph for a budget."""
-
-    name: str
-    sign: str
-    index: int
+    def svg(self, title: str, style: Style = PAGE) -> str: ...
 
 
 @dataclass(frozen=True)
@@ -52,57 +33,3 @@ class Chart:
     def svg(self) -> str:
         """The drawing for the page, empty where there is none."""
         return self.plot.svg(self.title) if self.plot else ""
-
-
-@dataclass(frozen=True)
-class Signs:
-    """Colours of methods and shapes of budgets in one section."""
-
-    methods: dict[str, Key]
-    budgets: dict[str, Key]
-
-    def colour(self, row: Row) -> str:
-        """A method's colour; what is no method of the section, the full cache above all, is drawn in the ink."""
-        held = self.methods.get(row.method)
-        return held.sign if held else INK
-
-    def series(self, row: Row) -> int:
-        held = self.methods.get(row.method)
-        return held.index if held else -1
-
-    def shape(self, row: Row) -> str:
-        held = self.budgets.get(row.case.budget)
-        return tuple(SHAPES)[held.index % len(SHAPES)] if held and row.method in self.methods else "circle"
-
-
-def signs(section: Section, parts: Sequence[Section] = ()) -> Signs:
-    """One colour for each method, the same in all ``parts`` of a report, and one shape for each budget, larger ones first."""
-    ratios = sorted(section.budgets, key=share_of_full, reverse=True)
-    glyphs, colours = tuple(GLYPHS.values()), palette(frozenset(part.methods for part in (section, *parts)))
-    return Signs({name: Key(name, colours[name], k) for k, name in enumerate(section.methods)},
-                 {name: Key(name, glyphs[k % len(glyphs)], k) for k, name in enumerate(ratios)})
-
-
-@lru_cache(maxsize=8)
-def palette(together: frozenset[tuple[str, ...]]) -> dict[str, str]:
-    """A colour for each method by the alphabet, where ``together`` lists those that stand in one section: the first of the colours that
-    fewest of its neighbours have, and among these of those that fewest have at all. Kept: all sections of a report ask for the same."""
-    colours: dict[str, str] = {}
-    for name in sorted({name for names in together for name in names}):
-        near = {other for names in together if name in names for other in names}
-        beside, used = (Counter(colour for other, colour in colours.items() if other in names) for names in (near, colours))
-        colours[name] = min(COLOURS, key=lambda colour: (beside[colour], used[colour]))
-    return colours
-
-
-@dataclass(frozen=True)
-class Drawing:
-    """All charts of one section with the legend they share."""
-
-    methods: tuple[Key, ...]
-    budgets: tuple[Key, ...]
-    charts: tuple[Chart, ...]
-
-    def of(self, tab: str) -> tuple[Chart, ...]:
-        """The charts of one tab."""
-        return tuple(chart for chart in self.charts if chart.tab == tab)

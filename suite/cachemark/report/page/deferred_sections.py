@@ -9,14 +9,14 @@ LARGE = 400  # cases from which a page is built part by part
 
 
 class DeferredSections:
-    """Where a page's parts are put: in their places, or, where it is not ``whole``, at the page's end as text, by number."""
+    """The parts of a page: in their places, or, where it is not ``whole``, at the page's end as text, by number."""
 
     def __init__(self, *, whole: bool) -> None:
         self.whole = whole
         self.parts: list[Markup] = []
 
     def put(self, part: Markup) -> Markup:
-        """What stands in the part's place: itself, or an element that names it. A part may hold places of other parts."""
+        """The part itself, or an element that takes its place and names it. A part may hold places of other parts."""
         return part if self.whole else Markup(f'<div class="later" data-part="{self.keep(part)}"></div>')
 
     def keep(self, part: Markup) -> int:

@@ -9,12 +9,12 @@ from html import escape
 
 from markupsafe import Markup
 
-from .. import formatting as words
+from .. import formatting as fmt
 from ..charts.chart import Chart
-from ..view.headline import Group, TableCell, budget_cell, cells
+from ..view.case_group import CaseGroup
+from ..view.leaderboard import ColumnGroup, TableCell, budget_cell, cells
 from ..view.raw_samples import CaseFigure
-from ..view.row import Row
-from ..view.section import Section
+from ..view.report_row import ReportRow
 
 
 def text(value: object, limit: int = 0) -> str:
@@ -25,7 +25,7 @@ def text(value: object, limit: int = 0) -> str:
 @lru_cache(maxsize=1 << 16)
 def _escaped(value: str, limit: int) -> str:
     """Kept, because a page says most of what it says in several tables."""
-    return escape(words.plain(value, limit))
+    return escape(fmt.plain(value, limit))
 
 
 def to_case(key: str, label: str, limit: int = 40) -> str:
@@ -33,20 +33,20 @@ def to_case(key: str, label: str, limit: int = 40) -> str:
     return f'<a href="#c-{text(key, 40)}"><bdi>{text(label, limit)}</bdi></a>'
 
 
-def headline_rows(rows: Sequence[Row], shown: tuple[Group, ...], edges: Container[str], before: str = "") -> Markup:
-    """Rows of the headline table; ``edges`` are columns with a rule at their left. Where another budget begins than the one ``before``, a
+def leaderboard_rows(rows: Sequence[ReportRow], shown: tuple[ColumnGroup, ...], edges: Container[str], before: str = "") -> Markup:
+    """Rows of the leaderboard; ``edges`` are columns with a rule at their left. Where another budget begins than the one ``before``, a
     row is the ``first``."""
     budgets = [before, *(row.case.budget for row in rows)]
-    return Markup("\n".join(_headline(row, shown, edges, row.case.role == "arm" and row.case.budget != before)
+    return Markup("\n".join(_leaderboard_row(row, shown, edges, row.case.role == "arm" and row.case.budget != before)
                             for row, before in zip(rows, budgets, strict=False)))
 
 
-def _headline(row: Row, shown: tuple[Group, ...], edges: Container[str], first: bool) -> str:
+def _leaderboard_row(row: ReportRow, shown: tuple[ColumnGroup, ...], edges: Container[str], first: bool) -> str:
     case, budget = row.case, budget_cell(row)
     kind = f"{case.role}{'' if row.ok else ' off'}{' first' if first else ''}"
     whole = f' title="{text(row.method, 400)}"' if len(row.method) > 40 else ""
     role = f' <span class="role">{case.role}</span>' if case.role in ("floor", "numerics") else ""
-    marks = "".join(f'<span class="mark {mark.tone}" title="{text(mark.why, 400)}">{text(mark.text)}</span>' for mark in row.marks)
+    marks = "".join(f'<span class="mark {mark.tone}" title="{text(mark.reason, 400)}">{text(mark.text)}</span>' for mark in row.marks)
     marks = f'<span class="marks">{marks}</span>' if marks else ""
     kept = f"<small>{text(budget.under)}</small>" if budget.under else ""
     return (f'<tr class="{kind}"><td class="place">{row.place or ""}</td>'
@@ -85,21 +85,21 @@ def _line(head: str, figures: Sequence[str], rest: str = "") -> str:
 _NUM = '"num"'
 
 
-def raw_lines(section: Section, names: Sequence[str]) -> Markup:
-    """A row for each timed case of a section: medians of the metrics ``names``, its attention kernel and how long it took."""
-    return Markup("\n".join(_raw_line(row, names) for row in section.rows if row.ok and row.timed))
+def raw_lines(group: CaseGroup, names: Sequence[str]) -> Markup:
+    """A row for each timed case of a group: medians of the metrics ``names``, its attention kernel and how long it took."""
+    return Markup("\n".join(_raw_line(row, names) for row in group.rows if row.ok and row.timed))
 
 
-def _raw_line(row: Row, names: Sequence[str]) -> str:
+def _raw_line(row: ReportRow, names: Sequence[str]) -> str:
     medians = [row.median(name) for name in names]
-    figures = [words.DASH if value is None else words.with_unit(value, name) for name, value in zip(names, medians, strict=True)]
-    took = words.seconds(row.outcome.seconds) if row.outcome.seconds else words.DASH
-    kernel = text(row.outcome.facts.get("kernel") or words.DASH, 40)
+    figures = [fmt.DASH if value is None else fmt.with_unit(value, name) for name, value in zip(names, medians, strict=True)]
+    took = fmt.seconds(row.outcome.seconds) if row.outcome.seconds else fmt.DASH
+    kernel = text(row.outcome.facts.get("kernel") or fmt.DASH, 40)
     return _line(to_case(row.case.key, row.case.label), figures, f"<td><bdi>{kernel}</bdi></td><td class={_NUM}>{took}</td>")
 
 
 def figure_lines(figures: Sequence[CaseFigure]) -> Markup:
     """The rows of the table of a case: each metric with its raw values."""
     return Markup("\n".join(
-        f'<tr><th scope="row">{text(held.title)}</th><td class={_NUM}>{text(held.shown)}</td><td>{held.as_}</td><td class={_NUM}>{held.n}'
-        f'</td><td class="values">{held.raw or "too many for this page"}</td></tr>' for held in figures))
+        f'<tr><th scope="row">{text(entry.title)}</th><td class={_NUM}>{text(entry.shown)}</td><td>{entry.as_}</td>'
+        f'<td class={_NUM}>{entry.n}</td><td class="values">{entry.raw or "too many for this page"}</td></tr>' for entry in figures))

@@ -15,15 +15,15 @@ from PIL import Image
 
 from ... import __version__
 from ...core.units import METRICS
-from .. import formatting as words
-from ..charts.chart import Drawing
-from ..charts.charts import draw
-from ..view import explanations as why
-from ..view import headline
+from .. import formatting as fmt
+from ..charts.chart_set import ChartSet, chart_set
+from ..charts.paper_bars import paper_bars
+from ..charts.regime_maps import regime_map
+from ..view import explanations, leaderboard
+from ..view.case_group import CaseGroup
 from ..view.glossary import glossary
-from ..view.row import MASKED
-from ..view.section import Section
-from ..view.view import ReportView
+from ..view.report_row import MASKED
+from ..view.report_view import ReportView
 from . import markup
 from .deferred_sections import LARGE, DeferredSections
 
@@ -33,25 +33,25 @@ TABS = (
 )  # each is a template of that name and a panel of the page with that id
 _PICTURES = 1_300_000  # bytes of PNG that leave a page of one model below 2.5 MB: base64 adds a third
 _JPEG = 92
-_EDGES = {group.columns[0].key for group in (*headline.KEPT, *headline.COMPUTED)}  # columns with a rule at their left
+_EDGES = {group.columns[0].key for group in (*leaderboard.KEPT, *leaderboard.COMPUTED)}  # columns with a rule at their left
 
 
 def render(view: ReportView) -> str:
     """The page. Everything a user wrote is escaped by the template engine or, inside drawings, by the XML writer."""
     script = static("report.js")
-    shelf = DeferredSections(whole=len(view.entries) < LARGE)
+    deferred = DeferredSections(whole=len(view.entries) < LARGE)
     return engine().get_template("report.html").render(
-        view=view, tabs=TABS, why=why, glossary=glossary(), drawings=drawn(view),
-        groups=headline.groups, width=headline.width, edges=_EDGES, exact=_is_small(view), jpeg=_JPEG, raw=_raw, metrics=METRICS,
-        shelf=shelf,
+        view=view, tabs=TABS, explanations=explanations, glossary=glossary(), chart_sets=chart_sets(view),
+        column_groups=leaderboard.column_groups, width=leaderboard.width, edges=_EDGES, exact=_is_small(view),
+        jpeg=_JPEG, raw=_raw, metrics=METRICS, deferred=deferred,
         style=Markup(static("report.css")), script=Markup(script), policy=policy(script), version=__version__,
     )
 
 
-def drawn(view: ReportView) -> list[Drawing]:
+def chart_sets(view: ReportView) -> list[ChartSet]:
     """The charts of each chapter."""
-    parts = [chapter.section for chapter in view.chapters]
-    return [draw(part, parts) for part in parts]
+    groups = [chapter.group for chapter in view.chapters]
+    return [chart_set(chapter.group, groups, chapter.history) for chapter in view.chapters]
 
 
 def write(view: ReportView, path: str | Path) -> Path:
@@ -67,15 +67,16 @@ def engine() -> Environment:
     engine = Environment(loader=PackageLoader("cachemark", "report/templates"), autoescape=True, undefined=StrictUndefined,
                          trim_blocks=True, lstrip_blocks=True, finalize=_clean)
     engine.filters.update(
-        plain=words.plain, times=words.times, percent=words.percent, seconds=words.seconds, with_unit=words.with_unit, uri=_uri, svg=Markup,
-        budget_cell=headline.budget_cell, headline_rows=markup.headline_rows, chart_lines=markup.chart_lines, raw_lines=markup.raw_lines,
+        plain=fmt.plain, times=fmt.times, percent=fmt.percent, seconds=fmt.seconds, with_unit=fmt.with_unit, uri=_uri, svg=Markup,
+        budget_cell=leaderboard.budget_cell, paper_bars=paper_bars, regime_map=regime_map, leaderboard_rows=markup.leaderboard_rows,
+        chart_lines=markup.chart_lines, raw_lines=markup.raw_lines,
         figure_lines=markup.figure_lines)
     return engine
 
 
 def _clean(value: object) -> object:
-    """What a template prints, without control characters; markup of our own passes as it is."""
-    return words.plain(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+    """The value that a template prints, without control characters; markup of our own passes as it is."""
+    return fmt.plain(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
 def static(name: str) -> str:
@@ -90,7 +91,7 @@ def policy(script: str) -> str:
 
 
 def _is_small(view: ReportView) -> bool:
-    """Whether all pictures together may stand in the page as they are stored."""
+    """True where all images together may be in the page as they are stored."""
     sprites = [sprite for chapter in view.chapters for album in chapter.albums for sprite in album.sprites]
     return sum(len(sprite.png) for sprite in sprites) <= _PICTURES
 
@@ -107,8 +108,8 @@ def _uri(png: bytes, exact: bool) -> str:
     return "data:image/jpeg;base64," + base64.b64encode(small.getvalue()).decode()
 
 
-def _raw(section: Section, kinds: Sequence[str]) -> tuple[str, ...]:
+def _raw(group: CaseGroup, kinds: Sequence[str]) -> tuple[str, ...]:
     """Metrics of a table of all cases, those that any of them has; computation is counted in masked models only."""
-    wanted = [kind for kind in kinds if kind != "work" or section.paradigm == MASKED]
-    measured = {name for row in section.rows for name in row.outcome.samples}
+    wanted = [kind for kind in kinds if kind != "work" or group.paradigm == MASKED]
+    measured = {name for row in group.rows for name in row.outcome.samples}
     return tuple(name for name, metric in METRICS.items() if metric.kind in wanted and name in measured)

@@ -13,10 +13,10 @@ from typing import Any
 from markupsafe import Markup
 
 from ... import __version__
-from .. import formatting as words
-from ..charts.history import HistoryNight
-from ..view.section import sections
-from ..view.view import ReportView
+from .. import formatting as fmt
+from ..view.case_group import case_groups
+from ..view.report_view import ReportView
+from ..view.run_history import HistoryNight
 from .render import engine, policy, static, write
 
 STAMPS = "site.json"  # beside the list: which page was made from what
@@ -43,7 +43,7 @@ class ListedRun:
 
 
 def page_of(folder: Path, run_id: int) -> Path:
-    """Where the report of a run lies in the site."""
+    """The file of a run's report in the site."""
     return folder / FOLDER / f"run-{run_id}.html"
 
 
@@ -59,9 +59,9 @@ def listed(run_id: int, view: ReportView, nights: Sequence[HistoryNight]) -> Lis
 def trends(nights: Sequence[HistoryNight]) -> tuple[tuple[str, str], ...]:
     """A drawing for each model of the last run that was measured in two runs or more."""
     found: dict[str, list[float | None]] = {}
-    models = {part.model for part in sections(nights[-1].outcomes)} if nights else set()
+    models = {part.model for part in case_groups(nights[-1].outcomes)} if nights else set()
     for night in nights:
-        parts = sections(night.outcomes)
+        parts = case_groups(night.outcomes)
         for model in models:
             costs = [1 / row.speed_up.value for part in parts if part.model == model for row in part.arms if row.speed_up]
             found.setdefault(model, []).append(statistics.median(costs) if costs else None)
@@ -70,13 +70,13 @@ def trends(nights: Sequence[HistoryNight]) -> tuple[tuple[str, str], ...]:
 
 def sparkline(values: Sequence[float | None], width: float = 90.0, height: float = 22.0) -> str:
     """A line without axes; a gap where a value is missing, a dot at the last one."""
-    held = [(k, value) for k, value in enumerate(values) if value is not None]
-    low, high = min(v for _, v in held), max(v for _, v in held)
+    known = [(k, value) for k, value in enumerate(values) if value is not None]
+    low, high = min(v for _, v in known), max(v for _, v in known)
     span, last = (high - low) or 1.0, max(len(values) - 1, 1)
-    places = {k: (3 + k / last * (width - 6), height - 3 - (value - low) / span * (height - 6)) for k, value in held}
+    places = {k: (3 + k / last * (width - 6), height - 3 - (value - low) / span * (height - 6)) for k, value in known}
     path = "".join(f"{'L' if k - 1 in places else 'M'}{x:.1f} {y:.1f}" for k, (x, y) in places.items())
-    x, y = places[held[-1][0]]
-    said = f"from {words.times(held[0][1])} to {words.times(held[-1][1])} of the full cache's latency over {len(held)} runs"
+    x, y = places[known[-1][0]]
+    said = f"from {fmt.times(known[0][1])} to {fmt.times(known[-1][1])} of the full cache's latency over {len(known)} runs"
     return (f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} {height:g}" width="{width:g}" height="{height:g}" role="img" '
             f'aria-label="{said}" fill="none"><path d="{path}" stroke="currentColor" stroke-width="1.4"/>'
             f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.2" fill="currentColor"/></svg>')
@@ -118,7 +118,7 @@ def put(folder: Path, run_id: int, view: ReportView) -> Path:
 
 
 def too_old(started: str, now: datetime, days: int) -> bool:
-    """Whether a run began more than ``days`` ago; one whose date cannot be read is kept."""
+    """True where a run began more than ``days`` ago; one whose date cannot be read is kept."""
     try:
         return datetime.fromisoformat(started) < now - timedelta(days=days)
     except (ValueError, TypeError):

@@ -1,4 +1,4 @@
-"""What was measured beside what the device allows: from the floor that each outcome carries in its facts."""
+"""Latencies beside what the device allows, by the floor that each outcome carries in its facts."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from ...core import limits
 from ...core.limits import Limit
-from .. import formatting as words
-from .row import Mark, Row
-from .section import Section
+from .. import formatting as fmt
+from .case_group import CaseGroup
+from .report_row import Mark, ReportRow
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class LimitRow:
 
 @dataclass(frozen=True)
 class Limits:
-    """The table of a section. ``rates`` says on which rates the floors stand; ``parts`` where the full cache's floor goes."""
+    """The table of a group. ``rates`` says on which rates the floors stand; ``parts`` where the full cache's floor goes."""
 
     rates: str
     parts: str
@@ -40,13 +40,13 @@ class Limits:
     @property
     def sentences(self) -> tuple[tuple[str, str], ...]:
         """(row, sentence) for every flag."""
-        return tuple((line.name, flag.why) for line in self.lines for flag in line.flags)
+        return tuple((line.name, flag.reason) for line in self.lines for flag in line.flags)
 
 
-def against_limits(section: Section) -> Limits | None:
-    """The table, or None where no row of the section knows its floor."""
-    full = section.full
-    known = [(row, limit) for row in (*((full,) if full else ()), *section.arms) if (limit := limit_of(row))]
+def against_limits(group: CaseGroup) -> Limits | None:
+    """The table, or None where no row of the group knows its floor."""
+    full = group.full
+    known = [(row, limit) for row in (*((full,) if full else ()), *group.arms) if (limit := limit_of(row))]
     if not known:
         return None
     whole = limit_of(full) if full else None
@@ -55,11 +55,11 @@ def against_limits(section: Section) -> Limits | None:
     return Limits(rates, _parts(whole) if whole else "", tuple(_line(row, limit, whole) for row, limit in known))
 
 
-def limit_of(row: Row | None) -> Limit | None:
+def limit_of(row: ReportRow | None) -> Limit | None:
     """The limit of a timed row, or None where there is none. A report may be made of a store that another version has written."""
-    held = row.outcome.facts.get("limit") if row is not None and row.ok and row.median("latency") else None
+    stored = row.outcome.facts.get("limit") if row is not None and row.ok and row.median("latency") else None
     try:
-        return Limit.from_json(held) if isinstance(held, dict) else None
+        return Limit.from_json(stored) if isinstance(stored, dict) else None
     except (KeyError, TypeError):
         return None
 
@@ -67,30 +67,30 @@ def limit_of(row: Row | None) -> Limit | None:
 def _parts(limit: Limit) -> str:
     """The three longest parts of a floor, as shares."""
     longest = sorted(limit.by.items(), key=lambda part: -part[1])[:3]
-    return ", ".join(f"{name} {words.percent(seconds / limit.floor)}" for name, seconds in longest)
+    return ", ".join(f"{name} {fmt.percent(seconds / limit.floor)}" for name, seconds in longest)
 
 
-def _line(row: Row, limit: Limit, whole: Limit | None) -> LimitRow:
+def _line(row: ReportRow, limit: Limit, whole: Limit | None) -> LimitRow:
     latency, own = row.median("latency") or 0.0, row.case.role == "baseline"
     ideal = limits.ideal(whole, limit) if whole and not own else None
     measured = row.speed_up.value if row.speed_up and not own else None
     return LimitRow(
-        row.case.key, row.case.label, words.seconds(latency), words.seconds(limit.floor), words.times(limit.over(latency)),
-        words.percent(limit.mbu(latency)), words.percent(limit.mfu(latency)), words.times(ideal) if ideal else words.DASH,
-        words.times(measured) if measured else words.DASH,
-        words.percent(measured / ideal) if measured and ideal else words.DASH, _slope(row), _flags(row, limit, latency, measured, ideal),
+        row.case.key, row.case.label, fmt.seconds(latency), fmt.seconds(limit.floor), fmt.times(limit.over(latency)),
+        fmt.percent(limit.mbu(latency)), fmt.percent(limit.mfu(latency)), fmt.times(ideal) if ideal else fmt.DASH,
+        fmt.times(measured) if measured else fmt.DASH,
+        fmt.percent(measured / ideal) if measured and ideal else fmt.DASH, _slope(row), _flags(row, limit, latency, measured, ideal),
     )
 
 
-def _slope(row: Row) -> str:
+def _slope(row: ReportRow) -> str:
     """Bytes per second that a step's growth is, and what is left of a step; nothing where no line fits."""
-    held = row.outcome.facts.get("slope")
-    if not isinstance(held, dict) or not held.get("bytes_per_s") or held.get("r2", 0) < limits.FITS:
-        return words.DASH
-    return f"{held['bytes_per_s'] / 1e9:.1f} GB/s + {words.seconds(held['intercept'])}"
+    stored = row.outcome.facts.get("slope")
+    if not isinstance(stored, dict) or not stored.get("bytes_per_s") or stored.get("r2", 0) < limits.FITS:
+        return fmt.DASH
+    return f"{stored['bytes_per_s'] / 1e9:.1f} GB/s + {fmt.seconds(stored['intercept'])}"
 
 
-def _flags(row: Row, limit: Limit, latency: float, measured: float | None, ideal: float | None) -> tuple[Mark, ...]:
+def _flags(row: ReportRow, limit: Limit, latency: float, measured: float | None, ideal: float | None) -> tuple[Mark, ...]:
     own = row.case.role == "baseline"
     found = [
         Mark("no baseline", "warn", limits.no_baseline(limit, latency)) if own else None,
@@ -98,4 +98,4 @@ def _flags(row: Row, limit: Limit, latency: float, measured: float | None, ideal
         Mark("use the full cache", "calm", limits.no_gain(row.speed_up.high, ideal)) if row.speed_up and ideal and not own else None,
         Mark("in a cache", "calm", limits.too_fast(limit, latency)),
     ]
-    return tuple(mark for mark in found if mark and mark.why)
+    return tuple(mark for mark in found if mark and mark.reason)

@@ -1,4 +1,4 @@
-"""Why a reader sees a flag, a verdict or a sentence: the rule behind each, in one or two plain sentences."""
+"""The rule behind each flag, verdict and sentence, in one or two plain sentences."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What a model does under the full cache, as tables. Next-scale: what its layers look at, from which a user chooses AMS-KV's
-threshold. Masked: what repeats from pass to pass, from which a user sees what a cache may reuse."""
+"""Tables of a model under the full cache. Next-scale: similarity and attention by layer, from which a user chooses AMS-KV's threshold.
+Masked: similarity from pass to pass, from which a user sees how much a cache may reuse."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .row import Row
+from .report_row import ReportRow
 
 PASSES = 24  # columns of a table at most; of more passes, evenly spread ones are shown
 _WHAT = {"k": "Keys", "v": "Values", "feature": "Features"}
@@ -46,8 +46,8 @@ class Layers:
     seconds: float
 
 
-def layers(full: Row | None) -> Layers | None:
-    """The tables of a section's full cache, or None where it was not profiled or what is stored is no profile."""
+def layers(full: ReportRow | None) -> Layers | None:
+    """The tables of a group's full cache, or None where it was not profiled or what is stored is no profile."""
     facts: Any = full.outcome.facts if full else {}
     found: Any = facts.get("layers") or facts.get("redundancy")
     try:

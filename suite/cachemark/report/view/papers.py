@@ -1,4 +1,4 @@
-"""What the papers print of their speed, beside the floor of the GPU that they used and beside what was measured here.
+"""Published speed figures, beside the floor of the GPU that the paper used and beside what was measured here.
 
 A table of which a row was measured stands first; then those of the same methods, of which this run has other cases. Three columns that
 are never mixed: a published figure has another machine and another baseline than ours, so it takes no part in any verdict, rank or
@@ -17,13 +17,10 @@ from typing import Any
 from ...core import limits
 from ...core.result import Environment, Outcome, kernels_apart
 from ...core.spec import Case
-from .. import formatting as words
-from ..charts.chart import COLOURS, INK, Chart
-from ..charts.drawing import Rows, Span, linear
-from .row import is_random
+from .. import formatting as fmt
+from .report_row import is_random
 
 SHARED = {"full", "fewer_steps"}  # rows that stand in several papers: they alone do not make a table one of this run's
-THEIRS, OURS = COLOURS[0], COLOURS[1]
 
 
 @dataclass(frozen=True)
@@ -51,7 +48,7 @@ class PaperCell:
     floor: float | None
 
     def means(self, case: Case) -> bool:
-        """Whether a case is this row, whatever device ran it."""
+        """Return whether a case is this row, whatever device ran it."""
         if case.role not in ("arm", "baseline") or case.codec != "native" or case.engine == "reference":
             return False
         asked = (self.model, self.batch, self.steps, self.ours["method"], self.ours.get("variant", case.variant))
@@ -74,7 +71,7 @@ class PublishedFigures:
 
 @cache
 def published() -> PublishedFigures:
-    """What the package carries."""
+    """The figures that come with the package."""
     data = json.loads((resources.files("cachemark") / "data" / "published" / "speed.json").read_text(encoding="utf-8"))
     notes = {table: tuple(lines) for table, lines in data["notes"].items()}
     return PublishedFigures(tuple(PaperCell(**cell) for cell in data["cells"]), notes)
@@ -115,72 +112,67 @@ class PaperTable:
     here: bool
     plans: tuple[str, ...]
 
-    @property
-    def chart(self) -> Chart:
-        """Its speed-ups as bars."""
-        return _chart(self)
-
 
 def papers(outcomes: Iterable[Outcome], environment: Environment) -> tuple[PaperTable, ...]:
     """The tables of which a method was asked for in this run, those with a measured row first: a full cache alone may belong to several."""
-    held, every = list(outcomes), published()
-    arms = [outcome.case for outcome in held if outcome.case.role == "arm"]
+    given, every = list(outcomes), published()
+    arms = [outcome.case for outcome in given if outcome.case.role == "arm"]
     rows = [cell for cell in every.cells if cell.model]
     models = {cell.model for cell in rows}
     able = [case for case in arms if case.model in models]
     here = dict.fromkeys(cell.table for cell in rows if any(map(cell.means, able)))
     methods = {case.method for case in arms} - SHARED
     related = dict.fromkeys(cell.table for cell in rows if cell.ours["method"] in methods)
-    return tuple(_table(every, title, held, environment, title in here) for title in here | related)
+    return tuple(_table(every, title, given, environment, title in here) for title in here | related)
 
 
-def _table(every: PublishedFigures, title: str, held: Sequence[Outcome], environment: Environment, here: bool) -> PaperTable:
+def _table(every: PublishedFigures, title: str, outcomes: Sequence[Outcome], environment: Environment, here: bool) -> PaperTable:
     cells = [cell for cell in every.cells if cell.table == title]
     plans = tuple(dict.fromkeys(cell.plan for cell in cells if cell.plan))
-    return PaperTable(title, cells[0].hardware, environment.machine_class, _lines(every, title, held), every.notes[title], here, plans)
+    return PaperTable(title, cells[0].hardware, environment.machine_class, _lines(every, title, outcomes), every.notes[title], here, plans)
 
 
-def _lines(every: PublishedFigures, title: str, held: Sequence[Outcome]) -> tuple[PaperRow, ...]:
-    return tuple(_line(cell, every.row(title, cell.against), held) for cell in every.cells if cell.table == title)
+def _lines(every: PublishedFigures, title: str, outcomes: Sequence[Outcome]) -> tuple[PaperRow, ...]:
+    return tuple(_line(cell, every.row(title, cell.against), outcomes) for cell in every.cells if cell.table == title)
 
 
-def _line(cell: PaperCell, full: PaperCell, held: Sequence[Outcome]) -> PaperRow:
-    mine, its = _found(cell, held), _found(full, held)
+def _line(cell: PaperCell, full: PaperCell, outcomes: Sequence[Outcome]) -> PaperRow:
+    mine, its = _found(cell, outcomes), _found(full, outcomes)
     batch = f"batch {cell.batch}" + ("" if cell.batch_stated else ", not stated")
     ideal = full.floor / cell.floor if cell.floor and full.floor else None
     claimed = full.seconds / cell.seconds if cell.seconds and full.seconds else None
     reached = _speed_up(mine, its)
-    printed = "; ".join(f"{name} {text}" for name, text in cell.printed.items() if name != "speedup") or words.DASH
+    printed = "; ".join(f"{name} {text}" for name, text in cell.printed.items() if name != "speedup") or fmt.DASH
     return PaperRow(
-        cell.row, batch, words.seconds(cell.seconds) if cell.seconds else words.DASH, printed, cell.printed.get("speedup", words.DASH),
-        words.seconds(cell.floor) if cell.floor else words.DASH, words.times(ideal) if ideal else words.DASH,
-        f"{cell.seconds / cell.floor:.1f}×" if cell.seconds and cell.floor else words.DASH, *_measured(cell, mine),
+        cell.row, batch, fmt.seconds(cell.seconds) if cell.seconds else fmt.DASH, printed, cell.printed.get("speedup", fmt.DASH),
+        fmt.seconds(cell.floor) if cell.floor else fmt.DASH, fmt.times(ideal) if ideal else fmt.DASH,
+        f"{cell.seconds / cell.floor:.1f}×" if cell.seconds and cell.floor else fmt.DASH, *_measured(cell, mine),
         _written(reached), claimed, ideal, reached if isinstance(reached, float) else None,
         limits.artefact(claimed, ideal) if claimed and ideal else "",
     )
 
 
-def _found(cell: PaperCell, held: Sequence[Outcome]) -> Outcome | None:
-    return next((outcome for outcome in held if cell.model and cell.means(outcome.case)), None)
+def _found(cell: PaperCell, outcomes: Sequence[Outcome]) -> Outcome | None:
+    return next((outcome for outcome in outcomes if cell.model and cell.means(outcome.case)), None)
 
 
 def _measured(cell: PaperCell, outcome: Outcome | None) -> tuple[str, str]:
     """Seconds of an image, and dtype and engine; or why there is none."""
     if not cell.model:
-        return words.DASH, "no such model here"
+        return fmt.DASH, "no such model here"
     if outcome is None:
-        return words.DASH, "not in this run"
+        return fmt.DASH, "not in this run"
     latency = outcome.median("latency")
     if not outcome.ok or latency is None:
-        return words.DASH, str(outcome.status).replace("_", " ")
+        return fmt.DASH, str(outcome.status).replace("_", " ")
     case, noise = outcome.case, "; random weights: quality not measured" if is_random(outcome.case) else ""
-    return words.seconds(latency / case.batch), f"{case.dtype}, {case.engine}{noise}"
+    return fmt.seconds(latency / case.batch), f"{case.dtype}, {case.engine}{noise}"
 
 
 def _speed_up(mine: Outcome | None, its: Outcome | None) -> float | str:
     """Over the table's own baseline, if both ran alike: another kernel, dtype or engine would be what is measured; else the word for it."""
     if mine is None or its is None or not (mine.ok and its.ok) or mine is its:
-        return words.DASH
+        return fmt.DASH
     alike = all((getattr(mine.case, name)) == getattr(its.case, name) for name in ("dtype", "engine", "device_class", "weights"))
     alike = alike and kernels_apart(mine, its) is None
     latencies = its.median("latency"), mine.median("latency")
@@ -190,28 +182,4 @@ def _speed_up(mine: Outcome | None, its: Outcome | None) -> float | str:
 
 
 def _written(reached: float | str) -> str:
-    return words.times(reached) if isinstance(reached, float) else reached
-
-
-def _chart(table: PaperTable) -> Chart:
-    """A row for each line with a published speed-up: its bar, below it ours, and a tick where the GPU's floors set the limit."""
-    title, columns = "Speed-up over the table's own baseline", ("Row", "Published", "Allowed there", "Here")
-    rows = [line for line in table.lines if line.claimed and line.claimed != 1]
-    if not rows:
-        return Chart("papers", title, "", None, columns, (), empty="It prints no times.")
-    spans = []
-    for k, line in enumerate(rows):
-        bars = [("published", line.claimed, THEIRS), *([("here", line.reached, OURS)] if table.here else [])]
-        for place, (name, value, colour) in enumerate(bars):
-            if value:
-                level, thick = (place + 0.5) / len(bars), 0.64 / len(bars)
-                spans.append(Span(k, 0.0, value, colour, f"{line.name} · {name}: {words.times(value)}", level=level, thick=thick))
-        if line.possible:
-            tip = f"{line.name} · allowed by the GPU: {words.times(line.possible)}"
-            spans.append(Span(k, line.possible, line.possible, INK, tip, thick=0.9))
-    x = linear("Speed-up (×)", 0.0, 1.04 * max(span.high for span in spans))
-    which = "Upper bar: published, by its seconds. Lower bar: measured here" if table.here else "Bar: published, by its seconds"
-    said = f"{which}. Tick: what the floors of their GPU allow. Dashed: no faster."
-    lines = tuple((line.name, *(words.times(value) if value else words.DASH for value in (line.claimed, line.possible, line.reached)))
-                  for line in rows)
-    return Chart("papers", title, said, Rows(tuple(line.name for line in rows), x, tuple(spans), 24.0, (1.0,)), columns, lines)
+    return fmt.times(reached) if isinstance(reached, float) else reached

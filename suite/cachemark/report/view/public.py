@@ -18,7 +18,7 @@ _PATH = re.compile(r"(?<![\w:/.<])(?:~|\.{1,2})?(?:/[^\s/:'\",;()<>|]+)+/?|\b[A-
 
 @dataclass(frozen=True)
 class PublicRun:
-    """What the report needs of a run."""
+    """A run, as far as the report needs it."""
 
     id: int
     plan: str

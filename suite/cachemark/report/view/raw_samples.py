@@ -1,4 +1,4 @@
-"""Every case of a run with its raw samples: where each number of the page leads to."""
+"""Every case of a run with its raw samples; each number of the page links to one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ...core.result import Outcome
 from ...core.units import in_order, metric
-from .. import formatting as words
+from .. import formatting as fmt
 
 MOST = 150_000  # raw values that a page carries; beyond, it says how to print those of one case
 _MEANS = ("fidelity", "quality")
@@ -29,7 +29,7 @@ class CaseFigure:
 
 @dataclass(frozen=True)
 class CaseRecord:
-    """A case: who it is, how it ended, in which trial, its figures and the command that prints them."""
+    """A case: its name, its status, its trial, its figures and the command that prints them."""
 
     key: str
     label: str
@@ -43,21 +43,21 @@ class CaseRecord:
     command: str
 
 
-def ledger(outcomes: Sequence[Outcome], run: str, trials: Mapping[str, str]) -> tuple[CaseRecord, ...]:
+def case_records(outcomes: Sequence[Outcome], run: str, trials: Mapping[str, str]) -> tuple[CaseRecord, ...]:
     """All cases, each once, in the order of the run; ``trials`` names the process of each case by its key."""
-    held = {outcome.case.key: outcome for outcome in outcomes}
-    whole = sum(len(values) for outcome in held.values() for values in outcome.samples.values()) <= MOST
-    return tuple(_entry(outcome, run, trials.get(key, ""), whole) for key, outcome in held.items())
+    latest = {outcome.case.key: outcome for outcome in outcomes}
+    whole = sum(len(values) for outcome in latest.values() for values in outcome.samples.values()) <= MOST
+    return tuple(_record(outcome, run, trials.get(key, ""), whole) for key, outcome in latest.items())
 
 
-def _entry(outcome: Outcome, run: str, trial: str, whole: bool) -> CaseRecord:
+def _record(outcome: Outcome, run: str, trial: str, whole: bool) -> CaseRecord:
     case, facts = outcome.case, outcome.facts
     said = {
         "Kernel": facts.get("kernel"), "Output hash": outcome.output_hash, "Seeds": f"{case.seeds} ({case.samples})", "Batch": case.batch,
         "Engine": f"{case.engine}, {case.dtype}, {case.device_class}", "Carried over": _carried(outcome),
     }
     figures = tuple(_figure(name, outcome, whole) for name in in_order(outcome.samples))
-    seconds = words.seconds(outcome.seconds) if outcome.seconds else ""
+    seconds = fmt.seconds(outcome.seconds) if outcome.seconds else ""
     return CaseRecord(case.key, case.label, case.model, str(outcome.status), trial, seconds,
                  tuple((name, str(value)) for name, value in said.items() if value), figures, outcome.log,
                  f"cachemark show {shlex.quote(case.key)} --run {shlex.quote(run)}")
@@ -73,5 +73,5 @@ def _figure(name: str, outcome: Outcome, whole: bool) -> CaseFigure:
     values, mean = outcome.samples[name], metric(name).kind in _MEANS
     middle = outcome.mean(name) if mean else outcome.median(name)
     assert middle is not None
-    return CaseFigure(metric(name).title, metric(name).meaning, words.with_unit(middle, name), "mean" if mean else "median", len(values),
+    return CaseFigure(metric(name).title, metric(name).meaning, fmt.with_unit(middle, name), "mean" if mean else "median", len(values),
                   " ".join(f"{value:.6g}" for value in values) if whole else "")

@@ -1,4 +1,4 @@
-"""Which budget to choose: for each method the smallest one whose images are not worse than the full cache's, and what it is worth."""
+"""The budget to choose for each method: the smallest one whose images are not worse than the full cache's, and its throughput."""
 
 from __future__ import annotations
 
@@ -6,113 +6,112 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from ...core.units import metric
-from .. import formatting as words
-from ..charts.batches import but_batch, images_per_second
-from .row import Row, share_of_full
-from .section import Section
+from .. import formatting as fmt
+from .case_group import CaseGroup
+from .report_row import ReportRow, share_of_full
 
 LEGEND_MARGIN = 0.05  # by which a legend score may fall below the full cache's
 SET_MARGIN = 0.10  # of the full cache's FID: by which a FID may lie above it
 
 
 @dataclass(frozen=True)
-class Choice:
-    """``row`` is that of the smallest budget which is not worse than the full cache, or None with the reason in ``why``. Throughputs are
-    images per second: at the section's batch, and at the largest measured batch (``batch``) that takes no more bytes than the full cache
-    at the section's batch, which are None where they were not measured. Where the largest batch that fits was ``searched``
+class Recommendation:
+    """``row`` is that of the smallest budget which is not worse than the full cache, or None with the reason in ``reason``. Throughputs are
+    images per second: at the group's batch, and at the largest measured batch (``batch``) that takes no more bytes than the full cache
+    at the group's batch, which are None where they were not measured. Where the largest batch that fits was ``searched``
     for, the latter two are what that search found."""
 
     method: str
-    row: Row | None
-    why: str = ""
+    row: ReportRow | None
+    reason: str = ""
     equal_batch: float | None = None
     equal_memory: float | None = None
     batch: int = 0
     searched: bool = False
 
 
-def margin(section: Section) -> str:
-    """What "not worse" means here, as a sentence; empty where quality was not measured."""
-    if _judge(section) == "":
+def margin(group: CaseGroup) -> str:
+    """The meaning of "not worse" as a sentence; empty where quality was not measured."""
+    if _criterion(group) == "":
         return ""
-    if section.ranked_by:
-        return (f"Not worse: the interval of the difference in {metric(section.ranked_by).title} ends at most "
-                f"{words.percent(SET_MARGIN)} of the full cache's figure above it.")
-    return (f"Not worse: the interval of the difference in legend score, seed by seed, ends at most {words.percent(LEGEND_MARGIN)} "
+    if group.ranked_by:
+        return (f"Not worse: the interval of the difference in {metric(group.ranked_by).title} ends at most "
+                f"{fmt.percent(SET_MARGIN)} of the full cache's figure above it.")
+    return (f"Not worse: the interval of the difference in legend score, seed by seed, ends at most {fmt.percent(LEGEND_MARGIN)} "
             "below the full cache.")
 
 
-def choices(section: Section, parts: Sequence[Section]) -> tuple[Choice, ...]:
-    """One choice for the full cache and one for each method; ``parts`` are all sections of the report, in which other batches may stand.
+def recommendations(group: CaseGroup, groups: Sequence[CaseGroup]) -> tuple[Recommendation, ...]:
+    """One for the full cache and one for each method; ``groups`` are all groups of the report, in which other batches may stand.
     Empty where no quality was measured."""
-    name = _judge(section)
-    if name == "" or section.full is None or not section.full.ok:
+    name = _criterion(group)
+    if name == "" or group.full is None or not group.full.ok:
         return ()
-    full = _valued(Choice("full", section.full), section, parts)
-    return (full, *(_choice(method, name, section, parts) for method in section.methods))
+    full = _valued(Recommendation("full", group.full), group, groups)
+    return (full, *(_recommendation(method, name, group, groups) for method in group.methods))
 
 
-def _judge(section: Section) -> str:
-    """The metric of quality that is asked, or empty."""
-    if section.random:
+def _criterion(group: CaseGroup) -> str:
+    """The metric by which quality is compared, or empty."""
+    if group.random:
         return ""
-    return section.ranked_by or ("legend" if any("legend" in row.to_full for row in section.arms) else "")
+    return group.ranked_by or ("legend" if any("legend" in row.to_full for row in group.arms) else "")
 
 
-def _choice(method: str, name: str, section: Section, parts: Sequence[Section]) -> Choice:
-    rows = sorted((row for row in section.arms if row.method == method), key=lambda row: share_of_full(row.case.budget))
-    good = [row for row in rows if _not_worse(row, name, section)]
+def _recommendation(method: str, name: str, group: CaseGroup, groups: Sequence[CaseGroup]) -> Recommendation:
+    rows = sorted((row for row in group.arms if row.method == method), key=lambda row: share_of_full(row.case.budget))
+    good = [row for row in rows if _not_worse(row, name, group)]
     if good:
-        return _valued(Choice(method, good[0]), section, parts)
+        return _valued(Recommendation(method, good[0]), group, groups)
     if not any(row.ok for row in rows):
-        return Choice(method, None, "No budget has figures.")
-    return Choice(method, None, "Worse than the full cache, or not shown to be no worse, at every budget of the plan.")
+        return Recommendation(method, None, "No budget has figures.")
+    return Recommendation(method, None, "Worse than the full cache, or not shown to be no worse, at every budget of the plan.")
 
 
-def _not_worse(row: Row, name: str, section: Section) -> bool:
+def _not_worse(row: ReportRow, name: str, group: CaseGroup) -> bool:
     difference = row.to_full.get(name)
     if not row.ok or row.unranked or difference is None:
         return False
     if name == "legend":
         return difference.low >= -LEGEND_MARGIN
-    full = section.full.quality.get(name) if section.full else None
+    full = group.full.quality.get(name) if group.full else None
     return full is not None and difference.high <= SET_MARGIN * full.value
 
 
-def _valued(choice: Choice, section: Section, parts: Sequence[Section]) -> Choice:
-    """The choice with its throughputs."""
-    row = choice.row
+def _valued(plain: Recommendation, group: CaseGroup, groups: Sequence[CaseGroup]) -> Recommendation:
+    """The recommendation with its throughputs."""
+    row = plain.row
     assert row is not None
-    own = images_per_second(row)
-    if found := _searched(row, section, parts):
-        return Choice(choice.method, row, "", own, *found, searched=True)
-    room = section.full.kept if section.full else None
-    best, batch = own if row is section.full or _fits(row, room) else None, row.case.batch
-    for other in _other_batches(row, section, parts):
-        speed = images_per_second(other)
+    own = row.images_per_second
+    if found := _searched(row, group, groups):
+        return Recommendation(plain.method, row, "", own, *found, searched=True)
+    room = group.full.kept if group.full else None
+    best, batch = own if row is group.full or _fits(row, room) else None, row.case.batch
+    for other in _other_batches(row, group, groups):
+        speed = other.images_per_second
         if speed is not None and _fits(other, room) and other.case.batch > batch:
             best, batch = speed, other.case.batch
-    return Choice(choice.method, row, "", own, best, batch if best is not None else 0)
+    return Recommendation(plain.method, row, "", own, best, batch if best is not None else 0)
 
 
-def _searched(row: Row, section: Section, parts: Sequence[Section]) -> tuple[float, int] | None:
+def _searched(row: ReportRow, group: CaseGroup, groups: Sequence[CaseGroup]) -> tuple[float, int] | None:
     """Throughput at the largest batch that fits, and that batch, where a search for it is in the report."""
-    for part in parts:
-        if part.searched and part.model == section.model and but_batch(part) == but_batch(section):
-            for other in part.rows:
+    for alike in groups:
+        if alike.searched and alike.model == group.model and alike.but_batch == group.but_batch:
+            for other in alike.rows:
                 rate, batch = other.median("throughput_max"), other.median("max_batch")
                 if rate and batch and (other.method, other.case.budget) == (row.method, row.case.budget):
                     return rate, int(batch)
     return None
 
 
-def _fits(row: Row, room: float | None) -> bool:
+def _fits(row: ReportRow, room: float | None) -> bool:
     return room is not None and row.kept is not None and row.kept <= room
 
 
-def _other_batches(row: Row, section: Section, parts: Sequence[Section]) -> Iterable[Row]:
-    """The same case at other batches."""
-    for part in parts:
-        if part is not section and not part.searched and part.model == section.model and but_batch(part) == but_batch(section):
-            yield from (other for other in part.rows if other.ok and other.timed
+def _other_batches(row: ReportRow, group: CaseGroup, groups: Sequence[CaseGroup]) -> Iterable[ReportRow]:
+    """The rows of the same case at other batches."""
+    for alike in groups:
+        if alike is not group and not alike.searched and alike.model == group.model and alike.but_batch == group.but_batch:
+            yield from (other for other in alike.rows if other.ok and other.timed
                         and (other.method, other.case.budget) == (row.method, row.case.budget))

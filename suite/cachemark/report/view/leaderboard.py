@@ -1,4 +1,4 @@
-"""The headline table as text: which columns there are and what stands in each cell of a row."""
+"""The leaderboard as text: its columns, and the cells of a row."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 
 from ...core.units import metric
 from ...stats.bootstrap import Interval
-from .. import formatting as words
-from .row import MASKED, Row, share_of_full
-from .section import Section
+from .. import formatting as fmt
+from .case_group import CaseGroup
+from .report_row import MASKED, ReportRow, share_of_full
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Column:
 
 
 @dataclass(frozen=True)
-class Group:
+class ColumnGroup:
     """Columns under one heading. Fidelity and quality are two groups and share no column."""
 
     title: str
@@ -43,7 +43,7 @@ class TableCell:
     delta: str = ""
 
 
-_SPEED = Group("Speed", "against the full cache", (
+_SPEED = ColumnGroup("Speed", "against the full cache", (
     Column("speed_up", "Speed-up", "higher", "Median latency of the full cache / median latency of the method."),
     Column("latency", "Latency", "lower", "Median wall time of one batch, image decoding included."),
 ))
@@ -51,17 +51,17 @@ _IMAGES = (
     Column("psnr", "PSNR", "higher", "In dB against the full cache's image, capped at 60."),
     Column("ssim", "SSIM", "higher", "Against the full cache's image."),
 )
-_QUALITY = Group("Quality", "of the images alone", (
+_QUALITY = ColumnGroup("Quality", "of the images alone", (
     Column("legend", "Legend score", "higher", "Share of hues that obey the image's own legend. Not a comparison with the full cache."),
 ))
 KEPT = (
     _SPEED,
-    Group("KV memory", "both CFG rows", (
+    ColumnGroup("KV memory", "both CFG rows", (
         Column("saving", "Saving", "higher", "1 − allocated bytes / allocated bytes of the full cache; below it the same for live bytes."),
         Column("kv_logical", "Live", "lower", "Bytes of live keys and values at the fullest step; below it what is allocated."),
         Column("kv_state", "State", "lower", "Bytes of everything else the method keeps."),
     )),
-    Group("Fidelity", "to the full cache at the same seeds", (
+    ColumnGroup("Fidelity", "to the full cache at the same seeds", (
         Column("token_agreement", "Agreement", "higher", "Share of positions with the full cache's token."),
         Column("kl", "KL", "lower", "KL(full || method) in nat per token."),
         *_IMAGES,
@@ -70,12 +70,12 @@ KEPT = (
 )
 COMPUTED = (
     _SPEED,
-    Group("Computation", "both CFG rows; without a cache nothing is kept", (
+    ColumnGroup("Computation", "both CFG rows; without a cache nothing is kept", (
         Column("saving", "Saving", "higher", "1 − FLOPs of an image / FLOPs without a cache."),
         Column("flops", "FLOPs", "lower", "Of one image: matrix products and attention, image decoding left out."),
         Column("added", "Bytes added", "lower", "Everything the method keeps between passes; below it the keys and values among it."),
     )),
-    Group("Fidelity", "to the full model at the same seeds", (
+    ColumnGroup("Fidelity", "to the full model at the same seeds", (
         Column("token_distance", "Distance", "lower", "Root mean square difference of the tokens, which have unit variance."),
         Column("forced_distance", "Forced", "lower", "The same, each token drawn from what the full model's own tokens give."),
         *_IMAGES,
@@ -85,24 +85,24 @@ COMPUTED = (
 SETS = ("fid", "precision", "recall")  # figures of whole sets of images that stand in the table; the others stand below it
 
 
-def groups(section: Section) -> tuple[Group, ...]:
-    """What a section's table shows: in a masked model, whose full form keeps nothing, computation stands in place of KV memory; figures
+def column_groups(group: CaseGroup) -> tuple[ColumnGroup, ...]:
+    """The columns of a group's table: in a masked model, whose full form keeps nothing, computation takes the place of KV memory; figures
     of whole sets of images stand beside the legend score where they were measured."""
-    *held, fidelity, quality = COMPUTED if section.paradigm == MASKED else KEPT
-    if any("lpips" in row.fidelity for row in section.rows):
+    *held, fidelity, quality = COMPUTED if group.paradigm == MASKED else KEPT
+    if any("lpips" in row.fidelity for row in group.rows):
         fidelity = replace(fidelity, columns=(*fidelity.columns, _column("lpips")))
-    if any("clip_score" in row.quality for row in section.rows):
+    if any("clip_score" in row.quality for row in group.rows):
         quality = replace(quality, columns=(*quality.columns, _column("clip_score")))
-    return (*held, fidelity, replace(quality, columns=(*quality.columns, *_of_sets(section))))
+    return (*held, fidelity, replace(quality, columns=(*quality.columns, *_of_sets(group))))
 
 
-def width(shown: tuple[Group, ...]) -> int:
+def width(shown: tuple[ColumnGroup, ...]) -> int:
     """Columns of a table."""
     return sum(len(group.columns) for group in shown)
 
 
-def _of_sets(section: Section) -> tuple[Column, ...]:
-    rows = [row for row in section.rows if row.ok]
+def _of_sets(group: CaseGroup) -> tuple[Column, ...]:
+    rows = [row for row in group.rows if row.ok]
     accuracy = ("class_accuracy",) if any("class_accuracy" in row.quality for row in rows) else ()
     sets = [next((found[0] for row in rows if (found := row.of_set(base))), "") for base in SETS]
     return tuple(_column(name) for name in (*accuracy, *filter(None, sets)))
@@ -113,88 +113,88 @@ def _column(name: str) -> Column:
     return Column(name, short, metric(name).better, metric(name).meaning)
 
 
-def _names(shown: tuple[Group, ...], title: str) -> list[str]:
+def _names(shown: tuple[ColumnGroup, ...], title: str) -> list[str]:
     return [column.key for group in shown if group.title == title for column in group.columns]
 
 
-def cells(row: Row, shown: tuple[Group, ...]) -> tuple[TableCell, ...]:
+def cells(row: ReportRow, shown: tuple[ColumnGroup, ...]) -> tuple[TableCell, ...]:
     """The cells right of a row's name and budget. A case that is not ok has one cell, its status and the reason."""
     if not row.ok:
         return (TableCell("status", str(row.outcome.status), row.reason, span=width(shown)),)
     held = (_flops(row), _added(row)) if row.paradigm == MASKED else (_live(row), _state(row))
-    return (_speed_up(row), _latency(row), _saving(row), *held, *_judged(row, shown))
+    return (_speed_up(row), _latency(row), _saving(row), *held, *_image_cells(row, shown))
 
 
-def budget_cell(row: Row) -> TableCell:
+def budget_cell(row: ReportRow) -> TableCell:
     """The budget, and below it the share of visual entries that was really kept."""
     true = row.outcome.facts.get("true_ratio")
     kept = f"true {true:.3f}" if isinstance(true, (int, float)) and row.case.role == "arm" else ""
     return TableCell("budget", row.case.budget, kept, share_of_full(row.case.budget))
 
 
-def _none(key: str, text: str = words.DASH) -> TableCell:
+def _none(key: str, text: str = fmt.DASH) -> TableCell:
     return TableCell(key, text, empty=True)
 
 
-def _speed_up(row: Row) -> TableCell:
+def _speed_up(row: ReportRow) -> TableCell:
     if row.case.role == "baseline":
-        return TableCell("speed_up", words.times(1.0), "by definition", 1.0)
+        return TableCell("speed_up", fmt.times(1.0), "by definition", 1.0)
     if row.speed_up is None:
         return _none("speed_up")
     ends = row.speed_up
-    return TableCell("speed_up", words.times(ends.value), f"{ends.low:.2f}–{ends.high:.2f}", ends.value)
+    return TableCell("speed_up", fmt.times(ends.value), f"{ends.low:.2f}–{ends.high:.2f}", ends.value)
 
 
-def _latency(row: Row) -> TableCell:
+def _latency(row: ReportRow) -> TableCell:
     value = row.median("latency")
     if value is None:
         return _none("latency", "not timed")
-    return TableCell("latency", words.seconds(value), f"n = {len(row.outcome.samples['latency'])}", value)
+    return TableCell("latency", fmt.seconds(value), f"n = {len(row.outcome.samples['latency'])}", value)
 
 
-def _saving(row: Row) -> TableCell:
+def _saving(row: ReportRow) -> TableCell:
     if row.saving is None or row.case.role == "baseline":
         return _none("saving")
-    live = "" if row.saving_live is None else f"live {words.percent(row.saving_live)}"
-    return TableCell("saving", words.percent(row.saving), live, row.saving)
+    live = "" if row.saving_live is None else f"live {fmt.percent(row.saving_live)}"
+    return TableCell("saving", fmt.percent(row.saving), live, row.saving)
 
 
-def _flops(row: Row) -> TableCell:
+def _flops(row: ReportRow) -> TableCell:
     computed = row.median("flops")
-    return _none("flops") if computed is None else TableCell("flops", words.figure(computed, "flops"), "", computed)
+    return _none("flops") if computed is None else TableCell("flops", fmt.figure(computed, "flops"), "", computed)
 
 
-def _added(row: Row) -> TableCell:
+def _added(row: ReportRow) -> TableCell:
     if row.kept is None:
         return _none("added")
     kv = row.median("kv_allocated")
-    return TableCell("added", words.size(row.kept), f"KV {words.size(kv)}" if kv else "", row.kept)
+    return TableCell("added", fmt.size(row.kept), f"KV {fmt.size(kv)}" if kv else "", row.kept)
 
 
-def _live(row: Row) -> TableCell:
+def _live(row: ReportRow) -> TableCell:
     live, allocated = row.median("kv_logical"), row.median("kv_allocated")
     if live is None:
         return _none("kv_logical")
-    return TableCell("kv_logical", words.size(live), "" if allocated is None else f"of {words.size(allocated)}", live)
+    return TableCell("kv_logical", fmt.size(live), "" if allocated is None else f"of {fmt.size(allocated)}", live)
 
 
-def _state(row: Row) -> TableCell:
+def _state(row: ReportRow) -> TableCell:
     state = row.median("kv_state")
-    return _none("kv_state") if state is None else TableCell("kv_state", words.size(state), "", state)
+    return _none("kv_state") if state is None else TableCell("kv_state", fmt.size(state), "", state)
 
 
-def _judged(row: Row, shown: tuple[Group, ...]) -> tuple[TableCell, ...]:
+def _image_cells(row: ReportRow, shown: tuple[ColumnGroup, ...]) -> tuple[TableCell, ...]:
     """Means over seeds with their intervals, or one cell that says why there are none."""
-    judged = (*_names(shown, "Fidelity"), *_names(shown, "Quality"))
+    names = (*_names(shown, "Fidelity"), *_names(shown, "Quality"))
     if row.no_judgement and not row.fidelity and not row.quality:
-        return (TableCell("judgement", "not judged", row.no_judgement, span=len(judged), empty=True),)
+        return (TableCell("judgement", "not judged", row.no_judgement, span=len(names), empty=True),)
     held = {**row.fidelity, **row.quality}
-    return tuple(_mean(name, held[name], row.to_full.get(name)) if name in held else _none(name) for name in judged)
+    return tuple(_mean(name, held[name], row.to_full.get(name)) if name in held else _none(name) for name in names)
 
 
 def _mean(name: str, mean: Interval, to_full: Interval | None) -> TableCell:
     """A figure, its interval, and that of its difference to the full cache's at the same seeds, where that is known."""
-    text = words.figure(mean.value, name)
+    text = fmt.figure(mean.value, name)
     if mean.n < 2:
         return TableCell(name, text, "one seed", mean.value)
     delta = f"Δ {_ends(to_full, name, signed=True)}" if to_full and to_full.n > 1 else ""
@@ -204,7 +204,7 @@ def _mean(name: str, mean: Interval, to_full: Interval | None) -> TableCell:
 def _ends(interval: Interval, name: str, *, signed: bool = False) -> str:
     if interval.low == interval.high:
         return "0" if signed and not interval.low else "no spread"
-    ends = [words.figure(end, name).removesuffix(" %") for end in (interval.low, interval.high)]
+    ends = [fmt.figure(end, name).removesuffix(" %") for end in (interval.low, interval.high)]
     if not signed:
         return "–".join(ends)
     return " to ".join(text if end < 0 else f"+{text}" for text, end in zip(ends, (interval.low, interval.high), strict=True))

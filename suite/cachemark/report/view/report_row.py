@@ -11,7 +11,7 @@ from ...core.result import Outcome, kernels_apart
 from ...core.spec import Case
 from ...core.units import METRICS
 from ...stats.bootstrap import LEVEL, Interval, means_over_seeds, ratio_of_medians
-from .. import formatting as words
+from .. import formatting as fmt
 
 FIDELITY = tuple(name for name, metric in METRICS.items() if metric.kind == "fidelity")
 OF_INDICES, OF_VECTORS = ("token_agreement", "kl"), ("token_distance", "forced_distance")  # by what a token is
@@ -24,15 +24,15 @@ _SHOWS = 0.9  # of a live saving that must be found again in allocated bytes; be
 
 @dataclass(frozen=True)
 class Mark:
-    """A short word beside a row's name. ``tone`` is good, warn or calm; ``why`` is a full sentence."""
+    """A short word beside a row's name. ``tone`` is good, warn or calm; ``reason`` is a full sentence."""
 
     text: str
     tone: str
-    why: str
+    reason: str
 
 
 @dataclass(frozen=True)
-class Row:
+class ReportRow:
     """An outcome with what follows from it.
 
     ``speed_up`` is median full latency over median latency, or None with the reason in ``no_speed_up``. ``saving`` and
@@ -66,6 +66,12 @@ class Row:
         return self.outcome.ok
 
     @property
+    def images_per_second(self) -> float | None:
+        """Images of a batch over its median latency, or None where it was not timed."""
+        latency = self.median("latency")
+        return self.case.batch / latency if latency else None
+
+    @property
     def timed(self) -> bool:
         """Reference rows of fidelity carry neither speed nor bytes."""
         return self.case.role in ("arm", "baseline")
@@ -92,18 +98,18 @@ class Row:
 
     @property
     def reason(self) -> str:
-        """Why there are no figures: the last line of the log, where both a message and a traceback say it."""
+        """The reason why there are no figures: the last line of the log, where both a message and a traceback say it."""
         lines = [line.strip() for line in self.outcome.log.splitlines() if line.strip()]
         return lines[-1] if lines else ""
 
     @property
     def notes(self) -> tuple[str, ...]:
         """Everything a reader should know about this row, most important first."""
-        return (*(mark.why for mark in self.marks), *self.footnotes)
+        return (*(mark.reason for mark in self.marks), *self.footnotes)
 
     @property
     def footnotes(self) -> tuple[str, ...]:
-        """What the method itself says about its numbers."""
+        """Remarks of the method itself on its numbers."""
         written = self.outcome.facts.get("footnotes") or ()
         return (written,) if isinstance(written, str) else tuple(str(note) for note in written)
 
@@ -129,16 +135,16 @@ def is_random(case: Case) -> bool:
     return case.weights.startswith("random:")
 
 
-def derive(outcome: Outcome, full: Outcome | None, means: Mapping[str, Interval] | None = None) -> Row:
+def derive(outcome: Outcome, full: Outcome | None, means: Mapping[str, Interval] | None = None) -> ReportRow:
     """The row of ``outcome``, with speed and bytes set against ``full`` (the full cache of the same cell, or None). ``means`` are those of
     its :func:`figures`, where they are known already."""
-    row = Row(outcome)
+    row = ReportRow(outcome)
     if not outcome.ok:
         return row
     interval, why = _speed_up(outcome, full) if row.timed else (None, "Reference rows are not timed.")
     saved = _saved("flops" if row.paradigm == MASKED else "kv_allocated", outcome, full)
     row = replace(row, speed_up=interval, no_speed_up=why, saving=saved, saving_live=_saved("kv_logical", outcome, full))
-    row = _judged(row, full, means_over_seeds(figures(outcome, full)) if means is None else means)
+    row = _with_images_compared(row, full, means_over_seeds(figures(outcome, full)) if means is None else means)
     return replace(row, marks=_marks(row))
 
 
@@ -162,14 +168,14 @@ def _saved(name: str, outcome: Outcome, full: Outcome | None) -> float | None:
 
 
 def figures(outcome: Outcome, full: Outcome | None) -> dict[str, Sequence[float]]:
-    """What is known of an outcome seed by seed: fidelity, quality, and differences of quality to ``full``. Nothing of random weights."""
+    """Values by seed of an outcome: fidelity, quality, and differences of quality to ``full``. Empty for random weights."""
     if is_random(outcome.case):
         return {}
     named = {name: outcome.samples[name] for name in (*FIDELITY, *QUALITY) if outcome.samples.get(name)}
     return {**named, **{f"{_APART}{name}": values for name, values in _apart(outcome, full).items()}}
 
 
-def _judged(row: Row, full: Outcome | None, found: Mapping[str, Interval]) -> Row:
+def _with_images_compared(row: ReportRow, full: Outcome | None, found: Mapping[str, Interval]) -> ReportRow:
     """The row with fidelity, quality and its difference to ``full``, or with why there is none. Figures of random weights are withheld."""
     outcome = row.outcome
     if is_random(outcome.case):
@@ -202,15 +208,15 @@ def _apart(outcome: Outcome, full: Outcome | None) -> dict[str, list[float]]:
 
 
 def _sets_apart(outcome: Outcome, full: Outcome | None) -> dict[str, Interval]:
-    """The same of whole sets of images, with the intervals that were found where the features were."""
+    """Differences to the full cache of figures of whole sets of images, with the intervals that were found where the features were."""
     if full is None or outcome.case.role != "arm":
         return {}
     stated: Mapping[str, Sequence[float]] = outcome.facts.get("to_full", {})
     return {name: Interval(value, low, high, LEVEL, _images(outcome)) for name, (value, low, high) in stated.items()}
 
 
-def _marks(row: Row) -> tuple[Mark, ...]:
-    """What the figures of one row alone give away."""
+def _marks(row: ReportRow) -> tuple[Mark, ...]:
+    """The marks that follow from the figures of one row alone."""
     marks = []
     if row.outcome.facts.get("quality_only"):
         marks.append(Mark("quality only", "calm", f"Speed is not compared. {row.no_speed_up}"))
@@ -223,19 +229,19 @@ def _marks(row: Row) -> tuple[Mark, ...]:
     return tuple(marks)
 
 
-def _bytes(row: Row) -> list[Mark]:
+def _bytes(row: ReportRow) -> list[Mark]:
     """Savings are compared in bytes, not in shares: what every case allocates besides, such as a shared stage, is nobody's fault."""
     marks, state = [], row.median("kv_state")
     saved, live = _saved_bytes(row.median("kv_allocated"), row.saving), _saved_bytes(row.median("kv_logical"), row.saving_live)
     if saved is not None and live and (row.saving_live or 0) > 0.01 and saved < _SHOWS * live:
-        marks.append(Mark("fake compression", "warn", f"Live KV falls by {words.size(live)}, but allocated KV by only "
-                          f"{words.size(max(saved, 0))}: the buffers are still there."))
+        marks.append(Mark("fake compression", "warn", f"Live KV falls by {fmt.size(live)}, but allocated KV by only "
+                          f"{fmt.size(max(saved, 0))}: the buffers are still there."))
     if state and saved and 0 < saved <= state:
-        marks.append(Mark("state eats the saving", "warn", f"The method keeps {words.size(state)} of its own state; it saves "
-                          f"{words.size(saved)} of KV."))
+        marks.append(Mark("state eats the saving", "warn", f"The method keeps {fmt.size(state)} of its own state; it saves "
+                          f"{fmt.size(saved)} of KV."))
     return marks
 
 
-def _saved_bytes(held: float | None, share: float | None) -> float | None:
-    """What is saved where ``held`` bytes are left and ``share`` of the full cache's is saved."""
-    return None if held is None or share is None or share >= 1 else held * share / (1 - share)
+def _saved_bytes(left: float | None, share: float | None) -> float | None:
+    """Bytes that are saved where ``left`` remain and ``share`` of the full cache's is saved."""
+    return None if left is None or share is None or share >= 1 else left * share / (1 - share)

@@ -8,8 +8,8 @@ from datetime import datetime
 from typing import Any, Protocol
 
 from ...core.units import is_metric, metric
-from .. import formatting as words
-from . import explanations as why
+from .. import formatting as fmt
+from . import explanations
 
 # Verdicts in the order of the table, with how they look. What is quiet is folded away.
 _TONES = {
@@ -26,13 +26,13 @@ class Conclusion:
 
     tone: str
     lines: tuple[str, ...]
-    judged: int = 0
-    known: int = 0
+    judged_cases: int = 0
+    known_cases: int = 0
     against: str = ""
 
 
 class StandingLike(Protocol):
-    """What the report needs of ``regress.ledger.Standing``: alarms of arms that are equal, and the exact interval of their rate."""
+    """False alarms so far, as far as the report needs them, with the exact interval of their rate; ``gate.nights.Standing`` is one."""
 
     @property
     def nights(self) -> int: ...
@@ -48,7 +48,7 @@ class StandingLike(Protocol):
 
 @dataclass(frozen=True)
 class Alarms:
-    """How often the gate told of a change where there was none. ``tone``: calm, good or bad; ``text`` one sentence."""
+    """The false-alarm rate of the gate. ``tone``: calm, good or bad; ``text`` one sentence."""
 
     tone: str
     text: str
@@ -60,7 +60,7 @@ def alarms(standing: StandingLike | None) -> Alarms:
         return Alarms("calm", "No alarm judged yet: no comparison with equal arms is stored, so the rate is unknown.")
     nights = f"{standing.nights} night{'' if standing.nights == 1 else 's'}"
     said = (f"The test on pairs: {standing.alarms} false alarm{'' if standing.alarms == 1 else 's'} in {nights} with equal arms: "
-            f"{words.percent(standing.alarms / standing.nights)}, between {words.percent(standing.low)} and {words.percent(standing.high)} "
+            f"{fmt.percent(standing.alarms / standing.nights)}, between {fmt.percent(standing.low)} and {fmt.percent(standing.high)} "
             "(exact 95 % interval).")
     if standing.advisory:
         return Alarms("bad", f"{said} That is too often: the gate advises and fails nothing by times.")
@@ -94,7 +94,7 @@ class BaselineComparison:
 
     @property
     def loud(self) -> bool:
-        """Whether a reader must see this row without asking for it."""
+        """True where a reader must see this row without asking for it."""
         return self.tone != "calm"
 
     @property
@@ -105,33 +105,33 @@ class BaselineComparison:
     @property
     def sentence(self) -> str:
         """The row as one plain sentence."""
-        label = words.name(self.label)
+        label = fmt.name(self.label)
         if self.then is None or self.now is None:
             return f"{label}: {self.title} {self.verdict.replace('_', ' ')}" + (f" ({self.reason})." if self.reason else ".")
-        moved = "" if self.ratio is None else f", {words.percent(abs(self.ratio - 1))} {'more' if self.ratio > 1 else 'less'}"
+        moved = "" if self.ratio is None else f", {fmt.percent(abs(self.ratio - 1))} {'more' if self.ratio > 1 else 'less'}"
         then, now = self.texts
         return f"{label}: {self.title} {self.verdict.replace('_', ' ')}, from {then} to {now}{moved}."
 
     @property
     def rule(self) -> str:
-        """Why it has this verdict."""
-        return why.of_verdict(self.verdict)
+        """The rule behind its verdict."""
+        return explanations.of_verdict(self.verdict)
 
     @property
     def advice(self) -> str:
-        """What to do, empty where nothing needs doing."""
-        return why.ADVICE.get(self.verdict, "")
+        """The next step, empty where nothing needs doing."""
+        return explanations.ADVICE.get(self.verdict, "")
 
     def _text(self, value: float | None) -> str:
         if value is None:
-            return words.DASH
+            return fmt.DASH
         if not is_metric(self.metric):
             return str(value)
-        return words.of_full(value) if metric(self.metric).kind == "speed" else words.with_unit(value, self.metric)
+        return fmt.of_full(value) if metric(self.metric).kind == "speed" else fmt.with_unit(value, self.metric)
 
 
 def conclusion(comparison: Any, saved: Mapping[str, Any] | None = None, started: str = "") -> Conclusion | None:
-    """What a ``regress.gate.Comparison`` (``exit_code``, ``summary()``, ``cases``) says as a whole, or None where there is none.
+    """The conclusion of a ``gate.baseline_check.Comparison`` (``exit_code``, ``summary()``, ``cases``), or None where there is none.
 
     ``saved`` is what the baseline says of itself (name, saved, reason), ``started`` when the run began, which gives the baseline's age.
     """
@@ -145,15 +145,15 @@ def _against(saved: Mapping[str, Any], started: str) -> str:
     """The baseline in words."""
     if not saved:
         return ""
-    when, why_ = str(saved.get("saved", "")), str(saved.get("reason", ""))
-    parts = [f"Baseline {words.name(str(saved.get('name', 'without a name')))}"]
+    when, reason = str(saved.get("saved", "")), str(saved.get("reason", ""))
+    parts = [f"Baseline {fmt.name(str(saved.get('name', 'without a name')))}"]
     if when:
         parts.append(f"saved {when[:10]}{_age(when, started)}")
-    return ", ".join(parts) + (f": {words.plain(why_, 300)}." if why_ else ".")
+    return ", ".join(parts) + (f": {fmt.plain(reason, 300)}." if reason else ".")
 
 
 def _age(saved: str, started: str) -> str:
-    """How old a baseline was when the run began; nothing where either date cannot be read."""
+    """The age of a baseline when the run began; empty where either date cannot be read."""
     try:
         days = (datetime.fromisoformat(started) - datetime.fromisoformat(saved)).total_seconds() / 86400
     except (ValueError, TypeError):

@@ -1,4 +1,4 @@
-"""The pictures: per case a sprite with the full cache's images above the method's, at the same seeds."""
+"""The images: for each case a sprite with the full cache's images above the method's, at the same seeds."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from PIL import Image
 
 from ...core.errors import CachemarkError
-from .row import Row
-from .section import Section
+from .case_group import CaseGroup
+from .report_row import ReportRow
 
 _FIXED = 4  # of the tiles, at the right end; the others are the worst by PSNR
 
@@ -28,7 +28,7 @@ class Tile:
 class Sprite:
     """A PNG with two rows of square tiles, ``tile`` pixels wide, or the reason in ``missing`` why it cannot be shown."""
 
-    row: Row
+    row: ReportRow
     png: bytes
     tile: int
     tiles: tuple[Tile, ...]
@@ -36,7 +36,7 @@ class Sprite:
 
     @property
     def worst(self) -> int:
-        """How many tiles, from the left, are the worst seeds."""
+        """Number of tiles, from the left, that are the worst seeds."""
         return sum(tile.worst for tile in self.tiles)
 
 
@@ -48,23 +48,23 @@ class Album:
     sprites: tuple[Sprite, ...]
 
 
-def gallery(section: Section, artifact: Callable[[str], bytes] | None) -> tuple[Album, ...]:
-    """The sprites of a section by method, in table order. Random weights draw noise, which is not shown."""
-    if section.random or artifact is None:
+def albums(group: CaseGroup, artifact: Callable[[str], bytes] | None) -> tuple[Album, ...]:
+    """The sprites of a group by method, in table order. Random weights draw noise, which is not shown."""
+    if group.random or artifact is None:
         return ()
-    held: dict[str, list[Sprite]] = {}
-    for row in section.rows:
+    found: dict[str, list[Sprite]] = {}
+    for row in group.rows:
         if row.ok and (file := _grid(row)):
-            held.setdefault(row.method, []).append(_sprite(row, file, artifact))
-    return tuple(Album(method, tuple(sprites)) for method, sprites in held.items())
+            found.setdefault(row.method, []).append(_sprite(row, file, artifact))
+    return tuple(Album(method, tuple(sprites)) for method, sprites in found.items())
 
 
-def _grid(row: Row) -> str:
+def _grid(row: ReportRow) -> str:
     """The file of the artifact called ``grid``, whatever its suffix; empty where there is none."""
     return next((file for name, file in row.outcome.artifacts.items() if name.partition(".")[0] == "grid"), "")
 
 
-def _sprite(row: Row, file: str, artifact: Callable[[str], bytes]) -> Sprite:
+def _sprite(row: ReportRow, file: str, artifact: Callable[[str], bytes]) -> Sprite:
     try:
         png = artifact(file)
     except (CachemarkError, OSError, KeyError) as error:
@@ -81,7 +81,7 @@ def _sprite(row: Row, file: str, artifact: Callable[[str], bytes]) -> Sprite:
     return Sprite(row, png, tile, _tiles(row, width // tile))
 
 
-def _tiles(row: Row, columns: int) -> tuple[Tile, ...]:
+def _tiles(row: ReportRow, columns: int) -> tuple[Tile, ...]:
     seeds, labels = _texts(row.outcome.facts.get("grid_seeds"), columns), _texts(row.outcome.facts.get("grid_classes"), columns)
     worst = max(columns - _FIXED, 0)
     return tuple(Tile(seed, label, k < worst) for k, (seed, label) in enumerate(zip(seeds, labels, strict=True)))
@@ -89,5 +89,5 @@ def _tiles(row: Row, columns: int) -> tuple[Tile, ...]:
 
 def _texts(given: object, count: int) -> list[str]:
     """Exactly ``count`` texts; what is missing is empty, so that a short list cannot misname a later tile."""
-    held = [str(item) for item in given] if isinstance(given, (list, tuple)) else []
-    return (held + [""] * count)[:count]
+    found = [str(item) for item in given] if isinstance(given, (list, tuple)) else []
+    return (found + [""] * count)[:count]

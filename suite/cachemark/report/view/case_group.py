@@ -10,7 +10,7 @@ from functools import cached_property
 from ...core.result import Outcome
 from ...core.spec import OWN, Case
 from ...stats.bootstrap import Interval, means_over_seeds
-from .row import MASKED, Mark, Row, derive, figures, is_random, share_of_full
+from .report_row import MASKED, Mark, ReportRow, derive, figures, is_random, share_of_full
 
 _REFERENCES = ("floor", "numerics")
 COLLAPSED = 0.1  # precision below which images are no longer compared
@@ -18,17 +18,17 @@ FORCED = ("kl", "forced_distance")  # along the full cache's own tokens, where t
 
 
 @dataclass(frozen=True)
-class Section:
-    """A cell of the plan. ``arms`` stand in table order: larger budgets first, then place; ``outcomes`` in order of measuring."""
+class CaseGroup:
+    """A cell of the plan. ``arms`` stand in table order: larger budgets first, then place."""
 
     model: str
     case: Case
-    full: Row | None
-    arms: tuple[Row, ...]
-    references: tuple[Row, ...]
+    full: ReportRow | None
+    arms: tuple[ReportRow, ...]
+    references: tuple[ReportRow, ...]
 
     @cached_property
-    def rows(self) -> tuple[Row, ...]:
+    def rows(self) -> tuple[ReportRow, ...]:
         return (*((self.full,) if self.full else ()), *self.arms, *self.references)
 
     @cached_property
@@ -47,7 +47,7 @@ class Section:
 
     @cached_property
     def ranked_by(self) -> str:
-        """What places are by: the name of the FID that was measured, or empty, which means speed-up."""
+        """The metric by which places are given: the name of the FID that was measured, or empty, which means speed-up."""
         return next((found[0] for row in self.arms if (found := row.of_set("fid"))), "")
 
     @property
@@ -55,26 +55,32 @@ class Section:
         return is_random(self.case)
 
     @property
+    def but_batch(self) -> tuple[object, ...]:
+        """Everything in which groups of one model may differ, save the batch."""
+        case = self.case
+        return case.weights, case.grid, case.conditions, case.sampling, case.dtype, case.engine, case.device_class
+
+    @property
     def searched(self) -> bool:
-        """Whether its largest batch is what was asked: the batch of its case is only where the search began."""
+        """True where its largest batch was searched for: the batch of its case is only the start of the search."""
         return "max_batch" in self.case.evaluation
 
-    def arms_at(self, budget: str) -> tuple[Row, ...]:
+    def arms_at(self, budget: str) -> tuple[ReportRow, ...]:
         return self._by_budget.get(budget, ())
 
     @cached_property
-    def _by_budget(self) -> dict[str, tuple[Row, ...]]:
-        held: dict[str, list[Row]] = {}
+    def _by_budget(self) -> dict[str, tuple[ReportRow, ...]]:
+        held: dict[str, list[ReportRow]] = {}
         for row in self.arms:
             held.setdefault(row.case.budget, []).append(row)
         return {budget: tuple(rows) for budget, rows in held.items()}
 
-    def reference(self, role: str) -> Row | None:
+    def reference(self, role: str) -> ReportRow | None:
         """The reference row of that role if it has figures."""
         return _reference(self.references, role)
 
 
-def sections(outcomes: Sequence[Outcome]) -> tuple[Section, ...]:
+def case_groups(outcomes: Sequence[Outcome]) -> tuple[CaseGroup, ...]:
     """Outcomes grouped by model and cell, in order of appearance; reference rows join the cell they differ least from."""
     cells: dict[tuple[str, str], list[Outcome]] = {}
     for outcome in outcomes:
@@ -101,7 +107,7 @@ def _differences(one: Case, other: Case) -> int:
     return sum(a[name] != b[name] for name in a if name not in OWN)
 
 
-def _section(model: str, measured: list[Outcome], references: list[Outcome]) -> Section:
+def _section(model: str, measured: list[Outcome], references: list[Outcome]) -> CaseGroup:
     baseline = next((o for o in measured if o.case.role == "baseline"), None)
     full = baseline if baseline is not None and baseline.ok else None
     order = {"floor": 0, "numerics": 1}
@@ -114,14 +120,14 @@ def _section(model: str, measured: list[Outcome], references: list[Outcome]) -> 
     arms = [_stand(row, held) for row in rows if row.outcome is not baseline]
     own = next((row for row in rows if row.outcome is baseline), None)
     first = (measured or references)[0].case
-    return Section(model, baseline.case if baseline else first, own, _ordered(arms), held)
+    return CaseGroup(model, baseline.case if baseline else first, own, _ordered(arms), held)
 
 
-def _reference(rows: Sequence[Row], role: str) -> Row | None:
+def _reference(rows: Sequence[ReportRow], role: str) -> ReportRow | None:
     return next((row for row in rows if row.case.role == role and row.ok), None)
 
 
-def _stand(row: Row, references: Sequence[Row]) -> Row:
+def _stand(row: ReportRow, references: Sequence[ReportRow]) -> ReportRow:
     """Set a row against floor and numerics: may it be ranked, and is it lossless?"""
     if not row.ok:
         return row
@@ -136,16 +142,16 @@ def _stand(row: Row, references: Sequence[Row]) -> Row:
     return replace(row, unranked=why, lossless=lossless, marks=marks)
 
 
-def nearness(row: Row) -> Interval | None:
-    """How near the row's own generations are to the full cache's, more being nearer: agreement, or a distance with its sign turned."""
+def nearness(row: ReportRow) -> Interval | None:
+    """Closeness of the row's own generations to the full cache's, more being closer: agreement, or a distance with its sign turned."""
     if row.paradigm != MASKED:
         return row.fidelity.get("token_agreement")
     far = row.fidelity.get("token_distance")
     return None if far is None else replace(far, value=-far.value, low=-far.high, high=-far.low)
 
 
-def _unranked(row: Row, floor: Row | None) -> str:
-    """Why a row may not be ranked. Its interval must lie on the better side of that of the full cache with other seeds."""
+def _unranked(row: ReportRow, floor: ReportRow | None) -> str:
+    """The reason not to rank a row, or empty. Its interval must lie on the better side of that of the full cache with other seeds."""
     mine = nearness(row)
     if mine is None:
         return row.no_judgement or "Fidelity was not measured."
@@ -158,7 +164,7 @@ def _unranked(row: Row, floor: Row | None) -> str:
     return ""
 
 
-def _lossless(row: Row, numerics: Row | None) -> bool:
+def _lossless(row: ReportRow, numerics: ReportRow | None) -> bool:
     if numerics is None:
         return False
     mine, its = nearness(row), nearness(numerics)
@@ -169,22 +175,22 @@ def _lossless(row: Row, numerics: Row | None) -> bool:
     return far is None or limit is None or far.value <= limit.value
 
 
-def _ordered(rows: list[Row]) -> tuple[Row, ...]:
+def _ordered(rows: list[ReportRow]) -> tuple[ReportRow, ...]:
     """Larger budgets first; in a budget: ranked (by FID where it was measured, else by speed-up), ranked without a figure, unranked, then
     without figures."""
     by_quality = any(row.of_set("fid") for row in rows)
 
-    def rank(row: Row) -> float | None:
+    def rank(row: ReportRow) -> float | None:
         if by_quality:
             found = row.of_set("fid")
             return found[1].value if found else None
         return -row.speed_up.value if row.speed_up else None
 
-    def key(row: Row) -> tuple[float, bool, bool, bool, float, str]:
+    def key(row: ReportRow) -> tuple[float, bool, bool, bool, float, str]:
         place = rank(row)
         return (-share_of_full(row.case.budget), not row.ok, bool(row.unranked), place is None, place or 0.0, row.method)
 
-    placed: list[Row] = []
+    placed: list[ReportRow] = []
     before: Counter[str] = Counter()
     for row in sorted(rows, key=key):
         ranked = row.ok and not row.unranked and rank(row) is not None

@@ -1,0 +1,78 @@
+"""The figures that a run lacks, each with the reason."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from ...core.units import METRICS
+from .case_group import CaseGroup
+from .report_row import FIDELITY, MASKED, OF_INDICES, OF_VECTORS, ON_DEMAND, QUALITY
+
+_SPEED = ("latency", "latency_tokens", "tokens_per_s_first", "tokens_per_s_last")
+_BYTES = ("kv_logical", "kv_allocated", "kv_stage", "kv_state", "peak_memory")
+
+
+@dataclass(frozen=True)
+class Missing:
+    """Something that has no figure. ``log`` is the whole log of a failed case and ``key`` names it; both are empty elsewhere."""
+
+    what: str
+    status: str
+    reason: str
+    log: str = ""
+    key: str = ""
+
+
+def missing(run_id: object, state: str, groups: Sequence[CaseGroup]) -> Iterable[Missing]:
+    """Everything of a run that has no figure: what it did not reach, cases without figures, then figures that other cases have."""
+    if state != "finished":
+        yield Missing(f"run {run_id}", state, "The run was cut short: cases that it did not reach are missing.")
+    for group in groups:
+        for row in group.rows:
+            if not row.ok:
+                yield Missing(f"{group.model}: {row.case.label}", str(row.outcome.status), row.reason, row.outcome.log, row.case.key)
+    for group in groups:
+        yield from _gaps(group)
+
+
+def _wanted(group: CaseGroup) -> tuple[str, ...]:
+    """Metrics that a group of this paradigm has where nothing is missing."""
+    masked = group.paradigm == MASKED
+    unasked = (name for name, key in ON_DEMAND.items() if not group.case.measures(key))
+    other = (*(OF_INDICES if masked else OF_VECTORS), *unasked)
+    judged = () if group.random else tuple(name for name in (*FIDELITY, *QUALITY) if name not in other)
+    return (*_SPEED, *(("flops",) if masked else ()), *_BYTES, *judged)
+
+
+def _no_distribution(group: CaseGroup) -> Iterable[Missing]:
+    """The reasons for figures of whole sets, LPIPS and CLIP scores that are not there."""
+    what = f"{group.model}: FID, precision and recall"
+    stated = group.case.evaluation.get("quality", {})
+    if "missing" in stated:
+        yield Missing(what, "not measured", str(stated["missing"]))
+    elif not stated:
+        yield Missing(what, "not measured", "Weights are random: images are noise." if group.random else
+                      "The plan compares no images with real ones here; a table [quality] in it does.")
+    for key, name in (("lpips", "LPIPS"), ("clip", "CLIP score")):
+        if "missing" in (asked := group.case.evaluation.get(key, {})):
+            yield Missing(f"{group.model}: {name}", "not measured", str(asked["missing"]))
+
+
+def _gaps(group: CaseGroup) -> Iterable[Missing]:
+    """Metrics and reference rows that a group lacks."""
+    yield from _no_distribution(group)
+    if group.full is None:
+        yield Missing(f"{group.model}: full cache", "absent", "No baseline in this run: nothing can be derived against it.")
+    for role in ("floor", "numerics"):
+        if group.reference(role) is None and not group.random:
+            yield Missing(f"{group.model}: {role} row", "absent", "Fidelity is shown without this reference.")
+    arms = [row for row in group.rows if row.ok and row.case.role == "arm"]
+    for row in arms:
+        if row.no_judgement:
+            yield Missing(f"{group.model}: {row.case.label}, fidelity and quality", "not judged", row.no_judgement)
+    for name in _wanted(group):
+        without = [row.case.label for row in arms if not row.outcome.samples.get(name)]
+        if without:
+            why = "No method has samples." if len(without) == len(arms) else f"No samples for {', '.join(without)}."
+            yield Missing(f"{group.model}: {METRICS[name].title}", "not measured", why)

@@ -1,0 +1,221 @@
+"""The report as data: run and outcomes in, frozen dataclasses out. Pure; knows neither the store nor HTML."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import datetime
+from typing import Any, Protocol
+
+from ...core.result import Environment, Outcome, Status
+from ...core.spec import OWN, Case
+from . import explanations
+from .baseline_comparison import Alarms, BaselineComparison, Conclusion, StandingLike, alarms, changes, conclusion
+from .case_group import CaseGroup, case_groups
+from .device_limits import Limits, against_limits
+from .environment_facts import DifferenceRow, LabelledValue, as_text, differences, environment_facts, flat, title
+from .image_albums import Album, albums
+from .layer_tables import Layers, layers
+from .missing import Missing, missing
+from .papers import PaperTable, papers
+from .raw_samples import CaseRecord, case_records
+from .recommendation import Recommendation, margin, recommendations
+from .regimes import Regime, regimes
+from .run_history import HistoryNight, RunHistory, Trend, run_history
+from .summary_sentences import Sentence, sentences
+
+
+class RunLike(Protocol):
+    """A run, as far as the report needs it; the store's ``RunRecord`` is one. Times are ISO 8601 texts."""
+
+    @property
+    def id(self) -> int: ...
+    @property
+    def plan(self) -> str: ...
+    @property
+    def plan_json(self) -> Mapping[str, Any] | str: ...
+    @property
+    def started(self) -> str: ...
+    @property
+    def finished(self) -> str | None: ...
+    @property
+    def state(self) -> str: ...
+    @property
+    def environment(self) -> Environment: ...
+    @property
+    def code(self) -> Mapping[str, Any]: ...
+
+
+class BaselineLike(Protocol):
+    """A baseline, as far as the report needs it; an exchange file is one. ``meta``: name, saved, reason."""
+
+    @property
+    def meta(self) -> Mapping[str, Any]: ...
+    @property
+    def environment(self) -> Environment: ...
+
+
+@dataclass(frozen=True)
+class Note:
+    """A remark, the rows it is about, and the rule by which it was made where there is one."""
+
+    rows: tuple[str, ...]
+    text: str
+    rule: str = ""
+
+
+@dataclass(frozen=True)
+class Chapter:
+    """A group with everything the page says about it. ``coverage`` is the sureness of its speed-up intervals, 0 to 1; ``unanchored`` says
+    why its figures are not comparable with published ones, or is empty; ``recommendations`` name a budget for each method by the rule in
+    ``margin``; ``history`` is the group run by run, None where it was measured once."""
+
+    group: CaseGroup
+    heading: str
+    conditions: tuple[LabelledValue, ...]
+    sentences: tuple[Sentence, ...]
+    notes: tuple[Note, ...]
+    albums: tuple[Album, ...]
+    coverage: float | None
+    layers: Layers | None
+    limits: Limits | None
+    recommendations: tuple[Recommendation, ...]
+    margin: str
+    unanchored: str
+    history: RunHistory | None
+
+
+@dataclass(frozen=True)
+class ReportView:
+    """The whole page. ``differences`` is None where there is no baseline to differ from."""
+
+    plan: str
+    run: str
+    when: str
+    machine: str
+    commit: str
+    dirty: bool
+    state: str
+    counts: tuple[tuple[str, int], ...]
+    conclusion: Conclusion | None
+    chapters: tuple[Chapter, ...]
+    changes: tuple[BaselineComparison, ...]
+    environment: tuple[LabelledValue, ...]
+    plan_text: str
+    commands: tuple[str, ...]
+    missing: tuple[Missing, ...]
+    entries: tuple[CaseRecord, ...] = ()
+    differences: tuple[DifferenceRow, ...] | None = None
+    papers: tuple[PaperTable, ...] = ()
+    regimes: tuple[Regime, ...] = ()
+    alarms: Alarms = field(default_factory=lambda: alarms(None))
+
+
+def build(
+    run: RunLike, outcomes: Iterable[Outcome], comparison: Any = None, artifact: Callable[[str], bytes] | None = None,
+    unanchored: Callable[[Case], str] = lambda case: "", *, baseline: BaselineLike | None = None, nights: Sequence[HistoryNight] = (),
+    trials: Mapping[str, str] | None = None, standing: StandingLike | None = None, trend: Trend | None = None,
+) -> ReportView:
+    """The view of one run.
+
+    ``comparison`` is a ``gate.baseline_check.Comparison`` (``rows``, ``exit_code``, ``cases``, ``summary()``), ``baseline`` what it was
+    compared with; ``artifact`` gives the bytes of a stored file by its name, and without it no pictures are shown; ``unanchored`` says
+    why a model's figures do not compare with published ones, or nothing. ``nights`` are runs of this plan, oldest first and this one last;
+    ``trials`` names the process of each case by its key, ``standing`` says how often equal arms raised an alarm, ``trend`` finds
+    the changes over the nights.
+    """
+    given, environment, code = list(outcomes), run.environment, dict(run.code)
+    groups = case_groups(given)
+    return ReportView(
+        plan=run.plan, run=str(run.id), when=_when(run.started, run.finished),
+        machine=f"{environment.machine_class} · {environment.device}", commit=str(code.get("commit") or "unknown"),
+        dirty=bool(code.get("dirty")), state=run.state, counts=_counts(given),
+        conclusion=conclusion(comparison, baseline.meta if baseline else None, run.started),
+        chapters=tuple(_chapter(group, groups, artifact, unanchored(group.case), run_history(group, nights, trend)) for group in groups),
+        changes=changes(comparison),
+        environment=environment_facts(environment, code), plan_text=_plan_text(run.plan_json), commands=_commands(run.plan, code),
+        missing=tuple(missing(run.id, run.state, groups)), entries=case_records(given, str(run.id), trials or {}),
+        differences=differences(baseline.environment, environment) if baseline else None,
+        papers=papers(given, environment), regimes=regimes(groups), alarms=alarms(standing),
+    )
+
+
+def _when(started: str, finished: str | None) -> str:
+    """Start to the minute and how long it took; texts that are no dates are shown as they are."""
+    try:
+        start = datetime.fromisoformat(started)
+    except ValueError:
+        return started
+    text = start.strftime("%Y-%m-%d %H:%M") + (f" {start.tzname()}" if start.tzname() else "")
+    try:
+        length = (datetime.fromisoformat(finished) - start).total_seconds() if finished else None
+    except (ValueError, TypeError):
+        length = None
+    return text if length is None else f"{text}, {_length(length)}"
+
+
+def _length(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def _counts(outcomes: Sequence[Outcome]) -> tuple[tuple[str, int], ...]:
+    """Number of outcomes by status, in the order of :class:`Status`; a status that did not occur is left out."""
+    ended = [outcome.status for outcome in outcomes]
+    return tuple((str(status), ended.count(status)) for status in Status if status in ended)
+
+
+def _chapter(
+    group: CaseGroup, groups: Sequence[CaseGroup], artifact: Callable[[str], bytes] | None, unanchored: str, history: RunHistory | None,
+) -> Chapter:
+    twins = [other for other in groups if other.model == group.model]
+    heading = group.model if len(twins) == 1 else f"{group.model}, {_difference(group, twins)}"
+    sure = [row.speed_up.confidence for row in group.arms if row.speed_up]
+    return Chapter(group, heading, _conditions(group), sentences(group), _notes(group), albums(group, artifact),
+                   min(sure) if sure else None, layers(group.full), against_limits(group), recommendations(group, groups), margin(group),
+                   unanchored, history)
+
+
+def _difference(group: CaseGroup, twins: Sequence[CaseGroup]) -> str:
+    """The settings in which this cell differs from the other cells of its model, for a heading."""
+    mine = group.case.to_json()
+    others = [twin.case.to_json() for twin in twins]
+    fields = [k for k in mine if k not in OWN and any(o[k] != mine[k] for o in others)]
+    return ", ".join(f"{name.replace('_', ' ')} {as_text(mine[name])}" for name in fields) or group.case.cell
+
+
+def _conditions(group: CaseGroup) -> tuple[LabelledValue, ...]:
+    """The settings that all rows of a cell share."""
+    case = group.case
+    settings = {
+        "Weights": case.weights, "Grid": f"{case.grid[0]} × {case.grid[1]} tokens", "Conditions": case.conditions,
+        "Seeds": f"{case.seeds} ({case.samples})", "Batch": case.batch, "Compute dtype": case.dtype, "Engine": case.engine,
+        "Device class": case.device_class, "Warm-up, repeats": f"{case.warmup}, {case.repeats}",
+    }
+    sampling = {name.replace("cfg", "CFG").replace("_", " "): value for name, value in asdict(case.sampling).items()}
+    evaluation = dict(flat("evaluation", case.evaluation))
+    return tuple(LabelledValue(title(name), as_text(value)) for name, value in {**settings, **sampling, **evaluation}.items())
+
+
+def _notes(group: CaseGroup) -> tuple[Note, ...]:
+    """Every remark once, with the rows it holds for, in table order."""
+    found: dict[str, list[str]] = {}
+    for row in group.rows:
+        for text in row.notes:
+            found.setdefault(text, []).append(row.case.label)
+    rules = {mark.reason: explanations.of_flag(mark.text) for row in group.rows for mark in row.marks}
+    return tuple(Note(tuple(dict.fromkeys(labels)), text, rules.get(text, "")) for text, labels in found.items())
+
+
+def _plan_text(plan: Mapping[str, Any] | str) -> str:
+    return plan if isinstance(plan, str) else json.dumps(plan, indent=2, ensure_ascii=False)
+
+
+def _commands(plan: str, code: Mapping[str, Any]) -> tuple[str, ...]:
+    """The commands that measure the same again."""
+    checkout = (f"git checkout {shlex.quote(str(code['commit']))}",) if code.get("commit") else ()
+    return (*checkout, f"cachemark run {shlex.quote(plan)}", "cachemark report")

@@ -1,0 +1,133 @@
+"""Runs of one plan on one machine class over time, each case against the full cache of its own run, and where it changed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from ...core.result import Environment, Outcome
+from .. import formatting as fmt
+from .case_group import CaseGroup, case_groups
+from .report_row import ReportRow
+
+MOST = 60  # runs that a history goes back
+
+
+class HistoryRun(Protocol):
+    """A run, as far as a history needs it."""
+
+    @property
+    def id(self) -> int: ...
+    @property
+    def started(self) -> str: ...
+    @property
+    def environment(self) -> Environment: ...
+
+
+class ChangeLike(Protocol):
+    """A change between runs, as far as a history needs it; ``stats.changepoints.ChangePoint`` is one."""
+
+    @property
+    def kind(self) -> str: ...
+    @property
+    def first(self) -> int: ...
+    @property
+    def last(self) -> int: ...
+    @property
+    def size(self) -> float: ...
+    @property
+    def p(self) -> float: ...
+    @property
+    def gates(self) -> bool: ...
+
+
+Trend = Callable[[Sequence[float], Sequence[str], str], Sequence[ChangeLike]]
+"""Finds the changes of log costs, one per run and NaN where none was measured, given the environment of each run and the device class."""
+
+
+@dataclass(frozen=True)
+class HistoryNight:
+    """One run with what came out of it."""
+
+    run: HistoryRun
+    outcomes: Sequence[Outcome]
+
+    @property
+    def name(self) -> str:
+        return f"{fmt.plain(self.run.id, 12)} · {fmt.plain(str(self.run.started)[:10])}"
+
+
+@dataclass(frozen=True)
+class CaseHistory:
+    """One case run by run, None where it has no figure: latency over the full cache's, or in seconds for the full cache itself. ``changes``
+    are those that were found, each with its sentence."""
+
+    row: ReportRow
+    values: tuple[float | None, ...]
+    changes: tuple[tuple[ChangeLike, str], ...] = ()
+
+
+@dataclass(frozen=True)
+class RunHistory:
+    """The runs of a group's cell, oldest first: their names, their numerics fingerprints, and each case with a figure in any of them.
+    ``full`` is the full cache's own latency, which shows what the ratios of ``arms`` hide."""
+
+    names: tuple[str, ...]
+    fingerprints: tuple[str, ...]
+    arms: tuple[CaseHistory, ...]
+    full: CaseHistory | None
+
+
+def run_history(group: CaseGroup, nights: Sequence[HistoryNight], trend: Trend | None = None) -> RunHistory | None:
+    """Latencies run by run: of each method over the full cache's of the same run, in which a slower day cancels, and of the full cache
+    itself. ``trend`` finds the changes of the former. None where the cell was measured less than twice."""
+    held = [night for night in nights if any(o.case.cell == group.case.cell for o in night.outcomes)][-MOST:]
+    if len(held) < 2:
+        return None
+    names, fingerprints = tuple(night.name for night in held), tuple(night.run.environment.fingerprint for night in held)
+    rows = [_rows(group, night) for night in held]
+    arms = (CaseHistory(row, tuple(_cost(night.get(row.case.key)) for night in rows)) for row in group.arms)
+    known = (_changed(case, names, fingerprints, trend) for case in arms if _measured(case))
+    full = CaseHistory(group.full, tuple(_latency(night.get(group.full.case.key)) for night in rows)) if group.full else None
+    return RunHistory(names, fingerprints, tuple(known), full if full and _measured(full) else None)
+
+
+def _rows(group: CaseGroup, night: HistoryNight) -> dict[str, ReportRow]:
+    found = case_groups([o for o in night.outcomes if o.case.cell == group.case.cell and o.case.role in ("arm", "baseline")])
+    return {row.case.key: row for part in found for row in part.rows}
+
+
+def _cost(row: ReportRow | None) -> float | None:
+    return 1 / row.speed_up.value if row and row.speed_up else None
+
+
+def _latency(row: ReportRow | None) -> float | None:
+    return row.median("latency") if row and row.ok else None
+
+
+def _measured(case: CaseHistory) -> bool:
+    return any(value is not None for value in case.values)
+
+
+def _changed(case: CaseHistory, names: Sequence[str], fingerprints: Sequence[str], trend: Trend | None) -> CaseHistory:
+    """The case with its changes in all stretches of runs with one environment."""
+    if trend is None:
+        return case
+    logs = [math.nan if value is None else math.log(value) for value in case.values]
+    found = trend(logs, fingerprints, case.row.case.device_class)
+    return replace(case, changes=tuple((change, _sentence(case.row.case.label, change, names)) for change in found))
+
+
+def _sentence(label: str, change: ChangeLike, names: Sequence[str]) -> str:
+    """A change as one plain sentence."""
+    first, last = (f"run {names[night]}" for night in (change.first, change.last))
+    ends = "" if change.gates else " It is reported and gates nothing."
+    label, p = fmt.name(label), f"p = {change.p:.2g}"
+    if change.kind == "spread":
+        return f"{label}: variance changed at {first}: distances from the level are {change.size:.2g} times what they were ({p}).{ends}"
+    slower = f"{fmt.percent(abs(change.size))} {'more' if change.size > 0 else 'less'}"
+    if change.kind == "ramp":
+        return f"{label}: a ramp from {first} to {last}: {slower} in the end ({p}).{ends}"
+    return f"{label}: a step at {first}: {slower} from there on ({p}).{ends}"
