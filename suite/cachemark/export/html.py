@@ -44,7 +44,7 @@ def _table(table: Table) -> str:
 def _line(line: TableLine, width: int) -> str:
     name = f'<th scope="row">{_text(line.name)}</th><td>{_text(line.budget)}</td>'
     if line.status:
-        return f'{name}<td colspan="{width}">{_text(line.status)} ({line.why})</td>'
+        return f'{name}<td colspan="{width}">{_text(line.status)} ({line.reason})</td>'
     return name + "".join(f"<td>{_entry(entry)}</td>" for entry in line.entries)
 
 
