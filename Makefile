@@ -35,7 +35,7 @@ check: $(VENV)/.installed-dev ## ruff and mypy
 
 docs: $(VENV)/.installed ## make the cards anew, run every code block of the guides, check that all is described
 	@PYTHONPATH=tests $(BIN)/python -m conformance.summary
-	@$(BIN)/cachemark cards docs
+	@$(BIN)/python -m cachemark.tools.cards docs
 	@$(PYTEST) tests/test_docs.py tests/test_errors.py
 
 # An environment is as old as its stamp: an edit of either file installs anew.

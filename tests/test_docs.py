@@ -28,6 +28,7 @@ from cachemark.core.units import METRICS
 ROOT = Path(__file__).parents[1]
 GUIDE = sorted((ROOT / "docs" / "guide").glob("*.md"))
 PAGES = [ROOT / "README.md", *GUIDE]
+TOOLS = "cachemark.tools."
 LINKED = [*PAGES, *(ROOT / "docs").glob("*.md"), *(ROOT / "docs" / "adr").glob("*.md"), ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
 
 
@@ -58,7 +59,7 @@ def section(page: Path, name: str) -> str:
 
 
 def calls(text: str) -> list[list[str]]:
-    """Arguments of every call of ``cachemark`` in the console blocks of a page."""
+    """Every call of ``cachemark``, or of one of the project's tools, in the console blocks of a page: its name and its arguments."""
     lines = [line for b in blocks(text) if b.language in ("console", "bash") for line in b.text.replace("\\\n", " ").splitlines()]
     return [args for line in lines for part in re.split(r"\|+|&&|;|>", line) if (args := _call(part)) is not None]
 
@@ -67,7 +68,13 @@ def _call(line: str) -> list[str] | None:
     words = shlex.split(line.removeprefix("$ "), comments=True)
     while words and re.fullmatch(r"[A-Z_]+=.*", words[0]):
         words.pop(0)
-    return words[1:] if words and words[0].rpartition("/")[2] == "cachemark" else None
+    if words[:2] == ["python", "-m"] and words[2].startswith(TOOLS):
+        return words[2:]
+    return ["cachemark", *words[1:]] if words and words[0].rpartition("/")[2] == "cachemark" else None
+
+
+def tool(module: str) -> click.Command:
+    return getattr(importlib.import_module(f"{module}.__main__"), module.removeprefix(TOOLS))
 
 
 def resolve(command: click.Command, args: list[str]) -> None:
@@ -125,15 +132,15 @@ def test_code_of_a_page_runs(page: Path, folder: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.stem)
 def test_calls_of_a_page_parse(page: Path, folder: Path, main: click.Command) -> None:
-    for args in calls(page.read_text(encoding="utf-8")):
+    for called, *args in calls(page.read_text(encoding="utf-8")):
         for name in args:
             if re.fullmatch(r"[\w/-]+\.\w+", name):  # a file that the reader would have by then
                 Path(name).parent.mkdir(parents=True, exist_ok=True)
                 Path(name).touch()
         try:
-            resolve(main, args)
+            resolve(tool(called) if called.startswith(TOOLS) else main, args)
         except (click.ClickException, CachemarkError) as error:
-            pytest.fail(f"{page}: cachemark {shlex.join(args)}: {error}")
+            pytest.fail(f"{page}: {called} {shlex.join(args)}: {error}")
 
 
 def test_every_command_has_help_and_is_shown(main: click.Command) -> None:
@@ -177,11 +184,11 @@ def test_every_key_of_a_plan_is_described_with_its_default(heading: str, table: 
 
 
 @pytest.mark.parametrize("page", ["models.md", "methods.md"])
-def test_the_cards_are_those_that_would_be_made_now(page: str, main: click.Command, tmp_path: Path) -> None:
+def test_the_cards_are_those_that_would_be_made_now(page: str, tmp_path: Path) -> None:
     folders = ("--anchors", str(ROOT / "baselines" / "anchors"), "--baselines", str(ROOT / "baselines" / "accepted"))
-    main.main(["cards", str(tmp_path), *folders], standalone_mode=False)
+    tool(f"{TOOLS}cards").main([str(tmp_path), *folders], standalone_mode=False)
     made, kept = (tmp_path / page).read_text(encoding="utf-8"), (ROOT / "docs" / page).read_text(encoding="utf-8")
-    assert made == kept, f"docs/{page} is not what would be made now; make it anew: make docs (or: cachemark cards docs)"
+    assert made == kept, f"docs/{page} is not what would be made now; make it anew: make docs (or: python -m cachemark.tools.cards docs)"
 
 
 @pytest.mark.parametrize("page", LINKED, ids=lambda p: str(p.relative_to(ROOT)))
@@ -234,7 +241,7 @@ def test_blocks_are_saved_run_and_located(folder: Path) -> None:
 
 
 def test_calls_are_found_and_wrong_ones_refused() -> None:
-    assert calls(SAMPLE) == [["make", "--size", "3", "thing"]]
+    assert calls(SAMPLE) == [["cachemark", "make", "--size", "3", "thing"]]
     resolve(toy, ["make", "--size", "3", "thing"])
     resolve(toy, ["make", "--help"])
     for wrong in (["mak"], ["make"], ["make", "thing", "--sizes", "3"], ["make", "thing", "--size", "big"], ["make", "a", "b"]):

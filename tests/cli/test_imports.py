@@ -32,7 +32,7 @@ for arguments in json.loads(sys.argv[1]):
 """
 HEAVY = {"torch", "numpy", "sqlalchemy", "alembic", "pydantic", "pandas", "scipy", "altair", "jinja2", "PIL", "rich"}
 COMMANDS = (
-    "baseline", "bisect", "check", "compare", "doctor", "export", "incident", "list", "report", "run", "show", "train",
+    "baseline", "bisect", "check", "compare", "doctor", "export", "incident", "list", "report", "run", "show",
 )
 
 

@@ -18,7 +18,6 @@ from ..core.secrets import mask
 COMMANDS = {
     "baseline": "Save, list and compare accepted results.",
     "bisect": "Find the commit since which a case is worse.",
-    "cards": "Write the pages about models and methods.",
     "check": "Judge a run against a baseline; the exit code says how it went.",
     "compare": "Compare two cases, commits or environments in pairs.",
     "db": "Upgrade a store, merge others into it, prune what is old.",
@@ -31,7 +30,6 @@ COMMANDS = {
     "roofline": "Say what the arithmetic allows: least times, bytes, ideal speed-ups.",
     "run": "Measure a plan and keep every result.",
     "show": "Print one run, or one case with its raw samples.",
-    "train": "Make the weights of an embedded model anew.",
 }
 
 
@@ -44,8 +42,7 @@ class _Lazy(click.Group):
     def get_command(self, context: click.Context, name: str) -> click.Command | None:
         if name not in COMMANDS:
             return None
-        module = f"..tools.{name}_command" if name in ("cards", "train") else f".{name}"
-        command: click.Command = getattr(importlib.import_module(module, __package__), name)
+        command: click.Command = getattr(importlib.import_module(f".{name}", __package__), name)
         return command
 
     def resolve_command(self, context: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:

@@ -91,7 +91,7 @@ class RealImages:
 
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """What a file of reference statistics says about itself, and its tensors."""
-    remedy = "Give a file that `cachemark train tiny-features` wrote."
+    remedy = "Give a file that `python -m cachemark.tools.train tiny-features` wrote."
     if not path.is_file():
         raise BadCheckpoint(f"{str(path)!r} is not a file.", remedy=remedy)
     try:
@@ -106,4 +106,5 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
 
 def _other(what: str, its: str, wanted: str) -> BadCheckpoint:
     return BadCheckpoint(f"{what} is of the extractor {its!r}, but {wanted!r} sees the images: their features mean different things.",
-                         remedy="Give the reference that was made with these weights; `cachemark train tiny-features` writes its own.")
+                         remedy="Give the reference that was made with these weights; `python -m cachemark.tools.train tiny-features` "
+                                "writes its own.")

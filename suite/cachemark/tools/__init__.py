@@ -1,1 +1,1 @@
-"""Tools of the project itself, not part of the wheel: training, cards."""
+"""Tools of the project itself, which the wheel leaves out: training, cards, figures that papers print."""

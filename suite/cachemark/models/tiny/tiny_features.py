@@ -81,7 +81,7 @@ def _layer(before: int, after: int, stride: int = 1) -> tuple[nn.Module, ...]:
 
 
 def load(path: str | Path, *, device: str | torch.device = "cpu") -> TinyFeatures:
-    """Read a :class:`TinyFeatures` written by ``cachemark train``: stored in fp16, returned in fp32, in evaluation mode. Raises
+    """Read a :class:`TinyFeatures` written by :mod:`cachemark.tools.train`: stored in fp16, returned in fp32, in evaluation mode. Raises
     :class:`~cachemark.core.errors.BadCheckpoint` for any other file."""
     return checkpoints.load(partial(TinyFeatures, vq.stated(path, NAME, FeaturesConfig)), path, dtype=torch.float32, device=device)
 

@@ -68,7 +68,7 @@ def drawn(mean: Tensor, log_variance: Tensor, generator: torch.Generator) -> Ten
 
 
 def load(path: str | Path, *, device: str | torch.device = "cpu") -> TinyKL:
-    """Read a :class:`TinyKL` written by ``cachemark train``: stored in fp16, returned in fp32, in evaluation mode. Raises
+    """Read a :class:`TinyKL` written by :mod:`cachemark.tools.train`: stored in fp16, returned in fp32, in evaluation mode. Raises
     :class:`~cachemark.core.errors.BadCheckpoint` for any other file."""
     return checkpoints.load(_build(path), path, dtype=torch.float32, device=device)
 

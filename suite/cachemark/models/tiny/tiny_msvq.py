@@ -49,7 +49,7 @@ class TinyMSVQ(nn.Module):
 
 
 def load(path: str | Path, *, device: str | torch.device = "cpu") -> TinyMSVQ:
-    """Read a :class:`TinyMSVQ` written by ``cachemark train``: stored in fp16, returned in fp32, in evaluation mode. Raises
+    """Read a :class:`TinyMSVQ` written by :mod:`cachemark.tools.train`: stored in fp16, returned in fp32, in evaluation mode. Raises
     :class:`~cachemark.core.errors.BadCheckpoint` for any other file."""
     config = _config(path)
     return checkpoints.load(lambda: TinyMSVQ(config), path, dtype=torch.float32, device=device)

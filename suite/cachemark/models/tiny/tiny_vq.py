@@ -121,7 +121,7 @@ def language_of(model: nn.Module) -> str:
 
 
 def load(path: str | Path, *, device: str | torch.device = "cpu") -> TinyVQ:
-    """Read a :class:`TinyVQ` written by ``cachemark train``: stored in fp16, returned in fp32, in evaluation mode.
+    """Read a :class:`TinyVQ` written by :mod:`cachemark.tools.train`: stored in fp16, returned in fp32, in evaluation mode.
 
     Raises :class:`~cachemark.core.errors.BadCheckpoint` for a file that is no safetensors file, does not say that it holds this
     model, or lacks a tensor.
@@ -138,7 +138,7 @@ def check(path: str | Path) -> None:
 
 def stated(path: str | Path, name: str, config: Callable[..., C]) -> C:
     """The sizes that a weights file of the embedded model ``name`` states about itself, made into its ``config``; or BadCheckpoint."""
-    remedy = f"Give a .safetensors file written by `cachemark train {name}`."
+    remedy = f"Give a .safetensors file written by `python -m cachemark.tools.train {name}`."
     if not Path(path).is_file():
         raise BadCheckpoint(f"{str(path)!r} is not a file.", remedy=remedy)
     try:

@@ -1,6 +1,6 @@
 """Cards: a page about every model and one about every method, made from data alone.
 
-Nothing is looked up here: the command ``cachemark cards`` collects what the package knows and hands it in, and equal data gives
+Nothing is looked up here: ``python -m cachemark.tools.cards`` collects what the package knows and hands it in, and equal data gives
 equal pages. So a page in the repository can be compared with the one that would be made now.
 """
 
@@ -198,7 +198,7 @@ def _trained(model: Trained) -> list[str]:
     if model.draws:
         rows += [("its images", model.drawn.made), *model.drawn.figures] if model.drawn else [("its images", UNSEEN)]
     return [f"### `{model.name}`", f"{model.what.rstrip('.')}.", _table(("", ""), rows), "To train it again:",
-            f"```console\n$ cachemark train {model.name}\n```"]
+            f"```console\n$ python -m cachemark.tools.train {model.name}\n```"]
 
 
 def _score(name: str) -> tuple[str, str]:

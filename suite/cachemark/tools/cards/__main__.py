@@ -1,10 +1,15 @@
-"""``cachemark cards``: the pages about models and methods."""
+"""``python -m cachemark.tools.cards``: write the pages about models and methods."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import click
+
+from ...core import plugins
+from ..command import run_command
+from . import collected
+from .pages import methods_page, models_page
 
 
 @click.command()
@@ -16,10 +21,6 @@ import click
 @click.option("--plugin", "plugin_files", multiple=True, type=click.Path(), help="Python file that registers a method; repeatable.")
 def cards(folder: Path, anchors: Path, baselines: Path, plugin_files: tuple[str, ...]) -> None:
     """Write models.md and methods.md into FOLDER: what is known about every model and every method."""
-    from ..core import plugins
-    from . import card_data as collected
-    from .cards import methods_page, models_page
-
     for file in plugin_files:
         plugins.load(file)
     evidence = collected.evidence(anchors)
@@ -29,3 +30,7 @@ def cards(folder: Path, anchors: Path, baselines: Path, plugin_files: tuple[str,
     for name, text in pages.items():
         (folder / name).write_text(text, encoding="utf-8")
         click.echo(str(folder / name))
+
+
+if __name__ == "__main__":
+    run_command(cards)

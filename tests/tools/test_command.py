@@ -1,4 +1,4 @@
-"""``cachemark train`` from the outside."""
+"""``python -m cachemark.tools.train`` from the outside."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from cachemark.models.catalogue.next_token import TINY_DECODER, packaged
 from cachemark.models.tiny.tiny_kl import TinyKL, TinyKLConfig, load, metadata
 from cachemark.tools.train import feature_network as features
 from cachemark.tools.train import loops
+from cachemark.tools.train.__main__ import train
 from cachemark.tools.train.continuous import LatentsTask, MaskedTask
 from cachemark.tools.train.generators import GeneratorTask
 from cachemark.tools.train.tokenizers import CodesTask, DecoderTask
-from cachemark.tools.train_command import train
 
 
 @pytest.fixture

@@ -18,8 +18,8 @@ from cachemark.gate import anchors, baselines
 from cachemark.models import checkpoints
 from cachemark.models.weights import packaged
 from cachemark.store.exchange import dump
-from cachemark.tools import card_data as collected
-from cachemark.tools.cards import (
+from cachemark.tools.cards import collected
+from cachemark.tools.cards.pages import (
     NEVER,
     UNSEEN,
     Checkpoint,
@@ -59,7 +59,8 @@ def test_a_model_card_says_what_it_was_given() -> None:
     page = models_page([TRAINED], [RELEASED], Evidence([VECTORS]))
     for words in ("### `tiny-thing`", "A thing.", "1\u00a0234\u00a0567 bytes", "`abc123`", "width 3, sides 1 2",
                   "500 steps in 2 minutes (120 s) on CPU", "seed 7",
-                  "28.5 dB; ± 1, the largest change between two validations of steps 200 … 500 |", "$ cachemark train tiny-thing",
+                  "28.5 dB; ± 1, the largest change between two validations of steps 200 … 500 |",
+                  "$ python -m cachemark.tools.train tiny-thing",
                   "| `big-thing` | A big thing | cfg_scale 1.5 |", "| `big-thing` | `thing.pt` | 2 | 99 |", "`weights`, from its authors:",
                   "Looked for under `model_ema`, `model`, then at the top level. May stand beside them: `*.k_cache`.",
                   "Read (*N* counts from 0): `a.N.w`.", "- `things/golden`, 5 checks: all of it"):  # fmt: skip

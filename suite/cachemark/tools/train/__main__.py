@@ -1,16 +1,23 @@
-"""``cachemark train``: make the weights of an embedded model anew."""
+"""``python -m cachemark.tools.train``: train the weights of an embedded model."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
+import torch
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from .train.loops import TrainingTask
+from ...core.errors import Unsupported
+from ...models.catalogue import packaged
+from ..command import run_command
+from . import feature_network as features
+from . import loops
+from .continuous import LatentsTask, MaskedTask
+from .feature_network import FeaturesTask
+from .generators import GeneratorTask, ScalesTask
+from .scales import ScaleCodesTask
+from .tokenizers import CodesTask, DecoderTask
 
 MODELS = ("tiny-vq", "tiny-llamagen", "tiny-msvq", "tiny-var", "tiny-kl", "tiny-mar", "tiny-features")
 
@@ -36,12 +43,6 @@ def train(
     No data is needed: the pictures are computed. A killed run continues where its last checkpoint stands. On one CPU core a
     tokenizer takes about half an hour and a generator about an hour.
     """
-    import torch
-
-    from ..core.errors import Unsupported
-    from .train import feature_network as features
-    from .train import loops
-
     if device == "cuda" and not torch.cuda.is_available():
         raise Unsupported("--device cuda was given, but torch sees no CUDA device.", remedy="Use --device cpu, or see `cachemark doctor`.")
     loops.keep_memory(device)
@@ -59,14 +60,8 @@ def train(
 
 def _stages(
     model: str, out: Path, tokenizer: Path | None, seed: int, device: str
-) -> Iterator[tuple[Callable[[Path], TrainingTask], float]]:
+) -> Iterator[tuple[Callable[[Path], loops.TrainingTask], float]]:
     """The tasks of a model in their order, each made from the weights of the one before, and its share of ``--steps``."""
-    from ..models.catalogue import packaged
-    from .train.continuous import LatentsTask, MaskedTask
-    from .train.feature_network import FeaturesTask
-    from .train.generators import GeneratorTask, ScalesTask
-    from .train.scales import ScaleCodesTask
-    from .train.tokenizers import CodesTask, DecoderTask
 
     def coder(name: str) -> Path:
         own = out / f"{name}.safetensors"
@@ -87,3 +82,7 @@ def _stages(
         yield lambda _: ScalesTask(coder("tiny-msvq"), seed, device=device), 1
     else:
         yield lambda _: MaskedTask(coder("tiny-kl"), seed, device=device), 1
+
+
+if __name__ == "__main__":
+    run_command(train)

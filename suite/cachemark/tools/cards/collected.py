@@ -1,4 +1,4 @@
-"""What the cards are made of: models, methods, vectors, published figures and anchors, as plain data."""
+"""The content of the cards: models, methods, vectors, published figures and anchors, as plain data."""
 
 from __future__ import annotations
 
@@ -9,18 +9,27 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ..core import registry
-from ..core.docstrings import sentence
+import torch
 
-if TYPE_CHECKING:
-    from ..contract.method import Method
-    from ..core.result import Outcome
-    from ..core.spec import Sampling
-    from ..models.protocol import ModelEntry, PublishedFile
-    from ..store.exchange import Exchange
-    from .cards import Checkpoint, Drawn, Evidence, Knob, Recipe, Released, Trained, TrainingStage
+from ... import methods
+from ...contract.method import Method
+from ...core import registry
+from ...core.docstrings import sentence
+from ...core.result import Outcome
+from ...core.spec import Sampling
+from ...core.units import metric
+from ...gate import anchors
+from ...gate import baselines as stored
+from ...models import catalogue
+from ...models.protocol import ModelEntry, PublishedFile
+from ...report import formatting as fmt
+from ...report.view.report_row import QUALITY, derive
+from ...store.exchange import Exchange
+from .pages import Checkpoint, Claim, Drawn, Evidence, Knob, Reached, Recipe, Released, Trained, TrainingStage, Vectors
+
+assert catalogue  # importing it registers the models
 
 DATA = Path(str(resources.files("cachemark") / "data"))
 WEIGHTS = DATA / "weights"
@@ -34,9 +43,6 @@ def _read(path: Path) -> Any:
 def trained(baselines: Path) -> list[Trained]:
     """Every model whose weights the package carries, generators first, with what their images were worth in the ``baselines`` of that
     folder. A description without weights of its own name is that of an earlier stage of the model it names."""
-    from ..models import catalogue
-
-    assert catalogue  # importing it registers the models
     runs = _runs(baselines)
     described = {path.stem: _read(path) for path in sorted(WEIGHTS.glob("*.json"))}
     own = [name for name in described if (WEIGHTS / f"{name}.safetensors").is_file()]
@@ -44,8 +50,6 @@ def trained(baselines: Path) -> list[Trained]:
 
 
 def _trained(name: str, described: dict[str, dict[str, Any]], runs: list[Exchange]) -> Trained:
-    from .cards import Trained
-
     last = described[name]
     earlier = [stem for stem, data in described.items() if data.get("model") == name and stem != name]
     files = {path.name: path.stat().st_size for path in sorted(WEIGHTS.glob(f"{name}.*safetensors"), key=lambda path: len(path.name))}
@@ -56,8 +60,6 @@ def _trained(name: str, described: dict[str, dict[str, Any]], runs: list[Exchang
 
 def _runs(baselines: Path) -> list[Exchange]:
     """The baselines of a folder that can be read, oldest first."""
-    from ..gate import baselines as stored
-
     found = [stored.load(listed.path) for listed in stored.list_(baselines) if not listed.problem]
     return sorted(found, key=lambda run: str(run.meta.get("saved", "")))
 
@@ -75,10 +77,6 @@ def _drawn(name: str, sha256: str, runs: list[Exchange]) -> Drawn | None:
 
 def _worth(outcome: Outcome, run: Exchange) -> Drawn:
     """The figures of a run's outcome, with the intervals of a report."""
-    from ..core.units import metric
-    from ..report import formatting as fmt
-    from ..report.view.report_row import QUALITY, derive
-    from .cards import Drawn
 
     def told(name: str, *ends: float) -> str:
         return "{} [{}, {}]".format(*(fmt.figure(end, name) for end in ends))
@@ -92,8 +90,6 @@ def _worth(outcome: Outcome, run: Exchange) -> Drawn:
 
 
 def _stage(stem: str, data: dict[str, Any]) -> TrainingStage:
-    from .cards import TrainingStage
-
     log = [json.loads(line) for line in (WEIGHTS / f"{stem}.log.jsonl").read_text(encoding="utf-8").splitlines()]
     threads = f" with {data['threads']} thread{'s' if data['threads'] != 1 else ''}" if data["device"] == "cpu" else ""
     machine = f"{data['device'].upper()}{threads}, torch {data['torch']}"
@@ -115,10 +111,6 @@ def _summary(text: str | None) -> str:
 
 def released() -> list[Released]:
     """Every published model."""
-    from ..models import catalogue
-    from .cards import Released
-
-    assert catalogue  # importing it registers the models
     found: list[ModelEntry] = [registry.models.get(name) for name in registry.models]
     return [Released(e.name, e.family, e.summary, _changed(e.presets["paper"]), [_checkpoint(file) for file in e.files])
             for e in found if e.files]
@@ -131,10 +123,6 @@ def _changed(sampling: Sampling) -> dict[str, Any]:
 
 
 def _checkpoint(file: PublishedFile) -> Checkpoint:
-    import torch
-
-    from .cards import Checkpoint
-
     with torch.device("meta"):
         module = file.build()
     parameters = sum(p.numel() for p in module.parameters())
@@ -144,9 +132,6 @@ def _checkpoint(file: PublishedFile) -> Checkpoint:
 # -- methods ----------------------------------------------------------------------------------------------------------
 def recipes(everything: bool = False) -> list[Recipe]:
     """The methods that come with the package, the full cache first; with ``everything`` also those of plug-ins."""
-    from .. import methods
-    from .cards import Recipe
-
     names = sorted(registry.methods, key=lambda name: (name != "full", name))
     found: list[type[Method]] = [registry.methods.get(name) for name in names]
     found = [cls for cls in found if everything or cls.__module__.startswith(f"{methods.__name__}.")]
@@ -155,8 +140,6 @@ def recipes(everything: bool = False) -> list[Recipe]:
 
 
 def _knobs(cls: type[Method]) -> Iterator[Knob]:
-    from .cards import Knob
-
     for name, value in cls().knobs().items():
         yield Knob(name, "" if name == "B" else str(value), cls.unstated.get(name, ""))
 
@@ -164,9 +147,6 @@ def _knobs(cls: type[Method]) -> Iterator[Knob]:
 # -- what speaks for them ---------------------------------------------------------------------------------------------
 def evidence(folder: Path) -> Evidence:
     """Vectors and published figures of the package, and the anchors in ``folder``."""
-    from ..gate import anchors
-    from .cards import Claim, Evidence, Reached, Vectors
-
     vectors = [Vectors(name, entry["family"], entry["about"], entry["methods"], len(entry["checks"]))
                for name, entry in _read(DATA / "conformance.json").items()]
     claims = [Claim(**record) for record in _read(DATA / "published" / "quality.json")["records"]]
