@@ -34,7 +34,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from cachemark import __version__
-from cachemark.cache.slot import Memory
+from cachemark.cache.arena import Memory
 from cachemark.contract.method import Method
 from cachemark.core.spec import Sampling
 from cachemark.machine.environment import code_identity, environment

@@ -17,8 +17,8 @@ import numpy as np
 import torch
 from scipy.stats import bootstrap
 
+from cachemark.cache.arena import Memory
 from cachemark.cache.layout import Layout
-from cachemark.cache.slot import Memory
 from cachemark.core import registry, seeds
 from cachemark.core.errors import BadBudget
 from cachemark.machine.environment import code_identity, environment

@@ -31,8 +31,8 @@ from torch import Tensor
 
 from cachemark import __version__
 from cachemark.cache import random_streams as streams
+from cachemark.cache.arena import Memory
 from cachemark.cache.masked_layout import MaskedLayout, MaskedStep, masked_steps, placed, put
-from cachemark.cache.slot import Memory
 from cachemark.contract.method import Method
 from cachemark.core import registry
 from cachemark.core.spec import Sampling

@@ -29,8 +29,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from cachemark import __version__
+from cachemark.cache.arena import Memory
 from cachemark.cache.masked_layout import MaskedLayout
-from cachemark.cache.slot import Memory
 from cachemark.core import registry
 from cachemark.machine.environment import code_identity, environment
 from cachemark.methods.marche import joined

@@ -32,7 +32,7 @@ from torch import Tensor
 
 from cachemark import __version__
 from cachemark.cache import random_streams as streams
-from cachemark.cache.slot import Memory
+from cachemark.cache.arena import Memory
 from cachemark.contract.method import Method
 from cachemark.core.limits import Rates
 from cachemark.core.spec import Sampling

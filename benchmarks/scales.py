@@ -29,8 +29,8 @@ import torch
 from torch import Tensor
 
 from cachemark import __version__
+from cachemark.cache.arena import Memory
 from cachemark.cache.layout import Site, Step, Tokens
-from cachemark.cache.slot import Memory
 from cachemark.contract.method import Block, Method
 from cachemark.core import registry
 from cachemark.machine.environment import code_identity, environment

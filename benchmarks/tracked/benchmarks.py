@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import torch
 
-from cachemark.cache.slot import Memory
+from cachemark.cache.arena import Memory
 from cachemark.models.protocol import Request
 
 from . import pieces

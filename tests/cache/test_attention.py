@@ -6,10 +6,13 @@ import pytest
 import torch
 from torch import Tensor
 
+from cachemark.cache.arena import Memory
 from cachemark.cache.attention.attention import attention
+from cachemark.cache.bank import SlotBank
 from cachemark.cache.codec import CODECS
 from cachemark.cache.layout import Site
-from cachemark.cache.slot import Memory, Slot, SlotBank, Stage
+from cachemark.cache.slot import Slot
+from cachemark.cache.stage import Stage
 from contracts.driver import layout_of
 
 HEADS, DIM = 4, 8

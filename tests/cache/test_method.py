@@ -8,9 +8,10 @@ from fractions import Fraction
 import pytest
 import torch
 
+from cachemark.cache.arena import Memory
+from cachemark.cache.bank import SlotBank
 from cachemark.cache.codec import INT8
 from cachemark.cache.layout import Layout, Site, Step, Tokens
-from cachemark.cache.slot import Memory, SlotBank
 from cachemark.contract.method import Method
 from cachemark.contract.uncached import Uncached
 from cachemark.core.errors import BadKnob, UnknownName

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from cachemark.cache.arena import Memory
 from cachemark.cache.layout import Site, Tokens
 from cachemark.cache.masked_layout import masked_steps, placed
-from cachemark.cache.slot import Memory
 from cachemark.core.spec import Sampling
 from cachemark.methods.masked.redundancy import BRANCHES, CLASSES, Redundancy
 from cachemark.models import mar

@@ -10,9 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from cachemark.cache.arena import Memory
+from cachemark.cache.bank import SlotBank, banks
 from cachemark.cache.codec import CODECS, INT8, NATIVE, Codec
 from cachemark.cache.layout import Layout, Site, Step
-from cachemark.cache.slot import Memory, SlotBank, Stage
+from cachemark.cache.stage import Stage
 from contracts.driver import layout_of
 
 SITES = (Site("decoder", 0), Site("decoder", 1))
@@ -248,5 +250,5 @@ def test_bytes_are_counted_by_kind() -> None:
 def test_sites_of_one_capacity_share_a_bank() -> None:
     layout = layout_of((1,), heads=HEADS, kv_heads=HEADS, head_dim=DIM, layers=4)
     sites = [Site("decoder", layer) for layer in range(4)]
-    banks = Memory().slots(layout, dict(zip(sites, (5, 9, 5, 9), strict=True)))
-    assert [(bank.capacity, bank.sites) for bank in banks] == [(5, (sites[0], sites[2])), (9, (sites[1], sites[3]))]
+    found = banks(layout, dict(zip(sites, (5, 9, 5, 9), strict=True)), Memory())
+    assert [(bank.capacity, bank.sites) for bank in found] == [(5, (sites[0], sites[2])), (9, (sites[1], sites[3]))]

@@ -14,8 +14,8 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from cachemark.cache.arena import Memory
 from cachemark.cache.masked_layout import MaskedStep
-from cachemark.cache.slot import Memory
 from cachemark.contract.bidirectional import Bidirectional
 from cachemark.contract.method import Method
 from cachemark.core.spec import Sampling

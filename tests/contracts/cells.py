@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from cachemark.cache.arena import Memory
 from cachemark.cache.codec import CODECS
 from cachemark.cache.layout import Layout, Site, Step
-from cachemark.cache.slot import Memory
 from cachemark.contract.method import Method
 from cachemark.core import registry
 from cachemark.core.errors import BadBudget

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from cachemark.cache.arena import Memory
 from cachemark.cache.codec import NATIVE, Codec
 from cachemark.cache.layout import Layout, Site, Step, raster_steps
-from cachemark.cache.slot import Memory
 from cachemark.contract.method import Method
 
 Outputs = dict[tuple[int, Site], Tensor]

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from cachemark.cache.arena import Memory
 from cachemark.cache.codec import CODECS, Codec
 from cachemark.cache.layout import Site, Step, Tokens
 from cachemark.cache.masked_layout import MaskedLayout, MaskedStep
-from cachemark.cache.slot import Memory
 from cachemark.contract.method import Method
 from cachemark.core import registry
 from cachemark.core.spec import Sampling

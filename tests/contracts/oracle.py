@@ -10,8 +10,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from cachemark.cache.arena import Memory
 from cachemark.cache.layout import Site, Step
-from cachemark.cache.slot import Memory
 from cachemark.contract.method import Method
 
 from .driver import Watch

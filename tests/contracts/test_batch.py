@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from cachemark.cache import random_streams as streams
+from cachemark.cache.bank import SlotBank
 from cachemark.cache.codec import CODECS
 from cachemark.cache.layout import Step
-from cachemark.cache.slot import SlotBank
 from cachemark.contract.method import Method
 from cachemark.core import registry
 from cachemark.methods.base.evicting import Evicting

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from cachemark.cache.slot import SlotBank
+from cachemark.cache.bank import SlotBank
 from cachemark.methods.base.evicting import Evicting
 
 from .cells import Cell, Recorded, cells, generate, label, recorded

@@ -10,8 +10,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from cachemark.cache.arena import Memory
+from cachemark.cache.bank import SlotBank
 from cachemark.cache.layout import Site, Step, raster_steps
-from cachemark.cache.slot import Memory, SlotBank
 from cachemark.contract.method import Method
 from cachemark.methods.base.evicting import Evicting
 

@@ -15,10 +15,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from cachemark.cache.arena import Memory
 from cachemark.cache.engine.graph import Graph
 from cachemark.cache.layout import Site, Step
 from cachemark.cache.masked_layout import masked_steps
-from cachemark.cache.slot import Memory, Slot
+from cachemark.cache.slot import Slot
 from cachemark.contract.method import Method
 from cachemark.core.errors import Unsupported
 from cachemark.core.spec import Sampling
@@ -33,7 +34,7 @@ from .tape import Tape
 def taped(memory: Memory, lasting: Iterable[Tensor]) -> Memory:
     """The memory with an engine that records on tape. ``lasting``: what a model has for good."""
     kept = list(lasting)
-    tape = Tape(lambda: [*kept, *(tensor for _, tensor in memory._held.values()), *engine.storage])
+    tape = Tape(lambda: [*kept, *(tensor for _, tensor in memory.tensors.values()), *engine.storage])
     engine = memory.engine = Graph(tape)
     return memory
 

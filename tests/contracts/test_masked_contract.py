@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from cachemark.cache.arena import Memory
 from cachemark.cache.codec import CODECS
 from cachemark.cache.layout import Site, Step
 from cachemark.cache.masked_layout import Load, MaskedStep, masked_steps
-from cachemark.cache.slot import Memory
 from cachemark.methods.full import Full
 from cachemark.methods.marche import MARche
 from cachemark.methods.masked.partial import Incremental, Partial, Places, wide
@@ -98,7 +98,7 @@ class Poison(Opening):
 
     def opened(self, method: Any, step: Step) -> None:
         if step.index == 0:
-            for kind, tensor in self.memory._held.values():
+            for kind, tensor in self.memory.tensors.values():
                 if kind == "slots" or tensor.is_floating_point():
                     poison(tensor)
 

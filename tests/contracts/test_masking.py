@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from cachemark.cache.bank import SlotBank
 from cachemark.cache.layout import RowRun
-from cachemark.cache.slot import SlotBank
 from cachemark.contract.method import Method
 from cachemark.core import registry
 

@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from cachemark.cache.bank import SlotBank
 from cachemark.cache.codec import CODECS
 from cachemark.cache.layout import Layout, Site, Step
-from cachemark.cache.slot import SlotBank
 from cachemark.contract.method import Method
 from cachemark.methods.base.evicting import Evicting
 

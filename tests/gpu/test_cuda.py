@@ -10,7 +10,7 @@ import torch
 
 from cachemark import methods
 from cachemark.cache import random_streams as streams
-from cachemark.cache.slot import Memory
+from cachemark.cache.arena import Memory
 from cachemark.core import registry
 from cachemark.core.spec import Sampling
 from cachemark.machine.memory import peak_bytes

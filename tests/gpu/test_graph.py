@@ -14,13 +14,14 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from cachemark.cache.arena import Memory
 from cachemark.cache.attention.kernels import chosen, fused
 from cachemark.cache.attention.mass import fold, name, written_out
 from cachemark.cache.engine.by_name import engine
 from cachemark.cache.engine.cuda_graph import CudaGraphs
 from cachemark.cache.engine.graph import Graph
 from cachemark.cache.layout import Site, Step
-from cachemark.cache.slot import Memory, Slot
+from cachemark.cache.slot import Slot
 from cachemark.contract.method import Method
 from cachemark.core.errors import Unsupported
 from cachemark.machine.memory import peak_bytes

@@ -15,8 +15,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from cachemark.cache.arena import Memory
 from cachemark.cache.layout import Layout, Site, scale_steps
-from cachemark.cache.slot import Memory
 from cachemark.core.errors import BadBudget, BadKnob
 from cachemark.core.spec import Sampling
 from cachemark.methods import ams_kv

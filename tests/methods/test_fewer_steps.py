@@ -7,8 +7,8 @@ from fractions import Fraction
 import pytest
 import torch
 
+from cachemark.cache.arena import Memory
 from cachemark.cache.masked_layout import MaskedLayout
-from cachemark.cache.slot import Memory
 from cachemark.core.errors import BadBudget, BadKnob
 from cachemark.core.spec import Sampling
 from cachemark.methods.fewer_steps import FewerSteps

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from cachemark.cache.arena import Memory
 from cachemark.cache.masked_layout import MaskedLayout, MaskedStep, masked_steps, placed
-from cachemark.cache.slot import Memory
 from cachemark.core.errors import BadBudget, BadKnob, Unsupported
 from cachemark.core.spec import Sampling
 from cachemark.methods.lazymar import SELECTIONS, LazyMAR

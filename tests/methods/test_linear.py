@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from cachemark.cache.bank import SlotBank
 from cachemark.cache.layout import Step
-from cachemark.cache.slot import SlotBank
 from cachemark.methods.linear import Linear
 from contracts.driver import Feed, drive, layout_of
 

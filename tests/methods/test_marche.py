@@ -12,9 +12,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from cachemark.cache.arena import Memory
 from cachemark.cache.layout import Site, Step, Tokens
 from cachemark.cache.masked_layout import MaskedLayout, MaskedStep, masked_steps, placed, take
-from cachemark.cache.slot import Memory
 from cachemark.contract.method import Block
 from cachemark.core.errors import BadBudget, BadKnob
 from cachemark.core.spec import Sampling

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from cachemark.cache.arena import Memory
 from cachemark.cache.layout import Layout, Site, scale_steps
-from cachemark.cache.slot import Memory
 from cachemark.contract.method import Method
 from cachemark.core import registry
 from cachemark.core.errors import BadKnob

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
+from cachemark.cache.arena import Memory
 from cachemark.cache.masked_layout import Load, MaskedLayout, masked_steps
-from cachemark.cache.slot import Memory
 from cachemark.core import registry
 from cachemark.core.spec import Sampling
 from cachemark.methods.fewer_steps import FewerSteps

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 import torch
 
+from cachemark.cache.arena import Memory
 from cachemark.cache.layout import Layout
-from cachemark.cache.slot import Memory
 from cachemark.core import registry
 from cachemark.core.spec import Sampling
 from cachemark.methods.ams_kv import AMSKV

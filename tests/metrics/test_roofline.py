@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import torch
 
+from cachemark.cache.arena import Memory
 from cachemark.cache.codec import INT8, NATIVE
 from cachemark.cache.layout import Layout
-from cachemark.cache.slot import Memory
 from cachemark.contract.method import Method
 from cachemark.core import registry
 from cachemark.core.limits import GPUS, Bill

@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from cachemark.cache.arena import Memory
 from cachemark.cache.codec import NATIVE
 from cachemark.cache.layout import Site, Step, Tokens
-from cachemark.cache.slot import Memory
 from cachemark.contract.method import Block, Method
 from cachemark.core.spec import Sampling
 from cachemark.models.layers import RMSNorm

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from cachemark.cache import random_streams as streams
+from cachemark.cache.arena import Memory
 from cachemark.cache.layout import Layout, Site, Step, Tokens
 from cachemark.cache.masked_layout import MaskedStep, masked_steps, placed, take
-from cachemark.cache.slot import Memory
 from cachemark.contract.bidirectional import Bidirectional
 from cachemark.contract.method import Block
 from cachemark.core import registry

@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from cachemark.cache.slot import Memory
+from cachemark.cache.arena import Memory
 from cachemark.core import registry
 from cachemark.core.errors import BadCheckpoint
 from cachemark.core.spec import Sampling

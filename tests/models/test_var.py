@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from cachemark.cache.slot import Memory
+from cachemark.cache.arena import Memory
 from cachemark.core import registry
 from cachemark.core.errors import BadCheckpoint, Unsupported
 from cachemark.core.spec import Sampling

@@ -46,7 +46,7 @@ _begin = Window.begin
 
 def _wasteful(self, layout, sites, memory):
     _begin(self, layout, sites, memory)
-    extra = memory.nbytes("slots") // 10 if "extra" not in memory._held else memory._held["extra"][1].nbytes
+    extra = memory.nbytes("slots") // 10 if "extra" not in memory.tensors else memory.tensors["extra"][1].nbytes
     memory.zeros("extra", (extra,), __import__("torch").uint8, "slots")
 
 

@@ -10,7 +10,7 @@ import torch
 from click.testing import CliRunner
 from PIL import Image
 
-from cachemark.cache.slot import Memory
+from cachemark.cache.arena import Memory
 from cachemark.cli.main import main
 from cachemark.core import registry
 from cachemark.core.seeds import subset

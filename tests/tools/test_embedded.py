@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from cachemark.cache.slot import Memory
+from cachemark.cache.arena import Memory
 from cachemark.core import registry
 from cachemark.core.seeds import subset
 from cachemark.methods.full import Full

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
+from cachemark.cache.arena import Memory
+from cachemark.cache.bank import SlotBank
 from cachemark.cache.layout import Site
-from cachemark.cache.slot import Memory, SlotBank
 from cachemark.core import plugins, registry
 from cachemark.core.result import Outcome
 from cachemark.methods.ams_kv import ThresholdWarning

@@ -17,9 +17,9 @@ from safetensors.torch import load
 from torch import Tensor
 from torch.nn import functional
 
+from cachemark.cache.arena import Memory
 from cachemark.cache.attention.attention import KERNEL
 from cachemark.cache.attention.mass import MASS_KERNEL
-from cachemark.cache.slot import Memory
 from cachemark.core import plugins, seeds
 from cachemark.core.errors import Unsupported
 from cachemark.core.limits import Limit, Rates

@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load
 from torch import Tensor
 
-from cachemark.cache.slot import Memory
+from cachemark.cache.arena import Memory
 from cachemark.core import plugins, seeds
 from cachemark.core.errors import BadPlan
 from cachemark.core.result import Outcome, Status

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
+from ..cache.arena import Memory
+from ..cache.bank import SlotBank, banks
 from ..cache.layout import Layout, Site, Step
-from ..cache.slot import Memory, Slot, SlotBank, Stage
+from ..cache.slot import Slot
+from ..cache.stage import Stage
 from .planning import Planning
 
 
@@ -32,10 +35,10 @@ class Storage(Planning):
         self.layout = layout
         self.resolve(layout)
         capacity = {site: entries for site in sites if (entries := self.capacity(layout, site))}
-        self.banks: list[SlotBank] = memory.slots(layout, capacity)
+        self.banks: list[SlotBank] = banks(layout, capacity, memory)
         self.slots: dict[Site, Slot] = {site: slot for bank in self.banks for site, slot in zip(bank.sites, bank.slots, strict=True)}
         entries = max([bank.reach for bank in self.banks if bank.reach > bank.capacity or not memory.codec.exact], default=0)
-        self.stage: Stage | None = memory.stage(layout, entries) if entries else None
+        self.stage: Stage | None = Stage(layout, entries, memory) if entries else None
         for bank in self.banks:
             self.prepare(bank, memory)
 

@@ -10,8 +10,10 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
+from ..cache.arena import Memory
+from ..cache.bank import SlotBank
 from ..cache.layout import Layout, Site, Step
-from ..cache.slot import Memory, Slot, SlotBank
+from ..cache.slot import Slot
 from ..contract.method import Method
 from ..core import registry
 from ..core.errors import BadBudget, BadKnob

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from ..cache.arena import Memory
 from ..cache.layout import Layout, Site, Step
-from ..cache.slot import Memory
 from ..contract.method import Method
 from .ams_kv_similarity import inter_scale
 

@@ -8,8 +8,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from ..cache.arena import Memory
+from ..cache.bank import SlotBank
 from ..cache.layout import Layout, Site, Step
-from ..cache.slot import Memory, Slot, SlotBank
+from ..cache.slot import Slot
 from ..contract.paper_costs import MethodOverhead
 from ..core import registry
 from .base.evicting import Evicting, table

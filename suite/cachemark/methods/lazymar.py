@@ -10,9 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ..cache.arena import Memory
 from ..cache.layout import Layout, Site, Step, Tokens
 from ..cache.masked_layout import Load, MaskedStep
-from ..cache.slot import Memory
 from ..contract.method import Block
 from ..core import registry
 from ..core.errors import BadKnob

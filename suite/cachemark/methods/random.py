@@ -9,8 +9,10 @@ import torch
 from torch import Tensor
 
 from ..cache import random_streams as streams
+from ..cache.arena import Memory
+from ..cache.bank import SlotBank
 from ..cache.layout import Site, Step
-from ..cache.slot import Memory, Slot, SlotBank
+from ..cache.slot import Slot
 from ..core import registry
 from .base.evicting import Evicting
 

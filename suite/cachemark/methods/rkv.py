@@ -10,9 +10,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ..cache.arena import Memory
+from ..cache.bank import SlotBank
 from ..cache.chunking import chunks
 from ..cache.layout import Layout, Site, Step
-from ..cache.slot import Memory, Slot, SlotBank
+from ..cache.slot import Slot
 from ..contract.paper_costs import MethodOverhead
 from ..core import registry
 from ..core.errors import BadBudget, BadKnob

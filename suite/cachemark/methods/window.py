@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
+from ..cache.bank import SlotBank
 from ..cache.layout import Layout, Site, Step
-from ..cache.slot import Slot, SlotBank
+from ..cache.slot import Slot
 from ..core import registry
 from ..core.errors import BadBudget
 from .base.evicting import Evicting

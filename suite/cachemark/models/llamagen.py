@@ -17,8 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from ..cache import random_streams as streams
+from ..cache.arena import Memory
 from ..cache.layout import Layout, Site, Step, Tokens, raster_steps
-from ..cache.slot import Memory
 from ..contract.method import Method, graph_key
 from ..contract.uncached import Uncached
 from ..core.spec import Sampling

@@ -20,9 +20,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..cache import random_streams as streams
+from ..cache.arena import Memory
 from ..cache.layout import Site, Step, Tokens
 from ..cache.masked_layout import MaskedLayout, MaskedStep, masked_steps, placed, put, take
-from ..cache.slot import Memory
 from ..contract.bidirectional import Bidirectional
 from ..contract.method import Method, graph_key
 from ..core.errors import Unsupported

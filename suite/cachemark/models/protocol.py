@@ -9,8 +9,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
+from ..cache.arena import Memory
 from ..cache.layout import Layout
-from ..cache.slot import Memory
 from ..contract.method import Method
 from ..core.spec import Sampling
 from ..roofline.parameter_counts import ParameterCounts

@@ -21,8 +21,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..cache import random_streams as streams
+from ..cache.arena import Memory
 from ..cache.layout import Layout, Site, Step, Tokens, scale_steps
-from ..cache.slot import Memory
 from ..contract.method import Method, graph_key
 from ..contract.uncached import Blockwise
 from ..core.errors import BadCheckpoint

@@ -11,8 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from cachemark.cache.arena import Memory
 from cachemark.cache.layout import Site, Step, Tokens
-from cachemark.cache.slot import Memory
 from cachemark.contract.method import Block, Method
 from cachemark.contract.uncached import Uncached
 from cachemark.core import registry

@@ -12,9 +12,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from cachemark.cache.arena import Memory
 from cachemark.cache.layout import Site, Step, Tokens
 from cachemark.cache.masked_layout import MaskedStep
-from cachemark.cache.slot import Memory
 from cachemark.contract.bidirectional import Bidirectional
 from cachemark.contract.method import Block, Method
 from cachemark.core.spec import Sampling

@@ -13,9 +13,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from cachemark.cache.arena import Memory
 from cachemark.cache.layout import Site, Step, Tokens
 from cachemark.cache.masked_layout import MaskedStep
-from cachemark.cache.slot import Memory
 from cachemark.contract.method import Block, Method
 from cachemark.core.spec import Sampling
 from cachemark.methods.lazymar import LazyMAR

@@ -12,8 +12,8 @@ import numpy
 import torch
 from torch import Tensor
 
+from cachemark.cache.arena import Memory
 from cachemark.cache.layout import Site, Step, Tokens
-from cachemark.cache.slot import Memory
 from cachemark.contract.method import Block, Method
 from cachemark.core.spec import Sampling
 from cachemark.methods.full import Full

@@ -1,6 +1,6 @@
 """How the passes of a generation are run: one after the other as written, or recorded once and repeated.
 
-The loops of the models hand every pass to the engine of their :class:`~cachemark.cache.slot.Memory`, with a key that says all that
+The loops of the models hand every pass to the engine of their :class:`~cachemark.cache.arena.Memory`, with a key that says all that
 the host knows of the pass. What differs between passes of one key goes in as tensors and numbers, never through Python.
 """
 

@@ -9,8 +9,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from ...cache.arena import Memory
+from ...cache.bank import SlotBank
 from ...cache.layout import Layout, Site, Step
-from ...cache.slot import Memory, SlotBank
 from ...contract.method import Method
 from ...contract.paper_costs import MethodOverhead
 from ...core.errors import BadKnob

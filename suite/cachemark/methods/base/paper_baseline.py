@@ -11,9 +11,9 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from ...cache.arena import Memory
 from ...cache.attention.attention import KERNEL as PLAIN_KERNEL
 from ...cache.layout import Layout, Site, Step
-from ...cache.slot import Memory
 from ...contract.bidirectional import Bidirectional
 from ...contract.method import Method
 
@@ -99,8 +99,8 @@ class ConcatFull(Method):
         self.v = {site: torch.empty(shape, dtype=layout.dtype, device=memory.device) for site in sites}
 
     def attend(self, site: Site, step: Step, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        self.k[site] = self._memory.hold(f"k.{site}", torch.cat((self.k[site], k.float()), 2), "slots")
-        self.v[site] = self._memory.hold(f"v.{site}", torch.cat((self.v[site], v), 2), "slots")
+        self.k[site] = self._memory.adopt(f"k.{site}", torch.cat((self.k[site], k.float()), 2), "slots")
+        self.v[site] = self._memory.adopt(f"v.{site}", torch.cat((self.v[site], v), 2), "slots")
         return F.scaled_dot_product_attention(q, self.k[site].to(q.dtype), self.v[site])
 
 

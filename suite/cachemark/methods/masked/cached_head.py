@@ -7,9 +7,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from ...cache.arena import Memory
 from ...cache.layout import Site, Tokens
 from ...cache.masked_layout import Load, MaskedLayout, MaskedStep
-from ...cache.slot import Memory
 from ...contract.method import Block, Method
 
 PERIOD = 7  # every seventh step of the process computes everything

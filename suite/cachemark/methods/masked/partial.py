@@ -17,9 +17,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ...cache import random_streams as streams
+from ...cache.arena import Memory
 from ...cache.layout import Layout, Site, Step, Tokens
 from ...cache.masked_layout import Load, MaskedLayout, MaskedStep, masked_steps, put, take
-from ...cache.slot import Memory
 from ...contract.bidirectional import Bidirectional
 from ...contract.method import Block
 

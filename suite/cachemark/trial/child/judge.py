@@ -13,10 +13,10 @@ from PIL import Image
 from safetensors.torch import save
 from torch import Tensor
 
+from ...cache.arena import Memory
 from ...cache.attention.kernels import fused
 from ...cache.layout import Layout
 from ...cache.masked_layout import MaskedLayout, take
-from ...cache.slot import Memory
 from ...contract.method import Method
 from ...core.result import IMAGES
 from ...core.seeds import Subset

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...cache.arena import Memory
 from ...cache.attention.attention import KERNEL
 from ...cache.attention.kernels import chosen
 from ...cache.attention.mass import FUSED_MASS_KERNEL, MASS_KERNEL
@@ -20,7 +21,6 @@ from ...cache.engine.by_name import engine
 from ...cache.engine.graph import Graph
 from ...cache.layout import Layout
 from ...cache.masked_layout import MaskedLayout
-from ...cache.slot import Memory
 from ...contract.method import Method
 from ...core import registry, seeds
 from ...core.errors import Unsupported

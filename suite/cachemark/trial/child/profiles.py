@@ -7,7 +7,7 @@ import time
 from dataclasses import replace
 from typing import Any
 
-from ...cache.slot import Memory
+from ...cache.arena import Memory
 from ...contract.method import Method
 from ...core import registry, seeds
 from ...core.errors import Unsupported

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...cache.slot import Memory
+from ...cache.arena import Memory
 from ...core import seeds
 from ...core.seeds import Subset
 from ...core.spec import QUALITY_PASS, Case

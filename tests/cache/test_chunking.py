@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from cachemark.cache import chunking as module
+from cachemark.cache.arena import Memory
 from cachemark.cache.chunking import TRANSIENT, chunks
 from cachemark.cache.layout import Layout, Site, raster_steps
-from cachemark.cache.slot import Memory
 from cachemark.core import registry
 from cachemark.machine.memory import TensorPeak
 from contracts.driver import Feed, drive, layout_of
@@ -36,7 +36,7 @@ def test_a_row_that_needs_more_than_there_is_goes_alone() -> None:
 
 @pytest.mark.parametrize("condition", [(1, 1, 1), (1, 1, 3)])
 @pytest.mark.parametrize(("name", "knobs"), [("linear", {}), ("linear", {"score": "accumulated"}), ("rkv", {}), ("h2o", {})])
-def test_portions_change_nothing(name: str, knobs: dict[str, str], condition: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chunks_change_nothing(name: str, knobs: dict[str, str], condition: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     layout = layout_of(condition, kv_heads=2)
     cls, feed = registry.methods.get(name), Feed(layout)
     found = []
@@ -60,7 +60,7 @@ def test_evicting_a_line_at_the_size_of_the_paper_needs_little_on_the_way(name: 
     assert on_the_way(name, Fraction(1, 4), xl(layers)) < LIMIT
 
 
-def test_without_portions_it_would_not() -> None:
+def test_without_chunks_it_would_not() -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "TRANSIENT", 2**50)
         assert on_the_way("linear", Fraction(1, 4), xl(36)) > 4 * LIMIT
@@ -76,7 +76,7 @@ def on_the_way(name: str, ratio: Fraction, layout: Layout) -> int:
     (bank,) = method.banks
     for slot in bank.slots:
         slot.live = [layout.longest_condition + method.B]
-    with TensorPeak(tensor for _, tensor in memory._held.values()) as watch:
+    with TensorPeak(tensor for _, tensor in memory.tensors.values()) as watch:
         method.evict(step, bank)
     assert bank.live == [layout.longest_condition + method.B - layout.line]
     places = 8 * layout.layers * layout.rows * layout.kv_heads * layout.line

@@ -1,0 +1,167 @@
+"""Banks: keys and values of all slots of equal capacity, stored together, so that one call evicts from all of them.
+
+The one rule: **live entries are always a prefix of the buffer.** K is cached after RoPE, so the order of entries is free.
+Evicting m entries moves the last m live ones into the evicted places (one that is itself in the tail moves nothing), and the
+next tokens are written at the tail. Only m entries move, shapes are static, and nothing dead is ever read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import groupby
+
+import torch
+from torch import Tensor
+
+from .arena import Memory
+from .chunking import chunks
+from .codec import Parts
+from .layout import Layout, Site, Step
+from .slot import Slot
+from .stage import staged_entries
+
+INDEXING = 64  # bytes on the way for each entry that is evicted: several int64 indices
+
+
+def banks(layout: Layout, capacity: Mapping[Site, int], memory: Memory) -> list[SlotBank]:
+    """Storage for these sites, one bank per capacity."""
+    ordered = sorted(capacity, key=lambda site: (capacity[site], site))
+    return [SlotBank(layout, tuple(sites), entries, memory) for entries, sites in groupby(ordered, key=capacity.__getitem__)]
+
+
+class SlotBank:
+    """The slots of all sites that have one capacity.
+
+    ``k``, ``v``: parts of the codec, each (sites, rows, kv_heads, capacity, width). ``visual``: (sites, rows, kv_heads,
+    reach) int16, the index among visual tokens of each entry, −1 for a condition entry. ``live``: live entries of each run of
+    rows, on the host. ``reach`` is the capacity or, where a scale that does not fit stands in the stage, the most entries that
+    are ever seen at once: tables number those too.
+    """
+
+    def __init__(self, layout: Layout, sites: tuple[Site, ...], capacity: int, memory: Memory) -> None:
+        self.layout, self.sites, self.capacity, self.codec = layout, sites, capacity, memory.codec
+        self.runs = layout.runs
+        self.reach = max(capacity, staged_entries(layout, capacity))
+        shape = (len(sites), layout.rows, layout.kv_heads, capacity)
+        name = f"{sites[0].stack}.{sites[0].layer}"
+        self.k = self._parts(f"k.{name}", shape, memory)
+        self.v = self._parts(f"v.{name}", shape, memory)
+        self.visual = memory.zeros(f"visual.{name}", (*shape[:3], self.reach), torch.int16)
+        self._base = memory.zeros(f"base.{name}", shape[:3], torch.int64)
+        self._base += torch.arange(self._base.numel(), device=memory.device).view(shape[:3]) * capacity
+        self._length = memory.zeros(f"length.{name}", (layout.rows,), torch.int64)
+        self.followers: list[Tensor] = []
+        self.slots = [Slot(self, index) for index in range(len(sites))]
+        self.peak = 0
+
+    def _parts(self, name: str, shape: tuple[int, ...], memory: Memory) -> Parts:
+        widths = self.codec.widths(self.layout.head_dim, self.layout.dtype)
+        return tuple(memory.zeros(f"{name}.{i}", (*shape, w), dtype, "slots") for i, (w, dtype) in enumerate(widths))
+
+    @property
+    def live(self) -> list[int]:
+        """Live entries of each run; all sites of a bank agree between passes."""
+        return self.slots[0].live
+
+    @property
+    def length(self) -> Tensor:
+        """Live entries of each row, (rows,) int64 on the device."""
+        for run, n in zip(self.runs, self.live, strict=True):
+            self._length[run.rows] = n
+        return self._length
+
+    @property
+    def live_visual(self) -> int:
+        """Live visual entries per row where the condition is kept: the same for every row, head and site."""
+        return self.live[0] - self.runs[0].condition
+
+    @property
+    def logical_bytes(self) -> int:
+        """Bytes of live keys and values at the fullest pass so far."""
+        return self._bytes(self.peak)
+
+    @property
+    def live_bytes(self) -> int:
+        """Bytes of keys and values that live now: what was evicted is gone."""
+        return self._bytes(self._entries())
+
+    def _entries(self) -> int:
+        """Live entries of all sites and rows."""
+        return sum(n * (r.stop - r.start) for slot in self.slots for r, n in zip(self.runs, slot.live, strict=True))
+
+    def _bytes(self, entries: int) -> int:
+        return entries * self.layout.kv_heads * 2 * self.codec.entry_bytes(self.layout.head_dim, self.layout.dtype)
+
+    def follow(self, table: Tensor) -> Tensor:
+        """Let ``table`` (sites, rows, kv_heads, reach) move with the entries; a freed place is zeroed."""
+        self.followers.append(table)
+        return table
+
+    def end_step(self, step: Step) -> None:
+        """Note what the pass has written: numbers for its entries, and the fullest moment."""
+        if not step.scale:
+            self._number(step)
+        self.peak = max(self.peak, self._entries())
+
+    def _number(self, step: Step) -> None:
+        fed = step.count or self.layout.longest_condition
+        for run, n in zip(self.runs, self.live, strict=True):
+            if step.count == 0:
+                self.visual[:, run.rows, :, :n] = -1
+            elif fed == 1:
+                self.visual[:, run.rows, :, n - 1] = step.first
+            else:
+                self.visual[:, run.rows, :, n - fed : n] = torch.arange(step.first, step.first + fed, device=self.visual.device)
+
+    def table(self) -> Tensor:
+        """``visual`` of the live prefix, (sites, rows, kv_heads, longest), −1 where a shorter row has ended."""
+        longest = max(self.live)
+        if len(self.runs) == 1:
+            return self.visual[..., :longest]
+        place = torch.arange(longest, device=self.visual.device)
+        dead = place >= self.length[:, None]
+        return self.visual[..., :longest].masked_fill(dead[None, :, None], -1)
+
+    def keys(self, sites: slice = slice(None), rows: slice = slice(None)) -> Tensor:
+        """Decoded keys of the live prefix, (sites, rows, kv_heads, longest, head_dim); of some sites and rows where they are given."""
+        longest = max(self.live)
+        return self.codec.decode(tuple(part[sites, rows, :, :longest] for part in self.k), self.layout.dtype)
+
+    def evict(self, places: Tensor) -> None:
+        """Evict ``places`` (sites, rows, kv_heads, m): distinct indices of live entries. The tail moves into the holes."""
+        sites, _, heads, m = places.shape
+        widest = max(part.size(-1) * part.itemsize for part in (*self.k, *self.v))
+        for number, (run, n) in enumerate(zip(self.runs, self.live, strict=True)):
+            for some, rows in chunks(sites, run.stop - run.start, heads * m * (widest + INDEXING)):
+                here = slice(run.start + rows.start, min(run.start + rows.stop, run.stop))
+                self._fill(n, places[some, here], self._base[some, here, :, None])
+            self._shorten(number, n, m)
+
+    def evict_place(self, number: int, place: int) -> None:
+        """Evict one entry of run ``number``, the same ``place`` in every site, row and head."""
+        run, n = self.runs[number], self.live[number]
+        if place != n - 1:
+            for table in (*self.k, *self.v, self.visual, *self.followers):
+                table[:, run.rows, :, place] = table[:, run.rows, :, n - 1]
+        self._shorten(number, n, 1)
+
+    def _fill(self, n: int, places: Tensor, base: Tensor) -> None:
+        """Pair each hole with a survivor of the tail. Holes inside the tail are paired with themselves."""
+        m = places.size(-1)
+        holes = places.sort(-1).values
+        gone = torch.zeros((*holes.shape[:-1], m + 1), dtype=torch.int8, device=holes.device)
+        gone.scatter_(-1, (holes - (n - m - 1)).clamp_min(0), 1)
+        survivors = gone[..., 1:].argsort(dim=-1, stable=True) + (n - m)
+        target, source = (base + holes).flatten(), (base + survivors).flatten()
+        for part in (*self.k, *self.v):
+            rows = part.view(-1, part.size(-1))
+            rows.index_copy_(0, target, rows.index_select(0, source))
+        for table in (self.visual, *self.followers):
+            cells = table.view(-1)
+            cells.index_copy_(0, target, cells.index_select(0, source))
+
+    def _shorten(self, number: int, n: int, m: int) -> None:
+        for table in self.followers:
+            table[:, self.runs[number].rows, :, n - m : n] = 0
+        for slot in self.slots:
+            slot.live[number] -= m
