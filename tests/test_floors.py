@@ -25,6 +25,7 @@ ROOMS = (  # from the ground up: a room may import those before it
     "export", "workflows", "cli", "tools",
 )
 FLOORS = {room: floor for floor, room in enumerate(ROOMS)}
+SUB_FLOORS = {"report": ("formatting", "view", "charts", "page")}  # inside a room, from the ground up: words, data, drawings, HTML
 WITHOUT_TORCH = ("core", "stats", "store", "gate", "report", "export")  # they work on machines that cannot measure
 STRANGERS = (("methods", "models"),)  # the upper of each pair does not import the lower either
 MAX_FILE, MAX_MODEL, MAX_FUNCTION, MAX_MEDIAN = 400, 350, 60, 12
@@ -124,7 +125,9 @@ def _inner_fault(source: Source, found: Import, package: str) -> str:
     if found.target.split(".")[0] != package:
         return ""
     part, own = part_of(found.target), source.part
-    if part == own or part == "__version__":
+    if part == own:
+        return _sub_fault(source.name, found.target)
+    if part == "__version__":
         return ""
     if part not in FLOORS:
         return "the root of the package only hands names on; import from where the name is made"
@@ -139,6 +142,13 @@ def _inner_fault(source: Source, found: Import, package: str) -> str:
     if own in WITHOUT_TORCH and part not in WITHOUT_TORCH:
         return f"{own} works without torch, {part} does not"
     return ""
+
+
+def _sub_fault(importer: str, target: str) -> str:
+    """An import that goes up inside a room."""
+    own, other = (name.split(".")[2] if name.count(".") > 1 else "" for name in (importer, target))
+    order = SUB_FLOORS.get(part_of(importer), ())
+    return f"{own} stands below {other}" if own in order and other in order and order.index(other) > order.index(own) else ""
 
 
 def _outer_fault(source: Source, found: Import, package: str) -> str:
@@ -296,6 +306,7 @@ CLEAN = {
 UP = "from ..methods.b import B\n"
 BROKEN = {  # what is broken: (file, its text, the line, the words)
     "up": ("core/spec.py", "\nfrom ..cache.slot import Slot\n", 2, "core stands below cache"),
+    "up inside a room": ("report/formatting.py", "from .view import build\n", 1, "formatting stands below view"),
     "third party below": ("core/errors.py", "import numpy\n", 1, "core needs the standard library alone"),
     "strangers": ("models/a.py", UP, 1, "p.models.a imports p.methods.b.B: models and methods do not know each other"),
     "deferred": ("methods/b.py", "def f():\n    from ..models import a\n", 2, "methods stands below models"),
