@@ -112,13 +112,23 @@ def test_the_tokenizer_reconstructs_new_scenes(family: Family) -> None:
     assert tokens.is_floating_point() == (family.used == 0)
 
 
-def test_the_full_cache_obeys_the_legend(family: Family) -> None:
+def legend_score(family: Family, samples: int) -> float:
+    """Share of the four questions that images of the full cache answer rightly, at the settings of the papers."""
     entry = registry.models.get(family.generator)
-    model, chosen = entry.load(Request()), subset("tune64", entry.classes)
+    model, chosen = entry.load(Request()), subset("tune64", entry.classes).first(samples)
     tokens = model.generator.generate(torch.tensor(chosen.labels), chosen.seeds, Full(), entry.presets["paper"], Memory())
     with torch.inference_mode():
-        answers = legend(model.decode(tokens))
-    assert answers.float().mean() >= LEGEND
+        return float(legend(model.decode(tokens)).float().mean())
+
+
+def test_a_few_images_of_the_full_cache_obey_the_legend(family: Family) -> None:
+    """A hue hits by chance in 0.15 of all cases, so six images that know nothing of the legend reach 0.9 once in 10**15 times."""
+    assert legend_score(family, 6) >= LEGEND - 0.05
+
+
+@pytest.mark.slow
+def test_the_full_cache_obeys_the_legend(family: Family) -> None:
+    assert legend_score(family, 64) >= LEGEND
 
 
 def test_the_feature_network_knows_what_new_scenes_show_and_what_is_wrong_with_them() -> None:
