@@ -82,21 +82,22 @@ def _is_view(func: Any) -> bool:
     return any(result.alias_info is not None and not result.alias_info.is_write for result in func._schema.returns)
 
 
-def tensors(value: Any) -> Iterator[Tensor]:
+def tensors(value: Any) -> list[Tensor]:
+    """All tensors in nested lists, tuples and dictionaries, in order."""
     if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, dict):
-        yield from tensors(list(value.values()))
-    elif isinstance(value, list | tuple):
-        for part in value:
-            yield from tensors(part)
+        return [value]
+    found: list[Tensor] = []
+    for part in value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ():
+        if isinstance(part, Tensor):
+            found.append(part)
+        elif isinstance(part, list | tuple | dict):
+            found += tensors(part)
+    return found
 
 
-def indices(args: Any) -> Iterator[Tensor]:
+def indices(args: Any) -> list[Tensor]:
     """The tensors of an indexing operation's list of indices."""
-    for arg in args[1:]:
-        if isinstance(arg, list | tuple):
-            yield from tensors(arg)
+    return tensors([arg for arg in args[1:] if isinstance(arg, list | tuple)])
 
 
 class Steps(Watch):

@@ -68,7 +68,7 @@ class _Recording(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        kind, given = _kind(func), list(tensors((args, kwargs)))
+        kind, given = _kind(func), tensors((args, kwargs))
         places = {_place(t) for t in given}
         self._check(kind, args, given)
         written = [t for argument in kind.written for t in tensors(_argument(argument, args, kwargs))]
@@ -103,7 +103,7 @@ class _Recording(TorchDispatchMode):
     def replay(self) -> None:
         """All operations once more. What one has returned is overwritten where it stands; a view needs nothing."""
         for func, args, kwargs, results in self._operations:
-            again = list(tensors(func(*args, **kwargs)))
+            again = tensors(func(*args, **kwargs))
             for i, result in results:
                 result.copy_(again[i])
 

@@ -107,7 +107,15 @@ def families() -> Iterator[tuple[str, Any, str]]:
     yield from (("masked", cell, cell.label) for cell in masked.cells(masked.MODES, lossy=False))
 
 
-@pytest.mark.parametrize(("family", "cell"), [pytest.param(family, cell, id=f"{family}-{label}") for family, cell, label in families()])
+def marked() -> Iterator[Any]:
+    """One mode of every method; the others are slow: what they do is compared in fp32, and what 16 bit changes is the method's."""
+    known: set[tuple[str, type[Method]]] = set()
+    for family, cell, label in families():
+        yield pytest.param(family, cell, id=f"{family}-{label}", marks=[pytest.mark.slow] if (family, cell.cls) in known else [])
+        known.add((family, cell.cls))
+
+
+@pytest.mark.parametrize(("family", "cell"), marked())
 def test_bf16_repeats_to_the_last_bit(family: str, cell: Any) -> None:
     """Tokens and all that is seen of a pass. On a GPU, where kernels choose their own order of sums, a tolerance stands for this."""
     model, sampling = rounded(family)
@@ -280,8 +288,8 @@ def test_next_scale_repeats_to_the_last_bit(cell: test_scales.ScaleCell) -> None
         assert all(torch.equal(*pair) for pair in zip(found, expected, strict=True))
         assert recorded(memory) == len(test_scales.SIDES)
     forced = expected[0].flip(0)
-    for _ in range(2):
-        assert torch.equal(test_scales.generate(cell, seeds, forced, memory)[1], test_scales.generate(cell, seeds, forced)[1])
+    logits = test_scales.generate(cell, seeds, forced)[1]
+    assert all(torch.equal(test_scales.generate(cell, seeds, forced, memory)[1], logits) for _ in range(2))
 
 
 # -- masked -----------------------------------------------------------------------------------------------------------
