@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -29,18 +30,48 @@ presets.stated = lambda name, *_: seen().identity
 ANCHOR = f'[anchor]\nmetric = "fid_eyes_{IMAGES}"\nexpected = EXPECTED\ntolerance = 0.001\nsource = "the tests"\n\n'
 
 
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def prepare(folder: Path) -> Path:
     """A plug-in with the model and its eyes, its weights, and a plan."""
-    for module, name in ((quality, "PART"), (presets, "preset"), (presets, "stated")):
-        monkeypatch.setattr(module, name, getattr(module, name))  # so that it is put back after the plug-in has changed it
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "dot.py").write_text(examples.MODEL + examples.EYES + SEES)
-    examples.weights(tmp_path / "dot.safetensors")
+    (folder / "dot.py").write_text(examples.MODEL + examples.EYES + SEES)
+    examples.weights(folder / "dot.safetensors")
     table = f'[quality]\nseeds = "s256"\nsamples = {IMAGES}\nbatch = 4\npreset = "eyes"\n\n'
-    text = examples.plan_text('"streaming"', weights=tmp_path / "dot.safetensors").replace("[[cells]]", f"{table}[[cells]]", 1)
-    (tmp_path / "plan.toml").write_text(text)
-    return tmp_path
+    text = examples.plan_text('"streaming"', weights=folder / "dot.safetensors").replace("[[cells]]", f"{table}[[cells]]", 1)
+    (folder / "plan.toml").write_text(text)
+    return folder
+
+
+@pytest.fixture
+def patches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the plug-in changes is put back."""
+    for module, name in ((quality, "PART"), (presets, "preset"), (presets, "stated")):
+        monkeypatch.setattr(module, name, getattr(module, name))
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, patches: None) -> Path:
+    """The plan, of which nothing has been run."""
+    monkeypatch.chdir(tmp_path)
+    return prepare(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The plan and its first run. Not to be changed."""
+    folder = prepare(tmp_path_factory.mktemp("measured"))
+    with pytest.MonkeyPatch.context() as patch:
+        for module, name in ((quality, "PART"), (presets, "preset"), (presets, "stated")):
+            patch.setattr(module, name, getattr(module, name))
+        run(folder)
+    return folder
+
+
+@pytest.fixture
+def measured(original: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, patches: None) -> Path:
+    """A copy of the plan and its first run."""
+    folder = shutil.copytree(original, tmp_path / "copy")
+    (folder / "plan.toml").write_text((folder / "plan.toml").read_text().replace(str(original), str(folder)))
+    monkeypatch.chdir(folder)
+    return folder
 
 
 def run(folder: Path, *more: object) -> str:
@@ -76,11 +107,10 @@ def test_shares_are_made_apart_and_a_run_uses_them(folder: Path) -> None:
         assert len(store.runs()) == 1, "a share is no run"
 
 
-def test_a_fresh_run_takes_nothing_from_the_shelves(folder: Path) -> None:
-    run(folder)
-    made = {path: path.stat().st_mtime_ns for path in parts(folder)}
-    run(folder, "--fresh")
-    again = {path: path.stat().st_mtime_ns for path in parts(folder)}
+def test_a_fresh_run_takes_nothing_from_the_shelves(measured: Path) -> None:
+    made = {path: path.stat().st_mtime_ns for path in parts(measured)}
+    run(measured, "--fresh")
+    again = {path: path.stat().st_mtime_ns for path in parts(measured)}
     assert again.keys() == made.keys()
     assert all(again[path] > made[path] for path in made)
 
@@ -95,13 +125,12 @@ def touched(folder: Path, change: str) -> None:
     file.write_text(file.read_text().replace(said, f"{said}{change}\n"))
 
 
-def test_quality_is_carried_over_where_tokens_did_not_change(folder: Path) -> None:
-    run(folder)
-    first = outcomes(folder)
-    made = {path: path.stat().st_mtime_ns for path in parts(folder)}
-    touched(folder, "    # a comment is other code")
-    assert "1 measured, 0 not ok, 4 skipped" in run(folder)
-    again = outcomes(folder)["calm 1/2"]
+def test_quality_is_carried_over_where_tokens_did_not_change(measured: Path) -> None:
+    first = outcomes(measured)
+    made = {path: path.stat().st_mtime_ns for path in parts(measured)}
+    touched(measured, "    # a comment is other code")
+    assert "1 measured, 0 not ok, 4 skipped" in run(measured)
+    again = outcomes(measured)["calm 1/2"]
     assert again.skip_key != first["calm 1/2"].skip_key
     assert again.facts["carried"] == {"metrics": again.facts["quality_metrics"], "from": first["calm 1/2"].skip_key}
     assert NAME in again.facts["carried"]["metrics"]
@@ -109,47 +138,45 @@ def test_quality_is_carried_over_where_tokens_did_not_change(folder: Path) -> No
     for name in again.facts["carried"]["metrics"]:
         assert again.samples[name] == first["calm 1/2"].samples[name]
     assert again.facts["to_full"] == first["calm 1/2"].facts["to_full"]
-    assert {path: path.stat().st_mtime_ns for path in parts(folder)} == made, "no image was made"
-    touched(folder, "    # and another")
-    run(folder)
-    third = outcomes(folder)["calm 1/2"]
+    assert {path: path.stat().st_mtime_ns for path in parts(measured)} == made, "no image was made"
+    touched(measured, "    # and another")
+    run(measured)
+    third = outcomes(measured)["calm 1/2"]
     assert third.facts["carried"]["from"] == first["calm 1/2"].skip_key, "who measured it, not who carried it"
 
 
-def test_other_tokens_have_their_own_quality(folder: Path) -> None:
-    run(folder)
-    first = outcomes(folder)["calm 1/2"]
-    touched(folder, "\n    def begin(self, layout, sites, memory):\n        self.B //= 2\n        super().begin(layout, sites, memory)\n")
-    run(folder)
-    again = outcomes(folder)["calm 1/2"]
+def test_other_tokens_have_their_own_quality(measured: Path) -> None:
+    first = outcomes(measured)["calm 1/2"]
+    touched(measured, "\n    def begin(self, layout, sites, memory):\n        self.B //= 2\n        super().begin(layout, sites, memory)\n")
+    run(measured)
+    again = outcomes(measured)["calm 1/2"]
     assert again.output_hash != first.output_hash
     assert "carried" not in again.facts
     assert again.samples[NAME] != first.samples[NAME]
 
 
-def test_a_night_measures_times_anew_and_carries_quality(folder: Path) -> None:
-    run(folder)
-    made = {path: path.stat().st_mtime_ns for path in parts(folder)}
-    assert "5 measured" in run(folder, "--fresh", "--carry-quality")
-    found = outcomes(folder)
+def test_a_night_measures_times_anew_and_carries_quality(measured: Path) -> None:
+    made = {path: path.stat().st_mtime_ns for path in parts(measured)}
+    assert "5 measured" in run(measured, "--fresh", "--carry-quality")
+    found = outcomes(measured)
     assert {label for label, o in found.items() if "carried" in o.facts} == {"full", "streaming 1/2", "calm 1/2"}
-    assert {path: path.stat().st_mtime_ns for path in parts(folder)} == made
+    assert {path: path.stat().st_mtime_ns for path in parts(measured)} == made
     for path in made:
         path.unlink()
-    run(folder, "--fresh", "--carry-quality")
-    assert {label for label, o in outcomes(folder).items() if "carried" in o.facts} == {"streaming 1/2", "calm 1/2"}, (
+    run(measured, "--fresh", "--carry-quality")
+    assert {label for label, o in outcomes(measured).items() if "carried" in o.facts} == {"streaming 1/2", "calm 1/2"}, (
         "the full cache's features are gone, and arms of other code would be compared with them")
 
 
-def test_another_image_decoder_has_its_own_quality(folder: Path) -> None:
+def test_another_image_decoder_has_its_own_quality(measured: Path) -> None:
     """The full cache is compared with itself, so only the images tell."""
-    run(folder)
-    first = outcomes(folder)["full"]
-    file = folder / "dot.py"
+    first = outcomes(measured)["full"]
+    file = measured / "dot.py"
     file.write_text(file.read_text().replace("tokens.float() / 7.5 - 1", "tokens.float() / 9 - 1"))
-    assert "1 measured, 0 not ok, 4 skipped" in run(folder), "as far as hashes of code tell, this is an edit of the plug-in's method alone"
-    run(folder, "--fresh", "--carry-quality")
-    again = outcomes(folder)["full"]
+    asked = [row["action"] for row in json.loads(run(measured, "--explain", "--json"))]
+    assert asked == ["skip"] * 4 + ["run"], "as far as hashes of code tell, this is an edit of the plug-in's method alone"
+    run(measured, "--fresh", "--carry-quality")
+    again = outcomes(measured)["full"]
     assert (again.output_hash, again.skip_key) == (first.output_hash, first.skip_key)
     assert again.samples["psnr"] == first.samples["psnr"]
     assert again.facts["images_hash"] != first.facts["images_hash"]
@@ -157,9 +184,8 @@ def test_another_image_decoder_has_its_own_quality(folder: Path) -> None:
     assert again.samples[NAME] != first.samples[NAME]
 
 
-def test_an_outcome_that_does_not_know_its_images_is_not_carried_over(folder: Path) -> None:
-    run(folder)
-    full = outcomes(folder)["full"]
+def test_an_outcome_that_does_not_know_its_images_is_not_carried_over(measured: Path) -> None:
+    full = outcomes(measured)["full"]
     parts = full.facts["skip_parts"]
     assert Earlier.of(full, parts) is not None
     assert Earlier.of(replace(full, facts={name: fact for name, fact in full.facts.items() if name != "images_hash"}), parts) is None
@@ -172,25 +198,24 @@ def test_a_share_that_is_none_is_refused(folder: Path, share: str) -> None:
     assert not (folder / "s.sqlite").exists()
 
 
-def test_an_anchor_that_is_reached_is_written_down_and_one_that_is_missed_is_not(folder: Path) -> None:
-    run(folder)
-    value = outcomes(folder)["full"].samples[f"fid_eyes_{IMAGES}"][0]
-    plan = (folder / "plan.toml").read_text()
+def test_an_anchor_that_is_reached_is_written_down_and_one_that_is_missed_is_not(measured: Path) -> None:
+    value = outcomes(measured)["full"].samples[f"fid_eyes_{IMAGES}"][0]
+    plan = (measured / "plan.toml").read_text()
     for expected, state in ((value + 1, "failed"), (value, "passed")):
-        (folder / "plan.toml").write_text(plan.replace("[[cells]]", ANCHOR.replace("EXPECTED", repr(expected)) + "[[cells]]"))
-        assert f"Anchor of dot: {state}." in run(folder)
-        assert bool(anchors.load(folder / "baselines" / "anchors")) == (state == "passed")
-    assert json.loads((folder / "baselines" / "anchors" / "dot.json").read_text())["value"] == value
+        (measured / "plan.toml").write_text(plan.replace("[[cells]]", ANCHOR.replace("EXPECTED", repr(expected)) + "[[cells]]"))
+        assert f"Anchor of dot: {state}." in run(measured)
+        assert bool(anchors.load(measured / "baselines" / "anchors")) == (state == "passed")
+    assert json.loads((measured / "baselines" / "anchors" / "dot.json").read_text())["value"] == value
 
 
-def test_a_report_warns_until_the_anchor_is_reached(folder: Path) -> None:
-    run(folder, "--report", folder / "before.html")
-    value = outcomes(folder)["full"].samples[f"fid_eyes_{IMAGES}"][0]
-    plan = (folder / "plan.toml").read_text()
-    (folder / "plan.toml").write_text(plan.replace("[[cells]]", ANCHOR.replace("EXPECTED", repr(value)) + "[[cells]]"))
-    run(folder, "--report", folder / "after.html")
-    assert "dot is not anchored" in (folder / "before.html").read_text()
-    assert "dot is not anchored" not in (folder / "after.html").read_text()
+def test_a_report_warns_until_the_anchor_is_reached(measured: Path) -> None:
+    run(measured, "--report", measured / "before.html")
+    value = outcomes(measured)["full"].samples[f"fid_eyes_{IMAGES}"][0]
+    plan = (measured / "plan.toml").read_text()
+    (measured / "plan.toml").write_text(plan.replace("[[cells]]", ANCHOR.replace("EXPECTED", repr(value)) + "[[cells]]"))
+    run(measured, "--report", measured / "after.html")
+    assert "dot is not anchored" in (measured / "before.html").read_text()
+    assert "dot is not anchored" not in (measured / "after.html").read_text()
 
 
 def test_images_go_to_other_programs(folder: Path) -> None:
