@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import click
 
-from .options import echo_json, existing, json_option, run_option, store_option
+from .options import echo_json, json_option, run_option, store_option
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -17,12 +17,12 @@ FOLDER = click.Path(file_okay=False, path_type=Path)
 root_option = click.option("--root", type=FOLDER, default=Path("baselines/accepted"), show_default=True, help="Where baselines are kept.")
 
 days_option = click.option("--days", type=click.IntRange(min=0), default=180, show_default=True,
-                           help="For how long it judges; 0: for ever.")
+                           help="Days until it expires; 0: never.")
 name_option = click.option("--name", help="Name of the baseline.  [default: the plan's]")
 
 
 def accepting(reason: str) -> Callable[[F], F]:
-    """The options of what puts a run in the place of an accepted baseline; ``reason`` says what is to be stated."""
+    """Add the options of commands that replace an accepted baseline by a run; ``reason`` says what has to be stated."""
     asked = click.option("--reason", required=True, help=f"{reason}; kept in the file.")
 
     def dressed(function: F) -> F:
@@ -47,43 +47,37 @@ def baseline() -> None:
 @days_option
 def save(store_url: str, run_id: int | None, root: Path, name: str | None, reason: str, days: int) -> None:
     """Write a finished run to ROOT/<machine class>/<name>.json."""
-    from ..gate import baselines
-    from ..store.db import Store
+    from ..workflows.accepting import accept
 
-    with Store.open(store_url, create=False) as store:
-        click.echo(f"Baseline: {baselines.save(store, run_id, root, name, reason=reason, days=days)}")
+    click.echo(f"Baseline: {accept('save', store_url, run=run_id, root=root, name=name, reason=reason, days=days)}")
 
 
 @baseline.command()
 @accepting("Why its figures are accepted")
 def promote(store_url: str, run_id: int | None, root: Path, name: str | None, reason: str, days: int) -> None:
-    """Put a finished run in the place of the accepted baseline, measured in the same environment."""
-    from ..gate import acceptance
-    from ..store.db import Store
+    """Replace the accepted baseline by a finished run of the same environment."""
+    from ..workflows.accepting import accept
 
-    with Store.open(store_url, create=False) as store:
-        click.echo(f"Baseline: {acceptance.promote(store, run_id, root, name, reason=reason, days=days)}")
+    click.echo(f"Baseline: {accept('promote', store_url, run=run_id, root=root, name=name, reason=reason, days=days)}")
 
 
 @baseline.command()
 @accepting("What was upgraded")
 def rebase(store_url: str, run_id: int | None, root: Path, name: str | None, reason: str, days: int) -> None:
-    """Begin a new epoch after an upgrade: a run in the new environment takes the accepted baseline's place."""
-    from ..gate import acceptance
-    from ..store.db import Store
+    """Start a new epoch after an upgrade: a run in the new environment replaces the accepted baseline."""
+    from ..workflows.accepting import accept
 
-    with Store.open(store_url, create=False) as store:
-        click.echo(f"Baseline: {acceptance.rebase(store, run_id, root, name, reason=reason, days=days)}")
+    click.echo(f"Baseline: {accept('rebase', store_url, run=run_id, root=root, name=name, reason=reason, days=days)}")
 
 
 @baseline.command("list")
 @root_option
 @json_option
 def list_(root: Path, as_json: bool) -> None:
-    """Name every baseline under ROOT."""
-    from ..gate import baselines
+    """List every baseline under ROOT."""
+    from ..workflows.accepting import accepted
 
-    found = baselines.list_(root)
+    found = accepted(root)
     if as_json:
         echo_json([asdict(item) for item in found])
         return
@@ -102,11 +96,10 @@ def list_(root: Path, as_json: bool) -> None:
 @run_option
 @json_option
 def diff(path: Path, store_url: str, run_id: int | None, as_json: bool) -> None:
-    """Say in what a run differs from the baseline in PATH, without judging it."""
-    from ..gate import baselines
+    """Print the differences between a run and the baseline in PATH, without judging them."""
+    from ..workflows.accepting import difference
 
-    with existing(store_url) as store:
-        found = baselines.diff(baselines.load(path), store.outcomes(store.run(run_id).id))
+    found = difference(path, store_url, run=run_id)
     if as_json:
         echo_json([asdict(item) for item in found])
         return

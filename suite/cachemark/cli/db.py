@@ -1,4 +1,4 @@
-"""``cachemark db``: care for a store."""
+"""``cachemark db``: maintain a store."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from .options import echo_json, json_option, store_option
 
 @click.group()
 def db() -> None:
-    """Upgrade a store, take other stores into it, or prune what is old."""
+    """Upgrade a store, merge other stores into it, or prune old runs."""
 
 
 @db.command()
 @store_option
 def migrate(store_url: str) -> None:
     """Bring a store to the schema of this version. Every command that writes does this too."""
-    from ..store.db import Store
+    from ..workflows import upkeep
 
-    with Store.open(store_url, create=False) as store:
-        click.echo(f"{store.where} has the schema of this version; {sum(store.counts().values())} rows.")
+    where, rows = upkeep.migrate(store_url)
+    click.echo(f"{where} has the schema of this version; {rows} rows.")
 
 
 @db.command()
@@ -29,41 +29,35 @@ def migrate(store_url: str) -> None:
 @store_option
 @json_option
 def merge(others: tuple[Path, ...], store_url: str, as_json: bool) -> None:
-    """Add the runs of OTHERS, SQLite files that come back from other machines with their folders of artifacts.
+    """Add the runs of OTHERS: SQLite files from other machines, each with its folder of artifacts.
 
-    A run that is here already is not added again, so an interrupted merge is simply repeated.
+    Runs that are already here are not added again, so an interrupted merge can simply be repeated.
     """
-    from ..store.db import Store
-    from ..store.merge import merge as take
+    from ..workflows.upkeep import merge_file
 
     rows = []
-    with Store.open(store_url) as target:
-        for path in others:
-            with Store.open(path, create=False, read_only=True) as source:
-                found = take(target, source)
-            rows.append({"from": str(path), "runs": found.runs, "outcomes": found.outcomes, "known": found.known})
-            if not as_json:
-                click.echo(f"{path}: {found.runs} runs and {found.outcomes} outcomes added, {found.known} runs known already.")
+    for path in others:
+        found = merge_file(path, store_url)
+        rows.append({"from": str(path), "runs": found.runs, "outcomes": found.outcomes, "known": found.known})
+        if not as_json:
+            click.echo(f"{path}: {found.runs} runs and {found.outcomes} outcomes added, {found.known} runs known already.")
     if as_json:
         echo_json(rows)
 
 
 @db.command()
 @store_option
-@click.option("--policy", default="raw=60", show_default=True, help="raw=N: of how many nights every raw value stays.")
-@click.option("--yes", is_flag=True, help="Do it. Without this the command only says what it would do.")
+@click.option("--policy", default="raw=60", show_default=True, help="raw=N: keep every raw value of the last N nights.")
+@click.option("--yes", is_flag=True, help="Do it; without this, only say what would be done.")
 @json_option
 def prune(store_url: str, policy: str, yes: bool, as_json: bool) -> None:
     """Replace raw values of old nights by quantiles and delete their artifacts.
 
     The newest nights keep everything, and so does every run that a baseline was saved from or that a gate called regressed.
     """
-    from ..store.db import Store
-    from ..store.prune import Policy
-    from ..store.prune import prune as cut
+    from ..workflows.upkeep import prune_store
 
-    with Store.open(store_url, create=False, read_only=not yes) as store:
-        found = cut(store, Policy.parse(policy), dry=not yes)
+    found = prune_store(store_url, policy, dry=not yes)
     if as_json:
         echo_json({"done": yes, **vars(found)})
         return

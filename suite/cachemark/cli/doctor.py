@@ -1,51 +1,24 @@
-"""``cachemark doctor``: what this machine can do."""
+"""``cachemark doctor``: a check-up of this machine."""
 
 from __future__ import annotations
-
-import importlib.metadata
-import os
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import click
 
 from .options import echo_json, json_option
 
-OPTIONAL = {
-    "torch-fidelity": ("distributional quality metrics", "quality"), "torchvision": ("distributional quality metrics", "quality"),
-    "transformers": ("the CLIP score", "clip"),
-    "psycopg": ("a store on a PostgreSQL server", "postgres"), "ray": ("measuring on a Ray cluster", "ray"),
-}
-BUSY, HOT, NOISY = 0.3, 80, 0.03  # processors' worth of other work, °C, share: from there on a measurement is in doubt
-
 
 @click.command()
-@click.option("--quick", is_flag=True, help="Leave out what takes seconds: rates and noise.")
+@click.option("--quick", is_flag=True, help="Leave out the checks that take seconds: rates and noise.")
 @json_option
 def doctor(quick: bool, as_json: bool) -> None:
-    """Say what is here and how well it measures: devices, drivers and the torch they allow, rates, noise, what is missing.
+    """Check what this machine can measure and how well: devices, drivers and the torch they allow, rates, noise, missing packages.
 
-    Rates are those of a copy and of a matrix product. Noise is how far twenty repeats of a fixed piece of work scatter, and which change
-    could be seen through it. The advice says what would spoil a measurement now, and how to mend that.
+    Rates are those of a copy and of a matrix product. Noise is the scatter of twenty repeats of a fixed workload, and the smallest
+    change that could be seen through it. The advice names whatever would spoil a measurement now, and the remedy.
     """
-    import torch
+    from ..workflows import health
 
-    from ..machine.environment import environment
-    from ..models import catalogue
-    from ..models.catalogue import next_token
-
-    threads = os.cpu_count() or 1
-    devices = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
-    facts: dict[str, Any] = {device: environment(device, threads).to_json() for device in devices}
-    facts["gpus"] = _gpus()
-    if not quick:
-        facts["rates"] = {device: _rates(device) for device in devices}
-        facts["noise"] = {device: _noise(device) for device in devices}
-    facts["load"] = _load()
-    facts["weights"] = {name: catalogue.packaged(name).is_file() for name in (next_token.TINY_WEIGHTS, next_token.TINY_DECODER)}
-    facts["missing"] = {name: f"{use}: pip install 'cachemark[{extra}]'" for name, (use, extra) in OPTIONAL.items() if not _installed(name)}
-    facts["advice"] = list(_advice(facts, torch.version.cuda))
+    facts = health.doctor(quick=quick)
     if as_json:
         echo_json(facts)
         return
@@ -53,76 +26,3 @@ def doctor(quick: bool, as_json: bool) -> None:
         click.echo(f"{name}:")
         for key, item in (value.items() if isinstance(value, dict) else enumerate(value, 1)):
             click.echo(f"  {key}: {item}")
-
-
-def _gpus() -> list[dict[str, Any]]:
-    """What the driver says of each GPU, and up to which CUDA a torch may be built; nothing where there is no driver."""
-    from ..core.errors import Infrastructure
-    from ..machine.gpu import gpus
-
-    try:
-        found = gpus()
-    except Infrastructure:
-        return []
-    return [{"uuid": gpu.uuid, "name": gpu.name, "driver": gpu.driver, "cuda up to": gpu.cuda(), "memory": gpu.memory(),
-             **vars(gpu.reading()), "processes": sorted(gpu.processes())} for gpu in found]
-
-
-def _rates(device: str) -> dict[str, str]:
-    """Measured, in words: in the data type that matters there; nothing where that fails."""
-    from ..machine.rates import rates
-
-    found = rates(device, os.cpu_count() or 1, ["float32" if device == "cpu" else "bfloat16"]).values()
-    return next(({"copy": f"{r.copy / 1e9:.4g} GB/s", "matmul": f"{r.matmul / 1e12:.4g} TFLOP/s"} for r in found), {})
-
-
-def _noise(device: str) -> dict[str, float]:
-    from ..machine.noise import noise
-
-    found = noise(device)
-    return {"score": found.score, "worst": found.worst, "sees": found.sees}
-
-
-def _installed(name: str) -> bool:
-    try:
-        importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return False
-    return True
-
-
-def _load() -> dict[str, Any]:
-    """How busy the machine is without us."""
-    average = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
-    governor = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
-    clocks = governor.read_text().strip() if governor.exists() else "not readable"
-    return {"average of a minute": average, "cpus": os.cpu_count(), "governor": clocks}
-
-
-def _advice(facts: dict[str, Any], torch_cuda: str | None) -> Iterator[str]:
-    """What would spoil a measurement now, and how to mend it."""
-    average, cpus = facts["load"]["average of a minute"], facts["load"]["cpus"]
-    if average is not None and average > BUSY:
-        yield (f"Other work keeps {average:.1f} of {cpus} processors busy; times measured now are not worth keeping. Wait for it, or "
-               "measure with fewer --threads.")
-    if facts["load"]["governor"] not in ("performance", "not readable"):
-        yield f"The CPU's governor is {facts['load']['governor']!r}: its clock follows the load. Set it to 'performance'."
-    for device, noise in facts.get("noise", {}).items():
-        if noise["score"] > NOISY:
-            yield f"Repeats scatter by {noise['score']:.1%} on {device}: a change below {noise['sees']:.0%} cannot be seen with 8 pairs."
-    yield from _about_gpus(facts["gpus"])
-    if facts["gpus"] and torch_cuda is None:
-        newest = facts["gpus"][0]["cuda up to"]
-        yield f"There is a GPU and torch is built for the CPU only. Install a torch built for CUDA {newest} or older."
-    elif "cuda" not in facts:
-        yield "torch sees no CUDA device; measuring on the CPU works and is told apart by its machine class."
-
-
-def _about_gpus(found: list[dict[str, Any]]) -> Iterator[str]:
-    for gpu in found:
-        name = f"{gpu['name']} ({gpu['uuid'][:12]})"
-        if gpu["processes"]:
-            others = ", ".join(map(str, gpu["processes"]))
-            yield f"{name}: process {others} computes on it, and cases there would end as 'contended'. End it, or name another --gpu."
-        if (gpu["celsius"] or 0) >= HOT:
-            yield f"{name}: {gpu['celsius']} °C. It will slow itself down; look at its cooling, or measure later."

@@ -19,16 +19,9 @@ def ingest() -> None:
 @store_option
 def pytest_benchmark(file: Path, store_url: str) -> None:
     """Read FILE, which `pytest --benchmark-json FILE` wrote, into the store as one run. A store that is not there is made."""
-    from ..core.errors import Infrastructure
-    from ..store.db import Store
-    from ..store.ingest import ingest as read
+    from ..workflows.upkeep import ingest_file
 
-    try:
-        text = file.read_bytes().decode("utf-8", errors="replace")
-    except OSError as error:
-        raise Infrastructure(f"{file} cannot be read: {error.strerror}.", remedy="Name another file.") from error
-    with Store.open(store_url) as store:
-        found = read(store, text, str(file))
+    found = ingest_file(file, store_url)
     for reason in found.left_out:
         click.echo(f"Left out: {reason}.", err=True)
     said = "was read before: it is" if found.known else "is"

@@ -1,38 +1,30 @@
-"""``cachemark show layers MODEL``: what the layers of a next-scale model look at."""
+"""``cachemark show layers MODEL``: similarity and attention of the layers of a next-scale model."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from .options import echo_json
 
+if TYPE_CHECKING:
+    from ..workflows.layer_profiles import LayerProfile
 
-def print_layers(model: str, weights: str, decoder_weights: str, theta: float | None, as_json: bool) -> None:
-    """Measure and print; ``theta`` None is ams_kv's own. JSON is in the form of the package's ``data/calibration/ams_kv.json``."""
-    from ..core import registry
-    from ..methods.ams_kv import AMSKV
-    from ..models.protocol import Request
-    from ..plan.expand import catalogue, methods
-    from ..trial.child.profiles import layers
 
-    assert catalogue is not methods  # importing them registers models and methods
-    found = layers(model, Request(weights=weights, decoder_weights=decoder_weights))
+def print_layers(profile: LayerProfile, as_json: bool) -> None:
+    """Print a profile; JSON is in the form of the package's ``data/calibration/ams_kv.json``."""
+    found = profile.found
     if as_json:
         echo_json({found["weights"].partition("/")[0]: found})
         return
-    policy = AMSKV() if theta is None else AMSKV(theta=theta)
-    entry: Any = registry.models.get(model)
-    policy.calibrate(found)
-    policy.resolve(entry.shape(entry.presets["paper"], 1))
     samples = f"{found['samples']} samples of {found['seeds']}"
-    click.echo(f"{model}, weights {found['weights'][:12]}, {samples}, full cache, {found['seconds']} s")
+    click.echo(f"{profile.model}, weights {found['weights'][:12]}, {samples}, full cache, {found['seconds']} s")
     if found["weights"].startswith("random:"):
         click.echo("These weights are random: the figures say nothing about a trained model.")
-    _similarity(found, set(policy.demanding or ()))
+    _similarity(found, set(profile.demanding))
     _attention(found)
-    click.echo(f"theta = {policy.theta}, c_min = {policy.c_min}, c_max = {policy.c_max}: demanding = {list(policy.demanding or ())}")
+    click.echo(f"theta = {profile.theta}, c_min = {profile.c_min}, c_max = {profile.c_max}: demanding = {list(profile.demanding)}")
 
 
 def _similarity(found: dict[str, Any], demanding: set[int]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -75,11 +76,11 @@ def plugin_option(function: F) -> F:
                         help="Python file that registers a method; repeatable.")(function)
 
 
-def existing(store_url: str) -> Store:
+def existing(store_url: str) -> AbstractContextManager[Store]:
     """The store, which must exist already; reading does not change it."""
-    from ..store.db import Store
+    from ..workflows.stores import reading
 
-    return Store.open(store_url, create=False, read_only=True)
+    return reading(store_url)
 
 
 def echo_json(value: Any) -> None:

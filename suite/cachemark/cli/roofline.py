@@ -1,8 +1,7 @@
-"""``cachemark roofline``: what the arithmetic says before anything is measured."""
+"""``cachemark roofline``: bounds by arithmetic, before anything is measured."""
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -10,7 +9,6 @@ import click
 from .options import echo_json, json_option
 
 if TYPE_CHECKING:
-    from ..core.limits import Rates
     from ..workflows.floors import Floor
 
 DTYPES = ("float32", "bfloat16", "float16")
@@ -44,10 +42,12 @@ def roofline(
     if kv:
         _print_sizes(model, batches[0], dtype or "float16", demanding, as_json)
         return
-    from ..workflows.floors import floors
+    from ..workflows.floors import device_rates, floors
 
+    if gpu and here:
+        raise click.UsageError("--gpu and --here exclude each other.")
     width = dtype or "bfloat16"
-    rates = _rates(gpu, here, width)
+    rates = device_rates(None if here else gpu or DEFAULT_GPU, width)
     found = floors(model, rates, methods=methods, budgets=budgets, batches=batches, dtype=width, steps=steps or 0, demanding=demanding,
                    apart=apart)
     if as_json:
@@ -58,28 +58,6 @@ def roofline(
     for line in _table(found):
         click.echo(line)
     click.echo("Parts: milliseconds per pass. Ideal: the speed-up over the full cache at equal batch that bytes and FLOPs allow.")
-
-
-def _rates(gpu: str | None, here: bool, dtype: str) -> Rates:
-    """Those of a named GPU, or of this machine."""
-    from dataclasses import replace
-
-    from ..core import limits
-    from ..core.errors import Unsupported
-
-    if not here:
-        if dtype == "float32":
-            raise Unsupported("The rates of named GPUs are those of 16 bit.", remedy="Give --dtype bfloat16, or --here.")
-        return limits.gpu(gpu or DEFAULT_GPU)
-    if gpu:
-        raise click.UsageError("--gpu and --here exclude each other.")
-    import torch
-
-    from ..machine.environment import environment
-    from ..machine.rates import rates
-
-    device, threads = ("cuda" if torch.cuda.is_available() else "cpu"), os.cpu_count() or 1
-    return replace(rates(device, threads, [dtype])[dtype], device=environment(device, threads).machine_class)
 
 
 def _table(found: list[Floor]) -> list[str]:

@@ -1,13 +1,12 @@
-"""``cachemark show``: a run or a case, in words and numbers."""
+"""``cachemark show``: a run or a case as text."""
 
 from __future__ import annotations
 
 import click
 
-from ..core.errors import UnknownName, unknown
 from ..core.result import Outcome
 from ..core.units import metric
-from .options import echo_json, existing, json_option, run_option, store_option
+from .options import echo_json, json_option, run_option, store_option
 
 
 @click.command()
@@ -23,41 +22,35 @@ def show(
     case: str | None, model: str | None, store_url: str, run_id: int | None, weights: str, decoder_weights: str, theta: float | None,
     as_json: bool,
 ) -> None:
-    """Print a run, or one CASE of it (its key, the beginning of it, or its label such as "linear 1/4") with raw samples.
+    """Print a run, or one CASE of it (its key, the beginning of the key, or its label such as "linear 1/4") with raw samples. In a
+    comparison a case was measured many times: each is printed.
 
-    `show layers MODEL` measures what the layers of a next-scale model look at, on the seeds of s64: how alike the keys of
-    successive scales are, and which scales the attention goes to. It ends with the list of demanding layers for ams_kv.
+    `show layers MODEL` profiles the layers of a next-scale model on the seeds of s64: how similar the keys of successive scales
+    are, and which scales the attention goes to. It ends with the list of demanding layers for ams_kv.
     """
     if case == "layers" and model:
+        from ..workflows.layer_profiles import layer_profile
         from .layers import print_layers
 
-        print_layers(model, weights, decoder_weights, theta, as_json)
+        print_layers(layer_profile(model, weights=weights, decoder_weights=decoder_weights, theta=theta), as_json)
         return
+    from ..workflows.stored_run import Run, outcomes_of
+
     if model is not None:
         raise click.UsageError(f"Unexpected {model!r}: a second name goes with `show layers MODEL` only.")
-    with existing(store_url) as store:
-        run = store.run(run_id)
-        outcomes = store.outcomes(run.id)
-    if case is not None:
-        outcomes = _chosen(case, outcomes)
+    run = Run(store_url, run_id)
+    outcomes = outcomes_of(case, run.outcomes) if case is not None else list(run.outcomes)
     if as_json:
         echo_json([outcome.to_json() for outcome in outcomes])
     elif case is not None:
-        _print_case(outcomes[0])
+        for number, outcome in enumerate(outcomes):
+            click.echo("\n" * (number > 0), nl=False)
+            _print_case(outcome)
     else:
-        click.echo(f"Run {run.id}: {run.plan}, {run.state}, {run.started}, {run.environment.machine_class}")
+        record = run.record
+        click.echo(f"Run {record.id}: {record.plan}, {record.state}, {record.started}, {record.environment.machine_class}")
         for outcome in outcomes:
             click.echo(f"  {outcome.case.key}  {outcome.case.model}  {outcome.case.label:<24}  {outcome.status:<12}  {_figures(outcome)}")
-
-
-def _chosen(case: str, outcomes: list[Outcome]) -> list[Outcome]:
-    found = [o for o in outcomes if case == o.case.label or (len(case) >= 4 and o.case.key.startswith(case))]
-    if not found:
-        raise unknown("case", case, [o.case.label for o in outcomes])
-    if len(found) > 1:
-        known = ", ".join(f"{o.case.key} ({o.case.model})" for o in found)
-        raise UnknownName(f"{case!r} names {len(found)} cases of this run.", remedy=f"Give a key: {known}.")
-    return found
 
 
 def _figures(outcome: Outcome) -> str:

@@ -9,16 +9,17 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from .exporting import export
     from .pricing import price_list
     from .reporting import report, site
     from .running import explain, max_batch, run, share
     from .stored_run import open_run
 
 _HOMES = {
-    "explain": "running", "max_batch": "running", "open_run": "stored_run", "price_list": "pricing", "report": "reporting",
-    "run": "running", "share": "running", "site": "reporting",
+    "explain": "running", "export": "exporting", "max_batch": "running", "open_run": "stored_run", "price_list": "pricing",
+    "report": "reporting", "run": "running", "share": "running", "site": "reporting",
 }
-__all__ = ["explain", "max_batch", "open_run", "price_list", "report", "run", "share", "site"]
+__all__ = ["explain", "export", "max_batch", "open_run", "price_list", "report", "run", "share", "site"]
 
 
 def __getattr__(name: str) -> object:

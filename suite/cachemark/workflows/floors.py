@@ -1,7 +1,8 @@
-"""What the arithmetic allows on a device, before anything is measured: floors of a model under methods, budgets and batches."""
+"""Lower bounds of time on a device before anything is measured: floors of a model under methods, budgets and batches."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -11,10 +12,12 @@ import torch
 from ..cache.layout import Layout
 from ..cache.masked_layout import MaskedLayout
 from ..contract.method import Method
-from ..core import registry
+from ..core import limits, registry
 from ..core.errors import BadBudget, BadKnob, Unsupported
 from ..core.limits import BYTES, Bill, Rates
 from ..core.spec import FULL, Budget
+from ..machine.environment import environment
+from ..machine.rates import rates as measured
 from ..models.protocol import ModelEntry
 from ..plan.expand import catalogue, methods, resolve
 from ..roofline.bill import attended, bill
@@ -44,6 +47,16 @@ class Floor:
     nbytes: dict[str, int] | None = None
     flops: int = 0
     attended: float | None = None
+
+
+def device_rates(gpu: str | None, dtype: str) -> Rates:
+    """Rates of a GPU by name, in 16 bit, or of this machine (None), measured. Raises Unsupported for a name with float32."""
+    if gpu is not None:
+        if dtype == "float32":
+            raise Unsupported("The rates of named GPUs are those of 16 bit.", remedy="Give --dtype bfloat16, or --here.")
+        return limits.gpu(gpu)
+    device, threads = ("cuda" if torch.cuda.is_available() else "cpu"), os.cpu_count() or 1
+    return replace(measured(device, threads, [dtype])[dtype], device=environment(device, threads).machine_class)
 
 
 def floors(

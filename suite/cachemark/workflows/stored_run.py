@@ -49,8 +49,9 @@ class Run:
         return tuple(RunCase(self.store, outcome) for outcome in self.outcomes)
 
     def __getitem__(self, case: str) -> RunCase:
-        """A case by its label (``linear 1/4``), its key, or the beginning of that. UnknownName where it names none, or several."""
-        return RunCase(self.store, one_case(case, self.outcomes))
+        """A case by its label (``linear 1/4``), its key, or the beginning of that; of a comparison the first arm of its first pair.
+        UnknownName where it names none, or several."""
+        return RunCase(self.store, outcomes_of(case, self.outcomes)[0])
 
     def __repr__(self) -> str:
         done = sum(outcome.ok for outcome in self.outcomes)
@@ -119,13 +120,14 @@ def open_run(store: str | Path = DEFAULT_STORE, run: int | None = None) -> Run:
     return Run(store, run)
 
 
-def one_case(case: str, outcomes: Iterable[Outcome]) -> Outcome:
-    """The outcome of the case with this label or key, of which four digits suffice."""
+def outcomes_of(case: str, outcomes: Iterable[Outcome]) -> list[Outcome]:
+    """The outcomes of the case with this label or key, of which four digits suffice: one, or in a comparison one for each arm of a pair.
+    UnknownName where there is none, or where several cases have this label."""
     among = list(outcomes)
     found = [o for o in among if case == o.case.label or (len(case) >= 4 and o.case.key.startswith(case))]
     if not found:
         raise unknown("case", case, [o.case.label for o in among])
-    if len(found) > 1:
-        known = ", ".join(f"{o.case.key} ({o.case.model})" for o in found)
-        raise UnknownName(f"{case!r} names {len(found)} cases of this run.", remedy=f"Give a key: {known}.")
-    return found[0]
+    if len(cases := {o.case.key: o.case for o in found}) > 1:
+        known = ", ".join(f"{key} ({one.model})" for key, one in cases.items())
+        raise UnknownName(f"{case!r} names {len(cases)} cases of this run.", remedy=f"Give a key: {known}.")
+    return found

@@ -1,0 +1,156 @@
+"""Results and images of a store in the formats of other programs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from ..core.errors import BadPlan, Infrastructure, Unsupported, unknown
+from ..gate import baseline_check, baselines
+from ..gate.baseline_check import Comparison
+from .reporting import baseline_of, table_view
+from .stored_run import Run
+from .stores import DEFAULT_STORE, reading
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from ..export.asv import Written
+
+Format = Literal["markdown", "latex", "methods-text", "csv", "junit", "parquet", "figures"]
+
+
+@dataclass(frozen=True)
+class Exported:
+    """A run in another format: its text, or the files that were written."""
+
+    text: str = ""
+    files: tuple[Path, ...] = ()
+
+
+@dataclass(frozen=True)
+class StepTexts:
+    """Texts for GitHub Actions: a step's summary, a pull request's comment, and the lines of annotations."""
+
+    summary: str
+    comment: str
+    annotations: tuple[str, ...]
+
+
+def export(
+    form: Format, path: str | Path | None = None, store: str | Path = DEFAULT_STORE, *, run: int | None = None,
+    baseline: str | Path | None = None, samples: bool = False, escaped: bool = False, formats: Sequence[str] = ("pdf", "svg"),
+    width: str = "3.25in",
+) -> Exported:
+    """A run (None: the newest) in a format, as text, written to ``path`` where one is given; parquet and figures are files only.
+
+    ``samples`` gives csv and parquet a row for each raw value, ``escaped`` methods-text LaTeX's escapes; ``junit`` compares with
+    ``baseline``, by default the accepted one; figures have ``formats`` and a ``width``. Raises Infrastructure where nothing can be written.
+    """
+    found = Run(store, run)
+    if form == "parquet":
+        from ..export import frames
+
+        return Exported(files=(frames.parquet(_frame(found, samples), _needed(path)),))
+    if form == "figures":
+        from ..export import figures
+
+        return Exported(files=tuple(figures.write(table_view(found.record, found.outcomes), _needed(path), list(formats), width)))
+    text = _text(form, found, baseline, samples, escaped)
+    return Exported(text, (put(text, path),) if path is not None else ())
+
+
+def step_texts(store: str | Path = DEFAULT_STORE, *, run: int | None = None, baseline: str | Path | None = None) -> StepTexts:
+    """Texts for GitHub Actions about a run, compared with a baseline where there is one; without one there are no annotations."""
+    from ..export import github
+
+    found = Run(store, run)
+    accepted = baseline_of(found.record, baseline)
+    compared = _comparison(found, accepted) if accepted else None
+    view = table_view(found.record, found.outcomes)
+    return StepTexts(github.summary(view, compared), github.comment(view, compared),
+                     tuple(github.workflow_commands(compared)) if compared else ())
+
+
+def asv_results(
+    folder: Path = Path(".asv/results"), store: str | Path = DEFAULT_STORE, *, repository: Path = Path("."), changed: bool = False,
+) -> Written:
+    """Write all runs of a store as results of asv; ``changed`` takes runs of a changed working tree for runs of its commit. Runs that
+    belong to no commit of ``repository`` are left out."""
+    from ..export import asv
+
+    with reading(store) as source:
+        return asv.write(source, folder, repository, changed=changed)
+
+
+def quality_images(
+    plan: str | Path, case: str, path: Path, *, plugins: Sequence[str | Path] = (), model: str | None = None, device: str = "cpu",
+    threads: int | None = None, compressed: bool = False,
+) -> int:
+    """Make the quality images of a case of a plan once more and write them to an npz file; how many there are. Raises UnknownName, and
+    BadPlan where several models have the case and none is named."""
+    import torch
+
+    from ..export import npz
+    from ..plan.schema import expand
+    from ..trial.child.measure import quality_images as made
+    from .plans import prepare
+
+    if threads is not None:
+        torch.set_num_threads(threads)
+    cases = [p for p in expand(prepare(plan, plugins)[0], device) if model in (None, p.case.model)]
+    found = [p for p in cases if p.case.label == case]
+    if not found:
+        raise unknown("case", case, [p.case.label for p in cases])
+    if len(found) > 1:
+        raise BadPlan(f"{case!r} is a case of {', '.join(sorted({p.case.model for p in found}))}.", remedy="Name one with --model.")
+    images, count = made(found[0])
+    npz.write(path, images, count, compressed=compressed)
+    return count
+
+
+def put(text: str, path: str | Path, *, append: bool = False) -> Path:
+    """Write a text to a file, or at its end. Raises Infrastructure."""
+    try:
+        with Path(path).open("a" if append else "w", encoding="utf-8", newline="\n") as file:
+            file.write(text)
+    except OSError as error:
+        raise Infrastructure(f"{path} cannot be written: {error.strerror}.", remedy="Name another file.") from error
+    return Path(path)
+
+
+def _text(form: Format, run: Run, baseline: str | Path | None, samples: bool, escaped: bool) -> str:
+    """A run in one of the formats that are text."""
+    from ..export import frames, junit, latex, markdown, methods_text, tables
+    from ..export.escape import for_latex
+
+    if form == "csv":
+        return frames.csv(_frame(run, samples))
+    if form == "junit":
+        accepted = baselines.path_of(baselines.ROOT, run.record.environment.machine_class, run.record.plan)
+        return junit.junit(_comparison(run, Path(baseline) if baseline else accepted), run.record.plan)
+    view = table_view(run.record, run.outcomes)
+    if form == "methods-text":
+        text = methods_text.methods_text(view)
+        return "\n\n".join(map(for_latex, text.strip().split("\n\n"))) + "\n" if escaped else text
+    return {"markdown": markdown.markdown, "latex": latex.latex}[form](tables.tables(view))
+
+
+def _frame(run: Run, samples: bool) -> pd.DataFrame:
+    from ..export import frames
+
+    with reading(run.store) as source:
+        return (frames.samples_frame if samples else frames.frame)(source, run.id)
+
+
+def _comparison(run: Run, path: Path) -> Comparison:
+    return baseline_check.compare(baselines.load(path), list(run.outcomes), run.record.environment, plan=run.record.plan)
+
+
+def _needed(path: str | Path | None) -> Path:
+    """The path, which a format that is files cannot do without."""
+    if path is None:
+        raise Unsupported("This format is written to files, and no path was given.", remedy="Name a file or a folder.")
+    return Path(path)

@@ -1,0 +1,40 @@
+"""Care for a store: its schema, runs of other stores and programs taken in, and old raw values taken out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ..core.errors import Infrastructure
+from ..store.db import Store
+from ..store.ingest import Ingested, ingest
+from ..store.merge import Merged, merge
+from ..store.prune import Policy, Pruned, prune
+from .stores import DEFAULT_STORE
+
+
+def migrate(store: str | Path = DEFAULT_STORE) -> tuple[str, int]:
+    """Bring a store to the schema of this version; its name and the number of its rows."""
+    with Store.open(store, create=False) as target:
+        return target.where, sum(target.counts().values())
+
+
+def merge_file(other: Path, store: str | Path = DEFAULT_STORE) -> Merged:
+    """Add the runs of another store, a file with its folder of artifacts. A run that is here already is not added again."""
+    with Store.open(store) as target, Store.open(other, create=False, read_only=True) as source:
+        return merge(target, source)
+
+
+def prune_store(store: str | Path = DEFAULT_STORE, policy: str = "raw=60", *, dry: bool = True) -> Pruned:
+    """Replace raw values of old nights by quantiles and delete their artifacts, or only count them (``dry``)."""
+    with Store.open(store, create=False, read_only=dry) as target:
+        return prune(target, Policy.parse(policy), dry=dry)
+
+
+def ingest_file(file: Path, store: str | Path = DEFAULT_STORE) -> Ingested:
+    """Read a file that ``pytest --benchmark-json`` wrote into the store as one run."""
+    try:
+        text = file.read_bytes().decode("utf-8", errors="replace")
+    except OSError as error:
+        raise Infrastructure(f"{file} cannot be read: {error.strerror}.", remedy="Name another file.") from error
+    with Store.open(store) as target:
+        return ingest(target, text, str(file))
