@@ -8,9 +8,9 @@ from typing import Any
 import pynvml
 import pytest
 
-from cachemark.cli import doctor as command
 from cachemark.machine import gpu as device
 from cachemark.machine.noise import REPEATS, judged, noise
+from cachemark.workflows import health as command
 from support import stages
 from support.fake_nvml import Card, FakeNvml
 

@@ -16,8 +16,8 @@ from ..core import limits, registry
 from ..core.errors import BadBudget, BadKnob, Unsupported
 from ..core.limits import BYTES, Bill, Rates
 from ..core.spec import FULL, Budget
+from ..machine import rates as measured
 from ..machine.environment import environment
-from ..machine.rates import rates as measured
 from ..models.protocol import ModelEntry
 from ..plan.expand import catalogue, methods, resolve
 from ..roofline.bill import attended, bill
@@ -56,7 +56,7 @@ def device_rates(gpu: str | None, dtype: str) -> Rates:
             raise Unsupported("The rates of named GPUs are those of 16 bit.", remedy="Give --dtype bfloat16, or --here.")
         return limits.gpu(gpu)
     device, threads = ("cuda" if torch.cuda.is_available() else "cpu"), os.cpu_count() or 1
-    return replace(measured(device, threads, [dtype])[dtype], device=environment(device, threads).machine_class)
+    return replace(measured.rates(device, threads, [dtype])[dtype], device=environment(device, threads).machine_class)
 
 
 def floors(

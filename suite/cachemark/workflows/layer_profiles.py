@@ -16,8 +16,8 @@ assert catalogue  # importing it registers the models
 
 @dataclass(frozen=True)
 class LayerProfile:
-    """``found`` is in the form of the package's ``data/calibration/ams_kv.json``: similarity and attention by layer and scale. ``theta``, ``c_min`` and
-    ``c_max`` are AMS-KV's, ``demanding`` the layers that it gives the larger budget by them."""
+    """``found`` is in the form of ``data/calibration/ams_kv.json``: similarity and attention by layer and scale. ``theta``, ``c_min``
+    and ``c_max`` are AMS-KV's, ``demanding`` the layers that it gives the larger budget by them."""
 
     model: str
     found: dict[str, Any]
