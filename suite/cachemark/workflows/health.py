@@ -11,10 +11,10 @@ from typing import Any
 import torch
 
 from ..core.errors import Infrastructure
+from ..machine import gpu as driver
 from ..machine import noise as repeats
 from ..machine import rates
 from ..machine.environment import environment
-from ..machine.gpu import gpus
 from ..models import catalogue
 from ..models.catalogue import next_token
 
@@ -46,21 +46,21 @@ def doctor(*, quick: bool = False) -> dict[str, Any]:
 def _gpus() -> list[dict[str, Any]]:
     """Facts of each GPU by its driver, and the newest CUDA that a torch may be built for; nothing where there is no driver."""
     try:
-        found = gpus()
+        found = driver.gpus()
     except Infrastructure:
         return []
     return [{"uuid": gpu.uuid, "name": gpu.name, "driver": gpu.driver, "cuda up to": gpu.cuda(), "memory": gpu.memory(),
              **vars(gpu.reading()), "processes": sorted(gpu.processes())} for gpu in found]
 
 
-def _rates(device: str) -> dict[str, str]:
+def _rates(name: str) -> dict[str, str]:
     """Measured rates as text, in the data type that matters there; nothing where that fails."""
-    found = rates.rates(device, os.cpu_count() or 1, ["float32" if device == "cpu" else "bfloat16"]).values()
+    found = rates.rates(name, os.cpu_count() or 1, ["float32" if name == "cpu" else "bfloat16"]).values()
     return next(({"copy": f"{r.copy / 1e9:.4g} GB/s", "matmul": f"{r.matmul / 1e12:.4g} TFLOP/s"} for r in found), {})
 
 
-def _noise(device: str) -> dict[str, float]:
-    found = repeats.noise(device)
+def _noise(name: str) -> dict[str, float]:
+    found = repeats.noise(name)
     return {"score": found.score, "worst": found.worst, "sees": found.sees}
 
 
