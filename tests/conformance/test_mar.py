@@ -25,13 +25,11 @@ from cachemark.models.checkpoints import load
 from cachemark.models.diffusion import DiffusionHead, FinalLayer, Process, TimeEmbed
 from cachemark.models.mar import MAR, SIZES
 from cachemark.models.vision.kl import KL
-from cachemark.models.vision.vq import AttnBlock
 
 from .checks import Check, Vector
 from .discovery import DEFAULT
 from .readers import FAMILIES
 from .readers.mar import Replayed, Subject, config_of, subject
-from .readers.mar_vae import autoencoder
 
 MANIFESTS = Path(__file__).parent / "mar"
 PARAMETERS = {"B": 207_924_768, "L": 478_326_304, "H": 942_403_104}  # as the authors' classes count them
@@ -320,39 +318,6 @@ def by_columns(vector: Vector, _: pytest.MonkeyPatch) -> Subject:
     return replace(given, grid=lambda tokens: given.grid(tokens).mT, flat=lambda grid: given.flat(grid.mT))
 
 
-# -- of the autoencoder -----------------------------------------------------------------------------------------------
-def no_attention(vector: Vector, patch: pytest.MonkeyPatch) -> KL:
-    patch.setattr(AttnBlock, "forward", lambda self, x: x)
-    return autoencoder(vector)
-
-
-def group_norm_eps(vector: Vector, _: pytest.MonkeyPatch) -> KL:
-    model = autoencoder(vector)
-    for module in model.modules():
-        if isinstance(module, nn.GroupNorm):
-            module.eps = 1e-3
-    return model
-
-
-def another_scale(vector: Vector, patch: pytest.MonkeyPatch) -> KL:
-    patch.setattr("cachemark.models.vision.kl.SCALE", 0.18215)
-    return autoencoder(vector)
-
-
-def padded_on_all_sides(vector: Vector, _: pytest.MonkeyPatch) -> KL:
-    model = autoencoder(vector)
-    for name, module in model.named_modules():
-        if name.endswith("downsample") and hasattr(module, "conv"):
-            module.forward = lambda x, conv=module.conv: F.conv2d(x, conv.weight, conv.bias, stride=2, padding=1)
-    return model
-
-
-def variance_for_deviation(vector: Vector, patch: pytest.MonkeyPatch) -> KL:
-    moments = KL.moments
-    patch.setattr(KL, "moments", lambda self, images: (moments(self, images)[0], moments(self, images)[1].square()))
-    return autoencoder(vector)
-
-
 CONTROLS: dict[str, dict[Break, tuple[str, ...]]] = {
     "small": {
         gelu_by_tanh: ("encoder", "told", "encoder_block", "decoder_block"),
@@ -381,18 +346,6 @@ CONTROLS: dict[str, dict[Break, tuple[str, ...]]] = {
         guided_by_the_mask_before: ("guidance", "latents"),
         class_for_the_unconditional: ("encoder", "told", "conditions", "last_conditions", "latents"),
         by_columns: ("flattened", "latents"),
-    },
-    "vae_decoder": {
-        no_attention: ("image", "decoded"),
-        group_norm_eps: ("image", "decoded"),
-        another_scale: ("decoded",),
-    },
-    "vae_encoder": {
-        no_attention: ("moments", "mean", "deviation", "encoded"),
-        group_norm_eps: ("moments", "mean", "deviation"),
-        another_scale: ("encoded",),
-        padded_on_all_sides: ("moments", "mean", "deviation", "encoded"),
-        variance_for_deviation: ("deviation",),
     },
 }
 CASES = [(kind, wrong) for kind, controls in CONTROLS.items() for wrong in controls]
