@@ -29,7 +29,7 @@ class Machine:
         self.noise, self.chance, self.trials = 0.01, random.Random(0), 0
         self.seen: list[Planned] = []
 
-    def run_trials(self, planned: list[Planned], options: TrialRequest, started: Callable[[Planned], None]) -> Iterator[Finished]:
+    def run_trials(self, planned: list[Planned], options: TrialRequest, started: Callable[[Planned], None], **_: Any) -> Iterator[Finished]:
         self.trials += 1
         for item in planned:
             seconds = self.speed(item, options) * (1 + self.chance.gauss(0, self.noise))
@@ -40,7 +40,7 @@ class Machine:
             outcome = Outcome(item.case, Status.OK, samples, "an arm of a pair", output_hash="cafe", facts={"kernel": "sdpa"})
             yield Finished(self.changed(outcome, options), {})
 
-    def asked(self, options: TrialRequest, device: str) -> tuple[Environment, dict[str, Any]]:
+    def identify(self, options: TrialRequest, device: str) -> tuple[Environment, dict[str, Any]]:
         code = {"commit": Path(options.code).name, "dirty": False, "hash": options.code or "here", "version": "0"}
         return self.where(options), code
 

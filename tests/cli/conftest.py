@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from cachemark.trial import identity
-from cachemark.workflows import pairs
+from cachemark.trial.executors import local as executor
+from cachemark.trial.request import PROTOCOL
 from support import stages
 
 from .arms import Machine
@@ -21,8 +21,8 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     made = Machine()
-    monkeypatch.setattr(pairs, "run_trials", made.run_trials)
-    monkeypatch.setattr(identity, "identify", made.asked)
+    monkeypatch.setattr(executor, "run_trials", made.run_trials)
+    monkeypatch.setattr(executor, "identify", made.identify)
     return made
 
 
@@ -32,15 +32,27 @@ def stage(measured: stages.Stage, tmp_path: Path) -> stages.Stage:
 
 
 @pytest.fixture(scope="module")
+def old_commits(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same, where the commit in the middle speaks another trial protocol."""
+    return _repository(tmp_path_factory.mktemp("repository"), {8: PROTOCOL - 1})
+
+
+@pytest.fixture(scope="module")
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Seventeen commits of something that looks like the package; the file ``n`` counts them."""
-    folder = tmp_path_factory.mktemp("repository")
-    (folder / "suite" / "cachemark").mkdir(parents=True)
-    (folder / "suite" / "cachemark" / "__init__.py").touch()
+    return _repository(tmp_path_factory.mktemp("repository"), {})
+
+
+def _repository(folder: Path, protocols: dict[int, int]) -> Path:
+    """Seventeen commits; ``protocols`` are those of commits that do not speak ours."""
+    package = folder / "suite" / "cachemark"
+    (package / "trial").mkdir(parents=True)
+    (package / "__init__.py").touch()
     git = ["git", "-C", str(folder), "-c", "user.name=t", "-c", "user.email=t@example.org"]
     subprocess.run([*git, "init", "-q"], check=True)
     for number in range(17):
         (folder / "suite" / "n").write_text(str(number))
+        (package / "trial" / "request.py").write_text(f"PROTOCOL = {protocols.get(number, PROTOCOL)}\n")
         subprocess.run([*git, "add", "."], check=True)
         subprocess.run([*git, "commit", "-q", "-m", f"commit {number}"], check=True)
     return folder

@@ -55,6 +55,27 @@ def test_commits_that_do_not_run_are_skipped(machine: Machine, stage: Stage, rep
     assert "Skipped commits leave 6" in result.stdout
 
 
+def test_the_time_that_capturing_takes_is_followed_by_nobody(machine: Machine, stage: Stage, repository: Path) -> None:
+    """It is a wall time, measured once a process: a slow one at the bad end says nothing."""
+    machine.changed = lambda o, options: replace(o, samples={**o.samples, "capture_seconds": [3.0 if number(options) == 16 else 1.0]})
+    result = bisect(stage, repository)
+    assert result.exit_code == 3
+    assert "The ends do not differ" in result.stdout
+    machine.speed = lambda planned, options: 1.25 if number(options) >= 11 else 1.0
+    found = json.loads(bisect(stage, repository, "--json").stdout)
+    assert subject(repository, found["commit"]) == "commit 11"
+
+
+def test_a_commit_of_another_trial_protocol_is_skipped_and_an_end_refused(machine: Machine, stage: Stage, old_commits: Path) -> None:
+    machine.speed = lambda planned, options: 1.25 if number(options) >= 11 else 1.0
+    result = bisect(stage, old_commits, "--json")
+    assert subject(old_commits, json.loads(result.stdout)["commit"]) == "commit 11"
+    result = call("bisect", "calm 1/2", "--plan", stage.plan, "--plugin", stage.plugin, "--repository", old_commits, "--good", "HEAD~8",
+                  "--bad", "HEAD")
+    assert result.exit_code == 2
+    assert "The commit HEAD~8 speaks protocol" in result.stderr
+
+
 def test_a_crash_is_bisected_by_status(machine: Machine, stage: Stage, repository: Path) -> None:
     machine.changed = lambda o, options: Outcome(o.case, Status.ERROR, log="TypeError") if number(options) >= 5 else o
     assert subject(repository, json.loads(bisect(stage, repository, "--json").stdout)["commit"]) == "commit 5"

@@ -15,7 +15,7 @@ import pytest
 from cachemark.core.errors import CachemarkError
 from cachemark.core.result import Outcome, Status
 from cachemark.store.db import Store
-from cachemark.trial import identity
+from cachemark.trial.executors import local as executor
 from cachemark.trial.request import Task, TrialRequest
 from support.stages import Stage, call
 
@@ -246,7 +246,7 @@ def test_check_judges_a_comparison_and_joins_it_to_the_run_of_its_code(
 ) -> None:
     with Store.open(stage.store, create=False, read_only=True) as store:
         code = store.run(1).code["hash"]
-    monkeypatch.setattr(identity, "identify", lambda options, device: (HERE, {"hash": code, "commit": "abc"}))
+    monkeypatch.setattr(executor, "identify", lambda options, device: (HERE, {"hash": code, "commit": "abc"}))
     assert call("baseline", "save", "--store", stage.store).exit_code == 0
     commits = ("--commits", "HEAD~16", "HEAD", "--repository", repository, "--case", "calm 1/2", "--no-aa")
     machine.speed = lambda planned, options: 1.3 if number(options) else 1.0

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from cachemark.core.errors import CachemarkError
+from cachemark.core.errors import CachemarkError, Unsupported
+from cachemark.trial.request import PROTOCOL
 from cachemark.workflows.checkouts import checkouts, code_of, commit_of, git, repository_of
 from cachemark.workflows.git_bisect import BAD, GOOD, SKIP, search
 
@@ -70,6 +71,16 @@ def test_the_repository_stays_as_it_is(repository: Path) -> None:
     assert states() == before
 
 
+def test_an_answer_that_git_refuses_ends_the_bisection(repository: Path) -> None:
+    """A file changed in the worktree keeps git from going on: it would ask for the same commit for ever."""
+    def touches(folder: Path, commit: str) -> str:
+        (folder / "n").write_text("changed")
+        return GOOD
+
+    with pytest.raises(CachemarkError, match=r"git bisect good failed: .*would be overwritten"):
+        search(repository, "HEAD~16", "HEAD", touches)
+
+
 def test_ends_that_are_none_are_refused(repository: Path) -> None:
     for good, bad in (("HEAD", "HEAD~3"), ("HEAD", "HEAD")):
         with pytest.raises(CachemarkError, match="is not an ancestor"):
@@ -87,6 +98,10 @@ def test_a_checkout_without_the_package_is_refused(repository: Path) -> None:
             code_of(new)
         (new / "suite" / "cachemark").mkdir(parents=True)
         (new / "suite" / "cachemark" / "__init__.py").touch()
+        with pytest.raises(Unsupported, match=r"The commit HEAD speaks a protocol without a number.*Compare commits of one protocol"):
+            code_of(new, "HEAD")
+        (new / "suite" / "cachemark" / "trial").mkdir()
+        (new / "suite" / "cachemark" / "trial" / "request.py").write_text(f"PROTOCOL = {PROTOCOL}\n")
         assert code_of(new) == str(new / "suite")
     assert repository_of(repository) == repository
     with pytest.raises(CachemarkError, match="failed in"):

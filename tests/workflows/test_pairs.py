@@ -16,16 +16,19 @@ from cachemark.core.errors import BadPlan, CachemarkError, NothingMeasured, Unkn
 from cachemark.core.result import Outcome, Status
 from cachemark.core.spec import QUALITY_PASS
 from cachemark.plan import schema as plans
-from cachemark.plan.expand import Planned, expand
+from cachemark.plan.expand import FIRST, Planned, expand
 from cachemark.plan.schema import Plan
 from cachemark.trial.child.measure import Bench, run_arm, see_arm
+from cachemark.trial.executors import local as executor
+from cachemark.trial.executors.local import Local
 from cachemark.trial.request import Task, TrialRequest
 from cachemark.trial.supervisor import Finished
 from cachemark.workflows import pairs
-from cachemark.workflows.pairs import Pair, PairRunner, Side, arms_of, cells_of, orders, seen
+from cachemark.workflows.arms import arms_of, cells_of, image_arm
+from cachemark.workflows.pairs import Arm, Pair, PairRunner, orders
 from support.stages import Stage
 
-OPTIONS = TrialRequest(60.0, 1, task=Task.TIMES)
+REQUEST = TrialRequest(60.0, 1, task=Task.TIMES)
 
 
 @pytest.fixture
@@ -38,12 +41,12 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, list[str]]]:
     """Every trial that would have run: the code of its arm and its cases' labels."""
     found: list[tuple[str, list[str]]] = []
 
-    def run_trials(planned: list[Planned], options: TrialRequest, started: Callable[[Planned], None]) -> Iterator[Finished]:
+    def run_trials(planned: list[Planned], options: TrialRequest, started: Callable[[Planned], None], **_: Any) -> Iterator[Finished]:
         found.append((options.code, [p.case.label for p in planned]))
         for item in planned:
             yield Finished(answer(item, options), {})
 
-    monkeypatch.setattr(pairs, "run_trials", run_trials)
+    monkeypatch.setattr(executor, "run_trials", run_trials)
     return found
 
 
@@ -51,8 +54,8 @@ def answer(planned: Planned, options: TrialRequest) -> Outcome:
     return Outcome(planned.case, Status.OK, {"latency": [1.0]}, "an arm")
 
 
-def sides(cells: dict[str, Planned]) -> tuple[Side, Side]:
-    return Side("a", cells, replace(OPTIONS, code="a")), Side("b", cells, replace(OPTIONS, code="b"))
+def sides(cells: dict[str, Planned]) -> tuple[Arm, Arm, Local]:
+    return Arm("a", cells, replace(REQUEST, code="a")), Arm("b", cells, replace(REQUEST, code="b")), Local()
 
 
 def test_half_of_the_pairs_begin_with_either_arm_by_chance() -> None:
@@ -67,13 +70,13 @@ def test_half_of_the_pairs_begin_with_either_arm_by_chance() -> None:
 def test_a_round_is_a_fresh_process_for_each_arm_and_model(plan: Plan, ran: list[tuple[str, list[str]]]) -> None:
     cells = {name: p for name, p in cells_of(plan, "cpu").items() if p.case.label in ("full", "window 1/2")}
     models = len({p.case.model for p in cells.values()})
-    course, order = PairRunner(*sides(cells), seed=3), orders(3)
+    runner, order = PairRunner(*sides(cells), seed=3), orders(3)
     for number in (1, 2):
         ran.clear()
-        couples = course.round(list(cells))
+        found = runner.round(list(cells))
         swapped = next(order)
-        assert [c.cell for c in couples] == list(cells)
-        assert {(c.number, c.swapped, c.redone) for c in couples} == {(number, swapped, 0)}
+        assert [c.cell for c in found] == list(cells)
+        assert {(c.number, c.swapped, c.redone) for c in found} == {(number, swapped, 0)}
         assert [code for code, _ in ran] == (["b"] * models + ["a"] * models if swapped else ["a"] * models + ["b"] * models)
         assert sorted(label for code, labels in ran for label in labels if code == "a") == sorted(p.case.label for p in cells.values())
 
@@ -81,8 +84,8 @@ def test_a_round_is_a_fresh_process_for_each_arm_and_model(plan: Plan, ran: list
 def test_arms_are_not_mixed_up(plan: Plan, ran: list[tuple[str, list[str]]], monkeypatch: pytest.MonkeyPatch) -> None:
     cells = cells_of(plan, "cpu", ["window 1/4"])
     monkeypatch.setattr(sys.modules[__name__], "answer", lambda p, o: Outcome(p.case, Status.OK, {"latency": [1.0]}, o.code))
-    course = PairRunner(*sides(cells))
-    found = [c for _ in range(6) for c in course.round(list(cells))]
+    runner = PairRunner(*sides(cells))
+    found = [c for _ in range(6) for c in runner.round(list(cells))]
     assert {c.swapped for c in found} == {True, False}
     assert {(c.before.judgement, c.after.judgement) for c in found} == {("a", "b")}
     assert [c.number for c in found] == [1, 2, 3, 4, 5, 6]
@@ -101,15 +104,15 @@ def test_what_the_machine_spoilt_is_measured_again(
         return Outcome(planned.case, status, log="too hot") if bad else Outcome(planned.case, Status.OK, {"latency": [1.0]}, "an arm")
 
     monkeypatch.setattr(sys.modules[__name__], "answer", spoilt)
-    seen: list[Pair] = []
-    course = PairRunner(*sides(cells), watcher=type("W", (), {"paired": lambda self, couple: seen.append(couple)})())
-    found = {c.cell: c for c in course.round(list(cells))}
+    measured: list[Pair] = []
+    runner = PairRunner(*sides(cells), on_pair=measured.append)
+    found = {c.cell: c for c in runner.round(list(cells))}
     assert found["tiny-llamagen window 1/2"].redone == 0
     assert found["tiny-llamagen window 1/4"].redone == redone
     assert found["tiny-llamagen window 1/4"].ok is (times <= pairs.REDOS)
     assert len(ran) == 2 + 2 * redone
     assert all(labels == ["window 1/4"] for _, labels in ran[2:]), "only what was spoilt"
-    assert {c.cell: c.number for c in seen} == dict.fromkeys(cells, 1)
+    assert {c.cell: c.number for c in measured} == dict.fromkeys(cells, 1)
 
 
 def test_an_arm_that_fails_by_itself_is_not_measured_again(
@@ -117,8 +120,8 @@ def test_an_arm_that_fails_by_itself_is_not_measured_again(
 ) -> None:
     cells = cells_of(plan, "cpu", ["window 1/4"])
     monkeypatch.setattr(sys.modules[__name__], "answer", lambda p, o: Outcome(p.case, Status.OOM, log="out of memory"))
-    (couple,) = PairRunner(*sides(cells)).round(list(cells))
-    assert (couple.ok, couple.redone, len(ran)) == (False, 0, 2)
+    (pair,) = PairRunner(*sides(cells)).round(list(cells))
+    assert (pair.ok, pair.redone, len(ran)) == (False, 0, 2)
 
 
 # ------------------------------------------------------------------------------------------------ arms
@@ -162,7 +165,7 @@ def test_an_arm_is_timed_and_its_tokens_hashed_and_nothing_is_judged(stage: Stag
 
 def test_images_of_an_arm_are_judged_and_nothing_is_timed(stage: Stage) -> None:
     loaded = plans.load(str(stage.plan))
-    (planned,) = cells_of(loaded, "cpu", ["streaming 1/2"], 3, seen).values()
+    (planned,) = cells_of(loaded, "cpu", ["streaming 1/2"], 3, image_arm).values()
     bench = Bench.load(planned)
     one, artifacts = see_arm(planned, bench)
     assert artifacts == {}
@@ -180,7 +183,7 @@ def test_an_arm_gives_signs_of_life_while_its_images_are_made(stage: Stage) -> N
     loaded = plans.load(str(stage.plan))
     counts = []
     for samples in (2, 12):
-        (planned,) = cells_of(loaded, "cpu", ["streaming 1/2"], samples, seen).values()
+        (planned,) = cells_of(loaded, "cpu", ["streaming 1/2"], samples, image_arm).values()
         said: list[None] = []
         see_arm(planned, Bench.load(planned), lambda said=said: said.append(None))  # type: ignore[misc]
         counts.append(len(said))
@@ -200,7 +203,7 @@ def test_an_arm_has_the_hash_of_its_images_too(stage: Stage) -> None:
 
 
 def test_images_come_from_as_many_seeds_as_are_asked(plan: Plan) -> None:
-    own, few, many = (next(iter(cells_of(plan, "cpu", ["tiny-llamagen window 1/2"], n, seen).values())).case for n in (0, 5, 300))
+    own, few, many = (next(iter(cells_of(plan, "cpu", ["tiny-llamagen window 1/2"], n, image_arm).values())).case for n in (0, 5, 300))
     assert (own.seeds, own.samples) == (plan.fidelity.seeds, plan.fidelity.samples)
     assert (few.seeds, few.samples) == (plan.fidelity.seeds, 5)
     assert (many.seeds, many.samples) == ("s2k", 300)
@@ -214,22 +217,22 @@ def test_more_seeds_are_of_the_same_series(plan_has: str, asked_for: int, found:
     """What a method was tuned on shares no seed with what it is measured on."""
     planned = next(iter(cells_of(plan, "cpu").values()))
     planned = replace(planned, case=replace(planned.case, seeds=plan_has))
-    assert seen(planned, asked_for).case.seeds == found
+    assert image_arm(planned, asked_for).case.seeds == found
     assert set(seeds.subset(plan_has, 10).seeds[:5]) <= set(seeds.subset(found, 10).seeds)
 
 
 def test_a_series_that_is_too_short_is_refused(plan: Plan) -> None:
     planned = next(iter(cells_of(plan, "cpu").values()))
     tuned = replace(planned, case=replace(planned.case, seeds="tune64"))
-    assert seen(tuned, 256).case.seeds == "tune256"
+    assert image_arm(tuned, 256).case.seeds == "tune256"
     with pytest.raises(BadPlan, match=r"257 images at the seeds of 'tune64'.*has 256"):
-        seen(tuned, 257)
+        image_arm(tuned, 257)
 
 
 def test_an_arm_of_images_is_another_case_than_the_plans(stage: Stage) -> None:
     """It has no times, and the newest outcome of a case says how long that takes."""
     own = {p.case.label: p.case for p in expand(plans.load(str(stage.plan)), "cpu") if p.case.role in ("arm", "baseline")}
-    arms = {p.case.label: p.case for p in cells_of(plans.load(str(stage.plan)), "cpu", images=0, arm=seen).values()}
+    arms = {p.case.label: p.case for p in cells_of(plans.load(str(stage.plan)), "cpu", images=0, arm=image_arm).values()}
     assert own.keys() == arms.keys()
     assert not {c.key for c in own.values()} & {c.key for c in arms.values()}
     plain = [{replace(c, evaluation={}).key for c in cases.values()} for cases in (own, arms)]
@@ -240,7 +243,7 @@ def test_an_arm_of_images_is_another_case_than_the_plans(stage: Stage) -> None:
 def test_a_case_whose_largest_batch_is_searched_is_no_arm() -> None:
     blocks = [{"model": "llamagen-b", "methods": ["window"], "batch": batch} for batch in (4, "max")]
     both, fixed, searched = (Plan.model_validate({"name": "p", "cells": cells}) for cells in (blocks, blocks[:1], blocks[1:]))
-    assert {p.case.batch for p in expand(both, "cpu")} == {4, plans.FIRST}
+    assert {p.case.batch for p in expand(both, "cpu")} == {4, FIRST}
     assert cells_of(both, "cpu") == cells_of(fixed, "cpu")
     assert {p.case.batch for p in cells_of(both, "cpu").values()} == {4}
     with pytest.raises(NothingMeasured, match="nothing but the largest batch"):

@@ -25,25 +25,33 @@ def size(context: click.Context, option: click.Parameter, given: str | None) -> 
     return int(float(found[1]) * UNITS[unit])
 
 
-def machine_options(function: F) -> F:
-    """Add ``--device`` and its companions, handed over as one ``machine``."""
+def machine_options_with(device: str | None = "cpu", threads: int = os.cpu_count() or 1) -> Callable[[F], F]:
+    """Add ``--device`` and its companions, with these defaults, handed over as one ``machine``; no device is an empty name."""
+    first = (
+        click.option("--device", type=click.Choice(["cpu", "cuda"]), default=device, show_default=device or "that of the newest run",
+                     help="Where to measure."),
+        click.option("--threads", type=click.IntRange(min=1), default=threads, show_default="all" if threads == os.cpu_count() else True,
+                     help="CPU threads of a trial."),
+    )
 
-    @functools.wraps(function)
-    def gathered(**given: Any) -> Any:
-        from dataclasses import fields
+    def decorated(function: F) -> F:
+        @functools.wraps(function)
+        def gathered(**given: Any) -> Any:
+            from dataclasses import fields
 
-        from ..workflows.machines import Machine
+            from ..workflows.machines import Machine
 
-        return function(machine=Machine(**{field.name: given.pop(field.name) for field in fields(Machine)}), **given)
+            found = {field.name: given.pop(field.name) for field in fields(Machine)}
+            return function(machine=Machine(**{**found, "device": found["device"] or ""}), **given)
 
-    for option in reversed(_OPTIONS):
-        gathered = option(gathered)
-    return gathered  # type: ignore[return-value]
+        for option in reversed((*first, *_OPTIONS)):
+            gathered = option(gathered)
+        return gathered  # type: ignore[return-value]
+
+    return decorated
 
 
 _OPTIONS = (
-    click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True, help="Where to measure."),
-    click.option("--threads", type=click.IntRange(min=1), default=os.cpu_count() or 1, show_default="all", help="CPU threads of a trial."),
     click.option("--gpu", "gpus", multiple=True, metavar="UUID",
                  help="With cuda: this device (a UUID, its beginning, or a number), or 'all'; repeatable.  [default: the first free one]"),
     click.option("--lock-clocks", "clock", type=click.IntRange(min=0), default=0, show_default="leave them alone", metavar="MHZ",
@@ -54,3 +62,4 @@ _OPTIONS = (
                  help="Measure on this machine, or on the workers of a Ray cluster."),
     click.option("--address", default="auto", show_default=True, help="With ray: of the cluster."),
 )
+machine_options = machine_options_with()

@@ -9,17 +9,25 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from .bisecting import bisect
+    from .comparing import Terms, compare
     from .exporting import export
+    from .judging import check
     from .pricing import price_list
+    from .proving import newest_device, self_test
     from .reporting import report, site
     from .running import explain, max_batch, run, share
     from .stored_run import open_run
 
 _HOMES = {
-    "explain": "running", "export": "exporting", "max_batch": "running", "open_run": "stored_run", "price_list": "pricing",
-    "report": "reporting", "run": "running", "share": "running", "site": "reporting",
+    "Terms": "comparing", "bisect": "bisecting", "check": "judging", "compare": "comparing", "explain": "running", "export": "exporting",
+    "max_batch": "running", "newest_device": "proving", "open_run": "stored_run", "price_list": "pricing", "report": "reporting",
+    "run": "running", "self_test": "proving", "share": "running", "site": "reporting",
 }
-__all__ = ["explain", "export", "max_batch", "open_run", "price_list", "report", "run", "share", "site"]
+__all__ = [
+    "Terms", "bisect", "check", "compare", "explain", "export", "max_batch", "newest_device", "open_run", "price_list", "report", "run",
+    "self_test", "share", "site",
+]
 
 
 def __getattr__(name: str) -> object:

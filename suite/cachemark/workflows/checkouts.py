@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -10,14 +11,21 @@ from pathlib import Path
 
 from ..core.errors import CachemarkError
 from ..machine.environment import PACKAGE
+from ..trial.identity import check_protocol
+
+
+def run_git(repository: Path | str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """A git command in a repository, in English whatever the user's language. Raises CachemarkError where git does not run."""
+    command, english = ["git", "-C", str(repository), *arguments], {**os.environ, "LC_ALL": "C"}
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=300, env=english)
+    except (OSError, subprocess.SubprocessError) as error:
+        raise CachemarkError(f"git {' '.join(arguments)} did not run: {error}.", remedy="Install git.") from error
 
 
 def git(repository: Path | str, *arguments: str) -> str:
     """Output of a git command in a repository. Raises CachemarkError with what git said."""
-    try:
-        done = subprocess.run(["git", "-C", str(repository), *arguments], capture_output=True, text=True, timeout=300)
-    except (OSError, subprocess.SubprocessError) as error:
-        raise CachemarkError(f"git {' '.join(arguments)} did not run: {error}.", remedy="Install git.") from error
+    done = run_git(repository, *arguments)
     if done.returncode:
         said = (done.stderr.strip() or done.stdout.strip()).splitlines()
         raise CachemarkError(f"git {' '.join(arguments)} failed in {repository}: {said[-1] if said else done.returncode}.",
@@ -51,9 +59,11 @@ def checkouts(repository: Path, names: Sequence[str]) -> Iterator[list[Path]]:
                 git(repository, "worktree", "remove", "--force", str(folder))
 
 
-def code_of(folder: Path) -> str:
-    """The folder below a checkout from which the package is imported. Raises CachemarkError where there is none."""
+def code_of(folder: Path, name: str = "") -> str:
+    """The folder below a checkout from which the package is imported. Raises CachemarkError where there is none, and Unsupported where it
+    is one whose trials cannot be run from here. ``name`` is that of the commit, for the error."""
     found = sorted(path.parent.parent for path in folder.glob("*/cachemark/__init__.py"))
     if not found:
         raise CachemarkError(f"{folder} holds no copy of cachemark.", remedy="Name commits of a repository of cachemark.")
+    check_protocol(found[0], f"The commit {name}" if name else f"The code in {folder}")
     return str(found[0])

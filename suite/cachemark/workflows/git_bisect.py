@@ -1,25 +1,26 @@
-"""The first commit that is bad, by ``git bisect`` in a worktree of its own; what good and bad mean is decided by a function handed in."""
+"""Bisection by ``git bisect`` in a worktree of its own, for the first commit that a function calls bad."""
 
 from __future__ import annotations
 
 import re
-import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from ..core.errors import CachemarkError
-from .checkouts import checkouts, commit_of, git
+from .checkouts import checkouts, commit_of, git, run_git
 
 GOOD, BAD, SKIP = "good", "bad", "skip"
+_ONLY_SKIPPED = "only 'skip'ped commits left"
+_REMEDY = "Leave the worktree of the bisection alone while it runs, and try again."
 _FOUND = re.compile(r"^([0-9a-f]{40}) is the first bad commit", re.M)
 
 
 @dataclass(frozen=True)
 class Searched:
-    """``commit`` is the first bad one, or empty where skipped commits leave several, which ``left`` names. ``steps``: every commit that was
-    tried, and what was said of it."""
+    """Result of a bisection. ``commit`` is the first bad one, or empty where skipped commits leave several, which ``left`` names.
+    ``steps``: every commit that was tried, with the answer."""
 
     commit: str
     left: tuple[str, ...]
@@ -33,9 +34,11 @@ def search(repository: Path, good: str, bad: str, judge: Callable[[Path, str], s
     if good == bad or git(repository, "merge-base", good, bad) != good:
         raise CachemarkError(f"{good[:12]} is not an ancestor of {bad[:12]}.", remedy="Give --good an older commit of the same branch.")
     with checkouts(repository, [bad]) as (folder,), _bisecting(folder, good, bad) as said:
-        steps = []
-        while not (found := _FOUND.search(said)) and "only 'skip'ped commits left" not in said.lower():
+        steps: list[tuple[str, str]] = []
+        while not (found := _FOUND.search(said)) and _ONLY_SKIPPED not in said.lower():
             commit = git(folder, "rev-parse", "HEAD")
+            if commit in (tried for tried, _ in steps):
+                raise CachemarkError(f"git bisect came back to {commit[:12]}, which was judged already.", remedy=_REMEDY)
             steps.append((commit, judge(folder, commit)))
             said = _answered(folder, steps[-1][1])
         left = () if found else tuple(re.findall(r"^([0-9a-f]{40})$", said, re.M))
@@ -53,8 +56,12 @@ def _bisecting(folder: Path, good: str, bad: str) -> Iterator[str]:
 
 
 def _answered(folder: Path, answer: str) -> str:
-    """What git says to an answer. Where only skipped commits are left it fails, and what it says then is wanted too."""
+    """Output of git for an answer. Where only skipped commits are left it ends with 2, and its output names them; any other failure, such
+    as files that somebody has changed in the worktree, raises CachemarkError."""
     if answer not in (GOOD, BAD, SKIP):
         raise ValueError(f"{answer!r} is none of good, bad and skip")
-    done = subprocess.run(["git", "-C", str(folder), "bisect", answer], capture_output=True, text=True, timeout=300)
-    return done.stdout + done.stderr
+    done = run_git(folder, "bisect", answer)
+    said = done.stdout + done.stderr
+    if done.returncode and not (done.returncode == 2 and _ONLY_SKIPPED in said.lower()):
+        raise CachemarkError(f"git bisect {answer} failed: {' '.join(said.split())}", remedy=_REMEDY)
+    return said

@@ -1,4 +1,4 @@
-"""A machine to measure on: the device, its threads and limits, and the executor that these mean."""
+"""A machine to measure on: the device, its threads and limits, and the executor that these mean. Naming one needs no torch."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from ..core.errors import Infrastructure
-from ..store.db import Store
-from ..trial.executors.local import Executor, local
+
+if TYPE_CHECKING:
+    from ..store.db import Store
+    from ..trial.executors.local import Executor
 
 
 @dataclass(frozen=True)
@@ -47,5 +50,7 @@ class Machine:
             with cluster(self.address, self.device) as workers:
                 yield workers
             return
+        from ..trial.executors.local import local
+
         with local(self.device, self.threads, names=self.gpus, register=store, clock=self.clock) as places:
             yield places

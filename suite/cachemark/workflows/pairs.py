@@ -1,51 +1,54 @@
 """Pairs of arms, measured: two fresh processes on one device, one right after the other, in random order, with the same seeds.
 
-What is made of them is another matter (:mod:`cachemark.stats.paired_test`). One process runs its arm of several cells, so that starting it
-is paid once; for each cell it is a fresh one. A pair in which an arm was throttled or disturbed by others is measured again.
+Their verdict is made elsewhere (:mod:`cachemark.stats.paired_test`). One process runs its arm of several cells, so that starting it
+is paid once; for each cell it is a fresh one. Both arms run where a run would: on a leased place of an executor, pinned and watched. A pair
+in which an arm was throttled or disturbed by others is measured again.
 """
 
 from __future__ import annotations
 
 import random
-import string
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
-from ..core import seeds
-from ..core.errors import BadPlan, CachemarkError, NothingMeasured
+from ..core.errors import Infrastructure
 from ..core.result import Outcome, Status
-from ..core.spec import QUALITY_PASS, Case
-from ..plan.expand import MAX_BATCH, Planned, expand
-from ..plan.schema import Plan
+from ..trial.executors.local import Executor
 from ..trial.request import TrialRequest
-from ..trial.supervisor import run_trials
+from .arms import Cells
 
-IMAGES, WARMUP = 8, 2  # counted generations of an arm, and those before them
-REDOS = 3
-ARM = "arm"  # of an arm's evaluation: what alone is measured of it
+REDOS = 3  # times that a disturbed pair is measured again
 DISTURBED = (Status.THROTTLED, Status.CONTENDED)
-Cells = Mapping[str, Planned]
 
 
 @dataclass(frozen=True)
-class Side:
+class Arm:
     """One arm of every cell, by the cell's name; ``request`` says which interpreter and which copy of the code run it."""
 
     name: str
     cells: Cells
     request: TrialRequest
 
-    def measure(self, names: Sequence[str]) -> dict[str, Outcome]:
-        """Outcomes of some cells from one fresh process for each model and request."""
-        found: dict[str, Outcome] = {}
+    def groups(self, names: Sequence[str]) -> list[list[str]]:
+        """Cells that share a process: those of one model and request."""
         groups: dict[Any, list[str]] = {}
         for name in names:
             groups.setdefault((self.cells[name].case.model, self.cells[name].request), []).append(name)
-        for group in groups.values():
-            ended = run_trials([self.cells[name] for name in group], self.request, lambda planned: None)
-            found |= {name: finished.outcome for name, finished in zip(group, ended, strict=True)}
-        return found
+        return list(groups.values())
+
+
+def measure(arms: Sequence[Arm], names: Sequence[str], executor: Executor) -> list[dict[str, Outcome]]:
+    """Outcomes of some cells of each arm, one arm right after the other on one device. Raises Infrastructure where that is lost."""
+    groups = [(number, group) for number, arm in enumerate(arms) for group in arm.groups(names)]
+    ended = executor.in_turn([([arms[number].cells[name] for name in group], arms[number].request) for number, group in groups])
+    if lost := next((finished for part in ended for finished in part if finished.lost), None):
+        raise Infrastructure(f"The comparison ends with its device. {lost.outcome.log.strip().splitlines()[0]}",
+                             remedy="See `cachemark doctor`; the pairs measured so far are stored.")
+    found: list[dict[str, Outcome]] = [{} for _ in arms]
+    for (number, group), part in zip(groups, ended, strict=True):
+        found[number] |= {name: finished.outcome for name, finished in zip(group, part, strict=True)}
+    return found
 
 
 class Pair(NamedTuple):
@@ -62,21 +65,22 @@ class Pair(NamedTuple):
     def ok(self) -> bool:
         return self.before.ok and self.after.ok
 
-
-class PairWatcher(Protocol):
-    """Sees pairs go by."""
-
-    def paired(self, couple: Pair) -> None: ...
+    @property
+    def disturbed(self) -> bool:
+        """True where the machine, and not an arm, invalidated the pair."""
+        return self.before.status in DISTURBED or self.after.status in DISTURBED
 
 
 @dataclass
 class PairRunner:
-    """Measures pairs of two sides, as many as it is asked for. Half of the pairs, chosen by ``seed``, run the second arm first."""
+    """Measures pairs of two arms, as many as it is asked for. Half of the pairs, chosen by ``seed``, run the second arm first.
+    ``on_pair`` is called with each pair that is done."""
 
-    before: Side
-    after: Side
+    before: Arm
+    after: Arm
+    executor: Executor
     seed: int = 0
-    watcher: PairWatcher | None = None
+    on_pair: Callable[[Pair], None] | None = None
     _counts: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -86,141 +90,28 @@ class PairRunner:
         """One more pair of each of these cells."""
         left, found = list(names), list[Pair]()
         for redone in range(REDOS + 1):
-            couples = self._round(left, redone)
-            left = [c.cell for c in couples if disturbed(c) and redone < REDOS]
-            found += [c for c in couples if c.cell not in left]
+            pairs = self._round(left, redone)
+            left = [pair.cell for pair in pairs if pair.disturbed and redone < REDOS]
+            found += [pair for pair in pairs if pair.cell not in left]
             if not left:
                 break
-        for couple in found:
-            self._counts[couple.cell] = couple.number
-            if self.watcher is not None:
-                self.watcher.paired(couple)
+        for pair in found:
+            self._counts[pair.cell] = pair.number
+            if self.on_pair is not None:
+                self.on_pair(pair)
         return found
 
     def _round(self, names: list[str], redone: int) -> list[Pair]:
         swapped = next(self._orders)
         first, second = (self.after, self.before) if swapped else (self.before, self.after)
-        one, two = first.measure(names), second.measure(names)
+        one, two = measure([first, second], names, self.executor)
         before, after = (two, one) if swapped else (one, two)
         return [Pair(n, self._counts.get(n, 0) + 1, before[n], after[n], swapped, redone) for n in names]
 
 
-def disturbed(couple: Pair) -> bool:
-    """Whether the machine, and not an arm, spoilt the pair."""
-    return any(outcome.status in DISTURBED for outcome in (couple.before, couple.after))
-
-
 def orders(seed: int) -> Iterator[bool]:
-    """Whether the second arm goes first, pair after pair: of any two in a row one, by chance which."""
+    """For pair after pair, True where the second arm goes first: in one of any two in a row, by chance which."""
     chance = random.Random(seed)
     while True:
         first = chance.random() < 0.5
         yield from (first, not first)
-
-
-# -- arms ---------------------------------------------------------------------------------------------------------------
-def timed(planned: Planned, images: int = IMAGES) -> Planned:
-    """The case as an arm of a pair: one batch of it, as often as the gate asks, and no pass over images."""
-    case = replace(planned.case, warmup=WARMUP, repeats=images, samples=planned.case.batch, evaluation={})
-    return replace(planned, case=case, feature_cache=None, full_features=None)
-
-
-def seen(planned: Planned, samples: int = 0) -> Planned:
-    """The case as an arm of which so many images (0: as many as its plan compares) are judged and nothing is timed. More than its plan
-    has come from a larger subset of the same series, which begins with the same seeds. It says that it is such an arm, since its outcome
-    has no times and must not stand for that of the plan's own case. Raises BadPlan where the series has fewer."""
-    case = planned.case
-    evaluation = {key: value for key, value in case.evaluation.items() if key != QUALITY_PASS} | {ARM: "images"}
-    case = replace(case, evaluation=evaluation, seeds=_reaching(case.seeds, samples), samples=samples or case.samples)
-    return replace(planned, case=case, feature_cache=None, full_features=None)
-
-
-def _reaching(subset: str, samples: int) -> str:
-    """The subset itself, or the first larger one of its series that has so many: what is tuned on never becomes what is measured on."""
-    series = {name: size for name, size in seeds.SIZES.items() if _series(name) == _series(subset) and size >= seeds.SIZES[subset]}
-    if found := next((name for name, size in series.items() if size >= samples), None):
-        return found
-    most = max(series.values())
-    raise BadPlan(f"{samples} images at the seeds of {subset!r} were asked for; its series has {most}.",
-                  remedy=f"Ask for {most} or fewer, or name seeds of the measuring series under [fidelity], such as \"s256\".")
-
-
-def _series(subset: str) -> str:
-    return subset.rstrip(f"{string.digits}k")
-
-
-def cells_of(
-    plan: Plan, device: str, labels: Sequence[str] = (), images: int = IMAGES, arm: Callable[[Planned, int], Planned] = timed,
-) -> dict[str, Planned]:
-    """Every timed case of a plan that can run, by its name of :func:`names_of`; only those that one of the ``labels`` means, if any are
-    given: a name, the same without its model or its conditions, or with the batch where that is none of them. ``arm`` makes arms of
-    them, :func:`timed` or :func:`seen`, with so many ``images``. Cases whose largest batch is searched have no batch of their own and
-    are left out; raises NothingMeasured where there are no others."""
-    from ..core.errors import unknown
-
-    able = [p for p in expand(plan, device) if p.case.role in ("arm", "baseline") and not p.unsupported_reason]
-    fixed = [p for p in able if MAX_BATCH not in p.case.evaluation]
-    if able and not fixed:
-        raise NothingMeasured(f"Plan {plan.name} asks for nothing but the largest batch, which is searched for and not compared.",
-                              remedy='Give a block a batch of its own, such as: batch = 8')
-    found = dict(zip(names_of([p.case for p in fixed]), fixed, strict=True))
-    meant = {name: _meant(name, planned.case) for name, planned in found.items()}
-    for label in labels:
-        if not any(label in known for known in meant.values()):
-            raise unknown("case", label, [known for each in meant.values() for known in each])
-    return {name: arm(planned, images) for name, planned in found.items() if not labels or meant[name] & set(labels)}
-
-
-def _meant(name: str, case: Case) -> set[str]:
-    """All that means a case."""
-    return {known.removeprefix(start) for known in (name, case.title, case.full_title) for start in ("", f"{case.model} ")}
-
-
-def names_of(cases: Sequence[Case]) -> list[str]:
-    """What cells are called: model and label, and where several would be called the same, the conditions that tell them apart, such as
-    ``, batch 8``."""
-    told = [_conditions(case) for case in cases]
-    alike: dict[str, list[dict[str, Any]]] = {}
-    for case, held in zip(cases, told, strict=True):
-        alike.setdefault(case.title, []).append(held)
-    return [", ".join([case.title, *_apart(held, alike[case.title])]) for case, held in zip(cases, told, strict=True)]
-
-
-def _apart(held: Mapping[str, Any], alike: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The conditions in which any other differs."""
-    return [f"{name} {value}" for name, value in held.items() if any(other.get(name) != value for other in alike)]
-
-
-def _conditions(case: Case) -> dict[str, Any]:
-    """Settings of a case one by one, but for what is judged and what the case is compared as."""
-    held = case.to_json()
-    return {name: value for name, value in {**held, **held["sampling"], **held["knobs"]}.items()
-            if name not in ("sampling", "knobs", "evaluation", "role")}
-
-
-def arms_of(
-    plan: Plan, device: str, labels: tuple[str, str], images: int = IMAGES, arm: Callable[[Planned, int], Planned] = timed,
-) -> tuple[dict[str, Planned], dict[str, Planned]]:
-    """Both arms wherever a model has a case with either label under the same conditions; of a model that has one each under different
-    ones these two, which whoever compares them may refuse. A cell is called by its model and both labels, and by the conditions where
-    there are several."""
-    sides = [cells_of(plan, device, [label], images, arm) for label in labels]
-    found = {_both(name, p.case, labels): (p, other) for name, p in sides[0].items() if (other := _beside(p, sides))}
-    if not found:
-        raise CachemarkError(f"No model of plan {plan.name} has both {labels[0]!r} and {labels[1]!r}.",
-                             remedy="Name two cases of one model; see them with: cachemark run PLAN --explain")
-    before, after = ({name: pair[side] for name, pair in found.items()} for side in (0, 1))
-    return before, after
-
-
-def _beside(planned: Planned, sides: Sequence[Cells]) -> Planned | None:
-    """The case of the second side that one of the first is compared with."""
-    ours, theirs = ([p for p in side.values() if p.case.model == planned.case.model] for side in sides)
-    same = [p for p in theirs if p.case.cell == planned.case.cell]
-    return same[0] if same else theirs[0] if len(ours) == len(theirs) == 1 else None
-
-
-def _both(name: str, case: Case, labels: tuple[str, str]) -> str:
-    """Of a cell of two labels, after the name of that with the first."""
-    which = name.removeprefix(case.title)
-    return f"{case.model} {labels[0]} → {labels[1]}{which}"

@@ -29,7 +29,7 @@ from ..stats import changepoints as history
 from ..stats.changepoints import ChangePoint
 from ..store.db import Store
 from ..store.rows import RunRecord
-from .judged import Shown, judge
+from .judging import ReportedJudgement, judge
 from .stores import DEFAULT_STORE, reading
 
 ROOMS = ("core", "stats", "gate", "report")  # whose code decides what a page says
@@ -149,7 +149,7 @@ def _viewed(store: Store, record: RunRecord, path: Path | None, public: bool) ->
     """The page of a run beside the baseline at ``path``. A public one names no process and no host."""
     reached, outcomes = anchors.load(), store.outcomes(record.id)
     baseline = baselines.load(path) if path else None
-    comparison = Shown(judge(store, record, path, expired=True)) if path else None
+    comparison = ReportedJudgement(judge(store, record, path, expired=True)) if path else None
     nights = [*(HistoryNight(other, _measured(store, other.id, store.outcomes(other.id)))
                 for other in reversed(_earlier(store.runs(), record)[: MOST - 1])),
               HistoryNight(record, _measured(store, record.id, outcomes))]

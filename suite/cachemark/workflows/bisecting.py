@@ -1,0 +1,138 @@
+"""Bisection for the commit since which a case is worse: each commit is compared with the good end in pairs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from ..core.errors import BadPlan, Unsupported
+from ..core.units import METRICS
+from ..gate.baseline_check import CHANGED, HASHES, REGRESSED
+from ..gate.comparison import TIMED, measure_until_decided, verdicts
+from ..gate.nights import FLOOR
+from ..plan.expand import Planned
+from ..plan.schema import Plan
+from ..stats.paired_test import INCONCLUSIVE, Rule
+from ..store.rows import Verdict
+from ..trial.executors.local import Executor
+from ..trial.request import Task, TrialRequest
+from .arms import IMAGES, cells_of
+from .checkouts import checkouts, code_of, repository_of
+from .git_bisect import BAD, GOOD, SKIP, search
+from .machines import Machine
+from .pairs import Arm, Pair, PairRunner
+from .plans import prepare
+
+OnRow = Callable[[str, Verdict], None]  # called with a commit and each row about it
+
+
+@dataclass(frozen=True)
+class BisectResult:
+    """The first bad commit of a case, or empty where the ends do not differ or skipped commits leave several, which ``left`` names;
+    its effect in words, and the pairs that it took."""
+
+    case: str
+    commit: str
+    left: tuple[str, ...]
+    effect: str
+    pairs: int
+
+
+def bisect(
+    plan: Plan | str | Path, case: str, good: str, bad: str, *, repository: Path | None = None, machine: Machine | str = "cpu",
+    plugins: Sequence[str | Path] = (), delta: float | None = None, images: int = IMAGES, on_row: OnRow | None = None,
+) -> BisectResult:
+    """Find the commit since which the case of this label is worse, between ``good`` and a later ``bad``.
+
+    The ends are compared first; then git bisect goes on. ``delta`` is the minimum effect (None: 0.1 on a CPU, 0.02 on a GPU; half of the
+    effect once the ends have shown it); ``images`` generations count in a pair. A commit that does not run, or cannot be told, is skipped.
+    Raises BadPlan where the label means several cases, Unsupported where an end speaks another trial protocol, and Infrastructure where
+    the device is not to be had or is lost."""
+    machine, (loaded, files) = Machine.of(machine), prepare(plan, plugins)
+    machine.require()
+    (name, planned), *others = cells_of(loaded, machine.device, [case], images).items()
+    if others:
+        raise BadPlan(f"{case!r} names several cases: {', '.join([name, *(other for other, _ in others)])}.", remedy="Give one in full.")
+    request = TrialRequest(loaded.timeout, machine.threads, files, Task.TIMES, memory_cap=machine.memory_cap)
+    where, least = repository_of(repository), delta or FLOOR[machine.device]
+    with machine.places() as places, checkouts(where, [good, bad]) as (old, new):
+        return _Hunt(name, planned, request, code_of(old, good), least, places, on_row).run(where, good, bad, new)
+
+
+@dataclass
+class _Hunt:
+    """One case, compared with the good end's code commit after commit. ``pairs`` counts what that took."""
+
+    name: str
+    planned: Planned
+    request: TrialRequest
+    good: str
+    delta: float
+    executor: Executor
+    on_row: OnRow | None
+    pairs: int = 0
+    shown: list[tuple[str, Verdict]] = field(default_factory=list)
+
+    def run(self, repository: Path, good: str, bad: str, new: Path) -> BisectResult:
+        rule, code = Rule(self.delta, 1), code_of(new, bad)
+        rows = self.compared(code, bad, rule, once=True)  # what is exact shows in one pair, times do not
+        rows = rows if _culprit(rows) else self.compared(code, bad, rule)
+        if (culprit := _culprit(rows)) is None:
+            failed = [r.reason for r in rows if r.metric == "status"]
+            said = "The ends cannot be compared" if failed else "The ends do not differ"
+            return self._found("", (), f"{said}: {'; '.join(failed or [r.reason for r in rows if r.metric == TIMED])}")
+        half = abs((culprit.change or 1) - 1) / 2
+        rule = Rule(min(max(self.delta, half), 0.9) if culprit.metric == TIMED else 0.9, 1)
+        ended = search(repository, good, bad, lambda folder, commit: self._answer(culprit, folder, commit, rule))
+        shown = next((row for commit, row in reversed(self.shown) if commit == ended.commit and row.metric == culprit.metric), culprit)
+        return self._found(ended.commit, ended.left, f"{shown.metric}: {shown.reason or shown.verdict}")
+
+    def compared(self, code: str, commit: str, rule: Rule, once: bool = False) -> Sequence[Verdict]:
+        """Rows of the case at a commit against the good end, after as many pairs as the test asks for, or ``once``."""
+        cells, so_far = {self.name: self.planned}, self.pairs
+        before, after = (Arm(each, cells, replace(self.request, code=each)) for each in (self.good, code))
+        runner = PairRunner(before, after, self.executor, on_pair=self._count)
+        rows = verdicts(measure_until_decided(cells, runner.round, rule, lambda: not once or self.pairs == so_far), rule)
+        self.shown += [(commit, row) for row in rows]
+        for row in rows:
+            if self.on_row is not None:
+                self.on_row(commit, row)
+        return rows
+
+    def _answer(self, culprit: Verdict, folder: Path, commit: str, rule: Rule) -> str:
+        try:
+            code = code_of(folder, commit[:12])
+        except Unsupported:
+            return SKIP
+        return _answer(culprit, self.compared(code, commit, rule, once=culprit.metric != TIMED))
+
+    def _count(self, pair: Pair) -> None:
+        self.pairs += 1
+
+    def _found(self, commit: str, left: tuple[str, ...], said: str) -> BisectResult:
+        return BisectResult(self.name, commit, left, said, self.pairs)
+
+
+def _culprit(rows: Sequence[Verdict]) -> Verdict | None:
+    """The row by which the bad end is worse: first what is exact, for that one pair tells; then the latency. Other wall times, such as
+    that of capturing graphs, are followed by nobody: one pair of them tells nothing."""
+    worse = [r for r in rows if (r.verdict == REGRESSED and not _wall_time(r.metric)) or (r.verdict == CHANGED and r.metric in HASHES)]
+    return min(worse, key=lambda r: (r.metric == TIMED, r.metric != "status"), default=None)
+
+
+def _wall_time(name: str) -> bool:
+    return name != TIMED and name in METRICS and METRICS[name].unit == "s"
+
+
+def _answer(culprit: Verdict, rows: Sequence[Verdict]) -> str:
+    """The answer to git about a commit."""
+    if any(row.metric == "status" for row in rows):
+        failed = next(row for row in rows if row.metric == "status")
+        return BAD if culprit.metric == "status" and failed.verdict == culprit.verdict else SKIP
+    if culprit.metric == "status":
+        return GOOD
+    found = next((row for row in rows if row.metric == culprit.metric), None)
+    if found is None or found.verdict == INCONCLUSIVE:
+        return SKIP
+    return BAD if found.verdict == culprit.verdict else GOOD

@@ -1,0 +1,174 @@
+"""Judgement of a run: by the baseline, in pairs, by what happened to all cells at once, and by the incidents that are known."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from ..core.errors import NothingMeasured
+from ..core.spec import Case
+from ..gate import acceptance, baselines, incidents, upgrade
+from ..gate import baseline_check as gate
+from ..gate import nights as ledger
+from ..gate.comparison import COVERAGE
+from ..gate.incidents import IncidentNight
+from ..gate.nights import Night
+from ..gate.upgrade import EnvironmentVerdict
+from ..store.db import Store
+from ..store.rows import RunRecord, Verdict
+from .stores import DEFAULT_STORE, reading
+
+UNJUDGED = ("not_compared", "missing", "new")  # verdicts of rows that say nothing about their case
+
+
+@dataclass(frozen=True)
+class RunJudgement:
+    """Judgement by the baseline, in pairs, and about the environment; each may be missing. ``standing`` says how often the test on pairs
+    was wrong, ``advisory`` whether too often; ``history``: what changed over the nights, and since when."""
+
+    comparison: gate.Comparison | None
+    night: Night | None
+    environment: EnvironmentVerdict | None
+    standing: str
+    advisory: bool
+    baseline: Path | None
+    history: tuple[str, ...] = ()
+
+    @property
+    def rows(self) -> tuple[Verdict, ...]:
+        """Rows of both."""
+        return (*(self.comparison.rows if self.comparison else ()), *(self.night.tally.rows if self.night else ()))
+
+    @property
+    def exit_code(self) -> int:
+        """The gravest, too little before regressed before not resolved. An advisory gate on times fails nothing by them."""
+        codes = [self.comparison.exit_code] if self.comparison else []
+        if self.night:
+            codes.append(self.night.tally.ended(self.advisory))
+        return next((code for code in (5, 4, 1, 3) if code in codes), 0)
+
+    def remarks(self) -> list[str]:
+        """Lines beside the baseline's own summary: pairs, the environment, and how far the test on pairs can be trusted."""
+        lines = []
+        if self.night is not None:
+            arms, tally = " → ".join(map(str, self.night.stated.get("arms", ()))), self.night.tally
+            lines.append(f"Comparison {self.night.run.id}, {arms}: {len(tally.regressed)} regressed, {len(tally.unresolved)} not resolved.")
+        if self.environment is not None and self.environment.alert:
+            lines.append(str(self.environment))
+        lines += self.history
+        return [*lines, self.standing] if self.standing else lines
+
+
+@dataclass(frozen=True)
+class ReportedJudgement:
+    """A judgement as the report takes it: the rows of the baseline, and all that is said."""
+
+    judgement: RunJudgement
+
+    @property
+    def rows(self) -> tuple[Verdict, ...]:
+        return self.judgement.comparison.rows if self.judgement.comparison else ()
+
+    @property
+    def cases(self) -> tuple[int, int]:
+        """Number of cases of the baseline that were judged, and of all it has."""
+        return self.judgement.comparison.cases if self.judgement.comparison else (0, 0)
+
+    @property
+    def exit_code(self) -> int:
+        return self.judgement.exit_code
+
+    def summary(self) -> list[str]:
+        """The baseline's lines first."""
+        return [*(self.judgement.comparison.summary() if self.judgement.comparison else ()), *self.judgement.remarks()]
+
+
+def judge(
+    store: Store, run: RunRecord, path: Path | None, threshold: float = 0.15, min_coverage: float | None = None, expired: bool = False,
+) -> RunJudgement:
+    """A run against the baseline in ``path`` (None: the accepted one), with the newest comparison of its code with another or in another
+    environment; that of two methods says nothing of a change. ``min_coverage`` is asked of both. An expired baseline raises
+    NothingMeasured, unless ``expired`` ones are good enough."""
+    path = path or baselines.path_of(baselines.ROOT, run.environment.machine_class, run.plan)
+    held, outcomes = baselines.load(path), store.outcomes(run.id)
+    if not expired:
+        acceptance.refuse_expired(held)
+    asked = COVERAGE if min_coverage is None else min_coverage
+    comparison = gate.compare(held, outcomes, run.environment, threshold=threshold, min_coverage=asked, plan=run.plan)
+    environment = upgrade.environment_verdict(held, outcomes, run.environment, threshold)
+    nights = ledger.nights(store, run.plan, run.environment.machine_class)
+    mine = [night for night in nights if night.run.code.get("hash") == run.code.get("hash") and night.stated.get("alike") != "methods"]
+    standing = ledger.standing(nights)
+    newest, said = replace(mine[-1], min_coverage=min_coverage) if mine else None, str(standing) if nights else ""
+    return RunJudgement(comparison, newest, environment, said, standing.advisory, path, _history(nights, newest))
+
+
+def judge_comparison(store: Store, run: RunRecord, min_coverage: float | None = None) -> RunJudgement:
+    """A comparison on its own, of whose cells ``min_coverage`` (None: what it was held with) must be judged. Raises NothingMeasured for one
+    that broke off."""
+    nights = ledger.nights(store, run.plan.removeprefix(ledger.PREFIX), run.environment.machine_class)
+    mine = [night for night in nights if night.run.id == run.id]
+    if not mine:
+        raise NothingMeasured(f"Comparison {run.id} is {run.state}: nothing was judged.", remedy="Hold it again: cachemark compare PLAN …")
+    until = [night for night in nights if night.run.started <= run.started]
+    standing = ledger.standing(until)
+    night = replace(mine[0], min_coverage=min_coverage)
+    return RunJudgement(None, night, None, str(standing), standing.advisory, None, _history(until, night))
+
+
+def _history(nights: list[Night], night: Night | None) -> tuple[str, ...]:
+    """Changes of the cells of a comparison over the nights up to it."""
+    if night is None:
+        return ()
+    cells, delta = [row.label for row in night.tally.rows if row.metric == ledger.TIMED], float(night.stated.get("delta", 0.1))
+    return tuple(line for cell in cells for line in ledger.told(nights, cell, delta))
+
+
+@dataclass(frozen=True)
+class CheckResult:
+    """Judgement of a run or a comparison, and tonight's incidents; None where no register was given."""
+
+    run: RunRecord
+    judgement: RunJudgement
+    incidents: IncidentNight | None = None
+
+    @property
+    def exit_code(self) -> int:
+        """That of the judgement; regressions alone fail nothing where every one of them is acknowledged or accepted."""
+        code = self.judgement.exit_code
+        return 0 if code == 1 and self.incidents is not None and not self.incidents.failing else code
+
+
+def check(
+    store: Store | str | Path = DEFAULT_STORE, *, run: int | None = None, baseline: str | Path | None = None, threshold: float = 0.15,
+    min_coverage: float | None = None, register: str | Path | None = None,
+) -> CheckResult:
+    """Judge a run (None: the newest) against a baseline file (None: the accepted one of its plan and machine class), together with the
+    newest comparison of the same plan and code; or a comparison on its own, where ``run`` is one.
+
+    ``threshold`` is the share by which a time, as a ratio to the same run's full cache, may change; ``min_coverage`` the share of the
+    cases that must be judged (None: the usual one). ``register`` is a file of incidents, which is carried on. Raises BadBaseline where
+    there is no baseline, and NothingMeasured where it has expired or the comparison broke off."""
+    with reading(store) as source:
+        record = source.run(run)
+        if record.is_comparison:
+            found = judge_comparison(source, record, min_coverage)
+        else:
+            found = judge(source, record, None if baseline is None else Path(baseline), threshold, min_coverage)
+        if register is None:
+            return CheckResult(record, found)
+        runs = {record.id, *([found.night.run.id] if found.night else [])}
+        cases = {o.case.key: o.case for number in sorted(runs) for o in source.outcomes(number)}
+    return CheckResult(record, found, _carried_on(found, cases, Path(register), record))
+
+
+def _carried_on(found: RunJudgement, cases: Mapping[str, Case], register: Path, run: RunRecord) -> IncidentNight:
+    """Tonight's incidents, merged into the register, which is written."""
+    told = [cases[key] for key in {r.case_key for r in found.rows if r.verdict not in UNJUDGED} if key in cases]
+    tonight = incidents.fold(incidents.findings(found.rows, cases, str(run.code.get("commit") or "")[:12]), told)
+    delta = float(found.night.stated.get("delta", 0.1)) if found.night else 0.1
+    merged = incidents.merge(incidents.load(register), tonight, datetime.now(UTC).date(), delta, [case.full_title for case in told])
+    incidents.save(register, merged.register)
+    return merged
