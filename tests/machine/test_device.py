@@ -106,11 +106,11 @@ def watching(nvml: FakeNvml) -> Watch:
     return Watch(device.gpus(nvml)[0], locked=1410, own=frozenset({7}))
 
 
-def ends(watching: Watch, card: Card, *, spoil: Any = lambda: None) -> tuple[dict[str, Any], watch.Spoilt | None]:
+def ends(watching: Watch, card: Card, *, spoil: Any = lambda: None) -> tuple[dict[str, Any], watch.Disturbance | None]:
     card.pids, card.sm_mhz = {7}, 1410
     watching.begin()
     spoil()
-    watching.look()
+    watching.read()
     return watching.end()
 
 
@@ -144,7 +144,7 @@ def test_a_median_clock_below_the_locked_one_is_throttled(
     """0.95 of 1410 MHz are 1339.5. A clock that falls while the device waits says nothing."""
     def slower() -> None:
         cards[0].sm_mhz, cards[0].busy = mhz, busy
-        watching.look()
+        watching.read()
 
     _, spoilt = ends(watching, cards[0], spoil=slower)
     assert (spoilt and spoilt.status) == status
@@ -198,6 +198,25 @@ def test_the_thread_reads_by_itself(nvml: FakeNvml, cards: list[Card]) -> None:
             pass
         facts, _ = watching.end()
     assert facts["readings"] >= 5
+
+
+def test_an_answer_nobody_expects_is_told_and_does_not_end_the_reading(nvml: FakeNvml, cards: list[Card]) -> None:
+    with Watch(device.gpus(nvml)[0], period=0.001) as watching:
+        watching.begin()
+        cards[0].failing = {"nvmlDeviceGetTemperature": pynvml.NVML_ERROR_UNKNOWN}
+        while cards[0].asked.count("nvmlDeviceGetTemperature") < 5:
+            pass
+        cards[0].failing = {}
+        before = cards[0].asked.count("nvmlDeviceGetTemperature")
+        while cards[0].asked.count("nvmlDeviceGetTemperature") < before + 5:
+            pass
+        facts, disturbance = watching.end()
+        watching.begin()
+        assert "unread" not in watching.end()[0], "of the case before"
+    assert disturbance is None
+    assert facts["readings"] >= 5
+    assert facts["unread"]["times"] >= 1
+    assert facts["unread"]["errors"] == ["NVMLError_Unknown: Unknown Error"]
 
 
 # ------------------------------------------------------------------------------------------------ redone, quarantined

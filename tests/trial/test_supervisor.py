@@ -13,6 +13,7 @@ import pytest
 from click.testing import Result
 
 from cachemark.core.result import Outcome, Status
+from cachemark.store.db import Store
 from cachemark.trial import supervisor as isolate
 from support import examples, stages
 
@@ -93,6 +94,14 @@ def test_a_dead_process_is_replaced_and_a_living_one_kept(outcomes: dict[str, Ou
     process = {name: outcome.facts["footnotes"][0] for name, outcome in outcomes.items() if name.startswith(("calm-", "chat"))}
     assert process["calm-1"] == process["calm-2"]  # an exception does not end it
     assert len({process[name] for name in ("calm-2", "calm-3", "chatters", "calm-4")}) == 4
+
+
+def test_the_store_knows_which_cases_shared_a_process(ran: tuple[Result, stages.Stage], outcomes: dict[str, Outcome]) -> None:
+    with Store.open(ran[1].store, create=False, read_only=True) as store:
+        trial = store.trials(1)
+    process = {o.case.key: o.facts["footnotes"][0] for name, o in outcomes.items() if name.startswith(("calm-", "chat"))}
+    pairs = {(trial[key], number) for key, number in process.items()}
+    assert len(pairs) == len({name for name, _ in pairs}) == len({number for _, number in pairs}) == 4
 
 
 def test_what_a_hanging_method_has_started_ends_with_it(ran: tuple[Result, stages.Stage], outcomes: dict[str, Outcome]) -> None:

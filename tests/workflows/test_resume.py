@@ -47,6 +47,12 @@ def edit(file: Path, old: str, new: str) -> None:
 
 # ------------------------------------------------------------------------------------------------ what runs and why
 
+def test_a_trial_of_a_run_is_a_process(stage: Stage) -> None:
+    """All cases of one model share one."""
+    with Store.open(stage.store, create=False, read_only=True) as store:
+        assert list(store.trials(1).values()) == ["1 of run 1"] * len(LABELS)
+
+
 def test_nothing_is_measured_twice_and_no_process_started(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     stages.no_child(monkeypatch)
     result = stage.run()
@@ -192,7 +198,7 @@ class Sink:
     def latest_for_case(self, case_key: str, *, ok: bool = False) -> Outcome | None:
         return None
 
-    def save(self, run_id: int, outcome: Outcome, artifacts: Mapping[str, bytes] | None = None) -> int:
+    def save(self, run_id: int, outcome: Outcome, artifacts: Mapping[str, bytes] | None = None, *, trial: str = "") -> int:
         if outcome.case.label == self._broken:
             raise OSError("the disk is full")
         self.saved.append(outcome)

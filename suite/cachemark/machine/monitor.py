@@ -1,4 +1,4 @@
-"""Watches a device while cases run on it: what its clocks did, and whether anything spoilt the measurement."""
+"""Watches a device while cases run on it: what its clocks did, and whether anything invalidated the measurement."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ PERIOD = 0.2  # seconds between two readings: a handful within the shortest timi
 
 
 @dataclass(frozen=True)
-class Spoilt:
-    """Why a measurement does not count: ``throttled``, ``contended``, or ``error`` for a device that is gone."""
+class Disturbance:
+    """The reason why a measurement does not count: ``throttled``, ``contended``, or ``error`` for a device that is gone."""
 
     status: Status
     reason: str
@@ -40,6 +40,7 @@ class Watch:
     own: frozenset[int] = frozenset()
     _readings: list[Reading] = field(default_factory=list)
     _lost: str = ""
+    _unread: list[str] = field(default_factory=list)
     _stop: threading.Event = field(default_factory=threading.Event)
     _thread: threading.Thread | None = None
 
@@ -55,25 +56,30 @@ class Watch:
 
     def begin(self) -> None:
         """A case begins: what was read before is forgotten."""
-        self._readings = []
-        self.look()
+        self._readings, self._unread = [], []
+        self.read()
 
-    def look(self) -> None:
-        """Read the device once."""
+    def read(self) -> None:
+        """Read the device once. An answer of the driver that nobody expects is noted: it must not end the thread or the run."""
         try:
             reading = self.gpu.reading()
         except Lost as error:
             self._lost = str(error)
             return
+        except Exception as error:
+            self._unread.append(f"{type(error).__name__}: {error}")
+            return
         if self.child and reading.processes - self.own:
             self.own |= family(self.child)
         self._readings.append(reading)
 
-    def end(self) -> tuple[dict[str, Any], Spoilt | None]:
-        """What was seen since :meth:`begin`, for the facts of an outcome, and what spoilt it, if anything."""
-        self.look()
-        readings = self._readings
-        return _facts(self.gpu, readings, self.locked), self._spoilt(readings)
+    def end(self) -> tuple[dict[str, Any], Disturbance | None]:
+        """Readings since :meth:`begin` for the facts of an outcome, ``unread`` among them where the driver gave none, and what invalidates
+        it, if anything."""
+        self.read()
+        readings, unread = self._readings, list(self._unread)
+        told = {"unread": {"times": len(unread), "errors": sorted(set(unread))}} if unread else {}
+        return _facts(self.gpu, readings, self.locked) | told, self._invalidated(readings)
 
     def intruders(self) -> frozenset[int]:
         """Processes that compute on the device and are none of ours, before anything of ours runs."""
@@ -81,25 +87,28 @@ class Watch:
             return strangers(self.gpu.processes(), self.own)
         except Lost as error:
             self._lost = str(error)
-            return frozenset()
+        except Exception as error:
+            self._unread.append(f"{type(error).__name__}: {error}")
+        return frozenset()
 
-    def _spoilt(self, readings: list[Reading]) -> Spoilt | None:
+    def _invalidated(self, readings: list[Reading]) -> Disturbance | None:
         if self._lost:
-            return Spoilt(Status.ERROR, f"The device was lost: {self._lost}.")
+            return Disturbance(Status.ERROR, f"The device was lost: {self._lost}.")
         foreign = sorted({pid for r in readings for pid in strangers(r.processes, self.own)})
         if foreign:
-            return Spoilt(Status.CONTENDED, f"Other processes computed on the device: {', '.join(map(str, foreign))}.")
+            return Disturbance(Status.CONTENDED, f"Other processes computed on the device: {', '.join(map(str, foreign))}.")
         bits = SPOILING & _union(readings)
         if bits:
-            return Spoilt(Status.THROTTLED, f"The device slowed itself down: {', '.join(_words(bits))}.")
+            return Disturbance(Status.THROTTLED, f"The device slowed itself down: {', '.join(_words(bits))}.")
         under_load = _clocks(readings)
         if self.locked and under_load and (middle := statistics.median(under_load)) < LEAST_CLOCK * self.locked:
-            return Spoilt(Status.THROTTLED, f"Its median clock was {middle:g} MHz, below {LEAST_CLOCK:.0%} of the locked {self.locked}.")
+            told = f"Its median clock was {middle:g} MHz, below {LEAST_CLOCK:.0%} of the locked {self.locked}."
+            return Disturbance(Status.THROTTLED, told)
         return None
 
     def _follow(self) -> None:
         while not self._stop.wait(self.period):
-            self.look()
+            self.read()
 
 
 def strangers(seen: frozenset[int], own: frozenset[int], alive: Callable[[int], bool] | None = None) -> frozenset[int]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import base64
+import itertools
 import json
 import os
+import platform
 import queue
 import signal
 import subprocess
@@ -20,18 +22,21 @@ from ..machine.monitor import Watch
 from ..plan.expand import Planned
 from .request import TrialRequest
 
+_STARTED = itertools.count(1)  # children of this process
 LOG_BYTES = 4000  # of a dead child's standard error
 STARTUP = 120.0  # seconds for a child to import torch and the plug-ins; no case has begun then, so its time is not counted
 
 
 class Finished(NamedTuple):
     """A case that has ended, with its artifacts by file name. ``invalidated``: by the device and not by the case, so that it may be
-    measured again; ``lost``: the device is gone."""
+    measured again; ``lost``: the device is gone. ``process`` is the same of all cases that ran in one process, and of no others; empty
+    where none ran."""
 
     outcome: Outcome
     artifacts: dict[str, bytes]
     invalidated: bool = False
     lost: bool = False
+    process: str = ""
 
 
 def always(planned: Planned) -> str:
@@ -73,14 +78,14 @@ def _heard(
             if watch is not None:
                 watch.begin()
         elif "done" in message:
-            yield _watched(Finished(Outcome.from_json(message["outcome"]), _decoded(message["artifacts"])), watch)
+            yield _watched(Finished(Outcome.from_json(message["outcome"]), _decoded(message["artifacts"]), process=child.name), watch)
             left.pop(0)
             if left and admit(left[0]):
                 return
         elif "leaves" in message:  # of itself, because of what the last case left behind
             return
     if left:
-        yield _watched(Finished(child.obituary(left.pop(0)), {}), watch)
+        yield _watched(Finished(child.obituary(left.pop(0)), {}, process=child.name), watch)
 
 
 def _contended(planned: Planned, others: frozenset[int]) -> Finished:
@@ -97,8 +102,8 @@ def _watched(finished: Finished, watch: Watch | None) -> Finished:
     if spoilt is None:
         return finished._replace(outcome=replace(outcome, facts=facts))
     log = f"{spoilt.reason}\n{outcome.log}".strip()
-    return Finished(Outcome(outcome.case, spoilt.status, log=log, seconds=outcome.seconds, facts=facts), {}, invalidated=True,
-                    lost=spoilt.status is Status.ERROR)
+    ended = Outcome(outcome.case, spoilt.status, log=log, seconds=outcome.seconds, facts=facts)
+    return Finished(ended, {}, invalidated=True, lost=spoilt.status is Status.ERROR, process=finished.process)
 
 
 class _Child:
@@ -115,9 +120,11 @@ class _Child:
             [*request.command, "-m", "cachemark.trial.child.main"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors,
             text=True, start_new_session=True, env=request.environment,
         )
+        self.name = f"{platform.node()} {os.getpid()} {next(_STARTED)}"
         self._lines: queue.Queue[str | None] = queue.Queue()
         threading.Thread(target=self._listen, args=(self._process.stdout,), daemon=True).start()
-        self._send(json.dumps(request.to_json()))
+        # In a thread: a child that never reads must not hold us beyond its time.
+        threading.Thread(target=self._send, args=(json.dumps(request.to_json()),), daemon=True).start()
 
     def __enter__(self) -> _Child:
         return self
@@ -144,7 +151,11 @@ class _Child:
                 return
             if line is None:
                 return
-            message = json.loads(line)
+            try:
+                message = json.loads(line)
+            except ValueError:  # it was killed while it wrote this line
+                self._kill()
+                return
             done, self._patience = done + ("done" in message), self._timeout
             yield message
 
@@ -162,7 +173,7 @@ class _Child:
 
     def _send(self, text: str) -> None:
         assert self._process.stdin is not None
-        with suppress(BrokenPipeError):  # it died while starting; its silence says so
+        with suppress(OSError, ValueError):  # it died while starting, or was ended because it did not read; its silence says so
             self._process.stdin.write(text + "\n")
             self._process.stdin.flush()
 

@@ -42,8 +42,8 @@ class Sink(Protocol):
     def latest_for_case(self, case_key: str, *, ok: bool = False) -> Outcome | None:
         """The newest outcome of a case, whatever its status or among those that ended ``ok``, or None."""
 
-    def save(self, run_id: int, outcome: Outcome, artifacts: Mapping[str, bytes] | None = None) -> int:
-        """Keep an outcome."""
+    def save(self, run_id: int, outcome: Outcome, artifacts: Mapping[str, bytes] | None = None, *, trial: str = "") -> int:
+        """Keep an outcome. Those of one ``trial`` shared a process; an empty one is a trial of its own."""
 
     def finish_run(self, run_id: int, state: str) -> None:
         """Close a run: finished, interrupted or failed."""
@@ -66,6 +66,11 @@ class Summary:
     run_id: int
     ran: list[Outcome] = field(default_factory=list)
     carried: int = 0
+    _trials: dict[str, str] = field(default_factory=dict)
+
+    def trial(self, process: str) -> str:
+        """The number of a process in this run, counted from 1; empty where there was none."""
+        return self._trials.setdefault(process, str(len(self._trials) + 1)) if process else ""
 
 
 class RunWatcher(Protocol):
@@ -267,7 +272,7 @@ def _run(ended: Iterator[Finished], todo: list[Decision], sink: Sink, summary: S
 def _keep(finished: Finished, decision: Decision, sink: Sink, summary: Summary) -> None:
     facts = {**finished.outcome.facts, "skip_parts": dict(decision.parts)}
     outcome = replace(finished.outcome, skip_key=decision.key, facts=facts)
-    sink.save(summary.run_id, outcome, finished.artifacts)
+    sink.save(summary.run_id, outcome, finished.artifacts, trial=summary.trial(finished.process))
     summary.ran.append(outcome)
 
 
