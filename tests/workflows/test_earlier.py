@@ -39,10 +39,10 @@ def test_a_failure_since_takes_nothing_away(decision: Decision, status: Status, 
     with Store.open(tmp_path / "s.sqlite") as store:
         run = store.begin_run("p", {}, environment("cpu", 1), {})
         store.save(run, failed)
-        assert session._held(decision, store).planned.reusable is None, "nothing but a failure"
+        assert session._with_earlier(decision, store).planned.reusable is None, "nothing but a failure"
         store.save(run, measured(decision))
         store.save(run, failed)
-        held = session._held(decision, store).planned.reusable
+        held = session._with_earlier(decision, store).planned.reusable
     assert held is not None
     assert (held.source, held.quality) == ("before", {NAME: [9.0]})
 
@@ -55,4 +55,4 @@ def test_the_newest_success_alone_counts(decision: Decision, changes: dict[str, 
         run = store.begin_run("p", {}, environment("cpu", 1), {})
         store.save(run, measured(decision))
         store.save(run, measured(decision, **changes))
-        assert session._held(decision, store).planned.reusable is None
+        assert session._with_earlier(decision, store).planned.reusable is None

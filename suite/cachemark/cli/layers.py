@@ -36,7 +36,7 @@ def _similarity(found: dict[str, Any], demanding: set[int]) -> None:
 
 
 def _attention(found: dict[str, Any]) -> None:
-    """Where the queries of the last scale look, per layer: share of the attention, and density (share per key, of an even spread)."""
+    """Attention of the last scale's queries by layer and scale, as density: the share per key, relative to an even spread."""
     sizes = [side**2 for side in found["scales"]]
     click.echo("\nAttention density of the last scale's queries: their share of attention per key of each scale, 1 = evenly spread")
     click.echo("layer " + "".join(f"{side:>9}" for side in found["scales"]))

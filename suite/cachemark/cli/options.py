@@ -26,7 +26,7 @@ def store_option(function: F) -> F:
 
 
 def _store_url(context: click.Context, option: click.Parameter, given: str) -> str:
-    """What was given, or what stands in the file that was given. Its password is hidden from here on.
+    """The URL or path that was given, or the one in the @FILE that was given. Its password is masked from here on.
 
     A password on the command line is refused: everybody on the machine can read it in the list of processes.
     """

@@ -1,4 +1,4 @@
-"""What a person sees while a plan runs: a bar with the time left on a terminal, else one line per case."""
+"""Progress of a run on standard error: a bar with the time left on a terminal, else one line per case."""
 
 from __future__ import annotations
 

@@ -52,12 +52,17 @@ def roofline(
                    apart=apart)
     if as_json:
         echo_json({"model": model, "dtype": width, "device": rates.device, "copy": rates.copy, "matmul": rates.matmul,
-                   "floors": [vars(floor) for floor in found]})
+                   "floors": [_json(floor) for floor in found]})
         return
     click.echo(f"{model}, {width}, {rates.device}: copy {rates.copy / 1e9:,.0f} GB/s, matmul {rates.matmul / 1e12:,.3g} TFLOP/s")
     for line in _table(found):
         click.echo(line)
     click.echo("Parts: milliseconds per pass. Ideal: the speed-up over the full cache at equal batch that bytes and FLOPs allow.")
+
+
+def _json(floor: Floor) -> dict[str, Any]:
+    """A floor under the names that readers of the JSON know."""
+    return {"unmet" if name == "unsupported_reason" else name: value for name, value in vars(floor).items()}
 
 
 def _table(found: list[Floor]) -> list[str]:
@@ -68,8 +73,8 @@ def _table(found: list[Floor]) -> list[str]:
     lines = [f"{'':22}{'batch':>6}{'image':>10}{'images/s':>10}{'ideal':>8}{'attended':>10}{'GB/pass':>9}{'TFLOP':>8}{heads}"]
     for floor in found:
         name = floor.method if floor.method == "full" else f"{floor.method} {floor.budget}"
-        if floor.unmet:
-            lines.append(f"{name:22}{floor.batch:6d}  {floor.unmet}")
+        if floor.unsupported_reason:
+            lines.append(f"{name:22}{floor.batch:6d}  {floor.unsupported_reason}")
             continue
         assert floor.parts is not None
         assert floor.nbytes is not None

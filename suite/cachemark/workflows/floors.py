@@ -32,14 +32,14 @@ DEFAULTS = {
 
 @dataclass(frozen=True)
 class Floor:
-    """One line: a method under a budget at a batch, or why there is none (``unmet``). ``seconds`` of the batch at least, ``parts`` of them
+    """One line: a method under a budget at a batch, or the ``unsupported_reason`` why there is none. ``seconds`` of the batch at least, ``parts`` of them
     by operation; ``speed_up`` over the full cache that bytes and FLOPs allow; ``nbytes`` of the batch by kind; ``attended``: entries
     that a query looks at on average, None in a masked model."""
 
     method: str
     budget: str
     batch: int
-    unmet: str = ""
+    unsupported_reason: str = ""
     passes: int = 0
     seconds: float = 0.0
     speed_up: float = 0.0

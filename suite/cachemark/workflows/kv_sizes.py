@@ -49,10 +49,10 @@ def _methods(layout: Layout, count: int, dtype: torch.dtype) -> list[dict[str, A
             built[f"{name}, B = {share}" if evicts else name] = cls(B=share) if evicts else cls()
     everything, read, widths = layout.layers * layout.visual, layout.layers * layout.cacheable, equal_widths(dtype)
 
-    def row(name: str, held: int) -> dict[str, Any]:
-        size, mixed = nbytes(layout, held, widths), nbytes(layout, held, MIXED)
-        return {"method": name, "entries_per_layer": held / layout.layers, "bytes": size, "gib": size / 2**30,
-                "paper_unit": size / PAPER_UNIT, "share": held / everything, "share_of_full": held / read,
+    def row(name: str, cached: int) -> dict[str, Any]:
+        size, mixed = nbytes(layout, cached, widths), nbytes(layout, cached, MIXED)
+        return {"method": name, "entries_per_layer": cached / layout.layers, "bytes": size, "gib": size / 2**30,
+                "paper_unit": size / PAPER_UNIT, "share": cached / everything, "share_of_full": cached / read,
                 "published_unit": mixed / PAPER_UNIT}
 
     return [row(name, entries(method, layout)) for name, method in built.items()]
@@ -75,7 +75,7 @@ def _claims(model: str, entry: ModelEntry) -> list[dict[str, Any]]:
 
 
 def _counted(figure: PrintedBytes, layout: Layout, widths: tuple[int, int], said: str) -> str:
-    """How many demanding layers a printed size of AMS-KV would be under its own policy (C_max and C_min of every layer taken
+    """The number of demanding layers that a printed size of AMS-KV would mean under its own policy (C_max and C_min of every layer taken
     literally), and what the nearest whole number of them gives."""
     policy = AMSKV(demanding=())
     policy.resolve(layout)

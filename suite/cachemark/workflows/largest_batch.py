@@ -17,7 +17,7 @@ NO_IMAGES = "throughput only: images are judged in a run of the plan at its own 
 
 @dataclass(frozen=True)
 class Largest:
-    """What a search has found: ``batch`` images fit (0: none), and what became of each batch that was tried."""
+    """The result of a search: ``batch`` images fit (0: none), and the outcome of each batch that was tried."""
 
     batch: int
     tried: dict[int, Outcome]
@@ -53,7 +53,7 @@ def search(first: int, attempt: Callable[[int], Outcome], most: int = MOST) -> L
 
 
 def _out_of_memory(tried: dict[int, Outcome]) -> bool:
-    """Whether whatever did not fit did not for want of memory, so that fewer images may."""
+    """True where every failure was for want of memory, so that fewer images may fit."""
     return all(outcome.ok or outcome.status is Status.OOM for outcome in tried.values())
 
 
@@ -76,7 +76,7 @@ def outcome(case: Case, found: Largest) -> Outcome:
 
 
 def unfinished(outcome: Outcome) -> bool:
-    """Whether a deadline ended the search: more images may fit, so another run asks again."""
+    """True where a deadline ended the search: more images may fit, so another run searches again."""
     ended: dict[str, str] = outcome.facts.get(ENDED, {})
     return ended.get("status") == Status.NOT_REACHED
 

@@ -28,7 +28,7 @@ from . import largest_batch as largest
 
 
 class Sink(Protocol):
-    """Where outcomes go. The store is one; a test's list may be another."""
+    """Destination of outcomes. The store is one; a test's list may be another."""
 
     def begin_run(self, plan: str, plan_json: Mapping[str, Any], environment: Environment, code: Mapping[str, Any]) -> int:
         """Open a run and return its number."""
@@ -51,7 +51,7 @@ class Sink(Protocol):
 
 @dataclass(frozen=True)
 class Decision:
-    """Whether a case is run, and its skip key with the parts it is made of."""
+    """A case, whether it is ``stored`` already, and its skip key with the parts it is made of."""
 
     planned: Planned
     key: str
@@ -61,7 +61,7 @@ class Decision:
 
 @dataclass
 class Summary:
-    """What a run did."""
+    """The result of a run: outcomes measured now, and the number carried over from earlier runs."""
 
     run_id: int
     ran: list[Outcome] = field(default_factory=list)
@@ -121,11 +121,11 @@ def limited(cases: list[Planned], memory_cap: int) -> list[Planned]:
 
 def measure(
     plan: Plan, sink: Sink, *, device: str = "cpu", threads: int = 1, plugins: tuple[str, ...] = (), fresh: bool = False,
-    shelves: Path | None = None, watcher: RunWatcher = UNWATCHED, checked: Callable[[list[Decision]], None] | None = None,
+    feature_caches: Path | None = None, watcher: RunWatcher = UNWATCHED, checked: Callable[[list[Decision]], None] | None = None,
     executor: Executor | None = None, memory_cap: int = 0, deadline: Deadline | None = None, carry: bool = True,
 ) -> Summary:
-    """Run a plan into a sink. An interruption leaves everything completed in the sink and the run marked interrupted. ``shelves`` is the
-    folder in which each case keeps the finished parts of its quality pass, and finds those that another process has made. ``executor``
+    """Run a plan into a sink. An interruption leaves everything completed in the sink and the run marked interrupted. In the
+    folder ``feature_caches`` each case keeps the finished parts of its quality pass, and finds those that another process has made. ``executor``
     says where trials run; by default on this machine, one at a time. ``memory_cap`` is how many bytes of a device a trial may allocate.
     With a ``deadline`` cases run by priority and breadth first, and those that cannot end before it are outcomes ``not_reached``; a
     search for the largest batch ends with what has fitted until then.
@@ -136,7 +136,7 @@ def measure(
             checked(decisions)
         here, decisions = _rated(here, decisions, partial(places.rates, device, threads))
         with _run_of(plan, sink, here, decisions, watcher) as summary:
-            todo = _shelved([d if d.stored or not carry else _held(d, sink) for d in decisions], shelves)
+            todo = _with_caches([d if d.stored or not carry else _with_earlier(d, sink) for d in decisions], feature_caches)
             if fresh:
                 _clear(todo)
             request = TrialRequest(plan.timeout, threads, plugins, memory_cap=memory_cap)
@@ -213,14 +213,15 @@ def _attempt(places: Executor, request: TrialRequest, deadline: Deadline | None,
 
 
 def make_share(
-    plan: Plan, sink: Sink, share: tuple[int, int], shelves: Path, *, device: str = "cpu", threads: int = 1, plugins: tuple[str, ...] = (),
-    watcher: RunWatcher = UNWATCHED, executor: Executor | None = None,
+    plan: Plan, sink: Sink, share: tuple[int, int], feature_caches: Path, *, device: str = "cpu", threads: int = 1,
+    plugins: tuple[str, ...] = (), watcher: RunWatcher = UNWATCHED, executor: Executor | None = None,
 ) -> list[Outcome]:
     """Make one of several shares of the quality images of every case that is not stored, so that several devices of one class can work
     at a plan; a run that finds their parts does the rest. Returns the outcomes of cases whose share could not be made."""
     with nullcontext(executor) if executor else local(device, threads) as places:
         _, decisions = decide(plan, sink, device, threads, here=places.environment(device, threads))
-        wanted = [d for d in _shelved(decisions, shelves) if not d.planned.unsupported_reason and d.planned.case.measures(QUALITY_PASS)]
+        wanted = [d for d in _with_caches(decisions, feature_caches)
+                  if not d.planned.unsupported_reason and d.planned.case.measures(QUALITY_PASS)]
         watcher.planned(wanted)
         ended = _ended(wanted, plan, TrialRequest(plan.timeout, threads, plugins, Task.FEATURES, share), watcher, places)
         return [finished.outcome for finished in ended if finished.outcome.status is not Status.NOT_REACHED]
@@ -238,18 +239,18 @@ def _rated(
     return replace(here, facts={**here.facts, **stated(found)}), given
 
 
-def _shelved(decisions: list[Decision], shelves: Path | None) -> list[Decision]:
-    """What is to be run, each with a folder of its own for the parts of its quality pass, named by everything that they depend on."""
+def _with_caches(decisions: list[Decision], feature_caches: Path | None) -> list[Decision]:
+    """Decisions that are not stored, each with a folder of its own for the parts of its quality pass, named by all they depend on."""
     todo = [d for d in decisions if not d.stored]
-    if shelves is None:
+    if feature_caches is None:
         return todo
-    full = {d.planned.case.cell: shelves / d.key for d in decisions if d.planned.case.role == "baseline"}
-    return [replace(d, planned=replace(d.planned, feature_cache=shelves / d.key, full_features=full.get(d.planned.case.cell)))
+    full = {d.planned.case.cell: feature_caches / d.key for d in decisions if d.planned.case.role == "baseline"}
+    return [replace(d, planned=replace(d.planned, feature_cache=feature_caches / d.key, full_features=full.get(d.planned.case.cell)))
             for d in todo]
 
 
-def _held(decision: Decision, sink: Sink) -> Decision:
-    """With what an earlier outcome of the case had, where it has a quality pass; one that failed since takes nothing away."""
+def _with_earlier(decision: Decision, sink: Sink) -> Decision:
+    """The decision with the figures of an earlier outcome of the case, where it has a quality pass; a later failure takes nothing away."""
     planned = decision.planned
     if planned.unsupported_reason or not planned.case.measures(QUALITY_PASS):
         return decision
@@ -257,7 +258,7 @@ def _held(decision: Decision, sink: Sink) -> Decision:
 
 
 def _clear(todo: list[Decision]) -> None:
-    """Take from the shelves what an earlier run has left there, but for what may stand again."""
+    """Empty the feature caches of earlier runs, except where an earlier outcome may be reused."""
     for decision in todo:
         if decision.planned.feature_cache is not None and decision.planned.reusable is None:
             shutil.rmtree(decision.planned.feature_cache, ignore_errors=True)

@@ -44,7 +44,7 @@ class Report:
 
 
 @dataclass(frozen=True)
-class Site:
+class WrittenSite:
     """A written site: the page that lists the runs, the numbers of those whose pages were made now, and how many were removed."""
 
     index: Path
@@ -71,7 +71,7 @@ def report(
 def site(
     store: Store | str | Path, folder: str | Path, *, baseline: str | Path | None = None, days: int = 90, fresh: bool = False,
     public: bool = False,
-) -> Site:
+) -> WrittenSite:
     """Make or bring up to date the site of a store: a page for each run of the last ``days``, and one that lists them. A page that stands
     is left alone as long as its run, its baseline and the code of the report are what they were; ``fresh`` makes all of them."""
     folder, now, made = Path(folder), datetime.now(UTC), []
@@ -92,7 +92,7 @@ def site(
                 made.append(record.id)
                 listed[number] = stamp, pages.listed(record.id, page.view, page.nights)
         removed = pages.prune(folder, [record.id for record in young])
-        return Site(pages.publish(folder, listed), tuple(made), removed)
+        return WrittenSite(pages.publish(folder, listed), tuple(made), removed)
     except OSError as error:
         raise Infrastructure(f"{folder} cannot be written: {error.strerror}.", remedy="Name another folder.") from error
 

@@ -47,7 +47,7 @@ def run(
     with Store.open(store) as sink:
         with machine.places(sink) as places:
             summary = measure(
-                loaded, sink, device=machine.device, threads=machine.threads, plugins=files, fresh=fresh, shelves=sink.parts,
+                loaded, sink, device=machine.device, threads=machine.threads, plugins=files, fresh=fresh, feature_caches=sink.parts,
                 watcher=watcher, executor=places, memory_cap=machine.memory_cap, deadline=deadline(seconds, sink, machine, places),
                 carry=not fresh if carry_quality is None else carry_quality)
         return Run(store, summary.run_id, summary, tuple(_anchored(loaded, sink, summary.run_id)))
@@ -103,7 +103,7 @@ def _checked(
 
 
 def _anchored(plan: Plan, store: Store, run_id: int) -> list[str]:
-    """Where the plan is an anchor: a line on whether it was reached; if so, that is written down."""
+    """Lines on whether the anchor of a plan was reached; an anchor that was is written down."""
     if plan.anchor is None:
         return []
     lines, table = [], plan.anchor.model_dump()
