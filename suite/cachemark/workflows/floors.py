@@ -32,9 +32,9 @@ DEFAULTS = {
 
 @dataclass(frozen=True)
 class Floor:
-    """One line: a method under a budget at a batch, or the ``unsupported_reason`` why there is none. ``seconds`` of the batch at least, ``parts`` of them
-    by operation; ``speed_up`` over the full cache that bytes and FLOPs allow; ``nbytes`` of the batch by kind; ``attended``: entries
-    that a query looks at on average, None in a masked model."""
+    """One line: a method under a budget at a batch, or the ``unsupported_reason`` why there is none. ``seconds`` of the batch at least,
+    ``parts`` of them by operation; ``speed_up`` over the full cache that bytes and FLOPs allow; ``nbytes`` of the batch by kind;
+    ``attended``: entries that a query looks at on average, None in a masked model."""
 
     method: str
     budget: str

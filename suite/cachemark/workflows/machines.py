@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Machine:
     """A device with its threads and limits. ``gpus`` are UUIDs, prefixes of them, numbers or ``all``; empty means the first free one.
-    ``clock`` in MHz and ``memory_cap`` in bytes are 0 where they are left alone. ``executor`` is ``local`` or ``ray``, ``address`` that of a Ray cluster."""
+    ``clock`` in MHz and ``memory_cap`` in bytes are 0 where they are left alone. ``executor`` is ``local`` or ``ray``, ``address``
+    that of a Ray cluster."""
 
     device: str = "cpu"
     threads: int = field(default_factory=lambda: os.cpu_count() or 1)

@@ -124,12 +124,12 @@ def measure(
     feature_caches: Path | None = None, watcher: RunWatcher = UNWATCHED, checked: Callable[[list[Decision]], None] | None = None,
     executor: Executor | None = None, memory_cap: int = 0, deadline: Deadline | None = None, carry: bool = True,
 ) -> Summary:
-    """Run a plan into a sink. An interruption leaves everything completed in the sink and the run marked interrupted. In the
-    folder ``feature_caches`` each case keeps the finished parts of its quality pass, and finds those that another process has made. ``executor``
-    says where trials run; by default on this machine, one at a time. ``memory_cap`` is how many bytes of a device a trial may allocate.
-    With a ``deadline`` cases run by priority and breadth first, and those that cannot end before it are outcomes ``not_reached``; a
-    search for the largest batch ends with what has fitted until then.
-    Quality is carried over from an earlier outcome of a case that gave the same tokens (:mod:`cachemark.plan.reuse`), if ``carry``."""
+    """Run a plan into a sink. An interruption leaves everything completed in the sink and the run marked interrupted. In the folder
+    ``feature_caches`` each case keeps the finished parts of its quality pass, and finds those that another process has made.
+    ``executor`` says where trials run; by default on this machine, one at a time. ``memory_cap`` is how many bytes of a device a trial
+    may allocate. With a ``deadline`` cases run by priority and breadth first, and those that cannot end before it are outcomes
+    ``not_reached``; a search for the largest batch ends with what has fitted until then. Quality is carried over from an earlier
+    outcome of a case that gave the same tokens (:mod:`cachemark.plan.reuse`), if ``carry``."""
     with nullcontext(executor) if executor else local(device, threads) as places:
         here, decisions = decide(plan, sink, device, threads, fresh=fresh, here=places.environment(device, threads), memory_cap=memory_cap)
         if checked is not None:
