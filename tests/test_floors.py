@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "suite" / "cachemark"
 
 ROOMS = (  # from the ground up: a room may import those before it
-    "core", "cache", "contract", "roofline", "methods", "models", "metrics", "machine", "plan", "trial", "stats", "store", "gate", "report",
+    "core", "stats", "cache", "contract", "roofline", "methods", "models", "metrics", "machine", "plan", "trial", "store", "gate", "report",
     "export", "workflows", "cli", "tools",
 )
 FLOORS = {room: floor for floor, room in enumerate(ROOMS)}

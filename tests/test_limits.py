@@ -6,7 +6,7 @@ import pytest
 
 from cachemark.core import limits
 from cachemark.core.errors import UnknownName
-from cachemark.core.limits import Bill, FittedLine, Limit, Op, Rates
+from cachemark.core.limits import Bill, Limit, Op, Rates
 
 RATES = Rates(copy=100.0, matmul=1000.0)
 MOVES = Op("attention", flops=10, read=200)  # 2 s of bytes, 0.01 s of arithmetic
@@ -72,16 +72,6 @@ def test_a_time_below_the_floor_is_said_to_come_from_a_cache() -> None:
 
 def test_launches_are_the_time_without_a_kernel() -> None:
     assert limits.launch_bound(3.0, 4.0) == 0.25 > limits.LAUNCHES
-
-
-def test_the_line_through_points() -> None:
-    assert limits.fitted([(0, 1.0), (1, 3.0), (2, 5.0)]) == FittedLine(2.0, 1.0, 1.0)
-    noisy = limits.fitted([(0, 1.0), (1, 3.3), (2, 4.7), (3, 7.4)])
-    assert noisy is not None
-    assert noisy.slope == pytest.approx(2.06)
-    assert 0.98 < noisy.r2 < 1
-    assert limits.fitted([(0, 1.0), (1, 2.0)]) is None
-    assert limits.fitted([(5, 1.0), (5, 2.0), (5, 3.0)]) is None
 
 
 def test_an_unknown_gpu_names_the_nearest() -> None:

@@ -107,7 +107,7 @@ def test_a_model_that_would_leave_the_folder_is_refused(tmp_path: Path) -> None:
     ({"weights": None}, "KeyError"),
     ({"anchor": {"model": "mar-h", **TABLE, "sampling": {}}}, "it is of mar-h"),
     ({"anchor": {"model": "mar-l", **TABLE, "tolerance": -1.0, "sampling": {}}}, "tolerance = -1.0"),
-    ({"anchor": 3}, "TypeError"),
+    ({"anchor": 3}, "TypeError"), ({"value": 10**400}, "OverflowError"),
 ])  # fmt: skip
 def test_a_damaged_file_is_refused(change: dict[str, Any], words: str, tmp_path: Path) -> None:
     path = save(tmp_path, ANCHOR, outcome())
@@ -169,9 +169,9 @@ def test_shipped_anchors_are_of_the_full_cache_on_fifty_thousand_images() -> Non
 
 
 @pytest.mark.parametrize(("change", "words"), [
-    ({"tolerance": 0}, "tolerance is above 0"), ({"expected": float("inf")}, "finite"), ({"expected": "1.78"}, "expected = '1.78'"),
+    ({"tolerance": 0}, "tolerance is above 0"), ({"expected": float("inf")}, "finite"),  ({"expected": "1.78"}, "expected = '1.78'"),
     ({"expected": True}, "expected = True"), ({"source": ""}, "source = ''"), ({"metric": 3}, "metric = 3"),
-    ({"expcted": 1.0}, "has the keys"),
+    ({"expcted": 1.0}, "has the keys"), ({"expected": 10**400}, "finite"),
 ])  # fmt: skip
 def test_a_table_that_is_no_anchor_is_refused(change: dict[str, Any], words: str) -> None:
     assert set(TABLE) == set(KEYS)

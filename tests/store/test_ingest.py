@@ -91,7 +91,7 @@ def test_what_is_no_such_file_is_refused(text: str, store: Store) -> None:
 
 @pytest.mark.parametrize("broken", [{"fullname": None, "stats": None}, {"stats": {"data": [1.0]}}, 3,
                                     {"fullname": "a", "stats": {"data": ["x"]}}, {"fullname": "a", "stats": {"data": []}},
-                                    {"fullname": "a", "stats": {"data": [1e999]}},
+                                    {"fullname": "a", "stats": {"data": [1e999]}}, {"fullname": "a", "stats": {"data": [10**400]}},
                                     {"fullname": "a", "stats": {"data": [1.0]}, "params": 3}])
 def test_a_broken_benchmark_is_named_by_its_place(broken: Any, written: dict[str, Any], store: Store) -> None:
     spoilt = {**written, "benchmarks": [written["benchmarks"][0], broken]}

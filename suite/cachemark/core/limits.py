@@ -1,4 +1,4 @@
-"""What a device allows at best, and what a measured time says beside it. Arithmetic alone: whoever reads a report has no torch.
+"""Lower limits of a device on the time of a generation, and the reading of a measured time beside them. Arithmetic alone, without torch.
 
 A generation is a bill of operations, each with its FLOPs and the bytes it has to move. No operation can be faster than its bytes at
 the device's copy rate or its FLOPs at its matmul rate, whichever takes longer, and operations run one after the other: their sum is
@@ -8,7 +8,7 @@ the *floor*. It assumes that everything is read once, that nothing is launched, 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
@@ -121,8 +121,8 @@ class Bill:
 
 @dataclass(frozen=True)
 class Limit:
-    """What a case costs at least on the device that measured it. ``floor``: seconds of a batch; ``tokens``: of them without image decoding.
-    ``nbytes`` and ``flops`` are those of a batch with image decoding. What stands in an outcome's facts."""
+    """The least cost of a case on the device that measured it, as it stands in an outcome's facts. ``floor``: seconds of a batch;
+    ``tokens``: of them without image decoding; ``nbytes`` and ``flops``: of a batch with image decoding."""
 
     floor: float
     tokens: float
@@ -165,7 +165,7 @@ def ideal(full: Limit, arm: Limit) -> float:
 
 # -- flags ------------------------------------------------------------------------------------------------------------
 def artefact(measured: float, allowed: float) -> str:
-    """Why a speed-up is not believed, or nothing."""
+    """The reason for which a speed-up is not believed, or nothing."""
     if measured <= ARTEFACT * allowed:
         return ""
     return (f"{measured:.2f}× is more than the {allowed:.2f}× that the bytes and FLOPs saved allow: the full cache beside it is slow "
@@ -173,7 +173,7 @@ def artefact(measured: float, allowed: float) -> str:
 
 
 def no_baseline(full: Limit, seconds: float) -> str:
-    """Why a full cache is not a valid baseline, or nothing."""
+    """The reason for which a full cache is no valid baseline, or nothing."""
     mbu, mfu = full.mbu(seconds), full.mfu(seconds)
     if max(mbu, mfu) >= IDLE:
         return ""
@@ -182,14 +182,15 @@ def no_baseline(full: Limit, seconds: float) -> str:
 
 
 def no_gain(measured: float, allowed: float) -> str:
-    """Why one would use the full cache, or nothing; ``measured`` is the upper end of what the speed-up may be."""
+    """The reason to use the full cache, or nothing; ``measured`` is the upper end of what the speed-up may be."""
     if measured > 1:
         return ""
     return f"Use the full cache: here the method is no faster, and bytes and FLOPs saved would allow {allowed:.2f}× at this batch."
 
 
 def too_fast(limit: Limit, seconds: float) -> str:
-    """Why the floor does not hold, or nothing: where everything fits a cache of the device, the copy rate of its memory does not bind."""
+    """The reason for which the floor fails, or nothing: where everything fits a cache of the device, the copy rate of its memory does
+    not bind."""
     if limit.over(seconds) >= CACHED:
         return ""
     return "Faster than its floor: keys, values or weights fit a cache of the device, which is faster than the memory that was measured."
@@ -198,24 +199,3 @@ def too_fast(limit: Limit, seconds: float) -> str:
 def launch_bound(kernels: float, wall: float) -> float:
     """Share of the wall time in which no kernel ran, from seconds of both; from ``LAUNCHES`` on the host is what limits."""
     return 1 - kernels / wall
-
-
-class FittedLine(NamedTuple):
-    """y = ``intercept`` + ``slope``·x with the share ``r2`` of the variance that it explains."""
-
-    slope: float
-    intercept: float
-    r2: float
-
-
-def fitted(points: Sequence[tuple[float, float]]) -> FittedLine | None:
-    """The line of least squares, or None where it is not determined: fewer than three points, or all with one x."""
-    n = len(points)
-    if n < 3:
-        return None
-    mx, my = (sum(values) / n for values in zip(*points, strict=True))
-    sxx = sum((x - mx) ** 2 for x, _ in points)
-    if sxx == 0:
-        return None
-    sxy, syy = sum((x - mx) * (y - my) for x, y in points), sum((y - my) ** 2 for _, y in points)
-    return FittedLine(sxy / sxx, my - sxy / sxx * mx, 1.0 if syy == 0 else sxy**2 / (sxx * syy))

@@ -1,4 +1,4 @@
-"""How an accepted baseline gives way to another: by promotion in the same environment, by a new epoch in another one; and how it expires.
+"""Replacement of an accepted baseline: by promotion in the same environment, by a new epoch in another one; and its expiry.
 
 Either needs a reason, which stands in the file beside what it replaces, so that a reviewer sees both in the diff.
 """
@@ -15,7 +15,7 @@ from ..store.exchange import Exchange
 from ..store.rows import RunRecord
 from . import baselines
 
-DAYS = 180  # a baseline stands so long unless told otherwise
+DAYS = 180  # for which a baseline holds unless told otherwise
 
 
 def promote(
@@ -24,11 +24,11 @@ def promote(
     """Put a finished run in the place of an accepted baseline of the same plan and environment. Raises BadBaseline without a reason,
     without a baseline to replace, for another plan, and for another numerics fingerprint, which asks for :func:`rebase`."""
     run = store.run(run_id)
-    held = _replaced(run, root, name, reason)
-    if held.environment.fingerprint != run.environment.fingerprint:
-        raise BadBaseline(f"Run {run.id} was measured with other numerics than {held.source}: {_both(held, run)}.",
+    baseline = _replaced(run, root, name, reason)
+    if baseline.environment.fingerprint != run.environment.fingerprint:
+        raise BadBaseline(f"Run {run.id} was measured with other numerics than {baseline.source}: {_both(baseline, run)}.",
                           remedy="An upgrade begins a new epoch: cachemark baseline rebase --reason …")
-    return baselines.save(store, run.id, root, name, reason=reason, days=days, epoch=epoch_of(held), replaces=_told(held))
+    return baselines.save(store, run.id, root, name, reason=reason, days=days, epoch=epoch_of(baseline), replaces=_told(baseline))
 
 
 def rebase(
@@ -37,50 +37,51 @@ def rebase(
     """Begin a new epoch with a finished run in another environment. Raises BadBaseline as :func:`promote` does, and where the numerics
     are the same: then it would hide a regression as an upgrade."""
     run = store.run(run_id)
-    held = _replaced(run, root, name, reason)
-    if held.environment.fingerprint == run.environment.fingerprint:
-        raise BadBaseline(f"Run {run.id} has the numerics of {held.source}: nothing was upgraded.",
+    baseline = _replaced(run, root, name, reason)
+    if baseline.environment.fingerprint == run.environment.fingerprint:
+        raise BadBaseline(f"Run {run.id} has the numerics of {baseline.source}: nothing was upgraded.",
                           remedy="Accept changed figures with: cachemark baseline promote --reason …")
-    return baselines.save(store, run.id, root, name, reason=reason, days=days, epoch=epoch_of(held) + 1, replaces=_told(held))
+    return baselines.save(store, run.id, root, name, reason=reason, days=days, epoch=epoch_of(baseline) + 1, replaces=_told(baseline))
 
 
-def epoch_of(held: Exchange) -> int:
+def epoch_of(baseline: Exchange) -> int:
     """The number of a baseline's epoch, from 1."""
-    return int(held.meta.get("epoch", 1))
+    return int(baseline.meta.get("epoch", 1))
 
 
-def refuse_expired(held: Exchange, now: datetime | None = None) -> None:
+def refuse_expired(baseline: Exchange, now: datetime | None = None) -> None:
     """Raise NothingMeasured for a baseline whose time is over: what was accepted so long ago judges nothing."""
-    expires = held.meta.get("expires")
+    expires = baseline.meta.get("expires")
     if expires is None:
         return
     try:
         when = datetime.fromisoformat(str(expires))
     except ValueError as error:
-        raise BadBaseline(f"{held.source} expires {expires!r}, which is no date.", remedy="Take the file from version control.") from error
+        raise BadBaseline(f"{baseline.source} expires {expires!r}, which is no date.",
+                          remedy="Take the file from version control.") from error
     if when.tzinfo is None:
         when = when.replace(tzinfo=UTC)
     if when < (now or datetime.now(UTC)):
-        raise NothingMeasured(f"{held.source} expired on {when.date()}.",
+        raise NothingMeasured(f"{baseline.source} expired on {when.date()}.",
                               remedy="Accept a fresh run: cachemark baseline promote --reason …")
 
 
 def _replaced(run: RunRecord, root: Path | str, name: str | None, reason: str) -> Exchange:
     if not reason.strip():
         raise BadBaseline("A baseline is accepted for a reason.", remedy="Say it: --reason \"faster attention since 1a2b3c\"")
-    held = baselines.load(baselines.path_of(root, run.environment.machine_class, name or run.plan))
-    if held.meta.get("plan") != run.plan:
-        raise BadBaseline(f"{held.source} is of plan {held.meta.get('plan')!r}, run {run.id} of {run.plan!r}.",
+    baseline = baselines.load(baselines.path_of(root, run.environment.machine_class, name or run.plan))
+    if baseline.meta.get("plan") != run.plan:
+        raise BadBaseline(f"{baseline.source} is of plan {baseline.meta.get('plan')!r}, run {run.id} of {run.plan!r}.",
                           remedy="Name a run of that plan, or save it under another --name.")
-    return held
+    return baseline
 
 
-def _both(held: Exchange, run: RunRecord) -> str:
-    return f"{held.environment.fingerprint} then, {run.environment.fingerprint} now"
+def _both(baseline: Exchange, run: RunRecord) -> str:
+    return f"{baseline.environment.fingerprint} then, {run.environment.fingerprint} now"
 
 
-def _told(held: Exchange) -> dict[str, Any]:
-    """What is kept of a baseline that is replaced."""
+def _told(baseline: Exchange) -> dict[str, Any]:
+    """The facts that are kept of a baseline that is replaced."""
     known = ("run", "saved", "reason", "epoch")
-    return {"digest": held.digest, "fingerprint": held.environment.fingerprint, "commit": held.code.get("commit"),
-            **{key: held.meta[key] for key in known if key in held.meta}}
+    return {"digest": baseline.digest, "fingerprint": baseline.environment.fingerprint, "commit": baseline.code.get("commit"),
+            **{key: baseline.meta[key] for key in known if key in baseline.meta}}

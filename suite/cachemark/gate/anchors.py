@@ -1,4 +1,4 @@
-"""Anchors: proof that a published model, run here with its full cache, is as good as its authors say.
+"""Anchors: proof that a published model, run here with its full cache, is as good as its authors report.
 
 A figure of a cache method is worth comparing with a paper only if the model under it is the paper's. An *anchor* states what the full
 cache must reach: a metric, the published value, where it stands, and how far off counts as reached. A plan has it as its table
@@ -35,8 +35,8 @@ KEYS = {"metric": str, "expected": float, "tolerance": float, "source": str}
 
 @dataclass(frozen=True)
 class Anchor:
-    """What the full cache of ``model`` must reach: ``metric`` within ``tolerance`` of ``expected``, better or worse. ``source`` says
-    where the value is published. ``sampling`` holds what the published images were drawn with, as far as it is known here."""
+    """A published value that the full cache of ``model`` must reach: ``metric`` within ``tolerance`` of ``expected``, better or worse.
+    ``source`` is the publication, ``sampling`` the settings that its images were drawn with, as far as they are known here."""
 
     model: str
     metric: str
@@ -50,7 +50,7 @@ class Anchor:
         """From the table ``[anchor]`` of a plan. Error: ``bad-plan`` for a key or value that is none."""
         if set(table) != set(KEYS):
             raise BadPlan(f"[anchor] of {model} has the keys {', '.join(sorted(table)) or 'none'}.", remedy=f"It needs: {', '.join(KEYS)}.")
-        values: dict[str, Any] = {key: float(table[key]) if type(table[key]) is int else table[key] for key in KEYS}
+        values: dict[str, Any] = {key: _number(table[key]) for key in KEYS}
         wrong = [key for key, kind in KEYS.items() if type(values[key]) is not kind or values[key] == ""]
         if wrong:
             raise BadPlan(f"[anchor] of {model}: {wrong[0]} = {table[wrong[0]]!r}.",
@@ -59,6 +59,14 @@ class Anchor:
             raise BadPlan(f"[anchor] of {model}: expected = {values['expected']}, tolerance = {values['tolerance']}.",
                           remedy="Both are finite, and the tolerance is above 0.")
         return cls(model, sampling=dict(sampling or {}), **values)
+
+
+def _number(value: Any) -> Any:
+    """A whole number as a float, infinite where it is too large for one; anything else as it is."""
+    try:
+        return float(value) if type(value) is int else value
+    except OverflowError:
+        return math.inf
 
 
 @dataclass(frozen=True)
@@ -86,8 +94,8 @@ class Stored:
 
 
 def judge(anchor: Anchor, outcome: Outcome) -> AnchorJudgement:
-    """Whether this outcome reaches the anchor. One of another model, method or sampling, one that failed, or one on random weights
-    says nothing: it is ``not measured``, with the reason."""
+    """Compare an outcome with the anchor. One of another model, method or sampling, one that failed, or one on random weights proves
+    nothing: it is ``not measured``, with the reason."""
     reason = _unfit(anchor, outcome)
     if reason:
         return AnchorJudgement(NOT_MEASURED, reason)
@@ -103,7 +111,7 @@ def judge(anchor: Anchor, outcome: Outcome) -> AnchorJudgement:
 
 
 def _unfit(anchor: Anchor, outcome: Outcome) -> str:
-    """Why the outcome cannot be held against the anchor, or nothing."""
+    """The reason for which the outcome cannot be compared with the anchor, or nothing."""
     case = outcome.case
     if case.model != anchor.model:
         return f"This is a case of {case.model}, the anchor is of {anchor.model}."
@@ -128,18 +136,18 @@ def _first_line(text: str) -> str:
 
 # -- what has been reached ---------------------------------------------------------------------------------------------
 def path_of(folder: Path | str, model: str) -> Path:
-    """Where the anchor of a model lies. A name that would leave the folder is refused."""
+    """The file of a model's anchor. A name that would leave the folder is refused."""
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", model):
         raise BadBaseline(f"{model!r} is no name of a model.", remedy="Use letters, digits, dots, underscores and dashes.")
     return Path(folder) / f"{model}.json"
 
 
 def save(folder: Path | str, anchor: Anchor, outcome: Outcome, facts: Mapping[str, Any] | None = None) -> Path:
-    """Write down that the anchor was reached; the file appears whole or not at all and takes the place of an older one. Raises
-    BadBaseline where it was not reached."""
+    """Record that the anchor was reached; the file appears whole or not at all and replaces an older one. Raises BadBaseline where it was
+    not reached."""
     found = judge(anchor, outcome)
     if found.value is None or not found.passed:
-        raise BadBaseline(f"The anchor of {anchor.model} is {found.state}. {found.reason}", remedy="Only what was reached is written down.")
+        raise BadBaseline(f"The anchor of {anchor.model} is {found.state}. {found.reason}", remedy="Record only one that passed.")
     stored = Stored(anchor, outcome.case.weights, found.value, outcome.case.to_json(), dict(facts or {}))
     path = path_of(folder, anchor.model)
     write(path, json.dumps({"format": FORMAT, **asdict(stored)}, indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n")
@@ -147,8 +155,8 @@ def save(folder: Path | str, anchor: Anchor, outcome: Outcome, facts: Mapping[st
 
 
 def load(folder: Path | str = ROOT) -> list[Stored]:
-    """Every anchor that is written down, by model; none where there is no such folder. A file that is damaged, or whose value is
-    not within its own tolerance, is refused with BadBaseline."""
+    """Every recorded anchor, by model; none where there is no such folder. A file that is damaged, or with a value outside its own
+    tolerance, is refused with BadBaseline."""
     return [_stored(path) for path in sorted(Path(folder).glob("*.json"))]
 
 
@@ -164,24 +172,24 @@ def _stored(path: Path) -> Stored:
             raise ValueError(f"it is of {anchor.model}")
         if not abs(stored.value - anchor.expected) <= anchor.tolerance:
             raise ValueError(f"its value {stored.value:g} is not within {anchor.expected:g} ± {anchor.tolerance:g}")
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, BadPlan) as error:
-        why = f"{type(error).__name__}: {error}"
-        raise BadBaseline(f"{path} holds no anchor: {why}.", remedy="Take the file from version control.") from error
+    except (OSError, ArithmeticError, ValueError, KeyError, TypeError, AttributeError, BadPlan) as error:
+        raise BadBaseline(f"{path} holds no anchor: {type(error).__name__}: {error}.",
+                          remedy="Take the file from version control.") from error
     return stored
 
 
 # -- what reports say ---------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class AnchorStanding:
-    """How far a model's figures may be held against published ones: ``anchored``, ``embedded`` (nothing is published) or
-    ``unanchored``; ``sentence`` says it."""
+    """The standing of a model's figures beside published ones: ``anchored``, ``embedded`` (nothing is published) or ``unanchored``;
+    ``sentence`` states it."""
 
     kind: str
     sentence: str
 
 
 def standing(model: str, weights: str, anchors: Iterable[Stored]) -> AnchorStanding:
-    """That of a model run with ``weights``, the identity of a case's weights."""
+    """The standing of a model that was run with ``weights``, the identity of a case's weights."""
     own = [stored for stored in anchors if stored.anchor.model == model]
     if reached := [stored for stored in own if stored.weights == weights]:
         found = reached[0]

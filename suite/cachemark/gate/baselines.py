@@ -56,7 +56,7 @@ class CaseDifference:
 
 
 def path_of(root: Path | str, machine_class: str, name: str) -> Path:
-    """Where the baseline of that name lies. A name that would leave its folder is refused."""
+    """The file of the baseline of that name. A name that would leave its folder is refused."""
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
         raise BadBaseline(f"{name!r} is no name of a baseline.", remedy="Use letters, digits, dots, underscores and dashes.")
     folder = re.sub(r"[^A-Za-z0-9._-]+", "-", machine_class).strip(".-") or "unknown"
@@ -109,7 +109,7 @@ def list_(root: Path | str = ROOT) -> list[ListedBaseline]:
 
 
 def diff(baseline: Exchange, outcomes: Sequence[Outcome]) -> list[CaseDifference]:
-    """In what the outcomes differ from the baseline, case by case, without judging it: what a person reviews before promoting."""
+    """Differences between the outcomes and the baseline, case by case and unjudged: for a review before promotion."""
     then, now = {o.case.key: o for o in baseline.outcomes}, {o.case.key: o for o in outcomes}
     found: list[CaseDifference] = []
     for key in [*then, *(k for k in now if k not in then)]:

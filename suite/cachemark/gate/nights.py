@@ -1,4 +1,4 @@
-"""What the store knows of earlier comparisons: nights, what equal arms showed in them, and whether the gate may still fail anything."""
+"""Earlier comparisons in the store: their nights, the alarms of equal arms in them, and the standing of the gate that follows."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FLOOR = {"cpu": 0.10, "cuda": 0.02}  # least minimum effect of a device class
 
 @dataclass(frozen=True)
 class Night:
-    """One finished comparison: its run, what was said of its cells, and the coverage that is asked now, if not what was asked then."""
+    """One finished comparison: its run, its verdicts, and the coverage that is asked now, if it is not the one asked then."""
 
     run: RunRecord
     rows: tuple[Verdict, ...]
@@ -34,7 +34,7 @@ class Night:
 
     @property
     def stated(self) -> Mapping[str, Any]:
-        """How it was made: arms, minimum effect, cells."""
+        """Its settings: arms, minimum effect, cells."""
         return self.run.plan_json
 
     @property
@@ -83,7 +83,7 @@ def least_effect(ratios: Sequence[float], family: int, device_class: str) -> tup
 # -- how often the gate was wrong ---------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class GateStanding:
-    """What equal arms showed in the last nights. ``low`` and ``high`` are the ends of the exact 95 % interval of the rate
+    """Alarms of equal arms in the last nights. ``low`` and ``high`` are the ends of the exact 95 % interval of the rate
     (Clopper and Pearson); ``advisory``: the gate is not to be trusted, and fails nothing by times."""
 
     nights: int
@@ -101,9 +101,9 @@ class GateStanding:
         return said + (noisy if self.advisory else "")
 
 
-def standing(held: Sequence[Night]) -> GateStanding:
-    """Of nights, the oldest first. An improvement of equal arms is an alarm as much as a regression."""
-    rows = [row for night in held if (row := night.equal_arms) is not None][-WATCHED:]
+def standing(earlier: Sequence[Night]) -> GateStanding:
+    """The standing of the gate after nights, the oldest first. An improvement of equal arms is an alarm as much as a regression."""
+    rows = [row for night in earlier if (row := night.equal_arms) is not None][-WATCHED:]
     n, k = len(rows), sum(row.verdict in (REGRESSED, IMPROVED) for row in rows)
     low = float(beta.ppf(0.025, k, n - k + 1)) if k else 0.0
     high = float(beta.ppf(0.975, k + 1, n - k)) if k < n else 1.0
@@ -111,30 +111,23 @@ def standing(held: Sequence[Night]) -> GateStanding:
 
 
 # -- history ------------------------------------------------------------------------------------------------------------
-def series(held: Sequence[Night], cell: str, name: str = TIMED) -> tuple[list[float], list[str]]:
+def series(earlier: Sequence[Night], cell: str, name: str = TIMED) -> tuple[list[float], list[str]]:
     """A cell night by night: log ratio of cost to the canary, NaN where it was not measured, and the environment's fingerprint."""
-    better = metric(name).better
-    found = {id(night): row.change for night in held for row in night.rows if row.label == cell and row.metric == name}
-    values = [_log(found.get(id(night)), better) for night in held]
-    return values, [night.run.environment.fingerprint for night in held]
+    found = {id(night): row.change for night in earlier for row in night.rows if row.label == cell and row.metric == name}
+    ratios = (metric(name).cost_ratio(1.0, change) if (change := found.get(id(night))) else math.nan for night in earlier)
+    return [math.log(ratio) if ratio > 0 else math.nan for ratio in ratios], [night.run.environment.fingerprint for night in earlier]
 
 
-def _log(change: float | None, better: str) -> float:
-    if not change or change <= 0:
-        return math.nan
-    return math.log(change) if better == "lower" else -math.log(change)
+def changes(earlier: Sequence[Night], cell: str, delta: float) -> tuple[history.Epoch, ...]:
+    """The changes of a cell over the nights: see :func:`cachemark.stats.changepoints.changes`."""
+    return history.changes(*series(earlier, cell), delta)
 
 
-def changes(held: Sequence[Night], cell: str, delta: float) -> tuple[history.Epoch, ...]:
-    """What happened to a cell over the nights: see :func:`cachemark.stats.changepoints.changes`."""
-    return history.changes(*series(held, cell), delta)
-
-
-def told(held: Sequence[Night], cell: str, delta: float) -> list[str]:
+def told(earlier: Sequence[Night], cell: str, delta: float) -> list[str]:
     """The changes of a cell in the newest epoch that count, as sentences with the commit of the night on which each began."""
-    epochs = changes(held, cell, delta) if held else ()
+    epochs = changes(earlier, cell, delta) if earlier else ()
     found = [change for change in (epochs[-1].changes if epochs else ()) if change.gates]
-    return [f"History of {cell}: a {c.kind} of {100 * c.size:+.2g} % since {_when(held[c.first].run)}." for c in found]
+    return [f"History of {cell}: a {c.kind} of {100 * c.size:+.2g} % since {_when(earlier[c.first].run)}." for c in found]
 
 
 def _when(run: RunRecord) -> str:

@@ -1,4 +1,4 @@
-"""Images of two arms compared seed by seed: whether those of the second are worse, in a family of its own.
+"""Images of two arms compared seed by seed, to find where those of the second are worse, in a family of its own.
 
 Both arms made images at the same seeds, so every figure that is known image by image (agreement with the full cache, PSNR, the legend)
 gives one difference per seed. Which of two equal arms a difference favours is chance, and the exact sign-flip test asks how often chance
@@ -11,26 +11,22 @@ then the median of Walsh averages is nought. Its interval is Student's.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.stats import false_discovery_control, t
 
 from ..core.result import IMAGES, JUDGING, Status
 from ..core.units import METRICS, Metric
-from ..stats.paired_test import CONFIDENCE, INCONCLUSIVE, MOST_PAIRS, sign_flip
+from ..core.verdicts import EQUIVALENT, IMPROVED, INCONCLUSIVE, NOT_COMPARED, REGRESSED
+from ..stats.paired_test import CONFIDENCE
+from ..stats.sign_flip import Floats, sign_flips
 from ..store.rows import Verdict
-from .baseline_check import EQUIVALENT, IMPROVED, NOT_COMPARED, REGRESSED
 from .comparison import INFRASTRUCTURE, SAME, PairOfOutcomes, failure, images
 
 LEAST = 0.01  # minimum effect, as a share of the first arm's mean
 ITSELF = "fidelity of the full cache is to itself"
-DRAWS = 19_999  # choices of signs where not all are tried: enough to find one changed figure among a thousand
-BLOCK = 2**20  # signs that are drawn at once
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -58,25 +54,25 @@ class SeedwiseRow:
         return float(t.ppf((1 + CONFIDENCE) / 2, n - 1) * self.worse.std(ddof=1) / np.sqrt(n))
 
 
-def seedwise(couples: Mapping[str, PairOfOutcomes], q: float = 0.05, alike: str = SAME) -> list[Verdict]:
+def seedwise(pairs: Mapping[str, PairOfOutcomes], q: float = 0.05, alike: str = SAME) -> list[Verdict]:
     """The rows of cells of which both arms' images were judged, one for each figure that is known seed by seed. ``q`` is the false
     discovery rate of the family, ``alike`` what the arms share (see :func:`cachemark.gate.comparison.verdicts`). A cell without such a
     figure has a row that says why, one whose second arm alone failed has regressed, and of two full caches the hashes of their images
     are compared where they were taken: fidelity is to the arm's own full cache, so here it is to itself and says nothing."""
-    lines = {cell: list(_lines(pair)) for cell, pair in couples.items()}
+    lines = {cell: list(_lines(pair)) for cell, pair in pairs.items()}
     flat = [line for found in lines.values() for line in found]
-    sides = _sides([line.worse for line in flat])
-    worse, better = (_adjusted([pair[side] for pair in sides]) for side in (0, 1))
+    sides = sign_flips([line.worse for line in flat])
+    worse, better = (_adjusted([p_values[side] for p_values in sides]) for side in (0, 1))
     p = iter(zip(worse, better, strict=True))
     rows: list[Verdict] = []
     for cell, found in lines.items():
         rows += [_row(cell, line, next(p), q, len(flat)) for line in found]
-        rows += _beside(cell, couples[cell], alike, bool(found))
+        rows += _whole_cell(cell, pairs[cell], alike, bool(found))
     return rows
 
 
-def _beside(cell: str, pair: PairOfOutcomes, alike: str, told: bool) -> Iterator[Verdict]:
-    """The row of a cell that is no figure's. ``told``: it has some of figures."""
+def _whole_cell(cell: str, pair: PairOfOutcomes, alike: str, told: bool) -> Iterator[Verdict]:
+    """The row of a cell as a whole, if it needs one. ``told``: it has rows of figures."""
     row = Verdict(pair.after.case.key, cell, "status", NOT_COMPARED)
     hashed = all(outcome.facts.get(IMAGES) for outcome in (pair.before, pair.after))
     if pair.before.ok and not pair.after.ok and pair.after.status not in (Status.UNSUPPORTED, *INFRASTRUCTURE):
@@ -91,7 +87,8 @@ def _beside(cell: str, pair: PairOfOutcomes, alike: str, told: bool) -> Iterator
 
 
 def _to_itself(pair: PairOfOutcomes) -> bool:
-    """Whether both arms are the full cache that their own fidelity is measured against. A ``reference`` engine's is another code path."""
+    """Return whether both arms are the full cache that their own fidelity is measured against. That of a ``reference`` engine is another
+    code path."""
     return all(o.ok and o.case.role == "baseline" and o.case.engine != "reference" for o in (pair.before, pair.after))
 
 
@@ -111,39 +108,6 @@ def _reason(pair: PairOfOutcomes) -> str:
     if failed is None:
         return "no figure is known seed by seed"
     return f"{failed.status}: {(failed.log.strip().splitlines() or [''])[-1][:200]}"
-
-
-def flipped(differences: Floats) -> float:
-    """One-sided p-value that the mean of differences, (n,), is above 0: the share of choices of signs that add up to at least as much.
-    All choices where at most 40 are no tie, else ``DRAWS`` of them from a stream that is frozen, the one found among them (Phipson and
-    Smyth 2010, so that it is never 0). A seed at which the arms agree has no sign and says nothing."""
-    return _sides([differences])[0][0]
-
-
-def _sides(many: Sequence[Floats]) -> list[tuple[float, float]]:
-    """The p-values that the mean of each is above, and below 0. What has as many differences shares one draw of signs, which is dear."""
-    signed = [d[d != 0] for d in many]
-    found = {i: (float(sign_flip(d)), float(sign_flip(-d))) if len(d) else (1.0, 1.0) for i, d in enumerate(signed) if len(d) <= MOST_PAIRS}
-    groups: dict[int, list[int]] = {}
-    for i in (i for i in range(len(signed)) if i not in found):
-        groups.setdefault(len(signed[i]), []).append(i)
-    for group in groups.values():
-        above, below = _reached(np.stack([signed[i] for i in group], axis=1))
-        found |= {i: ((1 + up) / (1 + DRAWS), (1 + down) / (1 + DRAWS)) for i, up, down in zip(group, above, below, strict=True)}
-    return [found[i] for i in range(len(signed))]
-
-
-def _reached(d: Floats) -> tuple[list[int], list[int]]:
-    """How many of ``DRAWS`` choices of signs of each column of ``d``, (n, columns), add up to at least, and to at most, what it does. The
-    signs are the same ever after, since a legacy stream never changes, and come in blocks: all of them would be gigabytes."""
-    stream, total, slack = np.random.RandomState(0), d.sum(0), 1e-12 * np.abs(d).sum(0)
-    above, below = np.zeros(d.shape[1], dtype=np.int64), np.zeros(d.shape[1], dtype=np.int64)
-    rows = max(1, BLOCK // len(d))
-    for begin in range(0, DRAWS, rows):
-        sums = stream.choice([-1.0, 1.0], size=(min(rows, DRAWS - begin), len(d))) @ d
-        above += (sums >= total - slack).sum(0)
-        below += (sums <= total + slack).sum(0)
-    return above.tolist(), below.tolist()
 
 
 def _adjusted(p: list[float]) -> list[float]:

@@ -1,4 +1,4 @@
-"""What happened to all cells at once: one verdict on the environment instead of an alarm for every cell.
+"""One verdict on the environment, for a change that all cells share, instead of an alarm for every cell.
 
 A new driver, a new torch or a warmer room moves every cell, the full caches and the canary among them. The gate judges ratios, in which
 that cancels; here it is made visible: how far everything moved together, which cells did not follow, and whether outputs changed.
@@ -22,9 +22,9 @@ FEWEST = 3  # cells from which "all" means something
 
 @dataclass(frozen=True)
 class EnvironmentVerdict:
-    """``shift``: the change of cost that cells share, as a share (0.05: everything is 5 % slower), None where too few were timed;
-    ``off``: cells that moved otherwise, by label, with their own change; ``outputs``: how many of how many have other output hashes;
-    ``upgraded``: what of the environment is new, then and now."""
+    """Changes of all cells at once. ``shift``: the change of cost that they have in common (0.05: everything is 5 % slower), None where too
+    few were timed; ``off``: cells that moved otherwise, by label, with their own change; ``outputs``: how many of how many have other
+    output hashes; ``upgraded``: facts of the environment that are new, then and now."""
 
     shift: float | None
     moved: bool
@@ -34,13 +34,13 @@ class EnvironmentVerdict:
 
     @property
     def rehashed(self) -> bool:
-        """Whether (nearly) all outputs changed."""
+        """True where (nearly) all outputs changed."""
         changed, known = self.outputs
         return known >= FEWEST and changed >= MOST * known
 
     @property
     def alert(self) -> bool:
-        """Whether there is something to say. It is one alert, however many cells it is about."""
+        """True where there is something to report: one alert, however many cells it concerns."""
         return self.moved or self.rehashed or bool(self.upgraded)
 
     def __str__(self) -> str:

@@ -35,7 +35,7 @@ class Interval:
 
 
 def _ranks(n: int, wanted: float) -> tuple[int, float]:
-    """How many values may be cut at each end so that the rest covers the median with ``wanted`` or the most there is."""
+    """The number of values to cut at each end so that the rest covers the median with ``wanted`` or the most there is."""
     cut, covered = 0, 1 - 2 * 0.5**n
     tail = 0.5**n
     for k in range(1, n // 2):
@@ -72,7 +72,7 @@ def mean_over_seeds(values: Sequence[float]) -> Interval:
 
 
 def means_over_seeds(named: Mapping[Key, Sequence[float]]) -> dict[Key, Interval]:
-    """The same of several figures, those over equally many seeds at once: a product of many rows is many times as fast as one for each."""
+    """:func:`mean_over_seeds` of several figures, those over equally many seeds at once: a product of many rows is many times as fast."""
     alike: dict[int, list[Key]] = {}
     for name, values in named.items():
         alike.setdefault(len(values), []).append(name)
@@ -103,8 +103,8 @@ def _means(data: Table) -> Iterator[Interval]:
 
 @lru_cache(maxsize=4)
 def _shares(n: int) -> Table:
-    """How often each of n values is drawn in each resample, over n: (n, resamples). The same for all means over n values, and a product
-    with it is thirty times as fast as drawing anew."""
+    """Counts of each of n values in each resample, over n: (n, resamples). One matrix serves all means over n values, and a product with
+    it is thirty times as fast as drawing anew."""
     picks = np.random.RandomState(0).randint(0, n, size=(_RESAMPLES, n))  # a legacy stream never changes
     counts = np.zeros((n, _RESAMPLES))
     np.add.at(counts, (picks, np.arange(_RESAMPLES)[:, None]), 1.0 / n)

@@ -56,7 +56,7 @@ class ChangePoint:
 
 @dataclass(frozen=True)
 class Epoch:
-    """What was found between two changes of the environment, on the nights ``first`` to ``last``, both included. ``alike``: rank
+    """The changes found between two changes of the environment, on the nights ``first`` to ``last``, both included. ``alike``: rank
     correlation of neighbouring nights after the changes are taken out, NaN where too few nights were measured to tell."""
 
     first: int
@@ -66,7 +66,7 @@ class Epoch:
 
     @property
     def stationary(self) -> bool:
-        """Whether changes may gate here."""
+        """True where changes may gate."""
         return not self.alike > MOST_ALIKE
 
 
@@ -77,7 +77,7 @@ def to_canary(canary: ArrayLike, head: ArrayLike, better: str = "lower") -> floa
 
 
 def changes(nights: Sequence[float], epochs: Sequence[Hashable], delta: float) -> tuple[Epoch, ...]:
-    """What happened to log ratios to the canary, one per night, NaN where a night is missing. ``epochs`` names the environment of each
+    """Find changes in log ratios to the canary, one per night, NaN where a night is missing. ``epochs`` names the environment of each
     night; ``delta`` is the minimum effect, a share. Night numbers count from 0. The same series always gives the same answer."""
     values = np.asarray(nights, dtype=np.float64)
     if values.shape != (len(epochs),) or np.isinf(values).any() or not 0 < delta < 1:
@@ -101,7 +101,7 @@ def _epoch(values: Floats, start: int, stop: int, limit: float) -> Epoch:
 
 # -- the test -----------------------------------------------------------------------------------------------------------
 def rank_cusum(values: ArrayLike) -> tuple[int, float]:
-    """Where a series of at least ``2 * LEAST`` values most likely changed its level (the first value after), and how strongly: the
+    """The most likely change of level in a series of at least ``2 * LEAST`` values (the first value after it), and its strength: the
     largest distance of the sum of the ranks so far from what it would be without order, over its standard deviation's shape."""
     ranks = rankdata(values)
     heights = _heights(ranks[None])[0]

@@ -31,14 +31,11 @@ from scipy.stats import false_discovery_control
 
 from ..core.errors import CachemarkError
 from ..core.verdicts import EQUIVALENT, IMPROVED, INCONCLUSIVE, REGRESSED
+from .sign_flip import MOST_PAIRS, Floats, rows, sign_flip
 
 CONFIDENCE = 0.90  # of the interval that must lie within the minimum effect for "equivalent"
 SCREEN_P = 1 / 16
 SCREEN_SHARE = 0.75  # of the minimum effect
-MOST_PAIRS = 40  # the sign-flip test keeps 2^(n/2) sums
-_ROUNDING = 1e-12  # log ratios that differ by less are the same number: what a change of units may do to the last digits
-
-Floats = NDArray[np.float64]
 
 
 # -- statistics of one cell ---------------------------------------------------------------------------------------------
@@ -66,20 +63,6 @@ def hodges_lehmann(ratios: ArrayLike) -> Floats:
     return np.median(_walsh(ratios), axis=-1)
 
 
-def sign_flip(ratios: ArrayLike) -> Floats:
-    """Exact one-sided p-value that the mean is above 0: the share of the 2ⁿ choices of signs whose mean is at least the one
-    found. (..., n) -> (...); n is at most ``MOST_PAIRS``.
-
-    A choice of signs reaches the mean found exactly where the values that it turns add up to 0 or less. Those are counted from
-    the sums of either half of the values, so the work grows with 2^(n/2), not 2ⁿ. Sums equal up to rounding count as equal.
-    """
-    d = _rows(ratios)
-    if d.shape[-1] > MOST_PAIRS:
-        raise CachemarkError(f"{d.shape[-1]} pairs are too many for the exact test.", remedy=f"Give at most {MOST_PAIRS}.")
-    flat = d.reshape(-1, d.shape[-1])
-    return np.array([_flip(row) for row in flat] if d.shape[-1] > 8 else _flip_few(flat)).reshape(d.shape[:-1])
-
-
 def interval(ratios: ArrayLike, confidence: float = CONFIDENCE) -> tuple[Floats, Floats, float]:
     """Lower end, upper end, and how sure: the interval of :func:`hodges_lehmann`. (..., n) -> (...), (...), number.
 
@@ -87,7 +70,7 @@ def interval(ratios: ArrayLike, confidence: float = CONFIDENCE) -> tuple[Floats,
     reaches ``confidence``; or, where so few pairs cannot reach it, the largest there is, which is then below ``confidence``.
     """
     walsh = _walsh(ratios)
-    cut, sure = _cut(_rows(ratios).shape[-1], confidence)
+    cut, sure = _cut(rows(ratios).shape[-1], confidence)
     ordered = np.sort(walsh, axis=-1)
     return ordered[..., cut], ordered[..., -1 - cut], sure
 
@@ -103,51 +86,23 @@ def signed_rank(n: int) -> Floats:
 
 @functools.cache
 def _cut(n: int, confidence: float) -> tuple[int, float]:
-    """How many Walsh averages may be cut at either end, and what the rest covers."""
+    """The number of Walsh averages to cut at either end, and the coverage of the rest."""
     below = np.cumsum(signed_rank(n))
     cut = max(int(np.searchsorted(below, (1 - confidence) / 2, side="right")) - 1, 0)
     return cut, max(0.0, float(1 - 2 * below[cut]))
 
 
-def _rows(ratios: ArrayLike) -> Floats:
-    d = np.asarray(ratios, dtype=np.float64)
-    if d.ndim == 0 or d.shape[-1] == 0 or not np.isfinite(d).all():
-        raise CachemarkError("Log ratios must be finite numbers, at least one per cell.", remedy="Make them with log_ratios.")
-    return d
-
-
 def _walsh(ratios: ArrayLike) -> Floats:
-    d = _rows(ratios)
+    d = rows(ratios)
     i, j = np.triu_indices(d.shape[-1])
     return (d[..., i] + d[..., j]) / 2
-
-
-def _sums(d: Floats) -> Floats:
-    """Sums of all subsets of the last axis, (..., n) -> (..., 2^n)."""
-    sums = np.zeros((*d.shape[:-1], 1))
-    for column in range(d.shape[-1]):
-        sums = np.concatenate((sums, sums + d[..., column : column + 1]), axis=-1)
-    return sums
-
-
-def _slack(d: Floats) -> Floats:
-    return _ROUNDING * (1 + np.abs(d).sum(axis=-1))
-
-
-def _flip_few(d: Floats) -> Floats:
-    return (_sums(d) <= _slack(d)[..., None]).mean(axis=-1)
-
-
-def _flip(d: Floats) -> float:
-    left, right = _sums(d[: len(d) // 2]), np.sort(_sums(d[len(d) // 2 :]))
-    return float(np.searchsorted(right, _slack(d) - left, side="right").sum()) / 2.0 ** len(d)
 
 
 # -- the rule -----------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Rule:
-    """How cells are judged. ``delta``: the minimum effect, a share (0.02 is 2 %); ``family``: how many cells are judged together,
-    one timed metric each; ``q``: the false discovery rate; ``looks``: after how many pairs screening looks, the last being the
+    """The rule by which cells are judged. ``delta``: the minimum effect, a share (0.02 is 2 %); ``family``: how many cells are judged
+    together, one timed metric each; ``q``: the false discovery rate; ``looks``: after how many pairs screening looks, the last being the
     cap; ``control``: ``bh``, or ``by`` where cells may depend on each other in any way. Raises CachemarkError for other values."""
 
     delta: float
@@ -172,13 +127,13 @@ class Rule:
 
     @property
     def fresh(self) -> int:
-        """How many fresh pairs confirm: enough for one changed cell of the family to stand out, and three to spare."""
+        """The number of fresh pairs that confirm: enough for one changed cell of the family to stand out, and three to spare."""
         return max(14, math.ceil(math.log2(self.family / self.q)) + 3)
 
 
 @dataclass(frozen=True)
 class Screened:
-    """What screening made of cells, arrays of one shape. ``side``: 1 looks worse, −1 looks better, else 0; ``equal``: shown to lie
+    """The result of screening cells, arrays of one shape. ``side``: 1 looks worse, −1 looks better, else 0; ``equal``: shown to lie
     within the minimum effect; ``pairs``: how many pairs were looked at."""
 
     side: NDArray[np.int64]
@@ -189,7 +144,7 @@ class Screened:
 def screen(ratios: ArrayLike, rule: Rule) -> Screened:
     """Screen cells, (cells, pairs at hand). Each is decided at the first look that decides it and not looked at again; looks that
     need more pairs than are at hand are left for later."""
-    d = _rows(ratios)
+    d = rows(ratios)
     side, equal = np.zeros(len(d), dtype=np.int64), np.zeros(len(d), dtype=bool)
     pairs = np.zeros(len(d), dtype=np.int64)
     for look in (n for n in rule.looks if n <= d.shape[1]):
@@ -201,7 +156,7 @@ def screen(ratios: ArrayLike, rule: Rule) -> Screened:
 
 
 def within(ratios: ArrayLike, rule: Rule) -> NDArray[np.bool_]:
-    """Whether the interval of each cell lies inside the minimum effect on either side. (..., n) -> (...)."""
+    """True where the interval of a cell lies inside the minimum effect on either side. (..., n) -> (...)."""
     low, high, sure = interval(ratios)
     return (low > -rule.limit) & (high < rule.limit) & (sure >= CONFIDENCE)
 
@@ -250,7 +205,7 @@ class Effect:
     @classmethod
     def of(cls, ratios: ArrayLike) -> Effect:
         """That of log ratios, (n,)."""
-        d = _rows(ratios)
+        d = rows(ratios)
         least, most, sure = interval(d)
         value, low, high = (math.expm1(float(x)) for x in (hodges_lehmann(d), least, most))
         return cls(value, low, high, sure, len(d))
@@ -273,7 +228,7 @@ class PairedVerdict:
 
 
 def needed(cell: PairRatios, rule: Rule) -> tuple[str, int]:
-    """What to measure next: ``("screen", n)`` or ``("confirm", n)`` with n more pairs, or ``("done", 0)``."""
+    """The pairs to measure next: ``("screen", n)`` or ``("confirm", n)`` with n more pairs, or ``("done", 0)``."""
     seen = _screened(cell, rule)
     if seen.side[0]:
         missing = rule.fresh - len(cell.fresh)
@@ -304,26 +259,26 @@ def _confirmed(cells: Mapping[str, PairRatios], sides: Mapping[str, int], side: 
     """Adjusted p-values that cells changed to that side, by cell."""
     def p(name: str, cell: PairRatios) -> float:
         ready = sides[name] == side and len(cell.fresh) >= rule.fresh
-        return float(sign_flip(side * _rows(cell.fresh[: rule.fresh]))) if ready else 1.0
+        return float(sign_flip(side * rows(cell.fresh[: rule.fresh]))) if ready else 1.0
 
     return dict(zip(cells, map(float, adjusted([p(name, cell) for name, cell in cells.items()], rule)), strict=True))
 
 
-def _judgement(cell: PairRatios, seen: Screened, p: float, rule: Rule) -> PairedVerdict:
-    side, used = int(seen.side[0]), int(seen.pairs[0])
+def _judgement(cell: PairRatios, screened: Screened, p: float, rule: Rule) -> PairedVerdict:
+    side, used = int(screened.side[0]), int(screened.pairs[0])
     if not used:
         return PairedVerdict(INCONCLUSIVE, None, 1.0, 0, f"{len(cell.screening)} of the {rule.looks[0]} pairs that are needed")
     if not side:
         effect = Effect.of(cell.screening[:used])
-        verdict = EQUIVALENT if seen.equal[0] else INCONCLUSIVE
-        return PairedVerdict(verdict, effect, 1.0, used, _words(verdict, effect, rule))
+        verdict = EQUIVALENT if screened.equal[0] else INCONCLUSIVE
+        return PairedVerdict(verdict, effect, 1.0, used, _reason(verdict, effect, rule))
     if len(cell.fresh) < rule.fresh:
         effect = Effect.of(cell.screening[:used])
         reason = f"looks changed, but {len(cell.fresh)} of {rule.fresh} pairs confirm it: {effect}"
         return PairedVerdict(INCONCLUSIVE, effect, 1.0, used, reason)
     fresh = cell.fresh[: rule.fresh]
     effect, verdict = Effect.of(fresh), verdict_of(fresh, side, p, rule)
-    return PairedVerdict(verdict, effect, p, used + rule.fresh, _words(verdict, effect, rule))
+    return PairedVerdict(verdict, effect, p, used + rule.fresh, _reason(verdict, effect, rule))
 
 
 def verdict_of(fresh: ArrayLike, side: int, p: float, rule: Rule) -> str:
@@ -333,7 +288,7 @@ def verdict_of(fresh: ArrayLike, side: int, p: float, rule: Rule) -> str:
     return EQUIVALENT if within(fresh, rule) else INCONCLUSIVE
 
 
-def _words(verdict: str, effect: Effect, rule: Rule) -> str:
+def _reason(verdict: str, effect: Effect, rule: Rule) -> str:
     least = f"{100 * rule.delta:g} %"
     return {EQUIVALENT: f"within {least}: {effect}", INCONCLUSIVE: f"not resolved at {least}: {effect}"}.get(verdict, str(effect))
 
@@ -346,7 +301,7 @@ def sees(unchanged: ArrayLike, family: int, pairs: float = 8.0, cells: int = 400
     ``unchanged``: log ratios of pairs of equal arms, of any cells of the machine class. Cells are drawn from them with random
     signs, by a stream that is frozen; which of two equal arms came first is chance, so the signs carry nothing.
     """
-    pool = _rows(ratios=np.ravel(np.asarray(unchanged, dtype=np.float64)))
+    pool = rows(ratios=np.ravel(np.asarray(unchanged, dtype=np.float64)))
     stream = np.random.RandomState(0)  # a legacy stream never changes
     shape = (cells, Rule(0.01, family).looks[-1])
     drawn = stream.choice(pool, size=shape) * stream.choice([-1.0, 1.0], size=shape)

@@ -25,7 +25,7 @@ PYTEST_BENCHMARK = "pytest-benchmark"
 
 @dataclass(frozen=True)
 class Ingested:
-    """What a file became: the run, how many cases it has, what was left out and why, and whether the file was in the store before."""
+    """The run that a file became, its number of cases, the benchmarks left out with the reasons, and whether the file was known before."""
 
     run: int
     cases: int
@@ -78,7 +78,7 @@ def _outcomes(data: Mapping[str, Any], fingerprint: str, source: str) -> tuple[l
                 left_out.append(f"{name}: the file has its summary only, not its raw values")
                 continue
             outcome = _outcome(item, name, _finite(values), fingerprint)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             said = f"{error.args[0]!r} is missing" if isinstance(error, KeyError) else str(error)
             remedy = "It was edited, or written by another version of pytest-benchmark than 4 or 5. Write it again."
             raise BadResults(f"{source} cannot be used, at benchmark {place}: {said}.", remedy=remedy) from error
@@ -87,10 +87,10 @@ def _outcomes(data: Mapping[str, Any], fingerprint: str, source: str) -> tuple[l
 
 
 def _finite(values: Sequence[Any]) -> list[float]:
-    held = [float(value) for value in values]
-    if not held or not all(math.isfinite(value) and value >= 0 for value in held):
+    seconds = [float(value) for value in values]
+    if not seconds or not all(math.isfinite(value) and value >= 0 for value in seconds):
         raise ValueError("its raw values are no list of seconds")
-    return held
+    return seconds
 
 
 def _outcome(item: Mapping[str, Any], name: str, values: list[float], fingerprint: str) -> Outcome:

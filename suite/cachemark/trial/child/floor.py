@@ -10,11 +10,12 @@ from typing import Any
 from ...cache.layout import Layout, Site, raster_steps
 from ...cache.masked_layout import MaskedLayout
 from ...contract.method import Method
-from ...core.limits import Limit, Rates, fitted
+from ...core.limits import Limit, Rates
 from ...core.spec import Case
 from ...metrics.speed import ends
 from ...models.costs import case_bill
 from ...models.protocol import ModelEntry
+from ...stats.least_squares import fitted_line
 
 RATES = "rates"  # of an environment's facts
 LIMIT, SLOPE = "limit", "slope"  # of an outcome's
@@ -36,7 +37,7 @@ def slope(marks: Sequence[Mapping[int, float]], layout: Layout, method: Method) 
         return {}
     method.resolve(layout)
     points = _points(marks, layout, method)
-    line = fitted(points)
+    line = fitted_line(points)
     if line is None:
         return {}
     entry = 2 * layout.rows * layout.kv_heads * layout.head_dim * layout.dtype.itemsize * layout.layers

@@ -1,0 +1,99 @@
+"""Sign-flip tests of paired differences: exact where all choices of signs can be counted, else by draws of them.
+
+If two arms do not differ, each difference might as well have had the other sign. The p-value is the share of choices of signs that add up
+to at least as much as the differences found do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from ..core.errors import CachemarkError
+
+MOST_PAIRS = 40  # the exact test keeps 2^(n/2) sums
+DRAWS = 19_999  # choices of signs where not all are tried: enough to find one changed figure among a thousand
+BLOCK = 2**20  # signs that are drawn at once
+_ROUNDING = 1e-12  # differences of less are the same number: a change of units may do so much to the last digits
+
+Floats = NDArray[np.float64]
+
+
+def rows(ratios: ArrayLike) -> Floats:
+    """Log ratios as an array, (..., n). Raises CachemarkError where there is none or one is no finite number."""
+    d = np.asarray(ratios, dtype=np.float64)
+    if d.ndim == 0 or d.shape[-1] == 0 or not np.isfinite(d).all():
+        raise CachemarkError("Log ratios must be finite numbers, at least one per cell.", remedy="Make them with log_ratios.")
+    return d
+
+
+# -- exact ---------------------------------------------------------------------------------------------------------------
+def sign_flip(ratios: ArrayLike) -> Floats:
+    """Exact one-sided p-value that the mean is above 0: the share of the 2ⁿ choices of signs whose mean is at least the one
+    found. (..., n) -> (...); n is at most ``MOST_PAIRS``.
+
+    A choice of signs reaches the mean found exactly where the values that it turns add up to 0 or less. Those are counted from
+    the sums of either half of the values, so the work grows with 2^(n/2), not 2ⁿ. Sums equal up to rounding count as equal.
+    """
+    d = rows(ratios)
+    if d.shape[-1] > MOST_PAIRS:
+        raise CachemarkError(f"{d.shape[-1]} pairs are too many for the exact test.", remedy=f"Give at most {MOST_PAIRS}.")
+    flat = d.reshape(-1, d.shape[-1])
+    return np.array([_flip(row) for row in flat] if d.shape[-1] > 8 else _flip_few(flat)).reshape(d.shape[:-1])
+
+
+def _sums(d: Floats) -> Floats:
+    """Sums of all subsets of the last axis, (..., n) -> (..., 2^n)."""
+    sums = np.zeros((*d.shape[:-1], 1))
+    for column in range(d.shape[-1]):
+        sums = np.concatenate((sums, sums + d[..., column : column + 1]), axis=-1)
+    return sums
+
+
+def _slack(d: Floats) -> Floats:
+    return _ROUNDING * (1 + np.abs(d).sum(axis=-1))
+
+
+def _flip_few(d: Floats) -> Floats:
+    return (_sums(d) <= _slack(d)[..., None]).mean(axis=-1)
+
+
+def _flip(d: Floats) -> float:
+    left, right = _sums(d[: len(d) // 2]), np.sort(_sums(d[len(d) // 2 :]))
+    return float(np.searchsorted(right, _slack(d) - left, side="right").sum()) / 2.0 ** len(d)
+
+
+# -- by draws ------------------------------------------------------------------------------------------------------------
+def sign_flip_mean(differences: Floats) -> float:
+    """One-sided p-value that the mean of differences, (n,), is above 0: the share of choices of signs that add up to at least as much.
+    All choices where at most 40 are no tie, else ``DRAWS`` of them from a stream that is frozen, the one found among them (Phipson and
+    Smyth 2010, so that it is never 0). A seed at which the arms agree has no sign and says nothing."""
+    return sign_flips([differences])[0][0]
+
+
+def sign_flips(many: Sequence[Floats]) -> list[tuple[float, float]]:
+    """The p-values that the mean of each sample, (n,), is above and below 0. Samples of one size share a draw of signs, which is dear."""
+    signed = [d[d != 0] for d in many]
+    found = {i: (float(sign_flip(d)), float(sign_flip(-d))) if len(d) else (1.0, 1.0) for i, d in enumerate(signed) if len(d) <= MOST_PAIRS}
+    groups: dict[int, list[int]] = {}
+    for i in (i for i in range(len(signed)) if i not in found):
+        groups.setdefault(len(signed[i]), []).append(i)
+    for group in groups.values():
+        above, below = _reached(np.stack([signed[i] for i in group], axis=1))
+        found |= {i: ((1 + up) / (1 + DRAWS), (1 + down) / (1 + DRAWS)) for i, up, down in zip(group, above, below, strict=True)}
+    return [found[i] for i in range(len(signed))]
+
+
+def _reached(d: Floats) -> tuple[list[int], list[int]]:
+    """Count the choices of signs, of ``DRAWS``, at which each column of ``d``, (n, columns), adds up to at least, and to at most, its own
+    sum. The signs are the same ever after, since a legacy stream never changes, and come in blocks: all of them would be gigabytes."""
+    stream, total, slack = np.random.RandomState(0), d.sum(0), _ROUNDING * np.abs(d).sum(0)
+    above, below = np.zeros(d.shape[1], dtype=np.int64), np.zeros(d.shape[1], dtype=np.int64)
+    rows = max(1, BLOCK // len(d))
+    for begin in range(0, DRAWS, rows):
+        sums = stream.choice([-1.0, 1.0], size=(min(rows, DRAWS - begin), len(d))) @ d
+        above += (sums >= total - slack).sum(0)
+        below += (sums <= total + slack).sum(0)
+    return above.tolist(), below.tolist()
