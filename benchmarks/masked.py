@@ -64,14 +64,14 @@ class Arm:
         model, layout, batch = self.model, self.model.layout(seeds, sampling), len(labels)
         key = streams.seeds_tensor(seeds, labels.device)
         cond = torch.cat((model.class_emb(labels), model.fake_latent.expand(batch, -1)))
-        prefix, course = model.prefix(cond), model.diffloss.course(model.config.diffusion, sampling.temperature)
+        prefix, schedule = model.prefix(cond), model.diffloss.schedule(model.config.diffusion, sampling.temperature)
         seconds = []
         for step in steps:
             start = time.perf_counter()
             hidden = model.decode(model.encode(prefix, latents, step, self.method), step, self.method)
             z, scale = model.conditions(hidden, step.generating), guidance(sampling, step, layout.visual)
-            noise = model.noise(key, step.generating[:batch], len(course.process))
-            drawn = model.diffloss.sample(z, noise, scale, course, step, self.method)
+            noise = model.noise(key, step.generating[:batch], len(schedule.process))
+            drawn = model.diffloss.sample(z, noise, scale, schedule, step, self.method)
             self.method.end_step(step)
             latents = put(latents, step.generating[:batch], drawn)
             seconds.append(time.perf_counter() - start)

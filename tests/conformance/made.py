@@ -159,7 +159,7 @@ def _head(model: Recorded) -> dict[str, Tensor]:
         steps: list[Tensor] = []
         back = head.back
         head.back = lambda *args, back=back, steps=steps: steps.append(back(*args)) or steps[-1]
-        made[f"out/psl/{name}/out"] = head.sample(c[:, None], noise[:, :rows, None], scale, head.course(sections, 0.7),
+        made[f"out/psl/{name}/out"] = head.sample(c[:, None], noise[:, :rows, None], scale, head.schedule(sections, 0.7),
                                                   MaskedStep(0, 1), Bidirectional())[:, 0]
         made[f"out/psl/{name}/steps"] = torch.stack(steps)[:, :, 0]
         del head.back
@@ -209,7 +209,7 @@ def _cached_head(model: Recorded, knobs: dict[str, Any]) -> dict[str, Tensor]:
         back = head.back
         head.back = lambda *args, back=back, steps=steps: steps.append(back(*args)) or steps[-1]
         step = MaskedStep(0, 12, count=1)
-        out = head.sample(c[:, None], noise[:, :, None], 1.75, head.course((14, 0), 0.5), step, method)[:, 0]
+        out = head.sample(c[:, None], noise[:, :, None], 1.75, head.schedule((14, 0), 0.5), step, method)[:, 0]
         del head.back
         made[f"out/head/tame/{kind}"] = out
         if cached:

@@ -166,29 +166,29 @@ def variance_is_guided_too(vector: Vector, patch: pytest.MonkeyPatch) -> Subject
 
 
 def respaced_numbers_as_timesteps(vector: Vector, patch: pytest.MonkeyPatch) -> Subject:
-    course = DiffusionHead.course
+    schedule = DiffusionHead.schedule
 
     def wrong(self: DiffusionHead, sections: tuple[int, ...], temperature: float) -> diffusion.DenoisingSchedule:
-        right = course(self, sections, temperature)
+        right = schedule(self, sections, temperature)
         return replace(right, times=self.net.time_embed(torch.arange(len(right.times)).flip(0)))
 
-    patch.setattr(DiffusionHead, "course", wrong)
+    patch.setattr(DiffusionHead, "schedule", wrong)
     return subject(vector)
 
 
 def first_noise_has_a_temperature(vector: Vector, patch: pytest.MonkeyPatch) -> Subject:
     sample = DiffusionHead.sample
 
-    def wrong(self: DiffusionHead, z: Tensor, noise: Tensor, guidance: float | None, course: Any, *rest: Any) -> Tensor:
-        return sample(self, z, torch.cat((noise[:1] * course.temperature, noise[1:])), guidance, course, *rest)
+    def wrong(self: DiffusionHead, z: Tensor, noise: Tensor, guidance: float | None, schedule: Any, *rest: Any) -> Tensor:
+        return sample(self, z, torch.cat((noise[:1] * schedule.temperature, noise[1:])), guidance, schedule, *rest)
 
     patch.setattr(DiffusionHead, "sample", wrong)
     return subject(vector)
 
 
 def noise_without_temperature(vector: Vector, patch: pytest.MonkeyPatch) -> Subject:
-    course = DiffusionHead.course
-    patch.setattr(DiffusionHead, "course", lambda self, sections, temperature: course(self, sections, 1.0))
+    schedule = DiffusionHead.schedule
+    patch.setattr(DiffusionHead, "schedule", lambda self, sections, temperature: schedule(self, sections, 1.0))
     return subject(vector)
 
 

@@ -17,12 +17,12 @@ from PIL import Image
 from torch import Tensor
 
 from cachemark.core.errors import BadCheckpoint, UnknownName, Unsupported
-from cachemark.metrics import quality_presets as presets
+from cachemark.metrics import named_presets as presets
 from cachemark.metrics import reference_batch
 from cachemark.metrics.adm import adm
-from cachemark.metrics.image_features import Seen
+from cachemark.metrics.feature_preset import Preset
+from cachemark.metrics.image_features import ImageFeatures
 from cachemark.metrics.inception import inception, source
-from cachemark.metrics.preset import Preset
 from cachemark.metrics.reference_batch import ReferenceBatch
 
 torch_fidelity = pytest.importorskip("torch_fidelity")
@@ -99,13 +99,13 @@ def preset(published: Published) -> Preset:
 
 
 @pytest.fixture(scope="module")
-def seen(preset: Preset) -> Seen:
-    return preset.see(pictures(FAKE, 1), batch=2)
+def seen(preset: Preset) -> ImageFeatures:
+    return preset.extract(pictures(FAKE, 1), batch=2)
 
 
 # ------------------------------------------------------------------------------------------------ the same numbers
 
-def test_the_figures_are_those_of_torch_fidelity_alone(published: Published, preset: Preset, seen: Seen) -> None:
+def test_the_figures_are_those_of_torch_fidelity_alone(published: Published, preset: Preset, seen: ImageFeatures) -> None:
     ours = preset.scores(seen, **FEW)
     names = {"fid": "frechet_inception_distance", "kid": "kernel_inception_distance_mean", "isc": "inception_score_mean",
              "precision": "precision", "recall": "recall"}  # fmt: skip
@@ -114,7 +114,7 @@ def test_the_figures_are_those_of_torch_fidelity_alone(published: Published, pre
         assert ours[f"{name}_adm_8"] == pytest.approx(published.scores[theirs], rel=1e-3), name
 
 
-def test_the_fid_is_that_of_the_statistics_in_the_file(preset: Preset, seen: Seen, published: Published) -> None:
+def test_the_fid_is_that_of_the_statistics_in_the_file(preset: Preset, seen: ImageFeatures, published: Published) -> None:
     """Not of its images: those are a few of many more."""
     moved = preset.reference.mean.clone()
     moved[0] += 3.0
@@ -133,11 +133,11 @@ def test_the_features_of_the_reference_are_computed_once(published: Published, p
     kept = next(published.batch.parent.glob("batch.*.safetensors"))
     content = kept.read_bytes()
     with monkeypatch.context() as patched:
-        patched.setattr(Seen, "of", lambda *_, **__: pytest.fail("they were computed again"))
+        patched.setattr(ImageFeatures, "of", lambda *_, **__: pytest.fail("they were computed again"))
         again = adm(published.weights, published.batch)
         assert again.reference.digest == preset.reference.digest
     kept.write_bytes(content[:-7])
-    monkeypatch.setattr(Seen, "of", lambda *_, **__: Seen.from_bytes(content, preset.extractor))
+    monkeypatch.setattr(ImageFeatures, "of", lambda *_, **__: ImageFeatures.from_bytes(content, preset.extractor))
     assert adm(published.weights, published.batch).reference.digest == preset.reference.digest
     assert kept.read_bytes() == content, "a damaged file is made anew"
     assert not list(published.batch.parent.glob("*.part"))
@@ -148,20 +148,20 @@ def test_the_features_of_the_reference_are_computed_once(published: Published, p
 def test_larger_numbers_are_resized_before_they_become_bytes(preset: Preset, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Tensor] = []
 
-    def spied(images: Any, *_: Any, **__: Any) -> Seen:
+    def spied(images: Any, *_: Any, **__: Any) -> ImageFeatures:
         asked.extend(images)
-        return Seen(preset.extractor, torch.zeros(1, 1), torch.zeros(1, 1))
+        return ImageFeatures(preset.extractor, torch.zeros(1, 1), torch.zeros(1, 1))
 
-    monkeypatch.setattr(Seen, "of", spied)
+    monkeypatch.setattr(ImageFeatures, "of", spied)
     large = torch.rand(2, 3, 384, 384, generator=torch.Generator().manual_seed(0)) * 2.4 - 1.2
-    preset.see(large)
+    preset.extract(large)
     wanted = torch.nn.functional.interpolate(large, size=(256, 256), mode="bicubic", align_corners=False, antialias=False)
     assert torch.equal(asked[0], wanted)
     smooth = torch.nn.functional.interpolate(large, size=(256, 256), mode="bicubic", align_corners=False, antialias=True)
     assert not torch.allclose(asked[0], smooth, atol=0.01)
     asked.clear()
     fitting = pictures(2, 0)
-    preset.see([fitting[:1], fitting[1:]])
+    preset.extract([fitting[:1], fitting[1:]])
     assert all(torch.equal(a, b) for a, b in zip(asked, fitting.split(1), strict=True))
 
 
@@ -173,7 +173,7 @@ def test_larger_numbers_are_resized_before_they_become_bytes(preset: Preset, mon
 ])  # fmt: skip
 def test_images_that_cannot_be_resized_are_refused(images: Tensor, words: str, preset: Preset) -> None:
     with pytest.raises(Unsupported, match=words):
-        preset.see(images)
+        preset.extract(images)
 
 
 # ------------------------------------------------------------------------------------------------ what is missing or damaged
@@ -277,7 +277,7 @@ def test_a_truncated_batch_is_refused(published: Published, tmp_path: Path) -> N
 
 
 def test_statistics_of_another_network_are_refused(published: Published, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Seen, "of", lambda _, name, **__: Seen(name, torch.zeros(3, 2048), torch.zeros(3, 1008)))
+    monkeypatch.setattr(ImageFeatures, "of", lambda _, name, **__: ImageFeatures(name, torch.zeros(3, 2048), torch.zeros(3, 1008)))
     with pytest.raises(BadCheckpoint, match="statistics of 2 features, not of 2048"):
         adm(published.weights, archive(tmp_path / "b.npz", **GOOD))
 
@@ -285,8 +285,8 @@ def test_statistics_of_another_network_are_refused(published: Published, tmp_pat
 def test_a_folder_that_cannot_be_written_to_is_named_before_the_work(
     published: Published, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Seen, "of", lambda *_, **__: pytest.fail("the work was begun"))
-    with pytest.raises(Unsupported, match=r"cannot be kept in '.*nowhere'"):
+    monkeypatch.setattr(ImageFeatures, "of", lambda *_, **__: pytest.fail("the work was begun"))
+    with pytest.raises(Unsupported, match=r"cannot be saved in '.*nowhere'"):
         adm(published.weights, published.batch, cache=tmp_path / "nowhere")
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from cachemark.core.errors import BadCheckpoint, Unsupported
 from cachemark.metrics import clip
-from cachemark.metrics import quality_presets as presets
+from cachemark.metrics import named_presets as presets
 from cachemark.metrics.clip import FILES, PROMPT, SCENE, ClipScore, class_names, identity
 from cachemark.tools.train.scene import CLASSES
 

@@ -21,8 +21,8 @@ from cachemark.core.errors import BadCheckpoint, Infrastructure, UnknownName, Un
 from cachemark.metrics import distribution as quality
 from cachemark.metrics import extractor as extraction
 from cachemark.metrics.distribution import distribution
-from cachemark.metrics.image_features import Seen
-from cachemark.metrics.pictures import Pictures
+from cachemark.metrics.image_dataset import ImageDataset
+from cachemark.metrics.image_features import ImageFeatures
 from cachemark.metrics.real_images import RealImages
 from cachemark.models.tiny.tiny_features import FeaturesConfig, TinyFeatures, load, metadata
 from cachemark.models.weights import packaged
@@ -70,7 +70,7 @@ def fake() -> Tensor:
 
 @pytest.fixture(scope="module")
 def reference(real: Tensor, extractor: str) -> RealImages:
-    return RealImages.of(Seen.of(real, extractor))
+    return RealImages.of(ImageFeatures.of(real, extractor))
 
 
 @pytest.fixture(autouse=True)
@@ -99,14 +99,14 @@ def test_the_figures_are_those_of_torch_fidelity_on_files(
         input1=written(fake, tmp_path / "fake"), input2=written(real, tmp_path / "real"), feature_extractor=extractor,
         fid=True, kid=True, isc=True, prc=True, cuda=False, verbose=False, cache=False, save_cpu_ram=True, **FEW,
     )
-    ours = distribution(Seen.of(fake, extractor), reference, **FEW)
+    ours = distribution(ImageFeatures.of(fake, extractor), reference, **FEW)
     assert set(ours) == set(quality.NAMES.values())
     for key, name in quality.NAMES.items():
         assert ours[name] == pytest.approx(bare[key], rel=1e-3), name
 
 
 def test_the_extractor_says_what_the_network_says(weights: Path, extractor: str, real: Tensor) -> None:
-    images = Pictures(real).bytes
+    images = ImageDataset(real).bytes
     features, logits = load(weights)(images)
     made = torch_fidelity.utils.create_feature_extractor(extractor, ["logits", "features"], cuda=False, verbose=False)
     for said, wanted in zip(made(images), (logits, features), strict=True):
@@ -120,7 +120,7 @@ def test_the_name_carries_the_hash_of_the_weights(weights: Path, extractor: str,
 
 
 def test_other_images_never_get_old_scores(reference: RealImages, extractor: str, fake: Tensor) -> None:
-    first, again, other = (distribution(Seen.of(x, extractor), reference, **FEW)["fid"] for x in (fake, fake, fake.flip(0) * 0.8))
+    first, again, other = (distribution(ImageFeatures.of(x, extractor), reference, **FEW)["fid"] for x in (fake, fake, fake.flip(0) * 0.8))
     assert first == again != other
 
 
@@ -136,11 +136,11 @@ def test_the_cache_names_are_hashes_of_the_content(
         return own(**options)
 
     monkeypatch.setattr(torch_fidelity, "calculate_metrics", spied)
-    one_bit = Pictures(fake).bytes.clone()
+    one_bit = ImageDataset(fake).bytes.clone()
     one_bit[5, 1, 20, 20] ^= 1
-    fewer = RealImages.of(Seen.of(real[1:], extractor))
+    fewer = RealImages.of(ImageFeatures.of(real[1:], extractor))
     for images, against in ((fake, reference), (fake.clone(), reference), (one_bit, reference), (fake, fewer)):
-        distribution(Seen.of(images, extractor), against, **FEW)
+        distribution(ImageFeatures.of(images, extractor), against, **FEW)
     (first, again, changed, other) = seen
     assert first == again
     assert changed[0] != first[0]
@@ -150,7 +150,7 @@ def test_the_cache_names_are_hashes_of_the_content(
 
 
 def test_bytes_and_numbers_are_the_same_images(fake: Tensor, reference: RealImages, extractor: str) -> None:
-    one, other = (distribution(Seen.of(x, extractor), reference, **FEW) for x in (Pictures(fake).bytes, fake))
+    one, other = (distribution(ImageFeatures.of(x, extractor), reference, **FEW) for x in (ImageDataset(fake).bytes, fake))
     assert one == other
 
 
@@ -161,7 +161,7 @@ def test_a_saved_reference_gives_the_fid_of_all_its_images(
 ) -> None:
     reference.save(tmp_path / "r.safetensors", keep=50)
     loaded = RealImages.load(tmp_path / "r.safetensors", extractor)
-    ours, whole = (distribution(Seen.of(fake, extractor), r, **FEW) for r in (loaded, reference))
+    ours, whole = (distribution(ImageFeatures.of(fake, extractor), r, **FEW) for r in (loaded, reference))
     assert loaded.count == 96
     assert ours["fid"] == whole["fid"], "the statistics are stored as torch-fidelity computes them"
     assert (len(loaded.features), len(loaded.logits)) == (50, 50)
@@ -174,7 +174,7 @@ def test_a_reference_of_another_extractor_is_refused(reference: RealImages, fake
     with pytest.raises(BadCheckpoint, match=f"{extractor}.*{other}"):
         RealImages.load(tmp_path / "r.safetensors", other)
     with pytest.raises(BadCheckpoint, match=f"{extractor}.*{other}"):
-        distribution(Seen.of(fake, other), reference, **FEW)
+        distribution(ImageFeatures.of(fake, other), reference, **FEW)
 
 
 @pytest.mark.parametrize("content", [b"", b"no reference", None])
@@ -207,11 +207,11 @@ def test_what_is_worse_has_a_higher_fid(real: Tensor, reference: RealImages, ext
         "colour": fresh + torch.tensor([0.3, 0.0, -0.3]).view(3, 1, 1),
         "noise": torch.rand(fresh.shape, generator=draws) * 2 - 1,
     }
-    same = distribution(Seen.of(real, extractor), reference, **FEW)
+    same = distribution(ImageFeatures.of(real, extractor), reference, **FEW)
     assert same["fid"] == pytest.approx(0, abs=1e-3)
     assert same["precision"] == same["recall"] == 1
-    good = distribution(Seen.of(fresh, extractor), reference, **FEW)
-    found = {name: distribution(Seen.of(images, extractor), reference, **FEW) for name, images in worse.items()}
+    good = distribution(ImageFeatures.of(fresh, extractor), reference, **FEW)
+    found = {name: distribution(ImageFeatures.of(images, extractor), reference, **FEW) for name, images in worse.items()}
     for name, bad in found.items():
         assert bad["fid"] > 1.2 * good["fid"] > same["fid"], name
     assert found["noise"]["kid"] > good["kid"] + 3 * good["kid_std"]
@@ -224,7 +224,7 @@ def test_images_that_are_not_finite_are_named(fake: Tensor, reference: RealImage
     spoilt = fake.clone()
     spoilt[7, 1, 2, 3], spoilt[9, 0, 0, 0] = torch.nan, torch.inf
     with pytest.raises(Unsupported, match=r"2 of 64 images hold NaN or infinite values, the first is number 7"):
-        distribution(Seen.of(spoilt, extractor), reference, **FEW)
+        distribution(ImageFeatures.of(spoilt, extractor), reference, **FEW)
 
 
 @pytest.mark.parametrize(("count", "options", "words"), [
@@ -239,14 +239,14 @@ def test_too_few_images_are_counted(
     count: int, options: dict[str, int], words: str, fake: Tensor, reference: RealImages, extractor: str
 ) -> None:
     with pytest.raises(Unsupported, match=words):
-        distribution(Seen.of(fake[:count], extractor), reference, **options)
+        distribution(ImageFeatures.of(fake[:count], extractor), reference, **options)
 
 
 def test_too_few_real_images_are_counted(real: Tensor, fake: Tensor, extractor: str) -> None:
     with pytest.raises(Unsupported, match=r"kid needs 48 images .* 64, and 40 real ones"):
-        distribution(Seen.of(fake, extractor), RealImages.of(Seen.of(real[:40], extractor)), **FEW)
+        distribution(ImageFeatures.of(fake, extractor), RealImages.of(ImageFeatures.of(real[:40], extractor)), **FEW)
     with pytest.raises(Unsupported, match="no covariance"):
-        RealImages.of(Seen.of(real[:1], extractor))
+        RealImages.of(ImageFeatures.of(real[:1], extractor))
 
 
 @pytest.mark.parametrize(("given", "near"), [
@@ -256,11 +256,11 @@ def test_options_that_torch_fidelity_would_ignore_are_refused(
     given: str, near: str, fake: Tensor, reference: RealImages, extractor: str
 ) -> None:
     with pytest.raises(UnknownName, match=f"Unknown option of torch-fidelity '{given}'.*{near}"):
-        distribution(Seen.of(fake, extractor), reference, **{given: 1})
+        distribution(ImageFeatures.of(fake, extractor), reference, **{given: 1})
 
 
 def test_a_metric_can_be_left_out(fake: Tensor, reference: RealImages, extractor: str) -> None:
-    assert set(distribution(Seen.of(fake, extractor), reference, kid=False, prc=False, isc=False)) == {"fid"}
+    assert set(distribution(ImageFeatures.of(fake, extractor), reference, kid=False, prc=False, isc=False)) == {"fid"}
 
 
 def test_without_torch_fidelity_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from cachemark.core.errors import BadCheckpoint, Unsupported
 from cachemark.metrics import quality_intervals as module
 from cachemark.metrics import subsets
 from cachemark.metrics.distribution import distribution, settings
-from cachemark.metrics.image_features import Seen
+from cachemark.metrics.image_features import ImageFeatures
 from cachemark.metrics.quality_intervals import QualityInterval, difference, fid_interval, intervals, real_floor
 from metrics.toys import drawn, reference
 
@@ -23,8 +23,8 @@ FEW: Mapping[str, Any] = {"kid_subset_size": 60, "kid_subsets": 10, "isc_splits"
 N = 120
 
 
-def only(seen: Seen, kept: torch.Tensor) -> Seen:
-    return Seen(seen.extractor, seen.features[kept], seen.logits[kept])
+def only(seen: ImageFeatures, kept: torch.Tensor) -> ImageFeatures:
+    return ImageFeatures(seen.extractor, seen.features[kept], seen.logits[kept])
 
 
 # ------------------------------------------------------------------------------------------------ the figures of subsets
@@ -147,7 +147,7 @@ def test_shares_stay_shares() -> None:
     assert found["precision"][:2] == (0, 0)
     assert found["precision"].high == pytest.approx(3.84 / (N + 3.84), rel=0.01)
     assert found["recall"] == (0, 0, 0)
-    near = intervals(reference().seen, reference(), resamples=20, kid=False, isc=False)
+    near = intervals(reference().image_features, reference(), resamples=20, kid=False, isc=False)
     assert near["precision"].value == near["precision"].high == 1 > near["precision"].low
     assert near["recall"].high == 1
 
@@ -201,7 +201,7 @@ def test_the_floor_is_the_fid_of_other_real_images() -> None:
     assert floor == fid_interval(drawn(500, 9).first(200), real, 40)
     assert 0 < floor.value < fid_interval(drawn(200, 10, 0.3), real, 40).low
     with pytest.raises(Unsupported, match="200 of 200 images are in the reference itself"):
-        real_floor(real.seen, real, 200)
+        real_floor(real.image_features, real, 200)
     with pytest.raises(Unsupported, match="501 images are asked for"):
         real_floor(drawn(500, 9), real, 501)
 

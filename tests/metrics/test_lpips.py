@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from cachemark.core.errors import BadCheckpoint, Unsupported
-from cachemark.metrics import quality_presets as presets
+from cachemark.metrics import named_presets as presets
 from cachemark.metrics.lpips import Lpips, files, identity
 
 pytest.importorskip("torch_fidelity")

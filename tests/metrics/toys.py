@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from cachemark.metrics.extractor import register
-from cachemark.metrics.image_features import Seen
+from cachemark.metrics.image_features import ImageFeatures
 from cachemark.metrics.real_images import RealImages
 
 SIZE = 16
@@ -30,14 +30,14 @@ def noise(count: int, seed: int = 0) -> Tensor:
     return torch.rand(count, 3, SIZE, SIZE, generator=torch.Generator().manual_seed(seed)) * 2 - 1
 
 
-def drawn(count: int, seed: int, shift: float = 0.0, features: int = 8) -> Seen:
+def drawn(count: int, seed: int, shift: float = 0.0, features: int = 8) -> ImageFeatures:
     """Features of a mixture, with heavier tails than a normal distribution, and logits that follow from them."""
     draws, fixed = torch.Generator().manual_seed(seed), torch.Generator().manual_seed(-1)
     mix, head = torch.randn(features, features, generator=fixed), torch.randn(features, 5, generator=fixed)
     raw = torch.randn(count, features, generator=draws) * (1 + 0.5 * torch.rand(count, 1, generator=draws))
     raw[:, 0] += torch.randint(0, 4, (count,), generator=draws)
     rows = raw @ mix / features**0.5 * (1 - shift) + shift
-    return Seen("drawn-000000000000", rows, rows @ head)
+    return ImageFeatures("drawn-000000000000", rows, rows @ head)
 
 
 def reference(count: int = 400, keep: int = 300) -> RealImages:

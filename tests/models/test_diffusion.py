@@ -38,7 +38,7 @@ def drawn(sections: tuple[int, ...], rows: int = 4, batch: int = 2) -> tuple[Ten
 
 def sample(given: DiffusionHead, sections: tuple[int, ...], method: Bidirectional | None = None, scale: float | None = 3.0) -> Tensor:
     z, noise = drawn(sections, 2 if scale is None else 4)
-    return given.sample(z, noise, scale, given.course(sections, 0.9), STEP, method or Bidirectional())
+    return given.sample(z, noise, scale, given.schedule(sections, 0.9), STEP, method or Bidirectional())
 
 
 # -- the process ------------------------------------------------------------------------------------------------------
@@ -103,22 +103,22 @@ def test_timesteps_and_conditions_are_embedded_once() -> None:
         return len(times), len(conditions)
 
     assert calls(head()) == (1, 1)
-    assert calls(head(EagerHead)) == (11, 10)  # one for the course, which this head does not use
+    assert calls(head(EagerHead)) == (11, 10)  # one for the schedule, which this head does not use
 
 
 def test_no_tensor_comes_from_the_host_in_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     made, eager = head(), head(EagerHead)
     z, noise = drawn((10,))
-    course = made.course((10,), 1.0)
+    schedule = made.schedule((10,), 1.0)
 
     def refused(*_: Any, **__: Any) -> None:
         raise AssertionError("made on the host")
 
     for name in ("tensor", "from_numpy", "full", "arange"):
         monkeypatch.setattr(torch, name, refused)
-    made.sample(z, noise, 3.0, course, STEP, Bidirectional())
+    made.sample(z, noise, 3.0, schedule, STEP, Bidirectional())
     with pytest.raises(AssertionError, match="made on the host"):
-        eager.sample(z, noise, 3.0, course, STEP, Bidirectional())
+        eager.sample(z, noise, 3.0, schedule, STEP, Bidirectional())
 
 
 # -- what a method can reach ------------------------------------------------------------------------------------------
@@ -201,9 +201,9 @@ def test_rows_of_head_tokens_take_everything_along() -> None:
 def test_the_noise_of_the_unconditional_rows_does_not_exist() -> None:
     z, noise = drawn((10,))
     made = head()
-    course = made.course((10,), 1.0)
+    schedule = made.schedule((10,), 1.0)
     with pytest.raises((RuntimeError, ValueError)):
-        made.sample(z[:3], noise, 3.0, course, STEP, Bidirectional())
+        made.sample(z[:3], noise, 3.0, schedule, STEP, Bidirectional())
 
 
 def test_a_scale_of_one_is_the_conditional_output() -> None:
@@ -214,7 +214,7 @@ def test_a_scale_of_one_is_the_conditional_output() -> None:
 
 def test_temperature_zero_leaves_the_first_noise() -> None:
     made, (z, noise) = head(), drawn((10, 0), rows=2)
-    cold = made.course((10, 0), 0.0)
+    cold = made.schedule((10, 0), 0.0)
     first = made.sample(z, noise, None, cold, STEP, Bidirectional())
     other = torch.cat((noise[:1], noise[1:] + 1))
     assert torch.equal(first, made.sample(z, other, None, cold, STEP, Bidirectional()))

@@ -11,10 +11,10 @@ from scipy.stats import wilcoxon
 from torch import Tensor
 
 from cachemark.metrics import fidelity
-from cachemark.metrics.image_features import Seen
+from cachemark.metrics.image_features import ImageFeatures
 from cachemark.metrics.legend import legend_score
+from cachemark.metrics.named_presets import preset
 from cachemark.metrics.quality_intervals import difference
-from cachemark.metrics.quality_presets import preset
 from cachemark.models.tiny import tiny_vq as vq
 from cachemark.models.weights import packaged
 from cachemark.tools.train.feature_network import real_scenes
@@ -92,13 +92,13 @@ def test_quality_alone_finds_swapped_lines_where_every_image_has_them(clean: Ten
 @pytest.mark.parametrize("name", SPOILS)
 def test_fid_finds_it_at_2000_images(name: str, clean: Tensor, coder: Coder) -> None:
     eyes = preset("scene")
-    before, after = (Seen.of(images, eyes.extractor) for images in (clean, SPOILS[name](clean, coder)))
+    before, after = (ImageFeatures.of(images, eyes.extractor) for images in (clean, SPOILS[name](clean, coder)))
     change = difference(after, before, eyes.reference)
     assert change.low > 0, change
 
 
 def test_nothing_is_found_where_nothing_is_spoilt(clean: Tensor) -> None:
     eyes = preset("scene")
-    seen = Seen.of(clean[:500], eyes.extractor)
-    again = difference(seen, Seen.of(clean[:500].clone(), eyes.extractor), eyes.reference)
+    seen = ImageFeatures.of(clean[:500], eyes.extractor)
+    again = difference(seen, ImageFeatures.of(clean[:500].clone(), eyes.extractor), eyes.reference)
     assert again.low <= 0 <= again.high

@@ -16,8 +16,8 @@ from cachemark.core import registry
 from cachemark.core.seeds import subset
 from cachemark.methods.full import Full
 from cachemark.metrics.legend import legend_score
+from cachemark.metrics.named_presets import preset
 from cachemark.metrics.quality_intervals import QualityInterval, real_floor
-from cachemark.metrics.quality_presets import preset
 from cachemark.models.protocol import Request
 from cachemark.tools.train.feature_network import real_scenes
 
@@ -42,7 +42,7 @@ def test_the_figures_of_two_thousand_scenes_are_those_of_torch_fidelity_on_files
         input1=folder(fake, tmp_path / "fake"), input2=folder(real, tmp_path / "real"), feature_extractor=scene.extractor,
         kid=True, isc=True, prc=True, cuda=False, verbose=False, cache=False, save_cpu_ram=True,
     )
-    ours = scene.scores(scene.see(fake), fid=False)
+    ours = scene.scores(scene.extract(fake), fid=False)
     assert ours["isc_scene_2k"] == pytest.approx(bare["inception_score_mean"], rel=1e-3)
     for name in ("precision", "recall"):
         assert ours[f"{name}_scene_2k"] == pytest.approx(bare[name], abs=2e-3)
@@ -63,7 +63,7 @@ def test_the_figures_of_two_thousand_generated_images_are_those_of_torch_fidelit
     images = torch.from_numpy(numpy.load(tmp_path / "images.npz")["arr_0"]).permute(0, 3, 1, 2)
     assert len(images) == COUNT
     scene = preset("scene")
-    ours, files = scene.scores(scene.see(images)), folder(images, tmp_path / "fake")
+    ours, files = scene.scores(scene.extract(images)), folder(images, tmp_path / "fake")
     named = {"input1": files, "feature_extractor": scene.extractor, "cuda": False, "verbose": False, "cache": False, "save_cpu_ram": True}
     bare = torch_fidelity.calculate_metrics(input2=real, fid=True, isc=True, **named)
     assert ours["fid_scene_2k"] == pytest.approx(bare["frechet_inception_distance"], rel=1e-3)
@@ -83,7 +83,7 @@ def test_the_intervals_are_as_wide_as_sets_of_real_scenes_scatter() -> None:
     scene, options = preset("scene"), {"kid_subsets": 20}
     found: list[dict[str, QualityInterval]] = []
     for i in range(SETS):
-        found.append(scene.intervals(scene.see(real_scenes(COUNT, i, "width")), **options))
+        found.append(scene.intervals(scene.extract(real_scenes(COUNT, i, "width")), **options))
     for name in found[0]:
         values = torch.tensor([one[name].value for one in found], dtype=torch.float64)
         width = sum(one[name].high - one[name].low for one in found) / SETS / (2 * 1.96)
@@ -91,7 +91,7 @@ def test_the_intervals_are_as_wide_as_sets_of_real_scenes_scatter() -> None:
         inside = sum(one[name].low <= values.mean() <= one[name].high for one in found)
         assert inside >= SETS - 4, name
         assert 0.65 < width / values.std() < 2, name  # the scatter of 24 sets is itself known to 15 %
-    floor = real_floor(scene.see(real_scenes(COUNT, 0, "width")), scene.reference, COUNT)
+    floor = real_floor(scene.extract(real_scenes(COUNT, 0, "width")), scene.reference, COUNT)
     assert floor.value == found[0]["fid_scene_2k"].value
 
 
@@ -105,7 +105,7 @@ def test_the_full_cache_shows_the_class_that_is_asked_for(model: str) -> None:
         tokens = loaded.generator.generate(torch.tensor(part.labels), part.seeds, Full(), entry.presets["paper"], Memory())
         with torch.inference_mode():
             images = loaded.decode(tokens).float()
-        right.append(scene.see(images).logits.argmax(1) == torch.tensor(part.labels))
+        right.append(scene.extract(images).logits.argmax(1) == torch.tensor(part.labels))
         obeyed.append(legend_score(images))
     shown, legend = torch.cat(right).double().mean(), torch.cat(obeyed).double().mean()
     print(f"{model}: class {shown:.3f}, legend {legend:.3f}")

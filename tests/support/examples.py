@@ -72,9 +72,9 @@ import torch
 from torch import nn
 
 from cachemark.metrics.extractor import register
-from cachemark.metrics.preset import Preset
+from cachemark.metrics.feature_preset import Preset
 from cachemark.metrics.real_images import RealImages
-from cachemark.metrics.image_features import Seen
+from cachemark.metrics.image_features import ImageFeatures
 
 
 class Eyes(nn.Module):
@@ -91,7 +91,7 @@ def seen():
     name = register("e7e5" * 16, lambda: Eyes().eval())
     real = torch.randint(0, 256, (60, 3, 16, 16), generator=torch.Generator().manual_seed(3), dtype=torch.uint8)
     options = {"kid_subset_size": 8, "kid_subsets": 4, "isc_splits": 2}
-    return Preset("eyes", name, RealImages.of(Seen.of(real, name)), options=options, names_classes=True)
+    return Preset("eyes", name, RealImages.of(ImageFeatures.of(real, name)), options=options, names_classes=True)
 '''
 
 FAULTS = '''

@@ -29,7 +29,7 @@ from cachemark.models.tiny import tiny_vq as vq
 from cachemark.models.tiny.tiny_mar import TINY_MAR
 from cachemark.models.tiny.tiny_var import TINY_VAR
 from cachemark.models.weights import packaged
-from cachemark.tools.train.feature_network import FLOORS, KEPT, REAL, attributes, consistency, spoilt
+from cachemark.tools.train.feature_network import FLOORS, KEPT, REAL, attributes, consistency, corrupted
 from cachemark.tools.train.scene import VERSION, scenes
 
 assert masked  # importing them registers the models
@@ -133,7 +133,7 @@ def test_the_full_cache_obeys_the_legend(family: Family) -> None:
 
 def test_the_feature_network_knows_what_new_scenes_show_and_what_is_wrong_with_them() -> None:
     net, scene = features.load(file(features.NAME)), scenes(256, 987)
-    images = torch.cat((scene.images, spoilt(scene.images, torch.Generator().manual_seed(987))))
+    images = torch.cat((scene.images, corrupted(scene.images, torch.Generator().manual_seed(987))))
     with torch.inference_mode():
         said = net.judge(net.embed(images))
     for name, right in attributes(scene).items():

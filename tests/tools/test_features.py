@@ -10,12 +10,12 @@ from safetensors.torch import load_file
 
 from cachemark.metrics.distribution import distribution
 from cachemark.metrics.extractor import extractor_name
-from cachemark.metrics.image_features import Seen
+from cachemark.metrics.image_features import ImageFeatures
 from cachemark.metrics.legend import legend
 from cachemark.metrics.real_images import RealImages
 from cachemark.models import checkpoints
 from cachemark.models.tiny.tiny_features import HEADS, FeaturesConfig, load
-from cachemark.tools.train.feature_network import FeaturesTask, attributes, consistency, real_scenes, spoilt, turned, write_reference
+from cachemark.tools.train.feature_network import FeaturesTask, attributes, consistency, corrupted, real_scenes, turned, write_reference
 from cachemark.tools.train.loops import TrainingRun, train
 from cachemark.tools.train.scene import _hsv, scenes
 
@@ -40,19 +40,19 @@ def test_turning_moves_the_hue_and_nothing_else(sixths: int) -> None:
 
 def test_every_spoilt_picture_has_a_fault_and_the_rest_of_it_stays() -> None:
     images = scenes(256, 5).images
-    bad = spoilt(images, generator())
+    bad = corrupted(images, generator())
     changed = (bad - images).abs().amax(1) > 0.05
     assert changed.flatten(1).any(1).float().mean() > 0.99
     assert changed.float().mean() < 0.7
-    assert torch.equal(bad, spoilt(images, generator()))
+    assert torch.equal(bad, corrupted(images, generator()))
     assert legend(images).all()
     shares = legend(bad).float().mean(0)
-    assert ((shares > 0.2) & (shares < 0.95)).all(), "each question of the legend is spoilt now and then, and not always"
+    assert ((shares > 0.2) & (shares < 0.95)).all(), "each question of the legend is corrupted now and then, and not always"
 
 
 def test_the_head_of_consistency_is_told_what_the_legend_says() -> None:
     images = scenes(32, 6).images
-    images = torch.cat((images[:16], spoilt(images[16:], generator())))
+    images = torch.cat((images[:16], corrupted(images[16:], generator())))
     told = consistency(images, 16)
     assert torch.equal(told[:, :4] > 0, legend(images))
     assert told[:, 4].tolist() == [1.0] * 16 + [0.0] * 16
@@ -105,7 +105,7 @@ def test_the_reference_is_small_belongs_to_its_weights_and_holds_new_scenes(tmp_
     reference = RealImages.load(path, name)
     assert path.name == "tiny-features.reference.safetensors"
     assert (reference.extractor, reference.count, len(reference.features)) == (name, 120, 120)
-    again = distribution(Seen.of(real_scenes(120), name), reference, kid=False, isc_splits=1)
+    again = distribution(ImageFeatures.of(real_scenes(120), name), reference, kid=False, isc_splits=1)
     assert again["fid"] == pytest.approx(0, abs=1e-3)
     first = load_file(path)
     write_reference(weights, count=120)

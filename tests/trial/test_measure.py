@@ -26,7 +26,7 @@ from cachemark.core.limits import Limit, Rates
 from cachemark.core.result import Outcome, Status
 from cachemark.core.spec import Case
 from cachemark.core.units import METRICS
-from cachemark.metrics import quality_presets as presets
+from cachemark.metrics import named_presets as presets
 from cachemark.models import costs
 from cachemark.plan import schema as plans
 from cachemark.plan.expand import Planned, expand

@@ -20,9 +20,9 @@ from cachemark.core.errors import BadPlan
 from cachemark.core.result import Outcome, Status
 from cachemark.core.spec import QUALITY_PASS
 from cachemark.methods.full import Full
-from cachemark.metrics import quality_presets as presets
-from cachemark.metrics.image_features import Seen
-from cachemark.metrics.preset import Preset
+from cachemark.metrics import named_presets as presets
+from cachemark.metrics.feature_preset import Preset
+from cachemark.metrics.image_features import ImageFeatures
 from cachemark.metrics.quality_intervals import difference
 from cachemark.plan import schema as plans
 from cachemark.plan.expand import Planned, expand
@@ -109,7 +109,7 @@ def test_figures_are_those_of_all_images_at_once(folder: Path, preset: Preset) -
     full, arm = (pass_of(of_role(cases, role), bench) for role in ("baseline", "arm"))
     whole = seeds.subset("s256", 10).first(IMAGES)
     tokens = bench.loaded.generator.generate(torch.tensor(whole.labels), whole.seeds, Full(), full.case.sampling, Memory())
-    seen = Seen.of(bench.loaded.decode(tokens), preset.extractor)
+    seen = ImageFeatures.of(bench.loaded.decode(tokens), preset.extractor)
     expected = preset.intervals(seen)
     assert expected.keys() == FIGURES
     assert {name: full.samples[name] for name in FIGURES} == {name: [ends.value] for name, ends in expected.items()}
@@ -202,7 +202,7 @@ def test_a_part_that_cannot_be_read_is_made_again(folder: Path, tmp_path: Path, 
 
 def test_a_part_that_other_eyes_have_seen_does_not_count(tmp_path: Path, preset: Preset) -> None:
     shelf = FeatureCache(tmp_path)
-    shelf.put(0, Seen(preset.extractor, torch.zeros(2, 6), torch.zeros(2, 10)))
+    shelf.put(0, ImageFeatures(preset.extractor, torch.zeros(2, 6), torch.zeros(2, 10)))
     assert shelf.get(0, preset.extractor) is not None
     assert shelf.get(0, "cachemark-other") is None
     assert FeatureCache(None).get(0, preset.extractor) is None

@@ -12,7 +12,7 @@ import pytest
 
 from cachemark.core.result import Outcome
 from cachemark.gate import anchors
-from cachemark.metrics import quality_presets as presets
+from cachemark.metrics import named_presets as presets
 from cachemark.plan.reuse import Earlier
 from cachemark.store.db import Store
 from cachemark.trial.child import quality
@@ -21,7 +21,7 @@ from support.stages import call
 
 IMAGES = 24
 SEES = '''
-from cachemark.metrics import quality_presets as presets; from cachemark.trial.child import quality
+from cachemark.metrics import named_presets as presets; from cachemark.trial.child import quality
 
 quality.PART = 10
 presets.preset = lambda name, **_: seen()

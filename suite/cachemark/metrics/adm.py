@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from ..core.errors import BadCheckpoint, Unsupported
+from .downloads import sha256
 from .extractor import extractor_name
-from .fetched import sha256
-from .image_features import Seen
+from .feature_preset import Preset
+from .image_features import ImageFeatures
 from .inception import FAMILY, inception, source
-from .preset import Preset
 from .real_images import RealImages
 from .reference_batch import ReferenceBatch
 
@@ -25,8 +25,8 @@ def adm(weights: str | Path, reference: str | Path, *, cache: str | Path = "", d
     """torch-fidelity's ``inception-v3-compat`` with the file ``weights``, against the npz file ``reference`` of guided-diffusion.
 
     FID uses the statistics in the file, which are of the whole training set. KID, precision and recall compare with the 10 000 images
-    in it, by the same 2048 features (torch-fidelity would take VGG16 for precision and recall; published figures do not). What the
-    network sees in these images is computed once and kept in the folder ``cache``, by default that of ``reference``.
+    in it, by the same 2048 features (torch-fidelity would take VGG16 for precision and recall; published figures do not). Their features
+    are computed once and saved in the folder ``cache``, by default that of ``reference``.
 
     What differs from the authors' evaluator: distances are computed in float32, not float16; images are shuffled before the splits of
     the Inception score. Nothing is fetched. Raises Unsupported, with how to get it, for a file that is missing; BadCheckpoint for one
@@ -36,16 +36,16 @@ def adm(weights: str | Path, reference: str | Path, *, cache: str | Path = "", d
     extractor, real = inception(weights), ReferenceBatch(reference)
     mean, covariance = real.statistics()
     kept = Path(cache or Path(reference).parent) / f"{Path(reference).stem}.{real.fingerprint}.{extractor}.safetensors"
-    seen = _once(kept, extractor, lambda: Seen.of(real.images(), extractor, device=device, batch=batch))
-    if mean.shape != seen.features.shape[1:]:
-        raise BadCheckpoint(f"{str(reference)!r} has statistics of {len(mean)} features, not of {seen.features.shape[1]}.",
+    found = _once(kept, extractor, lambda: ImageFeatures.of(real.images(), extractor, device=device, batch=batch))
+    if mean.shape != found.features.shape[1:]:
+        raise BadCheckpoint(f"{str(reference)!r} has statistics of {len(mean)} features, not of {found.features.shape[1]}.",
                             remedy="Give the reference batch of guided-diffusion for ImageNet at 256×256.")
-    return Preset(NAME, extractor, RealImages(extractor, 0, mean, covariance, seen.features, seen.logits), SIDE, OPTIONS)
+    return Preset(NAME, extractor, RealImages(extractor, 0, mean, covariance, found.features, found.logits), SIDE, OPTIONS)
 
 
 def identity(weights: str | Path, reference: str | Path) -> dict[str, Any]:
-    """What of the preset belongs to the identity of a case, from the two files alone: no network is made, no image is seen. Raises
-    Unsupported for a file that is missing."""
+    """The part of a case's identity that the preset decides, from the two files alone, without building the network. Raises Unsupported
+    for a missing file."""
     _present(weights, reference)
     extractor = extractor_name(sha256(Path(weights)), FAMILY)
     return {"preset": NAME, "extractor": extractor, "reference": ReferenceBatch(reference).fingerprint, "resize": SIDE,
@@ -59,15 +59,15 @@ def _present(weights: str | Path, reference: str | Path) -> None:
             raise Unsupported(f"not measured: needs {what}{given}, get it with: curl -LO {address}")
 
 
-def _once(path: Path, extractor: str, see: Callable[[], Seen]) -> Seen:
-    """What is kept at ``path``, or what ``see`` returns, which is then kept there. A damaged file is as good as none."""
-    held = Seen.held(path, extractor)
-    if held is None:
+def _once(path: Path, extractor: str, extract: Callable[[], ImageFeatures]) -> ImageFeatures:
+    """The features saved at ``path``, else those that ``extract`` returns, which are then saved there. A damaged file counts as missing."""
+    saved = ImageFeatures.load(path, extractor)
+    if saved is None:
         try:
             path.touch()  # before an hour of work is done for nothing
         except OSError as error:
-            raise Unsupported(f"The features of the reference cannot be kept in {str(path.parent)!r}: {error.strerror}.",
+            raise Unsupported(f"The features of the reference cannot be saved in {str(path.parent)!r}: {error.strerror}.",
                               remedy="Name a folder that can be written to as the cache.") from error
-        held = see()
-        held.keep(path)
-    return held
+        saved = extract()
+        saved.save(path)
+    return saved

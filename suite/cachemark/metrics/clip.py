@@ -18,19 +18,19 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..core.errors import BadCheckpoint, Unsupported
+from .downloads import sha256
 from .extractor import DIGITS
-from .fetched import sha256
-from .pictures import nearest_bytes
+from .image_dataset import nearest_bytes
 
 PROMPT = "a photo of a {}"
 SCENE = ("disc", "square", "triangle", "diamond", "ring", "plus", "flower", "hourglass", "gear", "tower")
 FILES = ("config.json", "model.safetensors", "preprocessor_config.json", "tokenizer_config.json")
 MORE = ("tokenizer.json", "vocab.json", "merges.txt", "special_tokens_map.json", "added_tokens.json")  # a tokenizer has some of them
-CHUNK = 32  # images that the network sees at once
+CHUNK = 32  # images per forward pass
 
 
 def class_names(world: str) -> Sequence[str]:
-    """What the classes are called: those of the embedded ``scene`` world, else ImageNet's 1000 as torchvision lists them."""
+    """The names of the classes: those of the embedded ``scene`` world, else ImageNet's 1000 as torchvision lists them."""
     if world == "scene":
         return SCENE
     toolkit()
@@ -40,7 +40,7 @@ def class_names(world: str) -> Sequence[str]:
 
 
 def identity(folder: str) -> str:
-    """What of the model belongs to the identity of a case: the first digits of a SHA-256 over its weights, the preparation of images and
+    """The part of a case's identity that the model decides: the first digits of a SHA-256 over its weights, the preparation of images and
     the tokenizer, each of which changes the score. Raises Unsupported, with how to get it, where the folder lacks a file or a library is
     not installed."""
     toolkit()
@@ -73,7 +73,7 @@ def toolkit() -> Any:
 
 
 class ClipScore:
-    """The networks, and the text of every class as they see it. Raises what :func:`identity` raises, and BadCheckpoint for files that do
+    """CLIP with the embedded text of every class. Raises what :func:`identity` raises, and BadCheckpoint for files that do
     not fit together."""
 
     def __init__(self, folder: str, names: Sequence[str], *, device: str = "cpu") -> None:
@@ -93,11 +93,11 @@ class ClipScore:
     @torch.inference_mode()
     def __call__(self, images: Tensor, labels: Sequence[int]) -> Tensor:
         """Images (B, 3, H, W) in [−1, 1] (clamped) and their classes to (B,) on the host: 100 · max(cos, 0)."""
-        seen = torch.cat([self._seen(part) for part in images.split(CHUNK)])
+        found = torch.cat([self._embed(part) for part in images.split(CHUNK)])
         asked = self._texts[torch.tensor(list(labels), device=self._texts.device)]
-        return 100 * (seen * asked).sum(-1).clamp_min(0).cpu()
+        return 100 * (found * asked).sum(-1).clamp_min(0).cpu()
 
-    def _seen(self, images: Tensor) -> Tensor:
+    def _embed(self, images: Tensor) -> Tensor:
         pixels = nearest_bytes(images).cpu()
         ready = self._images(list(pixels.numpy()), input_data_format="channels_first", return_tensors="pt")
         return F.normalize(_vectors(self._model.get_image_features(ready["pixel_values"].to(self._texts.device))), dim=-1)

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ..core.errors import Unsupported, unknown
 from .extractor import declare, toolkit
-from .image_features import Seen
+from .image_features import ImageFeatures
 from .real_images import RealImages
 
 NAMES = {
@@ -28,8 +28,8 @@ METRICS = ("fid", "kid", "isc", "prc")
 COMMON = ("rng_seed", "samples_shuffle", "verbose")
 
 
-def distribution(seen: Seen, reference: RealImages, **options: Any) -> dict[str, float]:
-    """``fid``, ``kid``, ``kid_std``, ``isc``, ``isc_std``, ``precision``, ``recall`` of images that were seen.
+def distribution(features: ImageFeatures, reference: RealImages, **options: Any) -> dict[str, float]:
+    """``fid``, ``kid``, ``kid_std``, ``isc``, ``isc_std``, ``precision``, ``recall`` of images that were features.
 
     ``options`` are those of torch-fidelity, with its defaults, whose name begins with a metric (``kid_subset_size=500``; ``kid=False``
     leaves KID out), and ``rng_seed``, ``samples_shuffle``, ``verbose``. FID compares with all images of the reference, KID, precision
@@ -39,16 +39,16 @@ def distribution(seen: Seen, reference: RealImages, **options: Any) -> dict[str,
     reference; Unsupported for fewer images than a metric needs.
     """
     chosen = settings(options)
-    reference.expect(seen.extractor)
-    _enough(len(seen), len(reference.features), chosen)
-    declare(seen.extractor)
-    mine, real = f"images-{seen.digest}", f"reference-{reference.digest}"
+    reference.expect(features.extractor)
+    _enough(len(features), len(reference.features), chosen)
+    declare(features.extractor)
+    mine, real = f"images-{features.digest}", f"reference-{reference.digest}"
     with TemporaryDirectory(prefix="cachemark-") as folder:
-        seen.lay(Path(folder), mine)
-        reference.lay(Path(folder), real)
+        features.write_cache(Path(folder), mine)
+        reference.write_cache(Path(folder), real)
         scores = toolkit().calculate_metrics(
             input1=_Laid(), input1_cache_name=mine, input2=_Laid(), input2_cache_name=real, cache_root=folder,
-            feature_extractor=seen.extractor, cuda=False, save_cpu_ram=True, **chosen,
+            feature_extractor=features.extractor, cuda=False, save_cpu_ram=True, **chosen,
         )
     return {name: float(scores[key]) for key, name in NAMES.items() if key in scores}
 

@@ -1,4 +1,4 @@
-"""Images as an extractor sees them: of a set of images only this need stay in memory."""
+"""Features and class logits of images: all that has to stay in memory of a set of images."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from torch import Tensor
 
 from ..core.errors import BadCheckpoint, Unsupported
 from .extractor import FEATURES, LOGITS, instance, toolkit
-from .pictures import Pictures, digest
+from .image_dataset import ImageDataset, digest
 
 MODEL = "seen"  # what bytes of this kind say that they are
 
 
 @dataclass(frozen=True)
-class Seen:
+class ImageFeatures:
     """Features (N, F) and class logits (N, C), float32, of N images in their order, by the extractor of this name.
 
     A row is the same to the bit whether the images came in one call or in parts: networks round differently in batches of another
-    size, so each image is seen in a batch of exactly ``batch``, the last one being filled up. That holds for one machine, one number
+    size, so each image is processed in a batch of exactly ``batch``, the last one being filled up. That holds for one machine, one number
     of threads and one ``batch``; with another, features of the embedded network differ by less than 1e-4 of a standard deviation.
     """
 
@@ -36,25 +36,25 @@ class Seen:
     logits: Tensor
 
     @classmethod
-    def of(cls, images: Tensor | Iterable[Tensor], extractor: str, *, device: str = "cpu", batch: int = 64) -> Seen:
-        """What a registered extractor sees in images (N, 3, H, W), RGB, bytes or in [−1, 1], or in a stream of such parts.
+    def of(cls, images: Tensor | Iterable[Tensor], extractor: str, *, device: str = "cpu", batch: int = 64) -> ImageFeatures:
+        """The features that a registered extractor computes of images (N, 3, H, W), RGB, bytes or in [−1, 1], or of a stream of such parts.
 
         The extraction is torch-fidelity's own. Of a stream no more than one part and one batch are held at a time. Raises what
-        :class:`~cachemark.metrics.pictures.Pictures` raises; Unsupported for an empty stream, parts of different sizes, or an
+        :class:`~cachemark.metrics.image_dataset.ImageDataset` raises; Unsupported for an empty stream, parts of different sizes, or an
         extractor without network.
         """
         cuda = torch.device(device).type == "cuda"
-        look, found = instance(extractor, cuda=cuda), []
+        network, found = instance(extractor, cuda=cuda), []
         for block in _blocks((images,) if isinstance(images, Tensor) else images, batch):
             filled = torch.cat((block, block[-1:].expand(-len(block) % batch, -1, -1, -1)))
-            rows = toolkit().utils.get_featuresdict_from_dataset(Pictures(filled), look, batch, cuda, True, False)
+            rows = toolkit().utils.get_featuresdict_from_dataset(ImageDataset(filled), network, batch, cuda, True, False)
             found.append(cls(extractor, rows[FEATURES][: len(block)].float(), rows[LOGITS][: len(block)].float()))
         if not found:
             raise Unsupported("A distribution is one of images, and the stream held none.", remedy="Give at least one image.")
         return cls.joined(found)
 
     @classmethod
-    def joined(cls, parts: Sequence[Seen]) -> Seen:
+    def joined(cls, parts: Sequence[ImageFeatures]) -> ImageFeatures:
         """The parts of one set, in their order. Raises BadCheckpoint where they are of different extractors."""
         for part in parts[1:]:
             part.expect(parts[0].extractor)
@@ -68,23 +68,24 @@ class Seen:
         """A name for exactly these figures in this order."""
         return digest([self.features, self.logits], self.extractor)
 
-    def first(self, count: int) -> Seen:
+    def first(self, count: int) -> ImageFeatures:
         """The first ``count`` of them; raises Unsupported where there are fewer."""
         if len(self) < count:
-            raise Unsupported(f"{count} images are asked for, and {len(self)} were seen.", remedy="See more, or ask for fewer.")
-        return Seen(self.extractor, self.features[:count], self.logits[:count])
+            raise Unsupported(f"{count} images are asked for, and there are features of {len(self)}.",
+                              remedy="Extract more, or ask for fewer.")
+        return ImageFeatures(self.extractor, self.features[:count], self.logits[:count])
 
     def expect(self, extractor: str) -> None:
-        """Raise BadCheckpoint unless it was this extractor that saw."""
+        """Raise BadCheckpoint unless they are of this extractor."""
         if self.extractor != extractor:
             raise _other(self.extractor, extractor)
 
-    def lay(self, folder: Path, name: str) -> None:
+    def write_cache(self, folder: Path, name: str) -> None:
         """Write everything where torch-fidelity, with ``folder`` as its cache, looks for the features of ``name``."""
         for layer, rows in ((FEATURES, self.features), (LOGITS, self.logits)):
             torch.save(rows, folder / f"{name}-{self.extractor}-features-{layer}.pt")
 
-    def keep(self, path: Path) -> None:
+    def save(self, path: Path) -> None:
         """Write :meth:`to_bytes` to a file. Another process sees all of it or nothing."""
         unfinished = path.with_name(f".{secrets.token_hex(8)}.part")
         try:
@@ -94,8 +95,8 @@ class Seen:
             unfinished.unlink(missing_ok=True)
 
     @classmethod
-    def held(cls, path: Path, extractor_name: str) -> Seen | None:
-        """What :meth:`keep` wrote; None where nothing is there, or nothing that can be read as this extractor's."""
+    def load(cls, path: Path, extractor_name: str) -> ImageFeatures | None:
+        """Read what :meth:`save` wrote; None where there is no file, or none that can be read as this extractor's."""
         try:
             return cls.from_bytes(path.read_bytes(), extractor_name) if path.is_file() else None
         except BadCheckpoint:
@@ -108,8 +109,8 @@ class Seen:
         return packed(tensors, {"cachemark": json.dumps(stated, sort_keys=True)})
 
     @classmethod
-    def from_bytes(cls, data: bytes, extractor: str) -> Seen:
-        """Inverse of :meth:`to_bytes`. Raises BadCheckpoint for anything else, or where it was another extractor that saw."""
+    def from_bytes(cls, data: bytes, extractor: str) -> ImageFeatures:
+        """Inverse of :meth:`to_bytes`. Raises BadCheckpoint for anything else, or for features of another extractor."""
         try:
             stated = _stated(data)
             if stated.get("model") != MODEL:
@@ -120,7 +121,7 @@ class Seen:
                 raise ValueError(f"its shapes are {tuple(features.shape)} and {tuple(logits.shape)}")
         except Exception as error:  # bytes of any origin: the reader may fail in any way
             raise BadCheckpoint(f"These {len(data)} bytes hold no features of images: {error}.",
-                                remedy="They are damaged or of another kind; see the images again.") from error
+                                remedy="They are damaged or of another kind; extract the features again.") from error
         if stated["extractor"] != extractor:
             raise _other(stated["extractor"], extractor)
         return cls(extractor, features, logits)
@@ -131,7 +132,7 @@ def _blocks(parts: Iterable[Tensor], batch: int) -> Iterator[Tensor]:
     held: Tensor | None = None
     count = 0
     for part in parts:
-        fresh = Pictures(part, count).bytes
+        fresh = ImageDataset(part, count).bytes
         if held is not None and held.shape[1:] != fresh.shape[1:]:
             raise Unsupported(f"Image {count} is {tuple(fresh.shape[1:])}, those before it are {tuple(held.shape[1:])}.",
                               remedy="The images of one set have one size.")
@@ -146,11 +147,11 @@ def _blocks(parts: Iterable[Tensor], batch: int) -> Iterator[Tensor]:
 
 
 def _stated(data: bytes) -> dict[str, Any]:
-    """What safetensors bytes say about themselves: the header is JSON behind its own length in 8 bytes."""
+    """The metadata of a safetensors file: its header is JSON behind its own length in 8 bytes."""
     header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
     return json.loads(header.get("__metadata__", {}).get("cachemark", "{}"))
 
 
 def _other(its: str, wanted: str) -> BadCheckpoint:
-    return BadCheckpoint(f"The images were seen by the extractor {its!r}, not by {wanted!r}: their features mean different things.",
-                         remedy="See the images again with the same weights as the rest.")
+    return BadCheckpoint(f"The features are of the extractor {its!r}, not of {wanted!r}: they mean different things.",
+                         remedy="Extract them again with the same weights as the rest.")

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from ..core.errors import BadCheckpoint
+from .downloads import sha256, tensors
 from .extractor import register, toolkit
-from .fetched import sha256, tensors
 
 FAMILY = "inception-v3-compat"  # torch-fidelity's name of the network
 LAYERS = ("2048", "logits_unbiased")  # its features, and the logits without bias from which the Inception score is taken
@@ -33,7 +33,7 @@ def inception(path: str | Path) -> str:
 
 
 def source() -> str:
-    """Where torch-fidelity would fetch the weights from."""
+    """The address from which torch-fidelity downloads the weights."""
     toolkit()
     from torch_fidelity.feature_extractor_inceptionv3 import URL_INCEPTION_V3
 

@@ -91,5 +91,5 @@ def _direction(colour: Tensor) -> Tensor:
 
 
 def _near(a: Tensor, b: Tensor) -> Tensor:
-    """Whether two hues (B,) differ by less than the tolerance around the circle; NaN is near nothing."""
+    """True where two hues (B,) differ by less than the tolerance around the circle; NaN is near nothing."""
     return ((a - b + 0.5) % 1.0 - 0.5).abs() < TOLERANCE

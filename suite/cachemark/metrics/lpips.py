@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 from ..core.errors import BadCheckpoint, Unsupported
+from .downloads import cached, sha256, tensors
 from .extractor import DIGITS, toolkit
-from .fetched import cached, sha256, tensors
 
 VGG16 = "https://download.pytorch.org/models/vgg16-397923af.pth"
-CHUNK = 16  # pairs that the network sees at once
+CHUNK = 16  # pairs per forward pass
 
 
 def files() -> dict[Path, str]:
@@ -30,7 +30,7 @@ def files() -> dict[Path, str]:
 
 
 def identity() -> str:
-    """What of the network belongs to the identity of a case: the first digits of the SHA-256 of both files. Raises what :func:`files`
+    """The part of a case's identity that the network decides: the first digits of the SHA-256 of both files. Raises what :func:`files`
     raises."""
     return "/".join(sha256(path)[:DIGITS] for path in files())
 
@@ -61,7 +61,7 @@ def _scaled(images: Tensor) -> Tensor:
 
 
 def _addresses() -> tuple[str, str]:
-    """Where torch-fidelity would fetch VGG16 and the linear layers from."""
+    """The addresses from which torch-fidelity downloads VGG16 and the linear layers."""
     toolkit()
     from torch_fidelity.sample_similarity_lpips import URL_VGG16_LPIPS
 

@@ -1,4 +1,4 @@
-"""How far the quality of a set of images might have come out otherwise, had other seeds been drawn.
+"""Intervals of quality figures: how much they would vary with other seeds.
 
 Every interval is one of 95 % for sets of the same number of images, with the reference taken as given: it tells methods apart, and it
 does not hold the value that infinitely many images would have, because FID and Inception score are biased in the number of images.
@@ -30,7 +30,7 @@ from torch import Tensor
 from ..core.errors import Unsupported
 from . import subsets
 from .distribution import distribution, settings
-from .image_features import Seen
+from .image_features import ImageFeatures
 from .real_images import RealImages
 
 LEVEL = 0.95
@@ -52,30 +52,32 @@ class QualityInterval(NamedTuple):
 
 
 def intervals(
-    seen: Seen, reference: RealImages, *, resamples: int = RESAMPLES, seed: int = 0, **options: Any
+    features: ImageFeatures, reference: RealImages, *, resamples: int = RESAMPLES, seed: int = 0, **options: Any
 ) -> dict[str, QualityInterval]:
     """``fid``, ``kid``, ``isc``, ``precision``, ``recall`` as of :func:`~cachemark.metrics.distribution.distribution`, each with its
     interval. Raises what that raises, and Unsupported for a set of which no tenth can be left out."""
-    values, chosen = distribution(seen, reference, **options), settings(options)
+    values, chosen = distribution(features, reference, **options), settings(options)
     found = {}
     for name, figures in _FIGURES.items():
         if name in values:
-            kept = _kept(len(seen), LEFT_OUT[name], resamples, seed, chosen)
-            variance = _variance(figures(seen, reference, kept, chosen), kept)
+            kept = _kept(len(features), LEFT_OUT[name], resamples, seed, chosen)
+            variance = _variance(figures(features, reference, kept, chosen), kept)
             if name == "kid":
                 variance += values["kid_std"] ** 2 / max(chosen["kid_subsets"] - 1, 1)
             found[name] = _around(values[name], variance, *_RANGE[name])
     if "precision" in values:
-        found["precision"] = _share(values["precision"], len(seen))
+        found["precision"] = _share(values["precision"], len(features))
     return {name: found[name] for name in values if name in found}
 
 
-def fid_interval(seen: Seen, reference: RealImages, resamples: int = RESAMPLES, seed: int = 0) -> QualityInterval:
-    """FID of images that were seen, with its interval. Raises what :func:`intervals` raises."""
-    return intervals(seen, reference, resamples=resamples, seed=seed, **_FID_ALONE)["fid"]
+def fid_interval(features: ImageFeatures, reference: RealImages, resamples: int = RESAMPLES, seed: int = 0) -> QualityInterval:
+    """FID of images that were features, with its interval. Raises what :func:`intervals` raises."""
+    return intervals(features, reference, resamples=resamples, seed=seed, **_FID_ALONE)["fid"]
 
 
-def difference(one: Seen, other: Seen, reference: RealImages, resamples: int = RESAMPLES, seed: int = 0) -> QualityInterval:
+def difference(
+    one: ImageFeatures, other: ImageFeatures, reference: RealImages, resamples: int = RESAMPLES, seed: int = 0
+) -> QualityInterval:
     """FID of ``one`` minus that of ``other``, with its interval, where image i of both has the same seed and condition.
 
     The same images are left out of both, so what the two sets share by their seeds does not widen the interval. Raises what
@@ -92,7 +94,7 @@ def difference(one: Seen, other: Seen, reference: RealImages, resamples: int = R
     return _around(value, _variance(figures, kept))
 
 
-def real_floor(real: Seen, reference: RealImages, count: int, resamples: int = RESAMPLES, seed: int = 0) -> QualityInterval:
+def real_floor(real: ImageFeatures, reference: RealImages, count: int, resamples: int = RESAMPLES, seed: int = 0) -> QualityInterval:
     """FID of ``count`` real images that are not in the reference: what a perfect generator would get with so many images.
 
     Raises what :func:`intervals` raises, and Unsupported where ``real`` are fewer, or are images of the reference.

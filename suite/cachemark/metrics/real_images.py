@@ -1,4 +1,4 @@
-"""What generated images are compared with: statistics and features of real images, made by one extractor."""
+"""Real images to compare generated ones with: statistics and features, made by one extractor."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from torch import Tensor
 
 from ..core.errors import BadCheckpoint, Unsupported
 from .extractor import FEATURES, toolkit
-from .image_features import Seen
-from .pictures import digest
+from .image_dataset import digest
+from .image_features import ImageFeatures
 
 MODEL = "reference"  # what a file of this kind says that it is
 TENSORS = ("mean", "covariance", "features", "logits")
@@ -25,11 +25,11 @@ TENSORS = ("mean", "covariance", "features", "logits")
 
 @dataclass(frozen=True)
 class RealImages:
-    """Real images as the extractor of this name sees them.
+    """Statistics and features of real images by the extractor of this name.
 
     ``mean`` (F,) float32 and ``covariance`` (F, F) float64 are those of ``count`` images, as torch-fidelity computes them for FID.
     ``features`` (M, F) and ``logits`` (M, C) float32 are those of M of them, for KID, precision and recall. ``floors`` holds, by number
-    of images, the FID of so many other real ones with the ends of its interval: what no generator can be expected to beat.
+    of images, the FID of so many other real ones with the ends of its interval, which no generator can be expected to beat.
     """
 
     extractor: str
@@ -41,14 +41,14 @@ class RealImages:
     floors: Mapping[int, Sequence[float]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, seen: Seen) -> RealImages:
+    def of(cls, features: ImageFeatures) -> RealImages:
         """The reference that these images make, with the features of all of them. Raises Unsupported for a single image, which has no
         covariance."""
-        if len(seen) < 2:
+        if len(features) < 2:
             raise Unsupported("One image has no covariance.", remedy="Give at least 2 images, and thousands for a figure worth reading.")
-        statistics = toolkit().metric_fid.fid_features_to_statistics(seen.features)
+        statistics = toolkit().metric_fid.fid_features_to_statistics(features.features)
         mean, covariance = torch.from_numpy(statistics["mu"]), torch.from_numpy(statistics["sigma"])
-        return cls(seen.extractor, len(seen), mean, covariance, seen.features, seen.logits)
+        return cls(features.extractor, len(features), mean, covariance, features.features, features.logits)
 
     @cached_property
     def digest(self) -> str:
@@ -56,9 +56,9 @@ class RealImages:
         return digest([getattr(self, name) for name in TENSORS])
 
     @property
-    def seen(self) -> Seen:
-        """The images whose features are there."""
-        return Seen(self.extractor, self.features, self.logits)
+    def image_features(self) -> ImageFeatures:
+        """Features and logits of the M images."""
+        return ImageFeatures(self.extractor, self.features, self.logits)
 
     def save(self, path: Path, *, keep: int, about: str = "") -> None:
         """Write the statistics, and features and logits of the first ``keep`` images in fp16. ``about`` says what the images are."""
@@ -83,14 +83,14 @@ class RealImages:
         if self.extractor != extractor:
             raise _other("The reference", self.extractor, extractor)
 
-    def lay(self, folder: Path, name: str) -> None:
+    def write_cache(self, folder: Path, name: str) -> None:
         """Write everything where torch-fidelity, with ``folder`` as its cache, looks for the features and statistics of ``name``."""
-        self.seen.lay(folder, name)
+        self.image_features.write_cache(folder, name)
         torch.save({"mu": self.mean.numpy(), "sigma": self.covariance.numpy()}, folder / f"{name}-{self.extractor}-stat-fid-{FEATURES}.pt")
 
 
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """What a file of reference statistics says about itself, and its tensors."""
+    """The metadata and the tensors of a file of reference statistics."""
     remedy = "Give a file that `python -m cachemark.tools.train tiny-features` wrote."
     if not path.is_file():
         raise BadCheckpoint(f"{str(path)!r} is not a file.", remedy=remedy)

@@ -1,4 +1,4 @@
-"""FID, KID, Inception score and recall of many subsets of a set of images at once: what the width of an interval is taken from.
+"""FID, KID, Inception score and recall of many subsets of a set of images at once, from which the width of an interval is taken.
 
 torch-fidelity computes each of them for one set. To ask it a few hundred times costs minutes, at 50 000 images days, so what the
 subsets of one set share is computed once here. The figures are the same; tests compare them with torch-fidelity on the subsets.
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from .extractor import toolkit
-from .image_features import Seen
+from .image_features import ImageFeatures
 from .real_images import RealImages
 
 BLOCK = 500  # images whose distances to all others are held at a time
@@ -34,12 +34,12 @@ def drawn(count: int, resamples: int, strata: Tensor, share: float, seed: int) -
     return torch.ones(resamples, count, dtype=torch.bool).scatter_(1, gone, False)
 
 
-def fid(seen: Seen, reference: RealImages, kept: Tensor, chosen: Mapping[str, Any]) -> Tensor:
+def fid(images: ImageFeatures, reference: RealImages, kept: Tensor, chosen: Mapping[str, Any]) -> Tensor:
     """FID of each subset, (R,) float64.
 
     The trace of the root of Σ₁Σ₂ is taken from the symmetric Σ₂^½ Σ₁ Σ₂^½, which has the same eigenvalues.
     """
-    features = seen.features.double()
+    features = images.features.double()
     centre = features.mean(0)
     features = features - centre
     total, away = features.T @ features, centre - reference.mean.double()
@@ -56,10 +56,10 @@ def fid(seen: Seen, reference: RealImages, kept: Tensor, chosen: Mapping[str, An
     return torch.stack(found)
 
 
-def kid(seen: Seen, reference: RealImages, kept: Tensor, chosen: Mapping[str, Any]) -> Tensor:
+def kid(images: ImageFeatures, reference: RealImages, kept: Tensor, chosen: Mapping[str, Any]) -> Tensor:
     """The part of the unbiased squared MMD of each subset that the images decide, (R,) float64: what the reference has with itself is
     left out, so the figures tell how subsets differ. It is what torch-fidelity's mean over ever more subsets of a set approaches."""
-    mine, real = seen.features.numpy(), reference.features.numpy()
+    mine, real = images.features.numpy(), reference.features.numpy()
     kernel = {"poly": toolkit().metric_kid.kernel_poly, "rbf": toolkit().metric_kid.kernel_rbf}[chosen["kid_kernel"]]
     weights, counts = kept.double(), kept.sum(1).double()
     within, across = torch.zeros(len(kept), dtype=torch.float64), []
@@ -82,12 +82,12 @@ def chunks(count: int, chosen: Mapping[str, Any]) -> Tensor:
     return found
 
 
-def isc(seen: Seen, reference: RealImages, kept: Tensor, chosen: Mapping[str, Any]) -> Tensor:
+def isc(images: ImageFeatures, reference: RealImages, kept: Tensor, chosen: Mapping[str, Any]) -> Tensor:
     """The Inception score of each subset, (R,) float64, with the splits of the whole set."""
-    split, scores = chunks(len(seen), chosen), []
+    split, scores = chunks(len(images), chosen), []
     for i in range(chosen["isc_splits"]):
         inside = split == i
-        logits, weights = seen.logits[inside].double(), kept[:, inside].double()
+        logits, weights = images.logits[inside].double(), kept[:, inside].double()
         shares, counts = logits.softmax(1), weights.sum(1, keepdim=True)
         own = (shares * logits.log_softmax(1)).sum(1)
         mean = weights @ shares / counts
@@ -95,13 +95,13 @@ def isc(seen: Seen, reference: RealImages, kept: Tensor, chosen: Mapping[str, An
     return torch.stack(scores).mean(0)
 
 
-def recall(seen: Seen, reference: RealImages, kept: Tensor, chosen: Mapping[str, Any]) -> Tensor:
+def recall(images: ImageFeatures, reference: RealImages, kept: Tensor, chosen: Mapping[str, Any]) -> Tensor:
     """Share of the real images inside the manifold of each subset, (R,) float64: within the ball of one of its images that reaches to
     that image's k-th neighbour in the subset."""
-    radii = torch.cat(list(_radii(seen.features, kept, chosen["prc_neighborhood"] + 1)), 1)
+    radii = torch.cat(list(_radii(images.features, kept, chosen["prc_neighborhood"] + 1)), 1)
     largest, inside = radii.amax(0), torch.zeros(len(kept), dtype=torch.int64)
     for real in reference.features.split(BLOCK):
-        distances = torch.cdist(real, seen.features)
+        distances = torch.cdist(real, images.features)
         row, image = (distances <= largest).nonzero(as_tuple=True)
         near = distances[row, image]
         for r, own in enumerate(radii):

@@ -82,10 +82,10 @@ def load(
     with it count, and lose it. ``dtype`` converts floating-point tensors; None keeps those of the file. Changing a weight
     later never changes the file. Raises BadCheckpoint with the first names that do not fit.
     """
-    module, held = _fitted(factory, path, ignore, prefix, wrappers)
-    for name in held:  # in place, so that each source can go as soon as its copy is made
-        held[name] = _convert(held[name], dtype, device)
-    module.load_state_dict(held, assign=True)
+    module, present = _fitted(factory, path, ignore, prefix, wrappers)
+    for name in present:  # in place, so that each source can go as soon as its copy is made
+        present[name] = _convert(present[name], dtype, device)
+    module.load_state_dict(present, assign=True)
     left = [name for name, buffer in module.named_buffers() if buffer.is_meta]
     assert not left, f"{type(module).__name__} must compute {left} on first use: it is in no checkpoint"
     return module.eval().requires_grad_(False)
@@ -104,9 +104,9 @@ def _fitted(factory: Callable[[], M], path: str | Path, ignore: Sequence[str], p
         module = factory()
     wanted = module.state_dict()
     patterns = (*EXTRAS, *ignore)
-    held = {name: t for name, t in _strip(read(path, wrappers=wrappers), prefix, path) if name in wanted or not _matches(name, patterns)}
-    _compare(wanted, held, f"{str(path)!r} does not fit {type(module).__name__}")
-    return module, held
+    present = {name: t for name, t in _strip(read(path, wrappers=wrappers), prefix, path) if name in wanted or not _matches(name, patterns)}
+    _compare(wanted, present, f"{str(path)!r} does not fit {type(module).__name__}")
+    return module, present
 
 
 def _existing(path: str | Path) -> Path:
@@ -143,8 +143,8 @@ def _unwrap(content: Any, file: Path, wrappers: Sequence[str]) -> dict[str, Tens
     """The first wrapped mapping that holds tensors, else the tensors at the top level."""
     top = content if isinstance(content, Mapping) else {}
     for candidate in (*(top.get(name) for name in wrappers), top):
-        held = candidate if isinstance(candidate, Mapping) else {}
-        tensors = {str(name): value for name, value in held.items() if isinstance(value, Tensor)}
+        present = candidate if isinstance(candidate, Mapping) else {}
+        tensors = {str(name): value for name, value in present.items() if isinstance(value, Tensor)}
         if tensors:
             return tensors
     holds = f"the entries {_some(map(str, top))}" if top else f"a {type(content).__name__}"
@@ -153,22 +153,22 @@ def _unwrap(content: Any, file: Path, wrappers: Sequence[str]) -> dict[str, Tens
 
 
 def _strip(found: dict[str, Tensor], prefix: str, path: str | Path) -> list[tuple[str, Tensor]]:
-    """What stands under ``prefix``, without it."""
+    """The tensors under ``prefix``, their names without it."""
     inside = [(name.removeprefix(prefix), tensor) for name, tensor in found.items() if name.startswith(prefix)]
     if not inside:
         raise BadCheckpoint(f"{str(path)!r} holds no tensor under {prefix!r}.", remedy=f"It holds {_some(found)}.")
     return inside
 
 
-def _compare(wanted: Mapping[str, Tensor], held: Mapping[str, Tensor], title: str) -> None:
-    missing = [name for name in wanted if name not in held]
-    unexpected = [name for name in held if name not in wanted]
-    shapes = [f"{n} {_shape(held[n])} != {_shape(t)}" for n, t in wanted.items() if n in held and held[n].shape != t.shape]
+def _compare(wanted: Mapping[str, Tensor], present: Mapping[str, Tensor], title: str) -> None:
+    missing = [name for name in wanted if name not in present]
+    unexpected = [name for name in present if name not in wanted]
+    shapes = [f"{n} {_shape(present[n])} != {_shape(t)}" for n, t in wanted.items() if n in present and present[n].shape != t.shape]
     kinds = {f"of {len(wanted)} tensors missing": missing, "unexpected": unexpected, "of another shape": shapes}
     faults = [f"{len(names)} {kind} ({_some(names)})" for kind, names in kinds.items() if names]
     if not faults:
         return
-    sizes = _counts(wanted, held)[:SHOWN] + shapes[:1]
+    sizes = _counts(wanted, present)[:SHOWN] + shapes[:1]
     if sizes:
         remedy = f"This is a checkpoint of another size: {', '.join(sizes)} (file != model)."
     elif before := _stray(missing, unexpected):
@@ -179,16 +179,16 @@ def _compare(wanted: Mapping[str, Tensor], held: Mapping[str, Tensor], title: st
 
 
 def _stray(missing: Sequence[str], unexpected: Sequence[str]) -> str:
-    """What stands before the names of the file, where that alone keeps the first missing one from being found."""
+    """The prefix of the file's names, where that alone keeps the first missing one from being found; else empty."""
     if not missing:
         return ""
     end = "." + missing[0]
     return next((name.removesuffix(end) + "." for name in unexpected if name.endswith(end)), "")
 
 
-def _counts(wanted: Iterable[str], held: Iterable[str]) -> list[str]:
+def _counts(wanted: Iterable[str], present: Iterable[str]) -> list[str]:
     """Lists of modules, such as ``layers``, that both sides have in different length, outermost only."""
-    model, file = _lengths(wanted), _lengths(held)
+    model, file = _lengths(wanted), _lengths(present)
     differ = [name for name in model if name in file and file[name] != model[name]]
     outer = [name for name in differ if not any(name.startswith(other + ".") for other in differ)]
     return [f"{name or 'modules'} {file[name]} != {model[name]}" for name in outer]

@@ -1,4 +1,4 @@
-"""What the networks of each family cost per token, from their sizes."""
+"""Cost per token of each family's networks, from their sizes."""
 
 from __future__ import annotations
 

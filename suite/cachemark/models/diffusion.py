@@ -72,7 +72,7 @@ class Back(NamedTuple):
 
 
 class Predicted(NamedTuple):
-    """What a network output says of the step before: mean and log variance of it, and the clean token."""
+    """A reading of the network's output: mean and log variance of the step before, and the clean token."""
 
     mean: Tensor
     log_variance: Tensor
@@ -257,7 +257,7 @@ def normal(uniform: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class DenoisingSchedule:
-    """What the head needs in every pass of one generation. ``times`` (passes, width): embedded timesteps, the noisiest first."""
+    """Constants of the head's passes in one generation. ``times`` (passes, width): embedded timesteps, the noisiest first."""
 
     process: Process
     times: Tensor
@@ -271,16 +271,16 @@ class DiffusionHead(nn.Module):
         super().__init__()
         self.net = Denoiser(channels, cond, depth, width)
 
-    def course(self, sections: tuple[int, ...], temperature: float) -> DenoisingSchedule:
+    def schedule(self, sections: tuple[int, ...], temperature: float) -> DenoisingSchedule:
         """Computed once per generation. ``temperature`` scales the noise of the steps, not the noise that they start from."""
         chosen = process(sections)
         t = torch.tensor(chosen.timesteps[::-1], device=self.net.cond_embed.weight.device)
         return DenoisingSchedule(chosen, self.net.time_embed(t), temperature)
 
-    def conditions(self, z: Tensor, course: DenoisingSchedule) -> Iterator[Tensor]:
+    def conditions(self, z: Tensor, schedule: DenoisingSchedule) -> Iterator[Tensor]:
         """SiLU(time + condition) of every pass, each (rows, n, width)."""
         embedded = self.net.cond_embed(z)
-        for time in course.times:
+        for time in schedule.times:
             yield F.silu(time + embedded)
 
     def back(self, x: Tensor, eps: Tensor, v: Tensor, noise: Tensor, index: int, process: Process) -> Tensor:
@@ -289,17 +289,17 @@ class DiffusionHead(nn.Module):
         mean = torch.sub(c.keep * x, eps, alpha=c.drop)
         return mean if index == 0 else torch.addcmul(mean, torch.exp(c.slope * v + c.base), noise)
 
-    def sample(self, z: Tensor, noise: Tensor, guidance: Guidance, course: DenoisingSchedule, step: MaskedStep, method: Method) -> Tensor:
+    def sample(self, z: Tensor, noise: Tensor, guidance: Guidance, schedule: DenoisingSchedule, step: MaskedStep, method: Method) -> Tensor:
         """Tokens (batch, n, C) fp32 from conditions ``z`` (rows, n, cond), the unconditional rows last.
 
         ``noise`` (1 + passes, batch, n, C) fp32: what it starts from, then that of every pass (the last one is not used).
         """
-        passes, copies, x, noise = len(course.process), z.size(0) // noise.size(1), noise[0], noise[1:] * course.temperature
-        for inner, cond in enumerate(self.conditions(z, course)):
+        passes, copies, x, noise = len(schedule.process), z.size(0) // noise.size(1), noise[0], noise[1:] * schedule.temperature
+        for inner, cond in enumerate(self.conditions(z, schedule)):
             at = replace(step, inner=inner, inners=passes)
             tokens = HeadTokens(self.net.input_proj(x.to(z.dtype)).repeat(copies, 1, 1), cond=cond)
             out = method.stack("head", at, tokens, partial(self.net.run, at, method)).float()
-            x = self.back(x, *guided(out, guidance), noise[inner], passes - 1 - inner, course.process)
+            x = self.back(x, *guided(out, guidance), noise[inner], passes - 1 - inner, schedule.process)
         return x
 
     def terms(self, z: Tensor, start: Tensor, noise: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
@@ -318,11 +318,11 @@ class DiffusionHead(nn.Module):
 
 
 class EagerHead(DiffusionHead):
-    """The same head as the published code runs it: timesteps and conditions are embedded in every pass, for every row, and the
+    """The head as the published code runs it: timesteps and conditions are embedded in every pass, for every row, and the
     coefficients are copied from the host each time. For the reference engine only."""
 
-    def conditions(self, z: Tensor, course: DenoisingSchedule) -> Iterator[Tensor]:
-        for t in course.process.timesteps[::-1]:
+    def conditions(self, z: Tensor, schedule: DenoisingSchedule) -> Iterator[Tensor]:
+        for t in schedule.process.timesteps[::-1]:
             stamps = torch.tensor([t] * z.size(0) * z.size(1), device=z.device).view(z.shape[:2])
             yield F.silu(self.net.time_embed(stamps) + self.net.cond_embed(z))
 

@@ -218,7 +218,7 @@ class MAR(nn.Module):
         return self._through("decoder", torch.cat((x[:, :buffer] + pos[:, :buffer], image), 1), step, method)
 
     def conditions(self, hidden: Tensor, places: Tensor) -> Tensor:
-        """What the head is told of the tokens at ``places`` (rows, n): (rows, n, dim), from the decoder's hidden states."""
+        """The head's conditions (rows, n, dim) for the tokens at ``places`` (rows, n), from the decoder's hidden states."""
         found = take(hidden[:, self.config.buffer :], places)
         return self.decoder_norm(found) + F.embedding(places, self.diffusion_pos_embed_learned[0])
 
@@ -248,7 +248,7 @@ class MAR(nn.Module):
     def hidden(
         self, labels: Tensor, latents: Tensor, generator: torch.Generator, *, masked: int | None = None, dropped: float = UNCONDITIONAL
     ) -> tuple[Tensor, Tensor]:
-        """What the head is told of the masked tokens of a batch, (batch, n, dim), and those tokens, (batch, n, C) fp32.
+        """The head's conditions for the masked tokens of a batch, (batch, n, dim), and those tokens, (batch, n, C) fp32.
 
         ``latents`` (batch, N, C). ``masked`` tokens of each sample are hidden; without it, a count is drawn for the batch. A share
         ``dropped`` of the samples is seen without its class.
@@ -297,15 +297,15 @@ class MAR(nn.Module):
         steps = placed(masked_steps(layout, method.passes(layout.steps)), self.order(key).repeat(layout.rows // batch, 1))
         cond = torch.cat((self.class_emb(labels), self.fake_latent.expand(batch, -1))[: layout.rows // batch])
         prefix = engine.hold("prefix", self.prefix(cond))
-        course = self.diffloss.course(_spacing(self.config, sampling), sampling.temperature)
-        course = replace(course, times=engine.hold("times", course.times))
+        schedule = self.diffloss.schedule(_spacing(self.config, sampling), sampling.temperature)
+        schedule = replace(schedule, times=engine.hold("times", schedule.times))
         latents = torch.zeros(batch, layout.visual, self.config.channels, device=labels.device)
         for step in steps:
             places, scale = step.generating[:batch], guidance(sampling, step, layout.visual)
             seen = latents, step.known, step.generating, step.previous
             (z,) = engine.run(("transformer", step.index), partial(self._conditions, step, method, prefix), seen, method)
             told = (z, places) if scale is None else (z, places, scale)
-            (drawn,) = engine.run(("head", graph_key(method, step)), partial(self._drawn, step, method, course, key), told, method)
+            (drawn,) = engine.run(("head", graph_key(method, step)), partial(self._drawn, step, method, schedule, key), told, method)
             method.end_step(step)
             latents = put(latents, places, drawn if forced is None else take(forced, places))
             if see is not None:
@@ -322,15 +322,15 @@ class MAR(nn.Module):
         return (self.conditions(self.decode(self.encode(prefix, latents, at, method), at, method), generating),)
 
     def _drawn(
-        self, step: MaskedStep, method: Method, course: DenoisingSchedule, key: Tensor, z: Tensor, places: Tensor,
+        self, step: MaskedStep, method: Method, schedule: DenoisingSchedule, key: Tensor, z: Tensor, places: Tensor,
         scale: float | Tensor | None = None,
     ) -> tuple[Tensor]:
         """All passes of the head: the tokens at ``places`` (batch, n), (batch, n, C)."""
-        return (self.diffloss.sample(z, self.noise(key, places, len(course.process)), scale, course, step, method),)
+        return (self.diffloss.sample(z, self.noise(key, places, len(schedule.process)), scale, schedule, step, method),)
 
 
 def masked_count(tokens: int, uniform: float) -> int:
-    """How many of ``tokens`` training masks, from a number in [0, 1): ⌈tokens·r⌉ with r of the truncated normal distribution."""
+    """The number of ``tokens`` that training masks, from a number in [0, 1): ⌈tokens·r⌉ with r of the truncated normal distribution."""
     centre, width, least = MASKED
     cut = torch.special.ndtr(torch.tensor([(least - centre) / width, (1 - centre) / width], dtype=torch.float64))
     share = centre + width * float(torch.special.ndtri(torch.lerp(cut[0], cut[1], uniform)))

@@ -44,7 +44,7 @@ class Packed(nn.Module):
 
 
 def packed(model: M) -> M:
-    """The same model; its large fp32 layers on the CPU are packed in place, where torch was built with oneDNN."""
+    """Return the model itself; its large fp32 layers on the CPU are packed in place, where torch was built with oneDNN."""
     if not torch.backends.mkldnn.is_available():
         return model
     for module in list(model.modules()):

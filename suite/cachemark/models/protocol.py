@@ -1,4 +1,4 @@
-"""What the harness asks of a model, whatever its family."""
+"""The interface between the harness and a model of any family."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Loaded:
 
 @dataclass(frozen=True)
 class Request:
-    """How to load a model. ``weights``, ``decoder_weights``: paths, or empty for the packaged or random ones. ``engine`` is
+    """Options of loading a model. ``weights``, ``decoder_weights``: paths, or empty for the packaged or random ones. ``engine`` is
     ``reference`` for a model that repeats in every pass what its published code repeats. ``extractor`` and ``reference`` are paths
     too, of the network that sees the images and of what it saw in real ones; empty for those of the package. ``clip`` is a folder; empty
     for none."""

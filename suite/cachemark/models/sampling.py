@@ -11,7 +11,7 @@ from ..core.spec import Sampling
 
 
 def guided(sampling: Sampling, position: int) -> bool:
-    """Whether the token at ``position`` is guided, where rows are doubled."""
+    """True where the token at ``position`` is guided, with doubled rows."""
     return not -1 < sampling.cfg_interval < position - 1
 
 

@@ -229,12 +229,12 @@ class VAR(nn.Module):
 
     @property
     def places(self) -> Tensor:
-        """What position and scale add to every token, (1, N, dim)."""
+        """The embedding of position and scale that every token gets, (1, N, dim)."""
         sizes = torch.tensor([side**2 for side in self.config.sides], device=self.pos_1LC.device)
         return self.pos_1LC + self.lvl_embed.weight.repeat_interleave(sizes, 0, output_size=self.config.tokens)
 
     def modulations(self, cond: Tensor) -> Tensor:
-        """What the class embedding (rows, dim) makes of every block's norms and gates, (rows, depth, 6, dim)."""
+        """Modulation of every block's norms and gates, (rows, depth, 6, dim), from the class embedding (rows, dim)."""
         shared = self.shared_ada_lin(cond).unflatten(-1, (6, -1)) if self.config.shared_aln else None
         return torch.stack([cast(VARBlock, block).modulation(cond, shared) for block in self.blocks], 1)
 
@@ -300,9 +300,9 @@ class VAR(nn.Module):
         return out
 
     def _pass(
-        self, step: Step, method: Method, sampling: Sampling, given: Given, seen: bool, f_hat: Tensor, forced: Tensor | None = None
+        self, step: Step, method: Method, sampling: Sampling, given: Given, with_logits: bool, f_hat: Tensor, forced: Tensor | None = None
     ) -> tuple[Tensor, ...]:
-        """From the feature map so far: the tokens of a scale (batch, count), the feature map with them and, if they are ``seen``, the
+        """From the feature map so far: the tokens of a scale (batch, count), the feature map with them and, ``with_logits``, the
         guided logits. Nobody reads the feature map of the last scale, so it stays as it was."""
         span, cond = slice(step.first, step.first + step.count), given.cond
         x, shades = cond[:, None] + self.pos_start + given.places[:, :1], given.modulations
@@ -313,12 +313,12 @@ class VAR(nn.Module):
         logits = guide_scale(self.logits(hidden, cond), sampling, step.index, step.total)
         codes = draw(logits, sampling, given.key, _positions(step, f_hat.device)) if forced is None else forced
         f_hat = f_hat if step.last else self.quantizer.add(f_hat, codes, step.index)
-        return (codes, f_hat, logits) if seen else (codes, f_hat)
+        return (codes, f_hat, logits) if with_logits else (codes, f_hat)
 
 
 @dataclass(frozen=True)
 class Given:
-    """What stays the same in all passes of a generation: the samples' seeds (batch, 1), the class embedding (rows, dim), and what
+    """Constants of a generation's passes: the samples' seeds (batch, 1), the class embedding (rows, dim), and what
     :attr:`VAR.places` and :meth:`VAR.modulations` make once."""
 
     key: Tensor

@@ -21,7 +21,7 @@ from ..core import registry, seeds
 from ..core.errors import BadBudget, BadKnob, BadPlan, CachemarkError, unknown
 from ..core.limits import Rates
 from ..core.spec import FULL, QUALITY_PASS, Budget, Case, Sampling
-from ..metrics import quality_presets as presets
+from ..metrics import named_presets as presets
 from ..models import catalogue
 from ..models.protocol import ModelEntry, Request
 from .calibration import calibrated

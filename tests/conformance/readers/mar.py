@@ -292,8 +292,8 @@ def sampled(given: Subject, vector: Vector, which: str) -> float:
     head, (spacing, scale, temperature) = given.head, settings_of(vector, which)
     seen: list[Tensor] = []
     rows = len(vector["in/head/c"]) // (1 if scale == 1 else 2)
-    course = head.course(sections_of(spacing), temperature)
-    noise = torch.cat((vector["in/psl/init_noise"][None, :rows], vector["in/psl/noise"][: len(course.process), :rows]))[:, :, None]
+    schedule = head.schedule(sections_of(spacing), temperature)
+    noise = torch.cat((vector["in/psl/init_noise"][None, :rows], vector["in/psl/noise"][: len(schedule.process), :rows]))[:, :, None]
     back = head.back
 
     def noted(*args: Any) -> Tensor:
@@ -301,7 +301,7 @@ def sampled(given: Subject, vector: Vector, which: str) -> float:
         return seen[-1]
 
     head.back = noted  # type: ignore[method-assign]
-    out = head.sample(vector["in/head/c"][:, None], noise, None if scale == 1 else scale, course, MaskedStep(0, 1), Bidirectional())
+    out = head.sample(vector["in/head/c"][:, None], noise, None if scale == 1 else scale, schedule, MaskedStep(0, 1), Bidirectional())
     del head.back
     expected = vector[f"out/psl/{which}/steps"][:, :rows]
     deviations = [far(x[:, 0], y) for x, y in zip(seen, expected, strict=True)]

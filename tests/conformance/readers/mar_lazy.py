@@ -143,15 +143,15 @@ class Subject:
         model, vector, sections = self.model(), self.vector, mar.sections_of(self.spacing(name))
         head, batch = model.diffloss, len(vector["in/head/init_noise"])
         scale, temperature = re.search(r"cfg ([\d.]+), temperature ([\d.]+)", " ".join(self.meta["notes"])).groups()
-        course = head.course(sections, float(temperature))
+        schedule = head.schedule(sections, float(temperature))
         noise = torch.cat((vector["in/head/init_noise"][None], vector["in/head/noise"]))[:, :, None]
         sampling = Sampling(cfg_scale=float(scale), steps=1, diffusion_steps=sum(sections))
         method = LazyMAR(**self.built_in, **dict.fromkeys(("token_cache", "condition_cache", "encoder_cache"), False), **switches)
         method.begin(model.layout([0] * batch, sampling), model.sites, Memory())
         steps: list[Tensor] = []
-        calls: dict[str, list[Any]] = {str(index): [] for index in range(len(course.process))}
+        calls: dict[str, list[Any]] = {str(index): [] for index in range(len(schedule.process))}
         with listening(head, steps, calls):
-            out = head.sample(vector["in/head/c"][:, None], noise, sampling.cfg_scale, course, MaskedStep(0, 1, count=1), method)
+            out = head.sample(vector["in/head/c"][:, None], noise, sampling.cfg_scale, schedule, MaskedStep(0, 1, count=1), method)
         return out[:, 0], steps, calls
 
     @cached_property

@@ -90,7 +90,7 @@ def _published(size: str, config: LlamaGenConfig) -> ModelEntry:
 
 
 def _decoding(build: Callable[[], TinyVQ | VQ], side: int) -> Callable[[Tensor], Tensor]:
-    """What an image decoder of this kind makes of raster tokens."""
+    """Images from raster tokens by an image decoder of this kind."""
     return partial(build().decode, grid=(side, side))
 
 

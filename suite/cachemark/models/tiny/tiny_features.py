@@ -58,20 +58,20 @@ class TinyFeatures(nn.Module):
         self.register_buffer("deviation", torch.ones(c.features))
 
     def embed(self, images: Tensor) -> Tensor:
-        """Pictures (B, 3, 64, 64), RGB as bytes or in [−1, 1], to features (B, features) that are not standardised. Raises ValueError
+        """Images (B, 3, 64, 64), RGB as bytes or in [−1, 1], to features (B, features) that are not standardised. Raises ValueError
         for another shape."""
         if images.dim() != 4 or tuple(images.shape[1:]) != (3, SIDE, SIDE):
             raise ValueError(f"{NAME} needs images of shape (B, 3, {SIDE}, {SIDE}), got {tuple(images.shape)}")
         return self.body(images if images.is_floating_point() else images.float() / 127.5 - 1)
 
     def judge(self, embedded: Tensor) -> dict[str, Tensor]:
-        """What the heads say of :meth:`embed`'s vectors: logits (B, choices) by attribute, and under ``consistent`` one logit for each
+        """The heads' outputs for :meth:`embed`'s vectors: logits (B, choices) by attribute, and under ``consistent`` one logit for each
         of :data:`CONSISTENT`."""
         active = nn.functional.silu(embedded)
         return {**{name: head(active) for name, head in self.heads.items()}, "consistent": self.consistent(active)}
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Pictures, as of :meth:`embed`, to standardised features (B, features) and class logits (B, 10)."""
+        """Images, as of :meth:`embed`, to standardised features (B, features) and class logits (B, 10)."""
         embedded = self.embed(images)
         return (embedded - self.centre) / self.deviation, self.heads["class"](nn.functional.silu(embedded))
 
@@ -87,5 +87,5 @@ def load(path: str | Path, *, device: str | torch.device = "cpu") -> TinyFeature
 
 
 def metadata(config: FeaturesConfig) -> dict[str, str]:
-    """What a weights file of this model must say about itself."""
+    """The metadata that a weights file of this model must have."""
     return {"model": NAME, "config": json.dumps(asdict(config), sort_keys=True)}

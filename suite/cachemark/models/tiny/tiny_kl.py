@@ -57,7 +57,7 @@ class TinyKL(nn.Module):
 
     @property
     def language(self) -> str:
-        """What the tokens mean, see :func:`~cachemark.models.tiny.tiny_vq.language_of`."""
+        """Identity of the tokens' meaning, see :func:`~cachemark.models.tiny.tiny_vq.language_of`."""
         return vq.language_of(self)
 
 
@@ -83,5 +83,5 @@ def _build(path: str | Path) -> partial[TinyKL]:
 
 
 def metadata(config: TinyKLConfig) -> dict[str, str]:
-    """What a weights file of this model must say about itself."""
+    """The metadata that a weights file of this model must have."""
     return {"model": NAME, "config": json.dumps(asdict(config), sort_keys=True)}

@@ -44,7 +44,7 @@ class TinyMSVQ(nn.Module):
 
     @property
     def language(self) -> str:
-        """What the tokens mean, see :func:`~cachemark.models.tiny.tiny_vq.language_of`."""
+        """Identity of the tokens' meaning, see :func:`~cachemark.models.tiny.tiny_vq.language_of`."""
         return vq.language_of(self)
 
 
@@ -66,5 +66,5 @@ def _config(path: str | Path) -> TinyMSVQConfig:
 
 
 def metadata(config: TinyMSVQConfig) -> dict[str, str]:
-    """What a weights file of this model must say about itself."""
+    """The metadata that a weights file of this model must have."""
     return {"model": NAME, "config": json.dumps(asdict(config), sort_keys=True)}

@@ -109,7 +109,7 @@ class TinyVQ(nn.Module):
 
     @property
     def language(self) -> str:
-        """What the codes mean, see :func:`language_of`."""
+        """Identity of the codes' meaning, see :func:`language_of`."""
         return language_of(self)
 
 
@@ -152,5 +152,5 @@ def stated(path: str | Path, name: str, config: Callable[..., C]) -> C:
 
 
 def metadata(config: TinyVQConfig) -> dict[str, str]:
-    """What a weights file of this model must say about itself."""
+    """The metadata that a weights file of this model must have."""
     return {"model": NAME, "config": json.dumps(asdict(config), sort_keys=True)}

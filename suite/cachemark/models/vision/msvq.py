@@ -56,7 +56,7 @@ class MultiScaleQuantizer(nn.Module):
         return f_hat + self._contribution(codes, scale)
 
     def next_map(self, f_hat: Tensor, scale: int) -> Tensor:
-        """What the model is fed at scale ``scale`` ≥ 1: the feature map so far at that resolution, (B, side², width)."""
+        """The model's input at scale ``scale`` ≥ 1: the feature map so far at that resolution, (B, side², width)."""
         return self.shrunk(f_hat, scale)
 
     def shrunk(self, f: Tensor, scale: int) -> Tensor:

@@ -65,7 +65,7 @@ def _runs(baselines: Path) -> list[Exchange]:
 
 
 def _drawn(name: str, sha256: str, runs: list[Exchange]) -> Drawn | None:
-    """What the images of a model with these weights were worth, by the newest run that looked at the most of them."""
+    """Quality of the images of a model with these weights, by the newest run that looked at the most of them."""
     seen = [(int(o.case.evaluation["quality"]["samples"]), number, o) for number, run in enumerate(runs) for o in run.outcomes
             if o.ok and o.case.role == "baseline" and o.case.measures("quality")
             and (o.case.model, o.case.weights.partition("/")[0]) == (name, sha256)]
@@ -117,7 +117,7 @@ def released() -> list[Released]:
 
 
 def _changed(sampling: Sampling) -> dict[str, Any]:
-    """What a preset sets: everything that differs from plain sampling, and the guidance."""
+    """The settings of a preset: everything that differs from plain sampling, and the guidance."""
     plain = asdict(type(sampling)())
     return {key: value for key, value in asdict(sampling).items() if value != plain[key] or key == "cfg_scale"}
 

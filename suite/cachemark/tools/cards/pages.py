@@ -43,7 +43,7 @@ class TrainingStage:
 
 @dataclass(frozen=True)
 class Drawn:
-    """What images of the full cache are worth. ``figures``: what it is, and the figure with its interval, as text. ``made``: by which
+    """Quality of images of the full cache. ``figures``: what it is, and the figure with its interval, as text. ``made``: by which
     run."""
 
     made: str
@@ -111,7 +111,7 @@ class Knob:
 
     @property
     def said(self) -> str:
-        """Whether the source states the default."""
+        """True where the source states the default."""
         if self.reason:
             return f"no; {self.reason}"
         return "yes" if self.default else "a plan gives it"
@@ -152,7 +152,7 @@ class Reached:
 
 @dataclass(frozen=True)
 class Evidence:
-    """What speaks for the code: vectors, published figures, and anchors that were reached."""
+    """Evidence for the code: vectors, published figures, and anchors that were reached."""
 
     vectors: Sequence[Vectors] = ()
     claims: Sequence[Claim] = ()
@@ -224,7 +224,7 @@ def _spread(log: Sequence[Mapping[str, float]], name: str) -> str:
 
 
 def _drift(log: Sequence[Mapping[str, float]], name: str) -> str:
-    """Whether the score went one way through all of them, so that training had not come to rest."""
+    """True where the score went one way through all of them, so that training had not come to rest."""
     held = [entry[name] for entry in log if name in entry][-LAST:]
     changes = [after - before for before, after in pairwise(held)]
     return ", all in one direction" if len({change > 0 for change in changes}) == 1 and all(changes) and len(changes) > 1 else ""
@@ -247,7 +247,7 @@ def _family(family: str, models: Sequence[Released], vectors: Sequence[Vectors])
 
 
 def _layouts(files: Sequence[tuple[str, Checkpoint]]) -> list[str]:
-    """What is read, once for all files with the same layout."""
+    """The tensors that are read, once for all files with the same layout."""
     found: dict[tuple[str, ...], list[str]] = {}
     for model, file in files:
         found.setdefault(tuple(patterns(file.names)), []).append(model)
@@ -319,7 +319,7 @@ def sentences(text: str) -> list[str]:
 
 
 def differences(text: str) -> list[str]:
-    """What a docstring says about how the method departs from its source: from a sentence that begins such a passage to the end of
+    """The passage of a docstring about departures from the source: from a sentence that begins such a passage to the end of
     the paragraph, and that no code is published."""
     found = []
     for paragraph in text.split("\n\n"):
@@ -332,7 +332,7 @@ def differences(text: str) -> list[str]:
 
 
 def reproduced(claim: Claim, reached: Sequence[Reached]) -> str:
-    """Whether a published figure was measured here. An anchor vouches for the full cache of its model, at its own value."""
+    """A word on whether a published figure was measured here. An anchor vouches for the full cache of its model, at its own value."""
     own = next((r for r in reached if r.model == claim.model), None)
     if own is None:
         return NEVER

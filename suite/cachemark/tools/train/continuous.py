@@ -109,8 +109,8 @@ class MaskedTask(PredictorTask):
         return loss
 
     def _masked(self, step: int, generator: torch.Generator) -> int:
-        """How many tokens a step hides: as many as are still unknown at some moment of a generation, whose schedule is a cosine. At first
-        it is one of an image half known, where a token is told by its neighbours; later a share of the steps shows hardly any."""
+        """The number of tokens that a step hides: as many as are still unknown at some moment of a generation, whose schedule is a
+        cosine. At first half of the image is known, so that neighbours tell a token; later a share of the steps shows hardly any."""
         count, moment = self.model.config.tokens, float(torch.rand(1, generator=generator))
         if step >= SPARSE and float(torch.rand(1, generator=generator)) < FEW:
             return count - int(moment * FEWEST * count)

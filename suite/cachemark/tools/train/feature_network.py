@@ -1,7 +1,7 @@
-"""Training of the feature network: what a scene shows, and whether somebody spoilt it.
+"""Training of the feature network: what a scene shows, and whether somebody corrupted it.
 
-Half of each batch is spoilt: the hues of a rectangle are turned, or the picture starts anew further down. That is what a
-generator does that forgot its first lines, and the network has to see it. What is wrong with a spoilt picture is known from
+Half of each batch is corrupted: the hues of a rectangle are turned, or the picture starts anew further down. That is what a
+generator does that forgot its first lines, and the network has to see it. What is wrong with a corrupted picture is known from
 :func:`cachemark.metrics.legend.legend`, so nothing is labelled by hand.
 """
 
@@ -16,9 +16,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ...metrics.extractor import register
-from ...metrics.image_features import Seen
+from ...metrics.image_dataset import ImageDataset
+from ...metrics.image_features import ImageFeatures
 from ...metrics.legend import SIZE, legend
-from ...metrics.pictures import Pictures
 from ...metrics.quality_intervals import real_floor
 from ...metrics.real_images import RealImages
 from ...models import checkpoints
@@ -29,7 +29,7 @@ from .tokenizers import WholeTask
 
 BATCH = 64
 FOLLOW = 0.02  # how fast the statistics of the features follow those of a batch
-RESTARTS = 0.25  # share of spoilt pictures that start anew, instead of having a rectangle in other colours
+RESTARTS = 0.25  # share of corrupted pictures that start anew, instead of having a rectangle in other colours
 HELD_OUT = 512
 ATTRIBUTES = tuple(features.HEADS)
 REAL, KEPT = 10_000, 3_000  # scenes behind the reference statistics, and those whose features it keeps: together less than 1 MB
@@ -40,7 +40,7 @@ CHUNK = 500
 class FeaturesTask(WholeTask):
     """Trains a :class:`~cachemark.models.tiny.tiny_features.TinyFeatures` on fresh scenes.
 
-    The statistics that standardise its features follow by moving averages over the pictures that are not spoilt; at the end, when
+    The statistics that standardise its features follow by moving averages over the pictures that are not corrupted; at the end, when
     the learning rate is small, they are those of the finished network.
     """
 
@@ -54,9 +54,9 @@ class FeaturesTask(WholeTask):
         return features.metadata(self.model.config)
 
     def loss(self, step: int, generator: torch.Generator) -> Tensor:
-        """Mean cross-entropy of the attributes over pictures that are not spoilt, plus that of the consistency over all."""
+        """Mean cross-entropy of the attributes over pictures that are not corrupted, plus that of the consistency over all."""
         scene, half = scenes(self.batch, stream(self.seed, "features", step), device=self.device), self.batch // 2
-        images = torch.cat((scene.images[:half], spoilt(scene.images[half:], generator)))
+        images = torch.cat((scene.images[:half], corrupted(scene.images[half:], generator)))
         embedded = self.model.embed(images).float()
         self._follow(embedded[:half].detach())
         said = self.model.judge(embedded)
@@ -73,10 +73,10 @@ class FeaturesTask(WholeTask):
 
     @torch.no_grad()
     def validate(self) -> dict[str, float]:
-        """Accuracy on held-out scenes, by attribute; for the consistency, over as many scenes that are spoilt and that are not."""
+        """Accuracy on held-out scenes, by attribute; for the consistency, over as many scenes that are corrupted and that are not."""
         draws = torch.Generator().manual_seed(stream(self.seed, "held out spoils"))
         scene = scenes(HELD_OUT, stream(self.seed, "held out"), device=self.device)
-        images = torch.cat((scene.images, spoilt(scene.images, draws)))
+        images = torch.cat((scene.images, corrupted(scene.images, draws)))
         said, wanted = self.model.judge(self.model.embed(images)), attributes(scene)
         found = {name: (said[name][:HELD_OUT].argmax(1) == wanted[name]).float().mean() for name in ATTRIBUTES}
         right = (said["consistent"] > 0) == (consistency(images, HELD_OUT) > 0)
@@ -85,20 +85,20 @@ class FeaturesTask(WholeTask):
 
 
 def attributes(scene: Scene) -> dict[str, Tensor]:
-    """What there is to know of scenes, by head: the index of each choice, (B,) int64."""
+    """Attributes of scenes, by head: the index of each choice, (B,) int64."""
     hues = {name: (getattr(scene, name) * HUES).round().long() % HUES for name in ("object_hue", "sky_hue", "ground_hue")}
     return {"class": scene.classes, **hues, "object_texture": scene.textures[:, 0], "ground_texture": scene.textures[:, 1]}
 
 
 def consistency(images: Tensor, untouched: int) -> Tensor:
-    """What the consistency head should say, (B, 5) of 0 and 1: the four answers of the legend, and whether a picture is one of the
-    first ``untouched``, which nobody spoilt."""
+    """Targets of the consistency head, (B, 5) of 0 and 1: the four answers of the legend, and whether a picture is one of the
+    first ``untouched``, which are uncorrupted."""
     whole = torch.arange(len(images), device=images.device) < untouched
     return torch.cat((legend(images), whole[:, None]), 1).float()
 
 
-def spoilt(images: Tensor, generator: torch.Generator) -> Tensor:
-    """Pictures (B, 3, 64, 64) in [−1, 1] with one fault each, drawn from ``generator``: a rectangle whose hues are turned by a multiple
+def corrupted(images: Tensor, generator: torch.Generator) -> Tensor:
+    """Images (B, 3, 64, 64) in [−1, 1] with one fault each, drawn from ``generator``: a rectangle whose hues are turned by a multiple
     of 60 degrees, or a start anew."""
     n, device = len(images), images.device
 
@@ -142,8 +142,8 @@ def write_reference(weights: Path, seed: int = 0, *, device: str = "cpu", count:
     Raises :class:`~cachemark.core.errors.Infrastructure` where torch-fidelity is missing.
     """
     extractor = register(checkpoints.sha256(weights), partial(features.load, weights))
-    reference = RealImages.of(Seen.of(real_scenes(count, seed), extractor, device=device))
-    fresh = Seen.of(real_scenes(max(FLOORS), seed, "floor"), extractor, device=device)
+    reference = RealImages.of(ImageFeatures.of(real_scenes(count, seed), extractor, device=device))
+    fresh = ImageFeatures.of(real_scenes(max(FLOORS), seed, "floor"), extractor, device=device)
     reference = replace(reference, floors={size: real_floor(fresh, reference, size) for size in FLOORS})
     path = weights.with_suffix(".reference.safetensors")
     reference.save(path, keep=KEPT, about=f"{VERSION}, seed {seed}")
@@ -152,5 +152,5 @@ def write_reference(weights: Path, seed: int = 0, *, device: str = "cpu", count:
 
 def real_scenes(count: int, seed: int = 0, purpose: str = "reference") -> Tensor:
     """The first ``count`` scenes of a purpose as bytes (count, 3, 64, 64)."""
-    parts = [Pictures(scenes(CHUNK, stream(seed, purpose, i)).images).bytes for i in range(-(-count // CHUNK))]
+    parts = [ImageDataset(scenes(CHUNK, stream(seed, purpose, i)).images).bytes for i in range(-(-count // CHUNK))]
     return torch.cat(parts)[:count]

@@ -44,7 +44,7 @@ class Stateful(Protocol):
 
 
 class TrainingTask(Protocol):
-    """What is trained. ``parts`` holds everything that changes while training, by name, ``model`` among them.
+    """One training task. ``parts`` holds everything that changes while training, by name, ``model`` among them.
 
     ``steps``, ``warmup`` and ``decay`` are those of the weights that come with cachemark. Every parameter group of an optimiser states its
     full learning rate as ``peak``. ``metadata`` goes into the weights file; its ``config`` is JSON.
@@ -68,7 +68,7 @@ class TrainingTask(Protocol):
 
 @dataclass(frozen=True)
 class TrainingRun:
-    """How long and where to train. ``threads`` 0 leaves torch's own choice; ``every`` is the distance of checkpoints in steps."""
+    """Length and place of a training. ``threads`` 0 leaves torch's own choice; ``every`` is the distance of checkpoints in steps."""
 
     out: Path
     steps: int
@@ -148,7 +148,7 @@ class AttentionInFP32(TorchFunctionMode):
 
 
 def has_bf16(kind: str) -> bool:
-    """Whether a device kind (``cpu`` or ``cuda``) has bf16 arithmetic of its own."""
+    """True where a device kind (``cpu`` or ``cuda``) has bf16 arithmetic of its own."""
     if kind == "cuda":
         return torch.cuda.is_bf16_supported()
     flags = Path("/proc/cpuinfo")
@@ -183,7 +183,7 @@ def flush_denormals(device: str) -> None:
 
 
 def _identity(task: TrainingTask, run: TrainingRun) -> dict[str, Any]:
-    """What a checkpoint must share with a run that wants to continue it."""
+    """The settings that a checkpoint must share with a run that continues it."""
     return {"task": task.name, "seed": run.seed, "data": VERSION, **task.metadata()}
 
 

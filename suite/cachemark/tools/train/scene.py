@@ -77,19 +77,19 @@ def _draw(classes: Tensor, generator: torch.Generator) -> dict[str, Tensor]:
     def uniform(low: float, high: float, *shape: int) -> Tensor:
         return torch.rand(n, *shape, generator=generator) * (high - low) + low
 
-    def choice(count: int) -> Tensor:
+    def index(count: int) -> Tensor:
         return torch.randint(count, (n,), generator=generator)
 
-    first = choice(HUES)
-    third = (first + 1 + choice(HUES - 1)) % HUES  # never the object's hue
-    hues = torch.stack((first, choice(HUES), third), 1) / HUES + uniform(-0.025, 0.025, 3)
+    first = index(HUES)
+    third = (first + 1 + index(HUES - 1)) % HUES  # never the object's hue
+    hues = torch.stack((first, index(HUES), third), 1) / HUES + uniform(-0.025, 0.025, 3)
     h1, h2, h3 = (hues % 1.0).unbind(1)
-    period = 8.0 + 4.0 * choice(2)
+    period = 8.0 + 4.0 * index(2)
     return {
         "classes": classes, "h1": h1, "h2": h2, "h3": h3,
         "cx": uniform(-0.25, 0.25), "cy": uniform(-0.08, 0.04), "radius": uniform(0.40, 0.53), "horizon": uniform(0.38, 0.58),
         "period": period, "phase": uniform(0.0, 1.0) * period,
-        "object_texture": choice(len(TEXTURES)), "ground_texture": choice(len(TEXTURES)),
+        "object_texture": index(len(TEXTURES)), "ground_texture": index(len(TEXTURES)),
         "noise": uniform(0.0, 1.0, 2, 8, 8), "split": uniform(-0.3, 0.3),
     }
 

@@ -22,8 +22,8 @@ from ...core.result import IMAGES
 from ...core.seeds import Subset
 from ...core.spec import Sampling
 from ...metrics import fidelity
+from ...metrics.image_dataset import nearest_bytes
 from ...metrics.legend import legend_score
-from ...metrics.pictures import nearest_bytes
 from ...models.protocol import Loaded
 
 Likeness = Callable[[Tensor, Tensor], Tensor]

@@ -30,11 +30,11 @@ from ...core.units import quality_name
 from ...machine.memory import allocated, peak_bytes
 from ...machine.timer import clock
 from ...methods.base.paper_baseline import REFERENCE
-from ...metrics import quality_presets as presets
+from ...metrics import named_presets as presets
 from ...metrics.clip import ClipScore, class_names
-from ...metrics.image_features import Seen
+from ...metrics.feature_preset import Preset
+from ...metrics.image_features import ImageFeatures
 from ...metrics.lpips import Lpips
-from ...metrics.preset import Preset
 from ...metrics.speed import halves, watched
 from ...models.protocol import Loaded, ModelEntry
 from ...plan.expand import Planned
@@ -61,7 +61,7 @@ class Bench:
     loaded: Loaded
     device: str
     references: dict[str, FullCacheOutput] = field(default_factory=dict)
-    seen: dict[str, Seen] = field(default_factory=dict)
+    seen: dict[str, ImageFeatures] = field(default_factory=dict)
     eyes: Preset | None = None
     likeness: Likeness | None = None
     clip: ClipScore | None = None

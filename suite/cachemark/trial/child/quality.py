@@ -16,9 +16,9 @@ from ...core import seeds
 from ...core.seeds import Subset
 from ...core.spec import QUALITY_PASS, Case
 from ...core.units import quality_name
-from ...metrics.image_features import Seen
-from ...metrics.pictures import Pictures, resized
-from ...metrics.preset import Preset
+from ...metrics.feature_preset import Preset
+from ...metrics.image_dataset import ImageDataset, resized
+from ...metrics.image_features import ImageFeatures
 from ...metrics.quality_intervals import difference
 from .judge import Job
 
@@ -32,15 +32,15 @@ class FeatureCache:
 
     folder: Path | None
 
-    def get(self, number: int, extractor: str) -> Seen | None:
+    def get(self, number: int, extractor: str) -> ImageFeatures | None:
         """The part of this number as this extractor saw it, or None."""
-        return None if self.folder is None else Seen.held(self.folder / NAME.format(number), extractor)
+        return None if self.folder is None else ImageFeatures.load(self.folder / NAME.format(number), extractor)
 
-    def put(self, number: int, seen: Seen) -> None:
+    def put(self, number: int, seen: ImageFeatures) -> None:
         """Keep a part."""
         if self.folder is not None:
             self.folder.mkdir(parents=True, exist_ok=True)
-            seen.keep(self.folder / NAME.format(number))
+            seen.save(self.folder / NAME.format(number))
 
     def take(self, other: FeatureCache) -> None:
         """Keep the parts of another shelf too, without a second copy where the file system can name a file twice."""
@@ -67,9 +67,9 @@ class NotFinite(ArithmeticError):
     """An image holds NaN or infinity."""
 
 
-def features(job: Job, preset: Preset, shelf: FeatureCache, alive: Callable[[], None] = lambda: None) -> Seen:
+def features(job: Job, preset: Preset, shelf: FeatureCache, alive: Callable[[], None] = lambda: None) -> ImageFeatures:
     """What the extractor sees in the images of a job. ``alive`` is called after each batch. Raises NotFinite."""
-    return Seen.joined(list(_parts(job, preset, shelf, alive)))
+    return ImageFeatures.joined(list(_parts(job, preset, shelf, alive)))
 
 
 def make(job: Job, preset: Preset, shelf: FeatureCache, share: tuple[int, int], alive: Callable[[], None] = lambda: None) -> None:
@@ -79,22 +79,24 @@ def make(job: Job, preset: Preset, shelf: FeatureCache, share: tuple[int, int], 
         pass
 
 
-def _parts(job: Job, preset: Preset, shelf: FeatureCache, alive: Callable[[], None], share: tuple[int, int] = (0, 1)) -> Iterator[Seen]:
+def _parts(
+    job: Job, preset: Preset, shelf: FeatureCache, alive: Callable[[], None], share: tuple[int, int] = (0, 1)
+) -> Iterator[ImageFeatures]:
     """Part by part: what lies on the shelf, else what is made now and put there."""
     index, of = share
     for number, part in list(enumerate(job.subset.slices(PART)))[index::of]:
         held = shelf.get(number, preset.extractor)
         if held is None:
-            held = preset.see(_images(replace(job, subset=part), alive), device=job.device)
+            held = preset.extract(_images(replace(job, subset=part), alive), device=job.device)
             shelf.put(number, held)
         yield held
 
 
-def kept(job: Job, preset: Preset, shelf: FeatureCache) -> Seen | None:
+def kept(job: Job, preset: Preset, shelf: FeatureCache) -> ImageFeatures | None:
     """What lies on the shelf of another case for the images of this job, if all of it does."""
     found = [shelf.get(number, preset.extractor) for number in range(len(job.subset.slices(PART)))]
     parts = [seen for seen in found if seen is not None]
-    return Seen.joined(parts) if len(parts) == len(found) else None
+    return ImageFeatures.joined(parts) if len(parts) == len(found) else None
 
 
 def _images(job: Job, alive: Callable[[], None]) -> Iterator[Tensor]:
@@ -117,10 +119,12 @@ def pictures(job: Job, case: Case) -> Iterator[Tensor]:
     """The images of a job as bytes (B, H, W, 3), at the size that the case's preset sees. Raises Unsupported for one that is not finite."""
     side = case.evaluation[QUALITY_PASS].get("resize")
     for images in _decoded(job):
-        yield Pictures(resized(images, side) if side else images).bytes.permute(0, 2, 3, 1)
+        yield ImageDataset(resized(images, side) if side else images).bytes.permute(0, 2, 3, 1)
 
 
-def figures(seen: Seen, preset: Preset, labels: Sequence[int], full: Seen | None) -> tuple[dict[str, list[float]], dict[str, Any]]:
+def figures(
+    seen: ImageFeatures, preset: Preset, labels: Sequence[int], full: ImageFeatures | None
+) -> tuple[dict[str, list[float]], dict[str, Any]]:
     """Samples by metric, and facts: the 95 % interval of each, that of the difference to the full cache's FID at the same seeds, and the
     FID of so many real images where it is known."""
     found = preset.intervals(seen)

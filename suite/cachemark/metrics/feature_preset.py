@@ -1,4 +1,4 @@
-"""Who looks at the images, and what they are compared with, under the name that stands in the names of the figures."""
+"""A preset of quality: an extractor of features and the real images to compare with, under the name that the figures carry."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from torch import Tensor
 
 from ..core.units import FAMILIES, quality_name
 from .distribution import distribution
-from .image_features import Seen
-from .pictures import resized
+from .image_dataset import resized
+from .image_features import ImageFeatures
 from .quality_intervals import RESAMPLES, QualityInterval, intervals
 from .real_images import RealImages
 
@@ -21,7 +21,7 @@ class Preset:
     """Everything that a figure such as ``fid_scene_2k`` depends on besides the images.
 
     ``name`` is what stands in it (small letters and digits). ``extractor`` is registered; it gives two layers, features and logits.
-    ``resize`` is the side of the images that it is to see, or None where they are seen as they come. ``options`` are those of
+    ``resize`` is the side of the images that it is given, or None for images as they come. ``options`` are those of
     :func:`~cachemark.metrics.distribution.distribution`. ``names_classes``: its logits are those of the classes that a model is asked for.
     """
 
@@ -38,25 +38,29 @@ class Preset:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What of it belongs to the identity of a case."""
+        """The part of a case's identity that the preset decides."""
         return {"preset": self.name, "extractor": self.extractor, "reference": self.reference.digest, "resize": self.resize,
                 "options": dict(self.options)}  # fmt: skip
 
-    def see(self, images: Tensor | Iterable[Tensor], *, device: str = "cpu", batch: int = 64) -> Seen:
-        """Images as of :meth:`~cachemark.metrics.image_features.Seen.of`, resized where the preset asks for it.
+    def extract(self, images: Tensor | Iterable[Tensor], *, device: str = "cpu", batch: int = 64) -> ImageFeatures:
+        """The features of images, see :meth:`~cachemark.metrics.image_features.ImageFeatures.of`, resized where the preset asks for it.
 
-        Raises what :func:`~cachemark.metrics.pictures.resized` raises.
+        Raises what :func:`~cachemark.metrics.image_dataset.resized` raises.
         """
-        return Seen.of(self._sized((images,) if isinstance(images, Tensor) else images), self.extractor, device=device, batch=batch)
+        parts = (images,) if isinstance(images, Tensor) else images
+        return ImageFeatures.of(self._sized(parts), self.extractor, device=device, batch=batch)
 
-    def scores(self, seen: Seen, **options: Any) -> dict[str, float]:
-        """The figures of images that were seen, by their full names. Raises what ``distribution`` raises."""
-        return self._named(distribution(seen, self.reference, **{**self.options, **options}), len(seen))
+    def scores(self, features: ImageFeatures, **options: Any) -> dict[str, float]:
+        """The figures of a set of images, by their full names. Raises what ``distribution`` raises."""
+        return self._named(distribution(features, self.reference, **{**self.options, **options}), len(features))
 
-    def intervals(self, seen: Seen, *, resamples: int = RESAMPLES, seed: int = 0, **options: Any) -> dict[str, QualityInterval]:
-        """The same, each with its interval. Raises what :func:`~cachemark.metrics.quality_intervals.intervals` raises."""
-        found = intervals(seen, self.reference, resamples=resamples, seed=seed, **{**self.options, **options})
-        return self._named(found, len(seen))
+    def intervals(
+        self, features: ImageFeatures, *, resamples: int = RESAMPLES, seed: int = 0, **options: Any
+    ) -> dict[str, QualityInterval]:
+        """The figures of :meth:`scores`, each with its interval. Raises what
+        :func:`~cachemark.metrics.quality_intervals.intervals` raises."""
+        found = intervals(features, self.reference, resamples=resamples, seed=seed, **{**self.options, **options})
+        return self._named(found, len(features))
 
     def _named(self, found: Mapping[str, Any], count: int) -> dict[str, Any]:
         return {quality_name(base, self.name, count): value for base, value in found.items() if base in FAMILIES}

@@ -14,7 +14,7 @@ from torch.utils.data import Dataset
 from ..core.errors import Unsupported
 
 
-class Pictures(Dataset[Tensor]):
+class ImageDataset(Dataset[Tensor]):
     """Images as torch-fidelity wants them: a data set of bytes (3, H, W), RGB.
 
     From bytes (N, 3, H, W), or from numbers in [−1, 1] (clamped), which become the nearest byte as in a PNG file. ``first`` is the
@@ -40,13 +40,12 @@ class Pictures(Dataset[Tensor]):
         return digest([self.bytes])
 
 
-
 def resized(images: Tensor, side: int) -> Tensor:
-    """Pictures (B, 3, N, N) at another size, (B, 3, side, side); those of that size as they are.
+    """Images (B, 3, N, N) at another size, (B, 3, side, side); those of that size unchanged.
 
     Bicubic without antialiasing, of the decoder's numbers before they are clamped and become bytes, as in LlamaGen's evaluation (384 to
     256). That truncates 127.5·x + 128 where we round (x + 1)·127.5: these differ only half-way between two bytes. Raises Unsupported for
-    bytes of another size, and for pictures that are not square.
+    bytes of another size, and for images that are not square.
     """
     height, width = images.shape[2:]
     if height == width == side:

@@ -14,11 +14,11 @@ from ..models.weights import packaged
 from .adm import NAME as ADM
 from .adm import SIDE, adm, identity
 from .clip import identity as clip_identity
+from .downloads import cached
 from .extractor import register
-from .fetched import cached
+from .feature_preset import Preset
 from .inception import source
 from .lpips import identity as lpips_identity
-from .preset import Preset
 from .real_images import RealImages
 
 SCENE = "scene"
@@ -30,7 +30,7 @@ def preset(name: str, *, weights: str | Path = "", reference: str | Path = "", c
     """``scene`` (the embedded world; both files come with the package) or ``adm`` (ImageNet at 256×256).
 
     ``weights`` of adm may be left out where PyTorch's own cache of downloads holds them. Raises UnknownName for another name, and
-    what :func:`~cachemark.metrics.adm.adm` or :meth:`~cachemark.metrics.real_images.Reference.load` raise.
+    what :func:`~cachemark.metrics.adm.adm` or :meth:`~cachemark.metrics.real_images.RealImages.load` raise.
     """
     if name == SCENE:
         return scene(weights or packaged(f"{features.NAME}.safetensors"), reference)
@@ -40,7 +40,7 @@ def preset(name: str, *, weights: str | Path = "", reference: str | Path = "", c
 
 
 def stated(name: str, weights: str | Path = "", reference: str | Path = "") -> dict[str, Any]:
-    """What a preset adds to the identity of a case. Where a file of adm is not here, that stands under ``missing``, with how to get it.
+    """The part of a case's identity that a preset decides. For a missing file of adm, ``missing`` says how to get it.
     Raises what :func:`preset` raises of files that are here."""
     if name != ADM:
         return preset(name, weights=weights, reference=reference).identity
@@ -58,18 +58,18 @@ def scene(weights: str | Path, reference: str | Path = "") -> Preset:
 
 
 def downloaded() -> str:
-    """Where PyTorch keeps the Inception weights that torch-fidelity once fetched, or nothing where it has not."""
+    """Path of the Inception weights in PyTorch's download cache; empty where they have not been downloaded."""
     path = cached(source())
     return str(path) if path.is_file() else ""
 
 
 def lpips() -> dict[str, Any]:
-    """What LPIPS adds to the identity of a case: which files it has, or which one is missing."""
+    """The part of a case's identity that LPIPS decides: the hashes of its files, or the missing one."""
     return {"lpips": _known(lpips_identity)}
 
 
 def clip(folder: str) -> dict[str, Any]:
-    """What the CLIP score adds to the identity of a case: which model it has, or what is missing of it."""
+    """The part of a case's identity that the CLIP score decides: the hash of its model, or the missing file."""
     return {"clip": _known(partial(clip_identity, folder))}
 
 

@@ -14,8 +14,8 @@ from torch import Tensor
 from cachemark.core.errors import BadCheckpoint, Unsupported
 from cachemark.metrics.distribution import distribution
 from cachemark.metrics.extractor import declare, register
-from cachemark.metrics.image_features import Seen
-from cachemark.metrics.pictures import Pictures
+from cachemark.metrics.image_dataset import ImageDataset
+from cachemark.metrics.image_features import ImageFeatures
 from cachemark.metrics.real_images import RealImages
 from cachemark.models import checkpoints
 from cachemark.models.tiny import tiny_features as features
@@ -31,7 +31,7 @@ def extractor() -> str:
     return toy()
 
 
-def same(one: Seen, other: Seen) -> bool:
+def same(one: ImageFeatures, other: ImageFeatures) -> bool:
     return torch.equal(one.features, other.features) and torch.equal(one.logits, other.logits)
 
 
@@ -39,32 +39,32 @@ def same(one: Seen, other: Seen) -> bool:
 
 def test_what_is_seen_is_what_the_network_says(extractor: str) -> None:
     images = noise(8)
-    seen = Seen.of(images, extractor, batch=8)
-    wanted = Toy()(Pictures(images).bytes)
+    seen = ImageFeatures.of(images, extractor, batch=8)
+    wanted = Toy()(ImageDataset(images).bytes)
     assert (len(seen), seen.extractor) == (8, extractor)
-    assert same(seen, Seen(extractor, *wanted))
+    assert same(seen, ImageFeatures(extractor, *wanted))
 
 
 @pytest.mark.parametrize("sizes", [(50,), (1, 49), (16, 16, 18), (7,) * 7 + (1,), (33, 17)])
 def test_the_way_images_are_cut_changes_no_bit(sizes: tuple[int, ...], extractor: str) -> None:
     """The toy tells how many images it was given at once, so a batch that is not full would show."""
     images = noise(50)
-    whole, parts = Seen.of(images, extractor, batch=16), images.split(sizes)
-    assert same(Seen.of(iter(parts), extractor, batch=16), whole)
-    assert same(Seen.joined([Seen.of(part, extractor, batch=16) for part in parts]), whole)
+    whole, parts = ImageFeatures.of(images, extractor, batch=16), images.split(sizes)
+    assert same(ImageFeatures.of(iter(parts), extractor, batch=16), whole)
+    assert same(ImageFeatures.joined([ImageFeatures.of(part, extractor, batch=16) for part in parts]), whole)
     assert whole.features[:, -1].tolist() == [16] * 50
-    assert not same(Seen.of(images, extractor, batch=10), whole), "the toy does show it"
+    assert not same(ImageFeatures.of(images, extractor, batch=10), whole), "the toy does show it"
 
 
 def test_the_network_of_the_embedded_world_rounds_alike_in_parts() -> None:
     path = packaged("tiny-features.safetensors")
     name, images = register(checkpoints.sha256(path), partial(features.load, path)), scenes(41, 3).images
-    whole = Seen.of(images, name, batch=16)
-    assert same(Seen.joined([Seen.of(part, name, batch=16) for part in images.split((5, 30, 6))]), whole)
+    whole = ImageFeatures.of(images, name, batch=16)
+    assert same(ImageFeatures.joined([ImageFeatures.of(part, name, batch=16) for part in images.split((5, 30, 6))]), whole)
     for batch in (1, 64):
-        other = Seen.of(images, name, batch=batch)
+        other = ImageFeatures.of(images, name, batch=batch)
         assert torch.allclose(other.features, whole.features, atol=1e-4, rtol=0)
-    assert not torch.allclose(Seen.of(images.flip(0), name, batch=16).features, whole.features, atol=1e-4, rtol=0)
+    assert not torch.allclose(ImageFeatures.of(images.flip(0), name, batch=16).features, whole.features, atol=1e-4, rtol=0)
 
 
 def test_a_stream_is_not_held(extractor: str) -> None:
@@ -83,38 +83,38 @@ def test_a_stream_is_not_held(extractor: str) -> None:
             yield noise(4, i).as_subclass(Part)
             alive.append(Part.count)
 
-    seen = Seen.of(stream(), extractor, batch=8)
-    assert same(seen, Seen.of(torch.cat([noise(4, i) for i in range(6)]), extractor, batch=8))
+    seen = ImageFeatures.of(stream(), extractor, batch=8)
+    assert same(seen, ImageFeatures.of(torch.cat([noise(4, i) for i in range(6)]), extractor, batch=8))
     assert max(alive) <= 2
 
 
 # ------------------------------------------------------------------------------------------------ files
 
 def test_bytes_hold_everything_exactly(extractor: str) -> None:
-    seen = Seen.of(noise(9), extractor)
-    again = Seen.from_bytes(seen.to_bytes(), extractor)
+    seen = ImageFeatures.of(noise(9), extractor)
+    again = ImageFeatures.from_bytes(seen.to_bytes(), extractor)
     assert same(again, seen)
-    assert again.digest == seen.digest != Seen.of(noise(9, 1), extractor).digest
-    assert Seen("other", seen.features, seen.logits).digest != seen.digest
+    assert again.digest == seen.digest != ImageFeatures.of(noise(9, 1), extractor).digest
+    assert ImageFeatures("other", seen.features, seen.logits).digest != seen.digest
 
 
 def test_bytes_of_another_extractor_are_refused(extractor: str) -> None:
-    data = Seen.of(noise(4), extractor).to_bytes()
-    with pytest.raises(BadCheckpoint, match=f"{extractor}.*not by 'cachemark-other'"):
-        Seen.from_bytes(data, "cachemark-other")
-    with pytest.raises(BadCheckpoint, match="not by"):
-        Seen.joined([Seen.from_bytes(data, extractor), Seen.of(noise(4), toy("8"))])
+    data = ImageFeatures.of(noise(4), extractor).to_bytes()
+    with pytest.raises(BadCheckpoint, match=f"{extractor}.*not of 'cachemark-other'"):
+        ImageFeatures.from_bytes(data, "cachemark-other")
+    with pytest.raises(BadCheckpoint, match="not of"):
+        ImageFeatures.joined([ImageFeatures.from_bytes(data, extractor), ImageFeatures.of(noise(4), toy("8"))])
 
 
 def test_damaged_bytes_are_refused(extractor: str) -> None:
-    data = Seen.of(noise(4), extractor).to_bytes()
+    data = ImageFeatures.of(noise(4), extractor).to_bytes()
     stated = {"cachemark": json.dumps({"model": "seen", "extractor": extractor})}
     uneven = save({"features": torch.zeros(3, 2), "logits": torch.zeros(4, 2)}, stated)
     unnamed = save({"features": torch.zeros(3, 2), "logits": torch.zeros(3, 2)})
     short = save({"features": torch.zeros(3, 2)}, stated)
     for bad in (b"", data[:4], data[:60], data[:-1], b"x" * 200, uneven, unnamed, short):
         with pytest.raises(BadCheckpoint, match=f"These {len(bad)} bytes hold no features of images"):
-            Seen.from_bytes(bad, extractor)
+            ImageFeatures.from_bytes(bad, extractor)
 
 
 # ------------------------------------------------------------------------------------------------ wrong input
@@ -123,23 +123,23 @@ def test_the_number_of_a_spoilt_image_is_its_number_in_the_stream(extractor: str
     spoilt = noise(6, 1)
     spoilt[2, 0, 0, 0] = torch.nan
     with pytest.raises(Unsupported, match=r"1 of 6 images hold NaN .* number 12"):
-        Seen.of([noise(10), spoilt], extractor)
+        ImageFeatures.of([noise(10), spoilt], extractor)
 
 
 def test_no_image_and_images_of_two_sizes_are_refused(extractor: str) -> None:
     with pytest.raises(Unsupported, match="the stream held none"):
-        Seen.of([], extractor)
+        ImageFeatures.of([], extractor)
     with pytest.raises(Unsupported, match=r"Image 3 is \(3, 8, 8\), those before it are \(3, 16, 16\)"):
-        Seen.of([noise(3), noise(3)[..., :8, :8]], extractor)
+        ImageFeatures.of([noise(3), noise(3)[..., :8, :8]], extractor)
     with pytest.raises(Unsupported, match=r"tensor of shape \(0, 3, 16, 16\)"):
-        Seen.of(torch.zeros(0, 3, SIZE, SIZE), extractor)
+        ImageFeatures.of(torch.zeros(0, 3, SIZE, SIZE), extractor)
 
 
 def test_an_extractor_without_network_sees_nothing() -> None:
     declare("cachemark-000000000001")
     for name in ("cachemark-000000000001", "cachemark-000000000002"):
         with pytest.raises(Unsupported, match=f"No network is registered for the extractor '{name}'"):
-            Seen.of(noise(2), name)
+            ImageFeatures.of(noise(2), name)
 
 
 def test_a_network_is_loaded_for_images_alone() -> None:
@@ -152,17 +152,17 @@ def test_a_network_is_loaded_for_images_alone() -> None:
     name, images = register("9" * 64, load), noise(30)
     assert register("9" * 64, lambda: pytest.fail("what is registered stays")) == name
     assert register("9" * 64, Toy, "family") == f"family-{'9' * 12}"
-    seen = Seen.of([images[:10], images[10:]], name)
+    seen = ImageFeatures.of([images[:10], images[10:]], name)
     assert loaded == [1]
     options = {"kid_subset_size": 20, "kid_subsets": 2, "isc_splits": 2}
     there = distribution(seen, RealImages.of(seen), **options)
     assert loaded == [1]
-    elsewhere = Seen("never-registered0000", seen.features, seen.logits)
+    elsewhere = ImageFeatures("never-registered0000", seen.features, seen.logits)
     assert distribution(elsewhere, RealImages.of(elsewhere), **options) == there
 
 
 def test_more_than_were_seen_cannot_be_taken(extractor: str) -> None:
-    seen = Seen.of(noise(5), extractor)
-    assert same(seen.first(3), Seen(extractor, seen.features[:3], seen.logits[:3]))
-    with pytest.raises(Unsupported, match="6 images are asked for, and 5 were seen"):
+    seen = ImageFeatures.of(noise(5), extractor)
+    assert same(seen.first(3), ImageFeatures(extractor, seen.features[:3], seen.logits[:3]))
+    with pytest.raises(Unsupported, match="6 images are asked for, and there are features of 5"):
         seen.first(6)
