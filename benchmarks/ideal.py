@@ -37,12 +37,13 @@ from cachemark import __version__
 from cachemark.cache.arena import Memory
 from cachemark.contract.method import Method
 from cachemark.core.spec import Sampling
-from cachemark.machine.environment import code_identity, environment
+from cachemark.machine.environment import environment
 from cachemark.methods.base.paper_baseline import PaddedFull
 from cachemark.methods.full import Full
 from cachemark.methods.linear import Linear
 from cachemark.models.llamagen import SIZES, LlamaGen
 from cachemark.models.packed import packed
+from cachemark.plan.reuse import code_identity
 
 GRID, BATCH, SHARE = 24, 2, Fraction(1, 6)
 SAMPLING = Sampling(cfg_scale=2.0)

@@ -21,12 +21,13 @@ from cachemark.cache.arena import Memory
 from cachemark.cache.layout import Layout
 from cachemark.core import registry, seeds
 from cachemark.core.errors import BadBudget
-from cachemark.machine.environment import code_identity, environment
+from cachemark.machine.environment import environment
 from cachemark.methods.base.evicting import visual_budget
 from cachemark.methods.full import Full
 from cachemark.methods.linear import Linear
 from cachemark.models import catalogue
 from cachemark.models.protocol import Request
+from cachemark.plan.reuse import code_identity
 from cachemark.trial.child.judge import FullCacheOutput, Job, divergence
 
 

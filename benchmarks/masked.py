@@ -36,13 +36,14 @@ from cachemark.cache.masked_layout import MaskedLayout, MaskedStep, masked_steps
 from cachemark.contract.method import Method
 from cachemark.core import registry
 from cachemark.core.spec import Sampling
-from cachemark.machine.environment import code_identity, environment
+from cachemark.machine.environment import environment
 from cachemark.methods.full import Full
 from cachemark.methods.lazymar import LazyMAR
 from cachemark.methods.marche import MARche
 from cachemark.models.catalogue import masked_models as masked
 from cachemark.models.mar import MAR, guidance
 from cachemark.models.protocol import ModelEntry, Request
+from cachemark.plan.reuse import code_identity
 from cachemark.roofline.masked_flops import by_pass
 
 assert masked  # importing it registers the models

@@ -18,8 +18,9 @@ import torch
 from torch import Tensor, nn
 
 from cachemark import __version__
-from cachemark.machine.environment import code_identity, environment
+from cachemark.machine.environment import environment
 from cachemark.models.packed import Packed, Projection
+from cachemark.plan.reuse import code_identity
 
 SHAPES = ((192, 768), (384, 384), (768, 768), (768, 3072), (1024, 3072))
 ROWS = (1, 4, 8, 64, 640)

@@ -32,11 +32,12 @@ from cachemark import __version__
 from cachemark.cache.arena import Memory
 from cachemark.cache.masked_layout import MaskedLayout
 from cachemark.core import registry
-from cachemark.machine.environment import code_identity, environment
+from cachemark.machine.environment import environment
 from cachemark.methods.marche import joined
 from cachemark.methods.masked.partial import Places, wide
 from cachemark.models.catalogue import masked_models as masked
 from cachemark.models.protocol import ModelEntry
+from cachemark.plan.reuse import code_identity
 
 assert masked  # importing it registers the models
 ACTIVE = (16, 32, 64, 128)  # active tokens; all others are cached

@@ -36,7 +36,7 @@ from cachemark.cache.arena import Memory
 from cachemark.contract.method import Method
 from cachemark.core.limits import Rates
 from cachemark.core.spec import Sampling
-from cachemark.machine.environment import code_identity, environment
+from cachemark.machine.environment import environment
 from cachemark.machine.rates import rates
 from cachemark.methods.base.paper_baseline import PaddedFull
 from cachemark.methods.full import Full
@@ -46,6 +46,7 @@ from cachemark.models.layers import rotate_pairs
 from cachemark.models.llamagen import SIZES, LlamaGen
 from cachemark.models.packed import packed
 from cachemark.models.sampling import draw, guide
+from cachemark.plan.reuse import code_identity
 from cachemark.roofline.bill import bill
 
 SHAPES = ((16, 4), (24, 2))  # grid, images of a batch; guidance doubles the rows

@@ -33,13 +33,14 @@ from cachemark.cache.arena import Memory
 from cachemark.cache.layout import Site, Step, Tokens
 from cachemark.contract.method import Block, Method
 from cachemark.core import registry
-from cachemark.machine.environment import code_identity, environment
+from cachemark.machine.environment import environment
 from cachemark.methods.ams_kv import AMSKV
 from cachemark.methods.base.paper_baseline import ConcatFull
 from cachemark.methods.full import Full
 from cachemark.models import var
 from cachemark.models.catalogue import next_scale
 from cachemark.models.protocol import Loaded, ModelEntry, Request
+from cachemark.plan.reuse import code_identity
 
 assert next_scale  # importing it registers the models
 MODEL = "var-d16"

@@ -23,7 +23,7 @@ import cachemark.models.catalogue  # noqa: F401
 from cachemark.cli import main
 from cachemark.core import registry
 from cachemark.core.result import Outcome
-from cachemark.machine import environment
+from cachemark.plan import reuse
 from cachemark.store.db import Store
 from cachemark.trial import supervisor as isolate
 
@@ -46,7 +46,7 @@ def forgetting() -> Iterator[None]:
                     del table._entries[name]
         for name in [n for n in sys.modules if n.startswith("cachemark_plugin_") and n not in loaded]:
             del sys.modules[name]
-        environment._method_code.cache_clear()
+        reuse._method_code.cache_clear()
 
 
 def call(*arguments: object) -> Result:
@@ -140,7 +140,7 @@ def measured(base: Path) -> Stage:
 def no_child(monkeypatch: pytest.MonkeyPatch) -> None:
     """From here on, a trial that is started fails the test."""
 
-    environment.code_identity()  # once in a process it asks git, and that is no trial
+    reuse.code_identity()  # once in a process it asks git, and that is no trial
 
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("a trial was started")

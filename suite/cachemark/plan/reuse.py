@@ -1,4 +1,10 @@
-"""The quality of an earlier outcome, which stands again where the same case gave the same tokens and the same images.
+"""Reuse of stored outcomes: the key under which one counts again, and the quality that one measured anew may take over.
+
+A stored outcome counts as long as nothing has changed that its figures come from. Of the code that is (``COUNTED``) what runs between a
+case and its figures in the child process: storage, contract, models and methods, the arithmetic of FLOPs and floors, the metrics, the
+child itself with its clock, its counting of memory and the processors it is held to, and the seeds. It is not what decides whether, when
+or where a child is started (plans, prices, deadlines, the supervisor, executors, leases, clocks), what watches the machine meanwhile, or
+what stores, judges or shows. Whatever a plan decides stands in the case, and definitions of metrics have versions.
 
 A quality pass makes thousands of images; fidelity makes some dozens at the same seeds anyway. If the hash of *their* tokens, that of
 the images, and every figure of them is what it was, under the same numerics and definitions, then neither the tokens nor how they are
@@ -8,13 +14,29 @@ not do: those of the full cache compare it with itself.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import hashlib
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 from typing import Any
 
-from ..core.result import IMAGES, Outcome
-from ..core.units import metric
+from .. import __version__
+from ..core import registry
+from ..core.result import IMAGES, Environment, Outcome
+from ..core.spec import Case, digest
+from ..core.units import FAMILIES, METRICS, metric
+from ..machine.environment import PACKAGE
 
+COUNTED = {
+    "method": ("methods",),
+    "models": ("cache", "contract", "models", "roofline"),
+    "measuring": ("core/limits.py", "core/seeds.py", "machine/affinity.py", "machine/memory.py", "machine/memory_cap.py",
+                  "machine/timer.py", "metrics", "trial/child"),
+}  # fmt: skip
+"""Rooms and files whose edit changes figures, by the part of the skip key that they make."""
 CARRIED = "carried"  # of an outcome's facts: {"metrics": names, "from": the skip key of the outcome that measured them}
 FACTS = ("intervals", "real", "to_full")  # what a quality pass says beside its figures
 SAME = ("numerics", "metrics")  # parts of the skip key without which a figure would be another one
@@ -57,3 +79,64 @@ class Earlier:
         """Samples and facts of the pass that need not be made."""
         marked = {"metrics": sorted(self.quality), "from": self.source}
         return dict(self.quality), {**self.facts, "quality_metrics": sorted(self.quality), CARRIED: marked}
+
+
+def skip_parts(case: Case, environment: Environment) -> dict[str, str]:
+    """Everything that must be unchanged for a stored outcome to count, by part."""
+    return {
+        "case": case.key,
+        "method": _method_code(registry.methods.get(case.method).__module__),
+        "models": _code(COUNTED["models"]),
+        "measuring": _code(COUNTED["measuring"]),
+        "metrics": digest({name: metric.version for name, metric in (METRICS | FAMILIES).items()}),
+        "numerics": environment.fingerprint,
+    }
+
+
+def skip_key(parts: Mapping[str, str]) -> str:
+    """One key of the parts."""
+    return digest(dict(parts))
+
+
+@cache
+def code_identity() -> dict[str, Any]:
+    """Commit, ``dirty`` where the tree differs from it, and a hash of the code whose edit changes figures."""
+    ours = _git("ls-files", "--", str(PACKAGE / "__init__.py"))  # an installed copy may lie in the checkout of something else
+    commit = _git("rev-parse", "HEAD") if ours else ""
+    dirty = bool(_git("status", "--porcelain", "--untracked-files=no", "--", str(PACKAGE))) if commit else None
+    return {"commit": commit, "dirty": dirty, "hash": _code(sum(COUNTED.values(), ())), "version": __version__}
+
+
+def _git(*arguments: str) -> str:
+    """Output of a git command in the checkout around the package, empty where there is none."""
+    command = ["git", "-C", str(PACKAGE), *arguments]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return ""
+
+
+@cache
+def _method_code(module: str) -> str:
+    """Hash of the method's whole package; of a plug-in's file too, which may build on a method of the package."""
+    built_in = _code(COUNTED["method"])
+    if module.startswith("cachemark.methods"):
+        return built_in
+    return digest([built_in, _hashed([Path(str(sys.modules[module].__file__))])])
+
+
+@cache
+def _code(places: tuple[str, ...]) -> str:
+    return _hashed(path for place in places for path in _files(PACKAGE / place))
+
+
+def _files(path: Path) -> list[Path]:
+    """A file itself, or the Python files below a folder."""
+    return [path] if path.suffix else sorted(path.rglob("*.py"))
+
+
+def _hashed(paths: Iterable[Path]) -> str:
+    total = hashlib.sha256()
+    for path in paths:
+        total.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    return total.hexdigest()[:16]

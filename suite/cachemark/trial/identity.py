@@ -10,7 +10,8 @@ from typing import Any
 
 from ..core.errors import Infrastructure
 from ..core.result import Environment
-from ..machine.environment import code_identity, environment
+from ..machine.environment import environment
+from ..plan.reuse import code_identity
 from .request import PROTOCOL, TrialRequest, other_protocol
 
 PATIENCE = 300.0  # seconds for an interpreter to import torch and answer

@@ -15,10 +15,10 @@ from ..core.limits import Rates
 from ..core.result import Environment, Outcome, Status
 from ..core.secrets import mask, masked
 from ..core.spec import QUALITY_PASS, Case
-from ..machine.environment import code_identity, environment, skip_key, skip_parts
+from ..machine.environment import environment
 from ..plan.deadline import Deadline, breadth_first
 from ..plan.expand import MAX_BATCH, Planned, expand
-from ..plan.reuse import Earlier
+from ..plan.reuse import Earlier, code_identity, skip_key, skip_parts
 from ..plan.schema import Plan
 from ..trial.child.floor import stated
 from ..trial.executors.local import Executor, local
@@ -107,7 +107,7 @@ def decide(
     here = here or environment(device, threads)
     decisions = []
     for planned in limited(expand(plan, device), memory_cap) if cases is None else cases:
-        parts = skip_parts(planned.case, here, device) | ({"memory_cap": str(memory_cap)} if memory_cap else {})
+        parts = skip_parts(planned.case, here) | ({"memory_cap": str(memory_cap)} if memory_cap else {})
         key = skip_key(parts)
         found = None if fresh or sink is None else sink.find(key)
         decisions.append(Decision(planned, key, parts, found is not None and not largest.unfinished(found)))

@@ -1,4 +1,4 @@
-"""What figures depend on besides the case, and which changes make a stored one invalid."""
+"""Stored outcomes: which changes of code, machine and definitions make one invalid."""
 
 from __future__ import annotations
 
@@ -14,20 +14,22 @@ from cachemark.core import plugins
 from cachemark.core.spec import Case, Sampling
 from cachemark.core.units import METRICS
 from cachemark.machine import environment
-from cachemark.machine.environment import code_identity, skip_key, skip_parts, slug
+from cachemark.machine.environment import slug
+from cachemark.plan import reuse
+from cachemark.plan.reuse import COUNTED, code_identity, skip_key, skip_parts
 from support import examples
 from support.stages import forgetting
 
 CASE = Case("m", "random:0", (4, 4), "c", Sampling(), "streaming", {"B": 8})
-CACHED = (environment._code, environment._method_code, environment.code_identity)
+CACHED = (reuse._code, reuse._method_code, reuse.code_identity)
 
 
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A copy of the package whose code may be edited; its hashes are read anew after :func:`forget`."""
     copy = tmp_path / "installed" / "cachemark"
-    shutil.copytree(environment.PACKAGE, copy, ignore=shutil.ignore_patterns("data", "__pycache__"))
-    monkeypatch.setattr(environment, "PACKAGE", copy)
+    shutil.copytree(reuse.PACKAGE, copy, ignore=shutil.ignore_patterns("data", "__pycache__"))
+    monkeypatch.setattr(reuse, "PACKAGE", copy)
     forget()
     yield copy
     monkeypatch.undo()
@@ -41,7 +43,7 @@ def forget() -> None:
 
 def parts(case: Case = CASE) -> dict[str, str]:
     forget()
-    return skip_parts(case, environment.environment("cpu", 1), "cpu")
+    return skip_parts(case, environment.environment("cpu", 1))
 
 
 def changed(before: dict[str, str], after: dict[str, str]) -> set[str]:
@@ -50,18 +52,38 @@ def changed(before: dict[str, str], after: dict[str, str]) -> set[str]:
     return {name for name in before if before[name] != after[name]}
 
 
-@pytest.mark.parametrize(("file", "part"), [
-    ("methods/streaming.py", {"method"}), ("methods/full.py", {"method"}), ("cache/slot.py", {"models"}),
-    ("models/tiny/tiny_vq.py", {"models"}),
-    ("trial/child/measure.py", {"measuring"}), ("metrics/fidelity.py", {"measuring"}), ("report/view/view.py", set()),
-    ("cli/run.py", set()),
-    ("store/db.py", set()), ("gate/baseline_check.py", set()),
-])  # fmt: skip
-def test_an_edit_of_what_measures_counts_and_of_what_judges_does_not(file: str, part: set[str], package: Path) -> None:
-    before = parts()
-    with (package / file).open("a") as text:
-        text.write("# edited\n")
-    assert changed(before, parts()) == part
+EDITED = {
+    "method": ("methods/streaming.py", "methods/full.py", "methods/base/evicting.py", "methods/masked/partial.py"),
+    "models": ("cache/slot.py", "cache/attention/attention.py", "cache/engine/graph.py", "contract/method.py", "models/tiny/tiny_vq.py",
+               "models/costs.py", "roofline/bill.py"),
+    "measuring": ("metrics/fidelity.py", "metrics/speed.py", "trial/child/main.py", "trial/child/measure.py", "trial/child/judge.py",
+                  "core/seeds.py", "core/limits.py", "machine/timer.py", "machine/memory.py", "machine/memory_cap.py",
+                  "machine/affinity.py"),
+    "": ("plan/price.py", "plan/deadline.py", "plan/schema.py", "plan/reuse.py", "trial/executors/ray.py", "trial/executors/local.py",
+         "trial/supervisor.py", "trial/request.py", "machine/noise.py", "machine/lease.py", "machine/clocks.py", "machine/monitor.py",
+         "machine/gpu.py", "machine/rates.py", "machine/environment.py", "core/spec.py", "core/units.py", "core/errors.py",
+         "core/secrets.py",
+         "report/__init__.py", "cli/__init__.py", "store/__init__.py", "gate/__init__.py", "stats/__init__.py",
+         "workflows/__init__.py", "export/__init__.py"),
+}  # fmt: skip
+
+
+def test_an_edit_counts_where_it_changes_figures_and_nowhere_else(package: Path) -> None:
+    for part, files in EDITED.items():
+        for file in files:
+            if not (package / file).exists():
+                pytest.fail(f"{file} is gone: name another file of its room")
+            before = parts()
+            with (package / file).open("a") as text:
+                text.write("# edited\n")
+            assert changed(before, parts()) == ({part} if part else set()), file
+
+
+def test_every_place_that_counts_is_there_and_is_tested() -> None:
+    for part, places in COUNTED.items():
+        for place in places:
+            assert (reuse.PACKAGE / place).exists(), place
+            assert any(file.startswith(place) for file in EDITED[part]), place
 
 
 def test_a_new_definition_of_a_metric_counts(monkeypatch: pytest.MonkeyPatch) -> None:
