@@ -1,0 +1,197 @@
+"""Pairs on a watched device, through the executor of a run: disturbed ones are measured again, and leases, clocks and losses are a run's.
+
+The driver is a stand-in, and so is the interpreter of a trial, which answers at once; all between them is the real thing.
+"""
+
+from __future__ import annotations
+
+import stat
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cachemark import workflows
+from cachemark.core.errors import Infrastructure
+from cachemark.core.result import Outcome, Status
+from cachemark.core.spec import Case, Sampling
+from cachemark.machine.environment import environment
+from cachemark.machine.lease import lease
+from cachemark.machine.monitor import Watch
+from cachemark.store.db import Store
+from cachemark.trial.executors.local import Executor, local
+from cachemark.trial.request import PROTOCOL
+from cachemark.workflows.comparing import PairedComparison, Terms
+from cachemark.workflows.machines import Machine
+from support.fake_nvml import Card, FakeNvml, lose
+from support.stages import Stage, stage
+
+pytestmark = pytest.mark.usefixtures("own_leases")
+
+CHILD = """#!{python}
+import json, sys
+if "-c" in sys.argv:
+    print(json.dumps({introduction}))
+    sys.exit()
+request = json.loads(sys.stdin.readline())
+for number, item in enumerate(request["cases"]):
+    print(json.dumps({{"start": number}}), flush=True)
+    outcome = {{**{outcome}, "case": item["case"]}}
+    print(json.dumps({{"done": number, "outcome": outcome, "artifacts": {{}}}}), flush=True)
+"""
+
+
+@dataclass(frozen=True)
+class Watched(Machine):
+    """Cases of a CPU on the leased and watched devices of a driver."""
+
+    driver: Any = None
+
+    @contextmanager
+    def places(self, store: Store | None = None) -> Iterator[Executor]:
+        with local("cuda", 1, names=self.gpus, register=store, clock=self.clock, nvml=self.driver) as places:
+            yield places
+
+
+@dataclass
+class Script:
+    """Things that happen to the devices while the n-th case runs, counted from 1, and are over when it ends."""
+
+    cards: list[Card]
+    events: dict[int, Callable[[Card], None]] = field(default_factory=dict)
+    always: Callable[[Card], None] | None = None
+    ran: list[str] = field(default_factory=list)
+
+    def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        begin, end = Watch.begin, Watch.end
+
+        def begun(watch: Watch) -> None:
+            self.ran.append(watch.gpu.uuid)
+            if happens := self.events.get(len(self.ran), self.always):
+                happens(next(card for card in self.cards if card.uuid == watch.gpu.uuid))
+            begin(watch)
+
+        def ended(watch: Watch) -> Any:
+            found = end(watch)
+            for card in self.cards:
+                card.reasons, card.pids = 0, set()
+            return found
+
+        monkeypatch.setattr(Watch, "begin", begun)
+        monkeypatch.setattr(Watch, "end", ended)
+
+
+@pytest.fixture
+def script(cards: list[Card], monkeypatch: pytest.MonkeyPatch) -> Script:
+    made = Script(cards)
+    made.install(monkeypatch)
+    return made
+
+
+@pytest.fixture
+def at(tmp_path: Path) -> Stage:
+    return stage(tmp_path / "stage")
+
+
+@pytest.fixture
+def python(tmp_path: Path) -> str:
+    """An interpreter whose trials answer at once."""
+    case = Case("m", "random:0", (4, 4), "c", Sampling(), "full")
+    outcome = Outcome(case, Status.OK, {"latency": [1.0] * 3}, "an arm", output_hash="cafe", facts={"kernel": "sdpa"}).to_json()
+    introduction = {"protocol": PROTOCOL, "environment": environment("cpu", 1).to_json(), "code": {"hash": "abc"}}
+    file = tmp_path / "python"
+    file.write_text(CHILD.format(python=sys.executable, introduction=introduction, outcome=outcome))
+    file.chmod(file.stat().st_mode | stat.S_IXUSR)
+    return str(file)
+
+
+def compare(at: Stage, python: str, nvml: FakeNvml, **machine: Any) -> PairedComparison:
+    terms = Terms(delta=0.5, aa=False)
+    return workflows.compare(at.plan, at.store, environments=(python, python), cases=("calm 1/2",), plugins=[at.plugin], samples=0,
+                             terms=terms, machine=Watched("cpu", 1, driver=nvml, **machine))
+
+
+def pairs(at: Stage) -> list[tuple[int, int, tuple[str, str]]]:
+    """Number of each stored pair, how often it was measured again, and on which devices its arms ran."""
+    with Store.open(at.store, create=False, read_only=True) as store:
+        found = [(o.facts["pair"], o.facts["device"]["uuid"]) for o in store.outcomes(1)]
+    sides = {arm: {told["number"]: (told["redone"], uuid) for told, uuid in found if told["arm"] == arm} for arm in ("before", "after")}
+    return [(number, redone, (uuid, sides["after"][number][1])) for number, (redone, uuid) in sorted(sides["before"].items())]
+
+
+def throttles(card: Card) -> None:
+    card.reasons = 0x8
+
+
+def intrudes(card: Card) -> None:
+    card.pids = {1}
+
+
+@pytest.mark.parametrize("happens", [throttles, intrudes])
+def test_a_pair_that_the_device_disturbed_is_measured_again_and_the_verdict_stands_on_clean_ones(
+    happens: Callable[[Card], None], at: Stage, python: str, nvml: FakeNvml, script: Script,
+) -> None:
+    script.events = {3: happens, 8: happens}
+    found = compare(at, python, nvml)
+    assert (found.exit_code, {row.verdict for row in found.tally.rows}) == (0, {"equivalent"})
+    again = {number for number, redone, _ in pairs(at) if redone}
+    assert again == {2, 3}, "the third case belongs to the second pair, the eighth to the third, which was the fourth to run"
+    assert len(script.ran) == 2 * (6 + 2), "both arms of a pair, each time"
+    assert {device for _, _, devices in pairs(at) for device in devices} == {"GPU-aaaa"}
+
+
+def test_a_device_that_never_comes_to_rest_is_to_blame(at: Stage, python: str, nvml: FakeNvml, script: Script) -> None:
+    script.always = throttles
+    found = compare(at, python, nvml)
+    (row,) = found.tally.rows
+    assert (found.exit_code, row.verdict) == (5, "not_compared")
+    assert "throttled then, throttled now: The device slowed itself down: hardware slowdown" in row.reason
+    assert pairs(at) == [(1, 3, ("GPU-aaaa", "GPU-aaaa"))]
+
+
+def test_of_several_devices_another_takes_the_pair_and_both_arms_share_one(
+    at: Stage, python: str, nvml: FakeNvml, script: Script,
+) -> None:
+    script.events = {2: throttles}
+    assert compare(at, python, nvml, gpus=("all",)).exit_code == 0
+    assert script.ran == ["GPU-aaaa"] * 2 + ["GPU-bbbb"] * 12
+    assert all(one == two for _, _, (one, two) in pairs(at))
+
+
+def test_a_lost_device_ends_the_comparison(at: Stage, python: str, nvml: FakeNvml, script: Script) -> None:
+    script.events = {4: lose}
+    with pytest.raises(Infrastructure, match="The comparison ends with its device. The device was lost: GPU-aaaa"):
+        compare(at, python, nvml)
+    with Store.open(at.store, create=False, read_only=True) as store:
+        assert store.run(1).state == "failed"
+    assert [number for number, _, _ in pairs(at)] == [1], "what was measured before is kept"
+
+
+def test_a_device_that_somebody_else_holds_is_left_alone(at: Stage, python: str, nvml: FakeNvml, script: Script) -> None:
+    with lease("GPU-aaaa"):
+        with pytest.raises(Infrastructure, match="Held by another run: GPU-aaaa"):
+            compare(at, python, nvml, gpus=("GPU-aaaa",))
+        assert compare(at, python, nvml).exit_code == 0
+    assert set(script.ran) == {"GPU-bbbb"}
+
+
+def test_clocks_are_held_while_pairs_are_measured(at: Stage, python: str, nvml: FakeNvml, cards: list[Card], script: Script) -> None:
+    held: list[int] = []
+    script.always = lambda card: held.append(card.locked)
+    assert compare(at, python, nvml, clock=1410).exit_code == 0
+    assert (set(held), cards[0].locked) == ({1410}, 0)
+
+
+def test_bisecting_and_the_self_test_hold_their_device_too(at: Stage, nvml: FakeNvml, tmp_path: Path) -> None:
+    subprocess.run(["git", "init", "-q", str(tmp_path / "repository")], check=True)
+    machine = Watched("cpu", 1, ("GPU-aaaa",), driver=nvml)
+    with lease("GPU-aaaa"):
+        with pytest.raises(Infrastructure, match="Held by another run: GPU-aaaa"):
+            workflows.bisect(at.plan, "calm 1/2", "a", "b", repository=tmp_path / "repository", machine=machine, plugins=[at.plugin])
+        with pytest.raises(Infrastructure, match="Held by another run: GPU-aaaa"):
+            workflows.self_test(machine)
