@@ -12,25 +12,29 @@
 # CACHEMARK_DEVICE  cuda or cpu                                                             [cuda]
 # CACHEMARK_CANARY  frozen commit that every night is compared with, pair by pair, equal arms among the pairs  [none]
 # CACHEMARK_MINUTES how long these pairs may take                                           [60]
+# CACHEMARK_INCIDENTS register of incidents; keep it where the next night finds it          [baselines/incidents.json]
+# CACHEMARK_MACHINE options about devices of the run, the pairs and the self-test, such as "--gpu 1 --lock-clocks 1410"  [none]
 set -euo pipefail
 
 plan=${1:?give a plan, such as: ci/nightly.sh nightly}
 shift
 export CACHEMARK_STORE=${CACHEMARK_STORE:-nightly.sqlite}
 out=${CACHEMARK_OUT:-nightly}
-mkdir -p "$out"
+register=${CACHEMARK_INCIDENTS:-baselines/incidents.json}
+read -ra machine <<<"--device ${CACHEMARK_DEVICE:-cuda} ${CACHEMARK_MACHINE:-}"
+mkdir -p "$out" "$(dirname "$register")"
 
 cachemark doctor | tee "$out/doctor.txt"
-cachemark run "$plan" --device "${CACHEMARK_DEVICE:-cuda}" --fresh --carry-quality "$@"
+cachemark run "$plan" "${machine[@]}" --fresh --carry-quality "$@"
 
 set +e
-cachemark check --self-test 2>&1 | tee "$out/self-test.txt"
+cachemark check --self-test "${machine[@]}" 2>&1 | tee "$out/self-test.txt"
 proved=${PIPESTATUS[0]}
 if [ -n "${CACHEMARK_CANARY:-}" ]; then # what comes out of it is judged by `check`
-    cachemark compare "$plan" --commits "$CACHEMARK_CANARY" HEAD --device "${CACHEMARK_DEVICE:-cuda}" \
-        --minutes "${CACHEMARK_MINUTES:-60}" 2>&1 | tee "$out/compare.txt"
+    cachemark compare "$plan" --commits "$CACHEMARK_CANARY" HEAD "${machine[@]}" --minutes "${CACHEMARK_MINUTES:-60}" 2>&1 |
+        tee "$out/compare.txt"
 fi
-cachemark check 2>&1 | tee "$out/check.txt"
+cachemark check --incidents "$register" 2>&1 | tee "$out/check.txt"
 verdict=${PIPESTATUS[0]}
 set -e
 

@@ -52,7 +52,7 @@ def test_a_night_looks_measures_judges_and_writes(night: Any, script: str) -> No
     code, calls = night(script, "curves", "--threads", "4")
     assert code == 0
     assert [call.split()[0] for call in calls] == ["doctor", "run", "check", "check", "report", "report", "export", "export", "export"]
-    assert calls[2:4] == ["check --self-test", "check"]
+    assert calls[2:4] == ["check --self-test --device cuda", "check --incidents baselines/incidents.json"]
     assert calls[1] == "run curves --device cuda --fresh --carry-quality --threads 4"
     assert [call.split()[1] for call in calls if call.startswith("export")] == ["github", "csv", "junit"]
 
@@ -92,7 +92,20 @@ def test_pairs_with_the_canary_are_measured_where_one_is_named(night: Any, monke
     monkeypatch.setenv("CACHEMARK_DEVICE", "cpu")
     code, calls = night("nightly.sh", "curves", compare=1)
     assert code == 0, "`check` judges them"
-    assert calls[2:5] == ["check --self-test", "compare curves --commits v1 HEAD --device cpu --minutes 60", "check"]
+    assert calls[2:5] == ["check --self-test --device cpu", "compare curves --commits v1 HEAD --device cpu --minutes 60",
+                          "check --incidents baselines/incidents.json"]
+
+
+def test_a_night_measures_pairs_and_proves_the_gate_on_the_same_device(night: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CACHEMARK_CANARY", "v1")
+    monkeypatch.setenv("CACHEMARK_MACHINE", "--gpu 1 --lock-clocks 1410")
+    monkeypatch.setenv("CACHEMARK_INCIDENTS", "kept/incidents.json")
+    _, calls = night("nightly.sh", "curves")
+    where = "--device cuda --gpu 1 --lock-clocks 1410"
+    assert calls[1:5] == [f"run curves {where} --fresh --carry-quality", f"check --self-test {where}",
+                          f"compare curves --commits v1 HEAD {where} --minutes 60", "check --incidents kept/incidents.json"]
+    for call in calls:
+        resolve(importlib.import_module("cachemark.cli").main, shlex.split(call))
 
 
 def test_every_call_is_one_that_the_command_line_takes(night: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -165,7 +165,7 @@ def test_of_several_devices_another_takes_the_pair_and_both_arms_share_one(
 
 def test_a_lost_device_ends_the_comparison(at: Stage, python: str, nvml: FakeNvml, script: Script) -> None:
     script.events = {4: lose}
-    with pytest.raises(Infrastructure, match="The comparison ends with its device. The device was lost: GPU-aaaa"):
+    with pytest.raises(Infrastructure, match=r"The comparison ends with its device\. The device was lost: GPU-aaaa"):
         compare(at, python, nvml)
     with Store.open(at.store, create=False, read_only=True) as store:
         assert store.run(1).state == "failed"
