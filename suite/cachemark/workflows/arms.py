@@ -52,8 +52,8 @@ def _series(subset: str) -> str:
 def cells_of(
     plan: Plan, device: str, labels: Sequence[str] = (), images: int = IMAGES, arm: MakeArm = timed_arm,
 ) -> dict[str, Planned]:
-    """Every timed case of a plan that can run, by its name of :func:`names_of`; only those that one of the ``labels`` means, if any are
-    given: a name, the same without its model or its conditions, or with the batch where that is none of them. ``arm`` makes arms of
+    """Timed cases of a plan that can run, by their names of :func:`names_of`; with ``labels`` only those that one of them means: a name,
+    the same without its model or its conditions, or with the batch where that is none of them. ``arm`` makes arms of
     them, :func:`timed_arm` or :func:`image_arm`, with so many ``images``. Cases whose largest batch is searched have no batch of their own
     and are left out; raises NothingMeasured where there are no others."""
     able = [p for p in expand(plan, device) if p.case.role in ("arm", "baseline") and not p.unsupported_reason]
@@ -70,29 +70,29 @@ def cells_of(
 
 
 def _meant(name: str, case: Case) -> set[str]:
-    """All that means a case."""
+    """Every label that means a case."""
     return {known.removeprefix(start) for known in (name, case.title, case.full_title) for start in ("", f"{case.model} ")}
 
 
 def names_of(cases: Sequence[Case]) -> list[str]:
-    """What cells are called: model and label, and where several would be called the same, the conditions that tell them apart, such as
+    """Names of cells: model and label, and where several would have the same, the conditions that tell them apart, such as
     ``, batch 8``."""
-    told = [_conditions(case) for case in cases]
-    alike: dict[str, list[dict[str, Any]]] = {}
-    for case, held in zip(cases, told, strict=True):
-        alike.setdefault(case.title, []).append(held)
-    return [", ".join([case.title, *_apart(held, alike[case.title])]) for case, held in zip(cases, told, strict=True)]
+    conditions = [_conditions(case) for case in cases]
+    namesakes: dict[str, list[dict[str, Any]]] = {}
+    for case, own in zip(cases, conditions, strict=True):
+        namesakes.setdefault(case.title, []).append(own)
+    return [", ".join([case.title, *_apart(own, namesakes[case.title])]) for case, own in zip(cases, conditions, strict=True)]
 
 
-def _apart(held: Mapping[str, Any], alike: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The conditions in which any other differs."""
-    return [f"{name} {value}" for name, value in held.items() if any(other.get(name) != value for other in alike)]
+def _apart(conditions: Mapping[str, Any], others: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The conditions in which any other case differs."""
+    return [f"{name} {value}" for name, value in conditions.items() if any(other.get(name) != value for other in others)]
 
 
 def _conditions(case: Case) -> dict[str, Any]:
-    """Settings of a case one by one, but for what is judged and what the case is compared as."""
-    held = case.to_json()
-    return {name: value for name, value in {**held, **held["sampling"], **held["knobs"]}.items()
+    """Settings of a case one by one, without its evaluation and its role."""
+    settings = case.to_json()
+    return {name: value for name, value in {**settings, **settings["sampling"], **settings["knobs"]}.items()
             if name not in ("sampling", "knobs", "evaluation", "role")}
 
 
@@ -100,8 +100,8 @@ def arms_of(
     plan: Plan, device: str, labels: tuple[str, str], images: int = IMAGES, arm: MakeArm = timed_arm,
 ) -> tuple[dict[str, Planned], dict[str, Planned]]:
     """Both arms wherever a model has a case with either label under the same conditions; of a model that has one each under different
-    ones these two, which whoever compares them may refuse. A cell is called by its model and both labels, and by the conditions where
-    there are several."""
+    ones these two, which the comparison may refuse. A cell is named by its model and both labels, and by the conditions where there are
+    several. Raises CachemarkError where no model has both."""
     sides = [cells_of(plan, device, [label], images, arm) for label in labels]
     found = {_both(name, p.case, labels): (p, other) for name, p in sides[0].items() if (other := _counterpart(p, sides))}
     if not found:
@@ -112,13 +112,13 @@ def arms_of(
 
 
 def _counterpart(planned: Planned, sides: Sequence[Cells]) -> Planned | None:
-    """The case of the second side that one of the first is compared with."""
+    """The case of the second arm that one of the first is compared with."""
     ours, theirs = ([p for p in side.values() if p.case.model == planned.case.model] for side in sides)
     same = [p for p in theirs if p.case.cell == planned.case.cell]
     return same[0] if same else theirs[0] if len(ours) == len(theirs) == 1 else None
 
 
 def _both(name: str, case: Case, labels: tuple[str, str]) -> str:
-    """Of a cell of two labels, after the name of that with the first."""
+    """Name of a cell of two labels, after that of the first."""
     which = name.removeprefix(case.title)
     return f"{case.model} {labels[0]} → {labels[1]}{which}"

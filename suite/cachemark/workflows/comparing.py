@@ -81,10 +81,10 @@ def compare(
     trial = TrialRequest(loaded.timeout, machine.threads, files, Task.TIMES, memory_cap=machine.memory_cap)
     request = ComparisonRequest(loaded, machine.device, trial, images, arms, commits, environments, cases, repository, samples)
     with Store.open(store) as sink, machine.places(sink) as places, compared_arms(request, places) as both:
-        return _held(request, both, sink, terms, places, on_pair)
+        return _run(request, both, sink, terms, places, on_pair)
 
 
-def _held(
+def _run(
     request: ComparisonRequest, both: ComparedArms, store: Store, terms: Terms, executor: Executor, on_pair: OnPair | None,
 ) -> PairedComparison:
     machine, cells = both.where[1].machine_class, list(both.after.cells)
@@ -95,7 +95,7 @@ def _held(
     least, told = ledger.least_effect(equal, len(cells), request.device)
     rule = Rule(terms.delta or least, len(cells))
     with _run_of(request, both, store, terms, rule) as run_id:
-        _judged(_Session(request, both, store, run_id, executor, on_pair), terms, rule)
+        _measure_and_judge(_Session(request, both, store, run_id, executor, on_pair), terms, rule)
     ours = ledger.nights(store, request.plan.name, machine)
     (mine,) = (night for night in ours if night.run.id == run_id)
     return PairedComparison(run_id, both.names, mine.tally, rule, told, ledger.standing(ours))
@@ -149,22 +149,22 @@ class _Session:
         self.store.save_verdicts(self.run_id, number, rows)
 
 
-def _judged(session: _Session, terms: Terms, rule: Rule) -> None:
+def _measure_and_judge(session: _Session, terms: Terms, rule: Rule) -> None:
     """Measure as many pairs as the test asks for, and file what is said of every cell."""
     both, cells = session.both, list(session.both.after.cells)
     measure = _measurer(session, terms)
     end = time.monotonic() + 60 * terms.minutes if terms.minutes is not None else math.inf
-    held = measure_until_decided([*cells, *measure.extra], measure, rule, lambda: time.monotonic() < end)
-    rows = [*verdicts({c: held[c] for c in cells}, rule, both.alike), *verdicts({c: held[c] for c in measure.extra}, rule)]
+    pairs = measure_until_decided([*cells, *measure.extra], measure, rule, lambda: time.monotonic() < end)
+    rows = [*verdicts({c: pairs[c] for c in cells}, rule, both.alike), *verdicts({c: pairs[c] for c in measure.extra}, rule)]
     session.file(rows)  # the images may take long, and may fail
-    if images := _images(session, {c: held[c] for c in cells}, end):
+    if images := _images(session, {c: pairs[c] for c in cells}, end):
         session.file([*rows, *images])
 
 
-def _images(session: _Session, held: dict[str, CellPairs], end: float) -> list[Verdict]:
+def _images(session: _Session, pairs: dict[str, CellPairs], end: float) -> list[Verdict]:
     """Rows about the images of cells whose arms gave other tokens: one pair tells, because nothing of it is a time."""
     both = session.both
-    if both.images is None or not (cells := other_tokens(held)):
+    if both.images is None or not (cells := other_tokens(pairs)):
         return []
     if time.monotonic() >= end:
         return [Verdict("", cell, "status", NOT_COMPARED, "time was up before its images were compared") for cell in cells]
