@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import save_file
 
 from cachemark.core import plugins
-from cachemark.core.errors import BadBudget, BadPlan, UnknownName
+from cachemark.core.errors import BadBudget, BadKnob, BadPlan, UnknownName
 from cachemark.core.spec import Case, Sampling
 from cachemark.models.catalogue.next_token import TINY
 from cachemark.models.llamagen import LlamaGen
@@ -316,3 +316,10 @@ def test_the_older_spelling_is_read(spelling: str, write: Write) -> None:
     plan = write(text)
     assert plan.on_unsupported == "unsupported"
     assert plan.model_dump(mode="json")["on_unsupported"] == "unsupported"
+
+
+@pytest.mark.parametrize("value", ["inf", "1" + "0" * 400], ids=["infinite", "too long for a float"])
+def test_a_knob_is_a_number_that_a_float_holds(value: str, write: Write) -> None:
+    method = f'{{ name = "linear", anchor = {value} }}'
+    with pytest.raises(BadKnob, match="is not finite"):
+        expand(write(f'name = "p"\n[[cells]]\nmodel = "tiny-llamagen"\nmethods = [{method}]\n'))

@@ -98,6 +98,21 @@ def test_arms_and_the_full_cache_are_compared_with_real_images_and_reference_row
     assert stated == {"seeds": "s256", "samples": IMAGES, "batch": BATCH, **preset.identity}
 
 
+def test_the_full_cache_is_made_once_for_a_cell_and_its_reference_rows(folder: Path) -> None:
+    """They differ from their cell by the quality pass."""
+    cases = [replace(p, case=replace(p.case, repeats=3, warmup=1)) for p in planned(folder)]
+    bench, counter = counted(cases[0])
+    made = {}
+    for role in ("baseline", "floor", "numerics"):
+        counter.seeds.clear()
+        pass_of(of_role(cases, role), bench)
+        made[role] = len(counter.seeds)
+    samples = cases[0].case.samples
+    assert len(bench.references) == 1
+    assert made["floor"] == samples, "its own images"
+    assert made["numerics"] == 2 * samples, "its own images, and along the full cache's tokens"
+
+
 def test_a_block_may_do_without_and_random_weights_always_do(folder: Path) -> None:
     assert not any(QUALITY_PASS in p.case.evaluation for p in planned(folder, cells="quality = false"))
     assert not any(QUALITY_PASS in p.case.evaluation for p in planned(folder, weights=""))

@@ -36,9 +36,12 @@ def _import(name: str, file: Path) -> None:
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:
-        spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:  # a script may leave at its end; that must not end us
+        with registry.methods.whole(), registry.models.whole():
+            spec.loader.exec_module(module)
+    except BaseException as error:
         del sys.modules[name]
+        if not isinstance(error, Exception | SystemExit):  # a script may leave at its end; that must not end us, but Ctrl-C does
+            raise
         raise BadPlugin(f"Plug-in {str(file)!r} fails at {_place(error)}: {type(error).__name__}: {error}.",
                         remedy="Mend the file; cachemark imports it as ordinary Python.") from error
 

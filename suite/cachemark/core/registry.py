@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Generic, TypeVar
 
 from .errors import unknown
@@ -35,6 +36,16 @@ class Registry(Generic[T]):
             return self._entries[name]
         except KeyError:
             raise unknown(self.kind, name, self._entries) from None
+
+    @contextmanager
+    def whole(self) -> Iterator[None]:
+        """What is added inside is kept only where the block ends without an error or an interruption."""
+        before = dict(self._entries)
+        try:
+            yield
+        except BaseException:
+            self._entries = before
+            raise
 
     def names(self) -> list[str]:
         return sorted(self._entries)

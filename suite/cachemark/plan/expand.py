@@ -223,11 +223,19 @@ def resolve(cls: type[Method], budget: Budget, layout: Layout, knobs: dict[str, 
     if layout.paradigm not in cls.paradigms:
         raise BadBudget(f"{cls.name} does not run on {layout.paradigm} models.", remedy=f"It runs on: {', '.join(cls.paradigms)}.")
     for knob, value in knobs.items():
-        if isinstance(value, float) and not math.isfinite(value):
-            raise BadKnob(f"{cls.name}: {knob} = {value} is not finite.", remedy="Give a number.")
+        if isinstance(value, int | float) and not _finite(value):
+            raise BadKnob(f"{cls.name}: {knob} = {str(value)[:20]} is not finite.", remedy="Give a number that fits into a float.")
     method = calibrated(cls, {**calibrated(cls, knobs, weights).fit(budget.ratio, layout), **knobs}, weights)
     method.resolve(layout)
     return method.knobs()
+
+
+def _finite(value: float) -> bool:
+    """True for a number that a float can hold: an integer of a TOML file may have any length."""
+    try:
+        return math.isfinite(value)
+    except OverflowError:
+        return False
 
 
 def _sampling(entry: ModelEntry, given: str | SamplingTable) -> Sampling:

@@ -72,11 +72,13 @@ class Bench:
         return cls(entry, entry.load(planned.request), planned.case.device_class)
 
     def reference(self, case: Case, job: Job) -> FullCacheOutput:
-        """The full cache in the native codec on the case's engine, generated once per trial."""
-        if case.cell not in self.references:
+        """The full cache in the native codec on the case's engine, generated once per trial: for the reference rows too, which differ from
+        their cell by the quality pass alone."""
+        cell = replace(case, evaluation={k: v for k, v in case.evaluation.items() if k != QUALITY_PASS}).cell
+        if cell not in self.references:
             full = replace(job, method=registry.methods.get(FULL), memory=Memory(self.device, engine=job.memory.engine.another()))
-            self.references[case.cell] = FullCacheOutput(full)
-        return self.references[case.cell]
+            self.references[cell] = FullCacheOutput(full)
+        return self.references[cell]
 
     def alike(self, case: Case) -> dict[str, Likeness]:
         """LPIPS where the case has it and its weights are here, loaded once per trial."""
