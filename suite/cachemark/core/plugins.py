@@ -4,12 +4,26 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import re
 import sys
 import traceback
 from pathlib import Path
 
 from . import registry
 from .errors import BadPlugin
+
+EVICTING = "cachemark.contract.method, or cachemark.methods.base.evicting for Evicting, ring, table and visual_budget"
+PATHS = {  # import paths that plug-ins were written for, and where the same things are now
+    **{f"cachemark.{name}": f"cachemark.core.{name}" for name in ("errors", "plugins", "registry", "result", "seeds", "spec", "units")},
+    "cachemark.cache.bidirectional": "cachemark.contract.bidirectional", "cachemark.cache.geometry": "cachemark.cache.layout",
+    "cachemark.cache.head": "cachemark.methods.masked.cached_head", "cachemark.cache.masked": "cachemark.cache.masked_layout",
+    "cachemark.cache.method": EVICTING, "cachemark.cache.partial": "cachemark.methods.masked.partial",
+    "cachemark.cache.portions": "cachemark.cache.chunking", "cachemark.cache.schedule": "cachemark.methods.masked.schedule",
+    "cachemark.cache.select": "cachemark.methods.base.select", "cachemark.cache.slot.Memory": "cachemark.cache.arena.Memory",
+    "cachemark.cache.slot.Slots": "cachemark.cache.bank.SlotBank", "cachemark.cache.streams": "cachemark.cache.random_streams",
+    "cachemark.cache.work": "cachemark.roofline.masked_flops",
+}
+ATTRIBUTES = {"edge": "evict_after", "look": "attend_scale", "own_work": "overhead", "phase": "graph_key", "settle": "end_step"}
 
 
 def load(path: str | Path) -> list[str]:
@@ -26,7 +40,17 @@ def load(path: str | Path) -> list[str]:
     found = [m for m in registry.methods if registry.methods.get(m).__module__ == name]
     if not found:
         raise BadPlugin(f"Plug-in {str(path)!r} registers no method.", remedy="Decorate a class with @registry.methods.add('name').")
+    for method in found:
+        _check_attributes(method, file)
     return found
+
+
+def _check_attributes(method: str, file: Path) -> None:
+    """Refuse names that the base class no longer reads: what they say would be ignored without a word."""
+    old = sorted(set(ATTRIBUTES) & set(vars(registry.methods.get(method))))
+    if old:
+        raise BadPlugin(f"Plug-in {str(file)!r}: method {method!r} defines {', '.join(old)}, of which nothing is read any more.",
+                        remedy=f"Rename: {', '.join(f'{name} is now {ATTRIBUTES[name]}' for name in old)}.")
 
 
 def _import(name: str, file: Path) -> None:
@@ -43,7 +67,16 @@ def _import(name: str, file: Path) -> None:
         if not isinstance(error, Exception | SystemExit):  # a script may leave at its end; that must not end us, but Ctrl-C does
             raise
         raise BadPlugin(f"Plug-in {str(file)!r} fails at {_place(error)}: {type(error).__name__}: {error}.",
-                        remedy="Mend the file; cachemark imports it as ordinary Python.") from error
+                        remedy=_moved(error) or "Mend the file; cachemark imports it as ordinary Python.") from error
+
+
+def _moved(error: BaseException) -> str:
+    """The remedy for an import from a path of an earlier version; empty for any other error."""
+    if not isinstance(error, ImportError) or error.name is None:
+        return ""
+    wanted = re.match(r"cannot import name '(\w+)'", str(error))
+    path = f"{error.name}.{wanted[1]}" if wanted else error.name
+    return f"Import from {PATHS[path]}: {path} is no more." if path in PATHS else ""
 
 
 def _place(error: BaseException) -> str:

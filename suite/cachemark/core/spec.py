@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from fractions import Fraction
@@ -19,6 +20,7 @@ from .errors import BadBudget
 FULL = "full"
 OWN = ("method", "variant", "knobs", "budget", "role", "codec")  # what an arm does not share with the full cache beside it
 QUALITY_PASS = "quality"  # of a case's evaluation: the pass over many images that compares them with real ones
+SIMPLE = 16  # the largest denominator of a share that is printed as a fraction
 ROLES = ("arm", "baseline", "floor", "numerics")
 
 
@@ -30,6 +32,21 @@ def canonical(value: Any) -> str:
 def digest(value: Any, length: int = 16) -> str:
     """The first ``length`` hex digits of the SHA-256 of ``canonical(value)``."""
     return hashlib.sha256(canonical(value).encode()).hexdigest()[:length]
+
+
+def shown_share(budget: str) -> str:
+    """A budget for people: a simple fraction as it is (``1/4``), any other as a decimal of three significant digits (``0.62``)."""
+    try:
+        share = Fraction(budget)
+    except (ValueError, ZeroDivisionError):  # a stored text that is no number
+        return budget
+    return str(share) if share.denominator <= SIMPLE else f"{float(share):.3g}"
+
+
+def shown_label(name: str) -> str:
+    """A label or title with its budget as :func:`shown_share` prints it: ``linear 1019/1644``, as older versions stored it and as a user
+    may write it, is ``linear 0.62``."""
+    return re.sub(r"(?<![\w/.])\d+/[1-9]\d*(?![\w/.])", lambda found: shown_share(found[0]), name)
 
 
 @dataclass(frozen=True)
@@ -127,7 +144,7 @@ class Case:
     @cached_property
     def label(self) -> str:
         """Short text for people: ``linear 1/4``, ``lazymar: head cache 1`` or ``full (floor)``."""
-        budget = "" if self.method == FULL and self.budget == "1" else f" {self.budget}"
+        budget = "" if self.method == FULL and self.budget == "1" else f" {shown_share(self.budget)}"
         codec = "" if self.codec == "native" else f" {self.codec}"
         role = f" ({self.role})" if self.role in ("floor", "numerics") else ""
         return f"{self.named}{budget}{codec}{role}"

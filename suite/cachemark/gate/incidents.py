@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.errors import BadBaseline, unknown
-from ..core.spec import Case, digest
+from ..core.spec import Case, digest, shown_label
 from ..core.units import is_metric, metric
 from ..store.rows import Verdict
 from .baseline_check import CHANGED, HASHES, REGRESSED
@@ -210,7 +210,8 @@ def load(path: Path) -> list[Incident]:
         data = json.loads(path.read_text(encoding="utf-8"))
         if data["format"] not in (1, FORMAT):
             raise ValueError(f"format {data['format']!r}")
-        found = [Incident(**{**item, "cells": tuple(item["cells"])}) for item in data["incidents"]]
+        found = [Incident(**{**item, "cells": tuple(map(shown_label, item["cells"])), "value": shown_label(item["value"])
+                             if item["factor"] == "cell" else item["value"]}) for item in data["incidents"]]
         return [_as_cost(i) for i in found] if data["format"] == 1 else found
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise BadBaseline(f"{path} is no register of incidents: {error}.", remedy="Take the file from version control.") from error

@@ -11,7 +11,7 @@ from typing import Any
 
 from ..core.errors import BadStore
 from ..core.result import CONDENSED, JUDGING, Environment, Outcome, Status
-from ..core.spec import Case, canonical
+from ..core.spec import Case, canonical, shown_label
 from ..core.units import metric
 from .schema import ArtifactRow, CondensedRow, EnvironmentRow, OutcomeRow, RunRow, SampleRow, VerdictRow, finite
 
@@ -156,4 +156,4 @@ def run_of(row: RunRow) -> RunRecord:
 
 def verdict_of(row: VerdictRow) -> Verdict:
     """The verdict of a row."""
-    return Verdict(row.case_key, row.label, row.metric, row.verdict, row.reason, row.then, row.now, row.change)
+    return Verdict(row.case_key, shown_label(row.label), row.metric, row.verdict, row.reason, row.then, row.now, row.change)

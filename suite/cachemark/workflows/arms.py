@@ -9,7 +9,7 @@ from typing import Any
 
 from ..core import seeds
 from ..core.errors import BadPlan, CachemarkError, NothingMeasured, unknown
-from ..core.spec import QUALITY_PASS, Case
+from ..core.spec import QUALITY_PASS, Case, shown_label
 from ..plan.expand import MAX_BATCH, Planned, expand
 from ..plan.schema import Plan
 
@@ -56,6 +56,7 @@ def cells_of(
     the same without its model or its conditions, or with the batch where that is none of them. ``arm`` makes arms of
     them, :func:`timed_arm` or :func:`image_arm`, with so many ``images``. Cases whose largest batch is searched have no batch of their own
     and are left out; raises NothingMeasured where there are no others."""
+    labels = [shown_label(label) for label in labels]
     able = [p for p in expand(plan, device) if p.case.role in ("arm", "baseline") and not p.unsupported_reason]
     fixed = [p for p in able if MAX_BATCH not in p.case.evaluation]
     if able and not fixed:
@@ -102,6 +103,7 @@ def arms_of(
     """Both arms wherever a model has a case with either label under the same conditions; of a model that has one each under different
     ones these two, which the comparison may refuse. A cell is named by its model and both labels, and by the conditions where there are
     several. Raises CachemarkError where no model has both."""
+    labels = shown_label(labels[0]), shown_label(labels[1])
     sides = [cells_of(plan, device, [label], images, arm) for label in labels]
     found = {_both(name, p.case, labels): (p, other) for name, p in sides[0].items() if (other := _counterpart(p, sides))}
     if not found:

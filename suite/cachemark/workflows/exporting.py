@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from ..core.errors import BadPlan, Infrastructure, Unsupported, unknown
+from ..core.spec import shown_label
 from ..gate import baseline_check, baselines
 from ..gate.baseline_check import Comparison
 from .reporting import baseline_of, table_view
@@ -101,7 +102,7 @@ def quality_images(
     if threads is not None:
         torch.set_num_threads(threads)
     cases = [p for p in expand(prepare(plan, plugins)[0], device) if model in (None, p.case.model)]
-    found = [p for p in cases if p.case.label == case]
+    found = [p for p in cases if p.case.label == shown_label(case)]
     if not found:
         raise unknown("case", case, [p.case.label for p in cases])
     if len(found) > 1:

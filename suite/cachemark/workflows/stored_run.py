@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ..core.errors import UnknownName, unknown
 from ..core.result import Outcome
-from ..core.spec import Case
+from ..core.spec import Case, shown_label
 from .reporting import Report, report, table_view
 from .stores import DEFAULT_STORE, reading
 
@@ -124,7 +124,7 @@ def outcomes_of(case: str, outcomes: Iterable[Outcome]) -> list[Outcome]:
     """The outcomes of the case with this label or key, of which four digits suffice: one, or in a comparison one for each arm of a pair.
     UnknownName where there is none, or where several cases have this label."""
     among = list(outcomes)
-    found = [o for o in among if case == o.case.label or (len(case) >= 4 and o.case.key.startswith(case))]
+    found = [o for o in among if shown_label(case) == o.case.label or (len(case) >= 4 and o.case.key.startswith(case))]
     if not found:
         raise unknown("case", case, [o.case.label for o in among])
     if len(cases := {o.case.key: o.case for o in found}) > 1:

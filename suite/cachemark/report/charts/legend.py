@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+from ...core.spec import shown_share
 from ..view.case_group import CaseGroup
 from ..view.report_row import ReportRow, share_of_full
 from .svg import SHAPES
@@ -52,7 +53,7 @@ def signs_of(group: CaseGroup, parts: Sequence[CaseGroup] = ()) -> Signs:
     ratios = sorted(group.budgets, key=share_of_full, reverse=True)
     glyphs, colours = tuple(GLYPHS.values()), palette(frozenset(part.methods for part in (group, *parts)))
     return Signs({name: Key(name, colours[name], k) for k, name in enumerate(group.methods)},
-                 {name: Key(name, glyphs[k % len(glyphs)], k) for k, name in enumerate(ratios)})
+                 {name: Key(shown_share(name), glyphs[k % len(glyphs)], k) for k, name in enumerate(ratios)})
 
 
 @lru_cache(maxsize=8)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ...core.spec import shown_share
 from .. import formatting as fmt
 from ..view.regimes import Regime, RegimeSpot
 from ..view.report_row import share_of_full
@@ -19,9 +20,9 @@ def regime_map(regime: Regime) -> Chart:
     batches = sorted({spot.batch for spot in spots})
     budgets = sorted({spot.budget for spot in spots}, key=share_of_full, reverse=True)
     found = {(spot.batch, spot.budget): spot for spot in spots}
-    table = tuple((budget, *(_text(found.get((batch, budget))) for batch in batches)) for budget in budgets)
+    table = tuple((shown_share(budget), *(_text(found.get((batch, budget))) for batch in batches)) for budget in budgets)
     cells = tuple(_cell(spot, budgets.index(spot.budget), batches.index(spot.batch)) for spot in found.values())
-    grid = Heatmap("Batch", "Budget", tuple(map(str, batches)), tuple(fmt.plain(budget, 16) for budget in budgets), cells)
+    grid = Heatmap("Batch", "Budget", tuple(map(str, batches)), tuple(fmt.plain(shown_share(budget), 16) for budget in budgets), cells)
     caption = "Blue: faster than the full cache, orange: slower; full colour at twice or half its speed. No border: not surely either."
     return Chart("speed", title, caption, grid, ("Budget", *(f"batch {batch}" for batch in batches)), table)
 

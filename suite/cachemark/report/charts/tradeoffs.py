@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from ...core.spec import shown_share
 from ...core.units import metric
 from ...stats.bootstrap import Interval
 from .. import formatting as fmt
@@ -117,7 +118,7 @@ def _curve(title: str, group: CaseGroup, signs: Signs, up: _Quantity) -> Chart:
     """Lower is better in both. The full cache is a line across."""
     rows = [row for row in group.arms if row.ok and up.value(row) is not None]
     share = _Quantity("Budget (share of full)", lambda row: share_of_full(row.case.budget), lambda row: None, fmt.percent)
-    table = tuple((row.case.label, row.case.budget, up.text(up.value(row) or 0)) for row in rows)
+    table = tuple((row.case.label, shown_share(row.case.budget), up.text(up.value(row) or 0)) for row in rows)
     points = tuple(_point(row, share, up, signs) for row in rows)
     level = up.value(group.full) if group.full and group.full.ok else None
     budgets = sorted({point.x for point in points})

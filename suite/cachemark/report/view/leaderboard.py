@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from ...core.spec import shown_share
 from ...core.units import metric
 from ...stats.bootstrap import Interval
 from .. import formatting as fmt
@@ -129,7 +130,7 @@ def budget_cell(row: ReportRow) -> TableCell:
     """The budget, and below it the share of visual entries that was really kept."""
     true = row.outcome.facts.get("true_ratio")
     kept = f"true {true:.3f}" if isinstance(true, (int, float)) and row.case.role == "arm" else ""
-    return TableCell("budget", row.case.budget, kept, share_of_full(row.case.budget))
+    return TableCell("budget", shown_share(row.case.budget), kept, share_of_full(row.case.budget))
 
 
 def _none(key: str, text: str = fmt.DASH) -> TableCell:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from ...core.spec import OWN, digest
+from ...core.spec import OWN, digest, shown_share
 from .. import formatting as fmt
 from .case_group import CaseGroup
 from .report_row import ReportRow, share_of_full
@@ -71,7 +71,7 @@ def _sentence(name: str, spots: Sequence[RegimeSpot]) -> str:
     lost: dict[int, list[str]] = {}
     for spot in sorted(spots, key=lambda s: (s.batch, -share_of_full(s.budget))):
         if not spot.pays:
-            lost.setdefault(spot.batch, []).append(spot.budget)
+            lost.setdefault(spot.batch, []).append(shown_share(spot.budget))
     if not lost:
         return f"{fmt.name(name)} is faster than the full cache at every batch and budget measured here."
     every = {batch: len({s.budget for s in spots if s.batch == batch}) for batch in lost}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ...core.spec import shown_share
 from ...core.units import metric
 from ...stats.bootstrap import Interval
 from .. import formatting as fmt
@@ -21,7 +22,7 @@ class Sentence:
 
 def sentences(group: CaseGroup) -> tuple[Sentence, ...]:
     """One sentence for the full cache and one for every budget."""
-    return (Sentence("Full cache", _full(group)), *(Sentence(f"Budget {b}", _budget(group, b)) for b in group.budgets))
+    return (Sentence("Full cache", _full(group)), *(Sentence(f"Budget {shown_share(b)}", _budget(group, b)) for b in group.budgets))
 
 
 def _full(group: CaseGroup) -> str:

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ..cache.arena import Memory
-from ..cache.layout import Layout, Site, Step
-from ..contract.method import Method
-from .ams_kv_similarity import inter_scale
+from ...cache.arena import Memory
+from ...cache.layout import Layout, Site, Step
+from ...contract.method import Method
+from .inter_scale import inter_scale
 
 
 class ScaleProfile(Method):
