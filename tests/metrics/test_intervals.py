@@ -191,7 +191,7 @@ def test_a_difference_of_nothing_is_rarely_called_one() -> None:
 def test_sets_that_are_no_pairs_are_refused() -> None:
     with pytest.raises(Unsupported, match="there are 120 and 119"):
         difference(drawn(N, 1), drawn(N - 1, 1), reference())
-    with pytest.raises(BadCheckpoint, match="not by"):
+    with pytest.raises(BadCheckpoint, match="not of"):
         difference(drawn(N, 1), replace(drawn(N, 1), extractor="another"), reference())
 
 
