@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install -qq --constraint
 PYTEST := $(BIN)/python -m pytest -q
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-gpu check docs
+.PHONY: help demo smoke test test-slow test-gpu check docs
 .DELETE_ON_ERROR:
 
 help: ## list these commands
@@ -17,10 +17,13 @@ demo: $(VENV)/.installed ## measure every cache method on the embedded models, w
 	@$(BIN)/cachemark run demo --store demo/demo.sqlite --report demo/report.html
 	@echo "The report: $(CURDIR)/demo/report.html"
 
-test: $(VENV)/.installed ## what CI runs: all tests that need neither a GPU nor real trials
-	@$(PYTEST) -m "not slow and not gpu" --numprocesses auto --maxprocesses 4 --dist loadfile
+smoke: $(VENV)/.installed ## a little of every room in less than a minute: the tests that tests/smoke.txt names
+	@$(PYTEST) -m "not slow and not gpu" @tests/smoke.txt
 
-test-slow: $(VENV)/.installed ## the tests that repeat real trials
+test: $(VENV)/.installed ## what CI runs: all tests that need neither a GPU nor long repetitions
+	@$(PYTEST) -m "not slow and not gpu" --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+
+test-slow: $(VENV)/.installed ## what CI runs at night: repeated trials, and every case of what `make test` samples
 	@$(PYTEST) -m "slow and not gpu"
 
 test-gpu: $(VENV)/.installed ## the tests that need a CUDA device

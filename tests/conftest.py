@@ -22,6 +22,15 @@ settings.register_profile("cachemark", deadline=None, derandomize=True, max_exam
 settings.load_profile("cachemark")
 
 
+LONG = ("workflows", "browser", "trial", "tools", "metrics", "contracts", "conformance", "cli")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Folders with long files come first, so that no worker is left with one at the end."""
+    order = {folder: place for place, folder in enumerate(LONG)}
+    items.sort(key=lambda item: order.get(item.path.parent.name, len(LONG)))
+
+
 def foreign(table: registry.Registry) -> set[str]:
     """Names in a registry that no file of the package has put there."""
     made_in = {name: getattr(getattr(thing, "load", thing), "__module__", "") for name in table if (thing := table.get(name))}

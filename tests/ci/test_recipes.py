@@ -150,3 +150,19 @@ def test_its_actions_are_pinned_and_no_text_of_others_is_put_into_a_script() -> 
 def test_the_scripts_are_sound(script: str) -> None:
     assert os.access(ROOT / "ci" / script, os.X_OK)
     subprocess.run(["bash", "-n", ROOT / "ci" / script], check=True)
+
+
+def test_what_make_test_leaves_out_runs_every_night() -> None:
+    night: Any = yaml.safe_load((ROOT / ".github" / "workflows" / "nightly.yml").read_text())
+    assert night[True]["schedule"], "yaml reads `on` as true"
+    assert [step["run"] for job in night["jobs"].values() for step in job["steps"] if "run" in step] == ["make test-slow"]
+
+
+def test_the_smoke_list_names_tests_that_are_there_and_has_every_room() -> None:
+    lines = (ROOT / "tests" / "smoke.txt").read_text().splitlines()
+    for line in lines:
+        file, _, test = line.partition("::")
+        assert f"def {test.partition('[')[0] or 'test_'}" in (ROOT / file).read_text(), line
+    rooms = {path.name for path in (ROOT / "suite" / "cachemark").iterdir() if (path / "__init__.py").exists()} - {"data"}
+    text = "\n".join((ROOT / line.partition("::")[0]).read_text() for line in lines)
+    assert [room for room in sorted(rooms) if f"cachemark.{room}" not in text] == []
