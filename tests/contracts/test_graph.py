@@ -115,7 +115,7 @@ def marked() -> Iterator[Any]:
         known.add((family, cell.cls))
 
 
-@pytest.mark.parametrize(("family", "cell"), marked())
+@pytest.mark.parametrize(("family", "cell"), list(marked()))
 def test_bf16_repeats_to_the_last_bit(family: str, cell: Any) -> None:
     """Tokens and all that is seen of a pass. On a GPU, where kernels choose their own order of sums, a tolerance stands for this."""
     model, sampling = rounded(family)
