@@ -14,6 +14,7 @@ from zipfile import ZIP_DEFLATED, ZIP_STORED, ZipFile
 import numpy as np
 
 from ..core.errors import Unsupported
+from ..core.files import replacing
 
 MEMBER = "arr_0"
 
@@ -24,16 +25,11 @@ def write(path: str | Path, images: Iterable[Any], count: int, *, compressed: bo
     One batch is in memory at a time. The file has its name only when it is whole. Raises Unsupported for another type or shape, for
     a batch of another size than the first, and for more or fewer images than ``count``.
     """
-    whole = Path(path)
-    whole.parent.mkdir(parents=True, exist_ok=True)
-    part = whole.with_name(f"{whole.name}.part")
-    try:
-        kind = ZIP_DEFLATED if compressed else ZIP_STORED
-        with ZipFile(part, "w", kind) as archive, archive.open(f"{MEMBER}.npy", "w", force_zip64=True) as file:
-            _fill(file, images, count)
-        return part.replace(whole)
-    finally:
-        part.unlink(missing_ok=True)
+    kind = ZIP_DEFLATED if compressed else ZIP_STORED
+    with (replacing(whole := Path(path)) as part, ZipFile(part, "w", kind) as archive,
+          archive.open(f"{MEMBER}.npy", "w", force_zip64=True) as file):
+        _fill(file, images, count)
+    return whole
 
 
 def _fill(file: IO[bytes], images: Iterable[Any], count: int) -> None:

@@ -6,9 +6,7 @@
 from __future__ import annotations
 
 import difflib
-import os
 import re
-import secrets
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -16,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.errors import BadBaseline, NothingMeasured
+from ..core.files import replacing
 from ..core.result import Outcome
 from ..store.db import Store
 from ..store.exchange import Exchange, dump, rounded
@@ -160,16 +159,8 @@ def _missing(path: Path) -> BadBaseline:
 
 def write(path: Path, text: str) -> None:
     """Write a file that appears whole or not at all. Raises :class:`BadBaseline`."""
-    part = path.with_name(f".{secrets.token_hex(8)}.part")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with part.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
+        with replacing(path) as part:
+            part.write_text(text, encoding="utf-8")
     except OSError as error:
         raise BadBaseline(f"{path} cannot be written: {error.strerror}.", remedy="Name another folder for baselines.") from error
-    finally:
-        if part.exists():
-            part.unlink()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import secrets
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,6 +15,7 @@ from safetensors.torch import save as packed
 from torch import Tensor
 
 from ..core.errors import BadCheckpoint, Unsupported
+from ..core.files import replacing
 from .extractor import FEATURES, LOGITS, instance, toolkit
 from .image_dataset import ImageDataset, digest
 
@@ -87,12 +87,8 @@ class ImageFeatures:
 
     def save(self, path: Path) -> None:
         """Write :meth:`to_bytes` to a file. Another process sees all of it or nothing."""
-        unfinished = path.with_name(f".{secrets.token_hex(8)}.part")
-        try:
-            unfinished.write_bytes(self.to_bytes())
-            unfinished.replace(path)
-        finally:
-            unfinished.unlink(missing_ok=True)
+        with replacing(path) as part:
+            part.write_bytes(self.to_bytes())
 
     @classmethod
     def load(cls, path: Path, extractor_name: str) -> ImageFeatures | None:

@@ -1,4 +1,4 @@
-"""Where outcomes are kept: one SQLite file (or a PostgreSQL database) with the artifacts beside it."""
+"""The store of outcomes: one SQLite file (or a PostgreSQL database) with the artifacts beside it."""
 
 from .db import Store
 from .exchange import Exchange, dump, load

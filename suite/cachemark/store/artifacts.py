@@ -5,11 +5,11 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import secrets
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from ..core.errors import BadStore
+from ..core.files import replacing
 from .faults import bad_store
 
 _NAME = re.compile(r"([0-9a-f]{2})/(\1[0-9a-f]{62})(\.[A-Za-z0-9]{1,16})?")
@@ -39,7 +39,7 @@ class Artifacts:
         return file
 
     def path(self, file: str) -> Path:
-        """Where the artifact with this relative name lies. A name of any other form is refused: it may come from anywhere."""
+        """The path of the artifact with this relative name. A name of any other form is refused: it may come from anywhere."""
         if not _NAME.fullmatch(file):
             raise BadStore(f"{file!r} is no name of an artifact.", remedy="Names look like 'ab/ab12….png' and come from an outcome.")
         return self.root / file
@@ -60,16 +60,8 @@ class Artifacts:
     def _write(self, path: Path, data: bytes) -> None:
         if path.is_file() and path.read_bytes() == data:
             return
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_name(f".{secrets.token_hex(8)}.part")
-        try:
-            with part.open("wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            part.replace(path)
-        finally:
-            part.unlink(missing_ok=True)
+        with replacing(path) as part:
+            part.write_bytes(data)
         for folder in (path.parent, self.root, self.root.parent):
             _sync_folder(folder)
 

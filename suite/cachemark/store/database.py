@@ -18,11 +18,11 @@ from .migrate import migrate, version_of
 from .schema import SCHEMA_VERSION
 
 BUSY_SECONDS = 60.0
-"""How long a process waits for another one's transaction. Ours take milliseconds; a stalled disk may take seconds."""
+"""Seconds that a process waits for another one's transaction. Ours take milliseconds; a stalled disk may take seconds."""
 
 
 def writer(engine: Engine) -> Engine:
-    """The same engine and connections, with transactions that take the write lock when they begin."""
+    """An engine that shares the connections of another, with transactions that take the write lock when they begin."""
     return engine.execution_options(cachemark_write=True)
 
 

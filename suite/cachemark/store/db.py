@@ -158,7 +158,7 @@ class Store:
         ``artifacts`` maps names such as ``tokens.safetensors`` to bytes; they are on disk before the rows are. Outcomes saved
         under one ``trial`` name shared a process. A killed or failed save leaves nothing of the outcome in the database.
         """
-        files = {name: self._held(file) for name, file in outcome.artifacts.items() if name not in (artifacts or {})}
+        files = {name: self._checked(file) for name, file in outcome.artifacts.items() if name not in (artifacts or {})}
         files.update({name: self._artifacts.put(name, data) for name, data in (artifacts or {}).items()})
         with self._writing() as session:
             self._run_row(session, run_id)
@@ -173,7 +173,7 @@ class Store:
     def save_many(self, run_id: int, outcomes: Sequence[Outcome]) -> int:
         """Save outcomes whose artifacts are here already, all in one transaction; returns how many. For results that arrive together:
         one by one each costs a write to the disk of its own."""
-        files = [{name: self._held(file) for name, file in outcome.artifacts.items()} for outcome in outcomes]
+        files = [{name: self._checked(file) for name, file in outcome.artifacts.items()} for outcome in outcomes]
         cases = {outcome.case.key: outcome.case for outcome in outcomes}
         if not outcomes:
             return 0
@@ -190,7 +190,7 @@ class Store:
             session.add_all(more for number, outcome, _ in numbered for more in condensed_rows(outcome, number))
             return len(outcomes)
 
-    def _held(self, file: str) -> str:
+    def _checked(self, file: str) -> str:
         if not self.artifact_path(file).is_file():
             raise BadStore(f"Artifact {file} is not in {self._artifacts.root}.", remedy="Hand its bytes to save(), or leave it out.")
         return file
@@ -202,7 +202,7 @@ class Store:
             return None if row is None else self._outcome(row)
 
     def carry(self, run_id: int, skip_key: str) -> Outcome | None:
-        """What :meth:`find` finds, now also a member of this run, marked as carried unless the run has it already."""
+        """Add the outcome of :meth:`find` to this run, marked as carried unless the run has it already, and return it."""
         with self._writing() as session:
             self._run_row(session, run_id)
             row = _newest_ok(session, skip_key)
@@ -233,15 +233,15 @@ class Store:
             return {key: f"{trial.name or trial.id} of run {trial.run_id}" for key, trial in found}
 
     def latest_for_case(self, case_key: str, *, ok: bool = False) -> Outcome | None:
-        """The newest outcome of a case, whatever its status: what ``run --explain`` compares with; or the newest that ended ``ok``, whose
-        quality may stand again."""
+        """The newest outcome of a case, whatever its status, with which ``run --explain`` compares; or the newest that ended ``ok``, whose
+        quality may be reused."""
         with self._reading() as session:
             wanted = _whole_outcomes().where(OutcomeRow.case_key == case_key).order_by(OutcomeRow.id.desc()).limit(1)
             row = session.scalars(wanted.where(OutcomeRow.status == str(Status.OK)) if ok else wanted).first()
             return None if row is None else self._outcome(row)
 
     def seconds(self, case_key: str, machine_class: str) -> float | None:
-        """How long a case took the last time that it ended well on machines of this class, or None."""
+        """Seconds that a case took the last time that it ended well on machines of this class, or None."""
         with self._reading() as session:
             wanted = select(OutcomeRow.seconds).join(TrialRow, TrialRow.id == OutcomeRow.trial_id)
             wanted = wanted.join(RunRow, RunRow.id == TrialRow.run_id).join(EnvironmentRow, EnvironmentRow.id == RunRow.environment_id)
@@ -264,7 +264,7 @@ class Store:
     # artifacts
 
     def artifact_path(self, file: str) -> Path:
-        """Where the artifact with the relative name ``file`` (a value of ``Outcome.artifacts``) lies, present or not."""
+        """The path of the artifact with the relative name ``file`` (a value of ``Outcome.artifacts``), present or not."""
         return self._artifacts.path(file)
 
     def artifact(self, file: str) -> bytes:
@@ -288,7 +288,7 @@ class Store:
             return session.scalars(select(BaselineRow.id).filter_by(digest=digest)).one()
 
     def save_verdicts(self, run_id: int, baseline_id: int, verdicts: Sequence[Verdict]) -> None:
-        """File what a gate said of a run against a baseline, in place of what it said before."""
+        """File the verdicts of a gate on a run against a baseline, in place of earlier ones."""
         with self._writing() as session:
             self._run_row(session, run_id)
             for old in session.scalars(select(VerdictRow).filter_by(run_id=run_id, baseline_id=baseline_id)):
@@ -297,15 +297,15 @@ class Store:
             session.add_all(VerdictRow(run_id=run_id, baseline_id=baseline_id, **vars(v)) for v in verdicts)
 
     def verdicts(self, run_id: int) -> list[Verdict]:
-        """What gates said of a run, in the order in which it was filed."""
+        """The verdicts of gates on a run, in the order in which they were filed."""
         with self._reading() as session:
             return [verdict_of(row) for row in session.scalars(select(VerdictRow).filter_by(run_id=run_id).order_by(VerdictRow.id))]
 
     # leases
 
     def take_device(self, device: str, holder: str) -> str:
-        """Write ``holder`` down as who measures on a device, or again as a sign of life. Returns who does: the caller, or another holder
-        whose process has not ended and whose last sign of life is not :data:`LAPSE` seconds old."""
+        """Enter ``holder`` as the one that measures on a device, or again as a sign of life. Returns the holder: the caller, or another one
+        that has not ended and whose last sign of life is not :data:`LAPSE` seconds old."""
         with self._writing() as session:
             _insert_once(session, LeaseRow, {"device": device, "holder": holder, "beat": time.time()})
             row = session.scalars(select(LeaseRow).filter_by(device=device).with_for_update()).one()
@@ -315,7 +315,7 @@ class Store:
             return holder
 
     def give_device(self, device: str, holder: str) -> None:
-        """Strike the holder of a device out; another one's lease is left alone."""
+        """Delete the lease of a holder on a device; another one's is left alone."""
         with self._writing() as session:
             session.execute(delete(LeaseRow).filter_by(device=device, holder=holder))
 

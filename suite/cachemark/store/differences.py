@@ -1,4 +1,4 @@
-"""In which fields two JSON objects differ: why a case runs again."""
+"""Differences between two JSON objects, field by field: the reason for which a case runs again."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ FORMAT_VERSION = 1
 
 @dataclass(frozen=True)
 class Exchange:
-    """What an exchange file holds. ``metrics`` maps each metric's name to the version of its definition at that time.
+    """The content of an exchange file. ``metrics`` maps each metric's name to the version of its definition at that time.
 
     ``source`` names the file for people, ``digest`` is the SHA-256 of its text.
     """

@@ -1,4 +1,4 @@
-"""When a lease that is written down no longer holds."""
+"""The end of a device lease that is entered in the store."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ LAPSE = 150.0
 
 
 def lapsed(holder: str, beat: float, us: str) -> bool:
-    """Whether the lease of ``holder`` ("machine … number of the process") has ended without being struck out.
+    """Return whether the lease of ``holder`` ("machine … number of the process") has ended without being deleted.
 
-    On the machine of ``us`` its process tells. On another one the clocks of both are trusted to a minute or two: a beat from the future
-    counts as one from the past that is as far away.
+    On the machine of ``us`` the process itself tells. On another one the clocks of both are trusted to a minute or two: a beat from the
+    future counts as one equally far in the past.
     """
     theirs, _, number = holder.rpartition(" ")
     if theirs == us.rpartition(" ")[0] and number.isdecimal():

@@ -1,4 +1,4 @@
-"""Keeps a store from growing for ever: of old nights quantiles stay, of the newest ones and of what matters every raw value.
+"""Pruning of a store: of old nights quantiles stay, of the newest ones and of what matters every raw value.
 
 What is never pruned: outcomes of the newest nights, of a run that a baseline was saved from or that a gate called regressed, and those
 that a newer run has carried over. What is pruned keeps its row, its facts, and quantiles of each metric; its artifacts go.
@@ -42,7 +42,7 @@ class Policy:
 
 @dataclass(frozen=True)
 class Pruned:
-    """What a pruning takes, or would take: outcomes, values, files and their bytes."""
+    """The extent of a pruning, done or planned: outcomes, values, files and their bytes."""
 
     outcomes: int
     values: int
@@ -130,7 +130,7 @@ def _counts(session: Session, doomed: Sequence[int]) -> Iterator[int]:
 
 
 def _named(store: Store, file: str) -> bool:
-    """Whether an outcome names the file now: another process may have saved the same content meanwhile."""
+    """Return whether an outcome names the file now: another process may have saved the same content meanwhile."""
     with store._reading() as session:
         return session.scalar(select(ArtifactRow.outcome_id).where(ArtifactRow.file == file).limit(1)) is not None
 

@@ -215,7 +215,7 @@ class CondensedRow(Base):
 
 
 class LeaseRow(Base):
-    """Who measures on a device now, so that no other machine that sees the same device does. ``beat``: the holder's last sign of life, in
+    """The holder of a device, so that no other machine that sees the same device measures on it. ``beat``: its last sign of life, in
     seconds since 1970."""
 
     __tablename__ = "lease"
@@ -239,7 +239,7 @@ class BaselineRow(Base):
 
 
 class VerdictRow(Base):
-    """What a gate said of one metric of one case of a run. ``case_key`` may name a case that only the baseline has."""
+    """The verdict of a gate on one metric of one case of a run. ``case_key`` may name a case that only the baseline has."""
 
     __tablename__ = "verdict"
     __table_args__ = (Index(None, "run_id", "baseline_id"),)

@@ -14,7 +14,6 @@ import contextlib
 import ctypes
 import hashlib
 import json
-import os
 import platform
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -31,6 +30,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from ...core.errors import BadCheckpoint
+from ...core.files import replacing
 from .scene import VERSION, stream
 
 DECAY = 0.45  # share of the steps in which the learning rate falls
@@ -191,7 +191,7 @@ def _save(task: TrainingTask, run: TrainingRun, step: int, log: list[dict[str, A
     """Write checkpoint, log and the weights so far; each file is replaced whole, so a kill leaves the old or the new one."""
     parts = {name: part.state_dict() for name, part in task.parts.items()}
     target = run.out / f"{task.name}.checkpoint.pt"
-    with _replacing(target) as part_file:
+    with replacing(target) as part_file:
         torch.save({"identity": _identity(task, run), "steps": run.steps, "step": step, "log": log, "parts": parts}, part_file)
     _write_weights(task, run, log)
 
@@ -234,7 +234,7 @@ def _write_weights(task: TrainingTask, run: TrainingRun, log: list[dict[str, Any
     """Write fp16 weights, their description and the log; returns the path of the weights."""
     weights, last, stated = run.out / f"{task.name}.safetensors", log[-1], task.metadata()
     state = {name: tensor.detach().half().cpu().contiguous() for name, tensor in task.model.state_dict().items()}
-    with _replacing(weights) as path:
+    with replacing(weights) as path:
         # One entry, because safetensors writes several in an order that changes from run to run, and so would the hash.
         path.write_bytes(save(state, metadata={"cachemark": json.dumps(stated, sort_keys=True)}))
     about = {
@@ -245,22 +245,11 @@ def _write_weights(task: TrainingTask, run: TrainingRun, log: list[dict[str, Any
         "bf16": autocast(run.device, run.precision)._enabled,
         "parameters": sum(t.numel() for t in state.values()), "sha256": hashlib.sha256(weights.read_bytes()).hexdigest(),
     }
-    with _replacing(run.out / f"{task.name}.json") as path:
+    with replacing(run.out / f"{task.name}.json") as path:
         path.write_text(json.dumps(about, indent=2) + "\n")
-    with _replacing(run.out / f"{task.name}.log.jsonl") as path:
+    with replacing(run.out / f"{task.name}.log.jsonl") as path:
         path.write_text("".join(json.dumps(entry) + "\n" for entry in log))
     return weights
-
-
-@contextlib.contextmanager
-def _replacing(target: Path) -> Iterator[Path]:
-    """A temporary file beside ``target`` that takes its place when the block ends without an error."""
-    temporary = target.with_name(f".{target.name}.{os.getpid()}")
-    try:
-        yield temporary
-        os.replace(temporary, target)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
