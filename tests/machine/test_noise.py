@@ -9,7 +9,7 @@ import pynvml
 import pytest
 
 from cachemark.machine import gpu as device
-from cachemark.machine.noise import REPEATS, judged, noise
+from cachemark.machine.noise import REPEATS, noise, noise_of
 from cachemark.workflows import health as command
 from support import stages
 from support.fake_nvml import Card, FakeNvml
@@ -18,14 +18,14 @@ QUIET: dict[str, Any] = {"load": {"average of a minute": 0.0, "cpus": 4, "govern
 
 
 def test_the_score_is_the_scatter_and_ignores_a_lone_outlier() -> None:
-    steady = judged([1.0, 1.01, 0.99, 1.0, 1.01, 0.99, 1.0])
-    spiked = judged([1.0, 1.01, 0.99, 1.0, 1.01, 0.99, 9.0])
-    assert judged([1.0] * 9).score == 0
+    steady = noise_of([1.0, 1.01, 0.99, 1.0, 1.01, 0.99, 1.0])
+    spiked = noise_of([1.0, 1.01, 0.99, 1.0, 1.01, 0.99, 9.0])
+    assert noise_of([1.0] * 9).score == 0
     assert 0.01 < steady.score < 0.02
     assert spiked.score == pytest.approx(steady.score, rel=0.5)
     assert spiked.worst == pytest.approx(8.0, rel=0.01)
-    assert judged([1.0, 1.02, 0.98, 1.0, 1.02, 0.98, 1.0]).sees == pytest.approx(2 * steady.sees)
-    assert judged([2.0, 2.02, 1.98, 2.0, 2.02, 1.98, 2.0]).score == pytest.approx(steady.score), "a share, not seconds"
+    assert noise_of([1.0, 1.02, 0.98, 1.0, 1.02, 0.98, 1.0]).sees == pytest.approx(2 * steady.sees)
+    assert noise_of([2.0, 2.02, 1.98, 2.0, 2.02, 1.98, 2.0]).score == pytest.approx(steady.score), "a share, not seconds"
 
 
 def test_the_canary_is_timed_twenty_times() -> None:

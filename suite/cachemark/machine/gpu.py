@@ -1,4 +1,4 @@
-"""GPUs by UUID, through NVML: which there are, what they do now, and how to hold their clocks."""
+"""GPUs by UUID, through NVML: which there are, their state, and their clocks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ REASONS = {SW_POWER_CAP: "power cap", HW_SLOWDOWN: "hardware slowdown", SW_THERM
 
 @dataclass(frozen=True)
 class Reading:
-    """What a device did at one moment; None where it cannot tell. ``sm_mhz`` MHz, ``celsius`` °C, ``watts`` W, ``joules`` J since the
+    """State of a device at one moment; None where it cannot tell. ``sm_mhz`` MHz, ``celsius`` °C, ``watts`` W, ``joules`` J since the
     driver was loaded, ``busy`` percent of the last instants with work on it, ``reasons`` NVML's bits of what holds the clocks down."""
 
     sm_mhz: int | None
@@ -45,7 +45,7 @@ class Gpu:
         self.driver = str(nvml.nvmlSystemGetDriverVersion())
 
     def reading(self) -> Reading:
-        """What it does now."""
+        """Its state now."""
         nvml, h = self._nvml, self._handle
         joules, watts = self._told(nvml.nvmlDeviceGetTotalEnergyConsumption), self._told(nvml.nvmlDeviceGetPowerUsage)
         used = self._told(nvml.nvmlDeviceGetUtilizationRates)

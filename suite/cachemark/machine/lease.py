@@ -16,7 +16,7 @@ BEAT = 30.0  # seconds between two signs of life of a holder
 
 
 class Register(Protocol):
-    """Where leases are written down so that other machines see them. The store is one."""
+    """A record of leases that other machines see. The store is one."""
 
     def take_device(self, device: str, holder: str) -> str:
         """Write ``holder`` down for the device, or again as a sign of life. Returns who holds it then: the caller, or somebody else."""
@@ -35,7 +35,7 @@ def holder() -> str:
 
 
 def folder() -> Path:
-    """Where the lock files lie: one place for all users of a machine, or what CACHEMARK_LEASES names."""
+    """The folder of the lock files: one place for all users of a machine, or what CACHEMARK_LEASES names."""
     given = os.environ.get("CACHEMARK_LEASES")
     path = Path(given) if given else Path(tempfile.gettempdir()) / "cachemark-leases"
     if not path.is_dir():
@@ -71,7 +71,7 @@ def _opened(path: Path) -> IO[str]:
 
 
 def held_by(name: str) -> str:
-    """Who wrote itself into the lock of that name, for people."""
+    """The holder that wrote itself into the lock of that name, for people."""
     try:
         return (folder() / f"{name}.lock").read_text().strip() or "somebody"
     except OSError:

@@ -99,7 +99,7 @@ class Watch:
             return Disturbance(Status.CONTENDED, f"Other processes computed on the device: {', '.join(map(str, foreign))}.")
         bits = SPOILING & _union(readings)
         if bits:
-            return Disturbance(Status.THROTTLED, f"The device slowed itself down: {', '.join(_words(bits))}.")
+            return Disturbance(Status.THROTTLED, f"The device slowed itself down: {', '.join(_reasons(bits))}.")
         under_load = _clocks(readings)
         if self.locked and under_load and (middle := statistics.median(under_load)) < LEAST_CLOCK * self.locked:
             told = f"Its median clock was {middle:g} MHz, below {LEAST_CLOCK:.0%} of the locked {self.locked}."
@@ -111,15 +111,15 @@ class Watch:
             self.read()
 
 
-def strangers(seen: frozenset[int], own: frozenset[int], alive: Callable[[int], bool] | None = None) -> frozenset[int]:
+def strangers(running: frozenset[int], own: frozenset[int], alive: Callable[[int], bool] | None = None) -> frozenset[int]:
     """Of the processes on a device those that are not ours.
 
     In a container the driver may count processes as the host does: then none of ours is found, and one number of no process here is
     taken for the trial's.
     """
     alive = alive or (lambda pid: Path(f"/proc/{pid}").exists())
-    foreign = seen - own
-    if own and not seen & own:
+    foreign = running - own
+    if own and not running & own:
         elsewhere = sorted(pid for pid in foreign if not alive(pid))
         return foreign - frozenset(elsewhere[:1])
     return foreign
@@ -147,7 +147,7 @@ def _facts(gpu: Gpu, readings: list[Reading], locked: int) -> dict[str, Any]:
         "celsius": _spread([r.celsius for r in readings if r.celsius is not None]),
         "watts": _spread([r.watts for r in readings if r.watts is not None]),
         "joules": energy[-1] - energy[0] if len(energy) > 1 else None,
-        "slowed_by": _words(_union(readings)), "locked_mhz": locked or None,
+        "slowed_by": _reasons(_union(readings)), "locked_mhz": locked or None,
     }
 
 
@@ -169,5 +169,5 @@ def _union(readings: list[Reading]) -> int:
     return bits
 
 
-def _words(bits: int) -> list[str]:
+def _reasons(bits: int) -> list[str]:
     return [word for bit, word in REASONS.items() if bits & bit]

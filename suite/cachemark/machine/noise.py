@@ -1,4 +1,4 @@
-"""How noisy this machine is now, told by a fixed piece of work done twenty times, and which change could be seen here."""
+"""Noise of this machine: the scatter of a fixed piece of work done twenty times, and the smallest change that could be seen here."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ class Noise(NamedTuple):
 def noise(device: str = "cpu", repeats: int = REPEATS) -> Noise:
     """Time the canary: products of matrices with a non-linearity between them, as in a step of a small model."""
     a = torch.randn(SIDE[device], SIDE[device], generator=torch.Generator().manual_seed(0)).to(device) / SIDE[device] ** 0.5
-    return judged([_once(a, device) for _ in range(WARMUP + repeats)][WARMUP:])
+    return noise_of([_once(a, device) for _ in range(WARMUP + repeats)][WARMUP:])
 
 
-def judged(seconds: list[float]) -> Noise:
+def noise_of(seconds: list[float]) -> Noise:
     """The figures of these times. The scatter is the median distance from the median, scaled to a standard deviation."""
     middle = statistics.median(seconds)
     score = 1.4826 * statistics.median(abs(s - middle) for s in seconds) / middle

@@ -1,4 +1,4 @@
-"""How fast this device copies and multiplies: the rates against which a floor is stated.
+"""Rates of copying and multiplying on this device, against which a floor is stated.
 
 The best of several attempts, because a floor is what the device can do, not what it does on average. Buffers are far larger than any
 cache of a CPU; a small model may fit one all the same, and then a case can be faster than its floor (the report says so).

@@ -29,7 +29,7 @@ class Deadline:
         self._hand = threading.Lock()
 
     def admit(self, planned: Planned) -> str:
-        """Why the case may not begin, or nothing."""
+        """The reason why the case may not begin, or nothing."""
         expected, left = self.expected(planned), self._end - self._clock()
         if expected <= left:
             return ""

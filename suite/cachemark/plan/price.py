@@ -1,4 +1,4 @@
-"""What a plan costs before it is run: time, disk, device memory, and the files that are missing."""
+"""Price of a plan before it is run: time, disk, device memory, and the files that are missing."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ OVERHEAD = 20_000  # bytes of a case in the database: its JSON, its facts, its r
 
 
 class Price(NamedTuple):
-    """What one case is expected to cost. ``stored``: its seconds were measured before, else they are on paper."""
+    """The expected cost of one case. ``stored``: its seconds were measured before, else they are on paper."""
 
     seconds: float
     stored: bool
@@ -101,7 +101,7 @@ def judging(plan: Plan, planned: Planned) -> float:
 
 
 def price(planned: Planned, rates: Rates, stored: float | None, more: float = 0.0) -> Price:
-    """What a case costs, with so many batches more than it says itself."""
+    """The price of a case, with so many batches more than it says itself."""
     entry: ModelEntry = registry.models.get(planned.case.model)
     case = planned.case
     layout = entry.shape(case.sampling, case.batch)

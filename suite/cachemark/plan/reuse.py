@@ -44,8 +44,9 @@ SAME = ("numerics", "metrics")  # parts of the skip key without which a figure w
 
 @dataclass(frozen=True)
 class Earlier:
-    """What is known of a case from before. ``source`` is the skip key of the outcome that measured its quality; ``proof``: its figures of
-    single images, by which equal images are told; ``quality`` and ``facts`` are what can be taken over."""
+    """An earlier outcome of a case, as far as its quality can be reused. ``source`` is the skip key of the outcome that
+    measured its quality; ``proof``: its figures of single images, by which equal images are told;
+    ``quality`` and ``facts`` can be taken over."""
 
     source: str
     output_hash: str
@@ -70,12 +71,12 @@ class Earlier:
         facts = {key: outcome.facts[key] for key in FACTS if key in outcome.facts}
         return cls(source, outcome.output_hash, outcome.facts[IMAGES], proof, quality, facts) if quality and proof else None
 
-    def stands(self, output_hash: str, images_hash: str, samples: Mapping[str, list[float]]) -> bool:
-        """Whether what has just been measured is what it was, image by image and to the last bit."""
+    def matches(self, output_hash: str, images_hash: str, samples: Mapping[str, list[float]]) -> bool:
+        """True where the new figures are the earlier ones, image by image and to the last bit."""
         same = (output_hash, images_hash) == (self.output_hash, self.images_hash)
         return same and dict(self.proof) == {name: list(values) for name, values in samples.items()}
 
-    def again(self) -> tuple[dict[str, list[float]], dict[str, Any]]:
+    def restore(self) -> tuple[dict[str, list[float]], dict[str, Any]]:
         """Samples and facts of the pass that need not be made."""
         marked = {"metrics": sorted(self.quality), "from": self.source}
         return dict(self.quality), {**self.facts, "quality_metrics": sorted(self.quality), CARRIED: marked}

@@ -73,7 +73,8 @@ class Quality(PlanTable):
 
 
 class AnchorTable(PlanTable):
-    """What the full cache must reach before figures on this model compare with published ones: see :mod:`cachemark.gate.anchors`."""
+    """The figure that the full cache must reach before figures on this model compare with published ones: see
+    :mod:`cachemark.gate.anchors`."""
 
     metric: str
     expected: float
@@ -176,7 +177,7 @@ class Plan(PlanTable):
 
 
 def _names(method: str | MethodTable) -> set[str]:
-    """All that means a method of a block."""
+    """Every name that means a method of a block."""
     if isinstance(method, str):
         return {method}
     return {method.name} | ({method.variant, f"{method.name}: {method.variant}"} if method.variant else set())

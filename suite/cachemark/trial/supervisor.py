@@ -69,7 +69,7 @@ def run_trials(
 def _heard(
     child: _Child, left: list[Planned], started: Callable[[Planned], None], watch: Watch | None, admit: Callable[[Planned], str]
 ) -> Iterator[Finished]:
-    """What a child finishes; it is taken off ``left``. Ends with the child, or before a case that may not begin."""
+    """Cases that a child finishes; each is taken off ``left``. Ends with the child, or before a case that may not begin."""
     if watch is not None:
         watch.child = child.pid
     for message in child.messages():
@@ -141,7 +141,7 @@ class _Child:
         return self._process.pid
 
     def messages(self) -> Iterator[dict[str, Any]]:
-        """What the child says, until it has said everything, has ended, or has been silent for too long."""
+        """Messages of the child, until it has said everything, has ended, or has been silent for too long."""
         done = 0
         while done < self._expected:
             try:

@@ -1,4 +1,4 @@
-"""What a case costs at least on the device that measures it, for its facts: the report has neither models nor torch."""
+"""The least cost of a case on the device that measures it, as a fact: the report has neither models nor torch."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def facts(case: Case, entry: ModelEntry, method: Method, rates: Rates | None) ->
 
 
 def slope(marks: Sequence[Mapping[int, float]], layout: Layout, method: Method) -> dict[str, Any]:
-    """How the time of a decode step grows with the entries it looks at, from the marks at line ends of every counted generation: the
+    """Growth of the time of a decode step with the entries it looks at, from the marks at line ends of every counted generation: the
     median seconds of a step in each line, on a line. A fact of next-token cases of which several lines differ; else nothing."""
     if layout.scales or isinstance(layout, MaskedLayout) or not marks:
         return {}

@@ -37,7 +37,7 @@ KEPT_BYTES = 512 * 2**20  # log-probabilities of the full cache that are kept ra
 
 @dataclass(frozen=True)
 class Job:
-    """What to generate: a method anew for each generation, a storage for chunks of ``batch`` samples. ``alive`` is called after each
+    """A task of generation: a method anew for each generation, a storage for chunks of ``batch`` samples. ``alive`` is called after each
     chunk, since many of them take long."""
 
     loaded: Loaded
@@ -56,7 +56,7 @@ class Job:
 
     @property
     def continuous(self) -> bool:
-        """Whether its tokens are vectors rather than indices."""
+        """True where its tokens are vectors rather than indices."""
         return isinstance(self.layout, MaskedLayout)
 
     def chunks(self) -> Iterator[slice]:
@@ -174,7 +174,7 @@ def judge(
         samples |= {name: fits(images, job.subset.labels) for name, fits in prompted.items()}
     stored = storable(job, tokens)
     artifacts = {"tokens.safetensors": save({"tokens": stored})}
-    facts: dict[str, object] = {IMAGES: seen(images)}
+    facts: dict[str, object] = {IMAGES: image_hash(images)}
     if sprite and job.loaded.pictures:
         order = [*samples["psnr"].argsort(stable=True)[:WORST].tolist(), *range(min(FIXED, len(tokens)))]
         artifacts["grid.png"] = _sprite(reference.images[order], images[order])
@@ -193,7 +193,7 @@ def hashed(stored: Tensor) -> str:
     return hashlib.sha256(stored.numpy().tobytes()).hexdigest()
 
 
-def seen(images: Tensor) -> str:
+def image_hash(images: Tensor) -> str:
     """The hash of all images of a case, (N, 3, H, W) in [−1, 1] (clamped): of the nearest bytes, in the order of seeds."""
     total = hashlib.sha256()
     for image in images:
@@ -202,7 +202,7 @@ def seen(images: Tensor) -> str:
 
 
 def reseeded(job: Job, subset: Subset) -> Job:
-    """The same job on other seeds."""
+    """A job on other seeds."""
     return replace(job, subset=subset)
 
 

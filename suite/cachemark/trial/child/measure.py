@@ -42,7 +42,7 @@ from ...roofline.kv_bytes import entries
 from ...roofline.masked_flops import share, work
 from . import floor as limit
 from . import quality
-from .judge import FullCacheOutput, Job, JudgedImages, Likeness, Prompted, decoded, hashed, judge, reseeded, seen, storable
+from .judge import FullCacheOutput, Job, JudgedImages, Likeness, Prompted, decoded, hashed, image_hash, judge, reseeded, storable
 from .profiles import profiled, repeated
 
 Ended = tuple[Outcome, dict[str, bytes]]  # with artifacts by file name
@@ -61,8 +61,8 @@ class Bench:
     loaded: Loaded
     device: str
     references: dict[str, FullCacheOutput] = field(default_factory=dict)
-    seen: dict[str, ImageFeatures] = field(default_factory=dict)
-    eyes: Preset | None = None
+    features: dict[str, ImageFeatures] = field(default_factory=dict)
+    feature_preset: Preset | None = None
     likeness: Likeness | None = None
     clip: ClipScore | None = None
 
@@ -97,11 +97,11 @@ class Bench:
         return {"clip_score": self.clip}
 
     def preset(self, planned: Planned) -> Preset:
-        """With which eyes the images of all cases are compared with real ones, loaded once per trial."""
-        if self.eyes is None:
+        """The preset by which the images of all cases are compared with real ones, loaded once per trial."""
+        if self.feature_preset is None:
             name, request = planned.case.evaluation[QUALITY_PASS]["preset"], planned.request
-            self.eyes = presets.preset(name, weights=request.extractor, reference=request.reference, device=self.device)
-        return self.eyes
+            self.feature_preset = presets.preset(name, weights=request.extractor, reference=request.reference, device=self.device)
+        return self.feature_preset
 
 
 def run_case(planned: Planned, bench: Bench, alive: Callable[[], None] = lambda: None) -> Ended:
@@ -128,7 +128,7 @@ def _measured(planned: Planned, bench: Bench, alive: Callable[[], None]) -> Ende
         samples, facts = samples | timed, facts | _graphs(job.memory) | limit.slope(marks, first.layout, first.method())
     if bench.loaded.random:
         return Outcome(case, Status.OK, samples, RANDOM, seconds=time.perf_counter() - began, facts=facts), {}
-    judged = _judged(planned, replace(job, alive=alive), bench)
+    judged = _judge_case(planned, replace(job, alive=alive), bench)
     if not judged.finite:
         raise quality.NotFinite("The decoded images or their figures hold NaN or infinity.")
     if case.role == "baseline" and job.layout.scales:
@@ -148,7 +148,7 @@ def run_arm(planned: Planned, bench: Bench, alive: Callable[[], None] = lambda: 
     began, case = time.perf_counter(), planned.case
     job, samples, facts = _one_batch(planned, bench)
     drawn = job.generate(slice(len(job.subset)))
-    tokens, facts[IMAGES] = storable(job, drawn), seen(decoded(job, drawn))
+    tokens, facts[IMAGES] = storable(job, drawn), image_hash(decoded(job, drawn))
     if not bool(torch.isfinite(tokens).all()):
         return Outcome(case, Status.NAN_OUTPUT, log="The tokens hold NaN or infinity.", facts=facts), {}
     return Outcome(case, Status.OK, samples, PAIRED, seconds=time.perf_counter() - began, output_hash=hashed(tokens), facts=facts), {}
@@ -160,7 +160,7 @@ def see_arm(planned: Planned, bench: Bench, alive: Callable[[], None] = lambda: 
     began, case = time.perf_counter(), planned.case
     if planned.unsupported_reason or bench.loaded.random:
         raise Unsupported(planned.unsupported_reason or RANDOM)
-    judged = _judged(planned, replace(_job(case, bench), alive=alive), bench)
+    judged = _judge_case(planned, replace(_job(case, bench), alive=alive), bench)
     if not judged.finite:
         return Outcome(case, Status.NAN_OUTPUT, log="The decoded images or their figures hold NaN or infinity."), {}
     facts, seconds = _facts(planned, bench) | {IMAGES: judged.facts[IMAGES]}, time.perf_counter() - began
@@ -292,7 +292,7 @@ def _recorded(job: Job) -> int:
 
 
 def _graphs(memory: Memory) -> dict[str, Any]:
-    """How many passes were recorded, and how often one ran as written because its recording had no room."""
+    """Numbers of passes that were recorded, and of those that ran as written because their recording had no room."""
     if not isinstance(memory.engine, Graph):
         return {}
     return {"graph": {"recorded": memory.engine.recorded, "missed": memory.engine.missed}}
@@ -303,7 +303,7 @@ def judged_batch(case: Case) -> int:
     return min(int(case.evaluation.get("batch", case.batch)), case.samples)
 
 
-def _judged(planned: Planned, job: Job, bench: Bench) -> JudgedImages:
+def _judge_case(planned: Planned, job: Job, bench: Bench) -> JudgedImages:
     """The reference rows: *floor* is the full cache at other seeds, *numerics* the full cache at half the batch (or twice 1)."""
     case = planned.case
     job = replace(job, batch=judged_batch(case), memory=job.memory.another())
@@ -317,25 +317,25 @@ def _judged(planned: Planned, job: Job, bench: Bench) -> JudgedImages:
                  itself=case.role == "baseline" and case.engine != "reference", **added)
 
 
-def _carried(planned: Planned, job: Job, bench: Bench, judged: JudgedImages) -> tuple[dict[str, list[float]], dict[str, Any]] | None:
-    """What an earlier outcome of the case found in the quality pass, where that stands. Arms are compared with the full cache's features,
+def _carried(planned: Planned, job: Job, bench: Bench, images: JudgedImages) -> tuple[dict[str, list[float]], dict[str, Any]] | None:
+    """The quality of an earlier outcome of the case, where that can be reused. Arms are compared with the full cache's features,
     so its own pass stands only as long as these are kept, and then they lie on its own shelf too, where arms in other processes look for
     them. What does not stand leaves no old part on the shelf."""
     held, case = planned.reusable, planned.case
     if held is None:
         return None
     shelf = planned.feature_cache and planned.feature_cache.parent / held.source
-    stands = held.stands(judged.output_hash, str(judged.facts[IMAGES]), judged.samples)
+    stands = held.matches(images.output_hash, str(images.facts[IMAGES]), images.samples)
     if stands and case.role == "baseline":
         wide = quality.job_of(job, case, bench.entry.classes)
         seen = quality.kept(wide, bench.preset(planned), quality.FeatureCache(shelf)) if shelf else None
         stands = seen is not None
         if seen is not None:
-            bench.seen[case.cell] = seen
+            bench.features[case.cell] = seen
             quality.FeatureCache(planned.feature_cache).take(quality.FeatureCache(shelf))
     if not stands and planned.feature_cache is not None and planned.feature_cache == shelf:
         shutil.rmtree(planned.feature_cache, ignore_errors=True)
-    return held.again() if stands else None
+    return held.restore() if stands else None
 
 
 def _distribution(
@@ -349,9 +349,9 @@ def _distribution(
     seen = quality.features(wide, preset, quality.FeatureCache(planned.feature_cache), alive)
     full = None
     if case.role == "baseline":
-        bench.seen[case.cell] = seen
+        bench.features[case.cell] = seen
     else:
-        full = bench.seen.get(case.cell) or quality.kept(wide, preset, quality.FeatureCache(planned.full_features))
+        full = bench.features.get(case.cell) or quality.kept(wide, preset, quality.FeatureCache(planned.full_features))
     samples, facts = quality.figures(seen, preset, wide.subset.labels, full)
     return samples, {**facts, "quality_metrics": sorted(samples), "quality_seconds": round(time.perf_counter() - began, 1)}
 
@@ -376,7 +376,7 @@ def _facts(planned: Planned, bench: Bench) -> dict[str, Any]:
 
 
 def _apart(case: Case, method: Method, kernel: str) -> dict[str, str]:
-    """What a reader is told where a method attends with another kernel than the full cache: that its speed is not compared, or, where the
+    """Facts for a reader where a method attends with another kernel than the full cache: that its speed is not compared, or, where the
     kernel is as fused as the full cache's and reads no more than the method needs, that its price is in the time."""
     if case.engine == "reference" or method.kernel == Method().kernel:
         return {}

@@ -1,5 +1,5 @@
-"""What the layers of a next-scale model look at, and what repeats from pass to pass of a masked one, measured under the full cache on
-a fixed subset of seeds."""
+"""Profiles of models under the full cache on a fixed subset of seeds: attention of the layers of a next-scale model, redundancy between
+passes of a masked one."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def profiled(job: Job) -> dict[str, Any]:
 
 
 def repeated(job: Job) -> dict[str, Any]:
-    """How alike successive passes of a masked model are, over the job's samples, and the seconds that it took."""
+    """Likeness of successive passes of a masked model, over the job's samples, and the seconds that it took."""
     watcher = Redundancy()
     seconds = _watched(job, watcher)
     return {"seeds": job.subset.name, "samples": len(job.subset), **_rounded(watcher.found()), "seconds": seconds}
@@ -47,7 +47,7 @@ def _watched(job: Job, watcher: Method) -> float:
 
 
 def _rounded(found: Any) -> Any:
-    """The same with fewer digits."""
+    """A copy with fewer digits."""
     if isinstance(found, dict):
         return {name: _rounded(value) for name, value in found.items()}
     if isinstance(found, list):

@@ -22,7 +22,7 @@ from ...metrics.image_features import ImageFeatures
 from ...metrics.quality_intervals import difference
 from .judge import Job
 
-NAME = "{:05d}.safetensors"  # of a part on its shelf
+NAME = "{:05d}.safetensors"  # of a part in a feature cache
 PART = 500  # images whose features are kept together: what is lost at most where a pass is interrupted
 
 
@@ -36,14 +36,14 @@ class FeatureCache:
         """The part of this number as this extractor saw it, or None."""
         return None if self.folder is None else ImageFeatures.load(self.folder / NAME.format(number), extractor)
 
-    def put(self, number: int, seen: ImageFeatures) -> None:
+    def put(self, number: int, part: ImageFeatures) -> None:
         """Keep a part."""
         if self.folder is not None:
             self.folder.mkdir(parents=True, exist_ok=True)
-            seen.save(self.folder / NAME.format(number))
+            part.save(self.folder / NAME.format(number))
 
     def take(self, other: FeatureCache) -> None:
-        """Keep the parts of another shelf too, without a second copy where the file system can name a file twice."""
+        """Keep the parts of another cache too, without a second copy where the file system can name a file twice."""
         if self.folder is None or other.folder is None or self.folder == other.folder:
             return
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -67,34 +67,34 @@ class NotFinite(ArithmeticError):
     """An image holds NaN or infinity."""
 
 
-def features(job: Job, preset: Preset, shelf: FeatureCache, alive: Callable[[], None] = lambda: None) -> ImageFeatures:
-    """What the extractor sees in the images of a job. ``alive`` is called after each batch. Raises NotFinite."""
-    return ImageFeatures.joined(list(_parts(job, preset, shelf, alive)))
+def features(job: Job, preset: Preset, feature_cache: FeatureCache, alive: Callable[[], None] = lambda: None) -> ImageFeatures:
+    """Features of the images of a job. ``alive`` is called after each batch. Raises NotFinite."""
+    return ImageFeatures.joined(list(_parts(job, preset, feature_cache, alive)))
 
 
-def make(job: Job, preset: Preset, shelf: FeatureCache, share: tuple[int, int], alive: Callable[[], None] = lambda: None) -> None:
-    """Put a share (index, of) of the parts on the shelf: those whose number is ``index`` modulo ``of``, so that several processes can
-    fill it together. Raises NotFinite."""
-    for _ in _parts(job, preset, shelf, alive, share):
+def make(job: Job, preset: Preset, feature_cache: FeatureCache, share: tuple[int, int], alive: Callable[[], None] = lambda: None) -> None:
+    """Put a share (index, of) of the parts in the feature cache: those whose number is ``index`` modulo ``of``, so that several processes
+    can fill it together. Raises NotFinite."""
+    for _ in _parts(job, preset, feature_cache, alive, share):
         pass
 
 
 def _parts(
-    job: Job, preset: Preset, shelf: FeatureCache, alive: Callable[[], None], share: tuple[int, int] = (0, 1)
+    job: Job, preset: Preset, feature_cache: FeatureCache, alive: Callable[[], None], share: tuple[int, int] = (0, 1)
 ) -> Iterator[ImageFeatures]:
-    """Part by part: what lies on the shelf, else what is made now and put there."""
+    """Part by part: what is kept, else what is made now and put there."""
     index, of = share
     for number, part in list(enumerate(job.subset.slices(PART)))[index::of]:
-        held = shelf.get(number, preset.extractor)
+        held = feature_cache.get(number, preset.extractor)
         if held is None:
             held = preset.extract(_images(replace(job, subset=part), alive), device=job.device)
-            shelf.put(number, held)
+            feature_cache.put(number, held)
         yield held
 
 
-def kept(job: Job, preset: Preset, shelf: FeatureCache) -> ImageFeatures | None:
-    """What lies on the shelf of another case for the images of this job, if all of it does."""
-    found = [shelf.get(number, preset.extractor) for number in range(len(job.subset.slices(PART)))]
+def kept(job: Job, preset: Preset, feature_cache: FeatureCache) -> ImageFeatures | None:
+    """Features that another case has kept for the images of this job, if it has all of them."""
+    found = [feature_cache.get(number, preset.extractor) for number in range(len(job.subset.slices(PART)))]
     parts = [seen for seen in found if seen is not None]
     return ImageFeatures.joined(parts) if len(parts) == len(found) else None
 
@@ -123,19 +123,19 @@ def pictures(job: Job, case: Case) -> Iterator[Tensor]:
 
 
 def figures(
-    seen: ImageFeatures, preset: Preset, labels: Sequence[int], full: ImageFeatures | None
+    features: ImageFeatures, preset: Preset, labels: Sequence[int], full: ImageFeatures | None
 ) -> tuple[dict[str, list[float]], dict[str, Any]]:
     """Samples by metric, and facts: the 95 % interval of each, that of the difference to the full cache's FID at the same seeds, and the
     FID of so many real images where it is known."""
-    found = preset.intervals(seen)
+    found = preset.intervals(features)
     samples = {name: [ends.value] for name, ends in found.items()}
     facts: dict[str, Any] = {"intervals": {name: [ends.low, ends.high] for name, ends in found.items()}}
-    if floor := preset.reference.floors.get(len(seen)):
-        facts["real"] = {quality_name("fid", preset.name, len(seen)): list(floor)}
+    if floor := preset.reference.floors.get(len(features)):
+        facts["real"] = {quality_name("fid", preset.name, len(features)): list(floor)}
     if full is not None:
-        facts["to_full"] = {quality_name("fid", preset.name, len(seen)): list(difference(seen, full, preset.reference))}
+        facts["to_full"] = {quality_name("fid", preset.name, len(features)): list(difference(features, full, preset.reference))}
     if preset.names_classes:
-        samples["class_accuracy"] = (seen.logits.argmax(1) == torch.tensor(labels)).double().tolist()
+        samples["class_accuracy"] = (features.logits.argmax(1) == torch.tensor(labels)).double().tolist()
     return samples, facts
 
 

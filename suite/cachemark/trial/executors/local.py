@@ -41,7 +41,7 @@ class Executor(Protocol):
         """Machine and software on which trials run."""
 
     def rates(self, device: str, threads: int, dtypes: Iterable[str]) -> dict[str, Rates]:
-        """What their device does at its best, by dtype; nothing where that cannot be measured."""
+        """Rates of their device at its best, by dtype; nothing where that cannot be measured."""
 
     def run(self, groups: Groups, request: TrialRequest, started: Started, admit: Admit = always) -> Iterator[Finished]:
         """Every case of the groups once, in the order in which they end. ``started`` may be called from another thread."""
@@ -54,7 +54,7 @@ class Executor(Protocol):
 
 
 class Place(NamedTuple):
-    """Where one trial at a time runs: on these processors, and on the device that is watched."""
+    """A place for one trial at a time: on these processors, and on the device that is watched."""
 
     cpus: tuple[int, ...] = ()
     watch: Watch | None = None
@@ -116,7 +116,7 @@ class Local:
         return self.places[self._turn % len(self.places)]
 
     def _lane(self, number: int, request: TrialRequest, started: Started, admit: Admit) -> Iterator[Finished]:
-        """What one place finishes, until nothing is left or it has spoilt too much."""
+        """Cases that one place finishes, until nothing is left or it has spoilt too much."""
         place = self.places[number]
         own = _at(place, request)
         while self._rejects[number] < REJECTS and (group := self._next()):
@@ -127,8 +127,8 @@ class Local:
                     yield finished
                     continue
                 self._rejects[number] += REJECTS if finished.lost else 1
-                if again := self._again(planned, finished):
-                    yield again
+                if last := self._redo(planned, finished):
+                    yield last
                 if self._rejects[number] >= REJECTS:
                     break
             if left:
@@ -139,7 +139,7 @@ class Local:
         with self._hand:
             return self._left.popleft() if self._left else []
 
-    def _again(self, planned: Planned, finished: Finished) -> Finished | None:
+    def _redo(self, planned: Planned, finished: Finished) -> Finished | None:
         """Put a spoilt case back, or return its last outcome where it has been measured often enough."""
         self._attempts[planned.case.key] += 1
         if self._attempts[planned.case.key] > REDOS:
@@ -158,7 +158,7 @@ class Local:
         return either
 
     def _together(self, lanes: Sequence[Iterator[Finished]]) -> Iterator[Finished]:
-        """What several lanes finish, each in a thread of its own. Where the reader goes away, lanes end with the case they are in."""
+        """Cases that several lanes finish, each in a thread of its own. Where the reader goes away, lanes end with the case they are in."""
         ended: queue.Queue[Any] = queue.Queue()
         threads = [threading.Thread(target=_pour, args=(lane, ended), daemon=True) for lane in lanes]
         for thread in threads:

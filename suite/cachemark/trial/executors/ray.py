@@ -159,7 +159,7 @@ def cluster(address: str, device: str) -> Iterator[Ray]:
 
 
 def _check_reachable(address: str) -> None:
-    """Where a host and a port are named, something listens there: Ray itself would wait for it for many minutes."""
+    """Raise Infrastructure where a host and a port are named and nothing listens there: Ray itself would wait for it for many minutes."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if not host or not port.isdecimal():
         return
