@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 import report_sample as sample
+from test_report_deferred import many
 from test_report_page import serious
-from test_report_shelf import many
 
 from cachemark.report.page import deferred_sections as shelf
 from cachemark.report.page.render import render

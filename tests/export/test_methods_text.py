@@ -49,7 +49,7 @@ def test_every_setting_of_a_method_is_said(name: str, value: object) -> None:
 def test_machine_software_and_commit_are_said() -> None:
     said = text(sample.mixed())
     for part in ("python 3.12.4, torch 2.9.0, threads 8, fingerprint 5f1c0a7be2d94410", "cachemark 0.1.0", sample.RUN.code["commit"],
-                 "with changes that are not committed", "plan demo", "cpu-example-8"):
+                 "with uncommitted changes", "plan demo", "cpu-example-8"):
         assert part in said, part
     assert said.endswith(".\n")
     assert "  " not in said

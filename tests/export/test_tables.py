@@ -99,7 +99,7 @@ def test_a_margin_of_a_short_time_has_its_unit() -> None:
 def test_what_is_missing_says_why() -> None:
     found = table(sample.mixed())
     assert reason(found, "h2o 1/2", "speed_up").startswith("It needs attention mass")
-    assert reason(found, "full 1", "kl") == "It is what the other rows are compared with."
+    assert reason(found, "full 1", "kl") == "The baseline of the other rows."
     assert "not timed" in reason(found, "full (floor) 1", "latency")
     assert reason(found, "full (numerics) 1", "legend") == "Not measured."
     failed = {line.name: (line.status, found.reasons[line.reason - 1]) for line in lines(found) if line.status}
@@ -111,7 +111,7 @@ def test_what_is_missing_says_why() -> None:
 
 def test_without_the_full_cache_there_is_no_speed_up_and_it_is_said() -> None:
     found = table([sample.arm("linear", "1/4")])
-    assert reason(found, "linear 1/4", "speed_up") == "The full cache of this cell has no figures."
+    assert reason(found, "linear 1/4", "speed_up") == "The full cache of this cell has no results."
     assert column(found, "saving")["linear 1/4"].missing
 
 
@@ -129,7 +129,7 @@ def test_remarks_of_the_page_and_the_state_of_the_run_stand_below() -> None:
     assert chapter.notes
     assert BOLD in found.notes
     assert "Not anchored." in found.notes
-    assert "The run is interrupted: cases that it did not reach are missing." in found.notes
+    assert "The run is interrupted; cases that it did not reach are missing." in found.notes
     assert found.notes[-1] == ("Plan demo, run 7, cpu-example-8 · Example CPU, 8 threads, commit 3f9a61c0d2b7, with changes that are not "
                                "committed.")
 

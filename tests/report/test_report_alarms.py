@@ -18,9 +18,9 @@ def night(verdict: str) -> Night:
 
 
 @pytest.mark.parametrize(("false", "true", "tone", "said"), [
-    (0, 20, "good", "0 false alarms in 20 nights with equal arms: 0.0 %, between 0.0 % and 16.8 % (exact 95 % interval)."),
-    (1, 19, "calm", "1 false alarm in 20 nights with equal arms: 5.0 %, between 0.1 % and 24.9 % (exact 95 % interval)."),
-    (3, 7, "bad", "the gate advises and fails nothing by times."),
+    (0, 20, "good", "0 false alarms in 20 nights with equal arms: 0.0 % (exact 95 % interval 0.0 % to 16.8 %)."),
+    (1, 19, "calm", "1 false alarm in 20 nights with equal arms: 5.0 % (exact 95 % interval 0.1 % to 24.9 %)."),
+    (3, 7, "bad", "verdicts on times are advisory and fail nothing."),
 ])  # the ends are Clopper and Pearson's, as any table of theirs has them
 def test_the_rate_has_its_exact_interval(false: int, true: int, tone: str, said: str) -> None:
     told = alarms(standing([*[night("regressed")] * false, *[night("equivalent")] * true]))
@@ -30,9 +30,9 @@ def test_the_rate_has_its_exact_interval(false: int, true: int, tone: str, said:
 
 def test_an_unknown_rate_is_no_rate_of_zero() -> None:
     for none in (None, standing([])):
-        assert alarms(none).text.startswith("No alarm judged yet")
+        assert alarms(none).text.startswith("Unknown: the store holds no comparison of equal arms")
     page = render(build(sample.RUN, sample.mixed()))
-    assert "No alarm judged yet" in page
+    assert "Unknown: the store holds no comparison of equal arms" in page
     assert "false alarms in" not in page
 
 

@@ -74,9 +74,9 @@ def test_each_tab_has_charts_of_its_own(whole: ChartSet) -> None:
     titles = {tab: [chart.title for chart in whole.of(tab)] for tab in ("leaderboard", "speed", "memory", "quality")}
     assert titles == {
         "leaderboard": ["Fidelity against memory", "Fidelity against speed"],
-        "speed": ["Tokens per second, first and last half", "Where the time of a batch goes"],
-        "memory": ["What is held, by part", "Keys and values over an image"],
-        "quality": ["KL over seeds", "PSNR over seeds", "Legend score less the full cache's, seed by seed"],
+        "speed": ["Tokens per second, first and last half", "Time per batch, by part"],
+        "memory": ["Memory held, by part", "Keys and values over an image"],
+        "quality": ["KL over seeds", "PSNR over seeds", "Legend score minus the full cache's, by seed"],
     }
 
 
@@ -124,7 +124,7 @@ def test_one_method_is_enough_and_none_is_said() -> None:
     assert [len(tips(chart)) for chart in one.charts] == [2, 2, 4, 4, 5, 2, 3, 3, 3]
     none = drawing(sample.full())
     assert [bool(chart.svg) for chart in none.charts] == [False, False, True, True, True, True]
-    assert none.charts[0].empty == "No method has both figures."
+    assert none.charts[0].empty == "No method has both values."
 
 
 def test_without_kl_the_share_of_other_tokens_is_drawn() -> None:
@@ -132,7 +132,7 @@ def test_without_kl_the_share_of_other_tokens_is_drawn() -> None:
         return replace(outcome, samples={k: v for k, v in outcome.samples.items() if k != "kl"})
 
     chart = drawing(sample.full(), bare(sample.arm("linear", "1/4"))).charts[0]
-    assert chart.columns[2] == "Tokens unlike the full cache's (share)"
+    assert chart.columns[2] == "Tokens that differ from the full cache's (share)"
     assert chart.rows[0][2] == "0.0 %"
 
 

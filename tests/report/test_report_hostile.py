@@ -11,7 +11,7 @@ import pytest
 import report_sample as sample
 from page import Page
 from report_sample import BREAKERS, SCRIPTS
-from test_report_shelf import put_together
+from test_report_deferred import put_together
 
 from cachemark.report.page import render
 from cachemark.report.page.render import write

@@ -130,7 +130,7 @@ def test_random_weights_have_no_figures_of_images() -> None:
 
 
 def test_an_empty_run_is_a_page_too() -> None:
-    assert "This run holds no outcome." in render(build(sample.RUN, []))
+    assert "This run has no outcomes." in render(build(sample.RUN, []))
 
 
 def test_two_models_have_two_chapters() -> None:

@@ -107,7 +107,7 @@ def test_tables_of_a_method_on_other_models_follow_without_figures_of_ours() -> 
     assert [(one.title, one.here) for one in papers([FULL, lazy, QUARTER], sample.ENVIRONMENT)][:2] == [
         ("LineAR, Table 4", True), ("LazyMAR, Table 1", False)]
     shown = render(build(sample.RUN, [FULL, small]))
-    assert "No row of this table is in this run" in shown
+    assert "This run measured no row of this table" in shown
     assert "<code>cachemark run linear-table4</code>" in shown
     assert "not in this run</bdi>" not in shown
 
@@ -115,7 +115,7 @@ def test_tables_of_a_method_on_other_models_follow_without_figures_of_ours() -> 
 def test_rows_that_several_papers_share_bring_no_table() -> None:
     shared = [ran(8.0, method="fewer_steps", model="tiny-mar"), ran(8.0, method="window", model="tiny-llamagen")]
     assert papers([FULL, *shared], sample.ENVIRONMENT) == ()
-    assert "No published figures belong to the methods of this run." in render(build(sample.RUN, [FULL, *shared]))
+    assert "There are no published figures for the methods of this run." in render(build(sample.RUN, [FULL, *shared]))
 
 
 def test_speed_ups_are_drawn_beside_what_the_gpu_allows() -> None:
@@ -131,7 +131,7 @@ def test_speed_ups_are_drawn_beside_what_the_gpu_allows() -> None:
     assert "measured here" not in elsewhere.caption
     (without,) = (paper_bars(found) for found in papers([ran(1.0, method="ams_kv", model="tiny-var")], sample.ENVIRONMENT)
                   if found.title == "AMS-KV, Table 3")
-    assert (without.plot, without.empty) == (None, "It prints no times.")
+    assert (without.plot, without.empty) == (None, "The paper prints no times.")
 
 
 def test_the_page_has_the_tables_and_changes_no_verdict() -> None:

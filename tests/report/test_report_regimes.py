@@ -38,7 +38,7 @@ def one(gains: dict[int, dict[str, float]], method: str = "linear") -> Regime:
 
 
 def test_the_sentence_names_where_the_full_cache_is_better() -> None:
-    assert one(GAINS).sentence == "Use the full cache at batch 1 and at batch 4 with 1/2 of it: there linear is not surely faster."
+    assert one(GAINS).sentence == "Use the full cache at batch 1 and at batch 4 (budget 1/2): linear is not shown to be faster there."
 
 
 def test_a_method_that_always_pays_is_said_to() -> None:

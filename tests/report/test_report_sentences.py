@@ -31,8 +31,8 @@ def test_the_fastest_method_comes_with_what_it_saves_and_costs() -> None:
     text = said(full([2.0, 2.0, 2.0]), at([1.0, 1.0, 1.0], token_agreement=[0.5, 0.6], kl=[0.25, 0.35], psnr=[15.0, 17.0],
                                           kv_allocated=[1_000_000.0], legend=[0.5, 0.75]))["Budget 1/4"]
     assert text.startswith("The fastest method is linear at 2.00× (2.00–2.00, n = 3). It allocates 74.8 % less KV.")
-    assert "In fidelity it keeps 55.0 % of the full cache's tokens (KL 0.300 nat/token, PSNR 16.0 dB)." in text
-    assert "In quality its legend score is 62.5 % against 99.6 % of the full cache." in text
+    assert "Fidelity: 55.0 % token agreement (KL 0.300 nat/token, PSNR 16.0 dB)." in text
+    assert "Quality: legend score 62.5 %, full cache 99.6 %." in text
 
 
 def test_nothing_faster_is_said_plainly() -> None:
@@ -43,7 +43,7 @@ def test_nothing_faster_is_said_plainly() -> None:
 def test_an_interval_that_reaches_one_is_no_speed_up() -> None:
     text = said(full([2.0, 2.1, 1.9]), at([1.9, 2.0, 1.95]))["Budget 1/4"]
     assert text.startswith("No method is shown to be faster than the full cache here: the fastest, linear, runs at 1.03×")
-    assert "holds 1" in text
+    assert "contains 1" in text
 
 
 def test_a_faster_method_that_is_not_ranked_is_neither_hidden_nor_praised() -> None:
@@ -55,7 +55,7 @@ def test_a_faster_method_that_is_not_ranked_is_neither_hidden_nor_praised() -> N
 
 def test_only_unranked_methods() -> None:
     lost = at([0.5] * 3, "window", token_agreement=[0.03] * 64)
-    assert said(full([2.0] * 3), lost, sample.floor())["Budget 1/4"] == "No method is ranked here. Not ranked: window at 4.00×."
+    assert said(full([2.0] * 3), lost, sample.floor())["Budget 1/4"] == "No method is ranked. Not ranked: window at 4.00×."
 
 
 def test_methods_without_a_speed_up_are_named() -> None:
@@ -82,15 +82,15 @@ def test_random_weights_promise_nothing() -> None:
 
 def test_failures_are_counted() -> None:
     broken = [sample.failed(sample.arm(m, "1/4"), Status.OOM, "no memory") for m in ("linear", "random")]
-    assert said(sample.full(), *broken)["Budget 1/4"] == "No method has figures at this budget (2 oom)."
+    assert said(sample.full(), *broken)["Budget 1/4"] == "No method has results at this budget (2 oom)."
 
 
 @pytest.mark.parametrize(("outcomes", "text"), [
-    ([sample.arm("linear", "1/4")], "The full cache is not in this run, so no speed-up and no saving can be derived."),
+    ([sample.arm("linear", "1/4")], "This run has no full cache, so there are no speed-ups or savings."),
     ([sample.failed(sample.full(), Status.OOM, "x"), sample.arm("linear", "1/4")],
-     "The full cache has no figures (oom), so no speed-up and no saving can be derived."),
-    ([full([2.0])], "The full cache takes 2.00 s for a batch of 16 images and holds 3.78 MiB of keys and values; every speed-up and "
-                    "saving below is against it."),
+     "The full cache failed (oom), so there are no speed-ups or savings."),
+    ([full([2.0])], "The full cache takes 2.00 s for a batch of 16 images and holds 3.78 MiB of keys and values; it is the baseline of "
+                    "every speed-up and saving below."),
 ])
 def test_the_full_cache_speaks_first(outcomes: list[Outcome], text: str) -> None:
     assert said(*outcomes)["Full cache"] == text

@@ -33,7 +33,7 @@ def test_runs_are_listed_with_their_verdicts_and_pages() -> None:
     assert page.all("script") == []
     assert "script-src 'none'" in page.find("meta", http_equiv="Content-Security-Policy").attrs["content"]
     assert "no baseline" in site.index([site.listed(1, build(sample.RUN, sample.outcomes()), [])])
-    assert "no run" in site.index([])
+    assert "No run is recent enough" in site.index([])
 
 
 def test_a_sparkline_has_gaps_where_a_run_has_no_figure() -> None:

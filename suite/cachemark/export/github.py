@@ -95,7 +95,7 @@ def _row(row: Verdict) -> list[str]:
 
 def _fitting(parts: Iterable[str], most: int) -> str:
     """As many whole parts, from the first, as fit into ``most`` bytes, and a word where some are left out."""
-    cut = "\nThe rest does not fit here; `cachemark report` shows all.\n"
+    cut = "\nThe rest does not fit here; see `cachemark report`.\n"
     text, left = "", ""
     for part in parts:
         if len(f"{text}\n{part}{cut}".encode()) > most:

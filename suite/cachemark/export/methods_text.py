@@ -51,8 +51,8 @@ def _meaning(name: str, value: Any) -> str:
 
 def _timed(case: Case, coverage: float | None) -> str:
     covers = f" that covers at least {fmt.percent(coverage)}" if coverage is not None else ""
-    return (f"Each case was timed in {case.repeats} generations of a batch after {case.warmup} for warming up; latency is the median wall "
-            "time of a batch, image decoding included, and a speed-up is the median of the full cache over that of the method, with an "
+    return (f"Each case was timed in {case.repeats} generations of a batch after {case.warmup} warm-up generations; latency is the median "
+            "wall time of a batch, image decoding included, and a speed-up is the median of the full cache over that of the method, with an "
             f"interval from order statistics{covers}.")
 
 
@@ -66,7 +66,7 @@ def _evaluation(group: CaseGroup) -> Iterable[str]:
     if group.case.evaluation:
         yield f"Quality was evaluated with {_listed(dict(_flat('', group.case.evaluation)))}."
     if group.references:
-        yield f"Beside the methods stand {'; '.join(map(_reference, group.references))}."
+        yield f"The references are {'; '.join(map(_reference, group.references))}."
 
 
 def _reference(row: ReportRow) -> str:
@@ -78,7 +78,7 @@ def _reference(row: ReportRow) -> str:
 def _methods(group: CaseGroup) -> str:
     """Every case of the group with its own settings."""
     rows = [row for row in group.rows if row.case.role in ("arm", "baseline")]
-    return f"Compared were {'; '.join(map(_method, rows))}."
+    return f"The cases compared were {'; '.join(map(_method, rows))}."
 
 
 def _method(row: ReportRow) -> str:
@@ -94,16 +94,16 @@ def _method(row: ReportRow) -> str:
 def _failed(group: CaseGroup) -> Iterable[str]:
     failed = [f"{_name(row.case.label)} ({row.outcome.status})" for row in group.rows if not row.ok]
     if failed:
-        yield f"No figures came from {', '.join(failed)}."
+        yield f"There are no results of {', '.join(failed)}."
 
 
 def _machine(view: ReportView) -> str:
     facts = {pair.name.lower(): pair.value for pair in view.environment}
     known = {name: facts[name] for name in _SOFTWARE if facts.get(name, fmt.DASH) != fmt.DASH}
     software = f", {_listed(known)}" if known else ""
-    changed = " with changes that are not committed" if view.dirty else ""
+    changed = " with uncommitted changes" if view.dirty else ""
     version = facts.get("code version", "")
-    return (f"All was measured by plan {_name(view.plan)} on {_name(view.machine)}{software}, with cachemark "
+    return (f"Everything was measured by plan {_name(view.plan)} on {_name(view.machine)}{software}, with cachemark "
             f"{f'{_name(version)}, ' if version else ''}commit {_name(view.commit)}{changed}.")
 
 

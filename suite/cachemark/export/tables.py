@@ -16,9 +16,9 @@ from .escape import on_one_line
 _COST = ("speed_up", "latency", "saving", "kv_logical", "kv_state", "flops", "added")  # keys of columns that judge no image
 NAME = 60  # characters of a name that are shown
 _SAID = ("token/s", "dB", "nat/token")  # units that a figure of a table does not show, so that the heading must
-BOLD = ("Bold: the best of a budget and all that are not told apart from it: figures of single images by their differences at the same "
-        "seeds, whose interval then holds zero; other measured figures by intervals that meet; counted ones by equality. What is not "
-        "ranked is never bold.")
+BOLD = ("Bold: the best of a budget and all that cannot be told apart from it: for figures of single images, the interval of the "
+        "difference at the same seeds contains zero; for other measured figures, the intervals overlap; for counts, the values are equal. Rows that "
+        "are not ranked are never bold.")
 
 
 @dataclass(frozen=True)
@@ -142,9 +142,9 @@ def _margin(interval: Interval, cell: TableCell) -> str:
 def _no_figure(row: ReportRow, key: str) -> str:
     """The reason why a row with figures has none in this column."""
     if key in _COST and not row.timed:
-        return "A reference of fidelity is not timed, and its bytes are not compared."
+        return "References for fidelity are not timed, and their bytes are not compared."
     if row.case.role == "baseline" and (key == "saving" or key in FIDELITY):
-        return "It is what the other rows are compared with."
+        return "The baseline of the other rows."
     if key == "speed_up":
         return row.no_speed_up
     return "Not measured." if key in _COST else row.no_judgement or "Not measured."
@@ -186,14 +186,14 @@ def _notes(view: ReportView, chapter: Chapter) -> Iterable[str]:
     for note in chapter.notes:
         yield f"{', '.join(on_one_line(row, NAME) for row in note.rows)}: {note.text}"
     case, covered = chapter.group.case, chapter.coverage
-    speed = "" if covered is None else f"; those of speed-ups cover at least {fmt.percent(covered)}"
-    yield (f"± reaches to the farther end of an interval: of latencies and speed-ups from order statistics over {case.repeats} repeats in "
-           f"one process, so that what differs between processes and days is not in it{speed}; of means a {100 * LEVEL:g} % bootstrap "
-           f"interval over {case.samples} seeds ({case.seeds}). Batch {case.batch}.")
+    speed = "" if covered is None else f"; speed-up intervals cover at least {fmt.percent(covered)}"
+    yield (f"± is the distance to the farther end of the interval: for latencies and speed-ups, from order statistics over {case.repeats} "
+           f"repeats in one process (variation between processes and days is not included{speed}); for means, a {100 * LEVEL:g} % "
+           f"bootstrap interval over {case.samples} seeds ({case.seeds}). Batch {case.batch}.")
     yield BOLD
     if chapter.unanchored:
         yield chapter.unanchored
     if view.state != "finished":
-        yield f"The run is {view.state}: cases that it did not reach are missing."
-    changed = ", with changes that are not committed" if view.dirty else ""
+        yield f"The run is {view.state}; cases that it did not reach are missing."
+    changed = ", with uncommitted changes" if view.dirty else ""
     yield f"Plan {view.plan}, run {view.run}, {view.machine}, commit {view.commit[:12]}{changed}."

@@ -1,4 +1,4 @@
-"""Numbers as words: one spelling for each unit, used by tables, sentences and charts alike."""
+"""Numbers as text: one spelling for each unit, used by tables, sentences and charts alike."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def halves(group: CaseGroup, signs: Signs) -> Chart:
     title, columns = "Tokens per second, first and last half", ("Case", "First half", "Last half")
     rows = [row for row in group.rows if row.ok and all(row.median(name) is not None for name in _HALVES)]
     if not rows:
-        return Chart("speed", title, "", None, columns, (), empty="Speed over the halves was not measured.")
+        return Chart("speed", title, "", None, columns, (), empty="The speed of the two halves was not measured.")
     spans = tuple(
         Span(k, 0.0, value, signs.colour(row), _tip(row, metric(name).title, fmt.with_unit(value, name)), signs.series(row),
              0.45 if half == 0 else 1.0, 0.29 + 0.42 * half, 0.36)
@@ -73,9 +73,9 @@ def phases(group: CaseGroup, signs: Signs) -> Iterable[Chart]:
     table = tuple((row.case.label, fmt.seconds(tokens), fmt.seconds(max(whole - tokens, 0.0)), fmt.percent(1 - tokens / whole))
                   for row, tokens, whole in held)
     x = linear("Seconds of a batch", 0.0, 1.04 * max(span.high for span in spans))
-    said = "Full: making tokens. Pale: decoding them to images, and what is around it. Medians." + first(rows)
+    said = "Full: token generation. Pale: image decoding and the rest. Medians." + first(rows)
     columns = ("Case", "Tokens", "Images and the rest", "Share of the rest")
-    yield Chart("speed", "Where the time of a batch goes", said, _rows(rows, x, spans), columns, table, keys(rows))
+    yield Chart("speed", "Time per batch, by part", said, _rows(rows, x, spans), columns, table, keys(rows))
 
 
 def memory(group: CaseGroup, signs: Signs) -> Iterable[Chart]:
@@ -96,10 +96,10 @@ def memory(group: CaseGroup, signs: Signs) -> Iterable[Chart]:
             at += size
     table = tuple((row.case.label, *map(fmt.size, held), fmt.size(sum(held)), fmt.size(row.median("peak_memory") or 0.0))
                   for row, *held in parts)
-    x = linear(f"Bytes held through a generation ({name})", 0.0, 1.04 * max((span.high for span in spans), default=1.0))
-    what = "Full: keys and values. Paler: the stage that layers share. Palest: the method's own state." + first(rows)
+    x = linear(f"Bytes held during a generation ({name})", 0.0, 1.04 * max((span.high for span in spans), default=1.0))
+    what = "Full: keys and values. Paler: the stage shared by layers. Palest: method state." + first(rows)
     empty = "" if spans else "Nothing is kept between passes."
-    yield Chart("memory", "What is held, by part", what, _rows(rows, x, spans) if spans else None,
+    yield Chart("memory", "Memory held, by part", what, _rows(rows, x, spans) if spans else None,
                 ("Case", *titles, "Together", "Peak memory"), table, keys(rows), empty)
 
 
@@ -126,7 +126,7 @@ def _paired(group: CaseGroup, signs: Signs) -> Iterable[Chart]:
     rows = [row for row in group.arms if row.ok and len(row.outcome.samples.get("legend", ())) == len(full) > 1]
     if rows:
         values = [[mine - its for mine, its in zip(row.outcome.samples["legend"], full, strict=True)] for row in rows]
-        title = "Legend score less the full cache's, seed by seed"
+        title = "Legend score minus the full cache's, by seed"
         yield _spread(title, "legend", rows, values, signs, "Dashed: equal to the full cache. ")
 
 

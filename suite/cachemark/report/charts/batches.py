@@ -29,11 +29,11 @@ def batches(group: CaseGroup, parts: Sequence[CaseGroup], signs: Signs) -> Itera
                 cases.setdefault((row.method, row.case.budget), []).append(row)
     columns = ("Case", *(f"Batch {part.case.batch}" for part in alike))
     yield _chart("speed", "Images per second against batch", "Images per second", cases, columns, signs,
-                 lambda row: row.images_per_second, "{:.3g}".format, "Up is better.")
+                 lambda row: row.images_per_second, "{:.3g}".format, "Higher is better.")
     most = max((row.median("peak_memory") or 0.0 for rows in cases.values() for row in rows), default=0.0)
     unit, name = fmt.binary(most)
     yield _chart("memory", "Peak memory against batch", f"Peak memory ({name})", cases, columns, signs,
-                 lambda row: _per(row.median("peak_memory"), unit), lambda value: fmt.size(value * unit), "Down is better.")
+                 lambda row: _per(row.median("peak_memory"), unit), lambda value: fmt.size(value * unit), "Lower is better.")
 
 
 def _per(value: float | None, unit: float) -> float | None:
@@ -48,7 +48,7 @@ def _chart(
     at = {name: k for k, name in enumerate(columns[1:])}
     measured = [found for rows in cases.values() for row in rows if row.ok and (found := value(row)) is not None]
     if not measured:
-        return Chart(tab, title, "", None, columns, (), empty="It was not measured.")
+        return Chart(tab, title, "", None, columns, (), empty="Not measured.")
     y = linear(up, 0.0, 1.15 * max(measured))
     points, lines, table, keys = [], [], [], []
     for rows in cases.values():

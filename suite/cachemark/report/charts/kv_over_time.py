@@ -28,8 +28,8 @@ def kv_over_time(group: CaseGroup, signs: Signs) -> Iterable[Chart]:
                          signs.series(row), signs.shape(row), scale=0.7) for row, path in paths[:MOST])
     x = linear("Tokens of the image", 0.0, max(path[-1][0] for _, path in paths))
     y = linear(f"Live keys and values ({name})", 0.0, 1.06 * max(high for _, path in paths for _, high in path))
-    said = ("At the end of each scale, or of each line and behind what is dropped there, over all rows of the batch, in one generation "
-            "that is not timed. Where places stand for all tokens from the beginning, as in a masked model, no line is drawn.")
+    said = ("At the end of each scale, or of each line after eviction, over all rows of the batch, in one untimed generation. "
+            "A masked model, which holds all tokens from the start, has no line.")
     said += first(rows)
     columns = ("Case", *(f"After {fmt.percent(part)}" for part in _QUARTERS), "Most")
     table = tuple((row.case.label, *(fmt.size(_at(row, part)) for part in _QUARTERS), fmt.size(max(_live(row).values())))

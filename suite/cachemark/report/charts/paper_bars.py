@@ -17,7 +17,7 @@ def paper_bars(table: PaperTable) -> Chart:
     title, columns = "Speed-up over the table's own baseline", ("Row", "Published", "Allowed there", "Here")
     rows = [line for line in table.lines if line.claimed and line.claimed != 1]
     if not rows:
-        return Chart("papers", title, "", None, columns, (), empty="It prints no times.")
+        return Chart("papers", title, "", None, columns, (), empty="The paper prints no times.")
     spans = []
     for k, line in enumerate(rows):
         bars = [("published", line.claimed, THEIRS), *([("here", line.reached, OURS)] if table.here else [])]
@@ -29,8 +29,8 @@ def paper_bars(table: PaperTable) -> Chart:
             tip = f"{line.name} · allowed by the GPU: {fmt.times(line.possible)}"
             spans.append(Span(k, line.possible, line.possible, INK, tip, thick=0.9))
     x = linear("Speed-up (×)", 0.0, 1.04 * max(span.high for span in spans))
-    which = "Upper bar: published, by its seconds. Lower bar: measured here" if table.here else "Bar: published, by its seconds"
-    said = f"{which}. Tick: what the floors of their GPU allow. Dashed: no faster."
+    which = "Upper bar: published seconds. Lower bar: measured here" if table.here else "Bar: published seconds"
+    said = f"{which}. Tick: the limit by the floors of the paper's GPU. Dashed: no speed-up."
     lines = tuple((line.name, *(fmt.times(value) if value else fmt.DASH for value in (line.claimed, line.possible, line.reached)))
                   for line in rows)
     return Chart("papers", title, said, RowPlot(tuple(line.name for line in rows), x, tuple(spans), 24.0, (1.0,)), columns, lines)

@@ -23,7 +23,7 @@ def regime_map(regime: Regime) -> Chart:
     table = tuple((shown_share(budget), *(_text(found.get((batch, budget))) for batch in batches)) for budget in budgets)
     cells = tuple(_cell(spot, budgets.index(spot.budget), batches.index(spot.batch)) for spot in found.values())
     grid = Heatmap("Batch", "Budget", tuple(map(str, batches)), tuple(fmt.plain(shown_share(budget), 16) for budget in budgets), cells)
-    caption = "Blue: faster than the full cache, orange: slower; full colour at twice or half its speed. No border: not surely either."
+    caption = "Blue: faster than the full cache, orange: slower; full colour at twice or half its speed. No border: not significant."
     return Chart("speed", title, caption, grid, ("Budget", *(f"batch {batch}" for batch in batches)), table)
 
 

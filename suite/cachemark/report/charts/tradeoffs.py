@@ -41,7 +41,7 @@ def _distance(group: CaseGroup) -> _Quantity:
         agreement = _mean(row, "token_agreement")
         return None if agreement is None else 1 - agreement
 
-    return _Quantity("Tokens unlike the full cache's (share)", differing, lambda row: None, fmt.percent)
+    return _Quantity("Tokens that differ from the full cache's (share)", differing, lambda row: None, fmt.percent)
 
 
 def _mean(row: ReportRow, name: str) -> float | None:
@@ -93,12 +93,11 @@ def _scatter(title: str, group: CaseGroup, across: _Quantity, less: bool, signs:
     columns = ("Case", across.title, up.title)
     rows = [row for row in group.rows if row.ok and row.timed and across.value(row) is not None and up.value(row) is not None]
     if group.random or not any(row.case.role == "arm" for row in rows):
-        why = "Weights are random: there is no fidelity to draw." if group.random else "No method has both figures."
+        why = "Weights are random, so there is no fidelity to show." if group.random else "No method has both values."
         return Chart("leaderboard", title, "", None, columns, (), empty=why)
     points = tuple(_point(row, across, up, signs) for row in rows)
     table = tuple((row.case.label, across.text(across.value(row) or 0), up.text(up.value(row) or 0)) for row in rows)
-    caption = (f"Better is {'left' if less else 'right'} and down. The dashed line is the Pareto front: it joins the cases that no other "
-               "beats in both.")
+    caption = (f"Lower {'left' if less else 'right'} is better. Dashed: the Pareto front, the cases that no other beats in both.")
     return Chart("leaderboard", title, caption, _plane(points, across.title, up.title, less), columns, table, keys(rows))
 
 
@@ -129,7 +128,7 @@ def _curve(title: str, group: CaseGroup, signs: Signs, up: _Quantity) -> Chart:
         paths.setdefault(point.series, []).append(point)
     lines = [Curve(tuple(sorted((p.x, p.y) for p in path)), path[0].colour, series=k) for k, path in paths.items()]
     full = [] if level is None else [Curve(((0.0, level), (x.high, level)), dash="4 3")]
-    caption = "Down is better. The dashed line is the full cache. Hollow: not ranked, because nothing is left to compare."
+    caption = "Lower is better. Dashed: the full cache. Hollow: not ranked."
     return Chart("quality", title, caption, XYPlot(x, y, points, (*full, *lines)), ("Case", "Budget", up.title), table, keys(rows))
 
 

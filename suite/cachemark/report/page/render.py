@@ -14,6 +14,7 @@ from markupsafe import Markup
 from PIL import Image
 
 from ... import __version__
+from ...core.spec import shown_share
 from ...core.units import METRICS
 from .. import formatting as fmt
 from ..charts.chart_set import ChartSet, chart_set
@@ -67,7 +68,8 @@ def engine() -> Environment:
     engine = Environment(loader=PackageLoader("cachemark", "report/templates"), autoescape=True, undefined=StrictUndefined,
                          trim_blocks=True, lstrip_blocks=True, finalize=_clean)
     engine.filters.update(
-        plain=fmt.plain, times=fmt.times, percent=fmt.percent, seconds=fmt.seconds, with_unit=fmt.with_unit, uri=_uri, svg=Markup,
+        plain=fmt.plain, shown_share=shown_share, times=fmt.times, percent=fmt.percent, seconds=fmt.seconds, with_unit=fmt.with_unit,
+        uri=_uri, svg=Markup,
         budget_cell=leaderboard.budget_cell, paper_bars=paper_bars, regime_map=regime_map, leaderboard_rows=markup.leaderboard_rows,
         chart_lines=markup.chart_lines, raw_lines=markup.raw_lines,
         figure_lines=markup.figure_lines)

@@ -57,13 +57,13 @@ class Alarms:
 def alarms(standing: StandingLike | None) -> Alarms:
     """The realised false-alarm rate: arms of equal code are compared beside the others, and whatever is told of them is false."""
     if standing is None or not standing.nights:
-        return Alarms("calm", "No alarm judged yet: no comparison with equal arms is stored, so the rate is unknown.")
+        return Alarms("calm", "Unknown: the store holds no comparison of equal arms yet.")
     nights = f"{standing.nights} night{'' if standing.nights == 1 else 's'}"
-    said = (f"The test on pairs: {standing.alarms} false alarm{'' if standing.alarms == 1 else 's'} in {nights} with equal arms: "
-            f"{fmt.percent(standing.alarms / standing.nights)}, between {fmt.percent(standing.low)} and {fmt.percent(standing.high)} "
-            "(exact 95 % interval).")
+    said = (f"Paired test: {standing.alarms} false alarm{'' if standing.alarms == 1 else 's'} in {nights} with equal arms: "
+            f"{fmt.percent(standing.alarms / standing.nights)} (exact 95 % interval {fmt.percent(standing.low)} to "
+            f"{fmt.percent(standing.high)}).")
     if standing.advisory:
-        return Alarms("bad", f"{said} That is too often: the gate advises and fails nothing by times.")
+        return Alarms("bad", f"{said} That is too many: verdicts on times are advisory and fail nothing.")
     return Alarms("calm" if standing.alarms else "good", said)
 
 
@@ -159,8 +159,8 @@ def _age(saved: str, started: str) -> str:
     except (ValueError, TypeError):
         return ""
     if days < 0:
-        return " (after this run began)"
-    return f" ({days:.0f} days before this run)" if days >= 1.5 else " (on the day of this run)"
+        return " (after the start of this run)"
+    return f" ({days:.0f} days before this run)" if days >= 1.5 else " (same day as this run)"
 
 
 def changes(comparison: Any) -> tuple[BaselineComparison, ...]:

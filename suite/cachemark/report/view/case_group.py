@@ -157,10 +157,10 @@ def _unranked(row: ReportRow, floor: ReportRow | None) -> str:
         return row.no_judgement or "Fidelity was not measured."
     other = nearness(floor) if floor else None
     if other is not None and mine.low <= other.high:
-        return "Its images agree with the full cache's no better than the full cache's own images at other seeds do."
+        return "Agrees with the full cache no better than the full cache at other seeds does."
     precision = row.of_set("precision")
     if precision is not None and precision[1].value < COLLAPSED:
-        return f"Its images have collapsed: of a hundred, {100 * precision[1].value:.0f} look like real ones at all."
+        return f"Its images have collapsed: only {100 * precision[1].value:.0f} % resemble real ones."
     return ""
 
 

@@ -3,44 +3,44 @@
 from __future__ import annotations
 
 FLAGS = {
-    "not ranked": "A method has a place only where its images agree with the full cache's better than the full cache's own images at "
-                  "other seeds do, and where its images have not collapsed (precision at least 10 % where it was measured).",
-    "lossless on this device": "Shown where a method's distance from the full cache is no larger than that of the full cache from itself "
-                               "at another batch or precision: this device cannot tell the two apart.",
-    "fake compression": "Shown where live entries fall by more than 1 %, but allocated bytes by less than 90 % of what live ones save.",
-    "state eats the saving": "Shown where what a method keeps besides keys and values is at least as large as what it saves of them.",
-    "quality only": "Shown where the method needs an attention kernel that the full cache does not: a ratio of times would "
-                    "compare kernels.",
-    "own kernel": "Shown where the method needs what the full cache's attention kernel does not return, and has one that is as fused.",
-    "no speed-up": "Shown where the full cache of the same cell has no figures, latency was not measured, or attention kernels differ.",
-    "unanchored": "Shown where nobody has shown on these weights that this code reaches the published figures of the model.",
+    "not ranked": "A method is ranked only if its images agree with the full cache's better than the full cache's own images at other "
+                  "seeds do, and have not collapsed (precision of at least 10 % where it was measured).",
+    "lossless on this device": "The method's distance from the full cache is no larger than that of the full cache from itself at another "
+                               "batch or precision: this device cannot tell the two apart.",
+    "fake compression": "Live entries fall by more than 1 %, but allocated bytes fall by less than 90 % of the live bytes saved.",
+    "state eats the saving": "The method's state besides keys and values is at least as large as its saving in keys and values.",
+    "quality only": "The method needs an attention kernel that the full cache does not use: a ratio of times would compare kernels.",
+    "own kernel": "The method needs something that the full cache's attention kernel does not return, and has an equally fused kernel of "
+                  "its own.",
+    "no speed-up": "The full cache of the same cell has no results, latency was not measured, or the attention kernels differ.",
+    "unanchored": "This code has not been shown to reach the model's published figures with these weights.",
 }
 VERDICTS = {
-    "regressed": "What costs more than the threshold above the baseline (speed, peak memory), what must be equal and is worse (bytes, "
-                 "fidelity), or a case that had figures and has none.",
-    "improved": "The same rules the other way round.",
-    "equivalent": "Within the threshold, or equal to the last bit where that is asked.",
-    "changed": "Differs without being better or worse, such as other output at the same mean.",
-    "inconclusive": "The pairs measured so far tell neither a regression nor equivalence apart: more of them are needed.",
+    "regressed": "Costs more than the threshold above the baseline (speed, peak memory), is worse where it must be equal (bytes, "
+                 "fidelity), or had results in the baseline and has none now.",
+    "improved": "The rules for a regression, the other way round.",
+    "equivalent": "Within the threshold, or bit-equal where that is required.",
+    "changed": "Different, but neither better nor worse, such as other output at the same mean.",
+    "inconclusive": "The pairs measured so far show neither a regression nor equivalence: more are needed.",
     "not_compared": "A comparison would mislead: another machine, other numerics, another definition, or too few values.",
-    "missing": "In the baseline, and not in this run.",
-    "new": "In this run, and not in the baseline.",
+    "missing": "In the baseline, but not in this run.",
+    "new": "In this run, but not in the baseline.",
 }
 ADVICE = {
-    "regressed": "Open the case for its raw samples; measure it again (cachemark run, then cachemark check); if the change is meant, "
-                 "promote a new baseline and say why.",
-    "changed": "Look whether the change of output is meant.",
-    "missing": "Find out why the case was not reached: the tab Not measured says what ended how.",
-    "inconclusive": "Buy more pairs, or leave it: nothing is shown to be worse.",
-    "improved": "If it is meant, promote a new baseline, so that it is kept.",
+    "regressed": "Look at the raw samples of the case and measure it again (cachemark run, then cachemark check). If the change is "
+                 "intended, promote a new baseline with the reason.",
+    "changed": "Check whether the change of output is intended.",
+    "missing": "Find out why the case was not reached: see the tab Not measured.",
+    "inconclusive": "Measure more pairs, or leave it: nothing is shown to be worse.",
+    "improved": "If it is intended, promote a new baseline to keep it.",
 }
-SENTENCES = ("Made from the table by rule: the fastest ranked method of this budget, what it saves and costs, and whom the table leaves "
-             "out. Nothing is called faster while the interval of its speed-up reaches down to 1.")
-PLACES = ("Places are given within one budget, to methods that may be ranked: by FID where it was measured, else by speed-up. Where "
-          "intervals overlap the order may be chance.")
-ALARMS = ("Each night the same code is compared with itself beside everything else. Whatever is told of it is a false alarm, so the share "
-          "of nights with one is how often the gate is wrong.")
-MISSING = "Every case without figures and every figure that a case of its kind usually has stands here with the reason."
+SENTENCES = ("Generated from the table: the fastest ranked method at this budget, its savings and costs, and the methods left out. "
+             "No method is called faster while the interval of its speed-up reaches down to 1.")
+PLACES = ("Rank within a budget among methods that may be ranked: by FID where it was measured, else by speed-up. Where intervals overlap, "
+          "the order may be chance.")
+ALARMS = ("Every night the same code is also compared with itself. A change found there is a false alarm, so the share of nights with one "
+          "is the false-alarm rate of the gate.")
+MISSING = "Every case without results, and every figure that cases of its kind usually have, with the reason."
 
 
 def of_flag(text: str) -> str:

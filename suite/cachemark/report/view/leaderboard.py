@@ -53,13 +53,13 @@ _IMAGES = (
     Column("ssim", "SSIM", "higher", "Against the full cache's image."),
 )
 _QUALITY = ColumnGroup("Quality", "of the images alone", (
-    Column("legend", "Legend score", "higher", "Share of hues that obey the image's own legend. Not a comparison with the full cache."),
+    Column("legend", "Legend score", "higher", "Share of hues that match the image's own legend. Not a comparison with the full cache."),
 ))
 KEPT = (
     _SPEED,
     ColumnGroup("KV memory", "both CFG rows", (
-        Column("saving", "Saving", "higher", "1 − allocated bytes / allocated bytes of the full cache; below it the same for live bytes."),
-        Column("kv_logical", "Live", "lower", "Bytes of live keys and values at the fullest step; below it what is allocated."),
+        Column("saving", "Saving", "higher", "1 − allocated bytes / allocated bytes of the full cache; below it, the same for live bytes."),
+        Column("kv_logical", "Live", "lower", "Bytes of live keys and values at the fullest step; below it, the bytes allocated."),
         Column("kv_state", "State", "lower", "Bytes of everything else the method keeps."),
     )),
     ColumnGroup("Fidelity", "to the full cache at the same seeds", (
@@ -74,11 +74,11 @@ COMPUTED = (
     ColumnGroup("Computation", "both CFG rows; without a cache nothing is kept", (
         Column("saving", "Saving", "higher", "1 − FLOPs of an image / FLOPs without a cache."),
         Column("flops", "FLOPs", "lower", "Of one image: matrix products and attention, image decoding left out."),
-        Column("added", "Bytes added", "lower", "Everything the method keeps between passes; below it the keys and values among it."),
+        Column("added", "Bytes added", "lower", "Everything the method keeps between passes; below it, the keys and values alone."),
     )),
     ColumnGroup("Fidelity", "to the full model at the same seeds", (
         Column("token_distance", "Distance", "lower", "Root mean square difference of the tokens, which have unit variance."),
-        Column("forced_distance", "Forced", "lower", "The same, each token drawn from what the full model's own tokens give."),
+        Column("forced_distance", "Forced", "lower", "The same, each token drawn after the full model's own tokens."),
         *_IMAGES,
     )),
     _QUALITY,

@@ -53,7 +53,7 @@ def _no_distribution(group: CaseGroup) -> Iterable[Missing]:
         yield Missing(what, "not measured", str(stated["missing"]))
     elif not stated:
         yield Missing(what, "not measured", "Weights are random: images are noise." if group.random else
-                      "The plan compares no images with real ones here; a table [quality] in it does.")
+                      "The plan does not compare images with real ones; add a [quality] table to it.")
     for key, name in (("lpips", "LPIPS"), ("clip", "CLIP score")):
         if "missing" in (asked := group.case.evaluation.get(key, {})):
             yield Missing(f"{group.model}: {name}", "not measured", str(asked["missing"]))
@@ -63,7 +63,7 @@ def _gaps(group: CaseGroup) -> Iterable[Missing]:
     """Metrics and reference rows that a group lacks."""
     yield from _no_distribution(group)
     if group.full is None:
-        yield Missing(f"{group.model}: full cache", "absent", "No baseline in this run: nothing can be derived against it.")
+        yield Missing(f"{group.model}: full cache", "absent", "This run has no full cache, so there are no speed-ups or savings.")
     for role in ("floor", "numerics"):
         if group.reference(role) is None and not group.random:
             yield Missing(f"{group.model}: {role} row", "absent", "Fidelity is shown without this reference.")

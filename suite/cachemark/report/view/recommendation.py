@@ -35,9 +35,9 @@ def margin(group: CaseGroup) -> str:
     if _criterion(group) == "":
         return ""
     if group.ranked_by:
-        return (f"Not worse: the interval of the difference in {metric(group.ranked_by).title} ends at most "
+        return (f"Not worse: the interval of the difference in {metric(group.ranked_by).title} reaches at most "
                 f"{fmt.percent(SET_MARGIN)} of the full cache's figure above it.")
-    return (f"Not worse: the interval of the difference in legend score, seed by seed, ends at most {fmt.percent(LEGEND_MARGIN)} "
+    return (f"Not worse: the interval of the difference in legend score by seed reaches at most {fmt.percent(LEGEND_MARGIN)} "
             "below the full cache.")
 
 
@@ -64,8 +64,8 @@ def _recommendation(method: str, name: str, group: CaseGroup, groups: Sequence[C
     if good:
         return _valued(Recommendation(method, good[0]), group, groups)
     if not any(row.ok for row in rows):
-        return Recommendation(method, None, "No budget has figures.")
-    return Recommendation(method, None, "Worse than the full cache, or not shown to be no worse, at every budget of the plan.")
+        return Recommendation(method, None, "No budget has results.")
+    return Recommendation(method, None, "Worse than the full cache, or not shown to be as good, at every budget of the plan.")
 
 
 def _not_worse(row: ReportRow, name: str, group: CaseGroup) -> bool:

@@ -75,9 +75,9 @@ def _sentence(name: str, spots: Sequence[RegimeSpot]) -> str:
     if not lost:
         return f"{fmt.name(name)} is faster than the full cache at every batch and budget measured here."
     every = {batch: len({s.budget for s in spots if s.batch == batch}) for batch in lost}
-    where = [f"at batch {batch}" + ("" if len(budgets) == every[batch] else f" with {_list(budgets)} of it")
+    where = [f"at batch {batch}" + ("" if len(budgets) == every[batch] else f" (budget {_list(budgets)})")
              for batch, budgets in lost.items()]
-    return f"Use the full cache {_list(where)}: there {fmt.name(name)} is not surely faster."
+    return f"Use the full cache {_list(where)}: {fmt.name(name)} is not shown to be faster there."
 
 
 def _list(items: Sequence[str]) -> str:

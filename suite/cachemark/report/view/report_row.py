@@ -153,7 +153,7 @@ def _speed_up(outcome: Outcome, full: Outcome | None) -> tuple[Interval | None, 
     if outcome.facts.get("quality_only"):
         return None, str(outcome.facts["quality_only"])
     if full is None:
-        return None, "The full cache of this cell has no figures."
+        return None, "The full cache of this cell has no results."
     mine, its = outcome.samples.get("latency"), full.samples.get("latency")
     if not mine or not its:
         return None, "Latency was not measured."
@@ -235,7 +235,7 @@ def _bytes(row: ReportRow) -> list[Mark]:
     saved, live = _saved_bytes(row.median("kv_allocated"), row.saving), _saved_bytes(row.median("kv_logical"), row.saving_live)
     if saved is not None and live and (row.saving_live or 0) > 0.01 and saved < _SHOWS * live:
         marks.append(Mark("fake compression", "warn", f"Live KV falls by {fmt.size(live)}, but allocated KV by only "
-                          f"{fmt.size(max(saved, 0))}: the buffers are still there."))
+                          f"{fmt.size(max(saved, 0))}: the buffers stay allocated."))
     if state and saved and 0 < saved <= state:
         marks.append(Mark("state eats the saving", "warn", f"The method keeps {fmt.size(state)} of its own state; it saves "
                           f"{fmt.size(saved)} of KV."))

@@ -27,13 +27,13 @@ def sentences(group: CaseGroup) -> tuple[Sentence, ...]:
 
 def _full(group: CaseGroup) -> str:
     if group.full is None:
-        return "The full cache is not in this run, so no speed-up and no saving can be derived."
+        return "This run has no full cache, so there are no speed-ups or savings."
     if not group.full.ok:
-        return f"The full cache has no figures ({group.full.outcome.status}), so no speed-up and no saving can be derived."
+        return f"The full cache failed ({group.full.outcome.status}), so there are no speed-ups or savings."
     latency = group.full.median("latency")
     images = "1 image" if group.case.batch == 1 else f"{group.case.batch} images"
     speed = f" takes {fmt.seconds(latency)} for a batch of {images}" if latency is not None else " was not timed"
-    said = f"The full cache{speed}{_burden(group.full)}; every speed-up and saving below is against it."
+    said = f"The full cache{speed}{_burden(group.full)}; it is the baseline of every speed-up and saving below."
     return f"{said}{_real(group.full)}"
 
 
@@ -48,7 +48,7 @@ def _real(full: ReportRow) -> str:
     if not real:
         return f"{said}."
     value, low, high = real
-    return f"{said}; as many other real images come to {_spanned(Interval(value, low, high, fid.confidence, fid.n), name)}."
+    return f"{said}; the same number of other real images scores {_spanned(Interval(value, low, high, fid.confidence, fid.n), name)}."
 
 
 def _spanned(found: Interval, name: str, more: str = "") -> str:
@@ -61,7 +61,7 @@ def _burden(full: ReportRow) -> str:
     """The memory or computation that the methods are to save."""
     flops, kv = full.median("flops"), full.median("kv_allocated")
     if full.paradigm == MASKED:
-        return f", computes {fmt.with_unit(flops, 'flops')} for an image and keeps nothing" if flops is not None else ""
+        return f", computes {fmt.with_unit(flops, 'flops')} per image and keeps nothing" if flops is not None else ""
     return f" and holds {fmt.size(kv)} of keys and values" if kv is not None else ""
 
 
@@ -69,13 +69,13 @@ def _budget(group: CaseGroup, budget: str) -> str:
     rows = group.arms_at(budget)
     figures = [row for row in rows if row.ok]
     if not figures:
-        return f"No method has figures at this budget ({_count(rows)})."
+        return f"No method has results at this budget ({_count(rows)})."
     timed = [row for row in figures if row.speed_up is not None]
     if group.random:
         return _random(timed)
     ranked = [row for row in figures if row.place is not None]
     if not ranked:
-        return f"No method is ranked here. {_left_out(figures)}".strip()
+        return f"No method is ranked. {_left_out(figures)}".strip()
     if not any(row.speed_up for row in ranked):
         return f"{_best(group, ranked)} {_left_out(figures)}".strip()
     fastest = max((row for row in ranked if row.speed_up), key=_speed_of)
@@ -96,10 +96,10 @@ def _best(group: CaseGroup, ranked: list[ReportRow]) -> str:
     assert found is not None
     title, fid = metric(found[0]).title, found[1]
     ties = [fmt.name(row.method) for row in ranked if row is not best and (other := row.of_set("fid")) and other[1].low <= fid.high]
-    alike = f", not told apart from {', '.join(ties)}" if ties else ""
+    alike = f", statistically tied with {', '.join(ties)}" if ties else ""
     its = group.full.of_set("fid") if group.full else None
     against = f", the full cache {fmt.figure(its[1].value, its[0])}" if its else ""
-    return f"Nearest to real images is {fmt.name(best.method)}{alike}: {title} {_spanned(fid, found[0], against)}."
+    return f"Closest to real images: {fmt.name(best.method)}{alike}, {title} {_spanned(fid, found[0], against)}."
 
 
 def _count(rows: tuple[ReportRow, ...]) -> str:
@@ -122,7 +122,7 @@ def _speed(row: ReportRow, rows: list[ReportRow]) -> str:
         return f"No {which} is faster than the full cache here; the fastest, {name}, runs at {_interval(speed_up)}."
     if speed_up.low <= 1:
         return (f"No {which} is shown to be faster than the full cache here: the fastest, {name}, runs at "
-                f"{_interval(speed_up)}, an interval that holds 1.")
+                f"{_interval(speed_up)}, an interval that contains 1.")
     return f"The fastest {which} is {name} at {_interval(speed_up)}."
 
 
@@ -135,9 +135,9 @@ def _cost(row: ReportRow, full: ReportRow | None) -> str:
     names = (("kl", "KL"), ("forced_distance", "forced distance"), ("psnr", "PSNR"))
     others = ", ".join(f"{title} {means[name]}" for name, title in names if name in means)
     if row.paradigm == MASKED:
-        agreement = f"In fidelity its tokens are {means['token_distance']} from the full cache's"
+        agreement = f"Fidelity: token distance {means['token_distance']}"
     else:
-        agreement = f"In fidelity it keeps {means['token_agreement']} of the full cache's tokens"
+        agreement = f"Fidelity: {means['token_agreement']} token agreement"
     fidelity = agreement + (f" ({others})." if others else ".")
     return saves + fidelity + _quality(row, full)
 
@@ -147,18 +147,18 @@ def _quality(row: ReportRow, full: ReportRow | None) -> str:
     if mine is None:
         return ""
     its = full.quality.get("legend") if full else None
-    against = f" against {fmt.percent(its.value)} of the full cache" if its else ""
-    return f" In quality its legend score is {fmt.percent(mine.value)}{against}."
+    against = f", full cache {fmt.percent(its.value)}" if its else ""
+    return f" Quality: legend score {fmt.percent(mine.value)}{against}."
 
 
 def _random(timed: list[ReportRow]) -> str:
     """Random weights: a speed may be named, a ranking may not."""
     if not timed:
-        return "No speed-up could be derived; weights are random, so nothing is said about images either."
+        return "There is no speed-up. Weights are random, so images are not evaluated either."
     best = max(timed, key=lambda row: row.speed_up.value if row.speed_up else 0.0)
     assert best.speed_up is not None
-    return (f"The highest speed-up is that of {fmt.name(best.method)}, {_interval(best.speed_up)}. Weights are random, so what it "
-            "costs in images is unknown and nothing is ranked.")
+    return (f"Highest speed-up: {fmt.name(best.method)} at {_interval(best.speed_up)}. Weights are random, so its effect on images is "
+            "unknown and nothing is ranked.")
 
 
 def _lossless(rows: list[ReportRow]) -> str:

@@ -32,7 +32,7 @@ def test_the_smallest_budget_that_is_not_worse_is_chosen() -> None:
                  scored(sample.arm("window", "1/2"), 0.6))
     rows = {name: choice.row.case.budget if choice.row else None for name, choice in held.items()}
     assert rows == {"full": "1", "linear": "1/4", "streaming": "1/2", "window": None}
-    assert "not shown to be no worse" in held["window"].reason
+    assert "not shown to be as good" in held["window"].reason
 
 
 def test_what_is_better_on_average_but_uncertain_is_not_chosen() -> None:

@@ -71,13 +71,13 @@ def test_a_part_holds_no_end_of_a_script(html: str) -> None:
 
 
 def test_a_reader_without_scripts_is_told(html: str) -> None:
-    assert "which needs scripts" in html.split("<h2")[0]
+    assert "which needs JavaScript" in html.split("<h2")[0]
     assert "<noscript>" not in render.render(build(sample.RUN, sample.outcomes()))
 
 
 def test_a_drawing_of_many_cases_shows_the_first_and_its_table_all(html: str) -> None:
     page = Page(put_together(html))
-    chart = next(e for e in page.all("figure") if e.children and e.children[0].text == "Where the time of a batch goes")
+    chart = next(e for e in page.all("figure") if e.children and e.children[0].text == "Time per batch, by part")
     assert f"The first {MOST} of {shelf.LARGE + 1} cases are drawn; the table holds all." in chart.text
     drawing = next(e for e in chart.children if e.tag == "svg")
     assert len([e for e in drawing.children if e.tag == "rect"]) == 2 * MOST
