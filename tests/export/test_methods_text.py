@@ -53,7 +53,7 @@ def test_machine_software_and_commit_are_said() -> None:
         assert part in said, part
     assert said.endswith(".\n")
     assert "  " not in said
-    assert "No figures came from h2o 1/4 (unsupported), rkv 1/4 (oom)." in said
+    assert "There are no results of h2o 1/4 (unsupported), rkv 1/4 (oom)." in said
 
 
 def test_off_is_called_off() -> None:

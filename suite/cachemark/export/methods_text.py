@@ -52,8 +52,8 @@ def _meaning(name: str, value: Any) -> str:
 def _timed(case: Case, coverage: float | None) -> str:
     covers = f" that covers at least {fmt.percent(coverage)}" if coverage is not None else ""
     return (f"Each case was timed in {case.repeats} generations of a batch after {case.warmup} warm-up generations; latency is the median "
-            "wall time of a batch, image decoding included, and a speed-up is the median of the full cache over that of the method, with an "
-            f"interval from order statistics{covers}.")
+            "wall time of a batch, image decoding included, and a speed-up is the median of the full cache over that of the method, with "
+            f"an interval from order statistics{covers}.")
 
 
 def _evaluation(group: CaseGroup) -> Iterable[str]:

@@ -17,8 +17,8 @@ _COST = ("speed_up", "latency", "saving", "kv_logical", "kv_state", "flops", "ad
 NAME = 60  # characters of a name that are shown
 _SAID = ("token/s", "dB", "nat/token")  # units that a figure of a table does not show, so that the heading must
 BOLD = ("Bold: the best of a budget and all that cannot be told apart from it: for figures of single images, the interval of the "
-        "difference at the same seeds contains zero; for other measured figures, the intervals overlap; for counts, the values are equal. Rows that "
-        "are not ranked are never bold.")
+        "difference at the same seeds contains zero; for other measured figures, the intervals overlap; for counts, the values are "
+        "equal. Rows that are not ranked are never bold.")
 
 
 @dataclass(frozen=True)
