@@ -133,6 +133,8 @@ def _inner_fault(source: Source, found: Import, package: str) -> str:
         return "the root of the package only hands names on; import from where the name is made"
     if own == "cli" and not (found.deferred or part == "core"):
         return "a command imports what it needs inside its body"
+    if own == "cli" and part not in ("core", "workflows"):
+        return f"a command calls a workflow, which may use {part}"
     if FLOORS[part] > FLOORS[own]:
         return f"{own} stands below {part}"
     if (part, own) in STRANGERS:

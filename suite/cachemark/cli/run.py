@@ -93,11 +93,12 @@ def run(
 
 def _print_largest(found: Run, as_json: bool) -> None:
     """A line for each case: its largest batch, and throughput at equal batch and at equal memory."""
-    assert found.summary is not None
+    assert found.measured is not None
+    summary = found.measured.summary
     rows = [{"model": o.case.model, "case": o.case.label, "status": str(o.status),
              **{name: o.median(name) for name in ("max_batch", "throughput", "throughput_max")}} for o in found.outcomes]
     if as_json:
-        echo_json({"run": found.id, "ran": len(found.summary.ran), "skipped": found.summary.carried, "cases": rows})
+        echo_json({"run": found.id, "ran": len(summary.ran), "skipped": summary.carried, "cases": rows})
         return
     click.echo(f"{'':44}{'largest batch':>14}{'image/s, equal batch':>22}{'image/s, equal memory':>23}")
     for outcome, row in zip(found.outcomes, rows, strict=True):
@@ -110,8 +111,8 @@ def _conclude(found: Run, report: Path | None, as_json: bool) -> None:
     """Print the result; a run that measured nothing and carried nothing over is a failure."""
     from ..core.errors import NothingMeasured
 
-    assert found.summary is not None
-    ran, carried = found.summary.ran, found.summary.carried
+    assert found.measured is not None
+    ran, carried = found.measured.summary.ran, found.measured.summary.carried
     failed, late = [o for o in ran if not o.ok], [o for o in ran if o.status == "not_reached"]
     if as_json:
         echo_json({"run": found.id, "ran": len(ran), "skipped": carried, "report": report,

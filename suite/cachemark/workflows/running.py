@@ -19,7 +19,7 @@ from .machines import Machine
 from .measuring import UNWATCHED, Decision, RunWatcher, decide, make_share, measure, measure_largest
 from .plans import prepare
 from .pricing import deadline
-from .stored_run import Run
+from .stored_run import Measured, Run
 from .stores import DEFAULT_STORE, opened
 
 
@@ -50,7 +50,7 @@ def run(
                 loaded, sink, device=machine.device, threads=machine.threads, plugins=files, fresh=fresh, feature_caches=sink.parts,
                 watcher=watcher, executor=places, memory_cap=machine.memory_cap, deadline=deadline(seconds, sink, machine, places),
                 carry=not fresh if carry_quality is None else carry_quality)
-        return Run(store, summary.run_id, summary, tuple(_anchored(loaded, sink, summary.run_id)))
+        return Run(store, summary.run_id, Measured(summary, loaded, files, machine), tuple(_anchored(loaded, sink, summary.run_id)))
 
 
 def max_batch(
@@ -64,7 +64,7 @@ def max_batch(
         with machine.places(sink) as places:
             summary = measure_largest(loaded, sink, memory_cap=machine.memory_cap, device=machine.device, threads=machine.threads,
                                       plugins=files, fresh=fresh, watcher=watcher, executor=places)
-        return Run(store, summary.run_id, summary)
+        return Run(store, summary.run_id, Measured(summary, loaded, files, machine))
 
 
 def share(
@@ -97,7 +97,7 @@ def _checked(
     machine, (loaded, files) = Machine.of(machine), prepare(plan, plugins, methods)
     machine.require()
     if (searches or loaded.searches) and machine.device == "cpu" and not machine.memory_cap:
-        raise Unsupported("The largest batch on a CPU needs a limit.", remedy="Add --memory-cap, such as 2GiB.")
+        raise Unsupported("The largest batch on a CPU needs a limit.", remedy="Set one: add --memory-cap, such as 2GiB.")
     expand(loaded, machine.device)
     return machine, (loaded, files)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,17 +17,29 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from ..plan.schema import Plan
+    from .comparing import PairedComparison, Terms
+    from .machines import Machine
     from .measuring import Summary
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The result of measuring a plan just now, with the plan, its plug-in files and the machine."""
+
+    summary: Summary
+    plan: Plan
+    plugins: tuple[str, ...]
+    machine: Machine
 
 
 class Run:
     """A stored run. Its outcomes are read once, images when they are shown; the store is open only for that long.
 
-    ``summary`` is what was measured just now, None of a run that was opened; ``notes`` are lines for people.
+    ``measured`` says how it was measured just now, None of a run that was opened; ``notes`` are lines for people.
     """
 
-    def __init__(self, store: str | Path, number: int | None = None, summary: Summary | None = None, notes: tuple[str, ...] = ()) -> None:
-        self.store, self.summary, self.notes = store, summary, notes
+    def __init__(self, store: str | Path, number: int | None = None, measured: Measured | None = None, notes: tuple[str, ...] = ()) -> None:
+        self.store, self.measured, self.notes = store, measured, notes
         with reading(store) as source:
             self.record = source.run(number)
             self.outcomes = tuple(source.outcomes(self.record.id))
@@ -38,10 +51,10 @@ class Run:
 
     @property
     def plan(self) -> Plan:
-        """The plan as it was run. Its plug-ins are named relative to the working directory."""
+        """The plan as it was run; of an opened run as it was stored, its plug-ins relative to the working directory."""
         from ..plan.schema import Plan
 
-        return Plan.model_validate(self.record.plan_json)
+        return self.measured.plan if self.measured else Plan.model_validate(self.record.plan_json)
 
     @property
     def cases(self) -> tuple[RunCase, ...]:
@@ -77,6 +90,15 @@ class Run:
 
         with reading(self.store) as source:
             return samples_frame(source, self.id)
+
+    def compare(self, first: str, second: str, *, machine: Machine | str | None = None, terms: Terms | None = None) -> PairedComparison:
+        """Measure two cases of this run again, by label, in pairs of fresh processes, and judge them: see
+        :func:`cachemark.workflows.compare`. ``machine`` is by default the one of this run, or its device where the run was opened."""
+        from . import comparing
+
+        machine = machine or (self.measured.machine if self.measured else self.outcomes[0].case.device_class)
+        return comparing.compare(self.plan, self.store, arms=(first, second), machine=machine, terms=terms or comparing.Terms(),
+                                 plugins=self.measured.plugins if self.measured else ())
 
     def report(self, path: str | Path = "report.html", *, baseline: str | Path | None = None, public: bool = False) -> Report:
         """Write the HTML report of this run."""

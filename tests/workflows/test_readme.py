@@ -1,0 +1,123 @@
+"""README's example of the library, run as it stands there on a plan of the small model, and a run and a case in a notebook."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree as ET
+
+import pandas as pd
+import pytest
+
+import cachemark as cm
+import cachemark.plan.schema as schema
+from cachemark import workflows
+from cachemark.core.errors import UnknownName
+from cachemark.core.registry import methods
+from cachemark.core.result import Status
+from cachemark.trial.executors import local as executor
+from cachemark.trial.request import Task
+from cachemark.workflows.stored_run import Run
+from support import stages
+from test_docs import ROOT, blocks
+
+HOSTILE = '<b>&"\'\u202e'
+
+
+@pytest.fixture
+def demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A plan with the methods and budgets that README asks of ``demo``, in an empty working folder."""
+    stage = stages.stage(tmp_path / "stage", '"linear", "streaming", "window"', top='plugins = ["dot.py"]')
+    stage.plan.write_text(stage.plan.read_text().replace('budgets = ["1/2"]', 'budgets = ["1/2", "1/4"]'))
+    monkeypatch.chdir(tmp_path)
+    return stage.plan
+
+
+@pytest.fixture
+def quick_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plans are measured; the arms of pairs answer at once."""
+    from cli.arms import Machine
+
+    made, real = Machine(), executor.run_trials
+
+    def run_trials(planned: Any, options: Any, *rest: Any, **more: Any) -> Iterator[Any]:
+        return (made.run_trials if options.task is Task.TIMES else real)(planned, options, *rest, **more)
+
+    monkeypatch.setattr(executor, "run_trials", run_trials)
+    monkeypatch.setattr(executor, "identify", made.identify)
+
+
+def test_the_example_of_the_readme(demo: Path, quick_pairs: None) -> None:
+    (block,) = (b for b in blocks((ROOT / "README.md").read_text(encoding="utf-8")) if b.language == "python")
+    space: dict[str, Any] = {}
+    with stages.forgetting():
+        exec(block.text.replace('cm.plan("demo")', f"cm.plan({str(demo)!r})"), space)
+    run = space["run"]
+    assert isinstance(run, Run)
+    assert {o.case.label for o in run.outcomes} == {"full", "full (floor)", "full (numerics)", "linear 1/4", "streaming 1/4"}
+    assert Path("report.html").stat().st_size > 1000
+    assert {o.case.label for o in cm.open("results.sqlite").outcomes} == {o.case.label for o in run.outcomes}, "a comparison is no run"
+
+
+def test_a_frame_has_a_row_for_each_case(measured: stages.Stage) -> None:
+    run = cm.open(measured.store)
+    frame = run.frame()
+    assert list(frame["label"]) == [o.case.label for o in run.outcomes]
+    assert frame["case"].is_unique
+    assert frame.attrs["units"]["latency"] == "s"
+    assert frame.attrs["better"] == {**frame.attrs["better"], "latency": "lower", "psnr": "higher"}
+    latencies = dict(zip(frame["label"], frame["latency"], strict=True))
+    assert latencies["full"] == run["full"].outcome.median("latency")
+    assert pd.isna(latencies["full (floor)"]), "a reference row is not timed"
+    assert set(frame.attrs["units"]) <= set(frame.columns)
+
+
+def test_a_run_shows_its_leaderboard(measured: stages.Stage) -> None:
+    drawn = ET.fromstring(f"<div>{cm.open(measured.store)._repr_html_()}</div>")
+    names = ["".join(cell.itertext()) for cell in drawn.iterfind(".//tbody/tr/th")]
+    assert {"full", "streaming", "calm"} <= set(names)
+    assert len({sum(int(cell.get("colspan", 1)) for cell in row) for row in drawn.iterfind(".//tr")}) == 1, "rows are equally wide"
+
+
+def test_a_case_shows_its_images(measured: stages.Stage) -> None:
+    case = cm.open(measured.store)["streaming 1/2"]
+    image = ET.fromstring(f"<div>{case._repr_html_()}</div>").find(".//img")
+    png = case.images()
+    assert image is not None
+    assert png is not None
+    assert image.get("src", "").startswith("data:image/png;base64,iVBORw0KGgo")
+    assert png.startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("show", [lambda run: run._repr_html_(), lambda run: run.cases[0]._repr_html_()], ids=["run", "case"])
+def test_what_a_user_wrote_is_escaped(measured: stages.Stage, show: Callable[[Run], str]) -> None:
+    run = cm.open(measured.store)
+    odd = [replace(o, case=replace(o.case, model=HOSTILE, variant=HOSTILE)) for o in run.outcomes]
+    odd[0] = replace(odd[0], status=Status.ERROR, samples={}, artifacts={}, log=HOSTILE)
+    run.outcomes = tuple(odd)
+    shown = show(run)
+    text = "".join(ET.fromstring(f"<div>{shown}</div>").itertext())
+    assert "<b>&\"'" in text
+    assert "\u202e" not in shown
+
+
+def test_a_case_that_is_not_there_is_named(measured: stages.Stage) -> None:
+    with pytest.raises(UnknownName, match="streaming 1/2"):
+        cm.open(measured.store)["streaming 1/3"]
+
+
+def test_the_library_is_imported_quickly() -> None:
+    code = "import sys, cachemark; print(*{m.partition('.')[0] for m in sys.modules} & {'torch', 'pandas', 'sqlalchemy', 'numpy'})"
+    assert not subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+
+
+def test_every_name_is_handed_on() -> None:
+    assert cm.plan("demo").name == "demo"
+    assert cm.Plan is schema.Plan
+    assert cm.method == methods.add
+    assert all(getattr(cm, name) is not None for name in cm.__all__)
+    assert all(callable(getattr(workflows, name)) for name in workflows.__all__)
