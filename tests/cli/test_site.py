@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from cachemark.report.view import report_view
 from cachemark.store.db import Store
+from cachemark.workflows import reporting
 from support import stages
 from support.stages import Stage, call
 
@@ -34,6 +36,34 @@ def test_a_site_grows_with_its_store(stage: Stage) -> None:
     assert page.read_text(encoding="utf-8") == "mine"  # what is there stays
     assert "1 new pages" in good(call("report", "--site", "site", "--anew", "--store", stage.store))
     assert page.read_text(encoding="utf-8") != "mine"
+
+
+def test_only_pages_whose_run_baseline_or_code_has_changed_are_built(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    built: list[str] = []
+    real = report_view.build
+    monkeypatch.setattr(report_view, "build", lambda run, *rest, **more: (built.append(run.plan), real(run, *rest, **more))[1])
+
+    def rebuilt() -> list[str]:
+        built.clear()
+        good(call("report", "--site", "site", "--store", stage.store))
+        return list(built)
+
+    assert rebuilt() == ["dots"]
+    first = Path("site/index.html").read_bytes()
+    assert rebuilt() == []
+    assert Path("site/index.html").read_bytes() == first, "the list says the same without a page being built"
+    with Store.open(stage.store) as store:
+        run = store.run(1)
+        store.finish_run(store.begin_run("compare/dots", {}, run.environment, run.code), "finished")
+    assert rebuilt() == ["compare/dots"], "a comparison is listed without a baseline"
+    good(call("baseline", "save", "--run", 1, "--store", stage.store))
+    assert rebuilt() == ["dots"]
+    monkeypatch.setattr(reporting, "_code", lambda: "another version")
+    assert sorted(rebuilt()) == ["compare/dots", "dots"]
+    Path("site/runs/run-2.html").unlink()
+    assert rebuilt() == ["compare/dots"]
+    Path("site/site.json").write_text("{}")
+    assert len(rebuilt()) == 2, "a site of an earlier version is built anew"
 
 
 def test_pages_of_old_runs_go(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:

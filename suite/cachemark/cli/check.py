@@ -105,15 +105,11 @@ def _print(found: CheckResult, owners: Path) -> None:
 
 
 def _print_incidents(found: CheckResult, owners: Path) -> None:
-    from ..gate import owners as people
-
     assert found.incidents is not None
-    table, told = people.load(owners), found.incidents
-    for incident in told.pages:
-        for line in people.told(incident, table, people.command(found.run.plan, incident)):
-            click.echo(line)
-    _print_names("Known", told.known)
-    _print_names("Fixed", told.fixed)
+    for line in found.pages(owners):
+        click.echo(line)
+    _print_names("Known", found.incidents.known)
+    _print_names("Fixed", found.incidents.fixed)
 
 
 def _print_names(word: str, incidents: Sequence[Incident]) -> None:

@@ -82,13 +82,11 @@ def _tell(pair: Pair, what: str) -> None:
 
 
 def _print(found: PairedComparison) -> None:
-    from ..gate.comparison import SAME_TOKENS
-
     word = {0: "Passed", 1: "Regressed", 3: "Not resolved", 4: "Too little was measured", 5: "Infrastructure"}[found.exit_code]
     click.echo(f"{word}: {found.names[0]} → {found.names[1]}, comparison {found.run_id}. {found.sees}")
     for row in found.tally.rows:
         if row.metric in ("latency", "status") or row.verdict not in ("equivalent", "not_compared"):
             click.echo(f"  {row.verdict}: {row.label}, {row.metric}: {row.reason}")
-    if same := sum(row.reason == SAME_TOKENS for row in found.tally.rows):
-        click.echo(f"Images of {same} cells: {SAME_TOKENS}.")
+    if found.same_tokens:
+        click.echo(f"Images of {found.same_tokens} cells: same tokens, nothing to compare.")
     click.echo(str(found.standing))

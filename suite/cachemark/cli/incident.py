@@ -25,24 +25,24 @@ def _register(function: F) -> F:
 
 
 def _person(function: F) -> F:
-    function = click.option("--link", default="", help="Where it is discussed.")(function)
-    return click.option("--who", required=True, help="Who says so.")(function)
+    function = click.option("--link", default="", help="URL of the discussion.")(function)
+    return click.option("--who", required=True, help="Name of the person who decides.")(function)
 
 
 @click.group()
 def incident() -> None:
-    """List, acknowledge and accept regressions that the gate has told of."""
+    """List, acknowledge and accept regressions that the gate has reported."""
 
 
 @incident.command("list")
 @_register
-@click.option("--all", "everything", is_flag=True, help="Also those that are fixed.")
+@click.option("--all", "everything", is_flag=True, help="Include incidents that are fixed.")
 @json_option
 def list_(register: Path, everything: bool, as_json: bool) -> None:
-    """Name the incidents of the register."""
-    from ..gate import incidents
+    """List the incidents of the register."""
+    from ..workflows.incident_register import known_incidents
 
-    found = [i for i in incidents.load(register) if everything or i.state != incidents.FIXED]
+    found = known_incidents(register, fixed=everything)
     if as_json:
         echo_json([asdict(i) for i in found])
         return
@@ -58,10 +58,10 @@ def list_(register: Path, everything: bool, as_json: bool) -> None:
 @_person
 @click.option("--until", type=click.DateTime(["%Y-%m-%d"]), required=True, help="The day after which it pages again.")
 def acknowledge(key: str, register: Path, who: str, link: str, until: datetime) -> None:
-    """Say who looks after the incident KEY, and until when."""
-    from ..gate import incidents
+    """Record who looks after the incident KEY, and until when."""
+    from ..workflows import incident_register
 
-    incidents.save(register, incidents.acknowledge(incidents.load(register), key, who, until.date(), link))
+    incident_register.acknowledge(register, key, who, until.date(), link)
     click.echo(f"{key}: acknowledged by {who} until {until.date()}.")
 
 
@@ -70,10 +70,10 @@ def acknowledge(key: str, register: Path, who: str, link: str, until: datetime) 
 @_register
 @_person
 def accept(key: str, register: Path, who: str, link: str) -> None:
-    """Accept the incident KEY as it is; it pages again only where it becomes worse."""
-    from ..gate import incidents
+    """Accept the incident KEY as it is; it pages again only if it gets worse."""
+    from ..workflows import incident_register
 
-    incidents.save(register, incidents.accept(incidents.load(register), key, who, link))
+    incident_register.accept(register, key, who, link)
     click.echo(f"{key}: accepted by {who}.")
 
 

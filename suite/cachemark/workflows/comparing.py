@@ -12,7 +12,18 @@ from pathlib import Path
 from ..core.errors import BadPlan, NothingMeasured
 from ..core.spec import digest
 from ..gate import nights as ledger
-from ..gate.comparison import AA, COVERAGE, NOT_COMPARED, CellPairs, Tally, measure_until_decided, other_tokens, refuse_unfair, verdicts
+from ..gate.comparison import (
+    AA,
+    COVERAGE,
+    NOT_COMPARED,
+    SAME_TOKENS,
+    CellPairs,
+    Tally,
+    measure_until_decided,
+    other_tokens,
+    refuse_unfair,
+    verdicts,
+)
 from ..gate.nights import GateStanding
 from ..gate.seedwise import seedwise
 from ..plan.schema import Plan
@@ -59,6 +70,11 @@ class PairedComparison:
     def exit_code(self) -> int:
         """That of the tally; an advisory gate fails nothing by times."""
         return self.tally.ended(self.standing.advisory)
+
+    @property
+    def same_tokens(self) -> int:
+        """The number of cells whose images are equal because their tokens are."""
+        return sum(row.reason == SAME_TOKENS for row in self.tally.rows)
 
 
 def compare(

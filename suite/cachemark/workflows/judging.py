@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ..core.errors import NothingMeasured
 from ..core.spec import Case
-from ..gate import acceptance, baselines, incidents, upgrade
+from ..gate import acceptance, baselines, incidents, owners, upgrade
 from ..gate import baseline_check as gate
 from ..gate import nights as ledger
 from ..gate.comparison import COVERAGE
@@ -139,6 +139,12 @@ class CheckResult:
         """That of the judgement; regressions alone fail nothing where every one of them is acknowledged or accepted."""
         code = self.judgement.exit_code
         return 0 if code == 1 and self.incidents is not None and not self.incidents.failing else code
+
+    def pages(self, table: Path) -> list[str]:
+        """Lines about each incident that pages tonight, with its owners by the file ``table`` and the command that looks into it."""
+        people = owners.load(table)
+        return [line for incident in (self.incidents.pages if self.incidents else ())
+                for line in owners.told(incident, people, owners.command(self.run.plan, incident))]
 
 
 def check(

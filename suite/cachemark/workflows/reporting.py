@@ -105,8 +105,10 @@ def table_view(record: RunRecord, outcomes: Sequence[Outcome]) -> ReportView:
 
 def baseline_of(record: RunRecord, given: str | Path | None) -> Path | None:
     """The given baseline, or the accepted one of this plan and machine class, if that exists."""
-    accepted = Path(given) if given else baselines.path_of(baselines.ROOT, record.environment.machine_class, record.plan)
-    return accepted if given or accepted.is_file() else None
+    if given or record.is_comparison:  # a comparison has two arms of its own and no accepted baseline
+        return Path(given) if given else None
+    accepted = baselines.path_of(baselines.ROOT, record.environment.machine_class, record.plan)
+    return accepted if accepted.is_file() else None
 
 
 def changes_over_nights(costs: Sequence[float], environments: Sequence[str], device_class: str) -> list[ChangePoint]:
