@@ -20,7 +20,7 @@ from cachemark.plan.schema import Plan, load
 from cachemark.roofline.kv_bytes import entries, equal_widths, nbytes
 from cachemark.trial.child.measure import Bench, run_case
 
-HEAD = 'name = "p"\n[timing]\nwarmup = 1\nrepeats = 3\n[fidelity]\nsamples = 4\n[[cells]]\nbatch = 2\n'
+HEAD = 'name = "p"\n[timing]\nwarmup = 1\nrepeats = 3\n[fidelity]\nsamples = 2\n[[cells]]\nbatch = 2\n'
 Write = Callable[[str], Plan]
 
 
@@ -83,7 +83,7 @@ def test_a_method_of_another_family_is_refused(write: Write) -> None:
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
-    """The embedded model with four samples: the full cache, its reference rows and three arms."""
+    """The embedded model with two samples: the full cache, its reference rows and three arms."""
     path = tmp_path_factory.mktemp("plan") / "plan.toml"
     table = '{ name = "ams_kv", demanding = [4] }'
     path.write_text(HEAD + f'model = "tiny-var"\nmethods = [{table}, "h2o"]\nbudgets = [{table}]\n'
@@ -123,7 +123,7 @@ def test_only_the_fused_kernel_is_compared_in_speed(measured: dict[str, Outcome]
 def test_the_full_cache_is_profiled_outside_its_time(measured: dict[str, Outcome]) -> None:
     found = measured["baseline"].facts["layers"]
     assert len(found["similarity"]) == len(found["mass"]) == 6
-    assert found["samples"] == 4
+    assert found["samples"] == 2
     assert all("layers" not in outcome.facts for name, outcome in measured.items() if name != "baseline")
 
 
