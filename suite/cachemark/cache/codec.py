@@ -1,4 +1,4 @@
-"""How a cached vector is stored: as it is, or as 8-bit integers with a scale.
+"""Storage formats of cached vectors: as they are, or as 8-bit integers with a scale.
 
 The codec belongs to the storage, not to a method: every method runs with every codec, and bytes count codes and scales.
 """

@@ -1,4 +1,4 @@
-"""Where and when: the layout of a generation, a place in the network, a moment of the generation.
+"""The layout of a generation, a place in the network (site), and a moment of the generation (step).
 
 Everything here is known on the host before the first tensor is computed. A method may let its own host attributes depend on
 these, never on tensor values; that is what makes a step capturable.
@@ -15,7 +15,7 @@ from torch import Tensor
 
 
 class Site(NamedTuple):
-    """Where in the network: which stack of blocks, which block of it."""
+    """A place in the network: a stack of blocks, and a block of it."""
 
     stack: str
     layer: int
@@ -95,7 +95,7 @@ class Layout:
 
 @dataclass(frozen=True)
 class Step:
-    """When in the generation: one forward pass of the model.
+    """One forward pass of a generation.
 
     ``index`` of ``total`` passes; pass 0 feeds the condition. ``first`` is the index of the first visual token that this
     pass feeds and ``count`` how many (0 where only the condition is fed). ``line`` counts from 1 and is the line of the last
@@ -143,7 +143,7 @@ def scale_steps(layout: Layout) -> list[Step]:
 
 @dataclass
 class Tokens:
-    """What goes through a stack.
+    """Hidden states on their way through a stack.
 
     ``x``: hidden states, (rows, tokens, width). ``rope``: the model's own rotation table for these tokens, opaque to
     methods; ``cond``: conditioning of each row, rows first, where the model has one; opaque too.
@@ -157,5 +157,5 @@ class Tokens:
         return replace(self, x=x)
 
     def rows(self, rows: slice | Sequence[int]) -> Tokens:
-        """The same tokens for some of the rows."""
+        """These tokens for some of the rows."""
         return replace(self, x=self.x[rows], cond=None if self.cond is None else self.cond[rows])

@@ -1,4 +1,4 @@
-"""When in a masked generation: how many tokens a pass predicts, and where they stand.
+"""The layout and the passes of a masked generation: how many tokens each predicts, and where they stand.
 
 How many is known on the host before the first tensor is computed; where they stand is drawn per sample, so it lives on the device.
 All passes are laid out before the first one runs: no shape depends on a value, and nothing is read back.
@@ -63,7 +63,7 @@ class MaskedLayout(Layout):
 
 
 class Load(NamedTuple):
-    """What one block computes in a pass: ``tokens`` of each of ``rows`` are projected, look at ``keys`` and leave the attention;
+    """Work of one block in a pass: ``tokens`` of each of ``rows`` are projected, look at ``keys`` and leave the attention;
     ``mlp`` of them go through the MLP. In the diffusion head, which has no attention, ``tokens`` have their modulation computed."""
 
     rows: int
@@ -111,7 +111,7 @@ def masked_steps(layout: Layout, total: int) -> list[MaskedStep]:
 
 
 def placed(steps: Sequence[MaskedStep], order: Tensor) -> list[MaskedStep]:
-    """The same passes with their positions. ``order`` (rows, N) int64 lists positions; **its tail is predicted first**."""
+    """Copies of the passes with their positions. ``order`` (rows, N) int64 lists positions; **its tail is predicted first**."""
     result: list[MaskedStep] = []
     previous = order[:, :0]
     for step in steps:

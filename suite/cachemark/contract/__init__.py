@@ -1,1 +1,1 @@
-"""What a model and a method promise one another."""
+"""The contract between a model and a cache method."""

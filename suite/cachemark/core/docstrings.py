@@ -1,4 +1,4 @@
-"""What a docstring says first."""
+"""The first paragraph of a docstring."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ class Registry(Generic[T]):
 
     @contextmanager
     def whole(self) -> Iterator[None]:
-        """What is added inside is kept only where the block ends without an error or an interruption."""
+        """Keep entries added inside only if the block ends without an error or an interruption."""
         before = dict(self._entries)
         try:
             yield

@@ -1,4 +1,4 @@
-"""What came out: an outcome is typed, and a speed without a judgement of its images cannot be built.
+"""Typed outcomes, of which a speed without a judgement of its images cannot be built.
 
 ``ok`` carries samples and a judgement (fidelity or quality, or the stated reason why there is none). Every other status
 carries a log and no figures. The same rule stands in the database as a CHECK.
@@ -18,7 +18,7 @@ from .units import metric
 
 
 class Status(enum.StrEnum):
-    """How a case ended in a trial."""
+    """The end of a case in a trial."""
 
     OK = "ok"
     OOM = "oom"
@@ -58,7 +58,7 @@ class Environment:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How one case ended.
+    """The outcome of one case.
 
     ``samples`` maps a metric's name to every raw value: one per repeat for speed, one per seed for fidelity, one for bytes.
     ``judgement`` is empty where ``samples`` hold fidelity or quality, else the reason why there is none.

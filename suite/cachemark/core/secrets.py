@@ -30,7 +30,7 @@ def mask(text: str) -> str:
 
 
 def masked(value: Any) -> Any:
-    """The same for every text inside lists and mappings; keys are left alone."""
+    """A value with every text inside lists and mappings masked; keys are left alone."""
     if isinstance(value, str):
         return mask(value)
     if isinstance(value, Mapping):
@@ -51,7 +51,7 @@ def _known() -> set[str]:
 
 
 def _parts(value: str) -> set[str]:
-    """What of a value is secret: of a URL its password, of a path to a file with one nothing, of anything else all."""
+    """Secret parts of a value: of a URL its password, of a path to a file with one nothing, of anything else all."""
     if "://" in value:
         return {found["password"] for found in URL.finditer(value) if len(found["password"]) >= SHORTEST}
     if value.startswith(("@", "/", ".")) or value.endswith((".db", ".sqlite")):

@@ -66,7 +66,7 @@ def subset(name: str, classes: int) -> Subset:
 
 
 def floor(of: Subset) -> Subset:
-    """The same labels with other seeds, none of which is in any named subset: the *floor* row of fidelity."""
+    """A subset with these labels and other seeds, none of which is in any named subset: the *floor* row of fidelity."""
     return Subset(f"{of.name} (floor)", [seed + _FLOOR_SHIFT for seed in of.seeds], list(of.labels))
 
 

@@ -1,4 +1,4 @@
-"""What is measured: the identity of a case.
+"""The identity of a measured case.
 
 A case is one cell of a plan. Its key is a hash of canonical JSON, so two machines that mean the same measurement give it
 the same name, and changing any one field gives another case.
@@ -72,7 +72,7 @@ class Budget:
 
 @dataclass(frozen=True)
 class Sampling:
-    """How tokens are drawn. ``cfg_interval`` −1 guides every position; ``top_k`` 0 and ``top_p`` 1 are off. ``steps``: passes of a
+    """Settings of the drawing. ``cfg_interval`` −1 guides every position; ``top_k`` 0 and ``top_p`` 1 are off. ``steps``: passes of a
     masked model, ``diffusion_steps`` those of its head for each token; 0 is the model's own number."""
 
     cfg_scale: float = 1.0
@@ -138,7 +138,7 @@ class Case:
         return digest({name: value for name, value in self._body().items() if name not in OWN})
 
     def _body(self) -> dict[str, Any]:
-        """What :meth:`to_json` gives, as it stands and not copied: to be read at once. A report asks it of thousands of cases."""
+        """The fields of :meth:`to_json`, uncopied: to be read at once. A report asks for it with thousands of cases."""
         return {name: getattr(self, name) for name in _FIELDS} | {"sampling": vars(self.sampling)}
 
     @cached_property
@@ -160,7 +160,7 @@ class Case:
         return f"{self.title}, batch {self.batch}"
 
     def measures(self, what: str) -> bool:
-        """Whether this part of the evaluation is asked for and everything that it needs is here."""
+        """True where this part of the evaluation is asked for and everything that it needs is here."""
         return "missing" not in self.evaluation.get(what, {"missing": ""})
 
     @property

@@ -116,7 +116,7 @@ class Linear(Evicting):
         slots.evict(places)
 
     def _bytes(self) -> int:
-        """What an entry needs on the way to being judged: its key in fp32, three times its logits under all queries, and indices."""
+        """Bytes that scoring one entry takes on the way: its key in fp32, three times its logits under all queries, and indices."""
         layout = self.layout
         return 4 * layout.head_dim + 12 * layout.line * layout.heads // layout.kv_heads + 64
 

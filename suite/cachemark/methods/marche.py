@@ -130,7 +130,7 @@ class MARche(Partial):
         return scores.argsort(dim=1, descending=True, stable=True)
 
     def overhead(self, layout: Layout, site: Site, step: Step) -> MethodOverhead:
-        """Where tokens are chosen by attention, the generating tokens' scores of all keys."""
+        """The generating tokens' scores of all keys, where tokens are chosen by attention."""
         if site != (DECODER, self.selects) or not self.narrows(step) or self.refresh in ("random", "blind"):
             return MethodOverhead()
         keys = self.shape.dim * self.shape.places

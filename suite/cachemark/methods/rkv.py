@@ -105,7 +105,7 @@ def importance(q: Tensor, k: Tensor) -> Tensor:
 
 
 def redundancy(k: Tensor) -> Tensor:
-    """How much of a key is said by others: k (rows, kv_heads, m, d) in position order → (rows, kv_heads, m), a softmax.
+    """Redundancy of each key, the part of it that others say: k (rows, kv_heads, m, d) in position order → (rows, kv_heads, m), a softmax.
 
     In each row of the cosine matrix the newest similar key is spared.
     """

@@ -26,7 +26,7 @@ HEAD_BETWEEN = (4, 6)  # numbers per token and channel around the modulation and
 
 
 def bill(method: Method, layout: Layout, counts: ParameterCounts, *, codec: Codec = NATIVE, images: bool = True) -> Bill:
-    """What a generation of ``layout`` costs under a method, in the layout's dtype; ``images``: with the image decoder, which is charged
+    """The costs of a generation of ``layout`` under a method, in the layout's dtype; ``images``: with the image decoder, which is charged
     its FLOPs alone, as if it ran in that dtype. Raises what :meth:`Method.resolve` raises."""
     method.resolve(layout)
     batch = _batch(layout)
@@ -127,7 +127,7 @@ def _block(load: Load, layout: MaskedLayout, counts: ParameterCounts, codec: Cod
 
 
 def _head_loads(method: Method, layout: MaskedLayout, step: MaskedStep) -> Counter[tuple[Load, ...]]:
-    """What the blocks of the head compute for one token, by how many of its passes do so; the same in any pass of the transformer."""
+    """Work of the head's blocks for one token, with the number of its passes that do it; equal in any pass of the transformer."""
     plain = Load(layout.rows, 1, 0, 1)
     found: Counter[tuple[Load, ...]] = Counter()
     for inner in range(layout.diffusion):

@@ -23,7 +23,7 @@ def counted(run: Callable[[], object]) -> int:
 
 
 def _packed() -> dict[Any, Callable[..., int]]:
-    """What torch's counter does not know: the product with packed weights."""
+    """Formulas that torch's counter lacks: the product with packed weights."""
 
     def flops(x: torch.Size, weight: torch.Size, *_: object, **__: object) -> int:
         return 2 * math.prod(x) * weight[0]

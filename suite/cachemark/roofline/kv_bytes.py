@@ -43,7 +43,7 @@ class PrintedBytes:
     printed: str
 
     def agrees(self, size: int) -> bool:
-        """Whether ``size`` in bytes gives the printed digits, rounded or cut off."""
+        """True where ``size`` in bytes gives the printed digits, rounded or cut off."""
         digits = len(self.printed.partition(".")[2])
         scaled = size / PAPER_UNIT * 10**digits
         return self.printed in {f"{round(scaled) / 10**digits:.{digits}f}", f"{math.floor(scaled) / 10**digits:.{digits}f}"}

@@ -32,7 +32,7 @@ class Work:
 
 
 def work(method: Method, layout: MaskedLayout) -> Work:
-    """What an image costs under a method; raises what :meth:`Method.resolve` raises."""
+    """FLOPs of an image under a method; raises what :meth:`Method.resolve` raises."""
     encoder, decoder, head = (sum(part) for part in zip(*_passes(method, layout), strict=True))
     once = 2 * layout.diffusion * layout.head_width * (FREQUENCIES + layout.head_width)
     return Work(encoder, decoder, head + once // layout.batch)

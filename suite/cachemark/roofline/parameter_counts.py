@@ -1,4 +1,4 @@
-"""What a network is made of, as far as it is paid for: how many weights a token meets, whatever the family."""
+"""Counts of the weights that a token meets in a network of any family."""
 
 from __future__ import annotations
 

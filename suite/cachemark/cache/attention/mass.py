@@ -34,7 +34,7 @@ def fold(q: Tensor, kv_heads: int) -> Tensor:
 
 
 def written_out(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> tuple[Tensor, Tensor]:
-    """The same attention written out, because the fused kernels of torch do not return the probabilities."""
+    """Attention written out in plain operations, because the fused kernels of torch do not return the probabilities."""
     tokens, keys = q.size(2), k.size(2)
     scores = fold(q, k.size(1)).float() @ k.float().mT * q.size(-1) ** -0.5
     if causal and tokens > 1:

@@ -1,1 +1,1 @@
-"""How the passes of a generation are run: eagerly, or recorded once and replayed."""
+"""Engines that run the passes of a generation: eagerly, or recorded once and replayed."""

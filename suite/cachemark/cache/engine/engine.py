@@ -1,4 +1,4 @@
-"""How the passes of a generation are run: one after the other as written, or recorded once and repeated.
+"""Engines run the passes of a generation: one after the other as written, or recorded once and repeated.
 
 The loops of the models hand every pass to the engine of their :class:`~cachemark.cache.arena.Memory`, with a key that says all that
 the host knows of the pass. What differs between passes of one key goes in as tensors and numbers, never through Python.
@@ -17,7 +17,7 @@ of the memory, and move the host's own state, :attr:`HostState.lengths`; nothing
 
 
 class HostState(Protocol):
-    """What the host keeps of a generation: a method."""
+    """State of a generation on the host: a method."""
 
     @property
     def lengths(self) -> tuple[tuple[int, ...], ...]:
@@ -31,7 +31,7 @@ class Engine(Protocol):
     """Runs passes. One engine serves the generations of one case."""
 
     def hold(self, name: str, tensor: Tensor) -> Tensor:
-        """The same values in storage that lasts: for what every pass of this generation reads and no pass is given."""
+        """Copy a tensor to storage that lasts, for values that every pass of this generation reads and no pass is given."""
 
     def run(self, key: Hashable, work: Work, inputs: tuple[Any, ...], state: HostState) -> tuple[Tensor, ...]:
         """Run a pass with its ``inputs``, tensors or numbers. The outputs are valid until the next pass is run."""

@@ -19,7 +19,7 @@ UNSET = object()
 
 
 class Recorder(Protocol):
-    """What records: CUDA graphs, or in tests a tape. A recording repeats the same operations on the same storage."""
+    """A recorder: CUDA graphs, or in tests a tape. A recording repeats the same operations on the same storage."""
 
     def record(self, work: Callable[[], None]) -> Replay:
         """Record ``work`` without a lasting effect on any tensor. Raises RuntimeError where it holds what cannot be repeated, and
@@ -60,14 +60,14 @@ class Graph:
         self._device = torch.device(device)
         self._recordings: dict[Hashable, Recording] = {}
         self._buffers: dict[Hashable, Tensor] = {}
-        self._held: dict[str, Tensor] = {}
+        self._constants: dict[str, Tensor] = {}
         self._full = False
         self.missed = 0
         self.seconds = 0.0
 
     @property
     def recorded(self) -> int:
-        """How many passes have been recorded."""
+        """Number of recorded passes."""
         return len(self._recordings)
 
     @property
@@ -83,21 +83,21 @@ class Graph:
     @property
     def storage(self) -> Iterable[Tensor]:
         """Everything that is fed to recordings or read from them."""
-        return [*self._held.values(), *self._buffers.values()]
+        return [*self._constants.values(), *self._buffers.values()]
 
     def another(self) -> Graph:
         return Graph(self._recorder.another(), self._device)
 
     def hold(self, name: str, tensor: Tensor) -> Tensor:
         """The first tensor of a name is kept as it is. Another shape under that name is an error: it would be another case."""
-        held = self._held.get(name)
-        if held is None:
-            held = self._held[name] = tensor
-        elif held.shape != tensor.shape or held.dtype != tensor.dtype:
-            raise ValueError(f"{name} was {tuple(held.shape)} {held.dtype}, now {tuple(tensor.shape)}: one engine serves one case")
+        constant = self._constants.get(name)
+        if constant is None:
+            constant = self._constants[name] = tensor
+        elif constant.shape != tensor.shape or constant.dtype != tensor.dtype:
+            raise ValueError(f"{name} was {tuple(constant.shape)} {constant.dtype}, now {tuple(tensor.shape)}: one engine serves one case")
         else:
-            held.copy_(tensor)
-        return held
+            constant.copy_(tensor)
+        return constant
 
     def run(self, key: Hashable, work: Work, inputs: tuple[Any, ...], state: HostState) -> tuple[Tensor, ...]:
         whole = key, state.lengths, *(x.shape if isinstance(x, Tensor) else None for x in inputs)
@@ -163,7 +163,7 @@ class Graph:
 
 
 def _state(state: HostState) -> dict[str, Any]:
-    """What the host has in a method's attributes; of lists and dictionaries what they hold now."""
+    """The attributes of a method on the host, lists and dictionaries copied."""
     return {name: dict(enumerate(value)) if isinstance(value, list) else dict(value) if isinstance(value, dict) else value
             for name, value in vars(state).items()}
 
@@ -175,7 +175,7 @@ def _same(a: Any, b: Any) -> bool:
 
 
 def _check(state: HostState, kept: dict[str, Any]) -> None:
-    """What the host notes in a pass would be missing when the pass is repeated."""
+    """Refuse a pass in which the host noted something, since it would be missing when the pass is repeated."""
     now = _state(state)
     changed = sorted(name for name in kept.keys() | now.keys() if not _same(kept.get(name, UNSET), now.get(name, UNSET)))
     if changed:

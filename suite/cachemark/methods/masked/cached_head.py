@@ -34,12 +34,12 @@ class HeadCache:
 
     @staticmethod
     def refreshes(step: MaskedStep) -> bool:
-        """Whether this pass of the head computes everything."""
+        """True where this pass of the head computes everything."""
         return step.inner == 0 or (step.inners - 1 - step.inner) % PERIOD == 0
 
     @staticmethod
     def early(step: MaskedStep) -> bool:
-        """Whether this is one of the noisiest passes."""
+        """True for one of the noisiest passes."""
         return step.inners - 1 - step.inner > EARLY * step.inners
 
     def stack(self, step: MaskedStep, tokens: Tokens, run: Callable[[Tokens], Tensor]) -> Tensor:
@@ -70,7 +70,7 @@ class HeadCache:
 
     @classmethod
     def computes(cls, site: Site, step: MaskedStep, load: Load, batch: int) -> Load:
-        """What is left of ``load`` in this pass of the head."""
+        """The part of ``load`` that this pass of the head computes."""
         if cls.refreshes(step):
             return load
         if site.layer in BRIDGED:

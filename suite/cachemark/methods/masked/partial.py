@@ -88,13 +88,13 @@ class Incremental:
     def __init__(self, layout: MaskedLayout, rows: int, memory: Memory) -> None:
         self.buffer = layout.buffer
         self.places = Places(ENCODER, range(layout.encoder), layout, rows, memory)
-        self.seen = memory.zeros("encoded", (rows, layout.places, layout.dim), layout.dtype)
+        self.encoded = memory.zeros("encoded", (rows, layout.places, layout.dim), layout.dtype)
         self.first = memory.zeros("buffer", (rows, self.buffer), torch.int64)
         self.first += torch.arange(self.buffer, device=memory.device)
 
     def keep(self, canvas: Tensor) -> None:
         """Keep what the decoder is given in a full pass, (rows or more, places, dim)."""
-        self.seen.copy_(canvas[: len(self.seen)])
+        self.encoded.copy_(canvas[: len(self.encoded)])
 
     def encode(self, step: MaskedStep, tokens: Tokens, run: Callable[[Tokens], Tensor]) -> Tensor:
         """Run the encoder on the buffer and the tokens of the pass before; zeros for all others."""
@@ -110,10 +110,10 @@ class Incremental:
         return F.scaled_dot_product_attention(q, *self.places.update(site.layer, k, v, at, live))
 
     def canvas(self, step: MaskedStep, given: Tensor) -> Tensor:
-        """What the decoder gets: of the fresh tokens what it is ``given`` now, of the others what was kept. All of it is kept."""
+        """Input of the decoder: ``given`` for the fresh tokens, what was kept for the others. All of it is kept."""
         fresh = torch.cat((self.first, self.buffer + step.previous[: len(self.first)]), 1)
-        self.seen.copy_(put(self.seen, fresh, take(given, fresh)))
-        return self.seen
+        self.encoded.copy_(put(self.encoded, fresh, take(given, fresh)))
+        return self.encoded
 
 
 # -- the decoder, and when --------------------------------------------------------------------------------------------
@@ -137,11 +137,11 @@ class Partial(Bidirectional):
 
     @abstractmethod
     def refreshes(self, step: MaskedStep) -> bool:
-        """Whether this pass is full."""
+        """True where this pass is full."""
 
     @abstractmethod
     def keep(self, step: MaskedStep) -> int:
-        """How many tokens are chosen in this partial pass; from all places on nothing is left behind."""
+        """Number of tokens that are chosen in this partial pass; from all places on nothing is left behind."""
 
     @property
     @abstractmethod
@@ -150,7 +150,7 @@ class Partial(Bidirectional):
 
     @abstractmethod
     def spans(self, block: int) -> tuple[bool, bool]:
-        """Whether this block computes all tokens in a partial pass: in its attention, and in its MLP."""
+        """Return whether this block computes all tokens in a partial pass: in its attention, and in its MLP."""
 
     @abstractmethod
     def choose(self, step: MaskedStep, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -158,7 +158,7 @@ class Partial(Bidirectional):
 
     @property
     def incremental(self) -> bool:
-        """Whether the encoder computes only what has become known."""
+        """True where the encoder computes only what has become known."""
         return False
 
     # -- one generation -----------------------------------------------------------------------------------------------
@@ -184,7 +184,7 @@ class Partial(Bidirectional):
         return sum(places.logical_bytes for places in (self.places, self.encoder and self.encoder.places) if places)
 
     def narrows(self, step: Step) -> bool:
-        """Whether tokens are left behind in this pass."""
+        """True where tokens are left behind in this pass."""
         return self.kept[step.index] < self.shape.places
 
     def lots(self, step: MaskedStep, rows: int) -> Tensor:
@@ -193,7 +193,7 @@ class Partial(Bidirectional):
         return streams.uniform(key, self.shape.places)
 
     def image(self, places: Tensor, rows: int) -> Tensor:
-        """Where the decoder has the image's ``places``, of the first rows."""
+        """Positions in the decoder of the image's ``places``, of the first rows."""
         return self.shape.buffer + places[:rows]
 
     def graph_key(self, step: Step) -> None:

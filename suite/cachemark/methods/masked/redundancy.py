@@ -1,4 +1,4 @@
-"""What stays the same from pass to pass of a masked model: why a cache may work on it, or may not."""
+"""Redundancy between the passes of a masked model, which is what a cache of it can save."""
 
 from __future__ import annotations
 

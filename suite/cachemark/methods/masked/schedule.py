@@ -92,7 +92,7 @@ class Scheduled(Partial):
 
     # -- which passes, and how many tokens ----------------------------------------------------------------------------
     def _read_at(self, index: int) -> int:
-        """Where start, period and table are read in pass ``index``."""
+        """Position at which start, period and table are read in pass ``index``."""
         return index if self.schedule == "published" else SPAN * index // len(self.steps)
 
     def refreshes(self, step: MaskedStep) -> bool:
@@ -123,7 +123,7 @@ class Scheduled(Partial):
 
     @property
     def forced_score(self) -> float:
-        """What counts as the score of a forced token."""
+        """The score that a forced token is given."""
         return float("-inf")
 
     @abstractmethod
