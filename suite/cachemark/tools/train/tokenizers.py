@@ -7,7 +7,7 @@ stage goes on with the decoder alone, while the codes keep their meaning.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -72,20 +72,19 @@ class MovingCodebook(nn.Module):
         return vectors[torch.randint(len(vectors), (len(self.counts),), generator=generator).to(vectors.device)]
 
 
-class WholeTask:
-    """Trains all of a tokenizer on fresh scenes, from random weights."""
+class ReconstructionTask:
+    """Trains ``weights`` of a tokenizer to reconstruct fresh scenes. ``scene_stream`` names the random stream that these come from."""
 
     name: str
     steps: int
     warmup = 20
     decay = DECAY
+    scene_stream = "tokenizer"
 
-    def __init__(self, build: Callable[[], nn.Module], seed: int, device: str, batch: int) -> None:
+    def __init__(self, model: nn.Module, weights: Iterable[nn.Parameter], rate: float, seed: int, device: str, batch: int) -> None:
         self.seed, self.device, self.batch = seed, device, batch
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(stream(seed, "initial weights"))
-            self.model: Any = build().to(device)
-        self.optimiser = adam([p for p in self.model.parameters() if p.requires_grad], RATE)
+        self.model: Any = model
+        self.optimiser = torch.optim.AdamW([{"params": list(weights), "peak": rate}], lr=rate, betas=(0.9, 0.99), weight_decay=0.0)
 
     @property
     def parts(self) -> Mapping[str, Stateful]:
@@ -97,10 +96,20 @@ class WholeTask:
 
     def images(self, step: int) -> Tensor:
         """The scenes of a step, (batch, 3, 64, 64)."""
-        return scenes(self.batch, stream(self.seed, "tokenizer", step), device=self.device).images
+        return scenes(self.batch, stream(self.seed, self.scene_stream, step), device=self.device).images
 
     def validate(self) -> dict[str, float]:
         return reconstruction(self.model, self.seed, self.device)
+
+
+class WholeTask(ReconstructionTask):
+    """Trains all of a tokenizer, from random weights."""
+
+    def __init__(self, build: Callable[[], nn.Module], seed: int, device: str, batch: int) -> None:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(stream(seed, "initial weights"))
+            model = build().to(device)
+        super().__init__(model, (p for p in model.parameters() if p.requires_grad), RATE, seed, device, batch)
 
 
 class CodebookTask(WholeTask):
@@ -142,47 +151,30 @@ class CodesTask(CodebookTask):
         return difference(shown, images) + COMMITMENT * F.mse_loss(z, chosen)
 
 
-class DecoderTask:
-    """Second stage: trains the decoder alone, for codes that stay as they are.
+class DecoderTask(ReconstructionTask):
+    """Second stage: trains the decoder alone, on other scenes than the first stage, for codes that stay as they are.
 
     It starts from the weights at ``start``, costs half as much a step, and a model of the codes can be trained beside it.
     """
 
     name = NAME
     steps = 400
-    warmup = 20
-    decay = DECAY
+    scene_stream = "decoder"
 
     def __init__(self, start: Path, seed: int = 0, *, device: str = "cpu", batch: int = BATCH) -> None:
-        self.seed, self.device, self.batch = seed, device, batch
-        self.model = load(start, device=device).train()
-        self.model.decoder.requires_grad_(True)
-        self.optimiser = adam(list(self.model.decoder.parameters()), RATE / 2)
-
-    @property
-    def parts(self) -> Mapping[str, Stateful]:
-        return {"model": self.model, "optimiser": self.optimiser}
-
-    @property
-    def optimisers(self) -> list[torch.optim.Optimizer]:
-        return [self.optimiser]
+        model = load(start, device=device).train()
+        model.decoder.requires_grad_(True)
+        super().__init__(model, model.decoder.parameters(), RATE / 2, seed, device, batch)
 
     def metadata(self) -> dict[str, str]:
         return {**metadata(self.model.config), "language": self.model.language}
 
     def loss(self, step: int, generator: torch.Generator) -> Tensor:
-        """Loss of one batch of fresh scenes, other ones than those of the first stage."""
-        images = scenes(self.batch, stream(self.seed, "decoder", step), device=self.device).images
+        """Loss of one batch of fresh scenes."""
+        images = self.images(step)
         with torch.no_grad():
             codes = self.model.encode(images)
         return difference(self.model.decode(codes).float(), images)
-
-    def validate(self) -> dict[str, float]:
-        return reconstruction(self.model, self.seed, self.device)
-
-
-def adam(weights: list[nn.Parameter], rate: float) -> torch.optim.Optimizer:
-    return torch.optim.AdamW([{"params": weights, "peak": rate}], lr=rate, betas=(0.9, 0.99), weight_decay=0.0)
 
 
 def difference(shown: Tensor, images: Tensor) -> Tensor:
