@@ -28,7 +28,8 @@ from cachemark.machine.memory import peak_bytes
 from cachemark.machine.timer import EventClock
 from cachemark.plan.expand import expand
 from cachemark.plan.schema import Plan
-from cachemark.trial.child.measure import Bench, run_case
+from cachemark.trial.child.bench import Bench
+from cachemark.trial.child.measure import run_case
 from contracts import cells as token
 from contracts import masked, test_scales
 

@@ -6,7 +6,9 @@ import pytest
 
 from cachemark.plan.expand import Planned, expand
 from cachemark.plan.schema import Plan, load
-from cachemark.trial.child.measure import ENGINE_REASON, Bench, probe
+from cachemark.trial.child.bench import Bench
+from cachemark.trial.child.facts import ENGINE_REASON
+from cachemark.trial.child.measure import probe
 
 GPU = ("nightly", "weekend", "release", "regimes-gpu", "ams-kv-table3", "ams-kv-table6", "lazymar-table1", "lazymar-table2",
        "lazymar-table3", "linear-table4", "marche-table1", "marche-table4")

@@ -56,7 +56,7 @@ EDITED = {
     "method": ("methods/streaming.py", "methods/full.py", "methods/base/evicting.py", "methods/masked/partial.py"),
     "models": ("cache/slot.py", "cache/attention/attention.py", "cache/engine/graph.py", "contract/method.py", "models/tiny/tiny_vq.py",
                "models/costs.py", "roofline/bill.py"),
-    "measuring": ("metrics/fidelity.py", "metrics/speed.py", "trial/child/main.py", "trial/child/measure.py", "trial/child/judge.py",
+    "measuring": ("metrics/fidelity.py", "metrics/speed.py", "trial/child/main.py", "trial/child/measure.py", "trial/child/timing.py",
                   "core/seeds.py", "core/limits.py", "machine/timer.py", "machine/memory.py", "machine/memory_cap.py",
                   "machine/affinity.py"),
     "": ("plan/price.py", "plan/deadline.py", "plan/schema.py", "plan/reuse.py", "trial/executors/ray.py", "trial/executors/local.py",

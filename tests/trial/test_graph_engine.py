@@ -25,8 +25,10 @@ from cachemark.core.units import METRICS
 from cachemark.models.llamagen import layout
 from cachemark.plan import schema as plans
 from cachemark.plan.expand import Planned, expand
-from cachemark.trial.child import measure as run
-from cachemark.trial.child.measure import Bench, run_case
+from cachemark.trial.child import bench as benches
+from cachemark.trial.child import facts
+from cachemark.trial.child.bench import Bench
+from cachemark.trial.child.measure import run_case
 from contracts.tape import Tape
 from support import examples
 from support.examples import CONFIG, TOKENS
@@ -88,8 +90,8 @@ def test_an_engine_by_its_name() -> None:
 @pytest.fixture(scope="module")
 def outcomes(folder: Path) -> dict[str, dict[str, Outcome]]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(plans, "refused", lambda *_: "")
-        patch.setattr(run, "engine", lambda name, device: Graph(Tape()) if name == "graph" else EAGER)
+        patch.setattr("cachemark.plan.expand.refused", lambda *_: "")
+        patch.setattr(benches, "engine", lambda name, device: Graph(Tape()) if name == "graph" else EAGER)
         found = {}
         for name in ("eager", "graph"):
             cases = planned(folder, name)
@@ -122,7 +124,7 @@ def test_what_recording_costs_is_among_the_figures(outcomes: dict[str, dict[str,
 
 # -- kernels ----------------------------------------------------------------------------------------------------------
 def test_a_fused_kernel_with_mass_is_compared_at_its_price(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run, "mass_kernel", lambda device: FUSED_MASS_KERNEL)
+    monkeypatch.setattr(facts, "mass_kernel", lambda device: FUSED_MASS_KERNEL)
     cases = {p.case.label: p for p in planned(folder, "eager")}
     bench = Bench.load(cases["full"])
     h2o, full = (run_case(cases[label], bench)[0].facts for label in ("h2o 1/2", "full"))

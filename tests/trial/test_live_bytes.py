@@ -19,7 +19,9 @@ from cachemark.core.result import Outcome
 from cachemark.methods.ams_kv import ThresholdWarning
 from cachemark.plan import schema as plans
 from cachemark.plan.expand import expand
-from cachemark.trial.child.measure import LIVE, Bench, run_case
+from cachemark.trial.child.bench import Bench
+from cachemark.trial.child.measure import run_case
+from cachemark.trial.child.timing import LIVE
 from support import examples
 from support.examples import BATCH, CONFIG
 from support.stages import forgetting

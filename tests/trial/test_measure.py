@@ -30,9 +30,10 @@ from cachemark.metrics import named_presets as presets
 from cachemark.models import costs
 from cachemark.plan import schema as plans
 from cachemark.plan.expand import Planned, expand
+from cachemark.trial.child import bench as benches
 from cachemark.trial.child import judge
-from cachemark.trial.child import measure as run
-from cachemark.trial.child.measure import RANDOM, Bench, run_case
+from cachemark.trial.child.bench import Bench
+from cachemark.trial.child.measure import RANDOM, run_case
 from support import examples
 from support.examples import BATCH, CONFIG, REPEATS, SAMPLES, TOKENS, WARMUP
 from support.stages import forgetting
@@ -72,7 +73,6 @@ class Recorder:
     def __init__(self, generator: Any) -> None:
         self._generator = generator
         self.calls: list[dict[str, Any]] = []
-
     def layout(self, *arguments: Any) -> Any:
         return self._generator.layout(*arguments)
 
@@ -150,7 +150,7 @@ def test_kl_is_the_mean_over_positions_at_the_temperature_and_without_truncation
 
     def log_probs(case: Case) -> Tensor:
         seen: list[Tensor] = []
-        job = judge.Job(bench.loaded, run._factory(case), Memory("cpu"), case.sampling, subset, SAMPLES, "cpu")
+        job = judge.Job(bench.loaded, benches.method_factory(case), Memory("cpu"), case.sampling, subset, SAMPLES, "cpu")
         job.generate(slice(SAMPLES), forced=tokens, see=lambda _, logits: seen.append(logits))
         return (torch.cat(seen, 1).double() / 0.5).log_softmax(-1)
 
@@ -271,7 +271,7 @@ def test_numerics_run_at_another_batch(batch: int, other: list[int], folder: Pat
 def _job(planned: Planned, bench: Bench) -> judge.Job:
     case = planned.case
     subset = seeds.subset(case.seeds, bench.entry.classes).first(case.samples)
-    return judge.Job(bench.loaded, run._factory(case), Memory("cpu"), case.sampling, subset, case.batch, "cpu")
+    return judge.Job(bench.loaded, benches.method_factory(case), Memory("cpu"), case.sampling, subset, case.batch, "cpu")
 
 
 @pytest.mark.parametrize(("batch", "samples"), [(3, 4), (3, 5), (1, 3), (2, 3)])
@@ -356,7 +356,7 @@ def asking(folder: Path, line: str = "lpips = true") -> list[Planned]:
 
 def test_lpips_is_measured_where_it_is_asked_for_and_its_weights_are_here(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(presets, "lpips_identity", lambda: "a/b")
-    monkeypatch.setattr(run, "Lpips", lambda device: lambda one, other: (one - other).abs().flatten(1).mean(1))
+    monkeypatch.setattr(benches, "Lpips", lambda device: lambda one, other: (one - other).abs().flatten(1).mean(1))
     found = run_all(asking(folder))
     assert all(outcome.case.evaluation["lpips"] == {"weights": "a/b"} for outcome, _ in found.values())
     assert found["full"][0].samples["lpips"] == [0.0] * SAMPLES
@@ -379,7 +379,7 @@ def test_the_clip_score_is_measured_where_it_is_asked_for_and_its_model_is_here(
         return lambda images, labels: torch.tensor([float(label) for label in labels])
 
     monkeypatch.setattr(presets, "clip_identity", lambda where: "a")
-    monkeypatch.setattr(run, "ClipScore", network)
+    monkeypatch.setattr(benches, "ClipScore", network)
     found = run_all(asking(folder, 'clip = "models/clip"'))
     labels = [float(label) for label in seeds.subset("s64", 10).first(SAMPLES).labels]
     assert all(outcome.samples["clip_score"] == labels for outcome, _ in found.values())

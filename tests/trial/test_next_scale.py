@@ -18,7 +18,8 @@ from cachemark.plan.calibration import calibrated
 from cachemark.plan.expand import Planned, expand
 from cachemark.plan.schema import Plan, load
 from cachemark.roofline.kv_bytes import entries, equal_widths, nbytes
-from cachemark.trial.child.measure import Bench, run_case
+from cachemark.trial.child.bench import Bench
+from cachemark.trial.child.measure import run_case
 
 HEAD = 'name = "p"\n[timing]\nwarmup = 1\nrepeats = 3\n[fidelity]\nsamples = 2\n[[cells]]\nbatch = 2\n'
 Write = Callable[[str], Plan]

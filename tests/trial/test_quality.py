@@ -28,7 +28,8 @@ from cachemark.plan import schema as plans
 from cachemark.plan.expand import Planned, expand
 from cachemark.plan.reuse import Earlier
 from cachemark.trial.child import quality
-from cachemark.trial.child.measure import Bench, fill, run_case, see_arm
+from cachemark.trial.child.bench import Bench
+from cachemark.trial.child.measure import fill, run_case, see_arm
 from cachemark.trial.child.quality import FeatureCache
 from support import examples
 from support.stages import forgetting

@@ -18,7 +18,8 @@ from cachemark.core.spec import QUALITY_PASS
 from cachemark.plan import schema as plans
 from cachemark.plan.expand import FIRST, Planned, expand
 from cachemark.plan.schema import Plan
-from cachemark.trial.child.measure import Bench, run_arm, see_arm
+from cachemark.trial.child.bench import Bench
+from cachemark.trial.child.measure import run_arm, see_arm
 from cachemark.trial.executors import local as executor
 from cachemark.trial.executors.local import Local
 from cachemark.trial.request import Task, TrialRequest
