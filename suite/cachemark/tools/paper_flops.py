@@ -19,7 +19,7 @@ class PrintedFlops:
     printed: str
 
     def off(self, flops: int) -> float:
-        """How far ``flops`` are from the printed figure, as a share of that: negative where they are fewer."""
+        """Deviation of ``flops`` from the printed figure, as a share of that: negative where they are fewer."""
         return flops / TERA / float(self.printed) - 1
 
 
