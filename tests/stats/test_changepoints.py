@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from cachemark.core.errors import CachemarkError
 from cachemark.stats import changepoints as history
-from cachemark.stats.changepoints import LEAST, LEVEL, MOST_ALIKE, ChangePoint, Epoch, block_p, changes, rank_cusum, to_canary
+from cachemark.stats.changepoints import LEAST, LEVEL, MOST_ALIKE, ChangePoint, Epoch, block_p, changes, rank_cusum
 
 DELTA, SD, N = 0.02, 0.004, 60
 
@@ -240,9 +240,3 @@ def test_the_same_series_gives_the_same_answer() -> None:
 def test_what_is_no_history_is_refused(nights: list[float], epochs: list[str], delta: float, words: str) -> None:
     with pytest.raises(CachemarkError, match=words):
         changes(nights, epochs, delta)
-
-
-def test_a_night_is_the_ratio_to_its_canary() -> None:
-    canary = np.exp(noise(6, sd=1.0))
-    assert to_canary(canary, 1.05 * canary) == pytest.approx(math.log(1.05))
-    assert to_canary(canary, 1.05 * canary, better="higher") == pytest.approx(-math.log(1.05))

@@ -27,7 +27,6 @@ from scipy.ndimage import median_filter
 from scipy.stats import rankdata
 
 from ..core.errors import CachemarkError
-from .paired_test import hodges_lehmann, log_ratios
 
 STEP, RAMP, SPREAD = "step", "ramp", "spread"
 LEAST = 5  # nights of a segment
@@ -68,12 +67,6 @@ class Epoch:
     def stationary(self) -> bool:
         """True where changes may gate."""
         return not self.alike > MOST_ALIKE
-
-
-def to_canary(canary: ArrayLike, head: ArrayLike, better: str = "lower") -> float:
-    """One night's value: the estimated log ratio of cost, positive where ``head`` is worse than the canary it was paired with.
-    Figures as :func:`cachemark.stats.paired_test.log_ratios` takes them."""
-    return float(hodges_lehmann(log_ratios(canary, head, better)))
 
 
 def changes(nights: Sequence[float], epochs: Sequence[Hashable], delta: float) -> tuple[Epoch, ...]:

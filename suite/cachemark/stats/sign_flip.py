@@ -66,15 +66,11 @@ def _flip(d: Floats) -> float:
 
 
 # -- by draws ------------------------------------------------------------------------------------------------------------
-def sign_flip_mean(differences: Floats) -> float:
-    """One-sided p-value that the mean of differences, (n,), is above 0: the share of choices of signs that add up to at least as much.
-    All choices where at most 40 are no tie, else ``DRAWS`` of them from a stream that is frozen, the one found among them (Phipson and
-    Smyth 2010, so that it is never 0). A seed at which the arms agree has no sign and says nothing."""
-    return sign_flips([differences])[0][0]
-
-
 def sign_flips(many: Sequence[Floats]) -> list[tuple[float, float]]:
-    """The p-values that the mean of each sample, (n,), is above and below 0. Samples of one size share a draw of signs, which is dear."""
+    """One-sided p-values that the mean of each sample of differences, (n,), is above, and below 0: the share of choices of signs that add
+    up to at least as much. All choices where at most ``MOST_PAIRS`` are no tie, else ``DRAWS`` of them from a stream that is frozen, the one
+    found among them (Phipson and Smyth 2010, so that it is never 0). A difference of 0 has no sign and proves nothing. Samples of one size
+    share a draw of signs, which is dear."""
     signed = [d[d != 0] for d in many]
     found = {i: (float(sign_flip(d)), float(sign_flip(-d))) if len(d) else (1.0, 1.0) for i, d in enumerate(signed) if len(d) <= MOST_PAIRS}
     groups: dict[int, list[int]] = {}
