@@ -130,8 +130,7 @@ def test_remarks_of_the_page_and_the_state_of_the_run_stand_below() -> None:
     assert BOLD in found.notes
     assert "Not anchored." in found.notes
     assert "The run is interrupted; cases that it did not reach are missing." in found.notes
-    assert found.notes[-1] == ("Plan demo, run 7, cpu-example-8 · Example CPU, 8 threads, commit 3f9a61c0d2b7, with changes that are not "
-                               "committed.")
+    assert found.notes[-1] == "Plan demo, run 7, cpu-example-8 · Example CPU, 8 threads, commit 3f9a61c0d2b7, with uncommitted changes."
 
 
 # ------------------------------------------------------------------------------------------------ what is bold
