@@ -68,7 +68,7 @@ def _flip(d: Floats) -> float:
 # -- by draws ------------------------------------------------------------------------------------------------------------
 def sign_flips(many: Sequence[Floats]) -> list[tuple[float, float]]:
     """One-sided p-values that the mean of each sample of differences, (n,), is above, and below 0: the share of choices of signs that add
-    up to at least as much. All choices where at most ``MOST_PAIRS`` are no tie, else ``DRAWS`` of them from a stream that is frozen, the one
+    up to at least as much. All choices where at most ``MOST_PAIRS`` are no tie, else ``DRAWS`` of them from a frozen stream, the one
     found among them (Phipson and Smyth 2010, so that it is never 0). A difference of 0 has no sign and proves nothing. Samples of one size
     share a draw of signs, which is dear."""
     signed = [d[d != 0] for d in many]
