@@ -1,0 +1,99 @@
+"""The self-test of the gate: on which device it runs, by whose clock the slow-down is seen, and what it makes of a blind clock."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from cachemark.core.result import Outcome, Status
+from cachemark.machine.environment import environment
+from cachemark.plan.expand import Planned
+from cachemark.store.db import Store
+from cachemark.trial.executors import local as executor
+from cachemark.trial.executors.local import Executor, local
+from cachemark.trial.request import TrialRequest
+from cachemark.trial.supervisor import Finished
+from cachemark.workflows import newest_device, self_test
+from cachemark.workflows.machines import Machine
+from cachemark.workflows.proving import METHOD, SLOWER
+from support.fake_nvml import FakeNvml
+
+pytestmark = pytest.mark.usefixtures("own_leases")
+
+
+@dataclass(frozen=True)
+class Watched(Machine):
+    """A machine whose devices are those of a driver."""
+
+    driver: Any = None
+
+    @contextmanager
+    def places(self, store: Store | None = None) -> Iterator[Executor]:
+        with local(self.device, 1, nvml=self.driver) as places:
+            yield places
+
+
+class Trials:
+    """Trials that take a second and what the method waits, as far as the clock ``sees`` it."""
+
+    def __init__(self, sees: float = 1.0) -> None:
+        self.sees, self.ran = sees, set[tuple[str, str]]()
+
+    def __call__(self, planned: list[Planned], request: TrialRequest, started: Any, **_: Any) -> Iterator[Finished]:
+        for item in planned:
+            self.ran.add((item.case.device_class, request.gpu))
+            latency = 1.0 + self.sees * item.case.knobs.get("wait", 0.0)
+            yield Finished(Outcome(item.case, Status.OK, {"latency": [latency] * 3}, "an arm", output_hash="cafe"), {})
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_the_gate_is_proved_on_the_device_where_it_judges(device: str, nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
+    trials = Trials()
+    monkeypatch.setattr(executor, "run_trials", trials)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    proofs = self_test(Watched(device, 1, driver=nvml))
+    assert [proof.passed for proof in proofs] == [True] * 3
+    assert trials.ran == {(device, "GPU-aaaa" if device == "cuda" else "")}
+
+
+def test_a_clock_that_does_not_see_the_device_wait_proves_nothing(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(executor, "run_trials", Trials(sees=0.0))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert [proof.passed for proof in self_test(Watched("cuda", 1, driver=nvml))] == [True, False, True]
+
+
+def test_its_device_is_that_of_the_newest_run_and_else_that_of_the_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    url, here = tmp_path / "nights.sqlite", environment("cpu", 1)
+    for available, device in ((True, "cuda"), (False, "cpu")):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda available=available: available)
+        assert newest_device(url) == device
+    with Store.open(url) as store:
+        for cuda, device in (("12.8", "cuda"), (None, "cpu")):
+            store.finish_run(store.begin_run("p", {}, replace(here, facts={**here.facts, "cuda": cuda}), {}), "finished")
+            assert newest_device(url) == device
+
+
+def test_on_a_gpu_the_device_waits_and_not_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clock that forgot to wait for the device would not see it."""
+    slept: list[int] = []
+    event = SimpleNamespace(record=lambda: None, synchronize=lambda: None, elapsed_time=lambda other: 50.0)
+    monkeypatch.setattr(torch.cuda, "Event", lambda **_: event)
+    monkeypatch.setattr(torch.cuda, "_sleep", slept.append)
+    scope: dict[str, Any] = {"__name__": "delayed"}
+    exec(METHOD.partition("@registry")[0], scope)
+    begun = time.perf_counter()
+    scope["wait"](SLOWER * 1000, torch.device("cuda"))
+    assert time.perf_counter() - begun < 100, "the host goes on"
+    assert slept[-1] == 600 * 2 * 10**9, "10^8 cycles in 50 ms"
+    scope["wait"](0.0, torch.device("cuda"))
+    assert len(slept) == 3, "equal arms do not wait"
+    scope["wait"](0.01, torch.device("cpu"))
+    assert time.perf_counter() - begun >= 0.01
