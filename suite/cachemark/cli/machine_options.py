@@ -55,11 +55,11 @@ _OPTIONS = (
     click.option("--gpu", "gpus", multiple=True, metavar="UUID",
                  help="With cuda: this device (a UUID, its beginning, or a number), or 'all'; repeatable.  [default: the first free one]"),
     click.option("--lock-clocks", "clock", type=click.IntRange(min=0), default=0, show_default="leave them alone", metavar="MHZ",
-                 help="With cuda: hold the SM clock; needs an administrator's rights, and is undone at the end."),
+                 help="With cuda: lock the SM clock; needs administrator rights, and is undone at the end."),
     click.option("--memory-cap", callback=size, metavar="SIZE",
-                 help="Let a trial allocate so much, such as 24GiB, to imitate a smaller card."),
+                 help="Limit the memory that a trial may allocate, such as 24GiB, to imitate a smaller card."),
     click.option("--executor", type=click.Choice(["local", "ray"]), default="local", show_default=True,
                  help="Measure on this machine, or on the workers of a Ray cluster."),
-    click.option("--address", default="auto", show_default=True, help="With ray: of the cluster."),
+    click.option("--address", default="auto", show_default=True, help="With ray: address of the cluster."),
 )
 machine_options = machine_options_with()

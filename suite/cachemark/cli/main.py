@@ -17,18 +17,18 @@ from ..core.secrets import mask
 
 COMMANDS = {
     "baseline": "Save, list and compare accepted results.",
-    "bisect": "Find the commit since which a case is worse.",
+    "bisect": "Find the commit that made a case worse.",
     "check": "Judge a run against a baseline; the exit code says how it went.",
     "compare": "Compare two cases, commits or environments in pairs.",
-    "db": "Upgrade a store, merge others into it, prune what is old.",
-    "doctor": "Say what this machine can measure and what is missing.",
-    "export": "Hand results and images to other programs.",
+    "db": "Upgrade a store, merge other stores into it, prune old runs.",
+    "doctor": "Check what this machine can measure, and what is missing.",
+    "export": "Export results and images to other programs.",
     "incident": "List, acknowledge and accept known regressions.",
-    "ingest": "Read results of other programs into the store.",
-    "list": "Name models, methods, metrics, plans, runs.",
+    "ingest": "Import results of other programs into the store.",
+    "list": "List models, methods, metrics, plans or runs.",
     "report": "Write the HTML report of a run.",
-    "roofline": "Say what the arithmetic allows: least times, bytes, ideal speed-ups.",
-    "run": "Measure a plan and keep every result.",
+    "roofline": "Print lower bounds by arithmetic: times, bytes, ideal speed-ups.",
+    "run": "Measure a plan and store every result.",
     "show": "Print one run, or one case with its raw samples.",
 }
 

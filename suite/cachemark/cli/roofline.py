@@ -20,22 +20,22 @@ DEFAULT_GPU = "h200"
 @click.option("--method", "methods", multiple=True, help="A method; repeatable.  [default: those of the model's family]")
 @click.option("--budget", "budgets", multiple=True, help="A share of the full cache, or `own`; repeatable.  [default: the family's]")
 @click.option("--batch", "batches", type=click.IntRange(min=1), multiple=True, default=[1], show_default=True,
-              help="Images at once; guidance doubles the rows; repeatable.")
+              help="Images per batch (guidance doubles the rows); repeatable.")
 @click.option("--gpu", help=f"Rates of this GPU in 16 bit: a800, a100, h100, h200, 3090.  [default: {DEFAULT_GPU}]")
 @click.option("--here", is_flag=True, help="Measure the rates of this machine instead.")
 @click.option("--dtype", type=click.Choice(DTYPES), help="Of weights, K and V.  [default: bfloat16; float16 with --kv]")
 @click.option("--steps", type=click.IntRange(min=1), help="Passes of a masked model.  [default: its paper's]")
 @click.option("--demanding", type=click.IntRange(min=0), help="Layers of ams_kv with the larger budget.  [default: a sixth of them]")
-@click.option("--apart", is_flag=True, help="Charge activations as operations of their own: stricter, fused kernels may beat it.")
-@click.option("--kv", is_flag=True, help="Bytes of keys and values of every method instead, on a next-scale model.")
+@click.option("--apart", is_flag=True, help="Charge activations as separate operations: stricter, but fused kernels may beat it.")
+@click.option("--kv", is_flag=True, help="Print bytes of keys and values of every method instead, for a next-scale model.")
 @json_option
 def roofline(
     model: str, methods: tuple[str, ...], budgets: tuple[str, ...], batches: tuple[int, ...], gpu: str | None, here: bool,
     dtype: str | None, steps: int | None, demanding: int | None, apart: bool, kv: bool, as_json: bool,
 ) -> None:
-    """Print the least time that MODEL takes on a device under each method, by part, and the speed-up that it allows.
+    """Print a lower bound on the time of MODEL on a device under each method, by part, and the speed-up that it allows.
 
-    No operation is faster than its bytes at the copy rate or its FLOPs at the matmul rate; what is measured stands above that floor.
+    No operation is faster than its bytes at the copy rate or its FLOPs at the matmul rate; measured times lie above that floor.
     With --kv: bytes of keys and values of every method, at equal dtype and as AMS-KV's published code would hold them, and which of
     the figures printed by AMS-KV follow.
     """
