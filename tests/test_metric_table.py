@@ -10,8 +10,6 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import pytest
-from cachemark.report.view.change import changes
-from cachemark.report.view.view import build
 
 from cachemark.core.result import Environment, Outcome, Status
 from cachemark.core.spec import Case, Sampling
@@ -25,6 +23,8 @@ from cachemark.gate.comparison import CellPairs, verdicts
 from cachemark.gate.owners import told
 from cachemark.gate.seedwise import seedwise
 from cachemark.report import formatting
+from cachemark.report.view.baseline_comparison import changes
+from cachemark.report.view.report_view import build
 from cachemark.stats.paired_test import Rule
 from cachemark.store.exchange import dump, load
 from cachemark.store.rows import RunRecord, Verdict
