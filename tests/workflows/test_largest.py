@@ -233,7 +233,7 @@ def test_after_a_fault_on_a_gpu_the_next_case_gets_a_fresh_process(status: Statu
 
 def test_a_trial_that_leaves_is_no_fault_of_the_next_case(monkeypatch: pytest.MonkeyPatch) -> None:
     class Child:
-        pid = 1
+        pid, name = 1, "child"
         made = 0
 
         def __init__(self, request: TrialRequest) -> None:
