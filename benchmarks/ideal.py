@@ -43,7 +43,7 @@ from cachemark.methods.full import Full
 from cachemark.methods.linear import Linear
 from cachemark.models.llamagen import SIZES, LlamaGen
 from cachemark.models.packed import packed
-from cachemark.plan.reuse import code_identity
+from cachemark.plans.reuse import code_identity
 
 GRID, BATCH, SHARE = 24, 2, Fraction(1, 6)
 SAMPLING = Sampling(cfg_scale=2.0)

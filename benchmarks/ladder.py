@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import get_args
 
 from cachemark.export.ladder import ladders, markdown
-from cachemark.plan import schema as plans
-from cachemark.plan.schema import Cells, Plan
+from cachemark.plans import schema as plans
+from cachemark.plans.schema import Cells, Plan
 from cachemark.store.db import Store
 from cachemark.workflows.measuring import measure
 

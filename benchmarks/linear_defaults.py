@@ -27,7 +27,7 @@ from cachemark.methods.full import Full
 from cachemark.methods.linear import Linear
 from cachemark.models import catalogue
 from cachemark.models.protocol import Request
-from cachemark.plan.reuse import code_identity
+from cachemark.plans.reuse import code_identity
 from cachemark.trial.child.judge import FullCacheOutput, Job, divergence
 
 

@@ -43,7 +43,7 @@ from cachemark.methods.marche import MARche
 from cachemark.models.catalogue import masked_models as masked
 from cachemark.models.mar import MAR, guidance
 from cachemark.models.protocol import ModelEntry, Request
-from cachemark.plan.reuse import code_identity
+from cachemark.plans.reuse import code_identity
 from cachemark.roofline.masked_flops import by_pass
 
 assert masked  # importing it registers the models

@@ -28,7 +28,7 @@ from pathlib import Path
 from cachemark import __version__
 from cachemark.core.result import Outcome
 from cachemark.machine.environment import environment
-from cachemark.plan.reuse import code_identity
+from cachemark.plans.reuse import code_identity
 from cachemark.store.db import Store
 
 PLAN = """name = "overhead"

@@ -37,7 +37,7 @@ from cachemark.methods.marche import joined
 from cachemark.methods.masked.partial import Places, wide
 from cachemark.models.catalogue import masked_models as masked
 from cachemark.models.protocol import ModelEntry
-from cachemark.plan.reuse import code_identity
+from cachemark.plans.reuse import code_identity
 
 assert masked  # importing it registers the models
 ACTIVE = (16, 32, 64, 128)  # active tokens; all others are cached

@@ -46,7 +46,7 @@ from cachemark.models.layers import rotate_pairs
 from cachemark.models.llamagen import SIZES, LlamaGen
 from cachemark.models.packed import packed
 from cachemark.models.sampling import draw, guide
-from cachemark.plan.reuse import code_identity
+from cachemark.plans.reuse import code_identity
 from cachemark.roofline.bill import bill
 
 SHAPES = ((16, 4), (24, 2))  # grid, images of a batch; guidance doubles the rows

@@ -40,7 +40,7 @@ from cachemark.methods.full import Full
 from cachemark.models import var
 from cachemark.models.catalogue import next_scale
 from cachemark.models.protocol import Loaded, ModelEntry, Request
-from cachemark.plan.reuse import code_identity
+from cachemark.plans.reuse import code_identity
 
 assert next_scale  # importing it registers the models
 MODEL = "var-d16"

@@ -176,7 +176,7 @@ def test_every_method_is_described_with_its_knobs_and_defaults() -> None:
                                                 ("cells.sampling", "SamplingTable")])
 def test_every_key_of_a_plan_is_described_with_its_default(heading: str, table: str) -> None:
     described = section(ROOT / "docs" / "guide" / "plans.md", heading)
-    for key, info in getattr(importlib.import_module("cachemark.plan.schema"), table).model_fields.items():
+    for key, info in getattr(importlib.import_module("cachemark.plans.schema"), table).model_fields.items():
         shown = [line for line in described.splitlines() if line.startswith(f"| `{key}` |")]
         assert len(shown) == 1, f"{table}.{key} has no row of its own"
         plain = isinstance(info.default, str | int | float | list) and info.default not in ("", [])

@@ -21,8 +21,8 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "suite" / "cachemark"
 
 ROOMS = (  # from the ground up: a room may import those before it
-    "core", "stats", "cache", "contract", "roofline", "methods", "models", "metrics", "machine", "plan", "trial", "store", "gate", "report",
-    "export", "workflows", "cli", "tools",
+    "core", "stats", "cache", "contract", "roofline", "methods", "models", "metrics", "machine", "plans", "trial", "store", "gate",
+    "report", "export", "workflows", "cli", "tools",
 )
 FLOORS = {room: floor for floor, room in enumerate(ROOMS)}
 SUB_FLOORS = {"report": ("formatting", "view", "charts", "page")}  # inside a room, from the ground up: words, data, drawings, HTML

@@ -19,7 +19,7 @@ from cachemark.cache.attention.attention import attention
 from cachemark.contract.method import Method
 from cachemark.core import registry
 from cachemark.models.protocol import Loaded, ModelEntry, Request
-from cachemark.plan import schema as plans
+from cachemark.plans import schema as plans
 
 assert plans  # importing it registers models and methods
 SEEDS = (0,)

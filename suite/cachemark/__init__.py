@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from .core.result import Outcome
     from .core.spec import Case
     from .export.frames import frame, samples_frame
-    from .plan.schema import Plan
-    from .plan.schema import load as plan
+    from .plans.schema import Plan
+    from .plans.schema import load as plan
     from .workflows.machines import Machine
     from .workflows.reporting import Report
     from .workflows.running import run
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from .workflows.stored_run import open_run as open
 
 _HOMES = {
-    "Case": "core.spec.Case", "Machine": "workflows.machines.Machine", "Outcome": "core.result.Outcome", "Plan": "plan.schema.Plan",
+    "Case": "core.spec.Case", "Machine": "workflows.machines.Machine", "Outcome": "core.result.Outcome", "Plan": "plans.schema.Plan",
     "Report": "workflows.reporting.Report", "Run": "workflows.stored_run.Run", "frame": "export.frames.frame",
-    "method": "core.registry.method", "open": "workflows.stored_run.open_run", "run": "workflows.running.run",
+    "method": "core.registry.method", "open": "workflows.stored_run.open_run", "plan": "plans.schema.load", "run": "workflows.running.run",
     "samples_frame": "export.frames.samples_frame",
 }
 __version__ = "0.1.0"
@@ -30,8 +30,6 @@ __all__ = ["Case", "Machine", "Outcome", "Plan", "Report", "Run", "__version__",
 
 
 def __getattr__(name: str) -> object:
-    if name == "plan":  # a package that can be called
-        return importlib.import_module(".plan", __name__)
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module, _, attribute = _HOMES[name].rpartition(".")

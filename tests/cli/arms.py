@@ -10,7 +10,7 @@ from typing import Any
 
 from cachemark.core.result import Environment, Outcome, Status
 from cachemark.machine.environment import environment
-from cachemark.plan.expand import Planned
+from cachemark.plans.expand import Planned
 from cachemark.trial.request import Task, TrialRequest
 from cachemark.trial.supervisor import Finished
 from support.stages import Stage, call

@@ -81,8 +81,8 @@ def test_the_table_in_markdown() -> None:
 
 @pytest.mark.parametrize("name", ["ladder", "ladder-gpu"])
 def test_the_plans_have_a_full_cache_on_both_rungs_for_every_arm(name: str) -> None:
-    from cachemark.plan import schema as plans
-    from cachemark.plan.expand import expand
+    from cachemark.plans import schema as plans
+    from cachemark.plans.expand import expand
 
     found = [planned.case for planned in expand(plans.load(name))]
     rungs = {(case.model, case.batch, case.sampling, case.engine) for case in found if case.role == "baseline"}

@@ -26,8 +26,8 @@ from cachemark.contract.method import Method
 from cachemark.core.errors import Unsupported
 from cachemark.machine.memory import peak_bytes
 from cachemark.machine.timer import EventClock
-from cachemark.plan.expand import expand
-from cachemark.plan.schema import Plan
+from cachemark.plans.expand import expand
+from cachemark.plans.schema import Plan
 from cachemark.trial.child.bench import Bench
 from cachemark.trial.child.measure import run_case
 from contracts import cells as token

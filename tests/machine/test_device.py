@@ -24,7 +24,7 @@ from cachemark.machine import monitor as watch
 from cachemark.machine.environment import environment
 from cachemark.machine.monitor import Watch, strangers
 from cachemark.models.protocol import Request
-from cachemark.plan.expand import Planned
+from cachemark.plans.expand import Planned
 from cachemark.trial.executors import local as executor
 from cachemark.trial.executors.local import Local, Place, local
 from cachemark.trial.request import TrialRequest
@@ -308,8 +308,8 @@ def test_a_real_trial_is_watched_pinned_and_started_on_a_free_device_only(
     nvml: FakeNvml, cards: list[Card], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     """The device is foreign at first, free then: the first case is contended before anything starts, the next one runs."""
-    from cachemark.plan import schema as plans
-    from cachemark.plan.expand import expand
+    from cachemark.plans import schema as plans
+    from cachemark.plans.expand import expand
     from cachemark.trial.supervisor import run_trials
 
     text = 'name = "p"\n[timing]\nwarmup = 1\nrepeats = 3\n[[cells]]\nmodel = "tiny-llamagen"\nmethods = ["window"]\nbatch = 1\n'

@@ -8,7 +8,7 @@ import pytest
 
 from cachemark.core import plugins
 from cachemark.core.result import Status
-from cachemark.plan import schema as plans
+from cachemark.plans import schema as plans
 from cachemark.store.db import Store
 from cachemark.workflows.measuring import measure_largest
 from support import examples, stages

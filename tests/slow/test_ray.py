@@ -10,7 +10,7 @@ import pytest
 from cachemark.core import plugins
 from cachemark.core.errors import Infrastructure
 from cachemark.core.result import Outcome, Status
-from cachemark.plan import schema as plans
+from cachemark.plans import schema as plans
 from cachemark.store.db import Store
 from cachemark.trial.executors.ray import Ray, cluster
 from cachemark.workflows.measuring import measure

@@ -23,7 +23,7 @@ import cachemark.models.catalogue  # noqa: F401
 from cachemark.cli import main
 from cachemark.core import registry
 from cachemark.core.result import Outcome
-from cachemark.plan import reuse
+from cachemark.plans import reuse
 from cachemark.store.db import Store
 from cachemark.trial import supervisor as isolate
 

@@ -16,8 +16,8 @@ from cachemark.core.limits import Rates
 from cachemark.core.result import Environment, Outcome, Status
 from cachemark.core.spec import Case
 from cachemark.machine.environment import environment
-from cachemark.plan import schema as plans
-from cachemark.plan.expand import Planned
+from cachemark.plans import schema as plans
+from cachemark.plans.expand import Planned
 from cachemark.store.db import Store
 from cachemark.trial.request import TrialRequest
 from cachemark.trial.supervisor import Finished, always

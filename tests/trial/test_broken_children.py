@@ -10,7 +10,7 @@ import pytest
 from cachemark.core.result import Status
 from cachemark.core.spec import Case, Sampling
 from cachemark.models.protocol import Request
-from cachemark.plan.expand import Planned
+from cachemark.plans.expand import Planned
 from cachemark.trial import supervisor
 from cachemark.trial.request import TrialRequest
 from cachemark.trial.supervisor import run_trials

@@ -23,8 +23,8 @@ from cachemark.core.result import Outcome
 from cachemark.core.spec import Sampling
 from cachemark.core.units import METRICS
 from cachemark.models.llamagen import layout
-from cachemark.plan import schema as plans
-from cachemark.plan.expand import Planned, expand
+from cachemark.plans import schema as plans
+from cachemark.plans.expand import Planned, expand
 from cachemark.trial.child import bench as benches
 from cachemark.trial.child import facts
 from cachemark.trial.child.bench import Bench
@@ -90,7 +90,7 @@ def test_an_engine_by_its_name() -> None:
 @pytest.fixture(scope="module")
 def outcomes(folder: Path) -> dict[str, dict[str, Outcome]]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("cachemark.plan.expand.refused", lambda *_: "")
+        patch.setattr("cachemark.plans.expand.refused", lambda *_: "")
         patch.setattr(benches, "engine", lambda name, device: Graph(Tape()) if name == "graph" else EAGER)
         found = {}
         for name in ("eager", "graph"):

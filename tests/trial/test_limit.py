@@ -21,8 +21,8 @@ from cachemark.methods.full import Full
 from cachemark.methods.linear import Linear
 from cachemark.metrics.speed import ends
 from cachemark.models.protocol import ModelEntry
-from cachemark.plan import schema as plans
-from cachemark.plan.expand import expand
+from cachemark.plans import schema as plans
+from cachemark.plans.expand import expand
 from cachemark.roofline.bill import bill
 from cachemark.trial.child import floor as limit
 from cachemark.workflows import measuring as session

@@ -17,8 +17,8 @@ from cachemark.cache.layout import Site
 from cachemark.core import plugins, registry
 from cachemark.core.result import Outcome
 from cachemark.methods.ams_kv import ThresholdWarning
-from cachemark.plan import schema as plans
-from cachemark.plan.expand import expand
+from cachemark.plans import schema as plans
+from cachemark.plans.expand import expand
 from cachemark.trial.child.bench import Bench
 from cachemark.trial.child.measure import run_case
 from cachemark.trial.child.timing import LIVE

@@ -22,8 +22,8 @@ from cachemark.metrics.speed import ends, first_half, halves, watched
 from cachemark.models import mar
 from cachemark.models.mar import MAR, MARConfig
 from cachemark.models.protocol import Loaded, ModelEntry, Request
-from cachemark.plan.expand import Planned, expand
-from cachemark.plan.schema import Plan, load
+from cachemark.plans.expand import Planned, expand
+from cachemark.plans.schema import Plan, load
 from cachemark.roofline.masked_flops import share, work
 from cachemark.trial.child.bench import Bench
 from cachemark.trial.child.measure import run_case

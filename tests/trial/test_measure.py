@@ -28,8 +28,8 @@ from cachemark.core.spec import Case
 from cachemark.core.units import METRICS
 from cachemark.metrics import named_presets as presets
 from cachemark.models import costs
-from cachemark.plan import schema as plans
-from cachemark.plan.expand import Planned, expand
+from cachemark.plans import schema as plans
+from cachemark.plans.expand import Planned, expand
 from cachemark.trial.child import bench as benches
 from cachemark.trial.child import judge
 from cachemark.trial.child.bench import Bench

@@ -24,9 +24,9 @@ from cachemark.metrics import named_presets as presets
 from cachemark.metrics.feature_preset import Preset
 from cachemark.metrics.image_features import ImageFeatures
 from cachemark.metrics.quality_intervals import difference
-from cachemark.plan import schema as plans
-from cachemark.plan.expand import Planned, expand
-from cachemark.plan.reuse import Earlier
+from cachemark.plans import schema as plans
+from cachemark.plans.expand import Planned, expand
+from cachemark.plans.reuse import Earlier
 from cachemark.trial.child import quality
 from cachemark.trial.child.bench import Bench
 from cachemark.trial.child.measure import fill, run_case, see_arm

@@ -16,9 +16,9 @@ import cachemark
 from cachemark.core.errors import Infrastructure, Unsupported
 from cachemark.core.limits import Rates
 from cachemark.machine.environment import environment
-from cachemark.plan import schema as plans
-from cachemark.plan.expand import Planned
-from cachemark.plan.reuse import Earlier
+from cachemark.plans import schema as plans
+from cachemark.plans.expand import Planned
+from cachemark.plans.reuse import Earlier
 from cachemark.trial.identity import identify
 from cachemark.trial.request import PARENT_ONLY, PROTOCOL, Task, TrialRequest
 from cachemark.trial.supervisor import run_trials

@@ -10,7 +10,7 @@ import pytest
 
 from cachemark.core.result import Outcome, Status
 from cachemark.machine.environment import environment
-from cachemark.plan.expand import expand
+from cachemark.plans.expand import expand
 from cachemark.store.db import Store
 from cachemark.workflows import measuring as session
 from cachemark.workflows.measuring import Decision

@@ -13,10 +13,10 @@ import pytest
 from cachemark.core import limits
 from cachemark.core.result import Outcome, Status
 from cachemark.core.spec import Case, Sampling
-from cachemark.plan import price
-from cachemark.plan import schema as plans
-from cachemark.plan.deadline import Deadline
-from cachemark.plan.expand import MAX_BATCH, Planned, expand
+from cachemark.plans import price
+from cachemark.plans import schema as plans
+from cachemark.plans.deadline import Deadline
+from cachemark.plans.expand import MAX_BATCH, Planned, expand
 from cachemark.store.db import Store
 from cachemark.trial import supervisor as isolate
 from cachemark.trial.child.main import leaves

@@ -15,9 +15,9 @@ from cachemark.core import seeds
 from cachemark.core.errors import BadPlan, CachemarkError, NothingMeasured, UnknownName, Unsupported
 from cachemark.core.result import Outcome, Status
 from cachemark.core.spec import QUALITY_PASS
-from cachemark.plan import schema as plans
-from cachemark.plan.expand import FIRST, Planned, expand
-from cachemark.plan.schema import Plan
+from cachemark.plans import schema as plans
+from cachemark.plans.expand import FIRST, Planned, expand
+from cachemark.plans.schema import Plan
 from cachemark.trial.child.bench import Bench
 from cachemark.trial.child.measure import run_arm, see_arm
 from cachemark.trial.executors import local as executor

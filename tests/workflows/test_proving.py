@@ -15,7 +15,7 @@ import torch
 
 from cachemark.core.result import Outcome, Status
 from cachemark.machine.environment import environment
-from cachemark.plan.expand import Planned
+from cachemark.plans.expand import Planned
 from cachemark.store.db import Store
 from cachemark.trial.executors import local as executor
 from cachemark.trial.executors.local import Executor, local

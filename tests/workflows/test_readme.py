@@ -14,7 +14,7 @@ import pandas as pd
 import pytest
 
 import cachemark as cm
-import cachemark.plan.schema as schema
+import cachemark.plans.schema as schema
 from cachemark import workflows
 from cachemark.core.errors import UnknownName
 from cachemark.core.registry import methods

@@ -13,7 +13,7 @@ import pytest
 
 from cachemark.core import plugins
 from cachemark.core.result import Environment, Outcome, Status
-from cachemark.plan import schema as plans
+from cachemark.plans import schema as plans
 from cachemark.store.db import Store
 from cachemark.trial.executors import local
 from cachemark.trial.request import TrialRequest

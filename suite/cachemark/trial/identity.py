@@ -11,7 +11,7 @@ from typing import Any
 from ..core.errors import Infrastructure
 from ..core.result import Environment
 from ..machine.environment import environment
-from ..plan.reuse import code_identity
+from ..plans.reuse import code_identity
 from .request import PROTOCOL, TrialRequest, other_protocol
 
 PATIENCE = 300.0  # seconds for an interpreter to import torch and answer

@@ -22,8 +22,8 @@ from ..core.limits import Rates
 from ..core.secrets import without_secrets
 from ..core.spec import Case
 from ..models.protocol import Request
-from ..plan.expand import Planned
-from ..plan.reuse import Earlier
+from ..plans.expand import Planned
+from ..plans.reuse import Earlier
 
 PROTOCOL = 2  # trial/identity.py reads this line in other copies of the code
 PARENT_ONLY = ("timeout", "gpu", "python", "code")  # fields that say how the process is started

@@ -19,7 +19,7 @@ from typing import IO, Any, NamedTuple
 
 from ..core.result import Outcome, Status
 from ..machine.monitor import Watch
-from ..plan.expand import Planned
+from ..plans.expand import Planned
 from .request import TrialRequest
 
 _STARTED = itertools.count(1)  # children of this process

@@ -10,8 +10,8 @@ from typing import Any
 from ..core import seeds
 from ..core.errors import BadPlan, CachemarkError, NothingMeasured, unknown
 from ..core.spec import QUALITY_PASS, Case, shown_label
-from ..plan.expand import MAX_BATCH, Planned, expand
-from ..plan.schema import Plan
+from ..plans.expand import MAX_BATCH, Planned, expand
+from ..plans.schema import Plan
 
 IMAGES, WARMUP = 8, 2  # counted generations of an arm, and those before them
 ARM = "arm"  # of an arm's evaluation: what alone is measured of it

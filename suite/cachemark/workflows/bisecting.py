@@ -11,8 +11,8 @@ from ..core.units import METRICS
 from ..gate.baseline_check import CHANGED, HASHES, REGRESSED
 from ..gate.comparison import TIMED, measure_until_decided, verdicts
 from ..gate.nights import FLOOR
-from ..plan.expand import Planned
-from ..plan.schema import Plan
+from ..plans.expand import Planned
+from ..plans.schema import Plan
 from ..stats.paired_test import INCONCLUSIVE, Rule
 from ..store.rows import Verdict
 from ..trial.executors.local import Executor

@@ -11,7 +11,7 @@ from typing import Any
 from ..core.result import Environment
 from ..gate.comparison import OTHER_METHODS, OTHER_NUMERICS, SAME, refuse_unequal
 from ..machine.environment import PACKAGE
-from ..plan.schema import Plan
+from ..plans.schema import Plan
 from ..trial.executors.local import Executor
 from ..trial.request import Task, TrialRequest
 from .arms import Cells, MakeArm, arms_of, cells_of, image_arm, timed_arm

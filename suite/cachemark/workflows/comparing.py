@@ -26,7 +26,7 @@ from ..gate.comparison import (
 )
 from ..gate.nights import GateStanding
 from ..gate.seedwise import seedwise
-from ..plan.schema import Plan
+from ..plans.schema import Plan
 from ..stats.paired_test import Rule
 from ..store.db import Store
 from ..store.rows import Verdict

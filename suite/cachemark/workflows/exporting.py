@@ -95,7 +95,7 @@ def quality_images(
     import torch
 
     from ..export import npz
-    from ..plan.expand import expand
+    from ..plans.expand import expand
     from ..trial.child.measure import quality_images as made
     from .plans import prepare
 

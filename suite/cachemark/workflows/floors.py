@@ -19,7 +19,7 @@ from ..core.spec import FULL, Budget
 from ..machine import rates as measured
 from ..machine.environment import environment
 from ..models.protocol import ModelEntry
-from ..plan.expand import catalogue, methods, resolve
+from ..plans.expand import catalogue, methods, resolve
 from ..roofline.bill import attended, bill
 from .kv_sizes import sixth
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..core.result import Outcome, Status
 from ..core.spec import Case
-from ..plan.expand import MAX_BATCH, SEEDS, Planned
+from ..plans.expand import MAX_BATCH, SEEDS, Planned
 
 MOST = 8192  # images; nobody samples more at once, and the search must end on any card
 ENDED = "search_ended"  # of an outcome's facts: {"status", "log"} of the attempt that ended a search before it was done

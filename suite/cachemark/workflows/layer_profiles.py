@@ -8,7 +8,7 @@ from typing import Any
 from ..core import registry
 from ..methods.ams_kv import AMSKV
 from ..models.protocol import ModelEntry, Request
-from ..plan.expand import catalogue
+from ..plans.expand import catalogue
 from ..trial.child.profiles import layers
 
 assert catalogue  # importing it registers the models

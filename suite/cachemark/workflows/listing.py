@@ -50,7 +50,7 @@ def _metrics() -> list[dict[str, Any]]:
 
 
 def _plans() -> list[dict[str, Any]]:
-    from ..plan import schema
+    from ..plans import schema
 
     return [{"name": name, "summary": schema.load(name).description} for name in schema.names()]
 

@@ -16,10 +16,10 @@ from ..core.result import Environment, Outcome, Status
 from ..core.secrets import mask, masked
 from ..core.spec import QUALITY_PASS, Case
 from ..machine.environment import environment
-from ..plan.deadline import Deadline, breadth_first
-from ..plan.expand import MAX_BATCH, Planned, expand
-from ..plan.reuse import Earlier, code_identity, skip_key, skip_parts
-from ..plan.schema import Plan
+from ..plans.deadline import Deadline, breadth_first
+from ..plans.expand import MAX_BATCH, Planned, expand
+from ..plans.reuse import Earlier, code_identity, skip_key, skip_parts
+from ..plans.schema import Plan
 from ..trial.child.floor import stated
 from ..trial.executors.local import Executor, local
 from ..trial.request import Task, TrialRequest
@@ -129,7 +129,7 @@ def measure(
     ``executor`` says where trials run; by default on this machine, one at a time. ``memory_cap`` is how many bytes of a device a trial
     may allocate. With a ``deadline`` cases run by priority and breadth first, and those that cannot end before it are outcomes
     ``not_reached``; a search for the largest batch ends with what has fitted until then. Quality is carried over from an earlier
-    outcome of a case that gave the same tokens (:mod:`cachemark.plan.reuse`), if ``carry``."""
+    outcome of a case that gave the same tokens (:mod:`cachemark.plans.reuse`), if ``carry``."""
     with nullcontext(executor) if executor else local(device, threads) as places:
         here, decisions = decide(plan, sink, device, threads, fresh=fresh, here=places.environment(device, threads), memory_cap=memory_cap)
         if checked is not None:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..core import plugins as plugin_files
-from ..plan import schema
-from ..plan.schema import Plan
+from ..plans import schema
+from ..plans.schema import Plan
 
 
 def prepare(plan: Plan | str | Path, plugins: Sequence[str | Path] = (), methods: Sequence[str] = ()) -> tuple[Plan, tuple[str, ...]]:

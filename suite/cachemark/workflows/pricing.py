@@ -14,10 +14,10 @@ from ..core.errors import Infrastructure
 from ..core.limits import Rates
 from ..machine.environment import environment
 from ..machine.rates import rates
-from ..plan.deadline import Deadline
-from ..plan.expand import Planned, expand
-from ..plan.price import bill, price, without_missing
-from ..plan.schema import Plan
+from ..plans.deadline import Deadline
+from ..plans.expand import Planned, expand
+from ..plans.price import bill, price, without_missing
+from ..plans.schema import Plan
 from ..store.db import Store
 from ..trial.executors.local import Executor
 from .machines import Machine

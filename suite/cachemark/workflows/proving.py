@@ -10,8 +10,8 @@ from pathlib import Path
 from ..core import plugins, registry
 from ..core.errors import BadStore, Infrastructure, NothingMeasured
 from ..gate.comparison import Tally, measure_until_decided, verdicts
-from ..plan import schema as plans
-from ..plan.expand import Planned
+from ..plans import schema as plans
+from ..plans.expand import Planned
 from ..stats.paired_test import Rule
 from ..store.rows import Verdict
 from ..trial.executors.local import Executor

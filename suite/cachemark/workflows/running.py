@@ -12,8 +12,8 @@ from ..core.errors import Unsupported
 from ..core.result import Outcome
 from ..core.spec import Case
 from ..gate import anchors
-from ..plan.expand import expand
-from ..plan.schema import Plan
+from ..plans.expand import expand
+from ..plans.schema import Plan
 from ..store.db import Store
 from .machines import Machine
 from .measuring import UNWATCHED, Decision, RunWatcher, decide, make_share, measure, measure_largest

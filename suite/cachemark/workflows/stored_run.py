@@ -16,7 +16,7 @@ from .stores import DEFAULT_STORE, reading
 if TYPE_CHECKING:
     import pandas as pd
 
-    from ..plan.schema import Plan
+    from ..plans.schema import Plan
     from .comparing import PairedComparison, Terms
     from .machines import Machine
     from .measuring import Summary
@@ -52,7 +52,7 @@ class Run:
     @property
     def plan(self) -> Plan:
         """The plan as it was run; of an opened run as it was stored, its plug-ins relative to the working directory."""
-        from ..plan.schema import Plan
+        from ..plans.schema import Plan
 
         return self.measured.plan if self.measured else Plan.model_validate(self.record.plan_json)
 

@@ -18,7 +18,7 @@ from ...metrics.feature_preset import Preset
 from ...metrics.image_features import ImageFeatures
 from ...metrics.lpips import Lpips
 from ...models.protocol import Loaded, ModelEntry
-from ...plan.expand import Planned
+from ...plans.expand import Planned
 from .judge import FullCacheOutput, Job, Likeness, Prompted
 
 

@@ -15,7 +15,7 @@ from ...cache.layout import Layout
 from ...cache.masked_layout import MaskedLayout
 from ...contract.method import Method
 from ...core.spec import Case
-from ...plan.expand import Planned
+from ...plans.expand import Planned
 from ...roofline.kv_bytes import entries
 from ...roofline.masked_flops import share, work
 from .bench import Bench, method_factory

@@ -16,7 +16,7 @@ from ...core.errors import Unsupported
 from ...core.result import IMAGES, Outcome, Status
 from ...core.spec import QUALITY_PASS, Case
 from ...core.units import quality_name
-from ...plan.expand import Planned
+from ...plans.expand import Planned
 from . import floor as limit
 from . import quality
 from .bench import Bench, case_job, method_factory

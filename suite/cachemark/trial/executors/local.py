@@ -20,7 +20,7 @@ from ...machine.gpu import Gpu, chosen, gpus
 from ...machine.lease import Register, lease
 from ...machine.monitor import Watch
 from ...machine.rates import rates
-from ...plan.expand import Planned
+from ...plans.expand import Planned
 from ..identity import identify
 from ..request import TrialRequest
 from ..supervisor import Finished, always, run_trials

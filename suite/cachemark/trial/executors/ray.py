@@ -18,7 +18,7 @@ from ...core.limits import Rates
 from ...core.result import Environment, Outcome, Status
 from ...machine.environment import environment
 from ...machine.rates import rates
-from ...plan.expand import Planned
+from ...plans.expand import Planned
 from ..identity import identify
 from ..request import TrialRequest
 from ..supervisor import Finished, always

@@ -18,9 +18,9 @@ from cachemark.core.spec import Case, Sampling
 from cachemark.models.catalogue.next_token import TINY
 from cachemark.models.llamagen import LlamaGen
 from cachemark.models.tiny import tiny_vq as vq
-from cachemark.plan.expand import Planned, expand
-from cachemark.plan.price import without_missing
-from cachemark.plan.schema import Plan, find, load, names
+from cachemark.plans.expand import Planned, expand
+from cachemark.plans.price import without_missing
+from cachemark.plans.schema import Plan, find, load, names
 from support import bad_plans, examples
 from support.stages import forgetting
 

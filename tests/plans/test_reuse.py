@@ -15,8 +15,8 @@ from cachemark.core.spec import Case, Sampling
 from cachemark.core.units import METRICS
 from cachemark.machine import environment
 from cachemark.machine.environment import slug
-from cachemark.plan import reuse
-from cachemark.plan.reuse import COUNTED, code_identity, skip_key, skip_parts
+from cachemark.plans import reuse
+from cachemark.plans.reuse import COUNTED, code_identity, skip_key, skip_parts
 from support import examples
 from support.stages import forgetting
 
@@ -59,7 +59,7 @@ EDITED = {
     "measuring": ("metrics/fidelity.py", "metrics/speed.py", "trial/child/main.py", "trial/child/measure.py", "trial/child/timing.py",
                   "core/seeds.py", "core/limits.py", "machine/timer.py", "machine/memory.py", "machine/memory_cap.py",
                   "machine/affinity.py"),
-    "": ("plan/price.py", "plan/deadline.py", "plan/schema.py", "plan/reuse.py", "trial/executors/ray.py", "trial/executors/local.py",
+    "": ("plans/price.py", "plans/deadline.py", "plans/schema.py", "plans/reuse.py", "trial/executors/ray.py", "trial/executors/local.py",
          "trial/supervisor.py", "trial/request.py", "machine/noise.py", "machine/lease.py", "machine/clocks.py", "machine/monitor.py",
          "machine/gpu.py", "machine/rates.py", "machine/environment.py", "core/spec.py", "core/units.py", "core/errors.py",
          "core/secrets.py",

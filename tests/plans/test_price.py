@@ -14,10 +14,10 @@ from cachemark.core import limits, registry
 from cachemark.core.result import Outcome, Status
 from cachemark.methods.full import Full
 from cachemark.models import costs
-from cachemark.plan import price
-from cachemark.plan import schema as plans
-from cachemark.plan.deadline import Deadline, breadth_first
-from cachemark.plan.expand import Planned, expand
+from cachemark.plans import price
+from cachemark.plans import schema as plans
+from cachemark.plans.deadline import Deadline, breadth_first
+from cachemark.plans.expand import Planned, expand
 from cachemark.store.db import Store
 from cachemark.workflows.measuring import measure
 from support import stages, stub

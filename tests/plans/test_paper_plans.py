@@ -10,8 +10,8 @@ import torch
 
 from cachemark.core import registry
 from cachemark.core.limits import gpu
-from cachemark.plan import schema as plans
-from cachemark.plan.expand import Planned, expand
+from cachemark.plans import schema as plans
+from cachemark.plans.expand import Planned, expand
 from cachemark.report.view.papers import PaperCell, published
 from cachemark.roofline.bill import bill
 from cachemark.tools.paper_flops import TERA

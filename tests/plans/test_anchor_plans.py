@@ -10,8 +10,8 @@ from cachemark.core import registry
 from cachemark.core.errors import BadCheckpoint
 from cachemark.core.spec import Sampling
 from cachemark.gate import anchors
-from cachemark.plan.expand import catalogue, expand
-from cachemark.plan.schema import load, names
+from cachemark.plans.expand import catalogue, expand
+from cachemark.plans.schema import load, names
 
 assert catalogue  # importing it registers the models
 ANCHORS = [name for name in names() if name.startswith("anchor-")]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from cachemark.plan.expand import Planned, expand
-from cachemark.plan.schema import Plan, load
+from cachemark.plans.expand import Planned, expand
+from cachemark.plans.schema import Plan, load
 from cachemark.trial.child.bench import Bench
 from cachemark.trial.child.facts import ENGINE_REASON
 from cachemark.trial.child.measure import probe

@@ -1,0 +1,1 @@
+"""Plans: from a TOML file to cases, their price and what of them is done already."""
