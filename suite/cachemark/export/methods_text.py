@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
 
+from ..core.differences import flat
 from ..core.spec import FULL, Case, canonical
 from ..report import formatting as fmt
 from ..report.view.case_group import CaseGroup
@@ -64,7 +65,7 @@ def _evaluation(group: CaseGroup) -> Iterable[str]:
     yield ("Fidelity compares each image with that of the full cache at the same seed; means over seeds have "
            f"{100 * LEVEL:g} % percentile bootstrap intervals.")
     if group.case.evaluation:
-        yield f"Quality was evaluated with {_listed(dict(_flat('', group.case.evaluation)))}."
+        yield f"Quality was evaluated with {_listed(dict(flat(group.case.evaluation)))}."
     if group.references:
         yield f"The references are {'; '.join(map(_reference, group.references))}."
 
@@ -83,7 +84,7 @@ def _methods(group: CaseGroup) -> str:
 
 def _method(row: ReportRow) -> str:
     case = row.case
-    own = {"budget": case.budget, "storage codec": case.codec, **dict(_flat("", case.knobs))}
+    own = {"budget": case.budget, "storage codec": case.codec, **dict(flat(case.knobs))}
     true = row.fact("true_ratio")
     if true and case.role == "arm":
         own["true share kept"] = true
@@ -107,18 +108,11 @@ def _machine(view: ReportView) -> str:
             f"{f'{_name(version)}, ' if version else ''}commit {_name(view.commit)}{changed}.")
 
 
-def _flat(prefix: str, values: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:
-    for name, value in values.items():
-        path = f"{prefix} {name}".strip()
-        if isinstance(value, Mapping) and value:
-            yield from _flat(path, value)
-        else:
-            yield path, canonical(value) if isinstance(value, Mapping | list | tuple) else value
-
-
 def _listed(values: Mapping[str, Any]) -> str:
     return ", ".join(f"{_name(str(name).replace('cfg', 'CFG').replace('_', ' '))} {_name(value)}" for name, value in values.items())
 
 
 def _name(value: object) -> str:
+    if isinstance(value, list | tuple):
+        value = canonical(value)
     return fmt.DASH if value in (None, "") else on_one_line(value, NAME)

@@ -13,12 +13,12 @@ from sqlalchemy import Engine, Select, delete, func, insert, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session, joinedload, selectinload
 
+from ..core.differences import differences
 from ..core.errors import BadStore, NothingMeasured
 from ..core.result import Environment, Outcome, Status
 from ..core.spec import Case
 from .artifacts import Artifacts
 from .database import open_file, open_server, writer
-from .differences import differences
 from .faults import guard
 from .leases import lapsed
 from .rows import (

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from ...core.differences import differences
 from ...core.result import Outcome
 from ...core.spec import OWN, Case
 from ...stats.bootstrap import Interval, means_over_seeds
@@ -96,15 +97,14 @@ def case_groups(outcomes: Sequence[Outcome]) -> tuple[CaseGroup, ...]:
 
 def _nearest(case: Case, cells: dict[tuple[str, str], list[Outcome]]) -> list[tuple[str, str]]:
     """The cells of the same model with the fewest other fields: a reference differs in seeds, batch or dtype by its nature."""
-    distance = {key: _differences(case, held[0].case) for key, held in cells.items() if key[0] == case.model}
+    distance = {key: len(_other_fields(case, held[0].case)) for key, held in cells.items() if key[0] == case.model}
     if not distance:
         return [(case.model, case.cell)]
     return [key for key, far in distance.items() if far == min(distance.values())]
 
 
-def _differences(one: Case, other: Case) -> int:
-    a, b = one.to_json(), other.to_json()
-    return sum(a[name] != b[name] for name in a if name not in OWN)
+def _other_fields(one: Case, other: Case) -> set[str]:
+    return {name.partition(".")[0] for name in differences(one.to_json(), other.to_json())} - set(OWN)
 
 
 def _section(model: str, measured: list[Outcome], references: list[Outcome]) -> CaseGroup:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ...core.differences import flat
 from ...core.result import Environment
 from .. import formatting as fmt
 
@@ -33,14 +34,14 @@ class DifferenceRow:
 
 
 def environment_facts(environment: Environment, code: Mapping[str, Any]) -> tuple[LabelledValue, ...]:
-    facts = {**_facts(environment), **dict(flat("code", code))}
+    facts = {**_facts(environment), **dict(flat(code, "code"))}
     return tuple(LabelledValue(title(name), _fact(name, value)) for name, value in facts.items())
 
 
 def _facts(environment: Environment) -> dict[str, Any]:
     """The facts of a machine, the most important first."""
     first = {"device": environment.device, "machine class": environment.machine_class, "fingerprint": environment.fingerprint}
-    return {**first, **dict(flat("", environment.facts)), **first}
+    return {**first, **dict(flat(environment.facts)), **first}
 
 
 def differences(then: Environment, now: Environment) -> tuple[DifferenceRow, ...]:
@@ -68,16 +69,6 @@ def _fact(name: str, value: Any) -> str:
         if name.startswith("rates ") and name.endswith(ending) and isinstance(value, (int, float)):
             return f"{value / scale:.3g} {unit}"
     return as_text(value)
-
-
-def flat(prefix: str, facts: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:
-    """Nested facts as one level: ``{"gpu": {"clock": 1}}`` gives ``gpu clock``."""
-    for name, value in facts.items():
-        path = f"{prefix} {name}".strip()
-        if isinstance(value, Mapping):
-            yield from flat(path, value)
-        else:
-            yield path, value
 
 
 def as_text(value: Any) -> str:

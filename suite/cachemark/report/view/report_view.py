@@ -9,13 +9,14 @@ from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import Any, Protocol
 
+from ...core.differences import flat
 from ...core.result import Environment, Outcome, Status
 from ...core.spec import OWN, Case
 from . import explanations
 from .baseline_comparison import Alarms, BaselineComparison, Conclusion, StandingLike, alarms, changes, conclusion
 from .case_group import CaseGroup, case_groups
 from .device_limits import Limits, against_limits
-from .environment_facts import DifferenceRow, LabelledValue, as_text, differences, environment_facts, flat, title
+from .environment_facts import DifferenceRow, LabelledValue, as_text, differences, environment_facts, title
 from .image_albums import Album, albums
 from .layer_tables import Layers, layers
 from .missing import Missing, missing
@@ -197,7 +198,7 @@ def _conditions(group: CaseGroup) -> tuple[LabelledValue, ...]:
         "Device class": case.device_class, "Warm-up, repeats": f"{case.warmup}, {case.repeats}",
     }
     sampling = {name.replace("cfg", "CFG").replace("_", " "): value for name, value in asdict(case.sampling).items()}
-    evaluation = dict(flat("evaluation", case.evaluation))
+    evaluation = dict(flat(case.evaluation, "evaluation"))
     return tuple(LabelledValue(title(name), as_text(value)) for name, value in {**settings, **sampling, **evaluation}.items())
 
 
