@@ -70,10 +70,6 @@ def test_a_time_below_the_floor_is_said_to_come_from_a_cache() -> None:
     assert not limits.too_fast(limit, 2.0)
 
 
-def test_launches_are_the_time_without_a_kernel() -> None:
-    assert limits.launch_bound(3.0, 4.0) == 0.25 > limits.LAUNCHES
-
-
 def test_an_unknown_gpu_names_the_nearest() -> None:
     assert limits.gpu("h100").device == "H100 SXM"
     with pytest.raises(UnknownName, match="h100"):

@@ -10,8 +10,7 @@ import pytest
 
 from cachemark.core.errors import CachemarkError, Unsupported
 from cachemark.trial.request import PROTOCOL
-from cachemark.workflows.checkouts import checkouts, code_of, commit_of, git, repository_of
-from cachemark.workflows.git_bisect import BAD, GOOD, SKIP, search
+from cachemark.workflows.commits import BAD, GOOD, SKIP, checkouts, code_of, commit_of, git, repository_of, search
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,6 @@ from cachemark.store.db import Store
 from cachemark.trial.executors import local
 from cachemark.trial.request import TrialRequest
 from cachemark.trial.supervisor import Finished
-from cachemark.workflows import measuring as session
 from cachemark.workflows.measuring import decide, measure
 from support import examples, stages
 from support.stages import Stage, forgetting
@@ -255,16 +254,3 @@ def test_a_run_whose_store_fails_is_failed(told: list[list[str]]) -> None:
         measure(random_plan(), sink)
     assert sink.states == ["failed"]
     assert [o.case.label for o in sink.saved] == ["full", "window 1/2"]
-
-
-def test_a_look_at_the_decisions_comes_before_the_run_is_opened(told: list[list[str]]) -> None:
-    sink = Sink()
-
-    def stop(decisions: list[session.Decision]) -> None:
-        assert [d.stored for d in decisions] == [False] * 5
-        raise RuntimeError("stop")
-
-    with pytest.raises(RuntimeError, match="stop"):
-        measure(random_plan(), sink, checked=stop)
-    assert not sink.states
-    assert not told

@@ -40,7 +40,7 @@ def incident() -> None:
 @json_option
 def list_(register: Path, everything: bool, as_json: bool) -> None:
     """List the incidents of the register."""
-    from ..workflows.incident_register import known_incidents
+    from ..workflows.judging import known_incidents
 
     found = known_incidents(register, fixed=everything)
     if as_json:
@@ -59,9 +59,9 @@ def list_(register: Path, everything: bool, as_json: bool) -> None:
 @click.option("--until", type=click.DateTime(["%Y-%m-%d"]), required=True, help="The day after which it pages again.")
 def acknowledge(key: str, register: Path, who: str, link: str, until: datetime) -> None:
     """Record who looks after the incident KEY, and until when."""
-    from ..workflows import incident_register
+    from ..workflows.judging import acknowledge_incident
 
-    incident_register.acknowledge(register, key, who, until.date(), link)
+    acknowledge_incident(register, key, who, until.date(), link)
     click.echo(f"{key}: acknowledged by {who} until {until.date()}.")
 
 
@@ -71,9 +71,9 @@ def acknowledge(key: str, register: Path, who: str, link: str, until: datetime) 
 @_person
 def accept(key: str, register: Path, who: str, link: str) -> None:
     """Accept the incident KEY as it is; it pages again only if it gets worse."""
-    from ..workflows import incident_register
+    from ..workflows.judging import accept_incident
 
-    incident_register.accept(register, key, who, link)
+    accept_incident(register, key, who, link)
     click.echo(f"{key}: accepted by {who}.")
 
 

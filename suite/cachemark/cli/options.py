@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import click
 from click.core import ParameterSource
-
-if TYPE_CHECKING:
-    from ..store.db import Store
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -74,13 +70,6 @@ def plugin_option(function: F) -> F:
     """``--plugin``: methods from files."""
     return click.option("--plugin", "plugin_files", multiple=True, type=click.Path(),
                         help="Python file that registers a method; repeatable.")(function)
-
-
-def existing(store_url: str) -> AbstractContextManager[Store]:
-    """The store, which must exist already; reading does not change it."""
-    from ..workflows.stores import reading
-
-    return reading(store_url)
 
 
 def echo_json(value: Any) -> None:

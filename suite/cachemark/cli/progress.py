@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from types import TracebackType
-from typing import TYPE_CHECKING
 
 import click
 from rich.console import Console
@@ -12,12 +11,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from ..core.result import Outcome
 from ..core.spec import Case
-
-if TYPE_CHECKING:
-    from ..workflows.measuring import Decision
+from ..workflows.measuring import Decision, RunWatcher
 
 
-class Follower:
+class Follower(RunWatcher):
     """Follows a run on standard error. Use as a context manager."""
 
     def __init__(self) -> None:

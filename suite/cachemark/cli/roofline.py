@@ -90,7 +90,7 @@ def _seconds(value: float) -> str:
 
 
 def _print_sizes(model: str, batch: int, dtype: str, demanding: int | None, as_json: bool) -> None:
-    from ..workflows.kv_sizes import sizes
+    from ..workflows.floors import sizes
 
     data: dict[str, Any] = sizes(model, batch, dtype, demanding)
     if as_json:

@@ -17,7 +17,6 @@ from .errors import unknown
 BYTES = ("weights", "read", "written", "activations", "own")
 ARTEFACT = 1.1  # measured over ideal speed-up from which the baseline, not the method, is the likelier cause
 IDLE = 0.4  # a full cache that uses less of both the copy and the matmul rate is no baseline
-LAUNCHES = 0.2  # share of the time without a kernel from which a device waits for its host
 FITS = 0.9  # share of the variance that a line must explain before its slope is stated
 CACHED = 0.95  # measured over floor below which the device's own caches must have served
 
@@ -194,8 +193,3 @@ def too_fast(limit: Limit, seconds: float) -> str:
     if limit.over(seconds) >= CACHED:
         return ""
     return "Faster than its floor: keys, values or weights fit a cache of the device, which is faster than the memory that was measured."
-
-
-def launch_bound(kernels: float, wall: float) -> float:
-    """Share of the wall time in which no kernel ran, from seconds of both; from ``LAUNCHES`` on the host is what limits."""
-    return 1 - kernels / wall

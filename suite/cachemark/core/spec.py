@@ -21,7 +21,6 @@ FULL = "full"
 OWN = ("method", "variant", "knobs", "budget", "role", "codec")  # what an arm does not share with the full cache beside it
 QUALITY_PASS = "quality"  # of a case's evaluation: the pass over many images that compares them with real ones
 SIMPLE = 16  # the largest denominator of a share that is printed as a fraction
-ROLES = ("arm", "baseline", "floor", "numerics")
 
 
 def canonical(value: Any) -> str:

@@ -18,8 +18,7 @@ from ..store.rows import Verdict
 from ..trial.executors.local import Executor
 from ..trial.request import Task, TrialRequest
 from .arms import IMAGES, cells_of
-from .checkouts import checkouts, code_of, repository_of
-from .git_bisect import BAD, GOOD, SKIP, search
+from .commits import BAD, GOOD, SKIP, checkouts, code_of, repository_of, search
 from .machines import Machine
 from .pairs import Arm, Pair, PairRunner
 from .plans import prepare

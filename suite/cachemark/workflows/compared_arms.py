@@ -15,7 +15,7 @@ from ..plans.schema import Plan
 from ..trial.executors.local import Executor
 from ..trial.request import Task, TrialRequest
 from .arms import Cells, MakeArm, arms_of, cells_of, image_arm, timed_arm
-from .checkouts import checkouts, code_of, repository_of
+from .commits import checkouts, code_of, repository_of
 from .pairs import Arm
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from pathlib import Path
 
 from ..core.errors import NothingMeasured
@@ -13,7 +13,7 @@ from ..gate import acceptance, baselines, incidents, owners, upgrade
 from ..gate import baseline_check as gate
 from ..gate import nights as ledger
 from ..gate.comparison import COVERAGE
-from ..gate.incidents import IncidentNight
+from ..gate.incidents import Incident, IncidentNight
 from ..gate.nights import Night
 from ..gate.upgrade import EnvironmentVerdict
 from ..store.db import Store
@@ -178,3 +178,18 @@ def _carried_on(found: RunJudgement, cases: Mapping[str, Case], register: Path, 
     merged = incidents.merge(incidents.load(register), tonight, datetime.now(UTC).date(), delta, [case.full_title for case in told])
     incidents.save(register, merged.register)
     return merged
+
+
+def known_incidents(register: Path, *, fixed: bool = False) -> list[Incident]:
+    """Incidents of a register, those that are ``fixed`` only where they are asked for."""
+    return [incident for incident in incidents.load(register) if fixed or incident.state != incidents.FIXED]
+
+
+def acknowledge_incident(register: Path, key: str, who: str, until: date, link: str = "") -> None:
+    """Write down who looks after an incident, and until when."""
+    incidents.save(register, incidents.acknowledge(incidents.load(register), key, who, until, link))
+
+
+def accept_incident(register: Path, key: str, who: str, link: str = "") -> None:
+    """Accept an incident as it is."""
+    incidents.save(register, incidents.accept(incidents.load(register), key, who, link))

@@ -9,7 +9,6 @@ from typing import Any, Literal
 
 from ..core import plugins as plugin_files
 from ..core import registry
-from ..core.docstrings import sentence
 from ..core.units import METRICS
 from .stores import DEFAULT_STORE, reading
 
@@ -58,3 +57,9 @@ def _plans() -> list[dict[str, Any]]:
 def _runs(store: str | Path) -> list[dict[str, Any]]:
     with reading(store) as source:
         return [{"name": str(r.id), "summary": f"{r.plan}, {r.state}, {r.started}, {r.environment.machine_class}"} for r in source.runs()]
+
+
+def sentence(text: str | None) -> str:
+    """The first sentence of a docstring, on one line."""
+    first, dot, _ = " ".join((text or "").split("\n\n")[0].split()).partition(". ")
+    return first + dot.rstrip()

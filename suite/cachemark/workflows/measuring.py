@@ -73,28 +73,20 @@ class Summary:
         return self._trials.setdefault(process, str(len(self._trials) + 1)) if process else ""
 
 
-class RunWatcher(Protocol):
-    """Sees a run go by, for a progress bar."""
-
-    def planned(self, decisions: list[Decision]) -> None: ...
-    def started(self, case: Case) -> None: ...
-    def ended(self, outcome: Outcome) -> None: ...
-
-
-class Nobody:
-    """Does not watch."""
+class RunWatcher:
+    """Sees a run go by, for a progress bar. This one does nothing."""
 
     def planned(self, decisions: list[Decision]) -> None:
-        pass
+        """Called once with every case, before the first begins."""
 
     def started(self, case: Case) -> None:
-        pass
+        """Called as a case begins."""
 
     def ended(self, outcome: Outcome) -> None:
-        pass
+        """Called when the outcome of a case is stored."""
 
 
-UNWATCHED = Nobody()
+UNWATCHED = RunWatcher()
 
 
 def decide(
@@ -121,7 +113,7 @@ def limited(cases: list[Planned], memory_cap: int) -> list[Planned]:
 
 def measure(
     plan: Plan, sink: Sink, *, device: str = "cpu", threads: int = 1, plugins: tuple[str, ...] = (), fresh: bool = False,
-    feature_caches: Path | None = None, watcher: RunWatcher = UNWATCHED, checked: Callable[[list[Decision]], None] | None = None,
+    feature_caches: Path | None = None, watcher: RunWatcher = UNWATCHED,
     executor: Executor | None = None, memory_cap: int = 0, deadline: Deadline | None = None, carry: bool = True,
 ) -> Summary:
     """Run a plan into a sink. An interruption leaves everything completed in the sink and the run marked interrupted. In the folder
@@ -132,8 +124,6 @@ def measure(
     outcome of a case that gave the same tokens (:mod:`cachemark.plans.reuse`), if ``carry``."""
     with nullcontext(executor) if executor else local(device, threads) as places:
         here, decisions = decide(plan, sink, device, threads, fresh=fresh, here=places.environment(device, threads), memory_cap=memory_cap)
-        if checked is not None:
-            checked(decisions)
         here, decisions = _rated(here, decisions, partial(places.rates, device, threads))
         with _run_of(plan, sink, here, decisions, watcher) as summary:
             todo = _with_caches([d if d.stored or not carry else _with_earlier(d, sink) for d in decisions], feature_caches)

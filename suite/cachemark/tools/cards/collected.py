@@ -16,7 +16,6 @@ import torch
 from ... import methods
 from ...contract.method import Method
 from ...core import registry
-from ...core.docstrings import sentence
 from ...core.result import Outcome
 from ...core.spec import Sampling
 from ...core.units import metric
@@ -27,6 +26,7 @@ from ...models.protocol import ModelEntry, PublishedFile
 from ...report import formatting as fmt
 from ...report.view.report_row import QUALITY, derive
 from ...store.exchange import Exchange
+from ...workflows.listing import sentence
 from .pages import Checkpoint, Claim, Drawn, Evidence, Knob, Reached, Recipe, Released, Trained, TrainingStage, Vectors
 
 assert catalogue  # importing it registers the models
