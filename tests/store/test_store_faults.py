@@ -20,7 +20,6 @@ from cachemark import __version__
 from cachemark.core.errors import BadStore
 from cachemark.store.db import Store
 from cachemark.store.faults import bad_store
-from cachemark.store.migrate import VERSION_TABLE
 from cachemark.store.schema import SCHEMA_VERSION
 
 
@@ -176,7 +175,7 @@ def test_database_of_another_program_is_left_alone(path: Path) -> None:
 
 def test_newer_schema_is_left_alone_and_both_versions_are_named(path: Path) -> None:
     make(path)
-    alter(path, f"UPDATE {VERSION_TABLE} SET version_num = '0099'")
+    alter(path, f"UPDATE {engine_module.VERSION_TABLE} SET version_num = '0099'")
     before = path.read_bytes()
     for read_only in (False, True):
         error = refused(path, "schema 0099", read_only=read_only)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import sqlite3
 import statistics
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -23,7 +22,6 @@ from cachemark.store.merge import merge
 from cachemark.store.prune import SHARES, Policy, Pruned, prune, quantiles
 from cachemark.store.rows import PRUNED, Verdict
 from cachemark.store.schema import RunRow, TrialRow
-from cachemark.store.summary import summary
 
 LATENCIES = [random.Random(0).uniform(1, 2) for _ in range(21)]
 
@@ -304,28 +302,3 @@ def test_the_merge_command(path: Path, store: Store, other: Store) -> None:
     result = CliRunner().invoke(main, ["db", "merge", str(path.with_name("other.db")), "--store", str(path)])
     assert result.output.endswith("2 runs and 3 outcomes added, 0 runs known already.\n")
     assert CliRunner().invoke(main, ["db", "migrate", "--store", str(path)]).exit_code == 0
-
-
-# ------------------------------------------------------------------------------------------------ at once
-
-def test_many_outcomes_are_saved_as_one_by_one(store: Store) -> None:
-    run = night(store, 0)
-    given = [ok(1), ok(2), ok(1, skip_key="again"), failed(3)]
-    assert store.save_many(run, given) == 4
-    assert store.save_many(run, []) == 0
-    assert store.outcomes(run) == given
-    with pytest.raises(BadStore, match="There is no run 99"):
-        store.save_many(99, given)
-    with pytest.raises(BadStore, match="is not in"):
-        store.save_many(run, [replace(ok(4), artifacts={"x": "ab/" + "ab" * 32})])
-    assert len(store.outcomes(run)) == 4
-
-
-def test_the_summary_is_every_median(store: Store) -> None:
-    first, later = night(store, 0, 1, 2), night(store, 1, 1)
-    store.carry(later, f"{first} 2")
-    found = summary(store, "latency")
-    assert [(f.run, f.case_key, f.values) for f in found] == [(first, case(1).key, 21), (first, case(2).key, 21), (later, case(1).key, 21),
-                                                             (later, case(2).key, 21)]  # fmt: skip
-    assert {f.median for f in found} == {statistics.median(LATENCIES)}
-    assert {f.metric for f in summary(store)} == {"latency", "kl", "kv_logical"}

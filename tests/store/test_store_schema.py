@@ -17,7 +17,6 @@ from sqlalchemy import create_engine
 from store_examples import begin, failed, ok
 
 import cachemark.store.database as engine_module
-import cachemark.store.migrate as migrate_module
 from cachemark.core.errors import BadStore
 from cachemark.core.result import Status
 from cachemark.store.db import Store
@@ -58,7 +57,7 @@ def ddl(path: Path) -> dict[str, str]:
 
 def test_alembic_sees_no_difference(store: Store) -> None:
     with store._engine.connect() as connection:
-        context = MigrationContext.configure(connection, opts={"version_table": migrate_module.VERSION_TABLE, "compare_type": True})
+        context = MigrationContext.configure(connection, opts={"version_table": engine_module.VERSION_TABLE, "compare_type": True})
         assert compare_metadata(context, Base.metadata) == []
 
 
@@ -67,22 +66,22 @@ def test_every_statement_is_the_same_checks_included(store: Store, path: Path, t
     Base.metadata.create_all(engine)
     engine.dispose()
     migrated = ddl(path)
-    migrated.pop(migrate_module.VERSION_TABLE)
+    migrated.pop(engine_module.VERSION_TABLE)
     assert migrated == ddl(tmp_path / "declared.db")
 
 
 def test_schema_version_is_the_newest_migration() -> None:
     config = Config()
-    config.set_main_option("script_location", str(migrate_module.SCRIPTS))
+    config.set_main_option("script_location", str(engine_module.SCRIPTS))
     assert ScriptDirectory.from_config(config).get_current_head() == SCHEMA_VERSION
 
 
 def with_second_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: str) -> None:
     scripts = tmp_path / "100%migrations"
-    shutil.copytree(migrate_module.SCRIPTS, scripts)
+    shutil.copytree(engine_module.SCRIPTS, scripts)
     (scripts / "versions" / "v_next.py").write_text(SECOND.format(more=more, next=NEXT, now=SCHEMA_VERSION))
-    monkeypatch.setattr(migrate_module, "SCRIPTS", scripts)
-    for module in (migrate_module, engine_module):
+    monkeypatch.setattr(engine_module, "SCRIPTS", scripts)
+    for module in (engine_module,):
         monkeypatch.setattr(module, "SCHEMA_VERSION", NEXT)
 
 

@@ -15,7 +15,6 @@ from cachemark.store.db import Store
 from cachemark.store.merge import merge
 from cachemark.store.prune import Policy, prune, quantiles
 from cachemark.store.rows import Verdict
-from cachemark.store.summary import summary
 
 pytestmark = pytest.mark.skipif(bool(why := store_server.missing()), reason=why)
 LATENCIES = [float(i) for i in range(40)]
@@ -37,7 +36,8 @@ def test_outcomes_come_back_as_they_were_saved(store: Store) -> None:
     run = begin(store)
     store.save(run, ok(1), {"tokens.bin": b"abc"}, trial="one")
     store.save(run, failed(2), trial="one")
-    store.save_many(run, [ok(3), ok(1, skip_key="again")])
+    store.save(run, ok(3))
+    store.save(run, ok(1, skip_key="again"))
     found = store.outcomes(run)
     assert [o.case.knobs["number"] for o in found] == [1, 2, 3, 1]
     assert found[0].samples == ok(1).samples
@@ -83,7 +83,6 @@ def test_merging_from_a_file_and_pruning(store: Store, tmp_path: Path) -> None:
     found = store.find("from a node")
     assert found is not None
     assert found.samples["latency"] == LATENCIES
-    assert [(f.values, f.median) for f in summary(store, "latency") if f.case_key == case(50).key] == [(40, 19.5)]
     prune(store, Policy(0), dry=False)
     found = store.find("from a node")
     assert found is not None

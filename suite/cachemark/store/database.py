@@ -1,4 +1,4 @@
-"""Opens the database under a store: a SQLite file, or a PostgreSQL server that several machines share."""
+"""Opens the database under a store, a SQLite file or a PostgreSQL server that several machines share, with the schema of this version."""
 
 from __future__ import annotations
 
@@ -9,16 +9,19 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from sqlalchemy import URL, Connection, Engine, QueuePool, create_engine, event, make_url
+from sqlalchemy import URL, Connection, Engine, QueuePool, create_engine, event, inspect, make_url, text
 from sqlalchemy.exc import ArgumentError, OperationalError
 
+from .. import __version__
 from ..core.errors import BadStore
 from .faults import guard
-from .migrate import migrate, version_of
 from .schema import SCHEMA_VERSION
 
 BUSY_SECONDS = 60.0
 """Seconds that a process waits for another one's transaction. Ours take milliseconds; a stalled disk may take seconds."""
+VERSION_TABLE = "cachemark_version"  # not Alembic's usual name: another program's database must not look like ours
+SCRIPTS = Path(__file__).with_name("migrations")
+_LOCK = 0x63616368  # "cach": any number, the same in every process
 
 
 def writer(engine: Engine) -> Engine:
@@ -47,9 +50,9 @@ def open_file(path: Path, *, create: bool, read_only: bool) -> Engine:
         raise
 
 
-def open_server(text: str, *, read_only: bool) -> tuple[Engine, str]:
+def open_server(given: str, *, read_only: bool) -> tuple[Engine, str]:
     """A PostgreSQL database and its name for people (without the password), its schema up to date."""
-    url = _server_url(text)
+    url = _server_url(given)
     where = url.render_as_string(hide_password=True)
     engine = create_engine(url, pool_pre_ping=True, execution_options={"postgresql_readonly": True} if read_only else {})
     with guard(where):
@@ -60,11 +63,11 @@ def open_server(text: str, *, read_only: bool) -> tuple[Engine, str]:
     return engine, where
 
 
-def _server_url(text: str) -> URL:
+def _server_url(given: str) -> URL:
     try:
-        url = make_url(text)
+        url = make_url(given)
     except (ArgumentError, ValueError) as error:
-        raise BadStore(f"{text!r} is no database URL.", remedy="Write a path, or postgresql+psycopg://user@host/database.") from error
+        raise BadStore(f"{given!r} is no database URL.", remedy="Write a path, or postgresql+psycopg://user@host/database.") from error
     if url.drivername not in ("postgresql", "postgresql+psycopg"):
         raise BadStore(f"No store can be kept in {url.drivername!r}.",
                        remedy="Write a path for SQLite, or postgresql+psycopg://user@host/database.")
@@ -159,3 +162,43 @@ def _check_current(engine: Engine, where: str) -> None:
     if found != SCHEMA_VERSION:
         raise BadStore(f"{where} has schema {found or 'none'}; this version reads {SCHEMA_VERSION}.",
                        remedy="Open it once for writing, for example with `cachemark db migrate`.")
+
+
+# -- the schema ------------------------------------------------------------------------------------------------------------
+def version_of(connection: Connection, where: str) -> str | None:
+    """Schema version of the database, None where it is empty.
+
+    Raises :class:`BadStore` for tables of another program and for a version newer than ours; nothing is written.
+    """
+    tables = inspect(connection).get_table_names()
+    if not tables:
+        return None
+    found = connection.scalar(text(f"SELECT version_num FROM {VERSION_TABLE}")) if VERSION_TABLE in tables else None
+    if found is None:
+        raise BadStore(f"{where} is a database of another program (its tables: {', '.join(sorted(tables)[:4])}).",
+                       remedy="Name another --store; this one was left as it is.")
+    if found > SCHEMA_VERSION:
+        raise BadStore(f"{where} has schema {found}; cachemark {__version__} knows schemas up to {SCHEMA_VERSION}.",
+                       remedy="Upgrade cachemark, or name another --store; this one was left as it is.")
+    return str(found)
+
+
+def migrate(writer: Engine, where: str) -> None:
+    """Create or upgrade the tables in place, in one transaction. Of several processes at once, one does the work."""
+    with writer.connect() as connection:
+        if version_of(connection, where) == SCHEMA_VERSION:
+            return
+    with writer.begin() as connection:
+        if connection.dialect.name == "postgresql":
+            connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK})
+        if version_of(connection, where) != SCHEMA_VERSION:  # another process may have been faster
+            _upgrade(connection)
+
+
+def _upgrade(connection: Connection) -> None:
+    from alembic import command  # here, because it is slow to import and seldom needed
+    from alembic.config import Config
+
+    config = Config(attributes={"connection": connection, "version_table": VERSION_TABLE})
+    config.set_main_option("script_location", str(SCRIPTS).replace("%", "%%"))
+    command.upgrade(config, SCHEMA_VERSION)

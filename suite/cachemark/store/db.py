@@ -9,7 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from sqlalchemy import Engine, Select, delete, func, insert, select
+from sqlalchemy import Engine, Select, delete, func, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session, joinedload, selectinload
 
@@ -17,10 +17,10 @@ from ..core.differences import differences
 from ..core.errors import BadStore, NothingMeasured
 from ..core.result import Environment, Outcome, Status
 from ..core.spec import Case
+from ..machine.lease import lapsed
 from .artifacts import Artifacts
 from .database import open_file, open_server, writer
 from .faults import guard
-from .leases import lapsed
 from .rows import (
     COMPARISON,
     RunRecord,
@@ -30,15 +30,12 @@ from .rows import (
     environment_values,
     outcome_of,
     outcome_row,
-    outcome_values,
     run_of,
-    sample_values,
     utc_now,
     verdict_of,
 )
 from .schema import (
     RUN_STATES,
-    ArtifactRow,
     Base,
     BaselineRow,
     CaseRow,
@@ -47,7 +44,6 @@ from .schema import (
     MembershipRow,
     OutcomeRow,
     RunRow,
-    SampleRow,
     TrialRow,
     VerdictRow,
 )
@@ -170,26 +166,6 @@ class Store:
             session.add_all(condensed_rows(outcome, row.id))
             return row.id
 
-    def save_many(self, run_id: int, outcomes: Sequence[Outcome]) -> int:
-        """Save outcomes whose artifacts are here already, all in one transaction; returns how many. For results that arrive together:
-        one by one each costs a write to the disk of its own."""
-        files = [{name: self._checked(file) for name, file in outcome.artifacts.items()} for outcome in outcomes]
-        cases = {outcome.case.key: outcome.case for outcome in outcomes}
-        if not outcomes:
-            return 0
-        with self._writing() as session:
-            self._run_row(session, run_id)
-            once = _INSERT[session.get_bind().dialect.name](CaseRow).on_conflict_do_nothing()
-            session.execute(once, [case_values(case) for case in cases.values()])
-            trials = _numbers(session, TrialRow, [{"run_id": run_id, "name": None} for _ in outcomes])
-            numbers = _numbers(session, OutcomeRow, [outcome_values(o, trial) for o, trial in zip(outcomes, trials, strict=True)])
-            numbered = list(zip(numbers, outcomes, files, strict=True))
-            _fill(session, SampleRow, [v for number, outcome, _ in numbered for v in sample_values(outcome, number)])
-            _fill(session, ArtifactRow, [{"outcome_id": n, "name": name, "file": file} for n, _, f in numbered for name, file in f.items()])
-            _fill(session, MembershipRow, [{"run_id": run_id, "outcome_id": n, "carried": False} for n in numbers])
-            session.add_all(more for number, outcome, _ in numbered for more in condensed_rows(outcome, number))
-            return len(outcomes)
-
     def _checked(self, file: str) -> str:
         if not self.artifact_path(file).is_file():
             raise BadStore(f"Artifact {file} is not in {self._artifacts.root}.", remedy="Hand its bytes to save(), or leave it out.")
@@ -199,7 +175,7 @@ class Store:
         """The newest ok outcome with this skip key. The empty key belongs to nobody."""
         with self._reading() as session:
             row = _newest_ok(session, skip_key)
-            return None if row is None else self._outcome(row)
+            return None if row is None else outcome_of(row, self.where)
 
     def carry(self, run_id: int, skip_key: str) -> Outcome | None:
         """Add the outcome of :meth:`find` to this run, marked as carried unless the run has it already, and return it."""
@@ -209,7 +185,7 @@ class Store:
             if row is None:
                 return None
             _insert_once(session, MembershipRow, {"run_id": run_id, "outcome_id": row.id, "carried": True})
-            return self._outcome(row)
+            return outcome_of(row, self.where)
 
     def outcomes(self, run_id: int) -> list[Outcome]:
         """All outcomes of a run, carried ones among them, in the order in which they joined it."""
@@ -217,7 +193,7 @@ class Store:
             self._run_row(session, run_id)
             wanted = _whole_outcomes().join(MembershipRow, MembershipRow.outcome_id == OutcomeRow.id)
             found = session.scalars(wanted.where(MembershipRow.run_id == run_id).order_by(MembershipRow.id))
-            return [self._outcome(row) for row in found]
+            return [outcome_of(row, self.where) for row in found]
 
     def carried(self, run_id: int) -> frozenset[str]:
         """Keys of the cases whose outcome in this run was measured in an earlier one."""
@@ -238,7 +214,7 @@ class Store:
         with self._reading() as session:
             wanted = _whole_outcomes().where(OutcomeRow.case_key == case_key).order_by(OutcomeRow.id.desc()).limit(1)
             row = session.scalars(wanted.where(OutcomeRow.status == str(Status.OK)) if ok else wanted).first()
-            return None if row is None else self._outcome(row)
+            return None if row is None else outcome_of(row, self.where)
 
     def seconds(self, case_key: str, machine_class: str) -> float | None:
         """Seconds that a case took the last time that it ended well on machines of this class, or None."""
@@ -257,9 +233,6 @@ class Store:
         nearest = sorted(changed, key=lambda key: (len(changed[key]), key))[:limit]
         found = ((self.latest_for_case(key), changed[key]) for key in nearest)
         return [(outcome, fields) for outcome, fields in found if outcome is not None]
-
-    def _outcome(self, row: OutcomeRow) -> Outcome:
-        return outcome_of(row, self.where)
 
     # artifacts
 
@@ -305,7 +278,7 @@ class Store:
 
     def take_device(self, device: str, holder: str) -> str:
         """Enter ``holder`` as the one that measures on a device, or again as a sign of life. Returns the holder: the caller, or another one
-        that has not ended and whose last sign of life is not :data:`LAPSE` seconds old."""
+        that has not ended and whose last sign of life is recent: see :func:`cachemark.machine.lease.lapsed`."""
         with self._writing() as session:
             _insert_once(session, LeaseRow, {"device": device, "holder": holder, "beat": time.time()})
             row = session.scalars(select(LeaseRow).filter_by(device=device).with_for_update()).one()
@@ -341,16 +314,6 @@ def _newest_ok(session: Session, skip_key: str) -> OutcomeRow | None:
 def _insert_once(session: Session, table: type[Base], values: Mapping[str, Any]) -> None:
     """Insert a row unless one with the same unique key is there, also when another process inserts it at this moment."""
     session.execute(_INSERT[session.get_bind().dialect.name](table).values(**values).on_conflict_do_nothing())
-
-
-def _numbers(session: Session, table: type[Base], values: list[dict[str, Any]]) -> list[int]:
-    """Insert rows at once and return their numbers in that order."""
-    return list(session.scalars(insert(table).returning(table.id, sort_by_parameter_order=True), values))  # type: ignore[attr-defined]
-
-
-def _fill(session: Session, table: type[Base], values: list[dict[str, Any]]) -> None:
-    if values:
-        session.execute(insert(table), values)
 
 
 def _trial(session: Session, run_id: int, name: str) -> int:

@@ -45,7 +45,7 @@ def dump(outcomes: Iterable[Outcome], environment: Environment, code: Mapping[st
     data = {
         "format": FORMAT, "version": FORMAT_VERSION, "meta": meta, "environment": environment.to_json(), "code": dict(code),
         "metrics": {name: metric(name).version for outcome in ordered for name in outcome.samples},
-        "outcomes": [_rounded(outcome) for outcome in ordered],
+        "outcomes": [o.to_json() | {"samples": {name: rounded(name, v) for name, v in o.samples.items()}} for o in ordered],
     }
     return _text(finite(data)) + "\n"
 
@@ -57,7 +57,8 @@ def load(text: str, source: str) -> Exchange:
     found = []
     try:
         for item in data["outcomes"]:
-            found.append(_outcome(item))
+            samples = {name: [float(v) for v in values] for name, values in item["samples"].items()}
+            found.append(Outcome.from_json({**item, "samples": samples}))
         environment = Environment.from_json(data["environment"])
         metrics = {str(name): int(version) for name, version in data["metrics"].items()}
         code, meta = dict(data["code"]), dict(data["meta"])
@@ -71,15 +72,6 @@ def load(text: str, source: str) -> Exchange:
 def rounded(name: str, values: Sequence[float]) -> list[float]:
     """The values as a file holds them: nine significant digits for speed, all of them for everything else."""
     return [float(f"{v:.9g}") for v in values] if metric(name).kind == "speed" else list(values)
-
-
-def _rounded(outcome: Outcome) -> dict[str, Any]:
-    return {**outcome.to_json(), "samples": {name: rounded(name, values) for name, values in outcome.samples.items()}}
-
-
-def _outcome(item: Mapping[str, Any]) -> Outcome:
-    samples = {name: [float(v) for v in values] for name, values in item["samples"].items()}
-    return Outcome.from_json({**item, "samples": samples})
 
 
 def _text(value: Any, indent: str = "") -> str:

@@ -11,7 +11,7 @@ from sqlalchemy import select, update
 from ..core.result import Outcome
 from ..core.spec import canonical, digest
 from .db import Store, _insert_once, _whole_outcomes
-from .rows import RunRecord, verdict_of
+from .rows import RunRecord, outcome_of, verdict_of
 from .schema import BaselineRow, MembershipRow, OutcomeRow, RunRow, TrialRow, VerdictRow
 
 CONTENT = "merged_from"  # in a run's code: its origin, so that merging again adds nothing
@@ -82,7 +82,7 @@ def _members(store: Store, run_id: int) -> list[Member]:
     wanted = wanted.join(TrialRow, OutcomeRow.trial_id == TrialRow.id).join(MembershipRow, MembershipRow.outcome_id == OutcomeRow.id)
     with store._reading() as session:
         found = session.execute(wanted.where(MembershipRow.run_id == run_id).order_by(MembershipRow.id))
-        return [Member(row.id, store._outcome(row), name or "", run, carried) for row, name, run, carried in found]
+        return [Member(row.id, outcome_of(row, store.where), name or "", run, carried) for row, name, run, carried in found]
 
 
 def _identity(outcome: Outcome) -> tuple[object, ...]:

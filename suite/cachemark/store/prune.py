@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import re
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
-from sqlalchemy import delete, select, update
+import numpy as np
+from sqlalchemy import delete, func, select, update
 from sqlalchemy.orm import Session
 
 from ..core.errors import BadStore
@@ -54,13 +54,15 @@ class Pruned:
 def prune(store: Store, policy: Policy, *, dry: bool = True) -> Pruned:
     """Prune by a policy; where ``dry``, only count. Interrupted at any moment it has pruned some outcomes wholly and others not at all."""
     with store._reading() as session:
-        doomed = sorted(_doomed(session, policy))
-        kept = len(session.scalars(select(OutcomeRow.id)).all()) - len(doomed)
-        files = _files(session, doomed)
-        values = sum(max(0, count - len(SHARES)) for count in _counts(session, doomed))
-    found = Pruned(len(doomed), values, len(files), sum(_size(store.artifact_path(f)) for f in files) + 8 * values, kept)
+        gone = _doomed(session, policy)
+        kept = (session.scalar(select(func.count()).select_from(OutcomeRow)) or 0) - len(gone)
+        files = _files(session, gone)
+        counts = session.execute(select(SampleRow.outcome_id, SampleRow.count))
+        values = sum(max(0, count - len(SHARES)) for number, count in counts if number in gone)
+    sizes = (path.stat().st_size for path in map(store.artifact_path, files) if path.is_file())
+    doomed, found = sorted(gone), Pruned(len(gone), values, len(files), sum(sizes) + 8 * values, kept)
     if not dry:
-        for part in _parts(doomed):
+        for part in (doomed[i : i + AT_ONCE] for i in range(0, len(doomed), AT_ONCE)):
             with store._writing() as session:
                 for number in part:
                     _condense(session, number)
@@ -101,39 +103,17 @@ def _condense(session: Session, number: int) -> None:
 def quantiles(values: Sequence[float]) -> list[float]:
     """The values at :data:`SHARES` of the way from the least to the greatest, between neighbours in proportion. The median is exact, and
     it is the median of what is returned too."""
-    ordered = sorted(values)
-    found = []
-    for share in SHARES:
-        at = share * (len(ordered) - 1)
-        low = int(at)
-        high = min(low + 1, len(ordered) - 1)
-        found.append(ordered[low] + (at - low) * (ordered[high] - ordered[low]))
+    found: list[float] = np.quantile(values, SHARES).tolist()
     return found
 
 
-def _parts(numbers: Sequence[int]) -> Iterator[Sequence[int]]:
-    yield from (numbers[i : i + AT_ONCE] for i in range(0, len(numbers), AT_ONCE))
-
-
-def _files(session: Session, doomed: Sequence[int]) -> list[str]:
+def _files(session: Session, doomed: set[int]) -> list[str]:
     """Artifacts that nothing but the doomed outcomes name."""
-    named: dict[str, bool] = {}
-    gone = set(doomed)
-    for number, file in session.execute(select(ArtifactRow.outcome_id, ArtifactRow.file)):
-        named[file] = named.get(file, True) and number in gone
-    return sorted(file for file, unused in named.items() if unused)
-
-
-def _counts(session: Session, doomed: Sequence[int]) -> Iterator[int]:
-    gone = set(doomed)
-    return (count for number, count in session.execute(select(SampleRow.outcome_id, SampleRow.count)) if number in gone)
+    named = list(session.execute(select(ArtifactRow.outcome_id, ArtifactRow.file)))
+    return sorted({file for _, file in named} - {file for number, file in named if number not in doomed})
 
 
 def _named(store: Store, file: str) -> bool:
     """Return whether an outcome names the file now: another process may have saved the same content meanwhile."""
     with store._reading() as session:
         return session.scalar(select(ArtifactRow.outcome_id).where(ArtifactRow.file == file).limit(1)) is not None
-
-
-def _size(path: Path) -> int:
-    return path.stat().st_size if path.is_file() else 0

@@ -13,7 +13,7 @@ from ..core.errors import BadStore
 from ..core.result import CONDENSED, JUDGING, Environment, Outcome, Status
 from ..core.spec import Case, canonical, shown_label
 from ..core.units import metric
-from .schema import ArtifactRow, CondensedRow, EnvironmentRow, OutcomeRow, RunRow, SampleRow, VerdictRow, finite
+from .schema import ArtifactRow, CondensedRow, OutcomeRow, RunRow, SampleRow, VerdictRow, finite
 
 PRUNED = "Raw values were pruned: quantiles and the mean remain."
 COMPARISON = "compare/"  # of the plan's name in a run that is a comparison
@@ -79,28 +79,17 @@ def unpack(packed: bytes) -> list[float]:
     return list(struct.unpack(f"<{len(packed) // 8}d", packed))
 
 
-def outcome_values(outcome: Outcome, trial_id: int) -> dict[str, Any]:
-    """Columns of the outcome's row."""
-    return {
-        "trial_id": trial_id, "case_key": outcome.case.key, "status": str(outcome.status),
-        "has_judgement": bool(outcome.judgement) or any(metric(n).kind in JUDGING for n in outcome.samples),
-        "n_samples": sum(len(v) for v in outcome.samples.values()), "judgement": clean(outcome.judgement), "log": clean(outcome.log),
-        "seconds": outcome.seconds, "skip_key": outcome.skip_key, "output_hash": outcome.output_hash, "facts": dict(outcome.facts),
-        "saved": utc_now(),
-    }
-
-
-def sample_values(outcome: Outcome, number: int) -> list[dict[str, Any]]:
-    """Columns of the rows of its samples."""
-    status = str(outcome.status)
-    return [{"outcome_id": number, "metric": n, "status": status, "count": len(v), "packed": pack(v)} for n, v in outcome.samples.items()]
-
-
 def outcome_row(outcome: Outcome, trial_id: int, files: Mapping[str, str]) -> OutcomeRow:
     """The row of ``outcome`` with its samples and artifacts (name -> file, already on disk)."""
-    samples = [SampleRow(**{k: v for k, v in values.items() if k != "outcome_id"}) for values in sample_values(outcome, 0)]
-    artifacts = [ArtifactRow(name=name, file=file) for name, file in files.items()]
-    return OutcomeRow(**outcome_values(outcome, trial_id), samples=samples, artifacts=artifacts)
+    status = str(outcome.status)
+    return OutcomeRow(
+        trial_id=trial_id, case_key=outcome.case.key, status=status,
+        has_judgement=bool(outcome.judgement) or any(metric(n).kind in JUDGING for n in outcome.samples),
+        n_samples=sum(len(v) for v in outcome.samples.values()), judgement=clean(outcome.judgement), log=clean(outcome.log),
+        seconds=outcome.seconds, skip_key=outcome.skip_key, output_hash=outcome.output_hash, facts=dict(outcome.facts), saved=utc_now(),
+        samples=[SampleRow(metric=n, status=status, count=len(v), packed=pack(v)) for n, v in outcome.samples.items()],
+        artifacts=[ArtifactRow(name=name, file=file) for name, file in files.items()],
+    )
 
 
 def condensed_rows(outcome: Outcome, number: int) -> list[CondensedRow]:
@@ -135,11 +124,6 @@ def environment_values(environment: Environment) -> dict[str, Any]:
     return {"digest": hashlib.sha256(canonical(data).encode()).hexdigest(), **data}
 
 
-def environment_of(row: EnvironmentRow) -> Environment:
-    """The environment of a row."""
-    return Environment(row.device, row.machine_class, row.fingerprint, row.facts)
-
-
 def case_values(case: Case) -> dict[str, Any]:
     """Columns of the case's row."""
     return {
@@ -151,7 +135,9 @@ def case_values(case: Case) -> dict[str, Any]:
 
 def run_of(row: RunRow) -> RunRecord:
     """The run of a row."""
-    return RunRecord(row.id, row.plan, row.plan_json, row.started, row.finished, row.state, environment_of(row.environment), row.code)
+    found = row.environment
+    environment = Environment(found.device, found.machine_class, found.fingerprint, found.facts)
+    return RunRecord(row.id, row.plan, row.plan_json, row.started, row.finished, row.state, environment, row.code)
 
 
 def verdict_of(row: VerdictRow) -> Verdict:

@@ -1,1 +1,1 @@
-"""The history of the schema, run by ``store.migrate`` through Alembic."""
+"""The history of the schema, run by ``store.database`` through Alembic."""

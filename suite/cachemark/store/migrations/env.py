@@ -1,4 +1,4 @@
-"""The script that Alembic runs: migrations on the connection that ``store.migrate`` hands over, inside the transaction it has begun.
+"""The script that Alembic runs: migrations on the connection that ``store.database`` hands over, inside the transaction it has begun.
 
 There is no alembic.ini and no offline mode. To add a version, write the next number by hand into versions/ and raise
 ``schema.SCHEMA_VERSION``; a test compares the result with the declared tables.
