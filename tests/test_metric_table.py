@@ -20,7 +20,7 @@ from cachemark.export.tables import tables
 from cachemark.gate import incidents
 from cachemark.gate.baseline_check import compare
 from cachemark.gate.comparison import CellPairs, verdicts
-from cachemark.gate.owners import told
+from cachemark.gate.incidents import told
 from cachemark.gate.seedwise import seedwise
 from cachemark.report import formatting
 from cachemark.report.view.baseline_comparison import changes

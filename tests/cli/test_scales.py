@@ -11,7 +11,7 @@ from cachemark.cache.layout import scale_steps
 from cachemark.core import registry
 from cachemark.methods.ams_kv import AMSKV
 from cachemark.models import catalogue
-from cachemark.plans.calibration import measured
+from cachemark.plans.expand import measured
 from cachemark.trial.child import profiles as layers
 from support.stages import call
 

@@ -12,7 +12,7 @@ from gate_examples import CODE, ENVIRONMENT, exchange, plan
 
 from cachemark.core.errors import BadBaseline, NothingMeasured
 from cachemark.core.result import Environment
-from cachemark.gate import acceptance, baselines
+from cachemark.gate import baselines
 from cachemark.store.db import Store
 
 NEWER = replace(ENVIRONMENT, fingerprint="torch 2.7 / 4 threads")
@@ -41,7 +41,7 @@ def measured(store: Store, environment: Environment = ENVIRONMENT, name: str = "
 def test_promotion_replaces_and_says_what_and_why(store: Store, root: Path) -> None:
     before = baselines.load(root / "ci-cpu" / "demo.json")
     run = measured(store)
-    held = baselines.load(acceptance.promote(store, run, root, reason="faster attention"))
+    held = baselines.load(baselines.promote(store, run, root, reason="faster attention"))
     assert (held.meta["run"], held.meta["reason"], held.meta["epoch"]) == (run, "faster attention", 1)
     assert held.meta["replaces"]["digest"] == before.digest
     assert held.meta["replaces"]["reason"] == "first"
@@ -51,27 +51,27 @@ def test_promotion_replaces_and_says_what_and_why(store: Store, root: Path) -> N
 def test_an_upgrade_begins_a_new_epoch(store: Store, root: Path) -> None:
     run = measured(store, NEWER)
     with pytest.raises(BadBaseline, match=r"other numerics.*baseline rebase"):
-        acceptance.promote(store, run, root, reason="new torch")
-    held = baselines.load(acceptance.rebase(store, run, root, reason="new torch"))
+        baselines.promote(store, run, root, reason="new torch")
+    held = baselines.load(baselines.rebase(store, run, root, reason="new torch"))
     assert (held.meta["epoch"], held.meta["replaces"].get("epoch", 1)) == (2, 1)
     assert [item.epoch for item in baselines.list_(root)] == [2]
-    again = baselines.load(acceptance.promote(store, measured(store, NEWER), root, reason="and faster"))
+    again = baselines.load(baselines.promote(store, measured(store, NEWER), root, reason="and faster"))
     assert again.meta["epoch"] == 2
 
 
 def test_a_rebase_without_an_upgrade_would_hide_a_regression(store: Store, root: Path) -> None:
     with pytest.raises(BadBaseline, match="nothing was upgraded"):
-        acceptance.rebase(store, measured(store), root, reason="it is slower now")
+        baselines.rebase(store, measured(store), root, reason="it is slower now")
 
 
-@pytest.mark.parametrize("way", [acceptance.promote, acceptance.rebase])
+@pytest.mark.parametrize("way", [baselines.promote, baselines.rebase])
 def test_neither_goes_without_a_reason_a_baseline_and_the_same_plan(way: object, store: Store, root: Path, tmp_path: Path) -> None:
-    run = measured(store, ENVIRONMENT if way is acceptance.promote else NEWER)
+    run = measured(store, ENVIRONMENT if way is baselines.promote else NEWER)
     with pytest.raises(BadBaseline, match="for a reason"):
         way(store, run, root, reason="  ")  # type: ignore[operator]
     with pytest.raises(BadBaseline, match="There is no baseline"):
         way(store, run, tmp_path / "elsewhere", reason="r")  # type: ignore[operator]
-    other = measured(store, ENVIRONMENT if way is acceptance.promote else NEWER, "another")
+    other = measured(store, ENVIRONMENT if way is baselines.promote else NEWER, "another")
     with pytest.raises(BadBaseline, match="is of plan 'demo', run"):
         way(store, other, root, "demo", reason="r")  # type: ignore[operator]
     assert baselines.load(root / "ci-cpu" / "demo.json").meta["reason"] == "first"
@@ -81,10 +81,10 @@ def test_an_expired_baseline_judges_nothing(store: Store, root: Path) -> None:
     held = baselines.load(root / "ci-cpu" / "demo.json")
     assert held.meta["expires"] == (datetime.now(UTC) + timedelta(days=30)).date().isoformat()
     assert baselines.list_(root)[0].expires == held.meta["expires"]
-    acceptance.refuse_expired(held)
-    acceptance.refuse_expired(held, datetime.now(UTC) + timedelta(days=28))
+    baselines.refuse_expired(held)
+    baselines.refuse_expired(held, datetime.now(UTC) + timedelta(days=28))
     with pytest.raises(NothingMeasured, match="expired on"):
-        acceptance.refuse_expired(held, datetime.now(UTC) + timedelta(days=31))
-    acceptance.refuse_expired(exchange(plan()))
+        baselines.refuse_expired(held, datetime.now(UTC) + timedelta(days=31))
+    baselines.refuse_expired(exchange(plan()))
     with pytest.raises(BadBaseline, match="no date"):
-        acceptance.refuse_expired(exchange(plan(), expires="soon"))
+        baselines.refuse_expired(exchange(plan(), expires="soon"))

@@ -17,7 +17,7 @@ from cachemark.core.errors import BadBaseline, BadPlan
 from cachemark.core.result import Outcome, Status
 from cachemark.core.spec import Sampling
 from cachemark.gate import anchors
-from cachemark.gate.anchors import FAILED, KEYS, NOT_MEASURED, PASSED, Anchor, Stored, judge, load, save, standing, unanchored
+from cachemark.gate.anchors import FAILED, NOT_MEASURED, PASSED, Anchor, Stored, judge, load, save, unanchored
 
 WEIGHTS = "a" * 64 + "/" + "b" * 64
 METRIC = "fid_adm_50k"
@@ -131,7 +131,6 @@ STORED = Stored(ANCHOR, WEIGHTS, 1.80, {})
 
 def test_only_the_very_weights_are_anchored() -> None:
     assert unanchored("mar-l", WEIGHTS, [STORED]) == ""
-    assert standing("mar-l", WEIGHTS, [STORED]).sentence.startswith("mar-l is anchored: with these weights its full cache reached")
     other = unanchored("mar-l", "c" * 64 + "/" + "b" * 64, [STORED])
     assert "its anchor was reached with other weights" in other
     assert other.endswith("To show it: cachemark run anchor-mar-l")
@@ -145,7 +144,6 @@ def test_embedded_models_need_no_anchor() -> None:
     assert {"tiny-llamagen", "tiny-var"} <= anchors.embedded()
     assert "mar-l" not in anchors.embedded()
     assert unanchored("tiny-var", WEIGHTS, []) == ""
-    assert standing("tiny-var", WEIGHTS, []).kind == "embedded"
 
 
 # ------------------------------------------------------------------------------------------------ the shipped plans
@@ -169,12 +167,12 @@ def test_shipped_anchors_are_of_the_full_cache_on_fifty_thousand_images() -> Non
 
 
 @pytest.mark.parametrize(("change", "words"), [
-    ({"tolerance": 0}, "tolerance is above 0"), ({"expected": float("inf")}, "finite"),  ({"expected": "1.78"}, "expected = '1.78'"),
+    ({"tolerance": 0}, "tolerance = 0: .* greater than 0"), ({"expected": float("inf")}, "finite"),
+    ({"expected": "1.78"}, "expected = '1.78'"),
     ({"expected": True}, "expected = True"), ({"source": ""}, "source = ''"), ({"metric": 3}, "metric = 3"),
-    ({"expcted": 1.0}, "has the keys"), ({"expected": 10**400}, "finite"),
+    ({"expcted": 1.0}, "expcted = 1.0: .*not permitted. It needs: metric, expected"), ({"expected": 10**400}, "valid number"),
 ])  # fmt: skip
 def test_a_table_that_is_no_anchor_is_refused(change: dict[str, Any], words: str) -> None:
-    assert set(TABLE) == set(KEYS)
     assert Anchor.of("mar-l", TABLE) == dataclasses.replace(ANCHOR, sampling={})
     assert Anchor.of("mar-l", {**TABLE, "expected": 2}).expected == 2.0
     with pytest.raises(BadPlan, match=words):

@@ -12,7 +12,7 @@ from gate_examples import case
 
 from cachemark.core.errors import BadBaseline, BadPlan, UnknownName
 from cachemark.core.spec import Case
-from cachemark.gate import incidents, owners
+from cachemark.gate import incidents
 from cachemark.gate.incidents import Finding, Incident, fold, merge
 from cachemark.store.rows import Verdict
 
@@ -167,7 +167,7 @@ def test_a_loss_is_a_cost_whatever_the_direction_of_the_metric(metric: str, then
     cells = of(method="linear")
     found = fold(incidents.findings([row(c, metric, then, now) for c in cells], {c.key: c for c in cells}), ALL)
     assert [i.change for i in found] == [pytest.approx(cost)]
-    assert f"+{100 * (cost - 1):.2g} % cost" in owners.told(found[0], [], "again")[1]
+    assert f"+{100 * (cost - 1):.2g} % cost" in incidents.told(found[0], [], "again")[1]
 
 
 def test_an_accepted_incident_pages_where_the_loss_grows_and_not_where_it_shrinks() -> None:
@@ -210,22 +210,22 @@ def test_five_lines_name_what_how_much_since_when_who_and_how_to_see_it(tmp_path
     (told,) = nights([worse(of(method="linear"))])[0].pages
     file = tmp_path / "owners.toml"
     file.write_text('[[owner]]\nmodel = "a"\nname = "not her"\n[[owner]]\nmethod = "lin*"\nname = "ada"\n[[owner]]\nname = "all"\n')
-    table = owners.load(file)
-    lines = owners.told(told, table, owners.command("demo", told, ("good", "bad")))
+    table = incidents.load_owners(file)
+    lines = incidents.told(told, table, incidents.command("demo", told, ("good", "bad")))
     assert len(lines) == 5
     words = ("method linear, 40 cells", "+20 %", "since commit abc", "owner: ada", "--commits good bad --case 'a linear 1/4, batch 1'")
     for line, word in zip(lines, words, strict=True):
         assert word in line
-    assert owners.owner(replace(told, value="h2o"), table) == "all"
-    assert owners.owner(told, []) == ""
+    assert incidents.owner(replace(told, value="h2o"), table) == "all"
+    assert incidents.owner(told, []) == ""
     mine = replace(told, who="bob", until="2026-02-01", onset="")
-    assert "owner: bob until 2026-02-01" in owners.told(mine, table, "x")[3]
-    assert "first seen 2026-01-01" in owners.told(mine, table, "x")[2]
-    assert owners.load(tmp_path / "none.toml") == []
+    assert "owner: bob until 2026-02-01" in incidents.told(mine, table, "x")[3]
+    assert "first seen 2026-01-01" in incidents.told(mine, table, "x")[2]
+    assert incidents.load_owners(tmp_path / "none.toml") == []
 
 
 @pytest.mark.parametrize("text", ['[[owner]]\nmethod = "x"\n', '[[owner]]\nname = "x"\nmetod = "y"\n', '[[owner]]\nname = 3\n', "owner ="])
 def test_a_table_that_is_no_owner_is_refused(text: str, tmp_path: Path) -> None:
     (tmp_path / "owners.toml").write_text(text)
     with pytest.raises(BadPlan):
-        owners.load(tmp_path / "owners.toml")
+        incidents.load_owners(tmp_path / "owners.toml")

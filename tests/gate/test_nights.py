@@ -15,6 +15,7 @@ from cachemark.core.result import Environment, Outcome
 from cachemark.gate import nights as ledger
 from cachemark.gate.comparison import AA
 from cachemark.gate.nights import Night
+from cachemark.stats import changepoints
 from cachemark.store.db import Store
 from cachemark.store.rows import RunRecord, Verdict
 
@@ -30,7 +31,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 def night(store: Store, change: float | None = 1.0, aa: str = "equivalent", environment: Environment = ENVIRONMENT, plan: str = "demo",
           state: str = "finished", verdict: str = "equivalent") -> int:  # fmt: skip
-    run = store.begin_run(ledger.PREFIX + plan, {"cells": 1, "alike": "same"}, environment, CODE)
+    run = store.begin_run(ledger.COMPARISON + plan, {"cells": 1, "alike": "same"}, environment, CODE)
     store.finish_run(run, state)
     number = store.note_baseline(f"{run:064}", name="canary", plan=plan, machine_class=environment.machine_class)
     rows = [Verdict("k", "tiny linear", "latency", verdict, "", 1.0, change, change)] if change else []
@@ -109,10 +110,10 @@ def test_a_cell_night_by_night_with_its_epochs(store: Store) -> None:
 def test_a_step_of_a_cell_is_found_and_never_across_an_upgrade() -> None:
     stream = np.random.default_rng(1)
     stepped = [made(n, float(np.exp(stream.normal(0, 0.004) + 0.05 * (n >= 15)))) for n in range(30)]
-    (epoch,) = ledger.changes(stepped, "tiny linear", 0.02)
+    (epoch,) = changepoints.changes(*ledger.series(stepped, "tiny linear"), 0.02)
     assert [(c.kind, c.first, c.gates) for c in epoch.changes] == [("step", 15, True)]
     with_upgrade = [replace(n, run=replace(n.run, environment=NEWER)) if i >= 15 else n for i, n in enumerate(stepped)]
-    assert [e.changes for e in ledger.changes(with_upgrade, "tiny linear", 0.02)] == [(), ()]
+    assert [e.changes for e in changepoints.changes(*ledger.series(with_upgrade, "tiny linear"), 0.02)] == [(), ()]
 
 
 def test_the_beginning_of_a_change_is_told_with_its_commit() -> None:

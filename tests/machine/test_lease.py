@@ -13,7 +13,7 @@ import pytest
 
 from cachemark.core.errors import Infrastructure
 from cachemark.machine import gpu as device
-from cachemark.machine.clocks import locked
+from cachemark.machine.gpu import locked
 from cachemark.machine.lease import folder, lease
 from cachemark.store.db import Store
 from cachemark.trial.executors.local import local

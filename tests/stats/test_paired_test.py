@@ -143,19 +143,17 @@ def test_arrays_of_cells_give_what_the_cells_give_alone() -> None:
 def test_log_ratios_are_positive_where_the_second_arm_is_worse() -> None:
     slower = log_ratios([1.0, 2.0], [1.1, 2.2])
     assert slower == pytest.approx([math.log(1.1)] * 2)
-    assert log_ratios([50.0], [100.0], better="higher") == pytest.approx([-math.log(2)])
     images = log_ratios([[1.0, 1.0, 9.0]], [[2.0, 2.0, 1.0]])
     assert images == pytest.approx([math.log(2)]), "the median image counts"
 
 
-@pytest.mark.parametrize(("before", "after", "better", "words"), [
-    ([1.0], [1.0, 2.0], "lower", r"shapes \(1,\) and \(2,\) make no pairs"), ([], [], "lower", "make no pairs"),
-    ([[1.0]], [1.0], "lower", "make no pairs"), ([1.0], [0.0], "lower", "not positive"), ([math.nan], [1.0], "lower", "not positive"),
-    ([1.0], [math.inf], "lower", "not positive"), ([1.0], [1.0], "faster", "'faster' is no direction"),
+@pytest.mark.parametrize(("before", "after", "words"), [
+    ([1.0], [1.0, 2.0], r"shapes \(1,\) and \(2,\) make no pairs"), ([], [], "make no pairs"), ([[1.0]], [1.0], "make no pairs"),
+    ([1.0], [0.0], "not positive"), ([math.nan], [1.0], "not positive"), ([1.0], [math.inf], "not positive"),
 ])  # fmt: skip
-def test_what_makes_no_pairs_is_refused(before: Any, after: Any, better: str, words: str) -> None:
+def test_what_makes_no_pairs_is_refused(before: Any, after: Any, words: str) -> None:
     with pytest.raises(CachemarkError, match=words):
-        log_ratios(before, after, better)
+        log_ratios(before, after)
 
 
 @pytest.mark.parametrize("bad", [[], 0.1, [math.nan], [math.inf, 0.0]])

@@ -24,7 +24,7 @@ from cachemark.models.protocol import ModelEntry
 from cachemark.plans import schema as plans
 from cachemark.plans.expand import expand
 from cachemark.roofline.bill import bill
-from cachemark.trial.child import floor as limit
+from cachemark.trial.child import facts as limit
 from cachemark.workflows import measuring as session
 
 RATES = Rates(copy=1e10, matmul=1e11)
@@ -106,24 +106,24 @@ def test_a_device_that_cannot_be_measured_has_no_rates(monkeypatch: pytest.Monke
 def test_the_limit_is_that_of_the_bill_in_the_case_s_own_dtype() -> None:
     arm = case("linear 1/4")
     method = Linear.build(arm.knobs)
-    held = limit.facts(arm, entry(), method, RATES)[limit.LIMIT]
+    held = limit.limit_facts(arm, entry(), method, RATES)[limit.LIMIT]
     layout = replace(entry().shape(arm.sampling, 2), dtype=torch.bfloat16)
     assert Limit.from_json(json.loads(json.dumps(held))) == Limit.of(bill(method, layout, entry().parameter_counts()), RATES)
-    single = limit.facts(replace(arm, dtype="float32"), entry(), method, RATES)[limit.LIMIT]
+    single = limit.limit_facts(replace(arm, dtype="float32"), entry(), method, RATES)[limit.LIMIT]
     assert single["nbytes"] == 2 * held["nbytes"]
 
 
 def test_a_smaller_codec_moves_less() -> None:
     full = case("full")
-    native, int8 = (limit.facts(replace(full, codec=name), entry(), Full(), RATES)["limit"] for name in ("native", "int8"))
+    native, int8 = (limit.limit_facts(replace(full, codec=name), entry(), Full(), RATES)["limit"] for name in ("native", "int8"))
     assert int8["nbytes"] < native["nbytes"]
 
 
 def test_where_there_is_nothing_to_say_nothing_is_said() -> None:
     full = case("full")
-    assert limit.facts(full, entry(), Full(), None) == {}
-    assert limit.facts(replace(full, role="floor"), entry(), Full(), RATES) == {}
-    assert limit.facts(full, replace(entry(), parameter_counts=lambda: None), Full(), RATES) == {}
+    assert limit.limit_facts(full, entry(), Full(), None) == {}
+    assert limit.limit_facts(replace(full, role="floor"), entry(), Full(), RATES) == {}
+    assert limit.limit_facts(full, replace(entry(), parameter_counts=lambda: None), Full(), RATES) == {}
 
 
 def test_rates_are_measured_where_something_is_run_and_stand_in_the_environment() -> None:

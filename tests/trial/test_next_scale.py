@@ -14,8 +14,7 @@ from cachemark.core import registry
 from cachemark.core.errors import BadBudget, BadKnob
 from cachemark.core.result import Outcome
 from cachemark.methods.ams_kv import AMSKV, ThresholdWarning
-from cachemark.plans.calibration import calibrated
-from cachemark.plans.expand import Planned, expand
+from cachemark.plans.expand import Planned, calibrated, expand
 from cachemark.plans.schema import Plan, load
 from cachemark.roofline.kv_bytes import entries, equal_widths, nbytes
 from cachemark.trial.child.bench import Bench

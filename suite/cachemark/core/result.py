@@ -7,14 +7,13 @@ carries a log and no figures. The same rule stands in the database as a CHECK.
 from __future__ import annotations
 
 import enum
-import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from .spec import Case
-from .units import metric
+from .units import is_finite, metric
 
 
 class Status(enum.StrEnum):
@@ -85,7 +84,7 @@ class Outcome:
             if not self.samples or not judged:
                 raise ValueError(f"an ok outcome needs samples and a judgement or the reason for none: {self.case.label}")
             for name, values in self.samples.items():
-                if not values or not all(map(math.isfinite, values)):
+                if not values or not all(map(is_finite, values)):
                     raise ValueError(f"an ok outcome holds finite samples only: {name} of {self.case.label}")
         elif self.samples or not self.log:
             raise ValueError(f"an outcome that is not ok has a log and no figures: {self.status} of {self.case.label}")

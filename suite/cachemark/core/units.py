@@ -162,3 +162,11 @@ def _count(parts: re.Match[str]) -> int:
 
 def _short(count: int) -> str:
     return f"{count // 1000}k" if count and count % 1000 == 0 else str(count)
+
+
+def is_finite(value: float) -> bool:
+    """Return whether a float can hold the number: an integer of JSON or TOML may have any length."""
+    try:
+        return math.isfinite(value)
+    except OverflowError:
+        return False

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import functools
 import json
-import math
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
@@ -21,16 +20,17 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from ..core.errors import BadBaseline, BadPlan
 from ..core.result import Outcome
 from ..core.spec import FULL
+from ..plans.schema import AnchorTable
 from .baselines import write
 
 ROOT = Path("baselines/anchors")
 FORMAT = 1
 PASSED, FAILED, NOT_MEASURED = "passed", "failed", "not measured"
-ANCHORED, EMBEDDED, UNANCHORED = "anchored", "embedded", "unanchored"
-KEYS = {"metric": str, "expected": float, "tolerance": float, "source": str}
 
 
 @dataclass(frozen=True)
@@ -48,25 +48,13 @@ class Anchor:
     @classmethod
     def of(cls, model: str, table: Mapping[str, Any], sampling: Mapping[str, Any] | None = None) -> Anchor:
         """From the table ``[anchor]`` of a plan. Error: ``bad-plan`` for a key or value that is none."""
-        if set(table) != set(KEYS):
-            raise BadPlan(f"[anchor] of {model} has the keys {', '.join(sorted(table)) or 'none'}.", remedy=f"It needs: {', '.join(KEYS)}.")
-        values: dict[str, Any] = {key: _number(table[key]) for key in KEYS}
-        wrong = [key for key, kind in KEYS.items() if type(values[key]) is not kind or values[key] == ""]
-        if wrong:
-            raise BadPlan(f"[anchor] of {model}: {wrong[0]} = {table[wrong[0]]!r}.",
-                          remedy="metric and source are texts, expected and tolerance numbers.")
-        if not (math.isfinite(values["expected"]) and 0 < values["tolerance"] < math.inf):
-            raise BadPlan(f"[anchor] of {model}: expected = {values['expected']}, tolerance = {values['tolerance']}.",
-                          remedy="Both are finite, and the tolerance is above 0.")
-        return cls(model, sampling=dict(sampling or {}), **values)
-
-
-def _number(value: Any) -> Any:
-    """A whole number as a float, infinite where it is too large for one; anything else as it is."""
-    try:
-        return float(value) if type(value) is int else value
-    except OverflowError:
-        return math.inf
+        try:
+            stated = AnchorTable.model_validate(dict(table))
+        except ValidationError as error:
+            fault = error.errors()[0]
+            raise BadPlan(f"[anchor] of {model}: {fault['loc'][0]} = {fault['input']!r:.40}: {fault['msg'].lower()}.",
+                          remedy=f"It needs: {', '.join(AnchorTable.model_fields)}.") from None
+        return cls(model, sampling=dict(sampling or {}), **stated.model_dump())
 
 
 @dataclass(frozen=True)
@@ -124,14 +112,10 @@ def _unfit(anchor: Anchor, outcome: Outcome) -> str:
         key, value = next(iter(asked.items()))
         return f"The images were drawn with {key} = {getattr(case.sampling, key, None)!r}, the published ones with {value!r}."
     if not outcome.ok:
-        return f"The case ended as {outcome.status}: {_first_line(outcome.log)}"
+        return f"The case ended as {outcome.status}: {(outcome.log.strip().splitlines() or [''])[0]}"
     if anchor.metric not in outcome.samples:
         return f"{anchor.metric} was not measured. {outcome.judgement}".strip()
     return ""
-
-
-def _first_line(text: str) -> str:
-    return next(iter(text.strip().splitlines()), "")
 
 
 # -- what has been reached ---------------------------------------------------------------------------------------------
@@ -166,7 +150,7 @@ def _stored(path: Path) -> Stored:
         if data["format"] != FORMAT:
             raise ValueError(f"format {data['format']}, where this version reads {FORMAT}")
         table = dict(data["anchor"])
-        anchor = Anchor.of(table.pop("model"), {key: table[key] for key in KEYS}, table["sampling"])
+        anchor = Anchor.of(table.pop("model"), {key: table[key] for key in AnchorTable.model_fields}, table["sampling"])
         stored = Stored(anchor, str(data["weights"]), float(data["value"]), dict(data["case"]), dict(data["facts"]))
         if path.stem != anchor.model:
             raise ValueError(f"it is of {anchor.model}")
@@ -179,40 +163,18 @@ def _stored(path: Path) -> Stored:
 
 
 # -- what reports say ---------------------------------------------------------------------------------------------------
-@dataclass(frozen=True)
-class AnchorStanding:
-    """The standing of a model's figures beside published ones: ``anchored``, ``embedded`` (nothing is published) or ``unanchored``;
-    ``sentence`` states it."""
-
-    kind: str
-    sentence: str
-
-
-def standing(model: str, weights: str, anchors: Iterable[Stored]) -> AnchorStanding:
-    """The standing of a model that was run with ``weights``, the identity of a case's weights."""
-    own = [stored for stored in anchors if stored.anchor.model == model]
-    if reached := [stored for stored in own if stored.weights == weights]:
-        found = reached[0]
-        value = f"{found.anchor.metric} = {found.value:.4g}, published {found.anchor.expected:g}"
-        return AnchorStanding(ANCHORED, f"{model} is anchored: with these weights its full cache reached {value} ({found.anchor.source}).")
-    if model in embedded():
-        return AnchorStanding(EMBEDDED, f"{model} is an embedded model: no figure of it is published, so there is nothing to anchor it to.")
-    return AnchorStanding(UNANCHORED, f"{model} is not anchored: {_lacking(model, weights, bool(own))}")
-
-
 def unanchored(model: str, weights: str, anchors: Iterable[Stored]) -> str:
-    """The warning that a report shows, or nothing: where the anchor was reached with these very weights, and for embedded models,
-    which have none."""
-    found = standing(model, weights, anchors)
-    return found.sentence if found.kind == UNANCHORED else ""
-
-
-def _lacking(model: str, weights: str, others: bool) -> str:
+    """The warning that a report shows about a model that was run with ``weights``, the identity of a case's weights. Nothing where the
+    anchor was reached with these very weights, and for embedded models: no figure of them is published."""
+    own = [stored.weights for stored in anchors if stored.anchor.model == model]
+    if weights in own or model in embedded():
+        return ""
     if "random:" in weights:
-        return "its weights are random, so its images are noise and no quality here compares with a published one."
-    why = "its anchor was reached with other weights" if others else "its full cache has not been shown to reach a published quality here"
+        why = "its weights are random, so its images are noise and no quality here compares with a published one."
+        return f"{model} is not anchored: {why}"
+    why = "its anchor was reached with other weights" if own else "its full cache has not been shown to reach a published quality here"
     plan = f" To show it: cachemark run anchor-{model}" if model in shipped() else ""
-    return f"{why}, so its figures do not compare with those of papers.{plan}"
+    return f"{model} is not anchored: {why}, so its figures do not compare with those of papers.{plan}"
 
 
 @functools.cache

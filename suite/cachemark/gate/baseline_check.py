@@ -12,6 +12,7 @@ also hides a change of the full cache itself: a full cache that became slower ma
 from __future__ import annotations
 
 import math
+import statistics
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -238,9 +239,7 @@ def _ratio(name: str, outcome: Outcome, full_caches: Mapping[str, Outcome]) -> f
 
 
 def _median(name: str, outcome: Outcome) -> float:
-    values = sorted(rounded(name, outcome.samples[name]))
-    half = len(values) // 2
-    return values[half] if len(values) % 2 else (values[half - 1] + values[half]) / 2
+    return statistics.median(rounded(name, outcome.samples[name]))
 
 
 def _worst(rows: Sequence[Verdict]) -> str:

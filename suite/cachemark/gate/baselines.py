@@ -1,6 +1,8 @@
 """Accepted baselines: one text file per machine class and name, kept in version control.
 
-``<root>/<machine class>/<name>.json``; the root is ``baselines/accepted`` unless told, the name is the plan's unless told.
+``<root>/<machine class>/<name>.json``; the root is ``baselines/accepted`` unless told, the name is the plan's unless told. One is replaced
+by promotion in the same environment, by a new epoch in another one. Either needs a reason, which stands in the file beside what it
+replaces, so that a reviewer sees both in the diff.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from ..store.exchange import load as load_text
 from ..store.rows import utc_now
 
 ROOT = Path("baselines/accepted")
+DAYS = 180  # for which a baseline judges unless told otherwise
 
 
 @dataclass(frozen=True)
@@ -88,6 +91,64 @@ def save(
     return path
 
 
+def promote(
+    store: Store, run_id: int | None, root: Path | str = ROOT, name: str | None = None, *, reason: str, days: int = DAYS,
+) -> Path:
+    """Put a finished run in the place of an accepted baseline of the same plan and environment. Raises BadBaseline without a reason,
+    without a baseline to replace, for another plan, and for another numerics fingerprint, which asks for :func:`rebase`."""
+    return _replace(store, run_id, root, name, reason, days, upgraded=False)
+
+
+def rebase(
+    store: Store, run_id: int | None, root: Path | str = ROOT, name: str | None = None, *, reason: str, days: int = DAYS,
+) -> Path:
+    """Begin a new epoch with a finished run in another environment. Raises BadBaseline as :func:`promote` does, and where the numerics
+    are the same: then it would hide a regression as an upgrade."""
+    return _replace(store, run_id, root, name, reason, days, upgraded=True)
+
+
+def _replace(store: Store, run_id: int | None, root: Path | str, name: str | None, reason: str, days: int, *, upgraded: bool) -> Path:
+    run = store.run(run_id)
+    if not reason.strip():
+        raise BadBaseline("A baseline is accepted for a reason.", remedy="Say it: --reason \"faster attention since 1a2b3c\"")
+    old = load(path_of(root, run.environment.machine_class, name or run.plan))
+    if old.meta.get("plan") != run.plan:
+        raise BadBaseline(f"{old.source} is of plan {old.meta.get('plan')!r}, run {run.id} of {run.plan!r}.",
+                          remedy="Name a run of that plan, or save it under another --name.")
+    then, now = old.environment.fingerprint, run.environment.fingerprint
+    if then != now and not upgraded:
+        raise BadBaseline(f"Run {run.id} was measured with other numerics than {old.source}: {then} then, {now} now.",
+                          remedy="An upgrade begins a new epoch: cachemark baseline rebase --reason …")
+    if then == now and upgraded:
+        raise BadBaseline(f"Run {run.id} has the numerics of {old.source}: nothing was upgraded.",
+                          remedy="Accept changed figures with: cachemark baseline promote --reason …")
+    known = {key: old.meta[key] for key in ("run", "saved", "reason", "epoch") if key in old.meta}
+    replaces = {"digest": old.digest, "fingerprint": then, "commit": old.code.get("commit"), **known}
+    return save(store, run.id, root, name, reason=reason, days=days, epoch=_epoch(old) + upgraded, replaces=replaces)
+
+
+def _epoch(baseline: Exchange) -> int:
+    """The number of a baseline's epoch, from 1."""
+    return int(baseline.meta.get("epoch", 1))
+
+
+def refuse_expired(baseline: Exchange, now: datetime | None = None) -> None:
+    """Raise NothingMeasured for a baseline whose time is over: what was accepted so long ago judges nothing."""
+    expires = baseline.meta.get("expires")
+    if expires is None:
+        return
+    try:
+        when = datetime.fromisoformat(str(expires))
+    except ValueError as error:
+        raise BadBaseline(f"{baseline.source} expires {expires!r}, which is no date.",
+                          remedy="Take the file from version control.") from error
+    if when.tzinfo is None:
+        when = when.replace(tzinfo=UTC)
+    if when < (now or datetime.now(UTC)):
+        raise NothingMeasured(f"{baseline.source} expired on {when.date()}.",
+                              remedy="Accept a fresh run: cachemark baseline promote --reason …")
+
+
 def load(path: Path | str) -> Exchange:
     """The baseline in a file. Raises :class:`BadBaseline` for a file that is missing, damaged, foreign or newer."""
     path = Path(path)
@@ -146,7 +207,7 @@ def _listed(path: Path) -> ListedBaseline:
         return ListedBaseline(*names, problem=str(error))
     plan, saved, reason = (str(found.meta.get(key, "")) for key in ("plan", "saved", "reason"))
     return ListedBaseline(*names, plan, len(found.outcomes), saved, reason, expires=str(found.meta.get("expires", "")),
-                  epoch=int(found.meta.get("epoch", 1)))
+                          epoch=_epoch(found))
 
 
 def _missing(path: Path) -> BadBaseline:

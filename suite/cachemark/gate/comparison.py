@@ -108,8 +108,8 @@ def _refuse(before: Case, after: Case, sides: Mapping[str, tuple[object, object]
 
 def other_tokens(cells: Mapping[str, CellPairs]) -> list[str]:
     """Cells with arms that gave different tokens, or other images of the same ones, so that there are images to compare."""
-    return [cell for cell, it in cells.items()
-            if it.failed is None and it.measured and (len(set(_hashes(it.measured))) > 1 or _redrawn(it.measured))]
+    return [cell for cell, it in cells.items() if it.failed is None and it.measured and (
+            len({outcome.output_hash for pair in it.measured for outcome in (pair.before, pair.after)}) > 1 or _redrawn(it.measured))]
 
 
 # -- verdicts -----------------------------------------------------------------------------------------------------------
@@ -197,10 +197,6 @@ def _redrawn(measured: Sequence[PairOfOutcomes]) -> bool:
 def _drawn(measured: Sequence[PairOfOutcomes], side: int) -> set[str]:
     """The hashes of one arm's images; an empty one stands for a hash that was not taken."""
     return {str(_of(c, side).facts.get(IMAGES) or "") for c in measured}
-
-
-def _hashes(measured: Sequence[PairOfOutcomes]) -> Iterable[str]:
-    return (outcome.output_hash for pair in measured for outcome in (pair.before, pair.after))
 
 
 def _counted(row: Verdict, metric: Metric, sides: Sequence[Sequence[float]], same: bool) -> Verdict:

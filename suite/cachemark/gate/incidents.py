@@ -6,14 +6,17 @@ The register is a file in version control: who acknowledged what, until when, an
 from __future__ import annotations
 
 import json
+import shlex
 import statistics
+import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import date
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from ..core.errors import BadBaseline, unknown
+from ..core.errors import BadBaseline, BadPlan, unknown
 from ..core.spec import Case, digest, shown_label
 from ..core.units import is_metric, metric
 from ..store.rows import Verdict
@@ -24,6 +27,7 @@ NEW, ACKNOWLEDGED, FIXED, ACCEPTED = "new", "acknowledged", "fixed", "accepted"
 FACTORS = ("method", "model", "engine", "device_class")
 SHARE = 0.5  # of the judged cells with one factor that must have become worse for it to be called the cause
 FORMAT = 2  # 1 held figures now over then, whatever the direction of the metric
+PATTERNS = ("method", "model", "engine", "device", "metric")  # that a table of an owner may hold
 MOST = 1e6  # cost ratio that stands for any larger one: JSON has no infinity
 
 
@@ -226,3 +230,53 @@ def save(path: Path, register: Sequence[Incident]) -> None:
     """Write the register; the file appears whole or not at all."""
     ordered = sorted(register, key=lambda i: (i.since, i.key))
     write(path, json.dumps({"format": FORMAT, "incidents": [asdict(i) for i in ordered]}, indent=1, ensure_ascii=False) + "\n")
+
+
+# -- owners -------------------------------------------------------------------------------------------------------------
+def load_owners(path: Path) -> list[dict[str, str]]:
+    """The tables ``[[owner]]`` of a file ``owners.toml``; none where there is no file. Each has a ``name`` and patterns (``*`` and ``?``)
+    for any of ``PATTERNS``; the first of which all patterns fit owns an incident. Raises BadPlan for a table of another form."""
+    if not path.exists():
+        return []
+    try:
+        tables = tomllib.loads(path.read_text(encoding="utf-8")).get("owner", [])
+    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise BadPlan(f"{path} cannot be used: {error}.", remedy="Mend the file.") from error
+    for table in tables:
+        if "name" not in table or not set(table) <= {"name", *PATTERNS} or not all(isinstance(v, str) for v in table.values()):
+            raise BadPlan(f"{path}: {table!r} is no owner.", remedy=f"Give a name and patterns of {', '.join(PATTERNS)}, all texts.")
+    return list(tables)
+
+
+def owner(incident: Incident, owners: Sequence[Mapping[str, str]]) -> str:
+    """The name of the first owner that fits, or empty. What an incident does not say, such as the method where its cause is a model,
+    fits ``*`` alone."""
+    known = {"metric": incident.metric, incident.factor.removesuffix("_class"): incident.value}
+    for table in owners:
+        if all(fnmatchcase(known.get(name, ""), pattern) for name, pattern in table.items() if name != "name"):
+            return table["name"]
+    return ""
+
+
+def told(incident: Incident, owners: Sequence[Mapping[str, str]], command: str) -> list[str]:
+    """Five lines that report an incident: the cause, the cost, since when, its owner, and the command that measures it again."""
+    count = f"{len(incident.cells)} cells" if len(incident.cells) > 1 else incident.cells[0]
+    cause = "one cell" if incident.factor == "cell" else f"{incident.factor.removesuffix('_class')} {incident.value}"
+    change = f"{100 * (incident.change - 1):+.2g} % cost (median of {count}). " if incident.change is not None else ""
+    since = f"since commit {incident.onset}" if incident.onset else f"first seen {incident.since or 'now'}"
+    mine = owner(incident, owners)
+    who = f"{incident.who} until {incident.until}" if incident.who and incident.until else incident.who or mine or "nobody"
+    return [
+        f"{incident.key or 'incident'}: {incident.metric} is worse: {cause}, {count}.",
+        f"  how much: {change}{incident.reason}".rstrip(),
+        f"  since: {since}; {incident.state}",
+        f"  owner: {who}{f' ({incident.link})' if incident.link else ''}",
+        f"  again: {command}",
+    ]
+
+
+def command(plan: str, incident: Incident, commits: tuple[str, str] | None = None) -> str:
+    """The command that measures an incident again."""
+    if commits and all(commits):
+        return shlex.join(["cachemark", "compare", plan, "--commits", *commits, "--case", incident.cells[0]])
+    return shlex.join(["cachemark", "run", plan, "--fresh"])

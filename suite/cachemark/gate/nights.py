@@ -18,7 +18,6 @@ from ..store.rows import COMPARISON, RunRecord, Verdict
 from .baseline_check import IMPROVED, REGRESSED
 from .comparison import AA, COVERAGE, TIMED, Tally
 
-PREFIX = COMPARISON
 ENOUGH = 30  # pairs of equal arms from which a machine's least effect is taken
 WATCHED, MOST_ALARMS = 30, 3  # nights that are looked back at, and alarms in them that demote the gate
 FLOOR = {"cpu": 0.10, "cuda": 0.02}  # least minimum effect of a device class
@@ -52,7 +51,8 @@ class Night:
 
 def nights(store: Store, plan: str, machine_class: str) -> list[Night]:
     """Finished comparisons of a plan on a machine class with their verdicts, the oldest first, wherever they were merged from."""
-    runs = [r for r in store.runs() if r.plan == PREFIX + plan and r.state == "finished" and r.environment.machine_class == machine_class]
+    wanted = (COMPARISON + plan, "finished", machine_class)
+    runs = [run for run in store.runs() if (run.plan, run.state, run.environment.machine_class) == wanted]
     found = (Night(run, tuple(store.verdicts(run.id))) for run in sorted(runs, key=lambda r: (r.started, r.id)))
     return [night for night in found if night.rows]
 
@@ -118,14 +118,9 @@ def series(earlier: Sequence[Night], cell: str, name: str = TIMED) -> tuple[list
     return [math.log(ratio) if ratio > 0 else math.nan for ratio in ratios], [night.run.environment.fingerprint for night in earlier]
 
 
-def changes(earlier: Sequence[Night], cell: str, delta: float) -> tuple[history.Epoch, ...]:
-    """The changes of a cell over the nights: see :func:`cachemark.stats.changepoints.changes`."""
-    return history.changes(*series(earlier, cell), delta)
-
-
 def told(earlier: Sequence[Night], cell: str, delta: float) -> list[str]:
     """The changes of a cell in the newest epoch that count, as sentences with the commit of the night on which each began."""
-    epochs = changes(earlier, cell, delta) if earlier else ()
+    epochs = history.changes(*series(earlier, cell), delta) if earlier else ()
     found = [change for change in (epochs[-1].changes if epochs else ()) if change.gates]
     return [f"History of {cell}: a {c.kind} of {100 * c.size:+.2g} % since {_when(earlier[c.first].run)}." for c in found]
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from ..core.result import Environment, Outcome
 from ..stats.paired_test import hodges_lehmann
 from ..store.exchange import Exchange
+from .comparison import TIMED
 
-TIMED = "latency"
 MOST = 0.9  # share of the cells that must have moved, or changed their outputs, to call it the environment
 FEWEST = 3  # cells from which "all" means something
 

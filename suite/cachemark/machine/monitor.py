@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 import os
 import statistics
 import threading
@@ -163,10 +165,7 @@ def _spread(values: list[Any]) -> list[float]:
 
 
 def _union(readings: list[Reading]) -> int:
-    bits = 0
-    for reading in readings:
-        bits |= reading.reasons
-    return bits
+    return functools.reduce(operator.or_, (reading.reasons for reading in readings), 0)
 
 
 def _reasons(bits: int) -> list[str]:

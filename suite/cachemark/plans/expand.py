@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import cache
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +23,10 @@ from ..core import registry, seeds
 from ..core.errors import BadBudget, BadKnob, BadPlan, CachemarkError, unknown
 from ..core.limits import Rates
 from ..core.spec import FULL, QUALITY_PASS, Budget, Case, Sampling
+from ..core.units import is_finite
 from ..metrics import named_presets as presets
 from ..models import catalogue
 from ..models.protocol import ModelEntry, Request
-from .calibration import calibrated
 from .reuse import Earlier
 from .schema import Cells, Fidelity, MethodTable, Plan, SamplingTable
 
@@ -110,13 +112,15 @@ def _block(plan: Plan, cells: Cells, number: int, device: str) -> Iterator[Plann
     searched, batch = cells.batch == "max", FIRST if cells.batch == "max" else cells.batch
     with _at(plan, "cells", number, "batch"):
         subset = seeds.subset(SEEDS, entry.classes).first(batch) if searched else subset
-        _check_batch(batch, subset)
+        if batch > len(subset):
+            raise BadPlan(f"Batch {batch} is larger than the {len(subset)} samples of {subset.name}.",
+                          remedy="Lower batch or raise fidelity.samples.")
     with _at(plan, "cells", number, "weights"):
         identity = entry.identity(request)
     with _at(plan, "cells", number, "codecs"):
         codecs = list(dict.fromkeys(codec(name).name for name in cells.codecs))
-    layout, barred = entry.shape(sampling, batch), _unsupported(cells, device)
-    absent = refused(cells.engine, device)
+    layout, absent = entry.shape(sampling, batch), refused(cells.engine, device)
+    barred = "the reference engine runs the full cache in the native codec only" if cells.engine == "reference" else absent
     with _at(plan, "cells", number, "budgets"):
         budgets = list(dict.fromkeys(str(_budget(budget, layout, identity)) for budget in cells.budgets))
     full = Case(
@@ -175,13 +179,6 @@ def _budget(given: str | float | int | MethodTable, layout: Layout, weights: str
     return Budget.parse(given)
 
 
-def _unsupported(cells: Cells, device: str) -> str:
-    """The reason why nothing but the full cache in its native codec runs here, or nothing."""
-    if cells.engine == "reference":
-        return "the reference engine runs the full cache in the native codec only"
-    return refused(cells.engine, device)
-
-
 def _arms(plan: Plan, base: Case, given: str | MethodTable, budgets: list[str], layout: Layout) -> Iterator[tuple[Case, str]]:
     """The cases of a method, one for each budget, each with the reason why the method cannot meet it, or nothing."""
     given = MethodTable(name=given) if isinstance(given, str) else given
@@ -223,19 +220,11 @@ def resolve(cls: type[Method], budget: Budget, layout: Layout, knobs: dict[str, 
     if layout.paradigm not in cls.paradigms:
         raise BadBudget(f"{cls.name} does not run on {layout.paradigm} models.", remedy=f"It runs on: {', '.join(cls.paradigms)}.")
     for knob, value in knobs.items():
-        if isinstance(value, int | float) and not _finite(value):
+        if isinstance(value, int | float) and not is_finite(value):
             raise BadKnob(f"{cls.name}: {knob} = {str(value)[:20]} is not finite.", remedy="Give a number that fits into a float.")
     method = calibrated(cls, {**calibrated(cls, knobs, weights).fit(budget.ratio, layout), **knobs}, weights)
     method.resolve(layout)
     return method.knobs()
-
-
-def _finite(value: float) -> bool:
-    """True for a number that a float can hold: an integer of a TOML file may have any length."""
-    try:
-        return math.isfinite(value)
-    except OverflowError:
-        return False
 
 
 def _sampling(entry: ModelEntry, given: str | SamplingTable) -> Sampling:
@@ -246,7 +235,20 @@ def _sampling(entry: ModelEntry, given: str | SamplingTable) -> Sampling:
     return entry.presets[given]
 
 
-def _check_batch(batch: int, subset: seeds.Subset) -> None:
-    if batch > len(subset):
-        raise BadPlan(f"Batch {batch} is larger than the {len(subset)} samples of {subset.name}.",
-                      remedy="Lower batch or raise fidelity.samples.")
+# -- facts measured once of certain weights, a packaged file for each method that has any -------------------------------------
+@cache
+def _packaged(method: str) -> dict[str, dict[str, Any]]:
+    file = resources.files("cachemark") / "data" / "calibration" / f"{method}.json"
+    return dict(json.loads(file.read_text(encoding="utf-8"))) if file.is_file() else {}
+
+
+def measured(method: str, weights: str) -> dict[str, Any]:
+    """The facts for a method by name and the identity of the weights; of these the transformer's counts. Empty where there are none."""
+    return _packaged(method).get(weights.partition("/")[0], {})
+
+
+def calibrated(cls: type[Method], knobs: Mapping[str, Any], weights: str) -> Method:
+    """An instance that knows the facts measured of these weights; errors are those of :meth:`Method.build`."""
+    method = cls.build(knobs)
+    method.calibrate(measured(cls.name, weights))
+    return method

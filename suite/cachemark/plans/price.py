@@ -30,7 +30,7 @@ STARTUP = 30.0  # seconds for a process to import torch and load a model
 LAUNCHES, LAUNCH = 16, 4e-6  # kernels of one block in one pass, and seconds for the host to launch one
 BLOCK = 12  # weights of a plain transformer block, in squares of its width: 4 around attention, 8 in the MLP
 FORCED = 1.3  # the passes of the full cache's tokens through the method, which fidelity adds to a generation
-SAMPLE_BYTES, PICTURE_BYTES = 8, 60_000  # of a stored value, and of the pictures of a case
+PICTURE_BYTES = 60_000  # of the pictures of a case
 OVERHEAD = 20_000  # bytes of a case in the database: its JSON, its facts, its rows
 
 
@@ -125,10 +125,15 @@ def generations(planned: Planned) -> float:
 def floor(planned: Planned, rates: Rates) -> float:
     """Seconds of one batch that arithmetic and the host allow: the floor of the bill that a report holds times against, and a launch for
     each kernel. A model whose products nobody has counted is taken for plain transformer blocks without an image decoder."""
-    case, method = planned.case, _method(planned)
+    case = planned.case
     entry: ModelEntry = registry.models.get(case.model)
     layout = replace(entry.shape(case.sampling, case.batch), dtype=getattr(torch, case.dtype))
-    found = case_bill(case, entry, method) or bill_of(method, layout, _plain(layout), codec=codec(case.codec))
+    try:
+        method: Method = registry.methods.get(case.method).build(case.knobs)
+    except CachemarkError:  # it does not run here at all; what it would cost is that of no method
+        method = Method()
+    plain = ParameterCounts(block=BLOCK * (layout.heads * layout.head_dim) ** 2, between=0, image=lambda: None)
+    found = case_bill(case, entry, method) or bill_of(method, layout, plain, codec=codec(case.codec))
     return found.floor(rates) + found.passes * _launched(layout) * LAUNCHES * LAUNCH
 
 
@@ -139,29 +144,9 @@ def _launched(layout: Layout) -> int:
     return layout.layers
 
 
-def _plain(layout: Layout) -> ParameterCounts:
-    """Plain transformer blocks of a layout's width, and nothing else."""
-    width = layout.heads * layout.head_dim
-    return ParameterCounts(block=BLOCK * width**2, between=0, image=lambda: None)
-
-
 def memory(planned: Planned, layout: Layout) -> int:
-    """Bytes of device memory: weights, and keys and values of the full cache."""
-    width, itemsize = layout.heads * layout.head_dim, getattr(torch, planned.case.dtype).itemsize
-    depth = layout.layers + (layout.encoder if isinstance(layout, MaskedLayout) else 0)
-    return itemsize * BLOCK * depth * width**2 + _kept(layout, itemsize)
-
-
-def _kept(layout: Layout, itemsize: int) -> int:
-    """Bytes of the full cache; a masked model has none."""
+    """Bytes of device memory: weights, and keys and values of the full cache, of which a masked model has none."""
+    block, itemsize = BLOCK * (layout.heads * layout.head_dim) ** 2, getattr(torch, planned.case.dtype).itemsize
     if isinstance(layout, MaskedLayout):
-        return 0
-    return itemsize * 2 * layout.rows * layout.layers * layout.kv_heads * layout.head_dim * layout.stored
-
-
-def _method(planned: Planned) -> Method:
-    try:
-        found: Method = registry.methods.get(planned.case.method).build(planned.case.knobs)
-    except CachemarkError:  # it does not run here at all; what it would cost is that of no method
-        found = Method()
-    return found
+        return itemsize * block * (layout.layers + layout.encoder)
+    return itemsize * (block + 2 * layout.rows * layout.kv_heads * layout.head_dim * layout.stored) * layout.layers

@@ -33,8 +33,8 @@ from ..machine.environment import PACKAGE
 COUNTED = {
     "method": ("methods",),
     "models": ("cache", "contract", "models", "roofline"),
-    "measuring": ("core/limits.py", "core/seeds.py", "machine/affinity.py", "machine/memory.py", "machine/memory_cap.py",
-                  "machine/timer.py", "metrics", "trial/child"),
+    "measuring": ("core/limits.py", "core/seeds.py", "machine/affinity.py", "machine/memory.py", "machine/timer.py",
+                  "metrics", "trial/child"),
 }  # fmt: skip
 """Rooms and files whose edit changes figures, by the part of the skip key that they make."""
 CARRIED = "carried"  # of an outcome's facts: {"metrics": names, "from": the skip key of the outcome that measured them}

@@ -157,7 +157,6 @@ class Plan(PlanTable):
         cells = [c.model_copy(update={"methods": [*c.methods, *(m for m in extra if m not in c.methods)]}) for c in self.cells]
         return self.model_copy(update={"cells": cells})
 
-
     def only(
         self, models: Sequence[str] | None = None, methods: Sequence[str] | None = None, budgets: Sequence[str | float] | None = None,
     ) -> Plan:

@@ -39,11 +39,11 @@ SCREEN_SHARE = 0.75  # of the minimum effect
 
 
 # -- statistics of one cell ---------------------------------------------------------------------------------------------
-def log_ratios(before: ArrayLike, after: ArrayLike, better: str = "lower") -> Floats:
+def log_ratios(before: ArrayLike, after: ArrayLike) -> Floats:
     """Log ratio of cost of each pair, shape (pairs,), positive where ``after`` is worse.
 
     ``before`` and ``after``: positive figures in one unit, (pairs,) or (pairs, images); of several images the median of logs
-    counts. ``better``: ``lower`` or ``higher``, the metric's direction. Raises CachemarkError for other shapes and figures.
+    counts. Raises CachemarkError for other shapes and figures.
     """
     a, b = (np.asarray(arm, dtype=np.float64) for arm in (before, after))
     if len(a.shape) not in (1, 2) or a.shape[:1] != b.shape[:1] or len(a.shape) != len(b.shape) or 0 in (*a.shape, *b.shape):
@@ -52,10 +52,8 @@ def log_ratios(before: ArrayLike, after: ArrayLike, better: str = "lower") -> Fl
     if not all(np.isfinite(arm).all() and (arm > 0).all() for arm in (a, b)):
         raise CachemarkError("Some figures of the pairs are not positive numbers, and only those have a ratio.",
                              remedy="Leave out pairs of which an arm failed.")
-    if better not in ("lower", "higher"):
-        raise CachemarkError(f"{better!r} is no direction of a metric.", remedy="Give 'lower' or 'higher'.")
-    sides = [np.log(arm) if arm.ndim == 1 else np.median(np.log(arm), axis=1) for arm in (a, b)]
-    return sides[1] - sides[0] if better == "lower" else sides[0] - sides[1]
+    then, now = (np.log(arm) if arm.ndim == 1 else np.median(np.log(arm), axis=1) for arm in (a, b))
+    return now - then
 
 
 def hodges_lehmann(ratios: ArrayLike) -> Floats:

@@ -78,7 +78,8 @@ def _heard(
             if watch is not None:
                 watch.begin()
         elif "done" in message:
-            yield _watched(Finished(Outcome.from_json(message["outcome"]), _decoded(message["artifacts"]), process=child.name), watch)
+            artifacts = {name: base64.b64decode(text) for name, text in message["artifacts"].items()}
+            yield _watched(Finished(Outcome.from_json(message["outcome"]), artifacts, process=child.name), watch)
             left.pop(0)
             if left and admit(left[0]):
                 return
@@ -187,10 +188,6 @@ class _Child:
             with suppress(ProcessLookupError):  # the group: what the method itself has started ends too
                 os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
-
-
-def _decoded(artifacts: dict[str, str]) -> dict[str, bytes]:
-    return {name: base64.b64decode(text) for name, text in artifacts.items()}
 
 
 def _cause(code: int) -> str:

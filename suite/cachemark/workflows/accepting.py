@@ -5,22 +5,20 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from ..gate import acceptance, baselines
+from ..gate import baselines
 from ..gate.baselines import CaseDifference, ListedBaseline
 from ..store.db import Store
 from .stores import DEFAULT_STORE, reading
 
-DAYS = 180  # for which a baseline judges
-
 
 def accept(
     how: Literal["save", "promote", "rebase"], store: str | Path = DEFAULT_STORE, *, run: int | None = None,
-    root: Path = baselines.ROOT, name: str | None = None, reason: str = "", days: int = DAYS,
+    root: Path = baselines.ROOT, name: str | None = None, reason: str = "", days: int = baselines.DAYS,
 ) -> Path:
     """Make a finished run (None: the newest) an accepted baseline below ``root`` and return its file. ``save`` writes a new one,
     ``promote`` replaces one of the same environment, ``rebase`` one of another and begins a new epoch. It judges for ``days``, 0: for
     ever. Raises BadBaseline."""
-    write = {"save": baselines.save, "promote": acceptance.promote, "rebase": acceptance.rebase}[how]
+    write = {"save": baselines.save, "promote": baselines.promote, "rebase": baselines.rebase}[how]
     with Store.open(store, create=False) as target:
         return write(target, run, root, name, reason=reason, days=days)
 

@@ -123,7 +123,7 @@ def _run_of(request: ComparisonRequest, both: ComparedArms, store: Store, terms:
     stated = {"arms": list(both.names), "alike": both.alike, "delta": rule.delta, "cells": rule.family, "seed": terms.seed,
               "min_coverage": COVERAGE if terms.min_coverage is None else terms.min_coverage,
               "code": [dict(code) for code in both.code], "plan": request.plan.model_dump(mode="json")}
-    run_id = store.begin_run(ledger.PREFIX + request.plan.name, stated, both.where[1], both.code[1])
+    run_id = store.begin_run(ledger.COMPARISON + request.plan.name, stated, both.where[1], both.code[1])
     state = "interrupted"
     try:
         yield run_id

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from ..core.errors import NothingMeasured
 from ..core.spec import Case
-from ..gate import acceptance, baselines, incidents, owners, upgrade
 from ..gate import baseline_check as gate
+from ..gate import baselines, incidents, upgrade
 from ..gate import nights as ledger
 from ..gate.comparison import COVERAGE
 from ..gate.incidents import Incident, IncidentNight
@@ -94,7 +94,7 @@ def judge(
     path = path or baselines.path_of(baselines.ROOT, run.environment.machine_class, run.plan)
     held, outcomes = baselines.load(path), store.outcomes(run.id)
     if not expired:
-        acceptance.refuse_expired(held)
+        baselines.refuse_expired(held)
     asked = COVERAGE if min_coverage is None else min_coverage
     comparison = gate.compare(held, outcomes, run.environment, threshold=threshold, min_coverage=asked, plan=run.plan)
     environment = upgrade.environment_verdict(held, outcomes, run.environment, threshold)
@@ -108,7 +108,7 @@ def judge(
 def judge_comparison(store: Store, run: RunRecord, min_coverage: float | None = None) -> RunJudgement:
     """A comparison on its own, of whose cells ``min_coverage`` (None: what it was held with) must be judged. Raises NothingMeasured for one
     that broke off."""
-    nights = ledger.nights(store, run.plan.removeprefix(ledger.PREFIX), run.environment.machine_class)
+    nights = ledger.nights(store, run.plan.removeprefix(ledger.COMPARISON), run.environment.machine_class)
     mine = [night for night in nights if night.run.id == run.id]
     if not mine:
         raise NothingMeasured(f"Comparison {run.id} is {run.state}: nothing was judged.", remedy="Hold it again: cachemark compare PLAN …")
@@ -142,9 +142,9 @@ class CheckResult:
 
     def pages(self, table: Path) -> list[str]:
         """Lines about each incident that pages tonight, with its owners by the file ``table`` and the command that looks into it."""
-        people = owners.load(table)
+        people = incidents.load_owners(table)
         return [line for incident in (self.incidents.pages if self.incidents else ())
-                for line in owners.told(incident, people, owners.command(self.run.plan, incident))]
+                for line in incidents.told(incident, people, incidents.command(self.run.plan, incident))]
 
 
 def check(

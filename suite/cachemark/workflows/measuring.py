@@ -20,7 +20,7 @@ from ..plans.deadline import Deadline, breadth_first
 from ..plans.expand import MAX_BATCH, Planned, expand
 from ..plans.reuse import Earlier, code_identity, skip_key, skip_parts
 from ..plans.schema import Plan
-from ..trial.child.floor import stated
+from ..trial.child.facts import stated
 from ..trial.executors.local import Executor, local
 from ..trial.request import Task, TrialRequest
 from ..trial.supervisor import Finished, always

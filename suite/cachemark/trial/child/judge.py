@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -201,42 +201,35 @@ def image_hash(images: Tensor) -> str:
     return total.hexdigest()
 
 
-def reseeded(job: Job, subset: Subset) -> Job:
-    """A job on other seeds."""
-    return replace(job, subset=subset)
-
-
 def divergence(job: Job, reference: FullCacheOutput) -> Tensor:
     """Mean KL(full ‖ job) per sample along the full cache's own tokens, in nats per token, (samples,) fp64."""
-    return torch.cat([_divergence(job, reference, part) for part in job.chunks()])
+    def of(part: slice) -> Tensor:
+        expected = reference.log_probs(part)
+        total = torch.zeros(expected.size(0), dtype=torch.float64, device=expected.device)
 
+        def see(first: int, logits: Tensor) -> None:
+            total.add_(fidelity.divergence(expected[:, first : first + logits.size(1)], job.log_probs(logits)).sum(1))
 
-def _divergence(job: Job, reference: FullCacheOutput, part: slice) -> Tensor:
-    expected = reference.log_probs(part)
-    total = torch.zeros(expected.size(0), dtype=torch.float64, device=expected.device)
+        job.generate(part, forced=reference.tokens[part], see=see)
+        return total / expected.size(1)
 
-    def see(first: int, logits: Tensor) -> None:
-        total.add_(fidelity.divergence(expected[:, first : first + logits.size(1)], job.log_probs(logits)).sum(1))
-
-    job.generate(part, forced=reference.tokens[part], see=see)
-    return total / expected.size(1)
+    return torch.cat([of(part) for part in job.chunks()])
 
 
 def drift(job: Job, reference: FullCacheOutput) -> Tensor:
     """Root mean square difference, per sample, of what is drawn along the full cache's own tokens, with the same noise: (samples,)
     fp64. Where the number of passes differs, a token is still compared at its place."""
-    return torch.cat([_drift(job, reference, part) for part in job.chunks()])
+    def of(part: slice) -> Tensor:
+        own = reference.tokens[part]
+        total = torch.zeros(len(own), dtype=torch.float64, device=own.device)
 
+        def see(places: Tensor, drawn: Tensor) -> None:
+            total.add_((drawn.double() - take(own, places).double()).square().flatten(1).sum(1))
 
-def _drift(job: Job, reference: FullCacheOutput, part: slice) -> Tensor:
-    own = reference.tokens[part]
-    total = torch.zeros(len(own), dtype=torch.float64, device=own.device)
+        job.generate(part, forced=own, see=see)
+        return (total / own[0].numel()).sqrt()
 
-    def see(places: Tensor, drawn: Tensor) -> None:
-        total.add_((drawn.double() - take(own, places).double()).square().flatten(1).sum(1))
-
-    job.generate(part, forced=own, see=see)
-    return (total / own[0].numel()).sqrt()
+    return torch.cat([of(part) for part in job.chunks()])
 
 
 def _sprite(above: Tensor, below: Tensor) -> bytes:

@@ -23,7 +23,7 @@ from ...core import plugins
 from ...core.errors import BadBudget, BadKnob, CachemarkError, Unsupported
 from ...core.result import Outcome, Status
 from ...machine.affinity import pin
-from ...machine.memory_cap import cap
+from ...machine.memory import cap
 from ...plans.expand import Planned
 from ..request import Task, TrialRequest
 from .measure import Bench, Ended, fill, probe, run_arm, run_case, see_arm

@@ -14,14 +14,13 @@ from torch import Tensor
 from ...core import seeds
 from ...core.errors import Unsupported
 from ...core.result import IMAGES, Outcome, Status
-from ...core.spec import QUALITY_PASS, Case
+from ...core.spec import QUALITY_PASS
 from ...core.units import quality_name
 from ...plans.expand import Planned
-from . import floor as limit
 from . import quality
 from .bench import Bench, case_job, method_factory
-from .facts import case_facts
-from .judge import Job, JudgedImages, decoded, hashed, image_hash, judge, reseeded, storable
+from .facts import case_facts, limit_facts, slope
+from .judge import Job, JudgedImages, decoded, hashed, image_hash, judge, storable
 from .profiles import profiled, repeated
 from .timing import byte_figures, graph_facts, timed
 
@@ -46,13 +45,13 @@ def _measured(planned: Planned, bench: Bench, alive: Callable[[], None]) -> Ende
         raise Unsupported(planned.unsupported_reason)
     job = case_job(case, bench)
     samples: dict[str, list[float]] = {}
-    facts = case_facts(planned, bench) | limit.facts(case, bench.entry, method_factory(case)(), planned.rates)
+    facts = case_facts(planned, bench) | limit_facts(case, bench.entry, method_factory(case)(), planned.rates)
     if case.role in ("arm", "baseline"):
         first = replace(job, subset=job.subset.first(case.batch))
         weighed, noted = byte_figures(case, first)
         samples, facts = samples | weighed, facts | noted
         times, marks = timed(case, first)
-        samples, facts = samples | times, facts | graph_facts(job.memory) | limit.slope(marks, first.layout, first.method())
+        samples, facts = samples | times, facts | graph_facts(job.memory) | slope(marks, first.layout, first.method())
     if bench.loaded.random:
         return Outcome(case, Status.OK, samples, RANDOM, seconds=time.perf_counter() - began, facts=facts), {}
     judged = _judge_case(planned, replace(job, alive=alive), bench)
@@ -74,11 +73,12 @@ def run_arm(planned: Planned, bench: Bench, alive: Callable[[], None] = lambda: 
     judged."""
     began, case = time.perf_counter(), planned.case
     job, samples, facts = _one_batch(planned, bench)
-    drawn = job.generate(slice(len(job.subset)))
-    tokens, facts[IMAGES] = storable(job, drawn), image_hash(decoded(job, drawn))
-    if not bool(torch.isfinite(tokens).all()):
-        return Outcome(case, Status.NAN_OUTPUT, log="The tokens hold NaN or infinity.", facts=facts), {}
-    return Outcome(case, Status.OK, samples, PAIRED, seconds=time.perf_counter() - began, output_hash=hashed(tokens), facts=facts), {}
+    tokens = job.generate(slice(len(job.subset)))
+    images = decoded(job, tokens)
+    if not bool(torch.isfinite(tokens).all() and torch.isfinite(images).all()):  # tokens that are indices always are finite
+        return Outcome(case, Status.NAN_OUTPUT, log="The tokens or their images hold NaN or infinity.", facts=facts), {}
+    told, output, seconds = facts | {IMAGES: image_hash(images)}, hashed(storable(job, tokens)), time.perf_counter() - began
+    return Outcome(case, Status.OK, samples, PAIRED, seconds=seconds, output_hash=output, facts=told), {}
 
 
 def see_arm(planned: Planned, bench: Bench, alive: Callable[[], None] = lambda: None) -> Ended:
@@ -138,19 +138,16 @@ def _watched(job: Job) -> Job:
     return replace(job, subset=job.subset.first(min(WATCHED, len(job.subset))))
 
 
-def judged_batch(case: Case) -> int:
-    """Images of one generation in the fidelity pass: the plan's own number, else as many as are timed; all, where there are fewer."""
-    return min(int(case.evaluation.get("batch", case.batch)), case.samples)
-
-
 def _judge_case(planned: Planned, job: Job, bench: Bench) -> JudgedImages:
-    """The reference rows: *floor* is the full cache at other seeds, *numerics* the full cache at half the batch (or twice 1)."""
+    """The reference rows: *floor* is the full cache at other seeds, *numerics* the full cache at half the batch (or twice 1). Batches have
+    the plan's own number of images, else as many as are timed; all, where there are fewer."""
     case = planned.case
-    job = replace(job, batch=judged_batch(case), memory=job.memory.another())
+    job = replace(job, batch=min(int(case.evaluation.get("batch", case.batch)), case.samples), memory=job.memory.another())
     reference = bench.reference(case, job)
     added: dict[str, Any] = {"likeness": bench.alike(case), "prompted": bench.prompted(planned)}
     if case.role == "floor":
-        return judge(reseeded(job, seeds.floor(job.subset)), reference, quality=bench.entry.quality, forced=False, sprite=False, **added)
+        job = replace(job, subset=seeds.floor(job.subset))
+        return judge(job, reference, quality=bench.entry.quality, forced=False, sprite=False, **added)
     if case.role == "numerics":
         job = replace(job, batch=job.batch // 2 or 2)
     return judge(job, reference, quality=bench.entry.quality, forced=True, sprite=case.role == "arm",

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from ...cache.arena import Memory
 from ...core import seeds
-from ...core.seeds import Subset
 from ...core.spec import QUALITY_PASS, Case
 from ...core.units import quality_name
 from ...metrics.feature_preset import Preset
@@ -55,12 +54,6 @@ class FeatureCache:
                 continue
             except OSError:
                 shutil.copyfile(part, mine)
-
-
-def subset(case: Case, classes: int) -> Subset:
-    """The seeds and labels of the quality pass."""
-    stated = case.evaluation[QUALITY_PASS]
-    return seeds.subset(stated["seeds"], classes).first(stated["samples"])
 
 
 class NotFinite(ArithmeticError):
@@ -141,5 +134,6 @@ def figures(
 
 def job_of(job: Job, case: Case, classes: int) -> Job:
     """The job of the quality pass, in a storage of its own."""
-    return replace(job, subset=subset(case, classes), batch=case.evaluation[QUALITY_PASS]["batch"],
-                   memory=Memory(job.device, job.memory.codec))
+    stated = case.evaluation[QUALITY_PASS]
+    subset = seeds.subset(stated["seeds"], classes).first(stated["samples"])
+    return replace(job, subset=subset, batch=stated["batch"], memory=Memory(job.device, job.memory.codec))

@@ -14,9 +14,8 @@ from ...core.errors import Infrastructure
 from ...core.limits import Rates
 from ...core.result import Environment, Outcome, Status
 from ...machine.affinity import processors
-from ...machine.clocks import locked
 from ...machine.environment import environment
-from ...machine.gpu import Gpu, chosen, gpus
+from ...machine.gpu import Gpu, chosen, gpus, locked
 from ...machine.lease import Register, lease
 from ...machine.monitor import Watch
 from ...machine.rates import rates

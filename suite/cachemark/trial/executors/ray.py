@@ -148,8 +148,7 @@ def cluster(address: str, device: str) -> Iterator[Ray]:
     try:
         ray.init(address=address, log_to_driver=False, logging_level="error")
     except (ConnectionError, ValueError, RuntimeError) as error:
-        raise Infrastructure(f"No Ray cluster answers at {address!r}: {error}.",
-                             remedy="Start one (ray start --head), or name another with --address.") from None
+        raise _silent(address, error) from None
     try:
         if device != "cpu" and not ray.cluster_resources().get("GPU"):
             raise Infrastructure("The Ray cluster has no GPU.", remedy="Start workers with --num-gpus, or use --device cpu.")
@@ -166,8 +165,12 @@ def _check_reachable(address: str) -> None:
     try:
         socket.create_connection((host, int(port)), timeout=PATIENCE).close()
     except (OSError, OverflowError) as error:
-        raise Infrastructure(f"No Ray cluster answers at {address!r}: {error}.",
-                             remedy="Start one (ray start --head), or name another with --address.") from None
+        raise _silent(address, error) from None
+
+
+def _silent(address: str, error: Exception) -> Infrastructure:
+    return Infrastructure(f"No Ray cluster answers at {address!r}: {error}.",
+                          remedy="Start one (ray start --head), or name another with --address.")
 
 
 def _split(group: list[Planned], admit: Admit) -> tuple[list[Planned], list[Finished]]:
