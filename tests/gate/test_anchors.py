@@ -106,7 +106,7 @@ def test_a_model_that_would_leave_the_folder_is_refused(tmp_path: Path) -> None:
     ({"format": 2}, "format 2, where this version reads 1"),
     ({"weights": None}, "KeyError"),
     ({"anchor": {"model": "mar-h", **TABLE, "sampling": {}}}, "it is of mar-h"),
-    ({"anchor": {"model": "mar-l", **TABLE, "tolerance": -1.0, "sampling": {}}}, "tolerance = -1.0"),
+    ({"anchor": {"model": "mar-l", **TABLE, "tolerance": -1.0, "sampling": {}}}, "tolerance: .* greater than 0"),
     ({"anchor": 3}, "TypeError"), ({"value": 10**400}, "OverflowError"),
 ])  # fmt: skip
 def test_a_damaged_file_is_refused(change: dict[str, Any], words: str, tmp_path: Path) -> None:
@@ -167,10 +167,10 @@ def test_shipped_anchors_are_of_the_full_cache_on_fifty_thousand_images() -> Non
 
 
 @pytest.mark.parametrize(("change", "words"), [
-    ({"tolerance": 0}, "tolerance = 0: .* greater than 0"), ({"expected": float("inf")}, "finite"),
-    ({"expected": "1.78"}, "expected = '1.78'"),
-    ({"expected": True}, "expected = True"), ({"source": ""}, "source = ''"), ({"metric": 3}, "metric = 3"),
-    ({"expcted": 1.0}, "expcted = 1.0: .*not permitted. It needs: metric, expected"), ({"expected": 10**400}, "valid number"),
+    ({"tolerance": 0}, "tolerance: .* greater than 0"), ({"expected": float("inf")}, "expected: .* finite"),
+    ({"expected": "1.78"}, "expected: .* valid number, in .*'1.78'"), ({"expected": True}, "expected: .* valid number"),
+    ({"source": ""}, "source: .* at least 1 character"), ({"metric": 3}, "metric: .* valid string"),
+    ({"expcted": 1.0}, "expcted: unexpected keyword.*It needs metric"), ({"expected": 10**400}, "expected: .* valid number"),
 ])  # fmt: skip
 def test_a_table_that_is_no_anchor_is_refused(change: dict[str, Any], words: str) -> None:
     assert Anchor.of("mar-l", TABLE) == dataclasses.replace(ANCHOR, sampling={})

@@ -18,14 +18,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import ValidationError
+from pydantic import ConfigDict, Field, ValidationError
+from pydantic.dataclasses import dataclass as validated
 
 from ..core.errors import BadBaseline, BadPlan
 from ..core.result import Outcome
 from ..core.spec import FULL
-from ..plans.schema import AnchorTable
 from .baselines import write
 
 ROOT = Path("baselines/anchors")
@@ -33,28 +33,27 @@ FORMAT = 1
 PASSED, FAILED, NOT_MEASURED = "passed", "failed", "not measured"
 
 
-@dataclass(frozen=True)
+@validated(frozen=True, config=ConfigDict(strict=True, allow_inf_nan=False, extra="forbid"))
 class Anchor:
     """A published value that the full cache of ``model`` must reach: ``metric`` within ``tolerance`` of ``expected``, better or worse.
     ``source`` is the publication, ``sampling`` the settings that its images were drawn with, as far as they are known here."""
 
     model: str
-    metric: str
+    metric: Annotated[str, Field(min_length=1)]
     expected: float
-    tolerance: float
-    source: str
+    tolerance: Annotated[float, Field(gt=0)]
+    source: Annotated[str, Field(min_length=1)]
     sampling: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def of(cls, model: str, table: Mapping[str, Any], sampling: Mapping[str, Any] | None = None) -> Anchor:
         """From the table ``[anchor]`` of a plan. Error: ``bad-plan`` for a key or value that is none."""
         try:
-            stated = AnchorTable.model_validate(dict(table))
+            return cls(model, sampling=sampling or {}, **table)
         except ValidationError as error:
             fault = error.errors()[0]
-            raise BadPlan(f"[anchor] of {model}: {fault['loc'][0]} = {fault['input']!r:.40}: {fault['msg'].lower()}.",
-                          remedy=f"It needs: {', '.join(AnchorTable.model_fields)}.") from None
-        return cls(model, sampling=dict(sampling or {}), **stated.model_dump())
+            raise BadPlan(f"[anchor] of {model}: {fault['loc'][0]}: {fault['msg'].lower()}, in {dict(table)!r:.200}.",
+                          remedy="It needs metric and source, both texts, and expected and tolerance, both finite numbers.") from None
 
 
 @dataclass(frozen=True)
@@ -150,7 +149,7 @@ def _stored(path: Path) -> Stored:
         if data["format"] != FORMAT:
             raise ValueError(f"format {data['format']}, where this version reads {FORMAT}")
         table = dict(data["anchor"])
-        anchor = Anchor.of(table.pop("model"), {key: table[key] for key in AnchorTable.model_fields}, table["sampling"])
+        anchor = Anchor.of(table.pop("model"), sampling=table.pop("sampling"), table=table)
         stored = Stored(anchor, str(data["weights"]), float(data["value"]), dict(data["case"]), dict(data["facts"]))
         if path.stem != anchor.model:
             raise ValueError(f"it is of {anchor.model}")

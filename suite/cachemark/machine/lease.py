@@ -7,14 +7,12 @@ import os
 import platform
 import tempfile
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Protocol
 
 BEAT = 30.0  # seconds between two signs of life of a holder
-LAPSE = 5 * BEAT  # seconds without a sign of life after which a lease in a register no longer holds
 
 
 class Register(Protocol):
@@ -34,22 +32,6 @@ def holder() -> str:
     except OSError:
         space = ""
     return f"{platform.node()} {space} {os.getpid()}".replace("  ", " ")
-
-
-def lapsed(theirs: str, beat: float, us: str) -> bool:
-    """Return whether the lease of a holder has ended without being given back, by its last sign of life (seconds since 1970).
-
-    On the machine of ``us`` the process itself tells. On another one the clocks of both are trusted to a minute or two: a beat from the
-    future counts as one equally far in the past.
-    """
-    machine, _, number = theirs.rpartition(" ")
-    if machine != us.rpartition(" ")[0] or not number.isdecimal():
-        return abs(time.time() - beat) > LAPSE
-    try:
-        os.kill(int(number), 0)
-    except OSError as error:
-        return isinstance(error, ProcessLookupError)  # else it runs, as another user's
-    return False
 
 
 def folder() -> Path:

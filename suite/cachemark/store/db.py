@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,7 +18,6 @@ from ..core.differences import differences
 from ..core.errors import BadStore, NothingMeasured
 from ..core.result import Environment, Outcome, Status
 from ..core.spec import Case
-from ..machine.lease import lapsed
 from .artifacts import Artifacts
 from .database import open_file, open_server, writer
 from .faults import guard
@@ -48,6 +48,7 @@ from .schema import (
     VerdictRow,
 )
 
+LAPSE = 150.0  # seconds without a sign of life after which a lease no longer holds: five of the holder's beats
 _INSERT: dict[str, Any] = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
 
 
@@ -278,11 +279,11 @@ class Store:
 
     def take_device(self, device: str, holder: str) -> str:
         """Enter ``holder`` as the one that measures on a device, or again as a sign of life. Returns the holder: the caller, or another one
-        that has not ended and whose last sign of life is recent: see :func:`cachemark.machine.lease.lapsed`."""
+        that has not ended and whose last sign of life is not :data:`LAPSE` seconds old."""
         with self._writing() as session:
             _insert_once(session, LeaseRow, {"device": device, "holder": holder, "beat": time.time()})
             row = session.scalars(select(LeaseRow).filter_by(device=device).with_for_update()).one()
-            if row.holder != holder and not lapsed(row.holder, row.beat, holder):
+            if row.holder != holder and not _lapsed(row.holder, row.beat, holder):
                 return row.holder
             row.holder, row.beat = holder, time.time()
             return holder
@@ -325,3 +326,19 @@ def _trial(session: Session, run_id: int, name: str) -> int:
     session.add(row)
     session.flush()
     return row.id
+
+
+def _lapsed(theirs: str, beat: float, us: str) -> bool:
+    """Return whether the lease of a holder has ended without being given back, by its last sign of life (seconds since 1970).
+
+    On the machine of ``us`` the process itself tells. On another one the clocks of both are trusted to a minute or two: a beat from the
+    future counts as one equally far in the past.
+    """
+    machine, _, number = theirs.rpartition(" ")
+    if machine != us.rpartition(" ")[0] or not number.isdecimal():
+        return abs(time.time() - beat) > LAPSE
+    try:
+        os.kill(int(number), 0)
+    except OSError as error:
+        return isinstance(error, ProcessLookupError)  # else it runs, as another user's
+    return False
