@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cachemark.cli.times import moment, span
+from cachemark.cli.run import moment, span
 from support import stages
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import click
 
@@ -21,9 +21,9 @@ days_option = click.option("--days", type=click.IntRange(min=0), default=180, sh
 name_option = click.option("--name", help="Name of the baseline.  [default: the plan's]")
 
 
-def accepting(reason: str) -> Callable[[F], F]:
-    """Add the options of commands that replace an accepted baseline by a run; ``reason`` says what has to be stated."""
-    asked = click.option("--reason", required=True, help=f"{reason}; kept in the file.")
+def accepting(reason: str, required: bool = True) -> Callable[[F], F]:
+    """Add the options of commands that make a run an accepted baseline; ``reason`` says what is stated in the file."""
+    asked = click.option("--reason", default=None if required else "", required=required, help=f"{reason}; kept in the file.")
 
     def dressed(function: F) -> F:
         for option in (days_option, asked, name_option, root_option, run_option, store_option):
@@ -33,41 +33,36 @@ def accepting(reason: str) -> Callable[[F], F]:
     return dressed
 
 
+def _accept(how: Literal["save", "promote", "rebase"], store_url: str, run_id: int | None, **given: Any) -> None:
+    from ..workflows.accepting import accept
+
+    click.echo(f"Baseline: {accept(how, store_url, run=run_id, **given)}")
+
+
 @click.group()
 def baseline() -> None:
     """Save, replace, list and compare accepted results."""
 
 
 @baseline.command()
-@store_option
-@run_option
-@root_option
-@name_option
-@click.option("--reason", default="", help="Why this run is accepted; kept in the file.")
-@days_option
-def save(store_url: str, run_id: int | None, root: Path, name: str | None, reason: str, days: int) -> None:
+@accepting("Why this run is accepted", required=False)
+def save(**given: Any) -> None:
     """Write a finished run to ROOT/<machine class>/<name>.json."""
-    from ..workflows.accepting import accept
-
-    click.echo(f"Baseline: {accept('save', store_url, run=run_id, root=root, name=name, reason=reason, days=days)}")
+    _accept("save", **given)
 
 
 @baseline.command()
 @accepting("Why its figures are accepted")
-def promote(store_url: str, run_id: int | None, root: Path, name: str | None, reason: str, days: int) -> None:
+def promote(**given: Any) -> None:
     """Replace the accepted baseline by a finished run of the same environment."""
-    from ..workflows.accepting import accept
-
-    click.echo(f"Baseline: {accept('promote', store_url, run=run_id, root=root, name=name, reason=reason, days=days)}")
+    _accept("promote", **given)
 
 
 @baseline.command()
 @accepting("What was upgraded")
-def rebase(store_url: str, run_id: int | None, root: Path, name: str | None, reason: str, days: int) -> None:
+def rebase(**given: Any) -> None:
     """Start a new epoch after an upgrade: a run in the new environment replaces the accepted baseline."""
-    from ..workflows.accepting import accept
-
-    click.echo(f"Baseline: {accept('rebase', store_url, run=run_id, root=root, name=name, reason=reason, days=days)}")
+    _accept("rebase", **given)
 
 
 @baseline.command("list")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 import click
 from rich.console import Console
@@ -11,10 +12,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from ..core.result import Outcome
 from ..core.spec import Case
-from ..workflows.measuring import Decision, RunWatcher
+
+if TYPE_CHECKING:
+    from ..workflows.measuring import Decision
 
 
-class Follower(RunWatcher):
+class Follower:
     """Follows a run on standard error. Use as a context manager."""
 
     def __init__(self) -> None:

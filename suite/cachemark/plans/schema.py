@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, PrivateAttr, ValidationError
 
+from ..core import plugins as plugin_files
 from ..core.errors import BadBudget, BadPlan, unknown
 from ..core.spec import FULL, Budget
 from .plan_errors import Kinds, line, plan_error
@@ -237,6 +238,17 @@ def load(name_or_path: str) -> Plan:
         raise BadPlan(f"{path} cannot be read: {error.strerror}.", remedy="Give the path of a TOML file.") from None
     plan._source = str(path), text
     return plan
+
+
+def prepare(plan: Plan | str | Path, plugins: Sequence[str | Path] = (), methods: Sequence[str] = ()) -> tuple[Plan, tuple[str, ...]]:
+    """A plan (the name of a shipped one, a TOML file, or a plan) with the methods of plug-in files and ``methods`` in every block, and the
+    absolute paths of the files that a trial must load. Raises BadPlan and BadPlugin."""
+    found = [name for file in plugins for name in plugin_files.load(file)]
+    loaded = plan if isinstance(plan, Plan) else load(str(plan))
+    joined = loaded.joined([*found, *methods])
+    for file in joined.files():
+        plugin_files.load(file)
+    return joined, tuple(str(Path(file).resolve()) for file in (*plugins, *joined.files()))
 
 
 def _shipped() -> Any:

@@ -12,7 +12,7 @@ from ..gate.baseline_check import CHANGED, HASHES, REGRESSED
 from ..gate.comparison import TIMED, measure_until_decided, verdicts
 from ..gate.nights import FLOOR
 from ..plans.expand import Planned
-from ..plans.schema import Plan
+from ..plans.schema import Plan, prepare
 from ..stats.paired_test import INCONCLUSIVE, Rule
 from ..store.rows import Verdict
 from ..trial.executors.local import Executor
@@ -21,7 +21,6 @@ from .arms import IMAGES, cells_of
 from .commits import BAD, GOOD, SKIP, checkouts, code_of, repository_of, search
 from .machines import Machine
 from .pairs import Arm, Pair, PairRunner
-from .plans import prepare
 
 OnRow = Callable[[str, Verdict], None]  # called with a commit and each row about it
 

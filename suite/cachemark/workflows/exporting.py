@@ -96,8 +96,8 @@ def quality_images(
 
     from ..export import npz
     from ..plans.expand import expand
+    from ..plans.schema import prepare
     from ..trial.child.measure import quality_images as made
-    from .plans import prepare
 
     if threads is not None:
         torch.set_num_threads(threads)

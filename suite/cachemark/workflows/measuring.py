@@ -73,20 +73,28 @@ class Summary:
         return self._trials.setdefault(process, str(len(self._trials) + 1)) if process else ""
 
 
-class RunWatcher:
-    """Sees a run go by, for a progress bar. This one does nothing."""
+class RunWatcher(Protocol):
+    """Sees a run go by, for a progress bar."""
+
+    def planned(self, decisions: list[Decision]) -> None: ...
+    def started(self, case: Case) -> None: ...
+    def ended(self, outcome: Outcome) -> None: ...
+
+
+class Nobody:
+    """Does not watch."""
 
     def planned(self, decisions: list[Decision]) -> None:
-        """Called once with every case, before the first begins."""
+        pass
 
     def started(self, case: Case) -> None:
-        """Called as a case begins."""
+        pass
 
     def ended(self, outcome: Outcome) -> None:
-        """Called when the outcome of a case is stored."""
+        pass
 
 
-UNWATCHED = RunWatcher()
+UNWATCHED = Nobody()
 
 
 def decide(

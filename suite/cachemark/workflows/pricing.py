@@ -17,12 +17,11 @@ from ..machine.rates import rates
 from ..plans.deadline import Deadline
 from ..plans.expand import Planned, expand
 from ..plans.price import bill, price, without_missing
-from ..plans.schema import Plan
+from ..plans.schema import Plan, prepare
 from ..store.db import Store
 from ..trial.executors.local import Executor
 from .machines import Machine
 from .measuring import decide, limited
-from .plans import prepare
 from .stores import opened
 
 

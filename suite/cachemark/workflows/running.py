@@ -13,11 +13,10 @@ from ..core.result import Outcome
 from ..core.spec import Case
 from ..gate import anchors
 from ..plans.expand import expand
-from ..plans.schema import Plan
+from ..plans.schema import Plan, prepare
 from ..store.db import Store
 from .machines import Machine
 from .measuring import UNWATCHED, Decision, RunWatcher, decide, make_share, measure, measure_largest
-from .plans import prepare
 from .pricing import deadline
 from .stored_run import Measured, Run
 from .stores import DEFAULT_STORE, opened
