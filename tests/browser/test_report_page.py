@@ -197,7 +197,7 @@ def test_flags_and_words_explain_themselves(opened: Open) -> None:
     assert len(page.inner_text("#tip")) > 40
     page.click("#tab-quality")
     page.hover(".term[data-term=fidelity]")
-    assert page.inner_text("#tip") == "How near a method stays to the full cache at the same seeds."
+    assert page.inner_text("#tip") == "Closeness of a method to the full cache at the same seeds."
     assert page.evaluate("Array.from(document.querySelectorAll('.term')).filter((t) => !document.querySelector('#glossary')"
                          ".textContent.includes(t.dataset.term)).length") == 0
     page.click("#tab-verdict")

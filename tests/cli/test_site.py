@@ -73,7 +73,7 @@ def test_pages_of_old_runs_go(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(site, "too_old", lambda started, now, days: days < 30)
     assert "1 removed" in good(call("report", "--site", "site", "--days", "7", "--store", stage.store))
     assert list(Path("site/runs").iterdir()) == []
-    assert "no run" in Path("site/index.html").read_text(encoding="utf-8")
+    assert "No run is recent enough" in Path("site/index.html").read_text(encoding="utf-8")
 
 
 def test_a_run_that_the_baseline_does_not_fit_is_listed_without_a_verdict(stage: Stage) -> None:

@@ -57,4 +57,4 @@ def test_a_search_for_the_largest_batch_is_no_batch() -> None:
     assert charts(*ran[:2], *sought) == [{}, {}]
     assert regimes(case_groups([*ran, *sought])) == regimes(case_groups(ran))
     page = render(build(sample.RUN, [*ran, *sought]))
-    assert "the largest batch that fits, searched from 16, grid" in page
+    assert "largest batch that fits, searched from 16, grid" in page

@@ -21,7 +21,7 @@ from cachemark.models.mar import MARConfig
 from cachemark.models.tiny import tiny_kl as kl
 from cachemark.models.tiny.tiny_kl import TinyKL, TinyKLConfig
 from cachemark.tools.train.continuous import NEAR, OFFSETS, READ, SPARSE, WIDE, LatentsTask, MaskedTask, waves
-from cachemark.tools.train.loops import Task, TrainingRun, generator_of, train
+from cachemark.tools.train.loops import TrainingRun, TrainingTask, generator_of, train
 from cachemark.tools.train.scene import scenes
 
 SMALL = TinyKLConfig(channels=4, width=16, blocks=1)
@@ -290,7 +290,7 @@ def test_a_step_has_its_own_tokens_drawn_from_the_autoencoder(masked: MaskedTask
 # -- both -------------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("model", ["tiny-kl", "tiny-mar"])
 def test_a_killed_run_ends_as_an_uninterrupted_one(model: str, tokenizer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def task() -> Task:
+    def task() -> TrainingTask:
         return LatentsTask(config=SMALL, batch=2) if model == "tiny-kl" else MaskedTask(tokenizer, config=MAR, batch=2)
 
     def plan(name: str) -> TrainingRun:
