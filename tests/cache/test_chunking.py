@@ -9,7 +9,7 @@ import torch
 
 from cachemark.cache import chunking as module
 from cachemark.cache.arena import Memory
-from cachemark.cache.chunking import TRANSIENT, chunks
+from cachemark.cache.bank import TRANSIENT, chunks
 from cachemark.cache.layout import Layout, Site, raster_steps
 from cachemark.core import registry
 from cachemark.machine.memory import TensorPeak

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cachemark.methods.base.select import lowest
+from cachemark.methods.base.evicting import lowest
 
 
 @st.composite

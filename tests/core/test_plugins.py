@@ -29,7 +29,7 @@ class Old(Evicting):
     ("from cachemark.registry import methods", "cachemark.core.registry"),
     ("from cachemark.spec import Sampling", "cachemark.core.spec"),
     ("from cachemark.cache.method import Evicting", "cachemark.methods.base.evicting"),
-    ("from cachemark.cache.select import lowest", "cachemark.methods.base.select"),
+    ("from cachemark.cache.select import lowest", "cachemark.methods.base.evicting"),
     ("from cachemark.cache.geometry import Site", "cachemark.cache.layout"),
     ("from cachemark.cache.slot import Memory", "cachemark.cache.arena.Memory"),
 ])  # fmt: skip

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from cachemark.cache.arena import Memory
-from cachemark.cache.attention.kernels import chosen, fused
+from cachemark.cache.attention.attention import chosen, fused
 from cachemark.cache.attention.mass import fold, name, written_out
 from cachemark.cache.engine.by_name import engine
 from cachemark.cache.engine.cuda_graph import CudaGraphs

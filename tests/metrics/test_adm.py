@@ -19,10 +19,9 @@ from torch import Tensor
 from cachemark.core.errors import BadCheckpoint, UnknownName, Unsupported
 from cachemark.metrics import named_presets as presets
 from cachemark.metrics import reference_batch
-from cachemark.metrics.adm import adm
+from cachemark.metrics.adm import adm, inception, source
 from cachemark.metrics.feature_preset import Preset
 from cachemark.metrics.image_features import ImageFeatures
-from cachemark.metrics.inception import inception, source
 from cachemark.metrics.reference_batch import ReferenceBatch
 
 torch_fidelity = pytest.importorskip("torch_fidelity")

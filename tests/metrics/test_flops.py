@@ -19,7 +19,7 @@ from cachemark.models.catalogue import masked_models as masked
 from cachemark.models.mar import MAR, SIZES, MARConfig
 from cachemark.roofline.flops import counted
 from cachemark.roofline.masked_flops import Work, by_pass, share, work
-from cachemark.tools.paper_flops import TERA, PrintedFlops, published
+from support.paper_flops import TERA, PrintedFlops, published
 
 assert masked  # importing it registers the models
 CONFIG = MARConfig(32, (2, 4), 4, 6, 24, grid=6, channels=4, classes=10, buffer=5, steps=5, diffusion=(9,))

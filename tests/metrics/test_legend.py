@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from cachemark.metrics.legend import QUESTIONS, legend, legend_score
-from cachemark.models.catalogue.next_token import TINY_DECODER, packaged
+from cachemark.models.catalogue.next_token import TINY_DECODER
 from cachemark.models.tiny.tiny_vq import load
+from cachemark.models.weights import packaged
 from cachemark.tools.train.scene import CLASSES, scenes
 
 OBJECT, GROUND, LEFT, RIGHT = range(4)

@@ -31,10 +31,9 @@ from cachemark.models.llamagen import LlamaGen, LlamaGenConfig
 from cachemark.models.mar import MAR, MARConfig
 from cachemark.models.protocol import ModelEntry, Request
 from cachemark.models.var import VAR, VARConfig
-from cachemark.roofline.bill import attended, bill
+from cachemark.roofline.bill import ParameterCounts, attended, bill
 from cachemark.roofline.flops import counted
 from cachemark.roofline.masked_flops import work
-from cachemark.roofline.parameter_counts import ParameterCounts
 
 RASTER = LlamaGenConfig(layers=2, heads=4, dim=64, vocab=96, classes=10, grid=4)
 GROUPED = replace(RASTER, kv_heads=2)

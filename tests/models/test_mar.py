@@ -16,8 +16,8 @@ from cachemark.cache import random_streams as streams
 from cachemark.cache.arena import Memory
 from cachemark.cache.layout import Layout, Site, Step, Tokens
 from cachemark.cache.masked_layout import MaskedStep, masked_steps, placed, take
-from cachemark.contract.bidirectional import Bidirectional
 from cachemark.contract.method import Block
+from cachemark.contract.uncached import Bidirectional
 from cachemark.core import registry
 from cachemark.core.errors import BadCheckpoint, Unsupported
 from cachemark.core.spec import Sampling
@@ -324,10 +324,10 @@ def test_a_loaded_model_decodes_its_own_tokens(monkeypatch: pytest.MonkeyPatch) 
     """The registered path with small sizes: generator, head of the engine, and image decoder."""
     narrow = replace(registered.kl.KLConfig(), ch=32, ch_mult=(1, 1), num_res_blocks=1, z=4)
     monkeypatch.setattr(registered, "KL", lambda: registered.kl.KL(narrow))
-    loaded = registered._load(CONFIG, Request(seed=1))
+    loaded = registered._load_published(CONFIG, registered._files("B", CONFIG), Request(seed=1))
     assert loaded.random
     assert type(loaded.generator.diffloss).__name__ == "DiffusionHead"
-    eager = registered._load(CONFIG, Request(seed=1, engine="reference"))
+    eager = registered._load_published(CONFIG, registered._files("B", CONFIG), Request(seed=1, engine="reference"))
     assert type(eager.generator.diffloss).__name__ == "EagerHead"
     tokens = loaded.generator.generate(torch.tensor([1]), [1], Bidirectional(), SAMPLING, Memory())
     images = loaded.decode(tokens)

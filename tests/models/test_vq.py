@@ -11,8 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from cachemark.core.errors import Unsupported
-from cachemark.models.vision import VQ, VQ8, VQ16, VQConfig, resize, to_uint8
-from cachemark.models.vision.vq import Downsample, Upsample
+from cachemark.models.vision.vq import VQ, VQ8, VQ16, Downsample, Upsample, VQConfig
 
 MANIFESTS = Path(__file__).parents[1] / "conformance" / "llamagen"
 TINY = VQConfig(ch=32, ch_mult=(1, 2, 1), num_res_blocks=1, z_channels=8, codebook_size=24, codebook_dim=4)
@@ -186,29 +185,3 @@ def test_upsampling_repeats_pixels() -> None:
     up.conv.weight.data.zero_()[..., 1, 1] = 1
     up.conv.bias.data.zero_()
     assert up(torch.tensor([[[[1.0, 2.0]]]])).tolist() == [[[[1, 1, 2, 2], [1, 1, 2, 2]]]]
-
-
-# -- images -----------------------------------------------------------------------------------------------------------
-def test_bytes_are_truncated_after_clamping() -> None:
-    values = torch.tensor([-9.0, -1.0, 0.0, 0.999, 1.0, 9.0])
-    image = torch.stack([values, torch.zeros(6), torch.ones(6)]).view(1, 3, 1, 6)
-    out = to_uint8(image)
-    assert out.dtype == torch.uint8
-    assert out.shape == (1, 1, 6, 3)
-    assert out[0, 0, :, 0].tolist() == [0, 0, 128, 255, 255, 255]
-    assert out[0, 0, 0].tolist() == [0, 128, 255]
-
-
-def test_bytes_leave_their_input_alone() -> None:
-    image = torch.full((1, 3, 2, 2), 0.25)
-    to_uint8(image)
-    assert torch.equal(image, torch.full((1, 3, 2, 2), 0.25))
-
-
-def test_resizing_takes_one_side_or_two_and_does_not_clamp() -> None:
-    image = torch.zeros(1, 3, 12, 12)
-    image[..., 6:] = 1
-    assert torch.equal(resize(image, 8), resize(image, (8, 8)))
-    assert resize(image, (8, 6)).shape == (1, 3, 8, 6)
-    assert resize(image, 8).max() > 1  # bicubic overshoots at an edge
-    assert torch.equal(resize(image, 12), image)

@@ -14,7 +14,7 @@ from cachemark.plans import schema as plans
 from cachemark.plans.expand import Planned, expand
 from cachemark.report.view.papers import PaperCell, published
 from cachemark.roofline.bill import bill
-from cachemark.tools.paper_flops import TERA
+from support.paper_flops import TERA
 
 TABLES = {
     "linear-table4": "LineAR, Table 4", "ams-kv-table3": "AMS-KV, Table 3", "ams-kv-table6": "AMS-KV, Table 6",

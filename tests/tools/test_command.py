@@ -12,8 +12,9 @@ from click.testing import CliRunner
 from safetensors.torch import save_file
 
 from cachemark.core.errors import BadCheckpoint, Unsupported
-from cachemark.models.catalogue.next_token import TINY_DECODER, packaged
+from cachemark.models.catalogue.next_token import TINY_DECODER
 from cachemark.models.tiny.tiny_kl import TinyKL, TinyKLConfig, load, metadata
+from cachemark.models.weights import packaged
 from cachemark.tools.train import feature_network as features
 from cachemark.tools.train import loops
 from cachemark.tools.train.__main__ import train

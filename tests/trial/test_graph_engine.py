@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from cachemark.cache.attention.kernels import FUSED, chosen, fused
+from cachemark.cache.attention.attention import FUSED, chosen, fused
 from cachemark.cache.attention.mass import FUSED_MASS_KERNEL
 from cachemark.cache.engine.by_name import engine, refused
 from cachemark.cache.engine.engine import EAGER

@@ -1,9 +1,10 @@
-"""Attention without a cache, for training and for teacher forcing in one pass."""
+"""Attention without a cache: what a masked model does by default, and for training and teacher forcing in one pass."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -34,3 +35,21 @@ class Blockwise(Method):
 
     def attend(self, site: Site, step: Step, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return F.scaled_dot_product_attention(q, k, v, attn_mask=self.mask)
+
+
+@dataclass
+class Bidirectional(Method):
+    """Every token of a pass sees every token of it. No slots; differentiable; serves training as it is."""
+
+    paradigms: ClassVar[tuple[str, ...]] = ("masked",)
+
+    @property
+    def live_bytes(self) -> None:
+        """A method that keeps anything here has a place for every token from the first pass on."""
+        return None
+
+    def graph_key(self, step: Step) -> None:
+        """Nothing: the passes of the head are told by their inner step."""
+
+    def attend(self, site: Site, step: Step, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return F.scaled_dot_product_attention(q, k, v)

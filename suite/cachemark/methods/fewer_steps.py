@@ -9,7 +9,7 @@ from typing import Any, ClassVar, cast
 
 from ..cache.layout import Layout
 from ..cache.masked_layout import MaskedLayout
-from ..contract.bidirectional import Bidirectional
+from ..contract.uncached import Bidirectional
 from ..core import registry
 from ..core.errors import BadKnob
 from ..roofline.masked_flops import budget_of, fitted

@@ -14,8 +14,7 @@ from ..cache.layout import Layout, Site, Step
 from ..cache.slot import Slot
 from ..contract.paper_costs import MethodOverhead
 from ..core import registry
-from .base.evicting import Evicting, table
-from .base.select import lowest
+from .base.evicting import Evicting, lowest, table
 
 
 @registry.methods.add("h2o")

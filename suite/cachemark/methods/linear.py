@@ -11,15 +11,13 @@ import torch
 from torch import Tensor
 
 from ..cache.arena import Memory
-from ..cache.bank import SlotBank
-from ..cache.chunking import chunks
+from ..cache.bank import SlotBank, chunks
 from ..cache.layout import Layout, Site, Step
 from ..cache.slot import Slot
 from ..contract.paper_costs import MethodOverhead
 from ..core import registry
 from ..core.errors import BadBudget, BadKnob
-from .base.evicting import Evicting, ring, table
-from .base.select import lowest
+from .base.evicting import Evicting, lowest, ring, table
 
 SCORES = ("inter-line", "accumulated")
 

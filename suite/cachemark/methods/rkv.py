@@ -11,8 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..cache.arena import Memory
-from ..cache.bank import SlotBank
-from ..cache.chunking import chunks
+from ..cache.bank import SlotBank, chunks
 from ..cache.layout import Layout, Site, Step
 from ..cache.slot import Slot
 from ..contract.paper_costs import MethodOverhead

@@ -2,18 +2,66 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch import Tensor, nn
+
 from ..core.errors import BadCheckpoint, Unsupported
-from .downloads import sha256
-from .extractor import extractor_name
+from .downloads import sha256, tensors
+from .extractor import extractor_name, register, toolkit
 from .feature_preset import Preset
 from .image_features import ImageFeatures
-from .inception import FAMILY, inception, source
 from .real_images import RealImages
 from .reference_batch import ReferenceBatch
+
+FAMILY = "inception-v3-compat"  # torch-fidelity's name of the network
+LAYERS = ("2048", "logits_unbiased")  # its features, and the logits without bias from which the Inception score is taken
+
+
+def inception(path: str | Path) -> str:
+    """Register torch-fidelity's ``inception-v3-compat`` with the weights at ``path``, and return the name of the extractor.
+
+    Features are the 2048 of the last pooling, logits the 1008 without bias. Raises BadCheckpoint for a file that does not hold them.
+    """
+    file = Path(path)
+    if not file.is_file():
+        raise BadCheckpoint(f"{str(path)!r} is not a file.", remedy=f"Give the path of {source().rsplit('/', 1)[1]}.")
+    network = Inception(tensors(file, source()), str(path))
+    return register(sha256(file), lambda: network, FAMILY)
+
+
+def source() -> str:
+    """The address from which torch-fidelity downloads the weights."""
+    toolkit()
+    from torch_fidelity.feature_extractor_inceptionv3 import URL_INCEPTION_V3
+
+    return URL_INCEPTION_V3
+
+
+class Inception(nn.Module):
+    """torch-fidelity's network, from tensors by name. Bytes (B, 3, H, W) to features (B, 2048) and logits (B, 1008), float32."""
+
+    def __init__(self, state: dict[str, Tensor], path: str) -> None:
+        super().__init__()
+        toolkit()
+        from torch_fidelity.feature_extractor_inceptionv3 import FeatureExtractorInceptionV3
+
+        clean = io.BytesIO()
+        torch.save(state, clean)
+        clean.seek(0)
+        try:
+            self.network = FeatureExtractorInceptionV3(FAMILY, list(LAYERS), feature_extractor_weights_path=clean)
+        except RuntimeError as error:  # of load_state_dict: names or shapes
+            raise BadCheckpoint(f"{path!r} does not fit torch-fidelity's {FAMILY}: {' '.join(str(error).split())[:300]}.",
+                                remedy=f"Give the file of {source()}.") from error
+
+    def forward(self, images: Tensor) -> tuple[Tensor, ...]:
+        return self.network(images)
+
 
 NAME, SIDE = "adm", 256
 BATCH = "https://openaipublic.blob.core.windows.net/diffusion/jul-2021/ref_batches/imagenet/256/VIRTUAL_imagenet256_labeled.npz"

@@ -12,12 +12,11 @@ from ..models import checkpoints
 from ..models.tiny import tiny_features as features
 from ..models.weights import packaged
 from .adm import NAME as ADM
-from .adm import SIDE, adm, identity
+from .adm import SIDE, adm, identity, source
 from .clip import identity as clip_identity
 from .downloads import cached
 from .extractor import register
 from .feature_preset import Preset
-from .inception import source
 from .lpips import identity as lpips_identity
 from .real_images import RealImages
 

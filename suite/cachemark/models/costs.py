@@ -13,8 +13,7 @@ from ..cache.codec import codec
 from ..contract.method import Method
 from ..core.limits import Bill
 from ..core.spec import Case
-from ..roofline.bill import bill
-from ..roofline.parameter_counts import ParameterCounts
+from ..roofline.bill import ParameterCounts, bill
 from .llamagen import LlamaGenConfig
 from .mar import MARConfig
 from .protocol import ModelEntry

@@ -22,8 +22,8 @@ from torch import Tensor, nn
 
 from ..cache.layout import Site, Step, Tokens
 from ..cache.masked_layout import MaskedStep
-from ..contract.bidirectional import Bidirectional
 from ..contract.method import Method
+from ..contract.uncached import Bidirectional
 from ..core.errors import Unsupported
 
 Guidance = float | Tensor | None

@@ -23,8 +23,8 @@ from ..cache import random_streams as streams
 from ..cache.arena import Memory
 from ..cache.layout import Site, Step, Tokens
 from ..cache.masked_layout import MaskedLayout, MaskedStep, masked_steps, placed, put, take
-from ..contract.bidirectional import Bidirectional
 from ..contract.method import Method, graph_key
+from ..contract.uncached import Bidirectional
 from ..core.errors import Unsupported
 from ..core.spec import Sampling
 from .diffusion import EPS, STEPS, DenoisingSchedule, DiffusionHead, EagerHead, normal

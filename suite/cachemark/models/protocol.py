@@ -13,7 +13,7 @@ from ..cache.arena import Memory
 from ..cache.layout import Layout
 from ..contract.method import Method
 from ..core.spec import Sampling
-from ..roofline.parameter_counts import ParameterCounts
+from ..roofline.bill import ParameterCounts
 
 
 class Generator(Protocol):

@@ -20,8 +20,8 @@ from ..core.limits import Rates
 from ..core.spec import QUALITY_PASS
 from ..models.costs import case_bill
 from ..models.protocol import ModelEntry
+from ..roofline.bill import ParameterCounts
 from ..roofline.bill import bill as bill_of
-from ..roofline.parameter_counts import ParameterCounts
 from .expand import MAX_BATCH, Planned
 from .schema import Plan
 

@@ -9,8 +9,8 @@ from fractions import Fraction
 
 from ..cache.layout import Site
 from ..cache.masked_layout import Load, MaskedLayout, MaskedStep, masked_steps
-from ..contract.bidirectional import Bidirectional
 from ..contract.method import Method
+from ..contract.uncached import Bidirectional
 from ..core.errors import BadBudget
 
 FREQUENCIES = 256  # channels of the sinusoid that a timestep becomes

@@ -20,7 +20,7 @@ from cachemark.core.spec import Sampling
 from cachemark.methods import full  # noqa: F401 - registers the method
 from cachemark.models.llamagen import LlamaGen, LlamaGenConfig
 from cachemark.models.sampling import filter_logits
-from cachemark.models.vision import VQ, VQConfig, resize, to_uint8
+from cachemark.models.vision.vq import VQ, VQConfig
 
 from ..checks import Check, Kind, Vector, apart, differing, differing_bytes
 
@@ -175,6 +175,16 @@ def filters(subject: Transformer, vector: Vector) -> float:
 
 
 # -- the tokenizer's decoder ------------------------------------------------------------------------------------------
+def resize(images: Tensor, size: tuple[int, int]) -> Tensor:
+    """Images (B, 3, H, W) to height and width ``size``: bicubic, no antialiasing."""
+    return F.interpolate(images, size=size, mode="bicubic", align_corners=False, antialias=False)
+
+
+def to_uint8(images: Tensor) -> Tensor:
+    """Images (B, 3, H, W) in [−1, 1] to bytes (B, H, W, 3), by the published evaluation: 127.5·x + 128, clamped, truncated."""
+    return images.mul(127.5).add(128.0).clamp(0, 255).permute(0, 2, 3, 1).to(torch.uint8)
+
+
 @dataclass(frozen=True)
 class Tokenizer:
     """What the checks look at; the negative controls exchange its parts."""

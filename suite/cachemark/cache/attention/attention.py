@@ -1,11 +1,16 @@
-"""The one attention function: every method of every family reads its keys through it."""
+"""The one attention function, through which every method of every family reads its keys, and the kernel that computes it."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from ..layout import Layout
 from ..slot import Slot, Stage
 from .mass import fold, with_mass
 
@@ -47,3 +52,33 @@ def _sdpa(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
 def _join(masses: list[Tensor]) -> Tensor:
     longest = max(m.size(-1) for m in masses)
     return torch.cat([F.pad(m, (0, longest - m.size(-1))) for m in masses])
+
+
+FUSED = [SDPBackend.FLASH_ATTENTION, SDPBackend.CUDNN_ATTENTION, SDPBackend.EFFICIENT_ATTENTION]
+
+
+@contextmanager
+def fused(device: str) -> Iterator[None]:
+    """On a CUDA device attention within runs a fused kernel or raises RuntimeError, so that no figure of a fast engine is that of the
+    written-out formula. A CPU has one kernel of its own."""
+    if torch.device(device).type == "cpu":
+        yield
+        return
+    with sdpa_kernel(FUSED):
+        yield
+
+
+def chosen(layout: Layout) -> str:
+    """The kernel that the dispatcher takes for keys of this layout, ``sdpa-flash`` for instance; on a CPU it is just ``sdpa``.
+
+    Asked with one row, a few tokens and a prefix of a longer buffer: type, head width and strides decide, and none of the sizes.
+    """
+    if torch.device(layout.device).type == "cpu":
+        return KERNEL
+    many = layout.scales or layout.paradigm == "masked"
+    tokens = 16 if many else layout.heads // layout.kv_heads
+    buffer = torch.zeros(1, layout.kv_heads, 64, layout.head_dim, dtype=layout.dtype, device=layout.device)
+    q = torch.zeros(1, layout.kv_heads, tokens, layout.head_dim, dtype=layout.dtype, device=layout.device)
+    with fused(layout.device):
+        backend = SDPBackend(torch._fused_sdp_choice(q, buffer[:, :, :48], buffer[:, :, :48]))
+    return f"{KERNEL}-{backend.name.removesuffix('_ATTENTION').lower()}"

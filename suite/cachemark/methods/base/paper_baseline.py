@@ -14,8 +14,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from ...cache.arena import Memory
 from ...cache.attention.attention import KERNEL as PLAIN_KERNEL
 from ...cache.layout import Layout, Site, Step
-from ...contract.bidirectional import Bidirectional
 from ...contract.method import Method
+from ...contract.uncached import Bidirectional
 
 KERNEL = "sdpa-math, padded and masked"
 

@@ -20,8 +20,8 @@ from ...cache import random_streams as streams
 from ...cache.arena import Memory
 from ...cache.layout import Layout, Site, Step, Tokens
 from ...cache.masked_layout import Load, MaskedLayout, MaskedStep, masked_steps, put, take
-from ...contract.bidirectional import Bidirectional
 from ...contract.method import Block
+from ...contract.uncached import Bidirectional
 
 DECODER, ENCODER, HEAD = "decoder", "encoder", "head"
 

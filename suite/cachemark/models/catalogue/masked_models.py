@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import torch
 
@@ -20,7 +22,7 @@ from ..tiny.tiny_mar import NAME as TINY_NAME
 from ..tiny.tiny_mar import TINY_MAR
 from ..vision import kl
 from ..vision.kl import KL
-from ..weights import identity, packaged, transformer
+from ..weights import coder, embedded, embedded_identity, identities, transformer
 
 AVERAGED = ("model_ema", "model")  # entries of a published file: the averaged weights are those that were evaluated
 ORIGIN = "the links in the README of LTH14/mar on GitHub"
@@ -32,53 +34,42 @@ def _shape(config: MARConfig, sampling: Sampling, batch: int) -> Layout:
     return mar.layout(config, range(batch), sampling, torch.float32, "cpu")
 
 
-def _generator(config: MARConfig, request: Request) -> MAR:
+def _loaded(config: MARConfig, request: Request, decoder: KL | TinyKL, weights: str) -> Loaded:
     make = partial(MAR, config, eager_head=request.engine == "reference")
-    return transformer(make, request.weights, request, wrappers=AVERAGED)
+    model = transformer(make, request.weights, request, wrappers=AVERAGED)
+    return Loaded(model, decoder.decode, weights, [*model.parameters(), *decoder.parameters()])
 
 
-def _joined(model: MAR, coder: KL | TinyKL, weights: str) -> Loaded:
-    return Loaded(model, coder.decode, weights, [*model.parameters(), *coder.parameters()])
+def _register(name: str, config: MARConfig, build: Callable[[], KL | TinyKL], **others: Any) -> None:
+    registry.models.add(name)(ModelEntry(
+        name, "mar", MAR.paradigm, (config.grid, config.grid), config.classes, partial(_shape, config),
+        parameter_counts=partial(costs.mar, config, lambda: build().decode), **others,
+    ))
 
 
 # -- the embedded model -----------------------------------------------------------------------------------------------
-def _tiny_files(request: Request) -> tuple[str, str]:
-    return (request.weights or str(packaged(f"{TINY_NAME}.safetensors")),
-            request.decoder_weights or str(packaged(f"{tiny_kl.NAME}.safetensors")))
-
-
 def _load_tiny(request: Request) -> Loaded:
-    path, decoder = _tiny_files(request)
-    coder = tiny_kl.load(decoder, device=request.device)
-    if coder.config.channels != TINY_MAR.channels:
-        raise BadCheckpoint(f"The image tokenizer has {coder.config.channels} channels; this model needs {TINY_MAR.channels}.",
+    request = embedded(request, TINY_NAME, tiny_kl.NAME)
+    decoder = tiny_kl.load(request.decoder_weights, device=request.device)
+    if decoder.config.channels != TINY_MAR.channels:
+        raise BadCheckpoint(f"The image tokenizer has {decoder.config.channels} channels; this model needs {TINY_MAR.channels}.",
                             remedy="Give the tokenizer that the model was trained with.")
-    return _joined(_generator(TINY_MAR, replace(request, weights=path)), coder, _tiny_identity(request))
+    return _loaded(TINY_MAR, request, decoder, _tiny_identity(request))
 
 
 def _tiny_identity(request: Request) -> str:
-    path, decoder = _tiny_files(request)
-    tiny_kl.check(decoder)
-    return f"{identity(path, partial(MAR, TINY_MAR), 0, wrappers=AVERAGED)}/{checkpoints.sha256(decoder)}"
+    return embedded_identity(embedded(request, TINY_NAME, tiny_kl.NAME), partial(MAR, TINY_MAR), tiny_kl.check, wrappers=AVERAGED)
+
+
+_register(TINY_NAME, TINY_MAR, TinyKL, load=_load_tiny, identity=_tiny_identity, quality=("legend",), preset="scene",
+          presets={"paper": Sampling(cfg_scale=3.0, cfg_schedule="linear")},
+          summary="A MAR of 3 M parameters trained on the embedded scene world, with its weights")
 
 
 # -- the published ones -----------------------------------------------------------------------------------------------
-def _decoder(request: Request) -> KL:
-    """The autoencoder stays in fp32 whatever the transformer's dtype, as in the authors' scripts."""
-    if request.decoder_weights:
-        return checkpoints.load(KL, request.decoder_weights, dtype=torch.float32, device=request.device, ignore=kl.UNUSED)
-    torch.manual_seed(request.seed)
-    return KL().to(request.device).eval().requires_grad_(False)
-
-
-def _load(config: MARConfig, request: Request) -> Loaded:
-    weights = _identity(config, request)
-    return _joined(_generator(config, request), _decoder(request), weights)
-
-
-def _identity(config: MARConfig, request: Request) -> str:
-    tokens = identity(request.weights, partial(MAR, config), request.seed, wrappers=AVERAGED)
-    return f"{tokens}/{identity(request.decoder_weights, KL, request.seed, ignore=kl.UNUSED)}"
+def _load_published(config: MARConfig, files: tuple[PublishedFile, ...], request: Request) -> Loaded:
+    weights = identities(files, request)
+    return _loaded(config, request, coder(KL, request, ignore=kl.UNUSED), weights)
 
 
 def _files(size: str, config: MARConfig) -> tuple[PublishedFile, ...]:
@@ -88,22 +79,15 @@ def _files(size: str, config: MARConfig) -> tuple[PublishedFile, ...]:
             PublishedFile("decoder_weights", "kl16.ckpt", ORIGIN, KL, checkpoints.WRAPPERS, ignored))
 
 
-def _published(size: str, config: MARConfig) -> ModelEntry:
+def _presets(size: str) -> dict[str, Sampling]:
     paper = Sampling(cfg_scale=PAPER_CFG[size], cfg_schedule="linear", steps=PAPER_STEPS)
-    return ModelEntry(
-        f"mar-{size.lower()}", "mar", MAR.paradigm, (config.grid, config.grid), config.classes, partial(_shape, config),
-        partial(_load, config), partial(_identity, config), {"paper": paper, "fewer": replace(paper, steps=FEWER_STEPS)},
-        summary=f"MAR-{size}, {config.depth[0]} + {config.depth[1]} blocks and a diffusion head, {config.grid}×{config.grid} tokens; "
-                "weights optional, else random",
-        files=_files(size, config), parameter_counts=partial(costs.mar, config, lambda: KL().decode),
-    )
+    return {"paper": paper, "fewer": replace(paper, steps=FEWER_STEPS)}
 
 
-registry.models.add(TINY_NAME)(ModelEntry(
-    TINY_NAME, "mar", MAR.paradigm, (TINY_MAR.grid,) * 2, TINY_MAR.classes, partial(_shape, TINY_MAR), _load_tiny, _tiny_identity,
-    {"paper": Sampling(cfg_scale=3.0, cfg_schedule="linear")}, ("legend",), "scene",
-    "A MAR of 3 M parameters trained on the embedded scene world, with its weights",
-    parameter_counts=partial(costs.mar, TINY_MAR, lambda: TinyKL().decode),
-))
 for _size, _config in mar.SIZES.items():
-    registry.models.add(f"mar-{_size.lower()}")(_published(_size, _config))
+    _register(
+        f"mar-{_size.lower()}", _config, KL, presets=_presets(_size), files=_files(_size, _config),
+        load=partial(_load_published, _config, _files(_size, _config)), identity=partial(identities, _files(_size, _config)),
+        summary=f"MAR-{_size}, {_config.depth[0]} + {_config.depth[1]} blocks and a diffusion head, {_config.grid}×{_config.grid} tokens; "
+                "weights optional, else random",
+    )

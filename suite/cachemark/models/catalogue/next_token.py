@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ...cache.layout import Layout
 from ...core import registry
@@ -19,7 +19,7 @@ from ..protocol import Loaded, ModelEntry, PublishedFile, Request
 from ..tiny import tiny_vq
 from ..tiny.tiny_vq import TinyVQ
 from ..vision.vq import VQ, VQ16
-from ..weights import identity, packaged, transformer
+from ..weights import coder, embedded, embedded_identity, identities, transformer
 
 ORIGIN = "FoundationVision/LlamaGen on Hugging Face"
 TINY_NAME = "tiny-llamagen"
@@ -31,45 +31,42 @@ def _shape(config: LlamaGenConfig, sampling: Sampling, batch: int) -> Layout:
     return layout(config, range(batch), sampling, torch.float32, "cpu")
 
 
-def _joined(generator: LlamaGen, decoder: TinyVQ | VQ, weights: str) -> Loaded:
-    grid = (generator.config.grid, generator.config.grid)
-    parameters = [*generator.parameters(), generator.rope, *decoder.parameters()]
-    return Loaded(generator, lambda tokens: decoder.decode(tokens, grid), weights, parameters)
+def _decoding(build: Callable[[], TinyVQ | VQ], side: int) -> Callable[[Tensor], Tensor]:
+    """Images from raster tokens by an image decoder of this kind."""
+    return partial(build().decode, grid=(side, side))
 
 
-def _tiny_files(request: Request) -> tuple[str | Path, str | Path]:
-    return request.weights or packaged(TINY_WEIGHTS), request.decoder_weights or packaged(TINY_DECODER)
+def _loaded(config: LlamaGenConfig, request: Request, decoder: TinyVQ | VQ, weights: str) -> Loaded:
+    model = transformer(partial(LlamaGen, config), request.weights, request)
+    decode = partial(decoder.decode, grid=(config.grid, config.grid))
+    return Loaded(model, decode, weights, [*model.parameters(), model.rope, *decoder.parameters()])
 
 
+def _register(name: str, config: LlamaGenConfig, paper: Sampling, build: Callable[[], TinyVQ | VQ], **others: Any) -> None:
+    registry.models.add(name)(ModelEntry(
+        name, "llamagen", LlamaGen.paradigm, (config.grid, config.grid), config.classes, partial(_shape, config),
+        presets={"paper": paper, "greedy": replace(paper, temperature=0.0)},
+        parameter_counts=partial(costs.llamagen, config, partial(_decoding, build, config.grid)), **others,
+    ))
+
+
+# -- the embedded model -----------------------------------------------------------------------------------------------
 def _load_tiny(request: Request) -> Loaded:
-    weights, decoder = _tiny_files(request)
-    model = transformer(partial(LlamaGen, TINY), weights, request)
-    return _joined(model, tiny_vq.load(decoder, device=request.device), _tiny_identity(request))
+    request = embedded(request, TINY_NAME, tiny_vq.NAME)
+    return _loaded(TINY, request, tiny_vq.load(request.decoder_weights, device=request.device), _tiny_identity(request))
 
 
 def _tiny_identity(request: Request) -> str:
-    weights, decoder = _tiny_files(request)
-    checkpoints.check(partial(LlamaGen, TINY), weights)
-    tiny_vq.check(decoder)
-    return f"{checkpoints.sha256(weights)}/{checkpoints.sha256(decoder)}"
+    return embedded_identity(embedded(request, TINY_NAME, tiny_vq.NAME), partial(LlamaGen, TINY), tiny_vq.check)
 
 
-def _load_published(config: LlamaGenConfig, request: Request) -> Loaded:
-    return _joined(transformer(partial(LlamaGen, config), request.weights, request), _decoder(request), _identity(config, request))
+_register(TINY_NAME, TINY, Sampling(cfg_scale=1.5), TinyVQ, load=_load_tiny, identity=_tiny_identity, quality=("legend",), preset="scene",
+          summary="A LlamaGen of 2 M parameters trained on the embedded scene world, with its weights")
 
 
-def _decoder(request: Request) -> VQ:
-    """The image decoder stays in fp32 whatever the transformer's dtype, as in the authors' scripts."""
-    if request.decoder_weights:
-        return checkpoints.load(partial(VQ, VQ16), request.decoder_weights, dtype=torch.float32, device=request.device)
-    torch.manual_seed(request.seed)
-    return VQ(VQ16).to(request.device).eval().requires_grad_(False)
-
-
-def _identity(config: LlamaGenConfig, request: Request) -> str:
-    files: tuple[tuple[str, Callable[[], nn.Module]], ...]
-    files = ((request.weights, partial(LlamaGen, config)), (request.decoder_weights, partial(VQ, VQ16)))
-    return "/".join(identity(path, build, request.seed) for path, build in files)
+# -- the published ones -----------------------------------------------------------------------------------------------
+def _load_published(config: LlamaGenConfig, files: tuple[PublishedFile, ...], request: Request) -> Loaded:
+    return _loaded(config, request, coder(partial(VQ, VQ16), request), identities(files, request))
 
 
 def _files(size: str, config: LlamaGenConfig) -> tuple[PublishedFile, ...]:
@@ -78,31 +75,10 @@ def _files(size: str, config: LlamaGenConfig) -> tuple[PublishedFile, ...]:
             PublishedFile("decoder_weights", "vq_ds16_c2i.pt", ORIGIN, partial(VQ, VQ16), *extras))
 
 
-def _published(size: str, config: LlamaGenConfig) -> ModelEntry:
-    paper = Sampling(cfg_scale=PAPER_CFG[size])
-    return ModelEntry(
-        f"llamagen-{size.lower()}", "llamagen", LlamaGen.paradigm, (config.grid, config.grid), config.classes,
-        partial(_shape, config), partial(_load_published, config), partial(_identity, config),
-        {"paper": paper, "greedy": replace(paper, temperature=0.0)},
-        summary=f"LlamaGen-{size}, {config.layers} layers, {config.grid}×{config.grid} tokens; weights optional, else random",
-        files=_files(size, config), parameter_counts=partial(costs.llamagen, config, partial(_decoding, partial(VQ, VQ16), config.grid)),
-    )
-
-
-def _decoding(build: Callable[[], TinyVQ | VQ], side: int) -> Callable[[Tensor], Tensor]:
-    """Images from raster tokens by an image decoder of this kind."""
-    return partial(build().decode, grid=(side, side))
-
-
-def _register(entry: ModelEntry) -> None:
-    registry.models.add(entry.name)(entry)
-
-
-_register(ModelEntry(
-    TINY_NAME, "llamagen", LlamaGen.paradigm, (TINY.grid, TINY.grid), TINY.classes, partial(_shape, TINY), _load_tiny, _tiny_identity,
-    {"paper": Sampling(cfg_scale=1.5), "greedy": Sampling(cfg_scale=1.5, temperature=0.0)}, ("legend",), "scene",
-    "A LlamaGen of 2 M parameters trained on the embedded scene world, with its weights",
-    parameter_counts=partial(costs.llamagen, TINY, partial(_decoding, TinyVQ, TINY.grid)),
-))
 for _size, _config in SIZES.items():
-    _register(_published(_size, _config))
+    _register(
+        f"llamagen-{_size.lower()}", _config, Sampling(cfg_scale=PAPER_CFG[_size]), partial(VQ, VQ16),
+        load=partial(_load_published, _config, _files(_size, _config)), identity=partial(identities, _files(_size, _config)),
+        files=_files(_size, _config),
+        summary=f"LlamaGen-{_size}, {_config.layers} layers, {_config.grid}×{_config.grid} tokens; weights optional, else random",
+    )

@@ -6,16 +6,13 @@ The spatial grid is not averaged away, because where a colour stands decides whe
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass
-from functools import partial
-from pathlib import Path
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from .. import checkpoints
 from . import tiny_vq as vq
+from .stored import Stored
 
 NAME = "tiny-features"
 SIDE = 64
@@ -80,12 +77,5 @@ def _layer(before: int, after: int, stride: int = 1) -> tuple[nn.Module, ...]:
     return nn.GroupNorm(vq.GROUPS, before), nn.SiLU(), nn.Conv2d(before, after, 3, stride=stride, padding=1)
 
 
-def load(path: str | Path, *, device: str | torch.device = "cpu") -> TinyFeatures:
-    """Read a :class:`TinyFeatures` written by :mod:`cachemark.tools.train`: stored in fp16, returned in fp32, in evaluation mode. Raises
-    :class:`~cachemark.core.errors.BadCheckpoint` for any other file."""
-    return checkpoints.load(partial(TinyFeatures, vq.stated(path, NAME, FeaturesConfig)), path, dtype=torch.float32, device=device)
-
-
-def metadata(config: FeaturesConfig) -> dict[str, str]:
-    """The metadata that a weights file of this model must have."""
-    return {"model": NAME, "config": json.dumps(asdict(config), sort_keys=True)}
+files = Stored(NAME, TinyFeatures, FeaturesConfig)
+load, check, metadata = files.load, files.check, files.metadata

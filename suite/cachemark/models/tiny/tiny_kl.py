@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass, replace
-from functools import partial
-from pathlib import Path
+from dataclasses import dataclass, replace
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from .. import checkpoints
 from ..vision.kl import grid_of, tokens_of
 from . import tiny_vq as vq
+from .stored import Stored, Tokenizer
 
 NAME = "tiny-kl"
 
@@ -22,7 +19,7 @@ class TinyKLConfig(vq.Sizes):
     """Sizes of a :class:`TinyKL`."""
 
 
-class TinyKL(nn.Module):
+class TinyKL(Tokenizer):
     """Encoder and decoder with a normal distribution between them. Images are RGB in [−1, 1]; tokens run row by row.
 
     ``centre`` and ``deviation`` (channels,) are those of the latents of training: tokens have a mean of 0 and a variance of 1 in
@@ -55,11 +52,6 @@ class TinyKL(nn.Module):
         """Tokens (B, N, channels) of a square grid to images (B, 3, H, W), not clamped."""
         return self.decoder(grid_of(tokens * self.deviation + self.centre))
 
-    @property
-    def language(self) -> str:
-        """Identity of the tokens' meaning, see :func:`~cachemark.models.tiny.tiny_vq.language_of`."""
-        return vq.language_of(self)
-
 
 def drawn(mean: Tensor, log_variance: Tensor, generator: torch.Generator) -> Tensor:
     """Latents drawn from normal distributions, of the shape of their means."""
@@ -67,21 +59,5 @@ def drawn(mean: Tensor, log_variance: Tensor, generator: torch.Generator) -> Ten
     return mean + torch.exp(0.5 * log_variance) * noise
 
 
-def load(path: str | Path, *, device: str | torch.device = "cpu") -> TinyKL:
-    """Read a :class:`TinyKL` written by :mod:`cachemark.tools.train`: stored in fp16, returned in fp32, in evaluation mode. Raises
-    :class:`~cachemark.core.errors.BadCheckpoint` for any other file."""
-    return checkpoints.load(_build(path), path, dtype=torch.float32, device=device)
-
-
-def check(path: str | Path) -> None:
-    """Raise what :func:`load` would raise for this file, without reading its weights."""
-    checkpoints.check(_build(path), path)
-
-
-def _build(path: str | Path) -> partial[TinyKL]:
-    return partial(TinyKL, vq.stated(path, NAME, TinyKLConfig))
-
-
-def metadata(config: TinyKLConfig) -> dict[str, str]:
-    """The metadata that a weights file of this model must have."""
-    return {"model": NAME, "config": json.dumps(asdict(config), sort_keys=True)}
+files = Stored(NAME, TinyKL, TinyKLConfig)
+load, check, metadata = files.load, files.check, files.metadata

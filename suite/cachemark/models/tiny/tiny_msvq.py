@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import dataclass
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from .. import checkpoints
 from ..vision.msvq import MultiScaleQuantizer
 from . import tiny_vq as vq
+from .stored import Stored, Tokenizer
 
 NAME = "tiny-msvq"
 
@@ -24,7 +21,7 @@ class TinyMSVQConfig(vq.TinyVQConfig):
     sides: tuple[int, ...] = (1, 2, 3, 4, 6, 8, 12, 16)
 
 
-class TinyMSVQ(nn.Module):
+class TinyMSVQ(Tokenizer):
     """Encoder, multi-scale quantiser and decoder. Images are RGB in [−1, 1]; tokens run scale by scale, row by row."""
 
     def __init__(self, config: TinyMSVQConfig | None = None) -> None:
@@ -42,29 +39,6 @@ class TinyMSVQ(nn.Module):
         """Tokens (B, N) to images (B, 3, H, W), not clamped."""
         return self.decoder(self.quantizer.restore(tokens))
 
-    @property
-    def language(self) -> str:
-        """Identity of the tokens' meaning, see :func:`~cachemark.models.tiny.tiny_vq.language_of`."""
-        return vq.language_of(self)
 
-
-def load(path: str | Path, *, device: str | torch.device = "cpu") -> TinyMSVQ:
-    """Read a :class:`TinyMSVQ` written by :mod:`cachemark.tools.train`: stored in fp16, returned in fp32, in evaluation mode. Raises
-    :class:`~cachemark.core.errors.BadCheckpoint` for any other file."""
-    config = _config(path)
-    return checkpoints.load(lambda: TinyMSVQ(config), path, dtype=torch.float32, device=device)
-
-
-def check(path: str | Path) -> None:
-    """Raise what :func:`load` would raise for this file, without reading its weights."""
-    config = _config(path)
-    checkpoints.check(lambda: TinyMSVQ(config), path)
-
-
-def _config(path: str | Path) -> TinyMSVQConfig:
-    return vq.stated(path, NAME, lambda sides, **others: TinyMSVQConfig(sides=tuple(sides), **others))
-
-
-def metadata(config: TinyMSVQConfig) -> dict[str, str]:
-    """The metadata that a weights file of this model must have."""
-    return {"model": NAME, "config": json.dumps(asdict(config), sort_keys=True)}
+files = Stored(NAME, TinyMSVQ, lambda sides, **others: TinyMSVQConfig(sides=tuple(sides), **others))
+load, check, metadata = files.load, files.check, files.metadata

@@ -7,23 +7,14 @@ codebook belong to training (:mod:`cachemark.tools.train.tokenizers`), not to th
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import TypeVar
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
-from ...core.errors import BadCheckpoint
-from .. import checkpoints
-
-C = TypeVar("C")
+from .stored import Stored, Tokenizer
 
 NAME = "tiny-vq"
 GROUPS = 8
@@ -79,7 +70,7 @@ def decoder(c: Sizes) -> nn.Sequential:
     )
 
 
-class TinyVQ(nn.Module):
+class TinyVQ(Tokenizer):
     """Encoder, codebook (512, 8) and decoder. Images are RGB in [-1, 1]; codes are row-major over the grid."""
 
     def __init__(self, config: TinyVQConfig | None = None) -> None:
@@ -107,50 +98,6 @@ class TinyVQ(nn.Module):
         z = F.embedding(codes.long(), self.codebook)
         return self.decoder(z.transpose(1, 2).reshape(codes.shape[0], -1, h, w))
 
-    @property
-    def language(self) -> str:
-        """Identity of the codes' meaning, see :func:`language_of`."""
-        return language_of(self)
 
-
-def language_of(model: nn.Module) -> str:
-    """SHA-256 of all but the decoder, as stored: models of one language make equal codes, whatever their decoders."""
-    state = {name: tensor for name, tensor in model.state_dict().items() if not name.startswith("decoder.")}
-    parts = [name.encode() + state[name].half().cpu().contiguous().numpy().tobytes() for name in sorted(state)]
-    return hashlib.sha256(b"".join(parts)).hexdigest()
-
-
-def load(path: str | Path, *, device: str | torch.device = "cpu") -> TinyVQ:
-    """Read a :class:`TinyVQ` written by :mod:`cachemark.tools.train`: stored in fp16, returned in fp32, in evaluation mode.
-
-    Raises :class:`~cachemark.core.errors.BadCheckpoint` for a file that is no safetensors file, does not say that it holds this
-    model, or lacks a tensor.
-    """
-    config = stated(path, NAME, TinyVQConfig)
-    return checkpoints.load(lambda: TinyVQ(config), path, dtype=torch.float32, device=device)
-
-
-def check(path: str | Path) -> None:
-    """Raise what :func:`load` would raise for this file, without reading its weights."""
-    config = stated(path, NAME, TinyVQConfig)
-    checkpoints.check(lambda: TinyVQ(config), path)
-
-
-def stated(path: str | Path, name: str, config: Callable[..., C]) -> C:
-    """The sizes that a weights file of the embedded model ``name`` states about itself, made into its ``config``; or BadCheckpoint."""
-    remedy = f"Give a .safetensors file written by `python -m cachemark.tools.train {name}`."
-    if not Path(path).is_file():
-        raise BadCheckpoint(f"{str(path)!r} is not a file.", remedy=remedy)
-    try:
-        with safe_open(str(path), framework="pt") as file:
-            about = json.loads((file.metadata() or {}).get("cachemark", "{}"))
-        if about.get("model") != name:
-            raise ValueError(f"it says it is {about.get('model', 'nothing')!r}")
-        return config(**json.loads(about["config"]))
-    except (SafetensorError, KeyError, TypeError, ValueError) as error:
-        raise BadCheckpoint(f"{str(path)!r} holds no {name} weights: {error}.", remedy=remedy) from error
-
-
-def metadata(config: TinyVQConfig) -> dict[str, str]:
-    """The metadata that a weights file of this model must have."""
-    return {"model": NAME, "config": json.dumps(asdict(config), sort_keys=True)}
+files = Stored(NAME, TinyVQ, TinyVQConfig)
+load, check, metadata = files.load, files.check, files.metadata

@@ -9,7 +9,6 @@ own, and the codebook is normalised after the look-up (row by row, hence the sam
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -221,17 +220,3 @@ class VQ(nn.Module):
         latents = self.quant_conv(self.encoder(images)).flatten(2).transpose(1, 2)
         # One image at a time: the distances of a whole batch to every code would take gigabytes.
         return torch.stack([self.quantize.nearest(rows) for rows in latents])
-
-
-def resize(images: Tensor, size: int | Sequence[int]) -> Tensor:
-    """Images (B, 3, H, W) to ``size`` (one side or height and width): bicubic, no antialiasing.
-
-    Evaluation resizes before :func:`to_uint8`, on values that are not yet clamped.
-    """
-    target = (size, size) if isinstance(size, int) else tuple(size)
-    return F.interpolate(images, size=target, mode="bicubic", align_corners=False, antialias=False)
-
-
-def to_uint8(images: Tensor) -> Tensor:
-    """Images (B, 3, H, W) in [−1, 1] to bytes (B, H, W, 3), by the published evaluation: 127.5·x + 128, clamped, truncated."""
-    return images.mul(127.5).add(128.0).clamp(0, 255).permute(0, 2, 3, 1).to(torch.uint8)

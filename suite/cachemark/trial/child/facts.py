@@ -10,8 +10,7 @@ from typing import Any
 
 import torch
 
-from ...cache.attention.attention import KERNEL
-from ...cache.attention.kernels import chosen
+from ...cache.attention.attention import KERNEL, chosen
 from ...cache.attention.mass import FUSED_MASS_KERNEL, MASS_KERNEL
 from ...cache.attention.mass import name as mass_kernel
 from ...cache.layout import Layout, Site, raster_steps

@@ -1,0 +1,70 @@
+"""The embedded models as files: fp16 tensors that say which model they are and of which sizes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import nn
+
+from ...core.errors import BadCheckpoint
+from .. import checkpoints
+
+M = TypeVar("M", bound=nn.Module)
+
+
+class Tokenizer(nn.Module):
+    """An image tokenizer whose decoder is called ``decoder``."""
+
+    @property
+    def language(self) -> str:
+        """SHA-256 of all but the decoder, as stored: models of one language make equal tokens, whatever their decoders."""
+        state = {name: tensor for name, tensor in self.state_dict().items() if not name.startswith("decoder.")}
+        parts = [name.encode() + state[name].half().cpu().contiguous().numpy().tobytes() for name in sorted(state)]
+        return hashlib.sha256(b"".join(parts)).hexdigest()
+
+
+@dataclass(frozen=True)
+class Stored(Generic[M]):
+    """Reading and describing the weights files of one embedded model: its ``name``, what builds the ``model`` from its sizes, and what
+    makes these ``sizes`` from the entries that a file states about itself."""
+
+    name: str
+    model: Callable[[Any], M]
+    sizes: Callable[..., Any]
+
+    def load(self, path: str | Path, *, device: str | torch.device = "cpu") -> M:
+        """The model at ``path``, written by :mod:`cachemark.tools.train`: stored in fp16, returned in fp32, in evaluation mode.
+
+        Raises :class:`~cachemark.core.errors.BadCheckpoint` for a file that is no safetensors file, does not say that it holds this
+        model, or lacks a tensor.
+        """
+        return checkpoints.load(self._build(path), path, dtype=torch.float32, device=device)
+
+    def check(self, path: str | Path) -> None:
+        """Raise what :meth:`load` would raise for this file, without reading its weights."""
+        checkpoints.check(self._build(path), path)
+
+    def metadata(self, config: Any) -> dict[str, str]:
+        """The metadata that a weights file of this model must have."""
+        return {"model": self.name, "config": json.dumps(asdict(config), sort_keys=True)}
+
+    def _build(self, path: str | Path) -> partial[M]:
+        remedy = f"Give a .safetensors file written by `python -m cachemark.tools.train {self.name}`."
+        if not Path(path).is_file():
+            raise BadCheckpoint(f"{str(path)!r} is not a file.", remedy=remedy)
+        try:
+            with safe_open(str(path), framework="pt") as file:
+                about = json.loads((file.metadata() or {}).get("cachemark", "{}"))
+            if about.get("model") != self.name:
+                raise ValueError(f"it says it is {about.get('model', 'nothing')!r}")
+            return partial(self.model, self.sizes(**json.loads(about["config"])))
+        except (SafetensorError, KeyError, TypeError, ValueError) as error:
+            raise BadCheckpoint(f"{str(path)!r} holds no {self.name} weights: {error}.", remedy=remedy) from error
