@@ -7,7 +7,7 @@ from fractions import Fraction
 import pytest
 import torch
 
-from cachemark.cache import chunking as module
+from cachemark.cache import bank as module
 from cachemark.cache.arena import Memory
 from cachemark.cache.bank import TRANSIENT, chunks
 from cachemark.cache.layout import Layout, Site, raster_steps

@@ -21,7 +21,7 @@ from cachemark.core.errors import BadBudget, BadKnob
 from cachemark.core.spec import Sampling
 from cachemark.methods import ams_kv
 from cachemark.methods.ams_kv import AMSKV, ThresholdWarning
-from cachemark.methods.ams_kv_similarity import inter_scale
+from cachemark.methods.ams_kv_similarity.inter_scale import inter_scale
 from cachemark.models.var import SIZES, layout
 from cachemark.roofline.kv_bytes import entries
 from contracts.driver import watched

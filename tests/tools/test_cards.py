@@ -4,38 +4,41 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import report_sample as sample
+import torch
+from torch import nn
 
+from cachemark.contract.method import Method
 from cachemark.core import registry
 from cachemark.core.spec import Sampling
 from cachemark.core.units import quality_name
 from cachemark.gate import anchors, baselines
 from cachemark.models import checkpoints
+from cachemark.models.protocol import PublishedFile
 from cachemark.models.weights import packaged
 from cachemark.store.exchange import dump
 from cachemark.tools.cards import collected
 from cachemark.tools.cards.pages import (
     NEVER,
     UNSEEN,
-    Checkpoint,
     Claim,
     Drawn,
     Evidence,
-    Knob,
     Reached,
-    Recipe,
-    Released,
     Trained,
     TrainingStage,
     Vectors,
     differences,
     methods_page,
     models_page,
+    module,
     patterns,
     reproduced,
     sentences,
@@ -45,10 +48,45 @@ from cachemark.tools.cards.pages import (
 LOG = [{"step": step, "psnr": psnr} for step, psnr in ((100, 20.0), (200, 27.0), (300, 28.0), (400, 27.75), (500, 28.5))]
 STAGE = TrainingStage(500, 120.0, 7, "scene-v2", "CPU", {"psnr": 28.5}, LOG)
 TRAINED = Trained("tiny-thing", "A thing", {"tiny-thing.safetensors": 1234567}, "abc123", 42, {"width": 3, "sides": [1, 2]}, [STAGE])
-CHECKPOINT = Checkpoint("weights", "thing.pt", "its authors", ("model_ema", "model"), ("*.k_cache",), ("a.0.w", "a.1.w"), 99)
-RELEASED = Released("big-thing", "things", "A big thing", {"cfg_scale": 1.5}, [CHECKPOINT])
-RECIPE = Recipe("trick", "Does it. And more.\n\nDiffers from the code: nothing.", "Some paper, §3", ("masked",),
-                [Knob("B", ""), Knob("size", "4"), Knob("way", "up", "ours")], ["A note."])
+
+
+def held(name: str, *sizes: int) -> nn.Module:
+    """A module with one list ``name`` of modules, each with one parameter ``w``."""
+    whole = nn.Module()
+    whole.add_module(name, nn.ModuleList(nn.ParameterDict({"w": torch.zeros(size)}) for size in sizes))
+    return whole
+
+
+@dataclass
+class Trick(Method):
+    """Does it. And more.
+
+    Differs from the code: nothing.
+    """
+
+    name: ClassVar[str] = "trick"
+    source: ClassVar[str] = "Some paper, §3"
+    paradigms: ClassVar[tuple[str, ...]] = ("masked",)
+    unstated: ClassVar[Mapping[str, str]] = {"way": "ours"}
+    footnotes: ClassVar[tuple[str, ...]] = ("A note.",)
+
+    B: int = 0
+    size: int = 4
+    way: str = "up"
+
+
+@dataclass
+class Barred(Trick):
+    """Has bars in its cells."""
+
+    unstated: ClassVar[Mapping[str, str]] = {"way": "c|d"}
+
+    way: str = "a|b"
+
+
+CHECKPOINT = PublishedFile("weights", "thing.pt", "its authors", partial(held, "a", 50, 49), ("model_ema", "model"), ("*.k_cache",))
+RELEASED = dataclasses.replace(registry.models.get("var-d16"), name="big-thing", family="things", summary="A big thing",
+                               presets={"paper": Sampling(cfg_scale=1.5)}, files=(CHECKPOINT,))
 CLAIM = Claim("Some paper", "Table 1", "big-thing", "trick", "size = 4", "2.50")
 VECTORS = Vectors("things/golden", "things", "all of it", ("trick",), 5)
 
@@ -85,14 +123,14 @@ def test_the_card_of_a_model_that_draws_says_what_its_images_are_worth_or_that_n
 
 
 def test_files_with_other_layouts_are_told_apart() -> None:
-    other = dataclasses.replace(CHECKPOINT, names=("b.0.w",))
-    page = models_page([], [RELEASED, dataclasses.replace(RELEASED, name="small-thing", files=[other])], Evidence())
+    other = dataclasses.replace(CHECKPOINT, build=partial(held, "b", 1))
+    page = models_page([], [RELEASED, dataclasses.replace(RELEASED, name="small-thing", files=(other,))], Evidence())
     assert "Read by `big-thing` (*N* counts from 0): `a.N.w`." in page
     assert "Read by `small-thing` (*N* counts from 0): `b.N.w`." in page
 
 
 def test_a_method_card_says_what_it_was_given() -> None:
-    page = methods_page([RECIPE], Evidence([VECTORS], [CLAIM]))
+    page = methods_page([Trick], Evidence([VECTORS], [CLAIM]))
     for words in ("## `trick`\n\nDoes it.\n", "| source | Some paper, §3 |", "| paradigms | masked |",
                   "| golden vectors | `things/golden`, 5 checks: all of it |",
                   "| `B` | from the budget | a plan gives it |", "| `size` | `4` | yes |", "| `way` | `up` | no; ours |",
@@ -102,7 +140,7 @@ def test_a_method_card_says_what_it_was_given() -> None:
 
 
 def test_vectors_and_figures_of_others_are_not_claimed() -> None:
-    page = methods_page([RECIPE], Evidence([dataclasses.replace(VECTORS, methods=("full",))], [dataclasses.replace(CLAIM, method="full")]))
+    page = methods_page([Trick], Evidence([dataclasses.replace(VECTORS, methods=("full",))], [dataclasses.replace(CLAIM, method="full")]))
     assert "golden" in page
     assert "things/golden" not in page
     assert "2.50" not in page
@@ -110,7 +148,7 @@ def test_vectors_and_figures_of_others_are_not_claimed() -> None:
 
 
 def test_a_cell_cannot_break_its_table() -> None:
-    page = methods_page([dataclasses.replace(RECIPE, knobs=[Knob("way", "a|b", "c|d")])], Evidence())
+    page = methods_page([Barred], Evidence())
     assert "| `way` | `a\\|b` | no; c\\|d |" in page
 
 
@@ -221,7 +259,7 @@ def test_every_published_model_says_where_each_of_its_weights_comes_from() -> No
     assert set(found) == {f"{family}-{size}" for family, names in sizes.items() for size in names.split()}
     assert all({file.key for file in model.files} == {"weights", "decoder_weights"} for model in found.values())
     assert found["llamagen-b"].files[0].name == "c2i_B_256.pt"
-    assert found["mar-l"].files[0].parameters == 478_326_304  # of the authors' code
+    assert sum(p.numel() for p in module(found["mar-l"].files[0]).parameters()) == 478_326_304  # of the authors' code
 
 
 def test_what_a_source_does_not_state_is_a_knob_of_its_method() -> None:

@@ -17,7 +17,7 @@ from ..cache.slot import Slot
 from ..contract.method import Method
 from ..core import registry
 from ..core.errors import BadBudget, BadKnob
-from .ams_kv_similarity import inter_scale
+from .ams_kv_similarity.inter_scale import inter_scale
 
 ALLOCATIONS, DECISIONS = ("similarity", "uniform"), ("profile", "online")
 MEASURE = "Give demanding = [layers], or measure it: cachemark show layers MODEL."
@@ -36,7 +36,7 @@ class AMSKV(Method):
     "AMS-KV: Adaptive KV Caching for Multi-Scale Visual Autoregressive Transformers" (arXiv 2511.16047), Algorithms 1 and 2.
     0 stands for the paper's defaults: ``c_max`` holds the condensed and the last two scales, ``c_min`` the condensed and the
     last but one. ``entries`` > 0 instead fits ``c_min`` (``c_max`` only where nothing else helps) to that many entries over all
-    layers. The paper does not say how S is normalised; see :func:`~cachemark.methods.ams_kv_similarity.inter_scale`.
+    layers. The paper does not say how S is normalised; see :func:`~cachemark.methods.ams_kv_similarity.inter_scale.inter_scale`.
 
     Differs from the paper: with ``decide = "profile"`` the demanding layers are known beforehand, from S measured once for these
     weights or from the list ``demanding``, and have ``c_max`` from their first overflow on; nothing is decided while an image is

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from ..core.errors import BadCheckpoint, Unsupported
-from .downloads import sha256, tensors
+from ..models.checkpoints import sha256
+from .downloads import tensors
 from .extractor import extractor_name, register, toolkit
 from .feature_preset import Preset
 from .image_features import ImageFeatures
@@ -95,7 +96,7 @@ def identity(weights: str | Path, reference: str | Path) -> dict[str, Any]:
     """The part of a case's identity that the preset decides, from the two files alone, without building the network. Raises Unsupported
     for a missing file."""
     _present(weights, reference)
-    extractor = extractor_name(sha256(Path(weights)), FAMILY)
+    extractor = extractor_name(sha256(weights), FAMILY)
     return {"preset": NAME, "extractor": extractor, "reference": ReferenceBatch(reference).fingerprint, "resize": SIDE,
             "options": dict(OPTIONS)}  # fmt: skip
 

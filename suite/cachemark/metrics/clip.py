@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..core.errors import BadCheckpoint, Unsupported
-from .downloads import sha256
+from ..models.checkpoints import sha256
 from .extractor import DIGITS
 from .image_dataset import nearest_bytes
 

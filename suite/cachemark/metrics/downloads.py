@@ -1,8 +1,7 @@
-"""Weights files of other projects in PyTorch's download cache: their paths, hashes and tensors. Nothing is downloaded here."""
+"""Weights files of other projects in PyTorch's download cache: their paths and tensors. Nothing is downloaded here."""
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 
 import torch
@@ -14,12 +13,6 @@ from ..core.errors import BadCheckpoint
 def cached(address: str) -> Path:
     """Path in PyTorch's download cache of the file from this address, present or not."""
     return Path(torch.hub.get_dir()) / "checkpoints" / address.rsplit("/", 1)[1]
-
-
-def sha256(path: Path) -> str:
-    """The SHA-256 of a file as hex digits."""
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def tensors(path: Path, address: str) -> dict[str, Tensor]:

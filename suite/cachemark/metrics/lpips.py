@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from ..core.errors import BadCheckpoint, Unsupported
-from .downloads import cached, sha256, tensors
+from ..models.checkpoints import sha256
+from .downloads import cached, tensors
 from .extractor import DIGITS, toolkit
 
 VGG16 = "https://download.pytorch.org/models/vgg16-397923af.pth"

@@ -25,7 +25,7 @@ def cards(folder: Path, anchors: Path, baselines: Path, plugin_files: tuple[str,
         plugins.load(file)
     evidence = collected.evidence(anchors)
     pages = {"models.md": models_page(collected.trained(baselines), collected.released(), evidence),
-             "methods.md": methods_page(collected.recipes(everything=bool(plugin_files)), evidence)}
+             "methods.md": methods_page(collected.methods_known(everything=bool(plugin_files)), evidence)}
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in pages.items():
         (folder / name).write_text(text, encoding="utf-8")

@@ -3,31 +3,25 @@
 from __future__ import annotations
 
 import importlib
-import inspect
 import json
-from collections.abc import Iterator
-from dataclasses import asdict
 from importlib import resources
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from ... import methods
 from ...contract.method import Method
 from ...core import registry
 from ...core.result import Outcome
-from ...core.spec import Sampling
 from ...core.units import metric
 from ...gate import anchors
 from ...gate import baselines as stored
 from ...models import catalogue
-from ...models.protocol import ModelEntry, PublishedFile
+from ...models.protocol import ModelEntry
 from ...report import formatting as fmt
 from ...report.view.report_row import QUALITY, derive
 from ...store.exchange import Exchange
 from ...workflows.listing import sentence
-from .pages import Checkpoint, Claim, Drawn, Evidence, Knob, Reached, Recipe, Released, Trained, TrainingStage, Vectors
+from .pages import Claim, Drawn, Evidence, Reached, Trained, TrainingStage, Vectors, changed
 
 assert catalogue  # importing it registers the models
 
@@ -84,7 +78,7 @@ def _worth(outcome: Outcome, run: Exchange) -> Drawn:
     rows = [(metric(name).title + (f", {found.n} images" if name in QUALITY else ""), told(name, found.value, found.low, found.high))
             for name, found in derive(outcome, None).quality.items()]
     rows += [(f"{metric(name).title}, of real ones", told(name, *ends)) for name, ends in outcome.facts.get("real", {}).items()]
-    sampling = ", ".join(f"{name} {value}" for name, value in _changed(outcome.case.sampling).items())
+    sampling = ", ".join(f"{name} {value}" for name, value in changed(outcome.case.sampling).items())
     where = f"{run.environment.device}, commit {str(run.code.get('commit') or 'unknown')[:10]}"
     return Drawn(f"of the full cache, seeds `{outcome.case.evaluation['quality']['seeds']}`, {sampling}; {where}", rows)
 
@@ -109,39 +103,17 @@ def _summary(text: str | None) -> str:
     return sentence(text).removesuffix(".").replace(":mod:`~cachemark.models.tiny.tiny_", "`tiny-")
 
 
-def released() -> list[Released]:
+def released() -> list[ModelEntry]:
     """Every published model."""
-    found: list[ModelEntry] = [registry.models.get(name) for name in registry.models]
-    return [Released(e.name, e.family, e.summary, _changed(e.presets["paper"]), [_checkpoint(file) for file in e.files])
-            for e in found if e.files]
-
-
-def _changed(sampling: Sampling) -> dict[str, Any]:
-    """The settings of a preset: everything that differs from plain sampling, and the guidance."""
-    plain = asdict(type(sampling)())
-    return {key: value for key, value in asdict(sampling).items() if value != plain[key] or key == "cfg_scale"}
-
-
-def _checkpoint(file: PublishedFile) -> Checkpoint:
-    with torch.device("meta"):
-        module = file.build()
-    parameters = sum(p.numel() for p in module.parameters())
-    return Checkpoint(file.key, file.name, file.origin, file.wrappers, file.ignored, list(module.state_dict()), parameters)
+    return [entry for name in registry.models if (entry := registry.models.get(name)).files]
 
 
 # -- methods ----------------------------------------------------------------------------------------------------------
-def recipes(everything: bool = False) -> list[Recipe]:
+def methods_known(everything: bool = False) -> list[type[Method]]:
     """The methods that come with the package, the full cache first; with ``everything`` also those of plug-ins."""
     names = sorted(registry.methods, key=lambda name: (name != "full", name))
     found: list[type[Method]] = [registry.methods.get(name) for name in names]
-    found = [cls for cls in found if everything or cls.__module__.startswith(f"{methods.__name__}.")]
-    return [Recipe(cls.name, inspect.cleandoc(cls.__doc__ or ""), cls.source, cls.paradigms, list(_knobs(cls)), cls().footnotes)
-            for cls in found]
-
-
-def _knobs(cls: type[Method]) -> Iterator[Knob]:
-    for name, value in cls().knobs().items():
-        yield Knob(name, "" if name == "B" else str(value), cls.unstated.get(name, ""))
+    return [cls for cls in found if everything or cls.__module__.startswith(f"{methods.__name__}.")]
 
 
 # -- what speaks for them ---------------------------------------------------------------------------------------------

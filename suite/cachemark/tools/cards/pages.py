@@ -1,16 +1,25 @@
-"""Cards: a page about every model and one about every method, made from data alone.
+"""Cards: a page about every model and one about every method.
 
-Nothing is looked up here: ``python -m cachemark.tools.cards`` collects what the package knows and hands it in, and equal data gives
+Nothing is looked up here: ``python -m cachemark.tools.cards`` collects what the package knows and hands it in, and equal content gives
 equal pages. So a page in the repository can be compared with the one that would be made now.
 """
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from functools import cache
 from itertools import pairwise
 from typing import Any
+
+import torch
+from torch import nn
+
+from ...contract.method import Method
+from ...core.spec import Sampling
+from ...models.protocol import ModelEntry, PublishedFile
 
 LAST = 4  # validations that the stated spread is taken from
 MADE = "<!-- Made by `make docs`; edits are lost. -->"
@@ -67,30 +76,6 @@ class Trained:
 
 
 @dataclass(frozen=True)
-class Checkpoint:
-    """A file of the authors, as a published model reads it. ``names`` are those of its tensors."""
-
-    key: str
-    name: str
-    origin: str
-    wrappers: Sequence[str]
-    ignored: Sequence[str]
-    names: Sequence[str]
-    parameters: int
-
-
-@dataclass(frozen=True)
-class Released:
-    """A published model. ``sampling``: its preset ``paper``."""
-
-    name: str
-    family: str
-    summary: str
-    sampling: Mapping[str, Any]
-    files: Sequence[Checkpoint]
-
-
-@dataclass(frozen=True)
 class Vectors:
     """A stored output of the authors' code, and how many checks it gets."""
 
@@ -99,34 +84,6 @@ class Vectors:
     about: str
     methods: Sequence[str]
     checks: int
-
-
-@dataclass(frozen=True)
-class Knob:
-    """``default`` is empty where a budget gives the value, ``reason`` where the source states the default."""
-
-    name: str
-    default: str
-    reason: str = ""
-
-    @property
-    def said(self) -> str:
-        """True where the source states the default."""
-        if self.reason:
-            return f"no; {self.reason}"
-        return "yes" if self.default else "a plan gives it"
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """A method: its docstring, with the indentation taken off, and its class attributes."""
-
-    name: str
-    doc: str
-    source: str
-    paradigms: Sequence[str]
-    knobs: Sequence[Knob]
-    footnotes: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -160,7 +117,7 @@ class Evidence:
 
 
 # -- models -----------------------------------------------------------------------------------------------------------
-def models_page(trained: Sequence[Trained], released: Sequence[Released], evidence: Evidence) -> str:
+def models_page(trained: Sequence[Trained], released: Sequence[ModelEntry], evidence: Evidence) -> str:
     """``docs/models.md``."""
     parts = [
         "# Models", MADE,
@@ -230,15 +187,16 @@ def _drift(log: Sequence[Mapping[str, float]], name: str) -> str:
     return ", all in one direction" if len({change > 0 for change in changes}) == 1 and all(changes) and len(changes) > 1 else ""
 
 
-def _family(family: str, models: Sequence[Released], vectors: Sequence[Vectors]) -> list[str]:
+def _family(family: str, models: Sequence[ModelEntry], vectors: Sequence[Vectors]) -> list[str]:
     """One family: its models, what each reads, and what its code was checked with."""
-    rows = [(_code(model.name), model.summary, _settings(model.sampling)) for model in models]
+    rows = [(_code(model.name), model.summary, _settings(changed(model.presets["paper"]))) for model in models]
     parts = [f"### {family}", _table(("model", "what it is", "preset `paper`"), rows)]
     for key in dict.fromkeys(file.key for model in models for file in model.files):
         files = [(model.name, file) for model in models for file in model.files if file.key == key]
         shared: dict[tuple[str, str, str], list[str]] = {}
         for model, file in files:
-            shared.setdefault((_code(file.name), str(len(file.names)), _grouped(file.parameters)), []).append(model)
+            parameters = sum(p.numel() for p in module(file).parameters())
+            shared.setdefault((_code(file.name), str(len(module(file).state_dict())), _grouped(parameters)), []).append(model)
         held = [(_codes(models), *row) for row, models in shared.items()]
         parts += [f"`{key}`, from {files[0][1].origin}:", _table(("model", "file", "tensors", "parameters"), held), *_layouts(files)]
     if vectors:
@@ -246,11 +204,24 @@ def _family(family: str, models: Sequence[Released], vectors: Sequence[Vectors])
     return parts
 
 
-def _layouts(files: Sequence[tuple[str, Checkpoint]]) -> list[str]:
+@cache
+def module(file: PublishedFile) -> nn.Module:
+    """The module that is read from a file of the authors, on the meta device: names and shapes alone."""
+    with torch.device("meta"):
+        return file.build()
+
+
+def changed(sampling: Sampling) -> dict[str, Any]:
+    """The settings of a preset: everything that differs from plain sampling, and the guidance."""
+    plain = asdict(type(sampling)())
+    return {key: value for key, value in asdict(sampling).items() if value != plain[key] or key == "cfg_scale"}
+
+
+def _layouts(files: Sequence[tuple[str, PublishedFile]]) -> list[str]:
     """The tensors that are read, once for all files with the same layout."""
     found: dict[tuple[str, ...], list[str]] = {}
     for model, file in files:
-        found.setdefault(tuple(patterns(file.names)), []).append(model)
+        found.setdefault(tuple(patterns(module(file).state_dict())), []).append(model)
     first = files[0][1]
     said = [f"Looked for under {_codes(first.wrappers)}, then at the top level. May stand beside them: {_codes(first.ignored)}."]
     for layout, models in found.items():
@@ -275,7 +246,7 @@ def _end(ends: Sequence[str]) -> str:
 
 
 # -- methods ----------------------------------------------------------------------------------------------------------
-def methods_page(recipes: Sequence[Recipe], evidence: Evidence) -> str:
+def methods_page(methods: Sequence[type[Method]], evidence: Evidence) -> str:
     """``docs/methods.md``."""
     parts = [
         "# Method cards", MADE,
@@ -286,28 +257,35 @@ def methods_page(recipes: Sequence[Recipe], evidence: Evidence) -> str:
         "FID as printed in the paper named, of 50 000 images of ImageNet. *Reproduced* says whether it was measured here, with the "
         "weights of the model's authors.",
     ]
-    for recipe in recipes:
-        parts += _recipe(recipe, evidence)
+    for cls in methods:
+        parts += _method(cls, evidence)
     return _joined(parts)
 
 
-def _recipe(recipe: Recipe, evidence: Evidence) -> list[str]:
-    checked = [vectors for vectors in evidence.vectors if recipe.name in vectors.methods]
-    claims = [claim for claim in evidence.claims if claim.method == recipe.name]
+def _method(cls: type[Method], evidence: Evidence) -> list[str]:
+    doc = inspect.cleandoc(cls.__doc__ or "")
+    checked = [vectors for vectors in evidence.vectors if cls.name in vectors.methods]
+    claims = [claim for claim in evidence.claims if claim.method == cls.name]
     none = "no stored output of other code; contract tests and the tests of its rules alone"
-    parts = [f"## `{recipe.name}`", sentences(recipe.doc)[0], _table(("", ""), [
-        ("source", recipe.source), ("paradigms", ", ".join(recipe.paradigms)),
+    parts = [f"## `{cls.name}`", sentences(doc)[0], _table(("", ""), [
+        ("source", cls.source), ("paradigms", ", ".join(cls.paradigms)),
         ("golden vectors", "; ".join(_vectors(vectors) for vectors in checked) or none),
     ])]
-    if recipe.knobs:
-        parts.append(_table(("knob", "default", "stated by its source?"),
-                            [(_code(k.name), _code(k.default) if k.default else "from the budget", k.said) for k in recipe.knobs]))
-    parts.append("**Against its source.** " + (" ".join(differences(recipe.doc)) or "Its description names no difference."))
-    parts += [f"**Footnote.** {note}" for note in recipe.footnotes]
+    if knobs := cls().knobs():
+        rows = [_knob(name, "" if name == "B" else str(value), cls.unstated.get(name, "")) for name, value in knobs.items()]
+        parts.append(_table(("knob", "default", "stated by its source?"), rows))
+    parts.append("**Against its source.** " + (" ".join(differences(doc)) or "Its description names no difference."))
+    parts += [f"**Footnote.** {note}" for note in cls().footnotes]
     if not claims:
         return [*parts, "**Published FID.** None is known for the models here."]
     rows = [(c.fid, _code(c.model), c.config, f"{c.paper}, {c.table}", reproduced(c, evidence.reached)) for c in claims]
     return [*parts, _table(("published FID", "model", "settings", "where", "reproduced"), rows)]
+
+
+def _knob(name: str, default: str, unstated: str) -> tuple[str, str, str]:
+    """A row: ``default`` is empty where a budget gives the value, ``unstated`` where the source states the default."""
+    stated = "yes" if default else "a plan gives it"
+    return _code(name), _code(default) if default else "from the budget", f"no; {unstated}" if unstated else stated
 
 
 def sentences(text: str) -> list[str]:

@@ -67,21 +67,15 @@ def _stages(
         own = out / f"{name}.safetensors"
         return tokenizer or (own if own.is_file() else packaged(f"{name}.safetensors"))
 
-    if model == "tiny-vq":
-        yield lambda _: CodesTask(seed, device=device), 1
-        yield lambda codes: DecoderTask(codes, seed, device=device), 0.5
-    elif model == "tiny-msvq":
-        yield lambda _: ScaleCodesTask(seed, device=device), 1
-    elif model == "tiny-features":
-        yield lambda _: FeaturesTask(seed, device=device), 1
-    elif model == "tiny-kl":
-        yield lambda _: LatentsTask(seed, device=device), 1
-    elif model == "tiny-llamagen":
-        yield lambda _: GeneratorTask(coder("tiny-vq"), seed, device=device), 1
-    elif model == "tiny-var":
-        yield lambda _: ScalesTask(coder("tiny-msvq"), seed, device=device), 1
+    networks = {"tiny-vq": CodesTask, "tiny-msvq": ScaleCodesTask, "tiny-features": FeaturesTask, "tiny-kl": LatentsTask}
+    predictors = {"tiny-llamagen": (GeneratorTask, "tiny-vq"), "tiny-var": (ScalesTask, "tiny-msvq"), "tiny-mar": (MaskedTask, "tiny-kl")}
+    if model in networks:
+        yield lambda _: networks[model](seed, device=device), 1
     else:
-        yield lambda _: MaskedTask(coder("tiny-kl"), seed, device=device), 1
+        predictor, tokens = predictors[model]
+        yield lambda _: predictor(coder(tokens), seed, device=device), 1
+    if model == "tiny-vq":
+        yield lambda codes: DecoderTask(codes, seed, device=device), 0.5
 
 
 if __name__ == "__main__":

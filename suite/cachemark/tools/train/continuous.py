@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from ...models.diffusion import STEPS, process
 from ...models.mar import MAR, MARConfig
 from ...models.tiny import tiny_kl as kl
-from ...models.tiny.tiny_kl import TinyKL, TinyKLConfig
+from ...models.tiny.tiny_kl import TinyKLConfig
 from ...models.tiny.tiny_mar import NAME, TINY_MAR
 from .generators import BATCH, MUON_RATE, PredictorTask
 from .loops import Stateful
@@ -42,14 +42,13 @@ class LatentsTask(WholeTask):
 
     name = kl.NAME
     steps = 1400
+    stored = kl.files
+    size = KL_BATCH
 
-    def __init__(self, seed: int = 0, *, device: str = "cpu", config: TinyKLConfig | None = None, batch: int = KL_BATCH) -> None:
-        super().__init__(lambda: TinyKL(config), seed, device, batch)
+    def __init__(self, seed: int = 0, *, device: str = "cpu", config: TinyKLConfig | None = None, batch: int | None = None) -> None:
+        super().__init__(seed, device=device, config=config, batch=batch)
         with torch.no_grad():
             self.model.encoder[-1].bias[self.model.config.channels :] = QUIET
-
-    def metadata(self) -> dict[str, str]:
-        return kl.metadata(self.model.config)
 
     def loss(self, step: int, generator: torch.Generator) -> Tensor:
         """Loss of one batch of fresh scenes; moves the statistics on the way."""

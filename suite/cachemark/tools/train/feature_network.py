@@ -23,7 +23,7 @@ from ...metrics.quality_intervals import real_floor
 from ...metrics.real_images import RealImages
 from ...models import checkpoints
 from ...models.tiny import tiny_features as features
-from ...models.tiny.tiny_features import CONSISTENT, FeaturesConfig, TinyFeatures
+from ...models.tiny.tiny_features import CONSISTENT
 from .scene import HUES, VERSION, Scene, scenes, stream
 from .tokenizers import WholeTask
 
@@ -46,12 +46,8 @@ class FeaturesTask(WholeTask):
 
     name = features.NAME
     steps = 1400
-
-    def __init__(self, seed: int = 0, *, device: str = "cpu", config: FeaturesConfig | None = None, batch: int = BATCH) -> None:
-        super().__init__(lambda: TinyFeatures(config), seed, device, batch)
-
-    def metadata(self) -> dict[str, str]:
-        return features.metadata(self.model.config)
+    stored = features.files
+    size = BATCH
 
     def loss(self, step: int, generator: torch.Generator) -> Tensor:
         """Mean cross-entropy of the attributes over pictures that are not corrupted, plus that of the consistency over all."""

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ...models.tiny.tiny_msvq import NAME, TinyMSVQ, TinyMSVQConfig, metadata
+from ...models.tiny import tiny_msvq
 from .tokenizers import COMMITMENT, CodebookTask, difference
 
 BATCH = 16
@@ -20,14 +20,10 @@ DEAD = 0.002  # share of the mean use: a code that serves the coarsest scales al
 class ScaleCodesTask(CodebookTask):
     """Trains a :class:`~cachemark.models.tiny.tiny_msvq.TinyMSVQ`."""
 
-    name = NAME
+    name = tiny_msvq.NAME
     steps = 1000
-
-    def __init__(self, seed: int = 0, *, device: str = "cpu", config: TinyMSVQConfig | None = None, batch: int = BATCH) -> None:
-        super().__init__(lambda: TinyMSVQ(config), seed, device, batch, dead=DEAD)
-
-    def metadata(self) -> dict[str, str]:
-        return metadata(self.model.config)
+    stored = tiny_msvq.files
+    size, dead = BATCH, DEAD
 
     def loss(self, step: int, generator: torch.Generator) -> Tensor:
         """Loss of one batch of fresh scenes; moves the codebook on the way."""

@@ -7,17 +7,19 @@ stage goes on with the decoder alone, while the codes keep their meaning.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ...models.tiny import tiny_vq
+from ...models.tiny.stored import Stored
 from ...models.tiny.tiny_kl import TinyKL
 from ...models.tiny.tiny_msvq import TinyMSVQ
-from ...models.tiny.tiny_vq import NAME, TinyVQ, TinyVQConfig, load, metadata
+from ...models.tiny.tiny_vq import TinyVQ
 from .loops import DECAY, Stateful
 from .scene import scenes, stream
 
@@ -77,6 +79,7 @@ class ReconstructionTask:
 
     name: str
     steps: int
+    stored: ClassVar[Stored[Any]]
     warmup = 20
     decay = DECAY
     scene_stream = "tokenizer"
@@ -94,6 +97,9 @@ class ReconstructionTask:
     def optimisers(self) -> list[torch.optim.Optimizer]:
         return [self.optimiser]
 
+    def metadata(self) -> dict[str, str]:
+        return self.stored.metadata(self.model.config)
+
     def images(self, step: int) -> Tensor:
         """The scenes of a step, (batch, 3, 64, 64)."""
         return scenes(self.batch, stream(self.seed, self.scene_stream, step), device=self.device).images
@@ -103,22 +109,26 @@ class ReconstructionTask:
 
 
 class WholeTask(ReconstructionTask):
-    """Trains all of a tokenizer, from random weights."""
+    """Trains all of an embedded network, from random weights; by default of the sizes and with the batches of the packaged ones."""
 
-    def __init__(self, build: Callable[[], nn.Module], seed: int, device: str, batch: int) -> None:
+    size = BATCH
+
+    def __init__(self, seed: int = 0, *, device: str = "cpu", config: Any = None, batch: int | None = None) -> None:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(stream(seed, "initial weights"))
-            model = build().to(device)
-        super().__init__(model, (p for p in model.parameters() if p.requires_grad), RATE, seed, device, batch)
+            model = self.stored.model(config).to(device)
+        super().__init__(model, (p for p in model.parameters() if p.requires_grad), RATE, seed, device, batch or self.size)
 
 
 class CodebookTask(WholeTask):
     """A tokenizer whose codebook follows by moving averages."""
 
-    def __init__(self, build: Callable[[], TinyVQ | TinyMSVQ], seed: int, device: str, batch: int, *, dead: float = 0.05) -> None:
-        super().__init__(build, seed, device, batch)
+    dead = 0.05
+
+    def __init__(self, seed: int = 0, *, device: str = "cpu", config: Any = None, batch: int | None = None) -> None:
+        super().__init__(seed, device=device, config=config, batch=batch)
         c = self.model.config
-        self.codebook = MovingCodebook(c.codes, c.channels, dead=dead).to(device)
+        self.codebook = MovingCodebook(c.codes, c.channels, dead=self.dead).to(device)
 
     @property
     def parts(self) -> Mapping[str, Stateful]:
@@ -130,12 +140,7 @@ class CodesTask(CodebookTask):
 
     name = "tiny-vq-codes"
     steps = 800
-
-    def __init__(self, seed: int = 0, *, device: str = "cpu", config: TinyVQConfig | None = None, batch: int = BATCH) -> None:
-        super().__init__(lambda: TinyVQ(config), seed, device, batch)
-
-    def metadata(self) -> dict[str, str]:
-        return metadata(self.model.config)
+    stored = tiny_vq.files
 
     def loss(self, step: int, generator: torch.Generator) -> Tensor:
         """Loss of one batch of fresh scenes; moves the codebook on the way."""
@@ -157,17 +162,18 @@ class DecoderTask(ReconstructionTask):
     It starts from the weights at ``start``, costs half as much a step, and a model of the codes can be trained beside it.
     """
 
-    name = NAME
+    name = tiny_vq.NAME
     steps = 400
+    stored = tiny_vq.files
     scene_stream = "decoder"
 
     def __init__(self, start: Path, seed: int = 0, *, device: str = "cpu", batch: int = BATCH) -> None:
-        model = load(start, device=device).train()
+        model = tiny_vq.load(start, device=device).train()
         model.decoder.requires_grad_(True)
         super().__init__(model, model.decoder.parameters(), RATE / 2, seed, device, batch)
 
     def metadata(self) -> dict[str, str]:
-        return {**metadata(self.model.config), "language": self.model.language}
+        return {**super().metadata(), "language": self.model.language}
 
     def loss(self, step: int, generator: torch.Generator) -> Tensor:
         """Loss of one batch of fresh scenes."""

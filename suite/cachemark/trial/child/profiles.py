@@ -11,7 +11,7 @@ from ...cache.arena import Memory
 from ...contract.method import Method
 from ...core import registry, seeds
 from ...core.errors import Unsupported
-from ...methods.ams_kv_similarity import ScaleProfile
+from ...methods.ams_kv_similarity.inter_scale import ScaleProfile
 from ...methods.masked.redundancy import Redundancy
 from ...models.protocol import ModelEntry, Request
 from .judge import Job

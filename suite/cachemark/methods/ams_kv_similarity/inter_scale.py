@@ -1,0 +1,79 @@
+"""The similarity by which AMS-KV decides, and a profile of a model that shows it and the attention to each scale, by layer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ...cache.arena import Memory
+from ...cache.layout import Layout, Site, Step
+from ...contract.method import Method
+
+
+def inter_scale(k: Tensor, before: Tensor) -> Tensor:
+    """S of AMS-KV's Eq. 3: minus the mean, over rows, heads, tokens and channels, of (k − k̂)², a scalar fp32 tensor.
+
+    ``k`` (rows, heads, side², head_dim): keys of a scale as the cache holds them, after a normalisation where the model has one.
+    ``before``: those of the scale before it, **all** of them, here resized bilinearly to the side of ``k`` (corners not aligned).
+    0 is equal, smaller is less alike. The paper gives thresholds near −0.01 and no normalisation; this reading fits them.
+    """
+    with torch.autocast(k.device.type, enabled=False):
+        resized = F.interpolate(_maps(before), size=(math.isqrt(k.size(2)),) * 2, mode="bilinear", align_corners=False)
+        return -(_maps(k) - resized).square().mean()
+
+
+def _maps(k: Tensor) -> Tensor:
+    """(rows, heads, side², head_dim) to (rows·heads, head_dim, side, side) fp32."""
+    return k.flatten(0, 1).transpose(1, 2).unflatten(2, (math.isqrt(k.size(2)), -1)).float()
+
+
+class ScaleProfile(Method):
+    """The full cache, which also notes how alike successive scales are in each layer and which scales its queries look at.
+
+    One instance serves many generations and takes the mean over them, weighted by their rows. It is no method to be measured.
+    """
+
+    def __init__(self) -> None:
+        self.rows = 0
+        self._similarity: dict[tuple[int, int], float] = {}
+        self._mass: dict[tuple[int, int], Tensor] = {}
+        self._before: dict[Site, Tensor] = {}
+
+    @property
+    def needs_mass(self) -> bool:
+        return True
+
+    def begin(self, layout: Layout, sites: Sequence[Site], memory: Memory) -> None:
+        super().begin(layout, sites, memory)
+        self.rows += layout.rows
+
+    def attend(self, site: Site, step: Step, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        if step.index:
+            key = site.layer, step.index
+            alike = float(inter_scale(k, self._before[site])) * k.size(0)
+            self._similarity[key] = self._similarity.get(key, 0.0) + alike
+        self._before[site] = k
+        return super().attend(site, step, q, k, v)
+
+    def observe(self, site: Site, step: Step, slot: object, q: Tensor, mass: Tensor | None) -> None:
+        assert mass is not None
+        sizes = [side**2 for side in self.layout.scales[: step.scale]]
+        seen = torch.stack([part.sum() for part in mass.double().split(sizes, -1)]).cpu() / (q.size(1) * q.size(2))
+        key = site.layer, step.index
+        self._mass[key] = self._mass.get(key, torch.zeros_like(seen)) + seen
+
+    @property
+    def similarity(self) -> tuple[tuple[float, ...], ...]:
+        """S of every layer at scale 2, 3, …: (layers, scales − 1)."""
+        layers, scales = self.layout.layers, len(self.layout.scales)
+        return tuple(tuple(self._similarity[layer, i] / self.rows for i in range(1, scales)) for layer in range(layers))
+
+    @property
+    def mass(self) -> list[list[list[float]]]:
+        """Share of the attention that queries of scale i give to the keys of scale j ≤ i, (layers, scales, i + 1); a row sums to 1."""
+        layers, scales = self.layout.layers, len(self.layout.scales)
+        return [[(self._mass[layer, i] / self.rows).tolist() for i in range(scales)] for layer in range(layers)]
