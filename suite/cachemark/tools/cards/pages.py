@@ -272,8 +272,8 @@ def _method(cls: type[Method], evidence: Evidence) -> list[str]:
         ("golden vectors", "; ".join(_vectors(vectors) for vectors in checked) or none),
     ])]
     if knobs := cls().knobs():
-        rows = [_knob(name, "" if name == "B" else str(value), cls.unstated.get(name, "")) for name, value in knobs.items()]
-        parts.append(_table(("knob", "default", "stated by its source?"), rows))
+        told = [_knob(name, "" if name == "B" else str(value), cls.unstated.get(name, "")) for name, value in knobs.items()]
+        parts.append(_table(("knob", "default", "stated by its source?"), told))
     parts.append("**Against its source.** " + (" ".join(differences(doc)) or "Its description names no difference."))
     parts += [f"**Footnote.** {note}" for note in cls().footnotes]
     if not claims:

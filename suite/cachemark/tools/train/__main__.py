@@ -67,6 +67,7 @@ def _stages(
         own = out / f"{name}.safetensors"
         return tokenizer or (own if own.is_file() else packaged(f"{name}.safetensors"))
 
+    networks: dict[str, Callable[..., loops.TrainingTask]]
     networks = {"tiny-vq": CodesTask, "tiny-msvq": ScaleCodesTask, "tiny-features": FeaturesTask, "tiny-kl": LatentsTask}
     predictors = {"tiny-llamagen": (GeneratorTask, "tiny-vq"), "tiny-var": (ScalesTask, "tiny-msvq"), "tiny-mar": (MaskedTask, "tiny-kl")}
     if model in networks:
