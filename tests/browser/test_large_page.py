@@ -13,12 +13,11 @@ from test_report_deferred import many
 from test_report_page import serious
 
 from cachemark.core.spec import shown_share
-from cachemark.report.page import deferred_sections as shelf
-from cachemark.report.page.render import render
+from cachemark.report.page.render import LARGE, render
 from cachemark.report.view.report_view import build
 
 Open = Callable[..., Any]
-COUNT = shelf.LARGE
+COUNT = LARGE
 ARMS = "#leaderboard tbody.arms tr"
 
 

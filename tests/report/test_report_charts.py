@@ -11,9 +11,8 @@ import report_sample as sample
 
 from cachemark.core.result import Outcome
 from cachemark.report import formatting as fmt
-from cachemark.report.charts.chart import Chart
+from cachemark.report.charts.chart import COLOURS, Chart, palette
 from cachemark.report.charts.chart_set import ChartSet, chart_set
-from cachemark.report.charts.legend import COLOURS, palette
 from cachemark.report.charts.tradeoffs import front
 from cachemark.report.view.case_group import case_groups
 

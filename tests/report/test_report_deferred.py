@@ -12,7 +12,6 @@ from page import Page
 
 from cachemark.core.result import Outcome
 from cachemark.report.charts.bars import MOST
-from cachemark.report.page import deferred_sections as shelf
 from cachemark.report.page import render
 from cachemark.report.page.markup import leaderboard_rows
 from cachemark.report.view.case_group import case_groups
@@ -22,7 +21,7 @@ from cachemark.report.view.report_view import build
 PART = re.compile(r'<script type="text/plain" id="part-(\d+)">(.*?)</script>', re.DOTALL)
 
 
-def many(count: int = shelf.LARGE) -> list[Outcome]:
+def many(count: int = render.LARGE) -> list[Outcome]:
     """The full cache and one method at ``count`` budgets; the smallest has a mark."""
     held = sample.arm("linear", "1/4")
     arms = [replace(held, case=replace(held.case, budget=f"{k}/{count + 1}")) for k in range(1, count + 1)]
@@ -65,7 +64,7 @@ def test_what_a_browser_builds_at_once_is_a_small_share(html: str) -> None:
 
 def test_a_part_holds_no_end_of_a_script(html: str) -> None:
     assert html.count("</script>") == len(PART.findall(html)) + 1
-    held = shelf.DeferredSections(whole=False)
+    held = render.DeferredSections(whole=False)
     with pytest.raises(AssertionError):
         held.keep(render.Markup("</script>"))
 
@@ -78,7 +77,7 @@ def test_a_reader_without_scripts_is_told(html: str) -> None:
 def test_a_drawing_of_many_cases_shows_the_first_and_its_table_all(html: str) -> None:
     page = Page(put_together(html))
     chart = next(e for e in page.all("figure") if e.children and e.children[0].text == "Time per batch, by part")
-    assert f"The first {MOST} of {shelf.LARGE + 1} cases are drawn; the table holds all." in chart.text
+    assert f"The first {MOST} of {render.LARGE + 1} cases are drawn; the table holds all." in chart.text
     drawing = next(e for e in chart.children if e.tag == "svg")
     assert len([e for e in drawing.children if e.tag == "rect"]) == 2 * MOST
 

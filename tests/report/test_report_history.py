@@ -10,9 +10,8 @@ import report_sample as sample
 
 from cachemark.core.result import Outcome
 from cachemark.report.charts.bars import MOST as CASES
-from cachemark.report.charts.chart import Chart
-from cachemark.report.charts.history_lines import history
-from cachemark.report.charts.legend import signs_of
+from cachemark.report.charts.chart import Chart, signs_of
+from cachemark.report.charts.lines import history
 from cachemark.report.page.render import render
 from cachemark.report.view.case_group import case_groups
 from cachemark.report.view.report_view import build

@@ -13,7 +13,7 @@ from page import Page
 
 from cachemark.core.result import Outcome, Status
 from cachemark.core.spec import Sampling
-from cachemark.report.charts.paper_bars import paper_bars
+from cachemark.report.charts.bars import paper_bars
 from cachemark.report.charts.svg import RowPlot
 from cachemark.report.page.render import render
 from cachemark.report.view.papers import PaperRow, PaperTable, papers, published

@@ -14,9 +14,8 @@ from xml.sax.saxutils import escape, quoteattr
 
 from ..core.errors import CachemarkError, Infrastructure, unknown
 from ..report import formatting as fmt
-from ..report.charts.chart import Chart, Plot
+from ..report.charts.chart import Chart, Key, Plot
 from ..report.charts.chart_set import ChartSet
-from ..report.charts.legend import Key
 from ..report.charts.svg import SHAPES, Curve, RowPlot, Style, XYPlot
 from ..report.page.render import chart_sets
 from ..report.view.report_view import ReportView

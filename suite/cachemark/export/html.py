@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from html import escape
 
 from ..core.result import Outcome
-from ..report import formatting as words
 from .escape import on_one_line
 from .tables import NAME, Table, TableEntry, TableLine
 
@@ -49,7 +48,5 @@ def _line(line: TableLine, width: int) -> str:
 
 
 def _entry(entry: TableEntry) -> str:
-    if entry.missing:
-        return f"{words.DASH} ({entry.missing})"
-    text = _text(f"{entry.text} ± {entry.margin}" if entry.margin else entry.text)
+    text = _text(entry.shown)
     return f"<b>{text}</b>" if entry.best else text

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from ..core.limits import Limit, ideal
 from ..core.result import Environment, Outcome
 from ..core.spec import FULL, OWN, digest
+from ..report import formatting as fmt
 
 RUNGS = {"reference": "paper-faithful", "eager": "flash on live keys", "graph": "graph"}  # by engine, the lowest first
-DASH = "–"
 
 
 @dataclass(frozen=True)
@@ -108,4 +108,4 @@ def markdown(found: Sequence[Ladder], environment: Environment, commit: str = ""
 
 
 def _times(value: float | None) -> str:
-    return DASH if value is None else f"{value:.2f}×"
+    return fmt.DASH if value is None else fmt.times(value)

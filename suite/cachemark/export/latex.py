@@ -56,7 +56,5 @@ def _line(line: TableLine, width: int) -> str:
 
 
 def _entry(entry: TableEntry) -> str:
-    if entry.missing:
-        return f"-- ({entry.missing})"
-    text = for_latex(entry.text) + (rf" $\pm$ {for_latex(entry.margin)}" if entry.margin else "")
+    text = for_latex(entry.shown)
     return rf"\textbf{{{text}}}" if entry.best else text

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from ..report import formatting as fmt
 from .escape import for_markdown
 from .tables import NAME, Heading, Table, TableEntry, TableLine
 
@@ -44,7 +43,5 @@ def _line(line: TableLine, width: int) -> list[str]:
 
 
 def _entry(entry: TableEntry) -> str:
-    if entry.missing:
-        return f"{fmt.DASH} ({entry.missing})"
-    text = for_markdown(f"{entry.text} ± {entry.margin}" if entry.margin else entry.text)
+    text = for_markdown(entry.shown)
     return f"**{text}**" if entry.best else text

@@ -41,6 +41,13 @@ class TableEntry:
     best: bool = False
     missing: int = 0
 
+    @property
+    def shown(self) -> str:
+        """The figure with its margin, or the number of the reason."""
+        if self.missing:
+            return f"{fmt.DASH} ({self.missing})"
+        return f"{self.text} ± {self.margin}" if self.margin else self.text
+
 
 @dataclass(frozen=True)
 class TableLine:

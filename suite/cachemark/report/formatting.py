@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Mapping, Sequence
 
 from ..core.units import metric
 
@@ -36,12 +37,8 @@ def percent(value: float) -> str:
 
 def size(value: float) -> str:
     """Bytes in binary units, three digits: ``1.12 MiB``."""
-    unit = "B"
-    for larger in ("KiB", "MiB", "GiB", "TiB"):
-        if abs(value) < 1024:
-            break
-        value, unit = value / 1024, larger
-    return f"{value:.0f} {unit}" if unit == "B" else f"{_three(value)} {unit}"
+    shown, unit = _scaled(value, 1024, ("B", "KiB", "MiB", "GiB", "TiB"))
+    return f"{value:.0f} B" if unit == "B" else f"{_three(shown)} {unit}"
 
 
 def binary(most: float) -> tuple[float, str]:
@@ -51,12 +48,14 @@ def binary(most: float) -> tuple[float, str]:
 
 def flops(value: float) -> str:
     """Floating-point operations, three digits: ``14.6 TFLOP``."""
-    unit = ""
-    for larger in ("k", "M", "G", "T", "P"):
-        if abs(value) < 1000:
-            break
-        value, unit = value / 1000, larger
-    return f"{_three(value)} {unit}FLOP"
+    shown, unit = _scaled(value, 1000, ("", "k", "M", "G", "T", "P"))
+    return f"{_three(shown)} {unit}FLOP"
+
+
+def _scaled(value: float, step: float, units: Sequence[str]) -> tuple[float, str]:
+    """A value in the first unit of which there is less than a ``step``, else in the last."""
+    power = next((k for k in range(len(units)) if abs(value) < step ** (k + 1)), len(units) - 1)
+    return value / step**power, units[power]
 
 
 def seconds(value: float) -> str:
@@ -66,22 +65,7 @@ def seconds(value: float) -> str:
 
 def figure(value: float, name: str) -> str:
     """A value of the metric ``name`` in its own unit."""
-    unit = metric(name).unit
-    if unit == "s":
-        return seconds(value)
-    if unit == "B":
-        return size(value)
-    if unit == "share":
-        return percent(value)
-    if unit in ("token/s", "image/s"):
-        return _three(value)
-    if unit == "image":
-        return f"{value:.0f}"
-    if unit == "FLOP":
-        return flops(value)
-    if unit == "dB":
-        return f"{value:.1f}".replace("-", "−")
-    return _small(value)
+    return _BY_UNIT.get(metric(name).unit, _small)(value)
 
 
 def with_unit(value: float, name: str) -> str:
@@ -108,3 +92,9 @@ def _small(value: float) -> str:
         return _three(value)
     text = f"{value:.1e}".replace("e-0", "e-") if 0 < abs(value) < 0.0005 else f"{value:.3f}"
     return text.replace("-", "−")
+
+
+_BY_UNIT: Mapping[str, Callable[[float], str]] = {
+    "s": seconds, "B": size, "share": percent, "token/s": _three, "image/s": _three, "image": "{:.0f}".format, "FLOP": flops,
+    "dB": lambda value: f"{value:.1f}".replace("-", "−"),
+}

@@ -1,4 +1,4 @@
-"""The charts of a group with a row for each case: halves of an image, where time and bytes go, and how seeds spread."""
+"""Charts with bars: of each case the halves of an image, where time and bytes go, and how seeds spread; of a paper its speed-ups."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import numpy as np
 from ...core.units import metric
 from .. import formatting as fmt
 from ..view.case_group import CaseGroup
+from ..view.papers import PaperTable
 from ..view.report_row import MASKED, ReportRow
-from .axes import Axis, linear, ranged
-from .chart import Chart
-from .legend import INK, Signs
-from .svg import RowPlot, Span
+from .chart import COLOURS, INK, Chart, Signs
+from .svg import Axis, RowPlot, Span, linear, ranged
 
 _HALVES = ("tokens_per_s_first", "tokens_per_s_last")
 MOST = 80  # rows of a drawing; nobody reads a longer one, and its table holds all of them
+THEIRS, OURS = COLOURS[:2]  # of bars beside a paper's
 _BOX = (5, 25, 50, 75, 95)  # percentiles of a distribution's row: thin line, box, tick
 
 
@@ -160,3 +160,27 @@ def _boxes(values: Sequence[Sequence[float]]) -> list[list[float]]:
         places = [k for k, held in enumerate(values) if len(held) == n]
         found.update(zip(places, np.percentile(np.array([values[k] for k in places]), _BOX, axis=1).T.tolist(), strict=True))
     return [found[k] for k in range(len(values))]
+
+
+def paper_bars(table: PaperTable) -> Chart:
+    """A row for each line with a published speed-up: its bar, below it ours, and a tick where the GPU's floors set the limit."""
+    title, columns = "Speed-up over the table's own baseline", ("Row", "Published", "Allowed there", "Here")
+    rows = [line for line in table.lines if line.claimed and line.claimed != 1]
+    if not rows:
+        return Chart("papers", title, "", None, columns, (), empty="The paper prints no times.")
+    spans = []
+    for k, line in enumerate(rows):
+        bars = [("published", line.claimed, THEIRS), *([("here", line.reached, OURS)] if table.here else [])]
+        for place, (name, value, colour) in enumerate(bars):
+            if value:
+                level, thick = (place + 0.5) / len(bars), 0.64 / len(bars)
+                spans.append(Span(k, 0.0, value, colour, f"{line.name} · {name}: {fmt.times(value)}", level=level, thick=thick))
+        if line.possible:
+            tip = f"{line.name} · allowed by the GPU: {fmt.times(line.possible)}"
+            spans.append(Span(k, line.possible, line.possible, INK, tip, thick=0.9))
+    x = linear("Speed-up (×)", 0.0, 1.04 * max(span.high for span in spans))
+    which = "Upper bar: published seconds. Lower bar: measured here" if table.here else "Bar: published seconds"
+    said = f"{which}. Tick: the limit by the floors of the paper's GPU. Dashed: no speed-up."
+    lines = tuple((line.name, *(fmt.times(value) if value else fmt.DASH for value in (line.claimed, line.possible, line.reached)))
+                  for line in rows)
+    return Chart("papers", title, said, RowPlot(tuple(line.name for line in rows), x, tuple(spans), 24.0, (1.0,)), columns, lines)

@@ -1,11 +1,22 @@
-"""A chart: a drawing with its own table."""
+"""A chart: a drawing with its own table, in the colours of methods and the shapes of budgets that all charts of a group share."""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Protocol
 
-from .svg import PAGE, Style
+from ...core.spec import shown_share
+from ..view.case_group import CaseGroup
+from ..view.report_row import ReportRow, share_of_full
+from .svg import PAGE, SHAPES, Style
+
+# Okabe and Ito's colours without black and yellow (each vanishes in one theme), then Tol's muted ones.
+COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#999933", "#AA4499", "#44AA99", "#CC6677", "#8C8CD9")
+GLYPHS = dict(zip(SHAPES, ("●", "■", "▲", "◆", "▼", "✚"), strict=True))
+INK = "currentColor"
 
 
 class Plot(Protocol):
@@ -33,3 +44,53 @@ class Chart:
     def svg(self) -> str:
         """The drawing for the page, empty where there is none."""
         return self.plot.svg(self.title) if self.plot else ""
+
+
+@dataclass(frozen=True)
+class Key:
+    """One entry of the legend: ``sign`` is a colour for a method, a glyph for a budget."""
+
+    name: str
+    sign: str
+    index: int
+
+
+@dataclass(frozen=True)
+class Signs:
+    """Colours of methods and shapes of budgets in one group."""
+
+    methods: dict[str, Key]
+    budgets: dict[str, Key]
+
+    def colour(self, row: ReportRow) -> str:
+        """A method's colour; what is no method of the group, the full cache above all, is drawn in the ink."""
+        key = self.methods.get(row.method)
+        return key.sign if key else INK
+
+    def series(self, row: ReportRow) -> int:
+        key = self.methods.get(row.method)
+        return key.index if key else -1
+
+    def shape(self, row: ReportRow) -> str:
+        key = self.budgets.get(row.case.budget)
+        return tuple(SHAPES)[key.index % len(SHAPES)] if key and row.method in self.methods else "circle"
+
+
+def signs_of(group: CaseGroup, parts: Sequence[CaseGroup] = ()) -> Signs:
+    """One colour for each method, the same in all ``parts`` of a report, and one shape for each budget, larger ones first."""
+    ratios = sorted(group.budgets, key=share_of_full, reverse=True)
+    glyphs, colours = tuple(GLYPHS.values()), palette(frozenset(part.methods for part in (group, *parts)))
+    return Signs({name: Key(name, colours[name], k) for k, name in enumerate(group.methods)},
+                 {name: Key(shown_share(name), glyphs[k % len(glyphs)], k) for k, name in enumerate(ratios)})
+
+
+@lru_cache(maxsize=8)
+def palette(together: frozenset[tuple[str, ...]]) -> dict[str, str]:
+    """A colour for each method by the alphabet, where ``together`` lists those that stand in one group: the first of the colours that
+    fewest of its neighbours have, and among these of those that fewest have at all. Kept: all groups of a report ask for the same."""
+    colours: dict[str, str] = {}
+    for name in sorted({name for names in together for name in names}):
+        near = {other for names in together if name in names for other in names}
+        beside, used = (Counter(colour for other, colour in colours.items() if other in names) for names in (near, colours))
+        colours[name] = min(COLOURS, key=lambda colour: (beside[colour], used[colour]))
+    return colours

@@ -8,11 +8,8 @@ from dataclasses import dataclass
 from ..view.case_group import CaseGroup
 from ..view.run_history import RunHistory
 from .bars import halves, memory, phases, spreads
-from .batches import batches
-from .chart import Chart
-from .history_lines import history
-from .kv_over_time import kv_over_time
-from .legend import Key, signs_of
+from .chart import Chart, Key, signs_of
+from .lines import batches, history, kv_over_time
 from .tradeoffs import against_cost, against_speed, curves
 
 

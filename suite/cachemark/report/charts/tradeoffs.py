@@ -11,11 +11,9 @@ from ...stats.bootstrap import Interval
 from .. import formatting as fmt
 from ..view.case_group import CaseGroup
 from ..view.report_row import MASKED, ReportRow, share_of_full
-from .axes import Axis, linear, ranged, rooted
 from .bars import keys
-from .chart import Chart
-from .legend import Signs
-from .svg import Curve, Point, XYPlot
+from .chart import Chart, Signs
+from .svg import Axis, Curve, Point, XYPlot, linear, ranged, rooted
 
 
 @dataclass(frozen=True)

@@ -17,16 +17,14 @@ from ... import __version__
 from ...core.spec import shown_share
 from ...core.units import METRICS
 from .. import formatting as fmt
+from ..charts.bars import paper_bars
 from ..charts.chart_set import ChartSet, chart_set
-from ..charts.paper_bars import paper_bars
 from ..charts.regime_maps import regime_map
 from ..view import explanations, leaderboard
 from ..view.case_group import CaseGroup
-from ..view.glossary import glossary
 from ..view.report_row import MASKED
 from ..view.report_view import ReportView
 from . import markup
-from .deferred_sections import LARGE, DeferredSections
 
 TABS = (
     ("verdict", "Verdict"), ("leaderboard", "Leaderboard"), ("speed", "Speed"), ("memory", "Memory"), ("quality", "Quality"),
@@ -34,7 +32,30 @@ TABS = (
 )  # each is a template of that name and a panel of the page with that id
 _PICTURES = 1_300_000  # bytes of PNG that leave a page of one model below 2.5 MB: base64 adds a third
 _JPEG = 92
+LARGE = 400  # cases from which a page is built part by part
 _EDGES = {group.columns[0].key for group in (*leaderboard.KEPT, *leaderboard.COMPUTED)}  # columns with a rule at their left
+
+
+class DeferredSections:
+    """The parts of a page: in their places, or, where it is not ``whole``, at the page's end as text, by number.
+
+    A browser builds those when they are looked at: thousands of cases are millions of elements, and building all of them before the
+    first is read takes many seconds.
+    """
+
+    def __init__(self, *, whole: bool) -> None:
+        self.whole = whole
+        self.parts: list[Markup] = []
+
+    def put(self, part: Markup) -> Markup:
+        """The part itself, or an element that takes its place and names it. A part may hold places of other parts."""
+        return part if self.whole else Markup(f'<div class="later" data-part="{self.keep(part)}"></div>')
+
+    def keep(self, part: Markup) -> int:
+        """The number of a part that goes to the page's end."""
+        assert "</script" not in part, "all text of users is escaped"
+        self.parts.append(part)
+        return len(self.parts) - 1
 
 
 def render(view: ReportView) -> str:
@@ -42,7 +63,7 @@ def render(view: ReportView) -> str:
     script = static("report.js")
     deferred = DeferredSections(whole=len(view.entries) < LARGE)
     return engine().get_template("report.html").render(
-        view=view, tabs=TABS, explanations=explanations, glossary=glossary(), chart_sets=chart_sets(view),
+        view=view, tabs=TABS, explanations=explanations, glossary=explanations.glossary(), chart_sets=chart_sets(view),
         column_groups=leaderboard.column_groups, width=leaderboard.width, edges=_EDGES, exact=_is_small(view),
         jpeg=_JPEG, raw=_raw, metrics=METRICS, deferred=deferred,
         style=Markup(static("report.css")), script=Markup(script), policy=policy(script), version=__version__,

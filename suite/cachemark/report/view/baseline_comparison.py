@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from ...core.units import is_metric, metric
 from .. import formatting as fmt
 from . import explanations
+
+if TYPE_CHECKING:  # a page is made without a store
+    from ...gate.nights import GateStanding
 
 # Verdicts in the order of the table, with how they look. What is quiet is folded away.
 _TONES = {
@@ -31,21 +34,6 @@ class Conclusion:
     against: str = ""
 
 
-class StandingLike(Protocol):
-    """False alarms so far, as far as the report needs them, with the exact interval of their rate; ``gate.nights.Standing`` is one."""
-
-    @property
-    def nights(self) -> int: ...
-    @property
-    def alarms(self) -> int: ...
-    @property
-    def low(self) -> float: ...
-    @property
-    def high(self) -> float: ...
-    @property
-    def advisory(self) -> bool: ...
-
-
 @dataclass(frozen=True)
 class Alarms:
     """The false-alarm rate of the gate. ``tone``: calm, good or bad; ``text`` one sentence."""
@@ -54,7 +42,7 @@ class Alarms:
     text: str
 
 
-def alarms(standing: StandingLike | None) -> Alarms:
+def alarms(standing: GateStanding | None) -> Alarms:
     """The realised false-alarm rate: arms of equal code are compared beside the others, and whatever is told of them is false."""
     if standing is None or not standing.nights:
         return Alarms("calm", "Unknown: the store holds no comparison of equal arms yet.")
@@ -115,7 +103,7 @@ class BaselineComparison:
     @property
     def rule(self) -> str:
         """The rule behind its verdict."""
-        return explanations.of_verdict(self.verdict)
+        return explanations.VERDICTS.get(self.verdict, "")
 
     @property
     def advice(self) -> str:

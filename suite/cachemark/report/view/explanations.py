@@ -1,6 +1,10 @@
-"""The rule behind each flag, verdict and sentence, in one or two plain sentences."""
+"""The rule behind each flag, verdict and sentence, and the terms of the report with their meanings, in plain sentences."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ...core.units import METRICS
 
 FLAGS = {
     "not ranked": "A method is ranked only if its images agree with the full cache's better than the full cache's own images at other "
@@ -41,13 +45,31 @@ PLACES = ("Rank within a budget among methods that may be ranked: by FID where i
 ALARMS = ("Every night the same code is also compared with itself. A change found there is a false alarm, so the share of nights with one "
           "is the false-alarm rate of the gate.")
 MISSING = "Every case without results, and every figure that cases of its kind usually have, with the reason."
+_WORDS = {
+    "model": "An image generator with its weights.",
+    "method": "A change to the cache of keys and values, or to the computation itself, that saves memory or time.",
+    "budget": "How much a method may keep or compute, as a share of the full cache: entries in next-token models, bytes of keys and "
+              "values in next-scale models, FLOPs of an image in masked models.",
+    "full cache": "The baseline of every ratio: the fastest plain cache that we could write, nothing evicted and nothing reused.",
+    "case": "One cell of a plan: all settings that affect the numbers. Its key is a hash of them.",
+    "trial": "One fresh process that runs cases.",
+    "sample": "One raw measured value. All of them are kept.",
+    "fidelity": "Closeness of a method to the full cache at the same seeds.",
+    "quality": "How good the images are by themselves, judged against real images or their own conditions. Never combined with fidelity.",
+    "floor": "The full cache at other seeds: the score of unrelated images.",
+    "numerics": "The full cache against itself at another batch or precision: the smallest difference that this device resolves.",
+    "speed-up": "Median latency of the full cache over median latency of the method, in the same cell. Computed when the page is made.",
+    "saving": "1 − bytes (or FLOPs) over those of the full cache.",
+    "interval": "The range that contains the true value with the stated confidence.",
+    "Pareto front": "The cases that no other beats in both quantities of a chart.",
+    "true ratio": "The share of entries actually kept, after rounding to whole lines.",
+    "coverage": "The share of the baseline's cases of which at least one figure was compared.",
+    "false-alarm rate": "How often the gate calls a regression where nothing changed.",
+    "numerics fingerprint": "Identifies the device, driver, libraries and threads under which outputs are bit-equal.",
+}
 
 
-def of_flag(text: str) -> str:
-    """The rule behind a flag, empty for one without a rule of its own."""
-    return FLAGS.get(text, "")
-
-
-def of_verdict(verdict: str) -> str:
-    """The rule behind a verdict, empty for an unknown one."""
-    return VERDICTS.get(verdict, "")
+def glossary() -> Mapping[str, str]:
+    """Meanings by word, metrics included, by the alphabet."""
+    held = {**{metric.title: metric.meaning for metric in METRICS.values()}, **_WORDS}
+    return dict(sorted(held.items(), key=lambda item: item[0].casefold()))

@@ -122,7 +122,7 @@ def cells(row: ReportRow, shown: tuple[ColumnGroup, ...]) -> tuple[TableCell, ..
     """The cells right of a row's name and budget. A case that is not ok has one cell, its status and the reason."""
     if not row.ok:
         return (TableCell("status", str(row.outcome.status), row.reason, span=width(shown)),)
-    held = (_flops(row), _added(row)) if row.paradigm == MASKED else (_live(row), _state(row))
+    held = (_median(row, "flops"), _added(row)) if row.paradigm == MASKED else (_live(row), _median(row, "kv_state"))
     return (_speed_up(row), _latency(row), _saving(row), *held, *_image_cells(row, shown))
 
 
@@ -160,11 +160,6 @@ def _saving(row: ReportRow) -> TableCell:
     return TableCell("saving", fmt.percent(row.saving), live, row.saving)
 
 
-def _flops(row: ReportRow) -> TableCell:
-    computed = row.median("flops")
-    return _none("flops") if computed is None else TableCell("flops", fmt.figure(computed, "flops"), "", computed)
-
-
 def _added(row: ReportRow) -> TableCell:
     if row.kept is None:
         return _none("added")
@@ -179,9 +174,9 @@ def _live(row: ReportRow) -> TableCell:
     return TableCell("kv_logical", fmt.size(live), "" if allocated is None else f"of {fmt.size(allocated)}", live)
 
 
-def _state(row: ReportRow) -> TableCell:
-    state = row.median("kv_state")
-    return _none("kv_state") if state is None else TableCell("kv_state", fmt.size(state), "", state)
+def _median(row: ReportRow, name: str) -> TableCell:
+    value = row.median(name)
+    return _none(name) if value is None else TableCell(name, fmt.figure(value, name), "", value)
 
 
 def _image_cells(row: ReportRow, shown: tuple[ColumnGroup, ...]) -> tuple[TableCell, ...]:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
-from ...core.result import Environment, Outcome
+from ...core.result import Outcome
+
+if TYPE_CHECKING:  # a page is made without a store
+    from ...store.rows import RunRecord
 
 PRIVATE = frozenset({"host", "hostname", "node", "user", "uuid", "pid", "cpus", "holder", "processes"})
 """Facts that say where something ran and not on what."""
@@ -16,25 +19,10 @@ _UUID = re.compile(r"\b(?:GPU|MIG)-[0-9a-fA-F][0-9a-fA-F/-]{7,}")
 _PATH = re.compile(r"(?<![\w:/.<])(?:~|\.{1,2})?(?:/[^\s/:'\",;()<>|]+)+/?|\b[A-Za-z]:\\[^\s'\",;]+")
 
 
-@dataclass(frozen=True)
-class PublicRun:
-    """A run, as far as the report needs it."""
-
-    id: int
-    plan: str
-    plan_json: Mapping[str, Any] | str
-    started: str
-    finished: str | None
-    state: str
-    environment: Environment
-    code: Mapping[str, Any]
-
-
-def public_run(run: Any) -> PublicRun:
+def public_run(run: RunRecord) -> RunRecord:
     """The run without what is nobody's business."""
-    here: Environment = run.environment
-    environment = Environment(here.device, here.machine_class, here.fingerprint, scrubbed(here.facts))
-    return PublicRun(run.id, run.plan, scrubbed(run.plan_json), run.started, run.finished, run.state, environment, scrubbed(run.code))
+    environment = replace(run.environment, facts=scrubbed(run.environment.facts))
+    return replace(run, plan_json=scrubbed(run.plan_json), environment=environment, code=scrubbed(run.code))
 
 
 def public_outcomes(outcomes: Iterable[Outcome]) -> list[Outcome]:

@@ -1,4 +1,4 @@
-"""The report as data: run and outcomes in, frozen dataclasses out. Pure; knows neither the store nor HTML."""
+"""The report as data: run and outcomes in, frozen dataclasses out. Pure: reads no store and writes no HTML."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from ...core.differences import flat
-from ...core.result import Environment, Outcome, Status
+from ...core.result import Outcome, Status
 from ...core.spec import OWN, Case
 from . import explanations
-from .baseline_comparison import Alarms, BaselineComparison, Conclusion, StandingLike, alarms, changes, conclusion
+from .baseline_comparison import Alarms, BaselineComparison, Conclusion, alarms, changes, conclusion
 from .case_group import CaseGroup, case_groups
 from .device_limits import Limits, against_limits
 from .environment_facts import DifferenceRow, LabelledValue, as_text, differences, environment_facts, title
@@ -27,35 +27,10 @@ from .regimes import Regime, regimes
 from .run_history import HistoryNight, RunHistory, Trend, run_history
 from .summary_sentences import Sentence, sentences
 
-
-class RunLike(Protocol):
-    """A run, as far as the report needs it; the store's ``RunRecord`` is one. Times are ISO 8601 texts."""
-
-    @property
-    def id(self) -> int: ...
-    @property
-    def plan(self) -> str: ...
-    @property
-    def plan_json(self) -> Mapping[str, Any] | str: ...
-    @property
-    def started(self) -> str: ...
-    @property
-    def finished(self) -> str | None: ...
-    @property
-    def state(self) -> str: ...
-    @property
-    def environment(self) -> Environment: ...
-    @property
-    def code(self) -> Mapping[str, Any]: ...
-
-
-class BaselineLike(Protocol):
-    """A baseline, as far as the report needs it; an exchange file is one. ``meta``: name, saved, reason."""
-
-    @property
-    def meta(self) -> Mapping[str, Any]: ...
-    @property
-    def environment(self) -> Environment: ...
+if TYPE_CHECKING:  # a page is made without a store
+    from ...gate.nights import GateStanding
+    from ...store.exchange import Exchange
+    from ...store.rows import RunRecord
 
 
 @dataclass(frozen=True)
@@ -115,9 +90,9 @@ class ReportView:
 
 
 def build(
-    run: RunLike, outcomes: Iterable[Outcome], comparison: Any = None, artifact: Callable[[str], bytes] | None = None,
-    unanchored: Callable[[Case], str] = lambda case: "", *, baseline: BaselineLike | None = None, nights: Sequence[HistoryNight] = (),
-    trials: Mapping[str, str] | None = None, standing: StandingLike | None = None, trend: Trend | None = None,
+    run: RunRecord, outcomes: Iterable[Outcome], comparison: Any = None, artifact: Callable[[str], bytes] | None = None,
+    unanchored: Callable[[Case], str] = lambda case: "", *, baseline: Exchange | None = None, nights: Sequence[HistoryNight] = (),
+    trials: Mapping[str, str] | None = None, standing: GateStanding | None = None, trend: Trend | None = None,
 ) -> ReportView:
     """The view of one run.
 
@@ -135,8 +110,8 @@ def build(
         dirty=bool(code.get("dirty")), state=run.state, counts=_counts(given),
         conclusion=conclusion(comparison, baseline.meta if baseline else None, run.started),
         chapters=tuple(_chapter(group, groups, artifact, unanchored(group.case), run_history(group, nights, trend)) for group in groups),
-        changes=changes(comparison),
-        environment=environment_facts(environment, code), plan_text=_plan_text(run.plan_json), commands=_commands(run.plan, code),
+        changes=changes(comparison), environment=environment_facts(environment, code),
+        plan_text=json.dumps(run.plan_json, indent=2, ensure_ascii=False), commands=_commands(run.plan, code),
         missing=tuple(missing(run.id, run.state, groups)), entries=case_records(given, str(run.id), trials or {}),
         differences=differences(baseline.environment, environment) if baseline else None,
         papers=papers(given, environment), regimes=regimes(groups), alarms=alarms(standing),
@@ -208,12 +183,8 @@ def _notes(group: CaseGroup) -> tuple[Note, ...]:
     for row in group.rows:
         for text in row.notes:
             found.setdefault(text, []).append(row.case.label)
-    rules = {mark.reason: explanations.of_flag(mark.text) for row in group.rows for mark in row.marks}
+    rules = {mark.reason: explanations.FLAGS.get(mark.text, "") for row in group.rows for mark in row.marks}
     return tuple(Note(tuple(dict.fromkeys(labels)), text, rules.get(text, "")) for text, labels in found.items())
-
-
-def _plan_text(plan: Mapping[str, Any] | str) -> str:
-    return plan if isinstance(plan, str) else json.dumps(plan, indent=2, ensure_ascii=False)
 
 
 def _commands(plan: str, code: Mapping[str, Any]) -> tuple[str, ...]:

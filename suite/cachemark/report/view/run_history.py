@@ -5,45 +5,20 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import TYPE_CHECKING
 
-from ...core.result import Environment, Outcome
+from ...core.result import Outcome
+from ...stats.changepoints import ChangePoint
 from .. import formatting as fmt
 from .case_group import CaseGroup, case_groups
 from .report_row import ReportRow
 
+if TYPE_CHECKING:  # a page is made without a store
+    from ...store.rows import RunRecord
+
 MOST = 60  # runs that a history goes back
 
-
-class HistoryRun(Protocol):
-    """A run, as far as a history needs it."""
-
-    @property
-    def id(self) -> int: ...
-    @property
-    def started(self) -> str: ...
-    @property
-    def environment(self) -> Environment: ...
-
-
-class ChangeLike(Protocol):
-    """A change between runs, as far as a history needs it; ``stats.changepoints.ChangePoint`` is one."""
-
-    @property
-    def kind(self) -> str: ...
-    @property
-    def first(self) -> int: ...
-    @property
-    def last(self) -> int: ...
-    @property
-    def size(self) -> float: ...
-    @property
-    def p(self) -> float: ...
-    @property
-    def gates(self) -> bool: ...
-
-
-Trend = Callable[[Sequence[float], Sequence[str], str], Sequence[ChangeLike]]
+Trend = Callable[[Sequence[float], Sequence[str], str], Sequence[ChangePoint]]
 """Finds the changes of log costs, one per run and NaN where none was measured, given the environment of each run and the device class."""
 
 
@@ -51,7 +26,7 @@ Trend = Callable[[Sequence[float], Sequence[str], str], Sequence[ChangeLike]]
 class HistoryNight:
     """One run with what came out of it."""
 
-    run: HistoryRun
+    run: RunRecord
     outcomes: Sequence[Outcome]
 
     @property
@@ -66,7 +41,7 @@ class CaseHistory:
 
     row: ReportRow
     values: tuple[float | None, ...]
-    changes: tuple[tuple[ChangeLike, str], ...] = ()
+    changes: tuple[tuple[ChangePoint, str], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -120,7 +95,7 @@ def _changed(case: CaseHistory, names: Sequence[str], fingerprints: Sequence[str
     return replace(case, changes=tuple((change, _sentence(case.row.case.label, change, names)) for change in found))
 
 
-def _sentence(label: str, change: ChangeLike, names: Sequence[str]) -> str:
+def _sentence(label: str, change: ChangePoint, names: Sequence[str]) -> str:
     """A change as one plain sentence."""
     first, last = (f"run {names[night]}" for night in (change.first, change.last))
     ends = "" if change.gates else " It is reported and gates nothing."
