@@ -17,7 +17,7 @@ from cachemark.core.errors import BadBaseline, BadPlan
 from cachemark.core.result import Outcome, Status
 from cachemark.core.spec import Sampling
 from cachemark.gate import anchors
-from cachemark.gate.anchors import FAILED, NOT_MEASURED, PASSED, Anchor, Stored, judge, load, save, unanchored
+from cachemark.gate.anchors import FAILED, NOT_MEASURED, PASSED, Anchor, ReachedAnchor, judge, load, save, unanchored
 
 WEIGHTS = "a" * 64 + "/" + "b" * 64
 METRIC = "fid_adm_50k"
@@ -82,7 +82,7 @@ def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
     assert load(tmp_path / "none") == []
     path = save(tmp_path / "anchors", ANCHOR, outcome(), {"device": "H200"})
     assert path == tmp_path / "anchors" / "mar-l.json"
-    assert load(path.parent) == [Stored(ANCHOR, WEIGHTS, 1.80, outcome().case.to_json(), {"device": "H200"})]
+    assert load(path.parent) == [ReachedAnchor(ANCHOR, WEIGHTS, 1.80, outcome().case.to_json(), {"device": "H200"})]
     save(path.parent, ANCHOR, outcome(1.79))
     assert [stored.value for stored in load(path.parent)] == [1.79]
     assert [p.name for p in path.parent.iterdir()] == ["mar-l.json"]
@@ -126,7 +126,7 @@ def test_a_file_that_is_cut_short_is_refused(tmp_path: Path) -> None:
 
 # ------------------------------------------------------------------------------------------------ what reports say
 
-STORED = Stored(ANCHOR, WEIGHTS, 1.80, {})
+STORED = ReachedAnchor(ANCHOR, WEIGHTS, 1.80, {})
 
 
 def test_only_the_very_weights_are_anchored() -> None:

@@ -70,7 +70,7 @@ class AnchorJudgement:
 
 
 @dataclass(frozen=True)
-class Stored:
+class ReachedAnchor:
     """An anchor that was reached: by these ``weights``, with this ``value``; ``facts`` is what else the run knew, for people."""
 
     anchor: Anchor
@@ -131,26 +131,26 @@ def save(folder: Path | str, anchor: Anchor, outcome: Outcome, facts: Mapping[st
     found = judge(anchor, outcome)
     if found.value is None or not found.passed:
         raise BadBaseline(f"The anchor of {anchor.model} is {found.state}. {found.reason}", remedy="Record only one that passed.")
-    stored = Stored(anchor, outcome.case.weights, found.value, outcome.case.to_json(), dict(facts or {}))
+    stored = ReachedAnchor(anchor, outcome.case.weights, found.value, outcome.case.to_json(), dict(facts or {}))
     path = path_of(folder, anchor.model)
     write(path, json.dumps({"format": FORMAT, **asdict(stored)}, indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n")
     return path
 
 
-def load(folder: Path | str = ROOT) -> list[Stored]:
+def load(folder: Path | str = ROOT) -> list[ReachedAnchor]:
     """Every recorded anchor, by model; none where there is no such folder. A file that is damaged, or with a value outside its own
     tolerance, is refused with BadBaseline."""
     return [_stored(path) for path in sorted(Path(folder).glob("*.json"))]
 
 
-def _stored(path: Path) -> Stored:
+def _stored(path: Path) -> ReachedAnchor:
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
         if data["format"] != FORMAT:
             raise ValueError(f"format {data['format']}, where this version reads {FORMAT}")
         table = dict(data["anchor"])
         anchor = Anchor.of(table.pop("model"), sampling=table.pop("sampling"), table=table)
-        stored = Stored(anchor, str(data["weights"]), float(data["value"]), dict(data["case"]), dict(data["facts"]))
+        stored = ReachedAnchor(anchor, str(data["weights"]), float(data["value"]), dict(data["case"]), dict(data["facts"]))
         if path.stem != anchor.model:
             raise ValueError(f"it is of {anchor.model}")
         if not abs(stored.value - anchor.expected) <= anchor.tolerance:
@@ -162,7 +162,7 @@ def _stored(path: Path) -> Stored:
 
 
 # -- what reports say ---------------------------------------------------------------------------------------------------
-def unanchored(model: str, weights: str, anchors: Iterable[Stored]) -> str:
+def unanchored(model: str, weights: str, anchors: Iterable[ReachedAnchor]) -> str:
     """The warning that a report shows about a model that was run with ``weights``, the identity of a case's weights. Nothing where the
     anchor was reached with these very weights, and for embedded models: no figure of them is published."""
     own = [stored.weights for stored in anchors if stored.anchor.model == model]

@@ -32,7 +32,7 @@ class Tokenizer(nn.Module):
 
 
 @dataclass(frozen=True)
-class Stored(Generic[M]):
+class EmbeddedWeights(Generic[M]):
     """Reading and describing the weights files of one embedded model: its ``name``, what builds the ``model`` from its sizes, and what
     makes these ``sizes`` from the entries that a file states about itself."""
 

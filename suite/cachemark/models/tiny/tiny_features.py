@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from . import tiny_vq as vq
-from .stored import Stored
+from .stored import EmbeddedWeights
 
 NAME = "tiny-features"
 SIDE = 64
@@ -77,5 +77,5 @@ def _layer(before: int, after: int, stride: int = 1) -> tuple[nn.Module, ...]:
     return nn.GroupNorm(vq.GROUPS, before), nn.SiLU(), nn.Conv2d(before, after, 3, stride=stride, padding=1)
 
 
-files = Stored(NAME, TinyFeatures, FeaturesConfig)
+files = EmbeddedWeights(NAME, TinyFeatures, FeaturesConfig)
 load, check, metadata = files.load, files.check, files.metadata

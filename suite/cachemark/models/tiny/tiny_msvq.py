@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ..vision.msvq import MultiScaleQuantizer
 from . import tiny_vq as vq
-from .stored import Stored, Tokenizer
+from .stored import EmbeddedWeights, Tokenizer
 
 NAME = "tiny-msvq"
 
@@ -40,5 +40,5 @@ class TinyMSVQ(Tokenizer):
         return self.decoder(self.quantizer.restore(tokens))
 
 
-files = Stored(NAME, TinyMSVQ, lambda sides, **others: TinyMSVQConfig(sides=tuple(sides), **others))
+files = EmbeddedWeights(NAME, TinyMSVQ, lambda sides, **others: TinyMSVQConfig(sides=tuple(sides), **others))
 load, check, metadata = files.load, files.check, files.metadata

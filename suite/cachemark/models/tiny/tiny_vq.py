@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .stored import Stored, Tokenizer
+from .stored import EmbeddedWeights, Tokenizer
 
 NAME = "tiny-vq"
 GROUPS = 8
@@ -99,5 +99,5 @@ class TinyVQ(Tokenizer):
         return self.decoder(z.transpose(1, 2).reshape(codes.shape[0], -1, h, w))
 
 
-files = Stored(NAME, TinyVQ, TinyVQConfig)
+files = EmbeddedWeights(NAME, TinyVQ, TinyVQConfig)
 load, check, metadata = files.load, files.check, files.metadata

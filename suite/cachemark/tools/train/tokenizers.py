@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...models.tiny import tiny_vq
-from ...models.tiny.stored import Stored
+from ...models.tiny.stored import EmbeddedWeights
 from ...models.tiny.tiny_kl import TinyKL
 from ...models.tiny.tiny_msvq import TinyMSVQ
 from ...models.tiny.tiny_vq import TinyVQ
@@ -79,7 +79,7 @@ class ReconstructionTask:
 
     name: str
     steps: int
-    stored: ClassVar[Stored[Any]]
+    stored: ClassVar[EmbeddedWeights[Any]]
     warmup = 20
     decay = DECAY
     scene_stream = "tokenizer"
