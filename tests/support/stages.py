@@ -34,7 +34,7 @@ PATIENCE = 120.0  # seconds until a test gives up on another process; nothing is
 
 @contextmanager
 def forgetting() -> Iterator[None]:
-    """What happens inside is forgotten as it is when a process ends: plug-ins, and hashes of code."""
+    """Forget what happens inside as the end of a process would: methods and models of plug-ins and of tests, and hashes of code."""
     loaded = set(sys.modules)
     try:
         yield
@@ -42,7 +42,7 @@ def forgetting() -> Iterator[None]:
         for table in (registry.methods, registry.models):
             for name in list(table):
                 thing = table.get(name)
-                if getattr(thing, "load", thing).__module__.startswith("cachemark_plugin_"):
+                if not getattr(thing, "load", thing).__module__.startswith(("cachemark.", "functools")):
                     del table._entries[name]
         for name in [n for n in sys.modules if n.startswith("cachemark_plugin_") and n not in loaded]:
             del sys.modules[name]
