@@ -22,8 +22,8 @@ from cachemark.models.sampling import draw
 from .cells import SAMPLING, Cell, Ran, cells, generate, label
 from .choices import GAP, Choices, Pass, Verdict, choosing, compare
 
-SEEDS = range(32)
-BATCHES = (12, 8, 8, 4)  # a small one because it takes another path through the matrix product
+SEEDS = range(64)
+BATCHES = (28, 16, 16, 4)  # a small one because it takes another path through the matrix product
 SMALL, LARGE = 4, 5
 NEEDS_LARGE = {"rkv", "linear"}  # what they always keep leaves them no choice on the small grid
 

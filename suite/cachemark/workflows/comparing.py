@@ -182,7 +182,6 @@ def _identified(
     return ComparedArms(before, after, alike, where, (one[1], two[1]), (judging[0], judging[1]) if judging else None)
 
 
-
 def _run(
     request: ComparisonRequest, both: ComparedArms, store: Store, terms: Terms, executor: Executor, on_pair: OnPair | None,
 ) -> PairedComparison:

@@ -1,4 +1,4 @@
-"""The devices of this machine: one trial at a time on each, and none on a device that spoils them."""
+"""The devices of this machine: one trial at a time on each, and none on a device that invalidates them."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from ..identity import identify
 from ..request import TrialRequest
 from ..supervisor import Finished, always, run_trials
 
-REJECTS = 3  # spoilt cases after which a device gets no more
-REDOS = 3  # times that a spoilt case is measured again
+REJECTS = 3  # invalidated cases after which a device gets no more
+REDOS = 3  # times that an invalidated case is measured again
 
 Part = tuple[Sequence[Planned], TrialRequest]  # a group of cases, and how it is run
 Groups = Sequence[Sequence[Planned]]  # of cases: each group in a process of its own
@@ -65,7 +65,7 @@ class _Stopped(BaseException):
 
 @dataclass
 class Local:
-    """Executor over ``places``. A case that its device has spoilt is measured again, on another device where there is one."""
+    """Executor over ``places``. A case that its device has invalidated is measured again, on another device where there is one."""
 
     places: Sequence[Place] = (Place(),)
     _left: deque[list[Planned]] = field(default_factory=deque)
@@ -104,7 +104,7 @@ class Local:
         return identify(_at(self._place, request), device)
 
     def in_turn(self, parts: Sequence[Part]) -> list[list[Finished]]:
-        """Every group once, all on one place; after one whose device has spoilt a case, it is the next place's turn."""
+        """Every group once, all on one place; after one whose device has invalidated a case, it is the next place's turn."""
         place = self._place
         found = [list(run_trials(group, _at(place, request), lambda planned: None, watch=place.watch)) for group, request in parts]
         self._turn += any(finished.invalidated for group in found for finished in group)
