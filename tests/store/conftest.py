@@ -17,7 +17,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def empty(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A database without rows, made once, because running the migrations takes longer than most tests."""
+    """A database without rows, made once, because making its tables takes longer than most tests."""
     made = tmp_path_factory.mktemp("empty") / "empty.db"
     Store.open(made).close()
     return made

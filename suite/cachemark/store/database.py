@@ -15,7 +15,7 @@ from sqlalchemy.exc import ArgumentError, OperationalError
 from .. import __version__
 from ..core.errors import BadStore
 from .faults import guard
-from .schema import SCHEMA_VERSION
+from .schema import SCHEMA_VERSION, Base
 
 BUSY_SECONDS = 60.0
 """Seconds that a process waits for another one's transaction. Ours take milliseconds; a stalled disk may take seconds."""
@@ -191,8 +191,19 @@ def migrate(writer: Engine, where: str) -> None:
     with writer.begin() as connection:
         if connection.dialect.name == "postgresql":
             connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK})
-        if version_of(connection, where) != SCHEMA_VERSION:  # another process may have been faster
+        found = version_of(connection, where)
+        if found is None:
+            _create(connection)
+        elif found != SCHEMA_VERSION:  # another process may have been faster
             _upgrade(connection)
+
+
+def _create(connection: Connection) -> None:
+    """The declared tables, and the version as Alembic notes it: no need to go through all versions, nor to import Alembic."""
+    Base.metadata.create_all(connection, checkfirst=False)
+    key = f"CONSTRAINT {VERSION_TABLE}_pkc PRIMARY KEY (version_num)"
+    connection.execute(text(f"CREATE TABLE {VERSION_TABLE} (version_num VARCHAR(32) NOT NULL, {key})"))
+    connection.execute(text(f"INSERT INTO {VERSION_TABLE} VALUES (:version)"), {"version": SCHEMA_VERSION})
 
 
 def _upgrade(connection: Connection) -> None:

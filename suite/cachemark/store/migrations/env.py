@@ -1,7 +1,7 @@
 """The script that Alembic runs: migrations on the connection that ``store.database`` hands over, inside the transaction it has begun.
 
-There is no alembic.ini and no offline mode. To add a version, write the next number by hand into versions/ and raise
-``schema.SCHEMA_VERSION``; a test compares the result with the declared tables.
+There is no alembic.ini and no offline mode. New stores get the tables of schema.py as declared. To change these, write the migration of
+older stores by hand into versions/, under the next number, and raise ``schema.SCHEMA_VERSION``; a test compares both ways.
 """
 
 from alembic import context
