@@ -24,7 +24,7 @@ def root(tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
-    """One database for all tests of this file: each begins runs of its own, and running the migrations takes a while."""
+    """One database for all tests of this file: each begins runs of its own, and making one takes a while."""
     with Store.open(tmp_path_factory.mktemp("store") / "results.db") as opened:
         yield opened
 

@@ -48,8 +48,8 @@ def test_a_comparison_in_a_store_judges_and_merges(old: Store, tmp_path: Path) -
     with Store.open(tmp_path / "new.sqlite") as new:
         (tmp_path / "old.sqlite.artifacts").mkdir()
         stored = old.outcomes(2)[1].artifacts["tokens.bin"]
-        old.artifact_path(stored).parent.mkdir(parents=True, exist_ok=True)
-        old.artifact_path(stored).write_bytes(b"x")
+        old.artifacts.path(stored).parent.mkdir(parents=True, exist_ok=True)
+        old.artifacts.path(stored).write_bytes(b"x")
         assert merge(new, old).runs == 3
         assert [night.rows for night in nights(new, "demo", "ci-cpu")] == [night.rows]
 

@@ -84,7 +84,7 @@ def test_a_run_killed_again_and_again_loses_nothing_and_ends(stage: Stage) -> No
     assert all(o.ok for o in stage.outcomes().values())
     assert stage.states()[-1] == "finished"
     with Store.open(stage.store, create=False, read_only=True) as store:
-        assert all(store.artifact(file) for outcome in stage.outcomes().values() for file in outcome.artifacts.values())
+        assert all(store.artifacts.read(file) for outcome in stage.outcomes().values() for file in outcome.artifacts.values())
 
 
 def test_a_hanging_method_is_ended_by_the_clock(tmp_path: Path) -> None:
@@ -144,7 +144,7 @@ def test_the_embedded_model_runs_as_a_plan_says(tmp_path: Path) -> None:
 def processes() -> Any:
     """Children of a server that has imported everything already: they start in milliseconds."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["measure.stub", "alembic.command"])
+    context.set_forkserver_preload(["measure.stub"])
     with pytest.MonkeyPatch.context() as patch:
         # Before Python 3.13 the server imports with its own path, passes over what it does not find, and every child imports it anew.
         patch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
@@ -170,7 +170,7 @@ def sound(path: Path) -> None:
     assert set(stub.keys(path)) <= set(held)
     with Store.open(path, create=False, read_only=True) as store:
         for outcome in (o for run in store.runs() for o in store.outcomes(run.id)):
-            assert store.artifact(outcome.artifacts["tokens.bin"]) == stub.artifact(outcome.case)
+            assert store.artifacts.read(outcome.artifacts["tokens.bin"]) == stub.artifact(outcome.case)
 
 
 def test_runs_killed_at_random_moments_lose_nothing_and_repeat_nothing(empty: Path, tmp_path: Path, processes: Any) -> None:
@@ -250,7 +250,6 @@ def test_a_really_full_disk(tmp_path: Path) -> None:
 
 READ_ONLY = """
 import os, sys
-import alembic.command
 import cachemark.cli.progress, cachemark.cli.run, cachemark.workflows.measuring, cachemark.methods, cachemark.models.catalogue
 import cachemark.trial.executors.local, cachemark.store.db
 from cachemark.cli import main
@@ -315,7 +314,7 @@ def complete(url: str, runs: int) -> None:
         assert [run.state for run in store.runs()] == ["finished"] * runs
         for run in store.runs():
             assert len({o.case.key for o in store.outcomes(run.id)}) == 12
-            assert all(o.ok and store.artifact(o.artifacts["tokens.bin"]) == stub.artifact(o.case) for o in store.outcomes(run.id))
+            assert all(o.ok and store.artifacts.read(o.artifacts["tokens.bin"]) == stub.artifact(o.case) for o in store.outcomes(run.id))
 
 
 def test_sixteen_writers_on_postgresql(tmp_path: Path, processes: Any, monkeypatch: pytest.MonkeyPatch) -> None:

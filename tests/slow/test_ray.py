@@ -56,7 +56,7 @@ def test_two_workers_find_what_one_machine_finds(stage: stages.Stage, workers: R
         assert outcome.skip_key == there[label].skip_key, "one is the other's, to any later run"
         assert there[label].facts["node"] if outcome.ok else True
     with Store.open(stage.folder / "ray.sqlite", create=False, read_only=True) as store:
-        assert all(store.artifact(f) for o in there.values() for f in o.artifacts.values())
+        assert all(store.artifacts.read(f) for o in there.values() for f in o.artifacts.values())
 
 
 def test_what_was_measured_is_carried_over(stage: stages.Stage, workers: Ray) -> None:

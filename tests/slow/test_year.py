@@ -10,7 +10,7 @@ import pytest
 from cachemark.core.result import Outcome, Status
 from cachemark.core.spec import Case, Sampling
 from cachemark.store.db import Store
-from cachemark.store.prune import Policy, prune
+from cachemark.store.prune import prune
 from store.store_examples import CODE, ENVIRONMENT
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
@@ -52,7 +52,7 @@ def test_a_year_of_nights_fits_into_ten_gigabytes(tmp_path: Path) -> None:
     rows = size(path) / SAMPLED * NIGHTS
     artifacts = NIGHTS / 7 * CELLS * (64 * 576 * 2 + 200_000)  # tokens of 64 samples in 16 bits, and a grid of pictures
     with Store.open(path) as store:
-        taken = prune(store, Policy(0))
+        taken = prune(store, 0)
     share = taken.nbytes / size(path)
     print(f"a year: rows {rows / 1e9:.2f} GB, artifacts {artifacts / 1e9:.2f} GB; pruning takes {share:.0%} of the rows")
     assert rows + artifacts <= LIMIT

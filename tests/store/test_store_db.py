@@ -193,30 +193,30 @@ def test_artifacts_are_named_by_content_and_kept_once(store: Store, path: Path) 
     names = store.outcomes(run)[0].artifacts
     digest = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
     assert names == {"tokens.safetensors": f"ba/{digest}.safetensors", "grid.png": f"ba/{digest}.png", "raw": f"ba/{digest}"}
-    assert store.artifact(names["grid.png"]) == b"abc"
+    assert store.artifacts.read(names["grid.png"]) == b"abc"
     folder = path.with_name("results.db.artifacts")
-    assert store.artifact_path(names["raw"]) == folder / "ba" / digest
+    assert store.artifacts.path(names["raw"]) == folder / "ba" / digest
     assert len([p for p in folder.rglob("*") if p.is_file()]) == 3, "no partial files stay behind"
 
 
 @pytest.mark.parametrize("name", ["../../etc/passwd", "/etc/passwd", "ab/cd", "ab/" + "cd" * 32, "ab/" + "ab" * 32 + "/../x", ""])
 def test_artifact_names_cannot_leave_the_folder(store: Store, name: str) -> None:
     with pytest.raises(BadStore, match="is no name of an artifact"):
-        store.artifact(name)
+        store.artifacts.read(name)
 
 
 def test_damaged_and_missing_artifacts_are_told_apart_and_mended(store: Store) -> None:
     run = begin(store)
     store.save(run, ok(1), {"grid.png": b"good"})
     name = store.outcomes(run)[0].artifacts["grid.png"]
-    store.artifact_path(name).write_bytes(b"bad")
+    store.artifacts.path(name).write_bytes(b"bad")
     with pytest.raises(BadStore, match="is damaged"):
-        store.artifact(name)
+        store.artifacts.read(name)
     store.save(run, ok(2), {"grid.png": b"good"})
-    assert store.artifact(name) == b"good"
-    store.artifact_path(name).unlink()
+    assert store.artifacts.read(name) == b"good"
+    store.artifacts.path(name).unlink()
     with pytest.raises(BadStore, match=r"cannot be read.*Copy the folder"):
-        store.artifact(name)
+        store.artifacts.read(name)
 
 
 def test_outcome_may_name_artifacts_that_the_store_has_and_no_others(store: Store) -> None:

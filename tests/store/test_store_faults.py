@@ -231,7 +231,7 @@ def test_artifact_that_cannot_be_written(store: Store, monkeypatch: pytest.Monke
         store.save(run, ok(1), {"grid.png": b"png"})
     monkeypatch.undo()
     assert store.outcomes(run) == []
-    assert not list(store.artifact_path("ab/" + "ab" * 32).parents[1].rglob("*.part"))
+    assert not list(store.artifacts.path("ab/" + "ab" * 32).parents[1].rglob("*.part"))
 
 
 def test_artifact_folder_that_is_a_file(store: Store, path: Path) -> None:

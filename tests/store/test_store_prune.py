@@ -19,7 +19,7 @@ from cachemark.core.errors import BadStore
 from cachemark.gate.nights import nights, unchanged
 from cachemark.store.db import Store
 from cachemark.store.merge import merge
-from cachemark.store.prune import SHARES, Policy, Pruned, prune, quantiles
+from cachemark.store.prune import SHARES, Pruned, nights_kept, prune, quantiles
 from cachemark.store.rows import PRUNED, Verdict
 from cachemark.store.schema import RunRow, TrialRow
 
@@ -40,7 +40,7 @@ def night(store: Store, day: int, *numbers: int, plan: str = "nightly") -> int:
 
 
 def pruned(store: Store, nights: int) -> Pruned:
-    return prune(store, Policy(nights), dry=False)
+    return prune(store, nights, dry=False)
 
 
 # ------------------------------------------------------------------------------------------------ quantiles
@@ -65,7 +65,7 @@ def test_a_dry_pruning_counts_and_changes_nothing(store: Store, path: Path) -> N
     for day in range(4):
         night(store, day, 1, 2)
     before = store.outcomes(1)
-    found = prune(store, Policy(2))
+    found = prune(store, 2)
     assert found.outcomes == 4
     assert found.kept == 4
     assert found.values == 4 * (21 - len(SHARES))
@@ -99,10 +99,10 @@ def test_files_go_with_the_last_outcome_that_names_them(store: Store) -> None:
     own = [store.outcomes(run)[0].artifacts["own.bin"] for run in (1, 2, 3)]
     shared = store.outcomes(1)[0].artifacts["shared.bin"]
     pruned(store, 1)
-    assert [store.artifact_path(file).exists() for file in own] == [False, False, True]
-    assert store.artifact(shared) == b"the same every night"
+    assert [store.artifacts.path(file).exists() for file in own] == [False, False, True]
+    assert store.artifacts.read(shared) == b"the same every night"
     pruned(store, 0)
-    assert not store.artifact_path(shared).exists()
+    assert not store.artifacts.path(shared).exists()
 
 
 def test_baselines_and_incidents_are_pinned(store: Store) -> None:
@@ -127,8 +127,8 @@ def test_what_a_newer_run_carried_keeps_everything(store: Store) -> None:
 def test_nights_are_days_not_runs(store: Store) -> None:
     for day in (0, 0, 5, 5, 5):
         night(store, day, 1)
-    assert prune(store, Policy(1)).outcomes == 2
-    assert prune(store, Policy(2)).outcomes == 0
+    assert prune(store, 1).outcomes == 2
+    assert prune(store, 2).outcomes == 0
 
 
 def test_pruning_twice_is_pruning_once(store: Store, path: Path) -> None:
@@ -145,9 +145,9 @@ def test_pruning_twice_is_pruning_once(store: Store, path: Path) -> None:
 
 
 def test_a_policy_that_is_none(store: Store) -> None:
-    assert Policy.parse("raw=7") == Policy(7)
+    assert nights_kept("raw=7") == 7
     with pytest.raises(BadStore, match=r"no policy.*raw=60"):
-        Policy.parse("everything")
+        nights_kept("everything")
 
 
 def test_the_command_is_dry_unless_told(path: Path, store: Store) -> None:
@@ -181,7 +181,7 @@ def test_merging_takes_runs_outcomes_and_artifacts(store: Store, other: Store) -
     assert [run.started[:10] for run in store.runs()] == ["2030-01-05", "2030-01-04", "2030-01-01"]
     assert [run.state for run in store.runs()] == ["finished"] * 3
     assert [o.samples for o in store.outcomes(2)] == [o.samples for o in other.outcomes(1)]
-    assert store.artifact(store.outcomes(2)[0].artifacts["own.bin"]) == b"1 1"
+    assert store.artifacts.read(store.outcomes(2)[0].artifacts["own.bin"]) == b"1 1"
     assert store.carried(3) == other.carried(2)
     assert len(store.carried(3)) == 1
 
@@ -216,7 +216,7 @@ def test_pruned_outcomes_stay_pruned_in_another_store(store: Store, other: Store
     (mine,) = (o for o in store.outcomes(1) if o.case.knobs["number"] == 2)
     assert mine.facts["condensed"]["latency"]["count"] == 21
     assert mine.mean("latency") == pytest.approx(statistics.fmean(LATENCIES))
-    assert prune(store, Policy(0)).outcomes == 2, "what is pruned is not pruned again"
+    assert prune(store, 0).outcomes == 2, "what is pruned is not pruned again"
 
 
 def comparison(store: Store, day: int, count: int = 4, *, ends: bool = True) -> int:

@@ -13,7 +13,7 @@ from store_examples import begin, case, failed, ok
 from cachemark.core.errors import BadStore
 from cachemark.store.db import Store
 from cachemark.store.merge import merge
-from cachemark.store.prune import Policy, prune, quantiles
+from cachemark.store.prune import prune, quantiles
 from cachemark.store.rows import Verdict
 
 pytestmark = pytest.mark.skipif(bool(why := store_server.missing()), reason=why)
@@ -41,7 +41,7 @@ def test_outcomes_come_back_as_they_were_saved(store: Store) -> None:
     found = store.outcomes(run)
     assert [o.case.knobs["number"] for o in found] == [1, 2, 3, 1]
     assert found[0].samples == ok(1).samples
-    assert store.artifact(found[0].artifacts["tokens.bin"]) == b"abc"
+    assert store.artifacts.read(found[0].artifacts["tokens.bin"]) == b"abc"
     assert store.find("skip3") == ok(3)
     assert store.carry(begin(store), "skip3") == ok(3)
     assert store.seconds(case(1).key, "ci-cpu") == 0.0
@@ -54,7 +54,7 @@ def test_many_writers_at_once(store: Store, url: str) -> None:
     run = begin(store)
 
     def write(first: int) -> None:
-        with Store.open(url, artifacts=store.parts.parent) as own:
+        with Store.open(url, artifacts=store.artifacts.root) as own:
             for number in range(first, first + 5):
                 own.save(run, ok(number % 7, skip_key=f"w{number}"), {"x.bin": b"same for all"}, trial=f"t{first}")
 
@@ -83,7 +83,7 @@ def test_merging_from_a_file_and_pruning(store: Store, tmp_path: Path) -> None:
     found = store.find("from a node")
     assert found is not None
     assert found.samples["latency"] == LATENCIES
-    prune(store, Policy(0), dry=False)
+    prune(store, 0, dry=False)
     found = store.find("from a node")
     assert found is not None
     assert found.samples["latency"] == quantiles(LATENCIES)

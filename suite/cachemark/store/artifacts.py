@@ -22,6 +22,11 @@ class Artifacts:
 
     root: Path
 
+    @property
+    def parts(self) -> Path:
+        """The folder for what is not complete yet, such as the features of some of a case's images."""
+        return self.root / "parts"
+
     def put(self, name: str, data: bytes) -> str:
         """Write ``data`` so that it survives a power cut, and return its file name relative to the root.
 
@@ -39,7 +44,8 @@ class Artifacts:
         return file
 
     def path(self, file: str) -> Path:
-        """The path of the artifact with this relative name. A name of any other form is refused: it may come from anywhere."""
+        """The path of the artifact with this relative name (a value of ``Outcome.artifacts``), present or not. A name of any other form is
+        refused: it may come from anywhere."""
         if not _NAME.fullmatch(file):
             raise BadStore(f"{file!r} is no name of an artifact.", remedy="Names look like 'ab/ab12….png' and come from an outcome.")
         return self.root / file

@@ -7,7 +7,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from sqlalchemy import Engine, Select, delete, func, select
@@ -16,29 +15,18 @@ from sqlalchemy.orm import Session, joinedload, selectinload
 
 from ..core.differences import differences
 from ..core.errors import BadStore, NothingMeasured
-from ..core.result import Environment, Outcome, Status
+from ..core.result import CONDENSED, Environment, Outcome, Status
 from ..core.spec import Case
 from .artifacts import Artifacts
 from .database import open_file, open_server, writer
 from .faults import guard
-from .rows import (
-    COMPARISON,
-    RunRecord,
-    Verdict,
-    case_values,
-    condensed_rows,
-    environment_values,
-    outcome_of,
-    outcome_row,
-    run_of,
-    utc_now,
-    verdict_of,
-)
+from .rows import COMPARISON, RunRecord, Verdict, case_values, environment_values, outcome_of, outcome_row, run_of, utc_now, verdict_of
 from .schema import (
     RUN_STATES,
     Base,
     BaselineRow,
     CaseRow,
+    CondensedRow,
     EnvironmentRow,
     LeaseRow,
     MembershipRow,
@@ -63,7 +51,7 @@ class Store:
         self.where = where
         self._engine = engine
         self._writer = writer(engine)
-        self._artifacts = artifacts
+        self.artifacts = artifacts
 
     @classmethod
     def open(cls, url_or_path: str | Path, *, create: bool = True, read_only: bool = False, artifacts: str | Path | None = None) -> Self:
@@ -89,7 +77,7 @@ class Store:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     @contextmanager
@@ -156,7 +144,7 @@ class Store:
         under one ``trial`` name shared a process. A killed or failed save leaves nothing of the outcome in the database.
         """
         files = {name: self._checked(file) for name, file in outcome.artifacts.items() if name not in (artifacts or {})}
-        files.update({name: self._artifacts.put(name, data) for name, data in (artifacts or {}).items()})
+        files.update({name: self.artifacts.put(name, data) for name, data in (artifacts or {}).items()})
         with self._writing() as session:
             self._run_row(session, run_id)
             _insert_once(session, CaseRow, case_values(outcome.case))
@@ -164,12 +152,13 @@ class Store:
             session.add(row)
             session.flush()
             session.add(MembershipRow(run_id=run_id, outcome_id=row.id, carried=False))
-            session.add_all(condensed_rows(outcome, row.id))
+            told = outcome.facts.get(CONDENSED, {})  # of one that was pruned elsewhere
+            session.add_all(CondensedRow(outcome_id=row.id, metric=name, count=of["count"], mean=of["mean"]) for name, of in told.items())
             return row.id
 
     def _checked(self, file: str) -> str:
-        if not self.artifact_path(file).is_file():
-            raise BadStore(f"Artifact {file} is not in {self._artifacts.root}.", remedy="Hand its bytes to save(), or leave it out.")
+        if not self.artifacts.path(file).is_file():
+            raise BadStore(f"Artifact {file} is not in {self.artifacts.root}.", remedy="Hand its bytes to save(), or leave it out.")
         return file
 
     def find(self, skip_key: str) -> Outcome | None:
@@ -192,39 +181,35 @@ class Store:
         """All outcomes of a run, carried ones among them, in the order in which they joined it."""
         with self._reading() as session:
             self._run_row(session, run_id)
-            wanted = _whole_outcomes().join(MembershipRow, MembershipRow.outcome_id == OutcomeRow.id)
-            found = session.scalars(wanted.where(MembershipRow.run_id == run_id).order_by(MembershipRow.id))
+            found = session.scalars(_whole_outcomes().join(MembershipRow).where(MembershipRow.run_id == run_id).order_by(MembershipRow.id))
             return [outcome_of(row, self.where) for row in found]
 
     def carried(self, run_id: int) -> frozenset[str]:
         """Keys of the cases whose outcome in this run was measured in an earlier one."""
         with self._reading() as session:
-            wanted = select(OutcomeRow.case_key).join(MembershipRow, MembershipRow.outcome_id == OutcomeRow.id)
+            wanted = select(OutcomeRow.case_key).join(MembershipRow)
             return frozenset(session.scalars(wanted.where(MembershipRow.run_id == run_id, MembershipRow.carried)))
 
     def trials(self, run_id: int) -> dict[str, str]:
         """The trial in which each case of a run was measured, by the case's key: its run and its name, or its number where it has none."""
         with self._reading() as session:
-            wanted = select(OutcomeRow.case_key, TrialRow).join(MembershipRow, MembershipRow.outcome_id == OutcomeRow.id)
-            found = session.execute(wanted.join(TrialRow, OutcomeRow.trial_id == TrialRow.id).where(MembershipRow.run_id == run_id))
+            wanted = select(OutcomeRow.case_key, TrialRow).select_from(OutcomeRow).join(TrialRow).join(MembershipRow)
+            found = session.execute(wanted.where(MembershipRow.run_id == run_id))
             return {key: f"{trial.name or trial.id} of run {trial.run_id}" for key, trial in found}
 
     def latest_for_case(self, case_key: str, *, ok: bool = False) -> Outcome | None:
         """The newest outcome of a case, whatever its status, with which ``run --explain`` compares; or the newest that ended ``ok``, whose
         quality may be reused."""
         with self._reading() as session:
-            wanted = _whole_outcomes().where(OutcomeRow.case_key == case_key).order_by(OutcomeRow.id.desc()).limit(1)
-            row = session.scalars(wanted.where(OutcomeRow.status == str(Status.OK)) if ok else wanted).first()
+            row = _newest(session, case_key=case_key, **({"status": str(Status.OK)} if ok else {}))
             return None if row is None else outcome_of(row, self.where)
 
     def seconds(self, case_key: str, machine_class: str) -> float | None:
         """Seconds that a case took the last time that it ended well on machines of this class, or None."""
         with self._reading() as session:
-            wanted = select(OutcomeRow.seconds).join(TrialRow, TrialRow.id == OutcomeRow.trial_id)
-            wanted = wanted.join(RunRow, RunRow.id == TrialRow.run_id).join(EnvironmentRow, EnvironmentRow.id == RunRow.environment_id)
-            here = (OutcomeRow.case_key == case_key, OutcomeRow.status == str(Status.OK), EnvironmentRow.machine_class == machine_class)
-            found: float | None = session.scalars(wanted.where(*here).order_by(OutcomeRow.id.desc()).limit(1)).first()
-            return found
+            ended_well = select(OutcomeRow.seconds).filter_by(case_key=case_key, status=str(Status.OK))
+            here = ended_well.join(TrialRow).join(RunRow).join(EnvironmentRow).where(EnvironmentRow.machine_class == machine_class)
+            return session.scalar(here.order_by(OutcomeRow.id.desc()).limit(1))
 
     def nearest(self, case: Case, limit: int = 3) -> list[tuple[Outcome, dict[str, tuple[Any, Any]]]]:
         """Newest outcomes of other cases of this model, those with the fewest differing fields first, with those fields."""
@@ -234,21 +219,6 @@ class Store:
         nearest = sorted(changed, key=lambda key: (len(changed[key]), key))[:limit]
         found = ((self.latest_for_case(key), changed[key]) for key in nearest)
         return [(outcome, fields) for outcome, fields in found if outcome is not None]
-
-    # artifacts
-
-    def artifact_path(self, file: str) -> Path:
-        """The path of the artifact with the relative name ``file`` (a value of ``Outcome.artifacts``), present or not."""
-        return self._artifacts.path(file)
-
-    def artifact(self, file: str) -> bytes:
-        """The artifact's bytes, checked against its name."""
-        return self._artifacts.read(file)
-
-    @property
-    def parts(self) -> Path:
-        """The folder beside the artifacts for what is not complete yet, such as the features of some of a case's images."""
-        return self._artifacts.root / "parts"
 
     # baselines and verdicts
 
@@ -265,9 +235,7 @@ class Store:
         """File the verdicts of a gate on a run against a baseline, in place of earlier ones."""
         with self._writing() as session:
             self._run_row(session, run_id)
-            for old in session.scalars(select(VerdictRow).filter_by(run_id=run_id, baseline_id=baseline_id)):
-                session.delete(old)
-            session.flush()
+            session.execute(delete(VerdictRow).filter_by(run_id=run_id, baseline_id=baseline_id))
             session.add_all(VerdictRow(run_id=run_id, baseline_id=baseline_id, **vars(v)) for v in verdicts)
 
     def verdicts(self, run_id: int) -> list[Verdict]:
@@ -305,10 +273,11 @@ def _whole_outcomes() -> Select[Any]:  # the type of a Select with one entity is
 
 
 def _newest_ok(session: Session, skip_key: str) -> OutcomeRow | None:
-    if not skip_key:
-        return None
-    wanted = _whole_outcomes().where(OutcomeRow.skip_key == skip_key, OutcomeRow.status == str(Status.OK))
-    newest: OutcomeRow | None = session.scalars(wanted.order_by(OutcomeRow.id.desc()).limit(1)).first()
+    return _newest(session, skip_key=skip_key, status=str(Status.OK)) if skip_key else None
+
+
+def _newest(session: Session, **columns: str) -> OutcomeRow | None:
+    newest: OutcomeRow | None = session.scalar(_whole_outcomes().filter_by(**columns).order_by(OutcomeRow.id.desc()).limit(1))
     return newest
 
 

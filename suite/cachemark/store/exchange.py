@@ -53,7 +53,6 @@ def dump(outcomes: Iterable[Outcome], environment: Environment, code: Mapping[st
 def load(text: str, source: str) -> Exchange:
     """Inverse of :func:`dump`. Anything but a whole file of a known format is :class:`BadBaseline`, naming ``source``."""
     data = _parse(text, source)
-    _check_format(data, source)
     found = []
     try:
         for item in data["outcomes"]:
@@ -100,13 +99,10 @@ def _parse(text: str, source: str) -> dict[str, Any]:
         raise BadBaseline(f"{source} is no JSON that we write: {error}.", remedy="Take the file from version control.") from error
     if not isinstance(data, dict) or data.get("format") != FORMAT:
         raise BadBaseline(f"{source} is no exchange file of cachemark.", remedy="Make one with: cachemark baseline save")
-    return data
-
-
-def _check_format(data: Mapping[str, Any], source: str) -> None:
     version = data.get("version")
     if not isinstance(version, int) or version < 1:
         raise BadBaseline(f"{source} has format {version!r}, which is no version.", remedy="Take the file from version control.")
     if version > FORMAT_VERSION:
         raise BadBaseline(f"{source} has format {version}; cachemark {__version__} reads formats up to {FORMAT_VERSION}.",
                           remedy="Upgrade cachemark, or save the baseline again with this version.")
+    return data

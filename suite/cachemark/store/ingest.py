@@ -124,8 +124,7 @@ def _environment(data: Mapping[str, Any]) -> Environment:
 
 
 def _code(data: Mapping[str, Any]) -> dict[str, Any]:
-    commit = data.get("commit_info") if isinstance(data.get("commit_info"), dict) else {}
-    assert commit is not None
+    commit: Mapping[str, Any] = found if isinstance(found := data.get("commit_info"), dict) else {}
     known = str(commit.get("id") or "")
     return {"commit": known if re.fullmatch(r"[0-9a-f]{7,64}", known) else "", "dirty": bool(commit.get("dirty")), "hash": "",
             "version": str(data.get("version") or "")}

@@ -12,7 +12,7 @@ from ..core.result import Outcome
 from ..core.spec import canonical, digest
 from .db import Store, _insert_once, _whole_outcomes
 from .rows import RunRecord, outcome_of, verdict_of
-from .schema import BaselineRow, MembershipRow, OutcomeRow, RunRow, TrialRow, VerdictRow
+from .schema import BaselineRow, MembershipRow, RunRow, TrialRow, VerdictRow
 
 CONTENT = "merged_from"  # in a run's code: its origin, so that merging again adds nothing
 
@@ -78,8 +78,7 @@ def _date(target: Store, number: int, run: RunRecord) -> None:
 
 def _members(store: Store, run_id: int) -> list[Member]:
     """All outcomes of a run in the order in which they joined it."""
-    wanted = _whole_outcomes().add_columns(TrialRow.name, TrialRow.run_id, MembershipRow.carried)
-    wanted = wanted.join(TrialRow, OutcomeRow.trial_id == TrialRow.id).join(MembershipRow, MembershipRow.outcome_id == OutcomeRow.id)
+    wanted = _whole_outcomes().join(TrialRow).join(MembershipRow).add_columns(TrialRow.name, TrialRow.run_id, MembershipRow.carried)
     with store._reading() as session:
         found = session.execute(wanted.where(MembershipRow.run_id == run_id).order_by(MembershipRow.id))
         return [Member(row.id, outcome_of(row, store.where), name or "", run, carried) for row, name, run, carried in found]
@@ -118,15 +117,15 @@ def _copy(target: Store, source: Store, member: Member, number: int) -> None:
     outcome = member.outcome
     if pair := outcome.facts.get("pair"):
         outcome = replace(outcome, facts={**outcome.facts, "pair": {**pair, "run": number}})
-    files = {name: source.artifact(file) for name, file in outcome.artifacts.items()}
+    files = {name: source.artifacts.read(file) for name, file in outcome.artifacts.items()}
     target.save(number, outcome, files, trial=member.trial)
 
 
 def _add_verdicts(target: Store, source: Store, run: RunRecord, number: int) -> None:
     """Take over the verdicts of a comparison, in place of any that are there."""
     with source._reading() as session:
-        found = session.execute(select(VerdictRow, BaselineRow).join(BaselineRow, BaselineRow.id == VerdictRow.baseline_id)
-                                .where(VerdictRow.run_id == run.id).order_by(VerdictRow.id)).all()
+        wanted = select(VerdictRow, BaselineRow).join_from(VerdictRow, BaselineRow)
+        found = session.execute(wanted.where(VerdictRow.run_id == run.id).order_by(VerdictRow.id)).all()
     for baseline in dict.fromkeys(row for _, row in found):
         mine = target.note_baseline(digest([_origin(run), baseline.digest], 64), name=baseline.name, plan=baseline.plan,
                                     machine_class=baseline.machine_class, reason=baseline.reason, run_id=number)

@@ -26,21 +26,6 @@ AT_ONCE = 200  # outcomes in a transaction: others write in between
 
 
 @dataclass(frozen=True)
-class Policy:
-    """``nights``: of how many nights, counted by the days on which runs began, every raw value stays."""
-
-    nights: int = NIGHTS
-
-    @classmethod
-    def parse(cls, text: str) -> Policy:
-        """``raw=60``."""
-        found = re.fullmatch(r"raw=(\d+)", text.strip())
-        if not found:
-            raise BadStore(f"{text!r} is no policy.", remedy=f"Write raw=N, such as raw={NIGHTS}: of how many nights raw values stay.")
-        return cls(int(found[1]))
-
-
-@dataclass(frozen=True)
 class Pruned:
     """The extent of a pruning, done or planned: outcomes, values, files and their bytes."""
 
@@ -51,15 +36,23 @@ class Pruned:
     kept: int
 
 
-def prune(store: Store, policy: Policy, *, dry: bool = True) -> Pruned:
-    """Prune by a policy; where ``dry``, only count. Interrupted at any moment it has pruned some outcomes wholly and others not at all."""
+def nights_kept(policy: str) -> int:
+    """The number of nights that a policy such as ``raw=60`` spares."""
+    if found := re.fullmatch(r"raw=(\d+)", policy.strip()):
+        return int(found[1])
+    raise BadStore(f"{policy!r} is no policy.", remedy=f"Write raw=N, such as raw={NIGHTS}: of how many nights raw values stay.")
+
+
+def prune(store: Store, nights: int = NIGHTS, *, dry: bool = True) -> Pruned:
+    """Prune all but the newest ``nights``, counted by the days on which runs began; where ``dry``, only count. Interrupted at any moment it
+    has pruned some outcomes wholly and others not at all."""
     with store._reading() as session:
-        gone = _doomed(session, policy)
+        gone = _doomed(session, nights)
         kept = (session.scalar(select(func.count()).select_from(OutcomeRow)) or 0) - len(gone)
         files = _files(session, gone)
         counts = session.execute(select(SampleRow.outcome_id, SampleRow.count))
         values = sum(max(0, count - len(SHARES)) for number, count in counts if number in gone)
-    sizes = (path.stat().st_size for path in map(store.artifact_path, files) if path.is_file())
+    sizes = (path.stat().st_size for path in map(store.artifacts.path, files) if path.is_file())
     doomed, found = sorted(gone), Pruned(len(gone), values, len(files), sum(sizes) + 8 * values, kept)
     if not dry:
         for part in (doomed[i : i + AT_ONCE] for i in range(0, len(doomed), AT_ONCE)):
@@ -69,22 +62,20 @@ def prune(store: Store, policy: Policy, *, dry: bool = True) -> Pruned:
                 session.execute(delete(ArtifactRow).where(ArtifactRow.outcome_id.in_(part)))
         for file in files:  # behind the rows that named them: at worst a file stays that nobody names
             if not _named(store, file):
-                store.artifact_path(file).unlink(missing_ok=True)
+                store.artifacts.path(file).unlink(missing_ok=True)
     return found
 
 
-def _doomed(session: Session, policy: Policy) -> set[int]:
-    """Numbers of the outcomes that a policy does not protect and that still have raw values."""
+def _doomed(session: Session, nights: int) -> set[int]:
+    """Numbers of the outcomes that nothing protects and that still have raw values."""
     days: dict[int, str] = {number: started[:10] for number, started in session.execute(select(RunRow.id, RunRow.started))}
-    newest = sorted(set(days.values()), reverse=True)[: policy.nights]
+    newest = sorted(set(days.values()), reverse=True)[:nights]
     pinned = set(session.scalars(select(BaselineRow.run_id).where(BaselineRow.run_id.is_not(None))))
     pinned |= set(session.scalars(select(VerdictRow.run_id).where(VerdictRow.verdict == "regressed")))
     protected = {run for run, day in days.items() if day in newest} | pinned
-    members = list(session.execute(select(MembershipRow.outcome_id, MembershipRow.run_id)))
-    held = {outcome for outcome, run in members if run in protected}
-    done = set(session.scalars(select(CondensedRow.outcome_id)))
-    old = set(session.scalars(select(OutcomeRow.id).where(OutcomeRow.status == "ok")))
-    return old - held - done
+    held = select(MembershipRow.outcome_id).where(MembershipRow.run_id.in_(protected))
+    spared = held.union(select(CondensedRow.outcome_id))
+    return set(session.scalars(select(OutcomeRow.id).where(OutcomeRow.status == "ok", OutcomeRow.id.not_in(spared))))
 
 
 def _condense(session: Session, number: int) -> None:

@@ -13,7 +13,7 @@ from ..core.errors import BadStore
 from ..core.result import CONDENSED, JUDGING, Environment, Outcome, Status
 from ..core.spec import Case, canonical, shown_label
 from ..core.units import metric
-from .schema import ArtifactRow, CondensedRow, OutcomeRow, RunRow, SampleRow, VerdictRow, finite
+from .schema import ArtifactRow, CaseRow, OutcomeRow, RunRow, SampleRow, VerdictRow, finite
 
 PRUNED = "Raw values were pruned: quantiles and the mean remain."
 COMPARISON = "compare/"  # of the plan's name in a run that is a comparison
@@ -92,12 +92,6 @@ def outcome_row(outcome: Outcome, trial_id: int, files: Mapping[str, str]) -> Ou
     )
 
 
-def condensed_rows(outcome: Outcome, number: int) -> list[CondensedRow]:
-    """Counts and means of the raw values of an outcome that was pruned elsewhere."""
-    means: Mapping[str, Any] = outcome.facts.get(CONDENSED, {})
-    return [CondensedRow(outcome_id=number, metric=name, count=of["count"], mean=of["mean"]) for name, of in means.items()]
-
-
 def _facts(row: OutcomeRow) -> dict[str, Any]:
     """Facts of a row; those of a pruned one with counts and means of its raw values, and a note for readers."""
     if not row.condensed:
@@ -126,11 +120,7 @@ def environment_values(environment: Environment) -> dict[str, Any]:
 
 def case_values(case: Case) -> dict[str, Any]:
     """Columns of the case's row."""
-    return {
-        "key": case.key, "body": case.to_json(), "cell": case.cell, "model": case.model, "method": case.method, "budget": case.budget,
-        "codec": case.codec, "role": case.role, "batch": case.batch, "seeds": case.seeds, "dtype": case.dtype, "engine": case.engine,
-        "device_class": case.device_class,
-    }
+    return {c.name: getattr(case, c.name) for c in CaseRow.__table__.columns if c.name != "body"} | {"body": case.to_json()}
 
 
 def run_of(row: RunRow) -> RunRecord:

@@ -159,7 +159,8 @@ def _viewed(store: Store, record: RunRecord, path: Path | None, public: bool) ->
     if public and baseline:
         there = replace(baseline.environment, facts=scrubbed(baseline.environment.facts))
         baseline = replace(baseline, environment=there, meta=scrubbed(baseline.meta))
-    page = report_view.build(shown, told, comparison, store.artifact, lambda case: anchors.unanchored(case.model, case.weights, reached),
+    page = report_view.build(shown, told, comparison, store.artifacts.read,
+                      lambda case: anchors.unanchored(case.model, case.weights, reached),
                       baseline=baseline, nights=nights, trials=None if public else store.trials(record.id),
                       standing=ledger.standing(ledger.nights(store, record.plan, record.environment.machine_class)),
                       trend=changes_over_nights)

@@ -46,9 +46,9 @@ def run(
     with Store.open(store) as sink:
         with machine.places(sink) as places:
             summary = measure(
-                loaded, sink, device=machine.device, threads=machine.threads, plugins=files, fresh=fresh, feature_caches=sink.parts,
-                watcher=watcher, executor=places, memory_cap=machine.memory_cap, deadline=deadline(seconds, sink, machine, places),
-                carry=not fresh if carry_quality is None else carry_quality)
+                loaded, sink, device=machine.device, threads=machine.threads, plugins=files, fresh=fresh, watcher=watcher,
+                feature_caches=sink.artifacts.parts, executor=places, memory_cap=machine.memory_cap,
+                deadline=deadline(seconds, sink, machine, places), carry=not fresh if carry_quality is None else carry_quality)
         return Run(store, summary.run_id, Measured(summary, loaded, files, machine), tuple(_anchored(loaded, sink, summary.run_id)))
 
 
@@ -74,8 +74,8 @@ def share(
     failed."""
     machine, (loaded, files) = _checked(plan, machine, plugins, methods)
     with Store.open(store) as sink, machine.places(sink) as places:
-        return make_share(loaded, sink, part, sink.parts, device=machine.device, threads=machine.threads, plugins=files, watcher=watcher,
-                          executor=places)
+        return make_share(loaded, sink, part, sink.artifacts.parts, device=machine.device, threads=machine.threads, plugins=files,
+                          watcher=watcher, executor=places)
 
 
 def explain(

@@ -128,7 +128,7 @@ class RunCase:
         if file is None:
             return None
         with reading(self._store) as source:
-            return source.artifact(file)
+            return source.artifacts.read(file)
 
     def _repr_html_(self) -> str:
         """Its images, for a notebook; its status and log where there are none."""

@@ -8,7 +8,7 @@ from ..core.errors import Infrastructure
 from ..store.db import Store
 from ..store.ingest import Ingested, ingest
 from ..store.merge import Merged, merge
-from ..store.prune import Policy, Pruned, prune
+from ..store.prune import Pruned, nights_kept, prune
 from .stores import DEFAULT_STORE
 
 
@@ -27,7 +27,7 @@ def merge_file(other: Path, store: str | Path = DEFAULT_STORE) -> Merged:
 def prune_store(store: str | Path = DEFAULT_STORE, policy: str = "raw=60", *, dry: bool = True) -> Pruned:
     """Replace raw values of old nights by quantiles and delete their artifacts, or only count them (``dry``)."""
     with Store.open(store, create=False, read_only=dry) as target:
-        return prune(target, Policy.parse(policy), dry=dry)
+        return prune(target, nights_kept(policy), dry=dry)
 
 
 def ingest_file(file: Path, store: str | Path = DEFAULT_STORE) -> Ingested:
