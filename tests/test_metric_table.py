@@ -6,7 +6,7 @@ and every minimum effect is passed.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple
 
 import pytest
@@ -19,7 +19,7 @@ from cachemark.export.latex import latex
 from cachemark.export.tables import tables
 from cachemark.gate import incidents
 from cachemark.gate.baseline_check import compare
-from cachemark.gate.comparison import CellPairs, verdicts
+from cachemark.gate.comparison import CellPairs, PairOfOutcomes, verdicts
 from cachemark.gate.incidents import told
 from cachemark.gate.seedwise import seedwise
 from cachemark.report import formatting
@@ -111,15 +111,6 @@ def outcome(row: Row, method: str, value: float) -> Outcome:
     return Outcome(case(method), Status.OK, samples, "judged elsewhere", output_hash="cafe", facts=facts)
 
 
-@dataclass
-class Pair:
-    """A measured pair of one cell."""
-
-    cell: str
-    before: Outcome
-    after: Outcome
-
-
 def test_every_metric_has_a_row() -> None:
     assert [row.name for row in ROWS] == [*METRICS, *(f"{family}_scene_2k" for family in FAMILIES)]
 
@@ -145,7 +136,7 @@ def test_the_check_against_a_baseline(row: Row, kind: str) -> None:
 @by_metric
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_comparison_in_pairs(row: Row, kind: str) -> None:
-    pair = Pair("cell", outcome(row, "linear", row.then), outcome(row, "linear", figure(row, kind)))
+    pair = PairOfOutcomes("cell", outcome(row, "linear", row.then), outcome(row, "linear", figure(row, kind)))
     cell = CellPairs()
     while cell.open(RULE):
         cell.add(pair, RULE)

@@ -52,7 +52,7 @@ def test_an_upgrade_begins_a_new_epoch(store: Store, root: Path) -> None:
     run = measured(store, NEWER)
     with pytest.raises(BadBaseline, match=r"other numerics.*baseline rebase"):
         baselines.promote(store, run, root, reason="new torch")
-    held = baselines.load(baselines.rebase(store, run, root, reason="new torch"))
+    held = baselines.load(baselines.promote(store, run, root, reason="new torch", upgraded=True))
     assert (held.meta["epoch"], held.meta["replaces"].get("epoch", 1)) == (2, 1)
     assert [item.epoch for item in baselines.list_(root)] == [2]
     again = baselines.load(baselines.promote(store, measured(store, NEWER), root, reason="and faster"))
@@ -61,19 +61,19 @@ def test_an_upgrade_begins_a_new_epoch(store: Store, root: Path) -> None:
 
 def test_a_rebase_without_an_upgrade_would_hide_a_regression(store: Store, root: Path) -> None:
     with pytest.raises(BadBaseline, match="nothing was upgraded"):
-        baselines.rebase(store, measured(store), root, reason="it is slower now")
+        baselines.promote(store, measured(store), root, reason="it is slower now", upgraded=True)
 
 
-@pytest.mark.parametrize("way", [baselines.promote, baselines.rebase])
-def test_neither_goes_without_a_reason_a_baseline_and_the_same_plan(way: object, store: Store, root: Path, tmp_path: Path) -> None:
-    run = measured(store, ENVIRONMENT if way is baselines.promote else NEWER)
+@pytest.mark.parametrize("upgraded", [False, True])
+def test_neither_goes_without_a_reason_a_baseline_and_the_same_plan(upgraded: bool, store: Store, root: Path, tmp_path: Path) -> None:
+    run = measured(store, NEWER if upgraded else ENVIRONMENT)
     with pytest.raises(BadBaseline, match="for a reason"):
-        way(store, run, root, reason="  ")  # type: ignore[operator]
+        baselines.promote(store, run, root, reason="  ", upgraded=upgraded)
     with pytest.raises(BadBaseline, match="There is no baseline"):
-        way(store, run, tmp_path / "elsewhere", reason="r")  # type: ignore[operator]
-    other = measured(store, ENVIRONMENT if way is baselines.promote else NEWER, "another")
+        baselines.promote(store, run, tmp_path / "elsewhere", reason="r", upgraded=upgraded)
+    other = measured(store, NEWER if upgraded else ENVIRONMENT, "another")
     with pytest.raises(BadBaseline, match="is of plan 'demo', run"):
-        way(store, other, root, "demo", reason="r")  # type: ignore[operator]
+        baselines.promote(store, other, root, "demo", reason="r", upgraded=upgraded)
     assert baselines.load(root / "ci-cpu" / "demo.json").meta["reason"] == "first"
 
 

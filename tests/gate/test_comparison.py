@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,18 +12,11 @@ from gate_examples import ENVIRONMENT, case, ok
 
 from cachemark.core.errors import UnfairComparison
 from cachemark.core.result import Outcome, Status
-from cachemark.gate.comparison import CellPairs, Tally, measure_until_decided, other_tokens, refuse_unfair, verdicts
+from cachemark.gate.comparison import CellPairs, PairOfOutcomes, Tally, measure_until_decided, other_tokens, refuse_unfair, verdicts
 from cachemark.stats.paired_test import Rule
 from cachemark.store.rows import Verdict
 
 RULE = Rule(0.1, 5)
-
-
-@dataclass
-class Couple:
-    cell: str
-    before: Outcome
-    after: Outcome
 
 
 def outcome(seconds: float, cell: str = "linear", **changed: Any) -> Outcome:
@@ -31,15 +24,17 @@ def outcome(seconds: float, cell: str = "linear", **changed: Any) -> Outcome:
     return replace(ok(case(cell)), samples=samples, judgement="an arm of a pair", **changed)
 
 
-def source(effects: dict[str, float], sd: float = 0.01, seed: int = 0, spoil: Callable[[Couple], Couple] = lambda c: c) -> Any:
+def source(
+    effects: dict[str, float], sd: float = 0.01, seed: int = 0, spoil: Callable[[PairOfOutcomes], PairOfOutcomes] = lambda pair: pair,
+) -> Any:
     """A function that measures pairs of cells with these effects, and counts them."""
     stream, counts = np.random.default_rng(seed), dict.fromkeys(effects, 0)
 
-    def measure(names: list[str]) -> Iterable[Couple]:
+    def measure(names: list[str]) -> Iterable[PairOfOutcomes]:
         for name in names:
             counts[name] += 1
             one, two = np.exp(stream.normal(0, sd, 2))
-            yield spoil(Couple(name, outcome(one, name), outcome(two * (1 + effects[name]), name)))
+            yield spoil(PairOfOutcomes(name, outcome(one, name), outcome(two * (1 + effects[name]), name)))
 
     measure.counts = counts  # type: ignore[attr-defined]
     return measure
@@ -81,7 +76,7 @@ def test_an_arm_that_fails_ends_its_cell_with_its_status(before: Status, after: 
     def end(outcome: Outcome, status: Status) -> Outcome:
         return outcome if status is Status.OK else Outcome(outcome.case, status, log="first line\nthe last line")
 
-    measure = source({"fails": 0.0}, spoil=lambda c: Couple(c.cell, end(c.before, before), end(c.after, after)))
+    measure = source({"fails": 0.0}, spoil=lambda c: PairOfOutcomes(c.cell, end(c.before, before), end(c.after, after)))
     found = rows(measure_until_decided(measure.counts, measure, RULE))
     assert measure.counts == {"fails": 1}
     assert list(found) == [("fails", "status")]
@@ -98,9 +93,9 @@ def exact(alike: str = "same", when: int = 0, **changed: Any) -> dict[str, str]:
     """Verdicts of a cell whose second arm has something else from pair ``when`` on."""
     numbers = iter(range(99))
 
-    def spoil(couple: Couple) -> Couple:
+    def spoil(couple: PairOfOutcomes) -> PairOfOutcomes:
         given = {**changed, "samples": {**couple.after.samples, **changed.get("samples", {})}}
-        return couple if next(numbers) < when else Couple(couple.cell, couple.before, replace(couple.after, **given))
+        return couple if next(numbers) < when else PairOfOutcomes(couple.cell, couple.before, replace(couple.after, **given))
 
     measure = source({"cell": 0.0}, spoil=spoil)
     return {metric: row.verdict for (_, metric), row in rows(measure_until_decided(measure.counts, measure, RULE), alike).items()}
@@ -131,7 +126,7 @@ def test_the_same_tokens_owe_the_same_images(alike: str, verdict: str) -> None:
         def hashed(outcome: Outcome, images: str) -> Outcome:
             return replace(outcome, facts={"images_hash": images} if images else {})
 
-        measure = source({"c": 0.0}, spoil=lambda c: Couple(c.cell, hashed(c.before, before), hashed(c.after, after)))
+        measure = source({"c": 0.0}, spoil=lambda c: PairOfOutcomes(c.cell, hashed(c.before, before), hashed(c.after, after)))
         held = measure_until_decided(measure.counts, measure, RULE)
         return {metric: row for (_, metric), row in rows(held, alike).items()}, other_tokens(held)
 
@@ -213,9 +208,9 @@ def test_wall_times_beside_the_latency_are_stated_and_not_judged_as_counts() -> 
     """A capture takes 1 % and more longer in every other process: no allocator's tolerance fits it."""
     seconds = iter([2.0, 2.2] * 6)
 
-    def captured(couple: Couple) -> Couple:
+    def captured(couple: PairOfOutcomes) -> PairOfOutcomes:
         arms = [replace(o, samples={**o.samples, "capture_seconds": [next(seconds)]}) for o in (couple.before, couple.after)]
-        return Couple(couple.cell, *arms)
+        return PairOfOutcomes(couple.cell, *arms)
 
     measure = source({"same": 0.0}, spoil=captured)
     found = rows(measure_until_decided(measure.counts, measure, RULE))
@@ -225,9 +220,9 @@ def test_wall_times_beside_the_latency_are_stated_and_not_judged_as_counts() -> 
 
 
 def test_a_count_that_should_be_high_is_worse_where_it_fell() -> None:
-    def batched(couple: Couple) -> Couple:
+    def batched(couple: PairOfOutcomes) -> PairOfOutcomes:
         arms = [replace(o, samples={**o.samples, "max_batch": [n]}) for o, n in ((couple.before, 8.0), (couple.after, 4.0))]
-        return Couple(couple.cell, *arms)
+        return PairOfOutcomes(couple.cell, *arms)
 
     measure = source({"same": 0.0}, spoil=batched)
     found = rows(measure_until_decided(measure.counts, measure, RULE))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -12,6 +12,7 @@ from gate_examples import case, ok
 from numpy.typing import NDArray
 
 from cachemark.core.result import Outcome, Status
+from cachemark.gate.comparison import PairOfOutcomes
 from cachemark.gate.seedwise import seedwise
 from cachemark.stats.sign_flip import DRAWS, sign_flips
 from cachemark.store.rows import Verdict
@@ -24,16 +25,10 @@ def above(differences: NDArray[np.float64]) -> float:
     return sign_flips([differences])[0][0]
 
 
-@dataclass
-class Couple:
-    cell: str
-    before: Outcome
-    after: Outcome
-
-
-def pair(cell: str, one: NDArray[np.float64], two: NDArray[np.float64], metric: str = "psnr") -> Couple:
+def pair(cell: str, one: NDArray[np.float64], two: NDArray[np.float64], metric: str = "psnr") -> PairOfOutcomes:
     base = ok(case("linear"))
-    return Couple(cell, *(replace(base, samples={metric: list(map(float, arm)), "latency": [1.0] * len(arm)}) for arm in (one, two)))
+    arms = ({metric: list(map(float, arm)), "latency": [1.0] * len(arm)} for arm in (one, two))
+    return PairOfOutcomes(cell, *(replace(base, samples=samples) for samples in arms))
 
 
 def arms(change: float, share: float = 1.0, sd: float = 1.0, seed: int = 0) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -43,7 +38,7 @@ def arms(change: float, share: float = 1.0, sd: float = 1.0, seed: int = 0) -> t
     return before, before + touched * (change + stream.normal(0, sd, SEEDS))
 
 
-def rows(*couples: Couple) -> dict[tuple[str, str], Verdict]:
+def rows(*couples: PairOfOutcomes) -> dict[tuple[str, str], Verdict]:
     return {(r.label, r.metric): r for r in seedwise({c.cell: c for c in couples})}
 
 
@@ -174,18 +169,18 @@ def test_a_second_arm_that_alone_fails_at_its_images_has_regressed(before: Statu
     good = pair("cell", *arms(0))
     ends = [arm if status is Status.OK else Outcome(arm.case, status, log="NaN") for arm, status in (
         (good.before, before), (good.after, after))]
-    (row,) = seedwise({"cell": Couple("cell", *ends), "other": good})[:1]
+    (row,) = seedwise({"cell": PairOfOutcomes("cell", *ends), "other": good})[:1]
     assert (row.label, row.metric, row.verdict) == ("cell", "status", verdict)
     assert row.reason.startswith("its images")
     assert row.reason.endswith("NaN")
 
 
-def full(one: NDArray[np.float64], two: NDArray[np.float64], metric: str = "psnr", **hashes: str) -> Couple:
+def full(one: NDArray[np.float64], two: NDArray[np.float64], metric: str = "psnr", **hashes: str) -> PairOfOutcomes:
     """Two full caches; ``hashes`` of their images and of the second arm's tokens."""
     made, case_ = pair("full", one, two, metric), case("full")
     facts = [{"images_hash": hashes[side]} if side in hashes else {} for side in ("then", "now")]
     before, after = (replace(arm, case=case_, facts=held) for arm, held in zip((made.before, made.after), facts, strict=True))
-    return Couple("full", before, replace(after, output_hash=hashes.get("tokens", after.output_hash)))
+    return PairOfOutcomes("full", before, replace(after, output_hash=hashes.get("tokens", after.output_hash)))
 
 
 def test_fidelity_of_two_full_caches_is_to_themselves_and_called_nothing() -> None:
@@ -197,7 +192,8 @@ def test_fidelity_of_two_full_caches_is_to_themselves_and_called_nothing() -> No
     quality = rows(full(*arms(-2), metric="legend"))
     assert quality["full", "legend"].verdict == "regressed", "quality is not to itself"
     reference = full(*arms(-2))
-    reference.before, reference.after = (replace(o, case=replace(o.case, engine="reference")) for o in (reference.before, reference.after))
+    ends = (replace(o, case=replace(o.case, engine="reference")) for o in (reference.before, reference.after))
+    reference = PairOfOutcomes(reference.cell, *ends)
     assert rows(reference)["full", "psnr"].verdict == "regressed", "another code path than the full cache that judges it"
 
 

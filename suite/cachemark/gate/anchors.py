@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import functools
 import json
-import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
@@ -26,7 +25,7 @@ from pydantic.dataclasses import dataclass as validated
 from ..core.errors import BadBaseline, BadPlan
 from ..core.result import Outcome
 from ..core.spec import FULL
-from .baselines import write
+from .baselines import file_in, write
 
 ROOT = Path("baselines/anchors")
 FORMAT = 1
@@ -118,13 +117,6 @@ def _unfit(anchor: Anchor, outcome: Outcome) -> str:
 
 
 # -- what has been reached ---------------------------------------------------------------------------------------------
-def path_of(folder: Path | str, model: str) -> Path:
-    """The file of a model's anchor. A name that would leave the folder is refused."""
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", model):
-        raise BadBaseline(f"{model!r} is no name of a model.", remedy="Use letters, digits, dots, underscores and dashes.")
-    return Path(folder) / f"{model}.json"
-
-
 def save(folder: Path | str, anchor: Anchor, outcome: Outcome, facts: Mapping[str, Any] | None = None) -> Path:
     """Record that the anchor was reached; the file appears whole or not at all and replaces an older one. Raises BadBaseline where it was
     not reached."""
@@ -132,7 +124,7 @@ def save(folder: Path | str, anchor: Anchor, outcome: Outcome, facts: Mapping[st
     if found.value is None or not found.passed:
         raise BadBaseline(f"The anchor of {anchor.model} is {found.state}. {found.reason}", remedy="Record only one that passed.")
     stored = ReachedAnchor(anchor, outcome.case.weights, found.value, outcome.case.to_json(), dict(facts or {}))
-    path = path_of(folder, anchor.model)
+    path = file_in(folder, anchor.model, "model")
     write(path, json.dumps({"format": FORMAT, **asdict(stored)}, indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n")
     return path
 

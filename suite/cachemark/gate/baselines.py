@@ -59,10 +59,15 @@ class CaseDifference:
 
 def path_of(root: Path | str, machine_class: str, name: str) -> Path:
     """The file of the baseline of that name. A name that would leave its folder is refused."""
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
-        raise BadBaseline(f"{name!r} is no name of a baseline.", remedy="Use letters, digits, dots, underscores and dashes.")
     folder = re.sub(r"[^A-Za-z0-9._-]+", "-", machine_class).strip(".-") or "unknown"
-    return Path(root) / folder / f"{name}.json"
+    return file_in(Path(root) / folder, name, "baseline")
+
+
+def file_in(folder: Path | str, name: str, kind: str) -> Path:
+    """The JSON file of that name in a folder. The name of a ``kind`` of thing that would leave it is refused."""
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
+        raise BadBaseline(f"{name!r} is no name of a {kind}.", remedy="Use letters, digits, dots, underscores and dashes.")
+    return Path(folder) / f"{name}.json"
 
 
 def save(
@@ -93,21 +98,11 @@ def save(
 
 def promote(
     store: Store, run_id: int | None, root: Path | str = ROOT, name: str | None = None, *, reason: str, days: int = DAYS,
+    upgraded: bool = False,
 ) -> Path:
-    """Put a finished run in the place of an accepted baseline of the same plan and environment. Raises BadBaseline without a reason,
-    without a baseline to replace, for another plan, and for another numerics fingerprint, which asks for :func:`rebase`."""
-    return _replace(store, run_id, root, name, reason, days, upgraded=False)
-
-
-def rebase(
-    store: Store, run_id: int | None, root: Path | str = ROOT, name: str | None = None, *, reason: str, days: int = DAYS,
-) -> Path:
-    """Begin a new epoch with a finished run in another environment. Raises BadBaseline as :func:`promote` does, and where the numerics
-    are the same: then it would hide a regression as an upgrade."""
-    return _replace(store, run_id, root, name, reason, days, upgraded=True)
-
-
-def _replace(store: Store, run_id: int | None, root: Path | str, name: str | None, reason: str, days: int, *, upgraded: bool) -> Path:
+    """Put a finished run in the place of an accepted baseline of the same plan and environment or, ``upgraded``, of another environment,
+    which begins a new epoch. Raises BadBaseline without a reason, without a baseline to replace, for another plan, and where the numerics
+    fingerprint is another one, or ``upgraded`` the same: that would hide a regression as an upgrade."""
     run = store.run(run_id)
     if not reason.strip():
         raise BadBaseline("A baseline is accepted for a reason.", remedy="Say it: --reason \"faster attention since 1a2b3c\"")

@@ -10,7 +10,6 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 
 from ..core.errors import UnfairComparison
 from ..core.result import IMAGES, Environment, Outcome, Status, kernels_apart
@@ -31,15 +30,17 @@ SAME_TOKENS = "same tokens, nothing to compare"
 SAME, OTHER_METHODS, OTHER_NUMERICS = "same", "methods", "numerics"
 
 
-class PairOfOutcomes(Protocol):
+@dataclass(frozen=True)
+class PairOfOutcomes:
     """A measured pair: the outcomes of both arms of a cell."""
 
+    cell: str
+    before: Outcome
+    after: Outcome
+
     @property
-    def cell(self) -> str: ...
-    @property
-    def before(self) -> Outcome: ...
-    @property
-    def after(self) -> Outcome: ...
+    def ok(self) -> bool:
+        return self.before.ok and self.after.ok
 
 
 @dataclass
@@ -57,7 +58,7 @@ class CellPairs:
 
     def add(self, pair: PairOfOutcomes, rule: Rule) -> None:
         """Add a pair: it screens or confirms, whichever the cell needs."""
-        if not (pair.before.ok and pair.after.ok):
+        if not pair.ok:
             self.failed = pair
             return
         (ratio,) = log_ratios([pair.before.samples[TIMED]], [pair.after.samples[TIMED]])
@@ -231,7 +232,7 @@ class Tally:
     @property
     def covered(self) -> set[str]:
         """Cells with a row that was judged."""
-        return {r.label for r in self.rows if r.verdict not in (NOT_COMPARED,)}
+        return {r.label for r in self.rows if r.verdict != NOT_COMPARED}
 
     @property
     def lost(self) -> set[str]:

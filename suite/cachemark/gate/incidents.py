@@ -154,7 +154,7 @@ def merge(register: Sequence[Incident], tonight: Sequence[Incident], today: date
         new = _same(old, left)
         if new is None:
             over = set(old.cells) <= said
-            kept.append(replace(old, state=FIXED, until="", who=old.who) if over else old)
+            kept.append(replace(old, state=FIXED, until="") if over else old)
             fixed += [kept[-1]] if over else []
             continue
         left.remove(new)
@@ -169,13 +169,10 @@ def merge(register: Sequence[Incident], tonight: Sequence[Incident], today: date
 
 
 def _same(old: Incident, tonight: Sequence[Incident]) -> Incident | None:
-    for new in tonight:
-        if new.matches == old.matches:
-            return new
-    for new in tonight:
-        if new.metric == old.metric and 2 * len(set(new.cells) & set(old.cells)) >= max(len(new.cells), len(old.cells)):
-            return new
-    return None
+    def shared(new: Incident) -> bool:
+        return new.metric == old.metric and 2 * len(set(new.cells) & set(old.cells)) >= max(len(new.cells), len(old.cells))
+
+    return next((new for new in tonight if new.matches == old.matches), None) or next(filter(shared, tonight), None)
 
 
 def _carried(old: Incident, new: Incident, today: date, delta: float) -> tuple[Incident, bool]:
@@ -216,14 +213,11 @@ def load(path: Path) -> list[Incident]:
             raise ValueError(f"format {data['format']!r}")
         found = [Incident(**{**item, "cells": tuple(map(shown_label, item["cells"])), "value": shown_label(item["value"])
                              if item["factor"] == "cell" else item["value"]}) for item in data["incidents"]]
-        return [_as_cost(i) for i in found] if data["format"] == 1 else found
+        if data["format"] == 1:
+            found = [replace(i, change=_cost(i.metric, i.change), worst=_cost(i.metric, i.worst)) for i in found]
+        return found
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise BadBaseline(f"{path} is no register of incidents: {error}.", remedy="Take the file from version control.") from error
-
-
-def _as_cost(old: Incident) -> Incident:
-    """An incident of format 1 with cost ratios in place of figures now over then."""
-    return replace(old, change=_cost(old.metric, old.change), worst=_cost(old.metric, old.worst))
 
 
 def save(path: Path, register: Sequence[Incident]) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from scipy.stats import beta
+from scipy.stats import binomtest
 
 from ..core.result import Outcome
 from ..core.units import metric
@@ -105,9 +105,8 @@ def standing(earlier: Sequence[Night]) -> GateStanding:
     """The standing of the gate after nights, the oldest first. An improvement of equal arms is an alarm as much as a regression."""
     rows = [row for night in earlier if (row := night.equal_arms) is not None][-WATCHED:]
     n, k = len(rows), sum(row.verdict in (REGRESSED, IMPROVED) for row in rows)
-    low = float(beta.ppf(0.025, k, n - k + 1)) if k else 0.0
-    high = float(beta.ppf(0.975, k + 1, n - k)) if k < n else 1.0
-    return GateStanding(n, k, low, high, k >= MOST_ALARMS)
+    low, high = binomtest(k, n).proportion_ci(0.95, method="exact") if n else (0.0, 1.0)
+    return GateStanding(n, k, float(low), float(high), k >= MOST_ALARMS)
 
 
 # -- history ------------------------------------------------------------------------------------------------------------

@@ -62,8 +62,7 @@ def seedwise(pairs: Mapping[str, PairOfOutcomes], q: float = 0.05, alike: str = 
     lines = {cell: list(_lines(pair)) for cell, pair in pairs.items()}
     flat = [line for found in lines.values() for line in found]
     sides = sign_flips([line.worse for line in flat])
-    worse, better = (_adjusted([p_values[side] for p_values in sides]) for side in (0, 1))
-    p = iter(zip(worse, better, strict=True))
+    p = iter(false_discovery_control(sides, axis=0).tolist() if sides else ())
     rows: list[Verdict] = []
     for cell, found in lines.items():
         rows += [_row(cell, line, next(p), q, len(flat)) for line in found]
@@ -93,12 +92,11 @@ def _to_itself(pair: PairOfOutcomes) -> bool:
 
 
 def _lines(pair: PairOfOutcomes) -> Iterator[SeedwiseRow]:
-    before, after = pair.before, pair.after
-    if not (before.ok and after.ok):
+    if not pair.ok:
         return
     judging = [kind for kind in JUDGING if kind != "fidelity" or not _to_itself(pair)]
     for name, metric in METRICS.items():
-        one, two = (outcome.samples.get(name, ()) for outcome in (before, after))
+        one, two = (outcome.samples.get(name, ()) for outcome in (pair.before, pair.after))
         if metric.kind in judging and len(one) == len(two) > 1:
             yield SeedwiseRow(pair, metric, np.array([metric.loss(*figures) for figures in zip(one, two, strict=True)], dtype=np.float64))
 
@@ -108,10 +106,6 @@ def _reason(pair: PairOfOutcomes) -> str:
     if failed is None:
         return "no figure is known seed by seed"
     return f"{failed.status}: {(failed.log.strip().splitlines() or [''])[-1][:200]}"
-
-
-def _adjusted(p: list[float]) -> list[float]:
-    return [float(value) for value in false_discovery_control(p)] if p else []
 
 
 def _row(cell: str, line: SeedwiseRow, adjusted: tuple[float, float], q: float, family: int) -> Verdict:

@@ -54,10 +54,7 @@ def breadth_first(planned: Sequence[Planned], trial: str) -> list[list[Planned]]
     """Groups of cases in the order in which a run with a deadline takes them: by declared priority, then every cell's full cache and first
     arm before any cell's second arm, reference rows of fidelity last. Cases that follow each other on one model share a process."""
     turns: dict[tuple[str, str], int] = {}
-    ranked = []
-    for number, one in enumerate(planned):
-        ranked.append(((one.priority, _turn(one, turns), number), one))
-    ordered = [one for _, one in sorted(ranked, key=lambda pair: pair[0])]
+    ordered = sorted(planned, key=lambda one: (one.priority, _turn(one, turns)))  # of equal ones the order stays
     if trial == "case":
         return [[one] for one in ordered]
     return [list(group) for _, group in groupby(ordered, key=lambda p: (p.case.model, p.request))]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -83,11 +84,8 @@ def bill(
     absent = {c.model for c in plan.cells if {c.weights, c.decoder_weights} & set(missing)}
     more = {p.case.key: judging(plan, p) if p.case.model in absent else 0.0 for p in todo}
     prices = {p.case.key: price(p, rates(p.case.dtype), stored(p.case.key), more[p.case.key]) for p in todo}
-    trial = plan.trial
-    startup: dict[str, float] = {}
-    for model in dict.fromkeys(p.case.model for p in todo):
-        processes = sum(p.case.model == model for p in todo) if trial == "case" else len({p.request for p in todo if p.case.model == model})
-        startup[model] = STARTUP * processes
+    processes = dict.fromkeys((p.case.model, p.case.key if plan.trial == "case" else p.request) for p in todo)
+    startup = {model: STARTUP * count for model, count in Counter(model for model, _ in processes).items()}
     return PlanPrice(prices, startup, list(missing))
 
 

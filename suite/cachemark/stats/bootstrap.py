@@ -11,12 +11,13 @@ import statistics
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import accumulate
 from typing import TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-Table = NDArray[np.float64]
+from .sign_flip import Floats
+
 Key = TypeVar("Key", bound=Hashable)
 LEVEL = 0.95
 _RESAMPLES = 4000
@@ -36,14 +37,9 @@ class Interval:
 
 def _ranks(n: int, wanted: float) -> tuple[int, float]:
     """The number of values to cut at each end so that the rest covers the median with ``wanted`` or the most there is."""
-    cut, covered = 0, 1 - 2 * 0.5**n
-    tail = 0.5**n
-    for k in range(1, n // 2):
-        tail += math.comb(n, k) * 0.5**n
-        if 1 - 2 * tail < wanted:
-            break
-        cut, covered = k, 1 - 2 * tail
-    return cut, max(covered, 0.0)
+    covered = [1 - 2 * tail for tail in accumulate(math.comb(n, k) * 0.5**n for k in range(n // 2 or 1))]
+    cut = max(sum(share >= wanted for share in covered) - 1, 0)
+    return cut, max(covered[cut], 0.0)
 
 
 def median_over_repeats(values: Sequence[float]) -> Interval:
@@ -84,7 +80,7 @@ def means_over_seeds(named: Mapping[Key, Sequence[float]]) -> dict[Key, Interval
     return {name: found[name] for name in named}
 
 
-def _means(data: Table) -> Iterator[Interval]:
+def _means(data: Floats) -> Iterator[Interval]:
     """One interval for each row of ``data``, (figures, seeds)."""
     n = data.shape[1]
     if n < 2:
@@ -102,7 +98,7 @@ def _means(data: Table) -> Iterator[Interval]:
 
 
 @lru_cache(maxsize=4)
-def _shares(n: int) -> Table:
+def _shares(n: int) -> Floats:
     """Counts of each of n values in each resample, over n: (n, resamples). One matrix serves all means over n values, and a product with
     it is thirty times as fast as drawing anew."""
     picks = np.random.RandomState(0).randint(0, n, size=(_RESAMPLES, n))  # a legacy stream never changes

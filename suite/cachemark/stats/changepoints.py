@@ -27,6 +27,7 @@ from scipy.ndimage import median_filter
 from scipy.stats import rankdata
 
 from ..core.errors import CachemarkError
+from .sign_flip import Floats
 
 STEP, RAMP, SPREAD = "step", "ramp", "spread"
 LEAST = 5  # nights of a segment
@@ -35,8 +36,6 @@ MOST_ALIKE = 0.3  # rank correlation of neighbouring nights
 SPREAD_RATIO = 2.0  # by which the distances from the level must have grown or shrunk
 _BLOCK, _DRAWS, _CHUNK = 3, 999, 37
 _GRID = 80  # places at which a ramp may begin and end
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,7 @@ from scipy.stats import false_discovery_control
 
 from ..core.errors import CachemarkError
 from ..core.verdicts import EQUIVALENT, IMPROVED, INCONCLUSIVE, REGRESSED
+from .bootstrap import Interval
 from .sign_flip import MOST_PAIRS, Floats, rows, sign_flip
 
 CONFIDENCE = 0.90  # of the interval that must lie within the minimum effect for "equivalent"
@@ -190,15 +191,8 @@ class PairRatios:
     fresh: Sequence[float] = ()
 
 
-@dataclass(frozen=True)
-class Effect:
-    """A change of cost as shares (0.05: 5 % worse), with an interval, how sure it is (0 to 1), and how many pairs are behind it."""
-
-    value: float
-    low: float
-    high: float
-    confidence: float
-    pairs: int
+class Effect(Interval):
+    """A change of cost as shares (0.05: 5 % worse), with its interval and how many pairs are behind it."""
 
     @classmethod
     def of(cls, ratios: ArrayLike) -> Effect:
@@ -210,7 +204,7 @@ class Effect:
 
     def __str__(self) -> str:
         value, low, high = (f"{100 * x:+.2g} %" for x in (self.value, self.low, self.high))
-        return f"{value} ({low} to {high}, {100 * self.confidence:.0f} % sure, {self.pairs} pairs)"
+        return f"{value} ({low} to {high}, {100 * self.confidence:.0f} % sure, {self.n} pairs)"
 
 
 @dataclass(frozen=True)

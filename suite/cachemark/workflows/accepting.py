@@ -18,9 +18,10 @@ def accept(
     """Make a finished run (None: the newest) an accepted baseline below ``root`` and return its file. ``save`` writes a new one,
     ``promote`` replaces one of the same environment, ``rebase`` one of another and begins a new epoch. It judges for ``days``, 0: for
     ever. Raises BadBaseline."""
-    write = {"save": baselines.save, "promote": baselines.promote, "rebase": baselines.rebase}[how]
     with Store.open(store, create=False) as target:
-        return write(target, run, root, name, reason=reason, days=days)
+        if how == "save":
+            return baselines.save(target, run, root, name, reason=reason, days=days)
+        return baselines.promote(target, run, root, name, reason=reason, days=days, upgraded=how == "rebase")
 
 
 def accepted(root: Path = baselines.ROOT) -> list[ListedBaseline]:

@@ -10,10 +10,11 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 from ..core.errors import Infrastructure
 from ..core.result import Outcome, Status
+from ..gate.comparison import PairOfOutcomes
 from ..trial.executors.local import Executor
 from ..trial.request import TrialRequest
 from .arms import Cells
@@ -51,19 +52,13 @@ def measure(arms: Sequence[Arm], names: Sequence[str], executor: Executor) -> li
     return found
 
 
-class Pair(NamedTuple):
+@dataclass(frozen=True)
+class Pair(PairOfOutcomes):
     """One pair of one cell. ``swapped``: the second arm ran first; ``redone``: how often it was measured again."""
 
-    cell: str
     number: int
-    before: Outcome
-    after: Outcome
     swapped: bool
     redone: int
-
-    @property
-    def ok(self) -> bool:
-        return self.before.ok and self.after.ok
 
     @property
     def disturbed(self) -> bool:
@@ -106,7 +101,7 @@ class PairRunner:
         first, second = (self.after, self.before) if swapped else (self.before, self.after)
         one, two = measure([first, second], names, self.executor)
         before, after = (two, one) if swapped else (one, two)
-        return [Pair(n, self._counts.get(n, 0) + 1, before[n], after[n], swapped, redone) for n in names]
+        return [Pair(n, before[n], after[n], self._counts.get(n, 0) + 1, swapped, redone) for n in names]
 
 
 def orders(seed: int) -> Iterator[bool]:
