@@ -3,9 +3,12 @@ over the small model and the stand-in for NVML."""
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+
+os.environ["OPENBLAS_NUM_THREADS"] = "1"  # NumPy's, read when it is imported: two workers that take all cores each wait for one another
 
 import pytest
 import torch

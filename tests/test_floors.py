@@ -7,12 +7,13 @@ test reaches; the last tests turn it on a synthetic package in which every rule 
 from __future__ import annotations
 
 import ast
+import json
 import statistics
 import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 
 import pytest
@@ -66,7 +67,7 @@ class Source:
 
     def _visit(self, nodes: list[ast.stmt] | list[ast.AST], deferred: bool = False, lazy: bool = False) -> Iterator[Import]:
         for node in nodes:
-            if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            if isinstance(node, ast.If) and for_types(node):
                 yield from self._visit(node.orelse, deferred, lazy)
                 continue
             yield from (Import(node.lineno, t, deferred, lazy) for t in self._targets(node))
@@ -80,7 +81,7 @@ class Source:
         if isinstance(node, ast.ImportFrom):
             base = self._absolute(node.level, node.module)
             return [f"{base}.{alias.name}" for alias in node.names]
-        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module") and node.args:
+        if isinstance(node, ast.Call) and getattr(node.func, "attr", getattr(node.func, "id", "")) == "import_module" and node.args:
             first = node.args[0]
             return [first.value] if isinstance(first, ast.Constant) and isinstance(first.value, str) else []
         return []
@@ -89,6 +90,10 @@ class Source:
         """``from ..a import b`` of ``p.q.r`` is about ``p.a``; an ``__init__`` counts as one level deeper than its name."""
         up = self.name.split(".") + (["__init__"] if self.is_init else [])
         return ".".join([*up[: len(up) - level], *([module] if module else [])]) if level else module or ""
+
+
+def for_types(node: ast.If) -> bool:
+    return getattr(node.test, "attr", getattr(node.test, "id", "")) == "TYPE_CHECKING"
 
 
 def part_of(module: str) -> str:
@@ -221,7 +226,7 @@ def _hands_on(node: ast.stmt) -> bool:
     if isinstance(node, ast.FunctionDef):
         return node.name in ("__getattr__", "__dir__")
     if isinstance(node, ast.If):
-        return "TYPE_CHECKING" in ast.unparse(node.test) and all(map(_hands_on, node.body)) and not node.orelse
+        return for_types(node) and all(map(_hands_on, node.body)) and not node.orelse
     if isinstance(node, ast.For):  # importing every file of a folder, so that each registers what it defines
         return all("import_module" in ast.unparse(inner) for inner in node.body)
     if isinstance(node, ast.Assign | ast.AnnAssign | ast.Expr):
@@ -240,14 +245,22 @@ def naming_faults(files: list[Source]) -> Iterator[str]:
 
 def check(root: Path) -> list[str]:
     """Every fault of the package at ``root``, each with its file and line."""
-    files = sources(root)
-    return [*floor_faults(files, root.name), *cycles(files), *size_faults(files), *init_faults(files), *naming_faults(files)]
+    return faults_of(sources(root), root.name)
+
+
+def faults_of(files: list[Source], package: str) -> list[str]:
+    return [*floor_faults(files, package), *cycles(files), *size_faults(files), *init_faults(files), *naming_faults(files)]
 
 
 # ------------------------------------------------------------------------------------------------ the package itself
 
+@cache
+def package() -> list[Source]:
+    return sources(PACKAGE)
+
+
 def test_the_package_keeps_its_shape() -> None:
-    faults = check(PACKAGE)
+    faults = faults_of(package(), PACKAGE.name)
     assert not faults, "\n" + "\n".join(faults)
 
 
@@ -257,33 +270,45 @@ def test_tests_and_benchmarks_keep_their_size() -> None:
 
 
 def test_the_median_function_is_short() -> None:
-    functions = [n for s in sources(PACKAGE) for n in ast.walk(s.tree) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
+    functions = [n for s in package() for n in ast.walk(s.tree) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
     assert statistics.median(length(f) for f in functions) <= MAX_MEDIAN
 
 
 def judging_modules() -> list[str]:
     """The modules that must work without torch; migrations are left out, they are run by Alembic and never imported."""
-    inside = [s for s in sources(PACKAGE) if s.part in (*WITHOUT_TORCH, "cli") and "migrations" not in s.file.parts]
+    inside = [s for s in package() if s.part in (*WITHOUT_TORCH, "cli") and "migrations" not in s.file.parts]
     return [s.name for s in inside if not s.name.endswith("__main__")]
 
 
-def imported_by(*names: str) -> str:
-    """The first of these modules after whose import torch is there, or the traceback of one that fails; else nothing."""
-    code = "import importlib, sys\nfor name in sys.argv[1:]: importlib.import_module(name); 'torch' in sys.modules and sys.exit(name)"
-    return subprocess.run([sys.executable, "-c", code, *names], capture_output=True, text=True, check=False).stderr.strip()
+PROBE = """
+import importlib, json, sys
+found = {}
+for name in [*json.load(sys.stdin), "cachemark.cache.slot", "cachemark.methods"]:
+    before = "torch" in sys.modules
+    importlib.import_module(name)
+    found[name] = "torch" in sys.modules and not before
+from cachemark.core import registry
+print(json.dumps([[name for name, brought in found.items() if brought], [*registry.methods]]))
+"""
 
 
-def test_importing_what_judges_leaves_torch_out() -> None:
-    assert imported_by(*judging_modules()) == ""
-    assert imported_by("cachemark.core.errors", "cachemark.cache.slot") == "cachemark.cache.slot"  # the probe can tell
+@pytest.fixture(scope="module")
+def imported() -> tuple[list[str], list[str]]:
+    """A process that imports what must work without torch, then what needs it: the modules that brought torch in, and the methods."""
+    ran = subprocess.run([sys.executable, "-c", PROBE], input=json.dumps(judging_modules()), capture_output=True, text=True, check=False)
+    assert not ran.returncode, ran.stderr
+    torch, methods = json.loads(ran.stdout)
+    return torch, methods
 
 
-def test_importing_methods_registers_every_file() -> None:
+def test_importing_what_judges_leaves_torch_out(imported: tuple[list[str], list[str]]) -> None:
+    assert imported[0] == ["cachemark.cache.slot"], "the first that needs it, which shows that the probe can tell"
+
+
+def test_importing_methods_registers_every_file(imported: tuple[list[str], list[str]]) -> None:
     """What a new method has to edit elsewhere is nothing: a file in the folder is enough."""
     files = {f.stem for f in (PACKAGE / "methods").glob("*.py")} - {"__init__"}
-    code = "import cachemark.methods; from cachemark.core import registry; print(*registry.methods)"
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
-    assert {name.replace("-", "_") for name in found} == files
+    assert {name.replace("-", "_") for name in imported[1]} == files
 
 
 # ------------------------------------------------------------------------------------------------ the checker itself

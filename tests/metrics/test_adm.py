@@ -26,8 +26,8 @@ from cachemark.metrics.reference_batch import ReferenceBatch
 
 torch_fidelity = pytest.importorskip("torch_fidelity")
 
-FEW: dict[str, Any] = {"kid_subset_size": 8, "kid_subsets": 4, "isc_splits": 2}
-SIDE, REAL, FAKE = 256, 9, 8
+FEW: dict[str, Any] = {"kid_subset_size": 4, "kid_subsets": 4, "isc_splits": 2}
+SIDE, REAL, FAKE = 256, 6, 5
 
 
 def pictures(count: int, seed: int, side: int = SIDE) -> Tensor:
@@ -37,8 +37,12 @@ def pictures(count: int, seed: int, side: int = SIDE) -> Tensor:
     return torch.nn.functional.interpolate(coarse, size=(side, side), mode="bilinear").to(torch.uint8)
 
 
+LAST = tuple(f"Mixed_7c.branch{name}.conv" for name in ("1x1", "3x3_2a", "3x3_2b", "3x3dbl_3a", "3x3dbl_3b", "_pool"))
+
+
 def state(seed: int = 0) -> dict[str, Tensor]:
-    """Random weights with the names and shapes of the official file."""
+    """Random weights with the names and shapes of the official file. Of the features that come out most are zero: the eigenvalues of
+    which FID is made then take no time."""
     from torch_fidelity.feature_extractor_inceptionv3 import FeatureExtractorInceptionV3
 
     class Unfilled(FeatureExtractorInceptionV3):
@@ -49,9 +53,11 @@ def state(seed: int = 0) -> dict[str, Tensor]:
     torch.save({}, nothing)
     nothing.seek(0)
     found = Unfilled("unfilled", ["2048"], feature_extractor_weights_path=nothing).state_dict()
-    for tensor in found.values():
+    for name, tensor in found.items():
         if tensor.dim() > 1:
             tensor.normal_(0, (2 / tensor[0].numel()) ** 0.5, generator=draws)
+        if name.startswith(LAST):
+            tensor[torch.arange(len(tensor)) % 16 > 0] = 0
     return dict(found)
 
 
@@ -105,21 +111,17 @@ def seen(preset: Preset) -> ImageFeatures:
 # ------------------------------------------------------------------------------------------------ the same numbers
 
 def test_the_figures_are_those_of_torch_fidelity_alone(published: Published, preset: Preset, seen: ImageFeatures) -> None:
-    ours = preset.scores(seen, **FEW)
-    names = {"fid": "frechet_inception_distance", "kid": "kernel_inception_distance_mean", "isc": "inception_score_mean",
-             "precision": "precision", "recall": "recall"}  # fmt: skip
-    assert set(ours) == {f"{name}_adm_8" for name in names}
-    for name, theirs in names.items():
-        assert ours[f"{name}_adm_8"] == pytest.approx(published.scores[theirs], rel=1e-3), name
-
-
-def test_the_fid_is_that_of_the_statistics_in_the_file(preset: Preset, seen: ImageFeatures, published: Published) -> None:
-    """Not of its images: those are a few of many more."""
+    """FID by the statistics in the file, not by its images, which are a few of many more: it follows a mean that is moved."""
     moved = preset.reference.mean.clone()
     moved[0] += 3.0
-    one = replace(preset, reference=replace(preset.reference, mean=moved)).scores(seen, kid=False, isc=False, prc=False)
     away = float(seen.features[:, 0].mean() - preset.reference.mean[0])
-    assert one["fid_adm_8"] == pytest.approx(published.scores["frechet_inception_distance"] + 9 - 6 * away, rel=1e-3)
+    ours = replace(preset, reference=replace(preset.reference, mean=moved)).scores(seen, **FEW)
+    names = {"fid": "frechet_inception_distance", "kid": "kernel_inception_distance_mean", "isc": "inception_score_mean",
+             "precision": "precision", "recall": "recall"}  # fmt: skip
+    assert set(ours) == {f"{name}_adm_{FAKE}" for name in names}
+    ours[f"fid_adm_{FAKE}"] -= 9 - 6 * away
+    for name, theirs in names.items():
+        assert ours[f"{name}_adm_{FAKE}"] == pytest.approx(published.scores[theirs], rel=1e-3), name
 
 
 def test_the_name_of_the_extractor_carries_the_hash_of_the_weights(preset: Preset, published: Published) -> None:

@@ -61,9 +61,15 @@ class Subject:
     models: dict[str, VAR]
     decode: Callable[[Tensor], Tensor]
     filter_logits: Callable[[Tensor, Sampling], Tensor] = filter_logits
+    ran: dict[str, Ran] = field(default_factory=dict)
 
     def run(self, variant: str, vector: Vector) -> Ran:
-        """Greedy; where the file drew its tokens with a generator of its own, they are taken from the file."""
+        """Greedy, once for each variant; where the file drew its tokens with a generator of its own, they are taken from the file."""
+        if variant not in self.ran:
+            self.ran[variant] = self._run(variant, vector)
+        return self.ran[variant]
+
+    def _run(self, variant: str, vector: Vector) -> Ran:
         model, method, labels = self.models[variant], Watched(), labels_of(self.models[variant], vector)
         guided: list[Tensor] = []
         forced = None if vector.facts["top_k"] == 1 else tokens_of(vector, variant)
