@@ -10,10 +10,9 @@ import torch
 from torch import Tensor
 
 from cachemark.cache.masked_layout import MaskedStep
-from cachemark.methods.lazymar import LazyMAR
-from cachemark.methods.masked import cached_head as head
+from cachemark.methods import lazymar
+from cachemark.methods.lazymar import HeadCache, LazyMAR
 from cachemark.methods.masked import partial, schedule
-from cachemark.methods.masked.cached_head import HeadCache
 from cachemark.methods.masked.partial import Incremental
 
 from .checks import Vector
@@ -121,12 +120,12 @@ def earlier_guidance(vector: Vector, patch: pytest.MonkeyPatch) -> Subject:
 
 # -- the head ---------------------------------------------------------------------------------------------------------
 def another_head_period(vector: Vector, patch: pytest.MonkeyPatch) -> Subject:
-    patch.setattr(head, "PERIOD", 8)
+    patch.setattr(lazymar, "HEAD_PERIOD", 8)
     return subject(vector)
 
 
 def one_block_less_is_bridged(vector: Vector, patch: pytest.MonkeyPatch) -> Subject:
-    patch.setattr(head, "BRIDGED", range(1, 4))
+    patch.setattr(lazymar, "BRIDGED", range(1, 4))
     return subject(vector)
 
 
@@ -136,7 +135,7 @@ def no_early_passes(vector: Vector, patch: pytest.MonkeyPatch) -> Subject:
 
 
 def one_early_pass_more(vector: Vector, patch: pytest.MonkeyPatch) -> Subject:
-    patch.setattr(HeadCache, "early", staticmethod(lambda step: step.inners - 1 - step.inner >= head.EARLY * step.inners - 1))
+    patch.setattr(HeadCache, "early", staticmethod(lambda step: step.inners - 1 - step.inner >= lazymar.EARLY * step.inners - 1))
     return subject(vector)
 
 
@@ -202,5 +201,5 @@ def test_every_check_has_a_control() -> None:
 
 def test_the_published_table_is_that_of_the_code() -> None:
     assert list(schedule.PUBLISHED) == VECTOR.facts["_meta"]["hard_coded"]["retain_ratio"]
-    assert VECTOR.facts["_meta"]["hard_coded"]["head_delta_blocks"] == list(head.BRIDGED)
-    assert VECTOR.facts["_meta"]["hard_coded"]["head_threshold"] == head.PERIOD
+    assert VECTOR.facts["_meta"]["hard_coded"]["head_delta_blocks"] == list(lazymar.BRIDGED)
+    assert VECTOR.facts["_meta"]["hard_coded"]["head_threshold"] == lazymar.HEAD_PERIOD

@@ -96,7 +96,7 @@ def test_training_lowers_the_loss() -> None:
 
 
 def test_tokens_end_up_with_mean_0_and_variance_1(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cachemark.tools.train.continuous.FOLLOW", 0.3)  # a few steps stand for the hundred of a real run
+    monkeypatch.setattr("cachemark.tools.train.tokenizers.FOLLOW", 0.3)  # a few steps stand for the hundred of a real run
     task = LatentsTask(config=SMALL, batch=8)
     with torch.no_grad():
         for step in range(15):

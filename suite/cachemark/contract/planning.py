@@ -43,6 +43,11 @@ class Planning:
     def resolve(self, layout: Layout) -> None:
         """Check the knobs against the layout and fill in those that depend on it; raises BadKnob."""
 
+    def check_choice(self, knob: str, *known: str) -> None:
+        """Raise BadKnob where the knob has none of the ``known`` values."""
+        if (value := getattr(self, knob)) not in known:
+            raise BadKnob(f"{self.name}: {knob} = {value!r} is unknown.", remedy=f"Known: {', '.join(known)}.")
+
     def calibrate(self, measured: Mapping[str, Any]) -> None:
         """Take facts that were measured of the weights for this method (empty where there are none), before :meth:`resolve`. They may
         only serve to fill in knobs: a trial is given the resolved knobs and no facts."""

@@ -16,7 +16,7 @@ EVICTING = "cachemark.contract.method, or cachemark.methods.base.evicting for Ev
 PATHS = {  # import paths that plug-ins were written for, and where the same things are now
     **{f"cachemark.{name}": f"cachemark.core.{name}" for name in ("errors", "plugins", "registry", "result", "seeds", "spec", "units")},
     "cachemark.cache.bidirectional": "cachemark.contract.uncached", "cachemark.cache.geometry": "cachemark.cache.layout",
-    "cachemark.cache.head": "cachemark.methods.masked.cached_head", "cachemark.cache.masked": "cachemark.cache.masked_layout",
+    "cachemark.cache.head": "cachemark.methods.lazymar", "cachemark.cache.masked": "cachemark.cache.masked_layout",
     "cachemark.cache.method": EVICTING, "cachemark.cache.partial": "cachemark.methods.masked.partial",
     "cachemark.cache.portions": "cachemark.cache.bank", "cachemark.cache.schedule": "cachemark.methods.masked.schedule",
     "cachemark.cache.select": "cachemark.methods.base.evicting", "cachemark.cache.slot.Memory": "cachemark.cache.arena.Memory",

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, ClassVar
+from typing import Any
 
 from torch import Tensor
 
@@ -19,7 +19,6 @@ from ..core import registry
 from ..core.errors import BadBudget, BadKnob
 from .ams_kv_similarity.inter_scale import inter_scale
 
-ALLOCATIONS, DECISIONS = ("similarity", "uniform"), ("profile", "online")
 MEASURE = "Give demanding = [layers], or measure it: cachemark show layers MODEL."
 
 
@@ -44,12 +43,12 @@ class AMSKV(Method):
     for the eager engine only. ``allocation = "uniform"`` spreads as many demanding layers evenly over the depth (Table 2).
     """
 
-    name: ClassVar[str] = "ams_kv"
-    paradigms: ClassVar[tuple[str, ...]] = ("next-scale",)
-    evicts: ClassVar[bool] = True
-    source: ClassVar[str] = "AMS-KV (arXiv 2511.16047), Algorithms 1 and 2"
+    name = "ams_kv"
+    paradigms = ("next-scale",)
+    evicts = True
+    source = "AMS-KV (arXiv 2511.16047), Algorithms 1 and 2"
 
-    unstated: ClassVar[Mapping[str, str]] = {
+    unstated = {
         "theta": "the best of the four values of Appendix E; which one the main tables used, and how S is normalised, is not said",
         "decide": "ours: Algorithm 1 decides while the images are made, as `online` does",
         "demanding": "ours: which layers were demanding is not listed; the experiment of Table 2 has one in six",
@@ -108,9 +107,8 @@ class AMSKV(Method):
             raise BadKnob(f"ams_kv: c_max = {self.c_max} is less than c_min = {self.c_min}.", remedy="Raise c_max or lower c_min.")
 
     def _check(self, layout: Layout) -> None:
-        for knob, value, known in (("decide", self.decide, DECISIONS), ("allocation", self.allocation, ALLOCATIONS)):
-            if value not in known:
-                raise BadKnob(f"ams_kv: {knob} = {value!r} is unknown.", remedy=f"Known: {', '.join(known)}.")
+        self.check_choice("decide", "profile", "online")
+        self.check_choice("allocation", "similarity", "uniform")
         if not 0 <= self.condensed < len(layout.scales):
             raise BadKnob(f"ams_kv: condensed = {self.condensed} of {len(layout.scales)} scales.",
                           remedy=f"Give 0 … {len(layout.scales) - 1}.")
@@ -138,14 +136,10 @@ class AMSKV(Method):
         held = 0
         for scale, side in enumerate(layout.scales[:-1]):
             own = side**2
-            if own > self.c_max:
-                continue
-            if held + own > c_min:
-                if scale and similarity[scale - 1] < self.theta:
+            if own <= self.c_max:
+                if scale and held + own > c_min and similarity[scale - 1] < self.theta:
                     return True
-                held = held if own > c_min else c_min
-            else:
-                held += own
+                held = kept(held, own, c_min)
         return False
 
     def _warn(self, found: list[int], layers: int) -> None:
@@ -177,7 +171,7 @@ class AMSKV(Method):
         """Algorithms 1 and 2 on sizes alone; ``online``, what is decided is not known and the larger budget is taken."""
         budget, held = self._room(layout, site.layer), 0
         for side in layout.scales[: step.index]:
-            held = held if side**2 > budget else min(held + side**2, budget)
+            held = kept(held, side**2, budget)
         return held + step.count
 
     # -- one generation -----------------------------------------------------------------------------------------------
@@ -221,3 +215,8 @@ class AMSKV(Method):
         if step.count > budget:
             return [range(slot.live[0])]
         return [range(self.anchor), range(total - (budget - self.anchor), total)]
+
+
+def kept(held: int, own: int, budget: int) -> int:
+    """Tokens that a layer holds after a scale of ``own`` ones: a scale larger than the budget is dropped, else the budget is filled."""
+    return held if own > budget else min(held + own, budget)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, ClassVar, cast
+from typing import Any, cast
 
 from ..cache.layout import Layout
 from ..cache.masked_layout import MaskedLayout
@@ -24,11 +23,11 @@ class FewerSteps(Bidirectional):
     places, so its images are paired with those of the full number of passes.
     """
 
-    name: ClassVar[str] = "fewer_steps"
-    sizes: ClassVar[tuple[str, ...]] = ("steps",)
-    source: ClassVar[str] = "the baseline of LazyMAR (arXiv 2503.12450), Table 1"
+    name = "fewer_steps"
+    sizes = ("steps",)
+    source = "the baseline of LazyMAR (arXiv 2503.12450), Table 1"
 
-    unstated: ClassVar[Mapping[str, str]] = {"steps": "what a budget becomes; the paper's table has 32 and 16 of 64"}
+    unstated = {"steps": "what a budget becomes; the paper's table has 32 and 16 of 64"}
 
     steps: int = 0
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, ClassVar
+from typing import Any
 
 from ..cache.layout import Layout, Site
 from ..contract.method import Method
@@ -24,10 +23,10 @@ class Full(Method):
     ``store_last``: in a next-scale model, also keep the last scale, which nobody reads: the published code does.
     """
 
-    name: ClassVar[str] = "full"
-    paradigms: ClassVar[tuple[str, ...]] = ("next-token", "next-scale", "masked")
-    source: ClassVar[str] = "the baseline"
-    unstated: ClassVar[Mapping[str, str]] = {"store_last": "ours: the published code of VAR keeps the last scale, which nobody reads"}
+    name = "full"
+    paradigms = ("next-token", "next-scale", "masked")
+    source = "the baseline"
+    unstated = {"store_last": "ours: the published code of VAR keeps the last scale, which nobody reads"}
 
     store_last: bool = False
 

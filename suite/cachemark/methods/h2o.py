@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -30,15 +29,12 @@ class H2O(Evicting):
     whose mass divided by the number of queries that could see them is largest, and none is protected for being recent.
     """
 
-    name: ClassVar[str] = "h2o"
-    paradigms: ClassVar[tuple[str, ...]] = ("next-token", "next-scale")
-    source: ClassVar[str] = "Zhang et al. 2023, Algorithm 1"
-    evict_after: ClassVar[str] = "token"
-    slack: ClassVar[int] = 1
-
-    @property
-    def needs_mass(self) -> bool:
-        return True
+    name = "h2o"
+    paradigms = ("next-token", "next-scale")
+    source = "Zhang et al. 2023, Algorithm 1"
+    evict_after = "token"
+    slack = 1
+    needs_mass = True
 
     def prepare(self, slots: SlotBank, memory: Memory) -> None:
         self.mass = table(memory, slots, "mass")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, cast
+from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -12,16 +12,17 @@ from torch import Tensor
 
 from ..cache.arena import Memory
 from ..cache.layout import Layout, Site, Step, Tokens
-from ..cache.masked_layout import Load, MaskedStep
-from ..contract.method import Block
+from ..cache.masked_layout import Load, MaskedLayout, MaskedStep
+from ..contract.method import Block, Method
 from ..core import registry
 from ..core.errors import BadKnob
-from .masked.cached_head import HeadCache
 from .masked.partial import DECODER, HEAD
 from .masked.schedule import Scheduled
 
 SELECTIONS = ("similarity", "min-similarity", "random", "predicted", "unpredicted")
-FORCED = ("zero", "always")
+HEAD_PERIOD = 7  # every seventh step of the process computes everything
+BRIDGED = range(1, 5)  # blocks whose whole change of the hidden state is reused
+EARLY = 0.9  # above this share of the process the other blocks' MLPs are computed anew
 
 
 @registry.methods.add("lazymar")
@@ -33,7 +34,7 @@ class LazyMAR(Scheduled):
     ``token_cache``: behind the attention of block ``layer`` only those tokens go on whose values there are least like those of
     the pass before (§3.2.1). ``condition_cache``: only conditional rows run, and the decoder's unconditional hidden states
     follow from the difference that the last full pass left (§3.2.2). ``encoder_cache`` and ``head_cache``, of which the paper
-    does not speak: see :class:`~.masked.partial.Incremental` and :class:`~.masked.cached_head.HeadCache`. The other
+    does not speak: see :class:`~.masked.partial.Incremental` and :class:`HeadCache`. The other
     knobs are those of :class:`~cachemark.methods.masked.schedule.Scheduled`.
 
     ``select`` says which tokens are left behind, as Table 3 does: those most like before (``similarity``), those least like
@@ -44,10 +45,10 @@ class LazyMAR(Scheduled):
     Differs from the code: keys and values are kept for those blocks alone that read them in a later pass.
     """
 
-    name: ClassVar[str] = "lazymar"
-    source: ClassVar[str] = "LazyMAR (arXiv 2503.12450), §3.2, and its published code"
+    name = "lazymar"
+    source = "LazyMAR (arXiv 2503.12450), §3.2, and its published code"
 
-    unstated: ClassVar[Mapping[str, str]] = {
+    unstated = {
         **Scheduled.unstated,
         "encoder_cache": "of the published code; the paper does not speak of it",
         "head_cache": "of the published code; the paper does not speak of it",
@@ -63,19 +64,14 @@ class LazyMAR(Scheduled):
 
     def check(self) -> None:
         super().check()
-        for knob, value, known in (("select", self.select, SELECTIONS), ("forced", self.forced, FORCED)):
-            if value not in known:
-                raise BadKnob(f"lazymar: {knob} = {value!r} is unknown.", remedy=f"Known: {', '.join(known)}.")
+        self.check_choice("select", *SELECTIONS)
+        self.check_choice("forced", "zero", "always")
         for knob in ("condition_cache", "head_cache"):
             if getattr(self, knob) and self.shape.batch == self.shape.rows:
                 raise BadKnob(f"lazymar: {knob} needs unconditional rows, and without guidance there are none.",
                               remedy=f"Give {knob} = false, or another cfg_scale than 1.")
         if self.condition_cache:
             self.rows = self.shape.batch
-
-    @property
-    def incremental(self) -> bool:
-        return self.encoder_cache
 
     def keep(self, step: MaskedStep) -> int:
         return super().keep(step) if self.token_cache else self.shape.places
@@ -137,3 +133,64 @@ class LazyMAR(Scheduled):
         if site.stack == HEAD and self.head_cache:
             return HeadCache.computes(site, step, load, self.shape.batch)
         return super().computes(site, step, load)
+
+
+class HeadCache:
+    """The published code's cache of the diffusion head, of which the paper says nothing. Each pass of the transformer starts with an
+    empty one: the first pass of the head computes everything, and so does each whose step is a multiple of ``HEAD_PERIOD``.
+
+    The others run the conditional rows alone. ``BRIDGED`` blocks add the change that they made last; the others put their last
+    MLP under today's gate, or compute it anew in the noisiest steps. The unconditional ε follows from the last difference of
+    the two branches, and the variance is that of the conditional branch.
+    """
+
+    def __init__(self, layout: MaskedLayout, most: int, memory: Memory) -> None:
+        """``most``: tokens that a pass of the transformer predicts at most."""
+        self.batch = layout.batch
+        self.change = memory.zeros("head.change", (layout.head, self.batch, most, layout.head_width), layout.dtype)
+        self.apart = memory.zeros("head.apart", (self.batch, most, layout.channels), layout.dtype)
+
+    @staticmethod
+    def refreshes(step: MaskedStep) -> bool:
+        """True where this pass of the head computes everything."""
+        return step.inner == 0 or (step.inners - 1 - step.inner) % HEAD_PERIOD == 0
+
+    @staticmethod
+    def early(step: MaskedStep) -> bool:
+        """True for one of the noisiest passes."""
+        return step.inners - 1 - step.inner > EARLY * step.inners
+
+    def stack(self, step: MaskedStep, tokens: Tokens, run: Callable[[Tokens], Tensor]) -> Tensor:
+        """ε and variance logits of all rows, (rows, n, 2·C)."""
+        apart = self.apart[:, : tokens.x.size(1)]
+        if self.refreshes(step):
+            out = run(tokens)
+            c, u = (part.chunk(2, -1)[0] for part in out.chunk(2))
+            apart.copy_(c - u)
+            return out
+        out = run(tokens.rows(slice(self.batch)))
+        eps, v = out.chunk(2, -1)
+        return torch.cat((out, torch.cat((eps - apart, v), -1)))
+
+    def block(self, site: Site, step: MaskedStep, tokens: Tokens, block: Block, method: Method) -> Tokens:
+        """One block of the head, computed or made up from what it did last."""
+        change = self.change[site.layer][:, : tokens.x.size(1)]
+        bridged = site.layer in BRIDGED
+        if bridged and not self.refreshes(step):
+            return tokens.with_x(tokens.x + change)
+        before, tokens = tokens, block.mix(site, step, tokens, method)
+        if not self.refreshes(step) and not self.early(step):
+            return block.join(tokens, change)
+        branch = block.branch(tokens)
+        after = block.join(tokens, branch)
+        change.copy_((after.x - before.x if bridged else branch)[: self.batch])
+        return after
+
+    @classmethod
+    def computes(cls, site: Site, step: MaskedStep, load: Load, batch: int) -> Load:
+        """The part of ``load`` that this pass of the head computes."""
+        if cls.refreshes(step):
+            return load
+        if site.layer in BRIDGED:
+            return load._replace(rows=batch, tokens=0, mlp=0)
+        return load._replace(rows=batch, mlp=load.mlp if cls.early(step) else 0)

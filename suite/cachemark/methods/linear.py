@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,10 +16,8 @@ from ..cache.layout import Layout, Site, Step
 from ..cache.slot import Slot
 from ..contract.paper_costs import MethodOverhead
 from ..core import registry
-from ..core.errors import BadBudget, BadKnob
+from ..core.errors import BadBudget
 from .base.evicting import Evicting, lowest, ring, table
-
-SCORES = ("inter-line", "accumulated")
 
 
 @registry.methods.add("linear")
@@ -34,14 +32,14 @@ class Linear(Evicting):
     places and the next line is written where it was.
     """
 
-    name: ClassVar[str] = "linear"
-    source: ClassVar[str] = "LineAR §3.3, Eq. 5–10"
-    unstated: ClassVar[Mapping[str, str]] = {
+    name = "linear"
+    source = "LineAR §3.3, Eq. 5–10"
+    unstated = {
         "anchor": "ours (docs/adr/0003-linear-defaults.md): the paper gives the size of its anchor a name and no number",
         "recent_lines": "ours (docs/adr/0003-linear-defaults.md): the paper gives the number of recent lines a name and no value",
     }
-    evict_after: ClassVar[str] = "line"
-    footnotes: ClassVar[tuple[str, ...]] = (
+    evict_after = "line"
+    footnotes = (
         "The paper states neither anchor nor recent_lines; the defaults are ours (docs/adr/0003-linear-defaults.md).",
     )
 
@@ -62,8 +60,7 @@ class Linear(Evicting):
     def resolve(self, layout: Layout) -> None:
         super().resolve(layout)
         n = layout.line
-        if self.score not in SCORES:
-            raise BadKnob(f"linear: score = {self.score!r} is unknown.", remedy=f"Known: {', '.join(SCORES)}.")
+        self.check_choice("score", "inter-line", "accumulated")
         if self.B % n or self.recent_lines < 1 or self.anchor < 0:
             raise BadBudget(f"linear: B = {self.B}, recent_lines = {self.recent_lines}, anchor = {self.anchor} do not fit lines of {n}.",
                             remedy=f"B must be a multiple of {n}, recent_lines at least 1, anchor at least 0.")

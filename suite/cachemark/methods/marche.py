@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Any, ClassVar, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -15,10 +15,8 @@ from ..cache.masked_layout import MaskedLayout, MaskedStep
 from ..contract.paper_costs import MethodOverhead
 from ..core import registry
 from ..core.errors import BadKnob
-from ..roofline.masked_flops import budget_of, fitted
+from ..roofline.masked_flops import fitted
 from .masked.partial import DECODER, Partial, wide
-
-REFRESHED = ("high", "low", "random", "blind")
 
 
 @registry.methods.add("marche")
@@ -43,12 +41,12 @@ class MARche(Partial):
     concatenate. ``partitioned`` computes the paper's two attentions and joins them; the result is the same.
     """
 
-    name: ClassVar[str] = "marche"
-    carries: ClassVar[bool] = True
-    sizes: ClassVar[tuple[str, ...]] = ("active",)
-    source: ClassVar[str] = "MARché (arXiv 2506.12035), §4 and Appendices A and D"
+    name = "marche"
+    carries = True
+    sizes = ("active",)
+    source = "MARché (arXiv 2506.12035), §4 and Appendices A and D"
 
-    unstated: ClassVar[Mapping[str, str]] = {
+    unstated = {
         "active": "§4.3 says 64 active tokens in all, as here, §5.3 says 64 refreshing ones",
         "select_layer": "§4.2 and §5.3 say the second block, as here, §4.3 and Appendix D the first",
         "encoder_cache": "ours: the paper says nothing of the encoder",
@@ -66,17 +64,10 @@ class MARche(Partial):
     partitioned: bool = False
 
     # -- what a plan asks ---------------------------------------------------------------------------------------------
-    @classmethod
-    def knobs_for(cls, budget: Fraction, layout: Layout) -> dict[str, Any]:
-        return cls().fit(budget, layout)
-
     def fit(self, budget: Fraction, layout: Layout) -> dict[str, Any]:
         """The most active tokens that keep a whole image within this share of its FLOPs."""
         shape = cast(MaskedLayout, layout)
         return {"active": 1 + fitted(self.name, lambda i: replace(self, active=1 + i), shape.places - 1, budget, shape)}
-
-    def own_budget(self, layout: Layout) -> Fraction:
-        return budget_of(self, cast(MaskedLayout, layout))
 
     @property
     def kernel(self) -> str:
@@ -84,8 +75,7 @@ class MARche(Partial):
 
     def check(self) -> None:
         blocks = self.shape.layers
-        if self.refresh not in REFRESHED:
-            raise BadKnob(f"marche: refresh = {self.refresh!r} is unknown.", remedy=f"Known: {', '.join(REFRESHED)}.")
+        self.check_choice("refresh", "high", "low", "random", "blind")
         for knob in ("active", "period"):
             if (value := getattr(self, knob)) < 1:
                 raise BadKnob(f"marche: {knob} = {value} is too small.", remedy="Give at least 1.")
@@ -94,10 +84,6 @@ class MARche(Partial):
         listed = self.refresh_layers
         if isinstance(listed, str) or not all(type(layer) is int and 1 <= layer <= blocks for layer in listed):
             raise BadKnob(f"marche: refresh_layers = {listed!r} is no list of blocks.", remedy=f"Give blocks in 1 … {blocks}.")
-
-    @property
-    def incremental(self) -> bool:
-        return self.encoder_cache
 
     # -- which passes, blocks and tokens ------------------------------------------------------------------------------
     def refreshes(self, step: MaskedStep) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -26,11 +25,11 @@ class Random(Evicting):
     model ``B`` entries stay after each scale, uniform over all that were seen.
     """
 
-    name: ClassVar[str] = "random"
-    paradigms: ClassVar[tuple[str, ...]] = ("next-token", "next-scale")
-    source: ClassVar[str] = "the random baseline of LineAR, Table 3"
-    evict_after: ClassVar[str] = "token"
-    slack: ClassVar[int] = 1
+    name = "random"
+    paradigms = ("next-token", "next-scale")
+    source = "the random baseline of LineAR, Table 3"
+    evict_after = "token"
+    slack = 1
 
     def prepare(self, slots: SlotBank, memory: Memory) -> None:
         """Per row: the sample's seed, its branch, and where the visual entries start."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from torch import Tensor
 
@@ -21,8 +20,8 @@ class RandomTokens(Scheduled):
     computed in every pass. Drawn for each row from the sample's own stream, so a sample is treated alike in any batch.
     """
 
-    name: ClassVar[str] = "random_tokens"
-    source: ClassVar[str] = "the random caching of LazyMAR (arXiv 2503.12450), Table 3"
+    name = "random_tokens"
+    source = "the random caching of LazyMAR (arXiv 2503.12450), Table 3"
 
     def scores(self, step: MaskedStep, v: Tensor) -> Tensor:
         return self.lots(step, len(v))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -34,9 +33,9 @@ class RKV(Evicting):
     nothing is cleared.
     """
 
-    name: ClassVar[str] = "rkv"
-    source: ClassVar[str] = "Cai et al. 2025, §3"
-    evict_after: ClassVar[str] = "line"
+    name = "rkv"
+    source = "Cai et al. 2025, §3"
+    evict_after = "line"
 
     alpha: int = 8
     mix_lambda: float = 0.1

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -17,8 +16,6 @@ from ..cache.stage import Stage
 from ..contract.method import Method
 from ..core import registry
 from ..core.errors import BadBudget, BadKnob
-
-GROUPS = ("condensed", "intermediate", "local")
 
 
 @registry.methods.add("scale_groups")
@@ -32,11 +29,11 @@ class ScaleGroups(Method):
     now is intermediate later. The paper does not say how many scales are local; two are what its larger budget holds.
     """
 
-    name: ClassVar[str] = "scale_groups"
-    paradigms: ClassVar[tuple[str, ...]] = ("next-scale",)
-    source: ClassVar[str] = "AMS-KV (arXiv 2511.16047), Table 1"
-
-    unstated: ClassVar[Mapping[str, str]] = {"local": "ours: what the larger budget of AMS-KV holds; how many scales are local is not said"}
+    name = "scale_groups"
+    paradigms = ("next-scale",)
+    source = "AMS-KV (arXiv 2511.16047), Table 1"
+    kernel = "sdpa-masked"  # another than that of the full cache: no speed-up is stated
+    unstated = {"local": "ours: what the larger budget of AMS-KV holds; how many scales are local is not said"}
 
     remove: str = "intermediate"
     condensed: int = 2
@@ -48,14 +45,8 @@ class ScaleGroups(Method):
             raise BadBudget(f"scale_groups: it hides entries and frees none: no budget of {budget}.", remedy="Its budget is 1.")
         return {}
 
-    @property
-    def kernel(self) -> str:
-        """Masked, hence another kernel than that of the full cache: no speed-up is stated."""
-        return "sdpa-masked"
-
     def resolve(self, layout: Layout) -> None:
-        if self.remove not in GROUPS:
-            raise BadKnob(f"scale_groups: remove = {self.remove!r} is no group.", remedy=f"Known: {', '.join(GROUPS)}.")
+        self.check_choice("remove", "condensed", "intermediate", "local")
         if min(self.condensed, self.local) < 0:
             raise BadKnob("scale_groups: condensed and local are numbers of scales.", remedy="Give 0 or more.")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, ClassVar
+from typing import Any
 
 from ..cache.bank import SlotBank
 from ..cache.layout import Layout, Site, Step
@@ -24,11 +24,11 @@ class Streaming(Evicting):
     code: K is cached after RoPE and keeps its own position, where theirs rotates by the place in the cache.
     """
 
-    name: ClassVar[str] = "streaming"
-    paradigms: ClassVar[tuple[str, ...]] = ("next-token", "next-scale")
-    source: ClassVar[str] = "Xiao et al. 2024, §3.2"
-    evict_after: ClassVar[str] = "token"
-    slack: ClassVar[int] = 1
+    name = "streaming"
+    paradigms = ("next-token", "next-scale")
+    source = "Xiao et al. 2024, §3.2"
+    evict_after = "token"
+    slack = 1
 
     sinks: int = 4
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
 
 from ..cache.bank import SlotBank
 from ..cache.layout import Layout, Site, Step
@@ -23,14 +21,14 @@ class Window(Evicting):
     The window-attention baseline of Xiao et al. (ICLR 2024), Fig. 1b. In a next-scale model tokens are ordered coarse to fine.
     """
 
-    name: ClassVar[str] = "window"
-    paradigms: ClassVar[tuple[str, ...]] = ("next-token", "next-scale")
-    source: ClassVar[str] = "Xiao et al. 2024, Fig. 1b"
-    unstated: ClassVar[Mapping[str, str]] = {
+    name = "window"
+    paradigms = ("next-token", "next-scale")
+    source = "Xiao et al. 2024, Fig. 1b"
+    unstated = {
         "keep_condition": "ours: a window over text has no condition apart, so everything ages out of it, as with `False`",
     }
-    evict_after: ClassVar[str] = "token"
-    slack: ClassVar[int] = 1
+    evict_after = "token"
+    slack = 1
 
     keep_condition: bool = True
 

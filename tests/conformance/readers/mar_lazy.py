@@ -18,8 +18,7 @@ from cachemark.cache.layout import Site, Step, Tokens
 from cachemark.cache.masked_layout import MaskedStep
 from cachemark.contract.method import Block, Method
 from cachemark.core.spec import Sampling
-from cachemark.methods.lazymar import LazyMAR
-from cachemark.methods.masked import cached_head
+from cachemark.methods.lazymar import BRIDGED, HEAD_PERIOD, LazyMAR
 from cachemark.models.diffusion import DiffusionHead
 from cachemark.models.mar import MAR
 
@@ -32,7 +31,7 @@ SPACINGS = {"std": "{}", "tame": "{},0"}  # sections of the head's process, of i
 KNOBS = {
     "start": "start_step", "period": "refresh_period", "table": "retain_ratio", "layer": "similarity_layer_index", "extra": "min_extra",
 }
-HEAD = {"head_threshold": cached_head.PERIOD, "head_delta_blocks": list(cached_head.BRIDGED)}  # no knobs of ours
+HEAD = {"head_threshold": HEAD_PERIOD, "head_delta_blocks": list(BRIDGED)}  # no knobs of ours
 
 
 @dataclass

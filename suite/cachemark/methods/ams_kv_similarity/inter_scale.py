@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Sequence
 
 import torch
@@ -37,15 +38,13 @@ class ScaleProfile(Method):
     One instance serves many generations and takes the mean over them, weighted by their rows. It is no method to be measured.
     """
 
+    needs_mass = True
+
     def __init__(self) -> None:
         self.rows = 0
-        self._similarity: dict[tuple[int, int], float] = {}
+        self._similarity: dict[tuple[int, int], float] = defaultdict(float)
         self._mass: dict[tuple[int, int], Tensor] = {}
         self._before: dict[Site, Tensor] = {}
-
-    @property
-    def needs_mass(self) -> bool:
-        return True
 
     def begin(self, layout: Layout, sites: Sequence[Site], memory: Memory) -> None:
         super().begin(layout, sites, memory)
@@ -53,9 +52,7 @@ class ScaleProfile(Method):
 
     def attend(self, site: Site, step: Step, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         if step.index:
-            key = site.layer, step.index
-            alike = float(inter_scale(k, self._before[site])) * k.size(0)
-            self._similarity[key] = self._similarity.get(key, 0.0) + alike
+            self._similarity[site.layer, step.index] += float(inter_scale(k, self._before[site])) * k.size(0)
         self._before[site] = k
         return super().attend(site, step, q, k, v)
 
@@ -64,7 +61,7 @@ class ScaleProfile(Method):
         sizes = [side**2 for side in self.layout.scales[: step.scale]]
         seen = torch.stack([part.sum() for part in mass.double().split(sizes, -1)]).cpu() / (q.size(1) * q.size(2))
         key = site.layer, step.index
-        self._mass[key] = self._mass.get(key, torch.zeros_like(seen)) + seen
+        self._mass[key] = self._mass.get(key, 0) + seen
 
     @property
     def similarity(self) -> tuple[tuple[float, ...], ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -29,7 +29,7 @@ def visual_budget(budget: Fraction, layout: Layout) -> int:
 class Evicting(Method):
     """A method that keeps at most ``B`` visual entries per row, layer and head, and the whole condition in addition."""
 
-    evicts: ClassVar[bool] = True
+    evicts = True
 
     B: int = 0
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -12,42 +11,41 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ...cache.arena import Memory
-from ...cache.attention.attention import KERNEL as PLAIN_KERNEL
+from ...cache.attention.attention import KERNEL
 from ...cache.layout import Layout, Site, Step
 from ...contract.method import Method
 from ...contract.uncached import Bidirectional
 
-KERNEL = "sdpa-math, padded and masked"
 
+class PublishedCache(Method):
+    """A full cache in tensors of its own, as authors wrote it; it exists for comparison only."""
 
-@dataclass
-class PaddedFull(Method):
-    """LlamaGen's published generation cache: one padded buffer per layer, read whole under a boolean mask.
+    name = "full"
 
-    Every pass attends over all round_up(condition + N, 8) places with the un-fused kernel, and copies K and V to the number
-    of query heads first, as the published code does. It exists for comparison only.
-    """
-
-    name: ClassVar[str] = "full"
-    source: ClassVar[str] = "LlamaGen's generate.py"
-
-    @property
-    def kernel(self) -> str:
-        return KERNEL
+    def begin(self, layout: Layout, sites: Sequence[Site], memory: Memory) -> None:
+        memory.begin()
+        self.layout, self._memory, self.banks = layout, memory, []
 
     @property
     def logical_bytes(self) -> int:
         """Everything is read, so everything counts as live."""
         return self._memory.nbytes("slots")
 
-    @property
-    def live_bytes(self) -> None:
-        """The buffer is padded from the beginning."""
-        return None
+
+@dataclass
+class PaddedFull(PublishedCache):
+    """LlamaGen's published generation cache: one padded buffer per layer, read whole under a boolean mask.
+
+    Every pass attends over all round_up(condition + N, 8) places with the un-fused kernel, and copies K and V to the number
+    of query heads first, as the published code does.
+    """
+
+    source = "LlamaGen's generate.py"
+    kernel = "sdpa-math, padded and masked"
+    live_bytes = None  # the buffer is padded from the beginning
 
     def begin(self, layout: Layout, sites: Sequence[Site], memory: Memory) -> None:
-        memory.begin()
-        self.layout, self._memory, self.banks = layout, memory, []
+        super().begin(layout, sites, memory)
         places = -(-(layout.longest_condition + layout.visual) // 8) * 8
         shape = (layout.rows, layout.kv_heads, places, layout.head_dim)
         self.k = {site: memory.zeros(f"k.{site}", shape, layout.dtype, "slots") for site in sites}
@@ -67,33 +65,24 @@ class PaddedFull(Method):
 
 
 @dataclass
-class ConcatFull(Method):
+class ConcatFull(PublishedCache):
     """VAR's published generation cache: in every scale each layer makes a new tensor of all keys so far and its own.
 
     Old and new stand side by side while one is copied into the other. Under the authors' fp16 autocast the normalised K comes
     out in fp32 and is kept so, and is cast again for the kernel; here K is kept in fp32 whatever the model's dtype. The last
-    scale is appended too, although nobody reads it. It exists for comparison only.
+    scale is appended too, although nobody reads it.
     """
 
-    name: ClassVar[str] = "full"
-    source: ClassVar[str] = "VAR's basic_var.py"
-
-    @property
-    def kernel(self) -> str:
-        return PLAIN_KERNEL
-
-    @property
-    def logical_bytes(self) -> int:
-        return self._memory.nbytes("slots")
+    source = "VAR's basic_var.py"
+    kernel = KERNEL
 
     @property
     def live_bytes(self) -> int:
         """Tensors grow with the image, so what is allocated lives."""
-        return self._memory.nbytes("slots")
+        return self.logical_bytes
 
     def begin(self, layout: Layout, sites: Sequence[Site], memory: Memory) -> None:
-        memory.begin()
-        self.layout, self._memory, self.banks = layout, memory, []
+        super().begin(layout, sites, memory)
         shape = (layout.rows, layout.kv_heads, 0, layout.head_dim)
         self.k = {site: torch.empty(shape, dtype=torch.float32, device=memory.device) for site in sites}
         self.v = {site: torch.empty(shape, dtype=layout.dtype, device=memory.device) for site in sites}

@@ -10,7 +10,8 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, cast
+from fractions import Fraction
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -22,6 +23,7 @@ from ...cache.layout import Layout, Site, Step, Tokens
 from ...cache.masked_layout import Load, MaskedLayout, MaskedStep, masked_steps, put, take
 from ...contract.method import Block
 from ...contract.uncached import Bidirectional
+from ...roofline.masked_flops import budget_of
 
 DECODER, ENCODER, HEAD = "decoder", "encoder", "head"
 
@@ -123,14 +125,26 @@ class Partial(Bidirectional):
 
     A subclass says which passes are full (:meth:`refreshes`), how many tokens the others keep (:meth:`keep`) and which
     (:meth:`choose`), and what each block computes (:attr:`selects`, :meth:`spans`). ``carries``: a token that is left behind
-    leaves the decoder with its last hidden state, else with zeros. ``rows``: how many rows a partial pass computes, the first
-    ones; all, unless :meth:`check` says less.
+    leaves the decoder with its last hidden state, else with zeros. ``encoder_cache``, which may be a knob: the encoder computes only
+    what has become known. ``rows``: how many rows a partial pass computes, the first ones; all, unless :meth:`check` says less.
     """
 
-    skips: ClassVar[bool] = True
-    carries: ClassVar[bool] = False
+    skips = True
+    carries = False
+    encoder_cache = False
+
+    @classmethod
+    def knobs_for(cls, budget: Fraction, layout: Layout) -> dict[str, Any]:
+        return cls().fit(budget, layout)
+
+    def own_budget(self, layout: Layout) -> Fraction:
+        return budget_of(self, cast(MaskedLayout, layout))
 
     # -- what a subclass decides, on the host but for the choice itself -----------------------------------------------
+    @abstractmethod
+    def fit(self, budget: Fraction, layout: Layout) -> dict[str, Any]:
+        """Knobs for which an image costs at most this share of its FLOPs without a cache."""
+
     @abstractmethod
     def check(self) -> None:
         """Check the knobs and fill in those that depend on the layout, which is ``shape``, or on the passes ``steps``."""
@@ -156,11 +170,6 @@ class Partial(Bidirectional):
     def choose(self, step: MaskedStep, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """All places, (rows, places), of which the first go on; ``q``, ``k``, ``v`` are those of all tokens."""
 
-    @property
-    def incremental(self) -> bool:
-        """True where the encoder computes only what has become known."""
-        return False
-
     # -- one generation -----------------------------------------------------------------------------------------------
     def resolve(self, layout: Layout) -> None:
         self.shape, self.rows = cast(MaskedLayout, layout), layout.rows
@@ -177,7 +186,7 @@ class Partial(Bidirectional):
         blocks = [block for block in range(layout.layers) if not self.spans(block)[0]]
         narrow = min(self.kept) < self.shape.places
         self.places = Places(DECODER, blocks, self.shape, self.rows, memory) if narrow and blocks else None
-        self.encoder = Incremental(self.shape, self.rows, memory) if self.incremental else None
+        self.encoder = Incremental(self.shape, self.rows, memory) if self.encoder_cache else None
 
     @property
     def logical_bytes(self) -> int:
@@ -210,10 +219,7 @@ class Partial(Bidirectional):
         tokens, at = tokens.rows(slice(self.rows)), cast(MaskedStep, step)
         if name == ENCODER:
             return self.encoder.encode(at, tokens, run) if self.encoder else run(tokens)
-        return self._decode(tokens.with_x(self.encoder.canvas(at, tokens.x)) if self.encoder else tokens, run)
-
-    def _decode(self, tokens: Tokens, run: Callable[[Tokens], Tensor]) -> Tensor:
-        out = run(tokens)
+        out = run(tokens.with_x(self.encoder.canvas(at, tokens.x)) if self.encoder else tokens)
         if self.rest is not None and self.chosen is not None:
             out = put(self.rest if self.carries else torch.zeros_like(self.rest), self.chosen, out)
         self._forget()
@@ -271,7 +277,7 @@ class Partial(Bidirectional):
             return load
         load = load._replace(rows=self.rows)
         if site.stack == ENCODER:
-            fresh = self.shape.buffer + self.steps[step.index - 1].count if self.incremental else load.tokens
+            fresh = self.shape.buffer + self.steps[step.index - 1].count if self.encoder_cache else load.tokens
             return load._replace(tokens=fresh, mlp=fresh)
         if not self.narrows(step):
             return load

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Any, ClassVar, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -14,13 +14,12 @@ from torch import Tensor
 from ...cache.layout import Layout
 from ...cache.masked_layout import MaskedLayout, MaskedStep
 from ...core.errors import BadBudget, BadKnob
-from ...roofline.masked_flops import budget_of, fitted
+from ...roofline.masked_flops import fitted
 from .partial import Partial
 
 SPAN = 64  # passes that the published numbers are meant for
 AUTHORS = (64, 32)  # numbers of passes that the authors ran them with
 PUBLISHED = (1.0,) * 20 + (0.6,) + (0.5,) * 4 + (0.4,) * 5 + (0.15,) * 5 + (0.12,) * 5 + (0.05,) * 24
-SCHEDULES = ("auto", "published", "scaled")
 
 
 @dataclass
@@ -46,8 +45,8 @@ class Scheduled(Partial):
     extra: int = 15
     layer: int = 3
 
-    sizes: ClassVar[tuple[str, ...]] = ("scale", "count")
-    unstated: ClassVar[Mapping[str, str]] = {
+    sizes = ("scale", "count")
+    unstated = {
         "schedule": "the published code reads its numbers at the pass itself, whatever the number of passes; `scaled` is ours",
         "start": "5 at 64 passes, as here; at 32 the paper says 4, where the published code has 5",
         "period": "9 at 64 passes, as here; at 32 the paper says 5, where the published code has 9",
@@ -57,25 +56,17 @@ class Scheduled(Partial):
         "extra": "of the published code",
         "layer": "of the published code, which counts from 0; the paper says the third block, which would be 2",
     }
-    most_scale: ClassVar[int] = 20  # turns even the least share of the published table into all tokens
+    most_scale = 20  # turns even the least share of the published table into all tokens
 
     # -- what a plan asks ---------------------------------------------------------------------------------------------
-    @classmethod
-    def knobs_for(cls, budget: Fraction, layout: Layout) -> dict[str, Any]:
-        return cls().fit(budget, layout)
-
     def fit(self, budget: Fraction, layout: Layout) -> dict[str, Any]:
         """The largest ``scale``, in hundredths, that keeps a whole image within this share of its FLOPs."""
         shape = cast(MaskedLayout, layout)
         return {"scale": fitted(self.name, lambda i: replace(self, scale=i / 100), 100 * self.most_scale, budget, shape) / 100}
 
-    def own_budget(self, layout: Layout) -> Fraction:
-        return budget_of(self, cast(MaskedLayout, layout))
-
     def check(self) -> None:
         self._check_numbers()
-        if self.schedule not in SCHEDULES:
-            raise BadKnob(f"{self.name}: schedule = {self.schedule!r} is unknown.", remedy=f"Known: {', '.join(SCHEDULES)}.")
+        self.check_choice("schedule", "auto", "published", "scaled")
         if self.schedule == "auto":
             self.schedule = "published" if len(self.steps) in AUTHORS else "scaled"
         if not 0 <= self.layer < self.shape.layers:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import click
@@ -16,14 +16,17 @@ from . import loops
 from .continuous import LatentsTask, MaskedTask
 from .feature_network import FeaturesTask
 from .generators import GeneratorTask, ScalesTask
-from .scales import ScaleCodesTask
-from .tokenizers import CodesTask, DecoderTask
+from .tokenizers import CodesTask, DecoderTask, ScaleCodesTask
 
-MODELS = ("tiny-vq", "tiny-llamagen", "tiny-msvq", "tiny-var", "tiny-kl", "tiny-mar", "tiny-features")
+TASKS: dict[str, Callable[..., loops.TrainingTask]] = {
+    "tiny-vq": CodesTask, "tiny-llamagen": GeneratorTask, "tiny-msvq": ScaleCodesTask, "tiny-var": ScalesTask, "tiny-kl": LatentsTask,
+    "tiny-mar": MaskedTask, "tiny-features": FeaturesTask,
+}
+TOKENIZERS = {"tiny-llamagen": "tiny-vq", "tiny-var": "tiny-msvq", "tiny-mar": "tiny-kl"}  # by the model that learns their tokens
 
 
 @click.command()
-@click.argument("model", type=click.Choice(MODELS))
+@click.argument("model", type=click.Choice(list(TASKS)))
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), default=Path("weights"), show_default=True,
               help="Folder for weights, description, log and checkpoint.")
 @click.option("--steps", type=click.IntRange(min=1),
@@ -47,36 +50,25 @@ def train(
         raise Unsupported("--device cuda was given, but torch sees no CUDA device.", remedy="Use --device cpu, or see `cachemark doctor`.")
     loops.keep_memory(device)
     loops.flush_denormals(device)
-    weights = out
-    for make, share in _stages(model, out, tokenizer, seed, device):
-        task = make(weights)
-        count = max(1, int(steps * share)) if steps else task.steps
-        run = loops.TrainingRun(out, count, seed=seed, device=device, threads=threads, resume=resume, warmup=task.warmup, decay=task.decay)
-        weights = loops.train(task, run)
+
+    def trained(task: loops.TrainingTask, count: int | None) -> Path:
+        run = loops.TrainingRun(out, count or task.steps, seed=seed, device=device, threads=threads, resume=resume,
+                                warmup=task.warmup, decay=task.decay)
+        return loops.train(task, run)
+
+    coder = [tokenizer or _tokenizer(TOKENIZERS[model], out)] if model in TOKENIZERS else []
+    weights = trained(TASKS[model](*coder, seed, device=device), steps)
+    if model == "tiny-vq":
+        weights = trained(DecoderTask(weights, seed, device=device), steps and max(1, steps // 2))
     if model == "tiny-features":
         features.write_reference(weights, seed, device=device)
     click.echo(str(weights))
 
 
-def _stages(
-    model: str, out: Path, tokenizer: Path | None, seed: int, device: str
-) -> Iterator[tuple[Callable[[Path], loops.TrainingTask], float]]:
-    """The tasks of a model in their order, each made from the weights of the one before, and its share of ``--steps``."""
-
-    def coder(name: str) -> Path:
-        own = out / f"{name}.safetensors"
-        return tokenizer or (own if own.is_file() else packaged(f"{name}.safetensors"))
-
-    networks: dict[str, Callable[..., loops.TrainingTask]]
-    networks = {"tiny-vq": CodesTask, "tiny-msvq": ScaleCodesTask, "tiny-features": FeaturesTask, "tiny-kl": LatentsTask}
-    predictors = {"tiny-llamagen": (GeneratorTask, "tiny-vq"), "tiny-var": (ScalesTask, "tiny-msvq"), "tiny-mar": (MaskedTask, "tiny-kl")}
-    if model in networks:
-        yield lambda _: networks[model](seed, device=device), 1
-    else:
-        predictor, tokens = predictors[model]
-        yield lambda _: predictor(coder(tokens), seed, device=device), 1
-    if model == "tiny-vq":
-        yield lambda codes: DecoderTask(codes, seed, device=device), 0.5
+def _tokenizer(name: str, out: Path) -> Path:
+    """Weights of a tokenizer: those in ``out``, else the embedded ones."""
+    own = out / f"{name}.safetensors"
+    return own if own.is_file() else packaged(own.name)
 
 
 if __name__ == "__main__":

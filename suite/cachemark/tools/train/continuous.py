@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -16,7 +16,6 @@ from ...models.tiny import tiny_kl as kl
 from ...models.tiny.tiny_kl import TinyKLConfig
 from ...models.tiny.tiny_mar import NAME, TINY_MAR
 from .generators import BATCH, MUON_RATE, PredictorTask
-from .loops import Stateful
 from .scene import stream
 from .tokenizers import WholeTask, difference
 
@@ -33,7 +32,6 @@ KNOWN = (8, 36, 128)  # of 256: tokens known where the error of a token is measu
 FASTEST, SLOWEST = 2.5, 0.2  # waves that places begin as, in radians a place
 OFFSETS = ((0, -1), (0, 1), (-1, 0), (1, 0), (0, 0))  # rows and columns from a place to what a head begins to look at
 QUIET = -5.0  # log variance at the start: noise as strong as the latents would drown what the decoder has to learn from
-FOLLOW = 0.02  # how fast the statistics of the latents follow those of a batch
 
 
 class LatentsTask(WholeTask):
@@ -55,14 +53,9 @@ class LatentsTask(WholeTask):
         images = self.images(step)
         mean, log_variance = self.model.moments(images)
         latents = kl.drawn(mean, log_variance, generator)
-        self._follow(latents.detach())
+        self.follow(latents.detach(), (0, 2, 3))
         apart = 0.5 * (mean.square() + log_variance.exp() - 1 - log_variance)
         return difference(self.model.decoder(latents).float(), images) + DIVERGENCE * apart.mean()
-
-    @torch.no_grad()
-    def _follow(self, latents: Tensor) -> None:
-        self.model.centre.lerp_(latents.mean((0, 2, 3)), FOLLOW)
-        self.model.deviation.lerp_(latents.std((0, 2, 3)), FOLLOW)
 
 
 class MaskedTask(PredictorTask):
@@ -87,10 +80,7 @@ class MaskedTask(PredictorTask):
         nn.init.zeros_(self.reader.weight)
         nn.init.zeros_(self.reader.bias)
         self.adam.add_param_group({"params": list(self.reader.parameters()), "peak": self.rates[1]})
-
-    @property
-    def parts(self) -> Mapping[str, Stateful]:
-        return {**super().parts, "reader": self.reader}
+        self.parts["reader"] = self.reader
 
     def tokens(self, images: Tensor, generator: torch.Generator) -> Tensor:
         """Drawn, not the mean: what follows a token must stand a token that is a little off."""

@@ -28,7 +28,6 @@ from .scene import HUES, VERSION, Scene, scenes, stream
 from .tokenizers import WholeTask
 
 BATCH = 64
-FOLLOW = 0.02  # how fast the statistics of the features follow those of a batch
 RESTARTS = 0.25  # share of corrupted pictures that start anew, instead of having a rectangle in other colours
 HELD_OUT = 512
 ATTRIBUTES = tuple(features.HEADS)
@@ -54,18 +53,13 @@ class FeaturesTask(WholeTask):
         scene, half = scenes(self.batch, stream(self.seed, "features", step), device=self.device), self.batch // 2
         images = torch.cat((scene.images[:half], corrupted(scene.images[half:], generator)))
         embedded = self.model.embed(images).float()
-        self._follow(embedded[:half].detach())
+        self.follow(embedded[:half].detach(), (0,))
         said = self.model.judge(embedded)
         wanted = attributes(scene)
         named = [F.cross_entropy(said[name][:half].float(), wanted[name][:half]) for name in ATTRIBUTES]
         named.append(F.cross_entropy(said["class"][half:].float(), wanted["class"][half:]))
         consistent = F.binary_cross_entropy_with_logits(said["consistent"].float(), consistency(images, half))
         return torch.stack(named).mean() + consistent
-
-    @torch.no_grad()
-    def _follow(self, embedded: Tensor) -> None:
-        self.model.centre.lerp_(embedded.mean(0), FOLLOW)
-        self.model.deviation.lerp_(embedded.std(0), FOLLOW)
 
     @torch.no_grad()
     def validate(self) -> dict[str, float]:

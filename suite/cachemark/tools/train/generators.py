@@ -8,8 +8,7 @@ null class, which classifier-free guidance needs.
 from __future__ import annotations
 
 import json
-from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,7 @@ from ...models.tiny import tiny_vq as vq
 from ...models.tiny.tiny_var import NAME as VAR_NAME
 from ...models.tiny.tiny_var import TINY_VAR
 from ...models.var import VAR, VARConfig
-from .loops import DECAY, Stateful
+from .loops import TrainingTask
 from .muon import Muon
 from .scene import scenes, stream
 
@@ -38,21 +37,18 @@ DROPOUT = 0.1
 HELD_OUT = 128
 
 
-class PredictorTask(ABC):
+class PredictorTask(TrainingTask):
     """Trains a class-conditional model on the tokens of a tokenizer. ``inner`` are the matrices that Muon updates; ``rates`` the full
     learning rates of Muon and of AdamW."""
 
-    name: str
-    steps: int
     warmup = 40
-    decay = DECAY
     rates = (MUON_RATE, ADAM_RATE)
 
     def __init__(
         self, model: LlamaGen | VAR | MAR, tokenizer: nn.Module, inner: Iterable[nn.Parameter], seed: int, device: str, batch: int
     ) -> None:
         self.seed, self.device, self.batch = seed, device, batch
-        self.model: Any = model.to(device)
+        self.model = model.to(device)
         self.tokenizer: Any = tokenizer
         matrices = list(inner)
         chosen = {id(p) for p in matrices}
@@ -60,24 +56,13 @@ class PredictorTask(ABC):
         muon, adam = self.rates
         self.muon = Muon([{"params": matrices, "peak": muon}], lr=muon)
         self.adam = torch.optim.AdamW([{"params": outer, "peak": adam}], lr=adam, betas=(0.9, 0.95), weight_decay=0.0)
+        self.parts = {"model": self.model, "muon": self.muon, "adam": self.adam}
         self._chunk = -1
         self._batches: list[tuple[Tensor, Tensor]] = []
-
-    @property
-    def parts(self) -> Mapping[str, Stateful]:
-        return {"model": self.model, "muon": self.muon, "adam": self.adam}
-
-    @property
-    def optimisers(self) -> list[torch.optim.Optimizer]:
-        return [self.muon, self.adam]
 
     def metadata(self) -> dict[str, str]:
         config = json.dumps(asdict(self.model.config), sort_keys=True)
         return {"model": self.name, "config": config, "language": self.tokenizer.language}
-
-    @abstractmethod
-    def loss(self, step: int, generator: torch.Generator) -> Tensor:
-        """The loss of one batch, with labels dropped at random."""
 
     def tokens(self, images: Tensor, generator: torch.Generator) -> Tensor:
         """The tokens of images (B, 3, 64, 64), one row each."""
@@ -136,13 +121,6 @@ class GeneratorTask(CodesPredictorTask):
         super().__init__(model, vq.load(tokenizer, device=device), inner, seed, device, batch)
 
 
-def open_gates(model: VAR) -> None:
-    """Start the gates of all blocks at 1, as in a plain transformer; the authors' start near 0, which costs a short training much."""
-    for name, bias in model.blocks.named_parameters():
-        if name.endswith("ada_lin.1.bias"):
-            bias.data.view(6, -1)[:2] = 1
-
-
 class ScalesTask(CodesPredictorTask):
     """The next-scale model, a :class:`~cachemark.models.var.VAR`, on codes of the multi-scale tokenizer at ``tokenizer``."""
 
@@ -156,6 +134,8 @@ class ScalesTask(CodesPredictorTask):
         model = VAR(config, coder.quantizer).initialise(stream(seed, "initial weights"))
         nn.init.zeros_(model.head.weight)
         nn.init.zeros_(model.head.bias)
-        open_gates(model)
+        for name, bias in model.blocks.named_parameters():
+            if name.endswith("ada_lin.1.bias"):  # gates start open; the authors' start near 0, which costs a short training much
+                bias.data.view(6, -1)[:2] = 1
         blocks = [p for name, p in model.blocks.named_parameters() if p.dim() == 2 and "ada_lin" not in name]
         super().__init__(model, coder, blocks, seed, device, batch)

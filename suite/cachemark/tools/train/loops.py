@@ -16,10 +16,11 @@ import hashlib
 import json
 import platform
 import time
-from collections.abc import Callable, Iterator, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -36,34 +37,32 @@ from .scene import VERSION, stream
 DECAY = 0.45  # share of the steps in which the learning rate falls
 
 
-class Stateful(Protocol):
-    """A module or an optimiser."""
-
-    def state_dict(self) -> dict[str, Any]: ...
-    def load_state_dict(self, state_dict: dict[str, Any]) -> Any: ...
-
-
-class TrainingTask(Protocol):
-    """One training task. ``parts`` holds everything that changes while training, by name, ``model`` among them.
-
-    ``steps``, ``warmup`` and ``decay`` are those of the weights that come with cachemark. Every parameter group of an optimiser states its
-    full learning rate as ``peak``. ``metadata`` goes into the weights file; its ``config`` is JSON.
-    """
+class TrainingTask(ABC):
+    """A model, its data and its loss. ``steps``, ``warmup`` and ``decay`` are those of the weights that come with cachemark. ``parts`` is
+    everything that changes while training: the model and the optimisers, whose groups state their full learning rate as ``peak``."""
 
     name: str
     steps: int
     warmup: int
-    decay: float
+    decay = DECAY
+    model: Any
+    parts: dict[str, nn.Module | torch.optim.Optimizer]
 
     @property
-    def model(self) -> nn.Module: ...
-    @property
-    def parts(self) -> Mapping[str, Stateful]: ...
-    @property
-    def optimisers(self) -> list[torch.optim.Optimizer]: ...
-    def metadata(self) -> dict[str, str]: ...
-    def loss(self, step: int, generator: torch.Generator) -> Tensor: ...
-    def validate(self) -> dict[str, float]: ...
+    def optimisers(self) -> list[torch.optim.Optimizer]:
+        return [part for part in self.parts.values() if isinstance(part, torch.optim.Optimizer)]
+
+    @abstractmethod
+    def metadata(self) -> dict[str, str]:
+        """Entries of the weights file; ``config`` is JSON."""
+
+    @abstractmethod
+    def loss(self, step: int, generator: torch.Generator) -> Tensor:
+        """The loss of one batch of fresh scenes, a scalar; all that is random comes from ``generator`` or the number of the step."""
+
+    @abstractmethod
+    def validate(self) -> dict[str, float]:
+        """Figures on held-out scenes."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +78,6 @@ class TrainingRun:
     warmup: int = 40
     decay: float = DECAY
     every: int = 100
-    precision: str = "auto"  # auto | bf16 | fp32
 
     def factor(self, step: int) -> float:
         """Share of the full learning rate at ``step``: linear warm-up, plateau, linear decay to zero."""
@@ -117,7 +115,7 @@ def generator_of(seed: int, step: int) -> torch.Generator:
 
 def _update(task: TrainingTask, run: TrainingRun, step: int) -> float:
     """One optimiser step; returns the loss."""
-    with autocast(run.device, run.precision), AttentionInFP32():
+    with autocast(run.device), AttentionInFP32():
         loss = task.loss(step, generator_of(run.seed, step))
     loss.backward()
     for optimiser in task.optimisers:
@@ -128,11 +126,10 @@ def _update(task: TrainingTask, run: TrainingRun, step: int) -> float:
     return float(loss.detach())
 
 
-def autocast(device: str, precision: str = "auto") -> torch.autocast:
+def autocast(device: str) -> torch.autocast:
     """bf16 autocast where the hardware multiplies in bf16, else fp32: emulated bf16 is 2 to 3 times slower than fp32."""
     kind = torch.device(device).type
-    wanted = has_bf16(kind) if precision == "auto" else precision == "bf16"
-    return torch.autocast(kind, torch.bfloat16, enabled=wanted)
+    return torch.autocast(kind, torch.bfloat16, enabled=has_bf16(kind))
 
 
 class AttentionInFP32(TorchFunctionMode):
@@ -242,7 +239,7 @@ def _write_weights(task: TrainingTask, run: TrainingRun, log: list[dict[str, Any
         "step": last["step"], "finished": last["step"] == run.steps, "data": VERSION,
         "held_out": {k: v for k, v in last.items() if k not in ("step", "loss", "seconds")},
         "seconds": last["seconds"], "device": run.device, "threads": torch.get_num_threads(), "torch": torch.__version__,
-        "bf16": autocast(run.device, run.precision)._enabled,
+        "bf16": autocast(run.device)._enabled,
         "parameters": sum(t.numel() for t in state.values()), "sha256": hashlib.sha256(weights.read_bytes()).hexdigest(),
     }
     with replacing(run.out / f"{task.name}.json") as path:

@@ -30,7 +30,7 @@ class Scene:
     """A batch of pictures and what they were made from.
 
     ``images`` (B, 3, 64, 64) float32 in [-1, 1], RGB; ``classes`` (B,) int64 index into :data:`CLASSES`; ``object_hue``,
-    ``sky_hue``, ``ground_hue`` (B,) float32 in [0, 1); ``centre`` (B, 2) x and y; ``radius`` and ``horizon`` (B,);
+    ``sky_hue``, ``ground_hue`` (B,) float32 in [0, 1); ``centre`` (B, 2) x and y; ``horizon`` (B,);
     ``textures`` (B, 2) int64 index into :data:`TEXTURES` for object and ground.
     """
 
@@ -40,7 +40,6 @@ class Scene:
     sky_hue: Tensor
     ground_hue: Tensor
     centre: Tensor
-    radius: Tensor
     horizon: Tensor
     textures: Tensor
 
@@ -65,7 +64,7 @@ def scenes(what: int | Tensor, seed: int, *, device: str | torch.device = "cpu")
     params = {name: value.to(device) for name, value in _draw(classes, generator).items()}
     return Scene(
         images=_render(params), classes=params["classes"], object_hue=params["h1"], sky_hue=params["h2"], ground_hue=params["h3"],
-        centre=torch.stack((params["cx"], params["cy"]), 1), radius=params["radius"], horizon=params["horizon"],
+        centre=torch.stack((params["cx"], params["cy"]), 1), horizon=params["horizon"],
         textures=torch.stack((params["object_texture"], params["ground_texture"]), 1),
     )
 

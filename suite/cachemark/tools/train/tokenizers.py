@@ -1,13 +1,13 @@
-"""Training of the embedded VQ tokenizer: reconstruction with a codebook that follows by moving averages.
+"""Training of the embedded tokenizers of codes: reconstruction with a codebook that follows by moving averages.
 
 The codebook is initialised from the first batch, follows the latents with decay 0.97, and codes that fall below 5 % of the
-mean use are set to random latents of the batch. The loss is L1 + 2 MSE + 0.25 commitment; there is no adversary. A second
-stage goes on with the decoder alone, while the codes keep their meaning.
+mean use (of the multi-scale tokenizer 0.2 %) are set to random latents of the batch. The loss is L1 + 2 MSE + 0.25 commitment; there is
+no adversary. A second stage of the plain one goes on with the decoder alone, while the codes keep their meaning.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -15,18 +15,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ...models.tiny import tiny_vq
+from ...models.tiny import tiny_msvq, tiny_vq
 from ...models.tiny.stored import EmbeddedWeights
-from ...models.tiny.tiny_kl import TinyKL
-from ...models.tiny.tiny_msvq import TinyMSVQ
-from ...models.tiny.tiny_vq import TinyVQ
-from .loops import DECAY, Stateful
+from .loops import TrainingTask
 from .scene import scenes, stream
 
 RATE = 2e-3
 BATCH = 32
 COMMITMENT = 0.25
 HELD_OUT = 128
+FOLLOW = 0.02  # how fast the statistics of what an encoder makes follow those of a batch
 
 
 class MovingCodebook(nn.Module):
@@ -74,28 +72,18 @@ class MovingCodebook(nn.Module):
         return vectors[torch.randint(len(vectors), (len(self.counts),), generator=generator).to(vectors.device)]
 
 
-class ReconstructionTask:
+class ReconstructionTask(TrainingTask):
     """Trains ``weights`` of a tokenizer to reconstruct fresh scenes. ``scene_stream`` names the random stream that these come from."""
 
-    name: str
-    steps: int
     stored: ClassVar[EmbeddedWeights[Any]]
     warmup = 20
-    decay = DECAY
     scene_stream = "tokenizer"
 
     def __init__(self, model: nn.Module, weights: Iterable[nn.Parameter], rate: float, seed: int, device: str, batch: int) -> None:
         self.seed, self.device, self.batch = seed, device, batch
-        self.model: Any = model
+        self.model = model
         self.optimiser = torch.optim.AdamW([{"params": list(weights), "peak": rate}], lr=rate, betas=(0.9, 0.99), weight_decay=0.0)
-
-    @property
-    def parts(self) -> Mapping[str, Stateful]:
-        return {"model": self.model, "optimiser": self.optimiser}
-
-    @property
-    def optimisers(self) -> list[torch.optim.Optimizer]:
-        return [self.optimiser]
+        self.parts = {"model": model, "optimiser": self.optimiser}
 
     def metadata(self) -> dict[str, str]:
         return self.stored.metadata(self.model.config)
@@ -104,8 +92,20 @@ class ReconstructionTask:
         """The scenes of a step, (batch, 3, 64, 64)."""
         return scenes(self.batch, stream(self.seed, self.scene_stream, step), device=self.device).images
 
+    @torch.no_grad()
     def validate(self) -> dict[str, float]:
-        return reconstruction(self.model, self.seed, self.device)
+        """Mean PSNR in dB of held-out scenes (peak 2, images clamped to [-1, 1]), and how many codes they use, where there are codes.
+
+        ``psnr`` is the mean over images, ``psnr_pooled`` that of the mean error.
+        """
+        images = scenes(HELD_OUT, stream(self.seed, "held out"), device=self.device).images
+        tokens = self.model.encode(images)
+        error = (self.model.decode(tokens).clamp(-1, 1) - images).square().mean((1, 2, 3))
+        found = {
+            "psnr": round(float((10 * torch.log10(4 / error)).mean()), 3),
+            "psnr_pooled": round(float(10 * torch.log10(4 / error.mean())), 3),
+        }
+        return found if tokens.is_floating_point() else {**found, "codes_used": float(tokens.unique().numel())}
 
 
 class WholeTask(ReconstructionTask):
@@ -119,6 +119,12 @@ class WholeTask(ReconstructionTask):
             model = self.stored.model(config).to(device)
         super().__init__(model, (p for p in model.parameters() if p.requires_grad), RATE, seed, device, batch or self.size)
 
+    @torch.no_grad()
+    def follow(self, vectors: Tensor, dims: tuple[int, ...]) -> None:
+        """Move the model's ``centre`` and ``deviation`` towards those of a batch, taken over ``dims``."""
+        self.model.centre.lerp_(vectors.mean(dims), FOLLOW)
+        self.model.deviation.lerp_(vectors.std(dims), FOLLOW)
+
 
 class CodebookTask(WholeTask):
     """A tokenizer whose codebook follows by moving averages."""
@@ -129,10 +135,7 @@ class CodebookTask(WholeTask):
         super().__init__(seed, device=device, config=config, batch=batch)
         c = self.model.config
         self.codebook = MovingCodebook(c.codes, c.channels, dead=self.dead).to(device)
-
-    @property
-    def parts(self) -> Mapping[str, Stateful]:
-        return {**super().parts, "codebook": self.codebook}
+        self.parts["codebook"] = self.codebook
 
 
 class CodesTask(CodebookTask):
@@ -154,6 +157,42 @@ class CodesTask(CodebookTask):
         chosen = F.embedding(codes, self.model.codebook).transpose(1, 2).reshape(z.shape)
         shown = self.model.decoder(z + (chosen - z).detach()).float()
         return difference(shown, images) + COMMITMENT * F.mse_loss(z, chosen)
+
+
+class ScaleCodesTask(CodebookTask):
+    """Trains a :class:`~cachemark.models.tiny.tiny_msvq.TinyMSVQ`, with one codebook for all scales.
+
+    Each scale quantises what the coarser ones have left. The encoder learns straight through; the convolutions φ learn to bring the
+    restored map near the encoder's; the codebook follows what all scales ask of it.
+    """
+
+    name = tiny_msvq.NAME
+    steps = 1000
+    stored = tiny_msvq.files
+    size = 16
+    dead = 0.002  # a code that serves the coarsest scales alone is used by one token in hundreds, and is not dead
+
+    def loss(self, step: int, generator: torch.Generator) -> Tensor:
+        """Loss of one batch of fresh scenes; moves the codebook on the way."""
+        images = self.images(step)
+        z = self.model.encoder(images).float()
+        f_hat = self._restored(z.detach(), generator)
+        shown = self.model.decoder(f_hat + z - z.detach()).float()  # the decoder sees f_hat; its gradient reaches both
+        return difference(shown, images) + COMMITMENT * F.mse_loss(z, f_hat.detach()) + F.mse_loss(f_hat, z.detach())
+
+    def _restored(self, z: Tensor, generator: torch.Generator) -> Tensor:
+        """The restored map of latents (B, channels, P, P), differentiable in φ alone."""
+        quantizer, table = self.model.quantizer, self.model.quantizer.embedding.weight
+        f_hat, asked, chosen = quantizer.empty(len(z)), [], []
+        for scale in range(len(quantizer.sides)):
+            rest = quantizer.shrunk((z - f_hat).detach(), scale)
+            self.codebook.start(table, z.movedim(1, -1).flatten(0, -2), generator)
+            codes = quantizer.nearest(rest)
+            asked.append(rest.flatten(0, 1))
+            chosen.append(codes.flatten())
+            f_hat = quantizer.add(f_hat, codes, scale)
+        self.codebook.move(table, torch.cat(asked), torch.cat(chosen), generator)
+        return f_hat
 
 
 class DecoderTask(ReconstructionTask):
@@ -186,19 +225,3 @@ class DecoderTask(ReconstructionTask):
 def difference(shown: Tensor, images: Tensor) -> Tensor:
     """L1 + 2 MSE of two batches of images."""
     return F.l1_loss(shown, images) + 2 * F.mse_loss(shown, images)
-
-
-@torch.no_grad()
-def reconstruction(model: TinyVQ | TinyMSVQ | TinyKL, seed: int, device: str) -> dict[str, float]:
-    """Mean PSNR in dB of held-out scenes (peak 2, images clamped to [-1, 1]), and how many codes they use, where there are codes.
-
-    ``psnr`` is the mean over images, ``psnr_pooled`` that of the mean error.
-    """
-    images = scenes(HELD_OUT, stream(seed, "held out"), device=device).images
-    tokens = model.encode(images)
-    error = (model.decode(tokens).clamp(-1, 1) - images).square().mean((1, 2, 3))
-    found = {
-        "psnr": round(float((10 * torch.log10(4 / error)).mean()), 3),
-        "psnr_pooled": round(float(10 * torch.log10(4 / error.mean())), 3),
-    }
-    return found if tokens.is_floating_point() else {**found, "codes_used": float(tokens.unique().numel())}
