@@ -21,7 +21,7 @@ from ...report import formatting as fmt
 from ...report.view.report_row import QUALITY, derive
 from ...store.exchange import Exchange
 from ...workflows.listing import sentence
-from .pages import Claim, Drawn, Evidence, Reached, Trained, TrainingStage, Vectors, changed
+from .pages import Claim, Drawn, Evidence, Trained, Vectors, changed
 
 assert catalogue  # importing it registers the models
 
@@ -44,12 +44,14 @@ def trained(baselines: Path) -> list[Trained]:
 
 
 def _trained(name: str, described: dict[str, dict[str, Any]], runs: list[Exchange]) -> Trained:
-    last = described[name]
     earlier = [stem for stem, data in described.items() if data.get("model") == name and stem != name]
     files = {path.name: path.stat().st_size for path in sorted(WEIGHTS.glob(f"{name}.*safetensors"), key=lambda path: len(path.name))}
-    stages = [_stage(stem, described[stem]) for stem in (*earlier, name)]
-    return Trained(name, _what(name), files, last["sha256"], last["parameters"], last["config"], stages,
-                   draws=name in registry.models, drawn=_drawn(name, last["sha256"], runs))
+    stages = [{**described[stem], "log": _log(stem)} for stem in (*earlier, name)]
+    return Trained(name, _what(name), files, stages, draws=name in registry.models, drawn=_drawn(name, described[name]["sha256"], runs))
+
+
+def _log(stem: str) -> list[dict[str, float]]:
+    return [json.loads(line) for line in (WEIGHTS / f"{stem}.log.jsonl").read_text(encoding="utf-8").splitlines()]
 
 
 def _runs(baselines: Path) -> list[Exchange]:
@@ -83,24 +85,12 @@ def _worth(outcome: Outcome, run: Exchange) -> Drawn:
     return Drawn(f"of the full cache, seeds `{outcome.case.evaluation['quality']['seeds']}`, {sampling}; {where}", rows)
 
 
-def _stage(stem: str, data: dict[str, Any]) -> TrainingStage:
-    log = [json.loads(line) for line in (WEIGHTS / f"{stem}.log.jsonl").read_text(encoding="utf-8").splitlines()]
-    threads = f" with {data['threads']} thread{'s' if data['threads'] != 1 else ''}" if data["device"] == "cpu" else ""
-    machine = f"{data['device'].upper()}{threads}, torch {data['torch']}"
-    return TrainingStage(data["steps"], data["seconds"], data["seed"], data["data"], machine, data["held_out"], log)
-
-
 def _what(name: str) -> str:
-    """The summary of a registered model, else the first sentence of the file that defines it."""
+    """The summary of a registered model, else the first sentence of the file that defines it, without the markup of references."""
     if name in registry.models:
         return str(registry.models.get(name).summary)
     module = importlib.import_module(f"cachemark.models.tiny.{name.replace('-', '_')}")
-    return _summary(module.__doc__)
-
-
-def _summary(text: str | None) -> str:
-    """The first sentence of a docstring without its full stop and the markup of references."""
-    return sentence(text).removesuffix(".").replace(":mod:`~cachemark.models.tiny.tiny_", "`tiny-")
+    return sentence(module.__doc__).removesuffix(".").replace(":mod:`~cachemark.models.tiny.tiny_", "`tiny-")
 
 
 def released() -> list[ModelEntry]:
@@ -122,5 +112,4 @@ def evidence(folder: Path) -> Evidence:
     vectors = [Vectors(name, entry["family"], entry["about"], entry["methods"], len(entry["checks"]))
                for name, entry in _read(DATA / "conformance.json").items()]
     claims = [Claim(**record) for record in _read(DATA / "published" / "quality.json")["records"]]
-    reached = [Reached(stored.anchor.model, stored.anchor.expected, stored.value) for stored in anchors.load(folder)]
-    return Evidence(vectors, claims, reached)
+    return Evidence(vectors, claims, anchors.load(folder))

@@ -19,6 +19,7 @@ from torch import nn
 
 from ...contract.method import Method
 from ...core.spec import Sampling
+from ...gate.anchors import ReachedAnchor
 from ...models.protocol import ModelEntry, PublishedFile
 
 LAST = 4  # validations that the stated spread is taken from
@@ -38,19 +39,6 @@ SCORES = {  # of a description's `held_out`: what it is, and its unit
 
 # -- what is handed in ------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
-class TrainingStage:
-    """One training: what its description and its log say."""
-
-    steps: int
-    seconds: float
-    seed: int
-    data: str
-    machine: str
-    held_out: Mapping[str, float]
-    log: Sequence[Mapping[str, float]]
-
-
-@dataclass(frozen=True)
 class Drawn:
     """Quality of images of the full cache. ``figures``: what it is, and the figure with its interval, as text. ``made``: by which
     run."""
@@ -61,16 +49,14 @@ class Drawn:
 
 @dataclass(frozen=True)
 class Trained:
-    """A model whose weights the package carries. ``files``: their bytes by name; the last of ``stages`` made what is shipped. ``draws``
-    whether it makes images, and ``drawn`` what they are worth, None where a stored run of these weights is lacking."""
+    """A model whose weights the package carries. ``files``: their bytes by name. ``stages``: the description of each training beside its
+    weights, with its ``log``; the last made what is shipped. ``draws`` whether it makes images, and ``drawn`` what they are worth, None
+    where a stored run of these weights is lacking."""
 
     name: str
     what: str
     files: Mapping[str, int]
-    sha256: str
-    parameters: int
-    config: Mapping[str, Any]
-    stages: Sequence[TrainingStage]
+    stages: Sequence[Mapping[str, Any]]
     draws: bool = False
     drawn: Drawn | None = None
 
@@ -99,21 +85,12 @@ class Claim:
 
 
 @dataclass(frozen=True)
-class Reached:
-    """A published value that the full cache of a model has reached here."""
-
-    model: str
-    expected: float
-    value: float
-
-
-@dataclass(frozen=True)
 class Evidence:
     """Evidence for the code: vectors, published figures, and anchors that were reached."""
 
     vectors: Sequence[Vectors] = ()
     claims: Sequence[Claim] = ()
-    reached: Sequence[Reached] = ()
+    reached: Sequence[ReachedAnchor] = ()
 
 
 # -- models -----------------------------------------------------------------------------------------------------------
@@ -138,53 +115,45 @@ def models_page(trained: Sequence[Trained], released: Sequence[ModelEntry], evid
     for family in dict.fromkeys(model.family for model in released):
         own = [vectors for vectors in evidence.vectors if vectors.family == family]
         parts += _family(family, [model for model in released if model.family == family], own)
-    return _joined(parts)
+    return "\n\n".join(parts) + "\n"
 
 
 def _trained(model: Trained) -> list[str]:
     last = model.stages[-1]
     rows = [("file", f"{_code(name)}, {_grouped(size)} bytes") for name, size in model.files.items()]
-    rows += [("SHA-256 of the weights", _code(model.sha256)), ("parameters", _grouped(model.parameters)),
-             ("configuration", _settings(model.config))]
+    rows += [("SHA-256 of the weights", _code(last["sha256"])), ("parameters", _grouped(last["parameters"])),
+             ("configuration", _settings(last["config"]))]
     for number, stage in enumerate(model.stages, 1):
         title = "training" if len(model.stages) == 1 else f"training, stage {number}"
-        took = f"{stage.seconds / 60:.0f} minutes ({stage.seconds:.0f} s)"
-        rows.append((title, f"{_grouped(stage.steps)} steps in {took} on {stage.machine}, seed {stage.seed}, data {_code(stage.data)}"))
-    rows += [(_score(name)[0], f"{value:g} {_score(name)[1]}".strip() + f"; {_spread(last.log, name)}")
-             for name, value in last.held_out.items()]
+        rows.append((title, f"{_grouped(stage['steps'])} steps in {stage['seconds'] / 60:.0f} minutes ({stage['seconds']:.0f} s) on "
+                            f"{_machine(stage)}, seed {stage['seed']}, data {_code(stage['data'])}"))
+    rows += [(_score(name)[0], f"{value:g} {_score(name)[1]}".strip() + f"; {spread(last['log'], name)}")
+             for name, value in last["held_out"].items()]
     if model.draws:
         rows += [("its images", model.drawn.made), *model.drawn.figures] if model.drawn else [("its images", UNSEEN)]
     return [f"### `{model.name}`", f"{model.what.rstrip('.')}.", _table(("", ""), rows), "To train it again:",
             f"```console\n$ python -m cachemark.tools.train {model.name}\n```"]
 
 
+def _machine(stage: Mapping[str, Any]) -> str:
+    threads = f" with {stage['threads']} thread{'s' if stage['threads'] != 1 else ''}" if stage["device"] == "cpu" else ""
+    return f"{stage['device'].upper()}{threads}, torch {stage['torch']}"
+
+
 def _score(name: str) -> tuple[str, str]:
     return SCORES.get(name, (f"held-out accuracy, {name.replace('_', ' ')}", ""))
 
 
-def spread(log: Sequence[Mapping[str, float]], name: str) -> tuple[float, int, int] | None:
-    """The largest change of a score from one of the last validations to the next, and the steps of the first and the last of them;
-    None where fewer than two hold it."""
+def spread(log: Sequence[Mapping[str, float]], name: str) -> str:
+    """The largest change of a score from one of the last validations to the next, and whether it went one way through all of them, so that
+    training had not come to rest."""
     held = [(int(entry["step"]), entry[name]) for entry in log if name in entry][-LAST:]
-    if len(held) < 2:
-        return None
-    changes = [abs(after - before) for (_, before), (_, after) in pairwise(held)]
-    return max(changes), held[0][0], held[-1][0]
-
-
-def _spread(log: Sequence[Mapping[str, float]], name: str) -> str:
-    found = spread(log, name)
-    if found is None:
+    changes = [after - before for (_, before), (_, after) in pairwise(held)]
+    if not changes:
         return "spread not known"
-    change, first, last = found
-    return f"± {change:.2g}, the largest change between two validations of steps {first} … {last}{_drift(log, name)}"
-
-
-def _drift(log: Sequence[Mapping[str, float]], name: str) -> str:
-    """True where the score went one way through all of them, so that training had not come to rest."""
-    held = [entry[name] for entry in log if name in entry][-LAST:]
-    changes = [after - before for before, after in pairwise(held)]
-    return ", all in one direction" if len({change > 0 for change in changes}) == 1 and all(changes) and len(changes) > 1 else ""
+    told = f"± {max(map(abs, changes)):.2g}, the largest change between two validations of steps {held[0][0]} … {held[-1][0]}"
+    one_way = len(changes) > 1 and (min(changes) > 0 or max(changes) < 0)
+    return f"{told}, all in one direction" if one_way else told
 
 
 def _family(family: str, models: Sequence[ModelEntry], vectors: Sequence[Vectors]) -> list[str]:
@@ -200,7 +169,7 @@ def _family(family: str, models: Sequence[ModelEntry], vectors: Sequence[Vectors
         held = [(_codes(models), *row) for row, models in shared.items()]
         parts += [f"`{key}`, from {files[0][1].origin}:", _table(("model", "file", "tensors", "parameters"), held), *_layouts(files)]
     if vectors:
-        parts += ["Checked against the authors' code on stored inputs and weights:", _listed(vectors)]
+        parts += ["Checked against the authors' code on stored inputs and weights:", "\n".join(f"- {_vectors(one)}" for one in vectors)]
     return parts
 
 
@@ -259,7 +228,7 @@ def methods_page(methods: Sequence[type[Method]], evidence: Evidence) -> str:
     ]
     for cls in methods:
         parts += _method(cls, evidence)
-    return _joined(parts)
+    return "\n\n".join(parts) + "\n"
 
 
 def _method(cls: type[Method], evidence: Evidence) -> list[str]:
@@ -309,12 +278,12 @@ def differences(text: str) -> list[str]:
     return found
 
 
-def reproduced(claim: Claim, reached: Sequence[Reached]) -> str:
+def reproduced(claim: Claim, reached: Sequence[ReachedAnchor]) -> str:
     """A word on whether a published figure was measured here. An anchor vouches for the full cache of its model, at its own value."""
-    own = next((r for r in reached if r.model == claim.model), None)
+    own = next((r for r in reached if r.anchor.model == claim.model), None)
     if own is None:
         return NEVER
-    if claim.method == "full" and float(claim.fid) == own.expected:
+    if claim.method == "full" and float(claim.fid) == own.anchor.expected:
         return f"{own.value:.4g}"
     return "not yet; the full cache of this model is anchored"
 
@@ -328,10 +297,6 @@ def _plain_markup(text: str) -> str:
 
 def _vectors(vectors: Vectors) -> str:
     return f"{_code(vectors.name)}, {vectors.checks} checks: {vectors.about}"
-
-
-def _listed(vectors: Sequence[Vectors]) -> str:
-    return "\n".join(f"- {_vectors(one)}" for one in vectors)
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -348,18 +313,11 @@ def _codes(names: Iterable[str]) -> str:
 
 
 def _settings(values: Mapping[str, Any]) -> str:
-    return ", ".join(f"{key} {_plain(value)}" for key, value in values.items())
-
-
-def _plain(value: object) -> str:
-    """A value of a configuration for people: lists with spaces between their entries, no quotes."""
-    return " ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+    """A configuration for people: lists with spaces between their entries, no quotes."""
+    plain = {key: " ".join(map(str, value)) if isinstance(value, list | tuple) else value for key, value in values.items()}
+    return ", ".join(f"{key} {value}" for key, value in plain.items())
 
 
 def _grouped(number: int) -> str:
     """Digits in groups of three, with spaces that do not break."""
     return f"{number:,}".replace(",", "\u00a0")
-
-
-def _joined(parts: Iterable[str]) -> str:
-    return "\n\n".join(parts) + "\n"

@@ -84,8 +84,7 @@ class MaskedTask(PredictorTask):
 
     def tokens(self, images: Tensor, generator: torch.Generator) -> Tensor:
         """Drawn, not the mean: what follows a token must stand a token that is a little off."""
-        tokens: Tensor = self.tokenizer.encode(images, generator)
-        return tokens
+        return self.tokenizer.encode(images, generator)
 
     def loss(self, step: int, generator: torch.Generator) -> Tensor:
         """The masked diffusion loss of one batch, weighted, and the log of the read-out's mean squared error: as a log, that of a step with
@@ -94,8 +93,7 @@ class MaskedTask(PredictorTask):
         z, start = self.model.hidden(labels, latents, generator, masked=self._masked(step, generator))
         noise, index = self.model.noising(start, generator, lean=LEAN)
         squared, bound = self.model.diffloss.terms(z, start, noise, index)
-        loss: Tensor = (self.weight(index) * squared + bound).mean() + READ * (self.reader(z).float() - start).square().mean().log()
-        return loss
+        return (self.weight(index) * squared + bound).mean() + READ * (self.reader(z).float() - start).square().mean().log()
 
     def _masked(self, step: int, generator: torch.Generator) -> int:
         """The number of tokens that a step hides: as many as are still unknown at some moment of a generation, whose schedule is a
@@ -130,16 +128,14 @@ class MaskedTask(PredictorTask):
 
     def _noise_error(self, labels: Tensor, latents: Tensor, draws: torch.Generator) -> Tensor:
         z, start = (part.repeat(HELD_OUT_REPEATS, 1, 1) for part in self.model.hidden(labels, latents, draws, dropped=0.0))
-        squared: Tensor = self.model.diffloss.terms(z, start, *self.model.noising(start, draws))[0]
-        return squared
+        return self.model.diffloss.terms(z, start, *self.model.noising(start, draws))[0]
 
     def _token_error(self, known: int, dropped: float, labels: Tensor, latents: Tensor, draws: torch.Generator) -> Tensor:
         count = self.model.config.tokens
         z, start = self.model.hidden(labels, latents, draws, masked=count - count * known // 256, dropped=dropped)
         noise, drawn = self.model.noising(start, draws)
         index = torch.full_like(drawn, self.first)
-        squared: Tensor = self.model.diffloss.terms(z, start, noise, index)[0]
-        return self.weight(index) * squared
+        return self.weight(index) * self.model.diffloss.terms(z, start, noise, index)[0]
 
 
 def start(model: MAR, seed: int) -> None:

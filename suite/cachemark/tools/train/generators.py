@@ -66,8 +66,7 @@ class PredictorTask(TrainingTask):
 
     def tokens(self, images: Tensor, generator: torch.Generator) -> Tensor:
         """The tokens of images (B, 3, 64, 64), one row each."""
-        tokens: Tensor = self.tokenizer.encode(images)
-        return tokens
+        return self.tokenizer.encode(images)
 
     def fresh(self, step: int) -> tuple[Tensor, Tensor]:
         """Labels (B,) and tokens (B, N, …) of a training step; they depend on seed and step alone."""

@@ -8,7 +8,7 @@ torch than the rest of the package.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -28,9 +28,8 @@ class Muon(torch.optim.Optimizer):
             raise ValueError(f"Muon updates matrices, but got parameters of shape {shapes}")
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+    def step(self) -> None:  # type: ignore[override]
         """One update; parameters without a gradient stay as they are."""
-        loss = closure() if closure is not None else None
         for group in self.param_groups:
             alike: dict[tuple[int, ...], list[tuple[Tensor, Tensor]]] = defaultdict(list)
             for p in group["params"]:
@@ -40,7 +39,6 @@ class Muon(torch.optim.Optimizer):
                 moves = orthogonal(torch.stack([ahead for _, ahead in pairs]))
                 for (p, _), move in zip(pairs, moves, strict=True):
                     p.add_(move, alpha=-group["lr"] * max(1.0, rows / columns) ** 0.5)
-        return loss
 
     def _ahead(self, p: Tensor, gradient: Tensor, momentum: float) -> Tensor:
         """Fold the gradient into the running mean; returns the look-ahead of Nesterov."""
