@@ -65,21 +65,18 @@ class Scheduled(Partial):
         return {"scale": fitted(self.name, lambda i: replace(self, scale=i / 100), 100 * self.most_scale, budget, shape) / 100}
 
     def check(self) -> None:
-        self._check_numbers()
-        self.check_choice("schedule", "auto", "published", "scaled")
-        if self.schedule == "auto":
-            self.schedule = "published" if len(self.steps) in AUTHORS else "scaled"
-        if not 0 <= self.layer < self.shape.layers:
-            raise BadKnob(f"{self.name}: layer = {self.layer} of {self.shape.layers} decoder blocks.",
-                          remedy=f"Give 0 … {self.shape.layers - 1}.")
-
-    def _check_numbers(self) -> None:
         for knob, least in (("start", 1), ("period", 1), ("scale", 0), ("count", 0), ("extra", 0)):
             if (value := getattr(self, knob)) < least:
                 raise BadKnob(f"{self.name}: {knob} = {value} is too small.", remedy=f"Give at least {least}.")
         table = self.table
         if table is not None and (isinstance(table, str) or not table or not all(_is_share(entry) for entry in table)):
             raise BadKnob(f"{self.name}: table = {table!r} is no list of shares.", remedy="Give one number in [0, 1] for each pass.")
+        self.check_choice("schedule", "auto", "published", "scaled")
+        if self.schedule == "auto":
+            self.schedule = "published" if len(self.steps) in AUTHORS else "scaled"
+        if not 0 <= self.layer < self.shape.layers:
+            raise BadKnob(f"{self.name}: layer = {self.layer} of {self.shape.layers} decoder blocks.",
+                          remedy=f"Give 0 … {self.shape.layers - 1}.")
 
     # -- which passes, and how many tokens ----------------------------------------------------------------------------
     def _read_at(self, index: int) -> int:
