@@ -217,6 +217,6 @@ class AMSKV(Method):
         return [range(self.anchor), range(total - (budget - self.anchor), total)]
 
 
-def kept(held: int, own: int, budget: int) -> int:
+def kept(before: int, own: int, budget: int) -> int:
     """Tokens that a layer holds after a scale of ``own`` ones: a scale larger than the budget is dropped, else the budget is filled."""
-    return held if own > budget else min(held + own, budget)
+    return before if own > budget else min(before + own, budget)
