@@ -2,7 +2,8 @@
 
 Runs a plan that has the full cache in several engines (``ladder`` on a CPU, ``ladder-gpu`` on a GPU) and prints one table in Markdown. On
 a CUDA device each block that runs eagerly is measured in the graph engine too, where this version has one; on a CPU that
-rung is left out and the table says so.
+rung is left out and the table says so. A speed-up over the lowest rung is what a paper prints; the one over the highest is what the
+method is worth.
 
     python benchmarks/ladder.py [PLAN] [--device cuda] [--threads 2] [--model NAME]... [--out FILE]
 """
@@ -11,14 +12,116 @@ from __future__ import annotations
 
 import argparse
 import tempfile
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
 
-from cachemark.export.ladder import ladders, markdown
+from cachemark.core.limits import Limit, ideal
+from cachemark.core.result import Environment, Outcome
+from cachemark.core.spec import FULL, OWN, digest
 from cachemark.plans import schema as plans
 from cachemark.plans.schema import Cells, Plan
+from cachemark.report.formatting import DASH, times
 from cachemark.store.db import Store
 from cachemark.workflows.measuring import measure
+
+RUNGS = {"reference": "paper-faithful", "eager": "flash on live keys", "graph": "graph"}  # by engine, the lowest first
+
+
+@dataclass(frozen=True)
+class LadderRow:
+    """One line: a full cache on a rung, or a method on the highest rung that it was measured on. ``over`` holds its speed-up over the full
+    cache of each rung, None where that was not measured; ``allowed`` the one that bytes and FLOPs allow over the full cache."""
+
+    name: str
+    engine: str
+    seconds: float
+    over: dict[str, float | None]
+    allowed: float | None
+
+
+@dataclass(frozen=True)
+class Ladder:
+    """All lines of one model at one batch, sampling and dtype. ``missing`` says of each rung without a full cache why."""
+
+    model: str
+    batch: int
+    dtype: str
+    steps: tuple[LadderRow, ...]
+    missing: dict[str, str]
+
+
+def ladders(outcomes: Iterable[Outcome]) -> tuple[Ladder, ...]:
+    """One for each model, batch, sampling, dtype and device class, of native codec, in the order in which they were measured."""
+    cells: dict[str, list[Outcome]] = {}
+    for outcome in outcomes:
+        if outcome.case.role in ("arm", "baseline") and outcome.case.codec == "native":
+            cells.setdefault(_cell(outcome), []).append(outcome)
+    return tuple(_ladder(found) for found in cells.values())
+
+
+def _cell(outcome: Outcome) -> str:
+    """The settings that the rungs of a ladder share: all but the engine and those of a single arm."""
+    data = outcome.case.to_json()
+    return digest({name: value for name, value in data.items() if name not in (*OWN, "engine", "evaluation", "samples")})
+
+
+def _ladder(outcomes: Sequence[Outcome]) -> Ladder:
+    fulls = {o.case.engine: o for o in outcomes if o.case.role == "baseline"}
+    timed = {engine: o for engine, o in fulls.items() if o.median("latency")}
+    missing = {rung: _no_rung(engine, fulls.get(engine)) for engine, rung in RUNGS.items() if engine not in timed}
+    steps = [_step(o, timed) for engine in RUNGS if (o := timed.get(engine))]
+    best: dict[str, Outcome] = {}
+    for engine in RUNGS:  # a later engine takes the place of an earlier one
+        best |= {o.case.label: o for o in outcomes if o.case.engine == engine and o.case.method != FULL and o.median("latency")}
+    case = outcomes[0].case
+    return Ladder(case.model, case.batch, case.dtype, (*steps, *(_step(o, timed) for o in best.values())), missing)
+
+
+def _no_rung(engine: str, full: Outcome | None) -> str:
+    if full is not None:
+        return f"{full.status}: {full.log.strip().splitlines()[-1] if full.log.strip() else 'no reason was given'}"
+    return "not in this plan" if engine != "graph" else "needs a CUDA device and the graph engine"
+
+
+def _step(outcome: Outcome, fulls: dict[str, Outcome]) -> LadderRow:
+    seconds = outcome.median("latency") or 0.0
+    over: dict[str, float | None] = dict.fromkeys(RUNGS.values())
+    for engine, full in fulls.items():
+        if not outcome.facts.get("quality_only"):
+            over[RUNGS[engine]] = (full.median("latency") or 0.0) / seconds
+    return LadderRow(outcome.case.label, outcome.case.engine, seconds, over, _allowed(outcome, fulls))
+
+
+def _allowed(outcome: Outcome, fulls: dict[str, Outcome]) -> float | None:
+    """The ideal speed-up over the full cache of the same engine, or None for a full cache and where a floor is not known."""
+    full = fulls.get(outcome.case.engine)
+    if full is None or outcome.case.method == FULL or not {"limit"} <= outcome.facts.keys() & full.facts.keys():
+        return None
+    return ideal(Limit.from_json(full.facts["limit"]), Limit.from_json(outcome.facts["limit"]))
+
+
+def markdown(found: Sequence[Ladder], environment: Environment, commit: str = "") -> str:
+    """One table for all, and below it what is missing and where it was measured."""
+    rungs = list(RUNGS.values())
+    lines = ["| model, batch, dtype | method | engine | s a batch | " + " | ".join(f"over {rung}" for rung in rungs) + " | ideal |",
+             "|---|---|---|---|" + "---|" * (len(rungs) + 1)]
+    for ladder in found:
+        name = f"{ladder.model}, {ladder.batch}, {ladder.dtype}"
+        for step in ladder.steps:
+            cells = [_times(step.over[rung]) for rung in rungs]
+            lines.append(f"| {name} | {step.name} | {step.engine} | {step.seconds:.3g} | {' | '.join(cells)} | {_times(step.allowed)} |")
+    reasons: dict[tuple[str, str], list[str]] = {}
+    for ladder in found:
+        for rung, why in ladder.missing.items():
+            reasons.setdefault((rung, why), []).append(ladder.model)
+    lines += ["", *(f"Rung *{rung}* of {', '.join(dict.fromkeys(models))}: {why}." for (rung, why), models in reasons.items())]
+    return "\n".join([*lines, "", f"Measured on {environment.machine_class}" + (f", commit {commit[:10]}." if commit else "."), ""])
+
+
+def _times(value: float | None) -> str:
+    return DASH if value is None else times(value)
 
 
 def with_graphs(plan: Plan, device: str) -> Plan:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import runpy
+from functools import cache
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,9 +13,15 @@ import pytest
 from cachemark.core.limits import Limit
 from cachemark.core.result import Environment, Outcome, Status
 from cachemark.core.spec import Case, Sampling
-from cachemark.export.ladder import RUNGS, Ladder, LadderRow, ladders, markdown
 
+SCRIPT = Path(__file__).parents[2] / "benchmarks" / "ladder.py"
 HERE = Environment("Example GPU", "example-gpu", "f" * 16)
+
+
+@cache
+def script() -> Any:
+    """The names of the script, which imports torch: only when a test asks."""
+    return SimpleNamespace(**runpy.run_path(str(SCRIPT)))
 
 
 def limit(floor: float) -> dict[str, Any]:
@@ -29,12 +39,12 @@ def arm(seconds: float, engine: str = "eager", **more: Any) -> Outcome:
     return ran(seconds, engine, **{"method": "linear", "budget": "1/4", "role": "arm", "knobs": {"B": 144}, **more})
 
 
-def one(*outcomes: Outcome) -> Ladder:
-    (found,) = ladders(outcomes)
+def one(*outcomes: Outcome) -> Any:
+    (found,) = script().ladders(outcomes)
     return found
 
 
-def steps(found: Ladder) -> dict[tuple[str, str], LadderRow]:
+def steps(found: Any) -> dict[tuple[str, str], Any]:
     return {(step.name, step.engine): step for step in found.steps}
 
 
@@ -60,8 +70,8 @@ def test_a_missing_rung_is_left_out_with_its_reason() -> None:
 
 def test_another_batch_model_dtype_or_sampling_is_another_ladder() -> None:
     changes: list[dict[str, Any]] = [{}, {"batch": 64}, {"model": "llamagen-xxl"}, {"dtype": "bfloat16"}, {"sampling": Sampling()}]
-    assert len(ladders(ran(1, **change) for change in changes)) == 5
-    assert len(ladders([ran(1), ran(1, role="floor"), ran(1, codec="int8")])) == 1
+    assert len(script().ladders(ran(1, **change) for change in changes)) == 5
+    assert len(script().ladders([ran(1), ran(1, role="floor"), ran(1, codec="int8")])) == 1
 
 
 def test_what_is_quality_only_has_no_speed_up() -> None:
@@ -70,9 +80,10 @@ def test_what_is_quality_only_has_no_speed_up() -> None:
 
 
 def test_the_table_in_markdown() -> None:
-    text = markdown(ladders([ran(60, "reference"), ran(20, floor=8.0), arm(12, floor=4.0)]), HERE, "0123456789abcdef")
+    text = script().markdown(script().ladders([ran(60, "reference"), ran(20, floor=8.0), arm(12, floor=4.0)]), HERE, "0123456789abcdef")
+    rungs = [f"over {rung}" for rung in script().RUNGS.values()]
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line.startswith("|")]
-    assert rows[0] == ["model, batch, dtype", "method", "engine", "s a batch", *(f"over {rung}" for rung in RUNGS.values()), "ideal"]
+    assert rows[0] == ["model, batch, dtype", "method", "engine", "s a batch", *rungs, "ideal"]
     assert len({len(row) for row in rows}) == 1
     assert rows[-1][1:] == ["linear 1/4", "eager", "12", "5.00×", "1.67×", "–", "2.00×"]
     assert "Rung *graph* of llamagen-xl: needs a CUDA device and the graph engine." in text
