@@ -119,6 +119,13 @@ def test_regressions_are_seen_and_equal_rows_are_folded(page: Page) -> None:
     assert page.find("p", class_="verdict").attrs["class"] == "verdict bad"
 
 
+def test_images_of_a_case_without_psnr_are_shown() -> None:
+    arm = sample.arm("linear", "1/4")
+    arm = replace(arm, samples={name: values for name, values in arm.samples.items() if name != "psnr"})
+    strips = Page(render(build(sample.RUN, [sample.full(), arm], artifact=sample.artifact))).all("figcaption")
+    assert "linear 1/4" in [strip.text.strip() for strip in strips]
+
+
 def test_random_weights_have_no_figures_of_images() -> None:
     page = Page(render(build(sample.RUN, sample.random_weights(), artifact=sample.artifact)))
     headline = page.tables()[0]
