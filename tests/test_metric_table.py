@@ -15,7 +15,7 @@ from cachemark.core.result import Environment, Outcome, Status
 from cachemark.core.spec import Case, Sampling
 from cachemark.core.units import FAMILIES, METRICS, metric
 from cachemark.export.asv import cost_of
-from cachemark.export.latex import latex
+from cachemark.export.documents import latex
 from cachemark.export.tables import tables
 from cachemark.gate import incidents
 from cachemark.gate.baseline_check import compare

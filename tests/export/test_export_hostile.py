@@ -17,12 +17,11 @@ from markdown_it import MarkdownIt
 from test_asv import repository, save
 
 from cachemark.export import asv
+from cachemark.export.documents import latex, markdown
 from cachemark.export.escape import for_latex, for_markdown, for_sheet, on_one_line
 from cachemark.export.frames import csv, frame, samples_frame
 from cachemark.export.github import comment, summary, workflow_commands
 from cachemark.export.junit import junit
-from cachemark.export.latex import latex
-from cachemark.export.markdown import markdown
 from cachemark.export.methods_text import methods_text
 from cachemark.export.tables import tables
 from cachemark.gate.baseline_check import Comparison

@@ -6,8 +6,8 @@ import re
 
 import report_sample as sample
 
+from cachemark.export.documents import markdown
 from cachemark.export.github import ANNOTATIONS, COMMENT_CHARACTERS, SHOWN, SUMMARY_BYTES, comment, summary, workflow_commands
-from cachemark.export.markdown import markdown
 from cachemark.export.tables import tables
 from cachemark.gate.baseline_check import Comparison
 from cachemark.report.view.report_view import build

@@ -10,7 +10,7 @@ import pytest
 import report_sample as sample
 from test_export_hostile import EVIL, texts
 
-from cachemark.export.latex import latex
+from cachemark.export.documents import latex
 from cachemark.export.tables import tables
 from cachemark.report.view.report_view import build
 

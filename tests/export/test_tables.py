@@ -13,12 +13,11 @@ import pytest
 import report_sample as sample
 
 from cachemark.core.result import Outcome
-from cachemark.export.latex import latex
-from cachemark.export.markdown import markdown
+from cachemark.export.documents import latex, markdown
 from cachemark.export.tables import BOLD, Table, TableEntry, TableLine, tables
 from cachemark.report import formatting as fmt
 from cachemark.report.view.case_group import case_groups
-from cachemark.report.view.leaderboard import cells, column_groups
+from cachemark.report.view.leaderboard import ColumnGroup, cells, column_groups
 from cachemark.report.view.report_view import ReportView, build
 
 GOLD = Path(__file__).parent / "gold"
@@ -222,7 +221,8 @@ def test_both_texts_have_every_row_and_column() -> None:
 
 def test_bold_and_margins_are_marked() -> None:
     line = TableLine("linear", "1/4", (TableEntry("1.12×", "0.02×", best=True), TableEntry("0.380", "0.012"), TableEntry(missing=1)))
-    of = Table("t", tables(view(sample.outcomes()))[0].columns[:3], ((line,),), ("Because.",), ())
+    three = ColumnGroup("Three", "", table(sample.outcomes()).columns[:3])
+    of = Table("t", (three,), ((line,),), ("Because.",), ())
     assert f"| linear | 1/4 | **1.12× ± 0.02×** | 0.380 ± 0.012 | {fmt.DASH} (1) |" in markdown([of])
     assert "- (1) Because." in markdown([of])
     assert r"linear & 1/4 & \textbf{1.12$\times$ $\pm$ 0.02$\times$} & 0.380 $\pm$ 0.012 & -- (1) \\" in latex([of])

@@ -12,7 +12,7 @@ from cachemark.report.charts.chart_set import chart_set
 from cachemark.report.page.render import render
 from cachemark.report.view.case_group import CaseGroup, case_groups
 from cachemark.report.view.layer_tables import PASSES, layers
-from cachemark.report.view.leaderboard import COMPUTED, KEPT, budget_cell, cells, column_groups, width
+from cachemark.report.view.leaderboard import COMPUTED, KEPT, budget_cell, cells, column_groups, columns_of
 from cachemark.report.view.report_view import build
 from cachemark.report.view.summary_sentences import sentences
 
@@ -54,7 +54,7 @@ def test_both_kinds_of_table_have_as_many_columns() -> None:
     plain = case_groups([sample.full(), sample.arm("linear", "1/2")])[0]
     assert column_groups(group()) == COMPUTED
     assert column_groups(plain) == KEPT
-    assert width(column_groups(plain)) == width(column_groups(group())) == 10
+    assert len(columns_of(column_groups(plain))) == len(columns_of(column_groups(group()))) == 10
 
 
 def test_saving_is_of_computation_and_bytes_are_added() -> None:

@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from ..gate.baseline_check import CHANGED, MISSING, REGRESSED, Comparison
 from ..report.view.report_view import ReportView
 from ..store.rows import Verdict
+from .documents import REASON, markdown, markdown_rows
 from .escape import JOINER, for_markdown, on_one_line, slug
-from .markdown import REASON, markdown, rows
 from .tables import NAME, Table, tables
 
 SUMMARY_BYTES = 1024 * 1024  # of a step's summary; GitHub drops one that is longer
@@ -71,20 +71,16 @@ def _title(view: ReportView) -> str:
 
 
 def _verdicts(comparison: Comparison | None) -> list[str]:
+    """The words of the gate, and the rows that differ from the baseline, the worst kind first."""
     if comparison is None:
         return ["Not compared with a baseline.\n"]
-    lines = [f"- {for_markdown(line, REASON)}" for line in comparison.summary()]
-    return ["\n".join(lines) + "\n", *_rows(comparison)]
-
-
-def _rows(comparison: Comparison) -> list[str]:
-    """The rows that differ from the baseline, the worst kind first."""
+    said = "\n".join(f"- {for_markdown(line, REASON)}" for line in comparison.summary()) + "\n"
     found = [row for verdict in _LEVELS for row in comparison.of(verdict)]
     if not found:
-        return []
+        return [said]
     head = ["case", "metric", "verdict", "then", "now", "× then", "reason"]
     more = f"\nand {len(found) - SHOWN} more.\n" if len(found) > SHOWN else ""
-    return [rows([head, *map(_row, found[:SHOWN])]) + f"\n{more}"]
+    return [said, markdown_rows([head, *map(_row, found[:SHOWN])]) + f"\n{more}"]
 
 
 def _row(row: Verdict) -> list[str]:

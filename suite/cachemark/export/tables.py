@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..core.units import is_metric, metric
 from ..report import formatting as fmt
-from ..report.view.leaderboard import ColumnGroup, TableCell, budget_cell, cells, column_groups
+from ..report.view.leaderboard import Column, ColumnGroup, TableCell, budget_cell, cells, column_groups, columns_of
 from ..report.view.report_row import FIDELITY, QUALITY, ReportRow
 from ..report.view.report_view import Chapter, ReportView
 from ..stats.bootstrap import LEVEL, Interval, mean_over_seeds, median_over_repeats
@@ -19,16 +19,6 @@ _SAID = ("token/s", "dB", "nat/token")  # units that a figure of a table does no
 BOLD = ("Bold: the best of a budget and all that cannot be told apart from it: for figures of single images, the interval of the "
         "difference at the same seeds contains zero; for other measured figures, the intervals overlap; for counts, the values are "
         "equal. Rows that are not ranked are never bold.")
-
-
-@dataclass(frozen=True)
-class Heading:
-    """A column. ``group`` is the heading above it and of its neighbours, ``better`` lower or higher."""
-
-    key: str
-    title: str
-    group: str
-    better: str
 
 
 @dataclass(frozen=True)
@@ -62,14 +52,19 @@ class TableLine:
 
 @dataclass(frozen=True)
 class Table:
-    """A group of the report. ``blocks`` are its rows: the full cache, each budget, the references; ``reasons`` say what is missing,
-    ``notes`` what a reader should know of single rows and of the whole."""
+    """A group of the report. ``groups`` hold its columns; ``blocks`` are its rows: the full cache, each budget, the references;
+    ``reasons`` say what is missing, ``notes`` what a reader should know of single rows and of the whole."""
 
     title: str
-    columns: tuple[Heading, ...]
+    groups: tuple[ColumnGroup, ...]
     blocks: tuple[tuple[TableLine, ...], ...]
     reasons: tuple[str, ...]
     notes: tuple[str, ...]
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """The columns of all groups."""
+        return columns_of(self.groups)
 
 
 def tables(view: ReportView) -> tuple[Table, ...]:
@@ -78,45 +73,34 @@ def tables(view: ReportView) -> tuple[Table, ...]:
 
 
 def _table(view: ReportView, chapter: Chapter) -> Table:
-    group, reasons = chapter.group, _Reasons()
+    group, reasons = chapter.group, dict[str, int]()
     shown = column_groups(group)
-    best = {(id(row), key) for key in _keys(shown) for budget in group.budgets for row in _best(group.arms_at(budget), key, shown)}
+    best = {(id(row), column.key) for column in columns_of(shown) for budget in group.budgets
+            for row in _best(group.arms_at(budget), column, shown)}
     parts = [(group.full,) if group.full else (), *map(group.arms_at, group.budgets), group.references]
     blocks = tuple(tuple(_line(row, shown, best, reasons) for row in part) for part in parts if part)
-    columns = tuple(Heading(c.key, _title(c.key, c.title), group.title, c.better) for group in shown for c in group.columns)
-    return Table(chapter.heading, columns, blocks, tuple(reasons.known), tuple(_notes(view, chapter)))
+    titled = tuple(replace(heading, columns=tuple(map(_with_unit, heading.columns))) for heading in shown)
+    return Table(chapter.heading, titled, blocks, tuple(reasons), tuple(_notes(view, chapter)))
 
 
-class _Reasons:
-    """Reasons by their numbers, each once."""
-
-    def __init__(self) -> None:
-        self.known: list[str] = []
-
-    def number(self, text: str) -> int:
-        if text not in self.known:
-            self.known.append(text)
-        return self.known.index(text) + 1
+def _with_unit(column: Column) -> Column:
+    unit = metric(column.key).unit if is_metric(column.key) else ""
+    return replace(column, title=f"{column.title}, {unit}") if unit in _SAID else column
 
 
-def _keys(shown: tuple[ColumnGroup, ...]) -> list[str]:
-    return [column.key for group in shown for column in group.columns]
-
-
-def _title(key: str, title: str) -> str:
-    unit = metric(key).unit if is_metric(key) else ""
-    return f"{title}, {unit}" if unit in _SAID else title
-
-
-def _line(row: ReportRow, shown: tuple[ColumnGroup, ...], best: set[tuple[int, str]], reasons: _Reasons) -> TableLine:
+def _line(row: ReportRow, shown: tuple[ColumnGroup, ...], best: set[tuple[int, str]], reasons: dict[str, int]) -> TableLine:
+    """A row; ``reasons`` are those met so far with their numbers."""
     name = row.case.label if row.case.role in ("floor", "numerics") else row.method
     budget = budget_cell(row)
     share = f"{budget.text} ({budget.under})" if budget.under else budget.text
     if not row.ok:
-        return TableLine(name, share, (), str(row.outcome.status), reasons.number(row.reason))
-    known = _figures(row, shown)
-    entries = (_entry(row, known[key], (id(row), key) in best) if key in known else TableEntry(missing=reasons.number(_no_figure(row, key)))
-               for key in _keys(shown))
+        return TableLine(name, share, (), str(row.outcome.status), reasons.setdefault(row.reason, len(reasons) + 1))
+    known, entries = _figures(row, shown), []
+    for key in (column.key for column in columns_of(shown)):
+        if key in known:
+            entries.append(_entry(row, known[key], (id(row), key) in best))
+        else:
+            entries.append(TableEntry(missing=reasons.setdefault(_no_figure(row, key), len(reasons) + 1)))
     return TableLine(name, share, tuple(entries))
 
 
@@ -158,16 +142,16 @@ def _no_figure(row: ReportRow, key: str) -> str:
 
 
 # -- what is best -----------------------------------------------------------------------------------------------------
-def _best(rows: Iterable[ReportRow], key: str, shown: tuple[ColumnGroup, ...]) -> list[ReportRow]:
+def _best(rows: Iterable[ReportRow], column: Column, shown: tuple[ColumnGroup, ...]) -> list[ReportRow]:
     """The best of the rows that may be ranked, with all that are not told apart from it; none where nothing can be told: fewer than
     two rows, or a measured figure without an interval."""
-    better = next(column.better for group in shown for column in group.columns if column.key == key)
+    key = column.key
     known = [(cell.order, row) for row in rows if row.ok and not row.unranked and (cell := _figures(row, shown).get(key)) is not None]
     ranked = [(value, row) for value, row in known if value is not None]
     intervals = [_interval(row, key) for _, row in ranked]
     if len(ranked) < 2 or any(interval is not None and interval.n < 2 for interval in intervals):
         return []
-    first = (min if better == "lower" else max)(ranked, key=lambda pair: pair[0])
+    first = (min if column.better == "lower" else max)(ranked, key=lambda pair: pair[0])
     return [row for value, row in ranked if row is first[1] or (value == first[0]) or not told_apart(first[1], row, key)]
 
 

@@ -124,7 +124,7 @@ def put(text: str, path: str | Path, *, append: bool = False) -> Path:
 
 def _text(form: Format, run: Run, baseline: str | Path | None, samples: bool, escaped: bool) -> str:
     """A run in one of the formats that are text."""
-    from ..export import frames, junit, latex, markdown, methods_text, tables
+    from ..export import documents, frames, junit, methods_text, tables
     from ..export.escape import for_latex
 
     if form == "csv":
@@ -136,7 +136,7 @@ def _text(form: Format, run: Run, baseline: str | Path | None, samples: bool, es
     if form == "methods-text":
         text = methods_text.methods_text(view)
         return "\n\n".join(map(for_latex, text.strip().split("\n\n"))) + "\n" if escaped else text
-    return {"markdown": markdown.markdown, "latex": latex.latex}[form](tables.tables(view))
+    return {"markdown": documents.markdown, "latex": documents.latex}[form](tables.tables(view))
 
 
 def _frame(run: Run, samples: bool) -> pd.DataFrame:

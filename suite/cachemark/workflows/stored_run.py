@@ -72,7 +72,7 @@ class Run:
 
     def _repr_html_(self) -> str:
         """The leaderboard, for a notebook."""
-        from ..export.html import html
+        from ..export.documents import html
         from ..export.tables import tables
 
         return html(tables(table_view(self.record, self.outcomes)))
@@ -132,7 +132,7 @@ class RunCase:
 
     def _repr_html_(self) -> str:
         """Its images, for a notebook; its status and log where there are none."""
-        from ..export.html import case_html
+        from ..export.documents import case_html
 
         return case_html(self.outcome, self.images())
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from ...core.spec import shown_share
@@ -14,12 +15,16 @@ from .report_row import MASKED, ReportRow, share_of_full
 
 @dataclass(frozen=True)
 class Column:
-    """``key`` names it for sorting, ``better`` (lower, higher or nothing) says which end a reader wants to see first."""
+    """``key`` is the name of a metric, or of a figure that is derived from some."""
 
     key: str
     title: str
-    better: str
     tip: str
+
+    @property
+    def better(self) -> str:
+        """The end that a reader wants to see first: lower or higher."""
+        return _DERIVED.get(self.key) or metric(self.key).better
 
 
 @dataclass(frozen=True)
@@ -44,27 +49,28 @@ class TableCell:
     delta: str = ""
 
 
+_DERIVED = {"speed_up": "higher", "saving": "higher", "added": "lower"}  # directions of figures that are no metrics
 _SPEED = ColumnGroup("Speed", "against the full cache", (
-    Column("speed_up", "Speed-up", "higher", "Median latency of the full cache / median latency of the method."),
-    Column("latency", "Latency", "lower", "Median wall time of one batch, image decoding included."),
+    Column("speed_up", "Speed-up", "Median latency of the full cache / median latency of the method."),
+    Column("latency", "Latency", "Median wall time of one batch, image decoding included."),
 ))
 _IMAGES = (
-    Column("psnr", "PSNR", "higher", "In dB against the full cache's image, capped at 60."),
-    Column("ssim", "SSIM", "higher", "Against the full cache's image."),
+    Column("psnr", "PSNR", "In dB against the full cache's image, capped at 60."),
+    Column("ssim", "SSIM", "Against the full cache's image."),
 )
 _QUALITY = ColumnGroup("Quality", "of the images alone", (
-    Column("legend", "Legend score", "higher", "Share of hues that match the image's own legend. Not a comparison with the full cache."),
+    Column("legend", "Legend score", "Share of hues that match the image's own legend. Not a comparison with the full cache."),
 ))
 KEPT = (
     _SPEED,
     ColumnGroup("KV memory", "both CFG rows", (
-        Column("saving", "Saving", "higher", "1 − allocated bytes / allocated bytes of the full cache; below it, the same for live bytes."),
-        Column("kv_logical", "Live", "lower", "Bytes of live keys and values at the fullest step; below it, the bytes allocated."),
-        Column("kv_state", "State", "lower", "Bytes of everything else the method keeps."),
+        Column("saving", "Saving", "1 − allocated bytes / allocated bytes of the full cache; below it, the same for live bytes."),
+        Column("kv_logical", "Live", "Bytes of live keys and values at the fullest step; below it, the bytes allocated."),
+        Column("kv_state", "State", "Bytes of everything else the method keeps."),
     )),
     ColumnGroup("Fidelity", "to the full cache at the same seeds", (
-        Column("token_agreement", "Agreement", "higher", "Share of positions with the full cache's token."),
-        Column("kl", "KL", "lower", "KL(full || method) in nat per token."),
+        Column("token_agreement", "Agreement", "Share of positions with the full cache's token."),
+        Column("kl", "KL", "KL(full || method) in nat per token."),
         *_IMAGES,
     )),
     _QUALITY,
@@ -72,13 +78,13 @@ KEPT = (
 COMPUTED = (
     _SPEED,
     ColumnGroup("Computation", "both CFG rows; without a cache nothing is kept", (
-        Column("saving", "Saving", "higher", "1 − FLOPs of an image / FLOPs without a cache."),
-        Column("flops", "FLOPs", "lower", "Of one image: matrix products and attention, image decoding left out."),
-        Column("added", "Bytes added", "lower", "Everything the method keeps between passes; below it, the keys and values alone."),
+        Column("saving", "Saving", "1 − FLOPs of an image / FLOPs without a cache."),
+        Column("flops", "FLOPs", "Of one image: matrix products and attention, image decoding left out."),
+        Column("added", "Bytes added", "Everything the method keeps between passes; below it, the keys and values alone."),
     )),
     ColumnGroup("Fidelity", "to the full model at the same seeds", (
-        Column("token_distance", "Distance", "lower", "Root mean square difference of the tokens, which have unit variance."),
-        Column("forced_distance", "Forced", "lower", "The same, each token drawn after the full model's own tokens."),
+        Column("token_distance", "Distance", "Root mean square difference of the tokens, which have unit variance."),
+        Column("forced_distance", "Forced", "The same, each token drawn after the full model's own tokens."),
         *_IMAGES,
     )),
     _QUALITY,
@@ -90,39 +96,32 @@ def column_groups(group: CaseGroup) -> tuple[ColumnGroup, ...]:
     """The columns of a group's table: in a masked model, whose full form keeps nothing, computation takes the place of KV memory; figures
     of whole sets of images stand beside the legend score where they were measured."""
     *held, fidelity, quality = COMPUTED if group.paradigm == MASKED else KEPT
-    if any("lpips" in row.fidelity for row in group.rows):
-        fidelity = replace(fidelity, columns=(*fidelity.columns, _column("lpips")))
-    if any("clip_score" in row.quality for row in group.rows):
-        quality = replace(quality, columns=(*quality.columns, _column("clip_score")))
-    return (*held, fidelity, replace(quality, columns=(*quality.columns, *_of_sets(group))))
+    measured = {name for row in group.rows for name in (*row.fidelity, *row.quality)}
+    sets = (next((found[0] for row in group.rows if (found := row.of_set(base))), "") for base in SETS)
+    images = (name for name in ("clip_score", "class_accuracy") if name in measured)
+    return (*held, _with_metrics(fidelity, measured & {"lpips"}), _with_metrics(quality, (*images, *filter(None, sets))))
 
 
-def width(shown: tuple[ColumnGroup, ...]) -> int:
-    """Columns of a table."""
-    return sum(len(group.columns) for group in shown)
+def _with_metrics(group: ColumnGroup, names: Iterable[str]) -> ColumnGroup:
+    """The group with a column more for each of some metrics."""
+    more = (Column(name, metric(name).title.replace(", ", " ").removesuffix(" images"), metric(name).meaning) for name in names)
+    return replace(group, columns=(*group.columns, *more))
 
 
-def _of_sets(group: CaseGroup) -> tuple[Column, ...]:
-    rows = [row for row in group.rows if row.ok]
-    accuracy = ("class_accuracy",) if any("class_accuracy" in row.quality for row in rows) else ()
-    sets = [next((found[0] for row in rows if (found := row.of_set(base))), "") for base in SETS]
-    return tuple(_column(name) for name in (*accuracy, *filter(None, sets)))
-
-
-def _column(name: str) -> Column:
-    short = metric(name).title.replace(", ", " ").removesuffix(" images")
-    return Column(name, short, metric(name).better, metric(name).meaning)
-
-
-def _names(shown: tuple[ColumnGroup, ...], title: str) -> list[str]:
-    return [column.key for group in shown if group.title == title for column in group.columns]
+def columns_of(shown: Iterable[ColumnGroup]) -> tuple[Column, ...]:
+    """The columns of all groups."""
+    return tuple(column for group in shown for column in group.columns)
 
 
 def cells(row: ReportRow, shown: tuple[ColumnGroup, ...]) -> tuple[TableCell, ...]:
     """The cells right of a row's name and budget. A case that is not ok has one cell, its status and the reason."""
     if not row.ok:
-        return (TableCell("status", str(row.outcome.status), row.reason, span=width(shown)),)
-    held = (_median(row, "flops"), _added(row)) if row.paradigm == MASKED else (_live(row), _median(row, "kv_state"))
+        return (TableCell("status", str(row.outcome.status), row.reason, span=len(columns_of(shown))),)
+    if row.paradigm == MASKED:
+        held = _median(row, "flops"), _added(row)
+    else:
+        allocated = row.median("kv_allocated")
+        held = _median(row, "kv_logical", "" if allocated is None else f"of {fmt.size(allocated)}"), _median(row, "kv_state")
     return (_speed_up(row), _latency(row), _saving(row), *held, *_image_cells(row, shown))
 
 
@@ -161,27 +160,18 @@ def _saving(row: ReportRow) -> TableCell:
 
 
 def _added(row: ReportRow) -> TableCell:
-    if row.kept is None:
-        return _none("added")
     kv = row.median("kv_allocated")
-    return TableCell("added", fmt.size(row.kept), f"KV {fmt.size(kv)}" if kv else "", row.kept)
+    return _none("added") if row.kept is None else TableCell("added", fmt.size(row.kept), f"KV {fmt.size(kv)}" if kv else "", row.kept)
 
 
-def _live(row: ReportRow) -> TableCell:
-    live, allocated = row.median("kv_logical"), row.median("kv_allocated")
-    if live is None:
-        return _none("kv_logical")
-    return TableCell("kv_logical", fmt.size(live), "" if allocated is None else f"of {fmt.size(allocated)}", live)
-
-
-def _median(row: ReportRow, name: str) -> TableCell:
+def _median(row: ReportRow, name: str, under: str = "") -> TableCell:
     value = row.median(name)
-    return _none(name) if value is None else TableCell(name, fmt.figure(value, name), "", value)
+    return _none(name) if value is None else TableCell(name, fmt.figure(value, name), under, value)
 
 
 def _image_cells(row: ReportRow, shown: tuple[ColumnGroup, ...]) -> tuple[TableCell, ...]:
     """Means over seeds with their intervals, or one cell that says why there are none."""
-    names = (*_names(shown, "Fidelity"), *_names(shown, "Quality"))
+    names = [column.key for column in columns_of(group for group in shown if group.title in ("Fidelity", "Quality"))]
     if row.no_judgement and not row.fidelity and not row.quality:
         return (TableCell("judgement", "not judged", row.no_judgement, span=len(names), empty=True),)
     held = {**row.fidelity, **row.quality}
