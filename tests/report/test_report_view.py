@@ -12,6 +12,7 @@ from PIL import Image
 
 from cachemark.core.errors import BadStore
 from cachemark.core.result import Environment, Outcome, Status
+from cachemark.report.view import explanations
 from cachemark.report.view.case_group import CaseGroup, case_groups
 from cachemark.report.view.leaderboard import KEPT, cells
 from cachemark.report.view.report_row import ReportRow
@@ -210,7 +211,7 @@ def test_header_facts_and_counts() -> None:
     assert view.dirty
     assert view.commands[1] == "cachemark run demo"
     assert view.conclusion is None
-    facts = [(p.name, p.value) for p in view.environment]
+    facts = list(view.environment)
     assert ("Load before", "0.12") in facts
     assert [name for name, _ in facts].count("Device") == 1
 
@@ -222,11 +223,11 @@ def test_rates_of_a_machine_are_in_their_units_and_near_ones_are_equal() -> None
 
     then, now = machine(20.9e9, 0.5e12), machine(21.2e9, 0.2513e12)
     view = build(replace(sample.RUN, environment=now), sample.mixed(), baseline=Exchange((), then, {}, {}))
-    facts = {p.name: p.value for p in view.environment}
+    facts = dict(view.environment)
     assert (facts["Rates float32 copy"], facts["Rates float32 matmul"]) == ("21.2 GB/s", "0.251 TFLOP/s")
     assert (facts["CPUs"], facts["TF32"]) == ("2", "–")
     assert view.differences is not None
-    assert [(d.name, d.then, d.now) for d in view.differences] == [("Rates float32 matmul", "0.5 TFLOP/s", "0.251 TFLOP/s")]
+    assert list(view.differences) == [("Rates float32 matmul", "0.5 TFLOP/s", "0.251 TFLOP/s")]
 
 
 def test_commands_quote_a_plan_with_spaces() -> None:
@@ -261,13 +262,13 @@ def test_a_run_that_was_cut_short_says_so_first() -> None:
 
 def test_changes_put_regressions_first_and_keep_the_rest_in_order() -> None:
     view = build(sample.RUN, sample.mixed(), sample.comparison())
-    assert [(c.label, c.verdict) for c in view.changes[:3]] == [
+    assert [(c.found.label, c.found.verdict) for c in view.changes[:3]] == [
         ("linear 1/4", "regressed"), ("rkv 1/4", "regressed"), ("random 1/4", "changed")]
     assert view.conclusion is not None
     assert view.conclusion.tone == "bad"
     assert view.changes[0].texts == ("0.893 × full", "1.041 × full")
     assert view.changes[1].texts == ("–", "–")
-    assert {c.verdict for c in view.changes if not c.loud} == {"equivalent", "not_compared"}
+    assert {c.found.verdict for c in view.changes if not c.loud} == {"equivalent", "not_compared"}
 
 
 def test_sprites_name_their_tiles_and_miss_with_a_reason() -> None:
@@ -333,18 +334,18 @@ def test_the_conclusion_says_how_much_was_judged_and_how_old_the_baseline_is() -
     assert (view.conclusion.judged_cases, view.conclusion.known_cases) == sample.comparison().cases
     assert view.conclusion.against == "Baseline demo, saved 2026-03-01 (4 days before this run): the first one."
     assert view.differences is not None
-    assert [(d.name, d.then, d.now) for d in view.differences] == [("Torch", "2.8.0", "2.9.0"), ("Gone", "1", "–")]
+    assert list(view.differences) == [("Torch", "2.8.0", "2.9.0"), ("Gone", "1", "–")]
     assert build(sample.RUN, sample.mixed(), sample.comparison()).differences is None
 
 
 def test_every_verdict_is_a_sentence_with_its_rule() -> None:
     view = build(sample.RUN, sample.mixed(), sample.comparison())
-    said = {change.key + change.metric: change.sentence for change in view.changes}
+    said = {change.found.case_key + change.found.metric: change.sentence for change in view.changes}
     assert said["blatency"] == "linear 1/4: Latency regressed, from 0.893 × full to 1.041 × full, 16.6 % more."
     assert said["ckv_allocated"] == "streaming 1/2: KV allocated improved, from 2.00 MiB to 1.96 MiB, 2.3 % less."
     assert said["estatus"] == "rkv 1/4: status regressed (ok then, oom now)."
-    assert all(change.rule for change in view.changes)
-    assert all(bool(change.advice) == change.loud for change in view.changes)
+    assert all(change.found.verdict in explanations.VERDICTS for change in view.changes)
+    assert all((change.found.verdict in explanations.ADVICE) == change.loud for change in view.changes)
 
 
 def test_the_ledger_holds_every_case_once_with_its_trial_and_raw_samples() -> None:
@@ -368,9 +369,7 @@ def test_the_ledger_holds_every_case_once_with_its_trial_and_raw_samples() -> No
 
 
 def test_every_flag_has_a_rule() -> None:
-    from cachemark.report.view import explanations as why
-
     marks = {mark.text for part in (sample.mixed(), sample.outcomes()) for chapter in build(sample.RUN, part).chapters
              for row in chapter.group.rows for mark in row.marks}
     assert marks
-    assert marks <= why.FLAGS.keys()
+    assert marks <= explanations.FLAGS.keys()

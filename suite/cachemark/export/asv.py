@@ -15,7 +15,7 @@ import math
 import re
 import statistics
 import subprocess
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -136,14 +136,15 @@ def _plain(text: object) -> str:
 # -- benchmarks -------------------------------------------------------------------------------------------------------
 def _announce(known: dict[str, Any], outcome: Outcome) -> None:
     """Make sure that the list of benchmarks has what this outcome measures, and its case."""
-    label = repr(_plain(outcome.case.label))
+    case, label = outcome.case, repr(_plain(outcome.case.label))
+    title = _plain(f"{case.model} (batch {case.batch}, {case.seeds}, {case.dtype}, {case.engine})")
     for name in _measured(outcome):
-        about, title = cost_of(metric(name)), _title(outcome.case)
-        entry = known.setdefault(_series(outcome.case, about.name), {"params": [[]]})
+        about = cost_of(metric(name))
+        entry = known.setdefault(_series(case, about.name), {"params": [[]]})
         if label not in entry["params"][0]:
             entry["params"][0].append(label)
         entry.update({
-            "name": _series(outcome.case, about.name), "code": f"{title}: {metric(name).meaning}", "param_names": ["case"], "type": "track",
+            "name": _series(case, about.name), "code": f"{title}: {metric(name).meaning}", "param_names": ["case"], "type": "track",
             "unit": about.unit, "version": str(metric(name).version), "timeout": 600, "pretty_name": f"{title}: {about.title}",
         })  # fmt: skip
 
@@ -151,10 +152,6 @@ def _announce(known: dict[str, Any], outcome: Outcome) -> None:
 def _series(case: Case, measured: str) -> str:
     """One history: a metric of a model under conditions that are the same to the last field, which the hash of the cell stands for."""
     return f"{slug(case.model) or 'model'}.{case.cell[:8]}.{measured}"
-
-
-def _title(case: Case) -> str:
-    return _plain(f"{case.model} (batch {case.batch}, {case.seeds}, {case.dtype}, {case.engine})")
 
 
 def _measured(outcome: Outcome) -> list[str]:
@@ -230,21 +227,17 @@ def _write_point(folder: Path, point: _Point, known: Mapping[str, Any]) -> tuple
 
 
 def _results(point: _Point, known: Mapping[str, Any]) -> Iterator[tuple[str, list[float | None]]]:
-    """For each benchmark that this commit has, the figures of all its cases, None where there is none."""
+    """For each benchmark that this commit has, the figures of all its cases, None where there is none: means over seeds of what judges
+    images, medians of what is timed or counted."""
     found: dict[str, dict[str, float]] = {}
     for outcome in point.outcomes.values():
         for name in _measured(outcome):
-            about = cost_of(metric(name))
-            value = _figure(metric(name), [about.value(raw) for raw in outcome.samples[name]])
+            about, middle = cost_of(metric(name)), statistics.fmean if metric(name).kind in JUDGING else statistics.median
+            value = middle([about.value(raw) for raw in outcome.samples[name]])
             if math.isfinite(value):
                 found.setdefault(_series(outcome.case, about.name), {})[repr(_plain(outcome.case.label))] = value
     for name, values in found.items():
         yield name, [values.get(label) for label in known[name]["params"][0]]
-
-
-def _figure(of: Metric, values: Sequence[float]) -> float:
-    """Mean over seeds of what judges images, median of what is timed or counted."""
-    return statistics.fmean(values) if of.kind in JUDGING else statistics.median(values)
 
 
 def _put(path: Path, data: Mapping[str, Any]) -> None:

@@ -57,18 +57,19 @@ def write(view: ReportView, folder: Path, formats: Sequence[str] = FORMATS, widt
 
 def figure(chart: Chart, charts: ChartSet, width: float) -> str:
     """One chart as SVG for paper, ``width`` points wide, with its legend below."""
-    plot, keys = _for_paper(chart.plot, charts), charts.methods if isinstance(chart.plot, XYPlot) else ()
+    plot = _for_paper(chart.plot, charts)
     style = Style(width, 0.74 * width, _SIZE, _INK, FAMILY, tips=False)
     inner = plot.svg(chart.title, style).replace("currentColor", _INK)
     found = re.search(r'viewBox="0 0 \S+ (\S+)"', inner)
     assert found is not None
-    legend, high = _legend([key for key in keys if _used(plot, key)], width, float(found[1]))
+    used = {point.series for point in plot.points} if isinstance(plot, XYPlot) else set()
+    legend, high = _legend([key for key in charts.methods if key.index in used], width, float(found[1]))
     nested = inner.replace("<svg ", f'<svg width="{width:.0f}" height="{found[1]}" ', 1)
     return (f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.2f}pt" height="{high:.0f}pt" viewBox="0 0 {width:.2f} {high:.0f}" '
             f'font-family={quoteattr(FAMILY)} font-size="{_SIZE:g}">{nested}{legend}</svg>')
 
 
-def _for_paper(plot: Plot | None, charts: ChartSet) -> Plot:
+def _for_paper(plot: Plot | None, charts: ChartSet) -> XYPlot | RowPlot:
     """The drawing with a shape and a dash for each method, and the budgets of each joined."""
     if isinstance(plot, RowPlot):
         return replace(plot, pitch=11.0)
@@ -83,10 +84,6 @@ def _for_paper(plot: Plot | None, charts: ChartSet) -> Plot:
             joined.append(Curve(places, key.sign, _DASHES[key.index % len(_DASHES)], key.index))
     lines = [replace(line, dash=_DASHES[line.series % len(_DASHES)]) if line.series >= 0 else line for line in plot.lines]
     return replace(plot, points=marks, lines=(*lines, *joined))
-
-
-def _used(plot: Plot, key: Key) -> bool:
-    return isinstance(plot, XYPlot) and any(point.series == key.index for point in plot.points)
 
 
 def _legend(keys: Sequence[Key], width: float, top: float) -> tuple[str, float]:

@@ -175,9 +175,7 @@ def _about(name: str) -> dict[str, Any]:
 
 def _ends(interval: Interval) -> dict[str, float]:
     """A single value has no interval."""
-    if interval.n < 2:
-        return {"value": interval.value, "low": math.nan, "high": math.nan, "confidence": math.nan, "n": interval.n}
-    return {"value": interval.value, "low": interval.low, "high": interval.high, "confidence": interval.confidence, "n": interval.n}
+    return {**vars(interval), **({} if interval.n > 1 else dict.fromkeys(("low", "high", "confidence"), math.nan))}
 
 
 def _texts(table: pd.DataFrame, change: Any) -> pd.DataFrame:

@@ -99,7 +99,7 @@ def _failed(group: CaseGroup) -> Iterable[str]:
 
 
 def _machine(view: ReportView) -> str:
-    facts = {pair.name.lower(): pair.value for pair in view.environment}
+    facts = {name.lower(): value for name, value in view.environment}
     known = {name: facts[name] for name in _SOFTWARE if facts.get(name, fmt.DASH) != fmt.DASH}
     software = f", {_listed(known)}" if known else ""
     changed = " with uncommitted changes" if view.dirty else ""

@@ -74,11 +74,6 @@ def with_unit(value: float, name: str) -> str:
     return f"{figure(value, name)} {unit}" if unit in ("token/s", "image/s", "dB", "nat/token") else figure(value, name)
 
 
-def of_full(value: float) -> str:
-    """A figure given as a ratio to the full cache of its run."""
-    return f"{value:.3f} × full"
-
-
 def _three(value: float) -> str:
     """Three digits, more where the whole part has more."""
     size_ = abs(value)

@@ -88,7 +88,7 @@ def site(
                     listed[number] = kept[number]
                     continue
                 page = _listed(source, record, path, public)
-                pages.put(folder, record.id, page.view)
+                render.write(page.view, pages.page_of(folder, record.id))
                 made.append(record.id)
                 listed[number] = stamp, pages.listed(record.id, page.view, page.nights)
         removed = pages.prune(folder, [record.id for record in young])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -11,52 +11,37 @@ from .. import formatting as fmt
 from ..view.case_group import CaseGroup
 from ..view.papers import PaperTable
 from ..view.report_row import MASKED, ReportRow
-from .chart import COLOURS, INK, Chart, Signs
-from .svg import Axis, RowPlot, Span, linear, ranged
+from .chart import COLOURS, INK, MOST, Chart, Signs, first, tip
+from .svg import RowPlot, Span, linear, ranged
 
 _HALVES = ("tokens_per_s_first", "tokens_per_s_last")
-MOST = 80  # rows of a drawing; nobody reads a longer one, and its table holds all of them
 THEIRS, OURS = COLOURS[:2]  # of bars beside a paper's
 _BOX = (5, 25, 50, 75, 95)  # percentiles of a distribution's row: thin line, box, tick
 
 
-def _tip(row: ReportRow, name: str, text: str) -> str:
-    return f"{fmt.plain(row.case.label, 60)} · {name}: {text}"
-
-
 def _labels(rows: Sequence[ReportRow]) -> tuple[str, ...]:
-    return tuple(row.case.label for row in rows)
+    return tuple(row.case.label for row in rows[:MOST])
 
 
-def keys(rows: Sequence[ReportRow]) -> tuple[str, ...]:
-    """The cases of a table's rows."""
-    return tuple(row.case.key for row in rows)
-
-
-def _rows(rows: Sequence[ReportRow], x: Axis, spans: Sequence[Span], pitch: float = 22.0, lines: tuple[float, ...] = ()) -> RowPlot:
-    """The drawing of the first rows."""
-    return RowPlot(_labels(rows[:MOST]), x, tuple(spans), pitch, lines)
-
-
-def first(rows: Sequence[object]) -> str:
-    """The end of a caption where some rows are not drawn."""
-    return "" if len(rows) <= MOST else f" The first {MOST} of {len(rows)} cases are drawn; the table holds all."
+def _bars(labels: tuple[str, ...], title: str, spans: Sequence[Span], pitch: float = 22.0, lines: tuple[float, ...] = ()) -> RowPlot:
+    """Rows of bars over an axis from 0."""
+    return RowPlot(labels, linear(title, 0.0, 1.04 * max(span.high for span in spans)), tuple(spans), pitch, lines)
 
 
 def halves(group: CaseGroup, signs: Signs) -> Chart:
     """Tokens per second over the first and the last half of an image."""
-    title, columns = "Tokens per second, first and last half", ("Case", "First half", "Last half")
+    title = "Tokens per second, first and last half"
     rows = [row for row in group.rows if row.ok and all(row.median(name) is not None for name in _HALVES)]
     if not rows:
-        return Chart("speed", title, "", None, columns, (), empty="The speed of the two halves was not measured.")
-    spans = tuple(
-        Span(k, 0.0, value, signs.colour(row), _tip(row, metric(name).title, fmt.with_unit(value, name)), signs.series(row),
+        return Chart("speed", title, empty="The speed of the two halves was not measured.")
+    spans = [
+        Span(k, 0.0, value, signs.colour(row), tip(row, f"{metric(name).title}: {fmt.with_unit(value, name)}"), signs.series(row),
              0.45 if half == 0 else 1.0, 0.29 + 0.42 * half, 0.36)
-        for k, row in enumerate(rows[:MOST]) for half, name in enumerate(_HALVES) for value in [row.median(name) or 0.0])
-    table = tuple((row.case.label, *(fmt.figure(row.median(name) or 0.0, name) for name in _HALVES)) for row in rows)
-    x = linear("Tokens per second", 0.0, 1.04 * max(span.high for span in spans))
+        for k, row in enumerate(rows[:MOST]) for half, name in enumerate(_HALVES) for value in [row.median(name) or 0.0]]
+    plot = _bars(_labels(rows), "Tokens per second", spans, 24.0)
+    figures = ([fmt.figure(row.median(name) or 0.0, name) for name in _HALVES] for row in rows)
     said = f"Pale: first half. Full: last half. Medians; longer is better.{first(rows)}"
-    return Chart("speed", title, said, _rows(rows, x, spans, 24.0), columns, table, keys(rows))
+    return Chart.of_cases("speed", title, said, plot, ("First half", "Last half"), rows, figures)
 
 
 def phases(group: CaseGroup, signs: Signs) -> Iterable[Chart]:
@@ -64,48 +49,55 @@ def phases(group: CaseGroup, signs: Signs) -> Iterable[Chart]:
     rows = [row for row in group.rows if row.ok and row.median("latency") and row.median("latency_tokens") is not None]
     if not rows:
         return
-    held = [(row, row.median("latency_tokens") or 0.0, row.median("latency") or 0.0) for row in rows]
-    spans = tuple(
-        span for k, (row, tokens, whole) in enumerate(held[:MOST]) for span in (
-            Span(k, 0.0, min(tokens, whole), signs.colour(row), _tip(row, "Tokens", fmt.seconds(tokens)), signs.series(row)),
-            Span(k, min(tokens, whole), whole, signs.colour(row), _tip(row, "Image decoding and the rest", fmt.seconds(whole - tokens)),
-                 signs.series(row), 0.4)))
-    table = tuple((row.case.label, fmt.seconds(tokens), fmt.seconds(max(whole - tokens, 0.0)), fmt.percent(1 - tokens / whole))
-                  for row, tokens, whole in held)
-    x = linear("Seconds of a batch", 0.0, 1.04 * max(span.high for span in spans))
+    tokens = [row.median("latency_tokens") or 0.0 for row in rows]
+    rest = [max((row.median("latency") or 0.0) - made, 0.0) for row, made in zip(rows, tokens, strict=True)]
+    parts = list(zip(tokens, rest, strict=True))
+    spans = _stacked(rows, parts, {"Tokens": 1.0, "Image decoding and the rest": 0.4}, signs, fmt.seconds)
+    figures = ((fmt.seconds(made), fmt.seconds(other), fmt.percent(1 - made / (made + other))) for made, other in parts)
     said = "Full: token generation. Pale: image decoding and the rest. Medians." + first(rows)
-    columns = ("Case", "Tokens", "Images and the rest", "Share of the rest")
-    yield Chart("speed", "Time per batch, by part", said, _rows(rows, x, spans), columns, table, keys(rows))
+    yield Chart.of_cases("speed", "Time per batch, by part", said, _bars(_labels(rows), "Seconds of a batch", spans),
+                         ("Tokens", "Images and the rest", "Share of the rest"), rows, figures)
 
 
 def memory(group: CaseGroup, signs: Signs) -> Iterable[Chart]:
     """The bytes of each case by part: what each layer keeps, the stage that layers share, the method's own state."""
+    title = "Memory held, by part"
     rows = [row for row in group.rows if row.ok and row.median("kv_allocated") is not None]
     if not rows:
         return
-    parts = [(row, *_parts(row)) for row in rows]
-    unit, name = fmt.binary(max(sum(held[1:]) for held in parts))
-    titles = ("Keys and values", "Stage", "State")
-    spans = []
-    for k, (row, *held) in enumerate(parts[:MOST]):
-        at = 0.0
-        for title, size, opacity in zip(titles, held, (1.0, 0.6, 0.3), strict=True):
-            if size:
-                spans.append(Span(k, at / unit, (at + size) / unit, signs.colour(row), _tip(row, title, fmt.size(size)),
-                                  signs.series(row), opacity))
-            at += size
-    table = tuple((row.case.label, *map(fmt.size, held), fmt.size(sum(held)), fmt.size(row.median("peak_memory") or 0.0))
-                  for row, *held in parts)
-    x = linear(f"Bytes held during a generation ({name})", 0.0, 1.04 * max((span.high for span in spans), default=1.0))
-    what = "Full: keys and values. Paler: the stage shared by layers. Palest: method state." + first(rows)
-    empty = "" if spans else "Nothing is kept between passes."
-    yield Chart("memory", "Memory held, by part", what, _rows(rows, x, spans) if spans else None,
-                ("Case", *titles, "Together", "Peak memory"), table, keys(rows), empty)
+    parts = [_memory_parts(row) for row in rows]
+    unit, name = fmt.binary(max(map(sum, parts)))
+    titles = {"Keys and values": 1.0, "Stage": 0.6, "State": 0.3}
+    spans = _stacked(rows, parts, titles, signs, fmt.size, unit)
+    if not spans:
+        yield Chart("memory", title, empty="Nothing is kept between passes.")
+        return
+    figures = ([fmt.size(size) for size in (*held, sum(held), row.median("peak_memory") or 0.0)]
+               for row, held in zip(rows, parts, strict=True))
+    said = "Full: keys and values. Paler: the stage shared by layers. Palest: method state." + first(rows)
+    yield Chart.of_cases("memory", title, said, _bars(_labels(rows), f"Bytes held during a generation ({name})", spans),
+                         (*titles, "Together", "Peak memory"), rows, figures)
 
 
-def _parts(row: ReportRow) -> tuple[float, float, float]:
+def _memory_parts(row: ReportRow) -> tuple[float, float, float]:
     stage = row.median("kv_stage") or 0.0
     return max((row.median("kv_allocated") or 0.0) - stage, 0.0), stage, row.median("kv_state") or 0.0
+
+
+def _stacked(
+    rows: Sequence[ReportRow], parts: Sequence[tuple[float, ...]], titles: Mapping[str, float], signs: Signs,
+    text: Callable[[float], str], unit: float = 1.0,
+) -> list[Span]:
+    """The parts of each case one behind another, in ``unit``; ``titles`` say how opaque each is. A part of nothing is left out."""
+    spans = []
+    for k, (row, held) in enumerate(zip(rows[:MOST], parts, strict=False)):
+        at = 0.0
+        for (title, opacity), size in zip(titles.items(), held, strict=True):
+            if size:
+                spans.append(Span(k, at / unit, (at + size) / unit, signs.colour(row), tip(row, f"{title}: {text(size)}"),
+                                  signs.series(row), opacity))
+            at += size
+    return spans
 
 
 def spreads(group: CaseGroup, signs: Signs) -> Iterable[Chart]:
@@ -136,21 +128,19 @@ def _spread(title: str, name: str, rows: Sequence[ReportRow], values: Sequence[S
     scale = 100.0 if share else 1.0
     spans: list[Span] = []
     for k, (row, (least, low, middle, high, most)) in enumerate(zip(rows[:MOST], found, strict=False)):
-        tip = _tip(row, "median", f"{fmt.with_unit(middle, name)} · half of the seeds: {fmt.figure(low, name)} to "
-                   f"{fmt.figure(high, name)} · nine of ten: {fmt.figure(least, name)} to {fmt.figure(most, name)}")
+        said = tip(row, f"median: {fmt.with_unit(middle, name)}", f"half of the seeds: {fmt.figure(low, name)} to {fmt.figure(high, name)}",
+                   f"nine of ten: {fmt.figure(least, name)} to {fmt.figure(most, name)}")
         colour, series = signs.colour(row), signs.series(row)
-        spans += [Span(k, scale * least, scale * most, colour, tip, series, 0.5, thick=0.1),
-                  Span(k, scale * low, scale * high, colour, tip, series, 0.55, thick=0.6),
-                  Span(k, scale * middle, scale * middle, INK, tip, series, thick=0.75)]
+        spans += [Span(k, scale * least, scale * most, colour, said, series, 0.5, thick=0.1),
+                  Span(k, scale * low, scale * high, colour, said, series, 0.55, thick=0.6),
+                  Span(k, scale * middle, scale * middle, INK, said, series, thick=0.75)]
     low, high = ranged([scale * end for ends in found for end in (ends[0], ends[-1])], 0.04)
     unit = "%" if share else metric(name).unit
     x = linear(f"{metric(name).title} ({unit})" if unit else metric(name).title, low, high)
-    table = tuple((row.case.label, *(fmt.figure(end, name) for end in ends), str(len(held)))
-                  for row, ends, held in zip(rows, found, values, strict=True))
+    figures = ((*(fmt.figure(end, name) for end in ends), str(len(held))) for ends, held in zip(found, values, strict=True))
     caption = f"{lead}Tick: median. Box: half of the seeds. Line: nine of ten.{first(rows)}"
-    columns = ("Case", "5 %", "25 %", "Median", "75 %", "95 %", "Seeds")
-    plot = _rows(rows, x, spans, lines=(0.0,) if lead else ())
-    return Chart("quality", title, caption, plot, columns, table, keys(rows))
+    plot = RowPlot(_labels(rows), x, tuple(spans), lines=(0.0,) if lead else ())
+    return Chart.of_cases("quality", title, caption, plot, ("5 %", "25 %", "Median", "75 %", "95 %", "Seeds"), rows, figures)
 
 
 def _boxes(values: Sequence[Sequence[float]]) -> list[list[float]]:
@@ -164,10 +154,10 @@ def _boxes(values: Sequence[Sequence[float]]) -> list[list[float]]:
 
 def paper_bars(table: PaperTable) -> Chart:
     """A row for each line with a published speed-up: its bar, below it ours, and a tick where the GPU's floors set the limit."""
-    title, columns = "Speed-up over the table's own baseline", ("Row", "Published", "Allowed there", "Here")
+    title = "Speed-up over the table's own baseline"
     rows = [line for line in table.lines if line.claimed and line.claimed != 1]
     if not rows:
-        return Chart("papers", title, "", None, columns, (), empty="The paper prints no times.")
+        return Chart("papers", title, empty="The paper prints no times.")
     spans = []
     for k, line in enumerate(rows):
         bars = [("published", line.claimed, THEIRS), *([("here", line.reached, OURS)] if table.here else [])]
@@ -176,11 +166,11 @@ def paper_bars(table: PaperTable) -> Chart:
                 level, thick = (place + 0.5) / len(bars), 0.64 / len(bars)
                 spans.append(Span(k, 0.0, value, colour, f"{line.name} · {name}: {fmt.times(value)}", level=level, thick=thick))
         if line.possible:
-            tip = f"{line.name} · allowed by the GPU: {fmt.times(line.possible)}"
-            spans.append(Span(k, line.possible, line.possible, INK, tip, thick=0.9))
-    x = linear("Speed-up (×)", 0.0, 1.04 * max(span.high for span in spans))
+            allowed = f"{line.name} · allowed by the GPU: {fmt.times(line.possible)}"
+            spans.append(Span(k, line.possible, line.possible, INK, allowed, thick=0.9))
     which = "Upper bar: published seconds. Lower bar: measured here" if table.here else "Bar: published seconds"
     said = f"{which}. Tick: the limit by the floors of the paper's GPU. Dashed: no speed-up."
     lines = tuple((line.name, *(fmt.times(value) if value else fmt.DASH for value in (line.claimed, line.possible, line.reached)))
                   for line in rows)
-    return Chart("papers", title, said, RowPlot(tuple(line.name for line in rows), x, tuple(spans), 24.0, (1.0,)), columns, lines)
+    plot = _bars(tuple(line.name for line in rows), "Speed-up (×)", spans, 24.0, (1.0,))
+    return Chart("papers", title, said, plot, ("Row", "Published", "Allowed there", "Here"), lines)

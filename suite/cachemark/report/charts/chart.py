@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Protocol
 
 from ...core.spec import shown_share
+from .. import formatting as fmt
 from ..view.case_group import CaseGroup
 from ..view.report_row import ReportRow, share_of_full
-from .svg import PAGE, SHAPES, Style
+from .svg import SHAPES, Heatmap, RowPlot, XYPlot
 
 # Okabe and Ito's colours without black and yellow (each vanishes in one theme), then Tol's muted ones.
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#999933", "#AA4499", "#44AA99", "#CC6677", "#8C8CD9")
 GLYPHS = dict(zip(SHAPES, ("●", "■", "▲", "◆", "▼", "✚"), strict=True))
 INK = "currentColor"
-
-
-class Plot(Protocol):
-    """A drawing that can be dressed for the page or for paper."""
-
-    def svg(self, title: str, style: Style = PAGE) -> str: ...
+MOST = 80  # cases of a drawing; nobody reads a longer one, and its table holds all of them
+Plot = XYPlot | RowPlot | Heatmap
 
 
 @dataclass(frozen=True)
@@ -32,10 +28,10 @@ class Chart:
 
     tab: str
     title: str
-    caption: str
-    plot: Plot | None
-    columns: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
+    caption: str = ""
+    plot: Plot | None = None
+    columns: tuple[str, ...] = ()
+    rows: tuple[tuple[str, ...], ...] = ()
     keys: tuple[str, ...] = ()
     empty: str = ""
     notes: tuple[str, ...] = ()
@@ -44,6 +40,30 @@ class Chart:
     def svg(self) -> str:
         """The drawing for the page, empty where there is none."""
         return self.plot.svg(self.title) if self.plot else ""
+
+    @classmethod
+    def of_cases(
+        cls, tab: str, title: str, caption: str, plot: Plot, columns: Sequence[str], cases: Sequence[ReportRow],
+        figures: Iterable[Sequence[str]], notes: tuple[str, ...] = (),
+    ) -> Chart:
+        """A chart whose table has a row for each case: its label and its ``figures``, which ``columns`` name."""
+        rows = tuple((row.case.label, *texts) for row, texts in zip(cases, figures, strict=True))
+        return cls(tab, title, caption, plot, ("Case", *columns), rows, tuple(row.case.key for row in cases), notes=notes)
+
+
+def first(cases: Sequence[object]) -> str:
+    """The end of a caption where some cases are not drawn."""
+    return "" if len(cases) <= MOST else f" The first {MOST} of {len(cases)} cases are drawn; the table holds all."
+
+
+def tip(row: ReportRow, *said: str) -> str:
+    """The text of a mark: its case, and what it says of it."""
+    return " · ".join((fmt.plain(row.case.label, 60), *said))
+
+
+def over(value: float | None, unit: float | None) -> float | None:
+    """A figure as a multiple of another, None where either is missing."""
+    return None if value is None or not unit else value / unit
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
 
 from ...core.result import Status
 from ...stats.changepoints import ChangePoint
@@ -10,8 +11,7 @@ from .. import formatting as fmt
 from ..view.case_group import CaseGroup
 from ..view.report_row import ReportRow
 from ..view.run_history import CaseHistory, RunHistory
-from .bars import MOST, first, keys
-from .chart import Chart, Signs
+from .chart import INK, MOST, Chart, Signs, first, over, tip
 from .svg import Axis, Curve, Point, XYPlot, linear, ranged
 
 _QUARTERS = (0.25, 0.5, 0.75, 1.0)
@@ -29,21 +29,16 @@ def kv_over_time(group: CaseGroup, signs: Signs) -> Iterable[Chart]:
     unit, name = fmt.binary(max(max(_live(row).values()) for row in rows))
     paths = [(row, tuple((float(tokens), live / unit) for tokens, live in _live(row).items())) for row in rows]
     lines = tuple(Curve(path, signs.colour(row), series=signs.series(row)) for row, path in paths[:MOST])
-    points = tuple(Point(*path[-1], signs.colour(row), _last_tip(row, path[-1][1] * unit),
+    points = tuple(Point(*path[-1], signs.colour(row), f"{tip(row)}: {fmt.size(path[-1][1] * unit)} at the end of the image",
                          signs.series(row), signs.shape(row), scale=0.7) for row, path in paths[:MOST])
     x = linear("Tokens of the image", 0.0, max(path[-1][0] for _, path in paths))
     y = linear(f"Live keys and values ({name})", 0.0, 1.06 * max(high for _, path in paths for _, high in path))
     said = ("At the end of each scale, or of each line after eviction, over all rows of the batch, in one untimed generation. "
             "A masked model, which holds all tokens from the start, has no line.")
     said += first(rows)
-    columns = ("Case", *(f"After {fmt.percent(part)}" for part in _QUARTERS), "Most")
-    table = tuple((row.case.label, *(fmt.size(_at(row, part)) for part in _QUARTERS), fmt.size(max(_live(row).values())))
-                  for row in rows)
-    yield Chart("memory", "Keys and values over an image", said, XYPlot(x, y, points, lines), columns, table, keys(rows))
-
-
-def _last_tip(row: ReportRow, size: float) -> str:
-    return f"{fmt.plain(row.case.label, 60)}: {fmt.size(size)} at the end of the image"
+    columns = (*(f"After {fmt.percent(part)}" for part in _QUARTERS), "Most")
+    figures = ([fmt.size(size) for size in (*(_at(row, part) for part in _QUARTERS), max(_live(row).values()))] for row in rows)
+    yield Chart.of_cases("memory", "Keys and values over an image", said, XYPlot(x, y, points, lines), columns, rows, figures)
 
 
 def _live(row: ReportRow) -> dict[int, float]:
@@ -62,7 +57,7 @@ def _at(row: ReportRow, part: float) -> float:
 # -- over batches -----------------------------------------------------------------------------------------------------
 def batches(group: CaseGroup, parts: Sequence[CaseGroup], signs: Signs) -> Iterable[Chart]:
     """Throughput and memory against batch, drawn with the smallest batch of a model's groups that differ in nothing else."""
-    alike = sorted((part for part in parts if part.model == group.model and part.but_batch == group.but_batch and not part.searched),
+    alike = sorted((part for part in parts if part.but_batch == group.but_batch and not part.searched),
                    key=lambda part: part.case.batch)
     if len(alike) < 2 or alike[0] is not group:
         return
@@ -71,48 +66,44 @@ def batches(group: CaseGroup, parts: Sequence[CaseGroup], signs: Signs) -> Itera
         for row in part.rows:
             if row.timed:
                 cases.setdefault((row.method, row.case.budget), []).append(row)
-    columns = ("Case", *(f"Batch {part.case.batch}" for part in alike))
-    yield _batch_chart("speed", "Images per second against batch", "Images per second", cases, columns, signs,
+    sizes = [part.case.batch for part in alike]
+    yield _batch_chart("speed", "Images per second against batch", "Images per second", cases, sizes, signs,
                  lambda row: row.images_per_second, "{:.3g}".format, "Higher is better.")
     most = max((row.median("peak_memory") or 0.0 for rows in cases.values() for row in rows), default=0.0)
     unit, name = fmt.binary(most)
-    yield _batch_chart("memory", "Peak memory against batch", f"Peak memory ({name})", cases, columns, signs,
-                 lambda row: _per(row.median("peak_memory"), unit), lambda value: fmt.size(value * unit), "Lower is better.")
-
-
-def _per(value: float | None, unit: float) -> float | None:
-    return None if value is None else value / unit
+    yield _batch_chart("memory", "Peak memory against batch", f"Peak memory ({name})", cases, sizes, signs,
+                 lambda row: over(row.median("peak_memory"), unit), lambda value: fmt.size(value * unit), "Lower is better.")
 
 
 def _batch_chart(
-    tab: str, title: str, up: str, cases: _Cases, columns: tuple[str, ...], signs: Signs, value: Callable[[ReportRow], float | None],
+    tab: str, title: str, up: str, cases: _Cases, sizes: Sequence[int], signs: Signs, value: Callable[[ReportRow], float | None],
     text: Callable[[float], str], caption: str,
 ) -> Chart:
     """A line for each case over the batches, which stand evenly apart; what ran out of memory stands at the upper edge."""
-    at = {name: k for k, name in enumerate(columns[1:])}
+    at = {batch: k for k, batch in enumerate(sizes)}
     measured = [found for rows in cases.values() for row in rows if row.ok and (found := value(row)) is not None]
     if not measured:
-        return Chart(tab, title, "", None, columns, (), empty="Not measured.")
+        return Chart(tab, title, empty="Not measured.")
     y = linear(up, 0.0, 1.15 * max(measured))
-    points, lines, table, keys = [], [], [], []
+    points, lines, table = [], [], []
     for rows in cases.values():
-        cells, places = [fmt.DASH] * (len(columns) - 1), []
+        cells, places = [fmt.DASH] * len(sizes), []
         for row in rows:
-            x, found = at[f"Batch {row.case.batch}"], value(row) if row.ok else None
+            x, found = at[row.case.batch], value(row) if row.ok else None
             cells[x] = str(row.outcome.status) if found is None else text(found)
-            tip = f"{fmt.plain(row.case.label, 60)} · batch {row.case.batch} · {cells[x]}"
+            said = tip(row, f"batch {row.case.batch}", cells[x])
             if found is not None:
                 places.append((float(x), found))
-                points.append(Point(x, found, signs.colour(row), tip, signs.series(row), signs.shape(row)))
+                points.append(Point(x, found, signs.colour(row), said, signs.series(row), signs.shape(row)))
             elif row.outcome.status is Status.OOM:
-                points.append(Point(x, y.high, signs.colour(row), tip, signs.series(row), "plus", name="oom"))
+                points.append(Point(x, y.high, signs.colour(row), said, signs.series(row), "plus", name="oom"))
         if places:
             lines.append(Curve(tuple(places), signs.colour(rows[0]), series=signs.series(rows[0])))
-        table.append((rows[0].case.label, *cells))
-        keys.append(rows[0].case.key)
-    ticks = tuple((float(k), name.removeprefix("Batch ")) for name, k in at.items())
+        table.append(cells)
+    ticks = tuple((float(k), str(batch)) for batch, k in at.items())
     plot = XYPlot(Axis("Batch", -0.2, len(at) - 0.8, ticks), y, tuple(points), tuple(lines))
-    return Chart(tab, title, f"{caption} A cross at the upper edge: out of memory.", plot, columns, tuple(table), tuple(keys))
+    caption = f"{caption} A cross at the upper edge: out of memory."
+    return Chart.of_cases(tab, title, caption, plot, [f"Batch {batch}" for batch in sizes], [rows[0] for rows in cases.values()], table)
 
 
 # -- run by run -------------------------------------------------------------------------------------------------------
@@ -137,26 +128,22 @@ def _run_chart(
     for case in shown:
         row, places = case.row, [(float(k), value) for k, value in enumerate(case.values) if value is not None]
         lines.append(Curve(tuple(places), signs.colour(row), series=signs.series(row)))
-        points += [Point(x, y, signs.colour(row), f"{fmt.plain(row.case.label, 60)} · run {found.names[int(x)]} · {text(y)}",
-                         signs.series(row), signs.shape(row)) for x, y in places]
+        points += [Point(x, y, signs.colour(row), tip(row, f"run {found.names[int(x)]}", text(y)), signs.series(row), signs.shape(row))
+                   for x, y in places]
     points += [_mark(case, change, sentence, signs) for case in shown for change, sentence in case.changes]
-    y, epochs = linear(y_title, *ranged([point.y for point in points], 0.1)), _epochs(found.fingerprints)
+    y = linear(y_title, *ranged([point.y for point in points], 0.1))
+    epochs = [k for k, (before, now) in enumerate(pairwise(found.fingerprints), 1) if before != now]
     lines += [Curve(((k - 0.5, y.low), (k - 0.5, y.high)), dash="2 3") for k in epochs]
     last, notes = len(found.names) - 1, tuple(sentence for case in cases for _, sentence in case.changes)
     ticks = tuple((float(k), found.names[k].split(" · ")[0]) for k in range(0, last + 1, 1 + last // _TICKS))
     plot = XYPlot(Axis("Run", -0.3, last + 0.3, ticks), y, tuple(points), tuple(lines))
-    table = tuple((case.row.case.label, *(fmt.DASH if value is None else text(value) for value in case.values)) for case in cases)
+    figures = ([fmt.DASH if value is None else text(value) for value in case.values] for case in cases)
     said = caption + first(cases)
     said += " Dotted: the numerics fingerprint changes; figures on its two sides are not comparable." if epochs else ""
     said += " Hollow marks: diamond, a step; triangle, the start of a ramp; square, a change of variance." if notes else ""
-    return Chart("history", title, said, plot, ("Case", *found.names), table, tuple(case.row.case.key for case in cases), notes=notes)
+    return Chart.of_cases("history", title, said, plot, found.names, [case.row for case in cases], figures, notes)
 
 
 def _mark(case: CaseHistory, change: ChangePoint, sentence: str, signs: Signs) -> Point:
-    return Point(float(change.first), case.values[change.first] or 0.0, "currentColor", fmt.plain(sentence, 300), signs.series(case.row),
+    return Point(float(change.first), case.values[change.first] or 0.0, INK, fmt.plain(sentence, 300), signs.series(case.row),
                  _SHAPES[change.kind], hollow=True, scale=1.9)
-
-
-def _epochs(fingerprints: Sequence[str]) -> list[int]:
-    """Places at which the environment differs from the one before."""
-    return [k for k in range(1, len(fingerprints)) if fingerprints[k] != fingerprints[k - 1]]

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 from markupsafe import Markup
 
@@ -17,7 +16,7 @@ from .. import formatting as fmt
 from ..view.case_group import case_groups
 from ..view.report_view import ReportView
 from ..view.run_history import HistoryNight
-from .render import engine, policy, static, write
+from .render import engine, policy, static
 
 STAMPS = "site.json"  # beside the list: which page was made from what
 FOLDER = "runs"  # of the pages, below that of the site; nothing else in it is touched
@@ -35,10 +34,10 @@ class ListedRun:
     commit: str
     dirty: bool
     state: str
-    counts: tuple[tuple[str, int], ...]
+    counts: Sequence[Sequence[str | int]]
     tone: str
     verdict: str
-    trend: tuple[tuple[str, str], ...]
+    trend: Sequence[Sequence[str]]
     href: str
 
 
@@ -102,19 +101,9 @@ def kept(folder: Path) -> dict[str, tuple[str, ListedRun]]:
     """The stamp and the line of each page by the number of its run; nothing where there is no site, or one of another version."""
     try:
         found = json.loads((folder / STAMPS).read_text(encoding="utf-8"))
-        return {number: (item["stamp"], _line(item["line"])) for number, item in found.items()}
+        return {number: (item["stamp"], ListedRun(**item["line"])) for number, item in found.items()}
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return {}
-
-
-def _line(data: Mapping[str, Any]) -> ListedRun:
-    """A line as it was before it was written as JSON."""
-    return ListedRun(**{**data, "counts": tuple(map(tuple, data["counts"])), "trend": tuple(map(tuple, data["trend"]))})
-
-
-def put(folder: Path, run_id: int, view: ReportView) -> Path:
-    """Write the report of a run into the site."""
-    return write(view, page_of(folder, run_id))
 
 
 def too_old(started: str, now: datetime, days: int) -> bool:

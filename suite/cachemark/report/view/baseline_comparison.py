@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from ...core.units import is_metric, metric
 from .. import formatting as fmt
-from . import explanations
 
 if TYPE_CHECKING:  # a page is made without a store
     from ...gate.nights import GateStanding
+    from ...store.rows import Verdict
 
 # Verdicts in the order of the table, with how they look. What is quiet is folded away.
 _TONES = {
@@ -57,28 +57,19 @@ def alarms(standing: GateStanding | None) -> Alarms:
 
 @dataclass(frozen=True)
 class BaselineComparison:
-    """One metric of one case, then and now. ``ratio`` is now / then, None where it has no meaning.
+    """A verdict on one metric of one case, as the page shows it. Speed is given as a ratio to the full cache of the same run."""
 
-    Speed is given as a ratio to the full cache of the same run. ``key`` names the case.
-    """
-
-    label: str
-    metric: str
-    then: float | None
-    now: float | None
-    ratio: float | None
-    verdict: str
-    reason: str
-    key: str = ""
+    found: Verdict
 
     @property
     def title(self) -> str:
         """The metric's title; what is no metric (``status``, ``output_hash``) stands for itself."""
-        return metric(self.metric).title if is_metric(self.metric) else self.metric.replace("_", " ")
+        name = self.found.metric
+        return metric(name).title if is_metric(name) else name.replace("_", " ")
 
     @property
     def tone(self) -> str:
-        return _TONES.get(self.verdict, "warn")
+        return _TONES.get(self.found.verdict, "warn")
 
     @property
     def loud(self) -> bool:
@@ -88,34 +79,26 @@ class BaselineComparison:
     @property
     def texts(self) -> tuple[str, str]:
         """Then and now in words."""
-        return self._text(self.then), self._text(self.now)
+        return self._text(self.found.then), self._text(self.found.now)
 
     @property
     def sentence(self) -> str:
         """The row as one plain sentence."""
-        label = fmt.name(self.label)
-        if self.then is None or self.now is None:
-            return f"{label}: {self.title} {self.verdict.replace('_', ' ')}" + (f" ({self.reason})." if self.reason else ".")
-        moved = "" if self.ratio is None else f", {fmt.percent(abs(self.ratio - 1))} {'more' if self.ratio > 1 else 'less'}"
+        found = self.found
+        said = f"{fmt.name(found.label)}: {self.title} {found.verdict.replace('_', ' ')}"
+        if found.then is None or found.now is None:
+            return said + (f" ({found.reason})." if found.reason else ".")
+        moved = "" if found.change is None else f", {fmt.percent(abs(found.change - 1))} {'more' if found.change > 1 else 'less'}"
         then, now = self.texts
-        return f"{label}: {self.title} {self.verdict.replace('_', ' ')}, from {then} to {now}{moved}."
-
-    @property
-    def rule(self) -> str:
-        """The rule behind its verdict."""
-        return explanations.VERDICTS.get(self.verdict, "")
-
-    @property
-    def advice(self) -> str:
-        """The next step, empty where nothing needs doing."""
-        return explanations.ADVICE.get(self.verdict, "")
+        return f"{said}, from {then} to {now}{moved}."
 
     def _text(self, value: float | None) -> str:
+        name = self.found.metric
         if value is None:
             return fmt.DASH
-        if not is_metric(self.metric):
+        if not is_metric(name):
             return str(value)
-        return fmt.of_full(value) if metric(self.metric).kind == "speed" else fmt.with_unit(value, self.metric)
+        return f"{value:.3f} × full" if metric(name).kind == "speed" else fmt.with_unit(value, name)
 
 
 def conclusion(comparison: Any, saved: Mapping[str, Any] | None = None, started: str = "") -> Conclusion | None:
@@ -156,5 +139,4 @@ def changes(comparison: Any) -> tuple[BaselineComparison, ...]:
     if comparison is None:
         return ()
     order = {verdict: k for k, verdict in enumerate(_TONES)}
-    rows = [BaselineComparison(r.label, r.metric, r.then, r.now, r.change, r.verdict, r.reason, r.case_key) for r in comparison.rows]
-    return tuple(sorted(rows, key=lambda row: order.get(row.verdict, 1)))
+    return tuple(map(BaselineComparison, sorted(comparison.rows, key=lambda row: order.get(row.verdict, 1))))

@@ -57,9 +57,9 @@ class CaseGroup:
 
     @property
     def but_batch(self) -> tuple[object, ...]:
-        """Everything in which groups of one model may differ, save the batch."""
+        """Everything in which groups may differ, save the batch."""
         case = self.case
-        return case.weights, case.grid, case.conditions, case.sampling, case.dtype, case.engine, case.device_class
+        return case.model, case.weights, case.grid, case.conditions, case.sampling, case.dtype, case.engine, case.device_class
 
     @property
     def searched(self) -> bool:

@@ -1,10 +1,9 @@
-"""The facts of a machine as names and values, and where two machines differ."""
+"""The facts of a machine as names and values, and where two machines differ. All of it is text."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from ...core.differences import flat
@@ -16,26 +15,10 @@ RATES = ("copy", 1e9, "GB/s"), ("matmul", 1e12, "TFLOP/s")
 ABBREVIATIONS = {"cpu": "CPU", "cpus": "CPUs", "cuda": "CUDA", "os": "OS", "tf32": "TF32", "gpu": "GPU"}
 
 
-@dataclass(frozen=True)
-class LabelledValue:
-    """A name and its value, as text."""
-
-    name: str
-    value: str
-
-
-@dataclass(frozen=True)
-class DifferenceRow:
-    """A fact of the environment that differs from the baseline's."""
-
-    name: str
-    then: str
-    now: str
-
-
-def environment_facts(environment: Environment, code: Mapping[str, Any]) -> tuple[LabelledValue, ...]:
+def environment_facts(environment: Environment, code: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    """(name, value) of each fact of a machine and of the code that measured."""
     facts = {**_facts(environment), **dict(flat(code, "code"))}
-    return tuple(LabelledValue(title(name), _fact(name, value)) for name, value in facts.items())
+    return tuple((title(name), _fact(name, value)) for name, value in facts.items())
 
 
 def _facts(environment: Environment) -> dict[str, Any]:
@@ -44,10 +27,11 @@ def _facts(environment: Environment) -> dict[str, Any]:
     return {**first, **dict(flat(environment.facts)), **first}
 
 
-def differences(then: Environment, now: Environment) -> tuple[DifferenceRow, ...]:
-    """Facts in which two environments differ, in the order of ``now``. Rates are measured anew in every run, so near ones are equal."""
+def differences(then: Environment, now: Environment) -> tuple[tuple[str, str, str], ...]:
+    """(name, then, now) of facts in which two environments differ, in the order of ``now``. Rates are measured anew in every run, so near
+    ones are equal."""
     old, new = _facts(then), _facts(now)
-    return tuple(DifferenceRow(title(name), _fact(name, old.get(name)), _fact(name, new.get(name)))
+    return tuple((title(name), _fact(name, old.get(name)), _fact(name, new.get(name)))
                  for name in dict.fromkeys((*new, *old)) if not _alike(name, old.get(name), new.get(name)))
 
 

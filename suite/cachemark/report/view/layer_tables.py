@@ -4,7 +4,7 @@ Masked: similarity from pass to pass, from which a user sees how much a cache ma
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,9 +16,8 @@ _WHAT = {"k": "Keys", "v": "Values", "feature": "Features"}
 
 @dataclass(frozen=True)
 class Heat:
-    """A number, how it is written, and how strongly its cell is tinted, 0 to 1."""
+    """A number as it is written, and how strongly its cell is tinted, 0 to 1."""
 
-    value: float
     text: str
     tint: float
 
@@ -63,23 +62,20 @@ def layers(full: ReportRow | None) -> Layers | None:
 
 def _similarity(table: Sequence[Sequence[float]], sides: Sequence[int]) -> HeatTable:
     least = min(float(s) for layer in table for s in layer)
-    rows = [[Heat(_finite(s), f"{float(s):.4f}", float(s) / least if least else 0.0) for s in layer] for layer in table]
-    _check(rows, len(sides) - 1)
-    return HeatTable(
+    rows = [[Heat(f"{_finite(s):.4f}", float(s) / least if least else 0.0) for s in layer] for layer in table]
+    return _by_layer(
         "Inter-scale similarity of the keys", "S of AMS-KV, 0 where a scale's keys repeat those before it; the darker, the less "
-        "alike. A layer whose S falls below theta where its cache overflows is demanding.",
-        "Layer", _numbers(rows), _names(sides[1:]), _frozen(rows))
+        "alike. A layer whose S falls below theta where its cache overflows is demanding.", sides[1:], rows)
 
 
 def _density(mass: Sequence[Sequence[Sequence[float]]], sides: Sequence[int]) -> HeatTable:
     tokens = sum(side**2 for side in sides)
     spread = [[_finite(share) / side**2 * tokens for share, side in zip(layer[-1], sides, strict=True)] for layer in mass]
     most = max(max(layer) for layer in spread)
-    rows = [[Heat(d, f"{d:.2f}", math.log1p(d) / math.log1p(most)) for d in layer] for layer in spread]
-    _check(rows, len(sides))
-    return HeatTable(
+    rows = [[Heat(f"{d:.2f}", math.log1p(d) / math.log1p(most)) for d in layer] for layer in spread]
+    return _by_layer(
         "Attention density of the last scale's queries", "Share of their attention per key of each scale, 1 = evenly spread over "
-        "all keys; the darker, the denser.", "Layer", _numbers(rows), _names(sides), _frozen(rows))
+        "all keys; the darker, the denser.", sides, rows)
 
 
 def _redundancy(found: Any) -> list[HeatTable]:
@@ -102,30 +98,25 @@ def _alike(title: str, meaning: str, corner: str, lines: dict[str, list[float | 
     picked = {name: [line[i] for i in shown] for name, line in lines.items()}
     least = min((_finite(s) for line in picked.values() for s in line if s is not None), default=1.0)
     span = 1 - least or 1.0
-    headings = tuple(str(passes[i]) for i in shown)
-    rows = [[None if s is None else Heat(s, f"{s:.3f}", (1 - s) / span) for s in line] for line in picked.values()]
-    _check(rows, len(shown))
-    return HeatTable(title, f"{meaning} The darker, the less alike.", corner, tuple(picked), headings, _frozen(rows))
+    rows = [[None if s is None else Heat(f"{s:.3f}", (1 - s) / span) for s in line] for line in picked.values()]
+    return _table(title, f"{meaning} The darker, the less alike.", corner, picked, [str(passes[i]) for i in shown], rows)
+
+
+def _by_layer(title: str, meaning: str, sides: Sequence[int], rows: Sequence[Sequence[Heat | None]]) -> HeatTable:
+    """A row for each layer, a column for each scale."""
+    return _table(title, meaning, "Layer", map(str, range(len(rows))), [f"{side} × {side}" for side in sides], rows)
+
+
+def _table(
+    title: str, meaning: str, corner: str, names: Iterable[str], columns: Sequence[str], rows: Sequence[Sequence[Heat | None]],
+) -> HeatTable:
+    """The table, or ValueError where it has no rows, or rows of another length."""
+    if not rows or any(len(row) != len(columns) for row in rows):
+        raise ValueError("no table")
+    return HeatTable(title, meaning, corner, tuple(names), tuple(columns), tuple(map(tuple, rows)))
 
 
 def _finite(value: Any) -> float:
     if not math.isfinite(number := float(value)):
         raise ValueError(value)
     return number
-
-
-def _check(rows: Sequence[Sequence[Heat | None]], columns: int) -> None:
-    if not rows or any(len(row) != columns for row in rows):
-        raise ValueError("no table")
-
-
-def _names(sides: Sequence[int]) -> tuple[str, ...]:
-    return tuple(f"{side} × {side}" for side in sides)
-
-
-def _numbers(rows: Sequence[object]) -> tuple[str, ...]:
-    return tuple(str(i) for i in range(len(rows)))
-
-
-def _frozen(rows: Sequence[Sequence[Heat | None]]) -> tuple[tuple[Heat | None, ...], ...]:
-    return tuple(tuple(row) for row in rows)

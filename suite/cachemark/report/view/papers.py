@@ -129,11 +129,8 @@ def papers(outcomes: Iterable[Outcome], environment: Environment) -> tuple[Paper
 def _table(every: PublishedFigures, title: str, outcomes: Sequence[Outcome], environment: Environment, here: bool) -> PaperTable:
     cells = [cell for cell in every.cells if cell.table == title]
     plans = tuple(dict.fromkeys(cell.plan for cell in cells if cell.plan))
-    return PaperTable(title, cells[0].hardware, environment.machine_class, _lines(every, title, outcomes), every.notes[title], here, plans)
-
-
-def _lines(every: PublishedFigures, title: str, outcomes: Sequence[Outcome]) -> tuple[PaperRow, ...]:
-    return tuple(_line(cell, every.row(title, cell.against), outcomes) for cell in every.cells if cell.table == title)
+    lines = tuple(_line(cell, every.row(title, cell.against), outcomes) for cell in cells)
+    return PaperTable(title, cells[0].hardware, environment.machine_class, lines, every.notes[title], here, plans)
 
 
 def _line(cell: PaperCell, full: PaperCell, outcomes: Sequence[Outcome]) -> PaperRow:
@@ -147,7 +144,7 @@ def _line(cell: PaperCell, full: PaperCell, outcomes: Sequence[Outcome]) -> Pape
         cell.row, batch, fmt.seconds(cell.seconds) if cell.seconds else fmt.DASH, printed, cell.printed.get("speedup", fmt.DASH),
         fmt.seconds(cell.floor) if cell.floor else fmt.DASH, fmt.times(ideal) if ideal else fmt.DASH,
         f"{cell.seconds / cell.floor:.1f}×" if cell.seconds and cell.floor else fmt.DASH, *_measured(cell, mine),
-        _written(reached), claimed, ideal, reached if isinstance(reached, float) else None,
+        reached if isinstance(reached, str) else fmt.times(reached), claimed, ideal, reached if isinstance(reached, float) else None,
         limits.artefact(claimed, ideal) if claimed and ideal else "",
     )
 
@@ -173,13 +170,9 @@ def _speed_up(mine: Outcome | None, its: Outcome | None) -> float | str:
     """Over the table's own baseline, if both ran alike: another kernel, dtype or engine would be what is measured; else the word for it."""
     if mine is None or its is None or not (mine.ok and its.ok) or mine is its:
         return fmt.DASH
-    alike = all((getattr(mine.case, name)) == getattr(its.case, name) for name in ("dtype", "engine", "device_class", "weights"))
+    alike = all(getattr(mine.case, name) == getattr(its.case, name) for name in ("dtype", "engine", "device_class", "weights"))
     alike = alike and kernels_apart(mine, its) is None
     latencies = its.median("latency"), mine.median("latency")
     if not alike or mine.facts.get("quality_only") or None in latencies:
         return "not compared"
     return float(latencies[0] or 0) / float(latencies[1] or 1)
-
-
-def _written(reached: float | str) -> str:
-    return fmt.times(reached) if isinstance(reached, float) else reached

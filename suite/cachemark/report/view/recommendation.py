@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ...core.units import metric
 from .. import formatting as fmt
@@ -60,12 +60,11 @@ def _criterion(group: CaseGroup) -> str:
 
 def _recommendation(method: str, name: str, group: CaseGroup, groups: Sequence[CaseGroup]) -> Recommendation:
     rows = sorted((row for row in group.arms if row.method == method), key=lambda row: share_of_full(row.case.budget))
-    good = [row for row in rows if _not_worse(row, name, group)]
-    if good:
-        return _valued(Recommendation(method, good[0]), group, groups)
-    if not any(row.ok for row in rows):
-        return Recommendation(method, None, "No budget has results.")
-    return Recommendation(method, None, "Worse than the full cache, or not shown to be as good, at every budget of the plan.")
+    good = next((row for row in rows if _not_worse(row, name, group)), None)
+    if good is not None:
+        return _valued(Recommendation(method, good), group, groups)
+    worse = "Worse than the full cache, or not shown to be as good, at every budget of the plan."
+    return Recommendation(method, None, worse if any(row.ok for row in rows) else "No budget has results.")
 
 
 def _not_worse(row: ReportRow, name: str, group: CaseGroup) -> bool:
@@ -83,35 +82,26 @@ def _valued(plain: Recommendation, group: CaseGroup, groups: Sequence[CaseGroup]
     row = plain.row
     assert row is not None
     own = row.images_per_second
-    if found := _searched(row, group, groups):
-        return Recommendation(plain.method, row, "", own, *found, searched=True)
+    for other in _elsewhere(row, group, groups, searched=True):
+        rate, largest = other.median("throughput_max"), other.median("max_batch")
+        if rate and largest:
+            return replace(plain, equal_batch=own, equal_memory=rate, batch=int(largest), searched=True)
     room = group.full.kept if group.full else None
     best, batch = own if row is group.full or _fits(row, room) else None, row.case.batch
-    for other in _other_batches(row, group, groups):
+    for other in _elsewhere(row, group, groups, searched=False):
         speed = other.images_per_second
         if speed is not None and _fits(other, room) and other.case.batch > batch:
             best, batch = speed, other.case.batch
-    return Recommendation(plain.method, row, "", own, best, batch if best is not None else 0)
+    return replace(plain, equal_batch=own, equal_memory=best, batch=batch if best is not None else 0)
 
 
-def _searched(row: ReportRow, group: CaseGroup, groups: Sequence[CaseGroup]) -> tuple[float, int] | None:
-    """Throughput at the largest batch that fits, and that batch, where a search for it is in the report."""
+def _elsewhere(row: ReportRow, group: CaseGroup, groups: Sequence[CaseGroup], *, searched: bool) -> Iterable[ReportRow]:
+    """The rows of the same method and budget in groups that differ in nothing but the batch, which was ``searched`` for or is another."""
     for alike in groups:
-        if alike.searched and alike.model == group.model and alike.but_batch == group.but_batch:
-            for other in alike.rows:
-                rate, batch = other.median("throughput_max"), other.median("max_batch")
-                if rate and batch and (other.method, other.case.budget) == (row.method, row.case.budget):
-                    return rate, int(batch)
-    return None
+        if alike.but_batch == group.but_batch and alike.searched == searched and (searched or alike is not group):
+            yield from (other for other in alike.rows if other.ok and other.timed
+                        and (other.method, other.case.budget) == (row.method, row.case.budget))
 
 
 def _fits(row: ReportRow, room: float | None) -> bool:
     return room is not None and row.kept is not None and row.kept <= room
-
-
-def _other_batches(row: ReportRow, group: CaseGroup, groups: Sequence[CaseGroup]) -> Iterable[ReportRow]:
-    """The rows of the same case at other batches."""
-    for alike in groups:
-        if alike is not group and not alike.searched and alike.model == group.model and alike.but_batch == group.but_batch:
-            yield from (other for other in alike.rows if other.ok and other.timed
-                        and (other.method, other.case.budget) == (row.method, row.case.budget))

@@ -5,29 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from ...core.spec import OWN, digest, shown_share
+from ...core.spec import OWN, Case, digest, shown_share
 from .. import formatting as fmt
 from .case_group import CaseGroup
 from .report_row import ReportRow, share_of_full
-
-
-@dataclass(frozen=True)
-class RegimeSpot:
-    """A method at one batch and budget."""
-
-    batch: int
-    budget: str
-    row: ReportRow
-
-    @property
-    def gain(self) -> float | None:
-        """The speed-up, or None where there is none."""
-        return self.row.speed_up.value if self.row.speed_up else None
-
-    @property
-    def pays(self) -> bool:
-        """True where the whole interval of the speed-up lies above 1."""
-        return self.row.speed_up is not None and self.row.speed_up.low > 1
 
 
 @dataclass(frozen=True)
@@ -36,7 +17,7 @@ class Regime:
 
     model: str
     method: str
-    spots: tuple[RegimeSpot, ...]
+    rows: tuple[ReportRow, ...]
     sentence: str
 
 
@@ -59,22 +40,22 @@ def _but_the_batch(part: CaseGroup) -> str:
 
 
 def _regime(groups: Sequence[CaseGroup], name: str) -> Regime | None:
-    spots = [RegimeSpot(part.case.batch, row.case.budget, row) for part in groups for row in part.arms if row.method == name and row.ok]
-    measured = [spot for spot in spots if spot.gain is not None]
+    rows = tuple(row for part in groups for row in part.arms if row.method == name and row.ok)
+    measured = [row.case for row in rows if row.speed_up is not None]
     if not measured:
         return None
-    return Regime(groups[0].model, name, tuple(spots), _sentence(name, measured))
+    lost = [row.case for row in rows if row.speed_up is not None and row.speed_up.low <= 1]
+    return Regime(groups[0].model, name, rows, _sentence(name, measured, lost))
 
 
-def _sentence(name: str, spots: Sequence[RegimeSpot]) -> str:
-    """By batch: at which budgets the full cache is the better choice."""
+def _sentence(name: str, measured: Sequence[Case], slow: Sequence[Case]) -> str:
+    """By batch: at which budgets the full cache is the better choice, being where a method is not shown to be faster (``slow``)."""
     lost: dict[int, list[str]] = {}
-    for spot in sorted(spots, key=lambda s: (s.batch, -share_of_full(s.budget))):
-        if not spot.pays:
-            lost.setdefault(spot.batch, []).append(shown_share(spot.budget))
+    for case in sorted(slow, key=lambda case: (case.batch, -share_of_full(case.budget))):
+        lost.setdefault(case.batch, []).append(shown_share(case.budget))
     if not lost:
         return f"{fmt.name(name)} is faster than the full cache at every batch and budget measured here."
-    every = {batch: len({s.budget for s in spots if s.batch == batch}) for batch in lost}
+    every = {batch: len({case.budget for case in measured if case.batch == batch}) for batch in lost}
     where = [f"at batch {batch}" + ("" if len(budgets) == every[batch] else f" (budget {_list(budgets)})")
              for batch, budgets in lost.items()]
     return f"Use the full cache {_list(where)}: {fmt.name(name)} is not shown to be faster there."

@@ -16,7 +16,7 @@ from . import explanations
 from .baseline_comparison import Alarms, BaselineComparison, Conclusion, alarms, changes, conclusion
 from .case_group import CaseGroup, case_groups
 from .device_limits import Limits, against_limits
-from .environment_facts import DifferenceRow, LabelledValue, as_text, differences, environment_facts, title
+from .environment_facts import as_text, differences, environment_facts, title
 from .image_albums import Album, albums
 from .layer_tables import Layers, layers
 from .missing import Missing, missing
@@ -50,7 +50,7 @@ class Chapter:
 
     group: CaseGroup
     heading: str
-    conditions: tuple[LabelledValue, ...]
+    conditions: tuple[tuple[str, str], ...]
     sentences: tuple[Sentence, ...]
     notes: tuple[Note, ...]
     albums: tuple[Album, ...]
@@ -78,12 +78,12 @@ class ReportView:
     conclusion: Conclusion | None
     chapters: tuple[Chapter, ...]
     changes: tuple[BaselineComparison, ...]
-    environment: tuple[LabelledValue, ...]
+    environment: tuple[tuple[str, str], ...]
     plan_text: str
     commands: tuple[str, ...]
     missing: tuple[Missing, ...]
     entries: tuple[CaseRecord, ...] = ()
-    differences: tuple[DifferenceRow, ...] | None = None
+    differences: tuple[tuple[str, str, str], ...] | None = None
     papers: tuple[PaperTable, ...] = ()
     regimes: tuple[Regime, ...] = ()
     alarms: Alarms = field(default_factory=lambda: alarms(None))
@@ -164,7 +164,7 @@ def _difference(group: CaseGroup, twins: Sequence[CaseGroup]) -> str:
     return ", ".join(f"{name.replace('_', ' ')} {as_text(mine[name])}" for name in fields) or group.case.cell
 
 
-def _conditions(group: CaseGroup) -> tuple[LabelledValue, ...]:
+def _conditions(group: CaseGroup) -> tuple[tuple[str, str], ...]:
     """The settings that all rows of a cell share."""
     case = group.case
     settings = {
@@ -174,7 +174,7 @@ def _conditions(group: CaseGroup) -> tuple[LabelledValue, ...]:
     }
     sampling = {name.replace("cfg", "CFG").replace("_", " "): value for name, value in asdict(case.sampling).items()}
     evaluation = dict(flat(case.evaluation, "evaluation"))
-    return tuple(LabelledValue(title(name), as_text(value)) for name, value in {**settings, **sampling, **evaluation}.items())
+    return tuple((title(name), as_text(value)) for name, value in {**settings, **sampling, **evaluation}.items())
 
 
 def _notes(group: CaseGroup) -> tuple[Note, ...]:

@@ -63,10 +63,10 @@ def run_history(group: CaseGroup, nights: Sequence[HistoryNight], trend: Trend |
         return None
     names, fingerprints = tuple(night.name for night in held), tuple(night.run.environment.fingerprint for night in held)
     rows = [_rows(group, night) for night in held]
-    arms = (CaseHistory(row, tuple(_cost(night.get(row.case.key)) for night in rows)) for row in group.arms)
-    known = (_changed(case, names, fingerprints, trend) for case in arms if _measured(case))
-    full = CaseHistory(group.full, tuple(_latency(night.get(group.full.case.key)) for night in rows)) if group.full else None
-    return RunHistory(names, fingerprints, tuple(known), full if full and _measured(full) else None)
+    arms = (_followed(row, rows, lambda found: 1 / found.speed_up.value if found.speed_up else None) for row in group.arms)
+    known = (_changed(case, names, fingerprints, trend) for case in arms if case)
+    full = _followed(group.full, rows, lambda found: found.median("latency") if found.ok else None) if group.full else None
+    return RunHistory(names, fingerprints, tuple(known), full)
 
 
 def _rows(group: CaseGroup, night: HistoryNight) -> dict[str, ReportRow]:
@@ -74,16 +74,12 @@ def _rows(group: CaseGroup, night: HistoryNight) -> dict[str, ReportRow]:
     return {row.case.key: row for part in found for row in part.rows}
 
 
-def _cost(row: ReportRow | None) -> float | None:
-    return 1 / row.speed_up.value if row and row.speed_up else None
-
-
-def _latency(row: ReportRow | None) -> float | None:
-    return row.median("latency") if row and row.ok else None
-
-
-def _measured(case: CaseHistory) -> bool:
-    return any(value is not None for value in case.values)
+def _followed(
+    row: ReportRow, nights: Sequence[dict[str, ReportRow]], value: Callable[[ReportRow], float | None],
+) -> CaseHistory | None:
+    """A case run by run, or None where no run has its ``value``."""
+    values = tuple(value(night[row.case.key]) if row.case.key in night else None for night in nights)
+    return CaseHistory(row, values) if any(found is not None for found in values) else None
 
 
 def _changed(case: CaseHistory, names: Sequence[str], fingerprints: Sequence[str], trend: Trend | None) -> CaseHistory:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
 from ...core.spec import shown_share
@@ -103,9 +104,7 @@ def _best(group: CaseGroup, ranked: list[ReportRow]) -> str:
 
 
 def _count(rows: tuple[ReportRow, ...]) -> str:
-    found: dict[str, int] = {}
-    for row in rows:
-        found[str(row.outcome.status)] = found.get(str(row.outcome.status), 0) + 1
+    found = Counter(str(row.outcome.status) for row in rows)
     return ", ".join(f"{n} {status}" for status, n in found.items())
 
 
@@ -155,7 +154,7 @@ def _random(timed: list[ReportRow]) -> str:
     """Random weights: a speed may be named, a ranking may not."""
     if not timed:
         return "There is no speed-up. Weights are random, so images are not evaluated either."
-    best = max(timed, key=lambda row: row.speed_up.value if row.speed_up else 0.0)
+    best = max(timed, key=_speed_of)
     assert best.speed_up is not None
     return (f"Highest speed-up: {fmt.name(best.method)} at {_interval(best.speed_up)}. Weights are random, so its effect on images is "
             "unknown and nothing is ranked.")
