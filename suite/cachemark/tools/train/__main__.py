@@ -38,9 +38,7 @@ TOKENIZERS = {"tiny-llamagen": "tiny-vq", "tiny-var": "tiny-msvq", "tiny-mar": "
               help="Weights that make the tokens: of tiny-vq for tiny-llamagen, tiny-msvq for tiny-var, tiny-kl for tiny-mar.  "
                    "[default: those of OUT, else the embedded ones]")
 @click.option("--resume/--fresh", default=True, show_default=True, help="Continue from the checkpoint in OUT, or start again.")
-def train(
-    model: str, out: Path, steps: int | None, seed: int, threads: int, device: str, tokenizer: Path | None, resume: bool
-) -> None:
+def train(model: str, out: Path, steps: int | None, seed: int, threads: int, device: str, tokenizer: Path | None, resume: bool) -> None:
     """Train MODEL, one of the small models that come with cachemark.
 
     No data is needed: the pictures are computed. A killed run continues where its last checkpoint stands. On one CPU core a

@@ -66,9 +66,7 @@ class MaskedTask(PredictorTask):
     decay = 0.9
     rates = (MUON_RATE / 2, 2e-3)
 
-    def __init__(
-        self, tokenizer: Path, seed: int = 0, *, device: str = "cpu", config: MARConfig = TINY_MAR, batch: int = BATCH
-    ) -> None:
+    def __init__(self, tokenizer: Path, seed: int = 0, *, device: str = "cpu", config: MARConfig = TINY_MAR, batch: int = BATCH) -> None:
         model = MAR(config).initialise(stream(seed, "initial weights"))
         start(model, stream(seed, "initial linear layers"))
         blocks = [p for name, p in model.named_parameters() if p.dim() == 2 and "_blocks." in name and "adaLN" not in name]

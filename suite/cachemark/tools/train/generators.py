@@ -111,9 +111,7 @@ class GeneratorTask(CodesPredictorTask):
     name = TINY_NAME
     steps = 2400
 
-    def __init__(
-        self, tokenizer: Path, seed: int = 0, *, device: str = "cpu", config: LlamaGenConfig = TINY, batch: int = BATCH
-    ) -> None:
+    def __init__(self, tokenizer: Path, seed: int = 0, *, device: str = "cpu", config: LlamaGenConfig = TINY, batch: int = BATCH) -> None:
         model = LlamaGen(config).initialise(stream(seed, "initial weights"))
         nn.init.zeros_(model.output.weight)  # as the authors do: training starts from uniform predictions
         inner = [p for p in model.layers.parameters() if p.dim() == 2]
@@ -126,9 +124,7 @@ class ScalesTask(CodesPredictorTask):
     name = VAR_NAME
     steps = 2200
 
-    def __init__(
-        self, tokenizer: Path, seed: int = 0, *, device: str = "cpu", config: VARConfig = TINY_VAR, batch: int = BATCH
-    ) -> None:
+    def __init__(self, tokenizer: Path, seed: int = 0, *, device: str = "cpu", config: VARConfig = TINY_VAR, batch: int = BATCH) -> None:
         coder = msvq.load(tokenizer, device=device)
         model = VAR(config, coder.quantizer).initialise(stream(seed, "initial weights"))
         nn.init.zeros_(model.head.weight)
