@@ -17,13 +17,15 @@ from hypothesis import settings
 import cachemark.methods
 import cachemark.models.catalogue  # noqa: F401  (both register what is built in, before anything is parametrised over it)
 from cachemark.core import registry
-from support import examples, stages
+from cachemark.trial import identity
+from support import examples, fork_server, stages
 from support.fake_nvml import Card, FakeNvml
 
 torch.set_num_threads(1)
 settings.register_profile("cachemark", deadline=None, derandomize=True, max_examples=60, database=None)
 settings.load_profile("cachemark")
-
+fork_server.CODE.add(identity.ASK)
+fork_server.install()
 
 LONG = ("workflows", "browser", "trial", "tools", "metrics", "contracts", "conformance", "cli")
 
@@ -32,6 +34,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Folders with long files come first, so that no worker is left with one at the end."""
     order = {folder: place for place, folder in enumerate(LONG)}
     items.sort(key=lambda item: order.get(item.path.parent.name, len(LONG)))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Trials are forked where nothing asks for a process as a user starts it."""
+    fork_server.enabled = not any(map(item.get_closest_marker, ("slow", "gpu", "fresh_process")))
 
 
 def foreign(table: registry.Registry) -> set[str]:

@@ -27,7 +27,7 @@ from cachemark.plans import reuse
 from cachemark.store.db import Store
 from cachemark.trial import supervisor as isolate
 
-from . import examples
+from . import examples, fork_server
 
 PATIENCE = 120.0  # seconds until a test gives up on another process; nothing is concluded from how long it took
 
@@ -90,7 +90,7 @@ class Stage:
 
     def start(self, *more: str) -> subprocess.Popen[str]:
         """Measure the plan in a process of its own, as from a shell: Ctrl-C reaches it even where the tests run in the background."""
-        command = [sys.executable, "-c", "from cachemark.cli import main; main()", *self.run_arguments, *more]
+        command = [sys.executable, "-c", fork_server.COMMAND_LINE, *self.run_arguments, *more]
         return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=self.folder,
                                 preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
 

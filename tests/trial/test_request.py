@@ -62,7 +62,8 @@ def test_a_copy_of_the_code_without_a_field_understands_what_it_is_sent(planned:
 @pytest.mark.parametrize("protocol", [None, PROTOCOL - 1, PROTOCOL + 1])
 def test_a_child_refuses_another_protocol_in_a_sentence(protocol: int | None) -> None:
     line = json.dumps({"cases": [], "plugins": []} | ({"protocol": protocol} if protocol is not None else {}))
-    child = subprocess.run([sys.executable, "-m", "cachemark.trial.child.main"], input=line + "\n", capture_output=True, text=True)
+    command = [*TrialRequest().command, "-m", "cachemark.trial.child.main"]
+    child = subprocess.run(command, input=line + "\n", capture_output=True, text=True, check=False)
     assert child.returncode == 1
     assert f"speaks protocol {PROTOCOL}" in child.stderr
     assert "Compare commits of one protocol" in child.stderr

@@ -1,0 +1,178 @@
+"""Processes of trials by fork: a process that has imported torch and this package once, and computed nothing, is copied for each trial that
+a test starts. A copy is a process like any other, a child of who started it, at a tenth of the price: nothing is imported again.
+
+This file is also what that process runs. Only Linux can do this; elsewhere, and in tests marked ``slow``, ``gpu`` or ``fresh_process``,
+every process is started as for a user."""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import gc
+import importlib
+import inspect
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import types
+from collections.abc import Mapping
+from typing import Any
+
+PRELOADED = ("cachemark.trial.child.main", "cachemark.models.catalogue", "cachemark.methods", "cachemark.trial.identity")
+MODULES = {"cachemark.trial.child.main", "cachemark.machine.rates"}  # those that are run with -m
+COMMAND_LINE = "from cachemark.cli import main; main()"
+CODE = {COMMAND_LINE}  # that is run with -c
+LARGEST = 2**17  # bytes of an order
+SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER of <linux/prctl.h>
+ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+AT_START = dict(os.environ)  # before any test changes it
+
+enabled = False  # for the test that runs now
+_server: socket.socket | None = None
+_started: list[subprocess.Popen[bytes]] = []  # servers, which nobody waits for
+_order = threading.Lock()
+_fresh = subprocess.Popen._execute_child  # type: ignore[attr-defined]
+_parameters = inspect.signature(_fresh)
+
+
+def install() -> None:
+    """From here on, this process starts by fork what can be started so, where ``enabled``."""
+    if sys.platform == "linux":
+        subprocess.Popen._execute_child = _execute_child  # type: ignore[attr-defined]
+
+
+def _execute_child(self: Any, *arguments: Any) -> None:
+    """In the place of the method of :class:`subprocess.Popen` that makes the process; all else is Popen's own."""
+    given = _parameters.bind(self, *arguments).arguments
+    wanted = _wanted(given["args"], {**os.environ} if given["env"] is None else given["env"]) if enabled else None
+    if wanted is None:
+        _fresh(self, *arguments)
+        return
+    order = {"do": wanted, "environment": dict(given["env"] or os.environ), "folder": os.fspath(given["cwd"] or os.getcwd()),
+             "session": given["start_new_session"]}
+    streams = [given[name] if given[name] != -1 else own for own, name in enumerate(("p2cread", "c2pwrite", "errwrite"))]
+    self.pid = _start(order, streams)
+    self._child_created = True
+    self._close_pipe_fds(*(given[name] for name in ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")))
+
+
+def _wanted(command: Any, environment: Mapping[str, str]) -> list[str] | None:
+    """The arguments of a command that a copy can do; None where it needs an interpreter or code of its own."""
+    ours = environment.get("PYTHONPATH") == AT_START.get("PYTHONPATH")
+    if not ours or not isinstance(command, list) or command[0] != sys.executable:
+        return None
+    wanted = [str(argument) for argument in command[1:] if argument != "-P"]
+    return wanted if ("-m" in wanted[:1] and wanted[1] in MODULES) or ("-c" in wanted[:1] and wanted[1] in CODE) else None
+
+
+def _start(order: Mapping[str, Any], streams: list[int]) -> int:
+    """Number of the process that does so, a child of this one: it is left by its parent, and we are who takes in orphans meanwhile."""
+    global _server
+    with _order:
+        _server = _server or _served()
+        _subreaper(True)
+        try:
+            socket.send_fds(_server, [json.dumps(order).encode()], streams)
+            answer = _server.recv(64)
+        finally:
+            _subreaper(False)
+    if not answer:
+        raise OSError("the process that is copied for trials has ended")
+    return int(answer)
+
+
+def _subreaper(on: bool) -> None:
+    if ctypes.CDLL(None, use_errno=True).prctl(SUBREAPER, int(on), 0, 0, 0):
+        raise OSError(ctypes.get_errno(), "prctl")
+
+
+def _served() -> socket.socket:
+    """The connection to a new server. It ends with the connection, and so with this process."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with theirs:
+        command = [sys.executable, "-P", __file__, str(theirs.fileno())]
+        _started.append(subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                                         start_new_session=True, env={**AT_START, **ONE_THREAD}))
+    return ours
+
+
+# -- the server ---------------------------------------------------------------------------------------------------------
+def serve(connection: socket.socket) -> dict[str, Any]:
+    """Make a copy of this process for each order. Returns in the copies alone, with the order."""
+    gc.collect()
+    gc.freeze()
+    threads = os.listdir("/proc/self/task")
+    assert len(threads) == 1, f"a copy would lack {len(threads) - 1} threads"
+    while True:
+        text, streams, *_ = socket.recv_fds(connection, LARGEST, 3)
+        if not text:
+            os._exit(0)
+        told, tell = os.pipe()
+        if not (middle := os.fork()):
+            if os.fork():
+                os._exit(0)  # so that the copy falls to who asked for it
+            order: dict[str, Any] = json.loads(text)
+            if order["session"]:
+                os.setsid()
+            connection.close()
+            for own, stream in enumerate(streams):
+                os.dup2(stream, own)
+            os.write(tell, str(os.getpid()).encode())
+            for number in (told, tell, *streams):
+                os.close(number)
+            return order
+        for number in (tell, *streams):
+            os.close(number)
+        os.waitpid(middle, 0)
+        connection.send(os.read(told, 64) or b"0")
+        os.close(told)
+
+
+def do(order: Mapping[str, Any]) -> None:
+    """What the order says, as if the interpreter had just been started for it."""
+    global _server, enabled
+    atexit.register(gc.unfreeze)  # what is frozen is never let go, and libraries complain of it at the end
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.environ.clear()
+    os.environ.update(order["environment"])
+    os.chdir(order["folder"])
+    how, what, *rest = order["do"]
+    sys.argv = [how, *rest]
+    if how == "-m":
+        importlib.import_module(what).main()
+        return
+    if what == COMMAND_LINE:
+        enabled, _server = True, _copied()
+        install()
+    sys.modules["__main__"] = types.ModuleType("__main__")
+    exec(what, vars(sys.modules["__main__"]))
+
+
+def _copied() -> socket.socket:
+    """A connection to a server that is a copy of this process."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    if os.fork():
+        theirs.close()
+        return ours
+    ours.close()
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for own in range(3):
+        os.dup2(nothing, own)
+    os.close(nothing)
+    do(serve(theirs))
+    sys.exit()
+
+
+def main() -> None:
+    """Entry of the process that is copied."""
+    for name in PRELOADED:
+        importlib.import_module(name)
+    do(serve(socket.socket(fileno=int(sys.argv[1]))))
+
+
+if __name__ == "__main__":
+    main()
