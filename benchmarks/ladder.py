@@ -23,8 +23,8 @@ from cachemark.core.spec import FULL, OWN, digest
 from cachemark.plans import schema as plans
 from cachemark.plans.schema import Cells, Plan
 from cachemark.report.formatting import DASH, times
-from cachemark.store.db import Store
-from cachemark.workflows.measuring import measure
+from cachemark.workflows import run
+from cachemark.workflows.machines import Machine
 
 RUNGS = {"reference": "paper-faithful", "eager": "flash on live keys", "graph": "graph"}  # by engine, the lowest first
 
@@ -139,10 +139,9 @@ def only(plan: Plan, models: list[str]) -> Plan:
 
 def climb(plan: Plan, device: str, threads: int) -> str:
     """Run the plan into a store of its own and return the table."""
-    with tempfile.TemporaryDirectory() as folder, Store.open(f"sqlite:///{folder}/ladder.sqlite") as store:
-        summary = measure(plan, store, device=device, threads=threads)
-        run = store.run(summary.run_id)
-        return markdown(ladders(summary.ran), run.environment, str(run.code.get("commit") or ""))
+    with tempfile.TemporaryDirectory() as folder:
+        found = run(plan, f"{folder}/ladder.sqlite", machine=Machine(device, threads))
+        return markdown(ladders(found.outcomes), found.record.environment, str(found.record.code.get("commit") or ""))
 
 
 def main() -> None:

@@ -18,7 +18,7 @@ from cachemark.core.result import Outcome, Status
 from cachemark.core.spec import Case, Sampling
 from cachemark.core.units import METRICS
 from cachemark.store.db import Store
-from cachemark.workflows.measuring import Decision
+from cachemark.workflows.deciding import Decision
 from support import stages
 from support.stages import Stage, call
 

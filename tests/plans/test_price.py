@@ -19,7 +19,7 @@ from cachemark.plans import schema as plans
 from cachemark.plans.deadline import Deadline, breadth_first
 from cachemark.plans.expand import Planned, expand
 from cachemark.store.db import Store
-from cachemark.workflows.measuring import measure
+from cachemark.workflows.running import PlanRunner
 from support import stages, stub
 
 SHIPPED = ("nightly", "weekend", "release")
@@ -97,7 +97,7 @@ def test_the_price_stands_on_the_floor_that_reports_hold_times_against(model: st
 
 def test_a_store_knows_how_long_a_case_took_on_this_class_of_machine(tmp_path: Path) -> None:
     with Store.open(tmp_path / "s.sqlite") as store:
-        summary = measure(stub.tiny_plan(), store, executor=stub.Stub())
+        summary = PlanRunner(stub.tiny_plan(), store, stub.Stub()).measure()
         key, here = summary.ran[0].case.key, store.run().environment.machine_class
         assert store.seconds(key, here) == 2.0
         assert store.seconds(key, "another machine") is None
@@ -136,7 +136,7 @@ def run(
     clock = Hours(each)
     deadline = Deadline(seconds, lambda p: (priced, measured), clock=lambda: clock.now)
     with Store.open(tmp_path / "s.sqlite") as store:
-        summary = measure(stub.tiny_plan(**more), store, executor=stub.Stub(before=clock.begin), deadline=deadline)
+        summary = PlanRunner(stub.tiny_plan(**more), store, stub.Stub(before=clock.begin), deadline=deadline).measure()
         return clock, store.outcomes(summary.run_id)
 
 

@@ -24,7 +24,7 @@ from cachemark.core.result import Status
 from cachemark.core.spec import Case
 from cachemark.store import rows
 from cachemark.store.db import Store
-from cachemark.workflows.measuring import measure
+from cachemark.workflows.running import PlanRunner
 from support import examples, stages, stub
 from support.stages import Stage
 
@@ -220,8 +220,9 @@ def test_a_full_disk_ends_the_run_and_keeps_what_was_saved(empty: Path) -> None:
             with store._engine.connect() as connection:
                 connection.exec_driver_sql("PRAGMA max_page_count = 1")  # as many as there are
 
+    confirmed = stub.Confirmed(empty.with_suffix(".confirmed"))
     with Store.open(empty) as store, pytest.raises(BadStore, match="disk is full"):
-        measure(stub.tiny_plan(), store, executor=stub.Stub(before=full), watcher=stub.Confirmed(empty.with_suffix(".confirmed")))
+        PlanRunner(stub.tiny_plan(), store, stub.Stub(before=full), watcher=confirmed).measure()
     sound(empty)
     saved = len(stub.keys(empty))
     assert 7 <= saved < 12
@@ -250,7 +251,7 @@ def test_a_really_full_disk(tmp_path: Path) -> None:
 
 READ_ONLY = """
 import os, sys
-import cachemark.cli.progress, cachemark.cli.run, cachemark.workflows.measuring, cachemark.methods, cachemark.models.catalogue
+import cachemark.cli.progress, cachemark.cli.run, cachemark.workflows.running, cachemark.methods, cachemark.models.catalogue
 import cachemark.trial.executors.local, cachemark.store.db
 from cachemark.cli import main
 if os.geteuid() == 0:
@@ -340,4 +341,4 @@ def test_sixteen_writers_on_postgresql(tmp_path: Path, processes: Any, monkeypat
 def write(url: str, folder: Path, seed: int) -> None:
     os.chdir(folder)
     with Store.open(url) as store:
-        measure(stub.tiny_plan(), store, executor=stub.Stub(0.004, seed))
+        PlanRunner(stub.tiny_plan(), store, stub.Stub(0.004, seed)).measure()

@@ -10,7 +10,10 @@ from cachemark.core import plugins
 from cachemark.core.result import Status
 from cachemark.plans import schema as plans
 from cachemark.store.db import Store
-from cachemark.workflows.measuring import measure_largest
+from cachemark.trial.executors.local import Local
+from cachemark.workflows import largest_batch
+from cachemark.workflows.machines import Machine
+from cachemark.workflows.running import PlanRunner
 from support import examples, stages
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
@@ -31,16 +34,17 @@ class Gorges(Calm):
 '''
 
 
-def test_a_cap_imitates_a_smaller_card(tmp_path: Path) -> None:
+def test_a_cap_imitates_a_smaller_card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Guidance makes two rows of an image, so the greedy method takes 32 MiB for each, and the full cache next to nothing."""
     stage = stages.stage(tmp_path / "stage", '"gorges"', examples.MODEL + GORGES)
     stage.plan.write_text(stage.plan.read_text().replace(str(stage.weights), ""))
     with stages.forgetting(), Store.open(stage.store) as store:
         plugins.load(stage.plugin)
-        files = (str(stage.plugin),)
-        summary = measure_largest(plans.load(str(stage.plan)), store, memory_cap=CAP, most=MOST, plugins=files)
+        monkeypatch.setattr(largest_batch, "MOST", MOST)
+        machine, files = Machine("cpu", 1, memory_cap=CAP), (str(stage.plugin),)
+        summary = PlanRunner(plans.load(str(stage.plan)), store, Local(), machine, files).measure_largest()
         found = {o.case.method: o for o in summary.ran}
-        again = measure_largest(plans.load(str(stage.plan)), store, memory_cap=CAP, most=MOST, plugins=files)
+        again = PlanRunner(plans.load(str(stage.plan)), store, Local(), machine, files).measure_largest()
     full, greedy = found["full"], found["gorges"]
     assert full.samples["max_batch"] == [MOST]
     assert examples.BATCH <= greedy.samples["max_batch"][0] <= CAP / (32 << 20)

@@ -12,8 +12,10 @@ from cachemark.core.errors import Infrastructure
 from cachemark.core.result import Outcome, Status
 from cachemark.plans import schema as plans
 from cachemark.store.db import Store
+from cachemark.trial.executors.local import Executor, Local
 from cachemark.trial.executors.ray import Ray, cluster
-from cachemark.workflows.measuring import measure
+from cachemark.workflows.machines import Machine
+from cachemark.workflows.running import PlanRunner
 from support import examples, stages
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
@@ -37,15 +39,15 @@ def stage(tmp_path: Path) -> stages.Stage:
     return made
 
 
-def outcomes(stage: stages.Stage, store: Path, executor: Ray | None) -> dict[str, Outcome]:
+def outcomes(stage: stages.Stage, store: Path, executor: Executor) -> dict[str, Outcome]:
     with stages.forgetting(), Store.open(store) as opened:
         plugins.load(stage.plugin)
-        summary = measure(plans.load(str(stage.plan)), opened, executor=executor, plugins=(str(stage.plugin),))
+        summary = PlanRunner(plans.load(str(stage.plan)), opened, executor, Machine("cpu", 1), (str(stage.plugin),)).measure()
         return {o.case.label: o for o in opened.outcomes(summary.run_id)}
 
 
 def test_two_workers_find_what_one_machine_finds(stage: stages.Stage, workers: Ray) -> None:
-    here = outcomes(stage, stage.folder / "local.sqlite", None)
+    here = outcomes(stage, stage.folder / "local.sqlite", Local())
     there = outcomes(stage, stage.folder / "ray.sqlite", workers)
     assert set(here) == set(there) == {"full", "full (floor)", "full (numerics)", "streaming 1/2", "dies 1/2", "calm 1/2"}
     assert {label: o.status for label, o in here.items()} == {label: o.status for label, o in there.items()}
@@ -64,7 +66,7 @@ def test_what_was_measured_is_carried_over(stage: stages.Stage, workers: Ray) ->
     outcomes(stage, stage.store, workers)
     with stages.forgetting(), Store.open(stage.store) as store:
         plugins.load(stage.plugin)
-        again = measure(plans.load(str(stage.plan)), store, executor=None, plugins=(str(stage.plugin),))
+        again = PlanRunner(plans.load(str(stage.plan)), store, Local(), Machine("cpu", 1), (str(stage.plugin),)).measure()
     assert (again.carried, again.ran) == (4, [])
 
 

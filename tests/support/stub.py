@@ -21,7 +21,8 @@ from cachemark.plans.expand import Planned
 from cachemark.store.db import Store
 from cachemark.trial.request import TrialRequest
 from cachemark.trial.supervisor import Finished, always
-from cachemark.workflows.measuring import Decision, Summary, measure
+from cachemark.workflows.running import PlanRunner, RunWatcher
+from cachemark.workflows.stored_run import Measured
 
 CELLS = [
     {"model": "llamagen-b", "methods": ["window", "streaming", "random"], "budgets": ["1/2", "1/4"]},
@@ -68,25 +69,22 @@ class Stub:
             yield Finished(Outcome(planned.case, Status.OK, samples, "random weights", seconds=2.0), {"tokens.bin": artifact(planned.case)})
 
 
-class Confirmed:
+class Confirmed(RunWatcher):
     """Writes the key of every case whose outcome has been saved to a file, as the session tells it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-
-    def planned(self, decisions: list[Decision]) -> None: ...
-    def started(self, case: Case) -> None: ...
 
     def ended(self, outcome: Outcome) -> None:
         with self.path.open("a") as file:
             file.write(outcome.case.key + "\n")
 
 
-def drive(database: Path, seed: int, pause: float = 0.004) -> Summary:
+def drive(database: Path, seed: int, pause: float = 0.004) -> Measured:
     """One run of the plan into the database, as a process of its own does it; a file says that it has begun."""
     database.with_suffix(".begun").touch()
     with Store.open(database) as store:
-        return measure(tiny_plan(), store, executor=Stub(pause, seed), watcher=Confirmed(database.with_suffix(".confirmed")))
+        return PlanRunner(tiny_plan(), store, Stub(pause, seed), watcher=Confirmed(database.with_suffix(".confirmed"))).measure()
 
 
 def keys(path: Path) -> list[str]:

@@ -16,6 +16,7 @@ from cachemark.core import registry
 from cachemark.core.limits import Limit, Rates
 from cachemark.core.spec import Case
 from cachemark.machine import rates
+from cachemark.machine.environment import environment
 from cachemark.methods.full import Full
 from cachemark.methods.linear import Linear
 from cachemark.metrics.speed import ends
@@ -24,7 +25,8 @@ from cachemark.plans import schema as plans
 from cachemark.plans.expand import expand
 from cachemark.roofline.bill import bill
 from cachemark.trial.child import facts as limit
-from cachemark.workflows import measuring as session
+from cachemark.workflows import running as session
+from cachemark.workflows.deciding import decide
 
 RATES = Rates(copy=1e10, matmul=1e11)
 PLAN = plans.Plan.model_validate({
@@ -97,7 +99,8 @@ def test_another_process_says_them_as_json(monkeypatch: pytest.MonkeyPatch, caps
 
 def test_a_device_that_cannot_be_measured_has_no_rates(monkeypatch: pytest.MonkeyPatch) -> None:
     """No device of that name is here, so the other process fails."""
-    here, decisions = session.decide(PLAN, None, "cpu", 1)
+    here = environment("cpu", 1)
+    decisions = decide(expand(PLAN), None, here)
 
     rated, todo = session._rated(here, decisions, lambda dtypes: rates.rates("meta", 1, dtypes))
     assert rated.facts[limit.RATES] == {}
@@ -134,7 +137,8 @@ def test_rates_are_measured_where_something_is_run_and_stand_in_the_environment(
         asked.append(sorted(dtypes))
         return dict.fromkeys(dtypes, RATES)
 
-    here, decisions = session.decide(PLAN, None, "cpu", 1)
+    here = environment("cpu", 1)
+    decisions = decide(expand(PLAN), None, here)
     rated, todo = session._rated(here, decisions, measured)
     assert rated.facts[limit.RATES] == {"bfloat16": {"copy": 1e10, "matmul": 1e11}}
     assert rated.fingerprint == here.fingerprint

@@ -12,8 +12,8 @@ from cachemark.core.result import Outcome, Status
 from cachemark.machine.environment import environment
 from cachemark.plans.expand import expand
 from cachemark.store.db import Store
-from cachemark.workflows import measuring as session
-from cachemark.workflows.measuring import Decision
+from cachemark.workflows import running as session
+from cachemark.workflows.deciding import Decision
 from support import stub
 
 NAME = "fid_eyes_24"

@@ -23,10 +23,12 @@ from cachemark.trial.child.main import leaves
 from cachemark.trial.request import Task, TrialRequest
 from cachemark.trial.supervisor import Finished
 from cachemark.workflows import largest_batch as largest
-from cachemark.workflows import measuring as session
+from cachemark.workflows.machines import Machine
+from cachemark.workflows.running import PlanRunner
 from support import stages, stub
 
 CAP = 2 << 30
+SMALL = Machine("cpu", 1, memory_cap=CAP)
 CASE = Case("m", "random:0", (4, 4), "c", Sampling(), "streaming", {"B": 8}, batch=8)
 
 
@@ -105,9 +107,9 @@ def test_a_block_at_the_largest_batch_is_searched_beside_others(tmp_path: Path) 
     plan = plans.Plan.model_validate(PLAN)
     assert plan.searches
     with Store.open(tmp_path / "s.sqlite") as store:
-        summary = session.measure(plan, store, executor=Card(), memory_cap=CAP)
-        again = session.measure(plan, store, executor=Card(), memory_cap=CAP)
-        other = session.measure(plan, store, executor=Card(), memory_cap=2 * CAP)
+        summary = PlanRunner(plan, store, Card(), SMALL).measure()
+        again = PlanRunner(plan, store, Card(), SMALL).measure()
+        other = PlanRunner(plan, store, Card(), Machine(memory_cap=2 * CAP)).measure()
     assert [(o.case.label, "max_batch" in o.samples) for o in summary.ran] == [
         ("full", False), ("window 1/2", False), ("full", True), ("window 1/2", True)]
     for outcome in summary.ran[2:]:
@@ -121,7 +123,7 @@ def test_a_block_at_the_largest_batch_is_searched_beside_others(tmp_path: Path) 
 def test_a_dry_run_knows_the_searches_that_are_done(tmp_path: Path) -> None:
     (tmp_path / "p.toml").write_text('name = "p"\n[[cells]]\nmodel = "llamagen-b"\nmethods = ["window"]\nbatch = "max"\n')
     with Store.open(tmp_path / "s.sqlite") as store:
-        session.measure(plans.load(str(tmp_path / "p.toml")), store, executor=Card(), memory_cap=CAP, threads=1)
+        PlanRunner(plans.load(str(tmp_path / "p.toml")), store, Card(), SMALL).measure()
 
     def left(cap: str) -> int:
         result = stages.call("run", tmp_path / "p.toml", "--store", tmp_path / "s.sqlite", "--threads", 1, "--dry-run", "--json",
@@ -136,7 +138,7 @@ def test_a_dry_run_knows_the_searches_that_are_done(tmp_path: Path) -> None:
 def test_a_search_is_not_begun_behind_the_deadline(tmp_path: Path) -> None:
     with Store.open(tmp_path / "s.sqlite") as store:
         late = Deadline(1.0, lambda planned: (100.0 if MAX_BATCH in planned.case.evaluation else 0.0, True))
-        summary = session.measure(plans.Plan.model_validate(PLAN), store, executor=Card(), memory_cap=CAP, deadline=late)
+        summary = PlanRunner(plans.Plan.model_validate(PLAN), store, Card(), SMALL, deadline=late).measure()
     assert [o.status for o in summary.ran] == [Status.OK] * 2 + [Status.NOT_REACHED] * 2
 
 
@@ -164,7 +166,7 @@ def test_a_search_ends_with_what_fitted_before_the_deadline(tmp_path: Path) -> N
 
     plan = plans.Plan.model_validate({**PLAN, "cells": PLAN["cells"][1:]})
     with Store.open(tmp_path / "s.sqlite") as store:
-        summary = session.measure(plan, store, executor=Slow(), memory_cap=CAP, deadline=Deadline(25.0, priced, clock=clock))
+        summary = PlanRunner(plan, store, Slow(), SMALL, deadline=Deadline(25.0, priced, clock=clock)).measure()
         full, window = summary.ran
         assert clock.now == 20.0, "nothing begins that cannot end"
         assert (full.status, full.samples["max_batch"]) == (Status.OK, [32.0])
@@ -174,10 +176,10 @@ def test_a_search_ends_with_what_fitted_before_the_deadline(tmp_path: Path) -> N
         assert "the search ended early: not_reached" in full.judgement
         assert (window.status, window.facts["tried"]) == (Status.NOT_REACHED, [[16, "not_reached"]])
         assert "images fit" not in window.log
-        again = session.measure(plan, store, executor=Slow(), memory_cap=CAP)
+        again = PlanRunner(plan, store, Slow(), SMALL).measure()
         assert [o.samples["max_batch"] for o in again.ran] == [[40.0]] * 2, "neither search was done"
         assert "search_ended" not in again.ran[0].facts
-        third = session.measure(plan, store, executor=Slow(), memory_cap=CAP)
+        third = PlanRunner(plan, store, Slow(), SMALL).measure()
         assert (third.ran, third.carried) == ([], 2)
 
 

@@ -4,22 +4,29 @@ from __future__ import annotations
 
 import json
 import signal
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from cachemark import workflows
 from cachemark.core import plugins
-from cachemark.core.result import Environment, Outcome, Status
+from cachemark.core.result import Outcome, Status
+from cachemark.machine.environment import environment
 from cachemark.plans import schema as plans
+from cachemark.plans.expand import expand
 from cachemark.store.db import Store
 from cachemark.trial.executors import local
+from cachemark.trial.executors.local import Executor, Local
 from cachemark.trial.request import TrialRequest
 from cachemark.trial.supervisor import Finished
-from cachemark.workflows.measuring import decide, measure
-from support import examples, stages
+from cachemark.workflows.deciding import decide
+from cachemark.workflows.machines import Machine
+from cachemark.workflows.running import PlanRunner
+from support import examples, stages, stub
 from support.stages import Stage, forgetting
 
 LABELS = ["full", "full (floor)", "full (numerics)", "streaming 1/2", "calm 1/2"]
@@ -108,7 +115,8 @@ def test_what_failed_runs_again(stage: Stage, monkeypatch: pytest.MonkeyPatch) -
     stages.no_child(monkeypatch)
     with forgetting():
         plugins.load(stage.plugin)
-        here, (*_, last) = decide(plans.load(str(stage.plan)).joined(["calm"]), None, "cpu", 1)
+        here = environment("cpu", 1)
+        *_, last = decide(expand(plans.load(str(stage.plan)).joined(["calm"])), None, here)
     with Store.open(stage.store) as store:
         run = store.begin_run("dots", {}, here, {})
         case = replace(last.planned.case, samples=3)
@@ -174,38 +182,7 @@ def test_an_ended_run_goes_on_where_it_was(sent: signal.Signals, code: int, stat
     assert list(stage.outcomes(3)) == [*LABELS, "waits 1/2"]
 
 
-# ------------------------------------------------------------------------------------------------ the sink
-
-class Sink:
-    """Keeps what it is given in lists; fails to save the outcome of that label."""
-
-    def __init__(self, broken: str = "") -> None:
-        self.saved: list[Outcome] = []
-        self.states: list[str] = []
-        self._broken = broken
-
-    def begin_run(self, plan: str, plan_json: Mapping[str, Any], environment: Environment, code: Mapping[str, Any]) -> int:
-        self.plan, self.plan_json = plan, plan_json
-        return 7
-
-    def carry(self, run_id: int, skip_key: str) -> Outcome | None:
-        raise AssertionError("nothing is stored")
-
-    def find(self, skip_key: str) -> Outcome | None:
-        return None
-
-    def latest_for_case(self, case_key: str, *, ok: bool = False) -> Outcome | None:
-        return None
-
-    def save(self, run_id: int, outcome: Outcome, artifacts: Mapping[str, bytes] | None = None, *, trial: str = "") -> int:
-        if outcome.case.label == self._broken:
-            raise OSError("the disk is full")
-        self.saved.append(outcome)
-        return len(self.saved)
-
-    def finish_run(self, run_id: int, state: str) -> None:
-        self.states.append(state)
-
+# ------------------------------------------------------------------------------------------------ the store
 
 @pytest.fixture
 def told(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
@@ -227,30 +204,69 @@ def random_plan(trial: str = "") -> plans.Plan:
     return plans.Plan.model_validate({"name": "p", "cells": cells} | ({"trial": trial} if trial else {}))
 
 
-def test_any_sink_will_do_and_gets_the_parts_of_the_skip_key(told: list[list[str]]) -> None:
-    sink = Sink()
-    summary = measure(random_plan(), sink)
-    assert (summary.run_id, summary.carried, sink.plan, sink.states) == (7, 0, "p", ["finished"])
-    assert summary.ran == sink.saved
-    json.dumps(sink.plan_json)
-    for outcome in sink.saved:
+def test_an_outcome_has_the_parts_of_its_skip_key(told: list[list[str]], tmp_path: Path) -> None:
+    with Store.open(tmp_path / "s.sqlite") as store:
+        found = PlanRunner(random_plan(), store, Local()).measure()
+        assert (found.run_id, found.carried, store.run().plan, store.run().state) == (1, 0, "p", "finished")
+        assert found.ran == store.outcomes(1)
+    for outcome in found.ran:
         assert set(outcome.facts["skip_parts"]) == {"case", "method", "models", "measuring", "metrics", "numerics"}
         assert outcome.facts["skip_parts"]["case"] == outcome.case.key
-    assert len({o.skip_key for o in sink.saved}) == len(sink.saved)
+    assert len({o.skip_key for o in found.ran}) == len(found.ran)
 
 
 @pytest.mark.parametrize(("trial", "groups"), [
     ("model", [["full", "window 1/2", "streaming 1/2"], ["full", "window 1/2"]]),
     ("case", [["full"], ["window 1/2"], ["streaming 1/2"], ["full"], ["window 1/2"]]),
 ])  # fmt: skip
-def test_a_process_is_shared_by_the_cases_of_a_model_or_by_none(trial: str, groups: list[list[str]], told: list[list[str]]) -> None:
-    measure(random_plan(trial), Sink())
+def test_a_process_is_shared_by_the_cases_of_a_model_or_by_none(
+    trial: str, groups: list[list[str]], told: list[list[str]], tmp_path: Path,
+) -> None:
+    with Store.open(tmp_path / "s.sqlite") as store:
+        PlanRunner(random_plan(trial), store, Local()).measure()
     assert told == groups
 
 
-def test_a_run_whose_store_fails_is_failed(told: list[list[str]]) -> None:
-    sink = Sink(broken="streaming 1/2")
-    with pytest.raises(OSError, match="the disk is full"):
-        measure(random_plan(), sink)
-    assert sink.states == ["failed"]
-    assert [o.case.label for o in sink.saved] == ["full", "window 1/2"]
+def test_a_run_whose_store_fails_is_failed(told: list[list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save = Store.save
+
+    def broken(store: Store, run_id: int, outcome: Outcome, *given: Any, **named: Any) -> int:
+        if outcome.case.label == "streaming 1/2":
+            raise OSError("the disk is full")
+        return save(store, run_id, outcome, *given, **named)
+
+    monkeypatch.setattr(Store, "save", broken)
+    with Store.open(tmp_path / "s.sqlite") as store:
+        with pytest.raises(OSError, match="the disk is full"):
+            PlanRunner(random_plan(), store, Local()).measure()
+        assert store.run().state == "failed"
+        assert [o.case.label for o in store.outcomes(1)] == ["full", "window 1/2"]
+
+
+@dataclass(frozen=True)
+class Told(Machine):
+    """A machine whose trials measure nothing; ``caches`` are the folders for features of each of them."""
+
+    caches: list[set[Path | None]] = field(default_factory=list)
+
+    @contextmanager
+    def places(self, store: Store | None = None) -> Iterator[Executor]:
+        caches = self.caches
+
+        class Stub(stub.Stub):
+            def run(self, groups: Any, request: TrialRequest, *given: Any) -> Iterator[Finished]:
+                caches.append({planned.feature_cache for group in groups for planned in group})
+                return super().run(groups, request, *given)
+
+        yield Stub()  # type: ignore[misc]
+
+
+def test_a_share_under_a_memory_cap_is_for_the_run_under_that_cap(tmp_path: Path) -> None:
+    quality = {"samples": 256, "batch": 4, "preset": "scene", "seeds": "s256"}
+    plan = plans.Plan.model_validate({"name": "p", "quality": quality, "cells": [{"model": "tiny-llamagen", "methods": ["window"]}]})
+    machine = Told("cpu", 1, memory_cap=1 << 30)
+    workflows.share(plan, (0, 2), tmp_path / "s.sqlite", machine=machine)
+    workflows.run(plan, tmp_path / "s.sqlite", machine=machine)
+    shared, run = machine.caches
+    assert len(shared) == 2
+    assert shared <= run

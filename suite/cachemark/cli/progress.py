@@ -14,7 +14,7 @@ from ..core.result import Outcome
 from ..core.spec import Case
 
 if TYPE_CHECKING:
-    from ..workflows.measuring import Decision
+    from ..workflows.deciding import Decision
 
 
 class Follower:

@@ -126,11 +126,10 @@ def run(
 def _print_largest(found: Run, as_json: bool) -> None:
     """A line for each case: its largest batch, and throughput at equal batch and at equal memory."""
     assert found.measured is not None
-    summary = found.measured.summary
     rows = [{"model": o.case.model, "case": o.case.label, "status": str(o.status),
              **{name: o.median(name) for name in ("max_batch", "throughput", "throughput_max")}} for o in found.outcomes]
     if as_json:
-        echo_json({"run": found.id, "ran": len(summary.ran), "skipped": summary.carried, "cases": rows})
+        echo_json({"run": found.id, "ran": len(found.measured.ran), "skipped": found.measured.carried, "cases": rows})
         return
     click.echo(f"{'':44}{'largest batch':>14}{'image/s, equal batch':>22}{'image/s, equal memory':>23}")
     for outcome, row in zip(found.outcomes, rows, strict=True):
@@ -144,7 +143,7 @@ def _conclude(found: Run, report: Path | None, as_json: bool) -> None:
     from ..core.errors import NothingMeasured
 
     assert found.measured is not None
-    ran, carried = found.measured.summary.ran, found.measured.summary.carried
+    ran, carried = found.measured.ran, found.measured.carried
     failed, late = [o for o in ran if not o.ok], [o for o in ran if o.status == "not_reached"]
     if as_json:
         echo_json({"run": found.id, "ran": len(ran), "skipped": carried, "report": report,

@@ -55,9 +55,14 @@ def breadth_first(planned: Sequence[Planned], trial: str) -> list[list[Planned]]
     arm before any cell's second arm, reference rows of fidelity last. Cases that follow each other on one model share a process."""
     turns: dict[tuple[str, str], int] = {}
     ordered = sorted(planned, key=lambda one: (one.priority, _turn(one, turns)))  # of equal ones the order stays
+    return groups(ordered, trial)
+
+
+def groups(planned: Sequence[Planned], trial: str) -> list[list[Planned]]:
+    """Cases that share a process: those that follow each other on one model, weights and dtype; or each alone."""
     if trial == "case":
-        return [[one] for one in ordered]
-    return [list(group) for _, group in groupby(ordered, key=lambda p: (p.case.model, p.request))]
+        return [[one] for one in planned]
+    return [list(group) for _, group in groupby(planned, key=lambda p: (p.case.model, p.request))]
 
 
 def _turn(planned: Planned, turns: dict[tuple[str, str], int]) -> int:

@@ -43,7 +43,7 @@ from .arms import IMAGES, Cells, MakeArm, arms_of, cells_of, image_arm, timed_ar
 from .commits import checkouts, code_of, repository_of
 from .machines import Machine
 from .pairs import Arm, Pair, PairRunner
-from .stores import DEFAULT_STORE
+from .stores import DEFAULT_STORE, new_run
 
 OnPair = Callable[[Pair, str], None]  # called with each pair and with what was measured of it: ``times`` or ``images``
 
@@ -192,29 +192,14 @@ def _run(
     equal = ledger.unchanged(o for night in earlier[-ledger.WATCHED:] for o in store.outcomes(night.run.id))
     least, told = ledger.least_effect(equal, len(cells), request.device)
     rule = Rule(terms.delta or least, len(cells))
-    with _run_of(request, both, store, terms, rule) as run_id:
+    stated = {"arms": list(both.names), "alike": both.alike, "delta": rule.delta, "cells": rule.family, "seed": terms.seed,
+              "min_coverage": COVERAGE if terms.min_coverage is None else terms.min_coverage,
+              "code": [dict(code) for code in both.code], "plan": request.plan.model_dump(mode="json")}
+    with new_run(store, ledger.COMPARISON + request.plan.name, stated, both.where[1], both.code[1]) as run_id:
         _measure_and_judge(_Session(request, both, store, run_id, executor, on_pair), terms, rule)
     ours = ledger.nights(store, request.plan.name, machine)
     (mine,) = (night for night in ours if night.run.id == run_id)
     return PairedComparison(run_id, both.names, mine.tally, rule, told, ledger.standing(ours))
-
-
-@contextmanager
-def _run_of(request: ComparisonRequest, both: ComparedArms, store: Store, terms: Terms, rule: Rule) -> Iterator[int]:
-    """A run of the store, open as long as the block lasts."""
-    stated = {"arms": list(both.names), "alike": both.alike, "delta": rule.delta, "cells": rule.family, "seed": terms.seed,
-              "min_coverage": COVERAGE if terms.min_coverage is None else terms.min_coverage,
-              "code": [dict(code) for code in both.code], "plan": request.plan.model_dump(mode="json")}
-    run_id = store.begin_run(ledger.COMPARISON + request.plan.name, stated, both.where[1], both.code[1])
-    state = "interrupted"
-    try:
-        yield run_id
-        state = "finished"
-    except Exception:
-        state = "failed"
-        raise
-    finally:
-        store.finish_run(run_id, state)
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,11 @@ def asked(planned: Planned, limit: int) -> Planned:
     return replace(planned, case=replace(planned.case, evaluation={MAX_BATCH: {"limit": limit}}))
 
 
+def limited(cases: list[Planned], limit: int) -> list[Planned]:
+    """With the limit in cases whose largest batch is asked: it decides how many images that is."""
+    return [asked(planned, limit) if MAX_BATCH in planned.case.evaluation else planned for planned in cases]
+
+
 def at(planned: Planned, batch: int) -> Planned:
     """The case with that many images at once."""
     return replace(planned, case=replace(planned.case, batch=batch, seeds=SEEDS, samples=batch))

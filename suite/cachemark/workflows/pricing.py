@@ -20,8 +20,9 @@ from ..plans.price import bill, price, without_missing
 from ..plans.schema import Plan, prepare
 from ..store.db import Store
 from ..trial.executors.local import Executor
+from .deciding import decide
+from .largest_batch import limited
 from .machines import Machine
-from .measuring import decide, limited
 from .stores import opened
 
 
@@ -65,10 +66,9 @@ def price_list(
     machine, (loaded, _) = Machine.of(machine), prepare(plan, plugins, methods)
     bare, missing = without_missing(loaded)
     todo = limited(expand(bare, "cuda" if on else machine.device), machine.memory_cap)
-    with opened(store) as known:
-        here = None if on else known
-        left = todo if here is None else _left(loaded, todo, here, machine)
-        cost = bill(loaded, left, partial(_rates, machine.device, on), _seconds(here, machine), missing)
+    with opened(None if on else store) as known:
+        left, before = _left(todo, known, machine)
+        cost = bill(loaded, left, partial(_rates, machine.device, on), before, missing)
     models = []
     for model in dict.fromkeys(p.case.model for p in left):
         own = [p for p in left if p.case.model == model]
@@ -103,15 +103,10 @@ def _rates(device: str, card: str, dtype: str) -> Rates:
     return found
 
 
-def _left(plan: Plan, todo: list[Planned], store: Store, machine: Machine) -> list[Planned]:
-    """The cases that are not stored yet."""
-    _, decisions = decide(plan, store, machine.device, machine.threads, cases=todo, memory_cap=machine.memory_cap)
-    return [decision.planned for decision in decisions if not decision.stored]
-
-
-def _seconds(store: Store | None, machine: Machine) -> Callable[[str], float | None]:
-    """The seconds that a case took before on a machine of this class, by its key."""
+def _left(todo: list[Planned], store: Store | None, machine: Machine) -> tuple[list[Planned], Callable[[str], float | None]]:
+    """The cases that are not stored yet, and the seconds that a case took before on a machine of this class, by its key."""
     if store is None:
-        return lambda key: None
-    here = environment(machine.device, machine.threads).machine_class
-    return lambda key: store.seconds(key, here)
+        return todo, lambda key: None
+    here = environment(machine.device, machine.threads)
+    decisions = decide(todo, store, here, memory_cap=machine.memory_cap)
+    return [decision.planned for decision in decisions if not decision.stored], lambda key: store.seconds(key, here.machine_class)

@@ -1,25 +1,61 @@
-"""Measuring a plan into a store: everything in it, the largest batches, or a share of its quality images; and why a case would run."""
+"""Measuring a plan into a store, one case at a time: everything in it, the largest batches, or a share of its quality images."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Protocol
 
 from ..core import registry
 from ..core.errors import Unsupported
-from ..core.result import Outcome
-from ..core.spec import Case
+from ..core.limits import Rates
+from ..core.result import Environment, Outcome, Status
+from ..core.secrets import mask, masked
+from ..core.spec import QUALITY_PASS, Case
 from ..gate import anchors
-from ..plans.expand import expand
+from ..machine.environment import environment
+from ..plans.deadline import Deadline, breadth_first, groups
+from ..plans.expand import MAX_BATCH, Planned, expand
+from ..plans.reuse import Earlier, code_identity
 from ..plans.schema import Plan, prepare
 from ..store.db import Store
+from ..trial.child.facts import stated
+from ..trial.executors.local import Executor
+from ..trial.request import Task, TrialRequest
+from ..trial.supervisor import Finished, always
+from . import largest_batch as largest
+from .deciding import Decision, decide, reason
 from .machines import Machine
-from .measuring import UNWATCHED, Decision, RunWatcher, decide, make_share, measure, measure_largest
 from .pricing import deadline
 from .stored_run import Measured, Run
-from .stores import DEFAULT_STORE, opened
+from .stores import DEFAULT_STORE, new_run, opened
+
+
+class RunWatcher(Protocol):
+    """Sees a run go by, for a progress bar."""
+
+    def planned(self, decisions: list[Decision]) -> None:
+        """Hear of every case before the first one begins."""
+        return
+
+    def started(self, case: Case) -> None:
+        """Hear that a case begins."""
+        return
+
+    def ended(self, outcome: Outcome) -> None:
+        """Hear that an outcome is stored."""
+        return
+
+
+class Unwatched(RunWatcher):
+    """Does nothing."""
+
+
+UNWATCHED = Unwatched()
 
 
 @dataclass(frozen=True)
@@ -42,14 +78,12 @@ def run(
     keeps the figures of an earlier quality pass where a case still gives the same tokens (default: unless ``fresh``). With ``seconds`` the
     run ends in that time: by priority, and the rest is ``not_reached``. An interruption keeps everything that is complete.
     """
-    machine, (loaded, files) = _checked(plan, machine, plugins, methods)
-    with Store.open(store) as sink:
-        with machine.places(sink) as places:
-            summary = measure(
-                loaded, sink, device=machine.device, threads=machine.threads, plugins=files, fresh=fresh, watcher=watcher,
-                feature_caches=sink.artifacts.parts, executor=places, memory_cap=machine.memory_cap,
-                deadline=deadline(seconds, sink, machine, places), carry=not fresh if carry_quality is None else carry_quality)
-        return Run(store, summary.run_id, Measured(summary, loaded, files, machine), tuple(_anchored(loaded, sink, summary.run_id)))
+    machine, loaded, files = _checked(plan, machine, plugins, methods)
+    with Store.open(store) as target:
+        with machine.places(target) as places:
+            runner = PlanRunner(loaded, target, places, machine, files, watcher, deadline(seconds, target, machine, places))
+            found = runner.measure(fresh=fresh, carry=not fresh if carry_quality is None else carry_quality)
+        return Run(store, found.run_id, found, tuple(_anchored(loaded, target, found.run_id)))
 
 
 def max_batch(
@@ -58,12 +92,10 @@ def max_batch(
 ) -> Run:
     """The largest batch that fits for the full cache and every arm of a plan, and throughput there. On a CPU the machine needs a
     ``memory_cap``."""
-    machine, (loaded, files) = _checked(plan, machine, plugins, methods, searches=True)
-    with Store.open(store) as sink:
-        with machine.places(sink) as places:
-            summary = measure_largest(loaded, sink, memory_cap=machine.memory_cap, device=machine.device, threads=machine.threads,
-                                      plugins=files, fresh=fresh, watcher=watcher, executor=places)
-        return Run(store, summary.run_id, Measured(summary, loaded, files, machine))
+    machine, loaded, files = _checked(plan, machine, plugins, methods, searches=True)
+    with Store.open(store) as target, machine.places(target) as places:
+        found = PlanRunner(loaded, target, places, machine, files, watcher).measure_largest(fresh=fresh)
+    return Run(store, found.run_id, found)
 
 
 def share(
@@ -72,10 +104,9 @@ def share(
 ) -> list[Outcome]:
     """Make one ``part`` (index from 0, of how many) of the quality images of a plan, for a later run to use; the outcomes of cases that
     failed."""
-    machine, (loaded, files) = _checked(plan, machine, plugins, methods)
-    with Store.open(store) as sink, machine.places(sink) as places:
-        return make_share(loaded, sink, part, sink.artifacts.parts, device=machine.device, threads=machine.threads, plugins=files,
-                          watcher=watcher, executor=places)
+    machine, loaded, files = _checked(plan, machine, plugins, methods)
+    with Store.open(store) as target, machine.places(target) as places:
+        return PlanRunner(loaded, target, places, machine, files, watcher).make_share(part)
 
 
 def explain(
@@ -83,22 +114,23 @@ def explain(
     methods: Sequence[str] = (), fresh: bool = False,
 ) -> list[Explanation]:
     """For each case of a plan the reason why it would run, or why not; nothing is run."""
-    machine, (loaded, _) = _checked(plan, machine, plugins, methods)
+    machine, loaded, _ = _checked(plan, machine, plugins, methods)
+    cases, here = largest.limited(expand(loaded, machine.device), machine.memory_cap), environment(machine.device, machine.threads)
     with opened(store) as known:
-        _, decisions = decide(loaded, known, machine.device, machine.threads, fresh=fresh, memory_cap=machine.memory_cap)
-        return [Explanation(d.planned.case, d.stored, _reason(d, known)) for d in decisions]
+        decisions = decide(cases, known, here, fresh=fresh, memory_cap=machine.memory_cap)
+        return [Explanation(d.planned.case, d.stored, reason(d, known)) for d in decisions]
 
 
 def _checked(
     plan: Plan | str | Path, machine: Machine | str, plugins: Sequence[str | Path], methods: Sequence[str], searches: bool = False,
-) -> tuple[Machine, tuple[Plan, tuple[str, ...]]]:
-    """The machine and the plan, every mistake of them found before a database is touched."""
+) -> tuple[Machine, Plan, tuple[str, ...]]:
+    """The machine, the plan and its plug-in files, every mistake of them found before a database is touched."""
     machine, (loaded, files) = Machine.of(machine), prepare(plan, plugins, methods)
     machine.require()
     if (searches or loaded.searches) and machine.device == "cpu" and not machine.memory_cap:
         raise Unsupported("The largest batch on a CPU needs a limit.", remedy="Set one: add --memory-cap, such as 2GiB.")
     expand(loaded, machine.device)
-    return machine, (loaded, files)
+    return machine, loaded, files
 
 
 def _anchored(plan: Plan, store: Store, run_id: int) -> list[str]:
@@ -117,21 +149,159 @@ def _anchored(plan: Plan, store: Store, run_id: int) -> list[str]:
     return lines
 
 
-def _reason(decision: Decision, store: Store | None) -> str:
-    if decision.stored:
-        return "done: same case, code, metric definitions and numerics"
-    if store is None:
-        return "nothing is stored yet"
-    latest = store.latest_for_case(decision.planned.case.key)
-    if latest is None:
-        near = store.nearest(decision.planned.case, 1)
-        return f"no such case; the nearest stored one differs in {_fields(near[0][1])}" if near else "no such case"
-    if not latest.ok:
-        return f"last time it ended as {latest.status}"
-    parts: dict[str, Any] = dict(latest.facts.get("skip_parts", {}))
-    changed = [name for name, value in decision.parts.items() if parts.get(name) != value]
-    return f"changed since: {', '.join(changed)}" if changed else "asked to run afresh"
+@dataclass
+class PlanRunner:
+    """Measures a plan into an open store, on the places of an executor. With a ``deadline`` cases run by priority and breadth first, and
+    those that cannot end before it are outcomes ``not_reached``; a search for the largest batch ends with what has fitted until then."""
+
+    plan: Plan
+    store: Store
+    executor: Executor
+    machine: Machine = field(default_factory=Machine)
+    plugins: tuple[str, ...] = ()
+    watcher: RunWatcher = UNWATCHED
+    deadline: Deadline | None = None
+    _processes: dict[str, str] = field(default_factory=dict)  # by name: their numbers in this run, counted from 1
+
+    def measure(self, *, fresh: bool = False, carry: bool = True) -> Measured:
+        """Carry over what is stored and run the rest. An interruption leaves everything completed in the store and the run marked
+        interrupted. Quality is carried over from an earlier outcome of a case that gave the same tokens (:mod:`cachemark.plans.reuse`),
+        if ``carry``."""
+        cases = largest.limited(expand(self.plan, self.machine.device), self.machine.memory_cap)
+        measured_rates = partial(self.executor.rates, self.machine.device, self.machine.threads)
+        here, decisions = _rated(*self._decided(cases, fresh), measured_rates)
+        with self._new_run(here, decisions) as found:
+            todo = self._with_caches([_with_earlier(d, self.store) if carry and not d.stored else d for d in decisions])
+            if fresh:
+                _clear(todo)
+            wide = [d for d in todo if MAX_BATCH in d.planned.case.evaluation]
+            plain = [d for d in todo if MAX_BATCH not in d.planned.case.evaluation]
+            self._keep(self._ended(plain, self._request()), plain, found)
+            self._keep(self._searched(wide), wide, found)
+        return found
+
+    def measure_largest(self, *, fresh: bool = False) -> Measured:
+        """For every full cache and arm the largest batch that fits into the memory cap (0: all that a GPU has), and throughput there and at
+        the plan's batch. Each batch that is tried is a trial of its own. What no process could do is an outcome too."""
+        cases = [p for p in expand(self.plan, self.machine.device) if p.case.role in ("baseline", "arm")]
+        here, decisions = self._decided([largest.asked(planned, self.machine.memory_cap) for planned in cases], fresh)
+        with self._new_run(here, decisions) as found:
+            todo = [d for d in decisions if not d.stored]
+            self._keep(self._searched(todo), todo, found)
+        return found
+
+    def make_share(self, part: tuple[int, int]) -> list[Outcome]:
+        """Make one of several shares of the quality images of every case that is not stored, so that several devices of one class can work
+        at a plan; a run that finds their parts does the rest. Returns the outcomes of cases whose share could not be made."""
+        _, decisions = self._decided(expand(self.plan, self.machine.device))
+        wanted = [d for d in self._with_caches(decisions) if not d.planned.unsupported_reason and d.planned.case.measures(QUALITY_PASS)]
+        self.watcher.planned(wanted)
+        failed = []
+        for finished in self._ended(wanted, replace(self._request(Task.FEATURES), share=part)):
+            outcome = _without_secrets(finished.outcome)
+            self.watcher.ended(outcome)
+            if outcome.status is not Status.NOT_REACHED:
+                failed.append(outcome)
+        return failed
+
+    def _decided(self, cases: Sequence[Planned], fresh: bool = False) -> tuple[Environment, list[Decision]]:
+        """The environment of trials, and a decision about each case."""
+        here = self.executor.environment(self.machine.device, self.machine.threads)
+        return here, decide(cases, self.store, here, fresh=fresh, memory_cap=self.machine.memory_cap)
+
+    def _request(self, task: Task = Task.CASE) -> TrialRequest:
+        return TrialRequest(self.plan.timeout, self.machine.threads, self.plugins, task, memory_cap=self.machine.memory_cap)
+
+    @contextmanager
+    def _new_run(self, here: Environment, decisions: list[Decision]) -> Iterator[Measured]:
+        """A run of the store, open as long as the block lasts, with what is stored already carried over."""
+        with new_run(self.store, self.plan.name, self.plan.model_dump(mode="json"), here, code_identity()) as run_id:
+            self.watcher.planned(decisions)
+            stored = [decision for decision in decisions if decision.stored]
+            for decision in stored:
+                self.store.carry(run_id, decision.key)
+            yield Measured(run_id, self.plan, self.plugins, self.machine, carried=len(stored))
+
+    def _with_caches(self, decisions: list[Decision]) -> list[Decision]:
+        """Decisions that are not stored, each with a folder of its own for the finished parts of its quality pass, named by all they depend
+        on: another process may have made some."""
+        folder = self.store.artifacts.parts
+        full = {d.planned.case.cell: folder / d.key for d in decisions if not d.stored and d.planned.case.role == "baseline"}
+        return [replace(d, planned=replace(d.planned, feature_cache=folder / d.key, full_features=full.get(d.planned.case.cell)))
+                for d in decisions if not d.stored]
+
+    def _ended(self, todo: list[Decision], request: TrialRequest) -> Iterator[Finished]:
+        """Every case as it ends, trial by trial."""
+        planned = {d.planned.case.key: d.planned for d in todo}
+        order = breadth_first if self.deadline else groups
+        admit = self.deadline.admit if self.deadline else always
+        for finished in self.executor.run(order([*planned.values()], self.plan.trial), request, self._started, admit):
+            if self.deadline:
+                self.deadline.ended(planned[finished.outcome.case.key], finished.outcome)
+            yield finished
+
+    def _started(self, planned: Planned) -> None:
+        self.watcher.started(planned.case)
+
+    def _searched(self, todo: list[Decision]) -> Iterator[Finished]:
+        """The largest batch of each case as it is found."""
+        for planned in (decision.planned for decision in todo):
+            self.watcher.started(planned.case)
+            if planned.unsupported_reason:
+                yield Finished(Outcome(planned.case, Status.UNSUPPORTED, log=planned.unsupported_reason), {})
+            else:
+                found = largest.search(planned.case.batch, partial(self._attempt, planned), largest.MOST)
+                yield Finished(largest.outcome(planned.case, found), {})
+
+    def _attempt(self, planned: Planned, batch: int) -> Outcome:
+        """The outcome of one batch; the deadline is asked before."""
+        one = largest.at(planned, batch)
+        if late := self.deadline.admit(one) if self.deadline else "":
+            return Outcome(one.case, Status.NOT_REACHED, log=late)
+        (finished,) = self.executor.run([[one]], self._request(Task.PROBE), lambda planned: None)
+        if self.deadline:
+            self.deadline.ended(one, finished.outcome)
+        return finished.outcome
+
+    def _keep(self, ended: Iterator[Finished], todo: list[Decision], found: Measured) -> None:
+        """Store each outcome as it comes."""
+        by_case = {decision.planned.case.key: decision for decision in todo}
+        for finished in ended:
+            decision, outcome = by_case[finished.outcome.case.key], _without_secrets(finished.outcome)
+            outcome = replace(outcome, skip_key=decision.key, facts={**outcome.facts, "skip_parts": dict(decision.parts)})
+            trial = self._processes.setdefault(finished.process, str(len(self._processes) + 1)) if finished.process else ""
+            self.store.save(found.run_id, outcome, finished.artifacts, trial=trial)
+            found.ran.append(outcome)
+            self.watcher.ended(outcome)
 
 
-def _fields(differences: dict[str, tuple[Any, Any]]) -> str:
-    return ", ".join(f"{name} ({then!r} → {now!r})" for name, (then, now) in list(differences.items())[:3])
+def _without_secrets(outcome: Outcome) -> Outcome:
+    return replace(outcome, log=mask(outcome.log), facts=masked(outcome.facts))
+
+
+def _rated(
+    here: Environment, decisions: list[Decision], rates: Callable[[Iterable[str]], Mapping[str, Rates]]
+) -> tuple[Environment, list[Decision]]:
+    """The environment and what is to be run, with the rates of the device by dtype; measured only where something is run."""
+    dtypes = {d.planned.case.dtype for d in decisions if not d.stored}
+    if not dtypes:
+        return here, decisions
+    found = rates(dtypes)
+    given = [d if d.stored else replace(d, planned=replace(d.planned, rates=found.get(d.planned.case.dtype))) for d in decisions]
+    return replace(here, facts={**here.facts, **stated(found)}), given
+
+
+def _with_earlier(decision: Decision, store: Store) -> Decision:
+    """The decision with the figures of an earlier outcome of the case, where it has a quality pass; a later failure takes nothing away."""
+    planned = decision.planned
+    if planned.unsupported_reason or not planned.case.measures(QUALITY_PASS):
+        return decision
+    earlier = Earlier.of(store.latest_for_case(planned.case.key, ok=True), decision.parts)
+    return replace(decision, planned=replace(planned, reusable=earlier))
+
+
+def _clear(todo: list[Decision]) -> None:
+    """Empty the feature caches of earlier runs, except where an earlier outcome may be reused."""
+    for decision in todo:
+        if decision.planned.feature_cache is not None and decision.planned.reusable is None:
+            shutil.rmtree(decision.planned.feature_cache, ignore_errors=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,17 +19,19 @@ if TYPE_CHECKING:
     from ..plans.schema import Plan
     from .comparing import PairedComparison, Terms
     from .machines import Machine
-    from .measuring import Summary
 
 
-@dataclass(frozen=True)
+@dataclass
 class Measured:
-    """The result of measuring a plan just now, with the plan, its plug-in files and the machine."""
+    """The result of measuring a plan just now: the number of the run, the plan with its plug-in files, the machine, the outcomes measured,
+    and the number of those carried over from earlier runs."""
 
-    summary: Summary
+    run_id: int
     plan: Plan
     plugins: tuple[str, ...]
     machine: Machine
+    ran: list[Outcome] = field(default_factory=list)
+    carried: int = 0
 
 
 class Run:
