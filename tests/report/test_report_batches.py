@@ -11,7 +11,7 @@ from cachemark.report.charts.chart import Chart
 from cachemark.report.charts.chart_set import chart_set
 from cachemark.report.page.render import render
 from cachemark.report.view.case_group import case_groups
-from cachemark.report.view.regimes import regimes
+from cachemark.report.view.recommendation import regimes
 from cachemark.report.view.report_view import build
 
 

@@ -11,7 +11,7 @@ from cachemark.core.result import Outcome, Status
 from cachemark.report.charts.regime_maps import regime_map, tint
 from cachemark.report.page.render import render
 from cachemark.report.view.case_group import case_groups
-from cachemark.report.view.regimes import Regime, regimes
+from cachemark.report.view.recommendation import Regime, regimes
 from cachemark.report.view.report_view import build
 
 # speed-up of linear by batch and budget

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -46,12 +46,12 @@ def frame(source: Source, run: int | None = None) -> pd.DataFrame:
 
     Raises BadStore, and NothingMeasured for a store without runs.
     """
-    given = _given(source, run)
+    outcomes, shared = _given(source, run)
     rows: dict[int, ReportRow] = {}
-    for part in case_groups(given.outcomes):
+    for part in case_groups(outcomes):
         for row in part.rows:
             rows.setdefault(id(row.outcome), row)  # a reference row may stand in several sections
-    records = [_whole(record) for outcome in given.outcomes for record in _records(rows[id(outcome)], given)]
+    records = [_whole(record) for outcome in outcomes for record in _records(rows[id(outcome)], shared)]
     return pd.DataFrame(records, columns=list(COLUMNS)).astype({"n": "Int64", "version": "Int64", "run": "Int64"})
 
 
@@ -78,10 +78,10 @@ def samples_frame(source: Source, run: int | None = None) -> pd.DataFrame:
     Arguments and errors are those of :func:`frame`. Nothing is withheld: where ``judgement`` is not empty it says why fidelity and
     quality of that case are not to be judged, such as random weights.
     """
-    given = _given(source, run)
+    outcomes, shared = _given(source, run)
     records = [
         {**whose, **_about(name), "index": index, "value": value}
-        for outcome in given.outcomes for whose in [_whole({**given.whose(outcome), "judgement": outcome.judgement})]
+        for outcome in outcomes for whose in [_whole({**shared, **_whose(outcome.case), "judgement": outcome.judgement})]
         for name in in_order(outcome.samples) for index, value in enumerate(outcome.samples[name])
     ]
     return pd.DataFrame(records, columns=list(SAMPLE_COLUMNS)).astype({"index": "Int64", "version": "Int64", "run": "Int64"})
@@ -107,16 +107,8 @@ def parquet(table: pd.DataFrame, path: str | Path) -> Path:
     return Path(path)
 
 
-@dataclass(frozen=True)
-class _Given:
-    """Outcomes, and what their run says of all of them."""
-
-    outcomes: list[Outcome]
-    shared: Mapping[str, Any]
-
-    def whose(self, outcome: Outcome) -> dict[str, Any]:
-        case = outcome.case
-        return {**self.shared, "case": case.key, "cell": case.cell, "label": case.label, **settings(case)}
+def _whose(case: Case) -> dict[str, Any]:
+    return {"case": case.key, "cell": case.cell, "label": case.label, **settings(case)}
 
 
 def settings(case: Case) -> dict[str, Any]:
@@ -132,22 +124,23 @@ def _whole(record: Mapping[str, Any]) -> dict[str, Any]:
             for name, value in record.items()}
 
 
-def _given(source: Source, run: int | None) -> _Given:
+def _given(source: Source, run: int | None) -> tuple[list[Outcome], dict[str, Any]]:
+    """Outcomes, and what their run says of all of them."""
     if isinstance(source, str | Path):
         with Store.open(source, create=False, read_only=True) as store:
             return _given(store, run)
     if isinstance(source, Store):
         found = source.run(run)
         shared = {"run": found.id, "commit": found.code.get("commit"), "machine_class": found.environment.machine_class}
-        return _Given(source.outcomes(found.id), shared)
+        return source.outcomes(found.id), shared
     if run is not None:
         raise Unsupported(f"Run {run} was asked for, and outcomes were given.", remedy="Give a store, or leave the run out.")
-    return _Given(list(source), {"run": None, "commit": None, "machine_class": None})
+    return list(source), {"run": None, "commit": None, "machine_class": None}
 
 
-def _records(row: ReportRow, given: _Given) -> Iterator[dict[str, Any]]:
+def _records(row: ReportRow, shared: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     outcome = row.outcome
-    whose = {**given.whose(outcome), "status": str(outcome.status), "not_ranked": row.unranked}
+    whose = {**shared, **_whose(row.case), "status": str(outcome.status), "not_ranked": row.unranked}
     if not row.ok:
         yield {**whose, "reason": row.reason}
         return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...core.spec import shown_share
 from .. import formatting as fmt
-from ..view.regimes import Regime
+from ..view.recommendation import Regime
 from ..view.report_row import ReportRow, share_of_full
 from .chart import Chart, tip
 from .svg import Heatmap, HeatmapCell

@@ -28,9 +28,9 @@ def _escaped(value: str, limit: int) -> str:
     return escape(fmt.plain(value, limit))
 
 
-def to_case(key: str, label: str, limit: int = 40) -> str:
+def to_case(key: str, label: str) -> str:
     """A link to a case."""
-    return f'<a href="#c-{text(key, 40)}"><bdi>{text(label, limit)}</bdi></a>'
+    return f'<a href="#c-{text(key, 40)}"><bdi>{text(label, 40)}</bdi></a>'
 
 
 def leaderboard_rows(rows: Sequence[ReportRow], shown: tuple[ColumnGroup, ...], edges: Container[str], before: str = "") -> Markup:

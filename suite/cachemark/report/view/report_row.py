@@ -177,25 +177,21 @@ def figures(outcome: Outcome, full: Outcome | None) -> dict[str, Sequence[float]
 
 def _with_images_compared(row: ReportRow, full: Outcome | None, found: Mapping[str, Interval]) -> ReportRow:
     """The row with fidelity, quality and its difference to ``full``, or with why there is none. Figures of random weights are withheld."""
-    outcome = row.outcome
+    outcome, facts = row.outcome, row.outcome.facts
     if is_random(outcome.case):
         return replace(row, no_judgement=outcome.judgement or f"Weights are random ({outcome.case.weights}): images are noise.")
+    sets = {name: (outcome.samples[name][0], *ends) for name, ends in facts.get("intervals", {}).items() if outcome.samples.get(name)}
+    sets_apart = facts.get("to_full", {}) if full is not None and outcome.case.role == "arm" else {}
+    apart = {name: found[key] for name in QUALITY if (key := f"{_APART}{name}") in found}
     return replace(row, fidelity={name: found[name] for name in FIDELITY if name in found},
-                   quality={**{name: found[name] for name in QUALITY if name in found}, **_of_sets(outcome)},
-                   to_full={**{name: found[key] for name in QUALITY if (key := f"{_APART}{name}") in found}, **_sets_apart(outcome, full)},
-                   no_judgement=outcome.judgement)
+                   quality={**{name: found[name] for name in QUALITY if name in found}, **_of_sets(outcome.case, sets)},
+                   to_full={**apart, **_of_sets(outcome.case, sets_apart)}, no_judgement=outcome.judgement)
 
 
-def _of_sets(outcome: Outcome) -> dict[str, Interval]:
-    """Figures of whole sets of images; their intervals were found where the features were."""
-    ends: Mapping[str, Sequence[float]] = outcome.facts.get("intervals", {})
-    return {name: Interval(float(outcome.samples[name][0]), low, high, LEVEL, _images(outcome))
-            for name, (low, high) in ends.items() if outcome.samples.get(name)}  # fmt: skip
-
-
-def _images(outcome: Outcome) -> int:
-    """Images behind figures of whole sets."""
-    return int(outcome.case.evaluation.get("quality", {}).get("samples", 0))
+def _of_sets(case: Case, stated: Mapping[str, Sequence[float]]) -> dict[str, Interval]:
+    """Figures of whole sets of images, (value, low, high) by name: their intervals were found where the features were."""
+    images = int(case.evaluation.get("quality", {}).get("samples", 0))
+    return {name: Interval(float(value), low, high, LEVEL, images) for name, (value, low, high) in stated.items()}
 
 
 def _apart(outcome: Outcome, full: Outcome | None) -> dict[str, list[float]]:
@@ -205,14 +201,6 @@ def _apart(outcome: Outcome, full: Outcome | None) -> dict[str, list[float]]:
     pairs = {name: (outcome.samples.get(name), full.samples.get(name)) for name in QUALITY}
     return {name: [a - b for a, b in zip(mine, its, strict=True)] for name, (mine, its) in pairs.items()
             if mine and its and len(mine) == len(its)}
-
-
-def _sets_apart(outcome: Outcome, full: Outcome | None) -> dict[str, Interval]:
-    """Differences to the full cache of figures of whole sets of images, with the intervals that were found where the features were."""
-    if full is None or outcome.case.role != "arm":
-        return {}
-    stated: Mapping[str, Sequence[float]] = outcome.facts.get("to_full", {})
-    return {name: Interval(value, low, high, LEVEL, _images(outcome)) for name, (value, low, high) in stated.items()}
 
 
 def _marks(row: ReportRow) -> tuple[Mark, ...]:

@@ -22,8 +22,7 @@ from .layer_tables import Layers, layers
 from .missing import Missing, missing
 from .papers import PaperTable, papers
 from .raw_samples import CaseRecord, case_records
-from .recommendation import Recommendation, margin, recommendations
-from .regimes import Regime, regimes
+from .recommendation import Recommendation, Regime, margin, recommendations, regimes
 from .run_history import HistoryNight, RunHistory, Trend, run_history
 from .summary_sentences import Sentence, sentences
 
