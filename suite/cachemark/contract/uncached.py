@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -41,12 +40,8 @@ class Blockwise(Method):
 class Bidirectional(Method):
     """Every token of a pass sees every token of it. No slots; differentiable; serves training as it is."""
 
-    paradigms: ClassVar[tuple[str, ...]] = ("masked",)
-
-    @property
-    def live_bytes(self) -> None:
-        """A method that keeps anything here has a place for every token from the first pass on."""
-        return None
+    paradigms = ("masked",)
+    live_bytes = None  # a method that keeps anything here has a place for every token from the first pass on
 
     def graph_key(self, step: Step) -> None:
         """Nothing: the passes of the head are told by their inner step."""

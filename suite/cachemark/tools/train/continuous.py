@@ -35,8 +35,8 @@ QUIET = -5.0  # log variance at the start: noise as strong as the latents would 
 
 
 class LatentsTask(WholeTask):
-    """Trains a :class:`~cachemark.models.tiny.tiny_kl.TinyKL`. The statistics of its latents follow by moving averages: at the end, when
-    the learning rate is small, they are those of the finished encoder."""
+    """Trains a :class:`~cachemark.models.tiny.tiny_kl.TinyKL`. The statistics of its latents follow by moving averages in each loss: at the
+    end, when the learning rate is small, they are those of the finished encoder."""
 
     name = kl.NAME
     steps = 1400
@@ -49,7 +49,6 @@ class LatentsTask(WholeTask):
             self.model.encoder[-1].bias[self.model.config.channels :] = QUIET
 
     def loss(self, step: int, generator: torch.Generator) -> Tensor:
-        """Loss of one batch of fresh scenes; moves the statistics on the way."""
         images = self.images(step)
         mean, log_variance = self.model.moments(images)
         latents = kl.drawn(mean, log_variance, generator)

@@ -127,7 +127,7 @@ class WholeTask(ReconstructionTask):
 
 
 class CodebookTask(WholeTask):
-    """A tokenizer whose codebook follows by moving averages."""
+    """A tokenizer whose codebook follows by moving averages, which the loss moves on its way."""
 
     dead = 0.05
 
@@ -146,7 +146,6 @@ class CodesTask(CodebookTask):
     stored = tiny_vq.files
 
     def loss(self, step: int, generator: torch.Generator) -> Tensor:
-        """Loss of one batch of fresh scenes; moves the codebook on the way."""
         images = self.images(step)
         z = self.model.encoder(images).float()
         vectors = z.detach().movedim(1, -1).flatten(0, -2)
@@ -173,7 +172,6 @@ class ScaleCodesTask(CodebookTask):
     dead = 0.002  # a code that serves the coarsest scales alone is used by one token in hundreds, and is not dead
 
     def loss(self, step: int, generator: torch.Generator) -> Tensor:
-        """Loss of one batch of fresh scenes; moves the codebook on the way."""
         images = self.images(step)
         z = self.model.encoder(images).float()
         f_hat = self._restored(z.detach(), generator)
@@ -215,7 +213,6 @@ class DecoderTask(ReconstructionTask):
         return {**super().metadata(), "language": self.model.language}
 
     def loss(self, step: int, generator: torch.Generator) -> Tensor:
-        """Loss of one batch of fresh scenes."""
         images = self.images(step)
         with torch.no_grad():
             codes = self.model.encode(images)
