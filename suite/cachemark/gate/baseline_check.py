@@ -90,8 +90,11 @@ def compare(
     if not 0 < threshold <= 1 or not 0 <= min_coverage <= 1:
         raise CachemarkError(f"Threshold {threshold} or coverage {min_coverage} cannot be used.",
                              remedy="Give shares: a threshold above 0 and up to 1, such as 0.15, and a coverage from 0 to 1.")
+    other = baseline.meta.get("plan")
+    if plan is not None and other not in (None, plan):
+        raise NothingMeasured(f"{baseline.source or 'The baseline'} is of plan {other!r}, this run of plan {plan!r}.",
+                              remedy=f"Check against a baseline of {plan!r}.")
     then, now = {o.case.key: o for o in baseline.outcomes}, {o.case.key: o for o in outcomes}
-    _same_plan(baseline, plan)
     if not then.keys() & now.keys():
         raise NothingMeasured(f"{baseline.source or 'The baseline'} and this run share no case: {len(then)} there, {len(now)} here.",
                               remedy="Check against a baseline of the same plan, or save one with: cachemark baseline save")
@@ -99,13 +102,6 @@ def compare(
     rows = [row for key, old in then.items() for row in pair.rows(old, now.get(key))]
     rows += [Verdict(k, o.case.title, "status", NEW, "not in the baseline") for k, o in now.items() if k not in then]
     return Comparison(tuple(rows), threshold, min_coverage)
-
-
-def _same_plan(baseline: Exchange, plan: str | None) -> None:
-    other = baseline.meta.get("plan")
-    if plan is not None and other is not None and other != plan:
-        raise NothingMeasured(f"{baseline.source or 'The baseline'} is of plan {other!r}, this run of plan {plan!r}.",
-                              remedy=f"Check against a baseline of {plan!r}.")
 
 
 @dataclass(frozen=True)

@@ -44,17 +44,13 @@ class PairOfOutcomes:
 
 
 @dataclass
-class CellPairs:
-    """The pairs of one cell: log ratios in order, those that screen and those that confirm, and the pair that failed, if one did."""
+class CellPairs(PairRatios):
+    """The pairs of one cell with their log ratios, and the pair that failed, if one did."""
 
     screening: list[float] = field(default_factory=list)
     fresh: list[float] = field(default_factory=list)
     measured: list[PairOfOutcomes] = field(default_factory=list)
     failed: PairOfOutcomes | None = None
-
-    @property
-    def ratios(self) -> PairRatios:
-        return PairRatios(tuple(self.screening), tuple(self.fresh))
 
     def add(self, pair: PairOfOutcomes, rule: Rule) -> None:
         """Add a pair: it screens or confirms, whichever the cell needs."""
@@ -62,13 +58,13 @@ class CellPairs:
             self.failed = pair
             return
         (ratio,) = log_ratios([pair.before.samples[TIMED]], [pair.after.samples[TIMED]])
-        wanted, _ = needed(self.ratios, rule)
+        wanted, _ = needed(self, rule)
         (self.fresh if wanted == "confirm" else self.screening).append(float(ratio))
         self.measured.append(pair)
 
     def open(self, rule: Rule) -> bool:
         """Return whether another pair is needed."""
-        return self.failed is None and needed(self.ratios, rule)[0] != "done"
+        return self.failed is None and needed(self, rule)[0] != "done"
 
 
 def measure_until_decided(
@@ -117,7 +113,7 @@ def other_tokens(cells: Mapping[str, CellPairs]) -> list[str]:
 def verdicts(cells: Mapping[str, CellPairs], rule: Rule, alike: str = SAME) -> list[Verdict]:
     """The rows of a comparison. ``alike`` says what the arms share: everything (``same``: both claim to be one thing, so bytes and
     hashes must be equal), all but the method (``methods``), or all but the numerics (``numerics``: bytes must be equal)."""
-    judgements = judge({cell: it.ratios for cell, it in cells.items() if it.failed is None}, rule)
+    judgements = judge({cell: it for cell, it in cells.items() if it.failed is None}, rule)
     rows: list[Verdict] = []
     for cell, it in cells.items():
         if it.failed is not None:

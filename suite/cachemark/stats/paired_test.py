@@ -183,7 +183,7 @@ def adjusted(p: ArrayLike, rule: Rule) -> Floats:
 
 
 # -- verdicts -----------------------------------------------------------------------------------------------------------
-@dataclass(frozen=True)
+@dataclass
 class PairRatios:
     """Log ratios of one cell: those that screen it, in the order of measurement, and the fresh ones that confirm."""
 
