@@ -17,12 +17,11 @@ from PIL import Image
 from torch import Tensor
 
 from cachemark.core.errors import BadCheckpoint, UnknownName, Unsupported
+from cachemark.metrics import adm as published_preset
 from cachemark.metrics import named_presets as presets
-from cachemark.metrics import reference_batch
-from cachemark.metrics.adm import adm, inception, source
+from cachemark.metrics.adm import ReferenceBatch, adm, inception, source
 from cachemark.metrics.feature_preset import Preset
 from cachemark.metrics.image_features import ImageFeatures
-from cachemark.metrics.reference_batch import ReferenceBatch
 
 torch_fidelity = pytest.importorskip("torch_fidelity")
 
@@ -234,7 +233,7 @@ GOOD = {"arr_0": np.zeros((5, 4, 4, 3), np.uint8), "mu": np.zeros(2), "sigma": n
 
 
 def test_a_batch_is_read_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reference_batch, "CHUNK", 2)
+    monkeypatch.setattr(published_preset, "CHUNK", 2)
     images = np.arange(5 * 4 * 4 * 3, dtype=np.uint8).reshape(5, 4, 4, 3)
     batch = ReferenceBatch(archive(tmp_path / "b.npz", **{**GOOD, "arr_0": images, "mu": np.array([1.0, 2.0])}))
     parts = list(batch.images())

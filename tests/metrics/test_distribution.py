@@ -21,9 +21,8 @@ from cachemark.core.errors import BadCheckpoint, Infrastructure, UnknownName, Un
 from cachemark.metrics import distribution as quality
 from cachemark.metrics import extractor as extraction
 from cachemark.metrics.distribution import distribution
-from cachemark.metrics.image_dataset import ImageDataset
-from cachemark.metrics.image_features import ImageFeatures
-from cachemark.metrics.real_images import RealImages
+from cachemark.metrics.image_bytes import as_bytes
+from cachemark.metrics.image_features import ImageFeatures, RealImages
 from cachemark.models.tiny.tiny_features import FeaturesConfig, TinyFeatures, load, metadata
 from cachemark.models.weights import packaged
 from cachemark.tools.train.feature_network import turned
@@ -106,7 +105,7 @@ def test_the_figures_are_those_of_torch_fidelity_on_files(
 
 
 def test_the_extractor_says_what_the_network_says(weights: Path, extractor: str, real: Tensor) -> None:
-    images = ImageDataset(real).bytes
+    images = as_bytes(real)
     features, logits = load(weights)(images)
     made = torch_fidelity.utils.create_feature_extractor(extractor, ["logits", "features"], cuda=False, verbose=False)
     for said, wanted in zip(made(images), (logits, features), strict=True):
@@ -136,7 +135,7 @@ def test_the_cache_names_are_hashes_of_the_content(
         return own(**options)
 
     monkeypatch.setattr(torch_fidelity, "calculate_metrics", spied)
-    one_bit = ImageDataset(fake).bytes.clone()
+    one_bit = as_bytes(fake).clone()
     one_bit[5, 1, 20, 20] ^= 1
     fewer = RealImages.of(ImageFeatures.of(real[1:], extractor))
     for images, against in ((fake, reference), (fake.clone(), reference), (one_bit, reference), (fake, fewer)):
@@ -150,7 +149,7 @@ def test_the_cache_names_are_hashes_of_the_content(
 
 
 def test_bytes_and_numbers_are_the_same_images(fake: Tensor, reference: RealImages, extractor: str) -> None:
-    one, other = (distribution(ImageFeatures.of(x, extractor), reference, **FEW) for x in (ImageDataset(fake).bytes, fake))
+    one, other = (distribution(ImageFeatures.of(x, extractor), reference, **FEW) for x in (as_bytes(fake), fake))
     assert one == other
 
 

@@ -14,9 +14,8 @@ from torch import Tensor
 from cachemark.core.errors import BadCheckpoint, Unsupported
 from cachemark.metrics.distribution import distribution
 from cachemark.metrics.extractor import declare, register
-from cachemark.metrics.image_dataset import ImageDataset
-from cachemark.metrics.image_features import ImageFeatures
-from cachemark.metrics.real_images import RealImages
+from cachemark.metrics.image_bytes import as_bytes
+from cachemark.metrics.image_features import ImageFeatures, RealImages
 from cachemark.models import checkpoints
 from cachemark.models.tiny import tiny_features as features
 from cachemark.models.weights import packaged
@@ -40,7 +39,7 @@ def same(one: ImageFeatures, other: ImageFeatures) -> bool:
 def test_what_is_seen_is_what_the_network_says(extractor: str) -> None:
     images = noise(8)
     seen = ImageFeatures.of(images, extractor, batch=8)
-    wanted = Toy()(ImageDataset(images).bytes)
+    wanted = Toy()(as_bytes(images))
     assert (len(seen), seen.extractor) == (8, extractor)
     assert same(seen, ImageFeatures(extractor, *wanted))
 

@@ -6,8 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from cachemark.metrics.extractor import register
-from cachemark.metrics.image_features import ImageFeatures
-from cachemark.metrics.real_images import RealImages
+from cachemark.metrics.image_features import ImageFeatures, RealImages
 
 SIZE = 16
 

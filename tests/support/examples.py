@@ -73,8 +73,7 @@ from torch import nn
 
 from cachemark.metrics.extractor import register
 from cachemark.metrics.feature_preset import Preset
-from cachemark.metrics.real_images import RealImages
-from cachemark.metrics.image_features import ImageFeatures
+from cachemark.metrics.image_features import ImageFeatures, RealImages
 
 
 class Eyes(nn.Module):

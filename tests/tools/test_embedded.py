@@ -16,8 +16,8 @@ from cachemark.core import registry
 from cachemark.core.seeds import subset
 from cachemark.methods.full import Full
 from cachemark.metrics.extractor import extractor_name
+from cachemark.metrics.image_features import RealImages
 from cachemark.metrics.legend import legend
-from cachemark.metrics.real_images import RealImages
 from cachemark.models.catalogue import masked_models as masked
 from cachemark.models.catalogue import next_scale
 from cachemark.models.catalogue.next_token import TINY

@@ -10,9 +10,8 @@ from safetensors.torch import load_file
 
 from cachemark.metrics.distribution import distribution
 from cachemark.metrics.extractor import extractor_name
-from cachemark.metrics.image_features import ImageFeatures
+from cachemark.metrics.image_features import ImageFeatures, RealImages
 from cachemark.metrics.legend import legend
-from cachemark.metrics.real_images import RealImages
 from cachemark.models import checkpoints
 from cachemark.models.tiny.tiny_features import HEADS, FeaturesConfig, load
 from cachemark.tools.train.feature_network import FeaturesTask, attributes, consistency, corrupted, real_scenes, turned, write_reference

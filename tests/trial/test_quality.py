@@ -229,7 +229,7 @@ def test_shares_together_make_every_part_once(folder: Path, tmp_path: Path) -> N
     made: list[int] = []
     for index in range(2):
         bench, counter = counted(case)
-        outcome, artifacts = fill(case, bench, (index, 2), lambda: None)
+        outcome, artifacts = fill(case, bench, (index, 2))
         assert (outcome.status, artifacts) == (Status.NOT_REACHED, {})
         assert f"Share {index + 1} of 2" in outcome.log
         made += counter.seeds
@@ -241,17 +241,17 @@ def test_shares_together_make_every_part_once(folder: Path, tmp_path: Path) -> N
 
 def test_each_batch_is_a_sign_of_life(folder: Path) -> None:
     case, signs = of_role(planned(folder), "baseline"), []
-    run_case(case, Bench.load(case), lambda: signs.append(1))
+    run_case(case, Bench.load(case, lambda: signs.append(1)))
     judged = 3 * examples.SAMPLES // examples.BATCH  # the reference's tokens and images, then its own forced
     assert len(signs) == judged + 3 + 3 + 1, "parts of 10, 10 and 4 images in batches of 4"
 
 
 def test_so_is_each_that_is_only_judged(folder: Path) -> None:
     case, signs = of_role(planned(folder), "arm"), []
-    see_arm(case, Bench.load(case), lambda: signs.append(1))
+    see_arm(case, Bench.load(case, lambda: signs.append(1)))
     assert len(signs) == 5 * examples.SAMPLES // examples.BATCH, "the reference's tokens and images, its own, and its own forced"
     silent = see_arm(case, Bench.load(case))[0]
-    assert silent.samples == see_arm(case, Bench.load(case), lambda: signs.append(1))[0].samples
+    assert silent.samples == see_arm(case, Bench.load(case, lambda: signs.append(1)))[0].samples
 
 
 def test_whatever_is_judged_has_the_hash_of_its_images(folder: Path) -> None:
@@ -279,7 +279,7 @@ def test_an_image_that_is_not_finite_ends_the_case(folder: Path) -> None:
         return images
 
     bench.loaded = replace(bench.loaded, decode=spoilt)
-    for outcome in (pass_of(case, bench), fill(case, bench, (0, 2), lambda: None)[0]):
+    for outcome in (pass_of(case, bench), fill(case, bench, (0, 2))[0]):
         assert (outcome.status, outcome.samples) == (Status.NAN_OUTPUT, {})
         assert "quality" in outcome.log
 

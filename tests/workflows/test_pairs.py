@@ -186,7 +186,7 @@ def test_an_arm_gives_signs_of_life_while_its_images_are_made(stage: Stage) -> N
     for samples in (2, 12):
         (planned,) = cells_of(loaded, "cpu", ["streaming 1/2"], samples, image_arm).values()
         said: list[None] = []
-        see_arm(planned, Bench.load(planned), lambda said=said: said.append(None))  # type: ignore[misc]
+        see_arm(planned, Bench.load(planned, lambda said=said: said.append(None)))  # type: ignore[misc]
         counts.append(len(said))
         assert planned.case.batch == 2
     assert counts[1] == 6 * counts[0] > 0

@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
+from zipfile import ZipFile
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from ..core.errors import BadCheckpoint, Unsupported
 from ..models.checkpoints import sha256
-from .downloads import tensors
-from .extractor import extractor_name, register, toolkit
+from .extractor import extractor_name, register, tensors, toolkit
 from .feature_preset import Preset
-from .image_features import ImageFeatures
-from .real_images import RealImages
-from .reference_batch import ReferenceBatch
+from .image_features import ImageFeatures, RealImages
 
+NAME, SIDE = "adm", 256
+BATCH = "https://openaipublic.blob.core.windows.net/diffusion/jul-2021/ref_batches/imagenet/256/VIRTUAL_imagenet256_labeled.npz"
+# Ten splits are 5000 images each at 50 000, as the authors' evaluator has them; the neighbourhood is theirs too.
+OPTIONS = {"isc_splits": 10, "prc_neighborhood": 3}
 FAMILY = "inception-v3-compat"  # torch-fidelity's name of the network
 LAYERS = ("2048", "logits_unbiased")  # its features, and the logits without bias from which the Inception score is taken
+ARRAY = "arr_0.npy"
+CHUNK = 100  # images that are read at a time
 
 
 def inception(path: str | Path) -> str:
@@ -31,7 +38,7 @@ def inception(path: str | Path) -> str:
     file = Path(path)
     if not file.is_file():
         raise BadCheckpoint(f"{str(path)!r} is not a file.", remedy=f"Give the path of {source().rsplit('/', 1)[1]}.")
-    network = Inception(tensors(file, source()), str(path))
+    network = _network(tensors(file, source()), file)
     return register(sha256(file), lambda: network, FAMILY)
 
 
@@ -43,31 +50,78 @@ def source() -> str:
     return URL_INCEPTION_V3
 
 
-class Inception(nn.Module):
+def _network(state: dict[str, Tensor], path: Path) -> nn.Module:
     """torch-fidelity's network, from tensors by name. Bytes (B, 3, H, W) to features (B, 2048) and logits (B, 1008), float32."""
+    from torch_fidelity.feature_extractor_inceptionv3 import FeatureExtractorInceptionV3
 
-    def __init__(self, state: dict[str, Tensor], path: str) -> None:
-        super().__init__()
-        toolkit()
-        from torch_fidelity.feature_extractor_inceptionv3 import FeatureExtractorInceptionV3
+    clean = io.BytesIO()
+    torch.save(state, clean)
+    clean.seek(0)
+    try:
+        network: nn.Module = FeatureExtractorInceptionV3(FAMILY, list(LAYERS), feature_extractor_weights_path=clean)
+    except RuntimeError as error:  # of load_state_dict: names or shapes
+        raise BadCheckpoint(f"{str(path)!r} does not fit torch-fidelity's {FAMILY}: {' '.join(str(error).split())[:300]}.",
+                            remedy=f"Give the file of {source()}.") from error
+    return network
 
-        clean = io.BytesIO()
-        torch.save(state, clean)
-        clean.seek(0)
+
+class ReferenceBatch:
+    """The npz file at ``path``, from guided-diffusion's evaluation suite: real images, and the statistics of many more.
+
+    ``arr_0`` holds the images, uint8 (N, H, W, 3); ``mu`` and ``sigma`` are mean and covariance of the 2048 Inception features over the
+    whole data set. The file for ImageNet at 256×256 has 10 000 images, 2 GB, which are therefore read in pieces; its ``mu_s`` and
+    ``sigma_s``, for a spatial FID, are not used. Every method raises BadCheckpoint where the file is damaged or of another kind.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        with self._reading(), ZipFile(self.path) as archive, archive.open(ARRAY) as file:
+            self.shape = _header(file)
+            content = sorted((member.filename, member.CRC, member.file_size) for member in archive.infolist())
+        self.fingerprint = hashlib.sha256(repr(content).encode()).hexdigest()[:12]  # of the zip's own checksums: it is long
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def statistics(self) -> tuple[Tensor, Tensor]:
+        """Mean (F,) float32 and covariance (F, F) float64, the types that torch-fidelity computes itself."""
+        with self._reading():
+            with np.load(self.path, allow_pickle=False) as file:
+                mean, covariance = torch.from_numpy(file["mu"]).float(), torch.from_numpy(file["sigma"]).double()
+            if mean.dim() != 1 or covariance.shape != (len(mean), len(mean)):
+                raise ValueError(f"mu is {tuple(mean.shape)}, sigma {tuple(covariance.shape)}")
+            if not (mean.isfinite().all() and covariance.isfinite().all()):
+                raise ValueError("mu or sigma is not finite")
+        return mean, covariance
+
+    def images(self) -> Iterator[Tensor]:
+        """The images in order, in parts (B, 3, H, W) of uint8."""
+        with self._reading(), ZipFile(self.path) as archive, archive.open(ARRAY) as file:
+            count, *size = _header(file)
+            for start in range(0, count, CHUNK):
+                wanted = min(CHUNK, count - start)
+                data = bytearray(file.read(wanted * int(np.prod(size))))
+                yield torch.frombuffer(data, dtype=torch.uint8).view(wanted, *size).permute(0, 3, 1, 2).contiguous()
+            if file.read(1):
+                raise ValueError("there are more bytes than its header says")
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
         try:
-            self.network = FeatureExtractorInceptionV3(FAMILY, list(LAYERS), feature_extractor_weights_path=clean)
-        except RuntimeError as error:  # of load_state_dict: names or shapes
-            raise BadCheckpoint(f"{path!r} does not fit torch-fidelity's {FAMILY}: {' '.join(str(error).split())[:300]}.",
-                                remedy=f"Give the file of {source()}.") from error
-
-    def forward(self, images: Tensor) -> tuple[Tensor, ...]:
-        return self.network(images)
+            yield
+        except Exception as error:  # bytes of any origin: the reader may fail in any way
+            said = f"{error.args[0]} is missing" if isinstance(error, KeyError) else str(error)
+            raise BadCheckpoint(f"{str(self.path)!r} is no reference batch, or a damaged one: {said.strip('.') or type(error).__name__}.",
+                                remedy="Fetch it again; it must hold arr_0 (uint8 images), mu and sigma.") from error
 
 
-NAME, SIDE = "adm", 256
-BATCH = "https://openaipublic.blob.core.windows.net/diffusion/jul-2021/ref_batches/imagenet/256/VIRTUAL_imagenet256_labeled.npz"
-# Ten splits are 5000 images each at 50 000, as the authors' evaluator has them; the neighbourhood is theirs too.
-OPTIONS = {"isc_splits": 10, "prc_neighborhood": 3}
+def _header(file: IO[bytes]) -> tuple[int, ...]:
+    """The shape that an npy file of images gives for itself; the file stands behind its header then."""
+    read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+    shape, turned, dtype = read[np.lib.format.read_magic(file)](file)
+    if dtype != np.uint8 or turned or len(shape) != 4 or shape[3] != 3:
+        raise ValueError(f"arr_0 is {dtype} of shape {shape}, not uint8 (N, H, W, 3)")
+    return shape
 
 
 def adm(weights: str | Path, reference: str | Path, *, cache: str | Path = "", device: str = "cpu", batch: int = 64) -> Preset:

@@ -20,7 +20,7 @@ from torch import Tensor
 from ..core.errors import BadCheckpoint, Unsupported
 from ..models.checkpoints import sha256
 from .extractor import DIGITS
-from .image_dataset import nearest_bytes
+from .image_bytes import nearest_bytes
 
 PROMPT = "a photo of a {}"
 SCENE = ("disc", "square", "triangle", "diamond", "ring", "plus", "flower", "hourglass", "gear", "tower")

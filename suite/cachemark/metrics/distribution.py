@@ -17,8 +17,7 @@ from torch import Tensor
 
 from ..core.errors import Unsupported, unknown
 from .extractor import declare, toolkit
-from .image_features import ImageFeatures
-from .real_images import RealImages
+from .image_features import ImageFeatures, RealImages
 
 NAMES = {
     "frechet_inception_distance": "fid", "kernel_inception_distance_mean": "kid", "kernel_inception_distance_std": "kid_std",

@@ -1,17 +1,20 @@
 """A network as a feature extractor of torch-fidelity, under a name that says which weights it has.
 
 torch-fidelity keeps features under the name of the extractor alone, so the same name with other weights would bring back the
-scores of the former ones. The name therefore carries the first 12 digits of the SHA-256 of the weights.
+scores of the former ones. The name therefore carries the first 12 digits of the SHA-256 of the weights. Weights that torch-fidelity would
+download are read where PyTorch keeps what it has downloaded; nothing is downloaded here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
-from ..core.errors import Infrastructure, Unsupported
+from ..core.errors import BadCheckpoint, Infrastructure, Unsupported
 
 FEATURES, LOGITS = "features", "logits"
 DIGITS = 12
@@ -90,3 +93,21 @@ def _extractor(base: Any) -> type:
             return tuple(found[name] for name in self.features_list)
 
     return NetworkExtractor
+
+
+def cached(address: str) -> Path:
+    """Path in PyTorch's download cache of the file from this address, present or not."""
+    return Path(torch.hub.get_dir()) / "checkpoints" / address.rsplit("/", 1)[1]
+
+
+def tensors(path: Path, address: str) -> dict[str, Tensor]:
+    """The tensors of a file by name; nothing in it is executed. Raises BadCheckpoint, which names the address of the right file."""
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # bytes of any origin: the reader may fail in any way
+        # PyTorch's own message advises turning the protection off, so it is not passed on.
+        raise BadCheckpoint(f"{str(path)!r} is no weights file, or a damaged one: {type(error).__name__} while reading it.",
+                            remedy=f"Fetch it again from {address}.") from error
+    if not isinstance(content, dict) or not all(isinstance(value, Tensor) for value in content.values()):
+        raise BadCheckpoint(f"{str(path)!r} holds no tensors by name.", remedy=f"Give the file of {address}.")
+    return dict(content)

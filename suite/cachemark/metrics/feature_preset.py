@@ -10,10 +10,9 @@ from torch import Tensor
 
 from ..core.units import FAMILIES, quality_name
 from .distribution import distribution
-from .image_dataset import resized
-from .image_features import ImageFeatures
+from .image_bytes import resized
+from .image_features import ImageFeatures, RealImages
 from .quality_intervals import RESAMPLES, QualityInterval, intervals
-from .real_images import RealImages
 
 
 @dataclass(frozen=True)
@@ -45,7 +44,7 @@ class Preset:
     def extract(self, images: Tensor | Iterable[Tensor], *, device: str = "cpu", batch: int = 64) -> ImageFeatures:
         """The features of images, see :meth:`~cachemark.metrics.image_features.ImageFeatures.of`, resized where the preset asks for it.
 
-        Raises what :func:`~cachemark.metrics.image_dataset.resized` raises.
+        Raises what :func:`~cachemark.metrics.image_bytes.resized` raises.
         """
         parts = (images,) if isinstance(images, Tensor) else images
         return ImageFeatures.of(self._sized(parts), self.extractor, device=device, batch=batch)

@@ -14,8 +14,7 @@ from torch import Tensor
 
 from ..core.errors import BadCheckpoint, Unsupported
 from ..models.checkpoints import sha256
-from .downloads import cached, tensors
-from .extractor import DIGITS, toolkit
+from .extractor import DIGITS, cached, tensors, toolkit
 
 VGG16 = "https://download.pytorch.org/models/vgg16-397923af.pth"
 CHUNK = 16  # pairs per forward pass

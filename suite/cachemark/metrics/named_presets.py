@@ -14,11 +14,10 @@ from ..models.weights import packaged
 from .adm import NAME as ADM
 from .adm import SIDE, adm, identity, source
 from .clip import identity as clip_identity
-from .downloads import cached
-from .extractor import register
+from .extractor import cached, register
 from .feature_preset import Preset
+from .image_features import RealImages
 from .lpips import identity as lpips_identity
-from .real_images import RealImages
 
 SCENE = "scene"
 NAMES = (SCENE, ADM)
@@ -29,7 +28,7 @@ def preset(name: str, *, weights: str | Path = "", reference: str | Path = "", c
     """``scene`` (the embedded world; both files come with the package) or ``adm`` (ImageNet at 256×256).
 
     ``weights`` of adm may be left out where PyTorch's own cache of downloads holds them. Raises UnknownName for another name, and
-    what :func:`~cachemark.metrics.adm.adm` or :meth:`~cachemark.metrics.real_images.RealImages.load` raise.
+    what :func:`~cachemark.metrics.adm.adm` or :meth:`~cachemark.metrics.image_features.RealImages.load` raise.
     """
     if name == SCENE:
         return scene(weights or packaged(f"{features.NAME}.safetensors"), reference)

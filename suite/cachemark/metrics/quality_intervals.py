@@ -30,8 +30,7 @@ from torch import Tensor
 from ..core.errors import Unsupported
 from . import subsets
 from .distribution import distribution, settings
-from .image_features import ImageFeatures
-from .real_images import RealImages
+from .image_features import ImageFeatures, RealImages
 
 LEVEL = 0.95
 LEFT_OUT = {"fid": 0.1, "kid": 0.1, "isc": 0.1, "recall": 0.25}  # share of the images that a subset lacks; recall jumps, and needs more

@@ -16,8 +16,7 @@ import torch
 from torch import Tensor
 
 from .extractor import toolkit
-from .image_features import ImageFeatures
-from .real_images import RealImages
+from .image_features import ImageFeatures, RealImages
 
 BLOCK = 500  # images whose distances to all others are held at a time
 DEPTH = 32  # neighbours of an image that are sorted at first; rarely must it be more

@@ -16,11 +16,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ...metrics.extractor import register
-from ...metrics.image_dataset import ImageDataset
-from ...metrics.image_features import ImageFeatures
+from ...metrics.image_bytes import as_bytes
+from ...metrics.image_features import ImageFeatures, RealImages
 from ...metrics.legend import SIZE, legend
 from ...metrics.quality_intervals import real_floor
-from ...metrics.real_images import RealImages
 from ...models import checkpoints
 from ...models.tiny import tiny_features as features
 from ...models.tiny.tiny_features import CONSISTENT
@@ -142,5 +141,5 @@ def write_reference(weights: Path, seed: int = 0, *, device: str = "cpu", count:
 
 def real_scenes(count: int, seed: int = 0, purpose: str = "reference") -> Tensor:
     """The first ``count`` scenes of a purpose as bytes (count, 3, 64, 64)."""
-    parts = [ImageDataset(scenes(CHUNK, stream(seed, purpose, i)).images).bytes for i in range(-(-count // CHUNK))]
+    parts = [as_bytes(scenes(CHUNK, stream(seed, purpose, i)).images) for i in range(-(-count // CHUNK))]
     return torch.cat(parts)[:count]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from ...cache.arena import Memory
 from ...cache.codec import codec
@@ -16,29 +17,44 @@ from ...metrics import named_presets as presets
 from ...metrics.clip import ClipScore, class_names
 from ...metrics.feature_preset import Preset
 from ...metrics.image_features import ImageFeatures
+from ...metrics.legend import legend_score
 from ...metrics.lpips import Lpips
-from ...models.protocol import Loaded, ModelEntry
+from ...models.protocol import Loaded, ModelEntry, Request
 from ...plans.expand import Planned
-from .judge import FullCacheOutput, Job, Likeness, Prompted
+from .judge import Figure, FullCacheOutput, Job
+
+QUALITY: dict[str, Figure] = {"legend": lambda images, reference, labels: legend_score(images)}  # those that a model has of its own
 
 
 @dataclass
 class Bench:
-    """A loaded model and what the cases of one trial share: the full cache's output per set of samples."""
+    """A loaded model and what the cases of one trial share: the full cache's output per set of samples, and networks, each loaded when it
+    is first asked for. ``alive`` is called now and then in what takes long."""
 
     entry: ModelEntry
     loaded: Loaded
-    device: str
+    request: Request
+    alive: Callable[[], None] = lambda: None
     references: dict[str, FullCacheOutput] = field(default_factory=dict)
     features: dict[str, ImageFeatures] = field(default_factory=dict)
     feature_preset: Preset | None = None
-    likeness: Likeness | None = None
-    clip: ClipScore | None = None
 
     @classmethod
-    def load(cls, planned: Planned) -> Bench:
+    def load(cls, planned: Planned, alive: Callable[[], None] = lambda: None) -> Bench:
         entry: ModelEntry = registry.models.get(planned.case.model)
-        return cls(entry, entry.load(planned.request), planned.case.device_class)
+        return cls(entry, entry.load(planned.request), planned.request, alive)
+
+    @property
+    def device(self) -> str:
+        return self.request.device
+
+    @cached_property
+    def lpips(self) -> Lpips:
+        return Lpips(device=self.device)
+
+    @cached_property
+    def clip(self) -> ClipScore:
+        return ClipScore(self.request.clip, class_names(self.entry.preset), device=self.device)
 
     def reference(self, case: Case, job: Job) -> FullCacheOutput:
         """The full cache in the native codec on the case's engine, generated once per trial: for the reference rows too, which differ from
@@ -49,27 +65,21 @@ class Bench:
             self.references[cell] = FullCacheOutput(full)
         return self.references[cell]
 
-    def alike(self, case: Case) -> dict[str, Likeness]:
-        """LPIPS where the case has it and its weights are here, loaded once per trial."""
-        if not case.measures("lpips"):
-            return {}
-        if self.likeness is None:
-            self.likeness = Lpips(device=self.device)
-        return {"lpips": self.likeness}
+    def figures(self, case: Case) -> dict[str, Figure]:
+        """Figures of single images: LPIPS and the CLIP score where the case has them and their weights are here, and the model's own."""
+        found: dict[str, Figure] = {}
+        if case.measures("lpips"):
+            found["lpips"] = lambda images, reference, labels: self.lpips(images, reference)
+        found |= {name: QUALITY[name] for name in self.entry.quality}
+        if case.measures("clip"):
+            found["clip_score"] = lambda images, reference, labels: self.clip(images, labels)
+        return found
 
-    def prompted(self, planned: Planned) -> dict[str, Prompted]:
-        """The CLIP score where the case has it and the model is here, loaded once per trial."""
-        if not planned.case.measures("clip"):
-            return {}
-        if self.clip is None:
-            self.clip = ClipScore(planned.request.clip, class_names(self.entry.preset), device=self.device)
-        return {"clip_score": self.clip}
-
-    def preset(self, planned: Planned) -> Preset:
-        """The preset by which the images of all cases are compared with real ones, loaded once per trial."""
+    def preset(self, case: Case) -> Preset:
+        """The preset by which the images of all cases are compared with real ones."""
         if self.feature_preset is None:
-            name, request = planned.case.evaluation[QUALITY_PASS]["preset"], planned.request
-            self.feature_preset = presets.preset(name, weights=request.extractor, reference=request.reference, device=self.device)
+            name, given = case.evaluation[QUALITY_PASS]["preset"], self.request
+            self.feature_preset = presets.preset(name, weights=given.extractor, reference=given.reference, device=self.device)
         return self.feature_preset
 
 
@@ -77,7 +87,7 @@ def case_job(case: Case, bench: Bench) -> Job:
     """The images of a case, to be generated in a storage with its codec and its engine."""
     subset = seeds.subset(case.seeds, bench.entry.classes).first(case.samples)
     memory = Memory(bench.device, codec(case.codec), engine(case.engine, bench.device))
-    return Job(bench.loaded, method_factory(case), memory, case.sampling, subset, case.batch, bench.device)
+    return Job(bench.loaded, method_factory(case), memory, case.sampling, subset, case.batch, bench.device, bench.alive)
 
 
 def method_factory(case: Case) -> Callable[[], Method]:

@@ -22,15 +22,10 @@ from ...core.result import IMAGES
 from ...core.seeds import Subset
 from ...core.spec import Sampling
 from ...metrics import fidelity
-from ...metrics.image_dataset import nearest_bytes
-from ...metrics.legend import legend_score
+from ...metrics.image_bytes import nearest_bytes
 from ...models.protocol import Loaded
 
-Likeness = Callable[[Tensor, Tensor], Tensor]
-Prompted = Callable[[Tensor, Sequence[int]], Tensor]
-NONE: Mapping[str, Likeness] = {}
-UNPROMPTED: Mapping[str, Prompted] = {}
-QUALITY: dict[str, Callable[[Tensor], Tensor]] = {"legend": legend_score}
+Figure = Callable[[Tensor, Tensor, Sequence[int]], Tensor]  # of images, of the full cache's at the same seeds, and of their classes
 WORST, FIXED = 8, 4  # tiles of a sprite: the seeds that differ most, then the first of the subset
 KEPT_BYTES = 512 * 2**20  # log-probabilities of the full cache that are kept rather than computed again
 
@@ -74,6 +69,11 @@ class Job:
         """One generation under a new method, with a fused attention kernel."""
         with fused(self.device):
             return self.loaded.generator.generate(labels, seeds, self.method(), self.sampling, memory, **options)
+
+    def decode(self, tokens: Tensor) -> Tensor:
+        """Images of some tokens, (part, 3, H, W) fp32."""
+        with torch.inference_mode():
+            return self.loaded.decode(tokens).float()
 
     def log_probs(self, logits: Tensor) -> Tensor:
         """Log-probabilities of guided logits at the case's temperature; truncation is left out, it would make KL infinite."""
@@ -137,24 +137,19 @@ class JudgedImages:
 
 def decoded(job: Job, tokens: Tensor) -> Tensor:
     """Images of all samples, in chunks of the job's batch."""
-    return torch.cat([_picture(job, tokens[part]) for part in job.chunks()])
-
-
-def _picture(job: Job, tokens: Tensor) -> Tensor:
-    with torch.inference_mode():
-        images = job.loaded.decode(tokens).float()
-    job.alive()
-    return images
+    images = []
+    for part in job.chunks():
+        images.append(job.decode(tokens[part]))
+        job.alive()
+    return torch.cat(images)
 
 
 def judge(
-    job: Job, reference: FullCacheOutput, *, quality: tuple[str, ...], forced: bool, sprite: bool, likeness: Mapping[str, Likeness] = NONE,
-    prompted: Mapping[str, Prompted] = UNPROMPTED, itself: bool = False,
+    job: Job, reference: FullCacheOutput, figures: Mapping[str, Figure], *, forced: bool, sprite: bool, itself: bool = False
 ) -> JudgedImages:
-    """Compare a job with the reference. ``forced`` adds the teacher-forced KL or distance, ``sprite`` the picture of the worst seeds,
-    ``likeness`` other figures of pairs of images, ``prompted`` those of an image and its class. ``itself``: the job is the one that
-    the reference was made by, and only its forced figures are computed anew. Where the image decoder has random weights, tokens are
-    judged and images are not.
+    """Compare a job with the reference, by ``figures`` of single images too. ``forced`` adds the teacher-forced KL or distance, ``sprite``
+    the picture of the worst seeds. ``itself``: the job is the one that the reference was made by, and only its forced figures are computed
+    anew. Where the image decoder has random weights, tokens are judged and images are not.
     """
     if itself:
         tokens, images = reference.tokens, reference.images
@@ -169,9 +164,7 @@ def judge(
         samples |= {"kl": divergence(job, reference)} if forced else {}
     if job.loaded.pictures:
         samples |= {"psnr": fidelity.psnr(images, reference.images), "ssim": fidelity.ssim(images, reference.images)}
-        samples |= {name: alike(images, reference.images) for name, alike in likeness.items()}
-        samples |= {name: QUALITY[name](images) for name in quality}
-        samples |= {name: fits(images, job.subset.labels) for name, fits in prompted.items()}
+        samples |= {name: figure(images, reference.images, job.subset.labels) for name, figure in figures.items()}
     stored = storable(job, tokens)
     artifacts = {"tokens.safetensors": save({"tokens": stored})}
     facts: dict[str, object] = {IMAGES: image_hash(images)}

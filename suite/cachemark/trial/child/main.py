@@ -26,7 +26,8 @@ from ...machine.affinity import pin
 from ...machine.memory import cap
 from ...plans.expand import Planned
 from ..request import Task, TrialRequest
-from .measure import Bench, Ended, fill, probe, run_arm, run_case, see_arm
+from .bench import Bench
+from .measure import Ended, fill, probe, run_arm, run_case, see_arm
 
 
 def main() -> None:
@@ -44,10 +45,14 @@ def main() -> None:
         plugins.load(file)
     if request.memory_cap:
         cap(request.cases[0].case.device_class, request.memory_cap)
+    works: dict[Task, Callable[[Planned, Bench], Ended]] = {
+        Task.CASE: run_case, Task.TIMES: run_arm, Task.IMAGES: see_arm, Task.PROBE: probe,
+        Task.FEATURES: partial(fill, share=request.share),
+    }
     bench: Bench | None = None
     for number, planned in enumerate(request.cases):
         _say(out, {"start": number})
-        outcome, artifacts, bench = _attempt(planned, bench, _work(request, partial(_say, out, {"alive": number})))
+        outcome, artifacts, bench = _attempt(planned, bench, works[request.task], partial(_say, out, {"alive": True}))
         outcome = replace(outcome, facts={**outcome.facts, **_place(request)})
         encoded = {name: base64.b64encode(content).decode() for name, content in artifacts.items()}
         _say(out, {"done": number, "outcome": outcome.to_json(), "artifacts": encoded})
@@ -56,20 +61,12 @@ def main() -> None:
             return
 
 
-def _work(request: TrialRequest, alive: Callable[[], None]) -> Callable[[Planned, Bench], Ended]:
-    """The function that does the request's task. ``alive`` is a sign of life."""
-    if request.task is Task.FEATURES:
-        return partial(fill, share=request.share, alive=alive)
-    work = {Task.CASE: run_case, Task.TIMES: run_arm, Task.IMAGES: see_arm, Task.PROBE: probe}[request.task]
-    return partial(work, alive=alive)
-
-
 def _attempt(
-    planned: Planned, bench: Bench | None, work: Callable[[Planned, Bench], Ended]
+    planned: Planned, bench: Bench | None, work: Callable[[Planned, Bench], Ended], alive: Callable[[], None]
 ) -> tuple[Outcome, dict[str, bytes], Bench | None]:
     """Every failure of the code under test becomes an outcome."""
     try:
-        bench = bench or Bench.load(planned)
+        bench = bench or Bench.load(planned, alive)
         return *work(planned, bench), bench
     except (Unsupported, BadBudget, BadKnob) as error:
         status, log = Status.UNSUPPORTED, str(error)

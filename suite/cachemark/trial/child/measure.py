@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -14,8 +14,9 @@ from torch import Tensor
 from ...core import seeds
 from ...core.errors import Unsupported
 from ...core.result import IMAGES, Outcome, Status
-from ...core.spec import QUALITY_PASS
+from ...core.spec import QUALITY_PASS, Case
 from ...core.units import quality_name
+from ...metrics.image_features import ImageFeatures
 from ...plans.expand import Planned
 from . import quality
 from .bench import Bench, case_job, method_factory
@@ -30,16 +31,15 @@ RANDOM = "random weights: fidelity and quality are not measured"
 PAIRED = "an arm of a pair: both arms' tokens are compared by their hash"
 
 
-def run_case(planned: Planned, bench: Bench, alive: Callable[[], None] = lambda: None) -> Ended:
-    """Measure one case. Returns its outcome and artifacts by file name; raises what the trial turns into a status. ``alive`` is called
-    now and then in its long parts."""
+def run_case(planned: Planned, bench: Bench) -> Ended:
+    """Measure one case. Returns its outcome and artifacts by file name; raises what the trial turns into a status."""
     try:
-        return _measured(planned, bench, alive)
+        return _measured(planned, bench)
     except quality.NotFinite as error:
         return Outcome(planned.case, Status.NAN_OUTPUT, log=str(error)), {}
 
 
-def _measured(planned: Planned, bench: Bench, alive: Callable[[], None]) -> Ended:
+def _measured(planned: Planned, bench: Bench) -> Ended:
     began, case = time.perf_counter(), planned.case
     if planned.unsupported_reason:
         raise Unsupported(planned.unsupported_reason)
@@ -48,13 +48,13 @@ def _measured(planned: Planned, bench: Bench, alive: Callable[[], None]) -> Ende
     facts = case_facts(planned, bench) | limit_facts(case, bench.entry, method_factory(case)(), planned.rates)
     if case.role in ("arm", "baseline"):
         first = replace(job, subset=job.subset.first(case.batch))
-        weighed, noted = byte_figures(case, first)
+        weighed, noted = byte_figures(first)
         samples, facts = samples | weighed, facts | noted
         times, marks = timed(case, first)
         samples, facts = samples | times, facts | graph_facts(job.memory) | slope(marks, first.layout, first.method())
     if bench.loaded.random:
         return Outcome(case, Status.OK, samples, RANDOM, seconds=time.perf_counter() - began, facts=facts), {}
-    judged = _judge_case(planned, replace(job, alive=alive), bench)
+    judged = _judge_case(case, job, bench)
     if not judged.finite:
         raise quality.NotFinite("The decoded images or their figures hold NaN or infinity.")
     if case.role == "baseline" and job.layout.scales:
@@ -62,13 +62,13 @@ def _measured(planned: Planned, bench: Bench, alive: Callable[[], None]) -> Ende
     elif case.role == "baseline" and job.continuous:
         facts["redundancy"] = repeated(_watched(job))
     if QUALITY_PASS in case.evaluation:
-        figures, told = _carried(planned, job, bench, judged) or _distribution(planned, job, bench, alive)
+        figures, told = _carried(planned, job, bench, judged) or _distribution(planned, job, bench)
         samples, facts = samples | figures, facts | told
     samples, facts, seconds = samples | judged.samples, facts | judged.facts, time.perf_counter() - began
     return Outcome(case, Status.OK, samples, seconds=seconds, output_hash=judged.output_hash, facts=facts), judged.artifacts
 
 
-def run_arm(planned: Planned, bench: Bench, alive: Callable[[], None] = lambda: None) -> Ended:
+def run_arm(planned: Planned, bench: Bench) -> Ended:
     """Measure one case as an arm of a pair: its bytes and times, and the hashes of the tokens of one batch and of its images. No image is
     judged."""
     began, case = time.perf_counter(), planned.case
@@ -81,32 +81,32 @@ def run_arm(planned: Planned, bench: Bench, alive: Callable[[], None] = lambda: 
     return Outcome(case, Status.OK, samples, PAIRED, seconds=seconds, output_hash=output, facts=told), {}
 
 
-def see_arm(planned: Planned, bench: Bench, alive: Callable[[], None] = lambda: None) -> Ended:
-    """Judge the images of one case as an arm of a pair, against the full cache of its own code; nothing is timed and no picture is kept.
-    ``alive`` is called after each batch."""
+def see_arm(planned: Planned, bench: Bench) -> Ended:
+    """Judge the images of one case as an arm of a pair, against the full cache of its own code; nothing is timed and no picture is kept."""
     began, case = time.perf_counter(), planned.case
     if planned.unsupported_reason or bench.loaded.random:
         raise Unsupported(planned.unsupported_reason or RANDOM)
-    judged = _judge_case(planned, replace(case_job(case, bench), alive=alive), bench)
+    judged = _judge_case(case, case_job(case, bench), bench)
     if not judged.finite:
         return Outcome(case, Status.NAN_OUTPUT, log="The decoded images or their figures hold NaN or infinity."), {}
     facts, seconds = case_facts(planned, bench) | {IMAGES: judged.facts[IMAGES]}, time.perf_counter() - began
     return Outcome(case, Status.OK, judged.samples, seconds=seconds, output_hash=judged.output_hash, facts=facts), {}
 
 
-def fill(planned: Planned, bench: Bench, share: tuple[int, int], alive: Callable[[], None]) -> Ended:
-    """Make a share of the images of a case's quality pass and nothing else; their features stay on its shelf."""
+def fill(planned: Planned, bench: Bench, share: tuple[int, int]) -> Ended:
+    """Make a share of the images of a case's quality pass and nothing else; their features stay in its feature cache."""
     case = planned.case
     wide = quality.job_of(case_job(case, bench), case, bench.entry.classes)
     try:
-        quality.make(wide, bench.preset(planned), quality.FeatureCache(planned.feature_cache), share, alive)
+        for _ in quality.parts(wide, bench.preset(case), quality.FeatureCache(planned.feature_cache), share):
+            pass
     except quality.NotFinite as error:
         return Outcome(case, Status.NAN_OUTPUT, log=str(error)), {}
     done = f"Share {share[0] + 1} of {share[1]} of its quality images is made; nothing is measured."
     return Outcome(case, Status.NOT_REACHED, log=done), {}
 
 
-def probe(planned: Planned, bench: Bench, alive: Callable[[], None] = lambda: None) -> Ended:
+def probe(planned: Planned, bench: Bench) -> Ended:
     """Time a case at its batch and judge nothing: do so many images fit, and how fast do they come?"""
     began = time.perf_counter()
     _, samples, facts = _one_batch(planned, bench)
@@ -119,7 +119,7 @@ def _one_batch(planned: Planned, bench: Bench) -> tuple[Job, dict[str, list[floa
         raise Unsupported(planned.unsupported_reason)
     job = case_job(planned.case, bench)
     job = replace(job, subset=job.subset.first(planned.case.batch))
-    return job, byte_figures(planned.case, job)[0] | timed(planned.case, job)[0], case_facts(planned, bench)
+    return job, byte_figures(job)[0] | timed(planned.case, job)[0], case_facts(planned, bench)
 
 
 def quality_images(planned: Planned) -> tuple[Iterator[Tensor], int]:
@@ -138,52 +138,47 @@ def _watched(job: Job) -> Job:
     return replace(job, subset=job.subset.first(min(WATCHED, len(job.subset))))
 
 
-def _judge_case(planned: Planned, job: Job, bench: Bench) -> JudgedImages:
+def _judge_case(case: Case, job: Job, bench: Bench) -> JudgedImages:
     """The reference rows: *floor* is the full cache at other seeds, *numerics* the full cache at half the batch (or twice 1). Batches have
     the plan's own number of images, else as many as are timed; all, where there are fewer."""
-    case = planned.case
     job = replace(job, batch=min(int(case.evaluation.get("batch", case.batch)), case.samples), memory=job.memory.another())
     reference = bench.reference(case, job)
-    added: dict[str, Any] = {"likeness": bench.alike(case), "prompted": bench.prompted(planned)}
     if case.role == "floor":
         job = replace(job, subset=seeds.floor(job.subset))
-        return judge(job, reference, quality=bench.entry.quality, forced=False, sprite=False, **added)
     if case.role == "numerics":
         job = replace(job, batch=job.batch // 2 or 2)
-    return judge(job, reference, quality=bench.entry.quality, forced=True, sprite=case.role == "arm",
-                 itself=case.role == "baseline" and case.engine != "reference", **added)
+    itself = case.role == "baseline" and case.engine != "reference"
+    return judge(job, reference, bench.figures(case), forced=case.role != "floor", sprite=case.role == "arm", itself=itself)
 
 
 def _carried(planned: Planned, job: Job, bench: Bench, images: JudgedImages) -> tuple[dict[str, list[float]], dict[str, Any]] | None:
     """The quality of an earlier outcome of the case, where that can be reused. Arms are compared with the full cache's features,
-    so its own pass stands only as long as these are kept, and then they lie on its own shelf too, where arms in other processes look for
-    them. What does not stand leaves no old part on the shelf."""
-    held, case = planned.reusable, planned.case
-    if held is None:
+    so its own pass stands only as long as these are kept, and then they lie in its own feature cache too, where arms in other processes
+    look for them. What does not stand leaves no old part there."""
+    earlier, case, mine = planned.reusable, planned.case, planned.feature_cache
+    if earlier is None:
         return None
-    shelf = planned.feature_cache and planned.feature_cache.parent / held.source
-    stands = held.matches(images.output_hash, str(images.facts[IMAGES]), images.samples)
+    old = mine and mine.parent / earlier.source
+    stands = earlier.matches(images.output_hash, str(images.facts[IMAGES]), images.samples)
     if stands and case.role == "baseline":
         wide = quality.job_of(job, case, bench.entry.classes)
-        seen = quality.kept(wide, bench.preset(planned), quality.FeatureCache(shelf)) if shelf else None
+        seen = quality.kept(wide, bench.preset(case), quality.FeatureCache(old))
         stands = seen is not None
         if seen is not None:
             bench.features[case.cell] = seen
-            quality.FeatureCache(planned.feature_cache).take(quality.FeatureCache(shelf))
-    if not stands and planned.feature_cache is not None and planned.feature_cache == shelf:
-        shutil.rmtree(planned.feature_cache, ignore_errors=True)
-    return held.restore() if stands else None
+            quality.FeatureCache(mine).take(quality.FeatureCache(old))
+    if not stands and mine is not None and mine == old:
+        shutil.rmtree(mine, ignore_errors=True)
+    return earlier.restore() if stands else None
 
 
-def _distribution(
-    planned: Planned, job: Job, bench: Bench, alive: Callable[[], None]
-) -> tuple[dict[str, list[float]], dict[str, Any]]:
+def _distribution(planned: Planned, job: Job, bench: Bench) -> tuple[dict[str, list[float]], dict[str, Any]]:
     """Samples and facts of the quality pass. What the full cache's images look like is kept for the arms beside it."""
     case, stated = planned.case, planned.case.evaluation[QUALITY_PASS]
     if not case.measures(QUALITY_PASS):
         return {}, {"not_measured": {quality_name("fid", stated["preset"], stated["samples"]): stated["missing"]}}
-    began, preset, wide = time.perf_counter(), bench.preset(planned), quality.job_of(job, case, bench.entry.classes)
-    seen = quality.features(wide, preset, quality.FeatureCache(planned.feature_cache), alive)
+    began, preset, wide = time.perf_counter(), bench.preset(case), quality.job_of(job, case, bench.entry.classes)
+    seen = ImageFeatures.joined(list(quality.parts(wide, preset, quality.FeatureCache(planned.feature_cache))))
     full = None
     if case.role == "baseline":
         bench.features[case.cell] = seen

@@ -25,9 +25,7 @@ def profiled(job: Job) -> dict[str, Any]:
     seconds = _watched(job, watcher)
     return {
         "scales": list(watcher.layout.scales), "seeds": job.subset.name, "samples": len(job.subset),
-        "similarity": [[round(s, DIGITS) for s in layer] for layer in watcher.similarity],
-        "mass": [[[round(share, DIGITS) for share in scale] for scale in layer] for layer in watcher.mass],
-        "seconds": seconds,
+        "similarity": _rounded(watcher.similarity), "mass": _rounded(watcher.mass), "seconds": seconds,
     }
 
 
@@ -50,7 +48,7 @@ def _rounded(found: Any) -> Any:
     """A copy with fewer digits."""
     if isinstance(found, dict):
         return {name: _rounded(value) for name, value in found.items()}
-    if isinstance(found, list):
+    if isinstance(found, list | tuple):
         return [_rounded(value) for value in found]
     return round(found, DIGITS) if isinstance(found, float) else found
 

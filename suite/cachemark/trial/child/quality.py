@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from ...core import seeds
 from ...core.spec import QUALITY_PASS, Case
 from ...core.units import quality_name
 from ...metrics.feature_preset import Preset
-from ...metrics.image_dataset import ImageDataset, resized
+from ...metrics.image_bytes import as_bytes, resized
 from ...metrics.image_features import ImageFeatures
 from ...metrics.quality_intervals import difference
 from .judge import Job
@@ -60,27 +60,14 @@ class NotFinite(ArithmeticError):
     """An image holds NaN or infinity."""
 
 
-def features(job: Job, preset: Preset, feature_cache: FeatureCache, alive: Callable[[], None] = lambda: None) -> ImageFeatures:
-    """Features of the images of a job. ``alive`` is called after each batch. Raises NotFinite."""
-    return ImageFeatures.joined(list(_parts(job, preset, feature_cache, alive)))
-
-
-def make(job: Job, preset: Preset, feature_cache: FeatureCache, share: tuple[int, int], alive: Callable[[], None] = lambda: None) -> None:
-    """Put a share (index, of) of the parts in the feature cache: those whose number is ``index`` modulo ``of``, so that several processes
-    can fill it together. Raises NotFinite."""
-    for _ in _parts(job, preset, feature_cache, alive, share):
-        pass
-
-
-def _parts(
-    job: Job, preset: Preset, feature_cache: FeatureCache, alive: Callable[[], None], share: tuple[int, int] = (0, 1)
-) -> Iterator[ImageFeatures]:
-    """Part by part: what is kept, else what is made now and put there."""
+def parts(job: Job, preset: Preset, feature_cache: FeatureCache, share: tuple[int, int] = (0, 1)) -> Iterator[ImageFeatures]:
+    """Features of the images of a job, part by part: what is kept, else what is made now and put in the feature cache. A share
+    (index, of) are the parts whose number is ``index`` modulo ``of``, so that several processes can fill it together. Raises NotFinite."""
     index, of = share
     for number, part in list(enumerate(job.subset.slices(PART)))[index::of]:
         held = feature_cache.get(number, preset.extractor)
         if held is None:
-            held = preset.extract(_images(replace(job, subset=part), alive), device=job.device)
+            held = preset.extract(_finite(_decoded(replace(job, subset=part))), device=job.device)
             feature_cache.put(number, held)
         yield held
 
@@ -88,31 +75,28 @@ def _parts(
 def kept(job: Job, preset: Preset, feature_cache: FeatureCache) -> ImageFeatures | None:
     """Features that another case has kept for the images of this job, if it has all of them."""
     found = [feature_cache.get(number, preset.extractor) for number in range(len(job.subset.slices(PART)))]
-    parts = [seen for seen in found if seen is not None]
-    return ImageFeatures.joined(parts) if len(parts) == len(found) else None
+    there = [part for part in found if part is not None]
+    return ImageFeatures.joined(there) if len(there) == len(found) else None
 
 
-def _images(job: Job, alive: Callable[[], None]) -> Iterator[Tensor]:
-    """Batch by batch: an image goes as soon as it has been looked at."""
-    for images in _decoded(job):
+def _finite(batches: Iterable[Tensor]) -> Iterator[Tensor]:
+    for images in batches:
         if not bool(torch.isfinite(images).all()):
             raise NotFinite("An image of the quality pass holds NaN or infinity.")
-        alive()
         yield images
 
 
 def _decoded(job: Job) -> Iterator[Tensor]:
-    """Images (B, 3, H, W) in fp32, a batch at a time."""
+    """Images (B, 3, H, W) in fp32, batch by batch: one goes as soon as it has been looked at."""
     for chunk in job.chunks():
-        with torch.inference_mode():
-            yield job.loaded.decode(job.generate(chunk)).float()
+        yield job.decode(job.generate(chunk))
 
 
 def pictures(job: Job, case: Case) -> Iterator[Tensor]:
     """The images of a job as bytes (B, H, W, 3), at the size that the case's preset sees. Raises Unsupported for one that is not finite."""
     side = case.evaluation[QUALITY_PASS].get("resize")
     for images in _decoded(job):
-        yield ImageDataset(resized(images, side) if side else images).bytes.permute(0, 2, 3, 1)
+        yield as_bytes(resized(images, side) if side else images).permute(0, 2, 3, 1)
 
 
 def figures(

@@ -49,7 +49,7 @@ def _paced(layout: Layout, method: Method) -> Layout:
     return replace(layout, steps=method.passes(layout.steps)) if isinstance(layout, MaskedLayout) else layout
 
 
-def byte_figures(case: Case, job: Job) -> tuple[dict[str, list[float]], dict[str, Any]]:
+def byte_figures(job: Job) -> tuple[dict[str, list[float]], dict[str, Any]]:
     """A generation that is watched and not timed, the first warm-up: bytes from the arena, and the peak above the loaded weights. In a
     masked model also FLOPs, from arithmetic. What an engine records, it records in a generation before that, and its pool is at hand
     all the time, so it counts in the peak. And, as a fact, the bytes that ``live`` when so many ``tokens`` of an image are drawn: at
