@@ -163,7 +163,7 @@ def test_every_metric_is_defined_with_its_unit_and_direction() -> None:
 
 
 def test_every_method_is_described_with_its_knobs_and_defaults() -> None:
-    assert registry.methods.names()
+    assert list(registry.methods)
     for name in registry.methods:
         described, cls = section(ROOT / "docs" / "guide" / "methods.md", name), registry.methods.get(name)
         for knob in fields(cls):

@@ -123,8 +123,8 @@ def test_slices_are_the_subset_in_order(name: str, size: int, lengths: list[int]
     assert found[-1].name == f"{name}[{sum(lengths[:-1])}:{len(whole)}]"
 
 
-def test_the_usual_slice_holds_every_class_of_imagenet_once() -> None:
-    found = seeds.subset("s50k", 1000).slices()
+def test_a_slice_of_a_thousand_holds_every_class_of_imagenet_once() -> None:
+    found = seeds.subset("s50k", 1000).slices(1000)
     assert len(found) == 50
     assert all(sorted(part.labels) == list(range(1000)) for part in found)
 

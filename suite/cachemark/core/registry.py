@@ -47,14 +47,11 @@ class Registry(Generic[T]):
             self._entries = before
             raise
 
-    def names(self) -> list[str]:
-        return sorted(self._entries)
-
     def __contains__(self, name: str) -> bool:
         return name in self._entries
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self.names())
+        return iter(sorted(self._entries))
 
 
 methods: Registry[Any] = Registry("method")

@@ -19,9 +19,6 @@ VERSION = 1
 SIZES = {"s64": 64, "s256": 256, "s2k": 2_000, "s10k": 10_000, "s50k": 50_000, "tune64": 64, "tune256": 256}
 """Name of each subset and its number of samples."""
 
-SLICE = 1_000
-"""Samples in a slice unless another size is asked for. It divides ``s2k``, ``s10k`` and ``s50k``."""
-
 _TUNE_START = 1_000_000  # further than the series `s` will ever reach
 _FLOOR_SHIFT = 1 << 30  # further than any start, yet all seeds stay below 2**31, which every generator takes
 _GOLDEN = (math.sqrt(5) - 1) / 2
@@ -44,7 +41,7 @@ class Subset:
             raise BadPlan(f"{count} samples of {self.name!r} were asked for.", remedy=f"Ask for 1 to {len(self)}, or for a larger subset.")
         return Subset(self.name, self.seeds[:count], self.labels[:count])
 
-    def slices(self, size: int = SLICE) -> list[Subset]:
+    def slices(self, size: int) -> list[Subset]:
         """The samples in order, cut every ``size``; the last slice may be short, and all of them joined are the subset.
 
         A slice is fixed by the subset and ``size`` alone, so that any number of machines can share out the slices of a large
@@ -52,7 +49,7 @@ class Subset:
         for a size below 1.
         """
         if size < 1:
-            raise BadPlan(f"{self.name!r} was to be cut into slices of {size} samples.", remedy=f"Give 1 or more, such as {SLICE}.")
+            raise BadPlan(f"{self.name!r} was to be cut into slices of {size} samples.", remedy="Give 1 or more, such as 1000.")
         cuts = [(at, min(at + size, len(self))) for at in range(0, len(self), size)]
         return [Subset(f"{self.name}[{start}:{end}]", self.seeds[start:end], self.labels[start:end]) for start, end in cuts]
 

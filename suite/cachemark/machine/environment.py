@@ -25,7 +25,9 @@ def environment(device: str, threads: int, gpu: Gpu | None = None) -> Environmen
     Its fingerprint says nothing of the kernels that our own code chooses, such as that of a packed linear layer (ADR 13): these are part of
     the code, which the skip key has beside it.
     """
-    name, driver = _device(device, gpu)
+    if device != "cpu":  # a GPU is asked through its driver: torch would take memory on it, and be a foreign process there
+        gpu = gpu or gpus()[0]
+    name, driver = (gpu.name, gpu.driver) if gpu else (_cpu(), None)
     facts: dict[str, Any] = {
         "device": name, "cpu": _cpu(), "cpus": os.cpu_count(), "threads": threads, "os": platform.platform(terse=True),
         "python": platform.python_version(), "torch": torch.__version__, "cuda": torch.version.cuda if device != "cpu" else None,
@@ -39,14 +41,6 @@ def environment(device: str, threads: int, gpu: Gpu | None = None) -> Environmen
 def slug(text: str) -> str:
     """Lower case, digits and single dashes: a name for a folder."""
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
-
-
-def _device(device: str, gpu: Gpu | None) -> tuple[str, str | None]:
-    """Name and driver. A GPU is asked through its driver: torch would take memory on it, and be a foreign process there."""
-    if device == "cpu":
-        return _cpu(), None
-    gpu = gpu or gpus()[0]
-    return gpu.name, gpu.driver
 
 
 @cache

@@ -62,14 +62,9 @@ class Watch:
         self.read()
 
     def read(self) -> None:
-        """Read the device once. An answer of the driver that nobody expects is noted: it must not end the thread or the run."""
-        try:
-            reading = self.gpu.reading()
-        except Lost as error:
-            self._lost = str(error)
-            return
-        except Exception as error:
-            self._unread.append(f"{type(error).__name__}: {error}")
+        """Read the device once."""
+        reading = self._told(self.gpu.reading)
+        if reading is None:
             return
         if self.child and reading.processes - self.own:
             self.own |= family(self.child)
@@ -85,13 +80,17 @@ class Watch:
 
     def intruders(self) -> frozenset[int]:
         """Processes that compute on the device and are none of ours, before anything of ours runs."""
+        return strangers(self._told(self.gpu.processes) or frozenset(), self.own)
+
+    def _told(self, ask: Callable[[], Any]) -> Any:
+        """An answer of the driver. One that nobody expects is noted, and None: it must not end the thread or the run."""
         try:
-            return strangers(self.gpu.processes(), self.own)
+            return ask()
         except Lost as error:
             self._lost = str(error)
         except Exception as error:
             self._unread.append(f"{type(error).__name__}: {error}")
-        return frozenset()
+        return None
 
     def _invalidated(self, readings: list[Reading]) -> Disturbance | None:
         if self._lost:

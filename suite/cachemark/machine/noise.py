@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import statistics
-import time
 from typing import NamedTuple
 
 import torch
+
+from .timer import clock
 
 REPEATS, WARMUP = 20, 3
 PAIRS = 8  # of processes, which a gate buys for an unchanged cell on average
@@ -28,7 +29,14 @@ class Noise(NamedTuple):
 def noise(device: str = "cpu", repeats: int = REPEATS) -> Noise:
     """Time the canary: products of matrices with a non-linearity between them, as in a step of a small model."""
     a = torch.randn(SIDE[device], SIDE[device], generator=torch.Generator().manual_seed(0)).to(device) / SIDE[device] ** 0.5
-    return noise_of([_once(a, device) for _ in range(WARMUP + repeats)][WARMUP:])
+    watch, found = clock(device, ()), []
+    for _ in range(WARMUP + repeats):
+        x = a
+        watch.start()
+        for _ in range(STEPS):
+            x = torch.nn.functional.silu(x @ a)
+        found.append(watch.stop())
+    return noise_of(found[WARMUP:])
 
 
 def noise_of(seconds: list[float]) -> Noise:
@@ -36,13 +44,3 @@ def noise_of(seconds: list[float]) -> Noise:
     middle = statistics.median(seconds)
     score = 1.4826 * statistics.median(abs(s - middle) for s in seconds) / middle
     return Noise(score, max(seconds) / middle - 1, POWER * math.sqrt(2 / PAIRS) * score, tuple(seconds))
-
-
-def _once(a: torch.Tensor, device: str) -> float:
-    began = time.perf_counter()
-    x = a
-    for _ in range(STEPS):
-        x = torch.nn.functional.silu(x @ a)
-    if device != "cpu":
-        torch.cuda.synchronize()
-    return time.perf_counter() - began

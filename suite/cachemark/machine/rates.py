@@ -56,18 +56,14 @@ def _elsewhere(device: str, dtypes: tuple[str, ...], uuid: str) -> tuple[tuple[s
 def copy_rate(device: str) -> float:
     """Bytes per second, by the faster of a copy, which counts what it reads and what it writes, and of reading alone: a CPU also reads
     what it overwrites, which a copy's count leaves out, and a floor must not be higher than it is."""
-    source = torch.ones(COPIED[_kind(device)] // 4, dtype=torch.float32, device=device)
+    source = torch.ones(COPIED[device] // 4, dtype=torch.float32, device=device)
     target = torch.empty_like(source)
     return max(2 * source.nbytes / fastest(device, lambda: target.copy_(source)), source.nbytes / fastest(device, source.sum))
 
 
 def matmul_rate(device: str, dtype: torch.dtype) -> float:
     """FLOPs per second of a square product."""
-    return max(_matmul(device, dtype, side) for side in SIDES[_kind(device)])
-
-
-def _kind(device: str) -> str:
-    return device.partition(":")[0]
+    return max(_matmul(device, dtype, side) for side in SIDES[device])
 
 
 def _matmul(device: str, dtype: torch.dtype, side: int) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -46,8 +46,10 @@ class Preset:
 
         Raises what :func:`~cachemark.metrics.image_bytes.resized` raises.
         """
-        parts = (images,) if isinstance(images, Tensor) else images
-        return ImageFeatures.of(self._sized(parts), self.extractor, device=device, batch=batch)
+        parts: Iterable[Tensor] = (images,) if isinstance(images, Tensor) else images
+        if side := self.resize:
+            parts = (resized(part, side) if part.dim() == 4 else part for part in parts)
+        return ImageFeatures.of(parts, self.extractor, device=device, batch=batch)
 
     def scores(self, features: ImageFeatures, **options: Any) -> dict[str, float]:
         """The figures of a set of images, by their full names. Raises what ``distribution`` raises."""
@@ -63,7 +65,3 @@ class Preset:
 
     def _named(self, found: Mapping[str, Any], count: int) -> dict[str, Any]:
         return {quality_name(base, self.name, count): value for base, value in found.items() if base in FAMILIES}
-
-    def _sized(self, parts: Iterable[Tensor]) -> Iterator[Tensor]:
-        for images in parts:
-            yield images if self.resize is None or images.dim() != 4 else resized(images, self.resize)

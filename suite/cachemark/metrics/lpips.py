@@ -22,7 +22,10 @@ CHUNK = 16  # pairs per forward pass
 
 def files() -> dict[Path, str]:
     """The two files, each with its address. Raises Unsupported, with how to get it, where one is missing."""
-    found = {cached(address): address for address in _addresses()}
+    toolkit()
+    from torch_fidelity.sample_similarity_lpips import URL_VGG16_LPIPS  # the linear layers
+
+    found = {cached(address): address for address in (VGG16, str(URL_VGG16_LPIPS))}
     for path, address in found.items():
         if not path.is_file():
             raise Unsupported(f"not measured: needs {path.name}, get it with: curl -L --create-dirs -o {path} {address}")
@@ -58,11 +61,3 @@ class Lpips:
 
 def _scaled(images: Tensor) -> Tensor:
     return (images.float().clamp(-1, 1) + 1) * 127.5
-
-
-def _addresses() -> tuple[str, str]:
-    """The addresses from which torch-fidelity downloads VGG16 and the linear layers."""
-    toolkit()
-    from torch_fidelity.sample_similarity_lpips import URL_VGG16_LPIPS
-
-    return VGG16, str(URL_VGG16_LPIPS)

@@ -32,7 +32,7 @@ from . import subsets
 from .distribution import distribution, settings
 from .image_features import ImageFeatures, RealImages
 
-LEVEL = 0.95
+Z = NormalDist().inv_cdf(0.975)  # half the width of an interval of 95 %, in standard errors
 LEFT_OUT = {"fid": 0.1, "kid": 0.1, "isc": 0.1, "recall": 0.25}  # share of the images that a subset lacks; recall jumps, and needs more
 RESAMPLES = 200  # the width of an interval is then itself known to about 5 %
 LEAST = 20  # images below which a width would be noise
@@ -125,13 +125,12 @@ def _variance(figures: Tensor, kept: Tensor) -> float:
 
 
 def _around(value: float, variance: float, least: float = -torch.inf, most: float = torch.inf) -> QualityInterval:
-    reach = NormalDist().inv_cdf((1 + LEVEL) / 2) * variance**0.5
+    reach = Z * variance**0.5
     return QualityInterval(value, max(value - reach, least), min(value + reach, most))
 
 
 def _share(value: float, count: int) -> QualityInterval:
     """Wilson's score interval of a share of ``count`` independent images."""
-    z = NormalDist().inv_cdf((1 + LEVEL) / 2)
-    middle, reach = value + z * z / (2 * count), z * (value * (1 - value) / count + z * z / (4 * count**2)) ** 0.5
-    scale = 1 + z * z / count
+    middle, reach = value + Z * Z / (2 * count), Z * (value * (1 - value) / count + Z * Z / (4 * count**2)) ** 0.5
+    scale = 1 + Z * Z / count
     return QualityInterval(value, max(min((middle - reach) / scale, value), 0.0), min(max((middle + reach) / scale, value), 1.0))

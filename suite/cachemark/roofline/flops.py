@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils.flop_counter import FlopCounterMode
 
 
 def counted(run: Callable[[], object]) -> int:
@@ -17,6 +16,8 @@ def counted(run: Callable[[], object]) -> int:
     Attention is computed by its unfused kernel meanwhile, since not every fused one has a count. Works on the meta device, where
     nothing is computed. Differs from :func:`~.masked_flops.work` by what that leaves out: scores that a method needs for its
     choice alone."""
+    from torch.utils.flop_counter import FlopCounterMode  # here, because it imports Triton, which few processes need
+
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False, custom_mapping=_packed()) as counter:
         run()
     return counter.get_total_flops()

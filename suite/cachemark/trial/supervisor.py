@@ -26,6 +26,9 @@ _STARTED = itertools.count(1)  # children of this process
 LOG_BYTES = 4000  # of a dead child's standard error
 STARTUP = 120.0  # seconds for a child to import torch and the plug-ins; no case has begun then, so its time is not counted
 
+Started = Callable[[Planned], None]
+Admit = Callable[[Planned], str]
+
 
 class Finished(NamedTuple):
     """A case that has ended, with its artifacts by file name. ``invalidated``: by the device and not by the case, so that it may be
@@ -45,8 +48,7 @@ def always(planned: Planned) -> str:
 
 
 def run_trials(
-    planned: Sequence[Planned], request: TrialRequest, started: Callable[[Planned], None], *, watch: Watch | None = None,
-    admit: Callable[[Planned], str] = always,
+    planned: Sequence[Planned], request: TrialRequest, started: Started, *, watch: Watch | None = None, admit: Admit = always
 ) -> Iterator[Finished]:
     """Run cases of one model in order as ``request`` says, in one process as long as it lives.
 
@@ -66,9 +68,7 @@ def run_trials(
             yield from _heard(child, left, started, watch, admit)
 
 
-def _heard(
-    child: _Child, left: list[Planned], started: Callable[[Planned], None], watch: Watch | None, admit: Callable[[Planned], str]
-) -> Iterator[Finished]:
+def _heard(child: _Child, left: list[Planned], started: Started, watch: Watch | None, admit: Admit) -> Iterator[Finished]:
     """Cases that a child finishes; each is taken off ``left``. Ends with the child, or before a case that may not begin."""
     if watch is not None:
         watch.child = child.pid

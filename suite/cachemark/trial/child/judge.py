@@ -92,8 +92,7 @@ class FullCacheOutput:
         self.images = decoded(job, self.tokens)
 
     def _observed(self, part: slice) -> Tensor:
-        seen = _Seen(self._job)
-        tokens, log_probs = self._job.generate(part, see=seen), seen.stacked()
+        tokens, log_probs = self._watched(part)
         self.finite &= bool(torch.isfinite(log_probs).all())
         if log_probs[0].nbytes * len(self._job.subset) <= KEPT_BYTES:
             self._kept.update({part.start + i: row for i, row in enumerate(log_probs)})
@@ -103,24 +102,13 @@ class FullCacheOutput:
         """(part, N, vocab) under the full cache's own tokens."""
         if self._kept:
             return torch.stack([self._kept[i] for i in range(part.start, part.stop)])
-        seen = _Seen(self._job)
-        self._job.generate(part, forced=self.tokens[part], see=seen)
-        return seen.stacked()
+        return self._watched(part, self.tokens[part])[1]
 
-
-class _Seen:
-    """Collects the log-probabilities of a generation, pass by pass."""
-
-    def __init__(self, job: Job) -> None:
-        self._job = job
-        self._rows: list[Tensor] = []
-
-    def __call__(self, first: int, logits: Tensor) -> None:
-        self._rows.append(self._job.log_probs(logits))
-
-    def stacked(self) -> Tensor:
-        """(samples, N, vocab)."""
-        return torch.cat(self._rows, 1)
+    def _watched(self, part: slice, forced: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Tokens of some samples, and their log-probabilities (part, N, vocab)."""
+        passes: list[Tensor] = []
+        tokens = self._job.generate(part, forced, lambda first, logits: passes.append(self._job.log_probs(logits)))
+        return tokens, torch.cat(passes, 1)
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol
@@ -22,15 +22,13 @@ from ...machine.rates import rates
 from ...plans.expand import Planned
 from ..identity import identify
 from ..request import TrialRequest
-from ..supervisor import Finished, always, run_trials
+from ..supervisor import Admit, Finished, Started, always, run_trials
 
 REJECTS = 3  # invalidated cases after which a device gets no more
 REDOS = 3  # times that an invalidated case is measured again
 
 Part = tuple[Sequence[Planned], TrialRequest]  # a group of cases, and how it is run
 Groups = Sequence[Sequence[Planned]]  # of cases: each group in a process of its own
-Started = Callable[[Planned], None]
-Admit = Callable[[Planned], str]
 
 
 class Executor(Protocol):

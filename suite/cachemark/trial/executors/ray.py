@@ -21,8 +21,8 @@ from ...machine.rates import rates
 from ...plans.expand import Planned
 from ..identity import identify
 from ..request import TrialRequest
-from ..supervisor import Finished, always
-from .local import Admit, Groups, Local, Part, Started, local
+from ..supervisor import Admit, Finished, Started, always
+from .local import Groups, Local, Part, local
 
 PATIENCE = 10.0  # seconds for a cluster to answer
 AHEAD = 2  # tasks in hand for each trial that the cluster runs at once: no worker idles, and a deadline still decides late
