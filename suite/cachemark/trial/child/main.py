@@ -11,6 +11,7 @@ import json
 import os
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable
 from dataclasses import replace
@@ -67,7 +68,9 @@ def _attempt(
     """Every failure of the code under test becomes an outcome."""
     try:
         bench = bench or Bench.load(planned, alive)
-        return *work(planned, bench), bench
+        began = time.perf_counter()
+        outcome, artifacts = work(planned, bench)
+        return replace(outcome, seconds=time.perf_counter() - began if outcome.ok else 0.0), artifacts, bench
     except (Unsupported, BadBudget, BadKnob) as error:
         status, log = Status.UNSUPPORTED, str(error)
     except (MemoryError, torch.OutOfMemoryError) as error:

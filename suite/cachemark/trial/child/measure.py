@@ -40,7 +40,7 @@ def run_case(planned: Planned, bench: Bench) -> Ended:
 
 
 def _measured(planned: Planned, bench: Bench) -> Ended:
-    began, case = time.perf_counter(), planned.case
+    case = planned.case
     if planned.unsupported_reason:
         raise Unsupported(planned.unsupported_reason)
     job = case_job(case, bench)
@@ -53,7 +53,7 @@ def _measured(planned: Planned, bench: Bench) -> Ended:
         times, marks = timed(case, first)
         samples, facts = samples | times, facts | graph_facts(job.memory) | slope(marks, first.layout, first.method())
     if bench.loaded.random:
-        return Outcome(case, Status.OK, samples, RANDOM, seconds=time.perf_counter() - began, facts=facts), {}
+        return Outcome(case, Status.OK, samples, RANDOM, facts=facts), {}
     judged = _judge_case(case, job, bench)
     if not judged.finite:
         raise quality.NotFinite("The decoded images or their figures hold NaN or infinity.")
@@ -64,33 +64,33 @@ def _measured(planned: Planned, bench: Bench) -> Ended:
     if QUALITY_PASS in case.evaluation:
         figures, told = _carried(planned, job, bench, judged) or _distribution(planned, job, bench)
         samples, facts = samples | figures, facts | told
-    samples, facts, seconds = samples | judged.samples, facts | judged.facts, time.perf_counter() - began
-    return Outcome(case, Status.OK, samples, seconds=seconds, output_hash=judged.output_hash, facts=facts), judged.artifacts
+    samples, facts = samples | judged.samples, facts | judged.facts
+    return Outcome(case, Status.OK, samples, output_hash=judged.output_hash, facts=facts), judged.artifacts
 
 
 def run_arm(planned: Planned, bench: Bench) -> Ended:
     """Measure one case as an arm of a pair: its bytes and times, and the hashes of the tokens of one batch and of its images. No image is
     judged."""
-    began, case = time.perf_counter(), planned.case
+    case = planned.case
     job, samples, facts = _one_batch(planned, bench)
     tokens = job.generate(slice(len(job.subset)))
     images = decoded(job, tokens)
     if not bool(torch.isfinite(tokens).all() and torch.isfinite(images).all()):  # tokens that are indices always are finite
         return Outcome(case, Status.NAN_OUTPUT, log="The tokens or their images hold NaN or infinity.", facts=facts), {}
-    told, output, seconds = facts | {IMAGES: image_hash(images)}, hashed(storable(job, tokens)), time.perf_counter() - began
-    return Outcome(case, Status.OK, samples, PAIRED, seconds=seconds, output_hash=output, facts=told), {}
+    facts |= {IMAGES: image_hash(images)}
+    return Outcome(case, Status.OK, samples, PAIRED, output_hash=hashed(storable(job, tokens)), facts=facts), {}
 
 
 def see_arm(planned: Planned, bench: Bench) -> Ended:
     """Judge the images of one case as an arm of a pair, against the full cache of its own code; nothing is timed and no picture is kept."""
-    began, case = time.perf_counter(), planned.case
+    case = planned.case
     if planned.unsupported_reason or bench.loaded.random:
         raise Unsupported(planned.unsupported_reason or RANDOM)
     judged = _judge_case(case, case_job(case, bench), bench)
     if not judged.finite:
         return Outcome(case, Status.NAN_OUTPUT, log="The decoded images or their figures hold NaN or infinity."), {}
-    facts, seconds = case_facts(planned, bench) | {IMAGES: judged.facts[IMAGES]}, time.perf_counter() - began
-    return Outcome(case, Status.OK, judged.samples, seconds=seconds, output_hash=judged.output_hash, facts=facts), {}
+    facts = case_facts(planned, bench) | {IMAGES: judged.facts[IMAGES]}
+    return Outcome(case, Status.OK, judged.samples, output_hash=judged.output_hash, facts=facts), {}
 
 
 def fill(planned: Planned, bench: Bench, share: tuple[int, int]) -> Ended:
@@ -108,9 +108,8 @@ def fill(planned: Planned, bench: Bench, share: tuple[int, int]) -> Ended:
 
 def probe(planned: Planned, bench: Bench) -> Ended:
     """Time a case at its batch and judge nothing: do so many images fit, and how fast do they come?"""
-    began = time.perf_counter()
     _, samples, facts = _one_batch(planned, bench)
-    return Outcome(planned.case, Status.OK, samples, "timed only", seconds=time.perf_counter() - began, facts=facts), {}
+    return Outcome(planned.case, Status.OK, samples, "timed only", facts=facts), {}
 
 
 def _one_batch(planned: Planned, bench: Bench) -> tuple[Job, dict[str, list[float]], dict[str, Any]]:
