@@ -1,13 +1,14 @@
 """Everything a user can get wrong, as one family of exceptions.
 
-An error says what was given, what was expected, the nearest right name and the remedy. Each class has a ``slug`` with an
-entry in docs/errors.md. Only the command line catches :class:`CachemarkError`; it prints the text and exits with
+An error says what was given, what was expected, the nearest right name and the remedy. Each class has a ``slug``, its name with dashes,
+and under it an entry in docs/errors.md. Only the command line catches :class:`CachemarkError`; it prints the text and exits with
 ``exit_code``.
 """
 
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
 
 
@@ -16,6 +17,9 @@ class CachemarkError(Exception):
 
     slug = "error"
     exit_code = 2
+
+    def __init_subclass__(cls) -> None:
+        cls.slug = re.sub(r"(?<!^)(?=[A-Z])", "-", cls.__name__).lower()
 
     def __init__(self, message: str, *, remedy: str = "") -> None:
         super().__init__(message)
@@ -29,80 +33,56 @@ class CachemarkError(Exception):
 class UnknownName(CachemarkError):
     """A model, method, knob, metric, plan or codec that does not exist."""
 
-    slug = "unknown-name"
-
 
 class BadKnob(CachemarkError):
     """A knob of a method whose value cannot be used."""
-
-    slug = "bad-knob"
 
 
 class BadBudget(CachemarkError):
     """A budget that the method cannot meet on this model."""
 
-    slug = "bad-budget"
-
 
 class BadPlan(CachemarkError):
     """A plan with a wrong key, type or value; the text names file and line."""
-
-    slug = "bad-plan"
 
 
 class BadCheckpoint(CachemarkError):
     """A weights file that is no checkpoint, or not one of this model."""
 
-    slug = "bad-checkpoint"
-
 
 class BadStore(CachemarkError):
     """A database that cannot be read, written or understood."""
-
-    slug = "bad-store"
 
 
 class BadBaseline(CachemarkError):
     """A baseline that is missing, damaged or of another plan."""
 
-    slug = "bad-baseline"
-
 
 class BadResults(CachemarkError):
     """A file of another program's results that cannot be read."""
-
-    slug = "bad-results"
 
 
 class UnfairComparison(CachemarkError):
     """Two arms that differ in more than what is compared."""
 
-    slug = "unfair-comparison"
-
 
 class BadPlugin(CachemarkError):
     """A plug-in file that cannot be imported or registers nothing."""
-
-    slug = "bad-plugin"
 
 
 class Unsupported(CachemarkError):
     """A combination that cannot run; inside a trial it becomes the outcome ``unsupported``."""
 
-    slug = "unsupported"
-
 
 class NothingMeasured(CachemarkError):
     """A run or a check that found nothing to judge."""
 
-    slug = "nothing-measured"
     exit_code = 4
 
 
 class Infrastructure(CachemarkError):
     """The machine, not the user's input, stands in the way."""
 
-    slug = "infrastructure"
     exit_code = 5
 
 
