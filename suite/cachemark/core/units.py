@@ -49,7 +49,7 @@ class Metric:
         return cost / before if before else (1.0 if cost == before else math.inf)
 
 
-_ALL = (
+METRICS: dict[str, Metric] = {m.name: m for m in (
     Metric("latency", "s", "lower", "speed", "Latency", "Wall time of one batch, labels to images, image decoding included."),
     Metric("latency_tokens", "s", "lower", "speed", "Latency, tokens only", "Wall time of one batch without image decoding."),
     Metric("tokens_per_s_first", "token/s", "higher", "speed", "Tokens/s, first half",
@@ -91,13 +91,12 @@ _ALL = (
            "100 times the cosine between CLIP's view of the image and of \"a photo of a\" and its class; where its model is given."),
     Metric("class_accuracy", "share", "higher", "quality", "Class accuracy",
            "Share of images that the feature network of the preset takes for the class they were asked to be."),
-)
-METRICS: dict[str, Metric] = {m.name: m for m in _ALL}
+)}
 
 # Metrics of a whole set of images, one family each. What they were compared with and how many images there were belong to the name,
 # because figures differ with both: ``fid_scene_2k``. They follow from the images, but not to the last bit: how many threads sum up
 # features changes it, so none is ``deterministic``.
-_SETS = (
+FAMILIES: dict[str, Metric] = {m.name: m for m in (
     Metric("fid", "", "lower", "quality", "FID",
            "Fréchet distance between normal distributions fitted to features of the images and of real ones."),
     Metric("kid", "", "lower", "quality", "KID",
@@ -106,8 +105,7 @@ _SETS = (
            "How surely each image shows one class, and how evenly all classes are shown."),
     Metric("precision", "share", "higher", "quality", "Precision", "Share of the images that lie among real ones."),
     Metric("recall", "share", "higher", "quality", "Recall", "Share of the real images that lie among those of the set."),
-)
-FAMILIES: dict[str, Metric] = {m.name: m for m in _SETS}
+)}
 _TAIL = re.compile(r"([a-z0-9]+)_([1-9][0-9]*)(k?)")
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from xml.sax.saxutils import escape, quoteattr
 
 from .. import formatting as fmt
@@ -159,7 +159,7 @@ class RowPlot:
     x: Axis
     spans: tuple[Span, ...]
     pitch: float = 22.0
-    lines: tuple[float, ...] = field(default=())
+    lines: tuple[float, ...] = ()
 
     def svg(self, title: str, style: Style = PAGE) -> str:
         """The drawing, as high as its rows need."""
@@ -199,11 +199,10 @@ class Heatmap:
     columns: tuple[str, ...]
     rows: tuple[str, ...]
     cells: tuple[HeatmapCell, ...]
-    size: tuple[float, float] = (64.0, 34.0)
 
     def svg(self, title: str, style: Style = PAGE) -> str:
         """The drawing, as large as its fields need."""
-        wide, high = self.size
+        wide, high = 64.0, 34.0
         left = style.size * (2.2 + _WIDE * max(map(len, self.rows), default=0))
         right, bottom = left + wide * len(self.columns), high * len(self.rows)
         parts = [_text(left - 0.5 * style.size, (k + 0.5) * high + 0.35 * style.size, row, style, "end") for k, row in enumerate(self.rows)]

@@ -131,11 +131,8 @@ def _stand(row: ReportRow, references: Sequence[ReportRow]) -> ReportRow:
     """Set a row against floor and numerics: may it be ranked, and is it lossless?"""
     if not row.ok:
         return row
-    why = _unranked(row, _reference(references, "floor"))
-    marks = row.marks
-    if why and row.fidelity:
-        marks = (Mark("not ranked", "warn", why), *marks)
-    lossless = _lossless(row, _reference(references, "numerics"))
+    why, lossless = _unranked(row, _reference(references, "floor")), _lossless(row, _reference(references, "numerics"))
+    marks = (Mark("not ranked", "warn", why), *row.marks) if why and row.fidelity else row.marks
     if lossless:
         marks = (Mark("lossless on this device", "good", "Differs from the full cache no more than the full cache differs "
                       "from itself at another batch or precision."), *marks)

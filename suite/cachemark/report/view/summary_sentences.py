@@ -127,18 +127,14 @@ def _speed(row: ReportRow, rows: list[ReportRow]) -> str:
 
 def _cost(row: ReportRow, full: ReportRow | None) -> str:
     """The saving of that method and its cost, fidelity and quality apart."""
-    what = ("computes", "FLOPs") if row.paradigm == MASKED else ("allocates", "KV")
-    less = "less" if row.paradigm != MASKED else "fewer"
-    saves = "" if row.saving is None else f"It {what[0]} {fmt.percent(abs(row.saving))} {less if row.saving >= 0 else 'more'} {what[1]}. "
+    masked = row.paradigm == MASKED
+    verb, noun, less = ("computes", "FLOPs", "fewer") if masked else ("allocates", "KV", "less")
+    saves = "" if row.saving is None else f"It {verb} {fmt.percent(abs(row.saving))} {less if row.saving >= 0 else 'more'} {noun}. "
     means = {name: fmt.with_unit(interval.value, name) for name, interval in row.fidelity.items()}
     names = (("kl", "KL"), ("forced_distance", "forced distance"), ("psnr", "PSNR"))
     others = ", ".join(f"{title} {means[name]}" for name, title in names if name in means)
-    if row.paradigm == MASKED:
-        agreement = f"Fidelity: token distance {means['token_distance']}"
-    else:
-        agreement = f"Fidelity: {means['token_agreement']} token agreement"
-    fidelity = agreement + (f" ({others})." if others else ".")
-    return saves + fidelity + _quality(row, full)
+    near = f"token distance {means['token_distance']}" if masked else f"{means['token_agreement']} token agreement"
+    return f"{saves}Fidelity: {near}{f' ({others})' if others else ''}.{_quality(row, full)}"
 
 
 def _quality(row: ReportRow, full: ReportRow | None) -> str:
