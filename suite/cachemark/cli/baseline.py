@@ -3,34 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import click
 
-from .options import echo_json, json_option, run_option, store_option
+from .options import all_of, echo_json, json_option, stored_run_options
 
-F = TypeVar("F", bound=Callable[..., Any])
-
-FOLDER = click.Path(file_okay=False, path_type=Path)
-root_option = click.option("--root", type=FOLDER, default=Path("baselines/accepted"), show_default=True, help="Where baselines are kept.")
-
+root_option = click.option("--root", type=click.Path(file_okay=False, path_type=Path), default=Path("baselines/accepted"),
+                           show_default=True, help="Where baselines are kept.")
 days_option = click.option("--days", type=click.IntRange(min=0), default=180, show_default=True,
                            help="Days until it expires; 0: never.")
 name_option = click.option("--name", help="Name of the baseline.  [default: the plan's]")
 
 
-def accepting(reason: str, required: bool = True) -> Callable[[F], F]:
+def accepting(reason: str, required: bool = True) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Add the options of commands that make a run an accepted baseline; ``reason`` says what is stated in the file."""
     asked = click.option("--reason", default=None if required else "", required=required, help=f"{reason}; kept in the file.")
-
-    def dressed(function: F) -> F:
-        for option in (days_option, asked, name_option, root_option, run_option, store_option):
-            function = option(function)
-        return function
-
-    return dressed
+    return all_of(stored_run_options, root_option, name_option, asked, days_option)
 
 
 def _accept(how: Literal["save", "promote", "rebase"], store_url: str, run_id: int | None, **given: Any) -> None:
@@ -74,7 +64,7 @@ def list_(root: Path, as_json: bool) -> None:
 
     found = accepted(root)
     if as_json:
-        echo_json([asdict(item) for item in found])
+        echo_json(found)
         return
     for item in found:
         until = f", until {item.expires}" if item.expires else ""
@@ -87,8 +77,7 @@ def list_(root: Path, as_json: bool) -> None:
 
 @baseline.command()
 @click.argument("path", type=click.Path(path_type=Path))
-@store_option
-@run_option
+@stored_run_options
 @json_option
 def diff(path: Path, store_url: str, run_id: int | None, as_json: bool) -> None:
     """Print the differences between a run and the baseline in PATH, without judging them."""
@@ -96,7 +85,7 @@ def diff(path: Path, store_url: str, run_id: int | None, as_json: bool) -> None:
 
     found = difference(path, store_url, run=run_id)
     if as_json:
-        echo_json([asdict(item) for item in found])
+        echo_json(found)
         return
     for item in found:
         click.echo(f"{item.label}, {item.what}: {item.then or 'absent'} → {item.now or 'absent'}")

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .machine_options import machine_options
-from .options import echo_json, json_option, plugin_option
+from .options import echo_json, images_option, json_option, machine_options, plugin_option, repository_option
 
 if TYPE_CHECKING:
     from ..store.rows import Verdict
@@ -24,13 +23,12 @@ if TYPE_CHECKING:
 @click.option("--plan", required=True, help="The plan that has the case.")
 @click.option("--good", required=True, help="A commit at which it was well.")
 @click.option("--bad", required=True, help="A later commit at which it is worse.")
-@click.option("--repository", type=click.Path(exists=True, file_okay=False, path_type=Path),
-              help="Where the commits are.  [default: the checkout around this package]")
+@repository_option
 @plugin_option
 @machine_options
 @click.option("--delta", type=click.FloatRange(0, 1, min_open=True, max_open=True),
               help="Minimum effect, a share.  [default: 0.1 on a CPU, 0.02 on a GPU; half of the effect once the ends have shown it]")
-@click.option("--images", type=click.IntRange(min=3), default=8, show_default=True, help="Counted generations of an arm in a pair.")
+@images_option
 @json_option
 def bisect(
     case: str, plan: str, good: str, bad: str, repository: Path | None, plugin_files: tuple[str, ...], machine: Machine,

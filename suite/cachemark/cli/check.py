@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from .machine_options import machine_options_with
-from .options import coverage_option, echo_json, json_option, run_option, store_option
+from .options import baseline_option, coverage_option, echo_json, json_option, machine_options_with, stored_run_options
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from ..gate.incidents import Incident
     from ..workflows.judging import CheckResult
     from ..workflows.machines import Machine
 
@@ -23,10 +19,8 @@ WORDS = {0: "Passed", 1: "Regressed", 3: "Not resolved", 4: "Too little was judg
 
 
 @click.command()
-@store_option
-@run_option
-@click.option("--baseline", "baseline_path", type=click.Path(path_type=Path),
-              help="Baseline file.  [default: the accepted one of this plan and machine class]")
+@stored_run_options
+@baseline_option
 @click.option("--threshold", type=click.FloatRange(min=0, min_open=True), default=0.15, show_default=True,
               help="Share by which a time, as a ratio to the same run's full cache, may change.")
 @coverage_option
@@ -39,7 +33,7 @@ WORDS = {0: "Passed", 1: "Regressed", 3: "Not resolved", 4: "Too little was judg
 @machine_options_with(None, threads=1)
 @json_option
 def check(
-    store_url: str, run_id: int | None, baseline_path: Path | None, threshold: float, min_coverage: float | None, register: Path | None,
+    store_url: str, run_id: int | None, baseline: Path | None, threshold: float, min_coverage: float | None, register: Path | None,
     owners: Path, self_test: bool, machine: Machine, as_json: bool,
 ) -> None:
     """Judge a run against a baseline, together with the newest comparison of the same plan and code, if there is one.
@@ -52,7 +46,7 @@ def check(
         sys.exit(_prove(machine, store_url, as_json))
     from .. import workflows
 
-    found = workflows.check(store_url, run=run_id, baseline=baseline_path, threshold=threshold, min_coverage=min_coverage,
+    found = workflows.check(store_url, run=run_id, baseline=baseline, threshold=threshold, min_coverage=min_coverage,
                             register=register)
     if as_json:
         echo_json(_data(found))
@@ -67,7 +61,7 @@ def _prove(machine: Machine, store_url: str, as_json: bool) -> int:
 
     proofs = workflows.self_test(machine if machine.device else replace(machine, device=workflows.newest_device(store_url)))
     if as_json:
-        echo_json([vars(proof) for proof in proofs])
+        echo_json(proofs)
     else:
         for proof in proofs:
             click.echo(f"{'passed' if proof.passed else 'FAILED'}: {proof.name}: {proof.said}")
@@ -77,12 +71,11 @@ def _prove(machine: Machine, store_url: str, as_json: bool) -> int:
 def _data(found: CheckResult) -> dict[str, Any]:
     judgement, told = found.judgement, found.incidents
     data: dict[str, Any] = {"exit_code": found.exit_code, "coverage": judgement.comparison.coverage if judgement.comparison else None,
-                            "rows": [asdict(row) for row in judgement.rows], "standing": judgement.standing}
+                            "rows": judgement.rows, "standing": judgement.standing}
     if judgement.environment is not None and judgement.environment.alert:
         data["environment"] = str(judgement.environment)
     if told is not None:
-        data["incidents"] = {"pages": [asdict(i) for i in told.pages], "known": [asdict(i) for i in told.known],
-                             "fixed": [asdict(i) for i in told.fixed]}
+        data["incidents"] = {"pages": told.pages, "known": told.known, "fixed": told.fixed}
     return data
 
 
@@ -98,20 +91,11 @@ def _print(found: CheckResult, owners: Path) -> None:
     for row in judgement.night.tally.regressed if judgement.night else ():
         click.echo(f"  {row.verdict}: {row.label}, {row.metric}: {row.reason}")
     if found.incidents is not None:
-        _print_incidents(found, owners)
+        for line in found.pages(owners):
+            click.echo(line)
+        for word, known in (("Known", found.incidents.known), ("Fixed", found.incidents.fixed)):
+            if known:
+                click.echo(f"{word}: {', '.join(f'{i.key} ({i.state})' for i in known)}.")
     click.echo(f"{WORDS[found.exit_code]} (exit code {found.exit_code}).")
     if judgement.baseline is not None:
         click.echo(f"Baseline: {judgement.baseline}")
-
-
-def _print_incidents(found: CheckResult, owners: Path) -> None:
-    assert found.incidents is not None
-    for line in found.pages(owners):
-        click.echo(line)
-    _print_names("Known", found.incidents.known)
-    _print_names("Fixed", found.incidents.fixed)
-
-
-def _print_names(word: str, incidents: Sequence[Incident]) -> None:
-    if incidents:
-        click.echo(f"{word}: {', '.join(f'{i.key} ({i.state})' for i in incidents)}.")

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from .machine_options import machine_options
-from .options import coverage_option, echo_json, json_option, plugin_option, store_option
+from .options import (
+    coverage_option,
+    echo_json,
+    images_option,
+    json_option,
+    machine_options,
+    plugin_option,
+    repository_option,
+    store_option,
+)
 
 if TYPE_CHECKING:
     from ..workflows.comparing import PairedComparison
@@ -34,14 +41,13 @@ def _samples(context: click.Context, parameter: click.Parameter, value: int | No
 @click.option("--commits", nargs=2, metavar="A B", help="Two commits; every case of the plan runs at both.")
 @click.option("--env", "environments", nargs=2, metavar="OLD NEW", help="Two Python interpreters; every case runs in both.")
 @click.option("--case", "cases", multiple=True, help="Only this case of the plan, by label; repeatable. Not with --arms.")
-@click.option("--repository", type=click.Path(exists=True, file_okay=False, path_type=Path),
-              help="Where the commits are.  [default: the checkout around this package]")
+@repository_option
 @store_option
 @plugin_option
 @machine_options
 @click.option("--delta", type=click.FloatRange(0, 1, min_open=True, max_open=True),
               help="Minimum effect, a share.  [default: what this machine can see]")
-@click.option("--images", type=click.IntRange(min=3), default=8, show_default=True, help="Counted generations of an arm in a pair.")
+@images_option
 @click.option("--samples", type=click.IntRange(0, MOST), callback=_samples,
               help=f"Seeds at which images are compared where tokens differ: 0 for none, or {LEAST} and more.  [default: the plan's]")
 @click.option("--minutes", type=click.FloatRange(min=0), help="Begin no pair after so many minutes.  [default: no limit]")
@@ -69,7 +75,7 @@ def compare(
     )
     if as_json:
         echo_json({"exit_code": found.exit_code, "run": found.run_id, "delta": found.rule.delta, "sees": found.sees,
-                   "standing": asdict(found.standing), "rows": [asdict(row) for row in found.tally.rows]})
+                   "standing": found.standing, "rows": found.tally.rows})
     else:
         _print(found)
     sys.exit(found.exit_code)

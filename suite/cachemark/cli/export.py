@@ -8,15 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .options import plugin_option, run_option, store_option
+from .options import all_of, baseline_option, plugin_option, store_option, stored_run_options
 
 if TYPE_CHECKING:
     from ..workflows.exporting import Format
 
-PATH = click.Path(dir_okay=False, allow_dash=True)
-path_argument = click.argument("path", type=PATH, default="-")
-baseline_option = click.option("--baseline", type=click.Path(path_type=Path),
-                               help="Baseline file.  [default: the accepted one of this plan and machine class]")
+document_options = all_of(click.argument("path", type=click.Path(dir_okay=False, allow_dash=True), default="-"), stored_run_options)
 samples_option = click.option("--samples", is_flag=True, help="Write one row per raw value instead of one per metric.")
 
 
@@ -27,27 +24,21 @@ def export() -> None:
 
 # -- documents --------------------------------------------------------------------------------------------------------
 @export.command()
-@path_argument
-@store_option
-@run_option
+@document_options
 def markdown(path: str, store_url: str, run_id: int | None) -> None:
     """Write the headline tables of a run as Markdown to PATH, or print them."""
     _text("markdown", path, store_url, run_id)
 
 
 @export.command()
-@path_argument
-@store_option
-@run_option
+@document_options
 def latex(path: str, store_url: str, run_id: int | None) -> None:
     """Write the headline tables of a run as LaTeX (booktabs) to PATH, or print them."""
     _text("latex", path, store_url, run_id)
 
 
 @export.command("methods-text")
-@path_argument
-@store_option
-@run_option
+@document_options
 @click.option("--latex", "as_latex", is_flag=True, help="Escape it for LaTeX.")
 def methods_text(path: str, store_url: str, run_id: int | None, as_latex: bool) -> None:
     """Write how a run was measured to PATH, or print it: a paragraph for a paper, with every setting."""
@@ -56,8 +47,7 @@ def methods_text(path: str, store_url: str, run_id: int | None, as_latex: bool) 
 
 @export.command()
 @click.argument("folder", type=click.Path(file_okay=False, path_type=Path), default=Path("figures"))
-@store_option
-@run_option
+@stored_run_options
 @click.option("--format", "formats", default="pdf,svg", show_default=True, help="Formats, separated by commas: pdf, svg.")
 @click.option("--width", default="3.25in", show_default=True, help="Width of a figure: in, cm, mm or pt.")
 def figures(folder: Path, store_url: str, run_id: int | None, formats: str, width: str) -> None:
@@ -74,9 +64,7 @@ def figures(folder: Path, store_url: str, run_id: int | None, formats: str, widt
 
 # -- data -------------------------------------------------------------------------------------------------------------
 @export.command()
-@path_argument
-@store_option
-@run_option
+@document_options
 @samples_option
 def csv(path: str, store_url: str, run_id: int | None, samples: bool) -> None:
     """Write the figures of a run to PATH, or print them: one row for each case and metric."""
@@ -85,8 +73,7 @@ def csv(path: str, store_url: str, run_id: int | None, samples: bool) -> None:
 
 @export.command()
 @click.argument("path", type=click.Path(dir_okay=False))
-@store_option
-@run_option
+@stored_run_options
 @samples_option
 def parquet(path: str, store_url: str, run_id: int | None, samples: bool) -> None:
     """Write the table of `export csv` to PATH as parquet. Needs pyarrow."""
@@ -97,9 +84,7 @@ def parquet(path: str, store_url: str, run_id: int | None, samples: bool) -> Non
 
 # -- continuous integration -------------------------------------------------------------------------------------------
 @export.command()
-@path_argument
-@store_option
-@run_option
+@document_options
 @baseline_option
 def junit(path: str, store_url: str, run_id: int | None, baseline: Path | None) -> None:
     """Write a run compared with a baseline as JUnit XML to PATH, or print it. The exit code judges nothing; use `check` for that."""
@@ -107,8 +92,7 @@ def junit(path: str, store_url: str, run_id: int | None, baseline: Path | None) 
 
 
 @export.command()
-@store_option
-@run_option
+@stored_run_options
 @baseline_option
 @click.option("--summary", type=click.Path(dir_okay=False, path_type=Path), envvar="GITHUB_STEP_SUMMARY", show_envvar=True,
               help="File to which the summary of the step is appended.")

@@ -2,31 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 
 import click
 
-from .options import echo_json, json_option
+from .options import all_of, echo_json, json_option
 
 if TYPE_CHECKING:
     from ..gate.incidents import Incident
 
-F = TypeVar("F", bound=Callable[..., Any])
-FILE = click.Path(dir_okay=False, path_type=Path)
-
-
-def _register(function: F) -> F:
-    return click.option("--register", type=FILE, default=Path("baselines/incidents.json"), show_default=True,
-                        help="File of incidents that `check --incidents` keeps.")(function)
-
-
-def _person(function: F) -> F:
-    function = click.option("--link", default="", help="URL of the discussion.")(function)
-    return click.option("--who", required=True, help="Name of the person who decides.")(function)
+register_option = click.option("--register", type=click.Path(dir_okay=False, path_type=Path), default=Path("baselines/incidents.json"),
+                               show_default=True, help="File of incidents that `check --incidents` keeps.")
+person_options = all_of(click.option("--who", required=True, help="Name of the person who decides."),
+                        click.option("--link", default="", help="URL of the discussion."))
 
 
 @click.group()
@@ -35,7 +25,7 @@ def incident() -> None:
 
 
 @incident.command("list")
-@_register
+@register_option
 @click.option("--all", "everything", is_flag=True, help="Include incidents that are fixed.")
 @json_option
 def list_(register: Path, everything: bool, as_json: bool) -> None:
@@ -44,7 +34,7 @@ def list_(register: Path, everything: bool, as_json: bool) -> None:
 
     found = known_incidents(register, fixed=everything)
     if as_json:
-        echo_json([asdict(i) for i in found])
+        echo_json(found)
         return
     for item in found:
         click.echo(_line(item))
@@ -54,8 +44,8 @@ def list_(register: Path, everything: bool, as_json: bool) -> None:
 
 @incident.command()
 @click.argument("key")
-@_register
-@_person
+@register_option
+@person_options
 @click.option("--until", type=click.DateTime(["%Y-%m-%d"]), required=True, help="The day after which it pages again.")
 def acknowledge(key: str, register: Path, who: str, link: str, until: datetime) -> None:
     """Record who looks after the incident KEY, and until when."""
@@ -67,8 +57,8 @@ def acknowledge(key: str, register: Path, who: str, link: str, until: datetime) 
 
 @incident.command()
 @click.argument("key")
-@_register
-@_person
+@register_option
+@person_options
 def accept(key: str, register: Path, who: str, link: str) -> None:
     """Accept the incident KEY as it is; it pages again only if it gets worse."""
     from ..workflows.judging import accept_incident

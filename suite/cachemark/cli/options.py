@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import json
+import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,14 +17,24 @@ from click.core import ParameterSource
 F = TypeVar("F", bound=Callable[..., Any])
 
 DEFAULT_STORE = "cachemark.sqlite"
+UNITS = {"": 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 
 
-def store_option(function: F) -> F:
-    """``--store``: where results are kept."""
-    return click.option("--store", "store_url", default=DEFAULT_STORE, show_default=True, envvar="CACHEMARK_STORE", show_envvar=True,
-                        callback=_store_url, help="SQLite file, a postgresql+psycopg:// URL, or @FILE that holds one.")(function)
+def all_of(*options: Callable[[F], F]) -> Callable[[F], F]:
+    """Several options as one decorator, in the order in which help lists them."""
+    return lambda function: functools.reduce(lambda dressed, option: option(dressed), reversed(options), function)
 
 
+def echo_json(value: Any) -> None:
+    """Print a value as indented JSON; dataclasses are objects."""
+    click.echo(json.dumps(value, indent=2, ensure_ascii=False, default=_plain))
+
+
+def _plain(value: Any) -> Any:
+    return dataclasses.asdict(value) if dataclasses.is_dataclass(value) and not isinstance(value, type) else str(value)
+
+
+# -- the store --------------------------------------------------------------------------------------------------------
 def _store_url(context: click.Context, option: click.Parameter, given: str) -> str:
     """The URL or path that was given, or the one in the @FILE that was given. Its password is masked from here on.
 
@@ -50,28 +64,70 @@ def _secret_file(path: Path) -> str:
     return text.strip().splitlines()[0]
 
 
-def run_option(function: F) -> F:
-    """``--run``: which run."""
-    return click.option("--run", "run_id", type=click.IntRange(min=1), help="Number of the run.  [default: the newest]")(function)
+store_option = click.option("--store", "store_url", default=DEFAULT_STORE, show_default=True, envvar="CACHEMARK_STORE", show_envvar=True,
+                            callback=_store_url, help="SQLite file, a postgresql+psycopg:// URL, or @FILE that holds one.")
+run_option = click.option("--run", "run_id", type=click.IntRange(min=1), help="Number of the run.  [default: the newest]")
+stored_run_options = all_of(store_option, run_option)
+
+# -- measuring and judging --------------------------------------------------------------------------------------------
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+baseline_option = click.option("--baseline", type=click.Path(path_type=Path),
+                               help="Baseline file.  [default: the accepted one of this plan and machine class]")
+coverage_option = click.option("--min-coverage", type=click.FloatRange(0, 1),
+                               help="Share of the cases that must be judged.  [default: 0.95, or what a comparison was held with]")
+plugin_option = click.option("--plugin", "plugin_files", multiple=True, type=click.Path(),
+                             help="Python file that registers a method; repeatable.")
+repository_option = click.option("--repository", type=click.Path(exists=True, file_okay=False, path_type=Path),
+                                 help="Where the commits are.  [default: the checkout around this package]")
+images_option = click.option("--images", type=click.IntRange(min=3), default=8, show_default=True,
+                             help="Counted generations of an arm in a pair.")
 
 
-def json_option(function: F) -> F:
-    """``--json``: machine-readable output."""
-    return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(function)
+# -- the machine ------------------------------------------------------------------------------------------------------
+def size(context: click.Context, option: click.Parameter, given: str | None) -> int:
+    """``24GiB`` as bytes; 0 where nothing is given."""
+    if given is None:
+        return 0
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", given)
+    unit = next((u for u in UNITS if found and u.lower() == found[2].lower()), None)
+    if not found or unit is None or float(found[1]) <= 0:
+        raise click.BadParameter(f"{given!r} is no size; write 24GiB or 512MiB.")
+    return int(float(found[1]) * UNITS[unit])
 
 
-def coverage_option(function: F) -> F:
-    """``--min-coverage``: how much must be judged."""
-    return click.option("--min-coverage", type=click.FloatRange(0, 1),
-                        help="Share of the cases that must be judged.  [default: 0.95, or what a comparison was held with]")(function)
+_OPTIONS = (
+    click.option("--gpu", "gpus", multiple=True, metavar="UUID",
+                 help="With cuda: this device (a UUID, its beginning, or a number), or 'all'; repeatable.  [default: the first free one]"),
+    click.option("--lock-clocks", "clock", type=click.IntRange(min=0), default=0, show_default="leave them alone", metavar="MHZ",
+                 help="With cuda: lock the SM clock; needs administrator rights, and is undone at the end."),
+    click.option("--memory-cap", callback=size, metavar="SIZE",
+                 help="Limit the memory that a trial may allocate, such as 24GiB, to imitate a smaller card."),
+    click.option("--executor", type=click.Choice(["local", "ray"]), default="local", show_default=True,
+                 help="Measure on this machine, or on the workers of a Ray cluster."),
+    click.option("--address", default="auto", show_default=True, help="With ray: address of the cluster."),
+)
 
 
-def plugin_option(function: F) -> F:
-    """``--plugin``: methods from files."""
-    return click.option("--plugin", "plugin_files", multiple=True, type=click.Path(),
-                        help="Python file that registers a method; repeatable.")(function)
+def machine_options_with(device: str | None = "cpu", threads: int = os.cpu_count() or 1) -> Callable[[F], F]:
+    """Add ``--device`` and its companions, with these defaults, handed over as one ``machine``; no device is an empty name."""
+    first = (
+        click.option("--device", type=click.Choice(["cpu", "cuda"]), default=device, show_default=device or "that of the newest run",
+                     help="Where to measure."),
+        click.option("--threads", type=click.IntRange(min=1), default=threads, show_default="all" if threads == os.cpu_count() else True,
+                     help="CPU threads of a trial."),
+    )
+
+    def decorated(function: F) -> F:
+        @functools.wraps(function)
+        def gathered(**given: Any) -> Any:
+            from ..workflows.machines import Machine
+
+            found = {field.name: given.pop(field.name) for field in dataclasses.fields(Machine)}
+            return function(machine=Machine(**{**found, "device": found["device"] or ""}), **given)
+
+        return all_of(*first, *_OPTIONS)(gathered)  # type: ignore[return-value]
+
+    return decorated
 
 
-def echo_json(value: Any) -> None:
-    """Print a value as indented JSON."""
-    click.echo(json.dumps(value, indent=2, ensure_ascii=False, default=str))
+machine_options = machine_options_with()

@@ -6,13 +6,12 @@ from pathlib import Path
 
 import click
 
-from .options import run_option, store_option
+from .options import stored_run_options
 
 
 @click.command()
 @click.argument("path", type=click.Path(dir_okay=False, path_type=Path), default=Path("report.html"))
-@store_option
-@run_option
+@stored_run_options
 @click.option("--baseline", type=click.Path(path_type=Path), help="Baseline file to compare with.  [default: the accepted one, if any]")
 @click.option("--site", type=click.Path(file_okay=False, path_type=Path),
               help="Write the reports of all runs to this folder instead, with a page that lists them.")

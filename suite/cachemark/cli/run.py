@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .machine_options import machine_options
-from .options import echo_json, json_option, plugin_option, store_option
+from .options import echo_json, json_option, machine_options, plugin_option, store_option
 
 if TYPE_CHECKING:
     from ..workflows.machines import Machine
@@ -175,7 +174,7 @@ def _action(row: Explanation) -> str:
 def _print_price(cost: PriceList, as_json: bool) -> None:
     if as_json:
         echo_json({"plan": cost.plan, "on": cost.on, "cases": cost.cases, "to_run": cost.to_run, "hours": cost.hours,
-                   "models": [vars(model) for model in cost.models], "missing": cost.missing, "disk_free": cost.disk_free})
+                   "models": cost.models, "missing": cost.missing, "disk_free": cost.disk_free})
         return
     click.echo(f"{cost.plan} on {cost.on}: {cost.cases} cases, {cost.cases - cost.to_run} measured already, {cost.to_run} to run.")
     click.echo(f"{'':20}{'cases':>6}{'device hours':>14}{'disk':>10}{'memory':>10}  price from")

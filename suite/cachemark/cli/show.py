@@ -8,7 +8,7 @@ import click
 
 from ..core.result import Outcome
 from ..core.units import metric
-from .options import echo_json, json_option, run_option, store_option
+from .options import echo_json, json_option, stored_run_options
 
 if TYPE_CHECKING:
     from ..workflows.layer_profiles import LayerProfile
@@ -17,8 +17,7 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("case", required=False)
 @click.argument("model", required=False)
-@store_option
-@run_option
+@stored_run_options
 @click.option("--weights", default="", help="With layers: a checkpoint of MODEL.  [default: the packaged one, else random]")
 @click.option("--decoder-weights", default="", help="With layers: its image tokenizer.")
 @click.option("--theta", type=float, help="With layers: AMS-KV's threshold.  [default: that of ams_kv]")
