@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 
@@ -94,6 +95,21 @@ def cells(*, evicting: bool = False, grid: int = GRID) -> list[Cell]:
 
 def label(cell: Cell) -> str:
     return cell.label
+
+
+def sampled(chosen: Sequence[Any], always: Container[Any]) -> list[Any]:
+    """Parameters for cells of any family: those in ``always`` for every run of the tests, the others for the nightly one."""
+    return [pytest.param(cell, id=cell.label, marks=[] if cell in always else [pytest.mark.slow]) for cell in chosen]
+
+
+def one_a_method(chosen: Sequence[Any]) -> list[Any]:
+    """The first cell of each method, and the first with a codec that rounds."""
+    return [*{cell.cls if cell.codec == "native" else cell.codec: cell for cell in reversed(chosen)}.values()]
+
+
+def crossed(chosen: Sequence[Any]) -> list[Any]:
+    """The native codec with heads of their own, the others with shared ones: both of each, in half of the cells."""
+    return [cell for cell in chosen if (cell.codec == "native") == (cell.attention == "mha")]
 
 
 @dataclass

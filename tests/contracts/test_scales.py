@@ -26,6 +26,7 @@ from cachemark.models.var import VAR, VARConfig
 from cachemark.models.vision.msvq import MultiScaleQuantizer
 
 from .capture import NotCapturable, capturing
+from .cells import one_a_method, sampled
 from .driver import Watch
 from .scales import LAYERS, SIDES, Feed, Ran, ScaleCell, cells, label, recorded, run
 from .test_dead import poison
@@ -33,6 +34,7 @@ from .test_storage import outside
 
 CELLS, EVICTING = cells(), cells(evicting=True)
 DETERMINISTIC = [cell for cell in CELLS if not cell.online]
+MHA = [cell for cell in DETERMINISTIC if cell.attention == "mha"]
 PASSES = set(range(len(SIDES)))
 TOLERANCE = 1e-5
 
@@ -277,7 +279,7 @@ def generate(cell: ScaleCell, seeds: list[int], forced: Tensor | None = None, me
     return tokens, torch.cat(logits, 1)
 
 
-@pytest.mark.parametrize("cell", [c for c in DETERMINISTIC if c.attention == "mha"], ids=label)
+@pytest.mark.parametrize("cell", sampled(MHA, one_a_method(MHA)))
 def test_a_sample_is_the_same_in_any_batch(cell: ScaleCell) -> None:
     seeds = list(range(64))
     tokens, logits = generate(cell, seeds)
