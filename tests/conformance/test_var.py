@@ -208,11 +208,13 @@ CONTROLS: dict[str, dict[Break, tuple[str, ...]]] = {
         one_phi: ("again", "tokens"),
     },
 }
-CASES = [(kind, wrong) for kind, controls in CONTROLS.items() for wrong in controls]
+# The full-size tokenizer takes seconds to make.
+CASES = [pytest.param(kind, wrong, id=f"{kind}-{wrong.__name__}", marks=[pytest.mark.slow] if kind == "vqvae_full" else [])
+         for kind, controls in CONTROLS.items() for wrong in controls]
 VECTORS = {kind: Vector.load(DEFAULT / "var" / f"golden_{kind}.safetensors") for kind in CONTROLS}
 
 
-@pytest.mark.parametrize(("kind", "wrong"), CASES, ids=[f"{kind}-{wrong.__name__}" for kind, wrong in CASES])
+@pytest.mark.parametrize(("kind", "wrong"), CASES)
 def test_what_is_wrong_is_noticed(kind: str, wrong: Break, monkeypatch: pytest.MonkeyPatch) -> None:
     checks, vector = checks_of(kind), VECTORS[kind]
     with torch.no_grad():

@@ -261,9 +261,11 @@ def test_a_batch_of_another_kind_is_refused(changes: dict[str, Any], words: str,
 
 def test_a_truncated_batch_is_refused(published: Published, tmp_path: Path) -> None:
     size = published.batch.stat().st_size
-    for keep in (0, 100, size // 2, size - 1):
+    with pytest.raises(BadCheckpoint, match="is no reference batch, or a damaged one"):
+        adm(published.weights, cut(published.batch, tmp_path / "cut.npz", 100))
+    for keep in (0, size // 2, size - 1):
         with pytest.raises(BadCheckpoint, match="is no reference batch, or a damaged one"):
-            adm(published.weights, cut(published.batch, tmp_path / "cut.npz", keep))
+            ReferenceBatch(cut(published.batch, tmp_path / "cut.npz", keep)).statistics()
     content = bytearray(published.batch.read_bytes())
     content[5000] ^= 1  # inside the images; the zip's checksum must notice
     (tmp_path / "bit.npz").write_bytes(content)

@@ -48,25 +48,20 @@ def pictures() -> Tensor:
     return torch.rand(3, 3, 32, 32, generator=torch.Generator().manual_seed(1)) * 2 - 1
 
 
-def test_equal_images_are_at_no_distance_and_others_at_more_the_more_they_differ(hub: Path) -> None:
+def test_values_are_those_of_torch_fidelity_on_bytes_and_grow_with_the_difference(hub: Path) -> None:
     write(hub)
+    from torch_fidelity.sample_similarity_lpips import SampleSimilarityLPIPS
+
     network, images = Lpips(), pictures()
+    whole = torch.randint(0, 256, (2, 2, 3, 32, 32), generator=torch.Generator().manual_seed(3), dtype=torch.uint8)
+    expected = SampleSimilarityLPIPS("x")(whole[0], whole[1]).flatten()
+    assert network(whole[0].float() / 127.5 - 1, whole[1].float() / 127.5 - 1) == pytest.approx(expected, rel=1e-4)
     noise = torch.randn(images.shape, generator=torch.Generator().manual_seed(2))
     assert network(images, images).tolist() == [0, 0, 0]
     near, far = network(images, images + 0.05 * noise), network(images, images + 0.5 * noise)
     assert near.shape == (3,)
     assert (near > 0).all()
     assert (far > near).all()
-
-
-def test_values_are_those_of_torch_fidelity_on_bytes(hub: Path) -> None:
-    write(hub)
-    from torch_fidelity.sample_similarity_lpips import SampleSimilarityLPIPS
-
-    whole = torch.randint(0, 256, (2, 2, 3, 32, 32), generator=torch.Generator().manual_seed(3), dtype=torch.uint8)
-    expected = SampleSimilarityLPIPS("x")(whole[0], whole[1]).flatten()
-    found = Lpips()(whole[0].float() / 127.5 - 1, whole[1].float() / 127.5 - 1)
-    assert found == pytest.approx(expected, rel=1e-4)
 
 
 @pytest.mark.parametrize("lost", NAMES)

@@ -212,11 +212,17 @@ PAPER = [("llamagen-xl", "linear", 1.73), ("llamagen-xl", "attention", 0.06), ("
          ("var-d36-512", "attention", 2.17), ("var-d36-512", "decode", 1.58)]  # fmt: skip
 
 
+@cache
+def whole(name: str) -> Bill:
+    """The bill of an image under the full cache."""
+    parts, layout = shape(registry.models.get(name), 1)
+    return bill(Full(), layout, parts)
+
+
 @pytest.mark.parametrize(("name", "part", "tera"), PAPER)
 def test_flops_of_an_image(name: str, part: str, tera: float) -> None:
     """Within 2 % or half of the last digit. The reference's *linear* includes logits and modulations."""
-    parts, layout = shape(registry.models.get(name), 1)
-    found = bill(Full(), layout, parts)
+    found = whole(name)
     names = ("linear", "logits", "once") if part == "linear" else (part,)
     assert found.of_parts(*names).flops / 1e12 == pytest.approx(tera, rel=0.02, abs=0.005)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,6 +23,7 @@ from cachemark.tools.train.continuous import NEAR, OFFSETS, READ, SPARSE, WIDE, 
 from cachemark.tools.train.loops import TrainingRun, TrainingTask, generator_of, train
 from cachemark.tools.train.scene import scenes
 
+pytestmark = pytest.mark.usefixtures("quick")
 SMALL = TinyKLConfig(channels=4, width=16, blocks=1)
 MAR = MARConfig(dim=32, depth=(1, 1), heads=2, head_depth=1, head_width=16, channels=4, classes=10, buffer=2, steps=4, diffusion=(1,) * 4)
 
@@ -43,16 +43,6 @@ def descend(task: LatentsTask | MaskedTask, steps: int) -> list[float]:
             optimiser.zero_grad()
         losses.append(float(loss.detach()))
     return losses
-
-
-@pytest.fixture(autouse=True, scope="module")
-def quick() -> Iterator[None]:
-    """Few held-out scenes, and few encoded ahead."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("cachemark.tools.train.tokenizers.HELD_OUT", 8)
-        patch.setattr("cachemark.tools.train.generators.HELD_OUT", 8)
-        patch.setattr("cachemark.tools.train.generators.CHUNK", 2)
-        yield
 
 
 @pytest.fixture(scope="module")

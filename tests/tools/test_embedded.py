@@ -102,7 +102,7 @@ def test_every_file_belongs_to_a_family() -> None:
 
 
 def test_the_tokenizer_reconstructs_new_scenes(family: Family) -> None:
-    coder, images = family.load(file(family.tokenizer)), scenes(128, 987).images
+    coder, images = family.load(file(family.tokenizer)), scenes(64, 987).images
     with torch.inference_mode():
         tokens = coder.encode(images)
         shown = coder.decode(tokens).clamp(-1, 1)
@@ -122,8 +122,8 @@ def legend_score(family: Family, samples: int) -> float:
 
 
 def test_a_few_images_of_the_full_cache_obey_the_legend(family: Family) -> None:
-    """A hue hits by chance in 0.15 of all cases, so six images that know nothing of the legend reach 0.9 once in 10**15 times."""
-    assert legend_score(family, 6) >= LEGEND - 0.05
+    """A hue hits by chance in 0.15 of all cases, so three images that know nothing of the legend reach 0.9 once in 10**8 times."""
+    assert legend_score(family, 3) >= LEGEND - 0.05
 
 
 @pytest.mark.slow

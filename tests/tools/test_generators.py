@@ -11,10 +11,12 @@ from safetensors.torch import load_file
 
 from cachemark.models.llamagen import LlamaGenConfig
 from cachemark.models.tiny.tiny_vq import TinyVQConfig, load
-from cachemark.tools.train.generators import CHUNK, GeneratorTask
+from cachemark.tools.train import generators
+from cachemark.tools.train.generators import GeneratorTask
 from cachemark.tools.train.loops import TrainingRun, train
 from cachemark.tools.train.tokenizers import CodesTask
 
+pytestmark = pytest.mark.usefixtures("quick")
 SMALL = LlamaGenConfig(layers=1, heads=2, dim=32, vocab=8, classes=10, grid=16)
 
 
@@ -31,7 +33,8 @@ def make(tokenizer: Path, seed: int = 0) -> GeneratorTask:
 
 def test_a_step_has_its_own_data_whatever_came_before(tokenizer: Path) -> None:
     first, second = make(tokenizer), make(tokenizer)
-    steps = (0, 1, CHUNK - 1, CHUNK, 2 * CHUNK + 1)
+    chunk = generators.CHUNK
+    steps = (0, 1, chunk - 1, chunk, 2 * chunk + 1)
     for step in steps:
         first.fresh(step)
     for step in reversed(steps):
@@ -39,7 +42,7 @@ def test_a_step_has_its_own_data_whatever_came_before(tokenizer: Path) -> None:
         assert torch.equal(labels, again)
         assert torch.equal(codes, same)
     assert not torch.equal(first.fresh(0)[1], first.fresh(1)[1])
-    assert not torch.equal(first.fresh(0)[1], first.fresh(CHUNK)[1])
+    assert not torch.equal(first.fresh(0)[1], first.fresh(chunk)[1])
 
 
 def test_tokens_are_those_of_the_tokenizer(tokenizer: Path) -> None:
@@ -59,7 +62,7 @@ def test_some_labels_become_the_null_class(tokenizer: Path, monkeypatch: pytest.
     monkeypatch.setattr(task.model, "teacher", lambda labels, codes: seen.append(labels) or own(labels, codes))
     draws = torch.Generator().manual_seed(0)
     for step in range(100):
-        task.loss(step % CHUNK, draws)
+        task.loss(step % generators.CHUNK, draws)
     null = float((torch.cat(seen) == SMALL.classes).float().mean())
     assert 0.03 < null < 0.2
 

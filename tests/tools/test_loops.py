@@ -228,7 +228,7 @@ def test_attention_stays_in_fp32_under_autocast() -> None:
 FLUSHED = "from cachemark.tools.train import loops; loops.flush_denormals('cpu'); "
 
 
-@pytest.mark.parametrize(("before", "left"), [("", 1 << 20), (FLUSHED, 0)])
+@pytest.mark.parametrize(("before", "left"), [(FLUSHED, 0), pytest.param("", 1 << 20, marks=pytest.mark.slow, id="unasked")])
 def test_denormals_are_zero_in_every_thread_of_the_process_that_asks_for_it(before: str, left: int) -> None:
     code = (f"import torch; {before}torch.set_num_threads(2); tiny = torch.full((1 << 20,), 2**-126)\n"
             "print(int((tiny * 0.5).view(torch.int32).count_nonzero()))")

@@ -16,6 +16,7 @@ from cachemark.tools.train.generators import ScalesTask
 from cachemark.tools.train.loops import TrainingRun, train
 from cachemark.tools.train.tokenizers import ScaleCodesTask
 
+pytestmark = pytest.mark.usefixtures("quick")
 SMALL = TinyMSVQConfig(codes=8, channels=4, width=16, blocks=1)
 VAR = VARConfig(depth=2, heads=2, dim=32, sides=SMALL.sides, vocab=8, classes=10, width=4)
 

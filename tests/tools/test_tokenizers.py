@@ -13,6 +13,7 @@ from cachemark.models.tiny.tiny_vq import TinyVQ, TinyVQConfig, load
 from cachemark.tools.train.loops import TrainingRun, train
 from cachemark.tools.train.tokenizers import CodesTask, DecoderTask, MovingCodebook
 
+pytestmark = pytest.mark.usefixtures("quick")
 SMALL = TinyVQConfig(codes=8, channels=2, width=16, blocks=1)
 
 
