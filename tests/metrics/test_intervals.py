@@ -81,7 +81,7 @@ def test_neighbours_are_found_where_nearly_all_are_left_out() -> None:
 
 # ------------------------------------------------------------------------------------------------ their width
 
-SETS = 60
+SETS = 120
 
 
 @pytest.fixture(scope="module")

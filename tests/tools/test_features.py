@@ -99,6 +99,7 @@ def test_a_killed_run_ends_as_an_uninterrupted_one(tmp_path: Path, monkeypatch: 
 def test_the_reference_is_small_belongs_to_its_weights_and_holds_new_scenes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cachemark.tools.train.feature_network.HELD_OUT", 8)
     monkeypatch.setattr("cachemark.tools.train.feature_network.CHUNK", 60)
+    monkeypatch.setattr("cachemark.tools.train.feature_network.FLOORS", (40, 60))
     weights = train(task(), TrainingRun(tmp_path, 1, threads=1))
     path = write_reference(weights, count=120)
     name = extractor_name(checkpoints.sha256(weights))
