@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from typing import Any
 
@@ -60,6 +61,13 @@ def test_without_guidance_there_is_half_as_much() -> None:
 def test_the_formula_of_a_published_model() -> None:
     flops, formula = dispatched(SIZES["B"], Sampling(cfg_scale=2.9, steps=3, diffusion_steps=4), "lazymar", PRUNING, "meta")
     assert formula == flops
+
+
+def test_counting_does_without_the_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An import of it takes seconds, in every trial."""
+    monkeypatch.setitem(sys.modules, "torch._dynamo", None)  # an import of it fails
+    layer = torch.nn.Linear(3, 5)
+    assert counted(lambda: layer(torch.ones(2, 3))) == 2 * 2 * 3 * 5
 
 
 # -- published figures ------------------------------------------------------------------------------------------------
