@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import json
 import re
@@ -17,6 +18,7 @@ from cachemark.cli.progress import Follower
 from cachemark.core.result import Outcome, Status
 from cachemark.core.spec import Case, Sampling
 from cachemark.core.units import METRICS
+from cachemark.machine import noise
 from cachemark.store.db import Store
 from cachemark.workflows.deciding import Decision
 from support import stages
@@ -345,7 +347,8 @@ def test_an_interrupted_run_is_no_baseline(stage: Stage) -> None:
 
 # ------------------------------------------------------------------------------------------------ doctor, environment variable
 
-def test_doctor_names_the_machine_and_what_is_missing() -> None:
+def test_doctor_names_the_machine_and_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(noise, "noise", functools.cache(noise.noise))  # it takes seconds
     facts = data(call("doctor", "--json"))
     assert facts["cpu"]["fingerprint"]
     assert set(facts["weights"]) == {"tiny-llamagen.safetensors", "tiny-vq.safetensors"}

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from cachemark.core import plugins
 from cachemark.plans.expand import Planned, expand
 from cachemark.plans.schema import Plan, load
 from cachemark.trial.child.bench import Bench
 from cachemark.trial.child.facts import ENGINE_REASON
 from cachemark.trial.child.measure import probe
+from support.stages import forgetting
 
 GPU = ("nightly", "weekend", "release", "regimes-gpu", "ams-kv-table3", "ams-kv-table6", "lazymar-table1", "lazymar-table2",
        "lazymar-table3", "linear-table4", "marche-table1", "marche-table4")
@@ -54,7 +58,10 @@ def test_the_ladder_keeps_its_rungs() -> None:
     assert {cells.engine for cells in load("ladder-gpu").cells} == {"reference", "eager"}
 
 
-def test_the_row_says_why_it_is_eager() -> None:
-    full = planned("auto", "cpu", model="tiny-llamagen")[0]
-    outcome, _ = probe(full, Bench.load(full))
-    assert outcome.facts[ENGINE_REASON] == full.engine_reason
+def test_the_row_says_why_it_is_eager(folder: Path) -> None:
+    with forgetting():
+        plugins.load(folder / "dot.py")
+        full = planned("auto", "cpu", model="dot")[0]
+        outcome, _ = probe(full, Bench.load(full))
+    assert outcome.ok
+    assert outcome.facts[ENGINE_REASON] == full.engine_reason != ""

@@ -44,6 +44,8 @@ def test_a_plan_is_its_table(name: str) -> None:
     named = {keys[0] for keys in found.values()}
     assert {p.case.key for p in planned if p.case.role == "arm"} <= named
     assert not [p.unsupported_reason for p in planned if p.unsupported_reason]
+    assert {p.case.method for p in planned} > {"full"}
+    assert (plans.load(name).name, bool(plans.load(name).description)) == (name, True)
 
 
 @pytest.mark.parametrize("name", TABLES)

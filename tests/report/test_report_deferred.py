@@ -29,9 +29,19 @@ def many(count: int = render.LARGE) -> list[Outcome]:
     return [sample.full(), *arms]
 
 
+COUNT = 2 * MOST  # arms of the page: more than are drawn, and enough that it comes in parts
+
+
 @pytest.fixture(scope="module")
 def html() -> str:
-    return render.render(build(sample.RUN, many()))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(render, "LARGE", COUNT)
+        return render.render(build(sample.RUN, many(COUNT)))
+
+
+@pytest.fixture(scope="module")
+def built(html: str) -> Page:
+    return Page(put_together(html))
 
 
 def put_together(html: str) -> str:
@@ -47,19 +57,18 @@ def put_together(html: str) -> str:
     return page + "</body></html>"
 
 
-def test_its_parts_make_the_page_that_a_small_run_has_at_once(html: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(render, "LARGE", 10**9)
-    whole = Page(render.render(build(sample.RUN, many())).split("<script")[0] + "</body></html>")
-    built = Page(put_together(html))
+def test_its_parts_make_the_page_that_a_small_run_has_at_once(built: Page) -> None:
+    assert COUNT < render.LARGE
+    whole = Page(render.render(build(sample.RUN, many(COUNT))).split("<script")[0] + "</body></html>")
     assert Counter(e.tag for e in built.elements) == Counter(e.tag for e in whole.elements)
     assert built.tables() == whole.tables()
 
 
-def test_what_a_browser_builds_at_once_is_a_small_share(html: str) -> None:
+def test_what_a_browser_builds_at_once_is_a_small_share(html: str, built: Page) -> None:
     at_once = Page(PART.sub("", html))
-    assert len(at_once.elements) < len(Page(put_together(html)).elements) / 5
+    assert len(at_once.elements) < len(built.elements) / 5
     ids = {e.attrs["id"] for e in at_once.elements if "id" in e.attrs}
-    assert {f"c-{outcome.case.key}" for outcome in many()} | {"leaderboard-m1", "quality-m1"} <= ids  # so that links find their places
+    assert {f"c-{outcome.case.key}" for outcome in many(COUNT)} | {"leaderboard-m1", "quality-m1"} <= ids  # so that links find their places
 
 
 def test_a_part_holds_no_end_of_a_script(html: str) -> None:
@@ -74,10 +83,9 @@ def test_a_reader_without_scripts_is_told(html: str) -> None:
     assert "<noscript>" not in render.render(build(sample.RUN, sample.outcomes()))
 
 
-def test_a_drawing_of_many_cases_shows_the_first_and_its_table_all(html: str) -> None:
-    page = Page(put_together(html))
-    chart = next(e for e in page.all("figure") if e.children and e.children[0].text == "Time per batch, by part")
-    assert f"The first {MOST} of {render.LARGE + 1} cases are drawn; the table holds all." in chart.text
+def test_a_drawing_of_many_cases_shows_the_first_and_its_table_all(built: Page) -> None:
+    chart = next(e for e in built.all("figure") if e.children and e.children[0].text == "Time per batch, by part")
+    assert f"The first {MOST} of {COUNT + 1} cases are drawn; the table holds all." in chart.text
     drawing = next(e for e in chart.children if e.tag == "svg")
     assert len([e for e in drawing.children if e.tag == "rect"]) == 2 * MOST
 
