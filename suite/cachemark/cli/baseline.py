@@ -24,7 +24,7 @@ def accepting(reason: str, required: bool = True) -> Callable[[Callable[..., Non
 
 
 def _accept(how: Literal["save", "promote", "rebase"], store_url: str, run_id: int | None, **given: Any) -> None:
-    from ..workflows.accepting import accept
+    from ..workflows.judging import accept
 
     click.echo(f"Baseline: {accept(how, store_url, run=run_id, **given)}")
 
@@ -60,7 +60,7 @@ def rebase(**given: Any) -> None:
 @json_option
 def list_(root: Path, as_json: bool) -> None:
     """List every baseline under ROOT."""
-    from ..workflows.accepting import accepted
+    from ..workflows.judging import accepted
 
     found = accepted(root)
     if as_json:
@@ -81,7 +81,7 @@ def list_(root: Path, as_json: bool) -> None:
 @json_option
 def diff(path: Path, store_url: str, run_id: int | None, as_json: bool) -> None:
     """Print the differences between a run and the baseline in PATH, without judging them."""
-    from ..workflows.accepting import difference
+    from ..workflows.judging import difference
 
     found = difference(path, store_url, run=run_id)
     if as_json:

@@ -71,7 +71,7 @@ def _prove(machine: Machine, store_url: str, as_json: bool) -> int:
 def _data(found: CheckResult) -> dict[str, Any]:
     judgement, told = found.judgement, found.incidents
     data: dict[str, Any] = {"exit_code": found.exit_code, "coverage": judgement.comparison.coverage if judgement.comparison else None,
-                            "rows": judgement.rows, "standing": judgement.standing}
+                            "rows": judgement.all_rows, "standing": judgement.standing}
     if judgement.environment is not None and judgement.environment.alert:
         data["environment"] = str(judgement.environment)
     if told is not None:

@@ -60,7 +60,7 @@ def bisect(
 
 @dataclass
 class _Hunt:
-    """One case, compared with the good end's code commit after commit. ``pairs`` counts what that took."""
+    """One case, compared with the good end's code commit after commit. ``pairs`` are those that it took."""
 
     name: str
     planned: Planned
@@ -69,7 +69,7 @@ class _Hunt:
     delta: float
     executor: Executor
     on_row: OnRow | None
-    pairs: int = 0
+    pairs: list[Pair] = field(default_factory=list)
     shown: list[tuple[str, Verdict]] = field(default_factory=list)
 
     def run(self, repository: Path, good: str, bad: str, new: Path) -> BisectResult:
@@ -88,10 +88,10 @@ class _Hunt:
 
     def compared(self, code: str, commit: str, rule: Rule, once: bool = False) -> Sequence[Verdict]:
         """Rows of the case at a commit against the good end, after as many pairs as the test asks for, or ``once``."""
-        cells, so_far = {self.name: self.planned}, self.pairs
+        cells, so_far = {self.name: self.planned}, len(self.pairs)
         before, after = (Arm(each, cells, replace(self.request, code=each)) for each in (self.good, code))
-        runner = PairRunner(before, after, self.executor, on_pair=self._count)
-        rows = verdicts(measure_until_decided(cells, runner.round, rule, lambda: not once or self.pairs == so_far), rule)
+        runner = PairRunner(before, after, self.executor, on_pair=self.pairs.append)
+        rows = verdicts(measure_until_decided(cells, runner.round, rule, lambda: not once or len(self.pairs) == so_far), rule)
         self.shown += [(commit, row) for row in rows]
         for row in rows:
             if self.on_row is not None:
@@ -105,11 +105,8 @@ class _Hunt:
             return SKIP
         return _answer(culprit, self.compared(code, commit, rule, once=culprit.metric != TIMED))
 
-    def _count(self, pair: Pair) -> None:
-        self.pairs += 1
-
     def _found(self, commit: str, left: tuple[str, ...], said: str) -> BisectResult:
-        return BisectResult(self.name, commit, left, said, self.pairs)
+        return BisectResult(self.name, commit, left, said, len(self.pairs))
 
 
 def _culprit(rows: Sequence[Verdict]) -> Verdict | None:

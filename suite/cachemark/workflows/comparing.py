@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..core.errors import BadPlan, NothingMeasured
 from ..core.result import Environment
@@ -101,33 +101,32 @@ def compare(
     machine, (loaded, files) = Machine.of(machine), prepare(plan, plugins)
     machine.require()
     trial = TrialRequest(loaded.timeout, machine.threads, files, Task.TIMES, memory_cap=machine.memory_cap)
-    request = ComparisonRequest(loaded, machine.device, trial, images, arms, commits, environments, cases, repository, samples)
-    with Store.open(store) as sink, machine.places(sink) as places, compared_arms(request, places) as both:
-        return _run(request, both, sink, terms, places, on_pair)
+
+    def cells(count: int, make: MakeArm) -> tuple[Cells, Cells]:
+        """Those of both arms; with cases as arms those of two labels, else the same ones twice."""
+        if arms:
+            return arms_of(loaded, machine.device, arms, count, make)
+        found = cells_of(loaded, machine.device, cases, count, make)
+        return found, found
+
+    timed, imaged = cells(images, timed_arm), None if samples == 0 else cells(samples or 0, image_arm)
+    with Store.open(store) as target, machine.places(target) as places, _sides(trial, arms, commits, environments, repository) as sides:
+        both = _identified(sides, timed, imaged, places, machine.device)
+        return _PairedRun(loaded, both, target, terms, places, on_pair).run(machine.device)
 
 
-@dataclass(frozen=True)
-class ComparisonRequest:
-    """A plan, one way to name two arms (labels of cases, commits, or interpreters), the cells (none: all), and how they are run.
-    ``images``: counted generations of an arm in a pair; ``samples``: number of seeds at which images are compared where tokens differ
-    (None: as many as the plan says; 0: nowhere)."""
+class _Sides(NamedTuple):
+    """The names of both arms, how their trials are run, and what they share (see :func:`cachemark.gate.comparison.verdicts`)."""
 
-    plan: Plan
-    device: str
-    trial: TrialRequest
-    images: int
-    arms: tuple[str, str] | None = None
-    commits: tuple[str, str] | None = None
-    environments: tuple[str, str] | None = None
-    cases: tuple[str, ...] = ()
-    repository: Path | None = None
-    samples: int | None = None
+    names: tuple[str, str]
+    trials: tuple[TrialRequest, TrialRequest]
+    alike: str
 
 
 @dataclass(frozen=True)
 class ComparedArms:
-    """Both arms, what they share (see :func:`cachemark.gate.comparison.verdicts`), and where and by which code each runs. ``images``: both
-    arms once more, to judge images; None where that is not asked."""
+    """Both arms, what they share, and where and by which code each runs. ``images``: both arms once more, to judge images; None where that
+    is not asked."""
 
     before: Arm
     after: Arm
@@ -142,78 +141,106 @@ class ComparedArms:
 
 
 @contextmanager
-def compared_arms(request: ComparisonRequest, executor: Executor) -> Iterator[ComparedArms]:
-    """The two arms, as long as the block lasts. Raises what cannot be compared before anything is measured."""
-    if request.commits:
-        with checkouts(repository_of(request.repository), request.commits) as folders:
-            one, two = (replace(request.trial, code=code_of(folder, name)) for folder, name in zip(folders, request.commits, strict=True))
-            yield _identified(request, request.commits, (one, two), SAME, executor)
-    elif request.environments:
-        one, two = (replace(request.trial, python=python, code=str(PACKAGE.parent)) for python in request.environments)
-        yield _identified(request, request.environments, (one, two), OTHER_NUMERICS, executor)
-    elif request.arms:
-        yield _identified(request, request.arms, (request.trial, request.trial), OTHER_METHODS, executor)
-
-
-def _cells(request: ComparisonRequest, count: int, arm: MakeArm) -> tuple[Cells, Cells]:
-    """Cells of both arms; with cases as arms those of two labels, else the same ones twice."""
-    if request.arms:
-        return arms_of(request.plan, request.device, request.arms, count, arm)
-    cells = cells_of(request.plan, request.device, request.cases, count, arm)
-    return cells, cells
+def _sides(
+    trial: TrialRequest, arms: tuple[str, str] | None, commits: tuple[str, str] | None, environments: tuple[str, str] | None,
+    repository: Path | None,
+) -> Iterator[_Sides]:
+    """The two arms in the one way in which they are named, as long as the block lasts."""
+    if commits:
+        with checkouts(repository_of(repository), commits) as (old, new):
+            yield _Sides(commits, (replace(trial, code=code_of(old, commits[0])), replace(trial, code=code_of(new, commits[1]))), SAME)
+    elif environments:
+        old_python, new_python = (replace(trial, python=python, code=str(PACKAGE.parent)) for python in environments)
+        yield _Sides(environments, (old_python, new_python), OTHER_NUMERICS)
+    elif arms:
+        yield _Sides(arms, (trial, trial), OTHER_METHODS)
 
 
 def _identified(
-    request: ComparisonRequest, names: Sequence[str], trials: tuple[TrialRequest, TrialRequest], alike: str, executor: Executor,
+    sides: _Sides, timed: tuple[Cells, Cells], imaged: tuple[Cells, Cells] | None, executor: Executor, device: str,
 ) -> ComparedArms:
     """With the environments that the arms themselves report. Equal fingerprints make two environments one. What is known to make a
     comparison unfair is refused here, before the first pair."""
-    cells = _cells(request, request.images, timed_arm)
-    images = None if request.samples == 0 else _cells(request, request.samples or 0, image_arm)
-    one = executor.identify(trials[0], request.device)
-    two = one if trials[1] == trials[0] else executor.identify(trials[1], request.device)
+    names, trials, alike = sides
+    one = executor.identify(trials[0], device)
+    two = one if trials[1] == trials[0] else executor.identify(trials[1], device)
     where = (one[0], two[0])
-    for name, planned in cells[0].items():
-        refuse_unequal(planned.case, cells[1][name].case, where)
+    for name, planned in timed[0].items():
+        refuse_unequal(planned.case, timed[1][name].case, where)
     if alike == OTHER_NUMERICS and one[0].fingerprint == two[0].fingerprint:
         alike = SAME
-    before, after = (Arm(names[n], cells[n], trials[n]) for n in (0, 1))
-    judging = tuple(Arm(names[n], images[n], replace(trials[n], task=Task.IMAGES)) for n in (0, 1)) if images else ()
-    return ComparedArms(before, after, alike, where, (one[1], two[1]), (judging[0], judging[1]) if judging else None)
+    before, after = (Arm(names[n], timed[n], trials[n]) for n in (0, 1))
+    images = None
+    if imaged:
+        first, second = (Arm(names[n], imaged[n], replace(trials[n], task=Task.IMAGES)) for n in (0, 1))
+        images = first, second
+    return ComparedArms(before, after, alike, where, (one[1], two[1]), images)
 
 
-def _run(
-    request: ComparisonRequest, both: ComparedArms, store: Store, terms: Terms, executor: Executor, on_pair: OnPair | None,
-) -> PairedComparison:
-    machine, cells = both.where[1].machine_class, list(both.after.cells)
-    if not cells:
-        raise NothingMeasured(f"Plan {request.plan.name} has no case to compare.", remedy="See: cachemark run PLAN --explain")
-    earlier = ledger.nights(store, request.plan.name, machine)
-    equal = ledger.unchanged(o for night in earlier[-ledger.WATCHED:] for o in store.outcomes(night.run.id))
-    least, told = ledger.least_effect(equal, len(cells), request.device)
-    rule = Rule(terms.delta or least, len(cells))
-    stated = {"arms": list(both.names), "alike": both.alike, "delta": rule.delta, "cells": rule.family, "seed": terms.seed,
-              "min_coverage": COVERAGE if terms.min_coverage is None else terms.min_coverage,
-              "code": [dict(code) for code in both.code], "plan": request.plan.model_dump(mode="json")}
-    with new_run(store, ledger.COMPARISON + request.plan.name, stated, both.where[1], both.code[1]) as run_id:
-        _measure_and_judge(_Session(request, both, store, run_id, executor, on_pair), terms, rule)
-    ours = ledger.nights(store, request.plan.name, machine)
-    (mine,) = (night for night in ours if night.run.id == run_id)
-    return PairedComparison(run_id, both.names, mine.tally, rule, told, ledger.standing(ours))
+@dataclass
+class _PairedRun:
+    """A comparison under way: measures its arms in pairs, judges them and stores both."""
 
-
-@dataclass(frozen=True)
-class _Session:
-    """A comparison under way."""
-
-    request: ComparisonRequest
+    plan: Plan
     both: ComparedArms
     store: Store
-    run_id: int
+    terms: Terms
     executor: Executor
     on_pair: OnPair | None
+    run_id: int = 0
 
-    def keep(self, pair: Pair, names: tuple[str, str], what: str = "times") -> None:
+    def run(self, device: str) -> PairedComparison:
+        """Hold the comparison, as a run of the store."""
+        both, plan, machine = self.both, self.plan, self.both.where[1].machine_class
+        if not both.after.cells:
+            raise NothingMeasured(f"Plan {plan.name} has no case to compare.", remedy="See: cachemark run PLAN --explain")
+        earlier = ledger.nights(self.store, plan.name, machine)
+        equal = ledger.unchanged(o for night in earlier[-ledger.WATCHED:] for o in self.store.outcomes(night.run.id))
+        least, sees = ledger.least_effect(equal, len(both.after.cells), device)
+        rule = Rule(self.terms.delta or least, len(both.after.cells))
+        stated = {"arms": list(both.names), "alike": both.alike, "delta": rule.delta, "cells": rule.family, "seed": self.terms.seed,
+                  "min_coverage": COVERAGE if self.terms.min_coverage is None else self.terms.min_coverage,
+                  "code": [dict(code) for code in both.code], "plan": plan.model_dump(mode="json")}
+        with new_run(self.store, ledger.COMPARISON + plan.name, stated, both.where[1], both.code[1]) as self.run_id:
+            self._measure_and_judge(rule)
+        nights = ledger.nights(self.store, plan.name, machine)
+        (ours,) = (night for night in nights if night.run.id == self.run_id)
+        return PairedComparison(self.run_id, both.names, ours.tally, rule, sees, ledger.standing(nights))
+
+    def _measure_and_judge(self, rule: Rule) -> None:
+        """Measure as many pairs as the test asks for, and file what is said of every cell."""
+        both, minutes = self.both, self.terms.minutes
+        end = time.monotonic() + 60 * minutes if minutes is not None else math.inf
+        cells, first = list(both.after.cells), next(iter(both.before.cells))
+        extra = [AA + first] if self.terms.aa else []
+        same = replace(both.before, cells={AA + first: both.before.cells[first]})
+        runner, equal = self._runner(both.before, both.after, self.terms.seed), self._runner(same, same, self.terms.seed + 1)
+
+        def measure(names: list[str]) -> list[Pair]:
+            found = runner.round([name for name in names if name not in extra])
+            for pair in found:
+                refuse_unfair(pair.before, pair.after, both.where)
+            return found + equal.round([name for name in names if name in extra])
+
+        pairs = measure_until_decided([*cells, *extra], measure, rule, lambda: time.monotonic() < end)
+        rows = [*verdicts({c: pairs[c] for c in cells}, rule, both.alike), *verdicts({c: pairs[c] for c in extra}, rule)]
+        self._file(rows)  # the images may take long, and may fail
+        if images := self._images({c: pairs[c] for c in cells}, end):
+            self._file([*rows, *images])
+
+    def _images(self, pairs: dict[str, CellPairs], end: float) -> list[Verdict]:
+        """Rows about the images of cells whose arms gave other tokens: one pair tells, because nothing of it is a time."""
+        if self.both.images is None or not (cells := other_tokens(pairs)):
+            return []
+        if time.monotonic() >= end:
+            return [Verdict("", cell, "status", NOT_COMPARED, "time was up before its images were compared") for cell in cells]
+        runner = self._runner(*self.both.images, what="images")
+        return seedwise({pair.cell: pair for pair in runner.round(cells)}, alike=self.both.alike)
+
+    def _runner(self, before: Arm, after: Arm, seed: int = 0, what: str = "times") -> PairRunner:
+        return PairRunner(before, after, self.executor, seed, lambda pair: self._keep(pair, (before.name, after.name), what))
+
+    def _keep(self, pair: Pair, names: tuple[str, str], what: str) -> None:
         """Store both arms of a pair, each under the name of its process, and tell of it."""
         told = {"run": self.run_id, "cell": pair.cell, "number": pair.number, "swapped": pair.swapped, "redone": pair.redone, "what": what}
         trial = f"{pair.cell}, {'pair' if what == 'times' else what} {pair.number}"
@@ -223,67 +250,10 @@ class _Session:
         if self.on_pair is not None:
             self.on_pair(pair, what)
 
-    def file(self, rows: list[Verdict]) -> None:
+    def _file(self, rows: list[Verdict]) -> None:
         """File the verdicts. A comparison is judged against its first arm, so that stands where a baseline would."""
-        both, plan = self.both, self.request.plan.name
-        about = {"run": self.run_id, "arm": both.names[0], "plan": plan, "code": dict(both.code[0])}
-        number = self.store.note_baseline(digest(about, 64), name=both.names[0], plan=plan, machine_class=both.where[0].machine_class,
+        name, plan = self.both.names[0], self.plan.name
+        about = {"run": self.run_id, "arm": name, "plan": plan, "code": dict(self.both.code[0])}
+        number = self.store.note_baseline(digest(about, 64), name=name, plan=plan, machine_class=self.both.where[0].machine_class,
                                           reason="first arm of a comparison", run_id=self.run_id)
         self.store.save_verdicts(self.run_id, number, rows)
-
-
-def _measure_and_judge(session: _Session, terms: Terms, rule: Rule) -> None:
-    """Measure as many pairs as the test asks for, and file what is said of every cell."""
-    both, cells = session.both, list(session.both.after.cells)
-    measure = _measurer(session, terms)
-    end = time.monotonic() + 60 * terms.minutes if terms.minutes is not None else math.inf
-    pairs = measure_until_decided([*cells, *measure.extra], measure, rule, lambda: time.monotonic() < end)
-    rows = [*verdicts({c: pairs[c] for c in cells}, rule, both.alike), *verdicts({c: pairs[c] for c in measure.extra}, rule)]
-    session.file(rows)  # the images may take long, and may fail
-    if images := _images(session, {c: pairs[c] for c in cells}, end):
-        session.file([*rows, *images])
-
-
-def _images(session: _Session, pairs: dict[str, CellPairs], end: float) -> list[Verdict]:
-    """Rows about the images of cells whose arms gave other tokens: one pair tells, because nothing of it is a time."""
-    both = session.both
-    if both.images is None or not (cells := other_tokens(pairs)):
-        return []
-    if time.monotonic() >= end:
-        return [Verdict("", cell, "status", NOT_COMPARED, "time was up before its images were compared") for cell in cells]
-    runner = PairRunner(*both.images, session.executor, on_pair=lambda pair: session.keep(pair, both.names, "images"))
-    return seedwise({pair.cell: pair for pair in runner.round(cells)}, alike=both.alike)
-
-
-@dataclass
-class _Measurer:
-    """Asks for pairs of the two arms, and of the equal arms."""
-
-    runner: PairRunner
-    equal: PairRunner | None
-    extra: tuple[str, ...]
-    refuse: Callable[[Pair], None]
-
-    def __call__(self, names: list[str]) -> list[Pair]:
-        real = [name for name in names if name not in self.extra]
-        found = self.runner.round(real) if real else []
-        for pair in found:
-            self.refuse(pair)
-        if self.equal is not None and (rest := [name for name in names if name in self.extra]):
-            found += self.equal.round(rest)
-        return found
-
-
-def _measurer(session: _Session, terms: Terms) -> _Measurer:
-    both, first = session.both, session.both.before
-
-    def refuse(pair: Pair) -> None:
-        refuse_unfair(pair.before, pair.after, both.where)
-
-    runner = PairRunner(first, both.after, session.executor, terms.seed, lambda pair: session.keep(pair, both.names))
-    if not terms.aa:
-        return _Measurer(runner, None, (), refuse)
-    cell, planned = next(iter(first.cells.items()))
-    same = replace(first, cells={AA + cell: planned})
-    equal = PairRunner(same, same, session.executor, terms.seed + 1, lambda pair: session.keep(pair, (first.name, first.name)))
-    return _Measurer(runner, equal, (AA + cell,), refuse)

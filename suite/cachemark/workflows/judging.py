@@ -1,4 +1,4 @@
-"""Judgement of a run: by the baseline, in pairs, by what happened to all cells at once, and by the incidents that are known."""
+"""Judgement of a run, by the baseline, in pairs and by known incidents; and what a person accepts: baselines and incidents."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 from pathlib import Path
+from typing import Literal
 
 from ..core.errors import NothingMeasured
 from ..core.spec import Case
 from ..gate import baseline_check as gate
 from ..gate import baselines, incidents, upgrade
 from ..gate import nights as ledger
+from ..gate.baselines import CaseDifference, ListedBaseline
 from ..gate.comparison import COVERAGE
 from ..gate.incidents import Incident, IncidentNight
 from ..gate.nights import Night
@@ -38,8 +40,18 @@ class RunJudgement:
 
     @property
     def rows(self) -> tuple[Verdict, ...]:
-        """Rows of both."""
-        return (*(self.comparison.rows if self.comparison else ()), *(self.night.tally.rows if self.night else ()))
+        """Rows of the baseline."""
+        return self.comparison.rows if self.comparison else ()
+
+    @property
+    def all_rows(self) -> tuple[Verdict, ...]:
+        """Rows of the baseline and of the pairs."""
+        return (*self.rows, *(self.night.tally.rows if self.night else ()))
+
+    @property
+    def cases(self) -> tuple[int, int]:
+        """Number of cases of the baseline that were judged, and of all it has."""
+        return self.comparison.cases if self.comparison else (0, 0)
 
     @property
     def exit_code(self) -> int:
@@ -48,6 +60,10 @@ class RunJudgement:
         if self.night:
             codes.append(self.night.tally.ended(self.advisory))
         return next((code for code in (5, 4, 1, 3) if code in codes), 0)
+
+    def summary(self) -> list[str]:
+        """Lines about all of it, the baseline's first."""
+        return [*(self.comparison.summary() if self.comparison else ()), *self.remarks()]
 
     def remarks(self) -> list[str]:
         """Lines beside the baseline's own summary: pairs, the environment, and how far the test on pairs can be trusted."""
@@ -59,30 +75,6 @@ class RunJudgement:
             lines.append(str(self.environment))
         lines += self.history
         return [*lines, self.standing] if self.standing else lines
-
-
-@dataclass(frozen=True)
-class ReportedJudgement:
-    """A judgement as the report takes it: the rows of the baseline, and all that is said."""
-
-    judgement: RunJudgement
-
-    @property
-    def rows(self) -> tuple[Verdict, ...]:
-        return self.judgement.comparison.rows if self.judgement.comparison else ()
-
-    @property
-    def cases(self) -> tuple[int, int]:
-        """Number of cases of the baseline that were judged, and of all it has."""
-        return self.judgement.comparison.cases if self.judgement.comparison else (0, 0)
-
-    @property
-    def exit_code(self) -> int:
-        return self.judgement.exit_code
-
-    def summary(self) -> list[str]:
-        """The baseline's lines first."""
-        return [*(self.judgement.comparison.summary() if self.judgement.comparison else ()), *self.judgement.remarks()]
 
 
 def judge(
@@ -172,12 +164,36 @@ def check(
 
 def _carried_on(found: RunJudgement, cases: Mapping[str, Case], register: Path, run: RunRecord) -> IncidentNight:
     """Tonight's incidents, merged into the register, which is written."""
-    told = [cases[key] for key in {r.case_key for r in found.rows if r.verdict not in UNJUDGED} if key in cases]
-    tonight = incidents.fold(incidents.findings(found.rows, cases, str(run.code.get("commit") or "")[:12]), told)
+    told = [cases[key] for key in {r.case_key for r in found.all_rows if r.verdict not in UNJUDGED} if key in cases]
+    tonight = incidents.fold(incidents.findings(found.all_rows, cases, str(run.code.get("commit") or "")[:12]), told)
     delta = float(found.night.stated.get("delta", 0.1)) if found.night else 0.1
     merged = incidents.merge(incidents.load(register), tonight, datetime.now(UTC).date(), delta, [case.full_title for case in told])
     incidents.save(register, merged.register)
     return merged
+
+
+def accept(
+    how: Literal["save", "promote", "rebase"], store: str | Path = DEFAULT_STORE, *, run: int | None = None,
+    root: Path = baselines.ROOT, name: str | None = None, reason: str = "", days: int = baselines.DAYS,
+) -> Path:
+    """Make a finished run (None: the newest) an accepted baseline below ``root`` and return its file. ``save`` writes a new one,
+    ``promote`` replaces one of the same environment, ``rebase`` one of another and begins a new epoch. It judges for ``days``, 0: for
+    ever. Raises BadBaseline."""
+    with Store.open(store, create=False) as target:
+        if how == "save":
+            return baselines.save(target, run, root, name, reason=reason, days=days)
+        return baselines.promote(target, run, root, name, reason=reason, days=days, upgraded=how == "rebase")
+
+
+def accepted(root: Path = baselines.ROOT) -> list[ListedBaseline]:
+    """Every baseline below ``root``."""
+    return baselines.list_(root)
+
+
+def difference(baseline: Path, store: str | Path = DEFAULT_STORE, *, run: int | None = None) -> list[CaseDifference]:
+    """Differences between a baseline and a run, case by case, not judged."""
+    with reading(store) as source:
+        return baselines.diff(baselines.load(baseline), source.outcomes(source.run(run).id))
 
 
 def known_incidents(register: Path, *, fixed: bool = False) -> list[Incident]:

@@ -15,11 +15,10 @@ from typing import Any
 from ..core.errors import Infrastructure
 from ..core.result import Outcome, Status
 from ..gate.comparison import PairOfOutcomes
-from ..trial.executors.local import Executor
+from ..trial.executors.local import REDOS, Executor
 from ..trial.request import TrialRequest
 from .arms import Cells
 
-REDOS = 3  # times that a disturbed pair is measured again
 DISTURBED = (Status.THROTTLED, Status.CONTENDED)
 
 
@@ -83,13 +82,12 @@ class PairRunner:
 
     def round(self, names: Sequence[str]) -> list[Pair]:
         """One more pair of each of these cells."""
-        left, found = list(names), list[Pair]()
-        for redone in range(REDOS + 1):
+        left, found, redone = list(names), list[Pair](), 0
+        while left:
             pairs = self._round(left, redone)
             left = [pair.cell for pair in pairs if pair.disturbed and redone < REDOS]
             found += [pair for pair in pairs if pair.cell not in left]
-            if not left:
-                break
+            redone += 1
         for pair in found:
             self._counts[pair.cell] = pair.number
             if self.on_pair is not None:

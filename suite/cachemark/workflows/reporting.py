@@ -29,7 +29,7 @@ from ..stats import changepoints as history
 from ..stats.changepoints import ChangePoint
 from ..store.db import Store
 from ..store.rows import RunRecord
-from .judging import ReportedJudgement, judge
+from .judging import judge
 from .stores import DEFAULT_STORE, reading
 
 ROOMS = ("core", "stats", "gate", "report")  # whose code decides what a page says
@@ -60,9 +60,9 @@ def report(
     runs of its plan as its history; ``public`` as far as anybody may see it. Raises Infrastructure where it cannot be written."""
     with reading(store) as source, _uncollected():
         record = source.run(run)
-        page = _viewed(source, record, baseline_of(record, baseline), public)
+        view, _ = _viewed(source, record, baseline_of(record, baseline), public)
         try:
-            return Report(render.write(page.view, path), record.id)
+            return Report(render.write(view, path), record.id)
         except OSError as error:
             raise Infrastructure(f"{path} cannot be written: {error.strerror}.",
                                  remedy="Name another file: cachemark report PATH") from error
@@ -87,10 +87,10 @@ def site(
                 if record.state != "running" and kept.get(number, ("",))[0] == stamp and pages.page_of(folder, record.id).is_file():
                     listed[number] = kept[number]
                     continue
-                page = _listed(source, record, path, public)
-                render.write(page.view, pages.page_of(folder, record.id))
+                view, nights = _listed(source, record, path, public)
+                render.write(view, pages.page_of(folder, record.id))
                 made.append(record.id)
-                listed[number] = stamp, pages.listed(record.id, page.view, page.nights)
+                listed[number] = stamp, pages.listed(record.id, view, nights)
         removed = pages.prune(folder, [record.id for record in young])
         return WrittenSite(pages.publish(folder, listed), tuple(made), removed)
     except OSError as error:
@@ -117,16 +117,8 @@ def changes_over_nights(costs: Sequence[float], environments: Sequence[str], dev
     return [change for epoch in history.changes(costs, environments, least) for change in epoch.changes]
 
 
-@dataclass(frozen=True)
-class _Page:
-    """The view of a run, and the runs of its history, oldest first and itself last."""
-
-    view: ReportView
-    nights: list[HistoryNight]
-
-
-def _listed(store: Store, record: RunRecord, path: Path | None, public: bool) -> _Page:
-    """The page of a run in a site: without a comparison where the baseline is of another plan or shares no case with it."""
+def _listed(store: Store, record: RunRecord, path: Path | None, public: bool) -> tuple[ReportView, list[HistoryNight]]:
+    """The view of a run in a site and its history, without a comparison where the baseline is of another plan or shares no case with it."""
     with _uncollected():
         try:
             return _viewed(store, record, path, public)
@@ -147,11 +139,12 @@ def _uncollected() -> Iterator[None]:
             gc.enable()
 
 
-def _viewed(store: Store, record: RunRecord, path: Path | None, public: bool) -> _Page:
-    """The page of a run beside the baseline at ``path``. A public one names no process and no host."""
+def _viewed(store: Store, record: RunRecord, path: Path | None, public: bool) -> tuple[ReportView, list[HistoryNight]]:
+    """The view of a run beside the baseline at ``path``, and the runs of its history, oldest first and itself last. A public view names no
+    process and no host."""
     reached, outcomes = anchors.load(), store.outcomes(record.id)
     baseline = baselines.load(path) if path else None
-    comparison = ReportedJudgement(judge(store, record, path, expired=True)) if path else None
+    comparison = judge(store, record, path, expired=True) if path else None
     nights = [*(HistoryNight(other, _measured(store, other.id, store.outcomes(other.id)))
                 for other in reversed(_earlier(store.runs(), record)[: MOST - 1])),
               HistoryNight(record, _measured(store, record.id, outcomes))]
@@ -159,12 +152,12 @@ def _viewed(store: Store, record: RunRecord, path: Path | None, public: bool) ->
     if public and baseline:
         there = replace(baseline.environment, facts=scrubbed(baseline.environment.facts))
         baseline = replace(baseline, environment=there, meta=scrubbed(baseline.meta))
-    page = report_view.build(shown, told, comparison, store.artifacts.read,
-                      lambda case: anchors.unanchored(case.model, case.weights, reached),
-                      baseline=baseline, nights=nights, trials=None if public else store.trials(record.id),
-                      standing=ledger.standing(ledger.nights(store, record.plan, record.environment.machine_class)),
-                      trend=changes_over_nights)
-    return _Page(page, nights)
+    view = report_view.build(shown, told, comparison, store.artifacts.read,
+                             lambda case: anchors.unanchored(case.model, case.weights, reached),
+                             baseline=baseline, nights=nights, trials=None if public else store.trials(record.id),
+                             standing=ledger.standing(ledger.nights(store, record.plan, record.environment.machine_class)),
+                             trend=changes_over_nights)
+    return view, nights
 
 
 def _earlier(records: Sequence[RunRecord], record: RunRecord) -> list[RunRecord]:

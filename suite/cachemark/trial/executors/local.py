@@ -25,7 +25,7 @@ from ..request import TrialRequest
 from ..supervisor import Admit, Finished, Started, always, run_trials
 
 REJECTS = 3  # invalidated cases after which a device gets no more
-REDOS = 3  # times that an invalidated case is measured again
+REDOS = 3  # times that an invalidated case or pair is measured again
 
 Part = tuple[Sequence[Planned], TrialRequest]  # a group of cases, and how it is run
 Groups = Sequence[Sequence[Planned]]  # of cases: each group in a process of its own
