@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from .options import all_of, echo_json, json_option, stored_run_options
+from .options import all_of, echo_rows, json_option, stored_run_options
+
+if TYPE_CHECKING:
+    from ..gate.baselines import ListedBaseline
 
 root_option = click.option("--root", type=click.Path(file_okay=False, path_type=Path), default=Path("baselines/accepted"),
                            show_default=True, help="Where baselines are kept.")
@@ -62,17 +65,13 @@ def list_(root: Path, as_json: bool) -> None:
     """List every baseline under ROOT."""
     from ..workflows.judging import accepted
 
-    found = accepted(root)
-    if as_json:
-        echo_json(found)
-        return
-    for item in found:
-        until = f", until {item.expires}" if item.expires else ""
-        held = f"{item.plan}, {item.outcomes} outcomes, saved {item.saved}, epoch {item.epoch}{until}"
-        told = item.problem or f"{held}. {item.reason}".strip()
-        click.echo(f"{item.machine_class}/{item.name}: {told}")
-    if not found:
-        click.echo(f"No baseline under {root}. Save one with: cachemark baseline save")
+    echo_rows(accepted(root), as_json, _line, f"No baseline under {root}. Save one with: cachemark baseline save")
+
+
+def _line(item: ListedBaseline) -> str:
+    until = f", until {item.expires}" if item.expires else ""
+    held = f"{item.plan}, {item.outcomes} outcomes, saved {item.saved}, epoch {item.epoch}{until}"
+    return f"{item.machine_class}/{item.name}: {item.problem or f'{held}. {item.reason}'.strip()}"
 
 
 @baseline.command()
@@ -83,11 +82,5 @@ def diff(path: Path, store_url: str, run_id: int | None, as_json: bool) -> None:
     """Print the differences between a run and the baseline in PATH, without judging them."""
     from ..workflows.judging import difference
 
-    found = difference(path, store_url, run=run_id)
-    if as_json:
-        echo_json(found)
-        return
-    for item in found:
-        click.echo(f"{item.label}, {item.what}: {item.then or 'absent'} → {item.now or 'absent'}")
-    if not found:
-        click.echo("No difference.")
+    echo_rows(difference(path, store_url, run=run_id), as_json,
+              lambda item: f"{item.label}, {item.what}: {item.then or 'absent'} → {item.now or 'absent'}", "No difference.")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .options import all_of, echo_json, json_option
+from .options import all_of, echo_rows, json_option
 
 if TYPE_CHECKING:
     from ..gate.incidents import Incident
@@ -32,14 +32,7 @@ def list_(register: Path, everything: bool, as_json: bool) -> None:
     """List the incidents of the register."""
     from ..workflows.judging import known_incidents
 
-    found = known_incidents(register, fixed=everything)
-    if as_json:
-        echo_json(found)
-        return
-    for item in found:
-        click.echo(_line(item))
-    if not found:
-        click.echo(f"No incident in {register}.")
+    echo_rows(known_incidents(register, fixed=everything), as_json, _line, f"No incident in {register}.")
 
 
 @incident.command()

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .options import echo_json, json_option, plugin_option, store_option
+from .options import echo_rows, json_option, plugin_option, store_option
 
 if TYPE_CHECKING:
     from ..workflows.listing import Kind
@@ -24,11 +24,5 @@ def list(kind: Kind, store_url: str, plugin_files: tuple[str, ...], as_json: boo
     from ..workflows.listing import listing
 
     rows = listing(kind, store=store_url, plugins=plugin_files)
-    if as_json:
-        echo_json(rows)
-        return
     width = max((len(str(row["name"])) for row in rows), default=0)
-    for row in rows:
-        click.echo(f"{row['name']:<{width}}  {row['summary']}")
-    if not rows:
-        click.echo(f"No {kind}.")
+    echo_rows(rows, as_json, lambda row: f"{row['name']:<{width}}  {row['summary']}", f"No {kind}.")

@@ -7,7 +7,7 @@ import functools
 import json
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -28,6 +28,14 @@ def all_of(*options: Callable[[F], F]) -> Callable[[F], F]:
 def echo_json(value: Any) -> None:
     """Print a value as indented JSON; dataclasses are objects."""
     click.echo(json.dumps(value, indent=2, ensure_ascii=False, default=_plain))
+
+
+def echo_rows(rows: Sequence[Any], as_json: bool, line: Callable[[Any], str], none: str) -> None:
+    """Print rows as JSON, or a line for each; where there are none, a sentence that says so."""
+    if as_json:
+        echo_json(rows)
+    else:
+        click.echo("\n".join(map(line, rows)) if rows else none)
 
 
 def _plain(value: Any) -> Any:

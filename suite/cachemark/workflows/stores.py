@@ -25,8 +25,9 @@ def reading(store: Store | str | Path) -> Iterator[Store]:
 
 @contextmanager
 def opened(store: str | Path | None) -> Iterator[Store | None]:
-    """The store for reading, or None where there is none yet."""
-    if store is None or not exists(store):
+    """The store for reading, or None where there is none yet; a server is taken to be there."""
+    path = str(store or "").removeprefix("sqlite:///")
+    if store is None or not ("://" in path or Path(path).exists()):
         yield None
         return
     with reading(store) as found:
@@ -45,9 +46,3 @@ def new_run(store: Store, plan: str, stated: Mapping[str, Any], environment: Env
         raise
     finally:
         store.finish_run(run_id, state)
-
-
-def exists(store: str | Path) -> bool:
-    """True where the file is there; a server is taken to be."""
-    path = str(store).removeprefix("sqlite:///")
-    return "://" in path or Path(path).exists()
