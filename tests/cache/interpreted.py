@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from cachemark.cache.attention.mass import fold, written_out
+from cachemark.cache.attention.attention import fold, written_out
 from cachemark.cache.attention.mass_kernel import attention_with_mass
 
 # queries, heads that share a key, keys, width of a head: below, at and beyond the blocks of the kernel

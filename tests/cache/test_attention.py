@@ -11,8 +11,7 @@ from cachemark.cache.attention.attention import attention
 from cachemark.cache.bank import SlotBank
 from cachemark.cache.codec import CODECS
 from cachemark.cache.layout import Site
-from cachemark.cache.slot import Slot
-from cachemark.cache.stage import Stage
+from cachemark.cache.slot import Slot, Stage
 from contracts.driver import layout_of
 
 HEADS, DIM = 4, 8

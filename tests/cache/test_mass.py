@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from cachemark.cache.attention import mass
-from cachemark.cache.attention.mass import FUSED_MASS_KERNEL, MASS_KERNEL, with_mass
+from cachemark.cache.attention import attention
+from cachemark.cache.attention.attention import FUSED_MASS_KERNEL, MASS_KERNEL, mass_kernel, with_mass
 
 KERNEL = "cachemark.cache.attention.mass_kernel"
 
@@ -26,18 +26,18 @@ def test_the_kernel_is_the_written_out_attention() -> None:
 
 
 def test_the_kernel_is_used_on_a_cuda_device_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mass, "_fused", lambda: lambda *_: pytest.fail("not on a CPU"))
+    monkeypatch.setattr(attention, "_fused", lambda: lambda *_: pytest.fail("not on a CPU"))
     q = torch.randn(1, 2, 1, 16)
     out, found = with_mass(q, q, q, causal=False)
     assert out.shape == q.shape
     assert found.tolist() == [[[1.0], [1.0]]]
-    assert (mass.name("cpu"), mass.name("cuda")) == (MASS_KERNEL, FUSED_MASS_KERNEL)
+    assert (mass_kernel("cpu"), mass_kernel("cuda")) == (MASS_KERNEL, FUSED_MASS_KERNEL)
 
 
 def test_without_triton_it_is_written_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, KERNEL, None)  # an import of it fails
-    mass._fused.cache_clear()
+    attention._fused.cache_clear()
     try:
-        assert mass.name("cuda") == MASS_KERNEL
+        assert mass_kernel("cuda") == MASS_KERNEL
     finally:
-        mass._fused.cache_clear()
+        attention._fused.cache_clear()

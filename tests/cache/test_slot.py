@@ -14,7 +14,7 @@ from cachemark.cache.arena import Memory
 from cachemark.cache.bank import SlotBank, banks
 from cachemark.cache.codec import CODECS, INT8, NATIVE, Codec
 from cachemark.cache.layout import Layout, Site, Step
-from cachemark.cache.stage import Stage
+from cachemark.cache.slot import Stage
 from contracts.driver import layout_of
 
 SITES = (Site("decoder", 0), Site("decoder", 1))

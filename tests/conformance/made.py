@@ -24,8 +24,9 @@ from cachemark.methods.lazymar import LazyMAR
 from cachemark.models import diffusion
 from cachemark.models.mar import MAR, MARConfig
 from cachemark.models.var import VAR, VARConfig
-from cachemark.models.vision.autoencoder import JointAttnBlock, KLDecoder, Pyramid
+from cachemark.models.vision.autoencoder import JointAttnBlock, KLDecoder
 from cachemark.models.vision.msvq import MultiScaleQuantizer
+from cachemark.models.vision.vq import Pyramid
 
 PATCH, VAE = 2, 3  # pixels of a latent map on the side of a token, and its channels
 

@@ -55,7 +55,7 @@ def test_names_and_shapes_are_those_of_the_published_file(size: str) -> None:
 def test_names_and_shapes_of_the_tokenizer(name: str) -> None:
     expected = manifest(name)
     with torch.device("meta"):
-        model = MSVQ(MSVQConfig(tuple(expected["patch_nums"])))
+        model = MSVQ(MSVQConfig(sides=tuple(expected["patch_nums"])))
     shapes = {key: shape for key, shape in expected["shapes"].items() if key not in USED}
     assert {key: list(tensor.shape) for key, tensor in model.state_dict().items()} == shapes
     assert sum(p.numel() for p in model.parameters()) == expected["n_params"]

@@ -13,8 +13,7 @@ from torch import Tensor
 from cachemark.cache.arena import Memory
 from cachemark.cache.codec import CODECS
 from cachemark.cache.layout import Site, Step, scale_steps
-from cachemark.cache.slot import Slot
-from cachemark.cache.stage import Stage
+from cachemark.cache.slot import Slot, Stage
 from cachemark.contract.method import Method
 from cachemark.core.spec import Sampling
 from cachemark.methods.ams_kv import AMSKV

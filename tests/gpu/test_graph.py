@@ -15,11 +15,9 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from cachemark.cache.arena import Memory
-from cachemark.cache.attention.attention import chosen, fused
-from cachemark.cache.attention.mass import fold, name, written_out
-from cachemark.cache.engine.by_name import engine
+from cachemark.cache.attention.attention import chosen, fold, fused, mass_kernel, written_out
 from cachemark.cache.engine.cuda_graph import CudaGraphs
-from cachemark.cache.engine.graph import Graph
+from cachemark.cache.engine.graph import Graph, engine
 from cachemark.cache.layout import Site, Step
 from cachemark.cache.slot import Slot
 from cachemark.contract.method import Method
@@ -244,7 +242,7 @@ def test_the_kernel_with_mass_is_the_written_out_attention(tokens: int, groups: 
         expected, weights = written_out(x, y, z, causal=False)
         torch.testing.assert_close(out.reshape(q.shape), expected, rtol=0, atol=close)
         torch.testing.assert_close(mass, weights, rtol=1e-4, atol=close * tokens)
-    assert name("cuda") == "triton-with-mass"
+    assert mass_kernel("cuda") == "triton-with-mass"
 
 
 # -- measuring --------------------------------------------------------------------------------------------------------

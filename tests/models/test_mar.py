@@ -320,14 +320,15 @@ def test_the_published_sizes_shape_their_layouts() -> None:
         assert entry.identity(Request(seed=7)) == "random:7/random:7"
 
 
-def test_a_loaded_model_decodes_its_own_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_loaded_model_decodes_its_own_tokens() -> None:
     """The registered path with small sizes: generator, head of the engine, and image decoder."""
     narrow = replace(registered.kl.KLConfig(), ch=32, ch_mult=(1, 1), num_res_blocks=1, z=4)
-    monkeypatch.setattr(registered, "KL", lambda: registered.kl.KL(narrow))
-    loaded = registered._load_published(CONFIG, registered._files("B", CONFIG), Request(seed=1))
+    decoder = replace(registered.DECODER, build=lambda: registered.kl.KL(narrow))
+    entry = registered.FAMILY.published("narrow", CONFIG, "narrow.pth", decoder, {}, "A small one")
+    loaded = entry.load(Request(seed=1))
     assert loaded.random
     assert type(loaded.generator.diffloss).__name__ == "DiffusionHead"
-    eager = registered._load_published(CONFIG, registered._files("B", CONFIG), Request(seed=1, engine="reference"))
+    eager = entry.load(Request(seed=1, engine="reference"))
     assert type(eager.generator.diffloss).__name__ == "EagerHead"
     tokens = loaded.generator.generate(torch.tensor([1]), [1], Bidirectional(), SAMPLING, Memory())
     images = loaded.decode(tokens)

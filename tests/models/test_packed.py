@@ -75,7 +75,7 @@ def test_nothing_is_packed_where_there_is_no_such_kernel(net: Net, monkeypatch: 
 
 @pytest.mark.parametrize(("engine", "found"), [("eager", True), ("reference", False)])
 def test_the_reference_engine_keeps_plain_layers(engine: str, found: bool) -> None:
-    model = weights.transformer(partial(MAR, WIDE), "", Request(engine=engine))
+    model = weights.transformer(partial(MAR, WIDE), Request(engine=engine))
     assert any(isinstance(module, Packed) for module in model.modules()) is found
 
 

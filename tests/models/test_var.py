@@ -140,7 +140,7 @@ def test_another_depth_is_named(tmp_path: Path) -> None:
 
 
 def test_a_tokenizer_of_another_width_is_named(tmp_path: Path) -> None:
-    small = MSVQConfig(var.SIDES_256, ch=32, ch_mult=(1, 1), num_res_blocks=1, z=16, codes=4096)
+    small = MSVQConfig(sides=var.SIDES_256, ch=32, ch_mult=(1, 1), num_res_blocks=1, z=16, codes=4096)
     torch.save(MSVQ(small).state_dict(), tmp_path / "vae.pth")
     entry = registry.models.get("var-d16")
     with pytest.raises(BadCheckpoint, match="of another shape"):

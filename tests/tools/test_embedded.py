@@ -20,14 +20,14 @@ from cachemark.metrics.image_features import RealImages
 from cachemark.metrics.legend import legend
 from cachemark.models.catalogue import masked_models as masked
 from cachemark.models.catalogue import next_scale
+from cachemark.models.catalogue.masked_models import TINY_MAR
+from cachemark.models.catalogue.next_scale import TINY_VAR
 from cachemark.models.catalogue.next_token import TINY
 from cachemark.models.protocol import Request
 from cachemark.models.tiny import tiny_features as features
 from cachemark.models.tiny import tiny_kl as kl
 from cachemark.models.tiny import tiny_msvq as msvq
 from cachemark.models.tiny import tiny_vq as vq
-from cachemark.models.tiny.tiny_mar import TINY_MAR
-from cachemark.models.tiny.tiny_var import TINY_VAR
 from cachemark.models.weights import packaged
 from cachemark.tools.train.feature_network import FLOORS, KEPT, REAL, attributes, consistency, corrupted
 from cachemark.tools.train.scene import VERSION, scenes

@@ -12,11 +12,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from cachemark.cache.attention.attention import FUSED, chosen, fused
-from cachemark.cache.attention.mass import FUSED_MASS_KERNEL
-from cachemark.cache.engine.by_name import engine, refused
+from cachemark.cache.attention.attention import FUSED, FUSED_MASS_KERNEL, chosen, fused
 from cachemark.cache.engine.engine import EAGER
-from cachemark.cache.engine.graph import Graph
+from cachemark.cache.engine.graph import Graph, engine, refused
 from cachemark.core import plugins
 from cachemark.core.errors import Unsupported
 from cachemark.core.result import Outcome

@@ -16,8 +16,7 @@ from torch import Tensor
 from .arena import Memory
 from .codec import Parts
 from .layout import Layout, Site, Step
-from .slot import Slot
-from .stage import staged_entries
+from .slot import Slot, staged_entries
 
 TRANSIENT = 192 * 2**20
 """Bytes that a portion may need on the way. Results come on top of it."""

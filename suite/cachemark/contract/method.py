@@ -6,15 +6,14 @@ anew for each generation; its dataclass fields are its knobs; it never refers to
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..cache.attention.attention import KERNEL, attention
-from ..cache.attention.mass import MASS_KERNEL
+from ..cache.attention.attention import KERNEL, MASS_KERNEL, attention
 from ..cache.layout import Site, Step, Tokens
 from ..cache.slot import Slot
 from .paper_costs import PaperCosts
@@ -85,6 +84,13 @@ class Method(PaperCosts, ScalePass):
         """The part of ``step`` that the scopes of a pass read on the host, beside live lengths and whether visual tokens are fed. A
         recorded pass is repeated only where it is the same. A class that overrides a scope and not this is taken to read everything."""
         return None
+
+
+def run_blocks(sites: Sequence[Site], blocks: Iterable[Any], step: Step, method: Method, tokens: Tokens) -> Tokens:
+    """Run the blocks of a stack, one at each of ``sites``, one after the other."""
+    for site, block in zip(sites, blocks, strict=True):
+        tokens = method.block(site, step, tokens, block)
+    return tokens
 
 
 SCOPES = ("stack", "block", "attend", "observe")

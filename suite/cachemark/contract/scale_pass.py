@@ -9,8 +9,7 @@ from torch import Tensor
 
 from ..cache.attention.attention import attention
 from ..cache.layout import Site, Step
-from ..cache.slot import Slot
-from ..cache.stage import Stage
+from ..cache.slot import Slot, Stage
 from .storage import Storage
 
 if TYPE_CHECKING:

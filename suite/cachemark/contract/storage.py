@@ -8,8 +8,7 @@ from typing import ClassVar
 from ..cache.arena import Memory
 from ..cache.bank import SlotBank, banks
 from ..cache.layout import Layout, Site, Step
-from ..cache.slot import Slot
-from ..cache.stage import Stage
+from ..cache.slot import Slot, Stage
 from .planning import Planning
 
 

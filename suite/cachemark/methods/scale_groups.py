@@ -11,8 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..cache.layout import Layout, Step
-from ..cache.slot import Slot
-from ..cache.stage import Stage
+from ..cache.slot import Slot, Stage
 from ..contract.method import Method
 from ..core import registry
 from ..core.errors import BadBudget, BadKnob

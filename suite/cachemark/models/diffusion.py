@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from ..cache.layout import Site, Step, Tokens
 from ..cache.masked_layout import MaskedStep
-from ..contract.method import Method
+from ..contract.method import Method, run_blocks
 from ..contract.uncached import Bidirectional
 from ..core.errors import Unsupported
 
@@ -227,8 +227,7 @@ class Denoiser(nn.Module):
     def run(self, step: Step, method: Method, tokens: Tokens) -> Tensor:
         """Blocks and final layer: the stack of the head, which ends with the prediction itself, because that is what the
         difference of two branches is taken of."""
-        for site, block in zip(self.sites, self.res_blocks, strict=True):
-            tokens = method.block(site, step, tokens, cast(HeadBlock, block))
+        tokens = run_blocks(self.sites, self.res_blocks, step, method, tokens)
         assert tokens.cond is not None
         return self.final_layer(tokens.x, tokens.cond)
 

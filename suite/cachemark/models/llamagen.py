@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -20,7 +19,7 @@ from torch import Tensor, nn
 from ..cache import random_streams as streams
 from ..cache.arena import Memory
 from ..cache.layout import Layout, Site, Step, Tokens, raster_steps
-from ..contract.method import Method, graph_key
+from ..contract.method import Method, graph_key, run_blocks
 from ..contract.uncached import Uncached
 from ..core.spec import Sampling
 from .sampling import draw, guide, guided
@@ -177,13 +176,7 @@ class LlamaGen(nn.Module):
 
     def forward(self, tokens: Tokens, step: Step, method: Method) -> Tensor:
         """One pass of the stack under a method: hidden states before the final norm, (rows, tokens, dim)."""
-
-        def run(tokens: Tokens) -> Tensor:
-            for site, block in zip(self.sites, self.layers, strict=True):
-                tokens = method.block(site, step, tokens, cast(TransformerBlock, block))
-            return tokens.x
-
-        return method.stack("decoder", step, tokens, run)
+        return method.stack("decoder", step, tokens, lambda fed: run_blocks(self.sites, self.layers, step, method, fed).x)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Final norm and head in the model's dtype, then fp32."""
@@ -200,16 +193,8 @@ class LlamaGen(nn.Module):
 
     @torch.inference_mode()
     def generate(
-        self,
-        labels: Tensor,
-        seeds: Sequence[int],
-        method: Method,
-        sampling: Sampling,
-        memory: Memory,
-        *,
-        forced: Tensor | None = None,
-        see: Callable[[int, Tensor], None] | None = None,
-        mark: Callable[[int], None] | None = None,
+        self, labels: Tensor, seeds: Sequence[int], method: Method, sampling: Sampling, memory: Memory, *,
+        forced: Tensor | None = None, see: Callable[[int, Tensor], None] | None = None, mark: Callable[[int], None] | None = None,
     ) -> Tensor:
         """Generate tokens (batch, N) int64 for ``labels`` (batch,) under ``method``.
 

@@ -13,7 +13,6 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -23,7 +22,7 @@ from ..cache import random_streams as streams
 from ..cache.arena import Memory
 from ..cache.layout import Site, Step, Tokens
 from ..cache.masked_layout import MaskedLayout, MaskedStep, masked_steps, placed, put, take
-from ..contract.method import Method, graph_key
+from ..contract.method import Method, graph_key, run_blocks
 from ..contract.uncached import Bidirectional
 from ..core.errors import Unsupported
 from ..core.spec import Sampling
@@ -168,8 +167,10 @@ class MAR(nn.Module):
         self.decoder_blocks = nn.ModuleList(MARBlock(c.dim, c.heads) for _ in range(c.depth[1]))
         self.decoder_norm = nn.LayerNorm(c.dim, eps=EPS)
         self.diffloss = (EagerHead if eager_head else DiffusionHead)(c.channels, c.dim, c.head_depth, c.head_width)
-        self.stacks = {"encoder": self.encoder_blocks, "decoder": self.decoder_blocks}
-        self.sites = [Site(name, layer) for name, blocks in self.stacks.items() for layer in range(len(blocks))] + self.diffloss.net.sites
+        encoder = [Site("encoder", layer) for layer in range(c.depth[0])]
+        decoder = [Site("decoder", layer) for layer in range(c.depth[1])]
+        self.stacks = {"encoder": (encoder, self.encoder_blocks), "decoder": (decoder, self.decoder_blocks)}
+        self.sites = encoder + decoder + self.diffloss.net.sites
 
     def initialise(self, seed: int) -> MAR:
         """Random weights: normal, std 0.02; gates and the head's last layer included, where the authors start at zero: benchmarks
@@ -223,12 +224,8 @@ class MAR(nn.Module):
         return self.decoder_norm(found) + F.embedding(places, self.diffusion_pos_embed_learned[0])
 
     def _through(self, name: str, x: Tensor, step: Step, method: Method) -> Tensor:
-        def run(tokens: Tokens) -> Tensor:
-            for layer, block in enumerate(self.stacks[name]):
-                tokens = method.block(Site(name, layer), step, tokens, cast(MARBlock, block))
-            return tokens.x
-
-        return method.stack(name, step, Tokens(x), run)
+        sites, blocks = self.stacks[name]
+        return method.stack(name, step, Tokens(x), lambda fed: run_blocks(sites, blocks, step, method, fed).x)
 
     # -- training -----------------------------------------------------------------------------------------------------
     def teacher(self, cond: Tensor, latents: Tensor, known: Tensor, places: Tensor) -> Tensor:
@@ -275,16 +272,8 @@ class MAR(nn.Module):
     # -- generation ---------------------------------------------------------------------------------------------------
     @torch.inference_mode()
     def generate(
-        self,
-        labels: Tensor,
-        seeds: Sequence[int],
-        method: Method,
-        sampling: Sampling,
-        memory: Memory,
-        *,
-        forced: Tensor | None = None,
-        see: Callable[[Tensor, Tensor], None] | None = None,
-        mark: Callable[[int], None] | None = None,
+        self, labels: Tensor, seeds: Sequence[int], method: Method, sampling: Sampling, memory: Memory, *,
+        forced: Tensor | None = None, see: Callable[[Tensor, Tensor], None] | None = None, mark: Callable[[int], None] | None = None,
     ) -> Tensor:
         """Generate continuous tokens (batch, N, C) fp32, raster ordered, for ``labels`` (batch,) under ``method``.
 

@@ -14,6 +14,7 @@ from ..cache.layout import Layout
 from ..contract.method import Method
 from ..core.spec import Sampling
 from ..roofline.bill import ParameterCounts
+from .checkpoints import EXTRAS, WRAPPERS
 
 
 class Generator(Protocol):
@@ -84,8 +85,8 @@ class PublishedFile:
     name: str
     origin: str
     build: Callable[[], nn.Module]
-    wrappers: Sequence[str]
-    ignored: Sequence[str] = ()
+    wrappers: Sequence[str] = WRAPPERS
+    ignored: Sequence[str] = EXTRAS
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from ..cache import random_streams as streams
 from ..cache.arena import Memory
 from ..cache.layout import Layout, Site, Step, Tokens, scale_steps
-from ..contract.method import Method, graph_key
+from ..contract.method import Method, graph_key, run_blocks
 from ..contract.uncached import Blockwise
 from ..core.errors import BadCheckpoint
 from ..core.spec import Sampling
@@ -60,6 +60,11 @@ class VARConfig:
     @property
     def head_dim(self) -> int:
         return self.dim // self.heads
+
+    @property
+    def grid(self) -> int:
+        """Side of the last map."""
+        return self.sides[-1]
 
     @property
     def tokens(self) -> int:
@@ -240,13 +245,7 @@ class VAR(nn.Module):
 
     def forward(self, tokens: Tokens, step: Step, method: Method) -> Tensor:
         """One pass of the stack under a method: hidden states before the head's norm, (rows, tokens, dim)."""
-
-        def run(tokens: Tokens) -> Tensor:
-            for site, block in zip(self.sites, self.blocks, strict=True):
-                tokens = method.block(site, step, tokens, cast(VARBlock, block))
-            return tokens.x
-
-        return method.stack("decoder", step, tokens, run)
+        return method.stack("decoder", step, tokens, lambda fed: run_blocks(self.sites, self.blocks, step, method, fed).x)
 
     def logits(self, hidden: Tensor, cond: Tensor) -> Tensor:
         """Head norm in fp32, head in the model's dtype, then fp32. ``cond`` (rows, dim) is the class embedding."""
@@ -262,16 +261,8 @@ class VAR(nn.Module):
 
     @torch.inference_mode()
     def generate(
-        self,
-        labels: Tensor,
-        seeds: Sequence[int],
-        method: Method,
-        sampling: Sampling,
-        memory: Memory,
-        *,
-        forced: Tensor | None = None,
-        see: Callable[[int, Tensor], None] | None = None,
-        mark: Callable[[int], None] | None = None,
+        self, labels: Tensor, seeds: Sequence[int], method: Method, sampling: Sampling, memory: Memory, *,
+        forced: Tensor | None = None, see: Callable[[int, Tensor], None] | None = None, mark: Callable[[int], None] | None = None,
     ) -> Tensor:
         """Generate tokens (batch, N) int64, scale by scale, for ``labels`` (batch,) under ``method``.
 

@@ -16,7 +16,7 @@ import torch
 
 from .. import methods
 from ..cache.codec import codec
-from ..cache.engine.by_name import AUTO, GRAPH, refused
+from ..cache.engine.graph import AUTO, GRAPH, refused
 from ..cache.layout import Layout
 from ..contract.method import Method
 from ..core import registry, seeds

@@ -19,8 +19,9 @@ from cachemark.core.spec import Sampling
 from cachemark.methods.full import Full
 from cachemark.models.sampling import filter_logits, guide_scale
 from cachemark.models.var import VAR, VARConfig
-from cachemark.models.vision.autoencoder import JointAttnBlock, KLDecoder, Pyramid
+from cachemark.models.vision.autoencoder import JointAttnBlock, KLDecoder
 from cachemark.models.vision.msvq import MSVQ, MSVQConfig, MultiScaleQuantizer
+from cachemark.models.vision.vq import Pyramid
 
 from ..checks import Check, Kind, Vector, apart, differing, worst
 

@@ -1,4 +1,4 @@
-"""The graph engine: every pass is recorded once and repeated from then on, without running any Python of it."""
+"""The graph engine: every pass is recorded once and repeated from then on, without running any Python of it; and where it runs."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ import torch
 from torch import Tensor
 
 from ...core.errors import Unsupported
-from .engine import HostState, Work
+from .cuda_graph import CudaGraphs
+from .engine import EAGER, Engine, HostState, Work
 
+AUTO, GRAPH = "auto", "graph"  # the former is a plan's word: its cases have the engine that it becomes
 Replay = Callable[[], object]
 PLAIN = (int, float, str, bool, tuple, type(None))
 UNSET = object()
@@ -185,3 +187,19 @@ def _check(state: HostState, kept: dict[str, Any]) -> None:
 
 def _first_line(error: BaseException) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+# -- engines by the name that a plan gives them -------------------------------------------------------------------------
+def refused(name: str, device: str) -> str:
+    """The reason why an engine does not run on a device, or nothing."""
+    return f"the graph engine records CUDA graphs, and the device is {device!r}" if name == GRAPH and device == "cpu" else ""
+
+
+def engine(name: str, device: str) -> Engine:
+    """A new engine for one case. ``eager`` and ``reference`` run their passes as written: it is the methods and models of the latter
+    that differ. Raises Unsupported where the device has no such engine."""
+    if name != GRAPH:
+        return EAGER
+    if reason := refused(name, device):
+        raise Unsupported(f"{reason[0].upper()}{reason[1:]}.", remedy='Use engine = "eager".')
+    return Graph(CudaGraphs(device), torch.device(device))

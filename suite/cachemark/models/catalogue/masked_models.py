@@ -2,92 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
-from typing import Any
 
-import torch
-
-from ...cache.layout import Layout
-from ...core import registry
 from ...core.errors import BadCheckpoint
 from ...core.spec import Sampling
-from .. import checkpoints, costs, mar
+from .. import costs, mar
+from ..checkpoints import EXTRAS
 from ..mar import MAR, PAPER_CFG, MARConfig
-from ..protocol import Loaded, ModelEntry, PublishedFile, Request
+from ..protocol import PublishedFile
 from ..tiny import tiny_kl
-from ..tiny.tiny_kl import TinyKL
-from ..tiny.tiny_mar import NAME as TINY_NAME
-from ..tiny.tiny_mar import TINY_MAR
+from ..tiny.tiny_kl import TinyKL, TinyKLConfig
 from ..vision import kl
 from ..vision.kl import KL
-from ..weights import coder, embedded, embedded_identity, identities, transformer
+from .family import Family, register
 
 AVERAGED = ("model_ema", "model")  # entries of a published file: the averaged weights are those that were evaluated
-ORIGIN = "the links in the README of LTH14/mar on GitHub"
 PAPER_STEPS = 256
 FEWER_STEPS = 64  # with which the papers on caches compare
+FOLDERS = {"B": "mar_base", "L": "mar_large", "H": "mar_huge"}
+TINY_NAME = "tiny-mar"
+# Its head takes one step of each 25th of the process, the least noisy one, and so begins at time 960. The published models begin at 999,
+# where almost nothing is left of the token and an error in the predicted noise is magnified a thousandfold: that takes a longer training.
+TINY_MAR = MARConfig(
+    dim=160, depth=(4, 4), heads=5, head_depth=3, head_width=128, grid=16, channels=TinyKLConfig().channels, classes=10, buffer=8, steps=20,
+    diffusion=(1,) * 25,
+)
 
 
-def _shape(config: MARConfig, sampling: Sampling, batch: int) -> Layout:
-    return mar.layout(config, range(batch), sampling, torch.float32, "cpu")
-
-
-def _loaded(config: MARConfig, request: Request, decoder: KL | TinyKL, weights: str) -> Loaded:
-    make = partial(MAR, config, eager_head=request.engine == "reference")
-    model = transformer(make, request.weights, request, wrappers=AVERAGED)
-    return Loaded(model, decoder.decode, weights, [*model.parameters(), *decoder.parameters()])
-
-
-def _register(name: str, config: MARConfig, build: Callable[[], KL | TinyKL], **others: Any) -> None:
-    registry.models.add(name)(ModelEntry(
-        name, "mar", MAR.paradigm, (config.grid, config.grid), config.classes, partial(_shape, config),
-        parameter_counts=partial(costs.mar, config, lambda: build().decode), **others,
-    ))
-
-
-# -- the embedded model -----------------------------------------------------------------------------------------------
-def _load_tiny(request: Request) -> Loaded:
-    request = embedded(request, TINY_NAME, tiny_kl.NAME)
-    decoder = tiny_kl.load(request.decoder_weights, device=request.device)
-    if decoder.config.channels != TINY_MAR.channels:
-        raise BadCheckpoint(f"The image tokenizer has {decoder.config.channels} channels; this model needs {TINY_MAR.channels}.",
+def build(config: MARConfig, tokenizer: TinyKL | KL | None = None, engine: str = "eager") -> MAR:
+    """The transformer and its head. Raises BadCheckpoint where the image tokenizer is another model's."""
+    if isinstance(tokenizer, TinyKL) and tokenizer.config.channels != config.channels:
+        raise BadCheckpoint(f"The image tokenizer has {tokenizer.config.channels} channels; this model needs {config.channels}.",
                             remedy="Give the tokenizer that the model was trained with.")
-    return _loaded(TINY_MAR, request, decoder, _tiny_identity(request))
+    return MAR(config, eager_head=engine == "reference")
 
 
-def _tiny_identity(request: Request) -> str:
-    return embedded_identity(embedded(request, TINY_NAME, tiny_kl.NAME), partial(MAR, TINY_MAR), tiny_kl.check, wrappers=AVERAGED)
+FAMILY = Family("mar", MAR.paradigm, "the links in the README of LTH14/mar on GitHub", build, mar.layout, costs.mar, wrappers=AVERAGED)
+DECODER = PublishedFile("decoder_weights", "kl16.ckpt", FAMILY.origin, KL, ignored=(*EXTRAS, *kl.UNUSED))
 
-
-_register(TINY_NAME, TINY_MAR, TinyKL, load=_load_tiny, identity=_tiny_identity, quality=("legend",), preset="scene",
-          presets={"paper": Sampling(cfg_scale=3.0, cfg_schedule="linear")},
-          summary="A MAR of 3 M parameters trained on the embedded scene world, with its weights")
-
-
-# -- the published ones -----------------------------------------------------------------------------------------------
-def _load_published(config: MARConfig, files: tuple[PublishedFile, ...], request: Request) -> Loaded:
-    weights = identities(files, request)
-    return _loaded(config, request, coder(KL, request, ignore=kl.UNUSED), weights)
-
-
-def _files(size: str, config: MARConfig) -> tuple[PublishedFile, ...]:
-    folder = {"B": "mar_base", "L": "mar_large", "H": "mar_huge"}[size]
-    ignored = (*checkpoints.EXTRAS, *kl.UNUSED)
-    return (PublishedFile("weights", f"{folder}/checkpoint-last.pth", ORIGIN, partial(MAR, config), AVERAGED, checkpoints.EXTRAS),
-            PublishedFile("decoder_weights", "kl16.ckpt", ORIGIN, KL, checkpoints.WRAPPERS, ignored))
-
-
-def _presets(size: str) -> dict[str, Sampling]:
-    paper = Sampling(cfg_scale=PAPER_CFG[size], cfg_schedule="linear", steps=PAPER_STEPS)
-    return {"paper": paper, "fewer": replace(paper, steps=FEWER_STEPS)}
-
-
+register(FAMILY.embedded(TINY_NAME, TINY_MAR, tiny_kl.files, {"paper": Sampling(cfg_scale=3.0, cfg_schedule="linear")},
+                         "A MAR of 3 M parameters trained on the embedded scene world, with its weights"))
 for _size, _config in mar.SIZES.items():
-    _register(
-        f"mar-{_size.lower()}", _config, KL, presets=_presets(_size), files=_files(_size, _config),
-        load=partial(_load_published, _config, _files(_size, _config)), identity=partial(identities, _files(_size, _config)),
-        summary=f"MAR-{_size}, {_config.depth[0]} + {_config.depth[1]} blocks and a diffusion head, {_config.grid}×{_config.grid} tokens; "
-                "weights optional, else random",
-    )
+    _paper = Sampling(cfg_scale=PAPER_CFG[_size], cfg_schedule="linear", steps=PAPER_STEPS)
+    register(FAMILY.published(
+        f"mar-{_size.lower()}", _config, f"{FOLDERS[_size]}/checkpoint-last.pth", DECODER,
+        {"paper": _paper, "fewer": replace(_paper, steps=FEWER_STEPS)},
+        f"MAR-{_size}, {_config.depth[0]} + {_config.depth[1]} blocks and a diffusion head, {_config.grid}×{_config.grid} tokens",
+    ))

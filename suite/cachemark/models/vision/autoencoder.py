@@ -7,33 +7,11 @@ of :mod:`~cachemark.models.vision.vq`, whose files name them in another order.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .vq import GROUP_EPS, GROUPS, Downsample, ResBlock, Upsample
-
-
-@dataclass(frozen=True)
-class Pyramid:
-    """Widths of the levels. ``ch_mult`` lists channel multiples from the highest resolution to the lowest; each level but the last
-    halves the resolution, and the last one attends after every block."""
-
-    ch: int
-    ch_mult: tuple[int, ...]
-    num_res_blocks: int
-
-    @property
-    def widths(self) -> tuple[int, ...]:
-        """Channels of each level, from the highest resolution to the lowest."""
-        return tuple(self.ch * m for m in self.ch_mult)
-
-    @property
-    def factor(self) -> int:
-        """Pixels per latent along one side."""
-        return 2 ** (len(self.ch_mult) - 1)
-
+from .vq import Downsample, Pyramid, ResBlock, Upsample, conv, norm
 
 Attend = Callable[[int], nn.Module]  # makes an attention block for that many channels
 
@@ -43,8 +21,8 @@ class JointAttnBlock(nn.Module):
 
     def __init__(self, channels: int) -> None:
         super().__init__()
-        self.norm = nn.GroupNorm(GROUPS, channels, eps=GROUP_EPS)
-        self.qkv, self.proj_out = nn.Conv2d(channels, 3 * channels, 1), nn.Conv2d(channels, channels, 1)
+        self.norm = norm(channels)
+        self.qkv, self.proj_out = conv(channels, 3 * channels, 1), conv(channels, channels, 1)
 
     def forward(self, x: Tensor) -> Tensor:
         q, k, v = self.qkv(self.norm(x)).flatten(2).transpose(1, 2).unsqueeze(1).chunk(3, -1)
@@ -80,19 +58,19 @@ class Middle(nn.Module):
 
 
 class KLEncoder(nn.Module):
-    """Images (B, 3, f·h, f·w) to latents (B, z, h, w)."""
+    """Images (B, 3, f·h, f·w) to latents (B, z, h, w). The lowest resolution attends after every block."""
 
     def __init__(self, shape: Pyramid, z: int, attend: Attend) -> None:
         super().__init__()
         widths, last = shape.widths, len(shape.widths) - 1
-        self.conv_in = nn.Conv2d(3, shape.ch, 3, padding=1)
+        self.conv_in = conv(3, shape.ch)
         pairs = zip((shape.ch, *widths), widths, strict=False)
         self.down = nn.ModuleList(KLLevel(a, b, shape.num_res_blocks, attend if i == last else None) for i, (a, b) in enumerate(pairs))
         for level, width in zip(self.down[:-1], widths, strict=False):
             level.downsample = Downsample(width)
         self.mid = Middle(widths[-1], attend)
-        self.norm_out = nn.GroupNorm(GROUPS, widths[-1], eps=GROUP_EPS)
-        self.conv_out = nn.Conv2d(widths[-1], z, 3, padding=1)
+        self.norm_out = norm(widths[-1])
+        self.conv_out = conv(widths[-1], z)
 
     def forward(self, images: Tensor) -> Tensor:
         x = self.conv_in(images)
@@ -108,15 +86,15 @@ class KLDecoder(nn.Module):
     def __init__(self, shape: Pyramid, z: int, attend: Attend, *, in_levels: bool = True) -> None:
         super().__init__()
         widths, last = shape.widths, len(shape.widths) - 1
-        self.conv_in = nn.Conv2d(z, widths[-1], 3, padding=1)
+        self.conv_in = conv(z, widths[-1])
         self.mid = Middle(widths[-1], attend)
         pairs = zip((*widths[1:], widths[-1]), widths, strict=True)
         lowest = attend if in_levels else None
         self.up = nn.ModuleList(KLLevel(a, b, shape.num_res_blocks + 1, lowest if i == last else None) for i, (a, b) in enumerate(pairs))
         for level, width in zip(self.up[1:], widths[1:], strict=True):
             level.upsample = Upsample(width)
-        self.norm_out = nn.GroupNorm(GROUPS, widths[0], eps=GROUP_EPS)
-        self.conv_out = nn.Conv2d(widths[0], 3, 3, padding=1)
+        self.norm_out = norm(widths[0])
+        self.conv_out = conv(widths[0], 3)
 
     def forward(self, latents: Tensor) -> Tensor:
         x = self.mid(self.conv_in(latents))

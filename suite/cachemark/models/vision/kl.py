@@ -11,25 +11,18 @@ import torch
 from torch import Tensor, nn
 
 from ...core.errors import Unsupported
-from .autoencoder import KLDecoder, KLEncoder, Pyramid
-from .vq import AttnBlock
+from .autoencoder import KLDecoder, KLEncoder
+from .vq import AttnBlock, Pyramid
 
 SCALE = 0.2325
 UNUSED = ("loss.*",)  # the discriminator of its training, where a file still holds it
 
 
 @dataclass(frozen=True)
-class KLConfig:
+class KLConfig(Pyramid):
     """Shape of an autoencoder. ``z``: channels of a token."""
 
-    ch: int = 128
-    ch_mult: tuple[int, ...] = (1, 1, 2, 2, 4)
-    num_res_blocks: int = 2
     z: int = 16
-
-    @property
-    def pyramid(self) -> Pyramid:
-        return Pyramid(self.ch, self.ch_mult, self.num_res_blocks)
 
 
 class KL(nn.Module):
@@ -41,16 +34,13 @@ class KL(nn.Module):
     def __init__(self, config: KLConfig | None = None) -> None:
         super().__init__()
         self.config = c = config or KLConfig()
-        self.encoder = KLEncoder(c.pyramid, 2 * c.z, AttnBlock)
-        self.decoder = KLDecoder(c.pyramid, c.z, AttnBlock, in_levels=False)
+        self.encoder = KLEncoder(c, 2 * c.z, AttnBlock)
+        self.decoder = KLDecoder(c, c.z, AttnBlock, in_levels=False)
         self.quant_conv, self.post_quant_conv = nn.Conv2d(2 * c.z, 2 * c.z, 1), nn.Conv2d(c.z, c.z, 1)
 
     def moments(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and standard deviation of the latents, each (B, z, h, w). The log variance is clamped to [−30, 20]."""
-        factor = self.config.pyramid.factor
-        if images.ndim != 4 or images.shape[1] != 3 or images.shape[2] % factor or images.shape[3] % factor:
-            raise Unsupported(f"Images of shape {tuple(images.shape)} cannot be encoded.",
-                              remedy=f"Give (batch, 3, height, width) with sides that are multiples of {factor}.")
+        self.config.check(images)
         mean, log_variance = self.quant_conv(self.encoder(images)).chunk(2, 1)
         return mean, torch.exp(0.5 * log_variance.clamp(-30, 20))
 

@@ -14,7 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...core.errors import Unsupported
-from .autoencoder import JointAttnBlock, KLDecoder, KLEncoder, Pyramid
+from .autoencoder import JointAttnBlock, KLDecoder, KLEncoder
+from .vq import Pyramid
 
 USED = ("quantize.ema_vocab_hit_SV",)  # how often each code was used in training: in published files, and nobody's business here
 
@@ -53,7 +54,7 @@ class MultiScaleQuantizer(nn.Module):
 
     def add(self, f_hat: Tensor, codes: Tensor, scale: int) -> Tensor:
         """The feature map with the tokens (B, side²) of scale ``scale`` (from 0) added."""
-        return f_hat + self._contribution(codes, scale)
+        return f_hat + self.contribution(codes, scale)
 
     def next_map(self, f_hat: Tensor, scale: int) -> Tensor:
         """The model's input at scale ``scale`` ≥ 1: the feature map so far at that resolution, (B, side², width)."""
@@ -86,7 +87,7 @@ class MultiScaleQuantizer(nn.Module):
         rest, tokens = f.float(), []
         for scale in range(len(self.sides)):
             codes = self.nearest(self.shrunk(rest, scale))
-            rest = rest - self._contribution(codes, scale)
+            rest = rest - self.contribution(codes, scale)
             tokens.append(codes)
         return torch.cat(tokens, 1)
 
@@ -96,20 +97,13 @@ class MultiScaleQuantizer(nn.Module):
             flat, book = vectors.float(), self.embedding.weight.float()
             return (flat.square().sum(-1, keepdim=True) + book.square().sum(1) - 2 * flat @ book.T).argmin(-1)
 
-    def spread(self, codes: Tensor, scale: int) -> Tensor:
-        """Code vectors of a scale at full resolution, before φ: (B, width, P, P)."""
+    def contribution(self, codes: Tensor, scale: int) -> Tensor:
+        """φ of a scale's code vectors at full resolution, (B, width, P, P)."""
         side = self.sides[scale]
         h = F.embedding(codes, self.embedding.weight).float().transpose(1, 2).unflatten(2, (side, side))
-        if side == self.sides[-1]:
-            return h
-        return F.interpolate(h, size=(self.sides[-1],) * 2, mode="bicubic", align_corners=False)
-
-    def smooth(self, h: Tensor, scale: int) -> Tensor:
-        """φ of that scale."""
+        if side != self.sides[-1]:
+            h = F.interpolate(h, size=(self.sides[-1],) * 2, mode="bicubic", align_corners=False)
         return h * (1 - self.ratio) + self.quant_resi.qresi_ls[self._phi[scale]](h) * self.ratio
-
-    def _contribution(self, codes: Tensor, scale: int) -> Tensor:
-        return self.smooth(self.spread(codes, scale), scale)
 
     def _checked(self, tokens: Tensor) -> int:
         expected = self.bounds[-1][1]
@@ -134,20 +128,14 @@ def nearest_phi(scale: int, scales: int, phis: int) -> int:
 
 
 @dataclass(frozen=True)
-class MSVQConfig:
+class MSVQConfig(Pyramid):
     """Shape of a tokenizer. ``sides``: sides of the token maps, coarse to fine; ``z``: channels of latents and code vectors."""
 
-    sides: tuple[int, ...] = (1, 2, 3, 4, 5, 6, 8, 10, 13, 16)
     ch: int = 160
-    ch_mult: tuple[int, ...] = (1, 1, 2, 2, 4)
-    num_res_blocks: int = 2
+    sides: tuple[int, ...] = (1, 2, 3, 4, 5, 6, 8, 10, 13, 16)
     z: int = 32
     codes: int = 4096
     phis: int = 4
-
-    @property
-    def pyramid(self) -> Pyramid:
-        return Pyramid(self.ch, self.ch_mult, self.num_res_blocks)
 
 
 class MSVQ(nn.Module):
@@ -156,13 +144,13 @@ class MSVQ(nn.Module):
     def __init__(self, config: MSVQConfig | None = None) -> None:
         super().__init__()
         self.config = c = config or MSVQConfig()
-        self.encoder, self.decoder = KLEncoder(c.pyramid, c.z, JointAttnBlock), KLDecoder(c.pyramid, c.z, JointAttnBlock)
+        self.encoder, self.decoder = KLEncoder(c, c.z, JointAttnBlock), KLDecoder(c, c.z, JointAttnBlock)
         self.quantize = MultiScaleQuantizer(c.sides, c.codes, c.z, phis=c.phis)
         self.quant_conv, self.post_quant_conv = nn.Conv2d(c.z, c.z, 3, padding=1), nn.Conv2d(c.z, c.z, 3, padding=1)
 
     def latents(self, images: Tensor) -> Tensor:
         """Images in [−1, 1] to (B, z, P, P)."""
-        side = self.config.sides[-1] * self.config.pyramid.factor
+        side = self.config.sides[-1] * self.config.factor
         if images.ndim != 4 or images.shape[1:] != (3, side, side):
             raise Unsupported(f"Images of shape {tuple(images.shape)} cannot be encoded.", remedy=f"Give (batch, 3, {side}, {side}).")
         return self.quant_conv(self.encoder(images))

@@ -9,6 +9,7 @@ own, and the codebook is normalised after the look-up (row by row, hence the sam
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -23,36 +24,50 @@ USAGE_WINDOW = 65536  # length of the training-time buffer that every published 
 
 
 @dataclass(frozen=True)
-class VQConfig:
-    """Shape of a tokenizer. ``ch_mult`` lists channel multiples from the highest resolution to the lowest."""
+class Pyramid:
+    """Widths of an autoencoder's levels. ``ch_mult`` lists channel multiples from the highest resolution to the lowest; each level but the
+    last halves the resolution."""
 
     ch: int = 128
     ch_mult: tuple[int, ...] = (1, 1, 2, 2, 4)
     num_res_blocks: int = 2
-    z_channels: int = 256
-    codebook_size: int = 16384
-    codebook_dim: int = 8
-
-    @property
-    def factor(self) -> int:
-        """Pixels per code along one side: each level but the last halves the resolution."""
-        return 2 ** (len(self.ch_mult) - 1)
 
     @property
     def widths(self) -> tuple[int, ...]:
         """Channels of each level, from the highest resolution to the lowest."""
         return tuple(self.ch * m for m in self.ch_mult)
 
+    @property
+    def factor(self) -> int:
+        """Pixels per latent along one side."""
+        return 2 ** (len(self.ch_mult) - 1)
+
+    def check(self, images: Tensor) -> None:
+        """Raise Unsupported for what cannot be encoded."""
+        if images.ndim != 4 or images.shape[1] != 3 or images.shape[2] % self.factor or images.shape[3] % self.factor:
+            raise Unsupported(f"Images of shape {tuple(images.shape)} cannot be encoded.",
+                              remedy=f"Give (batch, 3, height, width) with sides that are multiples of {self.factor}.")
+
+
+@dataclass(frozen=True)
+class VQConfig(Pyramid):
+    """Shape of a tokenizer."""
+
+    z_channels: int = 256
+    codebook_size: int = 16384
+    codebook_dim: int = 8
+
 
 VQ16 = VQConfig()
 VQ8 = VQConfig(ch_mult=(1, 2, 2, 4))
 
 
-def _norm(channels: int) -> nn.GroupNorm:
+def norm(channels: int) -> nn.GroupNorm:
+    """The normalisation of all these autoencoders."""
     return nn.GroupNorm(GROUPS, channels, eps=GROUP_EPS)
 
 
-def _conv(c_in: int, c_out: int, size: int = 3) -> nn.Conv2d:
+def conv(c_in: int, c_out: int, size: int = 3) -> nn.Conv2d:
     """A convolution that keeps the resolution."""
     return nn.Conv2d(c_in, c_out, size, padding=size // 2)
 
@@ -62,9 +77,9 @@ class ResBlock(nn.Module):
 
     def __init__(self, c_in: int, c_out: int) -> None:
         super().__init__()
-        self.norm1, self.conv1 = _norm(c_in), _conv(c_in, c_out)
-        self.norm2, self.conv2 = _norm(c_out), _conv(c_out, c_out)
-        self.nin_shortcut = nn.Identity() if c_in == c_out else _conv(c_in, c_out, 1)
+        self.norm1, self.conv1 = norm(c_in), conv(c_in, c_out)
+        self.norm2, self.conv2 = norm(c_out), conv(c_out, c_out)
+        self.nin_shortcut = nn.Identity() if c_in == c_out else conv(c_in, c_out, 1)
 
     def forward(self, x: Tensor) -> Tensor:
         h = self.conv1(F.silu(self.norm1(x)))
@@ -77,9 +92,9 @@ class AttnBlock(nn.Module):
 
     def __init__(self, channels: int) -> None:
         super().__init__()
-        self.norm = _norm(channels)
-        self.q, self.k, self.v = (_conv(channels, channels, 1) for _ in range(3))
-        self.proj_out = _conv(channels, channels, 1)
+        self.norm = norm(channels)
+        self.q, self.k, self.v = (conv(channels, channels, 1) for _ in range(3))
+        self.proj_out = conv(channels, channels, 1)
 
     def forward(self, x: Tensor) -> Tensor:
         h = self.norm(x)
@@ -93,7 +108,7 @@ class Upsample(nn.Module):
 
     def __init__(self, channels: int) -> None:
         super().__init__()
-        self.conv = _conv(channels, channels)
+        self.conv = conv(channels, channels)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.conv(F.interpolate(x, scale_factor=2.0, mode="nearest"))
@@ -136,14 +151,14 @@ class VQEncoder(nn.Module):
     def __init__(self, config: VQConfig) -> None:
         super().__init__()
         widths, last = config.widths, len(config.widths) - 1
-        self.conv_in = _conv(3, config.ch)
+        self.conv_in = conv(3, config.ch)
         self.conv_blocks = nn.Sequential(*(
             VQLevel(c_in, c_out, config.num_res_blocks, attend=i == last, downsample=i != last)
             for i, (c_in, c_out) in enumerate(zip((config.ch, *widths), widths, strict=False))
         ))
         self.mid = _middle(widths[-1])
-        self.norm_out = _norm(widths[-1])
-        self.conv_out = _conv(widths[-1], config.z_channels)
+        self.norm_out = norm(widths[-1])
+        self.conv_out = conv(widths[-1], config.z_channels)
 
     def forward(self, images: Tensor) -> Tensor:
         x = self.mid(self.conv_blocks(self.conv_in(images)))
@@ -156,14 +171,14 @@ class VQDecoder(nn.Module):
     def __init__(self, config: VQConfig) -> None:
         super().__init__()
         widths, last = config.widths[::-1], len(config.widths) - 1
-        self.conv_in = _conv(config.z_channels, widths[0])
+        self.conv_in = conv(config.z_channels, widths[0])
         self.mid = _middle(widths[0])
         self.conv_blocks = nn.Sequential(*(
             VQLevel(c_in, c_out, config.num_res_blocks + 1, attend=i == 0, upsample=i != last)
             for i, (c_in, c_out) in enumerate(zip((widths[0], *widths), widths, strict=False))
         ))
-        self.norm_out = _norm(widths[-1])
-        self.conv_out = _conv(widths[-1], 3)
+        self.norm_out = norm(widths[-1])
+        self.conv_out = conv(widths[-1], 3)
 
     def forward(self, latents: Tensor) -> Tensor:
         x = self.conv_blocks(self.mid(self.conv_in(latents)))
@@ -197,8 +212,8 @@ class VQ(nn.Module):
         self.config = config
         self.encoder, self.decoder = VQEncoder(config), VQDecoder(config)
         self.quantize = Codebook(config)
-        self.quant_conv = _conv(config.z_channels, config.codebook_dim, 1)
-        self.post_quant_conv = _conv(config.codebook_dim, config.z_channels, 1)
+        self.quant_conv = conv(config.z_channels, config.codebook_dim, 1)
+        self.post_quant_conv = conv(config.codebook_dim, config.z_channels, 1)
 
     def vectors(self, codes: Tensor, grid: tuple[int, int]) -> Tensor:
         """Codes (B, h·w) to the unit code vectors (B, d, h, w) that the decoder starts from."""
@@ -207,16 +222,14 @@ class VQ(nn.Module):
                               remedy=f"Give a batch of {grid[0] * grid[1]} codes each, or the grid that they came from.")
         return self.quantize(codes).transpose(1, 2).unflatten(2, grid)
 
-    def decode(self, codes: Tensor, grid: tuple[int, int]) -> Tensor:
-        """Codes (B, h·w) of integers to images (B, 3, f·h, f·w), fp32, nominally in [−1, 1] and not clamped."""
-        return self.decoder(self.post_quant_conv(self.vectors(codes, grid))).float()
+    def decode(self, codes: Tensor, grid: tuple[int, int] | None = None) -> Tensor:
+        """Codes (B, h·w) of integers on ``grid`` = (h, w), a square if not given, to images (B, 3, f·h, f·w), fp32, nominally in [−1, 1]
+        and not clamped."""
+        return self.decoder(self.post_quant_conv(self.vectors(codes, grid or (math.isqrt(codes.shape[-1]),) * 2))).float()
 
     def encode(self, images: Tensor) -> Tensor:
         """Images (B, 3, f·h, f·w) in [−1, 1] to int64 codes (B, h·w)."""
-        factor = self.config.factor
-        if images.ndim != 4 or images.shape[1] != 3 or images.shape[2] % factor or images.shape[3] % factor:
-            raise Unsupported(f"Images of shape {tuple(images.shape)} cannot be encoded.",
-                              remedy=f"Give (batch, 3, height, width) with sides that are multiples of {factor}.")
+        self.config.check(images)
         latents = self.quant_conv(self.encoder(images)).flatten(2).transpose(1, 2)
         # One image at a time: the distances of a whole batch to every code would take gigabytes.
         return torch.stack([self.quantize.nearest(rows) for rows in latents])

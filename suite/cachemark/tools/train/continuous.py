@@ -10,11 +10,11 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from ...models.catalogue.masked_models import TINY_MAR, TINY_NAME
 from ...models.diffusion import STEPS, process
 from ...models.mar import MAR, MARConfig
 from ...models.tiny import tiny_kl as kl
 from ...models.tiny.tiny_kl import TinyKLConfig
-from ...models.tiny.tiny_mar import NAME, TINY_MAR
 from .generators import BATCH, MUON_RATE, PredictorTask
 from .scene import stream
 from .tokenizers import WholeTask, difference
@@ -60,7 +60,7 @@ class LatentsTask(WholeTask):
 class MaskedTask(PredictorTask):
     """The masked model, a :class:`~cachemark.models.mar.MAR`, on tokens drawn by the autoencoder at ``tokenizer``."""
 
-    name = NAME
+    name = TINY_NAME
     steps = 9000
     decay = 0.9
     rates = (MUON_RATE / 2, 2e-3)

@@ -17,13 +17,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ...models.catalogue import next_scale
+from ...models.catalogue.next_scale import TINY_VAR
 from ...models.catalogue.next_token import TINY, TINY_NAME
 from ...models.llamagen import LlamaGen, LlamaGenConfig
 from ...models.mar import MAR
 from ...models.tiny import tiny_msvq as msvq
 from ...models.tiny import tiny_vq as vq
-from ...models.tiny.tiny_var import NAME as VAR_NAME
-from ...models.tiny.tiny_var import TINY_VAR
 from ...models.var import VAR, VARConfig
 from .loops import TrainingTask
 from .muon import Muon
@@ -121,7 +121,7 @@ class GeneratorTask(CodesPredictorTask):
 class ScalesTask(CodesPredictorTask):
     """The next-scale model, a :class:`~cachemark.models.var.VAR`, on codes of the multi-scale tokenizer at ``tokenizer``."""
 
-    name = VAR_NAME
+    name = next_scale.TINY_NAME
     steps = 2200
 
     def __init__(self, tokenizer: Path, seed: int = 0, *, device: str = "cpu", config: VARConfig = TINY_VAR, batch: int = BATCH) -> None:

@@ -8,7 +8,7 @@ from functools import cached_property
 
 from ...cache.arena import Memory
 from ...cache.codec import codec
-from ...cache.engine.by_name import engine
+from ...cache.engine.graph import engine
 from ...contract.method import Method
 from ...core import registry, seeds
 from ...core.spec import FULL, QUALITY_PASS, Case

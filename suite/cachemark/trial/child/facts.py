@@ -10,9 +10,7 @@ from typing import Any
 
 import torch
 
-from ...cache.attention.attention import KERNEL, chosen
-from ...cache.attention.mass import FUSED_MASS_KERNEL, MASS_KERNEL
-from ...cache.attention.mass import name as mass_kernel
+from ...cache.attention.attention import FUSED_MASS_KERNEL, KERNEL, MASS_KERNEL, chosen, mass_kernel
 from ...cache.layout import Layout, Site, raster_steps
 from ...cache.masked_layout import MaskedLayout
 from ...contract.method import Method
