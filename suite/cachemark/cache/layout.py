@@ -63,6 +63,11 @@ class Layout:
         return len(self.condition)
 
     @property
+    def batch(self) -> int:
+        """Samples: the rows without those that guidance adds."""
+        return self.rows - sum(self.branches)
+
+    @property
     def visual(self) -> int:
         """Visual tokens per row."""
         return sum(side**2 for side in self.scales) if self.scales else self.lines * self.line

@@ -52,11 +52,6 @@ class MaskedLayout(Layout):
         return self.buffer + self.visual
 
     @property
-    def batch(self) -> int:
-        """Samples: with guidance half the rows."""
-        return self.rows - sum(self.branches)
-
-    @property
     def stored(self) -> int:
         """Nothing: without a cache every pass computes all of its tokens anew."""
         return 0

@@ -72,39 +72,35 @@ def load(
     dtype: torch.dtype | None = None,
     device: str | torch.device = "cpu",
     ignore: Sequence[str] = (),
-    prefix: str = "",
     wrappers: Sequence[str] = WRAPPERS,
 ) -> M:
     """A module with the weights at ``path``, in eval mode and without gradients.
 
     Every tensor of the module must be in the file with its shape, and every tensor of the file must be one of the module,
-    except ``EXTRAS`` and what matches a pattern of ``ignore`` (as of ``fnmatch``). With ``prefix`` only the names that start
-    with it count, and lose it. ``dtype`` converts floating-point tensors; None keeps those of the file. Changing a weight
-    later never changes the file. Raises BadCheckpoint with the first names that do not fit.
+    except ``EXTRAS`` and what matches a pattern of ``ignore`` (as of ``fnmatch``). ``dtype`` converts floating-point tensors; None
+    keeps those of the file. Changing a weight later never changes the file. Raises BadCheckpoint with the first names that do not fit.
     """
-    module, present = _fitted(factory, path, ignore, prefix, wrappers)
+    module, present = _fitted(factory, path, ignore, wrappers)
     for name in present:  # in place, so that each source can go as soon as its copy is made
-        present[name] = _convert(present[name], dtype, device)
+        present[name] = present[name].to(device, dtype if present[name].is_floating_point() else None)
     module.load_state_dict(present, assign=True)
     left = [name for name, buffer in module.named_buffers() if buffer.is_meta]
     assert not left, f"{type(module).__name__} must compute {left} on first use: it is in no checkpoint"
     return module.eval().requires_grad_(False)
 
 
-def check(factory: Callable[[], nn.Module], path: str | Path, *, ignore: Sequence[str] = (), prefix: str = "",
-          wrappers: Sequence[str] = WRAPPERS) -> None:
+def check(factory: Callable[[], nn.Module], path: str | Path, *, ignore: Sequence[str] = (), wrappers: Sequence[str] = WRAPPERS) -> None:
     """Raise what :func:`load` would raise for this file, without reading its weights."""
-    _fitted(factory, path, ignore, prefix, wrappers)
+    _fitted(factory, path, ignore, wrappers)
 
 
-def _fitted(factory: Callable[[], M], path: str | Path, ignore: Sequence[str], prefix: str,
-            wrappers: Sequence[str]) -> tuple[M, dict[str, Tensor]]:
+def _fitted(factory: Callable[[], M], path: str | Path, ignore: Sequence[str], wrappers: Sequence[str]) -> tuple[M, dict[str, Tensor]]:
     """The module on the meta device, and the mapped tensors that fit it."""
     with torch.device("meta"), _NoDraws():
         module = factory()
     wanted = module.state_dict()
     patterns = (*EXTRAS, *ignore)
-    present = {name: t for name, t in _strip(read(path, wrappers=wrappers), prefix, path) if name in wanted or not _matches(name, patterns)}
+    present = {name: t for name, t in read(path, wrappers=wrappers).items() if name in wanted or not _matches(name, patterns)}
     _compare(wanted, present, f"{str(path)!r} does not fit {type(module).__name__}")
     return module, present
 
@@ -152,14 +148,6 @@ def _unwrap(content: Any, file: Path, wrappers: Sequence[str]) -> dict[str, Tens
                         remedy=f"Tensors are looked for under {', '.join(wrappers)} and at the top level.")
 
 
-def _strip(found: dict[str, Tensor], prefix: str, path: str | Path) -> list[tuple[str, Tensor]]:
-    """The tensors under ``prefix``, their names without it."""
-    inside = [(name.removeprefix(prefix), tensor) for name, tensor in found.items() if name.startswith(prefix)]
-    if not inside:
-        raise BadCheckpoint(f"{str(path)!r} holds no tensor under {prefix!r}.", remedy=f"It holds {_some(found)}.")
-    return inside
-
-
 def _compare(wanted: Mapping[str, Tensor], present: Mapping[str, Tensor], title: str) -> None:
     missing = [name for name in wanted if name not in present]
     unexpected = [name for name in present if name not in wanted]
@@ -172,7 +160,7 @@ def _compare(wanted: Mapping[str, Tensor], present: Mapping[str, Tensor], title:
     if sizes:
         remedy = f"This is a checkpoint of another size: {', '.join(sizes)} (file != model)."
     elif before := _stray(missing, unexpected):
-        remedy = f"Its names start with {before!r}: load it with that prefix."
+        remedy = f"Its names start with {before!r}: save it without that prefix."
     else:
         remedy = "Give the weights file of this model."
     raise BadCheckpoint(f"{title}: {'; '.join(faults)}.", remedy=remedy)
@@ -204,10 +192,6 @@ def _lengths(names: Iterable[str]) -> dict[str, int]:
                 owner = ".".join(parts[:i])
                 lengths[owner] = max(lengths.get(owner, 0), int(part) + 1)
     return lengths
-
-
-def _convert(tensor: Tensor, dtype: torch.dtype | None, device: str | torch.device) -> Tensor:
-    return tensor.to(device=device, dtype=dtype if tensor.is_floating_point() else None)
 
 
 def _matches(name: str, patterns: Iterable[str]) -> bool:

@@ -72,12 +72,9 @@ class VARConfig:
         return sum(side**2 for side in self.sides)
 
 
-def published(depth: int, *, sides: tuple[int, ...] = SIDES_256, shared_aln: bool = False) -> VARConfig:
-    """A size of the paper: as many heads as blocks, of 64 channels."""
-    return VARConfig(depth, depth, 64 * depth, sides, shared_aln=shared_aln)
-
-
-SIZES = {f"d{depth}": published(depth) for depth in (16, 20, 24, 30)} | {"d36-512": published(36, sides=SIDES_512, shared_aln=True)}
+# Those of the paper have as many heads as blocks, of 64 channels.
+SIZES = {f"d{depth}": VARConfig(depth, depth, 64 * depth) for depth in (16, 20, 24, 30)}
+SIZES["d36-512"] = VARConfig(36, 36, 64 * 36, SIDES_512, shared_aln=True)
 
 
 def layout(config: VARConfig, seeds: Sequence[int], sampling: Sampling, dtype: torch.dtype, device: str) -> Layout:
@@ -302,7 +299,7 @@ class VAR(nn.Module):
             x, shades = fed.repeat(len(cond) // len(f_hat), 1, 1), self.modulations(cond) if self.recompute else shades
         hidden = self(Tokens(x, cond=shades), step, method)
         logits = guide_scale(self.logits(hidden, cond), sampling, step.index, step.total)
-        codes = draw(logits, sampling, given.key, _positions(step, f_hat.device)) if forced is None else forced
+        codes = draw(logits, sampling, given.key, torch.arange(span.start, span.stop, device=f_hat.device)) if forced is None else forced
         f_hat = f_hat if step.last else self.quantizer.add(f_hat, codes, step.index)
         return (codes, f_hat, logits) if with_logits else (codes, f_hat)
 
@@ -316,10 +313,6 @@ class Given:
     cond: Tensor
     places: Tensor
     modulations: Tensor
-
-
-def _positions(step: Step, device: torch.device) -> Tensor:
-    return torch.arange(step.first, step.first + step.count, device=device)
 
 
 def check_sides(config: VARConfig, path: str | Path) -> None:

@@ -1,20 +1,24 @@
-"""FLOPs of a masked generation on paper, from what a method computes in each block of each pass."""
+"""FLOPs and bytes of a masked generation on paper, from what a method computes in each block of each pass."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
+from ..cache.codec import NATIVE, Codec
 from ..cache.layout import Site
 from ..cache.masked_layout import Load, MaskedLayout, MaskedStep, masked_steps
 from ..contract.method import Method
 from ..contract.uncached import Bidirectional
 from ..core.errors import BadBudget
+from ..core.limits import Op
 
 FREQUENCIES = 256  # channels of the sinusoid that a timestep becomes
 MLP = 4  # width of a block's MLP, in widths of the block
+HEAD_BETWEEN = (4, 6)  # numbers per token and channel around the modulation and the MLP of a block of the diffusion head
 
 
 @dataclass(frozen=True)
@@ -46,38 +50,15 @@ def by_pass(method: Method, layout: MaskedLayout) -> list[int]:
 def _passes(method: Method, layout: MaskedLayout) -> list[tuple[int, int, int]]:
     """FLOPs of one image in encoder, decoder and head, of each pass."""
     method.resolve(layout)
-    steps = masked_steps(layout, method.passes(layout.steps))
-    token = _head(method, layout, steps[0])  # the head computes as much for a token in any pass
-    products = [(*_transformer(method, layout, step), step.count * token) for step in steps]
-    return [(2 * a // layout.batch, 2 * b // layout.batch, 2 * c // layout.batch) for a, b, c in products]
-
-
-def _transformer(method: Method, layout: MaskedLayout, step: MaskedStep) -> tuple[int, int]:
-    """Multiplications of encoder and decoder in a pass, all rows."""
-    seen, dim, rows = layout.buffer + step.first, layout.dim, layout.rows
-
-    def blocks(stack: str, depth: int, tokens: int) -> int:
-        plain = Load(rows, tokens, tokens, tokens)
-        return sum(_block(method.computes(Site(stack, layer), step, plain), dim) for layer in range(depth))
-
-    encoder = layout.batch * step.first * layout.channels * dim + blocks("encoder", layout.encoder, seen)
-    return encoder, rows * seen * dim**2 + blocks("decoder", layout.layers, layout.places)
-
-
-def _block(load: Load, dim: int) -> int:
-    """Projections to q, k, v and out, both products of the attention, and the MLP."""
-    return load.rows * dim * (load.tokens * (4 * dim + 2 * load.keys) + 2 * MLP * load.mlp * dim)
-
-
-def _head(method: Method, layout: MaskedLayout, step: MaskedStep) -> int:
-    """Multiplications of the head for one token of every sample, all its passes."""
-    width, found = layout.head_width, layout.rows * layout.dim * layout.head_width
-    for inner in range(layout.diffusion):
-        at = replace(step, inner=inner, inners=layout.diffusion)
-        loads = [method.computes(Site("head", i), at, Load(layout.rows, 1, 0, 1)) for i in range(layout.head)]
-        found += sum(load.rows * width**2 * (3 * load.tokens + 2 * load.mlp) for load in loads)
-        rows = loads[-1].rows if loads else layout.rows
-        found += layout.batch * layout.channels * width + rows * 2 * width * (width + layout.channels)
+    steps, found = masked_steps(layout, method.passes(layout.steps)), []
+    head = _head_loads(method, layout, steps[0])
+    for step in steps:
+        flops = Counter(encoder=2 * layout.batch * step.first * layout.channels * layout.dim,
+                        decoder=2 * layout.rows * (layout.buffer + step.first) * layout.dim**2)
+        blocks = (op for site, load in _loads(method, layout, step) for op in _block(site.stack, load, layout))
+        for op in (*blocks, *_head(head, layout, step.count)):
+            flops[op.part.split()[0]] += op.flops * op.times
+        found.append((flops["encoder"] // layout.batch, flops["decoder"] // layout.batch, flops["head"] // layout.batch))
     return found
 
 
@@ -103,3 +84,69 @@ def fitted(name: str, build: Callable[[int], Method], most: int, budget: Fractio
         middle = (low + high + 1) // 2
         low, high = (middle, high) if work(build(middle), layout).total <= allowed else (low, middle - 1)
     return low
+
+
+# -- operations -------------------------------------------------------------------------------------------------------
+def masked_ops(method: Method, layout: MaskedLayout, weights: int, between: int, codec: Codec) -> Iterator[Op]:
+    """Operations of a generation, after :meth:`Method.resolve`. ``weights`` of a block; numbers per token ``between`` its products."""
+    steps = masked_steps(layout, method.passes(layout.steps))
+    head = _head_loads(method, layout, steps[0])
+    width, dim, inside = layout.dtype.itemsize, layout.dim, layout.head_width
+    for step in steps:
+        seen, shown = layout.buffer + step.first, layout.batch * step.first
+        yield Op("input", 2 * dim * (shown * layout.channels + layout.rows * seen * dim), dim * (dim + layout.channels) * width,
+                 activations=2 * layout.rows * seen * dim * width)
+        for site, load in _loads(method, layout, step):
+            yield from _block(site.stack, load, layout, weights, between, codec)
+            own = method.overhead(layout, site, step)
+            yield Op("method", 2 * layout.rows * own.products, own=layout.rows * own.numbers * width)
+        yield from _head(head, layout, step.count)
+    embedding = inside * (FREQUENCIES + inside)
+    yield Op("head", 2 * layout.diffusion * embedding, embedding * width)
+
+
+def _loads(method: Method, layout: MaskedLayout, step: MaskedStep) -> Iterator[tuple[Site, Load]]:
+    """Work of every block of encoder and decoder in a pass."""
+    for stack, depth, tokens in (("encoder", layout.encoder, layout.buffer + step.first), ("decoder", layout.layers, layout.places)):
+        plain = Load(layout.rows, tokens, tokens, tokens)
+        for layer in range(depth):
+            site = Site(stack, layer)
+            yield site, method.computes(site, step, plain)
+
+
+def _block(stack: str, load: Load, layout: MaskedLayout, weights: int = 0, between: int = 0, codec: Codec = NATIVE) -> Iterator[Op]:
+    """Projections to q, k, v and out, and the MLP, which may see fewer tokens; then both products of the attention."""
+    dim, width = layout.dim, layout.dtype.itemsize
+    entry = 2 * layout.kv_heads * codec.entry_bytes(layout.head_dim, layout.dtype)
+    tokens, mlp = load.rows * load.tokens, load.rows * load.mlp
+    share = 4 / (4 + 2 * MLP)  # of a block's weights, those around its attention
+    around = round(between * share)
+    yield Op(stack, 2 * dim**2 * (4 * tokens + 2 * MLP * mlp), weights * width if tokens or mlp else 0,
+             activations=(tokens * around + mlp * (between - around)) * width)
+    read = load.rows * load.keys * entry if tokens else 0
+    yield Op(f"{stack} attention", 4 * tokens * dim * load.keys, read=read, written=tokens * entry)
+
+
+def _head_loads(method: Method, layout: MaskedLayout, step: MaskedStep) -> Counter[tuple[Load, ...]]:
+    """Work of the head's blocks for one token, with the number of its passes that do it; equal in any pass of the transformer."""
+    plain = Load(layout.rows, 1, 0, 1)
+    found: Counter[tuple[Load, ...]] = Counter()
+    for inner in range(layout.diffusion):
+        at = replace(step, inner=inner, inners=layout.diffusion)
+        found[tuple(method.computes(Site("head", layer), at, plain) for layer in range(layout.head))] += 1
+    return found
+
+
+def _head(loads: Counter[tuple[Load, ...]], layout: MaskedLayout, count: int) -> Iterator[Op]:
+    """All passes of the head for ``count`` tokens of every sample: its blocks, and what comes before and behind them."""
+    inside, width = layout.head_width, layout.dtype.itemsize
+    yield Op("head", 2 * count * layout.rows * layout.dim * inside, layout.dim * inside * width)
+    for blocks, times in loads.items():
+        for load in blocks:
+            tokens, mlp = count * load.rows * load.tokens, count * load.rows * load.mlp
+            weights = inside**2 * (3 * bool(tokens) + 2 * bool(mlp)) * width
+            moved = (HEAD_BETWEEN[0] * tokens + HEAD_BETWEEN[1] * mlp) * inside * width
+            yield Op("head", 2 * inside**2 * (3 * tokens + 2 * mlp), weights, activations=moved, times=times)
+        rows = blocks[-1].rows if blocks else layout.rows
+        ends = inside * layout.channels, 2 * inside * (inside + layout.channels)
+        yield Op("head", 2 * count * (layout.batch * ends[0] + rows * ends[1]), sum(ends) * width, times=times)

@@ -97,12 +97,17 @@ class MultiScaleQuantizer(nn.Module):
             flat, book = vectors.float(), self.embedding.weight.float()
             return (flat.square().sum(-1, keepdim=True) + book.square().sum(1) - 2 * flat @ book.T).argmin(-1)
 
-    def contribution(self, codes: Tensor, scale: int) -> Tensor:
-        """φ of a scale's code vectors at full resolution, (B, width, P, P)."""
+    def spread(self, codes: Tensor, scale: int) -> Tensor:
+        """Code vectors of a scale at full resolution, before φ: (B, width, P, P)."""
         side = self.sides[scale]
         h = F.embedding(codes, self.embedding.weight).float().transpose(1, 2).unflatten(2, (side, side))
-        if side != self.sides[-1]:
-            h = F.interpolate(h, size=(self.sides[-1],) * 2, mode="bicubic", align_corners=False)
+        if side == self.sides[-1]:
+            return h
+        return F.interpolate(h, size=(self.sides[-1],) * 2, mode="bicubic", align_corners=False)
+
+    def contribution(self, codes: Tensor, scale: int) -> Tensor:
+        """φ of those of a scale, (B, width, P, P)."""
+        h = self.spread(codes, scale)
         return h * (1 - self.ratio) + self.quant_resi.qresi_ls[self._phi[scale]](h) * self.ratio
 
     def _checked(self, tokens: Tensor) -> int:
