@@ -41,8 +41,8 @@ from cachemark.machine.environment import environment
 from cachemark.methods.base.paper_baseline import PaddedFull
 from cachemark.methods.full import Full
 from cachemark.methods.linear import Linear
+from cachemark.models.layers import packed
 from cachemark.models.llamagen import SIZES, LlamaGen
-from cachemark.models.packed import packed
 from cachemark.plans.reuse import code_identity
 
 GRID, BATCH, SHARE = 24, 2, Fraction(1, 6)

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from cachemark import __version__
 from cachemark.machine.environment import environment
-from cachemark.models.packed import Packed, Projection
+from cachemark.models.layers import Packed, Projection
 from cachemark.plans.reuse import code_identity
 
 SHAPES = ((192, 768), (384, 384), (768, 768), (768, 3072), (1024, 3072))

@@ -42,8 +42,8 @@ from cachemark.methods.base.paper_baseline import PaddedFull
 from cachemark.methods.full import Full
 from cachemark.methods.linear import Linear
 from cachemark.models import costs
+from cachemark.models.layers import packed
 from cachemark.models.llamagen import SIZES, LlamaGen, rotate_pairs
-from cachemark.models.packed import packed
 from cachemark.models.sampling import draw, guide
 from cachemark.plans.reuse import code_identity
 from cachemark.roofline.bill import bill

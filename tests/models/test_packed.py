@@ -13,8 +13,8 @@ from torch import nn
 from cachemark.core import registry
 from cachemark.machine.memory import TensorPeak
 from cachemark.models import weights
+from cachemark.models.layers import LEAST, Packed, Projection, packed
 from cachemark.models.mar import MAR, MARConfig
-from cachemark.models.packed import LEAST, Packed, Projection, packed
 from cachemark.models.protocol import Request
 from cachemark.roofline.flops import counted
 
@@ -82,7 +82,7 @@ def test_the_reference_engine_keeps_plain_layers(engine: str, found: bool) -> No
 @pytest.mark.parametrize("limit", [LEAST, 1])
 def test_the_models_of_the_accepted_baseline_are_too_small(limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Their exact figures hold with and without packing, so its fingerprint need not name it (ADR 13)."""
-    monkeypatch.setattr("cachemark.models.packed.LEAST", limit)
+    monkeypatch.setattr("cachemark.models.layers.LEAST", limit)
     files = list((Path(__file__).parents[2] / "baselines" / "accepted").glob("*/*.json"))
     models = {outcome["case"]["model"] for file in files for outcome in json.loads(file.read_text())["outcomes"]}
     assert models

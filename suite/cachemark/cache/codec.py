@@ -55,7 +55,6 @@ CODECS = {codec.name: codec for codec in (NATIVE, INT8)}
 
 def codec(name: str) -> Codec:
     """The codec of that name, or an error with the nearest one."""
-    try:
-        return CODECS[name]
-    except KeyError:
-        raise unknown("codec", name, CODECS) from None
+    if name not in CODECS:
+        raise unknown("codec", name, CODECS)
+    return CODECS[name]

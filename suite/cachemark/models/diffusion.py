@@ -25,6 +25,7 @@ from ..cache.masked_layout import MaskedStep
 from ..contract.method import Method, run_blocks
 from ..contract.uncached import Bidirectional
 from ..core.errors import Unsupported
+from .layers import modulation
 
 Guidance = float | Tensor | None
 STEPS = 1000  # of the process that the head is trained on
@@ -144,11 +145,6 @@ class HeadTokens(Tokens):
         return replace(cast(HeadTokens, super().rows(rows)), shade=None if self.shade is None else self.shade[rows])
 
 
-def _modulation(width: int, parts: int) -> nn.Sequential:
-    """Published names count the SiLU as 0. It is the same for all blocks and is applied before them."""
-    return nn.Sequential(nn.SiLU(), nn.Linear(width, parts * width))
-
-
 def _mlp(inside: int, width: int) -> nn.Sequential:
     return nn.Sequential(nn.Linear(inside, width), nn.SiLU(), nn.Linear(width, width))
 
@@ -160,7 +156,7 @@ class HeadBlock(nn.Module):
         super().__init__()
         self.in_ln = nn.LayerNorm(width, eps=EPS)
         self.mlp = _mlp(width, width)
-        self.adaLN_modulation = _modulation(width, 3)
+        self.adaLN_modulation = modulation(width, 3)  # its SiLU is the same for all blocks and is applied before them
 
     def mix(self, site: Site, step: Step, tokens: Tokens, method: Method) -> HeadTokens:
         return HeadTokens(tokens.x, cond=tokens.cond, shade=self.adaLN_modulation[1](tokens.cond))
@@ -204,7 +200,7 @@ class FinalLayer(nn.Module):
     def __init__(self, width: int, channels: int) -> None:
         super().__init__()
         self.linear = nn.Linear(width, channels)
-        self.adaLN_modulation = _modulation(width, 2)
+        self.adaLN_modulation = modulation(width, 2)
 
     def forward(self, x: Tensor, cond: Tensor) -> Tensor:
         """``cond``: SiLU already applied."""

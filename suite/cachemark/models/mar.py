@@ -27,6 +27,7 @@ from ..contract.uncached import Bidirectional
 from ..core.errors import Unsupported
 from ..core.spec import Sampling
 from .diffusion import EPS, STEPS, DenoisingSchedule, DiffusionHead, EagerHead, normal
+from .layers import MLP
 
 SCHEDULES = ("constant", "linear")
 MASKED = (1.0, 0.25, 0.7)  # centre, width and least of the share that training masks: a normal distribution cut at [0.7, 1]
@@ -111,17 +112,6 @@ class MARAttention(nn.Module):
         """(rows, tokens, dim) → (rows, tokens, dim)."""
         q, k, v = self.qkv(x).unflatten(-1, (3, self.heads, -1)).transpose(1, 3).unbind(2)  # each (rows, heads, tokens, head_dim)
         return self.proj(method.attend(site, step, q, k, v).transpose(1, 2).flatten(2))
-
-
-class MLP(nn.Module):
-    """fc2(gelu(fc1·x)), the exact GELU."""
-
-    def __init__(self, dim: int) -> None:
-        super().__init__()
-        self.fc1, self.fc2 = nn.Linear(dim, 4 * dim), nn.Linear(4 * dim, dim)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.fc2(F.gelu(self.fc1(x)))
 
 
 class MARBlock(nn.Module):

@@ -28,7 +28,7 @@ from ..contract.uncached import Blockwise
 from ..core.errors import BadCheckpoint
 from ..core.spec import Sampling
 from . import checkpoints
-from .packed import Projection
+from .layers import MLP, Projection, modulation
 from .sampling import draw, guide_scale
 from .vision.msvq import MultiScaleQuantizer
 
@@ -115,22 +115,6 @@ class VARAttention(nn.Module):
         return (F.normalize(q.float(), dim=-1) * steepness).to(q.dtype), F.normalize(k.float(), dim=-1).to(k.dtype)
 
 
-class FFN(nn.Module):
-    """fc2(gelu(fc1·x)), the tanh form of GELU."""
-
-    def __init__(self, dim: int) -> None:
-        super().__init__()
-        self.fc1, self.fc2 = nn.Linear(dim, 4 * dim), nn.Linear(4 * dim, dim)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.fc2(F.gelu(self.fc1(x), approximate="tanh"))
-
-
-def projection(dim: int, count: int) -> nn.Sequential:
-    """SiLU and a linear layer to ``count`` vectors; the published names count the SiLU as 0."""
-    return nn.Sequential(nn.SiLU(), nn.Linear(dim, count * dim))
-
-
 class VARBlock(nn.Module):
     """x += γ₁·attention(norm(x)·(1 + s₁) + b₁); x += γ₂·ffn(norm(x)·(1 + s₂) + b₂).
 
@@ -140,11 +124,11 @@ class VARBlock(nn.Module):
     def __init__(self, config: VARConfig, layer: int) -> None:
         super().__init__()
         self.layer, self.eps = layer, config.norm_eps
-        self.attn, self.ffn = VARAttention(config), FFN(config.dim)
+        self.attn, self.ffn = VARAttention(config), MLP(config.dim, approximate="tanh")
         if config.shared_aln:
             self.ada_gss = nn.Parameter(torch.zeros(1, 1, 6, config.dim))
         else:
-            self.ada_lin = projection(config.dim, 6)
+            self.ada_lin = modulation(config.dim, 6)
 
     def modulation(self, cond: Tensor, shared: Tensor | None) -> Tensor:
         """(rows, 6, dim) from the class embedding (rows, dim), or from what the shared projection made of it."""
@@ -176,7 +160,7 @@ class HeadNorm(nn.Module):
     def __init__(self, config: VARConfig) -> None:
         super().__init__()
         self.eps = config.norm_eps
-        self.ada_lin = projection(config.dim, 2)
+        self.ada_lin = modulation(config.dim, 2)
 
     def forward(self, x: Tensor, cond: Tensor) -> Tensor:
         """``x`` (rows, tokens, dim), ``cond`` (rows, dim)."""
@@ -205,7 +189,7 @@ class VAR(nn.Module):
         self.pos_1LC = nn.Parameter(torch.zeros(1, c.tokens, c.dim))
         self.lvl_embed = nn.Embedding(len(c.sides), c.dim)
         if c.shared_aln:
-            self.shared_ada_lin = projection(c.dim, 6)
+            self.shared_ada_lin = modulation(c.dim, 6)
         self.blocks = nn.ModuleList(VARBlock(c, layer) for layer in range(c.depth))
         self.head_nm = HeadNorm(c)
         self.head = nn.Linear(c.dim, c.vocab)

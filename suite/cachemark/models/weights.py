@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from . import checkpoints
-from .packed import packed
+from .layers import packed
 from .protocol import PublishedFile, Request
 
 M = TypeVar("M", bound=nn.Module)

@@ -1,4 +1,4 @@
-"""Linear layers whose weights lie in the order in which the CPU's kernel reads them.
+"""Layers that several models are made of, and linear ones whose weights lie in the order in which the CPU's kernel reads them.
 
 A pass over few rows is bound by reading the weights, and the usual product first copies them, at every call, into blocks that its
 inner loop wants. oneDNN can be given them in blocks from the start (ADR 13).
@@ -16,6 +16,23 @@ M = TypeVar("M", bound=nn.Module)
 
 LEAST = 2**19  # weights of a layer that is packed: below, a call costs more than its blocks save
 ROWS = 64  # for which the blocks are chosen; the same serve any number of rows
+
+
+class MLP(nn.Module):
+    """fc2(gelu(fc1·x)), four times as wide inside; ``approximate`` as of :func:`torch.nn.functional.gelu`."""
+
+    def __init__(self, dim: int, approximate: str = "none") -> None:
+        super().__init__()
+        self.approximate = approximate
+        self.fc1, self.fc2 = nn.Linear(dim, 4 * dim), nn.Linear(4 * dim, dim)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc2(F.gelu(self.fc1(x), approximate=self.approximate))
+
+
+def modulation(dim: int, count: int) -> nn.Sequential:
+    """SiLU and a linear layer to ``count`` vectors; the published names count the SiLU as 0."""
+    return nn.Sequential(nn.SiLU(), nn.Linear(dim, count * dim))
 
 
 class Projection(nn.Linear):
