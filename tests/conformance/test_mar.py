@@ -348,11 +348,15 @@ CONTROLS: dict[str, dict[Break, tuple[str, ...]]] = {
         by_columns: ("flattened", "latents"),
     },
 }
-CASES = [(kind, wrong) for kind, controls in CONTROLS.items() for wrong in controls]
+NIGHTLY = (gelu_by_tanh, buffer_is_not_normalised, gate_before_shift, norm_eps_of_the_head, respaced_numbers_as_timesteps,
+           first_noise_has_a_temperature, noise_without_temperature, first_variance_is_its_own, summed_over_channels,
+           divergence_in_the_first_step_too, in_the_order_of_the_draw)
+CASES = [pytest.param(kind, wrong, id=f"{kind}-{wrong.__name__}", marks=[pytest.mark.slow] if wrong in NIGHTLY else [])
+         for kind, controls in CONTROLS.items() for wrong in controls]
 VECTORS = {kind: Vector.load(DEFAULT / "mar" / f"golden_{kind}.safetensors") for kind in CONTROLS}
 
 
-@pytest.mark.parametrize(("kind", "wrong"), CASES, ids=[f"{kind}-{wrong.__name__}" for kind, wrong in CASES])
+@pytest.mark.parametrize(("kind", "wrong"), CASES)
 def test_what_is_wrong_is_noticed(kind: str, wrong: Break, monkeypatch: pytest.MonkeyPatch) -> None:
     checks, vector = checks_of(kind), VECTORS[kind]
     with torch.no_grad():
@@ -362,5 +366,5 @@ def test_what_is_wrong_is_noticed(kind: str, wrong: Break, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("kind", CONTROLS)
-def test_every_check_has_a_control(kind: str) -> None:
-    assert {name for names in CONTROLS[kind].values() for name in names} == checks_of(kind).keys()
+def test_every_check_has_a_control_in_every_run(kind: str) -> None:
+    assert {name for wrong, names in CONTROLS[kind].items() if wrong not in NIGHTLY for name in names} == checks_of(kind).keys()

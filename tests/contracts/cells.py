@@ -112,6 +112,11 @@ def crossed(chosen: Sequence[Any]) -> list[Any]:
     return [cell for cell in chosen if (cell.codec == "native") == (cell.attention == "mha")]
 
 
+def halved(chosen: Sequence[Any]) -> list[Any]:
+    """Parameters of which every run takes the crossed half: the codec and the kind of attention are the slot's, not the method's."""
+    return sampled(chosen, crossed(chosen))
+
+
 @dataclass
 class Ran:
     """What a generation gave: tokens (batch, N), guided logits (N, batch, vocab), the method and its memory."""

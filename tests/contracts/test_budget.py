@@ -8,7 +8,7 @@ import torch
 from cachemark.cache.bank import SlotBank
 from cachemark.methods.base.evicting import Evicting
 
-from .cells import Cell, Recorded, cells, generate, label, recorded
+from .cells import Cell, Recorded, cells, generate, halved, recorded
 
 EVICTING = cells(evicting=True)
 
@@ -23,7 +23,7 @@ def limit(ran: Recorded) -> int:
     return ran.method.B + (ran.method.layout.longest_condition if keeps_condition(ran) else 0)
 
 
-@pytest.mark.parametrize("cell", EVICTING, ids=label)
+@pytest.mark.parametrize("cell", halved(EVICTING))
 def test_live_entries_stay_within_the_budget(cell: Cell) -> None:
     ran = recorded(cell)
     for moment in ran.moments:
@@ -32,14 +32,14 @@ def test_live_entries_stay_within_the_budget(cell: Cell) -> None:
             assert max(moment.during[site]) <= limit(ran) + ran.method.slack, f"during pass {moment.step.index}"
 
 
-@pytest.mark.parametrize("cell", EVICTING, ids=label)
+@pytest.mark.parametrize("cell", halved(EVICTING))
 def test_the_budget_is_used(cell: Cell) -> None:
     """A method that keeps less than it may would look better in bytes than it is told to be."""
     ran = recorded(cell)
     assert max(n for moment in ran.moments for live in moment.during.values() for n in live) == limit(ran) + ran.method.slack
 
 
-@pytest.mark.parametrize("cell", EVICTING, ids=label)
+@pytest.mark.parametrize("cell", halved(EVICTING))
 def test_the_live_prefix_holds_what_it_should(cell: Cell) -> None:
     ran = recorded(cell)
     for moment in ran.moments:
@@ -55,7 +55,7 @@ def test_the_live_prefix_holds_what_it_should(cell: Cell) -> None:
                 assert (held == moment.step.first).any(-1).all(), f"token {moment.step.first} has not survived its own pass"
 
 
-@pytest.mark.parametrize("cell", cells(), ids=label)
+@pytest.mark.parametrize("cell", halved(cells()))
 def test_allocated_is_declared(cell: Cell) -> None:
     ran = recorded(cell)
     layout, codec = ran.method.layout, ran.memory.codec
@@ -69,7 +69,7 @@ def test_allocated_is_declared(cell: Cell) -> None:
     assert set(capacity.values()) == {expected}
 
 
-@pytest.mark.parametrize("cell", cells(), ids=label)
+@pytest.mark.parametrize("cell", halved(cells()))
 def test_logical_bytes_are_those_of_the_fullest_pass(cell: Cell) -> None:
     ran = recorded(cell)
     layout = ran.method.layout

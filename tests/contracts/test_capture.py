@@ -17,7 +17,7 @@ from cachemark.contract.method import Method
 from cachemark.methods.base.evicting import Evicting
 
 from .capture import Capture, NotCapturable, capturing
-from .cells import GRID, Cell, Ran, cells, generate, label, recorded
+from .cells import GRID, Cell, Ran, cells, generate, halved, recorded
 from .driver import layout_of
 
 # The condition, the first token, every end of a line and the passes after them, and the last two: every kind of pass there is.
@@ -35,7 +35,7 @@ def captured(cell: Cell) -> tuple[Ran, Capture]:
     return ran, capture
 
 
-@pytest.mark.parametrize("cell", cells(), ids=label)
+@pytest.mark.parametrize("cell", halved(cells()))
 def test_a_pass_reads_nothing_on_the_host(cell: Cell) -> None:
     _, capture = captured(cell)
     assert set(capture.log) == PASSES
@@ -43,14 +43,14 @@ def test_a_pass_reads_nothing_on_the_host(cell: Cell) -> None:
 
 
 @pytest.mark.parametrize("where", LAST)
-@pytest.mark.parametrize("cell", cells(), ids=label)
+@pytest.mark.parametrize("cell", halved(cells()))
 def test_passes_of_one_class_run_the_same_operations(cell: Cell, where: str) -> None:
     _, capture = captured(cell)
     first, second = LAST[where]
     assert capture.names(first) == capture.names(second)
 
 
-@pytest.mark.parametrize("cell", cells(evicting=True), ids=label)
+@pytest.mark.parametrize("cell", halved(cells(evicting=True)))
 def test_line_ends_at_the_budget_have_the_same_shapes(cell: Cell) -> None:
     """The live lengths agree, so a graph of one serves the other."""
     _, capture = captured(cell)

@@ -15,7 +15,7 @@ from cachemark.cache.slot import Slot
 from cachemark.contract.method import Method
 
 from . import test_ragged as ragged
-from .cells import Cell, Ran, cells, generate, label, recorded
+from .cells import Cell, Ran, cells, generate, halved, recorded
 from .driver import Watch, drive, watched
 
 
@@ -56,14 +56,14 @@ def run(cell: Cell, method: Method) -> Ran:
     return ran
 
 
-@pytest.mark.parametrize("cell", cells(), ids=label)
+@pytest.mark.parametrize("cell", halved(cells()))
 def test_dead_storage_is_never_read(cell: Cell) -> None:
     expected, ran = recorded(cell), run(cell, cell.tight())
     assert torch.equal(ran.logits, expected.logits)
     assert torch.equal(ran.tokens, expected.tokens)
 
 
-@pytest.mark.parametrize("cell", cells(evicting=True), ids=label)
+@pytest.mark.parametrize("cell", halved(cells(evicting=True)))
 def test_dead_storage_of_ragged_rows_is_never_read(cell: Cell) -> None:
     """Here dead entries of one row lie beside live ones of another."""
     watch = Poison()

@@ -63,8 +63,7 @@ def same(cell: token.Cell, memory: Memory, seeds: Sequence[int], method: Method 
     return torch.equal(found.tokens, expected.tokens) and torch.equal(found.logits, expected.logits)
 
 
-# The codec is the slot's, not the method's: with int8 one kind of attention is enough. In every run a mode of each method is repeated;
-# that all modes can be recorded is seen by the tests of what a pass reads on the host.
+# In every run a mode of each method is repeated; that all modes can be recorded is seen by the tests of what a pass reads on the host.
 @pytest.mark.parametrize("cell", token.sampled(TOKEN, token.one_a_method(TOKEN)))
 def test_next_token_repeats_to_the_last_bit(cell: token.Cell) -> None:
     memory = fresh(cell)

@@ -11,7 +11,7 @@ from cachemark.cache.layout import RowRun
 from cachemark.contract.method import Method
 from cachemark.core import registry
 
-from .cells import Cell, cells, generate, label, recorded
+from .cells import Cell, cells, generate, halved, recorded
 from .oracle import Shadow
 from .test_neutral import at_neutral, differs_from_full
 
@@ -19,7 +19,7 @@ TOLERANCE = 1e-5
 FILLING = ("h2o", "linear", "random", "rkv")  # these evict by `SlotBank.evict`, the others by `evict_place`
 
 
-@pytest.mark.parametrize("cell", cells(evicting=True), ids=label)
+@pytest.mark.parametrize("cell", halved(cells(evicting=True)))
 def test_evicting_equals_masking(cell: Cell) -> None:
     shadow = recorded(cell).shadow
     assert shadow.hidden > 0, "nothing was evicted, so nothing is tested"

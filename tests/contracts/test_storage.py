@@ -15,7 +15,7 @@ from cachemark.cache.bank import SlotBank
 from cachemark.cache.layout import Step
 from cachemark.contract.method import Method
 
-from .cells import Cell, cells, generate, label, recorded
+from .cells import Cell, cells, generate, halved, recorded
 from .test_capture import captured
 
 
@@ -42,7 +42,7 @@ def outside(method: Method, memory: Memory) -> list[tuple[int, ...]]:
     return [tuple(t.shape) for t in tensors(vars(method), set()) if t.untyped_storage().data_ptr() not in inside]
 
 
-@pytest.mark.parametrize("cell", cells(), ids=label)
+@pytest.mark.parametrize("cell", halved(cells()))
 def test_a_second_generation_repeats_the_first(cell: Cell) -> None:
     first, (second, _) = recorded(cell), captured(cell)
     assert second.memory is first.memory
@@ -50,7 +50,7 @@ def test_a_second_generation_repeats_the_first(cell: Cell) -> None:
     assert torch.equal(second.logits, first.logits)
 
 
-@pytest.mark.parametrize("cell", cells(), ids=label)
+@pytest.mark.parametrize("cell", halved(cells()))
 def test_storage_stays_where_it_is(cell: Cell) -> None:
     first, (second, _) = recorded(cell), captured(cell)
     held = [part.data_ptr() for bank in first.method.banks for part in (*bank.k, *bank.v, bank.visual)]
@@ -59,7 +59,7 @@ def test_storage_stays_where_it_is(cell: Cell) -> None:
     assert set(again) <= set(second.memory.pointers().values())
 
 
-@pytest.mark.parametrize("cell", cells(), ids=label)
+@pytest.mark.parametrize("cell", halved(cells()))
 def test_a_method_keeps_nothing_outside_its_memory(cell: Cell) -> None:
     """Else its bytes would be missing from the figures, and a graph would read storage that a later generation has left."""
     ran = recorded(cell)

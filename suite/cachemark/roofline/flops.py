@@ -34,16 +34,20 @@ class _Counter(TorchDispatchMode):
     def __init__(self, formulas: dict[Any, Callable[..., int]]) -> None:
         super().__init__()
         self.formulas, self.flops = formulas, 0
+        self._whole: set[Any] = set()  # operations that are not made of others
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         formula = self.formulas.get(func.overloadpacket)
-        if formula is None:
+        if formula is None and func not in self._whole:
             with self:
                 out = func.decompose(*args, **kwargs)
-            return func(*args, **kwargs) if out is NotImplemented else out
+            if out is not NotImplemented:
+                return out
+            self._whole.add(func)
         out = func(*args, **kwargs)
-        self.flops += formula(*args, **kwargs, out_val=out)
+        if formula is not None:
+            self.flops += formula(*args, **kwargs, out_val=out)
         return out
 
 
