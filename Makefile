@@ -3,7 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install -qq --constraint constraints.txt
-PYTEST := $(BIN)/python -m pytest -q
+# Compiled tests are kept, whatever the shell says: to rewrite their asserts anew takes each worker as long as many of them.
+PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q
 
 .DEFAULT_GOAL := help
 .PHONY: help demo smoke test test-slow test-gpu check docs
