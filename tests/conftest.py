@@ -54,7 +54,8 @@ def plugins() -> set[str]:
 
 @pytest.fixture(autouse=True)
 def _nothing_leaks() -> Iterator[None]:
-    """A plug-in that a test registers is gone when the test ends."""
+    """A plug-in that a test registers is gone when the test ends, and a test that leaves torch another number of threads fails: with two
+    in each of two workers every later test waits for the other worker's."""
     tables = (registry.methods, registry.models)
     before, loaded = [foreign(table) for table in tables], plugins()
     yield
@@ -63,6 +64,9 @@ def _nothing_leaks() -> Iterator[None]:
             del table._entries[name]
     for name in plugins() - loaded:
         del sys.modules[name]
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    assert threads == 1, f"this test leaves torch with {threads} threads"
 
 
 @pytest.fixture(scope="module")

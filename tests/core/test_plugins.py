@@ -31,7 +31,7 @@ class Old(Evicting):
     ("from cachemark.cache.method import Evicting", "cachemark.methods.base.evicting"),
     ("from cachemark.cache.select import lowest", "cachemark.methods.base.evicting"),
     ("from cachemark.cache.geometry import Site", "cachemark.cache.layout"),
-    ("from cachemark.cache.slot import Memory", "cachemark.cache.arena.Memory"),
+    ("from cachemark.cache.slot import Slots", "cachemark.cache.bank.SlotBank"),
 ])  # fmt: skip
 def test_an_old_import_names_the_new_path(line: str, new: str, tmp_path: Path) -> None:
     (tmp_path / "old.py").write_text(f"import os\n{line}\n")

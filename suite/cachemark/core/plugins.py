@@ -19,7 +19,7 @@ PATHS = {  # import paths that plug-ins were written for, and where the same thi
     "cachemark.cache.head": "cachemark.methods.lazymar", "cachemark.cache.masked": "cachemark.cache.masked_layout",
     "cachemark.cache.method": EVICTING, "cachemark.cache.partial": "cachemark.methods.masked.partial",
     "cachemark.cache.portions": "cachemark.cache.bank", "cachemark.cache.schedule": "cachemark.methods.masked.schedule",
-    "cachemark.cache.select": "cachemark.methods.base.evicting", "cachemark.cache.slot.Memory": "cachemark.cache.arena.Memory",
+    "cachemark.cache.select": "cachemark.methods.base.evicting",
     "cachemark.cache.slot.Slots": "cachemark.cache.bank.SlotBank", "cachemark.cache.streams": "cachemark.cache.random_streams",
     "cachemark.cache.work": "cachemark.roofline.masked_flops",
 }

@@ -1,10 +1,12 @@
-"""Which processors a CPU trial runs on: as many as it has threads, held by no other run where that is possible."""
+"""Processors and threads of a CPU trial: as many processors as it has threads, held by no other run where that is possible."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+
+import torch
 
 from .lease import lock
 
@@ -34,3 +36,14 @@ def pin(numbers: tuple[int, ...]) -> None:
     """Let this process and its threads run on these processors only; nowhere in particular where none are given."""
     if numbers and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, numbers)
+
+
+@contextmanager
+def torch_threads(count: int | None) -> Iterator[None]:
+    """Let torch compute with ``count`` threads inside the block; None or 0 changes nothing."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

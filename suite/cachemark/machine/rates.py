@@ -17,6 +17,7 @@ from functools import cache
 import torch
 
 from ..core.limits import Rates
+from .affinity import torch_threads
 from .timer import clock
 
 COPIED = {"cpu": 128 * 2**20, "cuda": 2**30}  # bytes of the buffer that is read
@@ -35,13 +36,9 @@ def rates(device: str, threads: int, dtypes: Iterable[str], uuid: str = "") -> d
 
 @cache
 def _cpu(threads: int, dtypes: tuple[str, ...]) -> tuple[tuple[str, Rates], ...]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    try:
+    with torch_threads(threads):
         copy = copy_rate("cpu")
         return tuple((name, Rates(copy, matmul_rate("cpu", getattr(torch, name)))) for name in dtypes)
-    finally:
-        torch.set_num_threads(before)
 
 
 @cache

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import cache
 
 from ..cache.codec import NATIVE, Codec
 from ..cache.layout import Site
@@ -55,16 +56,23 @@ def _passes(method: Method, layout: MaskedLayout) -> list[tuple[int, int, int]]:
     for step in steps:
         flops = Counter(encoder=2 * layout.batch * step.first * layout.channels * layout.dim,
                         decoder=2 * layout.rows * (layout.buffer + step.first) * layout.dim**2)
-        blocks = (op for site, load in _loads(method, layout, step) for op in _block(site.stack, load, layout))
-        for op in (*blocks, *_head(head, layout, step.count)):
-            flops[op.part.split()[0]] += op.flops * op.times
+        for (stack, load), blocks in Counter((site.stack, load) for site, load in _loads(method, layout, step)).items():
+            flops[stack] += blocks * sum(op.flops for op in _block(stack, load, layout))
+        for op in _head(head, layout, step.count):
+            flops["head"] += op.flops * op.times
         found.append((flops["encoder"] // layout.batch, flops["decoder"] // layout.batch, flops["head"] // layout.batch))
     return found
 
 
 def share(method: Method, layout: MaskedLayout) -> Fraction:
     """FLOPs of an image as a share of what it costs without a cache."""
-    return Fraction(work(method, layout).total, work(Bidirectional(), layout).total)
+    return Fraction(work(method, layout).total, _uncached(layout))
+
+
+@cache
+def _uncached(layout: MaskedLayout) -> int:
+    """FLOPs of an image without a cache; asked for at every budget of a plan."""
+    return work(Bidirectional(), layout).total
 
 
 def budget_of(method: Method, layout: MaskedLayout) -> Fraction:
@@ -74,7 +82,7 @@ def budget_of(method: Method, layout: MaskedLayout) -> Fraction:
 
 def fitted(name: str, build: Callable[[int], Method], most: int, budget: Fraction, layout: MaskedLayout) -> int:
     """The largest i of 0 … ``most`` for which ``build(i)`` stays within a share of the FLOPs; they grow with i. Raises BadBudget."""
-    everything = work(Bidirectional(), layout).total
+    everything = _uncached(layout)
     allowed = budget * everything
     if (least := work(build(0), layout).total) > allowed:
         raise BadBudget(f"{name}: it computes at least {least / everything:.3f} of the FLOPs of an image, more than {budget}.",

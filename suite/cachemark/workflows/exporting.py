@@ -92,23 +92,21 @@ def quality_images(
 ) -> int:
     """Make the quality images of a case of a plan once more and write them to an npz file; how many there are. Raises UnknownName, and
     BadPlan where several models have the case and none is named."""
-    import torch
-
     from ..export import npz
+    from ..machine.affinity import torch_threads
     from ..plans.expand import expand
     from ..plans.schema import prepare
     from ..trial.child.measure import quality_images as made
 
-    if threads is not None:
-        torch.set_num_threads(threads)
     cases = [p for p in expand(prepare(plan, plugins)[0], device) if model in (None, p.case.model)]
     found = [p for p in cases if p.case.label == shown_label(case)]
     if not found:
         raise unknown("case", case, [p.case.label for p in cases])
     if len(found) > 1:
         raise BadPlan(f"{case!r} is a case of {', '.join(sorted({p.case.model for p in found}))}.", remedy="Name one with --model.")
-    images, count = made(found[0])
-    npz.write(path, images, count, compressed=compressed)
+    with torch_threads(threads):
+        images, count = made(found[0])
+        npz.write(path, images, count, compressed=compressed)
     return count
 
 

@@ -32,6 +32,7 @@ from torch.overrides import TorchFunctionMode
 
 from ...core.errors import BadCheckpoint
 from ...core.files import replacing
+from ...machine.affinity import torch_threads
 from .scene import VERSION, stream
 
 DECAY = 0.45  # share of the steps in which the learning rate falls
@@ -97,7 +98,7 @@ def train(task: TrainingTask, run: TrainingRun) -> Path:
     log: list[dict[str, Any]] = []
     first = _restore(task, run, log) if run.resume else 0
     started = time.monotonic() - (log[-1]["seconds"] if log else 0.0)
-    with _threads(run.threads), _progress(task.name, run.steps, first) as advance:
+    with torch_threads(run.threads), _progress(task.name, run.steps, first) as advance:
         for step in range(first, run.steps):
             loss = _update(task, run, step)
             advance(loss)
@@ -247,17 +248,6 @@ def _write_weights(task: TrainingTask, run: TrainingRun, log: list[dict[str, Any
     with replacing(run.out / f"{task.name}.log.jsonl") as path:
         path.write_text("".join(json.dumps(entry) + "\n" for entry in log))
     return weights
-
-
-@contextlib.contextmanager
-def _threads(count: int) -> Iterator[None]:
-    """Let torch use ``count`` threads inside the block; 0 changes nothing."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count or before)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 @contextlib.contextmanager
