@@ -5,7 +5,8 @@
 #
 # The exit code is that of `cachemark check`: 0 pass, 1 regressed, 2 no baseline or wrong usage, 3 inconclusive, 4 nothing or too little
 # measured, 5 infrastructure. Where measuring itself fails, it is that of `cachemark run`; where the gate takes equal arms for unequal ones or
-# misses a slow-down that is injected, it is 5: such a gate judges nothing.
+# misses a slow-down that is injected, it is 5: such a gate judges nothing. A night that ran out of time (`--budget`) is judged by what it
+# has measured and ends with 4 at best, and a report that cannot be written turns a pass into 5.
 #
 # CACHEMARK_STORE   database that all nights share; keep it where the next night finds it   [nightly.sqlite]
 # CACHEMARK_OUT     folder for what this night writes                                       [nightly]
@@ -25,9 +26,11 @@ read -ra machine <<<"--device ${CACHEMARK_DEVICE:-cuda} ${CACHEMARK_MACHINE:-}"
 mkdir -p "$out" "$(dirname "$register")"
 
 cachemark doctor | tee "$out/doctor.txt"
-cachemark run "$plan" "${machine[@]}" --fresh --carry-quality "$@"
+measured=0
+cachemark run "$plan" "${machine[@]}" --fresh --carry-quality "$@" || measured=$?
+case $measured in 0 | 4) ;; *) exit "$measured" ;; esac
 
-set +e
+set +e # whatever fails from here on, what was measured is judged and shown
 cachemark check --self-test "${machine[@]}" 2>&1 | tee "$out/self-test.txt"
 proved=${PIPESTATUS[0]}
 if [ -n "${CACHEMARK_CANARY:-}" ]; then # what comes out of it is judged by `check`
@@ -36,14 +39,14 @@ if [ -n "${CACHEMARK_CANARY:-}" ]; then # what comes out of it is judged by `che
 fi
 cachemark check --incidents "$register" 2>&1 | tee "$out/check.txt"
 verdict=${PIPESTATUS[0]}
-set -e
 
-cachemark report "$out/report.html"
-cachemark report --site "$out/site"
-cachemark export github --comment "$out/comment.md"
-cachemark export csv "$out/figures.csv"
-if [ "$verdict" -ne 2 ]; then # there is a baseline
-    cachemark export junit "$out/junit.xml"
-fi
+written=0
+cachemark report "$out/report.html" || written=5
+cachemark report --site "$out/site" || written=5
+cachemark export github --comment "$out/comment.md" || written=5
+cachemark export csv "$out/figures.csv" || written=5
+case $verdict in 2 | 4) ;; *) cachemark export junit "$out/junit.xml" || written=5 ;; esac # else there may be nothing to compare with
 [ "$proved" -eq 0 ] || exit 5
-exit "$verdict"
+for code in "$verdict" "$measured" "$written"; do
+    [ "$code" -eq 0 ] || exit "$code"
+done

@@ -20,7 +20,7 @@ RETIRED = frozenset({
     "shelves", "seen", "unmet", "beside", "held", "eyes", "stands", "again", "Couple", "Course", "couple", "course", "couples", "spoilt",
     "mistakes", "explained", "words", "why", "choice", "contestants", "Contestants", "Judged", "judged",
 })
-"""Words of which nobody knew what they meant here. They are no name of a module, class, function, parameter or attribute."""
+"""Words of which nobody knew what they meant here. They are no names of a module, class, function, parameter or attribute."""
 VAGUE = re.compile(r"(What|Who|Whom|Whose|Whether|Why|How|Where|When|All that|The same)\b")
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from cachemark.cache.arena import Memory
-from cachemark.cache.attention.attention import attention
+from cachemark.cache.attention import attention
 from cachemark.contract.method import Method
 from cachemark.core import registry
 from cachemark.models.protocol import Loaded, ModelEntry, Request

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from cachemark.cache.arena import Memory
-from cachemark.cache.attention.attention import attention
+from cachemark.cache.attention import attention
 from cachemark.cache.bank import SlotBank
 from cachemark.cache.codec import CODECS
 from cachemark.cache.layout import Site

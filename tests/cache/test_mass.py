@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from cachemark.cache.attention import attention
-from cachemark.cache.attention.attention import FUSED_MASS_KERNEL, MASS_KERNEL, mass_kernel, with_mass
+from cachemark.cache import attention
+from cachemark.cache.attention import FUSED_MASS_KERNEL, MASS_KERNEL, mass_kernel, with_mass
 
-KERNEL = "cachemark.cache.attention.mass_kernel"
+KERNEL = "cachemark.cache.mass_kernel"
 
 
 def test_the_kernel_is_the_written_out_attention() -> None:

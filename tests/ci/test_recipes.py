@@ -64,15 +64,31 @@ def test_it_ends_as_the_gate_did_and_still_writes_the_report(night: Any, verdict
     assert sum(call.startswith("report") for call in calls) == 2
 
 
-def test_without_a_baseline_there_is_no_junit(night: Any) -> None:
-    code, calls = night("nightly.sh", "curves", check=2)
-    assert code == 2
+@pytest.mark.parametrize("verdict", [2, 4])
+def test_with_nothing_to_compare_with_there_is_no_junit(night: Any, verdict: int) -> None:
+    code, calls = night("nightly.sh", "curves", check=verdict)
+    assert code == verdict
     assert not [call for call in calls if call.startswith("export junit")]
 
 
-def test_a_run_that_failed_is_not_judged(night: Any) -> None:
-    code, calls = night("nightly.sh", "curves", run=4)
-    assert (code, len(calls)) == (4, 2)
+@pytest.mark.parametrize("failed", [1, 2, 5, 130])
+def test_a_run_that_failed_is_not_judged(night: Any, failed: int) -> None:
+    code, calls = night("nightly.sh", "curves", run=failed)
+    assert (code, len(calls)) == (failed, 2)
+
+
+@pytest.mark.parametrize(("verdict", "ended"), [(0, 4), (1, 1)])
+def test_a_night_that_ran_out_of_time_is_judged_by_what_it_measured(night: Any, verdict: int, ended: int) -> None:
+    code, calls = night("nightly.sh", "curves", "--budget", "6h", run=4, check=verdict)
+    assert code == ended
+    assert sum(call.startswith("report") for call in calls) == 2
+
+
+@pytest.mark.parametrize(("verdict", "ended"), [(0, 5), (1, 1)])
+def test_a_report_that_cannot_be_written_stops_nothing_and_is_no_pass(night: Any, verdict: int, ended: int) -> None:
+    code, calls = night("nightly.sh", "curves", report=5, check=verdict)
+    assert code == ended
+    assert [call.split()[1] for call in calls if call.startswith("export")] == ["github", "csv", "junit"]
 
 
 def test_a_plan_is_needed(night: Any) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from cachemark.core.errors import NothingMeasured
 from cachemark.report.view import report_view
 from cachemark.store.db import Store
 from cachemark.workflows import reporting
@@ -36,6 +37,22 @@ def test_a_site_grows_with_its_store(stage: Stage) -> None:
     assert page.read_text(encoding="utf-8") == "mine"  # what is there stays
     assert "1 new pages" in good(call("report", "--site", "site", "--anew", "--store", stage.store))
     assert page.read_text(encoding="utf-8") != "mine"
+
+
+def test_an_accepted_baseline_without_a_case_of_the_run_is_left_out_and_a_given_one_is_refused(stage: Stage) -> None:
+    """A plan was edited: `check` has nothing to judge, and what was measured is still shown."""
+    good(call("baseline", "save", "--store", stage.store))
+    (accepted,) = Path("baselines/accepted").rglob("*.json")
+    accepted.write_text(accepted.read_text(encoding="utf-8").replace('"repeats": 3', '"repeats": 7'), encoding="utf-8")
+    assert call("check", "--store", stage.store).exit_code == NothingMeasured.exit_code
+    good(call("report", "report.html", "--store", stage.store))
+    good(call("export", "github", "--comment", "comment.md", "--store", stage.store))
+    assert "Not compared with a baseline." in Path("comment.md").read_text(encoding="utf-8")
+    for command in (("report", "other.html"), ("export", "github"), ("export", "junit")):
+        refused = call(*command, "--baseline", accepted, "--store", stage.store)
+        assert refused.exit_code == NothingMeasured.exit_code
+        assert "share no case" in refused.output
+    assert not Path("other.html").exists()
 
 
 def test_only_pages_whose_run_baseline_or_code_has_changed_are_built(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:

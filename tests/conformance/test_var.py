@@ -115,7 +115,7 @@ def values_without_bias(vector: Vector, _: pytest.MonkeyPatch) -> Subject:
     return given
 
 
-def lower_phi_at_a_tie(vector: Vector, _: pytest.MonkeyPatch) -> Subject:
+def one_phi_for_all_scales(vector: Vector, _: pytest.MonkeyPatch) -> Subject:
     """One convolution for all scales."""
     given = subject(vector)
     for model in given.models.values():
@@ -195,7 +195,7 @@ CONTROLS: dict[str, dict[Break, tuple[str, ...]]] = {
         no_level_embedding: ("logits", "hidden", "cached_k_block0", "cached_v_block0", "teacher"),
         keys_are_not_normalised: ("logits", "hidden", "cached_k_block0", "teacher"),
         values_without_bias: ("hidden", "cached_v_block0"),
-        lower_phi_at_a_tie: ("maps", "image", "restored", "quantised"),
+        one_phi_for_all_scales: ("maps", "image", "restored", "quantised"),
         nearest_instead_of_bicubic: ("maps", "next_maps", "quantised", "restored"),
         next_map_by_columns: ("next_maps", "quantised", "restored"),
         brighter: ("image",),

@@ -65,7 +65,7 @@ class Choices(Watch):
 
 @contextmanager
 def choosing(method: Method, line: int) -> Iterator[Choices]:
-    """The watch for generations of ``method`` within; what it chooses by ``select.lowest`` or as R-KV is seen with its gap.
+    """The watch for generations of ``method`` within; what it chooses by ``lowest`` or as R-KV is seen with its gap.
 
     A method that chooses by other means has no gaps, so nothing of it is excused.
     """

@@ -29,6 +29,7 @@ MODES: dict[str, tuple[dict[str, Any], ...]] = {
     "ams_kv": ({"demanding": [1]}, {"demanding": [0, 2], "condensed": 0}, {"demanding": [], "c_min": 10, "c_max": 12},
                {"decide": "online", "theta": -1.9, "c_min": 21, "c_max": 46}),
     "full": ({}, {"store_last": True}),
+    "window": ({}, {"keep_condition": False}),
     "scale_groups": ({"remove": "condensed"}, {"remove": "intermediate"}, {"remove": "local"}),
 }
 

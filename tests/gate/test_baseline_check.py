@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cachemark.core.errors import CachemarkError, NothingMeasured
-from cachemark.core.result import Environment, Outcome, Status
+from cachemark.core.result import INFRASTRUCTURE, Environment, Outcome, Status
 from cachemark.gate.baseline_check import Comparison, compare
 from cachemark.store.rows import Verdict
 
@@ -185,7 +185,7 @@ def test_metric_of_another_definition_is_not_compared() -> None:
 # cases that come, go and fail
 
 @pytest.mark.parametrize(("then", "now", "verdict"), [
-    (Status.OK, Status.OOM, "regressed"), (Status.OK, Status.NOT_REACHED, "regressed"), (Status.OOM, Status.OK, "improved"),
+    (Status.OK, Status.OOM, "regressed"), (Status.OOM, Status.OK, "improved"),
     (Status.OOM, Status.OOM, "equivalent"), (Status.OOM, Status.ERROR, "changed"),
 ])
 def test_status(then: Status, now: Status, verdict: str) -> None:
@@ -197,6 +197,18 @@ def test_status(then: Status, now: Status, verdict: str) -> None:
     assert row(found, "rkv", "status").verdict == verdict
     assert row(found, "rkv", "status").reason == f"{then} then, {now} now"
     assert found.exit_code == (1 if verdict == "regressed" else 0)
+
+
+@pytest.mark.parametrize("status", INFRASTRUCTURE)
+@pytest.mark.parametrize("when", ["then", "now"])
+def test_what_the_machine_ended_is_no_verdict_on_a_case(status: Status, when: str) -> None:
+    """A night that ran out of time, or a card that was throttled, is too little judged and no regression."""
+    ended = [*plan()[:3], Outcome(case("rkv"), status, log="why")]
+    found = judge(*((ended, plan()) if when == "now" else (plan(), ended)))
+    assert row(found, "rkv", "status").verdict == "not_compared"
+    assert found.coverage == 0.75
+    assert found.exit_code == 4
+    assert judge(*((ended, plan()) if when == "now" else (plan(), ended)), min_coverage=0.5).exit_code == 0
 
 
 def test_missing_and_new_cases() -> None:

@@ -81,7 +81,7 @@ def test_machine_class_becomes_one_folder(store: Store, root: Path) -> None:
 
 @pytest.mark.parametrize("name", ["../up", "a/b", ".hidden", " ", "a b"])
 def test_names_cannot_leave_the_folder(store: Store, root: Path, name: str) -> None:
-    with pytest.raises(BadBaseline, match="is no name of a baseline"):
+    with pytest.raises(BadBaseline, match="is not a name of a baseline"):
         baselines.save(store, measured(store), root, name)
     assert not root.exists()
 
@@ -131,7 +131,7 @@ def test_files_that_are_no_baseline(tmp_path: Path) -> None:
     binary, folder = tmp_path / "binary.json", tmp_path / "folder.json"
     binary.write_bytes(b"\xff\xfe\x00")
     folder.mkdir()
-    with pytest.raises(BadBaseline, match="is no text"):
+    with pytest.raises(BadBaseline, match="is not text"):
         baselines.load(binary)
     with pytest.raises(BadBaseline, match="cannot be read"):
         baselines.load(folder)

@@ -6,15 +6,19 @@ import json
 from dataclasses import replace
 from datetime import date, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
-from gate_examples import case
+from gate_examples import ENVIRONMENT, case
 
 from cachemark.core.errors import BadBaseline, BadPlan, UnknownName
 from cachemark.core.spec import Case
 from cachemark.gate import incidents
+from cachemark.gate.baseline_check import Comparison
 from cachemark.gate.incidents import Finding, Incident, fold, merge
-from cachemark.store.rows import Verdict
+from cachemark.gate.nights import Night
+from cachemark.store.rows import RunRecord, Verdict
+from cachemark.workflows.judging import CheckResult, RunJudgement
 
 DAY = date(2026, 1, 1)
 METHODS, MODELS = ("full", "linear", "h2o", "window", "rkv"), ("a", "b", "c", "d")
@@ -68,14 +72,37 @@ def test_other_metrics_and_onsets_are_other_incidents() -> None:
     assert len(found) == 3
 
 
-def test_findings_are_the_rows_that_fail() -> None:
-    known = {c.key: c for c in ALL}
-    said = {"regressed": "latency", "improved": "latency", "equivalent": "latency", "inconclusive": "latency", "changed": "output_hash",
-            "not_compared": "kl"}
-    rows = [Verdict(ALL[0].key, "l", metric, verdict) for verdict, metric in said.items()]
-    rows += [Verdict(ALL[0].key, "l", metric, "changed") for metric in ("images_hash", "kl")]
-    rows += [Verdict("unknown", "l", "latency", "regressed")]
-    assert [f.metric for f in incidents.findings(rows, known)] == ["latency", "output_hash", "images_hash"]
+@pytest.mark.parametrize(("alike", "hashes"), [("same", ["output_hash", "images_hash"]), ("numerics", [])])
+def test_findings_are_the_rows_that_fail_the_gate(alike: str, hashes: list[str]) -> None:
+    """Tokens that changed fail where both arms owe the same ones; against a baseline they are stated and fail nothing."""
+    said = [("regressed", "latency"), ("improved", "latency"), ("equivalent", "latency"), ("inconclusive", "latency"),
+            ("not_compared", "kl"), ("changed", "output_hash"), ("changed", "images_hash")]
+    rows = tuple(Verdict(ALL[0].key, "l", metric, verdict) for verdict, metric in said)
+    run = RunRecord(1, "compare/p", {"cells": 1, "alike": alike}, "", "", "finished", ENVIRONMENT, {})
+    pairs = RunJudgement(None, Night(run, rows), None, "", False, None)
+    plain = RunJudgement(Comparison(rows, 0.15, 0.0), None, None, "", False, None)
+    assert [row.metric for row in pairs.failing] == ["latency", *hashes]
+    assert [row.metric for row in plain.failing] == ["latency"]
+    for judged in (pairs, plain):
+        found = incidents.findings([*judged.failing, Verdict("unknown", "l", "latency", "regressed")], {c.key: c for c in ALL})
+        assert [f.metric for f in found] == [row.metric for row in judged.failing]
+        assert bool(found) == (judged.exit_code == 1)
+
+
+@pytest.mark.parametrize(("stated", "wanted"), [
+    ({"arms": ["HEAD~1", "HEAD"], "alike": "same", "code": [{"commit": "a" * 40}, {"commit": "b" * 40}]},
+     f"compare p --commits {'a' * 12} {'b' * 12} --case 'a linear 1/4, batch 1'"),
+    ({"arms": ["old/python", "new/python"], "alike": "numerics", "code": [{"commit": "a" * 40}, {"commit": "a" * 40}]},
+     "compare p --env old/python new/python --case 'a linear 1/4, batch 1'"),
+    ({"arms": ["full", "linear 1/4"], "alike": "methods"}, "compare p --arms full 'linear 1/4'"),
+])
+def test_an_incident_of_a_comparison_is_measured_again_in_pairs(stated: dict[str, Any], wanted: str, tmp_path: Path) -> None:
+    cell = next(c for c in ALL if c.full_title == "a linear 1/4, batch 1")
+    rows = (Verdict(cell.key, "l", "latency", "regressed", change=1.3),)
+    run = RunRecord(1, "compare/p", {"cells": 1, **stated}, "", "", "finished", ENVIRONMENT, {})
+    judged = RunJudgement(None, Night(run, rows), None, "", False, None)
+    told = merge([], fold(incidents.findings(judged.failing, {cell.key: cell}), [cell]), DAY, 0.1, [])
+    assert CheckResult(run, judged, told).pages(tmp_path / "none.toml")[-1] == f"  again: cachemark {wanted}"
 
 
 # ------------------------------------------------------------------------------------------------ night after night
@@ -211,7 +238,7 @@ def test_five_lines_name_what_how_much_since_when_who_and_how_to_see_it(tmp_path
     file = tmp_path / "owners.toml"
     file.write_text('[[owner]]\nmodel = "a"\nname = "not her"\n[[owner]]\nmethod = "lin*"\nname = "ada"\n[[owner]]\nname = "all"\n')
     table = incidents.load_owners(file)
-    lines = incidents.told(told, table, incidents.command("demo", told, ("good", "bad")))
+    lines = incidents.told(told, table, incidents.command("demo", told, ("--commits", "good", "bad")))
     assert len(lines) == 5
     words = ("method linear, 40 cells", "+20 %", "since commit abc", "owner: ada", "--commits good bad --case 'a linear 1/4, batch 1'")
     for line, word in zip(lines, words, strict=True):

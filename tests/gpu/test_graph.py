@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from cachemark.cache.arena import Memory
-from cachemark.cache.attention.attention import chosen, fold, fused, mass_kernel, written_out
+from cachemark.cache.attention import chosen, fold, fused, mass_kernel, written_out
 from cachemark.cache.engine.cuda_graph import CudaGraphs
 from cachemark.cache.engine.graph import Graph, engine
 from cachemark.cache.layout import Site, Step
@@ -231,7 +231,7 @@ def test_the_fast_path_has_a_fused_kernel() -> None:
 @pytest.mark.parametrize("keys", [1, 17, 64, 577])
 @pytest.mark.parametrize(("tokens", "groups"), [(1, 1), (1, 4), (9, 2), (100, 1)])
 def test_the_kernel_with_mass_is_the_written_out_attention(tokens: int, groups: int, keys: int, width: int) -> None:
-    from cachemark.cache.attention.mass_kernel import attention_with_mass
+    from cachemark.cache.mass_kernel import attention_with_mass
 
     draw = torch.Generator("cuda").manual_seed(keys * width + tokens)
     q = torch.randn(3, 2 * groups, tokens, width, device="cuda", generator=draw)

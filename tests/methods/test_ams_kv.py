@@ -164,7 +164,7 @@ def test_uniform_spreads_as_many_layers_over_the_depth() -> None:
 
 @pytest.mark.parametrize(("knobs", "words"), [
     ({"decide": "never"}, "Known: profile, online"), ({"allocation": "similar"}, "Known: similarity, uniform"),
-    ({"condensed": 6}, "of 6 scales"), ({"demanding": [3]}, "no list of layers"), ({"demanding": "1"}, "no list of layers"),
+    ({"condensed": 6}, "of 6 scales"), ({"demanding": [3]}, "not a list of layers"), ({"demanding": "1"}, "not a list of layers"),
     ({"demanding": [], "c_max": 20, "c_min": 30}, "less than c_min"), ({"c_min": -1, "demanding": []}, "numbers of tokens"),
 ])  # fmt: skip
 def test_bad_knobs(knobs: dict[str, Any], words: str) -> None:

@@ -60,11 +60,11 @@ def test_an_unknown_knob_names_the_nearest(name: str, knob: str, nearest: str | 
 
 
 @pytest.mark.parametrize(("name", "knobs", "words"), [
-    ("h2o", {"B": 2.5}, "B = 2.5 is no int"),
-    ("h2o", {"B": True}, "B = True is no int"),
-    ("window", {"keep_condition": 0}, "keep_condition = 0 is no bool"),
-    ("linear", {"score": 1}, "score = 1 is no str"),
-    ("rkv", {"mix_lambda": "0.1"}, "mix_lambda = '0.1' is no float"),
+    ("h2o", {"B": 2.5}, "B = 2.5 is not an int"),
+    ("h2o", {"B": True}, "B = True is not an int"),
+    ("window", {"keep_condition": 0}, "keep_condition = 0 is not a bool"),
+    ("linear", {"score": 1}, "score = 1 is not a str"),
+    ("rkv", {"mix_lambda": "0.1"}, "mix_lambda = '0.1' is not a float"),
 ])  # fmt: skip
 def test_a_knob_of_another_type_is_refused(name: str, knobs: dict[str, Any], words: str) -> None:
     with pytest.raises(BadKnob, match=f"{name}: {words}"):

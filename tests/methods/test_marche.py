@@ -197,10 +197,10 @@ def test_a_budget_that_the_decoder_alone_cannot_meet_is_refused() -> None:
     ({"select_layer": 0}, "select_layer = 0 of 12 decoder blocks.*1 … 12"),
     ({"select_layer": 13}, "select_layer = 13 of 12"),
     ({"refresh": "most"}, "refresh = 'most' is unknown.*high, low, random, blind"),
-    ({"refresh_layers": [13]}, r"refresh_layers = \[13\] is no list of blocks.*1 … 12"),
-    ({"refresh_layers": [0]}, "is no list of blocks"),
-    ({"refresh_layers": [True]}, "is no list of blocks"),
-    ({"refresh_layers": "3"}, "is no list of blocks"),
+    ({"refresh_layers": [13]}, r"refresh_layers = \[13\] is not a list of blocks.*1 … 12"),
+    ({"refresh_layers": [0]}, "is not a list of blocks"),
+    ({"refresh_layers": [True]}, "is not a list of blocks"),
+    ({"refresh_layers": "3"}, "is not a list of blocks"),
 ])  # fmt: skip
 def test_a_wrong_knob_is_refused(knobs: dict[str, Any], words: str) -> None:
     with pytest.raises(BadKnob, match=f"marche: .*{words}"):

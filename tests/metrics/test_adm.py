@@ -22,8 +22,9 @@ from cachemark.metrics import named_presets as presets
 from cachemark.metrics.adm import ReferenceBatch, adm, inception, source
 from cachemark.metrics.feature_preset import Preset
 from cachemark.metrics.image_features import ImageFeatures
+from support.later import later
 
-torch_fidelity = pytest.importorskip("torch_fidelity")
+torch_fidelity = later("torch_fidelity")
 
 FEW: dict[str, Any] = {"kid_subset_size": 4, "kid_subsets": 4, "isc_splits": 2}
 SIDE, REAL, FAKE = 256, 6, 5
@@ -197,7 +198,7 @@ def cut(path: Path, to: Path, keep: int) -> Path:
 def test_damaged_weights_are_refused(published: Published, tmp_path: Path) -> None:
     size = published.weights.stat().st_size
     for keep in (0, 10, size // 2, size - 5):
-        with pytest.raises(BadCheckpoint, match="is no weights file, or a damaged one"):
+        with pytest.raises(BadCheckpoint, match="is not a weights file, or a damaged one"):
             inception(cut(published.weights, tmp_path / "cut.pth", keep))
 
 
@@ -255,16 +256,16 @@ def test_a_batch_is_read_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 ])  # fmt: skip
 def test_a_batch_of_another_kind_is_refused(changes: dict[str, Any], words: str, tmp_path: Path) -> None:
     path = archive(tmp_path / "b.npz", **{k: v for k, v in {**GOOD, **changes}.items() if v is not None})
-    with pytest.raises(BadCheckpoint, match=f"is no reference batch, or a damaged one: .*{words}"):
+    with pytest.raises(BadCheckpoint, match=f"is not a reference batch, or a damaged one: .*{words}"):
         ReferenceBatch(path).statistics()
 
 
 def test_a_truncated_batch_is_refused(published: Published, tmp_path: Path) -> None:
     size = published.batch.stat().st_size
-    with pytest.raises(BadCheckpoint, match="is no reference batch, or a damaged one"):
+    with pytest.raises(BadCheckpoint, match="is not a reference batch, or a damaged one"):
         adm(published.weights, cut(published.batch, tmp_path / "cut.npz", 100))
     for keep in (0, size // 2, size - 1):
-        with pytest.raises(BadCheckpoint, match="is no reference batch, or a damaged one"):
+        with pytest.raises(BadCheckpoint, match="is not a reference batch, or a damaged one"):
             ReferenceBatch(cut(published.batch, tmp_path / "cut.npz", keep)).statistics()
     content = bytearray(published.batch.read_bytes())
     content[5000] ^= 1  # inside the images; the zip's checksum must notice

@@ -13,11 +13,12 @@ from torch import Tensor
 from cachemark.core.errors import BadCheckpoint, Unsupported
 from cachemark.metrics import clip
 from cachemark.metrics import named_presets as presets
-from cachemark.metrics.clip import FILES, PROMPT, SCENE, ClipScore, class_names, identity
-from cachemark.tools.train.scene import CLASSES
+from cachemark.metrics.clip import FILES, PROMPT, ClipScore, class_names, identity
+from cachemark.metrics.legend import CLASSES
+from support.later import later
 
-transformers = pytest.importorskip("transformers")
-pytest.importorskip("torchvision")
+transformers = later("transformers")
+later("torchvision")
 SIDE, WIDTH = 32, 16
 
 
@@ -54,15 +55,15 @@ def test_it_is_the_cosine_that_the_model_itself_gives(folder: Path) -> None:
     for image, label in zip(pictures(20), labels, strict=True):
         pixels = ((image + 1) * 127.5).round().to(torch.uint8).permute(1, 2, 0).numpy()
         with torch.no_grad():
-            both = model(**tokenizer([PROMPT.format(SCENE[label])], return_tensors="pt"), **ready(pixels, return_tensors="pt"))
+            both = model(**tokenizer([PROMPT.format(CLASSES[label])], return_tensors="pt"), **ready(pixels, return_tensors="pt"))
         expected.append(100 * max(0.0, float((both.text_embeds * both.image_embeds).sum())))
-    found = ClipScore(str(folder), SCENE)(pictures(20), labels)
+    found = ClipScore(str(folder), CLASSES)(pictures(20), labels)
     assert found.tolist() == pytest.approx(expected, abs=1e-3)
     assert {value > 0 for value in expected} == {True, False}, "opposite views count as none"
 
 
 def test_the_class_counts(folder: Path) -> None:
-    score = ClipScore(str(folder), SCENE)
+    score = ClipScore(str(folder), CLASSES)
     assert not torch.equal(score(pictures(), [0, 1, 2, 3]), score(pictures(), [1, 2, 3, 4]))
 
 
@@ -91,7 +92,7 @@ def test_without_a_library_the_extra_is_named(folder: Path, library: str, monkey
 
 def test_the_names_of_classes_need_the_extra_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torchvision", None)
-    assert class_names("scene") == SCENE
+    assert class_names("scene") == CLASSES
     with pytest.raises(Unsupported, match=r"needs torchvision, get it with: pip install 'cachemark\[clip\]'"):
         class_names("adm")
 
@@ -101,7 +102,7 @@ def test_a_damaged_file_is_refused(folder: Path, tmp_path: Path) -> None:
         (tmp_path / file.name).write_bytes(file.read_bytes())
     (tmp_path / "model.safetensors").write_bytes(b"\0" * 100)
     with pytest.raises(BadCheckpoint, match="holds no CLIP model"):
-        ClipScore(str(tmp_path), SCENE)
+        ClipScore(str(tmp_path), CLASSES)
 
 
 @pytest.mark.parametrize("changed", [*FILES, "tokenizer.json"])

@@ -27,8 +27,9 @@ from cachemark.models.tiny.tiny_features import FeaturesConfig, TinyFeatures, lo
 from cachemark.models.weights import packaged
 from cachemark.tools.train.feature_network import turned
 from cachemark.tools.train.scene import scenes
+from support.later import later
 
-torch_fidelity = pytest.importorskip("torch_fidelity")
+torch_fidelity = later("torch_fidelity")
 
 FEW = {"kid_subset_size": 48, "kid_subsets": 10, "isc_splits": 2}
 SMALL = FeaturesConfig(width=16, squeezed=4, features=16)
@@ -134,7 +135,7 @@ def test_the_cache_names_are_hashes_of_the_content(
         seen.append((options["input1_cache_name"], options["input2_cache_name"]))
         return own(**options)
 
-    monkeypatch.setattr(torch_fidelity, "calculate_metrics", spied)
+    monkeypatch.setattr("torch_fidelity.calculate_metrics", spied)
     one_bit = as_bytes(fake).clone()
     one_bit[5, 1, 20, 20] ^= 1
     fewer = RealImages.of(ImageFeatures.of(real[1:], extractor))

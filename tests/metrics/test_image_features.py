@@ -21,8 +21,9 @@ from cachemark.models.tiny import tiny_features as features
 from cachemark.models.weights import packaged
 from cachemark.tools.train.scene import scenes
 from metrics.toys import SIZE, Toy, noise, toy
+from support.later import later
 
-pytest.importorskip("torch_fidelity")
+later("torch_fidelity")
 
 
 @pytest.fixture(scope="module")

@@ -16,8 +16,9 @@ from cachemark.metrics.distribution import distribution, settings
 from cachemark.metrics.image_features import ImageFeatures
 from cachemark.metrics.quality_intervals import QualityInterval, difference, fid_interval, intervals, real_floor
 from metrics.toys import drawn, reference
+from support.later import later
 
-fidelity = pytest.importorskip("torch_fidelity")
+fidelity = later("torch_fidelity")
 
 FEW: Mapping[str, Any] = {"kid_subset_size": 60, "kid_subsets": 10, "isc_splits": 4}
 N = 120

@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from cachemark.metrics.legend import QUESTIONS, legend, legend_score
+from cachemark.metrics.legend import CLASSES, QUESTIONS, legend, legend_score
 from cachemark.models.catalogue.next_token import TINY_DECODER
 from cachemark.models.tiny.tiny_vq import load
 from cachemark.models.weights import packaged
-from cachemark.tools.train.scene import CLASSES, scenes
+from cachemark.tools.train.scene import scenes
 
 OBJECT, GROUND, LEFT, RIGHT = range(4)
 

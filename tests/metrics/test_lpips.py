@@ -11,8 +11,9 @@ from torch import Tensor
 from cachemark.core.errors import BadCheckpoint, Unsupported
 from cachemark.metrics import named_presets as presets
 from cachemark.metrics.lpips import Lpips, files, identity
+from support.later import later
 
-pytest.importorskip("torch_fidelity")
+later("torch_fidelity")
 NAMES = ("vgg16-397923af.pth", "weights-vgg16-lpips.pth")
 CHANNELS = (64, 128, 256, 512, 512)
 

@@ -1,4 +1,4 @@
-"""Weights files: every official layout loads, and what is no checkpoint of the model is refused with the reason."""
+"""Weights files: every official layout loads, and what is not a checkpoint of the model is refused with the reason."""
 
 from __future__ import annotations
 
@@ -200,7 +200,7 @@ def test_weights_of_another_model_are_refused(tmp_path: Path) -> None:
     assert "Give the weights file of this model" in text
 
 
-# -- what is no checkpoint --------------------------------------------------------------------------------------------
+# -- what is not a checkpoint --------------------------------------------------------------------------------------------
 def test_a_truncated_torch_file(tmp_path: Path) -> None:
     path = saved(tmp_path / "net.pt", weights())
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])

@@ -201,7 +201,7 @@ def test_artifacts_are_named_by_content_and_kept_once(store: Store, path: Path) 
 
 @pytest.mark.parametrize("name", ["../../etc/passwd", "/etc/passwd", "ab/cd", "ab/" + "cd" * 32, "ab/" + "ab" * 32 + "/../x", ""])
 def test_artifact_names_cannot_leave_the_folder(store: Store, name: str) -> None:
-    with pytest.raises(BadStore, match="is no name of an artifact"):
+    with pytest.raises(BadStore, match="is not a name of an artifact"):
         store.artifacts.read(name)
 
 

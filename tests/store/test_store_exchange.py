@@ -1,4 +1,4 @@
-"""Exchange files: what goes in comes out, and what is no exchange file is refused in clear words."""
+"""Exchange files: what goes in comes out, and what is not an exchange file is refused in clear words."""
 
 from __future__ import annotations
 
@@ -75,29 +75,29 @@ def test_digest_belongs_to_the_text() -> None:
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.9, 0.99])
 def test_truncated_file(share: float) -> None:
     text = text_of()
-    refused(text[: int(len(text) * share)], "is cut off|is no JSON")
+    refused(text[: int(len(text) * share)], "is cut off|is not JSON")
 
 
 @settings(max_examples=30, deadline=None)
 @given(st.integers(0, len(text_of()) - 2))
 def test_truncated_anywhere(end: int) -> None:
-    refused(text_of()[:end], "is cut off|is no JSON")
+    refused(text_of()[:end], "is cut off|is not JSON")
 
 
 def test_cut_off_is_said_where_it_is_certain() -> None:
     refused("", "is cut off")
     refused(text_of()[:-20].rstrip(), "is cut off")
-    refused("<html>", "is no JSON")
+    refused("<html>", "is not JSON")
 
 
 @pytest.mark.parametrize("text", ["[]", "{}", "3", '{"format": "asv"}', "null"])
 def test_foreign_json(text: str) -> None:
-    refused(text, "is no exchange file of cachemark")
+    refused(text, "is not an exchange file of cachemark")
 
 
 def test_newer_format_names_both() -> None:
     refused(edited(version=FORMAT_VERSION + 1), f"format {FORMAT_VERSION + 1}; .* up to {FORMAT_VERSION}.*Upgrade")
-    refused(edited(version="1"), "which is no version")
+    refused(edited(version="1"), "which is not a version")
 
 
 def edited(**fields: Any) -> str:
@@ -123,7 +123,7 @@ def edited_outcome(**fields: Any) -> str:
     (edited_outcome(status="oom"), "has a log and no figures"),
     (edited_outcome(case={"model": "m"}), "is missing"),
     (edited_outcome(samples=None), "outcome 3"),
-    (text_of().replace("0.25", "NaN"), "NaN is no JSON"),
+    (text_of().replace("0.25", "NaN"), "NaN is not JSON"),
     (text_of().replace("0.25", "1e999"), "finite"),
     ('{"a":' * 200_000, "no JSON that we write|cut off"),
 ])

@@ -133,7 +133,7 @@ def test_read_only_where_sqlite_may_not_make_its_side_files(path: Path, monkeypa
 
 # files
 
-@pytest.mark.parametrize("content", [b"hello, this is no database\n" * 200, b"\x89PNG", b"SQLite format 3\0" + b"\xff" * 4000])
+@pytest.mark.parametrize("content", [b"hello, this is not a database\n" * 200, b"\x89PNG", b"SQLite format 3\0" + b"\xff" * 4000])
 @pytest.mark.parametrize("read_only", [False, True])
 def test_file_that_is_no_database_is_left_alone(path: Path, content: bytes, read_only: bool) -> None:
     path.write_bytes(content)
@@ -261,7 +261,7 @@ def test_words_that_we_do_not_know_are_passed_on() -> None:
 def test_other_servers_and_nonsense_are_refused() -> None:
     refused("mysql://u:secret@h/db", "No store can be kept in 'mysql'")
     refused("sqlite://", "No store can be kept in 'sqlite'")
-    refused("postgresql+psycopg://h:port/db", "is no database URL")
+    refused("postgresql+psycopg://h:port/db", "is not a database URL")
 
 
 def test_missing_driver_names_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:

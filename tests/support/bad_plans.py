@@ -72,8 +72,8 @@ BAD = [
     Bad("unknown method", '"streaming"', '"steaming"', U, ("Unknown method 'steaming'", "Did you mean 'streaming'?"), "methods ="),
     Bad("unknown method in a table", '"streaming"', '{ name = "steaming" }', U, ("'steaming'", "'streaming'?"), "methods ="),
     Bad("unknown knob", '"streaming"', '{ name = "streaming", sink = 1 }', U, ("knob of streaming 'sink'", "'sinks'?"), "methods ="),
-    Bad("knob of another type", '"streaming"', '{ name = "streaming", sinks = "1" }', K, ("sinks = '1' is no int",), "methods ="),
-    Bad("knob that is no number", '"streaming"', '{ name = "streaming", sinks = nan }', K, ("sinks = nan",), "methods ="),
+    Bad("knob of another type", '"streaming"', '{ name = "streaming", sinks = "1" }', K, ("sinks = '1' is not an int",), "methods ="),
+    Bad("knob that is not a number", '"streaming"', '{ name = "streaming", sinks = nan }', K, ("sinks = nan",), "methods ="),
     Bad("knob too large", '"streaming"', '{ name = "streaming", sinks = 8 }', errors.BadBudget, ("8 sinks", "0 … 7"), "methods ="),
     Bad("unknown codec", '"native"', '"int9"', U, ("Unknown codec 'int9'", "Did you mean 'int8'?"), "codecs ="),
     Bad("unknown preset", 'sampling = "paper"', 'sampling = "papre"', U, ("sampling preset of dot 'papre'", "Did you mean 'paper'?")),
@@ -83,8 +83,8 @@ BAD = [
     Bad("huge batch", "batch = 2", "batch = 1000000000000", P, ("is larger than the 4 samples",)),
     Bad("budget of nothing", '"1/2"', '"0"', errors.BadBudget, ("'0' is outside (0, 1]",), "budgets ="),
     Bad("budget above all", '"1/2"', "1.5", errors.BadBudget, ("1.5 is outside (0, 1]",), "budgets ="),
-    Bad("budget in words", '"1/2"', '"half"', errors.BadBudget, ("'half' is no number",), "budgets ="),
-    Bad("budget of zero parts", '"1/2"', '"1/0"', errors.BadBudget, ("'1/0' is no number",), "budgets ="),
+    Bad("budget in words", '"1/2"', '"half"', errors.BadBudget, ("'half' is not a number",), "budgets ="),
+    Bad("budget of zero parts", '"1/2"', '"1/0"', errors.BadBudget, ("'1/0' is not a number",), "budgets ="),
     Bad("missing weights", 'weights = ""', 'weights = "nowhere.safetensors"', errors.BadCheckpoint, ("'nowhere.safetensors' is not",)),
 ]
 

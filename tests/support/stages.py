@@ -140,7 +140,7 @@ def measured(base: Path) -> Stage:
 def no_child(monkeypatch: pytest.MonkeyPatch) -> None:
     """From here on, a trial that is started fails the test."""
 
-    reuse.code_identity()  # once in a process it asks git, and that is no trial
+    reuse.code_identity()  # once in a process it asks git, and that is not a trial
 
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("a trial was started")

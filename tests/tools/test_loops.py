@@ -138,7 +138,7 @@ def test_another_run_is_refused_by_name(tmp_path: Path) -> None:
 def test_a_damaged_checkpoint_is_named(damage: bytes, tmp_path: Path) -> None:
     train(Line(), run(tmp_path))
     (tmp_path / "line.checkpoint.pt").write_bytes(damage)
-    with pytest.raises(BadCheckpoint, match=r"line\.checkpoint\.pt' is no checkpoint.*--fresh"):
+    with pytest.raises(BadCheckpoint, match=r"line\.checkpoint\.pt' is not a checkpoint.*--fresh"):
         train(Line(), run(tmp_path))
 
 

@@ -7,8 +7,8 @@ import colorsys
 import pytest
 import torch
 
-from cachemark.metrics.legend import FOOTER_ROWS, SWATCH_GROUND, SWATCH_OBJECT
-from cachemark.tools.train.scene import CLASSES, scenes, stream
+from cachemark.metrics.legend import CLASSES, FOOTER_ROWS, SWATCH_GROUND, SWATCH_OBJECT
+from cachemark.tools.train.scene import scenes, stream
 
 GOLDEN_CLASSES = [2, 0, 4, 0]
 GOLDEN_HUES = [0.490225, 0.338839, 0.674925, 0.833487]

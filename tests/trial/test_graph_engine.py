@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from cachemark.cache.attention.attention import FUSED, FUSED_MASS_KERNEL, chosen, fused
+from cachemark.cache.attention import FUSED, FUSED_MASS_KERNEL, chosen, fused
 from cachemark.cache.engine.engine import EAGER
 from cachemark.cache.engine.graph import Graph, engine, refused
 from cachemark.core import plugins

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from cachemark.cache.arena import Memory
-from cachemark.cache.attention.attention import KERNEL, MASS_KERNEL
+from cachemark.cache.attention import KERNEL, MASS_KERNEL
 from cachemark.core import plugins, seeds
 from cachemark.core.errors import Unsupported
 from cachemark.core.limits import Limit, Rates

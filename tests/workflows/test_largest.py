@@ -208,7 +208,7 @@ def test_a_batch_is_a_number_or_the_largest() -> None:
 def test_a_limit_must_be_a_size(wrong: str) -> None:
     result = stages.call("run", "demo", "--memory-cap", wrong)
     assert result.exit_code == 2
-    assert "is no size; write 24GiB" in result.output
+    assert "is not a size; write 24GiB" in result.output
 
 
 def test_a_search_on_a_cpu_needs_a_limit() -> None:

@@ -104,7 +104,7 @@ def test_shares_are_made_apart_and_a_run_uses_them(folder: Path) -> None:
     assert list(found["streaming 1/2"].facts["to_full"]) == [name]
     assert {path: path.stat().st_mtime_ns for path in parts(folder)} == before
     with Store.open(folder / "s.sqlite", create=False, read_only=True) as store:
-        assert len(store.runs()) == 1, "a share is no run"
+        assert len(store.runs()) == 1, "a share is not a run"
 
 
 def test_a_fresh_run_takes_nothing_from_the_shelves(measured: Path) -> None:

@@ -60,7 +60,7 @@ def test_the_example_of_the_readme(demo: Path, quick_pairs: None) -> None:
     assert isinstance(run, Run)
     assert {o.case.label for o in run.outcomes} == {"full", "full (floor)", "full (numerics)", "linear 1/4", "streaming 1/4"}
     assert Path("report.html").stat().st_size > 1000
-    assert {o.case.label for o in cm.open("results.sqlite").outcomes} == {o.case.label for o in run.outcomes}, "a comparison is no run"
+    assert {o.case.label for o in cm.open("results.sqlite").outcomes} == {o.case.label for o in run.outcomes}, "a comparison is not a run"
 
 
 def test_a_frame_has_a_row_for_each_case(measured: stages.Stage) -> None:

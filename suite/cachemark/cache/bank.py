@@ -145,6 +145,8 @@ class SlotBank:
     def evict(self, places: Tensor) -> None:
         """Evict ``places`` (sites, rows, kv_heads, m): distinct indices of live entries. The tail moves into the holes."""
         sites, _, heads, m = places.shape
+        if not m:
+            return
         widest = max(part.size(-1) * part.itemsize for part in (*self.k, *self.v))
         for number, (run, n) in enumerate(zip(self.runs, self.live, strict=True)):
             for some, rows in chunks(sites, run.stop - run.start, heads * m * (widest + INDEXING)):

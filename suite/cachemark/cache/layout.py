@@ -105,7 +105,7 @@ class Step:
     ``index`` of ``total`` passes; pass 0 feeds the condition. ``first`` is the index of the first visual token that this
     pass feeds and ``count`` how many (0 where only the condition is fed). ``line`` counts from 1 and is the line of the last
     token fed (0 in pass 0); ``scale`` counts from 1 in a next-scale model and is 0 in others. ``edges`` names what is complete
-    once the pass has run: ``token``, ``line``, ``scale``.
+    once the pass has run: ``token``, ``line``, ``scale``, and ``step`` in a masked model.
     """
 
     index: int

@@ -99,7 +99,7 @@ def size(context: click.Context, option: click.Parameter, given: str | None) -> 
     found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", given)
     unit = next((u for u in UNITS if found and u.lower() == found[2].lower()), None)
     if not found or unit is None or float(found[1]) <= 0:
-        raise click.BadParameter(f"{given!r} is no size; write 24GiB or 512MiB.")
+        raise click.BadParameter(f"{given!r} is not a size; write 24GiB or 512MiB.")
     return int(float(found[1]) * UNITS[unit])
 
 

@@ -27,7 +27,7 @@ def _share(context: click.Context, option: click.Parameter, given: str | None) -
         return None
     index, _, of = given.partition("/")
     if not (index.isdecimal() and of.isdecimal() and 1 <= int(index) <= int(of)):
-        raise click.BadParameter(f"{given!r} is no share; write 2/8 for the second of eight.")
+        raise click.BadParameter(f"{given!r} is not a share; write 2/8 for the second of eight.")
     return int(index) - 1, int(of)
 
 
@@ -37,7 +37,7 @@ def span(context: click.Context, option: click.Parameter, given: str | None) -> 
         return None
     parts = re.findall(r"(\d+(?:\.\d+)?)\s*(min|[smhd])", given)
     if not parts or re.sub(r"(\d+(?:\.\d+)?)\s*(min|[smhd])", "", given).strip():
-        raise click.BadParameter(f"{given!r} is no time; write 6h, 90min or 1h30m.")
+        raise click.BadParameter(f"{given!r} is not a time; write 6h, 90min or 1h30m.")
     return sum(float(count) * _SPANS[unit] for count, unit in parts)
 
 
@@ -54,7 +54,7 @@ def moment(context: click.Context, option: click.Parameter, given: str | None) -
         else:
             end = datetime.fromisoformat(given).astimezone()
     except ValueError:
-        raise click.BadParameter(f"{given!r} is no moment; write 06:00 or 2030-01-31T06:00.") from None
+        raise click.BadParameter(f"{given!r} is not a moment; write 06:00 or 2030-01-31T06:00.") from None
     if end <= now:
         raise click.BadParameter(f"{given} is past.")
     return (end - now).total_seconds()

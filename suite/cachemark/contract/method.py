@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..cache.attention.attention import KERNEL, MASS_KERNEL, attention
+from ..cache.attention import KERNEL, MASS_KERNEL, attention
 from ..cache.layout import Site, Step, Tokens
 from ..cache.slot import Slot
 from .paper_costs import PaperCosts

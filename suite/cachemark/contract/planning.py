@@ -63,7 +63,8 @@ class Planning:
             wrong = expected is not None and (type(value) is not expected and not (expected is float and type(value) is int))
             if wrong and expected in (int, float, bool, str):
                 kind = expected.__name__
-                raise BadKnob(f"{cls.name}: {knob} = {value!r} is no {kind}.", remedy=f"Its default is of type {kind}.")
+                raise BadKnob(f"{cls.name}: {knob} = {value!r} is not {'an' if expected is int else 'a'} {kind}.",
+                              remedy=f"Its default is of type {kind}.")
         return cls(**knobs)
 
     def knobs(self) -> dict[str, Any]:

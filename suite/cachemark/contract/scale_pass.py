@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from ..cache.attention.attention import attention
+from ..cache.attention import attention
 from ..cache.layout import Site, Step
 from ..cache.slot import Slot, Stage
 from .storage import Storage

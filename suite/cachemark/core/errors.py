@@ -47,7 +47,7 @@ class BadPlan(CachemarkError):
 
 
 class BadCheckpoint(CachemarkError):
-    """A weights file that is no checkpoint, or not one of this model."""
+    """A weights file that is not a checkpoint, or not one of this model."""
 
 
 class BadStore(CachemarkError):

@@ -16,7 +16,7 @@ from .errors import unknown
 
 BYTES = ("weights", "read", "written", "activations", "own")
 ARTEFACT = 1.1  # measured over ideal speed-up from which the baseline, not the method, is the likelier cause
-IDLE = 0.4  # a full cache that uses less of both the copy and the matmul rate is no baseline
+IDLE = 0.4  # a full cache that uses less of both the copy and the matmul rate is not a baseline
 FITS = 0.9  # share of the variance that a line must explain before its slope is stated
 CACHED = 0.95  # measured over floor below which the device's own caches must have served
 
@@ -172,7 +172,7 @@ def artefact(measured: float, allowed: float) -> str:
 
 
 def no_baseline(full: Limit, seconds: float) -> str:
-    """The reason for which a full cache is no valid baseline, or nothing."""
+    """The reason for which a full cache is not a valid baseline, or nothing."""
     mbu, mfu = full.mbu(seconds), full.mfu(seconds)
     if max(mbu, mfu) >= IDLE:
         return ""

@@ -17,13 +17,18 @@ PATHS = {  # import paths that plug-ins were written for, and where the same thi
     **{f"cachemark.{name}": f"cachemark.core.{name}" for name in ("errors", "plugins", "registry", "result", "seeds", "spec", "units")},
     "cachemark.cache.bidirectional": "cachemark.contract.uncached", "cachemark.cache.geometry": "cachemark.cache.layout",
     "cachemark.cache.head": "cachemark.methods.lazymar", "cachemark.cache.masked": "cachemark.cache.masked_layout",
+    "cachemark.cache.mass": "cachemark.cache.attention",
     "cachemark.cache.method": EVICTING, "cachemark.cache.partial": "cachemark.methods.masked.partial",
-    "cachemark.cache.portions": "cachemark.cache.bank", "cachemark.cache.schedule": "cachemark.methods.masked.schedule",
+    "cachemark.cache.portions": "cachemark.cache.bank", "cachemark.cache.reference": "cachemark.methods.base.paper_baseline",
+    "cachemark.cache.schedule": "cachemark.methods.masked.schedule",
     "cachemark.cache.select": "cachemark.methods.base.evicting",
     "cachemark.cache.slot.Slots": "cachemark.cache.bank.SlotBank", "cachemark.cache.streams": "cachemark.cache.random_streams",
-    "cachemark.cache.work": "cachemark.roofline.masked_flops",
+    "cachemark.cache.uncached": "cachemark.contract.uncached", "cachemark.cache.work": "cachemark.roofline.masked_flops",
 }
-ATTRIBUTES = {"edge": "evict_after", "look": "attend_scale", "own_work": "overhead", "phase": "graph_key", "settle": "end_step"}
+ATTRIBUTES = {  # of a base class, and how they are called now
+    "edge": "evict_after", "held": "kept_before", "incremental": "encoder_cache", "look": "attend_scale", "own_work": "overhead",
+    "phase": "graph_key", "settle": "end_step",
+}
 
 
 def load(path: str | Path) -> list[str]:
@@ -41,14 +46,18 @@ def load(path: str | Path) -> list[str]:
     if not found:
         raise BadPlugin(f"Plug-in {str(path)!r} registers no method.", remedy="Decorate a class with @registry.methods.add('name').")
     for method in found:
-        _check_attributes(method, file)
+        _check_class(method, file)
     return found
 
 
-def _check_attributes(method: str, file: Path) -> None:
-    """Refuse names that the base class no longer reads: what they say would be ignored without a word."""
-    old = sorted(set(ATTRIBUTES) & set(vars(registry.methods.get(method))))
-    if old:
+def _check_class(method: str, file: Path) -> None:
+    """Refuse a class that leaves out what its base class asks for, and names that the base class no longer reads: what they say would be
+    ignored without a word."""
+    cls = registry.methods.get(method)
+    if left_out := sorted(getattr(cls, "__abstractmethods__", ())):
+        raise BadPlugin(f"Plug-in {str(file)!r}: method {method!r} does not define {', '.join(left_out)}.",
+                        remedy="Define them; the docstring of its base class says what each returns.")
+    if old := sorted(name for name in set(ATTRIBUTES) & set(vars(cls)) if any(hasattr(base, ATTRIBUTES[name]) for base in cls.__bases__)):
         raise BadPlugin(f"Plug-in {str(file)!r}: method {method!r} defines {', '.join(old)}, of which nothing is read any more.",
                         remedy=f"Rename: {', '.join(f'{name} is now {ATTRIBUTES[name]}' for name in old)}.")
 
@@ -56,7 +65,7 @@ def _check_attributes(method: str, file: Path) -> None:
 def _import(name: str, file: Path) -> None:
     spec = importlib.util.spec_from_file_location(name, file)
     if spec is None or spec.loader is None:
-        raise BadPlugin(f"Plug-in {str(file)!r} is no Python file.", remedy="Give a file that ends in .py.")
+        raise BadPlugin(f"Plug-in {str(file)!r} is not a Python file.", remedy="Give a file that ends in .py.")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:

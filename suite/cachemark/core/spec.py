@@ -37,7 +37,7 @@ def shown_share(budget: str) -> str:
     """A budget for people: a simple fraction as it is (``1/4``), any other as a decimal of three significant digits (``0.62``)."""
     try:
         share = Fraction(budget)
-    except (ValueError, ZeroDivisionError):  # a stored text that is no number
+    except (ValueError, ZeroDivisionError):  # a stored text that is not a number
         return budget
     return str(share) if share.denominator <= SIMPLE else f"{float(share):.3g}"
 
@@ -59,7 +59,7 @@ class Budget:
         try:
             ratio = Fraction(str(text)).limit_denominator(10**6)
         except (ValueError, ZeroDivisionError):
-            raise BadBudget(f"Budget {text!r} is no number.", remedy="Write a share of the full cache such as 1/4 or 0.25, "
+            raise BadBudget(f"Budget {text!r} is not a number.", remedy="Write a share of the full cache such as 1/4 or 0.25, "
                             "or the name of a method whose own size is meant.") from None
         if not 0 < ratio <= 1:
             raise BadBudget(f"Budget {text!r} is outside (0, 1].", remedy="Write a share of the full cache such as 1/4.")

@@ -209,7 +209,7 @@ def _known(path: Path) -> dict[str, Any]:
         return {}
     except (OSError, ValueError, AttributeError, KeyError, TypeError):
         pass
-    raise Unsupported(f"{path} is no list of benchmarks of asv 0.6.", remedy="Name a new folder, or the results_dir of asv.conf.json.")
+    raise Unsupported(f"{path} is not a list of benchmarks of asv 0.6.", remedy="Name a new folder, or the results_dir of asv.conf.json.")
 
 
 # -- files ------------------------------------------------------------------------------------------------------------

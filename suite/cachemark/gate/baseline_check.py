@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..core.errors import CachemarkError, NothingMeasured
-from ..core.result import IMAGES, Environment, Outcome
+from ..core.result import IMAGES, INFRASTRUCTURE, Environment, Outcome
 from ..core.spec import FULL
 from ..core.units import Metric, in_order, metric
 from ..core.verdicts import CHANGED, EQUIVALENT, IMPROVED, MISSING, NEW, NOT_COMPARED, REGRESSED
@@ -26,7 +26,7 @@ from ..store.exchange import Exchange, rounded
 from ..store.rows import Verdict
 
 TOKENS = "output_hash"
-HASHES = (TOKENS, IMAGES)  # what is no metric and yet fails where it has CHANGED: the tokens, and what was decoded from them
+HASHES = (TOKENS, IMAGES)  # of the tokens, and of what was decoded from them
 JUDGED = (REGRESSED, IMPROVED, EQUIVALENT, CHANGED)
 
 
@@ -208,6 +208,8 @@ class _Pair:
 
 def _status(old: Outcome, new: Outcome) -> tuple[str, str]:
     said = f"{old.status} then, {new.status} now"
+    if old.status in INFRASTRUCTURE or new.status in INFRASTRUCTURE:
+        return NOT_COMPARED, f"{said}: the machine is the reason"
     if old.ok:
         return REGRESSED, said
     if new.ok:

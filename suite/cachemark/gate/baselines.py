@@ -66,7 +66,7 @@ def path_of(root: Path | str, machine_class: str, name: str) -> Path:
 def file_in(folder: Path | str, name: str, kind: str) -> Path:
     """The JSON file of that name in a folder. The name of a ``kind`` of thing that would leave it is refused."""
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
-        raise BadBaseline(f"{name!r} is no name of a {kind}.", remedy="Use letters, digits, dots, underscores and dashes.")
+        raise BadBaseline(f"{name!r} is not a name of a {kind}.", remedy="Use letters, digits, dots, underscores and dashes.")
     return Path(folder) / f"{name}.json"
 
 
@@ -135,7 +135,7 @@ def refuse_expired(baseline: Exchange, now: datetime | None = None) -> None:
     try:
         when = datetime.fromisoformat(str(expires))
     except ValueError as error:
-        raise BadBaseline(f"{baseline.source} expires {expires!r}, which is no date.",
+        raise BadBaseline(f"{baseline.source} expires {expires!r}, which is not a date.",
                           remedy="Take the file from version control.") from error
     if when.tzinfo is None:
         when = when.replace(tzinfo=UTC)
@@ -152,7 +152,7 @@ def load(path: Path | str) -> Exchange:
     except FileNotFoundError as error:
         raise _missing(path) from error
     except UnicodeDecodeError as error:
-        raise BadBaseline(f"{path} is no text.", remedy="Take the file from version control.") from error
+        raise BadBaseline(f"{path} is not text.", remedy="Take the file from version control.") from error
     except OSError as error:
         raise BadBaseline(f"{path} cannot be read: {error.strerror}.", remedy="Give the path of a baseline file.") from error
     return load_text(text, str(path))

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ..core.errors import UnfairComparison
-from ..core.result import IMAGES, Environment, Outcome, Status, kernels_apart
+from ..core.result import IMAGES, INFRASTRUCTURE, Environment, Outcome, Status, kernels_apart
 from ..core.spec import Case
 from ..core.units import METRICS, Metric
 from ..stats.paired_test import INCONCLUSIVE, PairedVerdict, PairRatios, Rule, judge, log_ratios, needed
@@ -23,7 +23,6 @@ TIMED = "latency"  # the one metric of a cell that the family counts
 AA = "A/A "  # begins the name of a cell whose arms are equal
 COVERAGE = 0.95  # share of the cells of which something must be said
 PEAK = 0.01  # share by which the allocator's peak may differ
-INFRASTRUCTURE = (Status.THROTTLED, Status.CONTENDED, Status.NOT_REACHED)
 CURABLE = (Status.OOM, Status.TIMEOUT, Status.NAN_OUTPUT)  # ends of a first arm that ran: if the second is well, it is better
 NEVER_RAN = "the first arm does not run"  # begins the reason of a cell whose first arm is no measure of the second
 SAME_TOKENS = "same tokens, nothing to compare"

@@ -20,7 +20,6 @@ from ..core.errors import BadBaseline, BadPlan, unknown
 from ..core.spec import Case, digest, shown_label
 from ..core.units import is_metric, metric
 from ..store.rows import Verdict
-from .baseline_check import CHANGED, HASHES, REGRESSED
 from .baselines import write
 
 NEW, ACKNOWLEDGED, FIXED, ACCEPTED = "new", "acknowledged", "fixed", "accepted"
@@ -70,10 +69,10 @@ class Incident:
         return self.metric, self.factor, self.value
 
 
-def findings(rows: Iterable[Verdict], cases: Mapping[str, Case], onset: str = "") -> list[Finding]:
-    """The rows that fail. ``cases``: all cases by key."""
-    return [Finding(cases[r.case_key], r.label, r.metric, _cost(r.metric, r.change), r.reason, onset) for r in rows
-            if r.case_key in cases and (r.verdict == REGRESSED or (r.verdict == CHANGED and r.metric in HASHES))]
+def findings(failing: Iterable[Verdict], cases: Mapping[str, Case], onset: str = "") -> list[Finding]:
+    """The rows that fail as cells that became worse. ``cases``: all cases by key."""
+    return [Finding(cases[r.case_key], r.label, r.metric, _cost(r.metric, r.change), r.reason, onset) for r in failing
+            if r.case_key in cases]
 
 
 def _cost(name: str, change: float | None) -> float | None:
@@ -217,7 +216,7 @@ def load(path: Path) -> list[Incident]:
             found = [replace(i, change=_cost(i.metric, i.change), worst=_cost(i.metric, i.worst)) for i in found]
         return found
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise BadBaseline(f"{path} is no register of incidents: {error}.", remedy="Take the file from version control.") from error
+        raise BadBaseline(f"{path} is not a register of incidents: {error}.", remedy="Take the file from version control.") from error
 
 
 def save(path: Path, register: Sequence[Incident]) -> None:
@@ -238,7 +237,7 @@ def load_owners(path: Path) -> list[dict[str, str]]:
         raise BadPlan(f"{path} cannot be used: {error}.", remedy="Mend the file.") from error
     for table in tables:
         if "name" not in table or not set(table) <= {"name", *PATTERNS} or not all(isinstance(v, str) for v in table.values()):
-            raise BadPlan(f"{path}: {table!r} is no owner.", remedy=f"Give a name and patterns of {', '.join(PATTERNS)}, all texts.")
+            raise BadPlan(f"{path}: {table!r} is not an owner.", remedy=f"Give a name and patterns of {', '.join(PATTERNS)}, all texts.")
     return list(tables)
 
 
@@ -261,7 +260,7 @@ def told(incident: Incident, owners: Sequence[Mapping[str, str]], command: str) 
     mine = owner(incident, owners)
     who = f"{incident.who} until {incident.until}" if incident.who and incident.until else incident.who or mine or "nobody"
     return [
-        f"{incident.key or 'incident'}: {incident.metric} is worse: {cause}, {count}.",
+        f"{incident.key or 'incident'}: {incident.metric} {'is worse' if is_metric(incident.metric) else 'has changed'}: {cause}, {count}.",
         f"  how much: {change}{incident.reason}".rstrip(),
         f"  since: {since}; {incident.state}",
         f"  owner: {who}{f' ({incident.link})' if incident.link else ''}",
@@ -269,8 +268,9 @@ def told(incident: Incident, owners: Sequence[Mapping[str, str]], command: str) 
     ]
 
 
-def command(plan: str, incident: Incident, commits: tuple[str, str] | None = None) -> str:
-    """The command that measures an incident again."""
-    if commits and all(commits):
-        return shlex.join(["cachemark", "compare", plan, "--commits", *commits, "--case", incident.cells[0]])
-    return shlex.join(["cachemark", "run", plan, "--fresh"])
+def command(plan: str, incident: Incident, arms: Sequence[str] = ()) -> str:
+    """The command that measures an incident again: a comparison where the options that name its two ``arms`` are given, else a run."""
+    if not arms:
+        return shlex.join(["cachemark", "run", plan, "--fresh"])
+    one = [] if arms[0] == "--arms" else ["--case", incident.cells[0]]  # arms are cases themselves
+    return shlex.join(["cachemark", "compare", plan, *arms, *one])

@@ -16,7 +16,7 @@ from ..stats.paired_test import log_ratios, sees
 from ..store.db import Store
 from ..store.rows import COMPARISON, RunRecord, Verdict
 from .baseline_check import IMPROVED, REGRESSED
-from .comparison import AA, COVERAGE, TIMED, Tally
+from .comparison import AA, COVERAGE, OTHER_METHODS, TIMED, Tally
 
 ENOUGH = 30  # pairs of equal arms from which a machine's least effect is taken
 WATCHED, MOST_ALARMS = 30, 3  # nights that are looked back at, and alarms in them that demote the gate
@@ -35,6 +35,14 @@ class Night:
     def stated(self) -> Mapping[str, Any]:
         """Its settings: arms, minimum effect, cells."""
         return self.run.plan_json
+
+    @property
+    def arms(self) -> list[str]:
+        """The options of `cachemark compare` that name its arms; of two commits those that they were then."""
+        names, commits = map(str, self.stated["arms"]), [str(code.get("commit") or "")[:12] for code in self.stated.get("code", ())]
+        if self.stated.get("alike") == OTHER_METHODS:
+            return ["--arms", *names]
+        return ["--commits", *commits] if all(commits) and len(set(commits)) == 2 else ["--env", *names]
 
     @property
     def tally(self) -> Tally:

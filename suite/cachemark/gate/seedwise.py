@@ -17,13 +17,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy.stats import false_discovery_control, t
 
-from ..core.result import IMAGES, JUDGING, Status
+from ..core.result import IMAGES, INFRASTRUCTURE, JUDGING, Status
 from ..core.units import METRICS, Metric
 from ..core.verdicts import EQUIVALENT, IMPROVED, INCONCLUSIVE, NOT_COMPARED, REGRESSED
 from ..stats.paired_test import CONFIDENCE
 from ..stats.sign_flip import Floats, sign_flips
 from ..store.rows import Verdict
-from .comparison import INFRASTRUCTURE, SAME, PairOfOutcomes, failure, images
+from .comparison import SAME, PairOfOutcomes, failure, images
 
 LEAST = 0.01  # minimum effect, as a share of the first arm's mean
 ITSELF = "fidelity of the full cache is to itself"

@@ -114,7 +114,7 @@ class AMSKV(Method):
                           remedy=f"Give 0 … {len(layout.scales) - 1}.")
         listed = () if self.demanding is None else self.demanding
         if isinstance(listed, str) or not all(type(layer) is int and 0 <= layer < layout.layers for layer in listed):
-            raise BadKnob(f"ams_kv: demanding = {listed!r} is no list of layers.", remedy=f"Give layers in 0 … {layout.layers - 1}.")
+            raise BadKnob(f"ams_kv: demanding = {listed!r} is not a list of layers.", remedy=f"Give layers in 0 … {layout.layers - 1}.")
         if self.c_max < 0 or self.c_min < 0 or self.entries < 0:
             raise BadKnob("ams_kv: c_max, c_min and entries are numbers of tokens.", remedy="0 stands for the default.")
 

@@ -83,7 +83,7 @@ class MARche(Partial):
             raise BadKnob(f"marche: select_layer = {self.select_layer} of {blocks} decoder blocks.", remedy=f"Give 1 … {blocks}.")
         listed = self.refresh_layers
         if isinstance(listed, str) or not all(type(layer) is int and 1 <= layer <= blocks for layer in listed):
-            raise BadKnob(f"marche: refresh_layers = {listed!r} is no list of blocks.", remedy=f"Give blocks in 1 … {blocks}.")
+            raise BadKnob(f"marche: refresh_layers = {listed!r} is not a list of blocks.", remedy=f"Give blocks in 1 … {blocks}.")
 
     # -- which passes, blocks and tokens ------------------------------------------------------------------------------
     def refreshes(self, step: MaskedStep) -> bool:

@@ -43,7 +43,7 @@ class RKV(Evicting):
     def resolve(self, layout: Layout) -> None:
         super().resolve(layout)
         if not 0 <= self.mix_lambda <= 1 or self.alpha < 1:
-            raise BadKnob(f"rkv: mix_lambda = {self.mix_lambda}, alpha = {self.alpha}.",
+            raise BadKnob(f"rkv: mix_lambda = {self.mix_lambda} with alpha = {self.alpha} cannot be used.",
                           remedy="mix_lambda is λ, in [0, 1]; alpha is at least 1.")
         if self.B % layout.line or self.B - self.alpha < layout.line:
             raise BadBudget(f"rkv: B = {self.B} with alpha = {self.alpha} does not fit lines of {layout.line}.",

@@ -40,7 +40,7 @@ class Window(Evicting):
 
     def capacity(self, layout: Layout, site: Site) -> int:
         everything = layout.longest_condition + layout.cacheable
-        return super().capacity(layout, site) if self.keep_condition else min(self.B + self.slack, everything)
+        return super().capacity(layout, site) if self.keep_condition else min(self.with_slack(layout), everything)
 
     def attended(self, layout: Layout, site: Site, step: Step) -> int:
         if self.keep_condition:

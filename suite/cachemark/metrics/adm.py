@@ -111,7 +111,8 @@ class ReferenceBatch:
             yield
         except Exception as error:  # bytes of any origin: the reader may fail in any way
             said = f"{error.args[0]} is missing" if isinstance(error, KeyError) else str(error)
-            raise BadCheckpoint(f"{str(self.path)!r} is no reference batch, or a damaged one: {said.strip('.') or type(error).__name__}.",
+            said = said.strip(".") or type(error).__name__
+            raise BadCheckpoint(f"{str(self.path)!r} is not a reference batch, or a damaged one: {said}.",
                                 remedy="Fetch it again; it must hold arr_0 (uint8 images), mu and sigma.") from error
 
 
@@ -158,7 +159,7 @@ def identity(weights: str | Path, reference: str | Path) -> dict[str, Any]:
 def _present(weights: str | Path, reference: str | Path) -> None:
     for path, what, address in ((weights, "the weights of Inception v3", source()), (reference, "ADM's reference batch", BATCH)):
         if not str(path) or not Path(path).is_file():
-            given = f" ({str(path)!r} is no file)" if str(path) else ""
+            given = f" ({str(path)!r} is not a file)" if str(path) else ""
             raise Unsupported(f"not measured: needs {what}{given}, get it with: curl -LO {address}")
 
 

@@ -21,9 +21,9 @@ from ..core.errors import BadCheckpoint, Unsupported
 from ..models.checkpoints import sha256
 from .extractor import DIGITS
 from .image_bytes import nearest_bytes
+from .legend import CLASSES
 
 PROMPT = "a photo of a {}"
-SCENE = ("disc", "square", "triangle", "diamond", "ring", "plus", "flower", "hourglass", "gear", "tower")
 FILES = ("config.json", "model.safetensors", "preprocessor_config.json", "tokenizer_config.json")
 MORE = ("tokenizer.json", "vocab.json", "merges.txt", "special_tokens_map.json", "added_tokens.json")  # a tokenizer has some of them
 CHUNK = 32  # images per forward pass
@@ -32,7 +32,7 @@ CHUNK = 32  # images per forward pass
 def class_names(world: str) -> Sequence[str]:
     """The names of the classes: those of the embedded ``scene`` world, else ImageNet's 1000 as torchvision lists them."""
     if world == "scene":
-        return SCENE
+        return CLASSES
     toolkit()
     from torchvision.models import ResNet18_Weights
 

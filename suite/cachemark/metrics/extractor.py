@@ -106,7 +106,7 @@ def tensors(path: Path, address: str) -> dict[str, Tensor]:
         content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # bytes of any origin: the reader may fail in any way
         # PyTorch's own message advises turning the protection off, so it is not passed on.
-        raise BadCheckpoint(f"{str(path)!r} is no weights file, or a damaged one: {type(error).__name__} while reading it.",
+        raise BadCheckpoint(f"{str(path)!r} is not a weights file, or a damaged one: {type(error).__name__} while reading it.",
                             remedy=f"Fetch it again from {address}.") from error
     if not isinstance(content, dict) or not all(isinstance(value, Tensor) for value in content.values()):
         raise BadCheckpoint(f"{str(path)!r} holds no tensors by name.", remedy=f"Give the file of {address}.")

@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 SIZE = 64
+CLASSES = ("disc", "square", "triangle", "diamond", "ring", "plus", "flower", "hourglass", "gear", "tower")  # by label
 TOLERANCE = 0.075
 
 # Places of the legend in pixels, as (rows, columns); :mod:`cachemark.tools.train.scene` paints the same places.

@@ -61,7 +61,7 @@ def read(path: str | Path, *, wrappers: Sequence[str] = WRAPPERS) -> dict[str, T
         return _unwrap(_unpickle(file), file, wrappers)
     if head[8:] == b"{":
         return _safetensors(file)
-    raise BadCheckpoint(f"{str(file)!r} is no checkpoint: it is neither safetensors nor the zip that torch.save writes.",
+    raise BadCheckpoint(f"{str(file)!r} is not a checkpoint: it is neither safetensors nor the zip that torch.save writes.",
                         remedy="Give a .safetensors or .pt file; save an older torch file again with a current torch.")
 
 
@@ -122,7 +122,7 @@ def _unpickle(file: Path) -> Any:
         if refused := re.search(r"GLOBAL ([\w.]+)", str(error)):
             raise BadCheckpoint(f"{str(file)!r} holds a Python object, {refused[1]}, that is not loaded because it could run code.",
                                 remedy="Where you trust the file, save its tensors alone as safetensors.") from error
-        raise BadCheckpoint(f"{str(file)!r} is no checkpoint, or a damaged one: {type(error).__name__} while reading the zip.",
+        raise BadCheckpoint(f"{str(file)!r} is not a checkpoint, or a damaged one: {type(error).__name__} while reading the zip.",
                             remedy="Fetch it again and compare its SHA-256.") from error
 
 
@@ -131,7 +131,7 @@ def _safetensors(file: Path) -> dict[str, Tensor]:
         with safe_open(file, framework="pt") as tensors:
             return {name: tensors.get_tensor(name) for name in tensors.keys()}  # noqa: SIM118 - not a mapping
     except Exception as error:  # bytes of any origin: the reader may fail in any way
-        raise BadCheckpoint(f"{str(file)!r} is no safetensors file, or a damaged one: {error}.",
+        raise BadCheckpoint(f"{str(file)!r} is not a safetensors file, or a damaged one: {error}.",
                             remedy="Fetch it again and compare its SHA-256.") from error
 
 
@@ -144,7 +144,7 @@ def _unwrap(content: Any, file: Path, wrappers: Sequence[str]) -> dict[str, Tens
         if tensors:
             return tensors
     holds = f"the entries {_some(map(str, top))}" if top else f"a {type(content).__name__}"
-    raise BadCheckpoint(f"{str(file)!r} is no checkpoint: it holds {holds} and no tensors by name.",
+    raise BadCheckpoint(f"{str(file)!r} is not a checkpoint: it holds {holds} and no tensors by name.",
                         remedy=f"Tensors are looked for under {', '.join(wrappers)} and at the top level.")
 
 

@@ -52,14 +52,17 @@ def _passes(method: Method, layout: MaskedLayout) -> list[tuple[int, int, int]]:
     """FLOPs of one image in encoder, decoder and head, of each pass."""
     method.resolve(layout)
     steps, found = masked_steps(layout, method.passes(layout.steps)), []
-    head = _head_loads(method, layout, steps[0])
+    head = sum(op.flops * op.times for op in _head(_head_loads(method, layout, steps[0]), layout, 1))  # of one token of every image
+
+    @cache
+    def block(stack: str, load: Load) -> int:
+        return sum(op.flops for op in _block(stack, load, layout))
+
     for step in steps:
         flops = Counter(encoder=2 * layout.batch * step.first * layout.channels * layout.dim,
-                        decoder=2 * layout.rows * (layout.buffer + step.first) * layout.dim**2)
-        for (stack, load), blocks in Counter((site.stack, load) for site, load in _loads(method, layout, step)).items():
-            flops[stack] += blocks * sum(op.flops for op in _block(stack, load, layout))
-        for op in _head(head, layout, step.count):
-            flops["head"] += op.flops * op.times
+                        decoder=2 * layout.rows * (layout.buffer + step.first) * layout.dim**2, head=step.count * head)
+        for site, load in _loads(method, layout, step):
+            flops[site.stack] += block(site.stack, load)
         found.append((flops["encoder"] // layout.batch, flops["decoder"] // layout.batch, flops["head"] // layout.batch))
     return found
 

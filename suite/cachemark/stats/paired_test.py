@@ -117,7 +117,7 @@ class Rule:
         if not self.looks or list(self.looks) != sorted(set(self.looks)) or not 5 <= self.looks[0] <= self.looks[-1] <= MOST_PAIRS:
             raise CachemarkError(f"Looks after {self.looks} pairs cannot be used.", remedy=f"Give growing numbers from 5 to {MOST_PAIRS}.")
         if self.control not in ("bh", "by"):
-            raise CachemarkError(f"{self.control!r} is no control of the false discovery rate.", remedy="Give 'bh' or 'by'.")
+            raise CachemarkError(f"{self.control!r} is not a control of the false discovery rate.", remedy="Give 'bh' or 'by'.")
 
     @property
     def limit(self) -> float:

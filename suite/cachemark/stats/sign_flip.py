@@ -22,7 +22,7 @@ Floats = NDArray[np.float64]
 
 
 def rows(ratios: ArrayLike) -> Floats:
-    """Log ratios as an array, (..., n). Raises CachemarkError where there is none or one is no finite number."""
+    """Log ratios as an array, (..., n). Raises CachemarkError where there is none or one is not a finite number."""
     d = np.asarray(ratios, dtype=np.float64)
     if d.ndim == 0 or d.shape[-1] == 0 or not np.isfinite(d).all():
         raise CachemarkError("Log ratios must be finite numbers, at least one per cell.", remedy="Make them with log_ratios.")

@@ -47,7 +47,7 @@ class Artifacts:
         """The path of the artifact with this relative name (a value of ``Outcome.artifacts``), present or not. A name of any other form is
         refused: it may come from anywhere."""
         if not _NAME.fullmatch(file):
-            raise BadStore(f"{file!r} is no name of an artifact.", remedy="Names look like 'ab/ab12….png' and come from an outcome.")
+            raise BadStore(f"{file!r} is not a name of an artifact.", remedy="Names look like 'ab/ab12….png' and come from an outcome.")
         return self.root / file
 
     def read(self, file: str) -> bytes:

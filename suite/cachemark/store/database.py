@@ -67,7 +67,7 @@ def _server_url(given: str) -> URL:
     try:
         url = make_url(given)
     except (ArgumentError, ValueError) as error:
-        raise BadStore(f"{given!r} is no database URL.", remedy="Write a path, or postgresql+psycopg://user@host/database.") from error
+        raise BadStore(f"{given!r} is not a database URL.", remedy="Write a path, or postgresql+psycopg://user@host/database.") from error
     if url.drivername not in ("postgresql", "postgresql+psycopg"):
         raise BadStore(f"No store can be kept in {url.drivername!r}.",
                        remedy="Write a path for SQLite, or postgresql+psycopg://user@host/database.")

@@ -86,22 +86,22 @@ def _text(value: Any, indent: str = "") -> str:
 
 def _parse(text: str, source: str) -> dict[str, Any]:
     def refuse(word: str) -> None:
-        raise ValueError(f"{word} is no JSON")
+        raise ValueError(f"{word} is not JSON")
 
     try:
         data = json.loads(text, parse_constant=refuse)
     except json.JSONDecodeError as error:
         cut = not text[error.pos:].strip() or "Unterminated" in error.msg
-        what = "is cut off" if cut else "is no JSON"
+        what = "is cut off" if cut else "is not JSON"
         raise BadBaseline(f"{source} {what}: {error.msg} at line {error.lineno}, column {error.colno}.",
                           remedy="Copy the whole file again, or take it from version control.") from error
     except (ValueError, RecursionError) as error:
-        raise BadBaseline(f"{source} is no JSON that we write: {error}.", remedy="Take the file from version control.") from error
+        raise BadBaseline(f"{source} is not JSON that we write: {error}.", remedy="Take the file from version control.") from error
     if not isinstance(data, dict) or data.get("format") != FORMAT:
-        raise BadBaseline(f"{source} is no exchange file of cachemark.", remedy="Make one with: cachemark baseline save")
+        raise BadBaseline(f"{source} is not an exchange file of cachemark.", remedy="Make one with: cachemark baseline save")
     version = data.get("version")
     if not isinstance(version, int) or version < 1:
-        raise BadBaseline(f"{source} has format {version!r}, which is no version.", remedy="Take the file from version control.")
+        raise BadBaseline(f"{source} has format {version!r}, which is not a version.", remedy="Take the file from version control.")
     if version > FORMAT_VERSION:
         raise BadBaseline(f"{source} has format {version}; cachemark {__version__} reads formats up to {FORMAT_VERSION}.",
                           remedy="Upgrade cachemark, or save the baseline again with this version.")

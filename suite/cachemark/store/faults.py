@@ -14,7 +14,7 @@ from ..core.errors import BadStore
 _FULL = ("The disk is full: nothing of this outcome was saved in {where}.",
          "Free some space, or name a store on another disk with --store, and run again; what was saved before is kept.")
 _READ_ONLY = ("{where} cannot be written.", "Give this user the right to write the file and its directory, or name another --store.")
-_DAMAGED = ("{where} is no SQLite database, or a damaged one.",
+_DAMAGED = ("{where} is not an SQLite database, or a damaged one.",
             "Name another --store, or restore a copy; the sqlite3 tool's .recover may save what is left.")
 _SAID = (
     ("disk is full", *_FULL),

@@ -61,7 +61,7 @@ def _parse(text: str, source: str) -> Mapping[str, Any]:
     try:
         data = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise BadResults(f"{source} is no JSON: {error}.", remedy=remedy) from error
+        raise BadResults(f"{source} is not JSON: {error}.", remedy=remedy) from error
     if not isinstance(data, dict) or not isinstance(data.get("benchmarks"), list) or not isinstance(data.get("machine_info"), dict):
         raise BadResults(f"{source} is JSON, but not of pytest-benchmark: it has no list `benchmarks` or no table `machine_info`.",
                          remedy=remedy)
@@ -89,7 +89,7 @@ def _outcomes(data: Mapping[str, Any], fingerprint: str, source: str) -> tuple[l
 def _finite(values: Sequence[Any]) -> list[float]:
     seconds = [float(value) for value in values]
     if not seconds or not all(math.isfinite(value) and value >= 0 for value in seconds):
-        raise ValueError("its raw values are no list of seconds")
+        raise ValueError("its raw values are not a list of seconds")
     return seconds
 
 

@@ -40,7 +40,7 @@ def nights_kept(policy: str) -> int:
     """The number of nights that a policy such as ``raw=60`` spares."""
     if found := re.fullmatch(r"raw=(\d+)", policy.strip()):
         return int(found[1])
-    raise BadStore(f"{policy!r} is no policy.", remedy=f"Write raw=N, such as raw={NIGHTS}: of how many nights raw values stay.")
+    raise BadStore(f"{policy!r} is not a policy.", remedy=f"Write raw=N, such as raw={NIGHTS}: of how many nights raw values stay.")
 
 
 def prune(store: Store, nights: int = NIGHTS, *, dry: bool = True) -> Pruned:

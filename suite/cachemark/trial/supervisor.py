@@ -53,7 +53,7 @@ def run_trials(
     """Run cases of one model in order as ``request`` says, in one process as long as it lives.
 
     A child that dies or stays silent past the deadline ends the case it was in with a typed outcome; the cases behind it go
-    on in a fresh process. ``started`` is called as each case begins. ``watch`` sees the device meanwhile: a case that it finds spoilt ends
+    on in a fresh process. ``started`` is called as each case begins. ``watch`` sees the device meanwhile: a case that it invalidates ends
     as that. ``admit`` says why a case may not begin any more, or nothing; then it is not reached, and neither is what stands behind it.
     """
     left = list(planned)
@@ -95,16 +95,16 @@ def _contended(planned: Planned, others: frozenset[int]) -> Finished:
 
 
 def _watched(finished: Finished, watch: Watch | None) -> Finished:
-    """With what the device did meanwhile; as spoilt where that does not let it stand."""
+    """With what the device did meanwhile; invalidated where that does not let it stand."""
     if watch is None:
         return finished
-    (seen, spoilt), outcome = watch.end(), finished.outcome
-    facts = {**outcome.facts, "device": seen}
-    if spoilt is None:
+    (observed, fault), outcome = watch.end(), finished.outcome
+    facts = {**outcome.facts, "device": observed}
+    if fault is None:
         return finished._replace(outcome=replace(outcome, facts=facts))
-    log = f"{spoilt.reason}\n{outcome.log}".strip()
-    ended = Outcome(outcome.case, spoilt.status, log=log, seconds=outcome.seconds, facts=facts)
-    return Finished(ended, {}, invalidated=True, lost=spoilt.status is Status.ERROR, process=finished.process)
+    log = f"{fault.reason}\n{outcome.log}".strip()
+    ended = Outcome(outcome.case, fault.status, log=log, seconds=outcome.seconds, facts=facts)
+    return Finished(ended, {}, invalidated=True, lost=fault.status is Status.ERROR, process=finished.process)
 
 
 class _Child:

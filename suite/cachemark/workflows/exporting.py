@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from ..core.errors import BadPlan, Infrastructure, Unsupported, unknown
+from ..core.errors import BadPlan, Infrastructure, NothingMeasured, Unsupported, unknown
 from ..core.spec import shown_label
 from ..gate import baseline_check, baselines
 from ..gate.baseline_check import Comparison
@@ -64,12 +64,18 @@ def export(
 
 
 def step_texts(store: str | Path = DEFAULT_STORE, *, run: int | None = None, baseline: str | Path | None = None) -> StepTexts:
-    """Texts for GitHub Actions about a run, compared with a baseline where there is one; without one there are no annotations."""
+    """Texts for GitHub Actions about a run, compared with a baseline where there is one, by default the accepted one as far as the two
+    share cases; without one there are no annotations. Raises NothingMeasured where the run shares no case with the given ``baseline``."""
     from ..export import github
 
     found = Run(store, run)
     accepted = baseline_of(found.record, baseline)
-    compared = _comparison(found, accepted) if accepted else None
+    try:
+        compared = _comparison(found, accepted) if accepted else None
+    except NothingMeasured:
+        if baseline:
+            raise
+        compared = None
     view = table_view(found.record, found.outcomes)
     return StepTexts(github.summary(view, compared), github.comment(view, compared),
                      tuple(github.workflow_commands(compared)) if compared else ())

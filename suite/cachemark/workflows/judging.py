@@ -10,6 +10,7 @@ from typing import Literal
 
 from ..core.errors import NothingMeasured
 from ..core.spec import Case
+from ..core.verdicts import REGRESSED
 from ..gate import baseline_check as gate
 from ..gate import baselines, incidents, upgrade
 from ..gate import nights as ledger
@@ -47,6 +48,11 @@ class RunJudgement:
     def all_rows(self) -> tuple[Verdict, ...]:
         """Rows of the baseline and of the pairs."""
         return (*self.rows, *(self.night.tally.rows if self.night else ()))
+
+    @property
+    def failing(self) -> tuple[Verdict, ...]:
+        """Rows that fail, of the baseline and of the pairs."""
+        return (*(self.comparison.of(REGRESSED) if self.comparison else ()), *(self.night.tally.regressed if self.night else ()))
 
     @property
     def cases(self) -> tuple[int, int]:
@@ -134,9 +140,10 @@ class CheckResult:
 
     def pages(self, table: Path) -> list[str]:
         """Lines about each incident that pages tonight, with its owners by the file ``table`` and the command that looks into it."""
-        people = incidents.load_owners(table)
+        people, plan = incidents.load_owners(table), self.run.plan.removeprefix(ledger.COMPARISON)
+        arms = self.judgement.night.arms if self.run.is_comparison and self.judgement.night else ()
         return [line for incident in (self.incidents.pages if self.incidents else ())
-                for line in incidents.told(incident, people, incidents.command(self.run.plan, incident))]
+                for line in incidents.told(incident, people, incidents.command(plan, incident, arms))]
 
 
 def check(
@@ -165,7 +172,7 @@ def check(
 def _carried_on(found: RunJudgement, cases: Mapping[str, Case], register: Path, run: RunRecord) -> IncidentNight:
     """Tonight's incidents, merged into the register, which is written."""
     told = [cases[key] for key in {r.case_key for r in found.all_rows if r.verdict not in UNJUDGED} if key in cases]
-    tonight = incidents.fold(incidents.findings(found.all_rows, cases, str(run.code.get("commit") or "")[:12]), told)
+    tonight = incidents.fold(incidents.findings(found.failing, cases, str(run.code.get("commit") or "")[:12]), told)
     delta = float(found.night.stated.get("delta", 0.1)) if found.night else 0.1
     merged = incidents.merge(incidents.load(register), tonight, datetime.now(UTC).date(), delta, [case.full_title for case in told])
     incidents.save(register, merged.register)

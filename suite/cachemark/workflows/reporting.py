@@ -56,11 +56,12 @@ def report(
     store: Store | str | Path = DEFAULT_STORE, path: str | Path = "report.html", *, run: int | None = None,
     baseline: str | Path | None = None, public: bool = False,
 ) -> Report:
-    """Write the report of a run (None: the newest), compared with a baseline where there is one, by default the accepted one, with earlier
-    runs of its plan as its history; ``public`` as far as anybody may see it. Raises Infrastructure where it cannot be written."""
+    """Write the report of a run (None: the newest), compared with a baseline where there is one, by default the accepted one as far as the
+    two share cases, with earlier runs of its plan as its history; ``public`` as far as anybody may see it. Raises Infrastructure where it
+    cannot be written, and NothingMeasured where it shares no case with the given ``baseline``."""
     with reading(store) as source, _uncollected():
         record = source.run(run)
-        view, _ = _viewed(source, record, baseline_of(record, baseline), public)
+        view, _ = (_viewed if baseline else _viewed_or_bare)(source, record, baseline_of(record, baseline), public)
         try:
             return Report(render.write(view, path), record.id)
         except OSError as error:
@@ -87,7 +88,8 @@ def site(
                 if record.state != "running" and kept.get(number, ("",))[0] == stamp and pages.page_of(folder, record.id).is_file():
                     listed[number] = kept[number]
                     continue
-                view, nights = _listed(source, record, path, public)
+                with _uncollected():
+                    view, nights = _viewed_or_bare(source, record, path, public)
                 render.write(view, pages.page_of(folder, record.id))
                 made.append(record.id)
                 listed[number] = stamp, pages.listed(record.id, view, nights)
@@ -117,13 +119,12 @@ def changes_over_nights(costs: Sequence[float], environments: Sequence[str], dev
     return [change for epoch in history.changes(costs, environments, least) for change in epoch.changes]
 
 
-def _listed(store: Store, record: RunRecord, path: Path | None, public: bool) -> tuple[ReportView, list[HistoryNight]]:
-    """The view of a run in a site and its history, without a comparison where the baseline is of another plan or shares no case with it."""
-    with _uncollected():
-        try:
-            return _viewed(store, record, path, public)
-        except NothingMeasured:
-            return _viewed(store, record, None, public)
+def _viewed_or_bare(store: Store, record: RunRecord, path: Path | None, public: bool) -> tuple[ReportView, list[HistoryNight]]:
+    """The view of a run and its history, without a comparison where the baseline is of another plan or shares no case with it."""
+    try:
+        return _viewed(store, record, path, public)
+    except NothingMeasured:
+        return _viewed(store, record, None, public)
 
 
 @contextmanager

@@ -78,10 +78,10 @@ def run(
     keeps the figures of an earlier quality pass where a case still gives the same tokens (default: unless ``fresh``). With ``seconds`` the
     run ends in that time: by priority, and the rest is ``not_reached``. An interruption keeps everything that is complete.
     """
-    machine, loaded, files = _checked(plan, machine, plugins, methods)
+    machine, loaded, files, cases = _checked(plan, machine, plugins, methods)
     with Store.open(store) as target:
         with machine.places(target) as places:
-            runner = PlanRunner(loaded, target, places, machine, files, watcher, deadline(seconds, target, machine, places))
+            runner = PlanRunner(loaded, target, places, machine, files, watcher, deadline(seconds, target, machine, places), cases)
             found = runner.measure(fresh=fresh, carry=not fresh if carry_quality is None else carry_quality)
         return Run(store, found.run_id, found, tuple(_anchored(loaded, target, found.run_id)))
 
@@ -92,9 +92,9 @@ def max_batch(
 ) -> Run:
     """The largest batch that fits for the full cache and every arm of a plan, and throughput there. On a CPU the machine needs a
     ``memory_cap``."""
-    machine, loaded, files = _checked(plan, machine, plugins, methods, searches=True)
+    machine, loaded, files, cases = _checked(plan, machine, plugins, methods, searches=True)
     with Store.open(store) as target, machine.places(target) as places:
-        found = PlanRunner(loaded, target, places, machine, files, watcher).measure_largest(fresh=fresh)
+        found = PlanRunner(loaded, target, places, machine, files, watcher, cases=cases).measure_largest(fresh=fresh)
     return Run(store, found.run_id, found)
 
 
@@ -104,9 +104,9 @@ def share(
 ) -> list[Outcome]:
     """Make one ``part`` (index from 0, of how many) of the quality images of a plan, for a later run to use; the outcomes of cases that
     failed."""
-    machine, loaded, files = _checked(plan, machine, plugins, methods)
+    machine, loaded, files, cases = _checked(plan, machine, plugins, methods)
     with Store.open(store) as target, machine.places(target) as places:
-        return PlanRunner(loaded, target, places, machine, files, watcher).make_share(part)
+        return PlanRunner(loaded, target, places, machine, files, watcher, cases=cases).make_share(part)
 
 
 def explain(
@@ -114,23 +114,22 @@ def explain(
     methods: Sequence[str] = (), fresh: bool = False,
 ) -> list[Explanation]:
     """For each case of a plan the reason why it would run, or why not; nothing is run."""
-    machine, loaded, _ = _checked(plan, machine, plugins, methods)
-    cases, here = largest.limited(expand(loaded, machine.device), machine.memory_cap), environment(machine.device, machine.threads)
+    machine, _, _, cases = _checked(plan, machine, plugins, methods)
+    here = environment(machine.device, machine.threads)
     with opened(store) as known:
-        decisions = decide(cases, known, here, fresh=fresh, memory_cap=machine.memory_cap)
+        decisions = decide(largest.limited(cases, machine.memory_cap), known, here, fresh=fresh, memory_cap=machine.memory_cap)
         return [Explanation(d.planned.case, d.stored, reason(d, known)) for d in decisions]
 
 
 def _checked(
     plan: Plan | str | Path, machine: Machine | str, plugins: Sequence[str | Path], methods: Sequence[str], searches: bool = False,
-) -> tuple[Machine, Plan, tuple[str, ...]]:
-    """The machine, the plan and its plug-in files, every mistake of them found before a database is touched."""
+) -> tuple[Machine, Plan, tuple[str, ...], list[Planned]]:
+    """The machine, the plan, its plug-in files and its cases, every mistake of them found before a database is touched."""
     machine, (loaded, files) = Machine.of(machine), prepare(plan, plugins, methods)
     machine.require()
     if (searches or loaded.searches) and machine.device == "cpu" and not machine.memory_cap:
         raise Unsupported("The largest batch on a CPU needs a limit.", remedy="Set one: add --memory-cap, such as 2GiB.")
-    expand(loaded, machine.device)
-    return machine, loaded, files
+    return machine, loaded, files, expand(loaded, machine.device)
 
 
 def _anchored(plan: Plan, store: Store, run_id: int) -> list[str]:
@@ -152,7 +151,8 @@ def _anchored(plan: Plan, store: Store, run_id: int) -> list[str]:
 @dataclass
 class PlanRunner:
     """Measures a plan into an open store, on the places of an executor. With a ``deadline`` cases run by priority and breadth first, and
-    those that cannot end before it are outcomes ``not_reached``; a search for the largest batch ends with what has fitted until then."""
+    those that cannot end before it are outcomes ``not_reached``; a search for the largest batch ends with what has fitted until then.
+    ``cases``: those of the plan, expanded here if they are not given."""
 
     plan: Plan
     store: Store
@@ -161,13 +161,17 @@ class PlanRunner:
     plugins: tuple[str, ...] = ()
     watcher: RunWatcher = UNWATCHED
     deadline: Deadline | None = None
+    cases: list[Planned] = field(default_factory=list)
     _processes: dict[str, str] = field(default_factory=dict)  # by name: their numbers in this run, counted from 1
+
+    def __post_init__(self) -> None:
+        self.cases = self.cases or expand(self.plan, self.machine.device)
 
     def measure(self, *, fresh: bool = False, carry: bool = True) -> Measured:
         """Carry over what is stored and run the rest. An interruption leaves everything completed in the store and the run marked
         interrupted. Quality is carried over from an earlier outcome of a case that gave the same tokens (:mod:`cachemark.plans.reuse`),
         if ``carry``."""
-        cases = largest.limited(expand(self.plan, self.machine.device), self.machine.memory_cap)
+        cases = largest.limited(self.cases, self.machine.memory_cap)
         measured_rates = partial(self.executor.rates, self.machine.device, self.machine.threads)
         here, decisions = _rated(*self._decided(cases, fresh), measured_rates)
         with self._new_run(here, decisions) as found:
@@ -183,7 +187,7 @@ class PlanRunner:
     def measure_largest(self, *, fresh: bool = False) -> Measured:
         """For every full cache and arm the largest batch that fits into the memory cap (0: all that a GPU has), and throughput there and at
         the plan's batch. Each batch that is tried is a trial of its own. What no process could do is an outcome too."""
-        cases = [p for p in expand(self.plan, self.machine.device) if p.case.role in ("baseline", "arm")]
+        cases = [p for p in self.cases if p.case.role in ("baseline", "arm")]
         here, decisions = self._decided([largest.asked(planned, self.machine.memory_cap) for planned in cases], fresh)
         with self._new_run(here, decisions) as found:
             todo = [d for d in decisions if not d.stored]
@@ -193,12 +197,12 @@ class PlanRunner:
     def make_share(self, part: tuple[int, int]) -> list[Outcome]:
         """Make one of several shares of the quality images of every case that is not stored, so that several devices of one class can work
         at a plan; a run that finds their parts does the rest. Returns the outcomes of cases whose share could not be made."""
-        _, decisions = self._decided(expand(self.plan, self.machine.device))
+        _, decisions = self._decided(self.cases)
         wanted = [d for d in self._with_caches(decisions) if not d.planned.unsupported_reason and d.planned.case.measures(QUALITY_PASS)]
         self.watcher.planned(wanted)
         failed = []
         for finished in self._ended(wanted, replace(self._request(Task.FEATURES), share=part)):
-            outcome = _without_secrets(finished.outcome)
+            outcome = _masked(finished.outcome)
             self.watcher.ended(outcome)
             if outcome.status is not Status.NOT_REACHED:
                 failed.append(outcome)
@@ -267,7 +271,7 @@ class PlanRunner:
         """Store each outcome as it comes."""
         by_case = {decision.planned.case.key: decision for decision in todo}
         for finished in ended:
-            decision, outcome = by_case[finished.outcome.case.key], _without_secrets(finished.outcome)
+            decision, outcome = by_case[finished.outcome.case.key], _masked(finished.outcome)
             outcome = replace(outcome, skip_key=decision.key, facts={**outcome.facts, "skip_parts": dict(decision.parts)})
             trial = self._processes.setdefault(finished.process, str(len(self._processes) + 1)) if finished.process else ""
             self.store.save(found.run_id, outcome, finished.artifacts, trial=trial)
@@ -275,7 +279,7 @@ class PlanRunner:
             self.watcher.ended(outcome)
 
 
-def _without_secrets(outcome: Outcome) -> Outcome:
+def _masked(outcome: Outcome) -> Outcome:
     return replace(outcome, log=mask(outcome.log), facts=masked(outcome.facts))
 
 

@@ -42,8 +42,11 @@ class Evicting(Method):
             raise BadKnob(f"{self.name}: B = {self.B} keeps nothing.", remedy=f"Give 1 … {layout.visual} visual entries.")
 
     def capacity(self, layout: Layout, site: Site) -> int:
-        slack = 0 if layout.scales else self.slack
-        return layout.longest_condition + min(self.B + slack, layout.cacheable)
+        return layout.longest_condition + min(self.with_slack(layout), layout.cacheable)
+
+    def with_slack(self, layout: Layout) -> int:
+        """Entries that there must be room for: ``B``, and what a pass appends before it evicts. A scale that does not fit is staged."""
+        return self.B + (0 if layout.scales else self.slack)
 
     # -- on paper -----------------------------------------------------------------------------------------------------
     def attended(self, layout: Layout, site: Site, step: Step) -> int:

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ...cache.arena import Memory
-from ...cache.attention.attention import KERNEL
+from ...cache.attention import KERNEL
 from ...cache.layout import Layout, Site, Step
 from ...contract.method import Method
 from ...contract.uncached import Bidirectional

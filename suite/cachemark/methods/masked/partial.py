@@ -7,7 +7,7 @@ token, of which those that are not computed keep what an earlier pass has left.
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -120,7 +120,7 @@ class Incremental:
 
 # -- the decoder, and when --------------------------------------------------------------------------------------------
 @dataclass
-class Partial(Bidirectional):
+class Partial(Bidirectional, ABC):
     """Full and partial passes. In a partial one the tokens that go on are chosen in the attention of one block of the decoder.
 
     A subclass says which passes are full (:meth:`refreshes`), how many tokens the others keep (:meth:`keep`) and which

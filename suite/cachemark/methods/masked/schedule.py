@@ -70,7 +70,7 @@ class Scheduled(Partial):
                 raise BadKnob(f"{self.name}: {knob} = {value} is too small.", remedy=f"Give at least {least}.")
         table = self.table
         if table is not None and (isinstance(table, str) or not table or not all(_is_share(entry) for entry in table)):
-            raise BadKnob(f"{self.name}: table = {table!r} is no list of shares.", remedy="Give one number in [0, 1] for each pass.")
+            raise BadKnob(f"{self.name}: table = {table!r} is not a list of shares.", remedy="Give one number in [0, 1] for each pass.")
         self.check_choice("schedule", "auto", "published", "scaled")
         if self.schedule == "auto":
             self.schedule = "published" if len(self.steps) in AUTHORS else "scaled"

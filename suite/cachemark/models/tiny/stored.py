@@ -43,7 +43,7 @@ class EmbeddedWeights(Generic[M]):
     def load(self, path: str | Path, *, device: str | torch.device = "cpu") -> M:
         """The model at ``path``, written by :mod:`cachemark.tools.train`: stored in fp16, returned in fp32, in evaluation mode.
 
-        Raises :class:`~cachemark.core.errors.BadCheckpoint` for a file that is no safetensors file, does not say that it holds this
+        Raises :class:`~cachemark.core.errors.BadCheckpoint` for a file that is not a safetensors file, does not say that it holds this
         model, or lacks a tensor.
         """
         return checkpoints.load(self._build(path), path, dtype=torch.float32, device=device)

@@ -78,4 +78,4 @@ def _layer(before: int, after: int, stride: int = 1) -> tuple[nn.Module, ...]:
 
 
 files = EmbeddedWeights(NAME, TinyFeatures, FeaturesConfig)
-load, check, metadata = files.load, files.check, files.metadata
+load, metadata = files.load, files.metadata

@@ -41,4 +41,4 @@ class TinyMSVQ(Tokenizer):
 
 
 files = EmbeddedWeights(NAME, TinyMSVQ, lambda sides, **others: TinyMSVQConfig(sides=tuple(sides), **others))
-load, check, metadata = files.load, files.check, files.metadata
+load, metadata = files.load, files.metadata

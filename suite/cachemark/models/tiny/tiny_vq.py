@@ -100,4 +100,4 @@ class TinyVQ(Tokenizer):
 
 
 files = EmbeddedWeights(NAME, TinyVQ, TinyVQConfig)
-load, check, metadata = files.load, files.check, files.metadata
+load, metadata = files.load, files.metadata

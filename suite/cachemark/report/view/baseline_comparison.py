@@ -63,7 +63,7 @@ class BaselineComparison:
 
     @property
     def title(self) -> str:
-        """The metric's title; what is no metric (``status``, ``output_hash``) stands for itself."""
+        """The metric's title; what is not a metric (``status``, ``output_hash``) stands for itself."""
         name = self.found.metric
         return metric(name).title if is_metric(name) else name.replace("_", " ")
 

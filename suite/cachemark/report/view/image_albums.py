@@ -74,10 +74,10 @@ def _sprite(row: ReportRow, file: str, artifact: Callable[[str], bytes]) -> Spri
             image.load()
             width, height = image.size
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
-        return Sprite(row, b"", 0, (), "The image file is no PNG, or a damaged one.")
+        return Sprite(row, b"", 0, (), "The image file is not a PNG, or a damaged one.")
     tile = height // 2
     if not tile or width % tile or height % 2:
-        return Sprite(row, b"", 0, (), f"The image file is no sprite of two rows of square tiles ({width} × {height}).")
+        return Sprite(row, b"", 0, (), f"The image file is not a sprite of two rows of square tiles ({width} × {height}).")
     return Sprite(row, png, tile, _tiles(row, width // tile))
 
 

@@ -46,7 +46,7 @@ class Layers:
 
 
 def layers(full: ReportRow | None) -> Layers | None:
-    """The tables of a group's full cache, or None where it was not profiled or what is stored is no profile."""
+    """The tables of a group's full cache, or None where it was not profiled or what is stored is not a profile."""
     facts: Any = full.outcome.facts if full else {}
     found: Any = facts.get("layers") or facts.get("redundancy")
     try:

@@ -99,7 +99,7 @@ def models_page(trained: Sequence[Trained], released: Sequence[ModelEntry], evid
     parts = [
         "# Models", MADE,
         "The embedded models come with their weights and run anywhere; the published ones read the files of their authors. How to name "
-        "either in a plan is told in [guide/plans.md](guide/plans.md).",
+        "either in a plan is described in [guide/plans.md](guide/plans.md).",
         "## Embedded models",
         "They are trained on pictures that are computed, so nothing has to be downloaded to make them again. The spread is what the log "
         "can tell and no more: each was trained once, and what another seed would give has not been measured. A training on another "
@@ -192,7 +192,7 @@ def _layouts(files: Sequence[tuple[str, PublishedFile]]) -> list[str]:
     for model, file in files:
         found.setdefault(tuple(patterns(module(file).state_dict())), []).append(model)
     first = files[0][1]
-    said = [f"Looked for under {_codes(first.wrappers)}, then at the top level. May stand beside them: {_codes(first.ignored)}."]
+    said = [f"Looked for under {_codes(first.wrappers)}, then at the top level. Ignored if present: {_codes(first.ignored)}."]
     for layout, models in found.items():
         whose = "Read" if len(found) == 1 else f"Read by {_codes(models)}"
         said.append(f"{whose} (*N* counts from 0): {_codes(layout)}.")
@@ -220,9 +220,9 @@ def methods_page(methods: Sequence[type[Method]], evidence: Evidence) -> str:
     parts = [
         "# Method cards", MADE,
         "Where each method comes from, which of its defaults its paper states, what its code was checked with, and what is published "
-        "about it. What its knobs do is told in [guide/methods.md](guide/methods.md). Each method also passes the contract tests, as far "
-        "as they apply to what it does: neutral knobs give the full cache bit for bit, evicting equals masking, a budget is kept at every "
-        "step, nothing but live entries is read.",
+        "about it. What its knobs do is described in [guide/methods.md](guide/methods.md). Each method also passes the contract tests, as "
+        "far as they apply to what it does: neutral knobs give the full cache bit for bit, evicting equals masking, a budget is kept at "
+        "every step, nothing but live entries is read.",
         "FID as printed in the paper named, of 50 000 images of ImageNet. *Reproduced* says whether it was measured here, with the "
         "weights of the model's authors.",
     ]

@@ -205,7 +205,7 @@ def _restore(task: TrainingTask, run: TrainingRun, log: list[dict[str, Any]]) ->
         before = replace(run, steps=saved["steps"])
     except Exception as error:
         # PyTorch's own text advises to switch its protection off, so it is not passed on.
-        raise BadCheckpoint(f"{str(path)!r} is no checkpoint, or a damaged one ({type(error).__name__}).",
+        raise BadCheckpoint(f"{str(path)!r} is not a checkpoint, or a damaged one ({type(error).__name__}).",
                             remedy="Start again with --fresh.") from error
     other = [f"{k} {identity.get(k)!r}, not {wanted[k]!r}" for k in wanted if identity.get(k) != wanted[k]]
     if any(before.factor(s) != run.factor(s) for s in range(step)):

@@ -17,10 +17,9 @@ import torch
 from torch import Tensor
 
 from ...core.spec import digest
-from ...metrics.legend import FOOTER_ROWS, SIZE, SWATCH_GROUND, SWATCH_OBJECT
+from ...metrics.legend import CLASSES, FOOTER_ROWS, SIZE, SWATCH_GROUND, SWATCH_OBJECT
 
 VERSION = "scene-v2"
-CLASSES = ("disc", "square", "triangle", "diamond", "ring", "plus", "flower", "hourglass", "gear", "tower")
 HUES = 6
 TEXTURES = ("noise", "horizontal", "vertical", "checker")
 

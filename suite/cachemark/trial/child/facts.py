@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from ...cache.attention.attention import FUSED_MASS_KERNEL, KERNEL, MASS_KERNEL, chosen, mass_kernel
+from ...cache.attention import FUSED_MASS_KERNEL, KERNEL, MASS_KERNEL, chosen, mass_kernel
 from ...cache.layout import Layout, Site, raster_steps
 from ...cache.masked_layout import MaskedLayout
 from ...contract.method import Method

@@ -14,7 +14,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from ...cache.arena import Memory
-from ...cache.attention.attention import fused
+from ...cache.attention import fused
 from ...cache.layout import Layout
 from ...cache.masked_layout import MaskedLayout, take
 from ...contract.method import Method

@@ -113,7 +113,7 @@ class Local:
         return self.places[self._turn % len(self.places)]
 
     def _lane(self, number: int, request: TrialRequest, started: Started, admit: Admit) -> Iterator[Finished]:
-        """Cases that one place finishes, until nothing is left or it has spoilt too much."""
+        """Cases that one place finishes, until nothing is left or its device has invalidated too much."""
         place = self.places[number]
         own = _at(place, request)
         while self._rejects[number] < REJECTS and (group := self._next()):
@@ -137,7 +137,7 @@ class Local:
             return self._left.popleft() if self._left else []
 
     def _redo(self, planned: Planned, finished: Finished) -> Finished | None:
-        """Put a spoilt case back, or return its last outcome where it has been measured often enough."""
+        """Put an invalidated case back, or return its last outcome where it has been measured often enough."""
         self._attempts[planned.case.key] += 1
         if self._attempts[planned.case.key] > REDOS:
             return finished
@@ -190,7 +190,7 @@ def _pour(lane: Iterator[Finished], into: queue.Queue[Any]) -> None:
         into.put(error)
 
 
-_NO_DEVICE = f"No device was left: each has spoilt {REJECTS} measurements of this run or was lost."
+_NO_DEVICE = f"No device was left: each has invalidated {REJECTS} measurements of this run or was lost."
 
 
 @contextmanager

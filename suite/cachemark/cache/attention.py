@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from ..layout import Layout
-from ..slot import Slot, Stage
+from .layout import Layout
+from .slot import Slot, Stage
 
 KERNEL = "sdpa"
 MASS_KERNEL, FUSED_MASS_KERNEL = "matmul-with-mass", "triton-with-mass"

@@ -1,1 +1,0 @@
-"""The one attention function and its kernels."""

@@ -1,0 +1,26 @@
+"""Modules that some tests need and that take seconds to import: imported when a test first uses them, so that collecting costs nothing."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+import pytest
+
+
+class Later:
+    """The module ``name`` as far as reading its attributes goes."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(import_module(self._name), name)
+
+
+def later(name: str) -> Any:
+    """A module imported at its first use. The file of tests that asks for one that is not installed is skipped."""
+    if find_spec(name) is None:
+        pytest.skip(f"{name} is not installed", allow_module_level=True)
+    return Later(name)
