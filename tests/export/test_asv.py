@@ -243,7 +243,7 @@ def test_a_list_of_another_kind_is_refused(text: str, store: Store, here: Path, 
     (here / "results").mkdir()
     (here / "results" / "benchmarks.json").write_text(text)
     save(store, commits[0], [sample.full()])
-    with pytest.raises(Unsupported, match="no list of benchmarks"):
+    with pytest.raises(Unsupported, match="not a list of benchmarks"):
         exported(store, here)
     assert (here / "results" / "benchmarks.json").read_text() == text
 

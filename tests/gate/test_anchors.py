@@ -96,7 +96,7 @@ def test_only_what_was_reached_is_saved(given: dict[str, Any], state: str, tmp_p
 
 
 def test_a_model_that_would_leave_the_folder_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(BadBaseline, match="no name of a model"):
+    with pytest.raises(BadBaseline, match="not a name of a model"):
         anchors.file_in(tmp_path, "../mar-l", "model")
 
 

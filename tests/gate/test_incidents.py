@@ -179,7 +179,7 @@ def test_a_register_is_a_file_that_stays_what_it_was(tmp_path: Path) -> None:
     assert tuple(incidents.load(path)) == register
     for text in ("{", "[]", '{"format": 3, "incidents": []}', '{"format": 1, "incidents": [{}]}', "\udcff"):
         path.write_bytes(text.encode("utf-8", "surrogateescape"))
-        with pytest.raises(BadBaseline, match="no register"):
+        with pytest.raises(BadBaseline, match="not a register"):
             incidents.load(path)
 
 
