@@ -225,7 +225,7 @@ def test_another_kind_of_file(tmp_path: Path, content: bytes) -> None:
 def test_a_zip_of_something_else(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "net.pt", "w") as archive:
         archive.writestr("letter/data.txt", "hello")
-    assert "no checkpoint" in refusal(tmp_path / "net.pt")
+    assert "not a checkpoint" in refusal(tmp_path / "net.pt")
 
 
 @pytest.mark.parametrize("content", [[torch.zeros(2)], {"steps": 3}, {"model": "GPT-B", "ema": {"a": torch.zeros(2)}}, {"model": {}}])

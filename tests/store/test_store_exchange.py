@@ -125,7 +125,7 @@ def edited_outcome(**fields: Any) -> str:
     (edited_outcome(samples=None), "outcome 3"),
     (text_of().replace("0.25", "NaN"), "NaN is not JSON"),
     (text_of().replace("0.25", "1e999"), "finite"),
-    ('{"a":' * 200_000, "no JSON that we write|cut off"),
+    ('{"a":' * 200_000, "not JSON that we write|cut off"),
 ])
 def test_edited_file(text: str, match: str) -> None:
     refused(text, match)

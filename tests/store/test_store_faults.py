@@ -137,7 +137,7 @@ def test_read_only_where_sqlite_may_not_make_its_side_files(path: Path, monkeypa
 @pytest.mark.parametrize("read_only", [False, True])
 def test_file_that_is_no_database_is_left_alone(path: Path, content: bytes, read_only: bool) -> None:
     path.write_bytes(content)
-    refused(path, "no SQLite database, or a damaged one", read_only=read_only)
+    refused(path, "not an SQLite database, or a damaged one", read_only=read_only)
     assert path.read_bytes() == content
 
 
