@@ -19,12 +19,9 @@ from cachemark.models.catalogue.next_token import TINY
 from cachemark.models.llamagen import LlamaGen
 from cachemark.models.tiny import tiny_vq as vq
 from cachemark.plans.expand import Planned, expand
-from cachemark.plans.price import without_missing
-from cachemark.plans.schema import Plan, find, load, names
+from cachemark.plans.schema import Plan, find, load
 from support import bad_plans, examples
 from support.stages import forgetting
-
-from .test_paper_plans import TABLES
 
 Write = Callable[[str], Plan]
 
@@ -108,16 +105,6 @@ def test_a_missing_file_is_answered_with_what_there_is(given: str, tmp_path: Pat
 def test_a_wrong_name_is_answered_with_the_nearest() -> None:
     with pytest.raises(UnknownName, match=r"Unknown plan 'dmeo'\. Did you mean 'demo'\?"):
         find("dmeo")
-
-
-# Anchors are in test_anchor_plans.py, tables of papers in test_paper_plans.py.
-@pytest.mark.parametrize("name", [name for name in names() if not name.startswith("anchor-") and name not in TABLES])
-def test_shipped_plans_are_named_as_their_files_and_mean_something(name: str) -> None:
-    plan = load(name)
-    assert plan.name == name
-    assert plan.description
-    methods = {p.case.method for p in expand(without_missing(plan)[0])}  # published weights are not here
-    assert methods > {"full"} or (name, methods) == ("embedded", {"full"})
 
 
 # ------------------------------------------------------------------------------------------------ what a plan means

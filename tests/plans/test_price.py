@@ -22,6 +22,8 @@ from cachemark.store.db import Store
 from cachemark.workflows.running import PlanRunner
 from support import stages, stub
 
+from .test_paper_plans import TABLES
+
 SHIPPED = ("nightly", "weekend", "release")
 by_name = partial(limits.gpu, "h100")
 
@@ -37,6 +39,16 @@ def hours(name: str) -> float:
     plan, todo = plans.load(name), todo_of(name)
     cost = price.bill(plan, todo, by_name, missing=price.without_missing(plan)[1])
     return sum(cost.hours(todo, model) for model in {p.case.model for p in todo})
+
+
+# Anchors are in test_anchor_plans.py, tables of papers in test_paper_plans.py.
+@pytest.mark.parametrize("name", [name for name in plans.names() if not name.startswith("anchor-") and name not in TABLES])
+def test_shipped_plans_are_named_as_their_files_and_mean_something(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # the files of published models are not here
+    plan, methods = plans.load(name), {planned.case.method for planned in todo_of(name)}
+    assert plan.name == name
+    assert plan.description
+    assert methods > {"full"} or (name, methods) == ("embedded", {"full"})
 
 
 # ------------------------------------------------------------------------------------------------ prices

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import NamedTuple
 
 import torch
@@ -77,7 +78,7 @@ class Layout:
         """Visual tokens per row that a later pass can read: all but those of the last pass."""
         return self.visual - (self.scales[-1] ** 2 if self.scales else 1)
 
-    @property
+    @cached_property
     def longest_condition(self) -> int:
         return max(self.condition)
 
@@ -86,7 +87,7 @@ class Layout:
         """Entries per row and layer that the full cache holds: what a later pass reads."""
         return self.longest_condition + self.cacheable
 
-    @property
+    @cached_property
     def runs(self) -> tuple[RowRun, ...]:
         """Rows grouped into runs of equal condition length, in order."""
         runs: list[RowRun] = []

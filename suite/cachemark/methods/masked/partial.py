@@ -275,12 +275,11 @@ class Partial(Bidirectional, ABC):
     def computes(self, site: Site, step: MaskedStep, load: Load) -> Load:
         if site.stack == HEAD or self.full[step.index]:
             return load
-        load = load._replace(rows=self.rows)
         if site.stack == ENCODER:
             fresh = self.shape.buffer + self.steps[step.index - 1].count if self.encoder_cache else load.tokens
-            return load._replace(tokens=fresh, mlp=fresh)
+            return Load(self.rows, fresh, load.keys, fresh)
         if not self.narrows(step):
-            return load
+            return load._replace(rows=self.rows)
         attention, mlp = self.spans(site.layer)
         few = self.kept[step.index]
-        return load._replace(tokens=load.tokens if attention else few, mlp=load.mlp if mlp else few)
+        return Load(self.rows, load.tokens if attention else few, load.keys, load.mlp if mlp else few)
