@@ -16,8 +16,9 @@ import report_sample as sample
 from cachemark.report.page.render import TABS, render
 from cachemark.report.view.report_view import build
 from cachemark.report.view.run_history import HistoryNight
+from support.later import later
 
-axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="no axe-core here; `pip install axe-playwright-python` gives one")
+axe = later("axe_playwright_python.sync_playwright")
 
 DEMO = Path(__file__).parents[2] / "reports" / "demo.html"
 SHOTS = Path(__file__).parent / "shots"

@@ -50,7 +50,7 @@ def test_an_unknown_knob_names_the_nearest() -> None:
 def test_a_knob_of_another_type_is_refused(knob: str, value: object, kind: str) -> None:
     with pytest.raises(BadKnob) as caught:
         Knobbed.build({knob: value})
-    assert str(caught.value) == f"knobbed: {knob} = {value!r} is no {kind}. Its default is of type {kind}."
+    assert str(caught.value) == f"knobbed: {knob} = {value!r} is not {'an' if kind == 'int' else 'a'} {kind}. Its default is of type {kind}."
 
 
 @pytest.mark.parametrize(("budget", "lines", "expected"), [

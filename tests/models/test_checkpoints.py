@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from cachemark.core.errors import BadCheckpoint
 from cachemark.models.checkpoints import load, read, sha256
+from support import fork_server
 
 State = dict[str, Tensor]
 
@@ -297,6 +298,7 @@ module = load(build, path, dtype=torch.bfloat16)
 print(status("RssAnon") - before[1])
 print(int("torch._dynamo" in sys.modules))
 """
+fork_server.CODE.add(MEMORY)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/self/status")

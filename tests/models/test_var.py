@@ -22,6 +22,7 @@ from cachemark.models.catalogue import next_scale
 from cachemark.models.protocol import Request
 from cachemark.models.var import BUFFERS, SIZES, VAR, VARConfig
 from cachemark.models.vision.msvq import MSVQ, MSVQConfig, MultiScaleQuantizer, nearest_phi
+from support import fork_server
 
 SIDES = (1, 2, 3, 4)
 CONFIG = VARConfig(depth=3, heads=2, dim=32, sides=SIDES, vocab=32, classes=10, width=8)
@@ -166,6 +167,7 @@ model = checkpoints.load(lambda: next_scale.build(config), sys.argv[1], ignore=v
 total = sum(float(p.sum()) for p in model.parameters())  # touches every page
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before, total)
 """
+fork_server.CODE.add(LOADER)
 
 
 def peak_share(path: Path, *arguments: str) -> float:

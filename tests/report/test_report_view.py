@@ -287,7 +287,7 @@ def png(width: int, height: int) -> bytes:
 
 
 @pytest.mark.parametrize(("data", "said"), [
-    (None, "missing: No artifact"), (b"<svg onload=alert(1)>", "no PNG"), (png(64, 128)[:60], "damaged"), (png(100, 64), "100 × 64")])
+    (None, "missing: No artifact"), (b"<svg onload=alert(1)>", "not a PNG"), (png(64, 128)[:60], "damaged"), (png(100, 64), "100 × 64")])
 def test_a_picture_that_cannot_be_shown_says_why(data: bytes | None, said: str) -> None:
     def artifact(name: str) -> bytes:
         if data is None:

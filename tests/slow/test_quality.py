@@ -20,8 +20,9 @@ from cachemark.metrics.named_presets import preset
 from cachemark.metrics.quality_intervals import QualityInterval, real_floor
 from cachemark.models.protocol import Request
 from cachemark.tools.train.feature_network import real_scenes
+from support.later import later
 
-torch_fidelity = pytest.importorskip("torch_fidelity")
+torch_fidelity = later("torch_fidelity")
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 COUNT, SETS = 2000, 24

@@ -16,11 +16,14 @@ class Later:
         self._name = name
 
     def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):  # pytest looks for marks of its own at every name of a file
+            raise AttributeError(name)
         return getattr(import_module(self._name), name)
 
 
 def later(name: str) -> Any:
     """A module imported at its first use. The file of tests that asks for one that is not installed is skipped."""
-    if find_spec(name) is None:
-        pytest.skip(f"{name} is not installed", allow_module_level=True)
+    package = name.partition(".")[0]
+    if find_spec(package) is None:
+        pytest.skip(f"{package} is not installed", allow_module_level=True)
     return Later(name)

@@ -99,7 +99,7 @@ def test_a_model_card_says_what_it_was_given() -> None:
                   "28.5 dB; ± 1, the largest change between two validations of steps 200 … 500 |",
                   "$ python -m cachemark.tools.train tiny-thing",
                   "| `big-thing` | A big thing | cfg_scale 1.5 |", "| `big-thing` | `thing.pt` | 2 | 99 |", "`weights`, from its authors:",
-                  "Looked for under `model_ema`, `model`, then at the top level. May stand beside them: `*.k_cache`.",
+                  "Looked for under `model_ema`, `model`, then at the top level. Ignored if present: `*.k_cache`.",
                   "Read (*N* counts from 0): `a.N.w`.", "- `things/golden`, 5 checks: all of it"):  # fmt: skip
         assert words in page, words
 
