@@ -4,22 +4,33 @@ them until it is known what of both survives."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from .arena import Memory
+from .codec import Codec, Parts
 from .layout import Layout, RowRun
 
-if TYPE_CHECKING:
-    from .bank import SlotBank
+
+class Bank(Protocol):
+    """A slot's side of its bank, :class:`~.bank.SlotBank`: storage of several sites, and the tables that move with the entries."""
+
+    layout: Layout
+    runs: tuple[RowRun, ...]
+    capacity: int
+    codec: Codec
+    k: Parts
+    v: Parts
+    visual: Tensor
+    followers: list[Tensor]
 
 
 class Slot:
     """Keys and values of one site: a view of its bank, with the live length of each run of rows."""
 
-    def __init__(self, bank: SlotBank, index: int) -> None:
+    def __init__(self, bank: Bank, index: int) -> None:
         self.bank, self.index = bank, index
         self.k, self.v = tuple(p[index] for p in bank.k), tuple(p[index] for p in bank.v)
         self.live = [0] * len(bank.runs)

@@ -17,7 +17,7 @@ from ..cache.attention import KERNEL, MASS_KERNEL, attention
 from ..cache.layout import Site, Step, Tokens
 from ..cache.slot import Slot
 from .paper_costs import PaperCosts
-from .scale_pass import ScalePass, pass_scale
+from .scale_pass import ScalePass
 
 
 class Block(Protocol):
@@ -58,7 +58,7 @@ class Method(PaperCosts, ScalePass):
         if slot is None:
             return F.scaled_dot_product_attention(q, k, v)
         if step.scale:
-            return pass_scale(self, site, step, slot, q, k, v)
+            return _pass_scale(self, site, step, slot, q, k, v)
         slot.append(k, v, condition=step.count == 0)
         if self.stage is not None:
             self.stage.put(slot)
@@ -104,3 +104,27 @@ def graph_key(method: Method, step: Step) -> Hashable:
         if any(scope in vars(cls) for scope in SCOPES):
             break
     return "pass", step.index
+
+
+def _pass_scale(method: Method, site: Site, step: Step, slot: Slot, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Attend to a scale and keep what survives of it.
+
+    A scale that fits is written to the slot and read there. Any other stands in the stage until it is known what of it survives; so
+    does every scale under a lossy codec, since a pass sees its own keys as they are. Nobody reads the last scale again, so it is kept
+    only where the method has room for everything.
+    """
+    n, own = slot.live[0], step.count
+    fits = n + own <= method.room(site) and not (step.last and slot.bank.capacity < method.layout.visual)
+    stage = None if fits and slot.bank.codec.exact else method.stage
+    slot.number(step.first, own)
+    if stage is None:
+        slot.append(k, v)
+    else:
+        stage.put(slot, k, v)
+    out, mass = method.attend_scale(step, q, slot, stage)
+    method.observe(site, step, slot, q, mass)
+    if stage is not None and fits:
+        slot.append(k, v)
+    elif stage is not None:
+        slot.absorb(stage, [range(n)] if step.last else method.survivors(site, step, slot, n + own))
+    return out
