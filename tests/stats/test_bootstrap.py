@@ -6,6 +6,7 @@ import random
 
 import pytest
 
+from cachemark.stats import bootstrap
 from cachemark.stats.bootstrap import mean_over_seeds, median_over_repeats, ratio_of_medians
 
 
@@ -51,6 +52,16 @@ def test_bootstrap_is_repeatable_and_surrounds_the_mean() -> None:
     assert ends.value == pytest.approx(sum(values) / 64)
     assert ends.low < ends.value < ends.high
     assert (ends.high - ends.low) / 2 == pytest.approx(1.96 * 2 / 8, rel=0.25)  # the normal half-width at this n
+
+
+def test_many_seeds_are_resampled_in_parts_that_are_not_kept_with_the_same_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = random.Random(2)
+    named = {name: [float(stream.randrange(100)) for _ in range(128)] for name in range(3)}  # of 128 integers every mean is exact
+    whole = bootstrap.means_over_seeds(named)
+    bootstrap._shares.cache_clear()
+    monkeypatch.setattr(bootstrap, "_KEPT", 64)
+    assert bootstrap.means_over_seeds(named) == whole
+    assert bootstrap._shares.cache_info().currsize == 0
 
 
 def test_equal_seeds_have_no_spread_and_one_seed_no_interval() -> None:

@@ -22,6 +22,8 @@ Key = TypeVar("Key", bound=Hashable)
 LEVEL = 0.95
 _RESAMPLES = 4000
 _AT_ONCE = 256  # rows of a product: their resamples take 8 MB
+_KEPT = 2048  # values up to which all their resamples are kept: 64 MB
+_PART = 200  # resamples at a time of more values: 80 MB at 50,000
 
 
 @dataclass(frozen=True)
@@ -86,7 +88,7 @@ def _means(data: Floats) -> Iterator[Interval]:
     if n < 2:
         yield from (Interval(float(row[0]), float(row[0]), float(row[0]), 0.0, n) for row in data)
         return
-    resampled = data @ _shares(n)
+    resampled = _resampled(data)
     place = (1 - LEVEL) / 2 * (_RESAMPLES - 1)  # of the percentile among the sorted means, between two of them
     k, part = int(place), place - int(place)
     resampled.sort(axis=1)  # quicker than to part them at four places
@@ -97,11 +99,25 @@ def _means(data: Floats) -> Iterator[Interval]:
         yield Interval(float(mean), float(mean if flat else least), float(mean if flat else most), LEVEL, n)
 
 
+def _resampled(data: Floats) -> Floats:
+    """The means of all resamples of each row of ``data``, (figures, seeds) -> (figures, resamples)."""
+    n = data.shape[1]
+    if n <= _KEPT:
+        return data @ _shares(n)
+    stream = np.random.RandomState(0)
+    return np.hstack([data @ _drawn(stream, n, _PART) for _ in range(0, _RESAMPLES, _PART)])
+
+
 @lru_cache(maxsize=4)
 def _shares(n: int) -> Floats:
-    """Counts of each of n values in each resample, over n: (n, resamples). One matrix serves all means over n values, and a product with
-    it is thirty times as fast as drawing anew."""
-    picks = np.random.RandomState(0).randint(0, n, size=(_RESAMPLES, n))  # a legacy stream never changes
-    counts = np.zeros((n, _RESAMPLES))
-    np.add.at(counts, (picks, np.arange(_RESAMPLES)[:, None]), 1.0 / n)
+    """All resamples of n values at once: one matrix serves all means over n values, and a product with it is thirty times as fast as
+    drawing anew."""
+    return _drawn(np.random.RandomState(0), n, _RESAMPLES)  # a legacy stream never changes
+
+
+def _drawn(stream: np.random.RandomState, n: int, resamples: int) -> Floats:
+    """Counts of each of n values in each of the next resamples, over n: (n, resamples)."""
+    picks = stream.randint(0, n, size=(resamples, n))
+    counts = np.zeros((n, resamples))
+    np.add.at(counts, (picks, np.arange(resamples)[:, None]), 1.0 / n)
     return counts
