@@ -79,3 +79,7 @@ def test_an_unknown_gpu_names_the_nearest() -> None:
 def test_what_may_be_no_faster_is_not_recommended() -> None:
     assert limits.no_gain(0.98, 1.05).endswith("would allow 1.05× at this batch.")
     assert not limits.no_gain(1.01, 1.05)
+
+
+def test_a_method_that_moves_more_than_the_full_cache_saves_nothing() -> None:
+    assert limits.no_gain(0.9, 0.97) == "Use the full cache: the method is no faster here, and it saves no bytes or FLOPs at this batch."

@@ -228,11 +228,12 @@ def test_images_that_are_not_finite_are_named(fake: Tensor, reference: RealImage
 
 
 @pytest.mark.parametrize(("count", "options", "words"), [
-    (64, {}, "kid needs 1000 images because of kid_subset_size; there are 64"),
-    (64, {**FEW, "kid_subset_size": 80}, "kid needs 80 images"),
-    (64, {**FEW, "isc_splits": 65}, "isc needs 65 images because of isc_splits"),
-    (3, {"kid": False, "isc_splits": 2}, "prc needs 4 images"),
-    (1, {"kid": False, "isc": False, "prc": False}, "fid needs 2 images"),
+    (64, {}, r"KID needs at least 1000 images \(kid_subset_size\); there are 64 generated"),
+    (64, {**FEW, "kid_subset_size": 80}, "KID needs at least 80 images"),
+    (64, {**FEW, "isc_splits": 65}, r"Inception score needs at least 65 images \(isc_splits\)"),
+    (3, {"kid": False, "isc_splits": 2}, r"Precision and recall need at least 4 images \(prc_neighborhood \+ 1\); "
+     r"there are 3 generated and 96 real ones\."),
+    (1, {"kid": False, "isc": False, "prc": False}, "FID needs at least 2 images"),
     (0, FEW, "got a tensor of shape"),
 ])  # fmt: skip
 def test_too_few_images_are_counted(
@@ -243,7 +244,7 @@ def test_too_few_images_are_counted(
 
 
 def test_too_few_real_images_are_counted(real: Tensor, fake: Tensor, extractor: str) -> None:
-    with pytest.raises(Unsupported, match=r"kid needs 48 images .* 64, and 40 real ones"):
+    with pytest.raises(Unsupported, match=r"KID needs at least 48 images .* 64 generated and 40 real ones"):
         distribution(ImageFeatures.of(fake, extractor), RealImages.of(ImageFeatures.of(real[:40], extractor)), **FEW)
     with pytest.raises(Unsupported, match="no covariance"):
         RealImages.of(ImageFeatures.of(real[:1], extractor))

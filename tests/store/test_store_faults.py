@@ -246,10 +246,14 @@ def test_store_held_by_another_process(path: Path, monkeypatch: pytest.MonkeyPat
     other = sqlite3.connect(path, isolation_level=None)
     with Store.open(path) as store:
         other.execute("BEGIN IMMEDIATE")
-        with pytest.raises(BadStore, match="held by another process"):
+        with pytest.raises(BadStore, match=r"Another process kept .* locked for more than 60 s\."):
             begin(store)
         assert len(store.outcomes(1)) == 1, "readers do not wait"
     other.close()
+
+
+def test_a_disk_that_fails_is_the_disk_of_the_store() -> None:
+    assert str(bad_store(sqlite3.OperationalError("disk I/O error"), "here")).startswith("The disk that holds here reports an I/O error.")
 
 
 def test_words_that_we_do_not_know_are_passed_on() -> None:

@@ -146,7 +146,7 @@ def test_pruning_twice_is_pruning_once(store: Store, path: Path) -> None:
 
 def test_a_policy_that_is_none(store: Store) -> None:
     assert nights_kept("raw=7") == 7
-    with pytest.raises(BadStore, match=r"not a policy.*raw=60"):
+    with pytest.raises(BadStore, match=r"not a policy.*raw=60, to keep all raw values of the last N nights"):
         nights_kept("everything")
 
 

@@ -184,6 +184,8 @@ def no_gain(measured: float, allowed: float) -> str:
     """The reason to use the full cache, or nothing; ``measured`` is the upper end of what the speed-up may be."""
     if measured > 1:
         return ""
+    if allowed < 1:
+        return "Use the full cache: the method is no faster here, and it saves no bytes or FLOPs at this batch."
     return f"Use the full cache: here the method is no faster, and bytes and FLOPs saved would allow {allowed:.2f}× at this batch."
 
 

@@ -148,7 +148,7 @@ def _of_set(name: str) -> Metric | None:
 
 
 def _near(name: str) -> list[str]:
-    """Names of whole sets that may have been meant: any family with what stands behind the first dash, and how all are spelt."""
+    """Names of whole sets that may have been meant: any family with what stands behind the first underscore, and how all are spelt."""
     parts = _TAIL.fullmatch(name.partition("_")[2])
     tail = f"{parts[1]}_{_short(_count(parts))}" if parts else "<preset>_<images>"
     return [f"{base}_{tail}" for base in FAMILIES]

@@ -28,7 +28,7 @@ COMMON = ("rng_seed", "samples_shuffle", "verbose")
 
 
 def distribution(features: ImageFeatures, reference: RealImages, **options: Any) -> dict[str, float]:
-    """``fid``, ``kid``, ``kid_std``, ``isc``, ``isc_std``, ``precision``, ``recall`` of images that were features.
+    """``fid``, ``kid``, ``kid_std``, ``isc``, ``isc_std``, ``precision``, ``recall``, from the features of a set of images.
 
     ``options`` are those of torch-fidelity, with its defaults, whose name begins with a metric (``kid_subset_size=500``; ``kid=False``
     leaves KID out), and ``rng_seed``, ``samples_shuffle``, ``verbose``. FID compares with all images of the reference, KID, precision
@@ -74,13 +74,14 @@ class _Laid(torch.utils.data.Dataset[Tensor]):
 
 def _enough(images: int, real: int, chosen: Mapping[str, Any]) -> None:
     """Raise Unsupported where there are fewer images, or real ones with features, than a chosen metric needs."""
-    needs = {  # metric: (images, real images, where that number comes from)
-        "fid": (2, 0, "a covariance"),
-        "kid": (chosen["kid_subset_size"], chosen["kid_subset_size"], "kid_subset_size"),
-        "isc": (chosen["isc_splits"], 0, "isc_splits"),
-        "prc": (chosen["prc_neighborhood"] + 1, chosen["prc_neighborhood"] + 1, "prc_neighborhood, beside the image itself"),
+    subset, splits, neighbours = chosen["kid_subset_size"], chosen["isc_splits"], chosen["prc_neighborhood"] + 1
+    needs = {  # metric: (images, real images, who needs them, where that number comes from)
+        "fid": (2, 0, "FID needs", "for a covariance"),
+        "kid": (subset, subset, "KID needs", "kid_subset_size"),
+        "isc": (splits, 0, "The Inception score needs", "isc_splits"),
+        "prc": (neighbours, neighbours, "Precision and recall need", "prc_neighborhood + 1"),
     }
-    for metric, (least, least_real, why) in needs.items():
+    for metric, (least, least_real, who, why) in needs.items():
         if chosen[metric] and (images < least or real < least_real):
-            raise Unsupported(f"{metric} needs {least} images because of {why}; there are {images}, and {real} real ones with features.",
+            raise Unsupported(f"{who} at least {least} images ({why}); there are {images} generated and {real} real ones.",
                               remedy=f"Give more images, or a smaller option, or leave it out with {metric}=False.")

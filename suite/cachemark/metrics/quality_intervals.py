@@ -70,7 +70,7 @@ def intervals(
 
 
 def fid_interval(features: ImageFeatures, reference: RealImages, resamples: int = RESAMPLES, seed: int = 0) -> QualityInterval:
-    """FID of images that were features, with its interval. Raises what :func:`intervals` raises."""
+    """FID from the features of a set of images, with its interval. Raises what :func:`intervals` raises."""
     return intervals(features, reference, resamples=resamples, seed=seed, **_FID_ALONE)["fid"]
 
 

@@ -14,11 +14,9 @@ from sqlalchemy.exc import ArgumentError, OperationalError
 
 from .. import __version__
 from ..core.errors import BadStore
-from .faults import guard
+from .faults import BUSY_SECONDS, guard
 from .schema import SCHEMA_VERSION, Base
 
-BUSY_SECONDS = 60.0
-"""Seconds that a process waits for another one's transaction. Ours take milliseconds; a stalled disk may take seconds."""
 VERSION_TABLE = "cachemark_version"  # not Alembic's usual name: another program's database must not look like ours
 SCRIPTS = Path(__file__).with_name("migrations")
 _LOCK = 0x63616368  # "cach": any number, the same in every process

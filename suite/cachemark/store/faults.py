@@ -11,6 +11,7 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from ..core.errors import BadStore
 
+BUSY_SECONDS = 60.0  # of waiting for another process's transaction: ours take milliseconds, a stalled disk may take seconds
 _FULL = ("The disk is full: nothing of this outcome was saved in {where}.",
          "Free some space, or name a store on another disk with --store, and run again; what was saved before is kept.")
 _READ_ONLY = ("{where} cannot be written.", "Give this user the right to write the file and its directory, or name another --store.")
@@ -25,11 +26,12 @@ _SAID = (
      "Check the path and the rights of its directory, or name another --store."),
     ("not a database", *_DAMAGED),
     ("malformed", *_DAMAGED),
-    ("database is locked", "{where} is held by another process, longer than the time we wait.",
+    ("database is locked", f"Another process kept {{where}} locked for more than {BUSY_SECONDS:g} s.",
      "End the other process, or give each its own --store and merge later."),
     ("no such table", "{where} lacks a table of its own schema.", "Restore a copy of it, or name another --store."),
     ("no such column", "{where} lacks a column of its own schema.", "Restore a copy of it, or name another --store."),
-    ("disk i/o error", "The disk fails under {where}.", "Look at the system's log, and name a --store on another disk."),
+    ("disk i/o error", "The disk that holds {where} reports an I/O error.",
+     "Look at the system's log, and name a --store on another disk."),
 )
 _ERRNO = {errno.ENOSPC: _FULL, errno.EDQUOT: _FULL, errno.EACCES: _READ_ONLY, errno.EPERM: _READ_ONLY, errno.EROFS: _READ_ONLY}
 

@@ -16,6 +16,7 @@ from sqlalchemy import delete, func, select, update
 from sqlalchemy.orm import Session
 
 from ..core.errors import BadStore
+from ..core.verdicts import REGRESSED
 from .db import Store
 from .rows import pack, unpack
 from .schema import ArtifactRow, BaselineRow, CondensedRow, MembershipRow, OutcomeRow, RunRow, SampleRow, VerdictRow
@@ -40,7 +41,8 @@ def nights_kept(policy: str) -> int:
     """The number of nights that a policy such as ``raw=60`` spares."""
     if found := re.fullmatch(r"raw=(\d+)", policy.strip()):
         return int(found[1])
-    raise BadStore(f"{policy!r} is not a policy.", remedy=f"Write raw=N, such as raw={NIGHTS}: of how many nights raw values stay.")
+    raise BadStore(f"{policy!r} is not a policy.",
+                   remedy=f"Write raw=N, such as raw={NIGHTS}, to keep all raw values of the last N nights.")
 
 
 def prune(store: Store, nights: int = NIGHTS, *, dry: bool = True) -> Pruned:
@@ -71,7 +73,7 @@ def _doomed(session: Session, nights: int) -> set[int]:
     days: dict[int, str] = {number: started[:10] for number, started in session.execute(select(RunRow.id, RunRow.started))}
     newest = sorted(set(days.values()), reverse=True)[:nights]
     pinned = set(session.scalars(select(BaselineRow.run_id).where(BaselineRow.run_id.is_not(None))))
-    pinned |= set(session.scalars(select(VerdictRow.run_id).where(VerdictRow.verdict == "regressed")))
+    pinned |= set(session.scalars(select(VerdictRow.run_id).where(VerdictRow.verdict == REGRESSED)))
     protected = {run for run, day in days.items() if day in newest} | pinned
     held = select(MembershipRow.outcome_id).where(MembershipRow.run_id.in_(protected))
     spared = held.union(select(CondensedRow.outcome_id))
