@@ -36,10 +36,10 @@ from scipy.stats import chi2
 
 import gate_page
 import gate_rivals as rivals
-from cachemark.gate.baseline_check import EQUIVALENT, IMPROVED, REGRESSED
+from cachemark.core.verdicts import EQUIVALENT, IMPROVED, INCONCLUSIVE, REGRESSED
 from cachemark.stats import changepoints as history
 from cachemark.stats import paired_test as pairs
-from cachemark.stats.paired_test import INCONCLUSIVE, Rule
+from cachemark.stats.paired_test import Rule
 
 Floats = NDArray[np.float64]
 FAMILY, IMAGES, LONE, RHO, TAU, STICKY = 200, 8, 10, 0.3, 10.0, 0.5

@@ -27,6 +27,7 @@ from pathlib import Path
 
 from cachemark import __version__
 from cachemark.core.result import Outcome
+from cachemark.core.wording import percent
 from cachemark.machine.environment import environment
 from cachemark.plans.reuse import code_identity
 from cachemark.store.db import Store
@@ -71,7 +72,7 @@ class Cost:
 
     def __str__(self) -> str:
         return (f"{len(self.outcomes)} cases of {self.shortest:.1f} s and more: {self.wall:.1f} s of wall time, "
-                f"{self.measured:.1f} s measured, {self.wall - self.measured:.1f} s outside: {100 * self.share:.2g} %")
+                f"{self.measured:.1f} s measured, {self.wall - self.measured:.1f} s outside: {percent(self.share)}")
 
 
 def cost(plan: Path, *arguments: str) -> Cost:

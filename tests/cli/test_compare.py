@@ -29,7 +29,7 @@ def test_two_cases_are_compared_and_everything_is_stored(machine: Machine, stage
     assert result.stdout.startswith("Regressed: streaming 1/2 → calm 1/2, comparison 2.")
     assert f"regressed: {CELL}, latency: +30 %" in result.stdout
     assert "30 are needed to say it" in result.stdout
-    assert "Equal arms raised 0 alarms in the last 1 nights" in result.stdout
+    assert "Equal arms raised 0 alarms in the last night" in result.stdout
     with Store.open(stage.store, create=False, read_only=True) as store:
         run = store.run(2)
         assert (run.plan, run.state, run.plan_json["arms"], run.plan_json["cells"]) == ("compare/dots", "finished", list(ARMS[1:]), 1)

@@ -82,6 +82,12 @@ def test_times_are_ratios_to_the_full_cache_of_the_same_run() -> None:
     assert row(only_full, "linear", "latency").change == pytest.approx(2)
 
 
+def test_the_time_of_capture_is_stated_and_not_judged() -> None:
+    outcomes = changed(plan(), "linear", samples={**SAMPLES, "capture_seconds": [2.0]})
+    found = row(judge(outcomes, outcomes), "linear", "capture_seconds")
+    assert (found.verdict, found.reason) == ("not_compared", "a single wall time: stated, not judged")
+
+
 def test_one_slow_repeat_is_no_regression() -> None:
     assert judged("linear", "latency", [1.0, 1.1, 9.0]) == ("equivalent", 0)
 

@@ -13,6 +13,7 @@ from gate_examples import ENVIRONMENT, case
 
 from cachemark.core.errors import BadBaseline, BadPlan, UnknownName
 from cachemark.core.spec import Case
+from cachemark.core.wording import percent
 from cachemark.gate import incidents
 from cachemark.gate.baseline_check import Comparison
 from cachemark.gate.incidents import Finding, Incident, fold, merge
@@ -194,7 +195,7 @@ def test_a_loss_is_a_cost_whatever_the_direction_of_the_metric(metric: str, then
     cells = of(method="linear")
     found = fold(incidents.findings([row(c, metric, then, now) for c in cells], {c.key: c for c in cells}), ALL)
     assert [i.change for i in found] == [pytest.approx(cost)]
-    assert f"+{100 * (cost - 1):.2g} % cost" in incidents.told(found[0], [], "again")[1]
+    assert f"{percent(cost - 1, '+')} cost" in incidents.told(found[0], [], "again")[1]
 
 
 def test_an_accepted_incident_pages_where_the_loss_grows_and_not_where_it_shrinks() -> None:

@@ -84,6 +84,11 @@ def test_a_gate_that_alarms_for_nothing_demotes_itself(alarms: int, nights: int,
     assert f"raised {alarms} alarms in the last {nights} nights" in str(found)
 
 
+def test_one_alarm_in_one_night_is_counted_in_words() -> None:
+    said = str(ledger.standing([made(0, aa="regressed")]))
+    assert "raised 1 alarm in the last night: a realised false-alarm rate of 100 % (2.5 % to 100 %)." in said
+
+
 def test_old_alarms_are_forgotten_after_thirty_nights() -> None:
     assert ledger.standing([made(number, aa="regressed" if number < 3 else "equivalent") for number in range(33)]).alarms == 0
     assert ledger.standing([]).nights == 0

@@ -241,6 +241,7 @@ def test_the_four_verdicts() -> None:
 
 def test_effects_are_in_words() -> None:
     assert str(Effect(0.0512, -0.001, 0.1, 0.906, 6)) == "+5.1 % (-0.1 % to +10 %, 91 % sure, 6 pairs)"
+    assert str(Effect(1.5, 0.994, 2.0, 0.906, 6)) == "+150 % (+99 % to +200 %, 91 % sure, 6 pairs)"
 
 
 def test_only_fresh_pairs_convict() -> None:

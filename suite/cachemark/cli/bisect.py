@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ..core.verdicts import EQUIVALENT, NOT_COMPARED
 from .options import echo_json, images_option, json_option, machine_options, plugin_option, repository_option
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ def bisect(
 
 def _tell(commit: str, row: Verdict) -> None:
     """Say on standard error what was found at a commit."""
-    if row.metric in ("latency", "status") or row.verdict not in ("equivalent", "not_compared"):
+    if row.metric in ("latency", "status") or row.verdict not in (EQUIVALENT, NOT_COMPARED):
         click.echo(f"{commit[:12]}  {row.verdict}: {row.metric}: {row.reason}", err=True)
 
 

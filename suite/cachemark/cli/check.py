@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ..core.verdicts import MISSING, REGRESSED
 from .options import baseline_option, coverage_option, echo_json, json_option, machine_options_with, stored_run_options
 
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ def _print(found: CheckResult, owners: Path) -> None:
     if judgement.comparison is not None:
         for line in judgement.comparison.summary():
             click.echo(line)
-        for row in (*judgement.comparison.of("regressed"), *judgement.comparison.of("missing")):
+        for row in (*judgement.comparison.of(REGRESSED), *judgement.comparison.of(MISSING)):
             click.echo(f"  {row.verdict}: {row.label}, {row.metric}: {row.then} → {row.now}. {row.reason}".rstrip())
     for line in judgement.remarks():
         click.echo(line)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ..core.wording import percent
 from .options import all_of, echo_rows, json_option
 
 if TYPE_CHECKING:
@@ -63,6 +64,6 @@ def accept(key: str, register: Path, who: str, link: str) -> None:
 def _line(item: Incident) -> str:
     by = f", {item.who}" if item.who else ""
     until = f" until {item.until}" if item.until else ""
-    change = f", {100 * (item.change - 1):+.2g} %" if item.change else ""
+    change = f", {percent(item.change - 1, '+')}" if item.change else ""
     cause = f"{item.factor} {item.value}, {len(item.cells)} cells"
     return f"{item.key}  {item.state}{by}{until}  {item.metric}, {cause}{change}, since {item.since}"

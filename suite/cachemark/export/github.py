@@ -5,7 +5,8 @@ from __future__ import annotations
 import html
 from collections.abc import Iterable
 
-from ..gate.baseline_check import CHANGED, MISSING, REGRESSED, Comparison
+from ..core.verdicts import CHANGED, MISSING, REGRESSED
+from ..gate.baseline_check import Comparison
 from ..report.view.report_view import ReportView
 from ..store.rows import Verdict
 from .documents import REASON, markdown, markdown_rows

@@ -5,7 +5,8 @@ from __future__ import annotations
 import xml.etree.ElementTree as ET
 from collections import Counter
 
-from ..gate.baseline_check import CHANGED, JUDGED, REGRESSED, Comparison
+from ..core.verdicts import CHANGED, JUDGED, REGRESSED
+from ..gate.baseline_check import Comparison
 from ..store.rows import Verdict
 from .escape import on_one_line
 

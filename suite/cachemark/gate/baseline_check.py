@@ -21,13 +21,12 @@ from ..core.errors import CachemarkError, NothingMeasured
 from ..core.result import IMAGES, INFRASTRUCTURE, Environment, Outcome
 from ..core.spec import FULL
 from ..core.units import Metric, in_order, metric
-from ..core.verdicts import CHANGED, EQUIVALENT, IMPROVED, MISSING, NEW, NOT_COMPARED, REGRESSED
+from ..core.verdicts import CHANGED, EQUIVALENT, IMPROVED, JUDGED, MISSING, NEW, NOT_COMPARED, REGRESSED
 from ..store.exchange import Exchange, rounded
 from ..store.rows import Verdict
 
 TOKENS = "output_hash"
 HASHES = (TOKENS, IMAGES)  # of the tokens, and of what was decoded from them
-JUDGED = (REGRESSED, IMPROVED, EQUIVALENT, CHANGED)
 
 
 @dataclass(frozen=True)
@@ -142,6 +141,8 @@ class _Pair:
             return self._exact(metric, old, new)
         if metric.kind == "memory":
             return self._bytes(metric, old, new)
+        if metric.kind == "work":
+            return self._row(old, name, NOT_COMPARED, "a single wall time: stated, not judged")
         return self._row(old, name, NOT_COMPARED, f"{metric.kind} varies from sample to sample and needs a paired test")
 
     def _time(self, metric: Metric, old: Outcome, new: Outcome) -> Verdict:

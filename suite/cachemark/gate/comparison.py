@@ -15,9 +15,9 @@ from ..core.errors import UnfairComparison
 from ..core.result import IMAGES, INFRASTRUCTURE, Environment, Outcome, Status, kernels_apart
 from ..core.spec import Case
 from ..core.units import METRICS, Metric
-from ..stats.paired_test import INCONCLUSIVE, PairedVerdict, PairRatios, Rule, judge, log_ratios, needed
+from ..core.verdicts import CHANGED, EQUIVALENT, IMPROVED, INCONCLUSIVE, NOT_COMPARED, REGRESSED
+from ..stats.paired_test import PairedVerdict, PairRatios, Rule, judge, log_ratios, needed
 from ..store.rows import Verdict
-from .baseline_check import CHANGED, EQUIVALENT, IMPROVED, NOT_COMPARED, REGRESSED
 
 TIMED = "latency"  # the one metric of a cell that the family counts
 AA = "A/A "  # begins the name of a cell whose arms are equal

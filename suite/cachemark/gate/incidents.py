@@ -19,6 +19,7 @@ from typing import Any
 from ..core.errors import BadBaseline, BadPlan, unknown
 from ..core.spec import Case, digest, shown_label
 from ..core.units import is_metric, metric
+from ..core.wording import percent
 from ..store.rows import Verdict
 from .baselines import write
 
@@ -255,7 +256,7 @@ def told(incident: Incident, owners: Sequence[Mapping[str, str]], command: str) 
     """Five lines that report an incident: the cause, the cost, since when, its owner, and the command that measures it again."""
     count = f"{len(incident.cells)} cells" if len(incident.cells) > 1 else incident.cells[0]
     cause = "one cell" if incident.factor == "cell" else f"{incident.factor.removesuffix('_class')} {incident.value}"
-    change = f"{100 * (incident.change - 1):+.2g} % cost (median of {count}). " if incident.change is not None else ""
+    change = f"{percent(incident.change - 1, '+')} cost (median of {count}). " if incident.change is not None else ""
     since = f"since commit {incident.onset}" if incident.onset else f"first seen {incident.since or 'now'}"
     mine = owner(incident, owners)
     who = f"{incident.who} until {incident.until}" if incident.who and incident.until else incident.who or mine or "nobody"

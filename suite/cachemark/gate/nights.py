@@ -11,11 +11,12 @@ from scipy.stats import binomtest
 
 from ..core.result import Outcome
 from ..core.units import metric
+from ..core.verdicts import IMPROVED, REGRESSED
+from ..core.wording import count, percent
 from ..stats import changepoints as history
 from ..stats.paired_test import log_ratios, sees
 from ..store.db import Store
 from ..store.rows import COMPARISON, RunRecord, Verdict
-from .baseline_check import IMPROVED, REGRESSED
 from .comparison import AA, COVERAGE, OTHER_METHODS, TIMED, Tally
 
 ENOUGH = 30  # pairs of equal arms from which a machine's least effect is taken
@@ -103,8 +104,9 @@ class GateStanding:
     def __str__(self) -> str:
         if not self.nights:
             return "Equal arms have not been compared yet: the realised false-alarm rate is unknown."
-        said = (f"Equal arms raised {self.alarms} alarms in the last {self.nights} nights: a realised false-alarm rate of "
-                f"{100 * self.alarms / self.nights:.2g} % ({100 * self.low:.2g} to {100 * self.high:.2g} %).")
+        last = "night" if self.nights == 1 else count(self.nights, "night")
+        said = (f"Equal arms raised {count(self.alarms, 'alarm')} in the last {last}: a realised false-alarm rate of "
+                f"{percent(self.alarms / self.nights)} ({percent(self.low)} to {percent(self.high)}).")
         noisy = f" That is {MOST_ALARMS} or more in {WATCHED}: the gate is advisory and fails nothing by times."
         return said + (noisy if self.advisory else "")
 
@@ -129,7 +131,7 @@ def told(earlier: Sequence[Night], cell: str, delta: float) -> list[str]:
     """The changes of a cell in the newest epoch that count, as sentences with the commit of the night on which each began."""
     epochs = history.changes(*series(earlier, cell), delta) if earlier else ()
     found = [change for change in (epochs[-1].changes if epochs else ()) if change.gates]
-    return [f"History of {cell}: a {c.kind} of {100 * c.size:+.2g} % since {_when(earlier[c.first].run)}." for c in found]
+    return [f"History of {cell}: a {c.kind} of {percent(c.size, '+')} since {_when(earlier[c.first].run)}." for c in found]
 
 
 def _when(run: RunRecord) -> str:

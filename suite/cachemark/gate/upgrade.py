@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ..core.result import Environment, Outcome
+from ..core.wording import percent
 from ..stats.paired_test import hodges_lehmann
 from ..store.exchange import Exchange
 from .comparison import TIMED
@@ -47,10 +48,10 @@ class EnvironmentVerdict:
         new = ", ".join(f"{name} {then} → {now}" for name, (then, now) in self.upgraded.items())
         parts = [f"Environment: {new or 'no change that is recorded'}."]
         if self.moved and self.shift is not None:
-            parts.append(f"All cells share a change of cost of {100 * self.shift:+.2g} %, full caches included.")
+            parts.append(f"All cells share a change of cost of {percent(self.shift, '+')}, full caches included.")
         if self.off:
             worst = max(self.off, key=lambda label: abs(self.off[label]))
-            parts.append(f"{len(self.off)} cells moved otherwise, most of all {worst} ({100 * self.off[worst]:+.2g} %).")
+            parts.append(f"{len(self.off)} cells moved otherwise, most of all {worst} ({percent(self.off[worst], '+')}).")
         if self.rehashed:
             parts.append(f"Outputs changed in {self.outputs[0]} of {self.outputs[1]} cells: compare quality, not hashes.")
         return " ".join(parts)

@@ -31,6 +31,7 @@ from scipy.stats import false_discovery_control
 
 from ..core.errors import CachemarkError
 from ..core.verdicts import EQUIVALENT, IMPROVED, INCONCLUSIVE, REGRESSED
+from ..core.wording import percent
 from .bootstrap import Interval
 from .sign_flip import MOST_PAIRS, Floats, rows, sign_flip
 
@@ -203,7 +204,7 @@ class Effect(Interval):
         return cls(value, low, high, sure, len(d))
 
     def __str__(self) -> str:
-        value, low, high = (f"{100 * x:+.2g} %" for x in (self.value, self.low, self.high))
+        value, low, high = (percent(x, "+") for x in (self.value, self.low, self.high))
         return f"{value} ({low} to {high}, {100 * self.confidence:.0f} % sure, {self.n} pairs)"
 
 

@@ -8,12 +8,13 @@ from pathlib import Path
 
 from ..core.errors import BadPlan, Unsupported
 from ..core.units import METRICS
-from ..gate.baseline_check import CHANGED, HASHES, REGRESSED
+from ..core.verdicts import CHANGED, INCONCLUSIVE, REGRESSED
+from ..gate.baseline_check import HASHES
 from ..gate.comparison import TIMED, measure_until_decided, verdicts
 from ..gate.nights import FLOOR
 from ..plans.expand import Planned
 from ..plans.schema import Plan, prepare
-from ..stats.paired_test import INCONCLUSIVE, Rule
+from ..stats.paired_test import Rule
 from ..store.rows import Verdict
 from ..trial.executors.local import Executor
 from ..trial.request import Task, TrialRequest

@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 from ..core.errors import BadPlan, NothingMeasured
 from ..core.result import Environment
 from ..core.spec import digest
+from ..core.verdicts import NOT_COMPARED
 from ..gate import nights as ledger
 from ..gate.comparison import (
     AA,
     COVERAGE,
-    NOT_COMPARED,
     OTHER_METHODS,
     OTHER_NUMERICS,
     SAME,

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from ..core import plugins, registry
 from ..core.errors import BadStore, Infrastructure, NothingMeasured
+from ..core.verdicts import REGRESSED
 from ..gate.comparison import Tally, measure_until_decided, verdicts
 from ..plans import schema as plans
 from ..plans.expand import Planned
@@ -127,7 +128,7 @@ def _pairs(planned: Planned, request: TrialRequest, executor: Executor) -> list[
     runner, rule = PairRunner(Arm("before", before, request), Arm("after", after, request), executor), Rule(DELTA, 2)
     rows = verdicts(measure_until_decided(before, runner.round, rule), rule, "methods")
     timed = {row.label: row for row in rows if row.metric in ("latency", "status")}
-    return [_proof(timed[EQUAL], "regressed", False), _proof(timed[SLOWED], "regressed", True)]
+    return [_proof(timed[EQUAL], REGRESSED, False), _proof(timed[SLOWED], REGRESSED, True)]
 
 
 def _delayed(planned: Planned, wait: float, images: int) -> Planned:

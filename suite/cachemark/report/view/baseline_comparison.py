@@ -8,6 +8,8 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from ...core.units import is_metric, metric
+from ...core.verdicts import CHANGED, EQUIVALENT, IMPROVED, INCONCLUSIVE, MISSING, NEW, NOT_COMPARED, REGRESSED
+from ...core.wording import count
 from .. import formatting as fmt
 
 if TYPE_CHECKING:  # a page is made without a store
@@ -16,8 +18,8 @@ if TYPE_CHECKING:  # a page is made without a store
 
 # Verdicts in the order of the table, with how they look. What is quiet is folded away.
 _TONES = {
-    "regressed": "bad", "missing": "warn", "changed": "warn", "inconclusive": "warn", "improved": "good",
-    "not_compared": "calm", "new": "calm", "equivalent": "calm",
+    REGRESSED: "bad", MISSING: "warn", CHANGED: "warn", INCONCLUSIVE: "warn", IMPROVED: "good",
+    NOT_COMPARED: "calm", NEW: "calm", EQUIVALENT: "calm",
 }
 _EXITS = {0: "good", 1: "bad"}
 
@@ -46,8 +48,7 @@ def alarms(standing: GateStanding | None) -> Alarms:
     """The realised false-alarm rate: arms of equal code are compared beside the others, and whatever is told of them is false."""
     if standing is None or not standing.nights:
         return Alarms("calm", "Unknown: the store holds no comparison of equal arms yet.")
-    nights = f"{standing.nights} night{'' if standing.nights == 1 else 's'}"
-    said = (f"Paired test: {standing.alarms} false alarm{'' if standing.alarms == 1 else 's'} in {nights} with equal arms: "
+    said = (f"Paired test: {count(standing.alarms, 'false alarm')} in {count(standing.nights, 'night')} with equal arms: "
             f"{fmt.percent(standing.alarms / standing.nights)} (exact 95 % interval {fmt.percent(standing.low)} to "
             f"{fmt.percent(standing.high)}).")
     if standing.advisory:

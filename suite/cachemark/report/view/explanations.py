@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ...core.units import METRICS
+from ...core.verdicts import CHANGED, EQUIVALENT, IMPROVED, INCONCLUSIVE, MISSING, NEW, NOT_COMPARED, REGRESSED
 
 FLAGS = {
     "not ranked": "A method is ranked only if its images agree with the full cache's better than the full cache's own images at other "
@@ -20,23 +21,23 @@ FLAGS = {
     "unanchored": "This code has not been shown to reach the model's published figures with these weights.",
 }
 VERDICTS = {
-    "regressed": "Costs more than the threshold above the baseline (speed, peak memory), is worse where it must be equal (bytes, "
-                 "fidelity), or had results in the baseline and has none now.",
-    "improved": "The rules for a regression, the other way round.",
-    "equivalent": "Within the threshold, or bit-equal where that is required.",
-    "changed": "Different, but neither better nor worse, such as other output at the same mean.",
-    "inconclusive": "The pairs measured so far show neither a regression nor equivalence: more are needed.",
-    "not_compared": "A comparison would mislead: another machine, other numerics, another definition, or too few values.",
-    "missing": "In the baseline, but not in this run.",
-    "new": "In this run, but not in the baseline.",
+    REGRESSED: "Costs more than the threshold above the baseline (speed, peak memory), is worse where it must be equal (bytes, "
+               "fidelity), or had results in the baseline and has none now.",
+    IMPROVED: "The rules for a regression, the other way round.",
+    EQUIVALENT: "Within the threshold, or bit-equal where that is required.",
+    CHANGED: "Different, but neither better nor worse, such as other output at the same mean.",
+    INCONCLUSIVE: "The pairs measured so far show neither a regression nor equivalence: more are needed.",
+    NOT_COMPARED: "A comparison would mislead: another machine, other numerics, another definition, or too few values.",
+    MISSING: "In the baseline, but not in this run.",
+    NEW: "In this run, but not in the baseline.",
 }
 ADVICE = {
-    "regressed": "Look at the raw samples of the case and measure it again (cachemark run, then cachemark check). If the change is "
-                 "intended, promote a new baseline with the reason.",
-    "changed": "Check whether the change of output is intended.",
-    "missing": "Find out why the case was not reached: see the tab Not measured.",
-    "inconclusive": "Measure more pairs, or leave it: nothing is shown to be worse.",
-    "improved": "If it is intended, promote a new baseline to keep it.",
+    REGRESSED: "Look at the raw samples of the case and measure it again (cachemark run, then cachemark check). If the change is "
+               "intended, promote a new baseline with the reason.",
+    INCONCLUSIVE: "Measure more pairs, or leave it: nothing is shown to be worse.",
+    MISSING: "Find out why the case was not reached: see the tab Not measured.",
+    CHANGED: "Check whether the change of output is intended.",
+    IMPROVED: "If it is intended, promote a new baseline to keep it.",
 }
 SENTENCES = ("Generated from the table: the fastest ranked method at this budget, its savings and costs, and the methods left out. "
              "No method is called faster while the interval of its speed-up reaches down to 1.")
