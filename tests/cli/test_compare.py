@@ -309,6 +309,33 @@ def test_an_incident_fails_until_it_is_acknowledged_and_stays_in_the_report(mach
     assert f"Known: {key}" in wrong.stderr
 
 
+def test_what_pairs_have_found_only_pairs_find_fixed(
+    machine: Machine, stage: Stage, repository: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
+) -> None:
+    """Night after night beside a baseline whose threshold does not see it."""
+    with Store.open(stage.store, create=False, read_only=True) as store:
+        code = store.run(1).code["hash"]
+    monkeypatch.setattr(executor, "identify", lambda options, device: (HERE, {"hash": code, "commit": f"c{number(options)}"}))
+    assert call("baseline", "save", "--store", stage.store).exit_code == 0
+    register = tmp_path / "incidents.json"
+
+    def night(slower: float, noise: float = 0.01) -> str:
+        machine.noise, machine.speed = noise, lambda planned, options: slower if number(options) else 1.0
+        compare(stage, "--commits", "HEAD~16", "HEAD", "--repository", repository, "--case", "calm 1/2", "--no-aa")
+        return str(call("check", "--store", stage.store, "--incidents", register).stdout)
+
+    said = night(1.3)
+    assert "again: cachemark compare PLAN --commits c0 c16 --case 'dot calm 1/2, batch 2' " in said
+    assert "(PLAN: the file of plan dots)" in said
+    (held,) = json.loads(register.read_text())["incidents"]
+    assert (held["metric"], held["found_by"]) == ("latency", "pairs")
+    call("incident", "acknowledge", held["key"], "--register", register, "--who", "ada", "--until", "2999-01-01")
+    assert "Fixed" not in (said := night(1.0, noise=0.3))
+    assert "0 regressed, 1 not resolved" in said
+    assert [i["state"] for i in json.loads(register.read_text())["incidents"]] == ["acknowledged"]
+    assert f"Fixed: {held['key']}" in night(1.0)
+
+
 def test_a_comparison_that_broke_off_judges_nothing(machine: Machine, stage: Stage) -> None:
     machine.changed = lambda o, options: replace(o, facts={"kernel": o.case.method})
     compare(stage, *ARMS)

@@ -16,6 +16,7 @@ from cachemark.core.spec import Case
 from cachemark.core.wording import percent
 from cachemark.gate import incidents
 from cachemark.gate.baseline_check import Comparison
+from cachemark.gate.comparison import SAME_TOKENS
 from cachemark.gate.incidents import Finding, Incident, fold, merge
 from cachemark.gate.nights import Night
 from cachemark.store.rows import RunRecord, Verdict
@@ -36,6 +37,11 @@ def of(**fields: str) -> list[Case]:
 
 def names(cells: list[Case]) -> list[str]:
     return [c.full_title for c in cells]
+
+
+def figures(cells: list[Case]) -> set[incidents.JudgedFigure]:
+    """All of which nights speak here, judged by the baseline."""
+    return {incidents.JudgedFigure(c.full_title, metric, "baseline") for c in cells for metric in ("latency", "psnr")}
 
 
 # ------------------------------------------------------------------------------------------------ one cause
@@ -82,27 +88,41 @@ def test_findings_are_the_rows_that_fail_the_gate(alike: str, hashes: list[str])
     run = RunRecord(1, "compare/p", {"cells": 1, "alike": alike}, "", "", "finished", ENVIRONMENT, {})
     pairs = RunJudgement(None, Night(run, rows), None, "", False, None)
     plain = RunJudgement(Comparison(rows, 0.15, 0.0), None, None, "", False, None)
-    assert [row.metric for row in pairs.failing] == ["latency", *hashes]
-    assert [row.metric for row in plain.failing] == ["latency"]
-    for judged in (pairs, plain):
-        found = incidents.findings([*judged.failing, Verdict("unknown", "l", "latency", "regressed")], {c.key: c for c in ALL})
-        assert [f.metric for f in found] == [row.metric for row in judged.failing]
+    for judged, judge, failing in ((pairs, "pairs", ["latency", *hashes]), (plain, "baseline", ["latency"])):
+        found = judged.findings({c.key: c for c in ALL})
+        assert [(f.metric, f.found_by) for f in found] == [(metric, judge) for metric in failing]
         assert bool(found) == (judged.exit_code == 1)
+        assert not judged.findings({}), "a case that is not known"
 
 
 @pytest.mark.parametrize(("stated", "wanted"), [
     ({"arms": ["HEAD~1", "HEAD"], "alike": "same", "code": [{"commit": "a" * 40}, {"commit": "b" * 40}]},
-     f"compare p --commits {'a' * 12} {'b' * 12} --case 'a linear 1/4, batch 1'"),
+     f"compare demo --commits {'a' * 12} {'b' * 12} --case 'a linear 1/4, batch 1'"),
     ({"arms": ["old/python", "new/python"], "alike": "numerics", "code": [{"commit": "a" * 40}, {"commit": "a" * 40}]},
-     "compare p --env old/python new/python --case 'a linear 1/4, batch 1'"),
-    ({"arms": ["full", "linear 1/4"], "alike": "methods"}, "compare p --arms full 'linear 1/4'"),
+     "compare demo --env old/python new/python --case 'a linear 1/4, batch 1'"),
+    ({"arms": ["full", "linear 1/4"], "alike": "methods"}, "compare demo --arms full 'linear 1/4'"),
 ])
-def test_an_incident_of_a_comparison_is_measured_again_in_pairs(stated: dict[str, Any], wanted: str, tmp_path: Path) -> None:
+def test_what_pairs_have_found_is_measured_again_in_pairs(stated: dict[str, Any], wanted: str, tmp_path: Path) -> None:
+    """Whether the comparison was judged alone or beside the run of the night."""
     cell = next(c for c in ALL if c.full_title == "a linear 1/4, batch 1")
     rows = (Verdict(cell.key, "l", "latency", "regressed", change=1.3),)
-    run = RunRecord(1, "compare/p", {"cells": 1, **stated}, "", "", "finished", ENVIRONMENT, {})
-    judged = RunJudgement(None, Night(run, rows), None, "", False, None)
-    told = merge([], fold(incidents.findings(judged.failing, {cell.key: cell}), [cell]), DAY, 0.1, [])
+    comparison, run = (RunRecord(1, plan, {"cells": 1, **stated}, "", "", "finished", ENVIRONMENT, {}) for plan in ("compare/demo", "demo"))
+    equal = Comparison((Verdict(cell.key, "l", "latency", "equivalent"),), 0.15, 0.0)
+    for judged_run, baseline in ((comparison, None), (run, equal)):
+        judged = RunJudgement(baseline, Night(comparison, rows), None, "", False, None)
+        told = merge([], fold(judged.findings({cell.key: cell}), [cell]), DAY, 0.1, [])
+        assert CheckResult(judged_run, judged, told).pages(tmp_path / "none.toml")[-1] == f"  again: cachemark {wanted}"
+
+
+@pytest.mark.parametrize(("plan", "wanted"), [
+    ("demo", "run demo --fresh"), ("mine", "run PLAN --fresh  (PLAN: the file of plan mine)"),
+])
+def test_what_the_baseline_has_found_is_run_again_from_a_plan_that_can_be_found(plan: str, wanted: str, tmp_path: Path) -> None:
+    rows = (Verdict(ALL[0].key, "l", "latency", "regressed", change=1.3),)
+    run = RunRecord(1, plan, {}, "", "", "finished", ENVIRONMENT, {})
+    night = Night(replace(run, plan_json={"arms": ["A", "B"], "cells": 1}), ())
+    judged = RunJudgement(Comparison(rows, 0.15, 0.0), night, None, "", False, None)
+    told = merge([], fold(judged.findings({ALL[0].key: ALL[0]}), ALL[:1]), DAY, 0.1, [])
     assert CheckResult(run, judged, told).pages(tmp_path / "none.toml")[-1] == f"  again: cachemark {wanted}"
 
 
@@ -111,7 +131,7 @@ def test_an_incident_of_a_comparison_is_measured_again_in_pairs(stated: dict[str
 def nights(changes: list[list[Finding]], register: tuple[Incident, ...] = (), first: date = DAY) -> list[incidents.IncidentNight]:
     found = []
     for number, night in enumerate(changes):
-        told = merge(register, fold(night, ALL), first + timedelta(days=number), 0.1, names(ALL))
+        told = merge(register, fold(night, ALL), first + timedelta(days=number), 0.1, figures(ALL))
         found.append(told)
         register = told.register
     return found
@@ -151,9 +171,52 @@ def test_what_is_gone_is_fixed_and_what_comes_back_is_new() -> None:
 
 def test_what_was_not_judged_is_not_fixed() -> None:
     (first,) = nights([worse(of(method="linear"))])
-    again = merge(first.register, [], DAY, 0.1, names(of(method="h2o")))
+    again = merge(first.register, [], DAY, 0.1, figures(of(method="h2o")))
     assert not again.fixed
     assert again.register == first.register
+
+
+SAID = [  # metric and judge of an incident; what the baseline says of its cell tonight, then the pairs; whether it is fixed
+    ("latency", "baseline", [("latency", "equivalent")], [], True),
+    ("latency", "baseline", [("latency", "not_compared"), ("kv_allocated", "equivalent")], [], False),
+    ("latency", "baseline", [("status", "regressed")], [], False),
+    ("latency", "baseline", [("latency", "not_compared")], [("latency", "equivalent")], False),
+    ("latency", "pairs", [("latency", "equivalent")], [], False),
+    ("latency", "pairs", [("latency", "equivalent")], [("latency", "inconclusive"), ("kv_allocated", "equivalent")], False),
+    ("latency", "pairs", [("latency", "not_compared")], [("latency", "equivalent")], True),
+    ("latency", "", [("latency", "equivalent")], [], True),
+    ("latency", "", [("kv_allocated", "equivalent")], [("latency", "inconclusive")], False),
+    ("status", "baseline", [("latency", "not_compared")], [], True),
+    ("status", "baseline", [("status", "not_compared")], [], False),
+    ("status", "pairs", [], [("latency", "inconclusive"), ("status", "not_compared")], False),
+    ("psnr", "pairs", [("psnr", "equivalent")], [("latency", "equivalent")], False),
+    ("psnr", "pairs", [], [("output_hash", "equivalent")], True),
+    ("images_hash", "pairs", [], [("output_hash", "equivalent")], True),
+    ("kv_allocated", "pairs", [], [("output_hash", "equivalent")], False),
+]
+
+
+@pytest.mark.parametrize(("metric", "found_by", "baseline", "pairs", "fixed"), SAID)
+def test_an_incident_is_fixed_where_the_judge_that_found_it_judged_its_metric(
+    metric: str, found_by: str, baseline: list[tuple[str, str]], pairs: list[tuple[str, str]], fixed: bool,
+) -> None:
+    cell = ALL[0]
+    old = Incident("k", metric, "cell", cell.full_title, (cell.full_title,), 1.05, state="acknowledged", found_by=found_by)
+    said = set[incidents.JudgedFigure]()
+    for judge, rows in (("baseline", baseline), ("pairs", pairs)):
+        told = [Verdict(cell.key, "l", name, verdict, SAME_TOKENS if name == "output_hash" else "") for name, verdict in rows]
+        said |= incidents.judged_figures([*told, Verdict("", "l", metric, "equivalent")], {cell.key: cell}, judge)
+    night = merge([old], [], DAY, 0.1, said)
+    assert [i.key for i in night.fixed] == ["k"] * fixed
+    assert night.register == ((replace(old, state="fixed") if fixed else old),)
+
+
+def test_what_pairs_have_found_stays_theirs() -> None:
+    """A night whose comparison broke off finds it by the baseline, and does not make it the baseline's."""
+    cells = of(method="linear")
+    in_pairs = [replace(f, found_by="pairs") for f in worse(cells)]
+    found = nights([worse(cells), [*in_pairs, *worse(cells[:1])], worse(cells)])
+    assert [night.register[0].found_by for night in found] == ["baseline", "pairs", "pairs"]
 
 
 def test_acknowledged_until_a_day_and_accepted_for_good() -> None:

@@ -14,27 +14,32 @@ from dataclasses import asdict, dataclass, replace
 from datetime import date
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..core.errors import BadBaseline, BadPlan, unknown
+from ..core.result import IMAGES, JUDGING
 from ..core.spec import Case, digest, shown_label
-from ..core.units import is_metric, metric
+from ..core.units import METRICS, is_metric, metric
+from ..core.verdicts import JUDGED
 from ..core.wording import percent
 from ..store.rows import Verdict
 from .baselines import write
+from .comparison import SAME_TOKENS
 
 NEW, ACKNOWLEDGED, FIXED, ACCEPTED = "new", "acknowledged", "fixed", "accepted"
+BASELINE, PAIRS = "baseline", "pairs"  # the judges of a night
 FACTORS = ("method", "model", "engine", "device_class")
 SHARE = 0.5  # of the judged cells with one factor that must have become worse for it to be called the cause
 FORMAT = 2  # 1 held figures now over then, whatever the direction of the metric
 PATTERNS = ("method", "model", "engine", "device", "metric")  # that a table of an owner may hold
+OF_IMAGES = frozenset({IMAGES, *(name for name, found in METRICS.items() if found.kind in JUDGING)})
 MOST = 1e6  # cost ratio that stands for any larger one: JSON has no infinity
 
 
 @dataclass(frozen=True)
 class Finding:
     """One cell that became worse. ``change``: cost now over cost then (1.05: 5 % worse), None where there is no ratio; ``onset``: the
-    commit since which it is so, or empty."""
+    commit since which it is so, or empty; ``found_by``: the judge, ``baseline`` or ``pairs``."""
 
     case: Case
     label: str
@@ -42,12 +47,22 @@ class Finding:
     change: float | None
     reason: str = ""
     onset: str = ""
+    found_by: str = BASELINE
+
+
+class JudgedFigure(NamedTuple):
+    """A metric of a cell, by its full title, of which a judge said whether it is worse."""
+
+    cell: str
+    metric: str
+    judge: str
 
 
 @dataclass(frozen=True)
 class Incident:
     """Cells that became worse for one cause. ``factor`` and ``value``: what they share (``method`` ``linear``), or ``cell`` and its label.
-    ``key`` never changes while it lasts. ``change``: the median cost ratio of its cells; ``worst``: the largest that was ever reported."""
+    ``key`` never changes while it lasts. ``change``: the median cost ratio of its cells; ``worst``: the largest that was ever reported.
+    ``found_by``: the judge that alone can find it fixed; empty in a register of an older version, where either can."""
 
     key: str
     metric: str
@@ -63,6 +78,7 @@ class Incident:
     until: str = ""
     link: str = ""
     worst: float | None = None
+    found_by: str = ""
 
     @property
     def matches(self) -> tuple[str, str, str]:
@@ -70,10 +86,25 @@ class Incident:
         return self.metric, self.factor, self.value
 
 
-def findings(failing: Iterable[Verdict], cases: Mapping[str, Case], onset: str = "") -> list[Finding]:
-    """The rows that fail as cells that became worse. ``cases``: all cases by key."""
-    return [Finding(cases[r.case_key], r.label, r.metric, _cost(r.metric, r.change), r.reason, onset) for r in failing
+def findings(failing: Iterable[Verdict], cases: Mapping[str, Case], onset: str = "", judge: str = BASELINE) -> list[Finding]:
+    """The rows of a judge that fail as cells that became worse. ``cases``: all cases by key."""
+    return [Finding(cases[r.case_key], r.label, r.metric, _cost(r.metric, r.change), r.reason, onset, judge) for r in failing
             if r.case_key in cases]
+
+
+def judged_figures(rows: Iterable[Verdict], cases: Mapping[str, Case], judge: str) -> set[JudgedFigure]:
+    """The figures that the rows of a judge say something about. ``cases``: all cases by key. Arms with the same tokens have the same
+    images, which are then not compared; a cell of which figures are known has ended well, and has no row of its status."""
+    found, ended, unknown_end = set[tuple[str, str]](), set[str](), set[str]()
+    for row in rows:
+        if row.case_key not in cases:
+            continue
+        cell = cases[row.case_key].full_title
+        names = {row.metric} if row.verdict in JUDGED else set()
+        found |= {(cell, name) for name in names | (OF_IMAGES if row.reason == SAME_TOKENS else set())}
+        (unknown_end if row.metric == "status" and not names else ended).add(cell)
+    found |= {(cell, "status") for cell in ended - unknown_end}
+    return {JudgedFigure(cell, name, judge) for cell, name in found}
 
 
 def _cost(name: str, change: float | None) -> float | None:
@@ -122,7 +153,8 @@ def _incident(factor: str, value: str, mine: Sequence[Finding]) -> Incident:
     change = statistics.median(ratios) if ratios else None
     cells = tuple(sorted({f.case.full_title for f in mine}))
     first = mine[0]
-    return Incident("", first.metric, factor, value, cells, change, first.reason, first.onset, worst=change)
+    judge = PAIRS if any(f.found_by == PAIRS for f in mine) else BASELINE
+    return Incident("", first.metric, factor, value, cells, change, first.reason, first.onset, worst=change, found_by=judge)
 
 
 # -- the register -------------------------------------------------------------------------------------------------------
@@ -142,9 +174,12 @@ class IncidentNight:
         return tuple(i for i in (*self.pages, *self.known) if i.state == NEW)
 
 
-def merge(register: Sequence[Incident], tonight: Sequence[Incident], today: date, delta: float, covered: Iterable[str]) -> IncidentNight:
-    """Carry the register on. An open incident is the same one where metric and factor agree, or half of its cells. ``covered``: the cells
-    that were judged tonight; an incident is fixed only when all of its cells were judged and none is worse."""
+def merge(
+    register: Sequence[Incident], tonight: Sequence[Incident], today: date, delta: float, covered: Iterable[JudgedFigure],
+) -> IncidentNight:
+    """Carry the register on. An open incident is the same one where metric and factor agree, or half of its cells. ``covered``: the
+    figures that were judged tonight; an incident is fixed only when the judge that found it judged its metric in all of its cells and
+    none is worse. What pairs have found may be too small for the baseline's threshold: they alone can find it fixed."""
     left, said = list(tonight), set(covered)
     kept, pages, known, fixed = list[Incident](), list[Incident](), list[Incident](), list[Incident]()
     for old in register:
@@ -153,7 +188,8 @@ def merge(register: Sequence[Incident], tonight: Sequence[Incident], today: date
             continue
         new = _same(old, left)
         if new is None:
-            over = set(old.cells) <= said
+            judges = (old.found_by,) if old.found_by else (BASELINE, PAIRS)
+            over = all(any((cell, old.metric, judge) in said for judge in judges) for cell in old.cells)
             kept.append(replace(old, state=FIXED, until="") if over else old)
             fixed += [kept[-1]] if over else []
             continue
@@ -177,7 +213,8 @@ def _same(old: Incident, tonight: Sequence[Incident]) -> Incident | None:
 
 def _carried(old: Incident, new: Incident, today: date, delta: float) -> tuple[Incident, bool]:
     """The incident as it is tonight, and whether it has to be reported again."""
-    now = replace(old, cells=new.cells, change=new.change, reason=new.reason)
+    judge = PAIRS if old.found_by == PAIRS else new.found_by
+    now = replace(old, cells=new.cells, change=new.change, reason=new.reason, found_by=judge)
     expired = bool(old.state == ACKNOWLEDGED and old.until and date.fromisoformat(old.until) < today)
     worse = bool(new.change and old.worst and new.change >= old.worst * (1 + delta))
     if worse:

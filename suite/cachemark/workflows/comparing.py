@@ -233,7 +233,8 @@ class _PairedRun:
         if self.both.images is None or not (cells := other_tokens(pairs)):
             return []
         if time.monotonic() >= end:
-            return [Verdict("", cell, "status", NOT_COMPARED, "time was up before its images were compared") for cell in cells]
+            said = "time was up before its images were compared"
+            return [Verdict(pairs[cell].measured[0].after.case.key, cell, "status", NOT_COMPARED, said) for cell in cells]
         runner = self._runner(*self.both.images, what="images")
         return seedwise({pair.cell: pair for pair in runner.round(cells)}, alike=self.both.alike)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -10,20 +10,19 @@ from typing import Literal
 
 from ..core.errors import NothingMeasured
 from ..core.spec import Case
-from ..core.verdicts import REGRESSED
+from ..core.verdicts import JUDGED, REGRESSED
 from ..gate import baseline_check as gate
 from ..gate import baselines, incidents, upgrade
 from ..gate import nights as ledger
 from ..gate.baselines import CaseDifference, ListedBaseline
 from ..gate.comparison import COVERAGE
-from ..gate.incidents import Incident, IncidentNight
+from ..gate.incidents import BASELINE, PAIRS, Finding, Incident, IncidentNight
 from ..gate.nights import Night
 from ..gate.upgrade import EnvironmentVerdict
+from ..plans import schema as plans
 from ..store.db import Store
 from ..store.rows import RunRecord, Verdict
 from .stores import DEFAULT_STORE, reading
-
-UNJUDGED = ("not_compared", "missing", "new")  # verdicts of rows that say nothing about their case
 
 
 @dataclass(frozen=True)
@@ -45,14 +44,23 @@ class RunJudgement:
         return self.comparison.rows if self.comparison else ()
 
     @property
-    def all_rows(self) -> tuple[Verdict, ...]:
-        """Rows of the baseline and of the pairs."""
-        return (*self.rows, *(self.night.tally.rows if self.night else ()))
+    def by_judge(self) -> dict[str, tuple[Sequence[Verdict], Sequence[Verdict]]]:
+        """All rows and those that fail, of the baseline and of the pairs."""
+        found: dict[str, tuple[Sequence[Verdict], Sequence[Verdict]]] = {}
+        if self.comparison:
+            found[BASELINE] = self.rows, self.comparison.of(REGRESSED)
+        if self.night:
+            found[PAIRS] = self.night.tally.rows, self.night.tally.regressed
+        return found
 
     @property
-    def failing(self) -> tuple[Verdict, ...]:
-        """Rows that fail, of the baseline and of the pairs."""
-        return (*(self.comparison.of(REGRESSED) if self.comparison else ()), *(self.night.tally.regressed if self.night else ()))
+    def all_rows(self) -> tuple[Verdict, ...]:
+        """Rows of the baseline and of the pairs."""
+        return tuple(row for rows, _ in self.by_judge.values() for row in rows)
+
+    def findings(self, cases: Mapping[str, Case], onset: str = "") -> list[Finding]:
+        """The rows that fail as cells that became worse, since the commit ``onset``. ``cases``: all cases by key."""
+        return [found for judge, (_, failing) in self.by_judge.items() for found in incidents.findings(failing, cases, onset, judge)]
 
     @property
     def cases(self) -> tuple[int, int]:
@@ -139,11 +147,15 @@ class CheckResult:
         return 0 if code == 1 and self.incidents is not None and not self.incidents.failing else code
 
     def pages(self, table: Path) -> list[str]:
-        """Lines about each incident that pages tonight, with its owners by the file ``table`` and the command that looks into it."""
-        people, plan = incidents.load_owners(table), self.run.plan.removeprefix(ledger.COMPARISON)
-        arms = self.judgement.night.arms if self.run.is_comparison and self.judgement.night else ()
-        return [line for incident in (self.incidents.pages if self.incidents else ())
-                for line in incidents.told(incident, people, incidents.command(plan, incident, arms))]
+        """Lines about each incident that pages tonight, with its owners by the file ``table`` and the command that looks into it: in pairs
+        where pairs found it. The path of a plan is not stored, so only one that comes with the package is named there."""
+        people, name = incidents.load_owners(table), self.run.plan.removeprefix(ledger.COMPARISON)
+        plan, note = (name, "") if name in plans.names() else ("PLAN", f"  (PLAN: the file of plan {name})")
+        lines = []
+        for incident in self.incidents.pages if self.incidents else ():
+            arms = self.judgement.night.arms if self.judgement.night and incident.found_by == PAIRS else ()
+            lines += incidents.told(incident, people, incidents.command(plan, incident, arms) + note)
+        return lines
 
 
 def check(
@@ -171,10 +183,11 @@ def check(
 
 def _carried_on(found: RunJudgement, cases: Mapping[str, Case], register: Path, run: RunRecord) -> IncidentNight:
     """Tonight's incidents, merged into the register, which is written."""
-    told = [cases[key] for key in {r.case_key for r in found.all_rows if r.verdict not in UNJUDGED} if key in cases]
-    tonight = incidents.fold(incidents.findings(found.failing, cases, str(run.code.get("commit") or "")[:12]), told)
+    covered = [cases[key] for key in {r.case_key for r in found.all_rows if r.verdict in JUDGED} if key in cases]
+    tonight = incidents.fold(found.findings(cases, str(run.code.get("commit") or "")[:12]), covered)
+    figures = [figure for judge, (rows, _) in found.by_judge.items() for figure in incidents.judged_figures(rows, cases, judge)]
     delta = float(found.night.stated.get("delta", 0.1)) if found.night else 0.1
-    merged = incidents.merge(incidents.load(register), tonight, datetime.now(UTC).date(), delta, [case.full_title for case in told])
+    merged = incidents.merge(incidents.load(register), tonight, datetime.now(UTC).date(), delta, figures)
     incidents.save(register, merged.register)
     return merged
 
