@@ -113,7 +113,7 @@ class Local:
         return self.places[self._turn % len(self.places)]
 
     def _lane(self, number: int, request: TrialRequest, started: Started, admit: Admit) -> Iterator[Finished]:
-        """Cases that one place finishes, until nothing is left or its device has invalidated too much."""
+        """Cases that one place finishes, until nothing is left or its device has invalidated too many."""
         place = self.places[number]
         own = _at(place, request)
         while self._rejects[number] < REJECTS and (group := self._next()):
