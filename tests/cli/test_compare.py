@@ -230,7 +230,7 @@ def test_two_commits_owe_the_same_bytes_and_tokens(machine: Machine, stage: Stag
 def test_arms_are_named_in_one_way(more: tuple[str, ...], machine: Machine, stage: Stage) -> None:
     result = compare(stage, *more)
     assert (result.exit_code, machine.trials) == (2, 0)
-    assert "Name two arms in one way" in result.stderr
+    assert "Give exactly one of --arms A B" in result.stderr
 
 
 def test_a_case_that_the_plan_lacks_is_refused(machine: Machine, stage: Stage) -> None:

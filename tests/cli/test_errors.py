@@ -230,7 +230,7 @@ def test_a_run_that_measured_nothing_fails(stage: Stage, monkeypatch: pytest.Mon
     monkeypatch.setattr(local, "run_trials", trials)
     result = stage.run()
     assert result.exit_code == 4
-    assert result.stdout == "Run 1: 0 measured, 5 not ok, 0 skipped.\n"
+    assert result.stdout == "Run 1: 0 measured, 5 failed, 0 skipped.\n"
     assert "[1/5] dot full: error, 0.0 s\n    [/bold] last line\n" in result.stderr
     assert "[nothing-measured; " in result.stderr
     assert stage.states() == ["finished"]

@@ -65,7 +65,7 @@ def test_the_rates_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(("arguments", "said"), [
     (["llamagen-b", "--dtype", "float32"], "16 bit"), (["llamagen-b", "--gpu", "h10"], "h100"), (["llamagn-b"], "llamagen-b"),
-    (["llamagen-b", "--gpu", "h100", "--here"], "exclude each other"), (["llamagen-b", "--method", "liner"], "linear"),
+    (["llamagen-b", "--gpu", "h100", "--here"], "cannot be combined"), (["llamagen-b", "--method", "liner"], "linear"),
 ])  # fmt: skip
 def test_mistakes_name_the_remedy(arguments: list[str], said: str) -> None:
     result = call("roofline", *arguments)

@@ -51,7 +51,7 @@ def test_any_other_import_error_is_told_as_it_is(line: str, tmp_path: Path) -> N
     (tmp_path / "other.py").write_text(f"{line}\n")
     with pytest.raises(BadPlugin, match=r"other\.py:1") as caught:
         plugins.load(tmp_path / "other.py")
-    assert caught.value.remedy.startswith("Mend the file")
+    assert caught.value.remedy.startswith("Fix the file")
 
 
 @pytest.mark.parametrize("new", sorted(set(plugins.PATHS.values())))

@@ -66,14 +66,14 @@ def test_a_child_refuses_another_protocol_in_a_sentence(protocol: int | None) ->
     child = subprocess.run(command, input=line + "\n", capture_output=True, text=True, check=False)
     assert child.returncode == 1
     assert f"speaks protocol {PROTOCOL}" in child.stderr
-    assert "Compare commits of one protocol" in child.stderr
+    assert "Compare commits that share a protocol" in child.stderr
     assert "Traceback" not in child.stderr
 
 
 def test_the_refusal_of_a_child_is_the_outcome(planned: Planned, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cachemark.trial.request.PROTOCOL", PROTOCOL + 1)
     (finished,) = run_trials([planned], TrialRequest(60.0, 1), lambda p: None)
-    assert "Compare commits of one protocol" in finished.outcome.log
+    assert "Compare commits that share a protocol" in finished.outcome.log
     assert "Traceback" not in finished.outcome.log
 
 
@@ -94,7 +94,7 @@ def copy_of_the_package(folder: Path, number: str) -> Path:
 @pytest.mark.parametrize(("number", "theirs"), [("", "a protocol without a number"), ("99", "protocol 99")])
 def test_code_of_another_protocol_is_refused_before_anything_is_measured(number: str, theirs: str, tmp_path: Path) -> None:
     other = copy_of_the_package(tmp_path, number)
-    with pytest.raises(Unsupported, match=f"{other} speaks {theirs} .*protocol {PROTOCOL}.*Compare commits of one protocol"):
+    with pytest.raises(Unsupported, match=f"{other} speaks {theirs} .*protocol {PROTOCOL}.*Compare commits that share a protocol"):
         identify(TrialRequest(60.0, 1, code=str(other)), "cpu")
 
 

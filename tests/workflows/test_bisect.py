@@ -97,7 +97,7 @@ def test_a_checkout_without_the_package_is_refused(repository: Path) -> None:
             code_of(new)
         (new / "suite" / "cachemark").mkdir(parents=True)
         (new / "suite" / "cachemark" / "__init__.py").touch()
-        with pytest.raises(Unsupported, match=r"The commit HEAD speaks a protocol without a number.*Compare commits of one protocol"):
+        with pytest.raises(Unsupported, match=r"The commit HEAD speaks a protocol without a number.*Compare commits that share a protocol"):
             code_of(new, "HEAD")
         (new / "suite" / "cachemark" / "trial").mkdir()
         (new / "suite" / "cachemark" / "trial" / "request.py").write_text(f"PROTOCOL = {PROTOCOL}\n")

@@ -129,7 +129,7 @@ def test_quality_is_carried_over_where_tokens_did_not_change(measured: Path) -> 
     first = outcomes(measured)
     made = {path: path.stat().st_mtime_ns for path in parts(measured)}
     touched(measured, "    # a comment is other code")
-    assert "1 measured, 0 not ok, 4 skipped" in run(measured)
+    assert "1 measured, 0 failed, 4 skipped" in run(measured)
     again = outcomes(measured)["calm 1/2"]
     assert again.skip_key != first["calm 1/2"].skip_key
     assert again.facts["carried"] == {"metrics": again.facts["quality_metrics"], "from": first["calm 1/2"].skip_key}

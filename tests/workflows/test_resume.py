@@ -63,7 +63,7 @@ def test_nothing_is_measured_twice_and_no_process_started(stage: Stage, monkeypa
     stages.no_child(monkeypatch)
     result = stage.run()
     assert result.exit_code == 0
-    assert result.stdout == "Run 2: 0 measured, 0 not ok, 5 skipped.\n"
+    assert result.stdout == "Run 2: 0 measured, 0 failed, 5 skipped.\n"
     assert result.stderr == "5 cases: 5 already measured, 0 to run.\n"
     assert stage.states() == ["finished", "finished"]
     assert stage.outcomes(2) == stage.outcomes(1)
@@ -131,7 +131,7 @@ def test_changed_code_is_measured_again_and_nothing_else(stage: Stage) -> None:
     edit(stage.plugin, '"""A window under another name."""', '"""A window, of another kind."""')
     result = stage.run()
     assert result.exit_code == 0, result.output
-    assert result.stdout == "Run 2: 1 measured, 0 not ok, 4 skipped.\n"
+    assert result.stdout == "Run 2: 1 measured, 0 failed, 4 skipped.\n"
     assert list(stage.outcomes(2)) == ["full", "full (floor)", "full (numerics)", "streaming 1/2", "calm 1/2"]
     with Store.open(stage.store, read_only=True, create=False) as store:
         assert store.carried(2) == {stage.outcomes(2)[label].case.key for label in LABELS[:4]}
@@ -165,7 +165,7 @@ def test_an_ended_run_goes_on_where_it_was(sent: signal.Signals, code: int, stat
     process.send_signal(sent)
     out, err = process.communicate(timeout=stages.PATIENCE)
     assert process.returncode == code
-    assert (out, err) == ("", "\nInterrupted. Everything completed is stored; the same command goes on from here.\n" if code == 130 else "")
+    assert (out, err) == ("", "\nInterrupted. Completed cases are stored; run the same command to resume.\n" if code == 130 else "")
 
     child = int(reached.read_text())
     stages.until(lambda: stages.ended(child), "the end of the child")
@@ -177,7 +177,7 @@ def test_an_ended_run_goes_on_where_it_was(sent: signal.Signals, code: int, stat
     hold.unlink()
     result = stage.run()
     assert result.exit_code == 0, result.output
-    assert result.stdout == "Run 3: 1 measured, 0 not ok, 5 skipped.\n"
+    assert result.stdout == "Run 3: 1 measured, 0 failed, 5 skipped.\n"
     assert stage.states() == ["finished", state, "finished"]
     assert list(stage.outcomes(3)) == [*LABELS, "waits 1/2"]
 

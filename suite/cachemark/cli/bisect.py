@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("case")
 @click.option("--plan", required=True, help="The plan that has the case.")
-@click.option("--good", required=True, help="A commit at which it was well.")
+@click.option("--good", required=True, help="A commit where the case was still fine.")
 @click.option("--bad", required=True, help="A later commit at which it is worse.")
 @repository_option
 @plugin_option

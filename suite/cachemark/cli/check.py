@@ -28,7 +28,7 @@ WORDS = {0: "Passed", 1: "Regressed", 3: "Not resolved", 4: "Too little was judg
 @click.option("--incidents", "register", type=click.Path(dir_okay=False, path_type=Path),
               help="Register of incidents: one that was acknowledged or accepted fails only where it became worse.")
 @click.option("--owners", type=click.Path(dir_okay=False, path_type=Path), default=Path("owners.toml"), show_default=True,
-              help="Who looks after what.")
+              help="TOML file that says who owns which cases.")
 @click.option("--self-test", is_flag=True,
               help="Judge nothing; prove that the gate catches a slow-down and passes equal arms, on the device that these options name:")
 @machine_options_with(None, threads=1)

@@ -51,9 +51,9 @@ def _samples(context: click.Context, parameter: click.Parameter, value: int | No
 @images_option
 @click.option("--samples", type=click.IntRange(0, MOST), callback=_samples,
               help=f"Seeds at which images are compared where tokens differ: 0 for none, or {LEAST} and more.  [default: the plan's]")
-@click.option("--minutes", type=click.FloatRange(min=0), help="Begin no pair after so many minutes.  [default: no limit]")
+@click.option("--minutes", type=click.FloatRange(min=0), help="Start no new pair after this many minutes.  [default: no limit]")
 @click.option("--aa/--no-aa", default=True, show_default=True, help="Also compare one cell with itself, to know the false-alarm rate.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Of the order of the arms.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed for the order of the arms.")
 @coverage_option
 @json_option
 def compare(

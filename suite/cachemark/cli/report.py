@@ -33,6 +33,6 @@ def report(
         click.echo(f"Report: {workflows.report(store_url, path, run=run_id, baseline=baseline, public=public).path}")
         return
     if run_id is not None:
-        raise click.UsageError("--site is of all runs; leave out --run.")
+        raise click.UsageError("--site covers all runs; drop --run.")
     made = workflows.site(store_url, site, baseline=baseline, days=days, fresh=anew, public=public)
     click.echo(f"Site: {made.index}; {len(made.made)} new pages, {made.removed} removed")

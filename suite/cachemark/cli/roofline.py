@@ -23,7 +23,7 @@ DEFAULT_GPU = "h200"
               help="Images per batch (guidance doubles the rows); repeatable.")
 @click.option("--gpu", help=f"Rates of this GPU in 16 bit: a800, a100, h100, h200, 3090.  [default: {DEFAULT_GPU}]")
 @click.option("--here", is_flag=True, help="Measure the rates of this machine instead.")
-@click.option("--dtype", type=click.Choice(DTYPES), help="Of weights, K and V.  [default: bfloat16; float16 with --kv]")
+@click.option("--dtype", type=click.Choice(DTYPES), help="Data type of weights, K and V.  [default: bfloat16; float16 with --kv]")
 @click.option("--steps", type=click.IntRange(min=1), help="Passes of a masked model.  [default: its paper's]")
 @click.option("--demanding", type=click.IntRange(min=0), help="Layers of ams_kv with the larger budget.  [default: a sixth of them]")
 @click.option("--apart", is_flag=True, help="Charge activations as separate operations: stricter, but fused kernels may beat it.")
@@ -45,7 +45,7 @@ def roofline(
     from ..workflows.floors import device_rates, floors
 
     if gpu and here:
-        raise click.UsageError("--gpu and --here exclude each other.")
+        raise click.UsageError("--gpu and --here cannot be combined.")
     width = dtype or "bfloat16"
     rates = device_rates(None if here else gpu or DEFAULT_GPU, width)
     found = floors(model, rates, methods=methods, budgets=budgets, batches=batches, dtype=width, steps=steps or 0, demanding=demanding,

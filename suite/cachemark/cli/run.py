@@ -56,7 +56,7 @@ def moment(context: click.Context, option: click.Parameter, given: str | None) -
     except ValueError:
         raise click.BadParameter(f"{given!r} is not a moment; write 06:00 or 2030-01-31T06:00.") from None
     if end <= now:
-        raise click.BadParameter(f"{given} is past.")
+        raise click.BadParameter(f"{given} is in the past.")
     return (end - now).total_seconds()
 
 
@@ -112,7 +112,7 @@ def run(
                 found = workflows.run(plan, fresh=fresh, carry_quality=carry_quality or not fresh, seconds=min(ends, default=None),
                                       watcher=follower, **given)
     except KeyboardInterrupt:
-        click.echo("\nInterrupted. Everything completed is stored; the same command goes on from here.", err=True)
+        click.echo("\nInterrupted. Completed cases are stored; run the same command to resume.", err=True)
         sys.exit(130)
     if max_batch:
         _print_largest(found, as_json)
@@ -148,7 +148,7 @@ def _conclude(found: Run, report: Path | None, as_json: bool) -> None:
         echo_json({"run": found.id, "ran": len(ran), "skipped": carried, "report": report,
                    "not_ok": [{"case": o.case.label, "status": str(o.status)} for o in failed]})
     else:
-        click.echo(f"Run {found.id}: {len(ran) - len(failed)} measured, {len(failed)} not ok, {carried} skipped.")
+        click.echo(f"Run {found.id}: {len(ran) - len(failed)} measured, {len(failed)} failed, {carried} skipped.")
         if report is not None:
             click.echo(f"Report: {report}")
     if not carried and len(failed) == len(ran):

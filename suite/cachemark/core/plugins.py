@@ -76,7 +76,7 @@ def _import(name: str, file: Path) -> None:
         if not isinstance(error, Exception | SystemExit):  # a script may leave at its end; that must not end us, but Ctrl-C does
             raise
         raise BadPlugin(f"Plug-in {str(file)!r} fails at {_place(error)}: {type(error).__name__}: {error}.",
-                        remedy=_moved(error) or "Mend the file; cachemark imports it as ordinary Python.") from error
+                        remedy=_moved(error) or "Fix the file; cachemark imports it as ordinary Python.") from error
 
 
 def _moved(error: BaseException) -> str:

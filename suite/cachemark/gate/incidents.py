@@ -272,7 +272,7 @@ def load_owners(path: Path) -> list[dict[str, str]]:
     try:
         tables = tomllib.loads(path.read_text(encoding="utf-8")).get("owner", [])
     except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise BadPlan(f"{path} cannot be used: {error}.", remedy="Mend the file.") from error
+        raise BadPlan(f"{path} cannot be used: {error}.", remedy="Fix the file.") from error
     for table in tables:
         if "name" not in table or not set(table) <= {"name", *PATTERNS} or not all(isinstance(v, str) for v in table.values()):
             raise BadPlan(f"{path}: {table!r} is not an owner.", remedy=f"Give a name and patterns of {', '.join(PATTERNS)}, all texts.")

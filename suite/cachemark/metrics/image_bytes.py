@@ -23,7 +23,7 @@ def as_bytes(images: Tensor, first: int = 0) -> Tensor:
     bad = (~torch.isfinite(images)).flatten(1).any(1).nonzero().flatten()
     if len(bad):
         raise Unsupported(f"{len(bad)} of {len(images)} images hold NaN or infinite values, the first is number {first + int(bad[0])}.",
-                          remedy="Such images have no quality: mend the method that made them, or leave it out.")
+                          remedy="Such images have no quality: fix the method that made them, or leave it out.")
     return nearest_bytes(images).cpu().contiguous()
 
 

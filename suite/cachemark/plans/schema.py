@@ -231,7 +231,7 @@ def load(name_or_path: str) -> Plan:
         text = path.read_text(encoding="utf-8")
         plan = Plan.model_validate(tomllib.loads(text))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise BadPlan(f"{path}: not TOML: {error}.", remedy="Mend the syntax.") from None
+        raise BadPlan(f"{path}: not TOML: {error}.", remedy="Fix the syntax.") from None
     except ValidationError as error:
         raise plan_error(path, text, error, KINDS) from None
     except OSError as error:

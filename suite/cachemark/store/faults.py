@@ -45,7 +45,7 @@ def bad_store(error: BaseException, where: str) -> BadStore:
     for words, message, remedy in _SAID:
         if words in said.lower():
             return BadStore(message.format(where=where), remedy=remedy)
-    return BadStore(f"{where} cannot be used: {said}.", remedy="Mend that, or name another --store.")
+    return BadStore(f"{where} cannot be used: {said}.", remedy="Fix that, or name another --store.")
 
 
 @contextmanager

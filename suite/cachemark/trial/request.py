@@ -101,7 +101,7 @@ def other_protocol(who: str, number: int) -> Unsupported:
     theirs = f"protocol {number}" if number else "a protocol without a number"
     return Unsupported(
         f"{who} speaks {theirs} and this copy of cachemark speaks protocol {PROTOCOL}: they cannot run trials for each other.",
-        remedy="Compare commits of one protocol; those of an older one from a checkout of the newest of them.",
+        remedy="Compare commits that share a protocol; for older ones, check out the newest of them and run from there.",
     )
 
 

@@ -97,7 +97,7 @@ def compare(
     UnfairComparison for arms that differ in more than what is compared, NothingMeasured where the plan has no case, Unsupported for a
     commit of another trial protocol, and Infrastructure where the device is not to be had or is lost."""
     if sum(way is not None for way in (arms, commits, environments)) != 1:
-        raise BadPlan("A comparison needs two arms.", remedy="Name two arms in one way: --arms A B, --commits A B or --env OLD NEW.")
+        raise BadPlan("A comparison needs two arms.", remedy="Give exactly one of --arms A B, --commits A B, --env OLD NEW.")
     machine, (loaded, files) = Machine.of(machine), prepare(plan, plugins)
     machine.require()
     trial = TrialRequest(loaded.timeout, machine.threads, files, Task.TIMES, memory_cap=machine.memory_cap)

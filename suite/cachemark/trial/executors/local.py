@@ -202,7 +202,7 @@ def local(
     with ExitStack() as stack:
         if device == "cpu":
             if clock:
-                raise Infrastructure("Clocks of a CPU are not locked.", remedy="Leave --lock-clocks out, or give --device cuda.")
+                raise Infrastructure("A CPU's clocks cannot be locked.", remedy="Leave --lock-clocks out, or give --device cuda.")
             yield Local([Place(stack.enter_context(processors(threads)))])
             return
         held = _leased(stack, gpus(nvml), names, register)
