@@ -99,6 +99,18 @@ def test_clocks_left_by_a_killed_run_are_let_go_by_the_next(nvml: FakeNvml, card
     assert not list(folder().glob("*.locked"))
 
 
+@pytest.mark.parametrize("clock", [0, 1410])
+def test_clocks_that_root_left_locked_stop_the_run_of_another_user(clock: int, nvml: FakeNvml, cards: list[Card]) -> None:
+    cards[0].locked = 1410
+    cards[0].failing["nvmlDeviceResetGpuLockedClocks"] = pynvml.NVML_ERROR_NO_PERMISSION
+    mark = folder() / "GPU-aaaa.locked"
+    mark.touch()
+    words = f"left the clocks of Fake H100 locked.*nvidia-smi -i GPU-aaaa --reset-gpu-clocks && rm {mark}"
+    with pytest.raises(Infrastructure, match=words), local("cuda", 1, clock=clock, nvml=nvml):
+        pass
+    assert mark.exists()
+
+
 @pytest.mark.parametrize(("error", "words"), [
     (pynvml.NVML_ERROR_NO_PERMISSION, "may be locked by an administrator only.*without --lock-clocks"),
     (pynvml.NVML_ERROR_NOT_SUPPORTED, "cannot be locked"),

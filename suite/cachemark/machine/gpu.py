@@ -7,8 +7,9 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -92,8 +93,21 @@ class Gpu:
             raise Infrastructure(f"The clocks of {self.name} cannot be locked.", remedy="Run without --lock-clocks.") from None
 
     def free_clocks(self) -> None:
-        """Let the clocks go."""
-        self._told(self._nvml.nvmlDeviceResetGpuLockedClocks)
+        """Let the clocks go. Infrastructure where that is not permitted."""
+        def reset(handle: Any) -> None:
+            try:
+                self._nvml.nvmlDeviceResetGpuLockedClocks(handle)
+            except self._nvml.NVMLError_NoPermission:
+                raise Infrastructure(
+                    f"A run that was killed left the clocks of {self.name} locked, and only an administrator may release them.",
+                    remedy=f"As root: nvidia-smi -i {self.uuid} --reset-gpu-clocks && rm {self.mark}") from None
+
+        self._told(reset)
+
+    @property
+    def mark(self) -> Path:
+        """The file that stands as long as a run holds the clocks."""
+        return folder() / f"{self.uuid}.locked"
 
     def _clocks(self) -> list[int]:
         """SM clocks that it has at its fastest memory clock, the fastest first."""
@@ -152,24 +166,25 @@ def locked(devices: Sequence[Gpu], mhz: int) -> Iterator[None]:
     """Hold the SM clocks of the devices at ``mhz``; 0 leaves them alone. They are let go at the end, after an error and after SIGTERM.
 
     A kill that leaves no time for it leaves a mark in the folder of leases, and the next run on the device lets them go. Infrastructure
-    where a device refuses.
+    where a device refuses, or where such a mark is left by somebody whose lock this user may not release.
     """
-    with _orderly_end():
-        try:
-            for gpu in devices:
-                mark = folder() / f"{gpu.uuid}.locked"
-                if mark.exists():
-                    gpu.free_clocks()
-                    mark.unlink(missing_ok=True)
-                if mhz:
-                    mark.touch()
-                    gpu.lock_clocks(mhz)
-            yield
-        finally:
-            for gpu in devices if mhz else ():
-                with suppress(Lost):
-                    gpu.free_clocks()
-                (folder() / f"{gpu.uuid}.locked").unlink(missing_ok=True)
+    with _orderly_end(), ExitStack() as held:
+        for gpu in devices:
+            if gpu.mark.exists():
+                gpu.free_clocks()
+                gpu.mark.unlink(missing_ok=True)
+            if mhz:
+                held.callback(_let_go, gpu)
+                gpu.mark.touch()
+                gpu.lock_clocks(mhz)
+        yield
+
+
+def _let_go(gpu: Gpu) -> None:
+    """Release what this run has locked, or was not permitted to."""
+    with suppress(Lost, Infrastructure):
+        gpu.free_clocks()
+    gpu.mark.unlink(missing_ok=True)
 
 
 @contextmanager
