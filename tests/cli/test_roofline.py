@@ -63,6 +63,14 @@ def test_the_rates_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     assert asked[0][2] == ["float32"]
 
 
+def test_rates_that_cannot_be_measured_are_the_machines_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measured, "rates", lambda *arguments: {})
+    result = call("roofline", "tiny-llamagen", "--here")
+    assert result.exit_code == 5
+    assert "cannot be measured" in result.stderr
+    assert "cachemark doctor" in result.stderr
+
+
 @pytest.mark.parametrize(("arguments", "said"), [
     (["llamagen-b", "--dtype", "float32"], "16 bit"), (["llamagen-b", "--gpu", "h10"], "h100"), (["llamagn-b"], "llamagen-b"),
     (["llamagen-b", "--gpu", "h100", "--here"], "cannot be combined"), (["llamagen-b", "--method", "liner"], "linear"),

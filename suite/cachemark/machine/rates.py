@@ -16,6 +16,7 @@ from functools import cache
 
 import torch
 
+from ..core.errors import Infrastructure
 from ..core.limits import Rates
 from .affinity import torch_threads
 from .timer import clock
@@ -32,6 +33,13 @@ def rates(device: str, threads: int, dtypes: Iterable[str], uuid: str = "") -> d
     there are none."""
     wanted = tuple(sorted(set(dtypes)))
     return dict(_cpu(threads, wanted) if device == "cpu" else _elsewhere(device, wanted, uuid))
+
+
+def rate(device: str, threads: int, dtype: str) -> Rates:
+    """Rates of one dtype. Raises Infrastructure where they cannot be measured."""
+    if (found := rates(device, threads, [dtype]).get(dtype)) is None:
+        raise Infrastructure(f"The rates of {device} cannot be measured: its process failed, for lack of free memory perhaps.", remedy="See `cachemark doctor`.")
+    return found
 
 
 @cache

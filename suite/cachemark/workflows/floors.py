@@ -56,13 +56,14 @@ class Floor:
 
 
 def device_rates(gpu: str | None, dtype: str) -> Rates:
-    """Rates of a GPU by name, in 16 bit, or of this machine (None), measured. Raises Unsupported for a name with float32."""
+    """Rates of a GPU by name, in 16 bit, or of this machine (None), measured. Raises Unsupported for a name with float32, and
+    Infrastructure where nothing can be measured."""
     if gpu is not None:
         if dtype == "float32":
             raise Unsupported("The rates of named GPUs are those of 16 bit.", remedy="Give --dtype bfloat16, or --here.")
         return limits.gpu(gpu)
     device, threads = ("cuda" if torch.cuda.is_available() else "cpu"), os.cpu_count() or 1
-    return replace(measured.rates(device, threads, [dtype])[dtype], device=environment(device, threads).machine_class)
+    return replace(measured.rate(device, threads, dtype), device=environment(device, threads).machine_class)
 
 
 def floors(
@@ -124,8 +125,6 @@ def _attended(method: Method, layout: Layout) -> float | None:
         return None
     method.resolve(layout)
     return attended(method, layout)
-
-
 
 
 def sizes(model: str, batch: int, dtype: str, demanding: int | None = None) -> dict[str, Any]:

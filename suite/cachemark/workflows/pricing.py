@@ -10,10 +10,9 @@ from functools import cache, partial
 from pathlib import Path
 
 from ..core import limits
-from ..core.errors import Infrastructure
 from ..core.limits import Rates
 from ..machine.environment import environment
-from ..machine.rates import rates
+from ..machine.rates import rate
 from ..plans.deadline import Deadline
 from ..plans.expand import Planned, expand
 from ..plans.price import bill, price, without_missing
@@ -97,10 +96,7 @@ def _rates(device: str, card: str, dtype: str) -> Rates:
     """Measured once where the device is here, else from the card's data sheet."""
     if card:
         return limits.gpu(card, dtype)
-    found = rates(device, os.cpu_count() or 1, [dtype]).get(dtype)
-    if found is None:
-        raise Infrastructure(f"The rates of {device} cannot be measured, so nothing can be priced.", remedy="See `cachemark doctor`.")
-    return found
+    return rate(device, os.cpu_count() or 1, dtype)
 
 
 def _left(todo: list[Planned], store: Store | None, machine: Machine) -> tuple[list[Planned], Callable[[str], float | None]]:
