@@ -84,10 +84,16 @@ def test_ends_that_are_none_are_refused(repository: Path) -> None:
     for good, bad in (("HEAD", "HEAD~3"), ("HEAD", "HEAD")):
         with pytest.raises(CachemarkError, match="is not an ancestor"):
             search(repository, good, bad, lambda folder, commit: GOOD)
-    with pytest.raises(CachemarkError, match="rev-parse"):
+    with pytest.raises(CachemarkError, match=f"There is no commit 'nothing' in {repository}"):
         search(repository, "nothing", "HEAD", lambda folder, commit: GOOD)
-    with pytest.raises(CachemarkError, match="rev-parse"):
+    with pytest.raises(CachemarkError, match="There is no commit '--help'.*another --repository"):
         commit_of(repository, "--help")
+
+
+def test_a_checkout_that_is_gone_does_not_hide_the_error(repository: Path) -> None:
+    with pytest.raises(RuntimeError, match="in the middle"), checkouts(repository, ["HEAD"]) as (folder,):
+        git(repository, "worktree", "remove", "--force", str(folder))
+        raise RuntimeError("in the middle")
 
 
 def test_a_checkout_without_the_package_is_refused(repository: Path) -> None:

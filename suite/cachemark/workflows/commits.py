@@ -46,8 +46,12 @@ def repository_of(given: Path | None) -> Path:
 
 
 def commit_of(repository: Path, name: str) -> str:
-    """The full name of a commit."""
-    return git(repository, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}")
+    """The full name of a commit. Raises CachemarkError where there is none of that name."""
+    done = run_git(repository, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}")
+    if done.returncode:
+        raise CachemarkError(f"There is no commit {name!r} in {repository}.",
+                             remedy="Name commits of that repository, or another --repository.")
+    return done.stdout.strip()
 
 
 @contextmanager
@@ -63,7 +67,8 @@ def checkouts(repository: Path, names: Sequence[str]) -> Iterator[list[Path]]:
             yield folders
         finally:
             for folder in folders:
-                git(repository, "worktree", "remove", "--force", str(folder))
+                with suppress(CachemarkError):  # it must not hide why the block ended; git prunes a worktree whose folder is gone
+                    git(repository, "worktree", "remove", "--force", str(folder))
 
 
 def code_of(folder: Path, name: str = "") -> str:
