@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ..core.errors import Infrastructure
+from ..core.errors import Infrastructure, UnknownName, Unsupported
 
 if TYPE_CHECKING:
     from ..store.db import Store
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Machine:
-    """A device with its threads and limits. ``gpus`` are UUIDs, prefixes of them, numbers or ``all``; empty means the first free one.
+    """A device, ``cpu`` or ``cuda``, with its threads and limits. ``gpus`` are UUIDs, prefixes of them, numbers or ``all``; empty means the first free one.
     ``clock`` in MHz and ``memory_cap`` in bytes are 0 where they are left alone. ``executor`` is ``local`` or ``ray``, ``address``
-    that of a Ray cluster."""
+    that of a Ray cluster. Raises UnknownName for another device, and Unsupported for GPUs or a clock on a cluster."""
 
     device: str = "cpu"
     threads: int = field(default_factory=lambda: os.cpu_count() or 1)
@@ -28,6 +28,14 @@ class Machine:
     memory_cap: int = 0
     executor: str = "local"
     address: str = "auto"
+
+    def __post_init__(self) -> None:
+        if self.device not in ("", "cpu", "cuda"):  # empty until a command has found out which
+            raise UnknownName(f"Unknown device {self.device!r}. Known: cpu, cuda.",
+                              remedy="Name a GPU beside it: --device cuda --gpu 1, or Machine(\"cuda\", gpus=(\"1\",)).")
+        if self.executor == "ray" and (self.gpus or self.clock):
+            raise Unsupported("Ray chooses the devices of its cluster, so --gpu and --lock-clocks have no effect with --executor ray.",
+                              remedy="Leave them out.")
 
     @classmethod
     def of(cls, given: Machine | str) -> Machine:
