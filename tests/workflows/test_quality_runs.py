@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from cachemark.core.result import Outcome
 from cachemark.gate import anchors
@@ -226,9 +227,27 @@ def test_images_go_to_other_programs(folder: Path) -> None:
     assert len(np.unique(images.reshape(IMAGES, -1), axis=0)) > IMAGES // 2
 
 
-@pytest.mark.parametrize(("label", "words"), [("streaming 1/3", "Did you mean 'streaming 1/2'"), ("full (floor)", "no quality pass")])
-def test_a_case_without_images_is_refused(folder: Path, label: str, words: str) -> None:
-    result = call("export", "npz", folder / "plan.toml", label, folder / "out.npz", "--plugin", folder / "dot.py")
-    assert result.exit_code == 2
+@pytest.mark.parametrize(("label", "more", "code", "words"), [
+    ("streaming 1/3", [], 2, "Did you mean 'streaming 1/2'"), ("full (floor)", [], 2, "no quality pass"),
+    ("full", ["--model", "dit"], 2, "Unknown model 'dit'. Did you mean 'dot'?"),
+    pytest.param("full", ["--device", "cuda"], 5, "torch sees no CUDA device",
+                 marks=pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without CUDA")),
+])  # fmt: skip
+def test_a_case_without_images_is_refused(folder: Path, label: str, more: list[str], code: int, words: str) -> None:
+    result = call("export", "npz", folder / "plan.toml", label, folder / "out.npz", "--plugin", folder / "dot.py", *more)
+    assert result.exit_code == code
     assert words in result.output
     assert not (folder / "out.npz").exists()
+
+
+def test_a_case_at_two_batches_is_named_with_its_batch(folder: Path) -> None:
+    plan = folder / "plan.toml"
+    block = plan.read_text().partition("[[cells]]")[2]
+    plan.write_text(f"{plan.read_text()}\n[[cells]]{block.replace('batch = 2', 'batch = 1')}")
+    export = ("export", "npz", plan, "--plugin", folder / "dot.py", "--threads", 1)
+    refused = call(*export, "full", folder / "out.npz")
+    assert refused.exit_code == 2
+    assert "'full' names several cases: dot full, batch 2; dot full, batch 1. Give one in full." in refused.stderr
+    result = call(*export, "full, batch 1", folder / "out.npz")
+    assert result.exit_code == 0, result.output
+    assert len(np.load(folder / "out.npz")["arr_0"]) == IMAGES

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from ..core.errors import BadPlan, Infrastructure, NothingMeasured, Unsupported, unknown
-from ..core.spec import shown_label
+from ..core.errors import Infrastructure, NothingMeasured, Unsupported
 from ..gate import baseline_check, baselines
 from ..gate.baseline_check import Comparison
+from .machines import Machine
 from .reporting import baseline_of, table_view
 from .stored_run import Run
 from .stores import DEFAULT_STORE, reading
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from ..export.asv import Written
+    from ..store.rows import RunRecord
 
 Format = Literal["markdown", "latex", "methods-text", "csv", "junit", "parquet", "figures"]
 
@@ -96,22 +97,20 @@ def quality_images(
     plan: str | Path, case: str, path: Path, *, plugins: Sequence[str | Path] = (), model: str | None = None, device: str = "cpu",
     threads: int | None = None, compressed: bool = False,
 ) -> int:
-    """Make the quality images of a case of a plan once more and write them to an npz file; how many there are. Raises UnknownName, and
-    BadPlan where several models have the case and none is named."""
+    """Make the quality images of a case of a plan once more and write them to an npz file; how many there are. Raises UnknownName, BadPlan
+    where the label means several cases, and Infrastructure where the device is not here."""
     from ..export import npz
     from ..machine.affinity import torch_threads
     from ..plans.expand import expand
     from ..plans.schema import prepare
     from ..trial.child.measure import quality_images as made
+    from .arms import one_of
 
-    cases = [p for p in expand(prepare(plan, plugins)[0], device) if model in (None, p.case.model)]
-    found = [p for p in cases if p.case.label == shown_label(case)]
-    if not found:
-        raise unknown("case", case, [p.case.label for p in cases])
-    if len(found) > 1:
-        raise BadPlan(f"{case!r} is a case of {', '.join(sorted({p.case.model for p in found}))}.", remedy="Name one with --model.")
+    loaded, _ = prepare(plan, plugins)
+    Machine(device).require()
+    chosen = one_of(expand(loaded, device), case, model)
     with torch_threads(threads):
-        images, count = made(found[0])
+        images, count = made(chosen)
         npz.write(path, images, count, compressed=compressed)
     return count
 
@@ -134,8 +133,7 @@ def _text(form: Format, run: Run, baseline: str | Path | None, samples: bool, es
     if form == "csv":
         return frames.csv(_frame(run, samples))
     if form == "junit":
-        accepted = baselines.path_of(baselines.ROOT, run.record.environment.machine_class, run.record.plan)
-        return junit.junit(_comparison(run, Path(baseline) if baseline else accepted), run.record.plan)
+        return junit.junit(_comparison(run, _judged_by(run.record, baseline)), run.record.plan)
     view = table_view(run.record, run.outcomes)
     if form == "methods-text":
         text = methods_text.methods_text(view)
@@ -148,6 +146,14 @@ def _frame(run: Run, samples: bool) -> pd.DataFrame:
 
     with reading(run.store) as source:
         return (frames.samples_frame if samples else frames.frame)(source, run.id)
+
+
+def _judged_by(record: RunRecord, baseline: str | Path | None) -> Path:
+    """The file of the baseline that JUnit's results are about, whether it is there or not. Unsupported for a comparison."""
+    if record.is_comparison:
+        raise Unsupported(f"Run {record.id} is a comparison, which has no JUnit form.",
+                          remedy=f"Name another run with --run, or judge it with: cachemark check --run {record.id}")
+    return baseline_of(record, baseline) or baselines.path_of(baselines.ROOT, record.environment.machine_class, record.plan)
 
 
 def _comparison(run: Run, path: Path) -> Comparison:
