@@ -12,12 +12,14 @@ from pathlib import Path
 
 import pytest
 
+from cachemark.core import plugins
 from cachemark.core.errors import CachemarkError
 from cachemark.core.result import Outcome, Status
 from cachemark.store.db import Store
 from cachemark.trial.executors import local as executor
 from cachemark.trial.request import Task, TrialRequest
-from support.stages import Stage, call
+from cachemark.workflows import Terms, open_run
+from support.stages import Stage, call, forgetting
 
 from .arms import ARMS, CELL, HERE, Machine, compare, number, rows
 
@@ -38,6 +40,19 @@ def test_two_cases_are_compared_and_everything_is_stored(machine: Machine, stage
         assert [t["arm"] for t in told if t["cell"] == CELL].count("after") == 20
         assert store.run().id == 1, "a comparison is not what reports and checks take for the newest run"
     assert machine.trials == 2 * (20 + 6)
+
+
+def test_an_opened_comparison_has_its_plan_and_is_held_again(machine: Machine, stage: Stage) -> None:
+    assert compare(stage, *ARMS, "--no-aa").exit_code == 0
+    held = open_run(stage.store, 2)
+    assert (held.record.plan, held.plan.name) == ("compare/dots", "dots")
+    with forgetting():
+        plugins.load(stage.plugin)
+        assert held.compare(*ARMS[1:], terms=Terms(aa=False)).run_id == 3
+    result = call("export", "junit", "--store", stage.store, "--run", 2)
+    assert result.exit_code == 2
+    assert "Run 2 is a comparison, which has no JUnit form." in result.stderr
+    assert "cachemark check --run 2" in result.stderr
 
 
 def test_equal_arms_pass_and_improvements_too(machine: Machine, stage: Stage) -> None:

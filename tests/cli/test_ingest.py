@@ -5,6 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
+from cachemark.core.errors import BadPlan
+from cachemark.workflows import open_run
 from support.stages import call
 
 from .test_commands import good
@@ -22,6 +26,13 @@ def test_a_file_is_read_into_a_new_store_once() -> None:
     assert "was read before: it is run 1" in good(call("ingest", "pytest-benchmark", "micro.json", "--store", "s.sqlite"))
     assert "a.py::test_a" in good(call("show", "--store", "s.sqlite"))
     good(call("report", "page.html", "--store", "s.sqlite"))
+
+
+def test_what_was_ingested_has_no_plan() -> None:
+    Path("micro.json").write_text(json.dumps(FILE))
+    good(call("ingest", "pytest-benchmark", "micro.json", "--store", "s.sqlite"))
+    with pytest.raises(BadPlan, match=r"Run 1 \(pytest-benchmark\) is stored without a plan.*cachemark.plan"):
+        _ = open_run("s.sqlite").plan
 
 
 def test_another_file_is_refused_with_the_remedy() -> None:

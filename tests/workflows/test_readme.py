@@ -16,11 +16,13 @@ import pytest
 import cachemark as cm
 import cachemark.plans.schema as schema
 from cachemark import workflows
-from cachemark.core.errors import UnknownName
+from cachemark.core.errors import CachemarkError, NothingMeasured, UnknownName, Unsupported
 from cachemark.core.registry import methods
 from cachemark.core.result import Status
+from cachemark.store.db import Store
 from cachemark.trial.executors import local as executor
 from cachemark.trial.request import Task
+from cachemark.workflows.machines import Machine
 from cachemark.workflows.stored_run import Run
 from support import stages
 from test_docs import ROOT, blocks
@@ -108,6 +110,25 @@ def test_what_a_user_wrote_is_escaped(measured: stages.Stage, show: Callable[[Ru
 def test_a_case_that_is_not_there_is_named(measured: stages.Stage) -> None:
     with pytest.raises(UnknownName, match="streaming 1/2"):
         cm.open(measured.store)["streaming 1/3"]
+
+
+def test_a_run_without_an_outcome_asks_for_the_machine(measured: stages.Stage, tmp_path: Path) -> None:
+    stage = measured.copy(tmp_path / "copy")
+    with Store.open(stage.store) as store:
+        first = store.run(1)
+        run = store.begin_run(first.plan, dict(first.plan_json), first.environment, {})
+    with pytest.raises(NothingMeasured, match=f"Run {run} has no outcome, so its device is not known.*machine="):
+        cm.open(stage.store, run).compare("full", "streaming 1/2")
+
+
+@pytest.mark.parametrize(("given", "error", "words"), [
+    ({"device": "cuda:1"}, UnknownName, "Unknown device 'cuda:1'. Known: cpu, cuda.*gpus="),
+    ({"device": "cuda", "executor": "ray", "gpus": ("1",)}, Unsupported, "--gpu and --lock-clocks have no effect"),
+    ({"device": "cuda", "executor": "ray", "clock": 1410}, Unsupported, "--gpu and --lock-clocks have no effect"),
+])  # fmt: skip
+def test_a_machine_that_would_not_be_had_as_it_was_named(given: dict[str, Any], error: type[CachemarkError], words: str) -> None:
+    with pytest.raises(error, match=words):
+        Machine(**given)
 
 
 def test_the_library_is_imported_quickly() -> None:

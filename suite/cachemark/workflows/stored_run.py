@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..core.errors import UnknownName, unknown
+from ..core.errors import BadPlan, NothingMeasured, UnknownName, unknown
 from ..core.result import Outcome
 from ..core.spec import Case, shown_label
 from .reporting import Report, report, table_view
@@ -53,10 +53,20 @@ class Run:
 
     @property
     def plan(self) -> Plan:
-        """The plan as it was run; of an opened run as it was stored, its plug-ins relative to the working directory."""
+        """The plan as it was run, of a comparison the one whose cases it compares; of an opened run as it was stored, its plug-ins relative
+        to the working directory. Raises BadPlan where none is stored that this version reads."""
+        from pydantic import ValidationError
+
         from ..plans.schema import Plan
 
-        return self.measured.plan if self.measured else Plan.model_validate(self.record.plan_json)
+        if self.measured:
+            return self.measured.plan
+        stored = self.record.plan_json
+        try:
+            return Plan.model_validate(stored.get("plan") if self.record.is_comparison else stored)
+        except ValidationError:
+            raise BadPlan(f"Run {self.id} ({self.record.plan}) is stored without a plan that this version reads.",
+                          remedy="Load the plan's file: cachemark.plan(PATH).") from None
 
     @property
     def cases(self) -> tuple[RunCase, ...]:
@@ -98,9 +108,15 @@ class Run:
         :func:`cachemark.workflows.compare`. ``machine`` is by default the one of this run, or its device where the run was opened."""
         from . import comparing
 
-        machine = machine or (self.measured.machine if self.measured else self.outcomes[0].case.device_class)
+        machine = machine or (self.measured.machine if self.measured else self._device())
         return comparing.compare(self.plan, self.store, arms=(first, second), machine=machine, terms=terms or comparing.Terms(),
                                  plugins=self.measured.plugins if self.measured else ())
+
+    def _device(self) -> str:
+        """The device that it was measured on."""
+        if not self.outcomes:
+            raise NothingMeasured(f"Run {self.id} has no outcome, so its device is not known.", remedy="Name one, such as machine=\"cpu\".")
+        return self.outcomes[0].case.device_class
 
     def report(self, path: str | Path = "report.html", *, baseline: str | Path | None = None, public: bool = False) -> Report:
         """Write the HTML report of this run."""
