@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from cachemark.core.errors import NothingMeasured
+from cachemark.gate import anchors
 from cachemark.report.view import report_view
 from cachemark.store.db import Store
 from cachemark.workflows import reporting
@@ -72,9 +73,11 @@ def test_only_pages_whose_run_baseline_or_code_has_changed_are_built(stage: Stag
     with Store.open(stage.store) as store:
         run = store.run(1)
         store.finish_run(store.begin_run("compare/dots", {}, run.environment, run.code), "finished")
-    assert rebuilt() == ["compare/dots"], "a comparison is listed without a baseline"
+    assert sorted(rebuilt()) == ["compare/dots", "dots"], "a comparison is listed without a baseline, and told of on its plan's pages"
     good(call("baseline", "save", "--run", 1, "--store", stage.store))
     assert rebuilt() == ["dots"]
+    monkeypatch.setattr(anchors, "load", lambda: [anchors.ReachedAnchor(anchors.shipped()["mar-l"], "weights", 5.0, {})])
+    assert sorted(rebuilt()) == ["compare/dots", "dots"], "an anchor was reached"
     monkeypatch.setattr(reporting, "_code", lambda: "another version")
     assert sorted(rebuilt()) == ["compare/dots", "dots"]
     Path("site/runs/run-2.html").unlink()

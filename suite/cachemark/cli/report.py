@@ -24,8 +24,8 @@ def report(
 ) -> None:
     """Write the report of a run to PATH, one HTML file that needs nothing else.
 
-    --site DIR makes a static site of all runs, newest first. A nightly job adds its run; a page is rebuilt only when its run, its
-    baseline or the code of the report has changed.
+    --site DIR makes a static site of all runs, newest first. A nightly job adds its run; a page is rebuilt only when its run, a
+    comparison of its plan, its baseline, a reached anchor or the code of the report has changed.
     """
     from .. import workflows
 

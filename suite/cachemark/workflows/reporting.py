@@ -74,17 +74,18 @@ def site(
     public: bool = False,
 ) -> WrittenSite:
     """Make or bring up to date the site of a store: a page for each run of the last ``days``, and one that lists them. A page that stands
-    is left alone as long as its run, its baseline and the code of the report are what they were; ``fresh`` makes all of them."""
+    is left alone as long as its run, the comparisons of its plan, its baseline, the anchors reached and the code of the report are what
+    they were; ``fresh`` makes all of them."""
     folder, now, made = Path(folder), datetime.now(UTC), []
     try:
         kept = {} if fresh else pages.kept(folder)
         listed: dict[str, tuple[str, pages.ListedRun]] = {}
         with reading(store) as source:
-            records = source.runs()
+            records, reached = source.runs(), [[known.anchor.model, known.weights] for known in anchors.load()]
             young = [record for record in records if not pages.too_old(record.started, now, days)]
             for record in young:
                 path, number = baseline_of(record, baseline), str(record.id)
-                stamp = _stamp(record, _earlier(records, record), path, public)
+                stamp = _stamp(record, records, path, reached, public)
                 if record.state != "running" and kept.get(number, ("",))[0] == stamp and pages.page_of(folder, record.id).is_file():
                     listed[number] = kept[number]
                     continue
@@ -173,10 +174,14 @@ def _measured(store: Store, run_id: int, outcomes: list[Outcome]) -> list[Outcom
     return [outcome for outcome in outcomes if outcome.case.key not in carried] if carried else outcomes
 
 
-def _stamp(record: RunRecord, earlier: Sequence[RunRecord], path: Path | None, public: bool) -> str:
-    """A hash of what the page of a run depends on: the run and those before it, its baseline, and the code that writes pages."""
+def _stamp(record: RunRecord, records: Sequence[RunRecord], path: Path | None, reached: Sequence[Any], public: bool) -> str:
+    """A hash of what the page of a run depends on: the run and those before it, the comparisons of its plan on this class of machine, its
+    baseline, the anchors reached, and the code that writes pages."""
+    compared = [r for r in records if r.plan == ledger.COMPARISON + record.plan
+                and r.environment.machine_class == record.environment.machine_class]
     told: dict[str, Any] = {
-        "run": [[r.id, r.started, r.finished, r.state] for r in (record, *earlier[: MOST - 1])], "public": public, "code": _code(),
+        "run": [[r.id, r.started, r.finished, r.state] for r in (record, *_earlier(records, record)[: MOST - 1], *compared)],
+        "reached": reached, "public": public, "code": _code(),
         "baseline": hashlib.sha256(path.read_bytes()).hexdigest() if path and path.is_file() else "",
     }
     return digest(told, 64)
