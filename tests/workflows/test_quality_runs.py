@@ -146,6 +146,19 @@ def test_quality_is_carried_over_where_tokens_did_not_change(measured: Path) -> 
     assert third.facts["carried"]["from"] == first["calm 1/2"].skip_key, "who measured it, not who carried it"
 
 
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_new_arm_is_compared_with_the_images_of_a_stored_full_cache(kept: bool, measured: Path) -> None:
+    """Where nobody has pruned them; without them there is nothing to compare with."""
+    full = measured / "s.sqlite.artifacts" / "parts" / outcomes(measured)["full"].skip_key
+    if not kept:
+        shutil.rmtree(full)
+    plan = measured / "plan.toml"
+    plan.write_text(plan.read_text().replace('["streaming"]', '["streaming", "window"]'))
+    assert "1 measured, 0 not ok, 5 skipped" in run(measured)
+    new = outcomes(measured)["window 1/2"]
+    assert (NAME in new.samples, NAME in new.facts.get("to_full", {})) == (True, kept)
+
+
 def test_other_tokens_have_their_own_quality(measured: Path) -> None:
     first = outcomes(measured)["calm 1/2"]
     touched(measured, "\n    def begin(self, layout, sites, memory):\n        self.B //= 2\n        super().begin(layout, sites, memory)\n")

@@ -228,9 +228,9 @@ class PlanRunner:
 
     def _with_caches(self, decisions: list[Decision]) -> list[Decision]:
         """Decisions that are not stored, each with a folder of its own for the finished parts of its quality pass, named by all they depend
-        on: another process may have made some."""
+        on: another process may have made some. Those of a stored full cache lie where it left them."""
         folder = self.store.artifacts.parts
-        full = {d.planned.case.cell: folder / d.key for d in decisions if not d.stored and d.planned.case.role == "baseline"}
+        full = {d.planned.case.cell: folder / d.key for d in decisions if d.planned.case.role == "baseline"}
         return [replace(d, planned=replace(d.planned, feature_cache=folder / d.key, full_features=full.get(d.planned.case.cell)))
                 for d in decisions if not d.stored]
 
