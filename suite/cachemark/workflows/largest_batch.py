@@ -68,7 +68,7 @@ def outcome(case: Case, found: Largest) -> Outcome:
     seconds = sum(o.seconds for o in found.tried.values())
     if not found.batch:
         last = found.tried[min(found.tried)]
-        log = last.log if last.status is Status.NOT_REACHED else f"Not even {min(found.tried)} images fit.\n{last.log}"
+        log = f"Not even {min(found.tried)} images fit.\n{last.log}" if last.status is Status.OOM else last.log
         return Outcome(case, last.status, log=log, seconds=seconds, facts=facts)
     best, own = found.tried[found.batch], found.tried.get(case.batch)
     samples = {"max_batch": [float(found.batch)], "throughput_max": _rates(found.batch, best), "peak_memory": best.samples["peak_memory"]}
