@@ -13,6 +13,7 @@ import pytest
 from cachemark.core import limits
 from cachemark.core.result import Outcome, Status
 from cachemark.core.spec import Case, Sampling
+from cachemark.machine.environment import environment
 from cachemark.plans import price
 from cachemark.plans import schema as plans
 from cachemark.plans.deadline import Deadline
@@ -23,6 +24,7 @@ from cachemark.trial.child.main import leaves
 from cachemark.trial.request import Task, TrialRequest
 from cachemark.trial.supervisor import Finished
 from cachemark.workflows import largest_batch as largest
+from cachemark.workflows.deciding import decide, reason
 from cachemark.workflows.machines import Machine
 from cachemark.workflows.running import PlanRunner
 from support import stages, stub
@@ -61,9 +63,14 @@ def test_only_want_of_memory_makes_it_look_for_less() -> None:
     found = largest.search(8, fits(20, Status.ERROR))
     assert (found.batch, sorted(found.tried)) == (16, [8, 16, 32])
     assert "the search ended early: error" in largest.outcome(CASE, found).judgement
-    none = largest.search(8, fits(0, Status.ERROR))
+
+
+@pytest.mark.parametrize("status", [Status.ERROR, Status.TIMEOUT, Status.CONTENDED, Status.NAN_OUTPUT, Status.NOT_REACHED])
+def test_any_other_end_of_the_first_batch_speaks_for_itself(status: Status) -> None:
+    none = largest.search(8, fits(0, status))
     assert (none.batch, sorted(none.tried)) == (0, [8])
-    assert largest.outcome(CASE, none).status is Status.ERROR
+    outcome = largest.outcome(CASE, none)
+    assert (outcome.status, outcome.log) == (status, "too many")
 
 
 def test_the_outcome_has_throughput_at_equal_batch_and_at_equal_memory() -> None:
@@ -176,6 +183,9 @@ def test_a_search_ends_with_what_fitted_before_the_deadline(tmp_path: Path) -> N
         assert "the search ended early: not_reached" in full.judgement
         assert (window.status, window.facts["tried"]) == (Status.NOT_REACHED, [[16, "not_reached"]])
         assert "images fit" not in window.log
+        cases = largest.limited(expand(plan), CAP)
+        reasons = [reason(d, store) for d in decide(cases, store, environment("cpu", 1), memory_cap=CAP)]
+        assert reasons == ["last time a deadline ended its search", "last time it ended as not_reached"]
         again = PlanRunner(plan, store, Slow(), SMALL).measure()
         assert [o.samples["max_batch"] for o in again.ran] == [[40.0]] * 2, "neither search was done"
         assert "search_ended" not in again.ran[0].facts

@@ -111,6 +111,15 @@ def test_explain_names_other_threads_and_another_model(stage: Stage, monkeypatch
     assert set(explained(stage).values()) == {("skip", DONE)}
 
 
+def test_explain_names_a_memory_cap_that_is_gone(tmp_path: Path) -> None:
+    given: dict[str, Any] = {"plan": random_plan(), "store": tmp_path / "s.sqlite"}
+    machine = Told("cpu", 1, memory_cap=1 << 30)
+    workflows.run(**given, machine=machine)
+    for cap, reason in ((1 << 30, DONE), (0, "changed since: memory_cap"), (2 << 30, "changed since: memory_cap")):
+        found = workflows.explain(**given, machine=replace(machine, memory_cap=cap))
+        assert {explanation.reason for explanation in found} == {reason}
+
+
 def test_what_failed_runs_again(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     stages.no_child(monkeypatch)
     with forgetting():

@@ -49,9 +49,10 @@ def reason(decision: Decision, store: Store | None) -> str:
         return f"no such case; the nearest stored one differs in {_fields(near[0][1])}" if near else "no such case"
     if not latest.ok:
         return f"last time it ended as {latest.status}"
-    parts: dict[str, Any] = dict(latest.facts.get("skip_parts", {}))
-    changed = [name for name, value in decision.parts.items() if parts.get(name) != value]
-    return f"changed since: {', '.join(changed)}" if changed else "asked to run afresh"
+    then: dict[str, Any] = dict(latest.facts.get("skip_parts", {}))
+    if changed := [name for name in {**decision.parts, **then} if then.get(name) != decision.parts.get(name)]:
+        return f"changed since: {', '.join(changed)}"
+    return "last time a deadline ended its search" if largest.unfinished(latest) else "asked to run afresh"
 
 
 def _fields(differences: dict[str, tuple[Any, Any]]) -> str:
