@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ..core.verdicts import EQUIVALENT, NOT_COMPARED
 from .options import echo_json, images_option, json_option, machine_options, plugin_option, repository_option
 
 if TYPE_CHECKING:
@@ -55,7 +54,7 @@ def bisect(
 
 def _tell(commit: str, row: Verdict) -> None:
     """Say on standard error what was found at a commit."""
-    if row.metric in ("latency", "status") or row.verdict not in (EQUIVALENT, NOT_COMPARED):
+    if row.telling:
         click.echo(f"{commit[:12]}  {row.verdict}: {row.metric}: {row.reason}", err=True)
 
 

@@ -9,14 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..core.verdicts import MISSING, REGRESSED
+from ..core.verdicts import ENDED, MISSING, REGRESSED
 from .options import baseline_option, coverage_option, echo_json, json_option, machine_options_with, stored_run_options
 
 if TYPE_CHECKING:
     from ..workflows.judging import CheckResult
     from ..workflows.machines import Machine
-
-WORDS = {0: "Passed", 1: "Regressed", 3: "Not resolved", 4: "Too little was judged", 5: "Infrastructure"}
 
 
 @click.command()
@@ -97,6 +95,6 @@ def _print(found: CheckResult, owners: Path) -> None:
         for word, known in (("Known", found.incidents.known), ("Fixed", found.incidents.fixed)):
             if known:
                 click.echo(f"{word}: {', '.join(f'{i.key} ({i.state})' for i in known)}.")
-    click.echo(f"{WORDS[found.exit_code]} (exit code {found.exit_code}).")
+    click.echo(f"{ENDED[found.exit_code]} (exit code {found.exit_code}).")
     if judgement.baseline is not None:
         click.echo(f"Baseline: {judgement.baseline}")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ..core.verdicts import EQUIVALENT, NOT_COMPARED
+from ..core.verdicts import ENDED
 from .options import (
     coverage_option,
     echo_json,
@@ -89,10 +89,9 @@ def _tell(pair: Pair, what: str) -> None:
 
 
 def _print(found: PairedComparison) -> None:
-    word = {0: "Passed", 1: "Regressed", 3: "Not resolved", 4: "Too little was measured", 5: "Infrastructure"}[found.exit_code]
-    click.echo(f"{word}: {found.names[0]} → {found.names[1]}, comparison {found.run_id}. {found.sees}")
+    click.echo(f"{ENDED[found.exit_code]}: {found.names[0]} → {found.names[1]}, comparison {found.run_id}. {found.sees}")
     for row in found.tally.rows:
-        if row.metric in ("latency", "status") or row.verdict not in (EQUIVALENT, NOT_COMPARED):
+        if row.telling:
             click.echo(f"  {row.verdict}: {row.label}, {row.metric}: {row.reason}")
     if found.same_tokens:
         click.echo(f"Images of {found.same_tokens} cells: same tokens, nothing to compare.")

@@ -21,7 +21,7 @@ from ..core.errors import CachemarkError, NothingMeasured
 from ..core.result import IMAGES, INFRASTRUCTURE, Environment, Outcome
 from ..core.spec import FULL
 from ..core.units import Metric, in_order, metric
-from ..core.verdicts import CHANGED, EQUIVALENT, IMPROVED, JUDGED, MISSING, NEW, NOT_COMPARED, REGRESSED
+from ..core.verdicts import CHANGED, ENDED, EQUIVALENT, IMPROVED, JUDGED, MISSING, NEW, NOT_COMPARED, REGRESSED
 from ..store.exchange import Exchange, rounded
 from ..store.rows import Verdict
 
@@ -67,9 +67,9 @@ class Comparison:
         """At most five plain lines, the verdict first."""
         counts = Counter(r.verdict for r in self.rows)
         named = ", ".join(f"{n} {v.replace('_', ' ')}" for v in (*JUDGED, NOT_COMPARED, MISSING, NEW) if (n := counts[v]))
-        word = {0: "Passed", 1: "Regressed", 4: "Too little was judged"}[self.exit_code]
         judged, known = self.cases
-        lines = [f"{word}: {named}.", f"Judged {judged} of the baseline's {known} cases; {100 * self.min_coverage:g}% are needed."]
+        lines = [f"{ENDED[self.exit_code]}: {named}.",
+                 f"Judged {judged} of the baseline's {known} cases; {100 * self.min_coverage:g}% are needed."]
         if worst := _worst(self.of(REGRESSED)):
             lines.append(worst)
         if reasons := Counter(r.reason for r in self.of(NOT_COMPARED)).most_common(1):

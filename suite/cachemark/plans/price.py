@@ -46,11 +46,10 @@ class Price(NamedTuple):
 
 @dataclass(frozen=True)
 class PlanPrice:
-    """Prices by case key, seconds of the processes around them by model, and the files that the plan names and nobody has."""
+    """Prices by case key, and seconds of the processes around them by model."""
 
     prices: dict[str, Price]
     startup: dict[str, float]
-    missing: list[str]
 
     def hours(self, planned: Sequence[Planned], model: str) -> float:
         """Device hours of a model's cases."""
@@ -86,7 +85,7 @@ def bill(
     prices = {p.case.key: price(p, rates(p.case.dtype), stored(p.case.key), more[p.case.key]) for p in todo}
     processes = dict.fromkeys((p.case.model, p.case.key if plan.trial == "case" else p.request) for p in todo)
     startup = {model: STARTUP * count for model, count in Counter(model for model, _ in processes).items()}
-    return PlanPrice(prices, startup, list(missing))
+    return PlanPrice(prices, startup)
 
 
 def judging(plan: Plan, planned: Planned) -> float:

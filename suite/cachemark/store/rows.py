@@ -13,6 +13,7 @@ from ..core.errors import BadStore
 from ..core.result import CONDENSED, JUDGING, Environment, Outcome, Status
 from ..core.spec import Case, canonical, shown_label
 from ..core.units import metric
+from ..core.verdicts import EQUIVALENT, NOT_COMPARED
 from .schema import ArtifactRow, CaseRow, OutcomeRow, RunRow, SampleRow, VerdictRow, finite
 
 PRUNED = "Raw values were pruned: quantiles and the mean remain."
@@ -57,6 +58,11 @@ class Verdict:
     then: float | None = None
     now: float | None = None
     change: float | None = None
+
+    @property
+    def telling(self) -> bool:
+        """True of a row that lists of findings name: a time or the state of a case always, anything else unless it is as it was."""
+        return self.metric in ("latency", "status") or self.verdict not in (EQUIVALENT, NOT_COMPARED)
 
 
 def utc_now() -> str:
