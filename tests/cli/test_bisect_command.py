@@ -37,6 +37,16 @@ def test_a_slow_down_is_found_among_sixteen_commits(machine: Machine, stage: Sta
     assert "minutes." in printed.stdout
 
 
+def test_ctrl_c_is_no_verdict(machine: Machine, stage: Stage, repository: Path) -> None:
+    def interrupted(outcome: Outcome, options: Any) -> Outcome:
+        raise KeyboardInterrupt
+
+    machine.changed = interrupted
+    result = bisect(stage, repository)
+    assert (result.exit_code, result.stdout) == (130, "")
+    assert result.stderr.endswith("\nInterrupted. Nothing was stored.\n")
+
+
 def test_bytes_tell_in_one_pair_a_commit(machine: Machine, stage: Stage, repository: Path) -> None:
     machine.changed = lambda o, options: replace(o, samples={**o.samples, "kv_allocated": [4096.0 * (1.1 if number(options) >= 3 else 1)]})
     found = json.loads(bisect(stage, repository, "--json").stdout)

@@ -199,7 +199,9 @@ def test_verdicts_on_times_outlive_images_that_break_off(error: BaseException, s
         return other_tokens(outcome, options)
 
     machine.changed = breaks
-    assert compare(stage, *ARMS, "--no-aa").exit_code != 0
+    ended = compare(stage, *ARMS, "--no-aa")
+    assert ended.exit_code == (130 if state == "interrupted" else 2), "1 would mean regressed"
+    assert ("Interrupted. The pairs measured so far are stored" in ended.stderr) == (state == "interrupted")
     with Store.open(stage.store, create=False, read_only=True) as store:
         assert store.run(2).state == state
         assert {(v.metric, v.verdict) for v in store.verdicts(2)} == {("latency", "equivalent"), ("kv_allocated", "not_compared")}
@@ -241,11 +243,14 @@ def test_two_commits_owe_the_same_bytes_and_tokens(machine: Machine, stage: Stag
     assert len(listed.stdout.splitlines()) == 1
 
 
-@pytest.mark.parametrize("more", [(), ("--arms", "a", "b", "--env", "a", "b")])
-def test_arms_are_named_in_one_way(more: tuple[str, ...], machine: Machine, stage: Stage) -> None:
+@pytest.mark.parametrize(("more", "words"), [
+    ((), "Give exactly one of --arms A B"), (("--arms", "a", "b", "--env", "a", "b"), "Give exactly one of --arms A B"),
+    ((*ARMS, "--case", "full"), "so --case has no effect. Leave out one of the two."),
+])  # fmt: skip
+def test_arms_are_named_in_one_way(more: tuple[str, ...], words: str, machine: Machine, stage: Stage) -> None:
     result = compare(stage, *more)
     assert (result.exit_code, machine.trials) == (2, 0)
-    assert "Give exactly one of --arms A B" in result.stderr
+    assert words in result.stderr
 
 
 def test_a_case_that_the_plan_lacks_is_refused(machine: Machine, stage: Stage) -> None:
@@ -264,6 +269,13 @@ def test_check_judges_a_comparison_and_joins_it_to_the_run_of_its_code(
     monkeypatch.setattr(executor, "identify", lambda options, device: (HERE, {"hash": code, "commit": "abc"}))
     assert call("baseline", "save", "--store", stage.store).exit_code == 0
     commits = ("--commits", "HEAD~16", "HEAD", "--repository", repository, "--case", "calm 1/2", "--no-aa")
+
+    def of_run_1() -> str:
+        """Its page in a site that is brought up to date."""
+        assert call("report", "--site", stage.folder / "site", "--store", stage.store).exit_code == 0
+        return (stage.folder / "site" / "runs" / "run-1.html").read_text()
+
+    assert "1 regressed, 0 not resolved" not in of_run_1()
     machine.speed = lambda planned, options: 1.3 if number(options) else 1.0
     assert compare(stage, *commits).exit_code == 1
     for more in ((), ("--run", 2)):
@@ -275,6 +287,7 @@ def test_check_judges_a_comparison_and_joins_it_to_the_run_of_its_code(
     assert call("report", page, "--store", stage.store).exit_code == 0
     assert "1 regressed, 0 not resolved" in page.read_text()
     assert "the realised false-alarm rate is unknown" in page.read_text()
+    assert "1 regressed, 0 not resolved" in of_run_1()
     machine.speed = lambda planned, options: 1.0
     assert compare(stage, *commits).exit_code == 0
     assert call("check", "--store", stage.store).exit_code == 0, "the newest comparison counts"

@@ -249,6 +249,11 @@ def test_a_run_that_measured_nothing_fails(stage: Stage, monkeypatch: pytest.Mon
     (["check", "--threshold", "0"], "0.0 is not in the range"),
     (["check", "--min-coverage", "2"], "2.0 is not in the range"),
     (["baseline", "svae"], "svae"),
+    (["run", "demo", "--max-batch", "--budget", "6h"], "--budget cannot be combined with --max-batch. Leave out --max-batch, or --budget."),
+    (["run", "demo", "--share", "1/2", "--deadline", "06:00", "--report", "r.html"],
+     "--deadline and --report cannot be combined with --share"),
+    (["run", "demo", "--share", "1/2", "--max-batch"], "--max-batch cannot be combined with --share"),
+    (["run", "demo", "--deadline", "2020-01-31T06:00"], "2020-01-31T06:00 is in the past."),
 ])  # fmt: skip
 def test_a_wrong_call_is_a_usage_error(arguments: list[str], words: str) -> None:
     result = call(*arguments)

@@ -86,14 +86,18 @@ def test_ends_that_are_none_are_refused(repository: Path) -> None:
             search(repository, good, bad, lambda folder, commit: GOOD)
     with pytest.raises(CachemarkError, match=f"There is no commit 'nothing' in {repository}"):
         search(repository, "nothing", "HEAD", lambda folder, commit: GOOD)
-    with pytest.raises(CachemarkError, match="There is no commit '--help'.*another --repository"):
+    with pytest.raises(CachemarkError, match=r"There is no commit '--help'.*another --repository"):
         commit_of(repository, "--help")
 
 
 def test_a_checkout_that_is_gone_does_not_hide_the_error(repository: Path) -> None:
-    with pytest.raises(RuntimeError, match="in the middle"), checkouts(repository, ["HEAD"]) as (folder,):
-        git(repository, "worktree", "remove", "--force", str(folder))
-        raise RuntimeError("in the middle")
+    def in_the_middle() -> None:
+        with checkouts(repository, ["HEAD"]) as (folder,):
+            git(repository, "worktree", "remove", "--force", str(folder))
+            raise RuntimeError("in the middle")
+
+    with pytest.raises(RuntimeError, match="in the middle"):
+        in_the_middle()
 
 
 def test_a_checkout_without_the_package_is_refused(repository: Path) -> None:

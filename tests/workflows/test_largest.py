@@ -21,6 +21,7 @@ from cachemark.plans.expand import MAX_BATCH, Planned, expand
 from cachemark.store.db import Store
 from cachemark.trial import supervisor as isolate
 from cachemark.trial.child.main import leaves
+from cachemark.trial.executors import local
 from cachemark.trial.request import Task, TrialRequest
 from cachemark.trial.supervisor import Finished
 from cachemark.workflows import largest_batch as largest
@@ -231,6 +232,18 @@ def test_so_does_a_plan_that_searches(tmp_path: Path) -> None:
     result = stages.call("run", tmp_path / "p.toml", "--store", tmp_path / "s.sqlite")
     assert (result.exit_code, "add --memory-cap" in result.output) == (2, True)
     assert not (tmp_path / "s.sqlite").exists()
+
+
+def test_a_search_writes_its_report(measured: stages.Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def run_trials(planned: list[Planned], *_: object, **__: object) -> Iterator[Finished]:
+        yield from (Finished(replace(fits(4)(p.case.batch), case=p.case), {}) for p in planned)
+
+    monkeypatch.setattr(local, "run_trials", run_trials)
+    page = tmp_path / "page.html"
+    result = measured.copy(tmp_path / "copy").run("--max-batch", "--memory-cap", "2GiB", "--report", page)
+    assert result.exit_code == 0, result.output
+    assert result.stdout.endswith(f"Report: {page}\n")
+    assert "largest batch" in page.read_text(encoding="utf-8")
 
 
 # ------------------------------------------------------------------------------------------------ what is left behind

@@ -32,6 +32,12 @@ COMMANDS = {
     "show": "Print one run, or one case with its raw samples.",
 }
 
+KEPT = {
+    "bisect": "Nothing was stored.",
+    "compare": "The pairs measured so far are stored; the same command compares from the start.",
+    "run": "Completed cases are stored; run the same command to resume.",
+}  # what Ctrl-C leaves behind
+
 
 class _Lazy(click.Group):
     """Imports ``cli/<name>.py`` when that command is asked for. A wrong name is answered with the nearest one."""
@@ -58,13 +64,16 @@ class _Lazy(click.Group):
             formatter.write_dl(sorted(COMMANDS.items()))
 
     def invoke(self, context: click.Context) -> object:
-        """Run; print one of our errors as a short text and leave with its exit code."""
+        """Run; print one of our errors as a short text and leave with its exit code, after Ctrl-C with 130: 1 is a verdict."""
         try:
             return super().invoke(context)
         except CachemarkError as error:
             click.echo(f"cachemark: {mask(str(error))}", err=True)
             click.echo(f"  [{error.slug}; see docs/errors.md#{error.slug}]", err=True)
             sys.exit(error.exit_code)
+        except KeyboardInterrupt:
+            click.echo(f"\nInterrupted. {KEPT.get(str(context.invoked_subcommand), '')}".rstrip(), err=True)
+            sys.exit(130)
         except (click.exceptions.Exit, click.ClickException, click.Abort):
             raise
         except Exception as error:

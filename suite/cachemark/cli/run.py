@@ -21,6 +21,18 @@ if TYPE_CHECKING:
 _SPANS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
 
 
+_UNUSED = {"--share": ("--max-batch", "--budget", "--deadline", "--report"), "--max-batch": ("--budget", "--deadline")}
+
+
+def _refuse_unused(context: click.Context) -> None:
+    """Refuse options that the work asked for would pass over."""
+    given = [str(o.opts[0]) for o in context.command.params
+             if context.get_parameter_source(str(o.name)) is click.core.ParameterSource.COMMANDLINE]
+    for work, unused in _UNUSED.items():
+        if work in given and (idle := [name for name in unused if name in given]):
+            raise click.UsageError(f"{' and '.join(idle)} cannot be combined with {work}. Leave out {work}, or {' and '.join(idle)}.")
+
+
 def _share(context: click.Context, option: click.Parameter, given: str | None) -> tuple[int, int] | None:
     """``2/8`` as (1, 8)."""
     if given is None:
@@ -93,6 +105,7 @@ def run(
     from ..core.errors import Infrastructure
     from .progress import Follower
 
+    _refuse_unused(click.get_current_context())
     given: dict[str, Any] = {"store": store_url, "machine": machine, "plugins": plugin_files, "methods": extra_methods}
     if dry_run:
         _print_price(workflows.price_list(plan, on=on or "", **given), as_json)
@@ -100,41 +113,41 @@ def run(
     if explain:
         _print_explanations(workflows.explain(plan, fresh=fresh, **given), as_json)
         return
-    try:
-        with Follower() as follower:
-            if share is not None:
-                failed = workflows.share(plan, share, watcher=follower, **given)
-                sys.exit(Infrastructure.exit_code if failed else 0)
-            if max_batch:
-                found = workflows.max_batch(plan, fresh=fresh, watcher=follower, **given)
-            else:
-                ends = [seconds for seconds in (budget, until) if seconds is not None]
-                found = workflows.run(plan, fresh=fresh, carry_quality=carry_quality or not fresh, seconds=min(ends, default=None),
-                                      watcher=follower, **given)
-    except KeyboardInterrupt:
-        click.echo("\nInterrupted. Completed cases are stored; run the same command to resume.", err=True)
-        sys.exit(130)
-    if max_batch:
-        _print_largest(found, as_json)
-        return
+    with Follower() as follower:
+        if share is not None:
+            failed = workflows.share(plan, share, watcher=follower, **given)
+            sys.exit(Infrastructure.exit_code if failed else 0)
+        if max_batch:
+            found = workflows.max_batch(plan, fresh=fresh, watcher=follower, **given)
+        else:
+            ends = [seconds for seconds in (budget, until) if seconds is not None]
+            found = workflows.run(plan, fresh=fresh, carry_quality=carry_quality or not fresh, seconds=min(ends, default=None),
+                                  watcher=follower, **given)
     for note in found.notes:
         click.echo(note, err=True)
-    _conclude(found, found.report(report_path).path if report_path else None, as_json)
+    report = found.report(report_path).path if report_path else None
+    (_print_largest if max_batch else _conclude)(found, report, as_json)
 
 
-def _print_largest(found: Run, as_json: bool) -> None:
+def _print_largest(found: Run, report: Path | None, as_json: bool) -> None:
     """A line for each case: its largest batch, and throughput at equal batch and at equal memory."""
     assert found.measured is not None
     rows = [{"model": o.case.model, "case": o.case.label, "status": str(o.status),
              **{name: o.median(name) for name in ("max_batch", "throughput", "throughput_max")}} for o in found.outcomes]
     if as_json:
-        echo_json({"run": found.id, "ran": len(found.measured.ran), "skipped": found.measured.carried, "cases": rows})
+        echo_json({"run": found.id, "ran": len(found.measured.ran), "skipped": found.measured.carried, "report": report, "cases": rows})
         return
     click.echo(f"{'':44}{'largest batch':>14}{'image/s, equal batch':>22}{'image/s, equal memory':>23}")
     for outcome, row in zip(found.outcomes, rows, strict=True):
         cells = [f"{row[name]:.4g}" if row[name] is not None else "—" for name in ("max_batch", "throughput", "throughput_max")]
         ended = "" if outcome.ok else f"  {outcome.status}"
         click.echo(f"{outcome.case.title:<44}{cells[0]:>14}{cells[1]:>22}{cells[2]:>23}{ended}")
+    _print_report(report)
+
+
+def _print_report(path: Path | None) -> None:
+    if path is not None:
+        click.echo(f"Report: {path}")
 
 
 def _conclude(found: Run, report: Path | None, as_json: bool) -> None:
@@ -149,8 +162,7 @@ def _conclude(found: Run, report: Path | None, as_json: bool) -> None:
                    "not_ok": [{"case": o.case.label, "status": str(o.status)} for o in failed]})
     else:
         click.echo(f"Run {found.id}: {len(ran) - len(failed)} measured, {len(failed)} failed, {carried} skipped.")
-        if report is not None:
-            click.echo(f"Report: {report}")
+        _print_report(report)
     if not carried and len(failed) == len(ran):
         raise NothingMeasured("No case of the plan was measured.", remedy="See the reasons above, or `cachemark show`.")
     if late:

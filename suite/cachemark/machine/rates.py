@@ -38,7 +38,8 @@ def rates(device: str, threads: int, dtypes: Iterable[str], uuid: str = "") -> d
 def rate(device: str, threads: int, dtype: str) -> Rates:
     """Rates of one dtype. Raises Infrastructure where they cannot be measured."""
     if (found := rates(device, threads, [dtype]).get(dtype)) is None:
-        raise Infrastructure(f"The rates of {device} cannot be measured: its process failed, for lack of free memory perhaps.", remedy="See `cachemark doctor`.")
+        raise Infrastructure(f"The rates of {device} cannot be measured: its process failed, for lack of free memory perhaps.",
+                             remedy="See `cachemark doctor`.")
     return found
 
 

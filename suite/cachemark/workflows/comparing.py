@@ -98,6 +98,8 @@ def compare(
     commit of another trial protocol, and Infrastructure where the device is not to be had or is lost."""
     if sum(way is not None for way in (arms, commits, environments)) != 1:
         raise BadPlan("A comparison needs two arms.", remedy="Give exactly one of --arms A B, --commits A B, --env OLD NEW.")
+    if arms and cases:
+        raise BadPlan("--arms names the two cases that are compared, so --case has no effect.", remedy="Leave out one of the two.")
     machine, (loaded, files) = Machine.of(machine), prepare(plan, plugins)
     machine.require()
     trial = TrialRequest(loaded.timeout, machine.threads, files, Task.TIMES, memory_cap=machine.memory_cap)

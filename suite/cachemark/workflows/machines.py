@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Machine:
-    """A device, ``cpu`` or ``cuda``, with its threads and limits. ``gpus`` are UUIDs, prefixes of them, numbers or ``all``; empty means the first free one.
-    ``clock`` in MHz and ``memory_cap`` in bytes are 0 where they are left alone. ``executor`` is ``local`` or ``ray``, ``address``
-    that of a Ray cluster. Raises UnknownName for another device, and Unsupported for GPUs or a clock on a cluster."""
+    """A device, ``cpu`` or ``cuda``, with its threads and limits. ``gpus`` are UUIDs, prefixes of them, numbers or ``all``; empty means the
+    first free one. ``clock`` in MHz and ``memory_cap`` in bytes are 0 where they are left alone. ``executor`` is ``local`` or ``ray``,
+    ``address`` that of a Ray cluster. Raises UnknownName for another device, and Unsupported for GPUs or a clock on a cluster."""
 
     device: str = "cpu"
     threads: int = field(default_factory=lambda: os.cpu_count() or 1)
