@@ -11,8 +11,8 @@ import pytest
 from gate_examples import CODE, ENVIRONMENT, case, changed, exchange, ok, plan
 
 from cachemark.core.errors import BadBaseline, BadStore, NothingMeasured
-from cachemark.core.result import Outcome, Status
-from cachemark.gate import baselines
+from cachemark.core.result import IMAGES, Outcome, Status
+from cachemark.gate import baselines, incidents
 from cachemark.gate.baseline_check import compare
 from cachemark.store.db import Store
 
@@ -102,8 +102,12 @@ def test_run_without_figures_is_no_baseline(store: Store, root: Path) -> None:
 def test_place_that_cannot_be_written(store: Store, root: Path) -> None:
     root.parent.mkdir()
     root.write_text("in the way")
-    with pytest.raises(BadBaseline, match="cannot be written"):
+    with pytest.raises(BadBaseline, match="cannot be written") as caught:
         baselines.save(store, measured(store), root)
+    assert caught.value.remedy == "Name another folder for baselines."
+    with pytest.raises(BadBaseline, match="cannot be written") as caught:
+        incidents.save(root / "register.json", [])
+    assert caught.value.remedy == "Name another file with --incidents."
 
 
 def test_list_shows_every_file_and_what_is_wrong_with_it(store: Store, root: Path) -> None:
@@ -117,6 +121,15 @@ def test_list_shows_every_file_and_what_is_wrong_with_it(store: Store, root: Pat
     assert good.saved
     assert (bad.machine_class, bad.name, bad.outcomes) == ("h200", "cut", 0)
     assert "is cut off" in bad.problem
+
+
+@pytest.mark.parametrize("epoch", ["two", "2", 0, 1.5, None, True, [1]])
+def test_an_epoch_that_is_none_is_listed_as_a_problem(epoch: object, store: Store, root: Path) -> None:
+    path = baselines.save(store, measured(store), root)
+    data = json.loads(path.read_text())
+    path.write_text(json.dumps({**data, "meta": {**data["meta"], "epoch": epoch}}))
+    (found,) = baselines.list_(root)
+    assert f"has epoch {epoch!r}" in found.problem
 
 
 def test_missing_file_names_the_nearest(store: Store, root: Path) -> None:
@@ -149,6 +162,17 @@ def test_newer_baseline(store: Store, root: Path) -> None:
     path.write_text(json.dumps({**json.loads(path.read_text()), "version": 99}))
     with pytest.raises(BadBaseline, match="has format 99"):
         baselines.load(path)
+
+
+@pytest.mark.parametrize(("then", "now", "named"), [
+    ({IMAGES: "a"}, {IMAGES: "b"}, [("images_hash", "a", "b")]), ({IMAGES: "a"}, {IMAGES: "a"}, []), ({}, {IMAGES: "b"}, []),
+])  # fmt: skip
+def test_difference_names_other_images_of_the_same_tokens(
+    then: dict[str, str], now: dict[str, str], named: list[tuple[str, str, str]],
+) -> None:
+    old, new = (dataclasses.replace(ok(case("full")), facts=facts) for facts in (then, now))
+    found = baselines.diff(exchange([old]), [new])
+    assert [(d.what, d.then, d.now) for d in found] == named
 
 
 def test_difference_names_everything_that_differs() -> None:

@@ -68,6 +68,28 @@ def test_the_same_file_twice_is_one_run_and_another_day_is_the_same_case(written
     assert [o.case.key for o in store.outcomes(first.run)] == [o.case.key for o in store.outcomes(second.run)]
 
 
+@pytest.mark.parametrize(("error", "state"), [(KeyboardInterrupt(), "interrupted"), (OSError(28, "No space left on device"), "failed")])
+def test_a_reading_that_broke_off_ends_and_is_made_again(
+    error: BaseException, state: str, written: dict[str, Any], store: Store, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    saved, real = [], Store.save
+
+    def save(self: Store, *given: Any, **more: Any) -> int:
+        if saved:
+            raise error
+        saved.append(given)
+        return real(self, *given, **more)
+
+    monkeypatch.setattr(Store, "save", save)
+    with pytest.raises(type(error)):
+        ingest(store, json.dumps(written), "out.json")
+    monkeypatch.undo()
+    assert [run.state for run in store.runs()] == [state]
+    again = ingest(store, json.dumps(written), "out.json")
+    assert (again.known, again.cases) == (False, len(written["benchmarks"]))
+    assert len(store.outcomes(again.run)) == again.cases
+
+
 def test_a_summary_without_raw_values_is_left_out_and_said(written: dict[str, Any], store: Store) -> None:
     bare = json.loads(json.dumps(written))
     del bare["benchmarks"][0]["stats"]["data"]

@@ -57,12 +57,13 @@ def test_parent_that_is_a_file(tmp_path: Path) -> None:
 
 
 def test_directory_in_place_of_a_file(tmp_path: Path) -> None:
-    refused(tmp_path, "is a directory")
+    assert refused(tmp_path, "is a directory").remedy.endswith("cachemark.sqlite.")
 
 
 def test_store_that_must_exist(tmp_path: Path) -> None:
     make(tmp_path / "there.db")
-    refused(tmp_path / "here.db", "There is no store.*there.db", create=False)
+    make(tmp_path / "cachemark.sqlite")
+    refused(tmp_path / "here.db", r"There is no store.*beside it: cachemark\.sqlite, there\.db\.", create=False)
     refused(tmp_path / "here.db", "There is no store", read_only=True)
     assert not (tmp_path / "here.db").exists()
 

@@ -116,6 +116,29 @@ def test_baselines_and_incidents_are_pinned(store: Store) -> None:
     assert ["condensed" in store.outcomes(run)[0].facts for run in (1, 2, 3, 4)] == [False, False, True, False]
 
 
+def test_a_comparison_is_pinned_by_what_it_found_alone(store: Store) -> None:
+    """It files its first arm where a baseline would stand, and nothing else is judged against that."""
+    for day, verdict in enumerate(("equivalent", "regressed", "equivalent")):
+        run = night(store, day, day, plan="compare/nightly")
+        arm = store.note_baseline(f"{day}" * 64, name="full", plan="nightly", machine_class="m", run_id=run)
+        store.save_verdicts(run, arm, [Verdict(case(day).key, "x", "latency", verdict)])
+    pruned(store, 1)
+    assert ["condensed" in store.outcomes(run)[0].facts for run in (1, 2, 3)] == [True, False, False]
+
+
+def test_what_was_pruned_is_measured_again(store: Store) -> None:
+    for day in range(2):
+        night(store, day, 1)
+    pruned(store, 1)
+    later = night(store, 2)
+    assert store.find("1 1") is None
+    assert store.carry(later, "1 1") is None
+    assert store.carry(later, "2 1") == store.find("2 1") == store.latest_for_case(case(1).key, ok=True)
+    pruned(store, 0)
+    assert store.latest_for_case(case(1).key, ok=True) is None
+    assert store.latest_for_case(case(1).key) is not None
+
+
 def test_what_a_newer_run_carried_keeps_everything(store: Store) -> None:
     night(store, 0, 1, 2)
     later = night(store, 9, 3)
@@ -159,6 +182,10 @@ def test_the_command_is_dry_unless_told(path: Path, store: Store) -> None:
     assert "Nothing was changed" in result.output
     assert store.outcomes(1)[0].samples["latency"] == LATENCIES
     assert "Pruned 2 outcomes" in CliRunner().invoke(main, [*arguments, "--yes"]).output
+    store.save(3, failed(2))
+    said = CliRunner().invoke(main, [*arguments, "--yes"]).output
+    assert "Pruned 0 outcomes" in said
+    assert "1 outcomes keep everything" in said, "neither those pruned before nor one without figures"
     assert store.outcomes(1)[0].samples["latency"] == quantiles(LATENCIES)
 
 

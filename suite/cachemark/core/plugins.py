@@ -8,6 +8,7 @@ import re
 import sys
 import traceback
 from pathlib import Path
+from types import ModuleType
 
 from . import registry
 from .errors import BadPlugin
@@ -34,20 +35,34 @@ ATTRIBUTES = {  # of a base class, and how they are called now
 def load(path: str | Path) -> list[str]:
     """Import the Python file at ``path`` and return the names of the methods it registered.
 
-    A file is imported once per process. Only files named by the user are ever imported, never one named in a database.
+    A file is imported once per process for each content it has; a newer content takes the place of all that an older one registered.
+    Of a file that is refused nothing stays. Only files named by the user are ever imported, never one named in a database.
     """
     file = Path(path).resolve()
     if not file.is_file():
         raise BadPlugin(f"Plug-in {str(path)!r} is not a file.", remedy="Give the path of a Python file.")
-    name = f"cachemark_plugin_{hashlib.sha256(str(file).encode()).hexdigest()[:12]}"
+    content = file.read_bytes()
+    place = f"cachemark_plugin_{hashlib.sha256(str(file).encode()).hexdigest()[:12]}_"
+    name = place + hashlib.sha256(content).hexdigest()[:12]
     if name not in sys.modules:
-        _import(name, file)
-    found = [m for m in registry.methods if registry.methods.get(m).__module__ == name]
+        older = [module for module in sys.modules if module.startswith(place)]
+        _import(name, file, content, older)
+        for module in older:
+            del sys.modules[module]
+    return _methods_of(name)
+
+
+def _methods_of(module: str) -> list[str]:
+    return [method for method in registry.methods if registry.methods.get(method).__module__ == module]
+
+
+def _check(module: str, file: Path) -> None:
+    """Refuse a plug-in without a method, and each method that its base class would not run as it is written."""
+    found = _methods_of(module)
     if not found:
-        raise BadPlugin(f"Plug-in {str(path)!r} registers no method.", remedy="Decorate a class with @registry.methods.add('name').")
+        raise BadPlugin(f"Plug-in {str(file)!r} registers no method.", remedy="Decorate a class with @registry.methods.add('name').")
     for method in found:
         _check_class(method, file)
-    return found
 
 
 def _check_class(method: str, file: Path) -> None:
@@ -57,12 +72,16 @@ def _check_class(method: str, file: Path) -> None:
     if left_out := sorted(getattr(cls, "__abstractmethods__", ())):
         raise BadPlugin(f"Plug-in {str(file)!r}: method {method!r} does not define {', '.join(left_out)}.",
                         remedy="Define them; the docstring of its base class says what each returns.")
-    if old := sorted(name for name in set(ATTRIBUTES) & set(vars(cls)) if any(hasattr(base, ATTRIBUTES[name]) for base in cls.__bases__)):
+    own = [base for base in cls.__mro__ if base.__module__ == cls.__module__]  # the plug-in's base classes too
+    bases = [base for base in cls.__mro__ if base not in own]
+    defined = set(ATTRIBUTES) & {name for base in own for name in vars(base)}
+    if old := sorted(name for name in defined if any(hasattr(base, ATTRIBUTES[name]) for base in bases)):
         raise BadPlugin(f"Plug-in {str(file)!r}: method {method!r} defines {', '.join(old)}, of which nothing is read any more.",
                         remedy=f"Rename: {', '.join(f'{name} is now {ATTRIBUTES[name]}' for name in old)}.")
 
 
-def _import(name: str, file: Path) -> None:
+def _import(name: str, file: Path, content: bytes, older: list[str]) -> None:
+    """Import ``content`` as the module ``name`` in place of the ``older`` modules. Where it is refused, the registries stay as they were."""
     spec = importlib.util.spec_from_file_location(name, file)
     if spec is None or spec.loader is None:
         raise BadPlugin(f"Plug-in {str(file)!r} is not a Python file.", remedy="Give a file that ends in .py.")
@@ -70,9 +89,21 @@ def _import(name: str, file: Path) -> None:
     sys.modules[name] = module
     try:
         with registry.methods.whole(), registry.models.whole():
-            spec.loader.exec_module(module)
-    except BaseException as error:
+            for one in older:
+                registry.methods.drop(one)
+                registry.models.drop(one)
+            _execute(module, file, content)
+            _check(name, file)
+    except BaseException:
         del sys.modules[name]
+        raise
+
+
+def _execute(module: ModuleType, file: Path, content: bytes) -> None:
+    try:
+        # What was hashed: bytecode on disk may be that of an edit in the same second.
+        exec(compile(content, str(file), "exec", dont_inherit=True), vars(module))
+    except BaseException as error:
         if not isinstance(error, Exception | SystemExit):  # a script may leave at its end; that must not end us, but Ctrl-C does
             raise
         raise BadPlugin(f"Plug-in {str(file)!r} fails at {_place(error)}: {type(error).__name__}: {error}.",

@@ -37,6 +37,11 @@ class Registry(Generic[T]):
         except KeyError:
             raise unknown(self.kind, name, self._entries) from None
 
+    def drop(self, module: str) -> None:
+        """Take out what that module has added; of a model, its ``load`` names the module."""
+        self._entries = {name: thing for name, thing in self._entries.items()
+                         if getattr(getattr(thing, "load", thing), "__module__", None) != module}
+
     @contextmanager
     def whole(self) -> Iterator[None]:
         """Keep entries added inside only if the block ends without an error or an interruption."""

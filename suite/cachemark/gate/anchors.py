@@ -125,7 +125,8 @@ def save(folder: Path | str, anchor: Anchor, outcome: Outcome, facts: Mapping[st
         raise BadBaseline(f"The anchor of {anchor.model} is {found.state}. {found.reason}", remedy="Record only one that passed.")
     stored = ReachedAnchor(anchor, outcome.case.weights, found.value, outcome.case.to_json(), dict(facts or {}))
     path = file_in(folder, anchor.model, "model")
-    write(path, json.dumps({"format": FORMAT, **asdict(stored)}, indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n")
+    write(path, json.dumps({"format": FORMAT, **asdict(stored)}, indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n",
+          remedy="Name another folder for anchors.")
     return path
 
 

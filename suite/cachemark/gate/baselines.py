@@ -17,7 +17,7 @@ from typing import Any
 
 from ..core.errors import BadBaseline, NothingMeasured
 from ..core.files import replacing
-from ..core.result import Outcome
+from ..core.result import IMAGES, Outcome
 from ..store.db import Store
 from ..store.exchange import Exchange, dump, rounded
 from ..store.exchange import load as load_text
@@ -45,7 +45,8 @@ class ListedBaseline:
 
 @dataclass(frozen=True)
 class CaseDifference:
-    """One thing in which a run differs from a baseline, unjudged. ``what`` is a metric, ``status``, ``output_hash`` or ``case``.
+    """One thing in which a run differs from a baseline, unjudged. ``what`` is a metric, ``status``, ``output_hash``,
+    ``images_hash`` or ``case``.
 
     ``then`` and ``now`` are texts for people; empty where that side has none.
     """
@@ -90,7 +91,7 @@ def save(
     if days:
         meta["expires"] = (datetime.now(UTC) + timedelta(days=days)).date().isoformat()
     text = dump(outcomes, run.environment, run.code, plan=run.plan, name=name, run=run.id, reason=reason, saved=utc_now(), **meta)
-    write(path, text)
+    write(path, text, remedy="Name another folder for baselines.")
     store.note_baseline(load_text(text, str(path)).digest, name=name, plan=run.plan, machine_class=run.environment.machine_class,
                         reason=reason, run_id=run.id)
     return path
@@ -123,8 +124,12 @@ def promote(
 
 
 def _epoch(baseline: Exchange) -> int:
-    """The number of a baseline's epoch, from 1."""
-    return int(baseline.meta.get("epoch", 1))
+    """The number of a baseline's epoch, from 1. Raises :class:`BadBaseline` where the file says something else."""
+    epoch = baseline.meta.get("epoch", 1)
+    if type(epoch) is not int or epoch < 1:
+        raise BadBaseline(f"{baseline.source} has epoch {epoch!r}; a whole number from 1 is expected.",
+                          remedy="Take the file from version control.")
+    return epoch
 
 
 def refuse_expired(baseline: Exchange, now: datetime | None = None) -> None:
@@ -179,6 +184,8 @@ def diff(baseline: Exchange, outcomes: Sequence[Outcome]) -> list[CaseDifference
 
 def _changes(old: Outcome, new: Outcome) -> Iterator[CaseDifference]:
     pairs = {"status": (str(old.status), str(new.status)), "output_hash": (old.output_hash, new.output_hash)}
+    if IMAGES in old.facts and IMAGES in new.facts:  # older baselines have none
+        pairs[IMAGES] = (old.facts[IMAGES], new.facts[IMAGES])
     for name in sorted({*old.samples, *new.samples}):
         if rounded(name, old.samples.get(name, ())) != rounded(name, new.samples.get(name, ())):
             then, now = _figure(old, name), _figure(new, name)
@@ -198,11 +205,12 @@ def _listed(path: Path) -> ListedBaseline:
     names = (path, path.parent.name, path.stem)
     try:
         found = load(path)
+        epoch = _epoch(found)
     except BadBaseline as error:
         return ListedBaseline(*names, problem=str(error))
     plan, saved, reason = (str(found.meta.get(key, "")) for key in ("plan", "saved", "reason"))
     return ListedBaseline(*names, plan, len(found.outcomes), saved, reason, expires=str(found.meta.get("expires", "")),
-                          epoch=_epoch(found))
+                          epoch=epoch)
 
 
 def _missing(path: Path) -> BadBaseline:
@@ -213,10 +221,10 @@ def _missing(path: Path) -> BadBaseline:
                        remedy=f"{hint}Known: {', '.join(known) or 'none'}. Make one with: cachemark baseline save")
 
 
-def write(path: Path, text: str) -> None:
-    """Write a file that appears whole or not at all. Raises :class:`BadBaseline`."""
+def write(path: Path, text: str, *, remedy: str) -> None:
+    """Write a file that appears whole or not at all. Raises :class:`BadBaseline` with that remedy."""
     try:
         with replacing(path) as part:
             part.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise BadBaseline(f"{path} cannot be written: {error.strerror}.", remedy="Name another folder for baselines.") from error
+        raise BadBaseline(f"{path} cannot be written: {error.strerror}.", remedy=remedy) from error

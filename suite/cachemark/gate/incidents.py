@@ -260,7 +260,8 @@ def load(path: Path) -> list[Incident]:
 def save(path: Path, register: Sequence[Incident]) -> None:
     """Write the register; the file appears whole or not at all."""
     ordered = sorted(register, key=lambda i: (i.since, i.key))
-    write(path, json.dumps({"format": FORMAT, "incidents": [asdict(i) for i in ordered]}, indent=1, ensure_ascii=False) + "\n")
+    write(path, json.dumps({"format": FORMAT, "incidents": [asdict(i) for i in ordered]}, indent=1, ensure_ascii=False) + "\n",
+          remedy="Name another file with --incidents.")
 
 
 # -- owners -------------------------------------------------------------------------------------------------------------

@@ -81,9 +81,9 @@ def _check_path(path: Path, create: bool) -> None:
         what = "is not a directory" if folder.exists() else "does not exist"
         raise BadStore(f"{path} cannot be opened: {folder} {what}.", remedy=f"Run: mkdir -p '{folder}', or name another --store.")
     if path.is_dir():
-        raise BadStore(f"{path} is a directory.", remedy=f"Name a file in it, such as {path / 'cachemark.db'}.")
+        raise BadStore(f"{path} is a directory.", remedy=f"Name a file in it, such as {path / 'cachemark.sqlite'}.")
     if not path.exists() and not create:
-        near = sorted(p.name for p in folder.glob("*.db"))
+        near = sorted(p.name for p in folder.iterdir() if p.suffix in (".sqlite", ".db") and p.is_file())
         raise BadStore(f"There is no store {path}.", remedy=f"Databases beside it: {', '.join(near) or 'none'}. `cachemark run` makes one.")
 
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
 
-from sqlalchemy import Engine, Select, delete, func, select
+from sqlalchemy import ColumnElement, Engine, Select, delete, func, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session, joinedload, selectinload
 
@@ -106,6 +106,19 @@ class Store:
             session.flush()
             return row.id
 
+    @contextmanager
+    def new_run(self, plan: str, plan_json: Mapping[str, Any], environment: Environment, code: Mapping[str, Any]) -> Iterator[int]:
+        """The number of a new run, which lasts as long as the block and then says how it ended."""
+        run_id, state = self.begin_run(plan, plan_json, environment, code), "interrupted"
+        try:
+            yield run_id
+            state = "finished"
+        except Exception:
+            state = "failed"
+            raise
+        finally:
+            self.finish_run(run_id, state)
+
     def finish_run(self, run_id: int, state: str) -> None:
         """Close a run as ``finished``, ``interrupted`` or ``failed``."""
         if state not in RUN_STATES[1:]:
@@ -162,16 +175,16 @@ class Store:
         return file
 
     def find(self, skip_key: str) -> Outcome | None:
-        """The newest ok outcome with this skip key. The empty key belongs to nobody."""
+        """The newest ok outcome with this skip key that keeps every raw value. The empty key belongs to nobody."""
         with self._reading() as session:
-            row = _newest_ok(session, skip_key)
+            row = _newest_whole(session, skip_key=skip_key) if skip_key else None
             return None if row is None else outcome_of(row, self.where)
 
     def carry(self, run_id: int, skip_key: str) -> Outcome | None:
         """Add the outcome of :meth:`find` to this run, marked as carried unless the run has it already, and return it."""
         with self._writing() as session:
             self._run_row(session, run_id)
-            row = _newest_ok(session, skip_key)
+            row = _newest_whole(session, skip_key=skip_key) if skip_key else None
             if row is None:
                 return None
             _insert_once(session, MembershipRow, {"run_id": run_id, "outcome_id": row.id, "carried": True})
@@ -198,10 +211,10 @@ class Store:
             return {key: f"{trial.name or trial.id} of run {trial.run_id}" for key, trial in found}
 
     def latest_for_case(self, case_key: str, *, ok: bool = False) -> Outcome | None:
-        """The newest outcome of a case, whatever its status, with which ``run --explain`` compares; or the newest that ended ``ok``, whose
-        quality may be reused."""
+        """The newest outcome of a case, whatever its status, with which ``run --explain`` compares; or the newest that ended ``ok``
+        and keeps every raw value, whose quality may be reused."""
         with self._reading() as session:
-            row = _newest(session, case_key=case_key, **({"status": str(Status.OK)} if ok else {}))
+            row = (_newest_whole if ok else _newest)(session, case_key=case_key)
             return None if row is None else outcome_of(row, self.where)
 
     def seconds(self, case_key: str, machine_class: str) -> float | None:
@@ -272,12 +285,14 @@ def _whole_outcomes() -> Select[Any]:  # the type of a Select with one entity is
                                       selectinload(OutcomeRow.condensed))
 
 
-def _newest_ok(session: Session, skip_key: str) -> OutcomeRow | None:
-    return _newest(session, skip_key=skip_key, status=str(Status.OK)) if skip_key else None
+def _newest_whole(session: Session, **columns: str) -> OutcomeRow | None:
+    """The newest ok outcome that was not pruned: quantiles without artifacts do not stand for a measurement."""
+    return _newest(session, OutcomeRow.id.not_in(select(CondensedRow.outcome_id)), status=str(Status.OK), **columns)
 
 
-def _newest(session: Session, **columns: str) -> OutcomeRow | None:
-    newest: OutcomeRow | None = session.scalar(_whole_outcomes().filter_by(**columns).order_by(OutcomeRow.id.desc()).limit(1))
+def _newest(session: Session, *conditions: ColumnElement[bool], **columns: str) -> OutcomeRow | None:
+    wanted = _whole_outcomes().filter_by(**columns).where(*conditions)
+    newest: OutcomeRow | None = session.scalar(wanted.order_by(OutcomeRow.id.desc()).limit(1))
     return newest
 
 

@@ -36,12 +36,14 @@ class Ingested:
 def ingest(store: Store, text: str, source: str) -> Ingested:
     """Read the JSON that ``pytest --benchmark-json`` or ``--benchmark-save`` with ``--benchmark-save-data`` writes; ``source`` names it.
 
-    The same file twice is one run. Raises BadResults where it is no such file, NothingMeasured where it holds no raw values.
+    The same file twice is one run; what a broken reading left is read again. Raises BadResults where it is no such file, NothingMeasured
+    where it holds no raw values.
     """
     name = hashlib.sha256(text.encode("utf-8", errors="replace")).hexdigest()
     data = _parse(text, source)
     for run in store.runs():
-        if run.plan == PYTEST_BENCHMARK and isinstance(run.plan_json, Mapping) and run.plan_json.get("sha256") == name:
+        known = run.plan == PYTEST_BENCHMARK and isinstance(run.plan_json, Mapping) and run.plan_json.get("sha256") == name
+        if known and run.state == "finished":
             return Ingested(run.id, len(store.outcomes(run.id)), (), known=True)
     environment, code = _environment(data), _code(data)
     outcomes, left_out = _outcomes(data, environment.fingerprint, source)
@@ -49,10 +51,9 @@ def ingest(store: Store, text: str, source: str) -> Ingested:
         raise NothingMeasured(f"{source} holds no raw values of any benchmark.",
                               remedy="Write it with --benchmark-json, or add --benchmark-save-data to --benchmark-save.")
     plan = {"name": PYTEST_BENCHMARK, "sha256": name, "measured": str(data.get("datetime", ""))}
-    number = store.begin_run(PYTEST_BENCHMARK, plan, environment, code)
-    for outcome in outcomes:
-        store.save(number, outcome, trial=PYTEST_BENCHMARK)
-    store.finish_run(number, "finished")
+    with store.new_run(PYTEST_BENCHMARK, plan, environment, code) as number:
+        for outcome in outcomes:
+            store.save(number, outcome, trial=PYTEST_BENCHMARK)
     return Ingested(number, len(outcomes), tuple(left_out))
 
 

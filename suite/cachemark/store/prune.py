@@ -1,7 +1,7 @@
 """Pruning of a store: of old nights quantiles stay, of the newest ones and of what matters every raw value.
 
 What is never pruned: outcomes of the newest nights, of a run that a baseline was saved from or that a gate called regressed, and those
-that a newer run has carried over. What is pruned keeps its row, its facts, and quantiles of each metric; its artifacts go.
+that a newer run has carried over. The first arm of a comparison, against which it alone is judged, is no such baseline. What is pruned keeps its row, its facts, and quantiles of each metric; its artifacts go.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sqlalchemy.orm import Session
 from ..core.errors import BadStore
 from ..core.verdicts import REGRESSED
 from .db import Store
-from .rows import pack, unpack
+from .rows import COMPARISON, pack, unpack
 from .schema import ArtifactRow, BaselineRow, CondensedRow, MembershipRow, OutcomeRow, RunRow, SampleRow, VerdictRow
 
 SHARES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
@@ -28,7 +28,7 @@ AT_ONCE = 200  # outcomes in a transaction: others write in between
 
 @dataclass(frozen=True)
 class Pruned:
-    """The extent of a pruning, done or planned: outcomes, values, files and their bytes."""
+    """The extent of a pruning, done or planned: outcomes, values, files and their bytes; ``kept`` outcomes keep every figure."""
 
     outcomes: int
     values: int
@@ -50,7 +50,8 @@ def prune(store: Store, nights: int = NIGHTS, *, dry: bool = True) -> Pruned:
     has pruned some outcomes wholly and others not at all."""
     with store._reading() as session:
         gone = _doomed(session, nights)
-        kept = (session.scalar(select(func.count()).select_from(OutcomeRow)) or 0) - len(gone)
+        whole = select(func.count()).where(OutcomeRow.status == "ok", OutcomeRow.id.not_in(select(CondensedRow.outcome_id)))
+        kept = (session.scalar(whole) or 0) - len(gone)
         files = _files(session, gone)
         counts = session.execute(select(SampleRow.outcome_id, SampleRow.count))
         values = sum(max(0, count - len(SHARES)) for number, count in counts if number in gone)
@@ -72,7 +73,8 @@ def _doomed(session: Session, nights: int) -> set[int]:
     """Numbers of the outcomes that nothing protects and that still have raw values."""
     days: dict[int, str] = {number: started[:10] for number, started in session.execute(select(RunRow.id, RunRow.started))}
     newest = sorted(set(days.values()), reverse=True)[:nights]
-    pinned = set(session.scalars(select(BaselineRow.run_id).where(BaselineRow.run_id.is_not(None))))
+    accepted = select(RunRow.id).join(BaselineRow).where(RunRow.plan.not_like(f"{COMPARISON}%"))  # it files its own first arm as one
+    pinned = set(session.scalars(accepted))
     pinned |= set(session.scalars(select(VerdictRow.run_id).where(VerdictRow.verdict == REGRESSED)))
     protected = {run for run, day in days.items() if day in newest} | pinned
     held = select(MembershipRow.outcome_id).where(MembershipRow.run_id.in_(protected))

@@ -43,7 +43,7 @@ from .arms import IMAGES, Cells, MakeArm, arms_of, cells_of, image_arm, timed_ar
 from .commits import checkouts, code_of, repository_of
 from .machines import Machine
 from .pairs import Arm, Pair, PairRunner
-from .stores import DEFAULT_STORE, new_run
+from .stores import DEFAULT_STORE
 
 OnPair = Callable[[Pair, str], None]  # called with each pair and with what was measured of it: ``times`` or ``images``
 
@@ -203,7 +203,7 @@ class _PairedRun:
         stated = {"arms": list(both.names), "alike": both.alike, "delta": rule.delta, "cells": rule.family, "seed": self.terms.seed,
                   "min_coverage": COVERAGE if self.terms.min_coverage is None else self.terms.min_coverage,
                   "code": [dict(code) for code in both.code], "plan": plan.model_dump(mode="json")}
-        with new_run(self.store, ledger.COMPARISON + plan.name, stated, both.where[1], both.code[1]) as self.run_id:
+        with self.store.new_run(ledger.COMPARISON + plan.name, stated, both.where[1], both.code[1]) as self.run_id:
             self._measure_and_judge(rule)
         nights = ledger.nights(self.store, plan.name, machine)
         (ours,) = (night for night in nights if night.run.id == self.run_id)

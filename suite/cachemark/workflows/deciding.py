@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..core.result import Environment
+from ..core.result import CONDENSED, Environment
 from ..plans.expand import Planned
 from ..plans.reuse import skip_key, skip_parts
 from ..store.db import Store
@@ -52,6 +52,8 @@ def reason(decision: Decision, store: Store | None) -> str:
     then: dict[str, Any] = dict(latest.facts.get("skip_parts", {}))
     if changed := [name for name in {**decision.parts, **then} if then.get(name) != decision.parts.get(name)]:
         return f"changed since: {', '.join(changed)}"
+    if CONDENSED in latest.facts:
+        return "its raw values were pruned"
     return "last time a deadline ended its search" if largest.unfinished(latest) else "asked to run afresh"
 
 

@@ -1,13 +1,11 @@
-"""A store where one is asked for (one that is open already, a path, or a URL), and a new run in it."""
+"""A store where one is asked for (one that is open already, a path, or a URL)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
-from ..core.result import Environment
 from ..store.db import Store
 
 DEFAULT_STORE = "cachemark.sqlite"
@@ -32,17 +30,3 @@ def opened(store: str | Path | None) -> Iterator[Store | None]:
         return
     with reading(store) as found:
         yield found
-
-
-@contextmanager
-def new_run(store: Store, plan: str, stated: Mapping[str, Any], environment: Environment, code: Mapping[str, Any]) -> Iterator[int]:
-    """The number of a new run, which lasts as long as the block and then says how it ended."""
-    run_id, state = store.begin_run(plan, stated, environment, code), "interrupted"
-    try:
-        yield run_id
-        state = "finished"
-    except Exception:
-        state = "failed"
-        raise
-    finally:
-        store.finish_run(run_id, state)
