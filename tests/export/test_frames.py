@@ -23,8 +23,11 @@ from cachemark.core.result import Outcome
 from cachemark.core.spec import Case, Sampling
 from cachemark.core.units import METRICS
 from cachemark.export.frames import COLUMNS, SAMPLE_COLUMNS, csv, frame, parquet, samples_frame, settings
+from cachemark.export.tables import told_apart
 from cachemark.report.view.case_group import case_groups
+from cachemark.report.view.leaderboard import cells, column_groups
 from cachemark.store.db import Store
+from cachemark.store.prune import prune
 
 
 def figure(table: pd.DataFrame, label: str, metric: str) -> dict[str, Any]:
@@ -39,6 +42,25 @@ def stored(path: Path, *runs: list[Outcome]) -> Path:
             for outcome in held:
                 store.save(run, replace(outcome, artifacts={}))
     return path
+
+
+def test_of_pruned_values_the_stored_mean_is_shown_alone(tmp_path: Path) -> None:
+    held = sample.outcomes()
+    path = stored(tmp_path / "s.sqlite", held)
+    with Store.open(path) as store:
+        prune(store, 0, dry=False)
+        outcomes = store.outcomes(1)
+    table, means = frame(outcomes), {o.case.label: o.mean("psnr") for o in held if "psnr" in o.samples}
+    for label, mean in means.items():
+        found = figure(table, label, "psnr")
+        assert found["value"] == found["mean"] == pytest.approx(mean)
+        assert (math.isnan(found["low"]), math.isnan(found["high"]), found["n"]) == (True, True, 1)
+    (group,) = case_groups(outcomes)
+    assert not any(row.to_full for row in group.arms)
+    shown = {cell.key: cell for cell in cells(group.arms[0], column_groups(group))}["psnr"]
+    assert (shown.under, shown.delta) == ("mean alone: raw values pruned", "")
+    assert any(row.to_full for row in case_groups(held)[0].arms)
+    assert not told_apart(group.arms[0], group.arms[0], "psnr")
 
 
 def test_there_is_one_row_for_each_case_and_metric() -> None:

@@ -81,7 +81,7 @@ def _check_class(method: str, file: Path) -> None:
 
 
 def _import(name: str, file: Path, content: bytes, older: list[str]) -> None:
-    """Import ``content`` as the module ``name`` in place of the ``older`` modules. Where it is refused, the registries stay as they were."""
+    """Import ``content`` as the module ``name`` in place of the ``older`` modules. Where it is refused, nothing changes."""
     spec = importlib.util.spec_from_file_location(name, file)
     if spec is None or spec.loader is None:
         raise BadPlugin(f"Plug-in {str(file)!r} is not a Python file.", remedy="Give a file that ends in .py.")

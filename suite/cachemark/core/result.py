@@ -94,6 +94,12 @@ class Outcome:
     def ok(self) -> bool:
         return self.status is Status.OK
 
+    def raw(self, name: str) -> Sequence[float]:
+        """Every raw value of a metric; none where it was not measured, or where pruning left quantiles of it."""
+        values = self.samples.get(name, ())
+        held = self.facts.get(CONDENSED, {}).get(name)
+        return () if held and held["count"] > len(values) else values
+
     def median(self, name: str) -> float | None:
         """Median of the raw samples of a metric, or None where it was not measured."""
         values = self.samples.get(name)

@@ -161,8 +161,8 @@ def told_apart(one: ReportRow, other: ReportRow, key: str) -> bool:
     Figures of single images at the same seeds by the interval of the mean difference, without zero; other measured figures by
     intervals that do not meet; what is counted by its values.
     """
-    mine, its = one.outcome.samples.get(key, ()), other.outcome.samples.get(key, ())
-    if key in (*FIDELITY, *QUALITY) and len(mine) == len(its):
+    mine, its = one.outcome.raw(key), other.outcome.raw(key)
+    if mine and key in (*FIDELITY, *QUALITY) and len(mine) == len(its):
         difference = mean_over_seeds([a - b for a, b in zip(mine, its, strict=True)])
         return not difference.low <= 0 <= difference.high
     here, there = _interval(one, key), _interval(other, key)

@@ -175,14 +175,15 @@ def _image_cells(row: ReportRow, shown: tuple[ColumnGroup, ...]) -> tuple[TableC
     if row.no_judgement and not row.fidelity and not row.quality:
         return (TableCell("judgement", "not judged", row.no_judgement, span=len(names), empty=True),)
     held = {**row.fidelity, **row.quality}
-    return tuple(_mean(name, held[name], row.to_full.get(name)) if name in held else _none(name) for name in names)
+    return tuple(_mean(row, name, held[name]) if name in held else _none(name) for name in names)
 
 
-def _mean(name: str, mean: Interval, to_full: Interval | None) -> TableCell:
+def _mean(row: ReportRow, name: str, mean: Interval) -> TableCell:
     """A figure, its interval, and that of its difference to the full cache's at the same seeds, where that is known."""
     text = fmt.figure(mean.value, name)
     if mean.n < 2:
-        return TableCell(name, text, "one seed", mean.value)
+        return TableCell(name, text, "one seed" if row.outcome.raw(name) else "mean alone: raw values pruned", mean.value)
+    to_full = row.to_full.get(name)
     delta = f"Δ {_ends(to_full, name, signed=True)}" if to_full and to_full.n > 1 else ""
     return TableCell(name, text, _ends(mean, name), mean.value, delta=delta)
 

@@ -168,10 +168,11 @@ def _saved(name: str, outcome: Outcome, full: Outcome | None) -> float | None:
 
 
 def figures(outcome: Outcome, full: Outcome | None) -> dict[str, Sequence[float]]:
-    """Values by seed of an outcome: fidelity, quality, and differences of quality to ``full``. Empty for random weights."""
+    """Values by seed of an outcome: fidelity, quality, and differences of quality to ``full``. Empty for random weights.
+    Where raw values were pruned the stored mean stands alone, so that it has no interval, and there is no difference."""
     if is_random(outcome.case):
         return {}
-    named = {name: outcome.samples[name] for name in (*FIDELITY, *QUALITY) if outcome.samples.get(name)}
+    named = {name: outcome.raw(name) or [mean] for name in (*FIDELITY, *QUALITY) if (mean := outcome.mean(name)) is not None}
     return {**named, **{f"{_APART}{name}": values for name, values in _apart(outcome, full).items()}}
 
 
@@ -198,7 +199,7 @@ def _apart(outcome: Outcome, full: Outcome | None) -> dict[str, list[float]]:
     """Differences of quality to the full cache at the same seeds, for arms only."""
     if full is None or outcome.case.role != "arm":
         return {}
-    pairs = {name: (outcome.samples.get(name), full.samples.get(name)) for name in QUALITY}
+    pairs = {name: (outcome.raw(name), full.raw(name)) for name in QUALITY}
     return {name: [a - b for a, b in zip(mine, its, strict=True)] for name, (mine, its) in pairs.items()
             if mine and its and len(mine) == len(its)}
 
