@@ -270,10 +270,22 @@ class Told(Machine):
         yield Stub()  # type: ignore[misc]
 
 
-def test_a_share_under_a_memory_cap_is_for_the_run_under_that_cap(tmp_path: Path) -> None:
+def quality_plan() -> plans.Plan:
+    """Two cases with a quality pass."""
     quality = {"samples": 256, "batch": 4, "preset": "scene", "seeds": "s256"}
-    plan = plans.Plan.model_validate({"name": "p", "quality": quality, "cells": [{"model": "tiny-llamagen", "methods": ["window"]}]})
-    machine = Told("cpu", 1, memory_cap=1 << 30)
+    return plans.Plan.model_validate({"name": "p", "quality": quality, "cells": [{"model": "tiny-llamagen", "methods": ["window"]}]})
+
+
+def test_a_share_that_no_device_was_left_for_was_not_made(tmp_path: Path) -> None:
+    lost = Local()
+    lost._rejects[0] = local.REJECTS
+    with Store.open(tmp_path / "s.sqlite") as store:
+        failed = PlanRunner(quality_plan(), store, lost).make_share((0, 2))
+    assert [(o.case.label, o.status) for o in failed] == [("full", Status.NOT_REACHED), ("window 1/2", Status.NOT_REACHED)]
+
+
+def test_a_share_under_a_memory_cap_is_for_the_run_under_that_cap(tmp_path: Path) -> None:
+    plan, machine = quality_plan(), Told("cpu", 1, memory_cap=1 << 30)
     workflows.share(plan, (0, 2), tmp_path / "s.sqlite", machine=machine)
     workflows.run(plan, tmp_path / "s.sqlite", machine=machine)
     shared, run = machine.caches

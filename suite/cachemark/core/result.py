@@ -33,6 +33,7 @@ class Status(enum.StrEnum):
 INFRASTRUCTURE = (Status.THROTTLED, Status.CONTENDED, Status.NOT_REACHED)  # the machine ended the case so, and nothing is known of it
 JUDGING = ("fidelity", "quality")
 IMAGES = "images_hash"  # of an outcome's facts: the hash of its decoded images, where they were looked at
+SHARE = "share"  # of an outcome's facts: the share of its quality images that was made (index from 0, of how many)
 CONDENSED = "condensed"  # the fact that names metrics of which quantiles remain: {"count": of raw values, "mean": of them}
 
 

@@ -13,7 +13,7 @@ from typing import Protocol
 from ..core import registry
 from ..core.errors import Unsupported
 from ..core.limits import Rates
-from ..core.result import Environment, Outcome, Status
+from ..core.result import SHARE, Environment, Outcome, Status
 from ..core.secrets import mask, masked
 from ..core.spec import QUALITY_PASS, Case
 from ..gate import anchors
@@ -204,7 +204,7 @@ class PlanRunner:
         for finished in self._ended(wanted, replace(self._request(Task.FEATURES), share=part)):
             outcome = _masked(finished.outcome)
             self.watcher.ended(outcome)
-            if outcome.status is not Status.NOT_REACHED:
+            if SHARE not in outcome.facts:
                 failed.append(outcome)
         return failed
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ...core import seeds
 from ...core.errors import Unsupported
-from ...core.result import IMAGES, Outcome, Status
+from ...core.result import IMAGES, SHARE, Outcome, Status
 from ...core.spec import QUALITY_PASS, Case
 from ...core.units import quality_name
 from ...metrics.image_features import ImageFeatures
@@ -103,7 +103,7 @@ def fill(planned: Planned, bench: Bench, share: tuple[int, int]) -> Ended:
     except quality.NotFinite as error:
         return Outcome(case, Status.NAN_OUTPUT, log=str(error)), {}
     done = f"Share {share[0] + 1} of {share[1]} of its quality images is made; nothing is measured."
-    return Outcome(case, Status.NOT_REACHED, log=done), {}
+    return Outcome(case, Status.NOT_REACHED, log=done, facts={SHARE: list(share)}), {}
 
 
 def probe(planned: Planned, bench: Bench) -> Ended:
