@@ -100,9 +100,13 @@ def at(tmp_path: Path) -> Stage:
 
 @pytest.fixture
 def python(tmp_path: Path) -> str:
-    """An interpreter whose trials answer at once."""
-    case = Case("m", "random:0", (4, 4), "c", Sampling(), "full")
-    outcome = Outcome(case, Status.OK, {"latency": [1.0] * 3}, "an arm", output_hash="cafe", facts={"kernel": "sdpa"}).to_json()
+    """An interpreter whose trials answer at once, and well."""
+    return python_of(tmp_path, Status.OK, {"latency": [1.0] * 3}, "an arm", output_hash="cafe", facts={"kernel": "sdpa"})
+
+
+def python_of(tmp_path: Path, *ended: Any, **more: Any) -> str:
+    """An interpreter whose trials all end so."""
+    outcome = Outcome(Case("m", "random:0", (4, 4), "c", Sampling(), "full"), *ended, **more).to_json()
     introduction = {"protocol": PROTOCOL, "environment": environment("cpu", 1).to_json(), "code": {"hash": "abc"}}
     file = tmp_path / "python"
     file.write_text(CHILD.format(python=sys.executable, introduction=introduction, outcome=outcome))
@@ -152,6 +156,19 @@ def test_a_device_that_never_comes_to_rest_is_to_blame(at: Stage, python: str, n
     assert (found.exit_code, row.verdict) == (5, "not_compared")
     assert "throttled then, throttled now: The device slowed itself down: hardware slowdown" in row.reason
     assert pairs(at) == [(1, 3, ("GPU-aaaa", "GPU-aaaa"))]
+
+
+def test_a_secret_is_neither_stored_nor_said_in_a_verdict(
+    at: Stage, nvml: FakeNvml, script: Script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    child = python_of(tmp_path, Status.ERROR, log="RuntimeError: no access with hf_secret", facts={"kernel": "hf_secret"})
+    found = compare(at, child, nvml)
+    (row,) = found.tally.rows
+    assert (row.verdict, "no access with ***" in row.reason) == ("not_compared", True)
+    with Store.open(at.store, create=False, read_only=True) as store:
+        stored = store.outcomes(1)
+    assert {(o.log, o.facts["kernel"]) for o in stored} == {("RuntimeError: no access with ***", "***")}
 
 
 def test_of_several_devices_another_takes_the_pair_and_both_arms_share_one(

@@ -9,9 +9,10 @@ from __future__ import annotations
 import enum
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from .secrets import mask, masked
 from .spec import Case
 from .units import is_finite, metric
 
@@ -112,6 +113,10 @@ class Outcome:
             return float(held[name]["mean"])
         values = self.samples.get(name)
         return statistics.fmean(values) if values else None
+
+    def masked(self) -> Outcome:
+        """With stars in place of every secret in its log and facts, as it may be printed, stored and shown."""
+        return replace(self, log=mask(self.log), facts=masked(self.facts))
 
     def to_json(self) -> dict[str, Any]:
         return {

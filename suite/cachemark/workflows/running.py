@@ -14,7 +14,6 @@ from ..core import registry
 from ..core.errors import Unsupported
 from ..core.limits import Rates
 from ..core.result import SHARE, Environment, Outcome, Status
-from ..core.secrets import mask, masked
 from ..core.spec import QUALITY_PASS, Case
 from ..gate import anchors
 from ..machine.environment import environment
@@ -202,7 +201,7 @@ class PlanRunner:
         self.watcher.planned(wanted)
         failed = []
         for finished in self._ended(wanted, replace(self._request(Task.FEATURES), share=part)):
-            outcome = _masked(finished.outcome)
+            outcome = finished.outcome.masked()
             self.watcher.ended(outcome)
             if SHARE not in outcome.facts:
                 failed.append(outcome)
@@ -271,16 +270,12 @@ class PlanRunner:
         """Store each outcome as it comes."""
         by_case = {decision.planned.case.key: decision for decision in todo}
         for finished in ended:
-            decision, outcome = by_case[finished.outcome.case.key], _masked(finished.outcome)
+            decision, outcome = by_case[finished.outcome.case.key], finished.outcome.masked()
             outcome = replace(outcome, skip_key=decision.key, facts={**outcome.facts, "skip_parts": dict(decision.parts)})
             trial = self._processes.setdefault(finished.process, str(len(self._processes) + 1)) if finished.process else ""
             self.store.save(found.run_id, outcome, finished.artifacts, trial=trial)
             found.ran.append(outcome)
             self.watcher.ended(outcome)
-
-
-def _masked(outcome: Outcome) -> Outcome:
-    return replace(outcome, log=mask(outcome.log), facts=masked(outcome.facts))
 
 
 def _rated(
