@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -38,6 +40,18 @@ def test_a_site_grows_with_its_store(stage: Stage) -> None:
     assert page.read_text(encoding="utf-8") == "mine"  # what is there stays
     assert "1 new pages" in good(call("report", "--site", "site", "--anew", "--store", stage.store))
     assert page.read_text(encoding="utf-8") != "mine"
+
+
+@pytest.mark.parametrize("name", ["größe", "_x", "-a"])
+def test_a_stored_plan_that_no_baseline_can_be_called_after_is_shown_without_one(name: str, stage: Stage) -> None:
+    with closing(sqlite3.connect(stage.store)) as connection:
+        connection.execute("UPDATE run SET plan = ?", (name,))
+        connection.commit()
+    good(call("report", "report.html", "--store", stage.store))
+    good(call("report", "--site", "site", "--store", stage.store))
+    good(call("export", "github", "--comment", "comment.md", "--store", stage.store))
+    assert "Not compared with a baseline." in Path("comment.md").read_text(encoding="utf-8")
+    assert "begin with a letter or digit" in call("check", "--store", stage.store).stderr
 
 
 def test_an_accepted_baseline_without_a_case_of_the_run_is_left_out_and_a_given_one_is_refused(stage: Stage) -> None:

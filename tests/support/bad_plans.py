@@ -63,6 +63,7 @@ BAD = [
     Bad("two repeats", "repeats = 3", "repeats = 2", P, ("timing.repeats", "greater than or equal to 3")),
     Bad("no methods", '["streaming", "calm"]', "[]", P, ("cells.0.methods", "at least 1 item"), "methods ="),
     Bad("odd name", 'name = "dots"', 'name = "dots/.."', P, ("name: ", "pattern")),
+    *(Bad(f"name {name}", 'name = "dots"', f'name = "{name}"', P, ("name: ", "pattern")) for name in ("größe", "_x", "-a")),
     Bad("engine", "batch = 2", 'engine = "egaer"', P, ("cells.0.engine", "'eager', 'graph' or 'reference'", "'egaer'")),
     Bad("missing name", 'name = "dots"\n', "", P, ("name: field required",), "timeout"),  # the first line
     Bad("missing model", 'model = "dot"\n', "", P, ("cells.0.model: field required",), "[[cells]]"),

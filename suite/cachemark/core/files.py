@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all."""
+"""Files that appear whole or not at all, and their names."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"  # of what has a file of its own: it stays in its folder and does not look like an option
 
 
 @contextmanager

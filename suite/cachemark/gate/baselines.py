@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.errors import BadBaseline, NothingMeasured
-from ..core.files import replacing
+from ..core.files import NAME, replacing
 from ..core.result import IMAGES, Outcome
 from ..store.db import Store
 from ..store.exchange import Exchange, dump, rounded
@@ -66,8 +66,9 @@ def path_of(root: Path | str, machine_class: str, name: str) -> Path:
 
 def file_in(folder: Path | str, name: str, kind: str) -> Path:
     """The JSON file of that name in a folder. The name of a ``kind`` of thing that would leave it is refused."""
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
-        raise BadBaseline(f"{name!r} is not a name of a {kind}.", remedy="Use letters, digits, dots, underscores and dashes.")
+    if not re.fullmatch(NAME, name):
+        raise BadBaseline(f"{name!r} is not a name of a {kind}.",
+                          remedy="Use a-z, A-Z, digits, dots, underscores and dashes; begin with a letter or digit.")
     return Path(folder) / f"{name}.json"
 
 

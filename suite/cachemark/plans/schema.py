@@ -12,6 +12,7 @@ from pydantic import AliasChoices, BaseModel, ConfigDict, Field, PrivateAttr, Va
 
 from ..core import plugins as plugin_files
 from ..core.errors import BadBudget, BadPlan, unknown
+from ..core.files import NAME
 from ..core.spec import FULL, Budget
 from .plan_errors import Kinds, line, plan_error
 
@@ -122,7 +123,7 @@ class Plan(PlanTable):
     ``unsupported`` (older plans call it ``unmet``). ``plugins`` are Python
     files that register its methods, relative to the plan."""
 
-    name: Annotated[str, Field(min_length=1, pattern=r"^[\w.-]+$")]
+    name: Annotated[str, Field(min_length=1, pattern=f"^{NAME}$")]
     description: str = ""
     timing: Timing = Timing()
     fidelity: Fidelity = Fidelity()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import hashlib
 import json
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.errors import Infrastructure, NothingMeasured
+from ..core.files import NAME
 from ..core.result import Outcome
 from ..core.spec import digest
 from ..gate import anchors, baselines
@@ -110,6 +112,8 @@ def baseline_of(record: RunRecord, given: str | Path | None) -> Path | None:
     """The given baseline, or the accepted one of this plan and machine class, if that exists."""
     if given or record.is_comparison:  # a comparison has two arms of its own and no accepted baseline
         return Path(given) if given else None
+    if not re.fullmatch(NAME, record.plan):  # plans once had names that no baseline can have
+        return None
     accepted = baselines.path_of(baselines.ROOT, record.environment.machine_class, record.plan)
     return accepted if accepted.is_file() else None
 
