@@ -19,7 +19,7 @@ from cachemark.models.catalogue.next_token import TINY
 from cachemark.models.llamagen import LlamaGen
 from cachemark.models.tiny import tiny_vq as vq
 from cachemark.plans.expand import Planned, expand
-from cachemark.plans.schema import Plan, find, load
+from cachemark.plans.schema import Plan, find, load, prepare
 from support import bad_plans, examples
 from support.stages import forgetting
 
@@ -183,6 +183,17 @@ def test_more_methods_join_every_block_once(write: Write) -> None:
     assert [c.methods for c in plan.cells] == [["streaming", "calm", "window"], ["calm", "window"]]
     with pytest.raises(UnknownName, match=r"plan\.toml:\d+: Unknown method 'clam'"):
         expand(plan.joined(["clam"]))
+
+
+def test_more_methods_join_the_blocks_of_their_kind_of_model(tmp_path: Path) -> None:
+    """As the guide of plug-ins has it: knorm is for next-token models, calm for next-scale ones too."""
+    guide = Path(__file__).parents[2] / "docs" / "guide" / "plugin.md"
+    (tmp_path / "knorm.py").write_text(guide.read_text().partition("```python\n# knorm.py\n")[2].partition("```")[0])
+    joined, _ = prepare("demo", [tmp_path / "knorm.py", tmp_path / "dot.py"])
+    found = {(p.case.model, p.case.method) for p in expand(joined) if p.case.method in ("knorm", "calm")}
+    assert found == {("tiny-llamagen", "knorm"), ("tiny-llamagen", "calm"), ("tiny-var", "calm")}
+    with pytest.raises(BadBudget, match=r"linear does not run on masked models\."):
+        expand(load("demo").only(models=["tiny-mar"]).joined(["linear"]))
 
 
 # ------------------------------------------------------------------------------------------------ the identity of a case

@@ -78,7 +78,8 @@ def moment(context: click.Context, option: click.Parameter, given: str | None) -
 @plugin_option
 @click.option("--report", "report_path", type=click.Path(dir_okay=False, path_type=Path), help="Write the HTML report here afterwards.")
 @machine_options
-@click.option("--method", "extra_methods", multiple=True, help="Add a method, such as one of a plug-in, to every block; repeatable.")
+@click.option("--method", "extra_methods", multiple=True,
+              help="Add a method, such as one of a plug-in, to every block it can run in; repeatable.")
 @click.option("--fresh", is_flag=True, help="Run every case, even those already measured.")
 @click.option("--carry-quality", is_flag=True,
               help="With --fresh: keep the figures of an earlier quality pass where a case still produces the same tokens.")
@@ -99,7 +100,7 @@ def run(
     """Measure PLAN: the name of a shipped plan (see `cachemark list plans`) or a TOML file.
 
     Cases that the store already holds, measured by the same code on the same machine and software, are not run again. Ctrl-C keeps
-    every completed case; the same command resumes from there. Methods of --plugin files join every block of the plan.
+    every completed case; the same command resumes from there. Methods of --plugin files join every block they can run in.
     """
     from .. import workflows
     from ..core.errors import Infrastructure

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, PrivateAttr, ValidationError
 
 from ..core import plugins as plugin_files
+from ..core import registry
 from ..core.errors import BadBudget, BadPlan, unknown
 from ..core.files import NAME
 from ..core.spec import FULL, Budget
@@ -155,8 +156,11 @@ class Plan(PlanTable):
         return [Path(self._source[0]).parent / name for name in self.plugins]
 
     def joined(self, extra: Sequence[str]) -> Plan:
-        """This plan with more methods in every block."""
-        cells = [c.model_copy(update={"methods": [*c.methods, *(m for m in extra if m not in c.methods)]}) for c in self.cells]
+        """This plan with more methods, each in every block whose model it can run on; in all of them where it can on none, which is then
+        a mistake of whoever asked for it."""
+        places = {m: {c.model for c in self.cells if _runs_on(m, c.model)} or {c.model for c in self.cells} for m in extra}
+        cells = [c.model_copy(update={"methods": [*c.methods, *(m for m in extra if m not in c.methods and c.model in places[m])]})
+                 for c in self.cells]
         return self.model_copy(update={"cells": cells})
 
     def only(
@@ -175,6 +179,12 @@ class Plan(PlanTable):
         plan = self.model_copy(update={"cells": list(left.values())})
         plan._blocks = tuple(self._blocks[number] if self._blocks else number for number in left)
         return plan
+
+
+def _runs_on(method: str, model: str) -> bool:
+    """True where a method can run on a model, or one of them is unknown, which is said when the plan is expanded."""
+    return (method not in registry.methods or model not in registry.models
+            or registry.models.get(model).paradigm in registry.methods.get(method).paradigms)
 
 
 def _names(method: str | MethodTable) -> set[str]:
@@ -242,8 +252,8 @@ def load(name_or_path: str) -> Plan:
 
 
 def prepare(plan: Plan | str | Path, plugins: Sequence[str | Path] = (), methods: Sequence[str] = ()) -> tuple[Plan, tuple[str, ...]]:
-    """A plan (the name of a shipped one, a TOML file, or a plan) with the methods of plug-in files and ``methods`` in every block, and the
-    absolute paths of the files that a trial must load. Raises BadPlan and BadPlugin."""
+    """A plan (the name of a shipped one, a TOML file, or a plan) with the methods of plug-in files and ``methods`` in every block that
+    they can run in, and the absolute paths of the files that a trial must load. Raises BadPlan and BadPlugin."""
     found = [name for file in plugins for name in plugin_files.load(file)]
     loaded = plan if isinstance(plan, Plan) else load(str(plan))
     joined = loaded.joined([*found, *methods])

@@ -73,9 +73,10 @@ def run(
 ) -> Run:
     """Measure a plan and return the run, every outcome stored. What the store holds already is not run again, unless ``fresh``.
 
-    ``plan`` is a plan, the name of a shipped one, or a TOML file; ``methods`` and those of ``plugins`` join every block. ``carry_quality``
-    keeps the figures of an earlier quality pass where a case still gives the same tokens (default: unless ``fresh``). With ``seconds`` the
-    run ends in that time: by priority, and the rest is ``not_reached``. An interruption keeps everything that is complete.
+    ``plan`` is a plan, the name of a shipped one, or a TOML file; ``methods`` and those of ``plugins`` join every block that they can run
+    in. ``carry_quality`` keeps the figures of an earlier quality pass where a case still gives the same tokens (default: unless ``fresh``).
+    With ``seconds`` the run ends in that time: by priority, and the rest is ``not_reached``. An interruption keeps everything that is
+    complete.
     """
     machine, loaded, files, cases = _checked(plan, machine, plugins, methods)
     with Store.open(store) as target:
