@@ -22,9 +22,11 @@ from cachemark.core.result import Status
 from cachemark.store.db import Store
 from cachemark.trial.executors import local as executor
 from cachemark.trial.request import Task
+from cachemark.workflows.comparing import Terms
 from cachemark.workflows.machines import Machine
 from cachemark.workflows.stored_run import Run
 from support import stages
+from support.examples import MODEL
 from test_docs import ROOT, blocks
 
 HOSTILE = '<b>&"\'\u202e'
@@ -63,6 +65,22 @@ def test_the_example_of_the_readme(demo: Path, quick_pairs: None) -> None:
     assert {o.case.label for o in run.outcomes} == {"full", "full (floor)", "full (numerics)", "linear 1/4", "streaming 1/4"}
     assert Path("report.html").stat().st_size > 1000
     assert {o.case.label for o in cm.open("results.sqlite").outcomes} == {o.case.label for o in run.outcomes}, "a comparison is not a run"
+
+
+@pytest.mark.parametrize("given", [False, True])
+def test_cases_of_a_plan_with_plug_ins_are_compared_once_more(given: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether the plan names its plug-in, whose method it gives a knob, or the user does."""
+    from cli import arms
+
+    monkeypatch.setattr(executor, "run_trials", arms.Machine().run_trials)
+    monkeypatch.setattr(executor, "identify", arms.Machine().identify)
+    method, top = ('"calm"', "") if given else ('{ name = "calm", sinks = 2 }', 'plugins = ["dot.py"]')
+    plugin = MODEL.replace("methods.window import Window", "methods.streaming import Streaming as Window")
+    stage = stages.stage(tmp_path, f'"window", {method}', plugin, top=top)
+    with stages.forgetting():
+        run = workflows.run(stage.plan, stage.store, plugins=[stage.plugin] if given else [])
+        found = run.compare("window 1/2", "calm 1/2", terms=Terms(delta=0.5, aa=False))
+        assert [row.verdict for row in found.tally.rows if row.metric == "latency"] == ["equivalent"]
 
 
 def test_a_frame_has_a_row_for_each_case(measured: stages.Stage) -> None:

@@ -109,8 +109,10 @@ class Run:
         from . import comparing
 
         machine = machine or (self.measured.machine if self.measured else self._device())
-        return comparing.compare(self.plan, self.store, arms=(first, second), machine=machine, terms=terms or comparing.Terms(),
-                                 plugins=self.measured.plugins if self.measured else ())
+        plan, files = self.plan, self.measured.plugins if self.measured else ()
+        own = {str(file.resolve()) for file in plan.files()}  # they load with the plan, and their methods join nothing
+        return comparing.compare(plan, self.store, arms=(first, second), machine=machine, terms=terms or comparing.Terms(),
+                                 plugins=[file for file in files if file not in own])
 
     def _device(self) -> str:
         """The device that it was measured on."""
