@@ -28,7 +28,7 @@ from cachemark.plans.expand import Planned
 from cachemark.trial.executors import local as executor
 from cachemark.trial.executors.local import Local, Place, local
 from cachemark.trial.request import TrialRequest
-from cachemark.trial.supervisor import Finished
+from cachemark.trial.supervisor import Finished, always
 from support.fake_nvml import EVERY, Card, FakeNvml, lose
 
 OPTIONS = TrialRequest(1.0, 1)
@@ -243,7 +243,7 @@ class Trials:
 
 
 def ran(
-    monkeypatch: pytest.MonkeyPatch, trials: Trials, places: list[Place], *groups: str, admit: Any = lambda p: "",
+    monkeypatch: pytest.MonkeyPatch, trials: Trials, places: list[Place], *groups: str, admit: Any = always,
 ) -> dict[str, Outcome]:  # fmt: skip
     monkeypatch.setattr(executor, "run_trials", trials)
     wanted = [[planned(name) for name in group.split()] for group in groups]

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import replace
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
 
 import pytest
 
+from cachemark import workflows
 from cachemark.core import limits, registry
+from cachemark.core.errors import Infrastructure
+from cachemark.core.limits import Rates
 from cachemark.core.result import Outcome, Status
 from cachemark.methods.full import Full
 from cachemark.models import costs
@@ -19,6 +25,9 @@ from cachemark.plans import schema as plans
 from cachemark.plans.deadline import Deadline, breadth_first
 from cachemark.plans.expand import Planned, expand
 from cachemark.store.db import Store
+from cachemark.trial.executors.local import Executor
+from cachemark.workflows import pricing
+from cachemark.workflows.machines import Machine
 from cachemark.workflows.running import PlanRunner
 from support import stages, stub
 
@@ -96,7 +105,7 @@ def test_more_work_costs_more(change: dict[str, object]) -> None:
     base = next(p for p in expand(stub.tiny_plan()) if p.case.model == "llamagen-l")
     small = replace(base, case=replace(base.case, batch=4, dtype="bfloat16"))
     large = replace(small, case=replace(small.case, **change))
-    assert price.price(large, by_name(large.case.dtype), None).seconds > price.price(small, by_name(small.case.dtype), None).seconds
+    assert price.price(large, by_name, None).seconds > price.price(small, by_name, None).seconds
 
 
 @pytest.mark.parametrize("model", ["llamagen-b", "tiny-var", "tiny-mar"])
@@ -184,6 +193,52 @@ def test_paper_is_corrected_by_what_cases_really_take(tmp_path: Path) -> None:
     clock, outcomes = run(tmp_path, 5.0, 2.0, 1.0, measured=False)
     assert [begun for _, begun in clock.begun] == [100.0, 102.0]
     assert sum(o.ok for o in outcomes) == 2
+
+
+@dataclass(frozen=True)
+class Elsewhere(Machine):
+    """A machine whose trials run on workers, with the rates that are ``known`` of them."""
+
+    known: dict[str, Rates] = field(default_factory=dict)
+
+    @contextmanager
+    def places(self, store: Store | None = None) -> Iterator[Executor]:
+        worker = stub.Stub()
+        worker.rates = lambda *_: self.known  # type: ignore[method-assign]
+        yield worker  # type: ignore[misc]
+
+
+FAST, SLOW = ({"float32": Rates(rate, rate)} for rate in (1e30, 1.0))
+
+
+def within(store: Path, seconds: float, known: dict[str, Rates]) -> Counter[Status]:
+    machine = Elsewhere("cpu", 1, known=known)
+    found = workflows.run(stub.tiny_plan(), store, machine=machine, fresh=True, seconds=seconds)
+    return Counter(o.status for o in found.outcomes)
+
+
+def test_paper_prices_with_the_rates_of_those_who_measure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pricing, "rate", lambda *_: pytest.fail("rates were measured here"))
+    store = tmp_path / "s.sqlite"
+    assert within(store, 3600.0, SLOW) == {Status.NOT_REACHED: 12}
+    with pytest.raises(Infrastructure, match="rates of cpu cannot be measured"):
+        within(store, 3600.0, {})
+    assert within(store, 3600.0, FAST) == {Status.OK: 12}
+    assert within(store, 3600.0, {}) == {Status.OK: 12}, "stored durations need no rates"
+
+
+@pytest.mark.parametrize(("seconds", "begun"), [(price.STARTUP + 1, 0), (price.STARTUP + 60, 12)])
+def test_a_case_begins_only_if_its_process_can_start_too(seconds: float, begun: int, tmp_path: Path) -> None:
+    """Each took 2 s before."""
+    within(tmp_path / "s.sqlite", 3600.0, FAST)
+    assert within(tmp_path / "s.sqlite", seconds, {})[Status.OK] == begun
+
+
+def test_a_process_that_runs_starts_no_more() -> None:
+    planned = expand(stub.tiny_plan())[0]
+    deadline = Deadline(25.0, lambda p: (20.0, True), startup=10.0, clock=lambda: 0.0)
+    assert deadline.admit(planned, running=True) == ""
+    assert deadline.admit(planned) == "It was not begun: it takes about 30 s, and 25 s were left before the deadline."
 
 
 def test_declared_priority_comes_first(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -203,8 +204,7 @@ def test_a_search_is_priced_without_judging() -> None:
     assert (price.judging(plan, searched), price.judging(plan, plain) > 0) == (0.0, True)
     window = expand(plan)[-1]
     beside = replace(window, case=replace(window.case, evaluation={}))
-    rates = limits.gpu("h100", window.case.dtype)
-    found, other = (price.price(planned, rates, None).seconds for planned in (window, beside))
+    found, other = (price.price(planned, partial(limits.gpu, "h100"), None).seconds for planned in (window, beside))
     assert found == pytest.approx(other + price.STARTUP), "weights are random, so nothing is judged anyway; each attempt is a process"
 
 
@@ -278,7 +278,14 @@ def test_a_trial_that_leaves_is_no_fault_of_the_next_case(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(isolate, "_Child", Child)
     two = [Planned(replace(CASE, batch=n), None) for n in (1, 2)]  # type: ignore[arg-type]
-    found = list(isolate.run_trials(two, TrialRequest(1.0, 1), lambda p: None))
+    asked: list[bool] = []
+
+    def admit(planned: Planned, running: bool = False, /) -> str:
+        asked.append(running)
+        return ""
+
+    found = list(isolate.run_trials(two, TrialRequest(1.0, 1), lambda p: None, admit=admit))
+    assert asked == [False, True, False], "the second might have begun in the process of the first"
     assert [f.outcome.status for f in found] == [Status.OOM, Status.OOM]
     assert Child.made == 2
     assert isinstance(found[0], Finished)

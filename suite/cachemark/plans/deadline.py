@@ -28,19 +28,19 @@ class Deadline:
         self._ratios: list[float] = []
         self._hand = threading.Lock()
 
-    def admit(self, planned: Planned) -> str:
-        """The reason why the case may not begin, or nothing."""
-        expected, left = self.expected(planned), self._end - self._clock()
+    def admit(self, planned: Planned, running: bool = False) -> str:
+        """The reason why the case may not begin, in a process that must be started or in one that is ``running`` already; or nothing."""
+        expected, left = self.expected(planned) + (0.0 if running else self._startup), self._end - self._clock()
         if expected <= left:
             return ""
         return f"It was not begun: it takes about {expected:.0f} s, and {max(left, 0):.0f} s were left before the deadline."
 
     def expected(self, planned: Planned) -> float:
-        """Seconds that a case will take: as before, else what paper says, times what that has come to so far in this run."""
+        """Seconds that a case will take once its process runs: as before, else what paper says, times what that has come to so far."""
         seconds, measured = self._price(planned)
         with self._hand:
             ratio = statistics.median(self._ratios) if self._ratios and not measured else 1.0
-        return self._startup + seconds * max(ratio, TRUSTED)
+        return seconds * max(ratio, TRUSTED)
 
     def ended(self, planned: Planned, outcome: Outcome) -> None:
         """Learn from a case that was priced on paper."""

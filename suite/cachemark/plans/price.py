@@ -82,7 +82,7 @@ def bill(
     of machine, or None. Where files are missing cases have random weights; they are priced as with the real ones, images judged."""
     absent = {c.model for c in plan.cells if {c.weights, c.decoder_weights} & set(missing)}
     more = {p.case.key: judging(plan, p) if p.case.model in absent else 0.0 for p in todo}
-    prices = {p.case.key: price(p, rates(p.case.dtype), stored(p.case.key), more[p.case.key]) for p in todo}
+    prices = {p.case.key: price(p, rates, stored(p.case.key), more[p.case.key]) for p in todo}
     processes = dict.fromkeys((p.case.model, p.case.key if plan.trial == "case" else p.request) for p in todo)
     startup = {model: STARTUP * count for model, count in Counter(model for model, _ in processes).items()}
     return PlanPrice(prices, startup)
@@ -97,15 +97,22 @@ def judging(plan: Plan, planned: Planned) -> float:
     return once + ((plan.quality.samples or seeds.SIZES[plan.quality.seeds]) / case.batch if plan.quality else 0)
 
 
-def price(planned: Planned, rates: Rates, stored: float | None, more: float = 0.0) -> Price:
-    """The price of a case, with so many batches more than it says itself."""
+def price(planned: Planned, rates: Callable[[str], Rates], stored: float | None, more: float = 0.0) -> Price:
+    """The price of a case, with so many batches more than it says itself; ``rates(dtype)`` are asked without ``stored`` seconds only."""
     entry: ModelEntry = registry.models.get(planned.case.model)
     case = planned.case
     layout = entry.shape(case.sampling, case.batch)
-    own = STARTUP if MAX_BATCH in case.evaluation else 0.0  # of a search each attempt is a process
-    seconds = 0.0 if planned.unsupported_reason else own + MARGIN * (generations(planned) + more) * floor(planned, rates)
+    seconds = _on_paper(planned, rates, more) if stored is None else stored
     tokens = case.samples * layout.visual * 8
-    return Price(stored if stored is not None else seconds, stored is not None, OVERHEAD + PICTURE_BYTES + tokens, memory(planned, layout))
+    return Price(seconds, stored is not None, OVERHEAD + PICTURE_BYTES + tokens, memory(planned, layout))
+
+
+def _on_paper(planned: Planned, rates: Callable[[str], Rates], more: float) -> float:
+    """Seconds of a case that was never measured."""
+    if planned.unsupported_reason:
+        return 0.0
+    own = STARTUP if MAX_BATCH in planned.case.evaluation else 0.0  # of a search each attempt is a process
+    return own + MARGIN * (generations(planned) + more) * floor(planned, rates(planned.case.dtype))
 
 
 def generations(planned: Planned) -> float:

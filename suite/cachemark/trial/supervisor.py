@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import IO, Any, NamedTuple
+from typing import IO, Any, NamedTuple, Protocol
 
 from ..core.result import Outcome, Status
 from ..machine.monitor import Watch
@@ -27,7 +27,6 @@ LOG_BYTES = 4000  # of a dead child's standard error
 STARTUP = 120.0  # seconds for a child to import torch and the plug-ins; no case has begun then, so its time is not counted
 
 Started = Callable[[Planned], None]
-Admit = Callable[[Planned], str]
 
 
 class Finished(NamedTuple):
@@ -42,7 +41,13 @@ class Finished(NamedTuple):
     process: str = ""
 
 
-def always(planned: Planned) -> str:
+class Admit(Protocol):
+    """The reason why a case may not begin, in a process that must be started or in one that is ``running`` already; or nothing."""
+
+    def __call__(self, planned: Planned, running: bool = False, /) -> str: ...
+
+
+def always(planned: Planned, running: bool = False) -> str:
     """Every case may begin."""
     return ""
 
@@ -81,7 +86,7 @@ def _heard(child: _Child, left: list[Planned], started: Started, watch: Watch | 
             artifacts = {name: base64.b64decode(text) for name, text in message["artifacts"].items()}
             yield _watched(Finished(Outcome.from_json(message["outcome"]), artifacts, process=child.name), watch)
             left.pop(0)
-            if left and admit(left[0]):
+            if left and admit(left[0], True):
                 return
         elif "leaves" in message:  # of itself, because of what the last case left behind
             return

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -10,12 +9,13 @@ from functools import cache, partial
 from pathlib import Path
 
 from ..core import limits
+from ..core.errors import Infrastructure
 from ..core.limits import Rates
 from ..machine.environment import environment
 from ..machine.rates import rate
 from ..plans.deadline import Deadline
 from ..plans.expand import Planned, expand
-from ..plans.price import bill, price, without_missing
+from ..plans.price import STARTUP, bill, price, without_missing
 from ..plans.schema import Plan, prepare
 from ..store.db import Store
 from ..trial.executors.local import Executor
@@ -67,7 +67,7 @@ def price_list(
     todo = limited(expand(bare, "cuda" if on else machine.device), machine.memory_cap)
     with opened(None if on else store) as known:
         left, before = _left(todo, known, machine)
-        cost = bill(loaded, left, partial(_rates, machine.device, on), before, missing)
+        cost = bill(loaded, left, partial(_rates, machine.device, machine.threads, on), before, missing)
     models = []
     for model in dict.fromkeys(p.case.model for p in left):
         own = [p for p in left if p.case.model == model]
@@ -79,24 +79,31 @@ def price_list(
 
 
 def deadline(seconds: float | None, store: Store, machine: Machine, places: Executor) -> Deadline | None:
-    """A deadline so many seconds from now that knows what cases took before; None where none is set."""
+    """A deadline so many seconds from now that knows what cases took before, and how long a process takes to start; None where none is
+    set. On paper a case is priced with the rates that the run has of its device."""
     if seconds is None:
         return None
     here = places.environment(machine.device, machine.threads)
 
     def priced(planned: Planned) -> tuple[float, bool]:
-        found = price(planned, _rates(machine.device, "", planned.case.dtype), store.seconds(planned.case.key, here.machine_class))
+        found = price(planned, lambda dtype: _known(planned.rates, machine.device), store.seconds(planned.case.key, here.machine_class))
         return found.seconds, found.stored
 
-    return Deadline(seconds, priced)
+    return Deadline(seconds, priced, startup=STARTUP)
 
 
 @cache
-def _rates(device: str, card: str, dtype: str) -> Rates:
+def _rates(device: str, threads: int, card: str, dtype: str) -> Rates:
     """Measured once where the device is here, else from the card's data sheet."""
     if card:
         return limits.gpu(card, dtype)
-    return rate(device, os.cpu_count() or 1, dtype)
+    return rate(device, threads, dtype)
+
+
+def _known(found: Rates | None, device: str) -> Rates:
+    if found is None:
+        raise Infrastructure(f"The rates of {device} cannot be measured, so nothing can be priced.", remedy="See `cachemark doctor`.")
+    return found
 
 
 def _left(todo: list[Planned], store: Store | None, machine: Machine) -> tuple[list[Planned], Callable[[str], float | None]]:

@@ -258,9 +258,9 @@ class PlanRunner:
                 yield Finished(largest.outcome(planned.case, found), {})
 
     def _attempt(self, planned: Planned, batch: int) -> Outcome:
-        """The outcome of one batch; the deadline is asked before."""
+        """The outcome of one batch; the deadline is asked before. The start of its process is in its price."""
         one = largest.at(planned, batch)
-        if late := self.deadline.admit(one) if self.deadline else "":
+        if late := self.deadline.admit(one, running=True) if self.deadline else "":
             return Outcome(one.case, Status.NOT_REACHED, log=late)
         (finished,) = self.executor.run([[one]], self._request(Task.PROBE), lambda planned: None)
         if self.deadline:

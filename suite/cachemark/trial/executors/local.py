@@ -147,10 +147,10 @@ class Local:
         return None
 
     def _while_running(self, admit: Admit) -> Admit:
-        def either(planned: Planned) -> str:
+        def either(planned: Planned, running: bool = False) -> str:
             if self._over.is_set():
                 raise _Stopped
-            return admit(planned)
+            return admit(planned, running)
 
         return either
 

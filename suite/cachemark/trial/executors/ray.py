@@ -175,6 +175,10 @@ def _silent(address: str, error: Exception) -> Infrastructure:
 
 def _split(group: list[Planned], admit: Admit) -> tuple[list[Planned], list[Finished]]:
     """The cases of a group that may begin, and those that may not any more."""
-    said = [(planned, admit(planned)) for planned in group]
-    late = [Finished(Outcome(p.case, Status.NOT_REACHED, log=reason), {}) for p, reason in said if reason]
-    return [p for p, reason in said if not reason], late
+    begun, late = list[Planned](), list[Finished]()
+    for planned in group:
+        if reason := admit(planned, bool(begun)):
+            late.append(Finished(Outcome(planned.case, Status.NOT_REACHED, log=reason), {}))
+        else:
+            begun.append(planned)
+    return begun, late
