@@ -154,7 +154,7 @@ def test_a_new_arm_is_compared_with_the_images_of_a_stored_full_cache(kept: bool
         shutil.rmtree(full)
     plan = measured / "plan.toml"
     plan.write_text(plan.read_text().replace('["streaming"]', '["streaming", "window"]'))
-    assert "1 measured, 0 not ok, 5 skipped" in run(measured)
+    assert "1 measured, 0 failed, 5 skipped" in run(measured)
     new = outcomes(measured)["window 1/2"]
     assert (NAME in new.samples, NAME in new.facts.get("to_full", {})) == (True, kept)
 
