@@ -84,7 +84,7 @@ def test_the_eager_head_passes_every_check() -> None:
 # -- negative controls of encoder and decoder -------------------------------------------------------------------------
 def gelu_by_tanh(vector: Vector, patch: pytest.MonkeyPatch) -> Subject:
     exact = F.gelu
-    patch.setattr(F, "gelu", lambda x: exact(x, approximate="tanh"))
+    patch.setattr(F, "gelu", lambda x, approximate: exact(x, approximate="tanh"))
     return subject(vector)
 
 
