@@ -6,6 +6,8 @@
 import importlib
 from typing import TYPE_CHECKING
 
+from .core.version import __version__
+
 if TYPE_CHECKING:
     from .core.registry import method
     from .core.result import Outcome
@@ -25,7 +27,6 @@ _HOMES = {
     "method": "core.registry.method", "open": "workflows.stored_run.open_run", "plan": "plans.schema.load", "run": "workflows.running.run",
     "samples_frame": "export.frames.samples_frame",
 }
-__version__ = "0.1.0"
 __all__ = ["Case", "Machine", "Outcome", "Plan", "Report", "Run", "__version__", "frame", "method", "open", "plan", "run", "samples_frame"]
 
 

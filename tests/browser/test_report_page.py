@@ -7,6 +7,7 @@ Screenshots of every tab are kept in ``tests/browser/shots`` for people to look 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -169,6 +170,20 @@ def test_plain_tables_sort_by_what_their_figures_mean(opened: Open) -> None:
     mixed = page.evaluate(column, 3)
     assert mixed == sorted(mixed, key=lambda text: float(text.split()[0]) * {"B": 1, "KiB": 1024}[text.split()[1]])
     assert len(set(mixed)) > 1
+
+
+def test_budgets_sort_by_their_shares(opened: Open, tmp_path: Path) -> None:
+    arms = [sample.arm("linear", "1/2")] * 4
+    budgets = ("1/2", "1/4", "1/3", "0.62")
+    spread = [replace(arm, case=replace(arm.case, budget=budget)) for arm, budget in zip(arms, budgets, strict=True)]
+    (tmp_path / "budgets.html").write_text(render(build(sample.RUN, [sample.full(), *spread])), encoding="utf-8")
+    page = opened(tmp_path / "budgets.html", tab="quality")
+    column = page.evaluate("""() => {
+        const head = Array.from(document.querySelectorAll("#quality .chart th")).find((th) => th.textContent.trim() === "Budget");
+        const table = head.closest("table");
+        head.querySelector("button").click();
+        return Array.from(table.tBodies[0].rows).map((row) => row.cells[head.cellIndex].textContent.trim()); }""")
+    assert column in (["1/4", "1/3", "1/2", "0.62"], ["0.62", "1/2", "1/3", "1/4"])
 
 
 def test_a_filter_keeps_the_rows_with_all_its_words(opened: Open) -> None:

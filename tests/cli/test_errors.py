@@ -225,13 +225,13 @@ def test_a_missing_gpu_is_the_machines_fault(stage: Stage) -> None:
 
 def test_a_run_that_measured_nothing_fails(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     def trials(planned: Any, *_: object, **__: object) -> Any:
-        yield from (Finished(Outcome(p.case, Status.ERROR, log="first line\n[/bold] last line"), {}) for p in planned)
+        yield from (Finished(Outcome(p.case, Status.ERROR, log="[/bold] first line\nlast line"), {}) for p in planned)
 
     monkeypatch.setattr(local, "run_trials", trials)
     result = stage.run()
     assert result.exit_code == 4
     assert result.stdout == "Run 1: 0 measured, 5 failed, 0 skipped.\n"
-    assert "[1/5] dot full: error, 0.0 s\n    [/bold] last line\n" in result.stderr
+    assert "[1/5] dot full: error, 0.0 s\n    [/bold] first line\n" in result.stderr
     assert "[nothing-measured; " in result.stderr
     assert stage.states() == ["finished"]
 

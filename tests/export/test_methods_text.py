@@ -61,10 +61,9 @@ def test_off_is_called_off() -> None:
     assert "CFG interval -1 (every position is guided)" in with_case()
 
 
-def test_random_weights_and_references_are_named() -> None:
+def test_random_weights_are_named() -> None:
     assert "Weights are random" in text(sample.random_weights())
     assert "Fidelity compares" not in text(sample.random_weights())
-    assert "(floor: seeds t64, 64 of them, batch 16, float32)" in text(sample.outcomes())
 
 
 def test_there_is_a_paragraph_for_each_section() -> None:

@@ -11,9 +11,9 @@ import sys
 
 import click
 
-from .. import __version__
 from ..core.errors import CachemarkError
 from ..core.secrets import mask
+from ..core.version import __version__
 
 COMMANDS = {
     "baseline": "Save, list and compare accepted results.",

@@ -53,7 +53,7 @@ class Follower:
         self._done += 1
         text = f"[{self._done}/{self._total}] {outcome.case.title}: {outcome.status}, {outcome.seconds:.1f} s"
         if not outcome.ok:
-            text += f"\n    {outcome.log.strip().splitlines()[-1][:200]}"
+            text += f"\n    {outcome.reason[:200]}"
         if self._bar is not None:
             self._bar.advance(self._task)
             if not outcome.ok:

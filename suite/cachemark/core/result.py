@@ -114,6 +114,13 @@ class Outcome:
         values = self.samples.get(name)
         return statistics.fmean(values) if values else None
 
+    @property
+    def reason(self) -> str:
+        """The line of the log that says why there are no figures: the last one of a traceback, else the first, behind which the output of
+        a process may stand. Empty where nothing is said."""
+        lines = [line.strip() for line in self.log.splitlines() if line.strip()]
+        return (lines[-1] if lines[0].startswith("Traceback ") else lines[0]) if lines else ""
+
     def masked(self) -> Outcome:
         """With stars in place of every secret in its log and facts, as it may be printed, stored and shown."""
         return replace(self, log=mask(self.log), facts=masked(self.facts))

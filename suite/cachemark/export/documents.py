@@ -101,7 +101,7 @@ def case_html(outcome: Outcome, images: bytes | None) -> str:
     """A case: its name, its status, and ``images`` (a PNG) or the reason why there are none."""
     head = f"<p><b>{_for_html(outcome.case.full_title)}</b>: {_for_html(outcome.status)}</p>"
     if images is None:
-        return f"{head}<p>{_for_html(outcome.log or 'No images were kept.', REASON)}</p>"
+        return f"{head}<p>{_for_html(outcome.reason or 'No images were kept.', REASON)}</p>"
     png = base64.b64encode(images).decode()
     return (f'<figure>{head}<img alt="images of {_for_html(outcome.case.label)}" src="data:image/png;base64,{png}"/>'
             "<figcaption>Above: the full cache; below: this case, at the same seeds.</figcaption></figure>")

@@ -62,6 +62,9 @@ def _evaluation(group: CaseGroup) -> Iterable[str]:
     if group.random:
         yield "Weights are random, so images are noise and neither fidelity nor quality is given."
         return
+    if group.searched:
+        yield "The largest batch that fits was searched for; neither fidelity nor quality was measured there."
+        return
     yield ("Fidelity compares each image with that of the full cache at the same seed; means over seeds have "
            f"{100 * LEVEL:g} % percentile bootstrap intervals.")
     if group.case.evaluation:
@@ -71,9 +74,9 @@ def _evaluation(group: CaseGroup) -> Iterable[str]:
 
 
 def _reference(row: ReportRow) -> str:
-    what = "the full cache at other seeds" if row.case.role == "floor" else "the full cache at another batch or precision"
-    return (f"{what} ({row.case.role}: seeds {_name(row.case.seeds)}, {row.case.samples} of them, batch {row.case.batch}, "
-            f"{_name(row.case.dtype)})")
+    floor = row.case.role == "floor"
+    what = "the full cache with the same labels at other seeds" if floor else "the full cache at the same seeds and half the batch"
+    return f"{what} ({row.case.role}: {row.case.samples} images, {_name(row.case.dtype)})"
 
 
 def _methods(group: CaseGroup) -> str:

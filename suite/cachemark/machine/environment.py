@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 
-from .. import __version__
 from ..core.result import Environment
 from ..core.spec import digest
+from ..core.version import __version__
 from .gpu import Gpu, gpus
 
 PACKAGE = Path(__file__).resolve().parent.parent

@@ -23,11 +23,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from .. import __version__
 from ..core import registry
 from ..core.result import IMAGES, Environment, Outcome
 from ..core.spec import Case, digest
 from ..core.units import FAMILIES, METRICS, metric
+from ..core.version import __version__
 from ..machine.environment import PACKAGE
 
 COUNTED = {

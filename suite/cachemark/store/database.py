@@ -12,8 +12,8 @@ from urllib.parse import quote
 from sqlalchemy import URL, Connection, Engine, QueuePool, create_engine, event, inspect, make_url, text
 from sqlalchemy.exc import ArgumentError, OperationalError
 
-from .. import __version__
 from ..core.errors import BadStore
+from ..core.version import __version__
 from .faults import BUSY_SECONDS, guard
 from .schema import SCHEMA_VERSION, Base
 

@@ -13,10 +13,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from .. import __version__
 from ..core.errors import BadBaseline, CachemarkError
 from ..core.result import Environment, Outcome
 from ..core.units import metric
+from ..core.version import __version__
 from .schema import finite
 
 FORMAT = "cachemark-exchange"

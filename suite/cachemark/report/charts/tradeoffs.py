@@ -84,18 +84,18 @@ def _scatter(title: str, group: CaseGroup, across: _Quantity, less: bool, signs:
 
 
 def curves(group: CaseGroup, signs: Signs) -> Iterable[Chart]:
-    """Quality and fidelity against budget, a line for each method, where one was measured at three budgets or more."""
-    if group.random or all(len({row.case.budget for row in group.arms if row.method == name}) < 3 for name in group.methods):
-        return
-    if by := group.ranked_by:
-        yield _curve("Quality against budget", group, signs,
-                     _Quantity(metric(by).title, lambda row: row.quality.get(by), lambda value: fmt.figure(value, by)))
-    yield _curve("Fidelity against budget", group, signs, _distance(group))
+    """Quality and fidelity against budget, a line for each method, where one has figures at three budgets or more."""
+    by = group.ranked_by
+    quality = [_Quantity(metric(by).title, lambda row: row.quality.get(by), lambda value: fmt.figure(value, by))] if by else []
+    drawn = (("Quality against budget", quality), ("Fidelity against budget", [_distance(group)]))
+    for title, up in ((title, up) for title, ups in drawn if not group.random for up in ups):
+        rows = [row for row in group.arms if row.ok and up.value(row) is not None]
+        if any(len({row.case.budget for row in rows if row.method == name}) > 2 for name in group.methods):
+            yield _curve(title, group, rows, signs, up)
 
 
-def _curve(title: str, group: CaseGroup, signs: Signs, up: _Quantity) -> Chart:
+def _curve(title: str, group: CaseGroup, rows: Sequence[ReportRow], signs: Signs, up: _Quantity) -> Chart:
     """Lower is better in both. The full cache is a line across."""
-    rows = [row for row in group.arms if row.ok and up.value(row) is not None]
     share = _Quantity("Budget (share of full)", lambda row: share_of_full(row.case.budget), fmt.percent)
     points = tuple(_point(row, share, up, signs) for row in rows)
     level = up.value(group.full) if group.full and group.full.ok else None

@@ -13,16 +13,15 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from PIL import Image
 
-from ... import __version__
 from ...core.spec import shown_share
 from ...core.units import METRICS
+from ...core.version import __version__
 from .. import formatting as fmt
 from ..charts.bars import paper_bars
 from ..charts.chart_set import ChartSet, chart_set
 from ..charts.regime_maps import regime_map
 from ..view import explanations, leaderboard
 from ..view.case_group import CaseGroup
-from ..view.report_row import MASKED
 from ..view.report_view import ReportView
 from . import markup
 
@@ -132,7 +131,6 @@ def _uri(png: bytes, exact: bool) -> str:
 
 
 def _raw(group: CaseGroup, kinds: Sequence[str]) -> tuple[str, ...]:
-    """Metrics of a table of all cases, those that any of them has; computation is counted in masked models only."""
-    wanted = [kind for kind in kinds if kind != "work" or group.paradigm == MASKED]
+    """Metrics of a table of all cases, those that any of them has."""
     measured = {name for row in group.rows for name in row.outcome.samples}
-    return tuple(name for name, metric in METRICS.items() if metric.kind in wanted and name in measured)
+    return tuple(name for name, metric in METRICS.items() if metric.kind in kinds and name in measured)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from markupsafe import Markup
 
-from ... import __version__
+from ...core.version import __version__
 from .. import formatting as fmt
 from ..view.case_group import case_groups
 from ..view.report_view import ReportView

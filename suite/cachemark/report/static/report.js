@@ -159,6 +159,8 @@
   /* Sorting: best first, worst first, as it was. Rows without the figure stay last. */
   const SCALES = { ms: 1e-3, KiB: 1024, MiB: 1024 ** 2, GiB: 1024 ** 3, TiB: 1024 ** 4, kFLOP: 1e3, MFLOP: 1e6, GFLOP: 1e9, TFLOP: 1e12, PFLOP: 1e15 };
   function figure(text) {
+    const share = /^(\d+)\/(\d+)$/.exec(text.trim());
+    if (share) return share[1] / share[2];
     const found = /^([−-]?[\d.]+(?:e[−-]?\d+)?)\s*(\S*)/.exec(text.trim());
     return found ? Number(found[1].replace(/−/g, "-")) * (SCALES[found[2]] || 1) : null;
   }

@@ -78,6 +78,11 @@ class BaselineComparison:
         return self.tone != "calm"
 
     @property
+    def here(self) -> bool:
+        """True where the case is one of this run, which a row can lead to."""
+        return self.found.verdict != MISSING or self.found.metric != "status"
+
+    @property
     def texts(self) -> tuple[str, str]:
         """Then and now in words."""
         return self._text(self.found.then), self._text(self.found.now)
@@ -87,7 +92,7 @@ class BaselineComparison:
         """The row as one plain sentence."""
         found = self.found
         said = f"{fmt.name(found.label)}: {self.title} {found.verdict.replace('_', ' ')}"
-        if found.then is None or found.now is None:
+        if found.then is None or found.now is None or found.then == found.now:
             return said + (f" ({found.reason})." if found.reason else ".")
         moved = "" if found.change is None else f", {fmt.percent(abs(found.change - 1))} {'more' if found.change > 1 else 'less'}"
         then, now = self.texts
@@ -127,12 +132,13 @@ def _against(saved: Mapping[str, Any], started: str) -> str:
 def _age(saved: str, started: str) -> str:
     """The age of a baseline when the run began; empty where either date cannot be read."""
     try:
-        days = (datetime.fromisoformat(started) - datetime.fromisoformat(saved)).total_seconds() / 86400
+        began, made = datetime.fromisoformat(started), datetime.fromisoformat(saved)
+        late, days = made > began, (began.date() - made.date()).days
     except (ValueError, TypeError):
         return ""
-    if days < 0:
+    if late:
         return " (after the start of this run)"
-    return f" ({days:.0f} days before this run)" if days >= 1.5 else " (same day as this run)"
+    return f" ({count(days, 'day')} before this run)" if days else " (same day as this run)"
 
 
 def changes(comparison: Any) -> tuple[BaselineComparison, ...]:

@@ -135,7 +135,7 @@ def _stand(row: ReportRow, references: Sequence[ReportRow]) -> ReportRow:
     marks = (Mark("not ranked", "warn", why), *row.marks) if why and row.fidelity else row.marks
     if lossless:
         marks = (Mark("lossless on this device", "good", "Differs from the full cache no more than the full cache differs "
-                      "from itself at another batch or precision."), *marks)
+                      "from itself at half the batch."), *marks)
     return replace(row, unranked=why, lossless=lossless, marks=marks)
 
 

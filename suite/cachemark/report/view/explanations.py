@@ -35,7 +35,7 @@ ADVICE = {
     REGRESSED: "Look at the raw samples of the case and measure it again (cachemark run, then cachemark check). If the change is "
                "intended, promote a new baseline with the reason.",
     INCONCLUSIVE: "Measure more pairs, or leave it: nothing is shown to be worse.",
-    MISSING: "Find out why the case was not reached: see the tab Not measured.",
+    MISSING: "Find out why the case is not in this run: compare its plan with that of the baseline.",
     CHANGED: "Check whether the change of output is intended.",
     IMPROVED: "If it is intended, promote a new baseline to keep it.",
 }
@@ -45,7 +45,7 @@ PLACES = ("Rank within a budget among methods that may be ranked: by FID where i
           "the order may be chance.")
 ALARMS = ("Every night the same code is also compared with itself. A change found there is a false alarm, so the share of nights with one "
           "is the false-alarm rate of the gate.")
-MISSING = "Every case without results, and every figure that cases of its kind usually have, with the reason."
+MISSING = "Every case without results, and every figure this run lacks that such cases usually have, with the reason."
 _WORDS = {
     "model": "An image generator with its weights.",
     "method": "A change to the cache of keys and values, or to the computation itself, that saves memory or time.",
@@ -58,7 +58,7 @@ _WORDS = {
     "fidelity": "Closeness of a method to the full cache at the same seeds.",
     "quality": "How good the images are by themselves, judged against real images or their own conditions. Never combined with fidelity.",
     "floor": "The full cache at other seeds: the score of unrelated images.",
-    "numerics": "The full cache against itself at another batch or precision: the smallest difference that this device resolves.",
+    "numerics": "The full cache against itself at half the batch: the smallest difference that this device resolves.",
     "speed-up": "Median latency of the full cache over median latency of the method, in the same cell. Computed when the page is made.",
     "saving": "1 − bytes (or FLOPs) over those of the full cache.",
     "interval": "The range that contains the true value with the stated confidence.",

@@ -37,7 +37,9 @@ def missing(run_id: object, state: str, groups: Sequence[CaseGroup]) -> Iterable
 
 
 def _wanted(group: CaseGroup) -> tuple[str, ...]:
-    """Metrics that a group of this paradigm has where nothing is missing."""
+    """Metrics that a group of this paradigm has where nothing is missing; a search for the largest batch has its own two alone."""
+    if group.searched:
+        return ("max_batch", "throughput_max")
     masked = group.paradigm == MASKED
     unasked = (name for name, key in ON_DEMAND.items() if not group.case.measures(key))
     other = (*(OF_INDICES if masked else OF_VECTORS), *unasked)
@@ -51,7 +53,7 @@ def _no_distribution(group: CaseGroup) -> Iterable[Missing]:
     stated = group.case.evaluation.get("quality", {})
     if "missing" in stated:
         yield Missing(what, "not measured", str(stated["missing"]))
-    elif not stated:
+    elif not stated and not group.searched:
         yield Missing(what, "not measured", "Weights are random: images are noise." if group.random else
                       "The plan does not compare images with real ones; add a [quality] table to it.")
     for key, name in (("lpips", "LPIPS"), ("clip", "CLIP score")):
@@ -65,11 +67,11 @@ def _gaps(group: CaseGroup) -> Iterable[Missing]:
     if group.full is None:
         yield Missing(f"{group.model}: full cache", "absent", "This run has no full cache, so there are no speed-ups or savings.")
     for role in ("floor", "numerics"):
-        if group.reference(role) is None and not group.random:
+        if group.reference(role) is None and not group.random and not group.searched:
             yield Missing(f"{group.model}: {role} row", "absent", "Fidelity is shown without this reference.")
     arms = [row for row in group.rows if row.ok and row.case.role == "arm"]
     for row in arms:
-        if row.no_judgement:
+        if row.no_judgement and not group.searched:
             yield Missing(f"{group.model}: {row.case.label}, fidelity and quality", "not judged", row.no_judgement)
     for name in _wanted(group):
         without = [row.case.label for row in arms if not row.outcome.samples.get(name)]

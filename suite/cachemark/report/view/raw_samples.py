@@ -40,6 +40,7 @@ class CaseRecord:
     facts: tuple[tuple[str, str], ...]
     figures: tuple[CaseFigure, ...]
     log: str
+    reason: str
     command: str
 
 
@@ -59,7 +60,7 @@ def _record(outcome: Outcome, run: str, trial: str, whole: bool) -> CaseRecord:
     figures = tuple(_figure(name, outcome, whole) for name in in_order(outcome.samples))
     seconds = fmt.seconds(outcome.seconds) if outcome.seconds else ""
     return CaseRecord(case.key, case.label, case.model, str(outcome.status), trial, seconds,
-                 tuple((name, str(value)) for name, value in said.items() if value), figures, outcome.log,
+                 tuple((name, str(value)) for name, value in said.items() if value), figures, outcome.log, outcome.reason,
                  f"cachemark show {shlex.quote(case.key)} --run {shlex.quote(run)}")
 
 

@@ -37,10 +37,11 @@ def margin(group: CaseGroup) -> str:
     if _criterion(group) == "":
         return ""
     if group.ranked_by:
-        return (f"Not worse: the interval of the difference in {metric(group.ranked_by).title} reaches at most "
-                f"{fmt.percent(SET_MARGIN)} of the full cache's figure above it.")
-    return (f"Not worse: the interval of the difference in legend score by seed reaches at most {fmt.percent(LEGEND_MARGIN)} "
-            "below the full cache.")
+        title = metric(group.ranked_by).title
+        return (f"Not worse: the upper end of the interval of the difference in {title} is at most {fmt.percent(SET_MARGIN)} of the "
+                f"full cache's {title}.")
+    return (f"Not worse: the lower end of the interval of the difference in legend score by seed is at most {100 * LEGEND_MARGIN:g} "
+            "points below the full cache.")
 
 
 def recommendations(group: CaseGroup, groups: Sequence[CaseGroup]) -> tuple[Recommendation, ...]:

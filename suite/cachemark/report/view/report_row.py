@@ -98,9 +98,8 @@ class ReportRow:
 
     @property
     def reason(self) -> str:
-        """The reason why there are no figures: the last line of the log, where both a message and a traceback say it."""
-        lines = [line.strip() for line in self.outcome.log.splitlines() if line.strip()]
-        return lines[-1] if lines else ""
+        """The reason why there are no figures, in one line."""
+        return self.outcome.reason
 
     @property
     def notes(self) -> tuple[str, ...]:

@@ -157,10 +157,11 @@ def _chapter(
 
 def _difference(group: CaseGroup, twins: Sequence[CaseGroup]) -> str:
     """The settings in which this cell differs from the other cells of its model, for a heading."""
-    mine = group.case.to_json()
-    others = [twin.case.to_json() for twin in twins]
-    fields = [k for k in mine if k not in OWN and any(o[k] != mine[k] for o in others)]
-    return ", ".join(f"{name.replace('_', ' ')} {as_text(mine[name])}" for name in fields) or group.case.cell
+    mine, *others = (dict(flat({k: v for k, v in one.case.to_json().items() if k not in OWN})) for one in (group, *twins))
+    fields = [name for name in mine if any(o.get(name) != mine[name] for o in others)]
+    said = ["largest batch" if name.startswith("evaluation max_batch") else
+            f"{name.removeprefix('sampling ').replace('_', ' ')} {as_text(mine[name])}" for name in fields]
+    return ", ".join(dict.fromkeys(said)) or group.case.cell
 
 
 def _conditions(group: CaseGroup) -> tuple[tuple[str, str], ...]:

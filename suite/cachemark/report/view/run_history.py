@@ -57,7 +57,7 @@ class RunHistory:
 
 def run_history(group: CaseGroup, nights: Sequence[HistoryNight], trend: Trend | None = None) -> RunHistory | None:
     """Latencies run by run: of each method over the full cache's of the same run, in which a slower day cancels, and of the full cache
-    itself. ``trend`` finds the changes of the former. None where the cell was measured less than twice."""
+    itself. ``trend`` finds the changes of the former. None where the cell was measured less than twice, or has no latency at all."""
     held = [night for night in nights if any(o.case.cell == group.case.cell for o in night.outcomes)][-MOST:]
     if len(held) < 2:
         return None
@@ -66,7 +66,8 @@ def run_history(group: CaseGroup, nights: Sequence[HistoryNight], trend: Trend |
     arms = (_followed(row, rows, lambda found: 1 / found.speed_up.value if found.speed_up else None) for row in group.arms)
     known = (_changed(case, names, fingerprints, trend) for case in arms if case)
     full = _followed(group.full, rows, lambda found: found.median("latency") if found.ok else None) if group.full else None
-    return RunHistory(names, fingerprints, tuple(known), full)
+    found = RunHistory(names, fingerprints, tuple(known), full)
+    return found if found.arms or found.full else None
 
 
 def _rows(group: CaseGroup, night: HistoryNight) -> dict[str, ReportRow]:
@@ -94,11 +95,9 @@ def _changed(case: CaseHistory, names: Sequence[str], fingerprints: Sequence[str
 def _sentence(label: str, change: ChangePoint, names: Sequence[str]) -> str:
     """A change as one plain sentence."""
     first, last = (f"run {names[night]}" for night in (change.first, change.last))
-    ends = "" if change.gates else " It is reported and gates nothing."
+    ends = "" if change.gates else " Reported only; it cannot fail the gate."
     label, p = fmt.name(label), f"p = {change.p:.2g}"
     if change.kind == "spread":
         return f"{label}: variance changed at {first}: distances from the level are {change.size:.2g} times what they were ({p}).{ends}"
-    slower = f"{fmt.percent(abs(change.size))} {'more' if change.size > 0 else 'less'}"
-    if change.kind == "ramp":
-        return f"{label}: a ramp from {first} to {last}: {slower} in the end ({p}).{ends}"
-    return f"{label}: a step at {first}: {slower} from there on ({p}).{ends}"
+    moved = f"{label}: latency relative to the full cache {'rose' if change.size > 0 else 'fell'} by {fmt.percent(abs(change.size))}"
+    return f"{moved} {f'from {first} to {last}' if change.kind == 'ramp' else f'at {first}'} ({p}).{ends}"

@@ -31,6 +31,8 @@ def _full(group: CaseGroup) -> str:
         return "This run has no full cache, so there are no speed-ups or savings."
     if not group.full.ok:
         return f"The full cache failed ({group.full.outcome.status}), so there are no speed-ups or savings."
+    if group.searched:
+        return "The largest batch that fits was searched for, and throughput there; latency and images are those of other cells."
     latency = group.full.median("latency")
     images = "1 image" if group.case.batch == 1 else f"{group.case.batch} images"
     speed = f" takes {fmt.seconds(latency)} for a batch of {images}" if latency is not None else " was not timed"
@@ -170,4 +172,5 @@ def _left_out(rows: list[ReportRow]) -> str:
     unranked = [fmt.name(row.method) + _at(row) for row in rows if row.unranked]
     slow = [fmt.name(row.method) for row in rows if not row.unranked and row.speed_up is None]
     parts = ([f"not ranked: {', '.join(unranked)}"] if unranked else []) + ([f"without a speed-up: {', '.join(slow)}"] if slow else [])
-    return f"{'; '.join(parts).capitalize()}." if parts else ""
+    said = "; ".join(parts)  # names are the user's: only the first letter is ours
+    return f"{said[0].upper()}{said[1:]}." if said else ""

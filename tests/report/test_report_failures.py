@@ -1,0 +1,117 @@
+"""Runs of which much is missing: what failed says why, what was searched for is no gap, and nothing is drawn from nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import report_sample as sample
+
+from cachemark.core.result import Outcome, Status
+from cachemark.core.spec import Sampling
+from cachemark.export.methods_text import methods_text
+from cachemark.report.page.render import render
+from cachemark.report.view.case_group import case_groups
+from cachemark.report.view.report_view import build
+from cachemark.report.view.run_history import HistoryNight, run_history
+from cachemark.report.view.summary_sentences import sentences
+from cachemark.store.rows import Verdict
+
+TRACE = 'Traceback (most recent call last):\n  File "trial.py", line 88, in run\nMemoryError: 4.1 GiB wanted'
+
+
+def searched(method: str = "full", role: str = "baseline") -> Outcome:
+    """A search for the largest batch."""
+    case = sample.case(method=method, role=role, budget="1" if method == "full" else "1/2", evaluation={"max_batch": {"limit": 0}})
+    return Outcome(case, Status.OK, {"max_batch": [64.0], "throughput_max": [3.5]}, "timed only")
+
+
+@pytest.mark.parametrize(("log", "reason"), [
+    (TRACE, "MemoryError: 4.1 GiB wanted"),
+    (f"No outcome within 600 s; the process was ended.\nwarning: unused\n{TRACE}", "No outcome within 600 s; the process was ended."),
+    ("The process ended by signal SIGKILL.\n", "The process ended by signal SIGKILL."),
+    ("\n", ""),
+])
+def test_the_reason_of_a_failed_case_is_the_line_that_says_it(log: str, reason: str) -> None:
+    failed = sample.failed(sample.arm("linear", "1/2"), Status.ERROR, log)
+    assert failed.reason == reason
+    page = render(build(sample.RUN, [sample.full(), failed]))
+    assert page.count(reason) >= 3, "in the verdict, in the tab of what is missing and with its case"
+
+
+def test_arms_that_all_failed_draw_no_curve() -> None:
+    arms = [sample.failed(sample.arm("linear", "1/2"), Status.OOM, "no room") for _ in range(3)]
+    three = [replace(arm, case=replace(arm.case, budget=budget)) for arm, budget in zip(arms, ("1/2", "1/4", "1/8"), strict=True)]
+    assert "against budget" not in render(build(sample.RUN, [sample.full(), *three]))
+    timed = replace(sample.arm("linear", "1/2"), samples={"latency": [1.0]}, judgement="timed only")
+    three = [replace(timed, case=replace(timed.case, budget=budget)) for budget in ("1/2", "1/4", "1/8")]
+    assert "against budget" not in render(build(sample.RUN, [sample.full(), *three]))
+
+
+def test_a_search_for_the_largest_batch_lacks_nothing_that_it_does_not_measure() -> None:
+    view = build(sample.RUN, [searched(), searched("linear", "arm")])
+    assert view.missing == ()
+    (first, *_) = sentences(view.chapters[0].group)
+    assert "searched for" in first.text
+    text = methods_text(view)
+    assert "largest batch that fits was searched for" in text
+    assert "max batch" not in text
+
+
+def test_a_cell_without_latencies_has_no_history() -> None:
+    nights = [HistoryNight(replace(sample.RUN, id=number), [searched(), searched("linear", "arm")]) for number in (1, 2)]
+    assert run_history(case_groups(nights[-1].outcomes)[0], nights) is None
+    assert "No history yet" in render(build(sample.RUN, nights[-1].outcomes, nights=nights))
+
+
+def test_names_of_users_keep_their_letters() -> None:
+    arm = sample.arm("window", "1/2")
+    named = replace(arm, case=replace(arm.case, variant="S=0.2 Keep"), samples={**arm.samples, "kl": [9.0]}, facts={
+        **arm.facts, "quality_only": "It needs attention mass."})
+    said = [found.text for found in sentences(case_groups([sample.full(), named])[0])]
+    assert any("Without a speed-up: window: S=0.2 Keep" in text for text in said), said
+
+
+def test_cells_that_differ_in_one_setting_of_the_sampling_are_named_by_it() -> None:
+    hot = [replace(o, case=replace(o.case, sampling=Sampling(cfg_scale=1.5, top_k=0, temperature=0.7))) for o in sample.outcomes()]
+    view = build(sample.RUN, [*sample.outcomes(), *hot, searched()])
+    assert [chapter.heading for chapter in view.chapters] == [
+        "tiny-llamagen, temperature 1.0", "tiny-llamagen, temperature 0.7", "tiny-llamagen, temperature 1.0, largest batch"]
+
+
+@pytest.mark.parametrize(("saved", "age"), [
+    ("2026-03-05T00:10:00+00:00", "same day as this run"), ("2026-03-04T23:50:00+00:00", "1 day before this run"),
+    ("2026-03-03T23:50:00+00:00", "2 days before this run"), ("2026-03-05T23:00:00+00:00", "after the start of this run"),
+])
+def test_the_age_of_a_baseline_is_counted_in_dates(saved: str, age: str) -> None:
+    from cachemark.report.view.baseline_comparison import conclusion
+
+    found = conclusion(sample.comparison(), {"name": "demo", "saved": saved}, sample.RUN.started)
+    assert found is not None
+    assert f"({age})" in found.against
+
+
+def test_a_change_with_the_same_mean_says_what_changed() -> None:
+    key = sample.arm("linear", "1/2").case.key
+    row = Verdict(key, "linear 1/2", "ssim", "changed", "3 of 64 values differ, their mean does not", 0.98, 0.98, 1.0)
+    view = build(sample.RUN, sample.outcomes(), sample.compared(row))
+    assert view.changes[0].sentence == "linear 1/2: SSIM changed (3 of 64 values differ, their mean does not)."
+
+
+def test_a_case_that_is_missing_is_no_link() -> None:
+    gone = Verdict("0123456789abcdef", "linear 1/8", "status", "missing", "in the baseline, not in this run")
+    page = render(build(sample.RUN, sample.outcomes(), sample.compared(gone)))
+    assert "linear 1/8: status missing" in page
+    assert "#c-0123456789abcdef" not in page
+
+
+def test_the_time_of_capture_is_among_all_figures() -> None:
+    full = sample.full()
+    page = render(build(sample.RUN, [replace(full, samples={**full.samples, "capture_seconds": [1.25]})]))
+    assert "Capture" in page
+
+
+def test_references_are_told_by_what_was_done() -> None:
+    text = methods_text(build(sample.RUN, sample.outcomes()))
+    assert "the full cache with the same labels at other seeds (floor: 64 images, float32)" in text
+    assert "the full cache at the same seeds and half the batch (numerics: 64 images, float32)" in text
