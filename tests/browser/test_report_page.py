@@ -279,7 +279,7 @@ def test_paper_shows_every_part_but_the_raw_samples(opened: Open) -> None:
 # ---------------------------------------------------------------------------------------------- for everybody, on every screen
 
 
-@pytest.mark.parametrize("width", [360, 768, 1280])
+@pytest.mark.parametrize("width", [360, *(pytest.param(width, marks=pytest.mark.slow) for width in (768, 1280))])
 def test_no_tab_is_wider_than_the_screen(opened: Open, width: int) -> None:
     page = opened(width=width)
     for key in everywhere(page):

@@ -383,12 +383,12 @@ def test_progress_names_cases_and_failures_whatever_they_are_called(is_one: bool
     with Follower() as follower:
         follower.planned([decision, decision])
         follower.started(case)
-        follower.ended(Outcome(case, Status.ERROR, log="first\n[/bold] last"))
+        follower.ended(Outcome(case, Status.ERROR, log="[/bold] first\nlast"))
         follower.ended(Outcome(case, Status.OK, {"latency": [1.0]}, judgement="none", seconds=2.0))
     text = terminal.getvalue()
     assert "2 cases: 0 already measured, 2 to run." in text
     assert "[1/2] m [/x] 1/2: error, 0.0 s" in text
-    assert "[/bold] last" in text
+    assert "[/bold] first" in text
     assert ("\x1b[" in text) == is_one
     assert ("[2/2] m [/x] 1/2: ok, 2.0 s" in text) == (not is_one)  # a bar says so without words
 

@@ -213,7 +213,7 @@ def test_the_floor_is_the_fid_of_other_real_images() -> None:
     (19, {"kid": False, "isc": False, "prc": False}, "An interval needs 20 images, there are 19"),
     (30, {"kid": False, "isc_splits": 16}, "An interval needs 32 images"),
     (30, {"kid": False, "isc": False, "prc_neighborhood": 15}, "An interval needs 32 images"),
-    (30, {"kid_subset_size": 31}, "kid needs 31 images"),
+    (30, {"kid_subset_size": 31}, "KID needs at least 31 images"),
 ])  # fmt: skip
 def test_too_few_images_for_an_interval_are_counted(count: int, options: dict[str, Any], words: str) -> None:
     with pytest.raises(Unsupported, match=words):

@@ -84,8 +84,8 @@ def test_merging_from_a_file_and_pruning(store: Store, tmp_path: Path) -> None:
     assert found is not None
     assert found.samples["latency"] == LATENCIES
     prune(store, 0, dry=False)
-    found = store.find("from a node")
-    assert found is not None
+    assert store.find("from a node") is None, "it is measured again"
+    (found,) = store.outcomes(store.run().id)
     assert found.samples["latency"] == quantiles(LATENCIES)
     assert found.mean("latency") == pytest.approx(19.5)
 

@@ -220,7 +220,7 @@ def worth(tmp_path: Path) -> Callable[..., Drawn | None]:
             facts = {"intervals": {name: [fid - 0.5, fid + 0.5]}, "real": {name: [0.5, 0.25, 0.75]}}
             held = dataclasses.replace(sample.full(), case=case, samples={name: [fid], "class_accuracy": [1.0] * count}, facts=facts)
             text = dump([held], sample.RUN.environment, {"commit": f"{number}" * 40}, plan="p", saved=f"2026-01-0{number + 1}")
-            baselines.write(baselines.path_of(tmp_path, "a machine", f"run{number}"), text)
+            baselines.write(baselines.path_of(tmp_path, "a machine", f"run{number}"), text, remedy="")
         return {model.name: model for model in collected.trained(tmp_path)}["tiny-var"].drawn
 
     return of
@@ -249,7 +249,7 @@ def test_the_run_that_looked_at_the_most_images_counts_and_of_these_the_newest(w
 
 
 def test_a_damaged_baseline_costs_no_card(worth: Callable[..., Drawn | None], tmp_path: Path) -> None:
-    baselines.write(tmp_path / "a machine" / "broken.json", "{")
+    baselines.write(tmp_path / "a machine" / "broken.json", "{", remedy="")
     assert worth((6.0, 2000, {})) is not None
 
 

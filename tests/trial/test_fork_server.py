@@ -28,6 +28,7 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     return str(request.param)
 
 
+@pytest.mark.slow
 def test_a_trial_says_the_same(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found: dict[bool, list[Outcome]] = {}
     with forgetting():

@@ -90,6 +90,7 @@ def parts(folder: Path) -> list[Path]:
     return sorted((folder / "s.sqlite.artifacts" / "parts").glob("*/*"))
 
 
+@pytest.mark.slow
 def test_shares_are_made_apart_and_a_run_uses_them(folder: Path) -> None:
     said = run(folder, "--share", "1/2")
     assert "Share 1 of 2" in said
