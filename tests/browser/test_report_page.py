@@ -287,7 +287,7 @@ def test_no_tab_is_wider_than_the_screen(opened: Open, width: int) -> None:
 
 
 @pytest.mark.parametrize(("theme", "tabs"), [
-    ("light", ("verdict", "leaderboard")),
+    ("light", ("leaderboard",)),
     *(pytest.param(theme, KEYS, marks=pytest.mark.slow) for theme in ("light", "dark")),
 ])  # fmt: skip
 def test_axe_finds_nothing_serious(opened: Open, theme: str, tabs: tuple[str, ...]) -> None:

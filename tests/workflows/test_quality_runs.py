@@ -109,6 +109,7 @@ def test_shares_are_made_apart_and_a_run_uses_them(folder: Path) -> None:
         assert len(store.runs()) == 1, "a share is not a run"
 
 
+@pytest.mark.slow
 def test_a_fresh_run_takes_nothing_from_the_shelves(measured: Path) -> None:
     made = {path: path.stat().st_mtime_ns for path in parts(measured)}
     run(measured, "--fresh")
