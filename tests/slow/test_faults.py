@@ -144,7 +144,7 @@ def test_the_embedded_model_runs_as_a_plan_says(tmp_path: Path) -> None:
 def processes() -> Any:
     """Children of a server that has imported everything already: they start in milliseconds."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["measure.stub"])
+    context.set_forkserver_preload([stub.__name__])
     with pytest.MonkeyPatch.context() as patch:
         # Before Python 3.13 the server imports with its own path, passes over what it does not find, and every child imports it anew.
         patch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
