@@ -36,12 +36,12 @@ def folder(images: torch.Tensor, path: Path) -> str:
 
 
 def test_the_figures_of_two_thousand_scenes_are_those_of_torch_fidelity_on_files(tmp_path: Path) -> None:
-    """With all defaults. The packaged reference keeps features in half precision, so the real images are compared as files too."""
+    """With the options of the preset. The packaged reference keeps features in half precision, so the real images are compared as files too."""
     scene = preset("scene")
     fake, real = real_scenes(COUNT, 1, "slow"), real_scenes(3000)  # the first scenes of the reference, whose features it keeps
     bare = torch_fidelity.calculate_metrics(
         input1=folder(fake, tmp_path / "fake"), input2=folder(real, tmp_path / "real"), feature_extractor=scene.extractor,
-        kid=True, isc=True, prc=True, cuda=False, verbose=False, cache=False, save_cpu_ram=True,
+        kid=True, isc=True, prc=True, cuda=False, verbose=False, cache=False, save_cpu_ram=True, **scene.options,
     )
     ours = scene.scores(scene.extract(fake), fid=False)
     assert ours["isc_scene_2k"] == pytest.approx(bare["inception_score_mean"], rel=1e-3)
