@@ -22,7 +22,7 @@ def many(count: int, verdict: str = "regressed", label: str = "linear 1/4") -> C
 
 def test_annotations_are_commands_with_their_figures() -> None:
     assert workflow_commands(sample.comparison()) == [
-        "::error title=cachemark linear 1/4::latency regressed: 0.893 → 1.041 (× 1.166)",
+        "::error title=cachemark linear 1/4::latency regressed: 0.893 × full → 1.041 × full (× 1.166)",
         "::error title=cachemark rkv 1/4::status regressed: ok then, oom now",
         "::notice title=cachemark random 1/4::output_hash changed: 1f0c then, 77ab now",
     ]
@@ -46,10 +46,16 @@ def test_a_summary_has_the_verdict_what_changed_and_the_tables() -> None:
     text = summary(VIEW, sample.comparison())
     (table,) = tables(VIEW)
     assert text.startswith("## cachemark demo\n\n- Regressed: 2 regressed, ")
-    assert "| linear 1/4 | latency | regressed | 0.893 | 1.041 | 1.166 |  |" in text
+    assert "| linear 1/4 | latency | regressed | 0.893 × full | 1.041 × full | 1.166 |  |" in text
     assert text.index("| linear 1/4 | latency") < text.index("output\\_hash")
     assert "| window 1/4 | latency" not in text  # as it was
     assert markdown([table]) in text
+
+
+def test_bytes_have_a_unit() -> None:
+    found = sample.compared(Verdict("a", "linear 1/4", "peak_memory", "regressed", "", 2_097_152.0, 4_194_304.0, 2.0))
+    assert workflow_commands(found) == ["::error title=cachemark linear 1/4::peak_memory regressed: 2.00 MiB → 4.00 MiB (× 2.000)"]
+    assert "| linear 1/4 | peak\\_memory | regressed | 2.00 MiB | 4.00 MiB | 2.000 |  |" in summary(VIEW, found)
 
 
 def test_without_a_baseline_it_says_so() -> None:

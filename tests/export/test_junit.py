@@ -42,7 +42,7 @@ def test_a_failure_says_the_figures_and_a_skip_its_reason() -> None:
     failure, skipped = found.find(".//failure"), found.find(".//skipped")
     assert failure is not None
     assert skipped is not None
-    assert failure.get("message") == failure.text == "regressed: 0.893 then, 1.041 now"
+    assert failure.get("message") == failure.text == "regressed: 0.893 × full then, 1.041 × full now"
     assert skipped.get("message") == "not compared: quality varies from sample to sample and needs a paired test"
 
 

@@ -7,6 +7,8 @@ from collections.abc import Iterable
 
 from ..core.verdicts import CHANGED, MISSING, REGRESSED
 from ..gate.baseline_check import Comparison
+from ..report.formatting import DASH
+from ..report.view.baseline_comparison import BaselineComparison
 from ..report.view.report_view import ReportView
 from ..store.rows import Verdict
 from .documents import REASON, markdown, markdown_rows
@@ -62,7 +64,7 @@ def _data(text: str) -> str:
 
 
 def _change(row: Verdict) -> str:
-    figures = f"{row.then:.4g} → {row.now:.4g}" if row.then is not None and row.now is not None else ""
+    figures = " → ".join(BaselineComparison(row).texts) if row.then is not None and row.now is not None else ""
     ratio = f" (× {row.change:.3f})" if row.change is not None else ""
     return " ".join(filter(None, (figures + ratio, row.reason)))
 
@@ -85,9 +87,9 @@ def _verdicts(comparison: Comparison | None) -> list[str]:
 
 
 def _row(row: Verdict) -> list[str]:
-    figures = ("" if value is None else f"{value:.4g}" for value in (row.then, row.now, row.change))
-    return [for_markdown(row.label, NAME), for_markdown(row.metric, NAME), for_markdown(row.verdict, NAME), *figures,
-            for_markdown(row.reason, REASON)]
+    change = DASH if row.change is None else f"{row.change:.3f}"
+    return [for_markdown(row.label, NAME), for_markdown(row.metric, NAME), for_markdown(row.verdict, NAME),
+            *BaselineComparison(row).texts, change, for_markdown(row.reason, REASON)]
 
 
 def _fitting(parts: Iterable[str], most: int) -> str:

@@ -7,6 +7,7 @@ from collections import Counter
 
 from ..core.verdicts import CHANGED, JUDGED, REGRESSED
 from ..gate.baseline_check import Comparison
+from ..report.view.baseline_comparison import BaselineComparison
 from ..store.rows import Verdict
 from .escape import on_one_line
 
@@ -48,7 +49,8 @@ def _add(suite: ET.Element, row: Verdict, class_name: str, name: str) -> None:
 
 
 def _said(row: Verdict) -> str:
-    figures = f"{row.then:.6g} then, {row.now:.6g} now" if row.then is not None and row.now is not None else ""
+    then, now = BaselineComparison(row).texts
+    figures = f"{then} then, {now} now" if row.then is not None and row.now is not None else ""
     return f"{row.verdict.replace('_', ' ')}: {'. '.join(filter(None, (figures, row.reason)))}".rstrip(": ")
 
 
