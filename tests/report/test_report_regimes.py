@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import report_sample as sample
 from page import Page
 
 from cachemark.core.result import Outcome, Status
+from cachemark.report.charts.chart import signs_of
+from cachemark.report.charts.lines import batches
 from cachemark.report.charts.regime_maps import regime_map, tint
 from cachemark.report.page.render import render
 from cachemark.report.view.case_group import case_groups
@@ -65,6 +68,17 @@ def test_one_batch_has_no_regimes_and_another_dtype_is_another_family() -> None:
     assert regimes(case_groups(outcomes({4: GAINS[4]}))) == ()
     other = [ran(8.0, 16, role="baseline", dtype="bfloat16")]
     assert regimes(case_groups([*outcomes({4: GAINS[4]}), *other])) == ()
+
+
+def test_blocks_of_other_seeds_are_one_family_and_a_batch_counts_once() -> None:
+    def shown(held: list[Outcome]) -> tuple[list[str], list[tuple[object, ...]]]:
+        groups = case_groups(held)
+        drawn = [chart for part in groups for chart in batches(part, groups, signs_of(part))]
+        return [regime.sentence for regime in regimes(groups)], [(chart.title, chart.columns, chart.rows) for chart in drawn]
+
+    held = outcomes(GAINS)
+    other = [replace(o, case=replace(o.case, seeds="t64")) for o in held]
+    assert shown([o for o in held if o.case.batch != 4] + [o for o in other if o.case.batch != 1]) == shown(held)
 
 
 def test_a_refused_speed_up_is_an_empty_cell() -> None:

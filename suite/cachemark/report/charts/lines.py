@@ -59,14 +59,14 @@ def batches(group: CaseGroup, parts: Sequence[CaseGroup], signs: Signs) -> Itera
     """Throughput and memory against batch, drawn with the smallest batch of a model's groups that differ in nothing else."""
     alike = sorted((part for part in parts if part.but_batch == group.but_batch and not part.searched),
                    key=lambda part: part.case.batch)
-    if len(alike) < 2 or alike[0] is not group:
+    sizes = sorted({part.case.batch for part in alike})
+    if len(sizes) < 2 or alike[0] is not group:
         return
     cases: _Cases = {}
-    for part in alike:
-        for row in part.rows:
-            if row.timed:
-                cases.setdefault((row.method, row.case.budget), []).append(row)
-    sizes = [part.case.batch for part in alike]
+    for row in (row for part in alike for row in part.rows if row.timed):
+        held = cases.setdefault((row.method, row.case.budget), [])
+        if row.case.batch not in {other.case.batch for other in held}:  # two blocks may have one batch
+            held.append(row)
     yield _batch_chart("speed", "Images per second against batch", "Images per second", cases, sizes, signs,
                  lambda row: row.images_per_second, "{:.3g}".format, "Higher is better.")
     most = max((row.median("peak_memory") or 0.0 for rows in cases.values() for row in rows), default=0.0)

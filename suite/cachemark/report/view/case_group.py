@@ -9,11 +9,12 @@ from functools import cached_property
 
 from ...core.differences import differences
 from ...core.result import Outcome
-from ...core.spec import OWN, Case
+from ...core.spec import OWN, Case, digest
 from ...stats.bootstrap import Interval, means_over_seeds
 from .report_row import MASKED, Mark, ReportRow, derive, figures, is_random, share_of_full
 
 _REFERENCES = ("floor", "numerics")
+_OF_THE_BATCH = ("batch", "seeds", "samples", "evaluation", "warmup", "repeats")  # what blocks that are compared over batches may differ in
 COLLAPSED = 0.1  # precision below which images are no longer compared
 FORCED = ("kl", "forced_distance")  # along the full cache's own tokens, where those are indices and where they are vectors
 
@@ -55,11 +56,10 @@ class CaseGroup:
     def random(self) -> bool:
         return is_random(self.case)
 
-    @property
-    def but_batch(self) -> tuple[object, ...]:
-        """Everything in which groups may differ, save the batch."""
-        case = self.case
-        return case.model, case.weights, case.grid, case.conditions, case.sampling, case.dtype, case.engine, case.device_class
+    @cached_property
+    def but_batch(self) -> str:
+        """Names what figures over batches depend on besides the batch: not the seeds, the evaluation, the warm-up or the repeats."""
+        return digest({name: value for name, value in self.case.to_json().items() if name not in (*OWN, *_OF_THE_BATCH)})
 
     @property
     def searched(self) -> bool:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from ...core.spec import OWN, Case, digest, shown_share
+from ...core.spec import Case, shown_share
 from ...core.units import metric
 from .. import formatting as fmt
 from .case_group import CaseGroup
@@ -125,7 +125,7 @@ def regimes(parts: Iterable[CaseGroup]) -> tuple[Regime, ...]:
     """One for each method of every model that was measured at two batches or more, all else being equal."""
     families: dict[str, list[CaseGroup]] = {}
     for part in (part for part in parts if not part.searched):
-        families.setdefault(_but_the_batch(part), []).append(part)
+        families.setdefault(part.but_batch, []).append(part)
     found = []
     for groups in families.values():
         batches = {part.case.batch for part in groups}
@@ -134,13 +134,11 @@ def regimes(parts: Iterable[CaseGroup]) -> tuple[Regime, ...]:
     return tuple(regime for regime in found if regime is not None)
 
 
-def _but_the_batch(part: CaseGroup) -> str:
-    data = part.case.to_json()
-    return digest({name: value for name, value in data.items() if name not in (*OWN, "batch", "samples", "evaluation")})
-
-
 def _regime(groups: Sequence[CaseGroup], name: str) -> Regime | None:
-    rows = tuple(row for part in groups for row in part.arms if row.method == name and row.ok)
+    held: dict[tuple[int, str], ReportRow] = {}  # two blocks may have one batch
+    for row in (row for part in groups for row in part.arms if row.method == name and row.ok):
+        held.setdefault((row.case.batch, row.case.budget), row)
+    rows = tuple(held.values())
     measured = [row.case for row in rows if row.speed_up is not None]
     if not measured:
         return None
