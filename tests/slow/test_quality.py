@@ -36,7 +36,7 @@ def folder(images: torch.Tensor, path: Path) -> str:
 
 
 def test_the_figures_of_two_thousand_scenes_are_those_of_torch_fidelity_on_files(tmp_path: Path) -> None:
-    """With the options of the preset. The packaged reference keeps features in half precision, so the real images are compared as files too."""
+    """With the preset's options. The packaged reference keeps features in half precision: the real images are compared as files too."""
     scene = preset("scene")
     fake, real = real_scenes(COUNT, 1, "slow"), real_scenes(3000)  # the first scenes of the reference, whose features it keeps
     bare = torch_fidelity.calculate_metrics(
