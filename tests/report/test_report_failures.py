@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 import report_sample as sample
+from page import Page
 
 from cachemark.core.result import Outcome, Status
 from cachemark.core.spec import Sampling
@@ -106,9 +107,10 @@ def test_a_case_that_is_missing_is_no_link() -> None:
 
 
 def test_the_time_of_capture_is_among_all_figures() -> None:
-    full = sample.full()
-    page = render(build(sample.RUN, [replace(full, samples={**full.samples, "capture_seconds": [1.25]})]))
-    assert "Capture" in page
+    arm = sample.arm("linear", "1/4")
+    graph = replace(arm, case=replace(arm.case, engine="graph"), samples={**arm.samples, "capture_seconds": [1.25]})
+    tables = [table for table in Page(render(build(sample.RUN, [graph]))).tables() if "Case time" in table[0]]
+    assert [row[table[0].index("Capture")] for table in tables for row in table[1:] if "Capture" in table[0]] == ["1.25 s"]
 
 
 def test_references_are_told_by_what_was_done() -> None:

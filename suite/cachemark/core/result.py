@@ -31,7 +31,8 @@ class Status(enum.StrEnum):
     NOT_REACHED = "not_reached"
 
 
-INFRASTRUCTURE = (Status.THROTTLED, Status.CONTENDED, Status.NOT_REACHED)  # the machine ended the case so, and nothing is known of it
+DISTURBED = (Status.THROTTLED, Status.CONTENDED)  # others or the device itself were in the figures
+INFRASTRUCTURE = (*DISTURBED, Status.NOT_REACHED)  # the machine ended the case so, and nothing is known of it
 JUDGING = ("fidelity", "quality")
 IMAGES = "images_hash"  # of an outcome's facts: the hash of its decoded images, where they were looked at
 SHARE = "share"  # of an outcome's facts: the share of its quality images that was made (index from 0, of how many)

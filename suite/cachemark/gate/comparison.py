@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ..core.errors import UnfairComparison
-from ..core.result import IMAGES, INFRASTRUCTURE, Environment, Outcome, Status, kernels_apart
+from ..core.result import DISTURBED, IMAGES, INFRASTRUCTURE, Environment, Outcome, Status, kernels_apart
 from ..core.spec import Case
 from ..core.units import METRICS, Metric
 from ..core.verdicts import CHANGED, EQUIVALENT, IMPROVED, INCONCLUSIVE, NOT_COMPARED, REGRESSED
@@ -271,4 +271,4 @@ class Tally:
 
 
 def _by_machine(row: Verdict) -> bool:
-    return row.metric == "status" and any(str(status) in row.reason for status in INFRASTRUCTURE[:2])
+    return row.metric == "status" and any(str(status) in row.reason for status in DISTURBED)

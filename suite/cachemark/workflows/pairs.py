@@ -13,13 +13,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..core.errors import Infrastructure
-from ..core.result import Outcome, Status
+from ..core.result import DISTURBED, Outcome
 from ..gate.comparison import PairOfOutcomes
 from ..trial.executors.local import REDOS, Executor
 from ..trial.request import TrialRequest
 from .arms import Cells
-
-DISTURBED = (Status.THROTTLED, Status.CONTENDED)
 
 
 @dataclass(frozen=True)
