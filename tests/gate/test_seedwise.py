@@ -50,6 +50,9 @@ def test_worse_better_and_equal_images_are_told_apart() -> None:
     assert worse.now / worse.then == pytest.approx(worse.change)  # type: ignore[operator]
     assert "dB worse on average" in worse.reason
     assert "64 seeds" in worse.reason
+    one, two = arms(-2)
+    assert f"(standard error {np.std(one - two, ddof=1) / 8:.2g}, 64 seeds" in worse.reason
+    assert " to " not in worse.reason, "no interval that would not hold where few images changed"
 
 
 def test_few_images_that_changed_much_are_found() -> None:

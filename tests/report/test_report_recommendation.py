@@ -4,26 +4,43 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 import report_sample as sample
 
 from cachemark.core.result import Outcome
 from cachemark.report.page.render import render
 from cachemark.report.view.case_group import case_groups
-from cachemark.report.view.recommendation import Recommendation, margin, recommendations
+from cachemark.report.view.quality_claims import QualityClaim, quality_claims, said
+from cachemark.report.view.recommendation import Recommendation, recommendations
 from cachemark.report.view.report_view import build
 
 PASS = {"quality": {"preset": "scene", "seeds": "s2k", "samples": 2000, "batch": 50}}
 FID = "fid_scene_2k"
 
 
-def scored(outcome: Outcome, *scores: float) -> Outcome:
+SEEDS = 200
+
+
+def scored(outcome: Outcome, *scores: float, seeds: int = SEEDS) -> Outcome:
     """The same outcome with these legend scores, over and over."""
-    return replace(outcome, samples={**outcome.samples, "legend": [scores[k % len(scores)] for k in range(64)]})
+    return replace(outcome, samples={**outcome.samples, "legend": [scores[k % len(scores)] for k in range(seeds)]})
 
 
 def found(*outcomes: Outcome) -> dict[str, Recommendation]:
     parts = case_groups(outcomes)
-    return {choice.method: choice for choice in recommendations(parts[0], parts)}
+    return {choice.method: choice for choice in recommendations(parts[0], parts, quality_claims(parts))}
+
+
+def claims(*outcomes: Outcome) -> dict[str, QualityClaim]:
+    """By the label of the case."""
+    parts = case_groups(outcomes)
+    held = quality_claims(parts)
+    return {row.case.label: held[row.case.key] for part in parts for row in part.arms if row.case.key in held}
+
+
+def sentence(*outcomes: Outcome) -> str:
+    parts = case_groups(outcomes)
+    return said(parts[0], quality_claims(parts))
 
 
 def test_the_smallest_budget_that_is_not_worse_is_chosen() -> None:
@@ -32,14 +49,52 @@ def test_the_smallest_budget_that_is_not_worse_is_chosen() -> None:
                  scored(sample.arm("window", "1/2"), 0.6))
     rows = {name: choice.row.case.budget if choice.row else None for name, choice in held.items()}
     assert rows == {"full": "1", "linear": "1/4", "streaming": "1/2", "window": None}
-    assert "not shown to be as good" in held["window"].reason
+    assert "lose the margin or more on average" in held["window"].reason
 
 
-def test_what_is_better_on_average_but_uncertain_is_not_chosen() -> None:
-    sure = scored(sample.arm("linear", "1/2"), 0.96)
-    unsure = scored(sample.arm("linear", "1/2"), 1.0, 1.0, 1.0, 0.8)  # the same mean less than 5 % below, an interval that reaches further
-    assert found(scored(sample.full(), 1.0), sure)["linear"].row is not None
-    assert found(scored(sample.full(), 1.0), unsure)["linear"].row is None
+def test_what_loses_less_but_uncertainly_is_not_chosen_and_says_how_many_seeds_would_show_it() -> None:
+    unsure = scored(sample.arm("linear", "1/2"), *[1.0] * 7, 0.75)  # 3 points below, at 64 seeds
+    held = found(scored(sample.full(), 1.0, seeds=64), scored(sample.arm("linear", "1/2"), *[1.0] * 7, 0.75, seeds=64))["linear"]
+    assert held.row is None
+    needed = int(held.reason.split("about ")[1].split(" seeds")[0])
+    assert held.reason.startswith("Not shown to be as good at any budget: at 1/2 about ")
+    assert 64 < needed <= SEEDS
+    assert found(scored(sample.full(), 1.0), unsure)["linear"].row is not None
+
+
+@pytest.mark.parametrize(("arms", "least"), [(1, 59), (2, 72)])
+def test_below_the_least_seeds_nothing_is_said_and_at_it_the_perfect_are(arms: int, least: int) -> None:
+    def at(seeds: int) -> list[Outcome]:
+        methods = [sample.arm(name, "1/2") for name in ("linear", "streaming")[:arms]]
+        return [scored(outcome, 1.0, seeds=seeds) for outcome in (sample.full(), *methods)]
+
+    assert found(*at(least - 1))["linear"].reason == f"Too few seeds to say: {least - 1}, and at least {least} are needed."
+    assert f"{least - 1} seeds cannot show it" in sentence(*at(least - 1))
+    assert f"{least} seeds are the least for 5" in sentence(*at(least - 1))
+    assert found(*at(least))["linear"].row is not None
+    assert "cannot show it" not in sentence(*at(least))
+
+
+def test_every_comparison_of_the_report_counts() -> None:
+    """The same images are enough alone, and not among twelve: the corrected p-value is Holm's."""
+    full, good = scored(sample.full(), 1.0, seeds=70), scored(sample.arm("linear", "1/2"), 1.0, seeds=70)
+    others = [scored(o, 0.5, seeds=70) for (method, budget), o in sample.arms().items() if (method, budget) != ("linear", "1/2")]
+    alone, among = claims(full, good)["linear 1/2"], claims(full, good, *others)["linear 1/2"]
+    assert (alone.shown, among.shown) == (True, False)
+    assert among.adjusted == pytest.approx(12 * alone.p)
+    assert "over all 12 comparisons of this report together" in sentence(full, good, *others)
+    assert "together" not in sentence(full, good)
+
+
+def test_one_seed_says_nothing() -> None:
+    held = found(scored(sample.full(), 1.0, seeds=1), scored(sample.arm("linear", "1/2"), 1.0, seeds=1))
+    assert held["linear"].reason == "Too few seeds to say: 1, and at least 59 are needed."
+
+
+def test_the_page_says_what_it_needs() -> None:
+    page = render(build(sample.RUN, sample.outcomes()))
+    assert "64 seeds cannot show it: they rule out a loss of 8.2 points at best, and 107 seeds are the least for 5." in page
+    assert page.count("Too few seeds to say: 64, and at least 107 are needed.") == 6
 
 
 def test_a_method_that_may_not_be_ranked_is_not_chosen() -> None:
@@ -57,7 +112,9 @@ def test_by_fid_where_it_was_measured() -> None:
             seen(sample.arm("streaming", "1/2"), 5.4, (0.4, 0.2, 0.51))]
     rows = {name: choice.row is not None for name, choice in found(*held).items()}
     assert rows == {"full": True, "linear": True, "streaming": False}
-    assert "FID, scene, 2k images" in margin(case_groups(held)[0])
+    assert "FID, scene, 2k images" in sentence(*held)
+    bare = [replace(o, facts={**o.facts, "intervals": {FID: [None, None]}}) for o in held]
+    assert found(*bare)["linear"].row is None, "without an interval nothing is shown"
 
 
 def test_equal_memory_is_the_largest_measured_batch_that_fits() -> None:
@@ -92,5 +149,5 @@ def test_where_the_largest_batch_was_searched_for_that_is_equal_memory() -> None
 
 def test_without_quality_there_is_nothing_to_choose_by() -> None:
     parts = case_groups(sample.random_weights())
-    assert recommendations(parts[0], parts) == ()
-    assert margin(parts[0]) == ""
+    assert recommendations(parts[0], parts, quality_claims(parts)) == ()
+    assert sentence(*sample.random_weights()) == ""

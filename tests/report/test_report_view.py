@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 from dataclasses import replace
 from fractions import Fraction
 
@@ -17,6 +18,7 @@ from cachemark.report.view.case_group import CaseGroup, case_groups
 from cachemark.report.view.leaderboard import KEPT, cells
 from cachemark.report.view.report_row import ReportRow
 from cachemark.report.view.report_view import ReportView, build
+from cachemark.stats.intervals import LUCK
 from cachemark.store.exchange import Exchange
 
 
@@ -46,7 +48,8 @@ def test_speed_up_is_a_ratio_of_medians_with_its_interval() -> None:
     speed_up = row(group(full, arm), "linear", "1/4").speed_up
     assert speed_up is not None
     assert (speed_up.value, speed_up.n) == (pytest.approx(2.1 / 1.1), 3)
-    assert (speed_up.low, speed_up.high) == (pytest.approx(2.0 / 1.2), pytest.approx(2.4 / 1.0))
+    luck = math.exp(1.959964 * math.sqrt(2) * LUCK)
+    assert (speed_up.low, speed_up.high) == (pytest.approx(2.0 / 1.2 / luck), pytest.approx(2.4 / 1.0 * luck))
 
 
 def test_savings_are_shares_of_the_full_cache() -> None:

@@ -16,7 +16,8 @@ from .errors import unknown
 
 @dataclass(frozen=True)
 class Metric:
-    """One measured quantity. ``better`` is ``lower`` or ``higher``; ``kind`` says which column family it belongs to.
+    """One measured quantity. ``better`` is ``lower`` or ``higher``; ``kind`` says which column family it belongs to; ``within`` is the
+    range that the figure of one image can have, from which follows how sure a mean over few of them is.
 
     Whoever asks which of two figures is better asks here, so that no consumer has a direction of its own.
     """
@@ -29,6 +30,13 @@ class Metric:
     meaning: str
     deterministic: bool = False
     version: int = 1
+    within: tuple[float, float] = (-math.inf, math.inf)
+
+    @property
+    def apart(self) -> tuple[float, float]:
+        """The range that the difference of the figures of two images can have."""
+        reach = self.within[1] - self.within[0]
+        return (-reach, reach)
 
     @property
     def timed(self) -> bool:
@@ -49,6 +57,7 @@ class Metric:
         return cost / before if before else (1.0 if cost == before else math.inf)
 
 
+SHARE, POSITIVE = (0.0, 1.0), (0.0, math.inf)
 METRICS: dict[str, Metric] = {m.name: m for m in (
     Metric("latency", "s", "lower", "speed", "Latency", "Wall time of one batch, labels to images, image decoding included."),
     Metric("latency_tokens", "s", "lower", "speed", "Latency, tokens only", "Wall time of one batch without image decoding."),
@@ -74,23 +83,26 @@ METRICS: dict[str, Metric] = {m.name: m for m in (
     Metric("throughput_max", "image/s", "higher", "speed", "Throughput, equal memory",
            "Images per second at the largest batch that fits into the memory of the device, or into the limit that was set."),
     Metric("max_batch", "image", "higher", "memory", "Largest batch", "Images at once that fit into that memory."),
-    Metric("token_agreement", "share", "higher", "fidelity", "Token agreement", "Share of positions with the full cache's token.", True),
-    Metric("kl", "nat/token", "lower", "fidelity", "KL", "KL(full || method) under the full cache's tokens, mean over positions.", True),
+    Metric("token_agreement", "share", "higher", "fidelity", "Token agreement", "Share of positions with the full cache's token.", True,
+           within=SHARE),
+    Metric("kl", "nat/token", "lower", "fidelity", "KL", "KL(full || method) under the full cache's tokens, mean over positions.", True,
+           within=POSITIVE),
     Metric("token_distance", "", "lower", "fidelity", "Token distance",
-           "Root mean square difference to the full cache's continuous tokens at the same seed.", True),
+           "Root mean square difference to the full cache's continuous tokens at the same seed.", True, within=POSITIVE),
     Metric("forced_distance", "", "lower", "fidelity", "Forced distance",
            "The same, each token drawn with the same noise from what the full cache's own tokens give: an upper bound of the "
-           "2-Wasserstein distance of what is drawn from.", True),
-    Metric("psnr", "dB", "higher", "fidelity", "PSNR", "Against the full cache's image at the same seed, capped at 60 dB.", True),
-    Metric("ssim", "", "higher", "fidelity", "SSIM", "Against the full cache's image at the same seed.", True),
+           "2-Wasserstein distance of what is drawn from.", True, within=POSITIVE),
+    Metric("psnr", "dB", "higher", "fidelity", "PSNR", "Against the full cache's image at the same seed, capped at 60 dB.", True,
+           within=(0, 60)),
+    Metric("ssim", "", "higher", "fidelity", "SSIM", "Against the full cache's image at the same seed.", True, within=(-1, 1)),
     Metric("lpips", "", "lower", "fidelity", "LPIPS",
-           "How unlike the full cache's image at the same seed it looks to VGG16; where its weights are given.", True),
+           "How unlike the full cache's image at the same seed it looks to VGG16; where its weights are given.", True, within=POSITIVE),
     Metric("legend", "share", "higher", "quality", "Legend score",
-           "Share of hues that obey the image's own legend (object, ground, two footer corners)."),
+           "Share of hues that obey the image's own legend (object, ground, two footer corners).", within=SHARE),
     Metric("clip_score", "", "higher", "quality", "CLIP score",
            "100 times the cosine between CLIP's view of the image and of \"a photo of a\" and its class; where its model is given."),
     Metric("class_accuracy", "share", "higher", "quality", "Class accuracy",
-           "Share of images that the feature network of the preset takes for the class they were asked to be."),
+           "Share of images that the feature network of the preset takes for the class they were asked to be.", within=SHARE),
 )}
 
 # Metrics of a whole set of images, one family each. What they were compared with and how many images there were belong to the name,

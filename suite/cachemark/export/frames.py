@@ -20,7 +20,7 @@ from ..core.units import in_order, metric
 from ..report import formatting as fmt
 from ..report.view.case_group import case_groups
 from ..report.view.report_row import ReportRow, is_random
-from ..stats.bootstrap import Interval, median_over_repeats
+from ..stats.intervals import Interval, median_over_repeats
 from ..store.db import Store
 from .escape import for_sheet
 
@@ -169,7 +169,7 @@ def _about(name: str) -> dict[str, Any]:
 
 def _ends(interval: Interval) -> dict[str, float]:
     """A single value has no interval."""
-    return {**vars(interval), **({} if interval.n > 1 else dict.fromkeys(("low", "high", "confidence"), math.nan))}
+    return {**vars(interval), **({} if interval.stated else dict.fromkeys(("low", "high", "confidence"), math.nan))}
 
 
 def _texts(table: pd.DataFrame, change: Any) -> pd.DataFrame:

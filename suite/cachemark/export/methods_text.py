@@ -12,7 +12,7 @@ from ..report import formatting as fmt
 from ..report.view.case_group import CaseGroup
 from ..report.view.report_row import ReportRow
 from ..report.view.report_view import Chapter, ReportView
-from ..stats.bootstrap import LEVEL
+from ..stats.intervals import LEVEL, LUCK
 from .escape import on_one_line
 
 NAME = 160  # characters of a name that are shown; two hashes are 129
@@ -51,7 +51,8 @@ def _meaning(name: str, value: Any) -> str:
 
 
 def _timed(case: Case, coverage: float | None) -> str:
-    covers = f" that covers at least {fmt.percent(coverage)}" if coverage is not None else ""
+    covers = "" if coverage is None else (f", wider by what two processes of {fmt.percent(LUCK)} luck differ by, that covers at least "
+                                          f"{fmt.percent(coverage)} where that holds")
     return (f"Each case was timed in {case.repeats} generations of a batch after {case.warmup} warm-up generations; latency is the median "
             "wall time of a batch, image decoding included, and a speed-up is the median of the full cache over that of the method, with "
             f"an interval from order statistics{covers}.")
@@ -66,7 +67,8 @@ def _evaluation(group: CaseGroup) -> Iterable[str]:
         yield "The largest batch that fits was searched for; neither fidelity nor quality was measured there."
         return
     yield ("Fidelity compares each image with that of the full cache at the same seed; means over seeds have "
-           f"{100 * LEVEL:g} % percentile bootstrap intervals.")
+           f"{100 * LEVEL:g} % intervals (bounded figures by Gaffke's bounds, others by the hull of a lognormal and a bootstrap-t "
+           "interval or by Student's).")
     if group.case.evaluation:
         yield f"Quality was evaluated with {_listed(dict(flat(group.case.evaluation)))}."
     if group.references:

@@ -5,19 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from ..core.units import is_metric, metric
 from ..report import formatting as fmt
 from ..report.view.leaderboard import Column, ColumnGroup, TableCell, budget_cell, cells, column_groups, columns_of
 from ..report.view.report_row import FIDELITY, QUALITY, ReportRow
 from ..report.view.report_view import Chapter, ReportView
-from ..stats.bootstrap import LEVEL, Interval, mean_over_seeds, median_over_repeats
+from ..stats.intervals import LEVEL, LUCK, Interval, median_over_repeats
+from ..stats.sign_flip import sign_flips
 from .escape import on_one_line
 
+ALPHA = 0.05  # of a test of two figures of single images
 _COST = ("speed_up", "latency", "saving", "kv_logical", "kv_state", "flops", "added")  # keys of columns that judge no image
+_OF_IMAGES = (*FIDELITY, *QUALITY)
 NAME = 60  # characters of a name that are shown
 _SAID = ("token/s", "dB", "nat/token")  # units that a figure of a table does not show, so that the heading must
-BOLD = ("Bold: the best of a budget and all that cannot be told apart from it: for figures of single images, the interval of the "
-        "difference at the same seeds contains zero; for other measured figures, the intervals overlap; for counts, the values are "
+BOLD = ("Bold: the best of a budget and all that cannot be told apart from it: for figures of single images, a sign-flip test of the "
+        f"differences at the same seeds has p > {ALPHA:g}; for other measured figures, the intervals overlap; for counts, the values are "
         "equal. Rows that are not ranked are never bold.")
 
 
@@ -110,7 +115,7 @@ def _figures(row: ReportRow, shown: tuple[ColumnGroup, ...]) -> dict[str, TableC
 
 def _entry(row: ReportRow, cell: TableCell, best: bool) -> TableEntry:
     interval = _interval(row, cell.key)
-    return TableEntry(cell.text, _margin(interval, cell) if interval and interval.n > 1 else "", best)
+    return TableEntry(cell.text, _margin(interval, cell) if interval and interval.stated else "", best)
 
 
 def _interval(row: ReportRow, key: str) -> Interval | None:
@@ -148,23 +153,28 @@ def _best(rows: Iterable[ReportRow], column: Column, shown: tuple[ColumnGroup, .
     key = column.key
     known = [(cell.order, row) for row in rows if row.ok and not row.unranked and (cell := _figures(row, shown).get(key)) is not None]
     ranked = [(value, row) for value, row in known if value is not None]
-    intervals = [_interval(row, key) for _, row in ranked]
-    if len(ranked) < 2 or any(interval is not None and interval.n < 2 for interval in intervals):
+    if len(ranked) < 2 or not all(_tellable(row, key) for _, row in ranked):
         return []
     first = (min if column.better == "lower" else max)(ranked, key=lambda pair: pair[0])
     return [row for value, row in ranked if row is first[1] or (value == first[0]) or not told_apart(first[1], row, key)]
 
 
+def _tellable(row: ReportRow, key: str) -> bool:
+    """Return whether the figure can be told from another: one of single images has several, any other measured one an interval."""
+    interval = _interval(row, key)
+    return interval is None or interval.stated or (key in _OF_IMAGES and len(row.outcome.raw(key) or ()) > 1)
+
+
 def told_apart(one: ReportRow, other: ReportRow, key: str) -> bool:
     """Return whether the figures of two rows of a group differ by more than what chance does to them.
 
-    Figures of single images at the same seeds by the interval of the mean difference, without zero; other measured figures by
-    intervals that do not meet; what is counted by its values.
+    Figures of single images at the same seeds by the sign-flip test of their differences; other measured figures by intervals that do
+    not meet; what is counted by its values.
     """
     mine, its = one.outcome.raw(key), other.outcome.raw(key)
-    if mine and key in (*FIDELITY, *QUALITY) and len(mine) == len(its):
-        difference = mean_over_seeds([a - b for a, b in zip(mine, its, strict=True)])
-        return not difference.low <= 0 <= difference.high
+    if mine and its and key in _OF_IMAGES and len(mine) == len(its):
+        (sides,) = sign_flips([np.array(mine, dtype=np.float64) - np.array(its, dtype=np.float64)])
+        return 2 * min(sides) <= ALPHA
     here, there = _interval(one, key), _interval(other, key)
     if here is not None and there is not None:
         return here.low > there.high or there.low > here.high
@@ -177,10 +187,11 @@ def _notes(view: ReportView, chapter: Chapter) -> Iterable[str]:
     for note in chapter.notes:
         yield f"{', '.join(on_one_line(row, NAME) for row in note.rows)}: {note.text}"
     case, covered = chapter.group.case, chapter.coverage
-    speed = "" if covered is None else f"; speed-up intervals cover at least {fmt.percent(covered)}"
+    speed = "" if covered is None else (f"; those of speed-ups are wider by what two processes of {fmt.percent(LUCK)} luck differ by, and "
+                                        f"cover at least {fmt.percent(covered)} where that holds")
     yield (f"± is the distance to the farther end of the interval: for latencies and speed-ups, from order statistics over {case.repeats} "
-           f"repeats in one process (variation between processes and days is not included{speed}); for means, a {100 * LEVEL:g} % "
-           f"bootstrap interval over {case.samples} seeds ({case.seeds}). Batch {case.batch}.")
+           f"repeats in one process (variation between processes and days is not included in latencies{speed}); for means, a "
+           f"{100 * LEVEL:g} % interval over {case.samples} seeds ({case.seeds}). Batch {case.batch}.")
     yield BOLD
     if chapter.unanchored:
         yield chapter.unanchored

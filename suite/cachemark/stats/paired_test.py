@@ -32,7 +32,7 @@ from scipy.stats import false_discovery_control
 from ..core.errors import CachemarkError
 from ..core.verdicts import EQUIVALENT, IMPROVED, INCONCLUSIVE, REGRESSED
 from ..core.wording import percent
-from .bootstrap import Interval
+from .intervals import Interval
 from .sign_flip import MOST_PAIRS, Floats, rows, sign_flip
 
 CONFIDENCE = 0.90  # of the interval that must lie within the minimum effect for "equivalent"

@@ -28,12 +28,14 @@ def regime_map(regime: Regime) -> Chart:
 
 def _text(row: ReportRow | None) -> str:
     ends = row.speed_up if row else None
-    return f"{fmt.times(ends.value)} ({ends.low:.2f}–{ends.high:.2f})" if ends else fmt.DASH
+    if ends is None:
+        return fmt.DASH
+    return f"{fmt.times(ends.value)} ({ends.low:.2f}–{ends.high:.2f})" if ends.stated else fmt.times(ends.value)
 
 
 def _cell(row: ReportRow, line: int, column: int) -> HeatmapCell:
     gain = row.speed_up.value if row.speed_up else None
-    sure = row.speed_up is not None and not row.speed_up.low <= 1 <= row.speed_up.high
+    sure = row.speed_up is not None and row.speed_up.stated and not row.speed_up.low <= 1 <= row.speed_up.high
     ink = "#ffffff" if gain and max(gain, 1 / gain) > _DARK else "#1b1f24"
     said = f"{tip(row)}, batch {row.case.batch}: {_text(row)}"
     return HeatmapCell(line, column, tint(gain), ink, fmt.times(gain) if gain else fmt.DASH, said, sure)

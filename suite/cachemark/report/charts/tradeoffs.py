@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ...core.spec import shown_share
 from ...core.units import metric
-from ...stats.bootstrap import Interval
+from ...stats.intervals import Interval
 from .. import formatting as fmt
 from ..view.case_group import CaseGroup
 from ..view.report_row import MASKED, ReportRow, share_of_full
@@ -31,7 +31,7 @@ class _Quantity:
     def ends(self, row: ReportRow) -> tuple[float, float] | None:
         """The ends of its interval; the full cache, to which the others are compared, is drawn without one."""
         found = self.of(row)
-        return (found.low, found.high) if isinstance(found, Interval) and row.case.role == "arm" else None
+        return (found.low, found.high) if isinstance(found, Interval) and found.stated and row.case.role == "arm" else None
 
 
 def _distance(group: CaseGroup) -> _Quantity:

@@ -16,6 +16,7 @@ from PIL import Image
 from ...core.spec import shown_share
 from ...core.units import METRICS
 from ...core.version import __version__
+from ...stats.intervals import LUCK
 from .. import formatting as fmt
 from ..charts.bars import paper_bars
 from ..charts.chart_set import ChartSet, chart_set
@@ -64,7 +65,7 @@ def render(view: ReportView) -> str:
     return engine().get_template("report.html").render(
         view=view, tabs=TABS, explanations=explanations, glossary=explanations.glossary(), chart_sets=chart_sets(view),
         column_groups=leaderboard.column_groups, columns_of=leaderboard.columns_of, edges=_EDGES, exact=_is_small(view),
-        jpeg=_JPEG, raw=_raw, metrics=METRICS, deferred=deferred,
+        jpeg=_JPEG, raw=_raw, metrics=METRICS, deferred=deferred, luck=LUCK,
         style=Markup(static("report.css")), script=Markup(script), policy=policy(script), version=__version__,
     )
 

@@ -10,8 +10,8 @@ from functools import cached_property
 from ...core.differences import differences
 from ...core.result import Outcome
 from ...core.spec import OWN, Case, digest
-from ...stats.bootstrap import Interval, means_over_seeds
-from .report_row import MASKED, Mark, ReportRow, derive, figures, is_random, share_of_full
+from ...stats.intervals import Interval
+from .report_row import MASKED, Mark, ReportRow, derive, figures, is_random, means, share_of_full
 
 _REFERENCES = ("floor", "numerics")
 _OF_THE_BATCH = ("batch", "seeds", "samples", "evaluation", "warmup", "repeats")  # what blocks that are compared over batches may differ in
@@ -112,9 +112,9 @@ def _section(model: str, measured: list[Outcome], references: list[Outcome]) -> 
     full = baseline if baseline is not None and baseline.ok else None
     order = {"floor": 0, "numerics": 1}
     held = tuple(derive(o, None) for o in sorted(references, key=lambda o: order[o.case.role]))
-    means = means_over_seeds({(k, name): values for k, o in enumerate(measured) if o.ok for name, values in figures(o, full).items()})
+    named = {(k, name): values for k, o in enumerate(measured) if o.ok for name, values in figures(o, full).items()}
     known: list[dict[str, Interval]] = [{} for _ in measured]
-    for (k, name), found in means.items():
+    for (k, name), found in means(named, lambda key: key[1]).items():
         known[k][name] = found
     rows = [derive(o, full, its) for o, its in zip(measured, known, strict=True)]
     arms = [_stand(row, held) for row in rows if row.outcome is not baseline]
@@ -140,11 +140,13 @@ def _stand(row: ReportRow, references: Sequence[ReportRow]) -> ReportRow:
 
 
 def nearness(row: ReportRow) -> Interval | None:
-    """Closeness of the row's own generations to the full cache's, more being closer: agreement, or a distance with its sign turned."""
-    if row.paradigm != MASKED:
-        return row.fidelity.get("token_agreement")
-    far = row.fidelity.get("token_distance")
-    return None if far is None else replace(far, value=-far.value, low=-far.high, high=-far.low)
+    """Closeness of the row's own generations to the full cache's, more being closer: agreement, or a distance with its sign turned.
+    Where it has no interval its values are the ends."""
+    name = "token_distance" if row.paradigm == MASKED else "token_agreement"
+    found, values = row.fidelity.get(name), row.outcome.raw(name)
+    if found is not None and not found.stated and values:
+        found = replace(found, low=min(values), high=max(values))
+    return replace(found, value=-found.value, low=-found.high, high=-found.low) if found and row.paradigm == MASKED else found
 
 
 def _unranked(row: ReportRow, floor: ReportRow | None) -> str:
@@ -154,7 +156,7 @@ def _unranked(row: ReportRow, floor: ReportRow | None) -> str:
         return row.no_judgement or "Fidelity was not measured."
     other = nearness(floor) if floor else None
     if other is not None and mine.low <= other.high:
-        return "Agrees with the full cache no better than the full cache at other seeds does."
+        return "Not shown to agree with the full cache better than the full cache at other seeds does."
     precision = row.of_set("precision")
     if precision is not None and precision[1].value < COLLAPSED:
         return f"Its images have collapsed: only {100 * precision[1].value:.0f} % resemble real ones."

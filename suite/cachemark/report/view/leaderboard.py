@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from ...core.spec import shown_share
 from ...core.units import metric
-from ...stats.bootstrap import Interval
+from ...stats.intervals import Interval
 from .. import formatting as fmt
 from .case_group import CaseGroup
 from .report_row import MASKED, ReportRow, share_of_full
@@ -49,6 +49,7 @@ class TableCell:
     delta: str = ""
 
 
+NO_INTERVAL = "no interval"
 _DERIVED = {"speed_up": "higher", "saving": "higher", "added": "lower"}  # directions of figures that are no metrics
 _SPEED = ColumnGroup("Speed", "against the full cache", (
     Column("speed_up", "Speed-up", "Median latency of the full cache / median latency of the method."),
@@ -142,7 +143,7 @@ def _speed_up(row: ReportRow) -> TableCell:
     if row.speed_up is None:
         return _none("speed_up")
     ends = row.speed_up
-    return TableCell("speed_up", fmt.times(ends.value), f"{ends.low:.2f}–{ends.high:.2f}", ends.value)
+    return TableCell("speed_up", fmt.times(ends.value), f"{ends.low:.2f}–{ends.high:.2f}" if ends.stated else "one repeat", ends.value)
 
 
 def _latency(row: ReportRow) -> TableCell:
@@ -184,13 +185,11 @@ def _mean(row: ReportRow, name: str, mean: Interval) -> TableCell:
     if mean.n < 2:
         return TableCell(name, text, "one seed" if row.outcome.raw(name) else "mean alone: raw values pruned", mean.value)
     to_full = row.to_full.get(name)
-    delta = f"Δ {_ends(to_full, name, signed=True)}" if to_full and to_full.n > 1 else ""
-    return TableCell(name, text, _ends(mean, name), mean.value, delta=delta)
+    delta = f"Δ {_ends(to_full, name, signed=True)}" if to_full and to_full.stated else ""
+    return TableCell(name, text, _ends(mean, name) if mean.stated else NO_INTERVAL, mean.value, delta=delta)
 
 
 def _ends(interval: Interval, name: str, *, signed: bool = False) -> str:
-    if interval.low == interval.high:
-        return "0" if signed and not interval.low else "no spread"
     ends = [fmt.figure(end, name).removesuffix(" %") for end in (interval.low, interval.high)]
     if not signed:
         return "–".join(ends)

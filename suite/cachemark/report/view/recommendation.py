@@ -7,20 +7,17 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from ...core.spec import Case, shown_share
-from ...core.units import metric
 from .. import formatting as fmt
 from .case_group import CaseGroup
-from .report_row import ReportRow, share_of_full
-
-LEGEND_MARGIN = 0.05  # by which a legend score may fall below the full cache's
-SET_MARGIN = 0.10  # of the full cache's FID: by which a FID may lie above it
+from .quality_claims import Claims, criterion, not_shown
+from .report_row import ReportRow, faster, share_of_full
 
 
 @dataclass(frozen=True)
 class Recommendation:
-    """``row`` is that of the smallest budget which is not worse than the full cache, or None with the reason in ``reason``. Throughputs are
-    images per second: at the group's batch, and at the largest measured batch (``batch``) that takes no more bytes than the full cache
-    at the group's batch, which are None where they were not measured. Where the largest batch that fits was ``searched``
+    """``row`` is that of the smallest budget which is shown to be not worse than the full cache, or None with the reason in ``reason``.
+    Throughputs are images per second: at the group's batch, and at the largest measured batch (``batch``) that takes no more bytes than
+    the full cache at the group's batch, which are None where they were not measured. Where the largest batch that fits was ``searched``
     for, the latter two are what that search found."""
 
     method: str
@@ -32,52 +29,21 @@ class Recommendation:
     searched: bool = False
 
 
-def margin(group: CaseGroup) -> str:
-    """The meaning of "not worse" as a sentence; empty where quality was not measured."""
-    if _criterion(group) == "":
-        return ""
-    if group.ranked_by:
-        title = metric(group.ranked_by).title
-        return (f"Not worse: the upper end of the interval of the difference in {title} is at most {fmt.percent(SET_MARGIN)} of the "
-                f"full cache's {title}.")
-    return (f"Not worse: the lower end of the interval of the difference in legend score by seed is at most {100 * LEGEND_MARGIN:g} "
-            "points below the full cache.")
-
-
-def recommendations(group: CaseGroup, groups: Sequence[CaseGroup]) -> tuple[Recommendation, ...]:
-    """One for the full cache and one for each method; ``groups`` are all groups of the report, in which other batches may stand.
-    Empty where no quality was measured."""
-    name = _criterion(group)
-    if name == "" or group.full is None or not group.full.ok:
+def recommendations(group: CaseGroup, groups: Sequence[CaseGroup], claims: Claims) -> tuple[Recommendation, ...]:
+    """One for the full cache and one for each method; ``groups`` are all groups of the report, in which other batches may stand, and
+    ``claims`` those of all of them. Empty where no quality was measured."""
+    if criterion(group) == "" or group.full is None or not group.full.ok:
         return ()
     full = _valued(Recommendation("full", group.full), group, groups)
-    return (full, *(_recommendation(method, name, group, groups) for method in group.methods))
+    return (full, *(_recommendation(method, group, groups, claims) for method in group.methods))
 
 
-def _criterion(group: CaseGroup) -> str:
-    """The metric by which quality is compared, or empty."""
-    if group.random:
-        return ""
-    return group.ranked_by or ("legend" if any("legend" in row.to_full for row in group.arms) else "")
-
-
-def _recommendation(method: str, name: str, group: CaseGroup, groups: Sequence[CaseGroup]) -> Recommendation:
+def _recommendation(method: str, group: CaseGroup, groups: Sequence[CaseGroup], claims: Claims) -> Recommendation:
     rows = sorted((row for row in group.arms if row.method == method), key=lambda row: share_of_full(row.case.budget))
-    good = next((row for row in rows if _not_worse(row, name, group)), None)
+    good = next((row for row in rows if not row.unranked and (claim := claims.get(row.case.key)) is not None and claim.shown), None)
     if good is not None:
         return _valued(Recommendation(method, good), group, groups)
-    worse = "Worse than the full cache, or not shown to be as good, at every budget of the plan."
-    return Recommendation(method, None, worse if any(row.ok for row in rows) else "No budget has results.")
-
-
-def _not_worse(row: ReportRow, name: str, group: CaseGroup) -> bool:
-    difference = row.to_full.get(name)
-    if not row.ok or row.unranked or difference is None:
-        return False
-    if name == "legend":
-        return difference.low >= -LEGEND_MARGIN
-    full = group.full.quality.get(name) if group.full else None
-    return full is not None and difference.high <= SET_MARGIN * full.value
+    return Recommendation(method, None, not_shown(rows, claims))
 
 
 def _valued(plain: Recommendation, group: CaseGroup, groups: Sequence[CaseGroup]) -> Recommendation:
@@ -142,7 +108,7 @@ def _regime(groups: Sequence[CaseGroup], name: str) -> Regime | None:
     measured = [row.case for row in rows if row.speed_up is not None]
     if not measured:
         return None
-    lost = [row.case for row in rows if row.speed_up is not None and row.speed_up.low <= 1]
+    lost = [row.case for row in rows if row.speed_up is not None and not faster(row.speed_up)]
     return Regime(groups[0].model, name, rows, _regime_sentence(name, measured, lost))
 
 

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
+from typing import TypeVar
 
 from ...core.result import Outcome, kernels_apart
 from ...core.spec import Case
 from ...core.units import METRICS
-from ...stats.bootstrap import LEVEL, Interval, means_over_seeds, ratio_of_medians
+from ...stats.intervals import LEVEL, Interval, means_over_seeds, ratio_of_medians
 from .. import formatting as fmt
 
+Key = TypeVar("Key", bound=Hashable)
 FIDELITY = tuple(name for name, metric in METRICS.items() if metric.kind == "fidelity")
 OF_INDICES, OF_VECTORS = ("token_agreement", "kl"), ("token_distance", "forced_distance")  # by what a token is
 QUALITY = tuple(name for name, metric in METRICS.items() if metric.kind == "quality")
 ON_DEMAND = {"class_accuracy": "quality", "lpips": "lpips", "clip_score": "clip"}  # measured only where the case's evaluation has this key
 MASKED = "masked"  # the paradigm whose full form keeps nothing and whose tokens are vectors
-_APART = "apart "  # before the name of a difference
+APART = "apart "  # before the name of a difference
 _SHOWS = 0.9  # of a live saving that must be found again in allocated bytes; below it the saving is called fake
 
 
@@ -121,6 +123,11 @@ class ReportRow:
         return "" if value is None else str(value)
 
 
+def faster(speed_up: Interval) -> bool:
+    """Return whether a speed-up is shown to be one."""
+    return speed_up.stated and speed_up.low > 1
+
+
 def share_of_full(budget: str) -> float:
     """A budget's text as a number; a text that is none counts as 0, for order only."""
     try:
@@ -134,16 +141,16 @@ def is_random(case: Case) -> bool:
     return case.weights.startswith("random:")
 
 
-def derive(outcome: Outcome, full: Outcome | None, means: Mapping[str, Interval] | None = None) -> ReportRow:
-    """The row of ``outcome``, with speed and bytes set against ``full`` (the full cache of the same cell, or None). ``means`` are those of
-    its :func:`figures`, where they are known already."""
+def derive(outcome: Outcome, full: Outcome | None, found: Mapping[str, Interval] | None = None) -> ReportRow:
+    """The row of ``outcome``, with speed and bytes set against ``full`` (the full cache of the same cell, or None). ``found`` are the
+    :func:`means` of its :func:`figures`, where they are known already."""
     row = ReportRow(outcome)
     if not outcome.ok:
         return row
     interval, why = _speed_up(outcome, full) if row.timed else (None, "Reference rows are not timed.")
     saved = _saved("flops" if row.paradigm == MASKED else "kv_allocated", outcome, full)
     row = replace(row, speed_up=interval, no_speed_up=why, saving=saved, saving_live=_saved("kv_logical", outcome, full))
-    row = _with_images_compared(row, full, means_over_seeds(figures(outcome, full)) if means is None else means)
+    row = _with_images_compared(row, full, means(figures(outcome, full), str) if found is None else found)
     return replace(row, marks=_marks(row))
 
 
@@ -172,7 +179,16 @@ def figures(outcome: Outcome, full: Outcome | None) -> dict[str, Sequence[float]
     if is_random(outcome.case):
         return {}
     named = {name: outcome.raw(name) or [mean] for name in (*FIDELITY, *QUALITY) if (mean := outcome.mean(name)) is not None}
-    return {**named, **{f"{_APART}{name}": values for name, values in _apart(outcome, full).items()}}
+    return {**named, **{f"{APART}{name}": values for name, values in differences_to_full(outcome, full).items()}}
+
+
+def means(named: Mapping[Key, Sequence[float]], name: Callable[[Key], str]) -> dict[Key, Interval]:
+    """The mean and interval of each of some figures; ``name`` gives the name that :func:`figures` gave it."""
+    return means_over_seeds(named, {key: _within(name(key)) for key in named})
+
+
+def _within(name: str) -> tuple[float, float]:
+    return METRICS[name.removeprefix(APART)].apart if name.startswith(APART) else METRICS[name].within
 
 
 def _with_images_compared(row: ReportRow, full: Outcome | None, found: Mapping[str, Interval]) -> ReportRow:
@@ -182,19 +198,23 @@ def _with_images_compared(row: ReportRow, full: Outcome | None, found: Mapping[s
         return replace(row, no_judgement=outcome.judgement or f"Weights are random ({outcome.case.weights}): images are noise.")
     sets = {name: (outcome.samples[name][0], *ends) for name, ends in facts.get("intervals", {}).items() if outcome.samples.get(name)}
     sets_apart = facts.get("to_full", {}) if full is not None and outcome.case.role == "arm" else {}
-    apart = {name: found[key] for name in QUALITY if (key := f"{_APART}{name}") in found}
+    apart = {name: found[key] for name in QUALITY if (key := f"{APART}{name}") in found}
     return replace(row, fidelity={name: found[name] for name in FIDELITY if name in found},
                    quality={**{name: found[name] for name in QUALITY if name in found}, **_of_sets(outcome.case, sets)},
                    to_full={**apart, **_of_sets(outcome.case, sets_apart)}, no_judgement=outcome.judgement)
 
 
 def _of_sets(case: Case, stated: Mapping[str, Sequence[float]]) -> dict[str, Interval]:
-    """Figures of whole sets of images, (value, low, high) by name: their intervals were found where the features were."""
+    """Figures of whole sets of images, (value, low, high) by name: their intervals were found where the features were, or could not be."""
     images = int(case.evaluation.get("quality", {}).get("samples", 0))
-    return {name: Interval(float(value), low, high, LEVEL, images) for name, (value, low, high) in stated.items()}
+    return {name: _of_set(float(value), low, high, images) for name, (value, low, high) in stated.items()}
 
 
-def _apart(outcome: Outcome, full: Outcome | None) -> dict[str, list[float]]:
+def _of_set(value: float, low: float | None, high: float | None, images: int) -> Interval:
+    return Interval(value, value, value, 0.0, images) if low is None or high is None else Interval(value, low, high, LEVEL, images)
+
+
+def differences_to_full(outcome: Outcome, full: Outcome | None) -> dict[str, list[float]]:
     """Differences of quality to the full cache at the same seeds, for arms only."""
     if full is None or outcome.case.role != "arm":
         return {}

@@ -21,8 +21,9 @@ from .image_albums import Album, albums
 from .layer_tables import Layers, layers
 from .missing import Missing, missing
 from .papers import PaperTable, papers
+from .quality_claims import Claims, quality_claims, said
 from .raw_samples import CaseRecord, case_records
-from .recommendation import Recommendation, Regime, margin, recommendations, regimes
+from .recommendation import Recommendation, Regime, recommendations, regimes
 from .run_history import HistoryNight, RunHistory, Trend, run_history
 from .summary_sentences import Sentence, sentences
 
@@ -103,12 +104,14 @@ def build(
     """
     given, environment, code = list(outcomes), run.environment, dict(run.code)
     groups = case_groups(given)
+    claims = quality_claims(groups)
     return ReportView(
         plan=run.plan, run=str(run.id), when=_when(run.started, run.finished),
         machine=f"{environment.machine_class} · {environment.device}", commit=str(code.get("commit") or "unknown"),
         dirty=bool(code.get("dirty")), state=run.state, counts=_counts(given),
         conclusion=conclusion(comparison, baseline.meta if baseline else None, run.started),
-        chapters=tuple(_chapter(group, groups, artifact, unanchored(group.case), run_history(group, nights, trend)) for group in groups),
+        chapters=tuple(_chapter(group, groups, claims, artifact, unanchored(group.case), run_history(group, nights, trend))
+                       for group in groups),
         changes=changes(comparison), environment=environment_facts(environment, code),
         plan_text=json.dumps(run.plan_json, indent=2, ensure_ascii=False), commands=_commands(run.plan, code),
         missing=tuple(missing(run.id, run.state, groups)), entries=case_records(given, str(run.id), trials or {}),
@@ -145,13 +148,15 @@ def _counts(outcomes: Sequence[Outcome]) -> tuple[tuple[str, int], ...]:
 
 
 def _chapter(
-    group: CaseGroup, groups: Sequence[CaseGroup], artifact: Callable[[str], bytes] | None, unanchored: str, history: RunHistory | None,
+    group: CaseGroup, groups: Sequence[CaseGroup], claims: Claims, artifact: Callable[[str], bytes] | None, unanchored: str,
+    history: RunHistory | None,
 ) -> Chapter:
     twins = [other for other in groups if other.model == group.model]
     heading = group.model if len(twins) == 1 else f"{group.model}, {_difference(group, twins)}"
-    sure = [row.speed_up.confidence for row in group.arms if row.speed_up]
+    sure = [row.speed_up.confidence for row in group.arms if row.speed_up and row.speed_up.stated]
     return Chapter(group, heading, _conditions(group), sentences(group), _notes(group), albums(group, artifact),
-                   min(sure) if sure else None, layers(group.full), against_limits(group), recommendations(group, groups), margin(group),
+                   min(sure) if sure else None, layers(group.full), against_limits(group), recommendations(group, groups, claims),
+                   said(group, claims),
                    unanchored, history)
 
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from ...core.spec import shown_share
 from ...core.units import metric
-from ...stats.bootstrap import Interval
+from ...stats.intervals import Interval
 from .. import formatting as fmt
 from .case_group import CaseGroup
-from .report_row import MASKED, ReportRow
+from .report_row import MASKED, ReportRow, faster
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,8 @@ def _real(full: ReportRow) -> str:
 def _spanned(found: Interval, name: str, more: str = "") -> str:
     """A figure with its interval, ``5.400 (4.900–5.900)``, and what else belongs into the brackets."""
     value, low, high = (fmt.figure(end, name) for end in (found.value, found.low, found.high))
-    return f"{value} ({low}–{high}{more})"
+    inside = f"{low}–{high}{more}" if found.stated else more.removeprefix(", ")
+    return f"{value} ({inside})" if inside else value
 
 
 def _burden(full: ReportRow) -> str:
@@ -111,7 +112,8 @@ def _count(rows: tuple[ReportRow, ...]) -> str:
 
 
 def _interval(speed_up: Interval) -> str:
-    return f"{fmt.times(speed_up.value)} ({speed_up.low:.2f}–{speed_up.high:.2f}, n = {speed_up.n})"
+    ends = f"{speed_up.low:.2f}–{speed_up.high:.2f}, " if speed_up.stated else ""
+    return f"{fmt.times(speed_up.value)} ({ends}n = {speed_up.n})"
 
 
 def _speed(row: ReportRow, rows: list[ReportRow]) -> str:
@@ -121,9 +123,10 @@ def _speed(row: ReportRow, rows: list[ReportRow]) -> str:
     which = "ranked method" if any(other.unranked and other.speed_up for other in rows) else "method"
     if speed_up.value <= 1:
         return f"No {which} is faster than the full cache here; the fastest, {name}, runs at {_interval(speed_up)}."
-    if speed_up.low <= 1:
+    if not faster(speed_up):
+        contains = ", an interval that contains 1" if speed_up.stated else ""
         return (f"No {which} is shown to be faster than the full cache here: the fastest, {name}, runs at "
-                f"{_interval(speed_up)}, an interval that contains 1.")
+                f"{_interval(speed_up)}{contains}.")
     return f"The fastest {which} is {name} at {_interval(speed_up)}."
 
 

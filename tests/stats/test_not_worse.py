@@ -1,0 +1,84 @@
+"""Not worse: a test that is exact where it can be, holds at few seeds, and says how many it takes."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from scipy.stats import binom
+
+from cachemark.stats.gaffke import chance_at_most, chances_at_most, weights
+from cachemark.stats.not_worse import ALPHA, holm, least_seeds, p_not_worse, seeds_to_show
+
+
+@pytest.mark.parametrize(("losses", "n"), [(0, 1), (0, 59), (1, 64), (5, 40), (39, 40), (40, 40)])
+def test_of_all_or_nothing_it_is_the_exact_binomial_test(losses: int, n: int) -> None:
+    gains = [-1.0] * losses + [0.0] * (n - losses)
+    assert p_not_worse(gains, 0.05, -1.0) == pytest.approx(binom.cdf(losses, n, 0.05), rel=1e-6)
+
+
+@pytest.mark.parametrize("gains", [[0.0] * 20 + [-0.25] * 5 + [0.5] * 3, [-1.0, 1.0, 0.1, 0.2], [0.01] * 30 + [-0.3], [-0.05, -0.04]])
+def test_it_is_the_share_of_weightings_that_lose_the_margin(gains: list[float]) -> None:
+    given = weights(np.random.RandomState(1), len(gains), 200_000)
+    share = float((np.append(np.array(gains) + 1, 0.0) @ given <= 0.95).mean())
+    assert p_not_worse(gains, 0.05, -1.0) == pytest.approx(share, abs=0.004)
+
+
+def test_one_number_more_or_less_moves_it_the_right_way() -> None:
+    some = [0.0] * 50 + [-0.25] * 4
+    p = p_not_worse(some, 0.05, -1.0)
+    assert p_not_worse([*some, 0.0], 0.05, -1.0) < p < p_not_worse([*some, -0.5], 0.05, -1.0)
+    assert p_not_worse(some, 0.06, -1.0) < p < p_not_worse(some, 0.05, -2.0), "where more can be lost, less is shown"
+
+
+def test_where_nothing_lies_above_the_limit_or_all_does_there_is_nothing_to_weigh() -> None:
+    assert chance_at_most([0.1, 0.2], 0.2) == 1.0
+    assert chance_at_most([0.1, 0.2], 0.0) == 0.0
+    assert chance_at_most([0.1, 0.2], -1.0, least=-0.5) == 0.0
+
+
+def test_many_samples_at_once_are_those_one_by_one() -> None:
+    values, counts = [-0.5, 0.0, 0.25], [[1, 40, 3], [0, 64, 0], [9, 9, 9]]
+    each = [chance_at_most(np.repeat(values, row).tolist(), -0.05, -1.0) for row in counts]
+    assert chances_at_most(values, counts, -0.05, -1.0) == pytest.approx(each)
+
+
+def test_holm_is_the_first_times_all_and_never_falls() -> None:
+    assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
+    assert holm([0.9, 0.5]) == [1.0, 1.0]
+    assert holm([]) == []
+
+
+@pytest.mark.parametrize("claims", [1, 12, 40])
+def test_below_the_least_seeds_not_even_no_loss_at_all_shows_it(claims: int) -> None:
+    least = least_seeds(0.05, -1.0, claims)
+    p = [holm([p_not_worse([0.0] * n, 0.05, -1.0)] + [1.0] * (claims - 1))[0] for n in (least - 1, least)]
+    assert p[1] <= ALPHA < p[0]
+    assert (claims, least) in ((1, 59), (12, 107), (40, 131))
+
+
+def test_the_seeds_that_would_show_it_are_the_first_that_do() -> None:
+    gains = [0.0] * 60 + [-0.25] * 3 + [-0.5]
+    needed = seeds_to_show(gains, 0.05, -1.0, 12)
+    assert needed is not None
+    assert needed > 107
+    thrice = gains * 3
+    assert (p_not_worse(thrice, 0.05, -1.0) <= ALPHA / 12) == (needed <= len(thrice))
+    assert seeds_to_show([0.0] * 9, 0.05, -1.0, 12) == 107
+    assert seeds_to_show([-0.1] * 9 + [0.0], 0.05, -1.0, 1) is None, "it loses more than the margin"
+    assert seeds_to_show([-0.0499999] * 64, 0.05, -1.0, 1) is None, "nobody makes so many"
+
+
+LOSSES = {"all or nothing": ([-1.0, 0.0], [0.05, 0.95]), "halves": ([-0.5, 0.0], [0.1, 0.9]),
+          "and gains": ([-1.0, 0.0, 0.25], [0.06, 0.9, 0.04])}  # fmt: skip
+
+
+@pytest.mark.parametrize("n", [16, 64, 256])
+@pytest.mark.parametrize("name", LOSSES)
+def test_a_report_of_twelve_that_lose_the_margin_calls_one_not_worse_in_five_of_a_hundred_at_most(name: str, n: int) -> None:
+    values, shares = LOSSES[name]
+    assert math.isclose(np.dot(values, shares), -0.05)
+    counts = np.random.default_rng(8).multinomial(n, shares, size=(600, 12)).reshape(-1, len(values))
+    lowest = chances_at_most(values, counts, -0.05, -1.0).reshape(600, 12).min(axis=1)
+    assert (12 * lowest <= ALPHA).mean() <= 0.07  # 600 reports: 0.05 and two and a half standard errors
