@@ -1,0 +1,85 @@
+"""The ground of a try: a folder with everything that an ordinary user has, and some things beside it that must stay as they are."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from cachemark.gate import baselines, incidents
+from cachemark.gate.incidents import Incident
+from cachemark.store.db import Store
+from support.stages import Stage
+
+PLAN, PLUGIN, STORE, WEIGHTS = "dots.toml", "dot.py", "dots.sqlite", "dot.safetensors"
+BASELINE, REGISTER, OWNERS, ANCHOR, BENCHMARKS = "base.json", "incidents.json", "owners.toml", "baselines/anchors/dot.json", "bench.json"
+Preparation = Callable[[Path], object]
+KEY = "3f2a91c07e"  # of the only incident in the register
+
+
+def furnish(measured: Stage, folder: Path) -> Path:
+    """A folder as it lies in front of the attacker: a plan that was measured, with its plug-in, weights and store, the baseline that was
+    saved from it, a register with one incident, owners, a reached anchor, and a file of pytest-benchmark."""
+    here = measured.copy(folder).folder
+    (here / PLAN).write_text((here / PLAN).read_text().replace(f"{here}/", ""))
+    with Store.open(here / STORE) as store:
+        accepted = baselines.save(store, None, here / baselines.ROOT, reason="the first")
+        machine = store.run().environment.machine_class
+    shutil.copy(accepted, here / BASELINE)
+    assert accepted.parent.name in machine.replace(" ", "-")
+    incident = Incident(KEY, "latency", "method", "streaming", ("dot streaming 1/2, batch 2",), 1.2, "slower", "1a2b3c", "2026-01-01",
+                        worst=1.2, found_by="baseline")
+    incidents.save(here / REGISTER, [incident])
+    (here / OWNERS).write_text('[[owner]]\nname = "ada"\nmethod = "streaming"\n')
+    (here / ANCHOR).parent.mkdir(parents=True)
+    (here / ANCHOR).write_text(json.dumps({
+        "format": 1, "anchor": {"model": "dot", "metric": "kl", "expected": 1.0, "tolerance": 0.5, "source": "a paper", "sampling": {}},
+        "weights": "0" * 64, "value": 1.0, "case": {}, "facts": {}}))
+    (here / BENCHMARKS).write_text(json.dumps({
+        "machine_info": {"node": "here", "cpu": {"brand_raw": "a CPU", "count": 2}}, "datetime": "2026-01-01T00:00:00", "version": "5.0",
+        "benchmarks": [{"fullname": "test_a", "group": None, "params": {}, "stats": {"data": [0.1, 0.2], "rounds": 2, "iterations": 1}}]}))
+    return here
+
+
+def lay_out(furnished: Path, ground: Path) -> Path:
+    """A ground with a copy of the furnished folder as ``here``, and beside it a home, a place for temporary files and somebody else's
+    things. Returns ``here``."""
+    shutil.copytree(furnished, ground / "here", symlinks=True)
+    for name in ("home", "tmp", "leases", "others"):
+        (ground / name).mkdir()
+    (ground / "others" / "thesis.txt").write_text("nobody has a copy of this")
+    return ground / "here"
+
+
+def replaced(name: str, old: str, new: str) -> Preparation:
+    """A preparation: ``old`` becomes ``new`` in a file, in which it occurs."""
+
+    def change(folder: Path) -> None:
+        text = (folder / name).read_text(encoding="utf-8")
+        assert old in text, (name, old)
+        (folder / name).write_text(text.replace(old, new, 1), encoding="utf-8", errors="surrogatepass")
+
+    return change
+
+
+def written(name: str, content: str | bytes) -> Preparation:
+    """A preparation: a file with that content."""
+
+    def write(folder: Path) -> None:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode("utf-8", "surrogatepass"))
+
+    return write
+
+
+def edited(name: str, change: Callable[[Any], object]) -> Preparation:
+    """A preparation: a JSON file after ``change`` was applied to what it holds. What that returns is written, where it is not None."""
+
+    def edit(folder: Path) -> None:
+        data = json.loads((folder / name).read_text(encoding="utf-8"))
+        instead = change(data)
+        (folder / name).write_text(json.dumps(data if instead is None else instead), encoding="utf-8")
+
+    return edit
