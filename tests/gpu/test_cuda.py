@@ -1,7 +1,10 @@
-"""What only a CUDA device can show: the same random integers, the same tokens up to rounding, clocks and peaks that run."""
+"""What only a CUDA device can show: the same random integers, the same tokens up to rounding, clocks and peaks that run. In a rehearsal
+(see test_graph.py) the CPU is compared with itself."""
 
 from __future__ import annotations
 
+import os
+import time
 from dataclasses import replace
 from fractions import Fraction
 
@@ -17,10 +20,14 @@ from cachemark.machine.memory import peak_bytes
 from cachemark.machine.timer import EventClock
 from cachemark.models.llamagen import LlamaGen, LlamaGenConfig
 
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
+REHEARSED = bool(os.environ.get("CACHEMARK_REHEARSE"))
+DEVICE = "cpu" if REHEARSED else "cuda"
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not REHEARSED and not torch.cuda.is_available(), reason="no CUDA device")]
+on_the_device = pytest.mark.skipif(REHEARSED, reason="about the device alone")
 
 SAMPLING = Sampling(cfg_scale=1.5)
-METHODS = [name for name in registry.methods if registry.methods.get(name).__module__.startswith(methods.__name__)]
+METHODS = [name for name in registry.methods if "next-token" in registry.methods.get(name).paradigms
+           and registry.methods.get(name).__module__.startswith(methods.__name__)]
 
 
 @pytest.fixture(scope="module")
@@ -41,17 +48,18 @@ def generated(model: LlamaGen, name: str, device: str) -> torch.Tensor:
 
 
 def test_random_integers_are_the_same_on_both_devices() -> None:
-    drawn = [streams.integers(streams.keys(streams.seeds_tensor(range(100), d), "token", 7), 33).cpu() for d in ("cpu", "cuda")]
+    drawn = [streams.integers(streams.keys(streams.seeds_tensor(range(100), d), "token", 7), 33).cpu() for d in ("cpu", DEVICE)]
     assert torch.equal(*drawn)
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_tokens_agree_with_the_cpu_in_fp32(model: LlamaGen, name: str) -> None:
     torch.backends.cuda.matmul.allow_tf32 = False
-    same = (generated(model, name, "cpu") == generated(model, name, "cuda")).all(1)
+    same = (generated(model, name, "cpu") == generated(model, name, DEVICE)).all(1)
     assert int(same.sum()) >= 15, f"{int(same.sum())} of 16 samples agree"
 
 
+@on_the_device
 def test_events_are_ordered_and_end_before_the_stop(model: LlamaGen) -> None:
     model.to("cuda")
     clock = EventClock([7, 31, 63])
@@ -62,6 +70,22 @@ def test_events_are_ordered_and_end_before_the_stop(model: LlamaGen) -> None:
     assert 0 < marks[7] < marks[31] < marks[63] <= total
 
 
+@on_the_device
+def test_events_tell_the_time_of_the_wall(model: LlamaGen) -> None:
+    """Over seconds of work, in which the host's own share at both ends is nothing."""
+    model.to("cuda")
+    labels, full, memory = torch.arange(16, device="cuda") % 10, registry.methods.get("full"), Memory("cuda")
+    model.generate(labels, range(16), full(), SAMPLING, memory)
+    clock = EventClock([])
+    began = time.perf_counter()
+    clock.start()
+    for _ in range(10):
+        model.generate(labels, range(16), full(), SAMPLING, memory)
+    total = clock.stop()
+    assert total == pytest.approx(time.perf_counter() - began, rel=0.02)
+
+
+@on_the_device
 def test_the_peak_counts_what_is_allocated() -> None:
     held = []
     peak = peak_bytes("cuda", lambda: held.append(torch.zeros(1 << 20, device="cuda")), ())

@@ -1,0 +1,199 @@
+"""What is made at home of a folder that came back: one run of everything measured, its report, an accepted baseline, and a table."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cachemark import workflows
+from cachemark.core.limits import Limit
+from cachemark.core.result import Outcome, Status
+from cachemark.gate import baselines
+from cachemark.plans.reuse import code_identity
+from cachemark.report.view.papers import published
+from cachemark.store.db import Store
+from cachemark.store.rows import RunRecord
+
+from .folder import Folder
+
+PLAN = "gpu-campaign"
+
+
+@dataclass(frozen=True)
+class Target:
+    """A figure to be reached: of a model at a batch under a method. ``least`` by part of a GPU's name; ``figure`` reads the outcome and the
+    full cache beside it, ``unit`` follows it."""
+
+    model: str
+    batch: int
+    method: str
+    budget: str
+    what: str
+    least: Mapping[str, float]
+    figure: Callable[[Outcome, Outcome], float | None]
+    unit: str = ""
+    engine: str = ""
+
+
+def images_per_second(outcome: Outcome, full: Outcome) -> float | None:
+    """Images of a batch over the time of its tokens: image decoding is left out."""
+    seconds = outcome.median("latency_tokens")
+    return outcome.case.batch / seconds if seconds else None
+
+
+def copy_share(outcome: Outcome, full: Outcome) -> float | None:
+    """Share of the copy rate that the bytes which had to be moved used."""
+    seconds, limit = outcome.median("latency_tokens"), limit_of(outcome)
+    return limit.mbu(seconds) if seconds and limit else None
+
+
+def over_full(outcome: Outcome, full: Outcome) -> float | None:
+    """Speed-up of the tokens over the full cache beside it."""
+    mine, its = outcome.median("latency_tokens"), full.median("latency_tokens")
+    return its / mine if mine and its else None
+
+
+def of_ideal(outcome: Outcome, full: Outcome) -> float | None:
+    """The share of the speed-up that bytes and FLOPs allow which was reached."""
+    reached, mine, its = over_full(outcome, full), limit_of(outcome), limit_of(full)
+    return reached / (its.tokens / mine.tokens) if reached and mine and its else None
+
+
+def memory_saved(outcome: Outcome, full: Outcome) -> float | None:
+    """The share of the full cache's bytes that is not allocated."""
+    mine, its = outcome.median("kv_allocated"), full.median("kv_allocated")
+    return 1 - mine / its if mine is not None and its else None
+
+
+XL, D30 = "llamagen-xl", "var-d30"
+TARGETS = (
+    Target(XL, 256, "full", "1", "images/s", {"H100": 25, "H200": 35}, images_per_second),
+    Target(XL, 256, "linear", "1/6", "images/s", {"H100": 50, "H200": 70}, images_per_second),
+    Target(XL, 256, "linear", "1/6", "share of its ideal speed-up", {"H100": 0.9, "H200": 0.9}, of_ideal),
+    Target(XL, 1, "full", "1", "share of the copy rate", {"H100": 0.6, "H200": 0.6}, copy_share, engine="graph"),
+    Target(D30, 64, "full", "1", "images/s", {"H100": 70, "H200": 95}, images_per_second),
+    Target(D30, 64, "ams_kv", "", "speed over the full cache", {"H100": 0.98, "H200": 0.98}, over_full, "×"),
+    Target(D30, 64, "ams_kv", "", "of the full cache's bytes saved", {"H100": 0.68, "H200": 0.68}, memory_saved),
+    Target("mar-l", 64, "full", "1", "images/s", {"H100": 11, "H200": 14}, images_per_second),
+    Target("mar-l", 64, "lazymar", "", "images/s", {"H100": 28, "H200": 38}, images_per_second),
+    Target("mar-l", 64, "marche", "", "images/s", {"H100": 14, "H200": 18}, images_per_second),
+    Target("mar-h", 64, "full", "1", "images/s", {"H100": 5.5, "H200": 7}, images_per_second),
+    Target("mar-h", 64, "lazymar", "", "images/s", {"H100": 15, "H200": 20}, images_per_second),
+)
+RECORDED = 3.0  # times that the graph engine should be faster than the eager one at batch 1
+
+
+def bring_home(folder: Folder, report: Path, reason: str = "") -> str:
+    """Write the report of all that was measured and, with a ``reason``, an accepted baseline of it. Returns the table as Markdown."""
+    with tempfile.TemporaryDirectory() as work:
+        store = folder.unpack(Path(work))
+        with Store.open(store, create=False) as opened:
+            run = gathered(opened)
+            outcomes, record = opened.outcomes(run), opened.run(run)
+            if reason:
+                print(f"baseline: {baselines.save(opened, run, reason=reason)}")
+        print(f"report: {workflows.report(store, report, run=run).path}")
+    return table(outcomes, record, folder)
+
+
+def gathered(store: Store) -> int:
+    """The number of a new run that holds the newest outcome of every case of all runs of the campaign: what is ok is carried over, what
+    ended otherwise is told again, and what was never reached stays so. Raises RuntimeError where no run is."""
+    runs = [record for record in store.runs() if record.plan == PLAN]
+    if not runs:
+        raise RuntimeError(f"no run of {PLAN} in {store.where}")
+    newest = runs[0]
+    found: dict[str, Outcome] = {}
+    for record in reversed([record for record in runs if record.environment.fingerprint == newest.environment.fingerprint]):
+        for outcome in store.outcomes(record.id):
+            if outcome.status != Status.NOT_REACHED or outcome.case.key not in found:
+                found[outcome.case.key] = outcome
+    with store.new_run(PLAN, newest.plan_json, newest.environment, newest.code) as run:
+        for outcome in found.values():
+            if not outcome.ok or store.carry(run, outcome.skip_key) is None:
+                store.save(run, outcome)
+    return run
+
+
+def table(outcomes: Sequence[Outcome], record: RunRecord, folder: Folder) -> str:
+    """Targets beside what was measured, the bound of this device and what is published; then where it was measured."""
+    lines = ["| model, batch | method | what | target | measured | bound of this device | published, and the bound of its GPU |",
+             "|---|---|---|---|---|---|---|"]
+    lines += [_line(target, outcomes, record.environment.device) for target in TARGETS]
+    lines += [_recorded(outcomes), ""]
+    return "\n".join([*lines, _where(record, folder), ""])
+
+
+def limit_of(outcome: Outcome) -> Limit | None:
+    """The floor in its facts."""
+    held = outcome.facts.get("limit")
+    return Limit.from_json(held) if held else None
+
+
+def _line(target: Target, outcomes: Sequence[Outcome], device: str) -> str:
+    least = next((least for part, least in target.least.items() if part in device), None)
+    mine, full = case_of(target, outcomes), None
+    if mine is not None:
+        full = next((o for o in outcomes if o.case.cell == mine.case.cell and o.case.role == "baseline"), None)
+    figure = target.figure(mine, full) if mine is not None and mine.ok and full is not None and full.ok else None
+    measured = said(figure) + target.unit if figure is not None else _why(mine)
+    if figure is not None and least is not None:
+        measured += "" if figure >= least else " (missed)"
+    limit = limit_of(mine) if mine is not None else None
+    bound = f"{said(target.batch / limit.tokens)} images/s" if limit else "–"
+    method = f"{target.method} {target.budget}".strip()
+    goal = "–" if least is None else f"≥ {said(least)}{target.unit}"
+    return f"| {target.model}, {target.batch} | {method} | {target.what} | {goal} | {measured} | {bound} | {_published(mine)} |"
+
+
+def case_of(target: Target, outcomes: Iterable[Outcome]) -> Outcome | None:
+    """The outcome that a target means: on the graph engine where there is one."""
+    found = [o for o in outcomes if (o.case.model, o.case.batch, o.case.method) == (target.model, target.batch, target.method)
+             and o.case.role in ("arm", "baseline") and o.case.engine != "reference" and o.case.engine in (target.engine or o.case.engine)
+             and target.budget in ("", "1", o.case.budget)]
+    return min(found, key=lambda o: (not o.ok, o.case.engine != "graph"), default=None)
+
+
+def _why(outcome: Outcome | None) -> str:
+    return "not in this campaign" if outcome is None else str(outcome.status).replace("_", " ")
+
+
+def _published(outcome: Outcome | None) -> str:
+    """Images/s of a paper's row, and those that its GPU allows."""
+    if outcome is None:
+        return "–"
+    for cell in published().cells:
+        if cell.model and cell.means(outcome.case) and cell.seconds:
+            bound = f" of {said(1 / cell.floor)}" if cell.floor else ""
+            return f"{said(1 / cell.seconds)}{bound} images/s, {cell.table}, {cell.hardware}"
+    return "–"
+
+
+def _recorded(outcomes: Sequence[Outcome]) -> str:
+    """The line of the graph engine against the eager one."""
+    times = {o.case.engine: o.median("latency_tokens") for o in outcomes
+             if (o.case.model, o.case.batch, o.case.role) == (XL, 1, "baseline") and o.ok}
+    graph, eager = times.get("graph"), times.get("eager")
+    measured = "not in this campaign"
+    if graph and eager:
+        measured = f"{eager / graph:.3g}×" + ("" if eager / graph >= RECORDED else " (missed)")
+    return f"| {XL}, 1 | full | graph engine over eager | ≥ {said(RECORDED)}× | {measured} | – | – |"
+
+
+def said(figure: float) -> str:
+    """Three digits."""
+    return f"{figure:.3g}"
+
+
+def _where(record: RunRecord, folder: Folder) -> str:
+    """Device, software and commit. The commit is believed where the code here is that which measured, by its hash."""
+    facts: Mapping[str, Any] = record.environment.facts
+    here = code_identity()
+    commit = str(record.code.get("commit") or folder.facts.get("commit") or "unknown")[:10]
+    if here["hash"] == record.code.get("hash") and here["commit"]:
+        commit = f"{here['commit'][:10]}, whose measuring code is that of this run by its hash"
+    return (f"`python ci/gpu_campaign.py run`, {record.environment.device}, driver {facts.get('driver')}, torch {facts.get('torch')}, "
+            f"commit {commit}. Random weights; bf16; medians; image decoding left out. Bounds by measured copy and matmul rates.")

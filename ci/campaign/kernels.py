@@ -1,0 +1,115 @@
+"""Where the time of a pass goes: launches, and the kernels of each family in a window in the middle of a generation."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+from cachemark.core import registry
+from cachemark.core.limits import Limit
+from cachemark.machine.timer import clock
+from cachemark.metrics.speed import ends
+from cachemark.models.costs import case_bill
+from cachemark.plans.expand import Planned
+from cachemark.trial.child.bench import Bench, case_job
+
+LAUNCHED = 2000  # small kernels one after the other
+ROWS = 25  # of a table
+
+
+def launches(device: str) -> dict[str, float]:
+    """Microseconds for one small kernel, launched by the host and, on a CUDA device, repeated from a graph."""
+    x = torch.zeros(1024, device=device)
+
+    def once() -> None:
+        for _ in range(LAUNCHED):
+            x.add_(1)
+
+    found = {"launched_us": _each(device, once)}
+    if device == "cuda":
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            once()
+        found["recorded_us"] = _each(device, graph.replay)
+    return found
+
+
+def _each(device: str, work: Callable[[], object]) -> float:
+    """Median microseconds of one of the launches."""
+    watch, found = clock(device, ()), []
+    work()
+    for _ in range(5):
+        watch.start()
+        work()
+        found.append(watch.stop())
+    return statistics.median(found) / LAUNCHED * 1e6
+
+
+def window(planned: Planned, device: str) -> dict[str, Any]:
+    """Kernels of a window of passes in the middle of a generation (a line, a scale, a step), in the order of their time: name, count and
+    microseconds. ``wall_us`` is the window's time where nothing is traced, ``busy_us`` the sum of the kernels; ``floor_us`` by part is
+    that of the whole batch, ``batch_us`` its time."""
+    bench = Bench.load(planned)
+    job = case_job(planned.case, bench)
+    labels = torch.tensor(job.subset.labels[: job.batch], device=device)
+    seeds, marks = job.subset.seeds[: job.batch], ends(job.layout)
+    first, last = marks[len(marks) // 2 - 1], marks[len(marks) // 2]
+    watch, tracer = clock(device, (first, last)), _tracer(device)
+
+    def generate(mark: Callable[[int], None]) -> None:
+        with torch.inference_mode():
+            job.drawn(labels, seeds, job.memory, mark=mark)
+
+    def traced(index: int) -> None:
+        if index == first:
+            _wait(device)
+            tracer.start()
+        elif index == last:
+            _wait(device)
+            tracer.stop()
+
+    generate(lambda index: None)  # whatever is recorded or chosen at the first time
+    watch.start()
+    generate(watch.mark)
+    total, at = watch.stop(), watch.marks()
+    began = time.perf_counter()
+    generate(traced)
+    rows = _rows(tracer, device)
+    return {"case": f"{planned.case.model}, {planned.case.label}, batch {planned.case.batch}, {planned.case.engine}",
+            "tokens": [first + 1, last + 1], "wall_us": (at[last] - at[first]) * 1e6, "busy_us": sum(row["us"] for row in rows),
+            "kernels": sum(row["count"] for row in rows), "batch_us": total * 1e6, "floor_us": _floor(planned),
+            "traced_seconds": time.perf_counter() - began, "rows": rows[:ROWS]}
+
+
+def _tracer(device: str) -> profile:
+    return profile(activities=[ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if device == "cuda" else [])])
+
+
+def _wait(device: str) -> None:
+    if device == "cuda":
+        torch.cuda.synchronize()
+
+
+def _rows(tracer: profile, device: str) -> list[dict[str, Any]]:
+    """Kernels of a trace by name, those that take longest first; on a CPU operations, each without those that it calls."""
+    found = []
+    for event in tracer.key_averages():
+        on_device = event.device_type == torch.autograd.DeviceType.CUDA
+        if on_device is (device == "cuda"):
+            spent = event.self_device_time_total if on_device else event.self_cpu_time_total
+            found.append({"kernel": event.key[:120], "count": event.count, "us": float(spent)})
+    return sorted(found, key=lambda row: -row["us"])
+
+
+def _floor(planned: Planned) -> dict[str, float]:
+    """Microseconds that each part of a batch takes at least, empty where the rates of the device or the model's products are not known."""
+    case = planned.case
+    found = case_bill(case, registry.models.get(case.model), registry.methods.get(case.method).build(case.knobs))
+    if found is None or planned.rates is None:
+        return {}
+    return {part: seconds * 1e6 for part, seconds in Limit.of(found, planned.rates).by.items()}

@@ -1,0 +1,51 @@
+"""A campaign on a machine without a GPU: every stage with small models, to find what would fail on first contact."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from cachemark.core import registry
+from cachemark.core.spec import digest
+from cachemark.plans.expand import catalogue
+from cachemark.plans.schema import Cells, Fidelity, MethodTable, Plan, Quality, SamplingTable, Timing
+
+assert catalogue  # importing it registers the models
+SMALL = {"next-token": "tiny-llamagen", "next-scale": "tiny-var", "masked": "tiny-mar"}
+BATCH, STEPS, DIFFUSION = 2, 6, 2
+
+
+def rehearsed(plan: Plan, *, engine: str = "eager", models: dict[str, str] = SMALL) -> Plan:
+    """The plan over small models by family, a small batch and few images; ``engine`` in place of graph and auto. Blocks of a stage that
+    have become alike are one."""
+    cells = distinct(_small(cells, engine, models) for cells in plan.cells)
+    quality = plan.quality and Quality(seeds="s64", samples=32, batch=16)
+    fidelity = Fidelity(seeds="s64", samples=BATCH, batch=BATCH)
+    return plan.model_copy(update={"cells": cells, "timing": Timing(warmup=1, repeats=3), "fidelity": fidelity, "quality": quality})
+
+
+def distinct(blocks: Iterable[Cells]) -> list[Cells]:
+    """Blocks of a stage, which the tens of their priority name, that differ in more than that; each in its first place."""
+    found: dict[tuple[int, str], Cells] = {}
+    for cells in blocks:
+        found.setdefault((cells.priority // 10, digest(cells.model_dump(mode="json", exclude={"priority"}))), cells)
+    return list(found.values())
+
+
+def _small(cells: Cells, engine: str, models: dict[str, str]) -> Cells:
+    family = registry.models.get(cells.model).paradigm
+    changes: dict[str, Any] = {
+        "model": models[family], "batch": BATCH, "samples": 0, "dtype": "float32", "weights": "", "decoder_weights": "",
+        "methods": [_fitting(method) for method in cells.methods], "budgets": [_fitting(budget) for budget in cells.budgets],
+        "engine": engine if cells.engine in ("graph", "auto") else cells.engine,
+    }
+    if family == "masked":
+        changes["sampling"] = SamplingTable(steps=STEPS, diffusion_steps=DIFFUSION)
+    return cells.model_copy(update=changes)
+
+
+def _fitting(named: Any) -> Any:
+    """A method with the layers that a small model has."""
+    if not isinstance(named, MethodTable) or named.name != "ams_kv":
+        return named
+    return MethodTable.model_validate({"name": named.name, "demanding": [1]})

@@ -1,0 +1,256 @@
+"""What each kind of stage does, in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+import torch
+
+from cachemark import workflows
+from cachemark.core.result import Outcome, Status
+from cachemark.core.spec import digest
+from cachemark.core.verdicts import REGRESSED
+from cachemark.gate.comparison import AA
+from cachemark.machine import rates
+from cachemark.plans import schema as plans
+from cachemark.plans.expand import Planned, expand
+from cachemark.plans.reuse import code_identity
+from cachemark.plans.schema import Cells, MethodTable, Plan
+from cachemark.store.rows import Verdict
+from cachemark.workflows.health import doctor
+from cachemark.workflows.machines import Machine
+from cachemark.workflows.proving import METHOD
+from cachemark.workflows.running import RunWatcher
+
+from . import kernels
+from .folder import STORE, Folder
+from .rehearsal import rehearsed
+from .runner import CUT
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+TESTS, DEVICE, WINDOWS = "tests.jsonl", "device.json", "profiles.json"
+SHARE, DELTA = 0.03, 0.02  # of the time of a case that is planted, and the smallest change that is asked for
+LARGE = 0.5  # the latter in a rehearsal, which judges nothing
+ENDING = 90.0  # seconds of a comparison after which no new pair begins: one pair, and what comes after the last
+DTYPES = ("float32", "bfloat16", "float16")
+
+
+@dataclass
+class Task:
+    """One stage at work: it should end within ``seconds``. ``engine`` takes the place of graph and auto in a rehearsal."""
+
+    folder: Folder
+    work: Path
+    seconds: float
+    rehearse: bool = False
+    engine: str = "eager"
+    began: float = field(default_factory=time.monotonic)
+
+    @property
+    def device(self) -> str:
+        return "cpu" if self.rehearse else "cuda"
+
+    @property
+    def machine(self) -> Machine:
+        return Machine(self.device, 1) if self.rehearse else Machine(self.device)
+
+    @property
+    def left(self) -> float:
+        """Seconds until it should end."""
+        return self.seconds - (time.monotonic() - self.began)
+
+    def plan(self, name: str) -> Plan:
+        """A plan of the campaign, over small models in a rehearsal."""
+        loaded = plans.load(str(HERE / f"{name}.toml"))
+        return rehearsed(loaded, engine=self.engine) if self.rehearse else loaded
+
+
+Work = Callable[[Task], int]
+
+
+# -- plans ------------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Keeper(RunWatcher):
+    """Takes every outcome into the folder as soon as it is stored."""
+
+    task: Task
+
+    def ended(self, outcome: Outcome) -> None:
+        latency = outcome.median("latency")
+        print(f"{outcome.case.model}, {outcome.case.label}, batch {outcome.case.batch}, {outcome.case.engine}: {outcome.status}"
+              + (f", {latency:.3g} s a batch" if latency else ""), flush=True)
+        self.task.folder.collect(self.task.work / STORE)
+
+
+def blocks(plan: Plan, stage: int) -> Plan:
+    """The blocks of a stage: those whose priority has it for its tens."""
+    return plan.model_copy(update={"cells": [cells for cells in plan.cells if cells.priority // 10 == stage]})
+
+
+def measured(stage: int) -> Work:
+    """Measures the blocks of a stage, as far as time allows."""
+
+    def work(task: Task) -> int:
+        found = workflows.run(blocks(task.plan("campaign"), stage), task.work / STORE, machine=task.machine, seconds=task.left,
+                              watcher=Keeper(task))
+        ends = Counter(str(outcome.status) for outcome in found.outcomes)
+        print("cases: " + ", ".join(f"{count} {status}" for status, count in ends.most_common()))
+        return CUT if Status.NOT_REACHED in ends else 0
+
+    return work
+
+
+# -- the device -------------------------------------------------------------------------------------------------------
+def device_facts(task: Task) -> int:
+    """What the device can do: its driver, copy and matmul rates by dtype, noise, and what a launch costs."""
+    threads = task.machine.threads
+    found = {dtype: vars(rate) for dtype, rate in rates.rates(task.device, threads, DTYPES[:1] if task.rehearse else DTYPES).items()}
+    facts = {"rates": found, "launches": kernels.launches(task.device), "doctor": doctor(quick=task.rehearse)}
+    task.folder.write(DEVICE, facts)
+    print(", ".join(f"{dtype}: {rate['copy'] / 1e12:.3g} TB/s, {rate['matmul'] / 1e12:.4g} TFLOP/s" for dtype, rate in found.items()))
+    return 0
+
+
+def profiled(names: Sequence[str]) -> Work:
+    """Kernels of one window of passes of the full cache and the first arm of a family's first block in the plan."""
+
+    def work(task: Task) -> int:
+        found = task.folder.read(WINDOWS)
+        plan = task.plan("campaign")
+        for name in names:
+            for planned in windows_of(plan, small_name(task, name), task.device):
+                told = kernels.window(planned, task.device)
+                found[told["case"]] = told
+                task.folder.write(WINDOWS, found)
+                print(f"{told['case']}: {told['wall_us']:.0f} us, of them kernels {told['busy_us']:.0f} us", flush=True)
+                torch.cuda.empty_cache()
+        return 0
+
+    return work
+
+
+def windows_of(plan: Plan, model: str, device: str) -> list[Planned]:
+    """The full cache and the first arm of the first block of a model."""
+    cells = next(cells for cells in plan.cells if cells.model == model)
+    found = expand(plan.model_copy(update={"cells": [cells], "quality": None}), device)
+    return [next(p for p in found if p.case.role == role) for role in ("baseline", "arm")]
+
+
+def small_name(task: Task, model: str) -> str:
+    """A model's name in the plan of this task."""
+    if not task.rehearse:
+        return model
+    return rehearsed(Plan(name="one", cells=[Cells(model=model, methods=["full"])])).cells[0].model
+
+
+# -- pairs ------------------------------------------------------------------------------------------------------------
+def compared(task: Task) -> int:
+    """Compares the full cache with LineAR in pairs of fresh processes."""
+    found = _paired(task, task.plan("pairs"), ("full", "linear 1/6"), ())
+    print(f"linear 1/6 beside full: {found.reason}")
+    return 0
+
+
+def gate(task: Task) -> int:
+    """Shows the gate equal arms, and an arm that takes three per cent more."""
+    plugin = task.work / "delayed.py"
+    plugin.write_text(METHOD, encoding="utf-8")
+    plan = task.plan("pairs")
+    alone = workflows.run(with_methods(plan, "delayed"), task.work / STORE, machine=task.machine, plugins=[plugin])
+    seconds = next(outcome.median("latency") for outcome in alone.outcomes if outcome.case.role == "arm")
+    if seconds is None:
+        print("the case that should be delayed does not run here: " + alone.outcomes[-1].log.strip().splitlines()[-1])
+        return 1
+    planted = with_methods(plan, MethodTable.model_validate({"name": "delayed", "variant": "longer", "wait": SHARE * seconds}))
+    found = _paired(task, planted, ("delayed 1/6", "delayed: longer 1/6"), (plugin,))
+    print(f"{SHARE:.0%} of {seconds:.3g} s planted is {'found' if found.verdict == REGRESSED else 'MISSED'}: {found.reason}")
+    return 0
+
+
+def with_methods(plan: Plan, *methods: str | MethodTable) -> Plan:
+    """The plan with other methods."""
+    return plan.model_copy(update={"cells": [cells.model_copy(update={"methods": list(methods)}) for cells in plan.cells]})
+
+
+def _paired(task: Task, plan: Plan, arms: tuple[str, str], plugins: tuple[Path, ...]) -> Verdict:
+    """The verdict on the time of two cases; equal arms, which are compared beside them, are printed."""
+    terms = workflows.Terms(LARGE if task.rehearse else DELTA, max(0.0, task.left - ENDING) / 60)
+    found = workflows.compare(plan, task.work / STORE, arms=arms, machine=task.machine, plugins=plugins, samples=0, terms=terms)
+    timed = [row for row in found.tally.rows if row.metric in ("latency", "status")]
+    for row in timed:
+        print(f"{row.label}: {row.verdict}, {row.reason}", flush=True)
+    return next(row for row in timed if not row.label.startswith(AA))
+
+
+# -- tests ------------------------------------------------------------------------------------------------------------
+def tested(*files: str) -> Work:
+    """Runs tests, each of which is noted as it ends: first one of every kind, and none that has passed with this code before."""
+
+    def work(task: Task) -> int:
+        os.environ["CACHEMARK_GPU_SEEN"] = str(task.folder.path)
+        if task.rehearse:
+            os.environ["CACHEMARK_REHEARSE"] = "1"
+        notes = TestNotes(task, digest([code_identity()["hash"], *((ROOT / file).read_text(encoding="utf-8") for file in files)]))
+        code = pytest.main(["-q", "-p", "no:cacheprovider", "-m", "gpu", f"--rootdir={ROOT}", *(str(ROOT / file) for file in files)],
+                           plugins=[notes])
+        print(notes.summary)
+        return CUT if notes.stopped else int(code != pytest.ExitCode.OK)
+
+    return work
+
+
+@dataclass
+class TestNotes:
+    """A plug-in of pytest: writes down each test as it ends, with the ``code`` that it ran, and stops in time."""
+
+    __test__ = False
+
+    task: Task
+    code: str
+    stopped: bool = False
+    ends: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def summary(self) -> str:
+        return "tests: " + (", ".join(f"{count} {end}" for end, count in self.ends.most_common()) or "none was left to run")
+
+    @property
+    def file(self) -> Path:
+        return self.task.folder.path / TESTS
+
+    def passed(self) -> set[str]:
+        """Tests that have passed with this code."""
+        lines = self.file.read_text(encoding="utf-8").splitlines() if self.file.exists() else []
+        return {note["test"] for note in map(json.loads, lines) if (note["end"], note["code"]) == ("passed", self.code)}
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        seen, passed = Counter[str](), self.passed()
+        turns: list[tuple[int, int, pytest.Item]] = []
+        for item in items:
+            kind = item.nodeid.partition("[")[0]
+            turns.append((seen[kind], len(turns), item))
+            seen[kind] += 1
+        items[:] = [item for _, _, item in sorted(turns, key=lambda turn: turn[:2]) if item.nodeid not in passed]
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.when != "call" and report.passed:
+            return
+        self.ends[report.outcome] += 1
+        why = str(report.longrepr).strip().splitlines()[-1][:400] if not report.passed else ""
+        note = {"test": report.nodeid, "end": report.outcome, "seconds": round(report.duration, 2), "why": why, "code": self.code}
+        with self.file.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(note) + "\n")
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_runtest_teardown(self, item: pytest.Item, nextitem: pytest.Item | None) -> None:
+        if nextitem is not None and self.task.left < 0:
+            self.stopped, item.session.shouldstop = True, "time is up"

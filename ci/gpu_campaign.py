@@ -1,0 +1,124 @@
+#!/usr/bin/env python3
+"""What a borrowed GPU tells in half an hour: stages in the order of their worth, each resumable, with a budget in seconds.
+
+    python ci/gpu_campaign.py run FOLDER --budget 540 [--from EARLIER]    on the machine with the GPU, as often as there is time
+    python ci/gpu_campaign.py list FOLDER                                 what is done, and what each stage is for
+    python ci/gpu_campaign.py home FOLDER --report reports/h100.html      at home: report, accepted baseline, table of targets
+
+A call ends well inside its budget; the next goes on where it ended, on another machine too if it is given the folder that came back
+(``--from``). The folder holds at most 8 files of at most 16 MiB. ``run --rehearse`` goes through every stage on a machine without a
+GPU, with small models. ``gpu_requirements.txt`` names the wheels that travel.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+from campaign.folder import STATE, Folder
+from campaign.runner import Stage, call
+
+SUITE = Path(__file__).resolve().parent.parent / "suite"
+
+# Name, question, seconds, whether it can be continued. The prices of plans are the roofline's for an H100, times 1.5 (see `list`).
+STAGES = (
+    ("device", "What can the device do: copy and matmul rates, noise, the price of a launch?", 60, False),
+    ("graphs", "Are recorded passes equal to those as written, for every method and family?", 240, True),
+    ("ladder", "LlamaGen-XL over each kind of full cache, batch 1 to 256, and LineAR's Table 4", 430, True),
+    ("scales", "VAR-d30 with AMS-KV", 65, True),
+    ("masked", "MAR-L and MAR-H with LazyMAR and MARché", 220, True),
+    ("driver", "Are NVML, clocks, random streams and leases what the tests on a CPU take for granted?", 90, True),
+    ("kernels", "Where does the time of a pass go beyond the roofline?", 120, False),
+    ("regimes", "From which batch on does forgetting pay?", 190, True),
+    ("embedded", "The embedded models whole, with fidelity and quality", 150, True),
+    ("gate", "Does the gate pass equal arms and find three per cent?", 330, False),
+    ("pairs", "What is LineAR worth beside the full cache, in pairs?", 330, False),
+)  # fmt: skip
+
+
+def work_of(name: str) -> Callable[..., int]:
+    """What a stage does; torch is imported here and not before."""
+    from campaign import works
+
+    return {
+        "device": works.device_facts, "graphs": works.tested("tests/gpu/test_graph.py"), "ladder": works.measured(1),
+        "scales": works.measured(2), "masked": works.measured(3), "regimes": works.measured(4), "embedded": works.measured(5),
+        "driver": works.tested("tests/gpu/test_cuda.py", "tests/gpu/test_driver.py"),
+        "kernels": works.profiled(("llamagen-xl", "var-d30", "mar-l")), "gate": works.gate, "pairs": works.compared,
+    }[name]  # fmt: skip
+
+
+def stages(folder: Path, rehearse: bool) -> list[Stage]:
+    """The stages as processes of this script."""
+
+    def command(name: str, seconds: float, work: Path) -> list[str]:
+        return [sys.executable, __file__, "work", str(folder), name, str(work), str(seconds), *(["--rehearse"] if rehearse else [])]
+
+    return [Stage(name, what, partial(command, name), price, continued) for name, what, price, continued in STAGES]
+
+
+def run(given: argparse.Namespace) -> int:
+    """Spend the budget; 0 where nothing is left to do, 4 where something is, 1 where a stage failed."""
+    folder = Folder.open(given.folder, given.earlier)
+    folder.facts |= {"commit": given.commit} if given.commit else {}
+    folder.save()
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(SUITE), os.environ.get("PYTHONPATH")]))  # of the stages and their trials
+    for line in call(stages(given.folder, given.rehearse), folder, given.budget):
+        print(line, flush=True)
+    ends = {record.state for record in folder.stages.values()}
+    return 1 if "failed" in ends else 4 if len(folder.stages) < len(STAGES) or ends != {"done"} else 0
+
+
+def work(given: argparse.Namespace) -> int:
+    """One stage, in the process that :func:`run` starts for it."""
+    from campaign.works import Task
+
+    return work_of(given.stage)(Task(Folder.open(given.folder), given.work, given.seconds, given.rehearse))
+
+
+def listed(given: argparse.Namespace) -> int:
+    """Every stage with its state."""
+    folder = Folder.open(given.folder) if (given.folder / STATE).exists() else Folder(given.folder)
+    for name, what, price, _ in STAGES:
+        record = folder.of(name)
+        print(f"{name:9} {record.state:8} {record.seconds:5.0f} of {price:3} s  {what}  {record.said}".rstrip())
+    return 0
+
+
+def home(given: argparse.Namespace) -> int:
+    """Report, baseline and table from a folder that came back."""
+    from campaign.home import bring_home
+
+    print(bring_home(Folder.open(given.folder), given.report, given.reason))
+    return 0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(required=True)
+    for name, does in (("run", run), ("list", listed), ("home", home), ("work", work)):
+        command = commands.add_parser(name, help=(does.__doc__ or "").partition("\n")[0])
+        command.set_defaults(does=does)
+        command.add_argument("folder", type=Path)
+        if name == "run":
+            command.add_argument("--budget", type=float, default=540.0, help="seconds that this call may take")
+            command.add_argument("--from", dest="earlier", type=Path, help="a folder that an earlier call brought back")
+            command.add_argument("--commit", default="", help="commit of this copy, where it is no checkout")
+        if name in ("run", "work"):
+            command.add_argument("--rehearse", action="store_true", help="without a GPU, with small models")
+        if name == "work":
+            for word, kind in (("stage", str), ("work", Path), ("seconds", float)):
+                command.add_argument(word, type=kind)
+        if name == "home":
+            command.add_argument("--report", type=Path, required=True)
+            command.add_argument("--reason", default="", help="save an accepted baseline for this reason")
+    given = parser.parse_args(arguments)
+    return int(given.does(given))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

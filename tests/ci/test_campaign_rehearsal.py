@@ -1,0 +1,38 @@
+"""A whole campaign with small models, from the first call to the report at home, where nothing can be imported that does not travel."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SCRIPT = ROOT / "ci" / "gpu_campaign.py"
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
+
+
+def test_every_stage_runs_and_its_results_come_home(tmp_path: Path, bare: Callable[[], dict[str, str]]) -> None:
+    folder, began = tmp_path / "out", time.monotonic()
+    command = [sys.executable, str(SCRIPT), "run", str(folder), "--rehearse", "--budget", "900"]
+    done = subprocess.run(command, env=bare(), capture_output=True, text=True, check=False)
+    log = (folder / "campaign.log").read_text()
+    assert done.returncode == 0, f"{done.stdout}\n{log[-20000:]}"
+    assert time.monotonic() - began < 600
+    assert all(line.split()[1] == "done" for line in done.stdout.splitlines()), done.stdout
+
+    again = subprocess.run(command, env=bare(), capture_output=True, text=True, check=False)
+    assert (again.returncode, again.stdout) == (0, ""), "nothing is left to do"
+
+    home = [sys.executable, str(SCRIPT), "home", str(folder), "--report", str(tmp_path / "report.html"), "--reason", "the first"]
+    told = subprocess.run(home, capture_output=True, text=True, check=False, cwd=tmp_path,
+                          env={**os.environ, "PYTHONPATH": str(ROOT / "suite")})
+    assert told.returncode == 0, told.stderr
+    assert (tmp_path / "report.html").stat().st_size > 100_000
+    (baseline,) = (tmp_path / "baselines" / "accepted").rglob("*.json")
+    assert f"baseline: {baseline.relative_to(tmp_path)}" in told.stdout
+    assert "| llamagen-xl, 256 | full 1 | images/s | – | not in this campaign | – | – |" in told.stdout

@@ -1,0 +1,102 @@
+"""Every stage of a campaign with the recording tape in place of CUDA graphs: what would fail on first contact fails here."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cachemark.cache.engine.engine import EAGER
+from cachemark.cache.engine.graph import Graph
+from cachemark.core import plugins
+from cachemark.plans import schema as plans
+from cachemark.plans.expand import Planned, expand
+from cachemark.trial.child import bench as benches
+from cachemark.trial.child.bench import Bench
+from cachemark.trial.child.measure import run_case
+from campaign import kernels, works
+from campaign.folder import Folder
+from campaign.rehearsal import SMALL, rehearsed
+from campaign.works import HERE, Task, blocks
+from contracts.tape import Tape
+from support import examples
+
+
+@pytest.fixture(autouse=True)
+def _taped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The graph engine on a CPU."""
+    monkeypatch.setattr("cachemark.plans.expand.refused", lambda *_: "")
+    monkeypatch.setattr(benches, "engine", lambda name, device: Graph(Tape()) if name == "graph" else EAGER)
+
+
+@pytest.fixture
+def models(tmp_path: Path) -> dict[str, str]:
+    """Small models by family; of the next-token family one of 64 tokens, since a tape runs hardly faster than the operations on it."""
+    text = examples.MODEL.replace("grid=4", "grid=8").replace("(4, 4)", "(8, 8)").replace("view(-1, 1, 4, 4)", "view(-1, 1, 8, 8)")
+    (tmp_path / "dot.py").write_text(text)
+    plugins.load(tmp_path / "dot.py")
+    return {**SMALL, "next-token": "dot"}
+
+
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_every_case_of_a_stage_is_measured(stage: int, models: dict[str, str]) -> None:
+    """Stages 4 and 5 have the cases of the first at other budgets, and those of the embedded models."""
+    plan = blocks(rehearsed(plans.load(str(HERE / "campaign.toml")), engine="graph", models=models), stage)
+    cases = [p for p in expand(plan.model_copy(update={"quality": None}), "cpu") if p.case.role in ("baseline", "arm")]
+    assert len(cases) > 1
+    bench = Bench.load(cases[0])
+    for planned in cases:
+        outcome, _ = run_case(planned, bench if planned.request == bench.request else Bench.load(planned))
+        assert outcome.ok, (planned.case.label, outcome.log)
+        if planned.case.engine == "graph":
+            assert outcome.facts["graph"]["missed"] == 0
+
+
+@pytest.mark.parametrize("model", ["llamagen-xl", "var-d30", "mar-l"])
+def test_windows_of_a_generation_are_traced(
+    model: str, models: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(works, "rehearsed", partial(rehearsed, models=models))
+    task = Task(Folder.open(tmp_path), tmp_path, 60, rehearse=True, engine="graph")
+    seen: list[Planned] = []
+    window = kernels.window
+    monkeypatch.setattr(kernels, "window", lambda planned, device: seen.append(planned) or window(planned, device))
+    assert works.profiled([model])(task) == 0
+    found: dict[str, Any] = task.folder.read(works.WINDOWS)
+    assert len(found) == len(seen) == 2
+    for told in found.values():
+        assert told["case"].endswith("graph")
+        assert 0 < told["wall_us"] < told["batch_us"]
+        assert told["busy_us"] > 0
+        assert told["rows"][0]["us"] >= told["rows"][-1]["us"]
+
+
+def test_the_price_of_a_launch_is_told() -> None:
+    assert kernels.launches("cpu")["launched_us"] > 0
+
+
+def test_tests_are_noted_as_they_end_and_not_run_again(pytester_file: Path, tmp_path: Path) -> None:
+    def run(seconds: float, code: str = "c0de") -> works.TestNotes:
+        notes = works.TestNotes(Task(Folder.open(tmp_path / "out"), tmp_path, seconds), code)
+        pytest.main(["-q", "-p", "no:cacheprovider", f"--rootdir={pytester_file.parent}", str(pytester_file)], plugins=[notes])
+        return notes
+
+    first = run(60)
+    assert (dict(first.ends), first.stopped) == ({"passed": 4, "failed": 1}, False)
+    assert [line.partition('"test": "')[2].partition('"')[0].partition("::")[2] for line in first.file.read_text().splitlines()][:2] == [
+        "test_a[0]", "test_b"], "one of every kind first"
+    assert dict(run(60).ends) == {"failed": 1}
+    assert dict(run(60, "other").ends) == {"passed": 4, "failed": 1}
+    late = run(-1, "late")
+    assert (sum(late.ends.values()), late.stopped) == (1, True)
+
+
+@pytest.fixture
+def pytester_file(tmp_path: Path) -> Path:
+    file = tmp_path / "inner" / "test_inner.py"
+    file.parent.mkdir()
+    file.write_text("import pytest\n\n@pytest.mark.parametrize('n', range(4))\ndef test_a(n): pass\n\ndef test_b(): assert False, 'why'\n")
+    (file.parent / "pytest.ini").write_text("[pytest]\n")
+    return file
