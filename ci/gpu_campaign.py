@@ -14,13 +14,14 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
 from campaign.folder import STATE, Folder
-from campaign.runner import Stage, call
+from campaign.runner import CUT, Stage, call
 
 SUITE = Path(__file__).resolve().parent.parent / "suite"
 
@@ -74,9 +75,10 @@ def run(given: argparse.Namespace) -> int:
 
 
 def work(given: argparse.Namespace) -> int:
-    """One stage, in the process that :func:`run` starts for it."""
+    """One stage, in the process that :func:`run` starts for it. Told to end, it ends its trials, which are in sessions of their own."""
     from campaign.works import Task
 
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(CUT))
     return work_of(given.stage)(Task(Folder.open(given.folder), given.work, given.seconds, given.rehearse))
 
 

@@ -38,7 +38,7 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 TESTS, DEVICE, WINDOWS = "tests.jsonl", "device.json", "profiles.json"
 SHARE, DELTA = 0.03, 0.02  # of the time of a case that is planted, and the smallest change that is asked for
-LARGE = 0.5  # the latter in a rehearsal, which judges nothing
+LARGE, ONE_PAIR = 0.5, 1.0  # the latter in a rehearsal, which judges nothing, and the seconds in which its pairs begin
 ENDING = 90.0  # seconds of a comparison after which no new pair begins: one pair, and what comes after the last
 DTYPES = ("float32", "bfloat16", "float16")
 
@@ -103,7 +103,7 @@ def measured(stage: int) -> Work:
                               watcher=Keeper(task))
         ends = Counter(str(outcome.status) for outcome in found.outcomes)
         print("cases: " + ", ".join(f"{count} {status}" for status, count in ends.most_common()))
-        return CUT if Status.NOT_REACHED in ends else 0
+        return CUT if Status.NOT_REACHED in ends else int(Status.ERROR in ends)
 
     return work
 
@@ -171,7 +171,7 @@ def gate(task: Task) -> int:
         return 1
     planted = with_methods(plan, MethodTable.model_validate({"name": "delayed", "variant": "longer", "wait": SHARE * seconds}))
     found = _paired(task, planted, ("delayed 1/6", "delayed: longer 1/6"), (plugin,))
-    print(f"{SHARE:.0%} of {seconds:.3g} s planted is {'found' if found.verdict == REGRESSED else 'MISSED'}: {found.reason}")
+    print(f"{SHARE:.0%} of {seconds:.3g} s planted is {'found' if found.verdict == REGRESSED else found.verdict}: {found.reason}")
     return 0
 
 
@@ -182,7 +182,8 @@ def with_methods(plan: Plan, *methods: str | MethodTable) -> Plan:
 
 def _paired(task: Task, plan: Plan, arms: tuple[str, str], plugins: tuple[Path, ...]) -> Verdict:
     """The verdict on the time of two cases; equal arms, which are compared beside them, are printed."""
-    terms = workflows.Terms(LARGE if task.rehearse else DELTA, max(0.0, task.left - ENDING) / 60)
+    delta, seconds = (LARGE, ONE_PAIR) if task.rehearse else (DELTA, task.left - ENDING)
+    terms = workflows.Terms(delta, max(0.0, seconds) / 60)
     found = workflows.compare(plan, task.work / STORE, arms=arms, machine=task.machine, plugins=plugins, samples=0, terms=terms)
     timed = [row for row in found.tally.rows if row.metric in ("latency", "status")]
     for row in timed:
