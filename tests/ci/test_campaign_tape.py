@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,9 @@ import pytest
 
 from cachemark.cache.engine.engine import EAGER
 from cachemark.cache.engine.graph import Graph
-from cachemark.core import plugins
+from cachemark.core import plugins, registry
+from cachemark.models.catalogue.family import register
+from cachemark.models.protocol import ModelEntry
 from cachemark.plans import schema as plans
 from cachemark.plans.expand import Planned, expand
 from cachemark.trial.child import bench as benches
@@ -33,18 +36,28 @@ def _taped(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def models(tmp_path: Path) -> dict[str, str]:
-    """Small models by family; of the next-token family one of 64 tokens, since a tape runs hardly faster than the operations on it."""
+    """Small models by family, their weights called random, so that nothing is judged; of the next-token family one of 64 tokens, since a
+    tape runs hardly faster than the operations on it."""
     text = examples.MODEL.replace("grid=4", "grid=8").replace("(4, 4)", "(8, 8)").replace("view(-1, 1, 4, 4)", "view(-1, 1, 8, 8)")
     (tmp_path / "dot.py").write_text(text)
     plugins.load(tmp_path / "dot.py")
-    return {**SMALL, "next-token": "dot"}
+    for family in ("next-scale", "masked"):
+        register(untrained(registry.models.get(SMALL[family]), f"small-{family}"))
+    return {"next-token": "dot", "next-scale": "small-next-scale", "masked": "small-masked"}
+
+
+def untrained(entry: ModelEntry, name: str) -> ModelEntry:
+    """The model under another name, its weights called random."""
+    weights = "random:0/random:0"
+    return replace(entry, name=name, identity=lambda request: weights, load=lambda request: replace(entry.load(request), weights=weights))
 
 
 @pytest.mark.parametrize("stage", [1, 2, 3])
 def test_every_case_of_a_stage_is_measured(stage: int, models: dict[str, str]) -> None:
     """Stages 4 and 5 have the cases of the first at other budgets, and those of the embedded models."""
     plan = blocks(rehearsed(plans.load(str(HERE / "campaign.toml")), engine="graph", models=models), stage)
-    cases = [p for p in expand(plan.model_copy(update={"quality": None}), "cpu") if p.case.role in ("baseline", "arm")]
+    planned = [p for p in expand(plan.model_copy(update={"quality": None}), "cpu") if p.case.role in ("baseline", "arm")]
+    cases = list({(p.case.method, p.case.engine): p for p in planned}.values())  # budgets differ by a number
     assert len(cases) > 1
     bench = Bench.load(cases[0])
     for planned in cases:
