@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from cachemark.core.errors import UnknownName
-from cachemark.core.units import FAMILIES, METRICS, in_order, is_metric, metric, quality_name
+from cachemark.core.units import FAMILIES, METRICS, SEEN, image_count, in_order, is_metric, least_images, metric, quality_name
+from cachemark.metrics.fidelity import PSNR_CAP
+from cachemark.metrics.named_presets import preset
 
 GUIDE = Path(__file__).parents[1] / "docs" / "guide" / "metrics.md"
 
@@ -58,6 +60,24 @@ def test_the_nearest_name_is_given(given: str, near: str) -> None:
 def test_a_name_that_could_not_be_read_again_is_not_made(base: str, preset: str, count: int) -> None:
     with pytest.raises(UnknownName):
         quality_name(base, preset, count)
+
+
+def test_the_least_images_follow_from_what_the_network_of_the_preset_sees() -> None:
+    real = preset("scene").reference
+    assert SEEN["scene"] == (real.features.shape[1], real.logits.shape[1])
+    assert [least_images(name) for name in ("fid_scene_128", "fid_adm_50k", "isc_scene_2k", "isc_adm_50k")] == [384, 6144, 400, 40_320]
+    assert {least_images(name) for name in ("kid_scene_128", "precision_scene_2k", "fid_mine_8", "psnr", "nonsense")} == {0}
+    assert [image_count(name) for name in ("fid_scene_2k", "kid_x_17", "psnr", "fid_scene_2000")] == [2000, 17, 0, 0]
+
+
+def test_the_range_of_an_image_s_figure_is_that_of_its_unit() -> None:
+    """From it follows how the interval of a mean is found, so a new metric has to have one."""
+    shares = {name for name, m in METRICS.items() if m.unit == "share" and m.kind in ("fidelity", "quality")}
+    assert shares == {name for name, m in METRICS.items() if m.within == (0, 1)}
+    assert {name for name, m in METRICS.items() if m.within == (0, float("inf"))} == {"kl", "token_distance", "forced_distance", "lpips"}
+    assert METRICS["psnr"].within == (0, PSNR_CAP)
+    assert METRICS["ssim"].within == (-1, 1)
+    assert METRICS["ssim"].apart == (-2, 2)
 
 
 def test_names_stand_in_one_order() -> None:

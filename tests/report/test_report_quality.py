@@ -12,6 +12,7 @@ from cachemark.report.charts.chart_set import chart_set
 from cachemark.report.page.render import render
 from cachemark.report.view.case_group import CaseGroup, case_groups
 from cachemark.report.view.leaderboard import cells, column_groups
+from cachemark.report.view.missing import TOO_FEW
 from cachemark.report.view.report_view import build
 from cachemark.report.view.summary_sentences import sentences
 
@@ -112,6 +113,44 @@ def test_the_full_cache_stands_beside_real_images() -> None:
     first, *rest = outcomes()
     real = replace(first, facts={**first.facts, "real": {FID: [0.86, 0.8, 0.9]}})
     assert said([real, *rest]).endswith("(4.500–5.500); the same number of other real images scores 0.860 (0.800–0.900).")
+
+
+def test_the_bias_of_a_fid_stands_beside_it() -> None:
+    first, *rest = outcomes()
+    biased = replace(first, facts={**first.facts, "bias": {FID: 0.52}})
+    text = next(s.text for s in sentences(group([biased, *rest])) if s.about == "Full cache")
+    assert text.endswith("is 5.000 (4.500–5.500), of which about 0.520 is due to their number.")
+
+
+def test_a_fid_of_too_few_images_is_not_shown_though_an_older_version_stored_it() -> None:
+    def few(outcome: Outcome, count: int) -> Outcome:
+        named = {name: name.replace("2k", str(count)) for name in (FID, PRECISION)}
+        facts = {fact: {named[n]: ends for n, ends in outcome.facts[fact].items()} for fact in outcome.facts
+                 if fact in ("intervals", "to_full")}
+        evaluation = {"quality": {**PASS["quality"], "samples": count}}
+        return replace(outcome, case=replace(outcome.case, evaluation=evaluation), facts={**outcome.facts, **facts},
+                       samples={named.get(name, name): values for name, values in outcome.samples.items()})
+
+    judged = [outcome for outcome in outcomes() if FID in outcome.samples]
+    for count, shown in ((383, False), (384, True)):
+        held = group([few(outcome, count) for outcome in judged])
+        name = f"fid_scene_{count}"
+        assert (held.ranked_by == name, f"precision_scene_{count}" in held.arms[0].quality) == (shown, True)
+        assert (name in held.arms[0].to_full) == shown
+        view = build(sample.RUN, [few(outcome, count) for outcome in judged])
+        gaps = [gap.reason for gap in view.missing if gap.what == f"tiny-llamagen: {name}"]
+        assert gaps == ([] if shown else [TOO_FEW.format(least=384)])
+        assert (f"FID, scene, {count} images" in render(view).split('id="cases"')[0]) == shown
+
+
+def test_a_figure_without_an_interval_is_shown_without_one() -> None:
+    first, arm, *rest = outcomes()
+    unknown = {"intervals": {**arm.facts["intervals"], FID: [None, None]}, "to_full": {FID: [0.4, None, None]}}
+    bare = replace(arm, facts={**arm.facts, **unknown})
+    held = group([first, bare, *rest])
+    cell = next(cell for row in held.arms if row.method == "linear" for cell in cells(row, column_groups(held)) if cell.key == FID)
+    assert (cell.text, cell.under, cell.delta) == ("5.400", "no interval", "")
+    assert "linear" in render(build(sample.RUN, [first, bare, *rest]))
 
 
 def test_what_is_missing_says_how_to_get_it() -> None:

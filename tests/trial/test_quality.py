@@ -15,7 +15,7 @@ from safetensors.torch import load
 from torch import Tensor
 
 from cachemark.cache.arena import Memory
-from cachemark.core import plugins, seeds
+from cachemark.core import plugins, seeds, units
 from cachemark.core.errors import BadPlan
 from cachemark.core.result import Outcome, Status
 from cachemark.core.spec import QUALITY_PASS
@@ -129,7 +129,8 @@ def test_figures_are_those_of_all_images_at_once(folder: Path, preset: Preset) -
     expected = preset.intervals(seen)
     assert expected.keys() == FIGURES
     assert {name: full.samples[name] for name in FIGURES} == {name: [ends.value] for name, ends in expected.items()}
-    assert full.facts["intervals"] == {name: [ends.low, ends.high] for name, ends in expected.items()}
+    assert full.facts["intervals"] == {name: quality._known(ends.low, ends.high) for name, ends in expected.items()}
+    assert full.facts["bias"] == {"fid_eyes_24": expected["fid_eyes_24"].bias}
     right = seen.logits.argmax(1) == torch.tensor(whole.labels)
     assert full.samples["class_accuracy"] == right.double().tolist()
     assert "to_full" not in full.facts
@@ -138,6 +139,17 @@ def test_figures_are_those_of_all_images_at_once(folder: Path, preset: Preset) -
     assert change[0] == pytest.approx(arm.samples["fid_eyes_24"][0] - full.samples["fid_eyes_24"][0])
     assert change[1] <= change[0] <= change[2]
     assert difference(seen, seen, preset.reference).value == 0
+
+
+def test_what_so_few_images_cannot_state_is_not_stored(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For a network of a hundred features 24 images are too few for a FID, and not for what each of them says by itself."""
+    monkeypatch.setitem(units.SEEN, "eyes", (100, 0))
+    cases = planned(folder)
+    bench = Bench.load(cases[0])
+    for outcome in (pass_of(of_role(cases, role), bench) for role in ("baseline", "arm")):
+        assert FIGURES & outcome.samples.keys() == FIGURES - {f"fid_eyes_{IMAGES}"}
+        assert outcome.facts["intervals"].keys() == FIGURES - {f"fid_eyes_{IMAGES}"}
+        assert not {"bias", "real", "to_full"} & outcome.facts.keys()
 
 
 def test_an_arm_without_the_full_cache_beside_it_has_no_difference(folder: Path) -> None:

@@ -3,12 +3,19 @@
 Every interval is one of 95 % for sets of the same number of images, with the reference taken as given: it tells methods apart, and it
 does not hold the value that infinitely many images would have, because FID and Inception score are biased in the number of images.
 
-- **precision** is a mean over images, each inside the manifold of the reference or not: a Wilson score interval of a share.
+- **precision** is a mean over images, each inside the manifold of the reference or not: Clopper and Pearson's interval of a share.
 - **FID, KID, Inception score, recall**: a delete-d jackknife (Shao and Wu, The Annals of Statistics 17, 1989). A random tenth of the
   images, for recall a quarter, is left out again and again; the variance of the figures of what is left, times (n − d) / d, estimates
-  that of the figure of the whole set; the ends are ±1.96 of its root. A bootstrap would not do: an image drawn twice lies at a distance
-  of 0 from its copy, which shrinks the manifold that recall measures, biases KID, and takes away from the rank of the covariance.
+  that of the figure of the whole set; the ends are ±1.96 of its root, for FID of its logarithm's. A bootstrap would not do: an image drawn
+  twice lies at a distance of 0 from its copy, which shrinks the manifold that recall measures, biases KID, and takes away from the rank of
+  the covariance.
 - **KID** is printed by torch-fidelity as a mean over random subsets of the set: the variance of that mean is added.
+- **No interval** where few images decide: FID and KID follow the second and higher moments of the features, and where their squared
+  distances from the middle have a kurtosis of more than 0.03 of the number of images, how far a figure scatters is not known from
+  one set. Both ends are then NaN. Simulated in docs/guide/claims.md.
+
+FID is too high for few images. The same subsets say by how much: what a tenth fewer images add, times (n − d) / d, is about what the images
+lack that there could be (``bias``).
 
 What remains is on the wide side where images are as good as real, because the figures are then quadratic in what the draws do. Over 24
 sets of 2000 real scenes (128 features) widths were 1.4 times what the sets scattered by for FID, 1.7 for the Inception score, 1.3 for
@@ -20,11 +27,13 @@ Images count as independent draws. Where each class is drawn equally often they 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from statistics import NormalDist
 from typing import Any, NamedTuple
 
 import torch
+from scipy.stats import beta
 from torch import Tensor
 
 from ..core.errors import Unsupported
@@ -36,6 +45,8 @@ Z = NormalDist().inv_cdf(0.975)  # half the width of an interval of 95 %, in sta
 LEFT_OUT = {"fid": 0.1, "kid": 0.1, "isc": 0.1, "recall": 0.25}  # share of the images that a subset lacks; recall jumps, and needs more
 RESAMPLES = 200  # the width of an interval is then itself known to about 5 %
 LEAST = 20  # images below which a width would be noise
+TAILS = 0.03  # kurtosis of squared distances over the number of images, above which the images leave the scatter of FID open
+_LIGHT = 8.0  # a kurtosis that is light enough at any number of images: of d normal features it is 3 + 12 / d
 ALIKE = 0.5  # share of images found again in the reference, from which on they are called the same
 _FIGURES = {"fid": subsets.fid, "kid": subsets.kid, "isc": subsets.isc, "recall": subsets.recall}
 _RANGE = {"fid": (0.0, torch.inf), "kid": (-torch.inf, torch.inf), "isc": (1.0, torch.inf), "recall": (0.0, 1.0)}
@@ -43,11 +54,18 @@ _FID_ALONE = {"kid": False, "isc": False, "prc": False}
 
 
 class QualityInterval(NamedTuple):
-    """A figure and the ends of its 95 % interval."""
+    """A figure and the ends of its 95 % interval, NaN where there is none. ``bias``: about how much of a FID is due to the number of
+    images, NaN of other figures."""
 
     value: float
     low: float
     high: float
+    bias: float = torch.nan
+
+    @property
+    def span(self) -> tuple[float, float, float]:
+        """The figure and both ends."""
+        return self.value, self.low, self.high
 
 
 def intervals(
@@ -56,14 +74,20 @@ def intervals(
     """``fid``, ``kid``, ``isc``, ``precision``, ``recall`` as of :func:`~cachemark.metrics.distribution.distribution`, each with its
     interval. Raises what that raises, and Unsupported for a set of which no tenth can be left out."""
     values, chosen = distribution(features, reference, **options), settings(options)
-    found = {}
+    found, few = {}, _few_decide(features)
     for name, figures in _FIGURES.items():
         if name in values:
             kept = _kept(len(features), LEFT_OUT[name], resamples, seed, chosen)
-            variance = _variance(figures(features, reference, kept, chosen), kept)
+            drawn = figures(features, reference, kept, chosen)
+            variance, bias = _variance(drawn, kept), torch.nan
             if name == "kid":
                 variance += values["kid_std"] ** 2 / max(chosen["kid_subsets"] - 1, 1)
-            found[name] = _around(values[name], variance, *_RANGE[name])
+            if name == "fid":
+                bias = _scale(kept) * (float(drawn.mean()) - values[name])
+            if few and name in ("fid", "kid"):
+                variance = torch.nan
+            ends = _by_share(values[name], variance) if name == "fid" else _around(values[name], variance, *_RANGE[name])
+            found[name] = ends._replace(bias=bias)
     if "precision" in values:
         found["precision"] = _share(values["precision"], len(features))
     return {name: found[name] for name in values if name in found}
@@ -90,7 +114,7 @@ def difference(
     value = distribution(one, reference, **_FID_ALONE)["fid"] - distribution(other, reference, **_FID_ALONE)["fid"]
     kept = _kept(len(one), LEFT_OUT["fid"], resamples, seed, chosen)
     figures = subsets.fid(one, reference, kept, chosen) - subsets.fid(other, reference, kept, chosen)
-    return _around(value, _variance(figures, kept))
+    return _around(value, torch.nan if _few_decide(one) or _few_decide(other) else _variance(figures, kept))
 
 
 def real_floor(real: ImageFeatures, reference: RealImages, count: int, resamples: int = RESAMPLES, seed: int = 0) -> QualityInterval:
@@ -119,18 +143,41 @@ def _kept(count: int, share: float, resamples: int, seed: int, chosen: Mapping[s
 
 def _variance(figures: Tensor, kept: Tensor) -> float:
     """Variance of the figure of the whole set, from those of its subsets of one size."""
-    count = kept.shape[1]
+    return _scale(kept) * float(figures.var(correction=0))
+
+
+def _scale(kept: Tensor) -> float:
+    """Images that are left over images that are left out."""
     left = int(kept[0].sum())
-    return left / (count - left) * float(figures.var(correction=0))
+    return left / (kept.shape[1] - left)
+
+
+def _few_decide(features: ImageFeatures) -> bool:
+    """Return whether few images decide what second moments are: their distances from the middle have heavy tails for so many."""
+    rows = features.features.double()
+    far = (rows - rows.mean(0)).square().sum(1)
+    off = far - far.mean()
+    spread = float(off.square().mean())
+    return spread > 0 and float(off.pow(4).mean()) / spread**2 > max(TAILS * len(rows), _LIGHT)
 
 
 def _around(value: float, variance: float, least: float = -torch.inf, most: float = torch.inf) -> QualityInterval:
     reach = Z * variance**0.5
+    if reach != reach:
+        return QualityInterval(value, torch.nan, torch.nan)
     return QualityInterval(value, max(value - reach, least), min(value + reach, most))
 
 
+def _by_share(value: float, variance: float) -> QualityInterval:
+    """As :func:`_around` on the logarithm: a FID is above 0, and where tails are heavy its scatter grows with it."""
+    if value <= 0:
+        return _around(value, variance, 0.0)
+    factor = math.exp(Z * variance**0.5 / value) if variance == variance else torch.nan
+    return QualityInterval(value, value / factor, value * factor)
+
+
 def _share(value: float, count: int) -> QualityInterval:
-    """Wilson's score interval of a share of ``count`` independent images."""
-    middle, reach = value + Z * Z / (2 * count), Z * (value * (1 - value) / count + Z * Z / (4 * count**2)) ** 0.5
-    scale = 1 + Z * Z / count
-    return QualityInterval(value, max(min((middle - reach) / scale, value), 0.0), min(max((middle + reach) / scale, value), 1.0))
+    """Clopper and Pearson's interval of a share of ``count`` independent images."""
+    hits, tail = round(value * count), NormalDist().cdf(-Z)
+    low = float(beta.ppf(tail, hits, count - hits + 1)) if hits else 0.0
+    return QualityInterval(value, low, float(beta.ppf(1 - tail, hits + 1, count - hits)) if hits < count else 1.0)

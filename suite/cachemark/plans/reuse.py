@@ -38,7 +38,7 @@ COUNTED = {
 }  # fmt: skip
 """Rooms and files whose edit changes figures, by the part of the skip key that they make."""
 CARRIED = "carried"  # of an outcome's facts: {"metrics": names, "from": the skip key of the outcome that measured them}
-FACTS = ("intervals", "real", "to_full")  # what a quality pass says beside its figures
+FACTS = ("intervals", "bias", "real", "to_full")  # what a quality pass says beside its figures
 SAME = ("numerics", "metrics")  # parts of the skip key without which a figure would be another one
 
 

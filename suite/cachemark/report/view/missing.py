@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from ...core.units import METRICS
+from ...core.units import METRICS, SEEN, least_images, quality_name
 from .case_group import CaseGroup
 from .report_row import FIDELITY, MASKED, OF_INDICES, OF_VECTORS, ON_DEMAND, QUALITY
 
 _SPEED = ("latency", "latency_tokens", "tokens_per_s_first", "tokens_per_s_last")
+TOO_FEW = "So few images add more to a FID by their number than they say by what they show: {least} are the least."
 _BYTES = ("kv_logical", "kv_allocated", "kv_stage", "kv_state", "peak_memory")
 
 
@@ -53,12 +55,23 @@ def _no_distribution(group: CaseGroup) -> Iterable[Missing]:
     stated = group.case.evaluation.get("quality", {})
     if "missing" in stated:
         yield Missing(what, "not measured", str(stated["missing"]))
+    elif few := _too_few(stated):
+        yield Missing(f"{group.model}: {few}", "too few images", TOO_FEW.format(least=least_images(few)))
     elif not stated and not group.searched:
         yield Missing(what, "not measured", "Weights are random: images are noise." if group.random else
                       "The plan does not compare images with real ones; add a [quality] table to it.")
     for key, name in (("lpips", "LPIPS"), ("clip", "CLIP score")):
         if "missing" in (asked := group.case.evaluation.get(key, {})):
             yield Missing(f"{group.model}: {name}", "not measured", str(asked["missing"]))
+
+
+def _too_few(stated: Mapping[str, Any]) -> str:
+    """The FID that a quality pass of so few images does not state, or nothing."""
+    count, preset = stated.get("samples"), stated.get("preset")
+    if not isinstance(count, int) or count < 1 or preset not in SEEN:
+        return ""
+    name = quality_name("fid", preset, count)
+    return name if count < least_images(name) else ""
 
 
 def _gaps(group: CaseGroup) -> Iterable[Missing]:

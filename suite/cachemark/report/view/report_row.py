@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from ...core.result import Outcome, kernels_apart
 from ...core.spec import Case
-from ...core.units import METRICS
+from ...core.units import METRICS, image_count, least_images
 from ...stats.intervals import LEVEL, Interval, means_over_seeds, ratio_of_medians
 from .. import formatting as fmt
 
@@ -205,9 +205,11 @@ def _with_images_compared(row: ReportRow, full: Outcome | None, found: Mapping[s
 
 
 def _of_sets(case: Case, stated: Mapping[str, Sequence[float]]) -> dict[str, Interval]:
-    """Figures of whole sets of images, (value, low, high) by name: their intervals were found where the features were, or could not be."""
+    """Figures of whole sets of images, (value, low, high) by name: their intervals were found where the features were, or could not be.
+    What so few images cannot state is left out, as an older version did not."""
     images = int(case.evaluation.get("quality", {}).get("samples", 0))
-    return {name: _of_set(float(value), low, high, images) for name, (value, low, high) in stated.items()}
+    return {name: _of_set(float(value), low, high, images) for name, (value, low, high) in stated.items()
+            if least_images(name) <= (image_count(name) or images)}
 
 
 def _of_set(value: float, low: float | None, high: float | None, images: int) -> Interval:

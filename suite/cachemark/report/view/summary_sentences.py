@@ -47,7 +47,9 @@ def _real(full: ReportRow) -> str:
         return ""
     name, fid = found
     said = f" Its {metric(name).title} is {_spanned(fid, name)}"
-    real = full.outcome.facts.get("real", {}).get(name)
+    bias, real = (full.outcome.facts.get(fact, {}).get(name) for fact in ("bias", "real"))
+    if bias and bias > 0:
+        said += f", of which about {fmt.figure(bias, name)} is due to their number"
     if not real:
         return f"{said}."
     value, low, high = real

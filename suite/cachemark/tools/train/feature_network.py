@@ -133,7 +133,7 @@ def write_reference(weights: Path, seed: int = 0, *, device: str = "cpu", count:
     extractor = register(checkpoints.sha256(weights), partial(features.load, weights))
     reference = RealImages.of(ImageFeatures.of(real_scenes(count, seed), extractor, device=device))
     fresh = ImageFeatures.of(real_scenes(max(FLOORS), seed, "floor"), extractor, device=device)
-    reference = replace(reference, floors={size: real_floor(fresh, reference, size) for size in FLOORS})
+    reference = replace(reference, floors={size: real_floor(fresh, reference, size).span for size in FLOORS})
     path = weights.with_suffix(".reference.safetensors")
     reference.save(path, keep=KEPT, about=f"{VERSION}, seed {seed}")
     return path

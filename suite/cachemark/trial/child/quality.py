@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -14,7 +15,7 @@ from torch import Tensor
 from ...cache.arena import Memory
 from ...core import seeds
 from ...core.spec import QUALITY_PASS, Case
-from ...core.units import quality_name
+from ...core.units import least_images, quality_name
 from ...metrics.feature_preset import Preset
 from ...metrics.image_bytes import as_bytes, resized
 from ...metrics.image_features import ImageFeatures
@@ -102,18 +103,27 @@ def pictures(job: Job, case: Case) -> Iterator[Tensor]:
 def figures(
     features: ImageFeatures, preset: Preset, labels: Sequence[int], full: ImageFeatures | None
 ) -> tuple[dict[str, list[float]], dict[str, Any]]:
-    """Samples by metric, and facts: the 95 % interval of each, that of the difference to the full cache's FID at the same seeds, and the
-    FID of so many real images where it is known."""
-    found = preset.intervals(features)
+    """Samples by metric, and facts: the 95 % interval of each, how much of the FID is due to the number of images, the difference to the
+    full cache's at the same seeds with its interval, and the FID of so many real images where it is known. Nothing of what so few images
+    cannot state."""
+    found = {name: ends for name, ends in preset.intervals(features).items() if least_images(name) <= len(features)}
     samples = {name: [ends.value] for name, ends in found.items()}
-    facts: dict[str, Any] = {"intervals": {name: [ends.low, ends.high] for name, ends in found.items()}}
-    if floor := preset.reference.floors.get(len(features)):
-        facts["real"] = {quality_name("fid", preset.name, len(features)): list(floor)}
-    if full is not None:
-        facts["to_full"] = {quality_name("fid", preset.name, len(features)): list(difference(features, full, preset.reference))}
+    facts: dict[str, Any] = {"intervals": {name: _known(ends.low, ends.high) for name, ends in found.items()}}
+    fid = quality_name("fid", preset.name, len(features))
+    if fid in found:
+        facts["bias"] = {fid: found[fid].bias}
+        if floor := preset.reference.floors.get(len(features)):
+            facts["real"] = {fid: list(floor)}
+        if full is not None:
+            facts["to_full"] = {fid: _known(*difference(features, full, preset.reference).span)}
     if preset.names_classes:
         samples["class_accuracy"] = (features.logits.argmax(1) == torch.tensor(labels)).double().tolist()
     return samples, facts
+
+
+def _known(*values: float) -> list[float | None]:
+    """Values with None for what is not known, which JSON has no number for."""
+    return [None if math.isnan(value) else value for value in values]
 
 
 def job_of(job: Job, case: Case, classes: int) -> Job:
