@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 from .sign_flip import Floats
 
 _STEPS = 60  # halvings: until the last digit
-_POINTS = 200  # of the integral; half as many agree in nine digits
+_POINTS = 64  # of the integral; 50 agree with 800 in ten digits
 _REACH = 9.0  # sinh of it is 4052 widths of the peak
 
 
@@ -39,21 +39,20 @@ def chances_at_most(values: ArrayLike, counts: ArrayLike, limit: float, least: f
     With exponential weights E the weighted mean is at most m exactly where the sum Q of E·(Y − m) is at most 0. That chance is an integral
     of exp(K(s)) / s, K being the logarithm of the moments of Q, along a line through the saddle point, where it falls fastest.
     """
-    off, many = np.append(np.asarray(values, dtype=np.float64) - limit, least - limit), np.asarray(counts, dtype=np.float64)
+    many = np.asarray(counts, dtype=np.float64)
     many = np.concatenate([many, np.ones((len(many), 1))], axis=1)
-    there = many > 0
-    lowest, highest = np.where(there, off, np.inf).min(1), np.where(there, off, -np.inf).max(1)
-    found = np.where(highest <= 0, 1.0, 0.0)  # nothing lies above the limit, or, where the limit is below them, all does
-    split = (highest > 0) & (lowest < 0)
+    off = np.where(many > 0, np.append(np.asarray(values, dtype=np.float64), least) - limit, 0.0)
+    found = np.where(off.max(1) <= 0, 1.0, 0.0)  # nothing lies above the limit, or, where the limit is below them, all does
+    split = (off.max(1) > 0) & (off.min(1) < 0)
     if split.any():
-        found[split] = _integral(off, many[split], lowest[split], highest[split])
+        found[split] = _integral(off[split], many[split])
     return found
 
 
-def _integral(off: Floats, many: Floats, lowest: Floats, highest: Floats) -> Floats:
-    """The chance that Q, the sum of ``many`` exponentials times ``off`` each, is at most 0."""
+def _integral(off: Floats, many: Floats) -> Floats:
+    """The chance that Q, the sum of ``many`` exponentials times ``off`` each, is at most 0; both (samples, values)."""
     above = (many * off).sum(1) > 0
-    low, high = np.where(above, 1 / lowest, 0.0), np.where(above, 0.0, 1 / highest)
+    low, high = np.where(above, 1 / off.min(1), 0.0), np.where(above, 0.0, 1 / off.max(1))
     for _ in range(_STEPS):
         s = (low + high) / 2
         rising = (many * off / (1 - s[:, None] * off)).sum(1) > 1 / s
@@ -63,7 +62,7 @@ def _integral(off: Floats, many: Floats, lowest: Floats, highest: Floats) -> Flo
     at = (np.arange(_POINTS) + 0.5) * (_REACH / _POINTS)
     line = s[:, None] + 1j * np.sinh(at) * width[:, None]
     logs = -np.log(line * np.sign(s)[:, None])
-    for weight, place in zip(many.T, off, strict=True):
-        logs -= weight[:, None] * np.log1p(-line * place)
+    for weight, place in zip(many.T, off.T, strict=True):
+        logs -= weight[:, None] * np.log1p(-line * place[:, None])
     tail = (np.exp(logs).real * np.cosh(at)).sum(1) * (_REACH / _POINTS) * width / np.pi
     return np.clip(np.where(above, tail, 1 - tail), 0.0, 1.0)

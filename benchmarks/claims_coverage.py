@@ -1,0 +1,233 @@
+"""Coverage of every interval that cachemark prints, on populations whose truth is known: the tables of claims_study.py."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.random import Generator
+from numpy.typing import NDArray
+from scipy.stats import binomtest
+
+from cachemark.core.units import METRICS
+from cachemark.metrics.image_features import ImageFeatures, RealImages
+from cachemark.metrics.quality_intervals import QualityInterval, difference, intervals
+from cachemark.report.view.report_row import faster
+from cachemark.stats.intervals import LUCK, Interval, means_over_seeds, median_over_repeats, ratio_of_medians
+from cachemark.stats.paired_test import interval
+
+Floats = NDArray[np.float64]
+Row = dict[str, Any]
+Draw = Callable[[Generator, tuple[int, int]], Floats]
+SEEDS = (16, 32, 64)
+RESAMPLES = 400  # of the bootstrap that was there before
+
+
+class Population(NamedTuple):
+    """A quantity of the metric ``metric``, drawn (samples, seeds), and its true mean."""
+
+    metric: str
+    draw: Draw
+    mean: float
+
+
+def _spoilt(right: float, share: float) -> Draw:
+    return lambda s, at: np.where(s.random(at) < share, 0.25, s.binomial(4, right, at) / 4)
+
+
+def _rarely(share: float, other: float, usual: float) -> Draw:
+    return lambda s, at: np.where(s.random(at) < share, other, usual)
+
+
+def _zeros(share: float, sigma: float) -> Draw:
+    return lambda s, at: np.where(s.random(at) < share, 0.0, s.lognormal(-sigma**2 / 2, sigma, at))
+
+
+MEANS: Mapping[str, Population] = {
+    "legend, 2 % spoilt": Population("legend", _spoilt(1.0, 0.02), 0.985),
+    "legend, each answer right in 90 %": Population("legend", _spoilt(0.9, 0.0), 0.9),
+    "class right in 96 %": Population("class_accuracy", lambda s, at: (s.random(at) < 0.96).astype(float), 0.96),
+    "class right in 50 %": Population("class_accuracy", lambda s, at: (s.random(at) < 0.5).astype(float), 0.5),
+    "agreement near 0, beta(0.2, 9.8)": Population("token_agreement", lambda s, at: s.beta(0.2, 9.8, at), 0.02),
+    "agreement, beta(8, 2)": Population("token_agreement", lambda s, at: s.beta(8, 2, at), 0.8),
+    "agreement 1, at 3 % of seeds 0.3": Population("token_agreement", _rarely(0.03, 0.3, 1.0), 0.979),
+    "PSNR at its cap, at 5 % of seeds 20": Population("psnr", _rarely(0.05, 20.0, 60.0), 58.0),
+    "PSNR, normal 25 ± 4": Population("psnr", lambda s, at: s.normal(25, 4, at), 25.0),
+    "SSIM, 1 less an exponential of 0.1": Population("ssim", lambda s, at: 1 - np.minimum(s.exponential(0.1, at), 2), 0.9),
+    "KL, lognormal σ 0.5": Population("kl", _zeros(0, 0.5), 1.0), "KL, lognormal σ 1": Population("kl", _zeros(0, 1.0), 1.0),
+    "KL, lognormal σ 1.5": Population("kl", _zeros(0, 1.5), 1.0),
+    "KL, gamma of shape 1/2": Population("kl", lambda s, at: s.gamma(0.5, 2, at), 1.0),
+    "LPIPS, half of them 0, else lognormal σ 1": Population("lpips", _zeros(0.5, 1.0), 0.5),
+    "distance, normal 1 ± 0.2": Population("token_distance", lambda s, at: s.normal(1, 0.2, at), 1.0),
+    "distance, Pareto of index 3": Population("token_distance", lambda s, at: (s.pareto(3, at) + 1) * 2 / 3, 1.0),
+    "KL 0.02, at 5 % of seeds 1": Population("kl", _rarely(0.05, 1.0, 0.02), 0.069),
+    "CLIP score, normal 30 ± 3": Population("clip_score", lambda s, at: s.normal(30, 3, at), 30.0),
+    "CLIP score, 2 % of them at 15": Population("clip_score", lambda s, at: np.where(s.random(at) < 0.02, 15, s.normal(30, 3, at)), 29.7),
+}  # fmt: skip
+DIFFERENCES: Mapping[str, Population] = {
+    "legend, everything lost at 2 % of seeds": Population("legend", _rarely(0.02, -1.0, 0.0), -0.02),
+    "legend, a quarter lost at 10 %": Population("legend", _rarely(0.1, -0.25, 0.0), -0.025),
+    "class, 3 % lost and 3 % gained": Population(
+        "class_accuracy", lambda s, at: s.choice([-1.0, 0.0, 1.0], p=[0.03, 0.94, 0.03], size=at), 0.0),
+    "legend, both of four answers right in 95 %": Population(
+        "legend", lambda s, at: (s.binomial(4, 0.95, at) - s.binomial(4, 0.95, at)) / 4, 0.0),
+    "CLIP score, normal ± 2": Population("clip_score", lambda s, at: s.normal(-0.5, 2, at), -0.5),
+}  # fmt: skip
+
+
+def means_table(size: float, seed: int) -> Iterator[Row]:
+    """``told``: the share of samples that have an interval, where not all have; ``before``: of the percentile bootstrap at 64 seeds."""
+    yield from _covered(MEANS, size, seed, lambda name: METRICS[name].within)
+
+
+def differences_table(size: float, seed: int) -> Iterator[Row]:
+    yield from _covered(DIFFERENCES, size, seed, lambda name: METRICS[name].apart)
+
+
+def _covered(populations: Mapping[str, Population], size: float, seed: int, within: Callable[[str], tuple[float, float]]) -> Iterator[Row]:
+    for name, (of, draw, mean) in populations.items():
+        row: Row = {"quantity": name}
+        told, before, wide = [], [], []
+        for n in SEEDS:
+            data = draw(np.random.default_rng([seed, 5, n, *name.encode()]), (round(4000 * size), n))
+            found = list(means_over_seeds(dict(enumerate(data)), dict.fromkeys(range(len(data)), within(of))).values())
+            row[f"{n} seeds"] = held(found, mean)
+            told.append(sum(ends.stated for ends in found) / len(found))
+            old = percentiles(data[: round(1000 * size)])
+            before.append(float(np.mean((old[0] <= mean) & (mean <= old[1]))))
+            wide.append(float(np.median([ends.high - ends.low for ends in found if ends.stated] or [math.nan])))
+        yield {**row, "told": " / ".join(f"{share:.3g}" for share in told), "width": " / ".join(f"{w:.3g}" for w in wide),
+               "before": " / ".join(f"{share:.3g}" for share in before)}
+
+
+def held(found: list[Interval], truth: float) -> float:
+    """The share of the intervals that are stated, and hold the truth; NaN where less than one in a hundred is stated."""
+    stated = [ends.low <= truth <= ends.high for ends in found if ends.stated]
+    return sum(stated) / len(stated) if len(stated) >= 0.01 * len(found) else math.nan
+
+
+def percentiles(data: Floats) -> tuple[Floats, Floats]:
+    """The 95 % percentile bootstrap of each row."""
+    n = data.shape[1]
+    counts = np.random.default_rng(0).multinomial(n, np.full(n, 1 / n), size=RESAMPLES).T / n
+    low, high = np.quantile(data @ counts, [0.025, 0.975], axis=1)
+    return low, high
+
+
+# -- times --------------------------------------------------------------------------------------------------------------
+def _latencies(stream: Generator, rounds: int, n: int, luck: float) -> Floats:
+    """(rounds, n) times of cases, each in a process of its own: noise of 1 % within it, and the luck of the process."""
+    return np.exp(stream.normal(0, luck, (rounds, 1)) + 0.01 * stream.standard_t(5, (rounds, n)))
+
+
+def times_table(size: float, seed: int) -> Iterator[Row]:
+    """``stated``: what the page says that the interval of a speed-up covers; ``latency``: of the median of the same process alone."""
+    for n in (3, 5, 10):
+        row: Row = {"repeats": n}
+        for luck in (0.0, 0.01, LUCK, 0.03):
+            stream, rounds = np.random.default_rng([seed, 6, n, round(1000 * luck)]), round(4000 * size)
+            above, below = (_latencies(stream, rounds, n, luck) for _ in range(2))
+            found = [ratio_of_medians(a, b) for a, b in zip(above.tolist(), below.tolist(), strict=True)]
+            row["stated"] = found[0].confidence
+            row[f"luck {luck:.0%}"] = held(found, 1.0)
+        alone = [median_over_repeats(a) for a in _latencies(np.random.default_rng([seed, 7, n]), rounds, n, 0.0).tolist()]
+        yield {**row, "latency, stated": alone[0].confidence, "latency": held(alone, 1.0)}
+
+
+def faster_table(size: float, seed: int) -> Iterator[Row]:
+    """Pairs of equal cases; ``before``: by the order statistics alone."""
+    for n in (3, 5, 10):
+        row: Row = {"repeats": n}
+        for luck in (0.0, 0.01, LUCK, 0.03):
+            stream, rounds = np.random.default_rng([seed, 8, n, round(1000 * luck)]), round(4000 * size)
+            above, below = (_latencies(stream, rounds, n, luck).tolist() for _ in range(2))
+            both = [(ratio_of_medians(a, b), ratio_of_medians(b, a)) for a, b in zip(above, below, strict=True)]
+            row[f"luck {luck:.0%}"] = sum(faster(one) or faster(other) for one, other in both) / rounds
+            apart = math.exp(1.959964 * math.sqrt(2) * LUCK)
+            row[f"before, {luck:.0%}"] = sum(one.low * apart > 1 or other.low * apart > 1 for one, other in both) / rounds
+        yield row
+
+
+# -- whole sets ---------------------------------------------------------------------------------------------------------
+FEATURES = 16
+OPTIONS: Mapping[str, Any] = {"kid_subset_size": 40, "kid_subsets": 10, "isc_splits": 4}
+
+
+def _rows(stream: Generator, kind: str, count: int) -> Floats:
+    """Features of images that are worse than real ones, whose features are standard normal."""
+    rows = stream.standard_normal((count, FEATURES))
+    if kind == "t, 4 degrees, all at once":
+        rows /= np.sqrt(stream.chisquare(4, (count, 1)) / 2)
+    elif kind == "t, 4 degrees, each":
+        rows = stream.standard_t(4, (count, FEATURES)) / math.sqrt(2)
+    elif kind == "exponential":
+        rows = stream.exponential(1, (count, FEATURES)) - 1
+    return rows * np.linspace(0.7, 1.3, FEATURES) + 0.3
+
+
+def _seen(rows: Floats) -> ImageFeatures:
+    held_ = torch.from_numpy(rows).float()
+    return ImageFeatures("study-0000000000000", held_, held_[:, :5].contiguous())
+
+
+def sets_table(size: float, seed: int) -> Iterator[Row]:
+    """At 8 and 24 images a feature, and for the difference of two sets at the same seeds; ``told`` as above, of FID."""
+    stream = np.random.default_rng([seed, 9])
+    real = RealImages.of(_seen(stream.standard_normal((20_000, FEATURES))))
+    real = replace(real, features=real.features[:300], logits=real.logits[:300])
+    for kind in ("normal", "exponential", "t, 4 degrees, each", "t, 4 degrees, all at once"):
+        for count in (8 * FEATURES, 24 * FEATURES):
+            found: dict[str, list[QualityInterval]] = {}
+            for _ in range(max(round(300 * size), 4)):
+                rows = _rows(stream, kind, count)
+                seen, other = _seen(rows), _seen(rows * 1.05 + 0.02 * stream.standard_normal(rows.shape))
+                every = {**intervals(seen, real, resamples=60, **OPTIONS), "FID less another's": difference(other, seen, real, 60)}
+                for name, ends in every.items():
+                    found.setdefault(name, []).append(ends)
+            told = np.mean([not math.isnan(ends.low) for ends in found["fid"]])
+            yield {"features": kind, "images": count, **{name: _of_sets(ends) for name, ends in found.items()}, "told": float(told)}
+
+
+def _of_sets(found: list[QualityInterval]) -> float:
+    """The share of stated intervals that hold the mean of all figures."""
+    middle = float(np.mean([ends.value for ends in found]))
+    stated = [ends.low <= middle <= ends.high for ends in found if not math.isnan(ends.low)]
+    return sum(stated) / len(stated) if len(stated) >= 0.05 * len(found) else math.nan
+
+
+def bias_table(size: float, seed: int) -> Iterator[Row]:
+    """Of the packaged scenes' features, drawn without repetition from the 3000 that the reference keeps; ``estimated`` by the subsets."""
+    from cachemark.metrics.named_presets import preset
+    from cachemark.metrics.quality_intervals import fid_interval
+
+    real, stream = preset("scene").reference, np.random.default_rng([seed, 10])
+    every = real.image_features
+    for count in (64, 128, 256, 384, 500, 1000, 2000):
+        found = []
+        for _ in range(max(round((8 if count < 1000 else 4) * size), 1)):
+            chosen = torch.from_numpy(np.sort(stream.permutation(len(every))[:count]))
+            found.append(fid_interval(replace(every, features=every.features[chosen], logits=every.logits[chosen]), real, 40))
+        yield {"images": count, "a feature": count / every.features.shape[1], "FID": float(np.mean([ends.value for ends in found])),
+               "estimated": float(np.mean([ends.bias for ends in found]))}
+
+
+# -- others -------------------------------------------------------------------------------------------------------------
+def others_table(size: float, seed: int) -> Iterator[Row]:
+    """The rate of nights with a false alarm (exact), and the estimate of a comparison in pairs (of the signed ranks)."""
+    rounds = round(4000 * size)
+    for nights, rate in ((30, 0.02), (365, 0.005)):
+        alarms = np.random.default_rng([seed, 11, nights]).binomial(nights, rate, rounds)
+        known = {int(k): binomtest(int(k), nights).proportion_ci(0.95) for k in np.unique(alarms)}
+        yield {"interval": f"false alarms, {rate:.1%} of {nights} nights", "stated": 0.95,
+               "covered": float(np.mean([known[int(k)].low <= rate <= known[int(k)].high for k in alarms]))}
+    for pairs in (6, 14):
+        low, high, sure = interval(np.random.default_rng([seed, 12, pairs]).standard_t(3, (rounds, pairs)))
+        yield {"interval": f"effect of {pairs} pairs, t of 3 degrees", "stated": sure, "covered": float(np.mean((low <= 0) & (high >= 0)))}
+
+
+TABLES = {"means": means_table, "differences": differences_table, "times": times_table, "faster": faster_table, "sets": sets_table,
+          "bias": bias_table, "others": others_table}  # fmt: skip
