@@ -8,7 +8,6 @@ import pytest
 
 from cachemark.core import plugins, registry
 from cachemark.core.errors import BadPlugin
-from cachemark.plans import reuse
 
 FILE = """
 from cachemark.core import registry
@@ -67,7 +66,7 @@ def test_an_edited_plug_in_takes_the_place_of_the_older_one(tmp_path: Path) -> N
         assert plugins.load(file) == plugins.load(file) == ["renamed"]
         cls = registry.methods.get("renamed")
         assert cls().share == share
-        keys.append(reuse._method_code(cls.__module__))
+        keys.append(plugins.needs(cls))
     assert keys[0] == keys[2] != keys[1]
     file.write_text(RENAMED.format(name="evict_after", share=0.5).replace('"renamed"', '"other"'))
     assert plugins.load(file) == ["other"]

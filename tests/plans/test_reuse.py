@@ -20,8 +20,8 @@ from cachemark.plans.reuse import COUNTED, code_identity, skip_key, skip_parts
 from support import examples
 from support.stages import forgetting
 
-CASE = Case("m", "random:0", (4, 4), "c", Sampling(), "streaming", {"B": 8})
-CACHED = (reuse._code, reuse._method_code, reuse.code_identity)
+CASE = Case("tiny-llamagen", "random:0", (4, 4), "c", Sampling(), "streaming", {"B": 8})
+CACHED = (reuse._code, reuse.code_identity)
 
 
 @pytest.fixture
@@ -118,8 +118,33 @@ def test_a_plug_in_counts_with_its_file_and_with_what_it_builds_on(tmp_path: Pat
         assert changed(before, parts(calm)) == {"method"}
         before = parts(calm)
         file.write_text(examples.MODEL + "# edited\n")
+        plugins.load(file)
         assert changed(before, parts(calm)) == {"method"}
         assert changed(parts(), parts()) == set()
+
+
+def test_the_plug_in_of_a_model_counts_for_every_case_on_it_and_any_other_for_none(tmp_path: Path) -> None:
+    """What was measured beside a plug-in that disturbs is never in the place of what was measured without it."""
+    file, other = tmp_path / "dot.py", tmp_path / "other.py"
+    file.write_text(examples.MODEL)
+    other.write_text(examples.MODEL.replace('"calm"', '"other"').split("paper = ")[0] + """
+@registry.methods.add("other")
+@dataclass
+class Other(Window):
+    name: ClassVar[str] = "other"
+""")
+    dot, ours = replace(CASE, model="dot"), parts()
+    with forgetting():
+        plugins.load(file)
+        before = parts(dot)
+        assert before["models"] != ours["models"]
+        plugins.load(other)
+        assert parts(dot) == before
+        assert parts() == ours
+        file.write_text(examples.MODEL + "# edited\n")
+        plugins.load(file)
+        assert changed(before, parts(dot)) == {"models"}
+        assert parts() == ours
 
 
 @pytest.mark.skipif(not shutil.which("git"), reason="needs git")

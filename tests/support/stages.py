@@ -46,7 +46,6 @@ def forgetting() -> Iterator[None]:
                     del table._entries[name]
         for name in [n for n in sys.modules if n.startswith("cachemark_plugin_") and n not in loaded]:
             del sys.modules[name]
-        reuse._method_code.cache_clear()
 
 
 def call(*arguments: object) -> Result:

@@ -1,17 +1,21 @@
-"""Children that break the talk with their parent: cut short in a line, or deaf. Each ends its case and nothing else."""
+"""Children that break the talk with their parent: cut short, with bytes that are no message, or deaf. Each ends its case and nothing
+else."""
 
 from __future__ import annotations
 
+import zlib
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from cachemark.core.result import Status
+from cachemark.core.result import Outcome, Status
 from cachemark.core.spec import Case, Sampling
 from cachemark.models.protocol import Request
 from cachemark.plans.expand import Planned
-from cachemark.trial import supervisor
+from cachemark.trial import frames, supervisor
 from cachemark.trial.request import TrialRequest
 from cachemark.trial.supervisor import run_trials
 
@@ -30,13 +34,87 @@ def interpreter(folder: Path, script: str) -> str:
     return str(file)
 
 
-@pytest.mark.parametrize("end", ["kill -9 $$", "echo; sleep 1000"])
-def test_a_line_that_was_cut_short_ends_the_case_alone(end: str, tmp_path: Path) -> None:
-    python = interpreter(tmp_path, f"""read line; echo '{{"start": 0}}'; printf '{{"done": 0, "outc'; {end}""")
+def saying(folder: Path, parts: Sequence[bytes], end: str) -> str:
+    """A program that reads its request, says that its first case begins, then these bytes, and ends so."""
+    file = folder / "said"
+    file.write_bytes(b"".join((frames.framed({"start": 0}), *parts)))
+    return interpreter(folder, f"read line; cat '{file}'; {end}")
+
+
+DONE = frames.framed({"done": 0, "outcome": {}, "artifacts": {}, "clock": 0.0})
+
+
+@pytest.mark.parametrize(("end", "word"), [("kill -9 $$", "SIGKILL"), ("exit 7", "exit code 7")])
+@pytest.mark.parametrize("length", [1, 11, len(DONE) // 2, len(DONE) - 1])
+def test_a_message_that_was_cut_short_ends_the_case_alone(length: int, end: str, word: str, tmp_path: Path) -> None:
+    python = saying(tmp_path, [DONE[:length]], end)
     found = list(run_trials(cases(2), TrialRequest(60.0, 1, python=python), lambda planned: None))
     assert [f.outcome.status for f in found] == [Status.ERROR, Status.ERROR]
-    assert all("SIGKILL" in f.outcome.log for f in found)
+    assert all(word in f.outcome.log for f in found)
     assert found[0].process != found[1].process
+
+
+@pytest.mark.timeout(60)
+def test_half_a_message_and_then_silence_is_a_timeout(tmp_path: Path) -> None:
+    python = saying(tmp_path, [DONE[:-1]], "exec sleep 1000")
+    (found,) = run_trials(cases(1), TrialRequest(0.5, 1, python=python), lambda planned: None)
+    assert found.outcome.status is Status.TIMEOUT
+
+
+def tampered(message: bytes, at: int) -> bytes:
+    return message[:at] + bytes([message[at] ^ 1]) + message[at + 1 :]
+
+
+def raw(body: bytes) -> bytes:
+    return frames.HEAD.pack(frames.MARK, len(body), zlib.crc32(body)) + body
+
+
+def ended(outcome: Any, artifacts: Any = None, clock: Any = 0.0) -> bytes:
+    return frames.framed({"done": 0, "outcome": outcome, "artifacts": artifacts or {}, "clock": clock})
+
+
+FAILED = Outcome(CASE, Status.ERROR, log="of itself").to_json()
+NONSENSE = {
+    "a line": b"{'start': 1}\n", "half a line": b'{"done": 0, "outc', "a bare number": b"0\n" * 12, "no UTF-8": b"\xff\xfe\xfd" * 9,
+    "an empty line": b"\n" * 12, "noughts": bytes(64), "a JSON line as of old": b'{"done": 0}\n' * 3,
+    "a mark alone, then garbage": frames.MARK * 8, "a wrong length": tampered(DONE, 7), "a wrong checksum": tampered(DONE, 9),
+    "a wrong byte": tampered(DONE, 40), "an endless length": frames.HEAD.pack(frames.MARK, 2**32 - 1, 0),
+    "framed garbage": raw(b"\xff\xfe"), "a framed number": raw(b"7"), "a framed list": raw(b"[]"), "framed null": raw(b"null"),
+    "NaN": raw(b'{"done": NaN}'), "deep": raw(b"[" * 100_000), "half JSON": raw(b'{"done": 0'),
+    "no outcome": DONE, "an outcome that is a list": ended([]), "an outcome that is a number": ended(1),
+    "an unknown status": ended({**FAILED, "status": "fine"}), "no log": ended({**FAILED, "log": ""}),
+    "figures of a failure": ended({**FAILED, "samples": {"latency": [1.0]}}),
+    "an unknown metric": ended({**FAILED, "status": "ok", "samples": {"speed": [1.0]}}),
+    "artifacts that are text": ended(FAILED, "x"), "an artifact that is no base64": ended(FAILED, {"a": "\u00ff"}),
+    "an artifact elsewhere": ended(FAILED, {"../a": ""}), "no clock": ended(FAILED, clock=None),
+    "another case": ended({**FAILED, "case": replace(CASE, batch=7).to_json()}),
+    "a case that was not asked for": frames.framed({"start": 5}), "the next case first": frames.framed({"done": 1}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NONSENSE)
+def test_what_is_no_message_ends_its_case_alone_and_says_so(name: str, tmp_path: Path) -> None:
+    python = saying(tmp_path, [NONSENSE[name]], "exec sleep 1000")
+    found = list(run_trials(cases(2), TrialRequest(60.0, 1, python=python), lambda planned: None))
+    assert [f.outcome.status for f in found] == [Status.ERROR, Status.ERROR]
+    assert all("It wrote into the pipe through which its outcome goes" in f.outcome.log for f in found)
+    assert [f.outcome.case.batch for f in found] == [1, 2]
+
+
+def test_a_proper_message_is_believed(tmp_path: Path) -> None:
+    python = saying(tmp_path, [ended(Outcome(cases(1)[0].case, Status.ERROR, log="of itself").to_json(), {"a.txt": "eA=="})], "exit 0")
+    (found,) = run_trials(cases(1), TrialRequest(60.0, 1, python=python), lambda planned: None)
+    assert (found.outcome.log, found.artifacts) == ("of itself", {"a.txt": b"x"})
+
+
+def test_a_clock_that_goes_otherwise_than_ours_is_found_from_outside(tmp_path: Path) -> None:
+    """The child says that its case took an hour."""
+    outcome = Outcome(cases(1)[0].case, Status.OK, {"latency": [1.0]}, "times alone", facts={"kernel": "k"}).to_json()
+    python = saying(tmp_path, [ended(outcome, clock=3600.0)], "exit 0")
+    (found,) = run_trials(cases(1), TrialRequest(60.0, 1, python=python), lambda planned: None)
+    assert found.outcome.status is Status.ERROR
+    assert found.outcome.log.startswith("The clock of the process went 3.6e+03 s while it took ")
+    assert found.outcome.facts["kernel"] == "k"
 
 
 @pytest.mark.timeout(60)

@@ -19,7 +19,7 @@ from cachemark.trial.supervisor import run_trials
 from support import examples, fork_server
 from support.stages import forgetting
 
-TRIAL = [*TrialRequest().command, "-m", "cachemark.trial.child.main"]
+TRIAL = [*TrialRequest().command, "-m", "cachemark.trial.child.start"]
 
 
 @pytest.fixture

@@ -42,7 +42,7 @@ def sent(request: TrialRequest) -> dict[str, Any]:
 def test_every_field_that_concerns_the_child_arrives(planned: Planned, tmp_path: Path) -> None:
     earlier = Earlier("source", "tokens", "images", {"psnr": [1.0]}, {"fid_scene_2k": [2.0]}, {"intervals": {}})
     full = replace(planned, unsupported_reason="no", feature_cache=tmp_path, full_features=tmp_path / "full", rates=Rates(1.0, 2.0),
-                   reusable=earlier, engine_reason="no device")
+                   reusable=earlier, engine_reason="no device", needs=("0123456789ab",))
     request = TrialRequest(1.0, 2, ("p.py",), Task.FEATURES, (1, 3), (0, 1), 4096, "gpu", "python", "code", (full,))
     here = {name: getattr(TrialRequest(), name) for name in PARENT_ONLY}
     assert TrialRequest.from_json(sent(request)) == replace(request, **here)
@@ -62,7 +62,7 @@ def test_a_copy_of_the_code_without_a_field_understands_what_it_is_sent(planned:
 @pytest.mark.parametrize("protocol", [None, PROTOCOL - 1, PROTOCOL + 1])
 def test_a_child_refuses_another_protocol_in_a_sentence(protocol: int | None) -> None:
     line = json.dumps({"cases": [], "plugins": []} | ({"protocol": protocol} if protocol is not None else {}))
-    command = [*TrialRequest().command, "-m", "cachemark.trial.child.main"]
+    command = [*TrialRequest().command, "-m", "cachemark.trial.child.start"]
     child = subprocess.run(command, input=line + "\n", capture_output=True, text=True, check=False)
     assert child.returncode == 1
     assert f"speaks protocol {PROTOCOL}" in child.stderr

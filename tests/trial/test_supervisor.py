@@ -123,9 +123,9 @@ def test_a_child_has_longer_to_start_than_a_case_to_run(monkeypatch: pytest.Monk
     waits: list[float] = []
 
     class Lines:
-        answers: list[Any] = ['{"start": 0}', '{"done": 0}', '{"start": 1}']
+        answers: list[Any] = [(0.0, {"start": 0}), (1.0, {"done": 0}), (2.0, {"start": 1})]
 
-        def get(self, timeout: float) -> str:
+        def get(self, timeout: float) -> Any:
             waits.append(timeout)
             if not self.answers:
                 raise queue.Empty
@@ -133,7 +133,7 @@ def test_a_child_has_longer_to_start_than_a_case_to_run(monkeypatch: pytest.Monk
 
     child = object.__new__(isolate._Child)
     child._timeout, child._patience, child._expected, child._silent = 5.0, isolate.STARTUP, 2, False
-    child._lines = Lines()  # type: ignore[assignment]
+    child._heard = Lines()  # type: ignore[assignment]
     assert len(list(child.messages())) == 3
     assert waits == [isolate.STARTUP, 5.0, 5.0, 5.0]
     assert child._silent

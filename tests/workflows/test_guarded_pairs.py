@@ -38,11 +38,13 @@ import json, sys
 if "-c" in sys.argv:
     print(json.dumps({introduction}))
     sys.exit()
+from cachemark.trial.frames import framed
 request = json.loads(sys.stdin.readline())
 for number, item in enumerate(request["cases"]):
-    print(json.dumps({{"start": number}}), flush=True)
     outcome = {{**{outcome}, "case": item["case"]}}
-    print(json.dumps({{"done": number, "outcome": outcome, "artifacts": {{}}}}), flush=True)
+    sys.stdout.buffer.write(framed({{"start": number}}))
+    sys.stdout.buffer.write(framed({{"done": number, "outcome": outcome, "artifacts": {{}}, "clock": 0.0}}))
+    sys.stdout.flush()
 """
 
 

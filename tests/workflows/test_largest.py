@@ -273,7 +273,7 @@ def test_a_trial_that_leaves_is_no_fault_of_the_next_case(monkeypatch: pytest.Mo
         def messages(self) -> object:
             outcome = Outcome(self.planned[0].case, Status.OOM, log="gone")
             yield {"start": 0}
-            yield {"done": 0, "outcome": outcome.to_json(), "artifacts": {}}
+            yield {"done": 0, "outcome": outcome.to_json(), "artifacts": {}, "clock": 0.0, "ours": 0.0}
             yield {"leaves": 0}
 
     monkeypatch.setattr(isolate, "_Child", Child)

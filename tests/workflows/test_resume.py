@@ -46,6 +46,28 @@ def explained(stage: Stage, *more: str) -> dict[str, tuple[str, str]]:
     return {row["label"]: (row["action"], row["reason"]) for row in json.loads(result.stdout)}
 
 
+MORE = """
+from dataclasses import dataclass
+from typing import ClassVar
+from cachemark.core import registry
+
+Calm = registry.methods.get("calm")
+
+
+@registry.methods.add("tranquil")
+@dataclass
+class Tranquil(Calm):
+    name: ClassVar[str] = "tranquil"
+"""
+
+
+def with_more(stage: Stage, text: str = MORE) -> tuple[str, str]:
+    """Options that load a second plug-in, which builds on the first and has no model: its edits touch its own methods alone."""
+    file = stage.folder / "more.py"
+    file.write_text(text)
+    return "--plugin", str(file)
+
+
 def edit(file: Path, old: str, new: str) -> None:
     assert old in file.read_text()
     file.write_text(file.read_text().replace(old, new))
@@ -92,11 +114,14 @@ def test_explain_in_words_is_one_line_a_case(stage: Stage) -> None:
 
 
 def test_explain_names_changed_code_and_a_changed_knob(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    more = with_more(stage)
+    assert stage.run(*more).stdout == "Run 2: 1 measured, 0 failed, 5 skipped.\n"
     stages.no_child(monkeypatch)
-    edit(stage.plugin, '"""A window under another name."""', '"""A window, of another kind."""')
+    more = with_more(stage, MORE + "# edited\n")
     edit(stage.plan, '"streaming"', '{ name = "streaming", sinks = 2 }')
-    found = explained(stage)
-    assert found["calm 1/2"] == ("run", "changed since: method")
+    found = explained(stage, *more)
+    assert found["tranquil 1/2"] == ("run", "changed since: method")
+    assert found["calm 1/2"] == ("skip", DONE)
     action, reason = found["streaming 1/2"]
     assert action == "run"
     assert reason.startswith("no such case; the nearest stored one differs in ")
@@ -137,13 +162,19 @@ def test_what_failed_runs_again(stage: Stage, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_changed_code_is_measured_again_and_nothing_else(stage: Stage) -> None:
-    edit(stage.plugin, '"""A window under another name."""', '"""A window, of another kind."""')
-    result = stage.run()
-    assert result.exit_code == 0, result.output
-    assert result.stdout == "Run 2: 1 measured, 0 failed, 4 skipped.\n"
-    assert list(stage.outcomes(2)) == ["full", "full (floor)", "full (numerics)", "streaming 1/2", "calm 1/2"]
-    with Store.open(stage.store, read_only=True, create=False) as store:
-        assert store.carried(2) == {stage.outcomes(2)[label].case.key for label in LABELS[:4]}
+    for number, text in ((2, MORE), (3, MORE + "# edited\n")):
+        result = stage.run(*with_more(stage, text))
+        assert result.exit_code == 0, result.output
+        assert result.stdout == f"Run {number}: 1 measured, 0 failed, 5 skipped.\n"
+        assert list(stage.outcomes(number)) == [*LABELS, "tranquil 1/2"]
+        with Store.open(stage.store, read_only=True, create=False) as store:
+            assert store.carried(number) == {stage.outcomes(number)[label].case.key for label in LABELS}
+
+
+def test_an_edited_model_is_measured_again_with_all_of_its_methods(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    stages.no_child(monkeypatch)
+    edit(stage.plugin, "7.5 - 1", "7.5 - 1.0")
+    assert set(explained(stage).values()) == {("run", "changed since: models"), ("run", "changed since: method, models")}
 
 
 def test_fresh_measures_everything_again(stage: Stage) -> None:
@@ -161,15 +192,15 @@ def test_fresh_measures_everything_again(stage: Stage) -> None:
 @pytest.mark.parametrize(("sent", "code", "state"), [(signal.SIGINT, 130, "interrupted"), (signal.SIGKILL, -9, "running")])
 def test_an_ended_run_goes_on_where_it_was(sent: signal.Signals, code: int, state: str, stage: Stage) -> None:
     """Killed while its last case runs. A run that was killed cannot say so: it stays as it was, and the next one finishes."""
-    stage.plugin.write_text(examples.MODEL + examples.WAITS)
-    edit(stage.plan, '"streaming"', '"streaming", "calm", "waits"')
-    hold, reached = (Path(f"{stage.plugin}.{name}") for name in ("hold", "reached"))
+    more = with_more(stage, MORE + "import os\n" + examples.WAITS)
+    edit(stage.plan, '"streaming"', '"streaming", "calm", "tranquil", "waits"')
+    hold, reached = (Path(f"{more[1]}.{name}") for name in ("hold", "reached"))
     hold.touch()
-    process = stage.start()
+    process = stage.start(*more)
     assert process.stderr is not None
     told = [process.stderr.readline() for _ in range(2)]
-    assert told[0] == "6 cases: 4 already measured, 2 to run.\n"
-    assert told[1].startswith("[1/2] dot calm 1/2: ok")
+    assert told[0] == "7 cases: 5 already measured, 2 to run.\n"
+    assert told[1].startswith("[1/2] dot tranquil 1/2: ok")
     stages.until(reached.exists, "the case that waits")
     process.send_signal(sent)
     out, err = process.communicate(timeout=stages.PATIENCE)
@@ -180,15 +211,15 @@ def test_an_ended_run_goes_on_where_it_was(sent: signal.Signals, code: int, stat
     stages.until(lambda: stages.ended(child), "the end of the child")
     assert stage.whole()
     assert stage.states() == ["finished", state]
-    assert list(stage.outcomes(2)) == LABELS
-    assert explained(stage)["waits 1/2"][0] == "run"
+    assert list(stage.outcomes(2)) == [*LABELS, "tranquil 1/2"]
+    assert explained(stage, *more)["waits 1/2"][0] == "run"
 
     hold.unlink()
-    result = stage.run()
+    result = stage.run(*more)
     assert result.exit_code == 0, result.output
-    assert result.stdout == "Run 3: 1 measured, 0 failed, 5 skipped.\n"
+    assert result.stdout == "Run 3: 1 measured, 0 failed, 6 skipped.\n"
     assert stage.states() == ["finished", state, "finished"]
-    assert list(stage.outcomes(3)) == [*LABELS, "waits 1/2"]
+    assert list(stage.outcomes(3)) == [*LABELS, "tranquil 1/2", "waits 1/2"]
 
 
 # ------------------------------------------------------------------------------------------------ the store

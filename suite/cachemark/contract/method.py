@@ -16,6 +16,7 @@ from torch import Tensor
 from ..cache.attention import KERNEL, MASS_KERNEL, attention
 from ..cache.layout import Site, Step, Tokens
 from ..cache.slot import Slot
+from ..core import registry
 from .paper_costs import PaperCosts
 from .scale_pass import ScalePass
 
@@ -84,6 +85,9 @@ class Method(PaperCosts, ScalePass):
         """The part of ``step`` that the scopes of a pass read on the host, beside live lengths and whether visual tokens are fed. A
         recorded pass is repeated only where it is the same. A class that overrides a scope and not this is taken to read everything."""
         return None
+
+
+registry.methods.base = Method
 
 
 def run_blocks(sites: Sequence[Site], blocks: Iterable[Any], step: Step, method: Method, tokens: Tokens) -> Tokens:

@@ -6,25 +6,36 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Generic, TypeVar
 
-from .errors import unknown
+from .errors import BadPlugin, unknown
 
 T = TypeVar("T")
+LONGEST = 100  # letters of a name: it stands in tables, labels and file names
 
 
 class Registry(Generic[T]):
-    """A table of named things of one kind. A name may be given again only by the same source file (a reload)."""
+    """A table of named things of one kind. A name may be given again only by the same source file (a reload).
 
-    def __init__(self, kind: str) -> None:
+    ``base`` is what each must be: a subclass of it where ``classes``, else an instance. The room that defines it sets it.
+    """
+
+    def __init__(self, kind: str, *, classes: bool = False) -> None:
         self.kind = kind
+        self.base: type | None = None
+        self._classes = classes
         self._entries: dict[str, T] = {}
+        self._asked: set[str] | None = None
 
     def add(self, name: str) -> Callable[[T], T]:
-        """Decorator that files ``thing`` under ``name``."""
+        """Decorator that files ``thing`` under ``name``. Raises BadPlugin for a name that cannot be shown or a thing of another kind."""
+        if not isinstance(name, str) or not 0 < len(name) <= LONGEST or not name.isprintable() or name != name.strip():
+            raise BadPlugin(f"{_shown(name)} is no name of a {self.kind}.",
+                            remedy=f"Give 1 to {LONGEST} printable letters without blanks at their ends.")
 
         def put(thing: T) -> T:
             held = self._entries.get(name)
-            if held is not None and getattr(held, "__module__", None) != getattr(thing, "__module__", None):
-                raise ValueError(f"{self.kind} {name!r} is already registered by {getattr(held, '__module__', held)}")
+            if held is not None and module_of(held) != module_of(thing):
+                raise ValueError(f"{self.kind} {name!r} is already registered by {module_of(held) or held}")
+            self._refuse_other(name, thing)
             self._entries[name] = thing
             return thing
 
@@ -33,24 +44,51 @@ class Registry(Generic[T]):
     def get(self, name: str) -> T:
         """The thing of that name, or an error with the nearest name."""
         try:
-            return self._entries[name]
+            found = self._entries[name]
         except KeyError:
             raise unknown(self.kind, name, self._entries) from None
+        if self._asked is not None:
+            self._asked.add(module_of(found))
+        return found
+
+    def entries(self) -> dict[str, T]:
+        """A copy of the table."""
+        return dict(self._entries)
+
+    def restore(self, entries: dict[str, T]) -> None:
+        """Make the table what :meth:`entries` was."""
+        self._entries = dict(entries)
 
     def drop(self, module: str) -> None:
-        """Take out what that module has added; of a model, its ``load`` names the module."""
-        self._entries = {name: thing for name, thing in self._entries.items()
-                         if getattr(getattr(thing, "load", thing), "__module__", None) != module}
+        """Take out what that module has added."""
+        self._entries = {name: thing for name, thing in self._entries.items() if module_of(thing) != module}
 
     @contextmanager
     def whole(self) -> Iterator[None]:
         """Keep entries added inside only if the block ends without an error or an interruption."""
-        before = dict(self._entries)
+        before = self.entries()
         try:
             yield
         except BaseException:
-            self._entries = before
+            self.restore(before)
             raise
+
+    @contextmanager
+    def asking(self, modules: set[str]) -> Iterator[None]:
+        """Note the modules of all things that are asked for inside."""
+        self._asked = modules
+        try:
+            yield
+        finally:
+            self._asked = None
+
+    def _refuse_other(self, name: str, thing: T) -> None:
+        if self.base is None:
+            return
+        right = isinstance(thing, type) and issubclass(thing, self.base) if self._classes else isinstance(thing, self.base)
+        if not right:
+            what = f"class derived from {self.base.__name__}" if self._classes else self.base.__name__
+            raise BadPlugin(f"What is registered as {self.kind} {name!r} is {_shown(thing)}.", remedy=f"Register a {what}.")
 
     def __contains__(self, name: str) -> bool:
         return name in self._entries
@@ -59,6 +97,18 @@ class Registry(Generic[T]):
         return iter(sorted(self._entries))
 
 
-methods: Registry[Any] = Registry("method")
+def module_of(thing: Any) -> str:
+    """The module that defines a thing of a registry; that of a model is where its ``load`` stands."""
+    return str(getattr(getattr(thing, "load", thing), "__module__", None) or "")
+
+
+def _shown(thing: object) -> str:
+    """A thing in a few letters; its own words are not asked for, since they may be of any length or fail."""
+    if isinstance(thing, str):
+        return repr(thing[:40]) + (f" and {len(thing) - 40} more letters" if len(thing) > 40 else "")
+    return f"the class {thing.__name__[:40]}" if isinstance(thing, type) else f"of type {type(thing).__name__[:40]}"
+
+
+methods: Registry[Any] = Registry("method", classes=True)
 models: Registry[Any] = Registry("model")
 method = methods.add

@@ -36,6 +36,7 @@ INFRASTRUCTURE = (*DISTURBED, Status.NOT_REACHED)  # the machine ended the case 
 JUDGING = ("fidelity", "quality")
 IMAGES = "images_hash"  # of an outcome's facts: the hash of its decoded images, where they were looked at
 SHARE = "share"  # of an outcome's facts: the share of its quality images that was made (index from 0, of how many)
+CHANGED = "changed"  # of an outcome's facts: what its method has changed of what the cases of a process share, each in words
 CONDENSED = "condensed"  # the fact that names metrics of which quantiles remain: {"count": of raw values, "mean": of them}
 
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from ..cache.arena import Memory
 from ..cache.layout import Layout
 from ..contract.method import Method
+from ..core import registry
 from ..core.spec import Sampling
 from ..roofline.bill import ParameterCounts
 from .checkpoints import EXTRAS, WRAPPERS
@@ -115,3 +116,6 @@ class ModelEntry:
     summary: str = ""
     files: tuple[PublishedFile, ...] = ()
     parameter_counts: Callable[[], ParameterCounts | None] = lambda: None
+
+
+registry.models.base = ModelEntry

@@ -55,11 +55,21 @@ def breadth_first(planned: Sequence[Planned], trial: str) -> list[list[Planned]]
     arm before any cell's second arm, reference rows of fidelity last. Cases that follow each other on one model share a process."""
     turns: dict[tuple[str, str], int] = {}
     ordered = sorted(planned, key=lambda one: (one.priority, _turn(one, turns)))  # of equal ones the order stays
-    return groups(ordered, trial)
+    return _groups(ordered, trial)
 
 
 def groups(planned: Sequence[Planned], trial: str) -> list[list[Planned]]:
-    """Cases that share a process: those that follow each other on one model, weights and dtype; or each alone."""
+    """Cases that follow each other on one model, weights and dtype; or each alone. Those that need no plug-in come first, and those that
+    need the same ones stand together: a process that has imported one runs no case that does not need it."""
+    return [_by_needs(group) for group in _groups(planned, trial)]
+
+
+def _by_needs(group: Sequence[Planned]) -> list[Planned]:
+    seen = list(dict.fromkeys(one.needs for one in group))
+    return sorted(group, key=lambda one: (len(one.needs), seen.index(one.needs)))
+
+
+def _groups(planned: Sequence[Planned], trial: str) -> list[list[Planned]]:
     if trial == "case":
         return [[one] for one in planned]
     return [list(group) for _, group in groupby(planned, key=lambda p: (p.case.model, p.request))]

@@ -19,7 +19,7 @@ from ..cache.codec import codec
 from ..cache.engine.graph import AUTO, GRAPH, refused
 from ..cache.layout import Layout
 from ..contract.method import Method
-from ..core import registry, seeds
+from ..core import plugins, registry, seeds
 from ..core.errors import BadBudget, BadKnob, BadPlan, CachemarkError, unknown
 from ..core.limits import Rates
 from ..core.spec import FULL, QUALITY_PASS, Budget, Case, Sampling
@@ -41,7 +41,7 @@ class Planned:
     """A case and what is needed to run it. ``unsupported_reason``: why the method cannot, or empty. ``feature_cache``: the folder for the
     finished parts of its quality pass, ``full_features`` that of the full cache of its cell. ``rates``: those of the device, where they
     were measured. ``reusable``: an earlier outcome of the case, whose quality may be reused. ``engine_reason``: why
-    ``auto`` is not the graph engine here, or empty."""
+    ``auto`` is not the graph engine here, or empty. ``needs``: digests of the plug-ins without which it cannot run."""
 
     case: Case
     request: Request
@@ -52,6 +52,7 @@ class Planned:
     priority: int = 0
     reusable: Earlier | None = None
     engine_reason: str = ""
+    needs: tuple[str, ...] = ()
 
 
 def expand(plan: Plan, device: str = "cpu") -> list[Planned]:
@@ -64,7 +65,8 @@ def expand(plan: Plan, device: str = "cpu") -> list[Planned]:
             if names.setdefault((case.model, case.cell, case.label), case.key) != case.key:
                 raise BadPlan(f"{plan.place('cells', number, 'methods')}: two cases are called {case.label!r}.",
                               remedy="Give each table of that method a variant, a word of its own.")
-            found.setdefault(case.key, replace(planned, priority=cells.priority))
+            needs = plugins.needs(registry.methods.get(case.method), registry.models.get(case.model))
+            found.setdefault(case.key, replace(planned, priority=cells.priority, needs=needs))
     return list(found.values())
 
 
@@ -224,7 +226,10 @@ def resolve(cls: type[Method], budget: Budget, layout: Layout, knobs: dict[str, 
             raise BadKnob(f"{cls.name}: {knob} = {str(value)[:20]} is not finite.", remedy="Give a number that fits into a float.")
     method = calibrated(cls, {**calibrated(cls, knobs, weights).fit(budget.ratio, layout), **knobs}, weights)
     method.resolve(layout)
-    return method.knobs()
+    resolved = method.knobs()
+    if wrong := plugins.unusable(resolved):
+        raise BadKnob(f"{cls.name}: {wrong}.", remedy=plugins.KNOBS)
+    return resolved
 
 
 def _sampling(entry: ModelEntry, given: str | SamplingTable) -> Sampling:

@@ -6,6 +6,9 @@ child itself with its clock, its counting of memory and the processors it is hel
 or where a child is started (plans, prices, deadlines, the supervisor, executors, leases, clocks), what watches the machine meanwhile, or
 what stores, judges or shows. Whatever a plan decides stands in the case, and definitions of metrics have versions.
 
+Plug-ins that a run loads beside are not in the key, because they are not in the process: none has ever been imported where a case runs
+that does not need it (:mod:`cachemark.trial.supervisor`), whatever else it does there. Those that define its method or its model are.
+
 A quality pass makes thousands of images; fidelity makes some dozens at the same seeds anyway. If the hash of *their* tokens, that of
 the images, and every figure of them is what it was, under the same numerics and definitions, then neither the tokens nor how they are
 decoded has changed, and what was found in the thousands is taken over, marked with the outcome that measured it. The figures alone would
@@ -16,15 +19,14 @@ from __future__ import annotations
 
 import hashlib
 import subprocess
-import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from ..core import registry
-from ..core.result import IMAGES, Environment, Outcome
+from ..core import plugins, registry
+from ..core.result import CHANGED, IMAGES, Environment, Outcome
 from ..core.spec import Case, digest
 from ..core.units import FAMILIES, METRICS, metric
 from ..core.version import __version__
@@ -61,6 +63,8 @@ class Earlier:
         numerics or definitions than the ``parts`` of the skip key name."""
         if outcome is None or not outcome.ok or not outcome.output_hash or not outcome.skip_key or IMAGES not in outcome.facts:
             return None
+        if CHANGED in outcome.facts:  # its method was not alone in what the quality of its images was computed with
+            return None
         then = outcome.facts.get("skip_parts", {})
         if any(then.get(part) != parts.get(part) for part in SAME):
             return None
@@ -86,8 +90,8 @@ def skip_parts(case: Case, environment: Environment) -> dict[str, str]:
     """Everything that must be unchanged for a stored outcome to count, by part."""
     return {
         "case": case.key,
-        "method": _method_code(registry.methods.get(case.method).__module__),
-        "models": _code(COUNTED["models"]),
+        "method": _with_plugins(COUNTED["method"], registry.methods.get(case.method)),
+        "models": _with_plugins(COUNTED["models"], registry.models.get(case.model)),
         "measuring": _code(COUNTED["measuring"]),
         "metrics": digest({name: metric.version for name, metric in (METRICS | FAMILIES).items()}),
         "numerics": environment.fingerprint,
@@ -117,13 +121,10 @@ def _git(*arguments: str) -> str:
         return ""
 
 
-@cache
-def _method_code(module: str) -> str:
-    """Hash of the method's whole package; of a plug-in's file too, which may build on a method of the package."""
-    built_in = _code(COUNTED["method"])
-    if module.startswith("cachemark.methods"):
-        return built_in
-    return digest([built_in, _hashed([Path(str(sys.modules[module].__file__))])])
+def _with_plugins(places: tuple[str, ...], thing: Any) -> str:
+    """Hash of whole rooms of the package, and of the plug-ins without which a method or a model cannot run, which build on these rooms."""
+    built_in, needed = _code(places), plugins.needs(thing)
+    return digest([built_in, *needed]) if needed else built_in
 
 
 @cache

@@ -10,7 +10,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, PrivateAttr, ValidationError
 
-from ..core import plugins as plugin_files
 from ..core import registry
 from ..core.errors import BadBudget, BadPlan, unknown
 from ..core.files import NAME
@@ -254,11 +253,13 @@ def load(name_or_path: str) -> Plan:
 def prepare(plan: Plan | str | Path, plugins: Sequence[str | Path] = (), methods: Sequence[str] = ()) -> tuple[Plan, tuple[str, ...]]:
     """A plan (the name of a shipped one, a TOML file, or a plan) with the methods of plug-in files and ``methods`` in every block that
     they can run in, and the absolute paths of the files that a trial must load. Raises BadPlan and BadPlugin."""
-    found = [name for file in plugins for name in plugin_files.load(file)]
+    from .plugin_import import imported  # with torch, without which plans are read
+
+    found = [name for file in plugins for name in imported(file)]
     loaded = plan if isinstance(plan, Plan) else load(str(plan))
     joined = loaded.joined([*found, *methods])
     for file in joined.files():
-        plugin_files.load(file)
+        imported(file)
     return joined, tuple(str(Path(file).resolve()) for file in (*plugins, *joined.files()))
 
 

@@ -25,7 +25,7 @@ from ..models.protocol import Request
 from ..plans.expand import Planned
 from ..plans.reuse import Earlier
 
-PROTOCOL = 2  # trial/identity.py reads this line in other copies of the code
+PROTOCOL = 3  # trial/identity.py reads this line in other copies of the code
 PARENT_ONLY = ("timeout", "gpu", "python", "code")  # fields that say how the process is started
 
 
@@ -49,7 +49,8 @@ class TrialRequest:
     """The cases of a trial and how they are run.
 
     ``timeout``: seconds without a word, counted from the start of a case or its last sign of life. ``threads``: CPU threads, on the
-    processors ``cpus`` (empty: any). ``plugins``: Python files to import. ``share``: which of how many shares of features are made.
+    processors ``cpus`` (empty: any). ``plugins``: Python files, of which each case has those
+    imported that it needs. ``share``: which of how many shares of features are made.
     ``memory_cap``: bytes of the device that may be allocated (0: all). ``gpu``: UUID of the only device that the process sees (empty:
     all). ``python``: its interpreter, ``code``: a folder with another copy of the package (empty: those of this process).
     """
@@ -116,7 +117,7 @@ def _planned_json(planned: Planned) -> dict[str, Any]:
         "case": planned.case.to_json(), "request": _request_json(planned.request), "unsupported_reason": planned.unsupported_reason,
         "feature_cache": str(planned.feature_cache or ""), "full_features": str(planned.full_features or ""),
         "rates": planned.rates and asdict(planned.rates), "reusable": planned.reusable and asdict(planned.reusable),
-        "engine_reason": planned.engine_reason,
+        "engine_reason": planned.engine_reason, "needs": list(planned.needs),
     }
 
 
@@ -127,7 +128,7 @@ def _planned(item: Mapping[str, Any]) -> Planned:
     reusable = Earlier(**item["reusable"]) if item["reusable"] else None
     case, reason = Case.from_json(item["case"]), str(item["unsupported_reason"])
     return Planned(case, request, reason, feature_cache, full_features, rates, reusable=reusable,
-                   engine_reason=item["engine_reason"])
+                   engine_reason=item["engine_reason"], needs=tuple(item["needs"]))
 
 
 def _request_json(request: Request) -> dict[str, Any]:

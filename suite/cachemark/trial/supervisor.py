@@ -8,22 +8,29 @@ import json
 import os
 import platform
 import queue
+import re
 import signal
 import subprocess
-import tempfile
 import threading
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import IO, Any, NamedTuple, Protocol
 
+from ..core.files import NAME
 from ..core.result import Outcome, Status
+from ..machine.keeper import KEEPS
 from ..machine.monitor import Watch
 from ..plans.expand import Planned
+from . import frames
+from .bounds import bounded_log
 from .request import TrialRequest
 
 _STARTED = itertools.count(1)  # children of this process
 LOG_BYTES = 4000  # of a dead child's standard error
+ENDING = 10.0  # seconds for a child to end with all that it has started
+SKEW, LEAST_SKEW = 0.25, 2.0  # by which a child's clock may differ from ours over a case: share and seconds, some lost on a busy machine
 STARTUP = 120.0  # seconds for a child to import torch and the plug-ins; no case has begun then, so its time is not counted
 
 Started = Callable[[Planned], None]
@@ -69,8 +76,22 @@ def run_trials(
         if watch is not None and (others := watch.intruders()):
             yield _contended(left.pop(0), others)
             continue
-        with _Child(replace(request, cases=tuple(left))) as child:
-            yield from _heard(child, left, started, watch, admit)
+        shared = _sharing(left)
+        with _Child(replace(request, cases=tuple(shared))) as child:
+            for finished in _heard(child, shared, started, watch, admit):
+                left.pop(0)
+                yield finished
+
+
+def _sharing(left: Sequence[Planned]) -> list[Planned]:
+    """The cases at the head that may share a process: none comes behind a plug-in that it does not need."""
+    found, imported = list[Planned](), set[str]()
+    for planned in left:
+        if not imported <= set(planned.needs):
+            break
+        imported |= set(planned.needs)
+        found.append(planned)
+    return found
 
 
 def _heard(child: _Child, left: list[Planned], started: Started, watch: Watch | None, admit: Admit) -> Iterator[Finished]:
@@ -83,15 +104,40 @@ def _heard(child: _Child, left: list[Planned], started: Started, watch: Watch | 
             if watch is not None:
                 watch.begin()
         elif "done" in message:
-            artifacts = {name: base64.b64decode(text) for name, text in message["artifacts"].items()}
-            yield _watched(Finished(Outcome.from_json(message["outcome"]), artifacts, process=child.name), watch)
+            try:
+                finished = _told(message, left[0], child.name)
+            except frames.NoMessage as error:
+                child.distrust(error)
+                break
             left.pop(0)
+            yield _watched(finished, watch)
             if left and admit(left[0], True):
                 return
         elif "leaves" in message:  # of itself, because of what the last case left behind
             return
     if left:
         yield _watched(Finished(child.obituary(left.pop(0)), {}, process=child.name), watch)
+
+
+def _told(message: Mapping[str, Any], planned: Planned, process: str) -> Finished:
+    """A case that the child says it has ended. Raises NoMessage for what no child of ours says."""
+    try:
+        outcome, written, seconds = Outcome.from_json(message["outcome"]), dict(message["artifacts"]), float(message["clock"])
+        artifacts = {name: base64.b64decode(text, validate=True) for name, text in written.items()}
+        if outcome.case.key != planned.case.key:
+            raise frames.NoMessage("the outcome of another case")
+        if not all(re.fullmatch(NAME, name) for name in artifacts):
+            raise frames.NoMessage("an artifact outside its folder")
+    except frames.NoMessage:
+        raise
+    except Exception as error:  # of whatever shape it is
+        raise frames.NoMessage(f"an outcome that is none: {type(error).__name__}: {str(error)[:100]}") from None
+    outcome = replace(outcome, log=bounded_log(outcome.log), artifacts={})
+    ours = float(message["ours"])
+    if outcome.ok and abs(seconds - ours) > max(LEAST_SKEW, SKEW * ours):
+        log = f"The clock of the process went {seconds:.3g} s while it took {ours:.3g} s by ours: its times are not kept."
+        outcome, artifacts = Outcome(outcome.case, Status.ERROR, log=log, facts=outcome.facts), {}
+    return Finished(outcome, artifacts, process=process)
 
 
 def _contended(planned: Planned, others: frozenset[int]) -> Finished:
@@ -120,15 +166,18 @@ class _Child:
         self._expected = len(request.cases)
         self._patience = max(STARTUP, request.timeout)
         self._silent = False
-        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed in __exit__
+        self._nonsense = ""
+        self._tail = b""
         # A session of its own: Ctrl-C reaches the parent alone, which then ends the child.
         self._process = subprocess.Popen(
-            [*request.command, "-m", "cachemark.trial.child.main"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors,
-            text=True, start_new_session=True, env=request.environment,
+            [*request.command, "-m", "cachemark.trial.child.start"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            start_new_session=True, env=request.environment,
         )
         self.name = f"{platform.node()} {os.getpid()} {next(_STARTED)}"
-        self._lines: queue.Queue[str | None] = queue.Queue()
+        self._heard: queue.Queue[tuple[float, dict[str, Any] | frames.NoMessage | None]] = queue.Queue()
         threading.Thread(target=self._listen, args=(self._process.stdout,), daemon=True).start()
+        self._reader = threading.Thread(target=self._log, args=(self._process.stderr,), daemon=True)
+        self._reader.start()
         # In a thread: a child that never reads must not hold us beyond its time.
         threading.Thread(target=self._send, args=(json.dumps(request.to_json()),), daemon=True).start()
 
@@ -137,60 +186,87 @@ class _Child:
 
     def __exit__(self, *_: object) -> None:
         self._kill()
-        for stream in (self._process.stdin, self._process.stdout, self._errors):
-            if stream:
-                with suppress(OSError):  # the child is gone and so is the other end of its pipe
-                    stream.close()
+        with suppress(OSError):  # the child is gone and so is the other end of its pipe; the other pipes are closed by who reads them
+            assert self._process.stdin is not None
+            self._process.stdin.close()
 
     @property
     def pid(self) -> int:
         return self._process.pid
 
     def messages(self) -> Iterator[dict[str, Any]]:
-        """Messages of the child, until it has said everything, has ended, or has been silent for too long."""
-        done = 0
+        """Messages of the child, until it has said everything, has ended, has been silent for too long, or says what is no message. The end
+        of a case has the seconds since its start with it, by our clock, as ``ours``."""
+        done, begun = 0, 0.0
         while done < self._expected:
             try:
-                line = self._lines.get(timeout=self._patience)
+                moment, message = self._heard.get(timeout=self._patience)
             except queue.Empty:
                 self._silent = True
                 return
-            if line is None:
+            if message is None:
                 return
-            try:
-                message = json.loads(line)
-            except ValueError:  # it was killed while it wrote this line
-                self._kill()
+            if isinstance(message, frames.NoMessage):
+                self.distrust(message)
                 return
+            if message.get("start", done) != done or message.get("done", done) != done:
+                self.distrust(frames.NoMessage("a case out of turn"))
+                return
+            begun = moment if "start" in message else begun
             done, self._patience = done + ("done" in message), self._timeout
-            yield message
+            yield {**message, "ours": moment - begun}
+
+    def distrust(self, error: frames.NoMessage) -> None:
+        """It has said something that is no message: it is ended, and nothing more of it is heard."""
+        self._nonsense = str(error)
+        self._kill()
 
     def obituary(self, planned: Planned) -> Outcome:
         """The outcome of the case in which the child ended."""
         code = None if self._silent else self._process.wait()
         self._kill()
-        self._errors.seek(0, os.SEEK_END)
-        self._errors.seek(max(0, self._errors.tell() - LOG_BYTES))
-        tail = self._errors.read().decode(errors="replace").strip()
+        self._reader.join(timeout=ENDING)
+        tail = bounded_log(self._tail.decode(errors="replace")).strip()
         if code is None:
             silence = f"No outcome within {self._patience:g} s; the process was ended."
             return Outcome(planned.case, Status.TIMEOUT, log=f"{silence}\n{tail}".strip())
+        if self._nonsense:
+            said = f"It wrote into the pipe through which its outcome goes ({self._nonsense}); the process was ended."
+            return Outcome(planned.case, Status.ERROR, log=f"{said}\n{tail}".strip())
         return Outcome(planned.case, Status.ERROR, log=f"The process ended {_cause(code)}.\n{tail}".strip())
 
     def _send(self, text: str) -> None:
         assert self._process.stdin is not None
         with suppress(OSError, ValueError):  # it died while starting, or was ended because it did not read; its silence says so
-            self._process.stdin.write(text + "\n")
+            self._process.stdin.write(f"{text}\n".encode())
             self._process.stdin.flush()
 
-    def _listen(self, stream: IO[str]) -> None:
-        for line in stream:
-            self._lines.put(line)
-        self._lines.put(None)
+    def _listen(self, stream: IO[bytes]) -> None:
+        with stream:
+            message: dict[str, Any] | frames.NoMessage | None = {}
+            while isinstance(message, dict):
+                try:
+                    message = frames.read(stream)
+                except frames.NoMessage as error:
+                    message = error
+                except (OSError, ValueError):  # closed meanwhile
+                    message = None
+                self._heard.put((time.monotonic(), message))
+
+    def _log(self, stream: IO[bytes]) -> None:
+        """Keep the end of what the child prints, however much that is."""
+        with stream, suppress(OSError, ValueError):
+            while part := os.read(stream.fileno(), 1 << 16):
+                self._tail = (self._tail + part)[-LOG_BYTES:]
 
     def _kill(self) -> None:
-        if self._process.poll() is None:
-            with suppress(ProcessLookupError):  # the group: what the method itself has started ends too
+        """End the child and all that it has started, what has left its process group too (:mod:`cachemark.machine.keeper`)."""
+        if self._process.poll() is None and KEEPS:
+            self._process.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(timeout=ENDING)
+        if self._process.poll() in (None, -signal.SIGKILL):  # it has no keeper, or that was killed too
+            with suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
 

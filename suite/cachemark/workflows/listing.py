@@ -7,7 +7,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
-from ..core import plugins as plugin_files
 from ..core import registry
 from ..core.units import METRICS
 from .stores import DEFAULT_STORE, reading
@@ -18,8 +17,11 @@ Kind = Literal["models", "methods", "metrics", "plans", "runs"]
 def listing(kind: Kind, *, store: str | Path = DEFAULT_STORE, plugins: Sequence[str | Path] = ()) -> list[dict[str, Any]]:
     """Everything of a kind, each with ``name`` and ``summary`` and the facts that its kind has. Methods of ``plugins`` are among them;
     runs are those of ``store``, newest first."""
-    for file in plugins:
-        plugin_files.load(file)
+    if plugins:
+        from ..plans.plugin_import import imported
+
+        for file in plugins:
+            imported(file)
     sources: dict[Kind, Callable[[], list[dict[str, Any]]]] = {
         "models": _models, "methods": _methods, "metrics": _metrics, "plans": _plans, "runs": lambda: _runs(store)}
     return sources[kind]()

@@ -29,10 +29,11 @@ class Arm:
     request: TrialRequest
 
     def groups(self, names: Sequence[str]) -> list[list[str]]:
-        """Cells that share a process: those of one model and request."""
+        """Cells that share a process: those of one model and request that need the same plug-ins."""
         groups: dict[Any, list[str]] = {}
         for name in names:
-            groups.setdefault((self.cells[name].case.model, self.cells[name].request), []).append(name)
+            cell = self.cells[name]
+            groups.setdefault((cell.case.model, cell.request, cell.needs), []).append(name)
         return list(groups.values())
 
 

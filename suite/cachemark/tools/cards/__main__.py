@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from ...core import plugins
+from ...plans.plugin_import import imported
 from ..command import run_command
 from . import collected
 from .pages import methods_page, models_page
@@ -22,7 +22,7 @@ from .pages import methods_page, models_page
 def cards(folder: Path, anchors: Path, baselines: Path, plugin_files: tuple[str, ...]) -> None:
     """Write models.md and methods.md into FOLDER: what is known about every model and every method."""
     for file in plugin_files:
-        plugins.load(file)
+        imported(file)
     evidence = collected.evidence(anchors)
     pages = {"models.md": models_page(collected.trained(baselines), collected.released(), evidence),
              "methods.md": methods_page(collected.methods_known(everything=bool(plugin_files)), evidence)}

@@ -23,6 +23,7 @@ from ...plans.expand import Planned
 from ...roofline.kv_bytes import entries
 from ...roofline.masked_flops import share, work
 from ...stats.least_squares import fitted_line
+from ..bounds import bounded_notes, bounded_text
 from .bench import Bench, method_factory
 
 ENGINE_REASON = "engine_reason"  # of an outcome's facts: why the engine that a plan leaves open is not graph here
@@ -35,8 +36,8 @@ def case_facts(planned: Planned, bench: Bench) -> dict[str, Any]:
     method = method_factory(case)()
     layout = bench.entry.shape(case.sampling, case.batch)
     kernel = _kernel(method, replace(layout, dtype=getattr(torch, case.dtype), device=bench.device))
-    facts: dict[str, Any] = {"kernel": kernel, "source": method.source, "footnotes": list(method.footnotes),
-                             "paradigm": layout.paradigm}
+    facts: dict[str, Any] = {"kernel": bounded_text(kernel), "source": bounded_text(method.source),
+                             "footnotes": bounded_notes(method.footnotes), "paradigm": layout.paradigm}
     if planned.engine_reason:
         facts[ENGINE_REASON] = planned.engine_reason
     if isinstance(layout, MaskedLayout):

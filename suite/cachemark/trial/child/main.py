@@ -1,86 +1,144 @@
-"""A trial: one fresh process that runs cases of one model and reports each as a line of JSON.
+"""A trial: one fresh process that runs cases of one model and reports each as a message to its parent.
 
-``python -m cachemark.trial.child.main`` reads a request from standard input and writes to the descriptor that was standard
-output; whatever else is printed goes to standard error. When its parent dies, the pipe closes and the trial ends.
+A process imports a plug-in right before the first case that needs it, and its parent gives it no case behind that which does not need it:
+what a plug-in does to its process touches its own cases alone. When its parent dies, the pipe closes and the trial ends.
 """
 
 from __future__ import annotations
 
-import base64
 import json
-import os
 import sys
-import threading
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import IO, Any
+from typing import Any
 
 import torch
 
-from ...core import plugins
-from ...core.errors import BadBudget, BadKnob, CachemarkError, Unsupported
+from ...core import plugins, registry
+from ...core.errors import BadBudget, BadKnob, BadPlugin, CachemarkError, Unsupported
 from ...core.result import Outcome, Status
+from ...core.spec import FULL
 from ...machine.affinity import pin
 from ...machine.memory import cap
+from ...machine.shared_state import Change
 from ...plans.expand import Planned
+from ..bounds import bounded_log
 from ..request import Task, TrialRequest
 from .bench import Bench
 from .measure import Ended, fill, probe, run_arm, run_case, see_arm
+from .surroundings import Surroundings, flagged
+from .talk import Talk
+
+Work = Callable[[Planned, Bench], Ended]
 
 
 def main() -> None:
     """Entry of the child process."""
-    out = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
+    talk = Talk()
     try:
-        request = TrialRequest.from_json(json.loads(sys.stdin.readline()))
+        request = TrialRequest.from_json(json.loads(talk.request()))
     except CachemarkError as error:
         sys.exit(str(error))
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    talk.end_with_parent()
     pin(request.cpus)
     torch.set_num_threads(request.threads)
-    for file in request.plugins:
-        plugins.load(file)
     if request.memory_cap:
         cap(request.cases[0].case.device_class, request.memory_cap)
-    works: dict[Task, Callable[[Planned, Bench], Ended]] = {
+    works: dict[Task, Work] = {
         Task.CASE: run_case, Task.TIMES: run_arm, Task.IMAGES: see_arm, Task.PROBE: probe,
         Task.FEATURES: partial(fill, share=request.share),
     }
-    bench: Bench | None = None
+    trial = _Trial(request, works[request.task], talk.alive)
     for number, planned in enumerate(request.cases):
-        _say(out, {"start": number})
-        outcome, artifacts, bench = _attempt(planned, bench, works[request.task], partial(_say, out, {"alive": True}))
-        outcome = replace(outcome, facts={**outcome.facts, **_place(request)})
-        encoded = {name: base64.b64encode(content).decode() for name, content in artifacts.items()}
-        _say(out, {"done": number, "outcome": outcome.to_json(), "artifacts": encoded})
-        if leaves(outcome, request.memory_cap) and number + 1 < len(request.cases):
-            _say(out, {"leaves": number})
+        talk.start(number)
+        outcome, artifacts, goes_on = trial.run(planned)
+        talk.done(number, outcome, artifacts)
+        if not goes_on and number + 1 < len(request.cases):
+            talk.leaves(number)
             return
 
 
-def _attempt(
-    planned: Planned, bench: Bench | None, work: Callable[[Planned, Bench], Ended], alive: Callable[[], None]
-) -> tuple[Outcome, dict[str, bytes], Bench | None]:
-    """Every failure of the code under test becomes an outcome."""
-    try:
-        bench = bench or Bench.load(planned, alive)
-        began = time.perf_counter()
-        outcome, artifacts = work(planned, bench)
-        return replace(outcome, seconds=time.perf_counter() - began if outcome.ok else 0.0), artifacts, bench
-    except (Unsupported, BadBudget, BadKnob) as error:
+@dataclass
+class _Trial:
+    """The cases of one process, one after the other."""
+
+    request: TrialRequest
+    work: Work
+    alive: Callable[[], None]
+    bench: Bench | None = None
+    _surroundings: Surroundings = field(default_factory=Surroundings)
+    _settled: bool = False
+    _imported: set[str] = field(default_factory=set)
+
+    def run(self, planned: Planned) -> tuple[Outcome, dict[str, bytes], bool]:
+        """The outcome of a case with its artifacts, and whether the process is fit for another one."""
+        at_import, orderly = list[Change](), True
+        try:
+            at_import = self._prepare(planned)
+            assert self.bench is not None
+            began = time.perf_counter()
+            outcome, artifacts = self.work(planned, self.bench)
+            outcome = replace(outcome, seconds=time.perf_counter() - began if outcome.ok else 0.0)
+        except BaseException as error:  # SystemExit among them: every failure of the code under test is an outcome
+            outcome, artifacts, orderly = _failed(planned, error), {}, isinstance(error, Exception)
+        changes = self._changes(planned)
+        outcome = flagged(outcome, at_import, changes)
+        outcome = replace(outcome, facts={**outcome.facts, **_place(self.request)})
+        fit = orderly and not changes and not leaves(outcome, self.request.memory_cap)
+        return outcome, artifacts if outcome.ok else {}, fit
+
+    def _prepare(self, planned: Planned) -> list[Change]:
+        """Load the model and the plug-ins that a case needs, where that has not been done; what importing these has changed."""
+        missing = set(planned.needs) - self._imported
+        if self.bench is None and (not missing or planned.case.model in registry.models):
+            self.bench = Bench.load(planned, self.alive)
+        if missing or not self._settled:
+            self._surroundings.reset(self.bench.loaded.parameters if self.bench else ())
+            self._settled = True
+        if not missing:
+            return []
+        self._import(missing)
+        changes = self._surroundings.imported()
+        if self.bench is None:
+            self.bench = Bench.load(planned, self.alive)
+            self._surroundings.reset(self.bench.loaded.parameters)
+        return changes
+
+    def _import(self, missing: set[str]) -> None:
+        """Import these plug-ins, in the order in which they were named."""
+        files = {plugins.digest(file): file for file in self.request.plugins}
+        if gone := missing - files.keys():
+            raise BadPlugin(f"A plug-in has changed since the run began: {len(gone)} of {', '.join(self.request.plugins)}.",
+                            remedy="Leave the file alone while it is measured, and run the same command again.")
+        for digest, file in files.items():
+            if digest in missing:
+                plugins.load(file)
+                self._imported.add(digest)
+
+    def _changes(self, planned: Planned) -> list[Change]:
+        """Changes that the case has made. Libraries settle in the first full cache of a process, and nobody is to blame."""
+        if not planned.needs and planned.case.method == FULL:
+            self._settled = False
+            return []
+        return self._surroundings.changed(self.bench.loaded.parameters if self.bench else ())
+
+
+def _failed(planned: Planned, error: BaseException) -> Outcome:
+    """The outcome of a case that has raised something."""
+    if isinstance(error, Unsupported | BadBudget | BadKnob):
         status, log = Status.UNSUPPORTED, str(error)
-    except (MemoryError, torch.OutOfMemoryError) as error:
+    elif isinstance(error, MemoryError | torch.OutOfMemoryError):
         status, log = Status.OOM, f"{type(error).__name__}: {error}"
-    except CachemarkError as error:
+    elif isinstance(error, CachemarkError):
         status, log = Status.ERROR, str(error)
-    except Exception as error:
-        exhausted = isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
-        status, log = (Status.OOM if exhausted else Status.ERROR), traceback.format_exc()
-    return Outcome(planned.case, status, log=log.strip() or "No reason was given."), {}, bench
+    else:
+        log = "".join(traceback.format_exception(error))
+        exhausted = isinstance(error, RuntimeError) and "can't allocate memory" in log
+        status = Status.OOM if exhausted else Status.ERROR
+    return Outcome(planned.case, status, log=bounded_log(log).strip() or "No reason was given.")
 
 
 def leaves(outcome: Outcome, memory_cap: int) -> bool:
@@ -93,17 +151,6 @@ def _place(request: TrialRequest) -> dict[str, Any]:
     """Facts about the process that a case ran in: threads, processors and the limit of its memory."""
     cap = {"memory_cap": request.memory_cap} if request.memory_cap else {}
     return {"threads": torch.get_num_threads(), "cpus": list(request.cpus), **cap}
-
-
-def _say(out: IO[str], message: dict[str, Any]) -> None:
-    out.write(json.dumps(message) + "\n")
-    out.flush()
-
-
-def _end_with_parent() -> None:
-    """Nothing more comes through standard input, so its end means that the parent is gone."""
-    sys.stdin.read()
-    os._exit(1)
 
 
 if __name__ == "__main__":

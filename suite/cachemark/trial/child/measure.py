@@ -11,8 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...core import seeds
+from ...core import registry, seeds
 from ...core.errors import Unsupported
+from ...core.plugins import needs
 from ...core.result import IMAGES, SHARE, Outcome, Status
 from ...core.spec import QUALITY_PASS, Case
 from ...core.units import quality_name
@@ -45,6 +46,8 @@ def _measured(planned: Planned, bench: Bench) -> Ended:
         raise Unsupported(planned.unsupported_reason)
     job = case_job(case, bench)
     samples: dict[str, list[float]] = {}
+    if needs(registry.methods.get(case.method)) and not bench.loaded.random:  # before the plug-in's own code computes anything
+        bench.reference(case, _judged_job(case, job))
     facts = case_facts(planned, bench) | limit_facts(case, bench.entry, method_factory(case)(), planned.rates)
     if case.role in ("arm", "baseline"):
         first = replace(job, subset=job.subset.first(case.batch))
@@ -137,10 +140,15 @@ def _watched(job: Job) -> Job:
     return replace(job, subset=job.subset.first(min(WATCHED, len(job.subset))))
 
 
+def _judged_job(case: Case, job: Job) -> Job:
+    """The job whose images are judged. Batches have the plan's own number of images, else as many as are timed; all, where there are
+    fewer."""
+    return replace(job, batch=min(int(case.evaluation.get("batch", case.batch)), case.samples), memory=job.memory.another())
+
+
 def _judge_case(case: Case, job: Job, bench: Bench) -> JudgedImages:
-    """The reference rows: *floor* is the full cache at other seeds, *numerics* the full cache at half the batch (or twice 1). Batches have
-    the plan's own number of images, else as many as are timed; all, where there are fewer."""
-    job = replace(job, batch=min(int(case.evaluation.get("batch", case.batch)), case.samples), memory=job.memory.another())
+    """The reference rows: *floor* is the full cache at other seeds, *numerics* the full cache at half the batch (or twice 1)."""
+    job = _judged_job(case, job)
     reference = bench.reference(case, job)
     if case.role == "floor":
         job = replace(job, subset=seeds.floor(job.subset))

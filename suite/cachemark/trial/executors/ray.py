@@ -49,7 +49,7 @@ class Ray:
 
     def run(self, groups: Groups, request: TrialRequest, started: Started, admit: Admit = always) -> Iterator[Finished]:
         """Every case of the groups once. A task that its worker does not survive ends its cases as errors."""
-        task, code = self._task(trial, request.threads), {file: Path(file).read_text(encoding="utf-8") for file in request.plugins}
+        task, code = self._task(trial, request.threads), {file: Path(file).read_bytes() for file in request.plugins}
         waiting: dict[Any, list[Planned]] = {}
         left = [list(group) for group in groups]
         while left or waiting:
@@ -72,7 +72,7 @@ class Ray:
     def in_turn(self, parts: Sequence[Part]) -> list[list[Finished]]:
         """Every group once, all in one task and so on one device."""
         threads = max(request.threads for _, request in parts)
-        code = {file: Path(file).read_text(encoding="utf-8") for _, request in parts for file in request.plugins}
+        code = {file: Path(file).read_bytes() for _, request in parts for file in request.plugins}
         done = self._task(trials_in_turn, threads).remote([(list(group), request) for group, request in parts], code)
         found = iter(list(self._told(done, [planned for group, _ in parts for planned in group])))
         return [[next(found) for _ in group] for group, _ in parts]
@@ -102,14 +102,14 @@ class Ray:
                 yield finished._replace(outcome=replace(outcome, facts={**outcome.facts, "node": node}))
 
 
-def trial(group: list[Planned], request: TrialRequest, code: Mapping[str, str]) -> tuple[str, str, list[Finished]]:
+def trial(group: list[Planned], request: TrialRequest, code: Mapping[str, bytes]) -> tuple[str, str, list[Finished]]:
     """On a worker: a group of cases. Returns the fingerprint of the worker's numerics, its name, and what it found."""
     with _workplace(group[0].case.device_class, request.threads, code) as (places, files):
         found = list(places.run([group], replace(request, plugins=files), lambda planned: None))
         return places.environment(group[0].case.device_class, request.threads).fingerprint, platform.node(), found
 
 
-def trials_in_turn(parts: list[Part], code: Mapping[str, str]) -> tuple[str, str, list[Finished]]:
+def trials_in_turn(parts: list[Part], code: Mapping[str, bytes]) -> tuple[str, str, list[Finished]]:
     """On a worker: groups of cases one right after the other on its device, as :func:`trial` returns them."""
     device, threads = parts[0][0][0].case.device_class, max(request.threads for _, request in parts)
     for folder in {request.code for _, request in parts if request.code}:
@@ -121,16 +121,16 @@ def trials_in_turn(parts: list[Part], code: Mapping[str, str]) -> tuple[str, str
 
 
 @contextmanager
-def _workplace(device: str, threads: int, code: Mapping[str, str]) -> Iterator[tuple[Local, tuple[str, ...]]]:
+def _workplace(device: str, threads: int, code: Mapping[str, bytes]) -> Iterator[tuple[Local, tuple[str, ...]]]:
     """A local executor over the device that Ray has set aside, pinned, leased and watched as on a single machine, and files with the
-    plug-ins. These travel as text: a worker need not see the files. Only the trial itself imports them."""
+    plug-ins. These travel as they are: a worker need not see the files. Only the trial itself imports them."""
     names = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name] if device != "cpu" else []
     with tempfile.TemporaryDirectory() as folder:
         files = []
-        for number, (name, text) in enumerate(code.items()):
+        for number, (name, content) in enumerate(code.items()):
             path = Path(folder) / str(number) / Path(name).name
             path.parent.mkdir()
-            path.write_text(text, encoding="utf-8")
+            path.write_bytes(content)
             files.append(str(path))
         with local(device, threads, names=["all"] if names else []) as places:
             yield places, tuple(files)
