@@ -33,12 +33,13 @@ READERS = {  # each function that takes a file or text apart, and the kind of in
     "machine/rates.py:_elsewhere": "", "metrics/adm.py:statistics": "reference file", "metrics/extractor.py:tensors": "weights file",
     "metrics/image_features.py:_unpacked": "reference file", "models/checkpoints.py:_safetensors": "weights file",
     "models/checkpoints.py:_unpickle": "weights file", "models/tiny/stored.py:_build": "", "plans/expand.py:_packaged": "",
-    "plans/plan_errors.py:plan_error": "plan file", "plans/schema.py:load": "plan file", "report/page/site.py:kept": "site stamps",
+    "plans/plan_errors.py:plan_error": "plan file", "plans/plugin_import.py:_heard": "",
+    "plans/schema.py:load": "plan file", "report/page/site.py:kept": "site stamps",
     "report/view/papers.py:published": "", "roofline/kv_bytes.py:published": "", "store/exchange.py:_parse": "baseline file",
     "store/ingest.py:_parse": "benchmark file", "store/schema.py:process_result_value": "column of JSON",
     "tools/cards/collected.py:_log": "", "tools/cards/collected.py:_read": "", "tools/train/loops.py:_restore": "",
     "tools/train/loops.py:_write_weights": "", "trial/child/main.py:main": "", "trial/identity.py:identify": "",
-    "trial/supervisor.py:messages": "",
+    "trial/frames.py:_object": "",
 }
 
 

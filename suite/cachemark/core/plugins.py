@@ -208,7 +208,7 @@ def _said(error: BaseException, given: str = "") -> str:
         text = given or str(error)
     except BaseException as other:
         return f"(its words cannot be had: {type(other).__name__})"
-    line = " ".join(text[: 4 * SAID].split())
+    line = "".join(letter if letter.isprintable() else "·" for letter in " ".join(text[: 4 * SAID].split()))
     return line if len(line) <= SAID else f"{line[:SAID]}…"
 
 
