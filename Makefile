@@ -37,10 +37,12 @@ check: $(VENV)/.installed-dev ## ruff and mypy
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 
-docs: $(VENV)/.installed ## make the cards anew, run every code block of the guides, check that all is described
+docs: $(VENV)/.installed-docs ## make the cards anew, run every code block of the guides, build the site into site/
 	@PYTHONPATH=tests $(BIN)/python -m conformance.summary
 	@$(BIN)/python -m cachemark.tools.cards docs
-	@$(PYTEST) tests/test_docs.py tests/test_errors.py
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	@$(PYTEST) tests/test_docs.py tests/test_errors.py tests/test_site.py
+	@echo "The site: $(CURDIR)/site/index.html"
 
 # An environment is as old as its stamp: an edit of either file installs anew.
 $(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/python
@@ -50,6 +52,10 @@ $(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/python
 
 $(VENV)/.installed-dev: $(VENV)/.installed
 	@$(PIP) --editable '.[quality,test,dev]'
+	@touch $@
+
+$(VENV)/.installed-docs: $(VENV)/.installed
+	@$(PIP) --editable '.[quality,test,docs]'
 	@touch $@
 
 $(BIN)/python:

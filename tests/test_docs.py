@@ -26,10 +26,11 @@ from cachemark.core.errors import CachemarkError
 from cachemark.core.units import METRICS
 
 ROOT = Path(__file__).parents[1]
-GUIDE = sorted((ROOT / "docs" / "guide").glob("*.md"))
-PAGES = [ROOT / "README.md", *GUIDE]
+DOCS = ROOT / "docs"
+README = ROOT / "README.md"
+PAGES = [README, *sorted(DOCS.rglob("*.md"))]
 TOOLS = "cachemark.tools."
-LINKED = [*PAGES, *(ROOT / "docs").glob("*.md"), *(ROOT / "docs" / "adr").glob("*.md"), ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
+LINKED = [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
 
 
 class Block(NamedTuple):
@@ -49,6 +50,9 @@ class Block(NamedTuple):
 def blocks(text: str) -> list[Block]:
     found = re.finditer(r"^```(\w+)\n(.*?)^```$", text, re.M | re.S)
     return [Block(m[1], m[2], text.count("\n", 0, m.start(2)) + 1) for m in found]
+
+
+WITH_CODE = [page for page in PAGES if blocks(page.read_text(encoding="utf-8"))]
 
 
 def section(page: Path, name: str) -> str:
@@ -107,6 +111,10 @@ def main() -> click.Command:
     return importlib.import_module("cachemark.cli").main
 
 
+def name_of(page: Path) -> str:
+    return page.relative_to(ROOT).with_suffix("").as_posix()
+
+
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty working folder."""
@@ -125,12 +133,12 @@ def run(page: Path, text: str) -> None:
             exec(compile("\n" * (block.line - 1) + block.text, str(page), "exec"), namespace)
 
 
-@pytest.mark.parametrize("page", GUIDE, ids=lambda p: p.stem)  # README's is run on a smaller plan, in workflows/test_readme.py
+@pytest.mark.parametrize("page", [page for page in WITH_CODE if page != README], ids=name_of)  # README's: workflows/test_readme.py
 def test_code_of_a_page_runs(page: Path, folder: Path) -> None:
     run(page, page.read_text(encoding="utf-8"))
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.stem)
+@pytest.mark.parametrize("page", WITH_CODE, ids=name_of)
 def test_calls_of_a_page_parse(page: Path, folder: Path, main: click.Command) -> None:
     for called, *args in calls(page.read_text(encoding="utf-8")):
         for name in args:

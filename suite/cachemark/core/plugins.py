@@ -53,7 +53,7 @@ def load(path: str | Path) -> list[str]:
         _import(name, file, content, older)
         for module in older:
             del sys.modules[module]
-    return _methods_of(name)
+    return registry.methods.of(name)
 
 
 def loaded(path: str | Path) -> bool:
@@ -97,15 +97,12 @@ def _digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()[:DIGITS]
 
 
-def _methods_of(module: str) -> list[str]:
-    return [method for method in registry.methods if registry.methods.get(method).__module__ == module]
-
-
 def _check(module: str, file: Path) -> None:
-    """Refuse a plug-in without a method, and each method that its base class would not run as it is written."""
-    found = _methods_of(module)
-    if not found:
-        raise BadPlugin(f"Plug-in {str(file)!r} registers no method.", remedy="Decorate a class with @registry.methods.add('name').")
+    """Refuse a plug-in without a method or a model, and each method that its base class would not run as it is written."""
+    found = registry.methods.of(module)
+    if not found and not registry.models.of(module):
+        raise BadPlugin(f"Plug-in {str(file)!r} registers no method and no model.",
+                        remedy="Decorate a class with @registry.methods.add('name'), or add an entry to registry.models.")
     for method in found:
         _check_class(method, file)
 

@@ -59,6 +59,10 @@ class Registry(Generic[T]):
         """Make the table what :meth:`entries` was."""
         self._entries = dict(entries)
 
+    def of(self, module: str) -> list[str]:
+        """Names that a module has added, sorted; of a model, its ``load`` names the module."""
+        return [name for name in self if module_of(self._entries[name]) == module]
+
     def drop(self, module: str) -> None:
         """Take out what that module has added."""
         self._entries = {name: thing for name, thing in self._entries.items() if module_of(thing) != module}
@@ -112,3 +116,4 @@ def _shown(thing: object) -> str:
 methods: Registry[Any] = Registry("method", classes=True)
 models: Registry[Any] = Registry("model")
 method = methods.add
+"""Decorator that gives the class of a method its name: ``@cm.method("mine")``."""

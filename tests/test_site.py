@@ -1,0 +1,161 @@
+"""The documentation site: its navigation is whole, and what is built opens from disk and asks no other host for anything.
+
+The tests that build it need the extra `docs`, which `make docs` installs; the others do without.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from cachemark.cli.main import COMMANDS
+from cachemark.core import errors
+from cachemark.tools.site import hosts
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+NO_CONNECTIONS = """
+import os, socket, sys
+
+def refuse(event, args):
+    if event == "socket.connect" or event == "socket.getaddrinfo":
+        os._exit(77)  # an exception could be caught
+
+sys.addaudithook(refuse)
+from mkdocs.__main__ import cli
+cli()
+"""
+built_here = pytest.mark.skipif(importlib.util.find_spec("mkdocs") is None, reason="no mkdocs here; `make docs` installs it")
+
+
+def settings() -> dict[str, Any]:
+    return yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
+
+
+def pages(nav: list[Any]) -> Iterator[str]:
+    for entry in nav:
+        below = next(iter(entry.values())) if isinstance(entry, dict) else entry
+        if isinstance(below, str):
+            yield below
+        else:
+            yield from pages(below)
+
+
+def test_every_page_has_one_place_in_the_navigation() -> None:
+    named = [page for page in pages(settings()["nav"]) if not page.startswith("cli/")]
+    assert sorted(named) == sorted(page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md"))
+
+
+def test_every_error_slug_leads_to_an_entry() -> None:
+    """The command line prints docs/errors.md#slug, so the heading is the slug and nothing else."""
+    text = (DOCS / "errors.md").read_text(encoding="utf-8")
+    known = {c.slug for c in vars(errors).values() if isinstance(c, type) and issubclass(c, errors.CachemarkError)}
+    assert known
+    assert known == set(re.findall(r"^## (\S+)$", text, re.M))
+    assert "errors.md" in pages(settings()["nav"])
+
+
+def test_nothing_is_set_that_would_ask_another_host() -> None:
+    found = settings()
+    assert found["theme"]["font"] is False
+    assert found["extra"]["polyfills"] == ["assets/iframe-worker.js"]  # else the plug-in `offline` names another host
+    assert not {"repo_url", "site_url"} & found.keys()  # with the first a page asks its host how many stars there are
+    assert not {"analytics", "consent"} & found["extra"].keys()
+    assert "offline" in found["plugins"]
+
+
+# ------------------------------------------------------------------------------------------------ the built site
+
+def build(folder: Path, where: Path) -> subprocess.CompletedProcess[str]:
+    """Build the site of a checkout in a process that ends at the first connection."""
+    command = [sys.executable, "-c", NO_CONNECTIONS, "build", "--strict", "--site-dir", str(where)]  # with --quiet no warning counts
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=200)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site, without a warning."""
+    where = tmp_path_factory.mktemp("built") / "site"
+    built = build(ROOT, where)
+    assert built.returncode == 0, built.stderr
+    return where
+
+
+class Parts(HTMLParser):
+    """Counts the tables, list items and blocks of code of an article, and keeps ids and classes."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.counts = {"table": 0, "li": 0, "pre": 0}
+        self.ids: set[str] = set()
+        self.classes: set[str] = set()
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = dict(attrs)
+        self.ids.add(given.get("id") or "")
+        self.classes.update((given.get("class") or "").split())
+        if tag in self.counts:
+            self.counts[tag] += 1
+
+
+@pytest.mark.slow
+@built_here
+def test_no_page_loads_anything_from_another_host(site: Path) -> None:
+    assert len(list(site.rglob("*.html"))) > len(list(DOCS.rglob("*.md")))
+    assert list(hosts.loads_of(site)) == []
+    for page in site.rglob("*.html"):  # the theme's script would load mermaid and count stars for these
+        assert not {"mermaid", "md-source__fact"} & Parts(page.read_text(encoding="utf-8")).classes, page
+
+
+@pytest.mark.slow
+@built_here
+def test_commands_and_public_names_have_a_page(site: Path) -> None:
+    assert {page.stem for page in (site / "cli").glob("*.html")} == {*COMMANDS, "index"}
+    for module in ("cachemark", "cachemark.workflows"):
+        ids = Parts((site / "api" / f"{module.rpartition('.')[2]}.html").read_text(encoding="utf-8")).ids
+        public = set(importlib.import_module(module).__all__) - {"__version__"}
+        assert {f"{module}.{name}" for name in public} <= ids
+
+
+@pytest.mark.slow
+@built_here
+def test_a_page_has_the_same_parts_as_in_the_repository(site: Path) -> None:
+    """Two readers of Markdown: the site's wants four spaces below a list and an empty line above it, which others forgive."""
+    from markdown_it import MarkdownIt
+
+    for page in sorted(DOCS.rglob("*.md")):
+        source = page.read_text(encoding="utf-8")
+        if page.parent.name == "api" or "```mermaid" in source:  # made from docstrings; drawn
+            continue
+        html = (site / page.relative_to(DOCS).with_suffix(".html")).read_text(encoding="utf-8")
+        article = html[html.index("<article"):html.index("</article>")]
+        assert Parts(article).counts == Parts(MarkdownIt("commonmark").enable("table").render(source)).counts, page
+
+
+@pytest.mark.slow
+@built_here
+@pytest.mark.parametrize(("text", "told"), [
+    ("[x](missing.md)", "missing.md"), ("[x](index.md#no-such-heading)", "no-such-heading"), ("[x](../ci/missing.sh)", "missing.sh"),
+    ("![x](https://example.org/x.png)", "example.org"),
+])
+def test_what_leads_nowhere_or_elsewhere_fails_the_build(text: str, told: str, tmp_path: Path) -> None:
+    (tmp_path / "docs").mkdir()
+    for name in ("hooks.py", "assets"):
+        (tmp_path / "docs" / name).symlink_to(DOCS / name)
+    (tmp_path / "docs" / "index.md").write_text(f"# Here\n\n{text}\n")
+    kept = settings()
+    kept["nav"] = ["index.md", {"Command line": ["cli/index.md"]}]
+    (tmp_path / "mkdocs.yml").write_text(yaml.safe_dump(kept))
+    built = build(tmp_path, tmp_path / "site")
+    assert built.returncode not in (0, 77)
+    assert told in built.stderr
