@@ -27,7 +27,8 @@ class Attack:
     ``code`` is the exit code; ``slug`` that of the error (empty: one of click, or a verdict), ``says`` what its line must hold, or for a
     verdict all that is printed. ``changes``: patterns of the files in the folder that may change. ``then`` looks at the folder
     afterwards, with asserts. ``commands`` allows workflow commands, which `export github` prints. ``process``: an interpreter is
-    started for it, instead of a copy of one; ``trials``: it measures, in processes that are copies too."""
+    started for it, instead of a copy of one; ``trials``: it measures, in processes that are copies too. ``slow``: `make test-slow` tries
+    it, because others like it are tried every time."""
 
     name: str
     arguments: tuple[str, ...]
@@ -42,6 +43,7 @@ class Attack:
     commands: bool = False
     process: bool = False
     trials: bool = False
+    slow: bool = False
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ READERS = {  # each function that takes a file or text apart, and the kind of in
     "plans/plan_errors.py:plan_error": "plan file", "plans/plugin_import.py:_heard": "",
     "plans/schema.py:load": "plan file", "report/page/site.py:kept": "site stamps",
     "report/view/papers.py:published": "", "roofline/kv_bytes.py:published": "", "store/exchange.py:_parse": "baseline file",
-    "store/ingest.py:_parse": "benchmark file", "store/schema.py:process_result_value": "column of JSON",
+    "store/ingest.py:_parse": "benchmark file", "store/places.py:_noted": "", "store/schema.py:process_result_value": "column of JSON",
     "tools/cards/collected.py:_log": "", "tools/cards/collected.py:_read": "", "tools/train/loops.py:_restore": "",
     "tools/train/loops.py:_write_weights": "", "trial/child/main.py:main": "", "trial/identity.py:identify": "",
     "trial/frames.py:_object": "",

@@ -39,7 +39,9 @@ def furnished(measured: Stage, tmp_path_factory: pytest.TempPathFactory) -> Path
     return ground.furnish(measured, tmp_path_factory.mktemp("furnished") / "here")
 
 
-@pytest.mark.parametrize(("area", "row"), ROWS, ids=[f"{area}: {row.name}" for area, row in ROWS])
+@pytest.mark.parametrize(("area", "row"), [
+    pytest.param(area, row, id=f"{area}: {row.name}", marks=[pytest.mark.slow] if row.slow else []) for area, row in ROWS
+])  # fmt: skip
 def test_a_try(area: str, row: Attack, furnished: Path, command_line: CopiedCommandLine, tmp_path: Path) -> None:
     here = ground.lay_out(furnished, tmp_path / "ground")
     row.prepare(here)

@@ -12,6 +12,7 @@ import pynvml
 import pytest
 
 from cachemark.core.errors import Infrastructure
+from cachemark.core.processes import holder
 from cachemark.machine import gpu as device
 from cachemark.machine.gpu import locked
 from cachemark.machine.lease import folder, lease
@@ -174,12 +175,13 @@ def test_a_lease_without_a_sign_of_life_lapses(tmp_path: Path, monkeypatch: pyte
 
 
 def test_the_lease_of_a_process_that_ended_on_this_machine_is_free_at_once(tmp_path: Path) -> None:
-    child = subprocess.Popen(["true"])
-    child.wait()
+    child = subprocess.Popen([sys.executable, "-c", "from cachemark.core.processes import holder; print(holder())"],
+                             stdout=subprocess.PIPE, text=True)
+    theirs = child.communicate()[0].strip()
     with Store.open(tmp_path / "s.sqlite") as store:
-        store.take_device("GPU-x", f"here {child.pid}")
-        assert store.take_device("GPU-x", f"here {os.getpid()}") == f"here {os.getpid()}"
-        assert store.take_device("GPU-x", "here 1") == f"here {os.getpid()}", "this process lives"
+        assert store.take_device("GPU-x", theirs) == theirs
+        assert store.take_device("GPU-x", holder()) == holder()
+        assert store.take_device("GPU-x", theirs) == holder(), "this process lives"
         store.give_device("GPU-x", "somebody else 3")
         assert store.counts()["lease"] == 1
 

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import strategies as st
 from store_examples import case
 
-from cachemark.core.result import Outcome, Status
+from cachemark.core.result import STORED, Outcome, Status
 from cachemark.core.spec import Sampling
 from cachemark.core.units import METRICS
 
@@ -19,9 +19,15 @@ plain = st.recursive(scalars, lambda inner: st.lists(inner, max_size=3) | st.dic
 objects = st.dictionaries(texts, plain, max_size=4)
 cases = st.builds(case, st.integers(0, 10**6), method=texts, knobs=objects, codec=texts, seeds=texts, batch=st.integers(1, 64),
                   evaluation=objects, sampling=st.builds(Sampling, cfg_scale=finite_floats, top_k=st.integers(0, 99)))
-metric_values = st.dictionaries(st.sampled_from(sorted(METRICS)), st.lists(finite_floats, min_size=1, max_size=8), min_size=1)
+positive = st.floats(min_value=2**-50, allow_infinity=False)  # as times, rates and bytes are
+sampled = st.one_of(
+    st.tuples(st.sampled_from(sorted(METRICS)), st.lists(positive, min_size=1, max_size=8)),
+    st.tuples(st.sampled_from(sorted(name for name, of in METRICS.items() if of.kind in ("fidelity", "quality"))),
+              st.lists(finite_floats, min_size=1, max_size=8)),
+)
+metric_values = st.lists(sampled, min_size=1, max_size=6).map(dict)
 rest: dict[str, Any] = {"log": texts, "seconds": finite_floats, "skip_key": texts, "output_hash": texts, "facts": objects}
 ok_outcomes = st.builds(Outcome, cases, st.just(Status.OK), metric_values, texts.filter(bool), **rest)
-failed_outcomes = st.builds(Outcome, cases, st.sampled_from([s for s in Status if s is not Status.OK]), judgement=texts,
+failed_outcomes = st.builds(Outcome, cases, st.sampled_from([s for s in STORED if s is not Status.OK]), judgement=texts,
                             **{**rest, "log": texts.filter(bool)})
 outcomes = st.one_of(ok_outcomes, failed_outcomes)

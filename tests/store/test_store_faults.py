@@ -18,15 +18,16 @@ import cachemark.store.artifacts as artifacts_module
 import cachemark.store.database as engine_module
 from cachemark import __version__
 from cachemark.core.errors import BadStore
+from cachemark.core.result import Status
 from cachemark.store.db import Store
 from cachemark.store.faults import bad_store
 from cachemark.store.schema import SCHEMA_VERSION
 
 
-def refused(target: object, match: str, **options: Any) -> BadStore:
+def refused(target: object, match: str, code: int = 2, **options: Any) -> BadStore:
     with pytest.raises(BadStore, match=match) as caught:
         Store.open(str(target), **options)
-    assert caught.value.exit_code == 2
+    assert caught.value.exit_code == code
     assert caught.value.remedy
     return caught.value
 
@@ -162,8 +163,11 @@ def test_damage_in_the_middle_is_reported_not_returned(path: Path) -> None:
 def test_values_that_vanished_are_noticed(path: Path) -> None:
     make(path)
     alter(path, "DELETE FROM sample WHERE metric = 'kl'")
-    with Store.open(path) as store, pytest.raises(BadStore, match=r"Outcome 1 .* lacks values"):
-        store.outcomes(1)
+    with Store.open(path) as store:
+        (found,) = store.outcomes(1)
+    assert found.status is Status.DAMAGED
+    assert found.case == ok().case
+    assert "outcome 1: it lacks values: it names 10, and 6 are here" in found.reason
 
 
 def test_database_of_another_program_is_left_alone(path: Path) -> None:
@@ -214,7 +218,7 @@ def test_full_disk_while_saving(store: Store) -> None:
         connection.exec_driver_sql(f"PRAGMA max_page_count = {pages + 2}")
     with pytest.raises(BadStore, match=r"disk is full: nothing of this outcome.*results.db.*Free some space") as caught:
         store.save(run, ok(2, log="x" * 100_000))
-    assert caught.value.exit_code == 2
+    assert caught.value.exit_code == 5
     assert store.outcomes(run) == [ok(1)]
     assert store.counts()["case"] == store.counts()["trial"] == 1
 
@@ -247,8 +251,9 @@ def test_store_held_by_another_process(path: Path, monkeypatch: pytest.MonkeyPat
     other = sqlite3.connect(path, isolation_level=None)
     with Store.open(path) as store:
         other.execute("BEGIN IMMEDIATE")
-        with pytest.raises(BadStore, match=r"Another process kept .* locked for more than 60 s\."):
+        with pytest.raises(BadStore, match=r"Another process kept .* locked for more than 60 s\.") as caught:
             begin(store)
+        assert caught.value.exit_code == 5
         assert len(store.outcomes(1)) == 1, "readers do not wait"
     other.close()
 
@@ -284,7 +289,7 @@ def test_errors_of_a_server_hide_its_password(monkeypatch: pytest.MonkeyPatch, t
 
 def test_server_that_does_not_answer_is_named_without_its_password() -> None:
     pytest.importorskip("psycopg")
-    error = refused("postgresql://me:secret@127.0.0.1:1/results", "127.0.0.1:1/results cannot be used")
+    error = refused("postgresql://me:secret@127.0.0.1:1/results", "127.0.0.1:1/results cannot be used", code=5)
     assert "secret" not in str(error)
 
 

@@ -17,6 +17,7 @@ from store_examples import CODE, ENVIRONMENT, case, failed, ok
 from cachemark.cli import main
 from cachemark.core.errors import BadStore
 from cachemark.gate.nights import nights, unchanged
+from cachemark.store import leases
 from cachemark.store.db import Store
 from cachemark.store.merge import merge
 from cachemark.store.prune import SHARES, Pruned, nights_kept, prune, quantiles
@@ -255,6 +256,8 @@ def comparison(store: Store, day: int, count: int = 4, *, ends: bool = True) -> 
             store.save(run, ok(1, seconds=1.0, facts={"pair": pair}), trial=f"linear 1/4, pair {number}, {arm}")
     with store._writing() as session:
         session.execute(update(RunRow).where(RunRow.id == run).values(state="finished" if ends else "running"))
+        if not ends:
+            leases.hold(session, run)
     if ends:
         arm_baseline = store.note_baseline(f"{run}", name="main~1", plan="nightly", machine_class="ci-cpu", run_id=run)
         verdict = Verdict(case(1).key, "linear 1/4", "latency", "equivalent", f"{count} pairs", 1.0, 1.0, 1.0)

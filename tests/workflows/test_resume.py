@@ -189,9 +189,9 @@ def test_fresh_measures_everything_again(stage: Stage) -> None:
 
 # ------------------------------------------------------------------------------------------------ interruptions
 
-@pytest.mark.parametrize(("sent", "code", "state"), [(signal.SIGINT, 130, "interrupted"), (signal.SIGKILL, -9, "running")])
+@pytest.mark.parametrize(("sent", "code", "state"), [(signal.SIGINT, 130, "interrupted"), (signal.SIGKILL, -9, "interrupted")])
 def test_an_ended_run_goes_on_where_it_was(sent: signal.Signals, code: int, state: str, stage: Stage) -> None:
-    """Killed while its last case runs. A run that was killed cannot say so: it stays as it was, and the next one finishes."""
+    """Killed while its last case runs. A run that was killed cannot say so: who looks sees that its process has ended."""
     more = with_more(stage, MORE + "import os\n" + examples.WAITS)
     edit(stage.plan, '"streaming"', '"streaming", "calm", "tranquil", "waits"')
     hold, reached = (Path(f"{more[1]}.{name}") for name in ("hold", "reached"))

@@ -71,6 +71,8 @@ def _data(found: CheckResult) -> dict[str, Any]:
     judgement, told = found.judgement, found.incidents
     data: dict[str, Any] = {"exit_code": found.exit_code, "coverage": judgement.comparison.coverage if judgement.comparison else None,
                             "rows": judgement.all_rows, "standing": judgement.standing}
+    if found.damage:
+        data["damage"] = found.damage
     if judgement.environment is not None and judgement.environment.alert:
         data["environment"] = str(judgement.environment)
     if told is not None:
@@ -87,6 +89,8 @@ def _print(found: CheckResult, owners: Path) -> None:
             click.echo(f"  {row.verdict}: {row.label}, {row.metric}: {row.then} → {row.now}. {row.reason}".rstrip())
     for line in judgement.remarks():
         click.echo(line)
+    for said in found.damage:
+        click.echo(f"Damaged: {said}")
     for row in judgement.night.tally.regressed if judgement.night else ():
         click.echo(f"  {row.verdict}: {row.label}, {row.metric}: {row.reason}")
     if found.incidents is not None:

@@ -20,7 +20,7 @@ COMMANDS = {
     "bisect": "Find the commit that made a case worse.",
     "check": "Judge a run against a baseline; the exit code says how it went.",
     "compare": "Compare two cases, commits or environments in pairs.",
-    "db": "Upgrade a store, merge other stores into it, prune old runs.",
+    "db": "Upgrade, check, repair, merge or prune a store.",
     "doctor": "Check what this machine can measure, and what is missing.",
     "export": "Export results and images to other programs.",
     "incident": "List, acknowledge and accept known regressions.",

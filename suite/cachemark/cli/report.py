@@ -30,7 +30,10 @@ def report(
     from .. import workflows
 
     if site is None:
-        click.echo(f"Report: {workflows.report(store_url, path, run=run_id, baseline=baseline, public=public).path}")
+        made_page = workflows.report(store_url, path, run=run_id, baseline=baseline, public=public)
+        for line in made_page.damage:
+            click.echo(f"Damaged: {line}", err=True)
+        click.echo(f"Report: {made_page.path}")
         return
     if run_id is not None:
         raise click.UsageError("--site covers all runs; drop --run.")

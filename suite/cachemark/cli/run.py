@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from datetime import datetime, timedelta
@@ -72,11 +73,24 @@ def moment(context: click.Context, option: click.Parameter, given: str | None) -
     return (end - now).total_seconds()
 
 
+def page(context: click.Context, option: click.Parameter, given: Path | None) -> Path | None:
+    """The path of a page that can be written, which is known before hours of work and not after."""
+    if given is None:
+        return None
+    folder = given.parent
+    if not os.path.isdir(folder):  # which says no of a name that no folder can have, too
+        raise click.BadParameter(f"there is no folder {str(folder)[:200]}. Make it first, or name another file.")
+    if len(os.fsencode(given.name)) > 255 or not os.access(given if os.path.exists(given) else folder, os.W_OK):
+        raise click.BadParameter(f"{str(given)[:200]} cannot be written. Name another file.")
+    return given
+
+
 @click.command()
 @click.argument("plan")
 @store_option
 @plugin_option
-@click.option("--report", "report_path", type=click.Path(dir_okay=False, path_type=Path), help="Write the HTML report here afterwards.")
+@click.option("--report", "report_path", type=click.Path(dir_okay=False, path_type=Path), callback=page,
+              help="Write the HTML report here afterwards; its folder must exist.")
 @machine_options
 @click.option("--method", "extra_methods", multiple=True,
               help="Add a method, such as one of a plug-in, to every block it can run in; repeatable.")
@@ -137,13 +151,28 @@ def _print_largest(found: Run, report: Path | None, as_json: bool) -> None:
              **{name: o.median(name) for name in ("max_batch", "throughput", "throughput_max")}} for o in found.outcomes]
     if as_json:
         echo_json({"run": found.id, "ran": len(found.measured.ran), "skipped": found.measured.carried, "report": report, "cases": rows})
-        return
+    else:
+        _print_sizes(found, rows)
+        _print_report(report)
+    _refuse_empty(found)
+
+
+def _print_sizes(found: Run, rows: list[dict[str, Any]]) -> None:
     click.echo(f"{'':44}{'largest batch':>14}{'image/s, equal batch':>22}{'image/s, equal memory':>23}")
     for outcome, row in zip(found.outcomes, rows, strict=True):
         cells = [f"{row[name]:.4g}" if row[name] is not None else "—" for name in ("max_batch", "throughput", "throughput_max")]
         ended = "" if outcome.ok else f"  {outcome.status}"
         click.echo(f"{outcome.case.title:<44}{cells[0]:>14}{cells[1]:>22}{cells[2]:>23}{ended}")
-    _print_report(report)
+
+
+def _refuse_empty(found: Run) -> None:
+    """A run in which no full cache and no method has figures, whatever its reference rows have, has measured nothing."""
+    from ..core.errors import NothingMeasured
+
+    asked = [o for o in found.outcomes if o.case.role in ("baseline", "arm")]
+    if not any(o.ok for o in asked or found.outcomes):
+        raise NothingMeasured("No case of the plan was measured: neither a full cache nor a method has figures.",
+                              remedy="See the reasons above, or `cachemark show`.")
 
 
 def _print_report(path: Path | None) -> None:
@@ -152,7 +181,7 @@ def _print_report(path: Path | None) -> None:
 
 
 def _conclude(found: Run, report: Path | None, as_json: bool) -> None:
-    """Print the result; a run that measured nothing and carried nothing over is a failure."""
+    """Print the result; a run that measured nothing that was asked for, or did not reach it, is a failure."""
     from ..core.errors import NothingMeasured
 
     assert found.measured is not None
@@ -164,8 +193,7 @@ def _conclude(found: Run, report: Path | None, as_json: bool) -> None:
     else:
         click.echo(f"Run {found.id}: {len(ran) - len(failed)} measured, {len(failed)} failed, {carried} skipped.")
         _print_report(report)
-    if not carried and len(failed) == len(ran):
-        raise NothingMeasured("No case of the plan was measured.", remedy="See the reasons above, or `cachemark show`.")
+    _refuse_empty(found)
     if late:
         raise NothingMeasured(f"{len(late)} cases were not reached, so nothing is known of them: {', '.join(o.case.title for o in late)}.",
                               remedy="The same command goes on with them.")

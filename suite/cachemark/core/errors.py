@@ -86,6 +86,10 @@ class Infrastructure(CachemarkError):
     exit_code = 5
 
 
+class StoreUnavailable(BadStore, Infrastructure):
+    """A store that is as it should be, and that a full disk, a lock or a server that does not answer keeps from being used now."""
+
+
 def unknown(kind: str, given: str, known: Iterable[str]) -> UnknownName:
     """The error for a name that is not among ``known``, with the nearest one first."""
     names = sorted(known)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import platform
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -12,7 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Protocol
 
-BEAT = 30.0  # seconds between two signs of life of a holder
+from ..core.processes import BEAT, holder
 
 
 class Register(Protocol):
@@ -23,15 +22,6 @@ class Register(Protocol):
 
     def give_device(self, device: str, holder: str) -> None:
         """Strike the holder out."""
-
-
-def holder() -> str:
-    """This process, as leases name it: machine, namespace of process numbers, number."""
-    try:
-        space = os.readlink("/proc/self/ns/pid")
-    except OSError:
-        space = ""
-    return f"{platform.node()} {space} {os.getpid()}".replace("  ", " ")
 
 
 def folder() -> Path:

@@ -57,7 +57,7 @@ class Artifacts:
             data = path.read_bytes()
         except OSError as error:
             raise BadStore(f"Artifact {file} cannot be read: {error.strerror}.",
-                           remedy=f"Copy the folder {self.root} together with the database.") from error
+                           remedy=f"Copy the folder {self.root} together with the database, or mount it.") from error
         if hashlib.sha256(data).hexdigest() != path.stem:
             raise BadStore(f"Artifact {file} is damaged: its content does not match its name.",
                            remedy="Restore the file from a copy, or measure the case again.")

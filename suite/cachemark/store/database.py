@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import os
+import re
 import sqlite3
 import time
 from pathlib import Path
@@ -12,14 +14,23 @@ from urllib.parse import quote
 from sqlalchemy import URL, Connection, Engine, QueuePool, create_engine, event, inspect, make_url, text
 from sqlalchemy.exc import ArgumentError, OperationalError
 
-from ..core.errors import BadStore
+from ..core.errors import BadStore, CachemarkError
 from ..core.version import __version__
+from . import pages
 from .faults import BUSY_SECONDS, guard
-from .schema import SCHEMA_VERSION, Base
+from .schema import ONLY_ADDED, SCHEMA_VERSION, Base
 
 VERSION_TABLE = "cachemark_version"  # not Alembic's usual name: another program's database must not look like ours
 SCRIPTS = Path(__file__).with_name("migrations")
+DEEPEST = 1024  # bytes of a path
+LONGEST = 240  # bytes of a name in a path: those of the files beside the database are longer
 _LOCK = 0x63616368  # "cach": any number, the same in every process
+
+
+def file_of(url_or_path: str | Path) -> Path | None:
+    """The file that a store is kept in, None where it is on a server."""
+    text = str(url_or_path).removeprefix("sqlite:///")
+    return None if "://" in text else Path(text)
 
 
 def writer(engine: Engine) -> Engine:
@@ -29,21 +40,25 @@ def writer(engine: Engine) -> Engine:
 
 def open_file(path: Path, *, create: bool, read_only: bool) -> Engine:
     """A SQLite file, its schema up to date. Nothing is written before the file is known to be ours and of a known schema."""
-    _check_path(path, create and not read_only)
     where = str(path)
+    with guard(where):
+        _check_path(path, create and not read_only)
     mode = "ro" if read_only else "rwc" if create else "rw"
     engine = _sqlite(path, f"mode={mode}")
     try:
         with guard(where):
             if read_only:
-                return _read_only(engine, path)
+                found = _read_only(engine, path)
+                pages.require_whole(found, path)
+                return found
             with engine.connect() as connection:
                 version_of(connection, where)
+            pages.require_whole(engine, path)
             _write_ahead(engine)
             migrate(writer(engine), where)
             _try_to_write(engine)
             return engine
-    except BadStore:
+    except CachemarkError:
         engine.dispose()
         raise
 
@@ -77,6 +92,8 @@ def _server_url(given: str) -> URL:
 
 def _check_path(path: Path, create: bool) -> None:
     folder = path.parent
+    if "\0" in str(path) or len(os.fsencode(path)) > DEEPEST or any(len(os.fsencode(part)) > LONGEST for part in path.parts):
+        raise BadStore("The name of the store cannot be that of a file.", remedy=f"Name another --store, of at most {LONGEST} bytes.")
     if not folder.is_dir():
         what = "is not a directory" if folder.exists() else "does not exist"
         raise BadStore(f"{path} cannot be opened: {folder} {what}.", remedy=f"Run: mkdir -p '{folder}', or name another --store.")
@@ -99,6 +116,7 @@ def _sqlite(path: Path, query: str) -> Engine:
 
 
 def _on_connect(connection: Any, _record: object) -> None:
+    connection.text_factory = lambda held: held.decode("utf-8", "backslashreplace")  # one damaged text is no end of the reading
     connection.execute("PRAGMA foreign_keys = ON")
     connection.execute("PRAGMA synchronous = FULL")  # a saved outcome survives a power cut, at one fsync each
 
@@ -157,7 +175,8 @@ def _read_only(engine: Engine, path: Path) -> Engine:
 def _check_current(engine: Engine, where: str) -> None:
     with engine.connect() as connection:
         found = version_of(connection, where)
-    if found != SCHEMA_VERSION:
+    newer = range(int(found or 0) + 1, int(SCHEMA_VERSION) + 1)
+    if found is None or not all(f"{number:04d}" in ONLY_ADDED for number in newer):
         raise BadStore(f"{where} has schema {found or 'none'}; this version reads {SCHEMA_VERSION}.",
                        remedy="Open it once for writing, for example with `cachemark db migrate`.")
 
@@ -175,10 +194,14 @@ def version_of(connection: Connection, where: str) -> str | None:
     if found is None:
         raise BadStore(f"{where} is a database of another program (its tables: {', '.join(sorted(tables)[:4])}).",
                        remedy="Name another --store; this one was left as it is.")
+    found = str(found)
+    if not re.fullmatch("[0-9]{4}", found) or found == "0000":
+        raise BadStore(f"{where} has schema {found[:20]!r}, which no version of cachemark has written.",
+                       remedy="Restore a copy of it, or name another --store; this one was left as it is.")
     if found > SCHEMA_VERSION:
         raise BadStore(f"{where} has schema {found}; cachemark {__version__} knows schemas up to {SCHEMA_VERSION}.",
                        remedy="Upgrade cachemark, or name another --store; this one was left as it is.")
-    return str(found)
+    return found
 
 
 def migrate(writer: Engine, where: str) -> None:

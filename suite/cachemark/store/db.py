@@ -2,25 +2,40 @@
 
 from __future__ import annotations
 
-import os
-import time
+import math
+import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
 from sqlalchemy import ColumnElement, Engine, Select, delete, func, select
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session, joinedload, selectinload
 
 from ..core.differences import differences
 from ..core.errors import BadStore, NothingMeasured
+from ..core.processes import BEAT
 from ..core.result import CONDENSED, Environment, Outcome, Status
 from ..core.spec import Case
+from . import leases, places
 from .artifacts import Artifacts
-from .database import open_file, open_server, writer
+from .damage import damage, outcome_damage
+from .database import file_of, open_file, open_server, writer
 from .faults import guard
-from .rows import COMPARISON, RunRecord, Verdict, case_values, environment_values, outcome_of, outcome_row, run_of, utc_now, verdict_of
+from .rows import (
+    COMPARISON,
+    RunRecord,
+    Verdict,
+    case_values,
+    environment_values,
+    insert_once,
+    outcome_of,
+    outcome_row,
+    run_of,
+    utc_now,
+    verdict_of,
+)
 from .schema import (
     RUN_STATES,
     Base,
@@ -28,7 +43,6 @@ from .schema import (
     CaseRow,
     CondensedRow,
     EnvironmentRow,
-    LeaseRow,
     MembershipRow,
     OutcomeRow,
     RunRow,
@@ -36,14 +50,14 @@ from .schema import (
     VerdictRow,
 )
 
-LAPSE = 150.0  # seconds without a sign of life after which a lease no longer holds: five of the holder's beats
-_INSERT: dict[str, Any] = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
+MOST = 2**31  # numbers of rows are less, in every database
 
 
 class Store:
     """A database with the artifacts beside it. Several processes may write at once; each opens a store of its own.
 
-    Every method may raise :class:`BadStore`. A store is closed by ``close()`` or by leaving its ``with`` block.
+    Every method may raise :class:`BadStore`, and Infrastructure where a full disk, another process's lock or a server that does not answer
+    stands in the way. A store is closed by ``close()`` or by leaving its ``with`` block.
     """
 
     def __init__(self, engine: Engine, where: str, artifacts: Artifacts) -> None:
@@ -57,18 +71,25 @@ class Store:
     def open(cls, url_or_path: str | Path, *, create: bool = True, read_only: bool = False, artifacts: str | Path | None = None) -> Self:
         """Open a SQLite file (a path) or a server (``postgresql+psycopg://…``), and bring its schema up to date.
 
-        ``artifacts`` is the folder of the artifacts: by default ``<database>.artifacts`` beside the file, for a server in the
-        working directory. ``create=False`` refuses to make a new file.
+        ``artifacts`` is the folder of the artifacts: by default ``<database>.artifacts`` beside the file, and for a server what
+        :mod:`.places` finds. ``create=False`` refuses to make a new file. Runs whose process has ended are noted as interrupted.
         """
-        text = str(url_or_path)
-        if "://" in text and not text.startswith("sqlite:///"):
-            engine, where = open_server(text, read_only=read_only)
-            folder = Path(f"{engine.url.database}.artifacts")
+        path = file_of(url_or_path)
+        if path is None:
+            engine, where = open_server(str(url_or_path), read_only=read_only)
+            try:
+                with guard(where):
+                    found = places.of_server(engine if read_only else writer(engine), where, artifacts, read_only=read_only)
+            except BaseException:
+                engine.dispose()
+                raise
         else:
-            path = Path(text.removeprefix("sqlite:///"))
             engine, where = open_file(path, create=create, read_only=read_only), str(path)
-            folder = path.with_name(path.name + ".artifacts")
-        return cls(engine, where, Artifacts(Path(artifacts or folder)))
+            found = Artifacts(Path(artifacts or path.with_name(path.name + ".artifacts")))
+        store = cls(engine, where, found)
+        if not read_only:
+            store._end_abandoned()
+        return store
 
     def close(self) -> None:
         """Give the connections back. SQLite then folds its write-ahead log into the file."""
@@ -96,7 +117,7 @@ class Store:
         """Number of a new run. ``code`` is {"commit", "dirty", "hash", "version"} of the measuring code."""
         values = environment_values(environment)
         with self._writing() as session:
-            _insert_once(session, EnvironmentRow, values)
+            insert_once(session, EnvironmentRow, values)
             row = RunRow(
                 plan=plan, plan_json=dict(plan_json), started=utc_now(), state="running", code=dict(code),
                 code_commit=str(code.get("commit") or ""),
@@ -104,6 +125,7 @@ class Store:
             )
             session.add(row)
             session.flush()
+            leases.hold(session, row.id)
             return row.id
 
     @contextmanager
@@ -111,13 +133,44 @@ class Store:
         """The number of a new run, which lasts as long as the block and then says how it ended."""
         run_id, state = self.begin_run(plan, plan_json, environment, code), "interrupted"
         try:
-            yield run_id
+            with self.alive(run_id):
+                yield run_id
             state = "finished"
         except Exception:
             state = "failed"
             raise
         finally:
             self.finish_run(run_id, state)
+
+    @contextmanager
+    def alive(self, run_id: int, beat: float = BEAT) -> Iterator[None]:
+        """Give signs of life of a run of this process for as long as the block lasts."""
+        done = threading.Event()
+
+        def pulse() -> None:
+            while not done.wait(beat):
+                with suppress(Exception), self._writing() as session:  # a full disk, say: the run itself will meet it and say so
+                    leases.hold(session, run_id)
+
+        thread = threading.Thread(target=pulse, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            done.set()
+            thread.join()
+
+    def _end_abandoned(self) -> None:
+        """Note runs whose process has ended as interrupted. Those who may not write are told so all the same, by :meth:`runs`."""
+        running = select(RunRow).where(RunRow.state == "running")
+        with self._reading() as session:
+            found = leases.abandoned(session, session.scalars(running))
+        if found:
+            with self._writing() as session:
+                for row in session.scalars(running.where(RunRow.id.in_(found)).with_for_update()).all():
+                    if leases.abandoned(session, [row]):
+                        row.state = "interrupted"
+                        leases.release(session, row.id)
 
     def finish_run(self, run_id: int, state: str) -> None:
         """Close a run as ``finished``, ``interrupted`` or ``failed``."""
@@ -126,23 +179,28 @@ class Store:
         with self._writing() as session:
             row = self._run_row(session, run_id)
             row.state, row.finished = state, utc_now()
+            leases.release(session, run_id)
 
     def runs(self) -> list[RunRecord]:
         """Every run, newest first."""
         with self._reading() as session:
-            found = session.scalars(select(RunRow).options(joinedload(RunRow.environment)).order_by(RunRow.id.desc()))
-            return [run_of(row) for row in found]
+            rows = session.scalars(select(RunRow).options(joinedload(RunRow.environment)).order_by(RunRow.id.desc())).all()
+            abandoned = leases.abandoned(session, rows)
+            return [run_of(row, abandoned=row.id in abandoned) for row in rows]
 
     def run(self, run_id: int | None = None) -> RunRecord:
-        """One run, by default the newest that is no comparison. An empty store is :class:`NothingMeasured`."""
+        """One run, by default the newest that is no comparison, with all damage to what belongs to it alone. An empty store is
+        :class:`NothingMeasured`."""
         with self._reading() as session:
             plain = select(func.max(RunRow.id)).where(RunRow.plan.not_like(f"{COMPARISON}%"))
             if run_id is None and (run_id := session.scalar(plain)) is None:
                 raise NothingMeasured(f"{self.where} holds no run.", remedy="Run: cachemark run PLAN")
-            return run_of(self._run_row(session, run_id))
+            row = self._run_row(session, run_id)
+            found = run_of(row, abandoned=bool(leases.abandoned(session, [row])))
+            return replace(found, damage=(*found.damage, *_lost(session, row.id)))
 
     def _run_row(self, session: Session, run_id: int) -> RunRow:
-        row = session.get(RunRow, run_id)
+        row = session.get(RunRow, run_id) if 0 < run_id < MOST else None
         if row is None:
             newest = session.scalar(select(func.max(RunRow.id)))
             raise BadStore(f"There is no run {run_id} in {self.where}.", remedy=f"The newest is {newest or 'none'}.")
@@ -160,7 +218,7 @@ class Store:
         files.update({name: self.artifacts.put(name, data) for name, data in (artifacts or {}).items()})
         with self._writing() as session:
             self._run_row(session, run_id)
-            _insert_once(session, CaseRow, case_values(outcome.case))
+            insert_once(session, CaseRow, case_values(outcome.case))
             row = outcome_row(outcome, _trial(session, run_id, trial), files)
             session.add(row)
             session.flush()
@@ -187,7 +245,7 @@ class Store:
             row = _newest_whole(session, skip_key=skip_key) if skip_key else None
             if row is None:
                 return None
-            _insert_once(session, MembershipRow, {"run_id": run_id, "outcome_id": row.id, "carried": True})
+            insert_once(session, MembershipRow, {"run_id": run_id, "outcome_id": row.id, "carried": True})
             return outcome_of(row, self.where)
 
     def outcomes(self, run_id: int) -> list[Outcome]:
@@ -222,13 +280,14 @@ class Store:
         with self._reading() as session:
             ended_well = select(OutcomeRow.seconds).filter_by(case_key=case_key, status=str(Status.OK))
             here = ended_well.join(TrialRow).join(RunRow).join(EnvironmentRow).where(EnvironmentRow.machine_class == machine_class)
-            return session.scalar(here.order_by(OutcomeRow.id.desc()).limit(1))
+            found = session.scalar(here.order_by(OutcomeRow.id.desc()).limit(1))
+            return found if isinstance(found, (int, float)) and math.isfinite(found) and found >= 0 else None
 
     def nearest(self, case: Case, limit: int = 3) -> list[tuple[Outcome, dict[str, tuple[Any, Any]]]]:
         """Newest outcomes of other cases of this model, those with the fewest differing fields first, with those fields."""
         with self._reading() as session:
             others = session.scalars(select(CaseRow).where(CaseRow.model == case.model, CaseRow.key != case.key))
-            changed = {row.key: differences(row.body, case.to_json()) for row in others}
+            changed = {row.key: differences(row.body, case.to_json()) for row in others if damage(row) is None}
         nearest = sorted(changed, key=lambda key: (len(changed[key]), key))[:limit]
         found = ((self.latest_for_case(key), changed[key]) for key in nearest)
         return [(outcome, fields) for outcome, fields in found if outcome is not None]
@@ -241,7 +300,7 @@ class Store:
         """Number of the baseline whose text has this SHA-256, filed now if it is new."""
         values = {"digest": digest, "name": name, "plan": plan, "machine_class": machine_class, "reason": reason, "run_id": run_id}
         with self._writing() as session:
-            _insert_once(session, BaselineRow, {**values, "saved": utc_now()})
+            insert_once(session, BaselineRow, {**values, "saved": utc_now()})
             return session.scalars(select(BaselineRow.id).filter_by(digest=digest)).one()
 
     def save_verdicts(self, run_id: int, baseline_id: int, verdicts: Sequence[Verdict]) -> None:
@@ -254,25 +313,28 @@ class Store:
     def verdicts(self, run_id: int) -> list[Verdict]:
         """The verdicts of gates on a run, in the order in which they were filed."""
         with self._reading() as session:
-            return [verdict_of(row) for row in session.scalars(select(VerdictRow).filter_by(run_id=run_id).order_by(VerdictRow.id))]
+            found = session.scalars(select(VerdictRow).filter_by(run_id=run_id).order_by(VerdictRow.id))
+            return [verdict_of(row) for row in found if damage(row) is None]
 
     # leases
 
     def take_device(self, device: str, holder: str) -> str:
         """Enter ``holder`` as the one that measures on a device, or again as a sign of life. Returns the holder: the caller, or another one
-        that has not ended and whose last sign of life is not :data:`LAPSE` seconds old."""
+        whose lease holds."""
         with self._writing() as session:
-            _insert_once(session, LeaseRow, {"device": device, "holder": holder, "beat": time.time()})
-            row = session.scalars(select(LeaseRow).filter_by(device=device).with_for_update()).one()
-            if row.holder != holder and not _lapsed(row.holder, row.beat, holder):
-                return row.holder
-            row.holder, row.beat = holder, time.time()
-            return holder
+            return leases.take(session, device, holder)
 
     def give_device(self, device: str, holder: str) -> None:
         """Delete the lease of a holder on a device; another one's is left alone."""
         with self._writing() as session:
-            session.execute(delete(LeaseRow).filter_by(device=device, holder=holder))
+            leases.give(session, device, holder)
+
+    def note_artifacts(self, folder: str | Path) -> None:
+        """Note that a server's artifacts lie in another folder now, to which they were moved. BadStore where they are not there."""
+        if self._engine.dialect.name == "sqlite":
+            raise BadStore(f"The artifacts of {self.where} lie beside it.", remedy="Leave --artifacts out: it is for a store on a server.")
+        with guard(self.where):
+            places.move(self._writer, self.where, folder)
 
     def counts(self) -> dict[str, int]:
         """Rows of each table."""
@@ -291,38 +353,30 @@ def _newest_whole(session: Session, **columns: str) -> OutcomeRow | None:
 
 
 def _newest(session: Session, *conditions: ColumnElement[bool], **columns: str) -> OutcomeRow | None:
-    wanted = _whole_outcomes().filter_by(**columns).where(*conditions)
-    newest: OutcomeRow | None = session.scalar(wanted.order_by(OutcomeRow.id.desc()).limit(1))
+    """The newest outcome that is not damaged."""
+    wanted = _whole_outcomes().filter_by(**columns).where(*conditions).order_by(OutcomeRow.id.desc()).limit(1)
+    newest: OutcomeRow | None = session.scalar(wanted)
+    while newest is not None and outcome_damage(newest):
+        newest = session.scalar(wanted.where(OutcomeRow.id < newest.id))
     return newest
 
 
-def _insert_once(session: Session, table: type[Base], values: Mapping[str, Any]) -> None:
-    """Insert a row unless one with the same unique key is there, also when another process inserts it at this moment."""
-    session.execute(_INSERT[session.get_bind().dialect.name](table).values(**values).on_conflict_do_nothing())
+def _lost(session: Session, run_id: int) -> Iterator[str]:
+    """Damage to a run that its outcomes cannot tell of: those that are gone, and damaged verdicts."""
+    gone = select(MembershipRow.outcome_id).where(MembershipRow.run_id == run_id, MembershipRow.outcome_id.not_in(select(OutcomeRow.id)))
+    for number in session.scalars(gone.order_by(MembershipRow.outcome_id)):
+        yield f"outcome {number} is gone."
+    for row in session.scalars(select(VerdictRow).filter_by(run_id=run_id)):
+        if found := damage(row):
+            yield f"{found}."
 
 
 def _trial(session: Session, run_id: int, name: str) -> int:
     """Number of the trial of that name in the run; an unnamed one is always new."""
     if name:
-        _insert_once(session, TrialRow, {"run_id": run_id, "name": name})
+        insert_once(session, TrialRow, {"run_id": run_id, "name": name})
         return session.scalars(select(TrialRow.id).filter_by(run_id=run_id, name=name)).one()
     row = TrialRow(run_id=run_id, name=None)
     session.add(row)
     session.flush()
     return row.id
-
-
-def _lapsed(theirs: str, beat: float, us: str) -> bool:
-    """Return whether the lease of a holder has ended without being given back, by its last sign of life (seconds since 1970).
-
-    On the machine of ``us`` the process itself tells. On another one the clocks of both are trusted to a minute or two: a beat from the
-    future counts as one equally far in the past.
-    """
-    machine, _, number = theirs.rpartition(" ")
-    if machine != us.rpartition(" ")[0] or not number.isdecimal():
-        return abs(time.time() - beat) > LAPSE
-    try:
-        os.kill(int(number), 0)
-    except OSError as error:
-        return isinstance(error, ProcessLookupError)  # else it runs, as another user's
-    return False

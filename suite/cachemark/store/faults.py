@@ -9,43 +9,53 @@ from contextlib import contextmanager
 
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
-from ..core.errors import BadStore
+from ..core.errors import BadStore, StoreUnavailable
 
 BUSY_SECONDS = 60.0  # of waiting for another process's transaction: ours take milliseconds, a stalled disk may take seconds
 _FULL = ("The disk is full: nothing of this outcome was saved in {where}.",
          "Free some space, or name a store on another disk with --store, and run again; what was saved before is kept.")
 _READ_ONLY = ("{where} cannot be written.", "Give this user the right to write the file and its directory, or name another --store.")
 _DAMAGED = ("{where} is not an SQLite database, or a damaged one.",
-            "Name another --store, or restore a copy; the sqlite3 tool's .recover may save what is left.")
-_SAID = (
-    ("disk is full", *_FULL),
-    ("no space left", *_FULL),
-    ("readonly database", *_READ_ONLY),
-    ("read-only transaction", *_READ_ONLY),
-    ("unable to open database file", "{where} cannot be opened or created.",
+            "Name another --store, or restore a copy. `cachemark db repair` saves what can be read and keeps the damaged file.")
+_LACKS = "Restore a copy of it, or name another --store."
+_AWAY = (
+    "connection refused", "no such file or directory", "could not translate host name", "name or service not known", "no route to host",
+    "timeout expired", "network is unreachable", "server closed the connection", "connection is lost", "connection is closed",
+    "connection reset", "too many clients", "remaining connection slots", "is starting up", "is shutting down", "terminating connection",
+)  # what the driver says of a server that does not answer
+_SAID: tuple[tuple[str, type[BadStore], str, str], ...] = (
+    ("disk is full", StoreUnavailable, *_FULL),
+    ("no space left", StoreUnavailable, *_FULL),
+    ("readonly database", BadStore, *_READ_ONLY),
+    ("read-only transaction", BadStore, *_READ_ONLY),
+    ("unable to open database file", BadStore, "{where} cannot be opened or created.",
      "Check the path and the rights of its directory, or name another --store."),
-    ("not a database", *_DAMAGED),
-    ("malformed", *_DAMAGED),
-    ("database is locked", f"Another process kept {{where}} locked for more than {BUSY_SECONDS:g} s.",
+    ("not a database", BadStore, *_DAMAGED),
+    ("malformed", BadStore, *_DAMAGED),
+    ("database is locked", StoreUnavailable, f"Another process kept {{where}} locked for more than {BUSY_SECONDS:g} s.",
      "End the other process, or give each its own --store and merge later."),
-    ("no such table", "{where} lacks a table of its own schema.", "Restore a copy of it, or name another --store."),
-    ("no such column", "{where} lacks a column of its own schema.", "Restore a copy of it, or name another --store."),
-    ("disk i/o error", "The disk that holds {where} reports an I/O error.",
+    ("no such table", BadStore, "{where} lacks a table of its own schema.", _LACKS),
+    ("no such column", BadStore, "{where} lacks a column of its own schema.", _LACKS),
+    ("disk i/o error", StoreUnavailable, "The disk that holds {where} reports an I/O error.",
      "Look at the system's log, and name a --store on another disk."),
+    *((words, StoreUnavailable, "{where} cannot be used: {said}.", "Start its server, or wait for it, and run again.") for words in _AWAY),
+    ("", BadStore, "{where} cannot be used: {said}.", "Fix that, or name another --store."),
 )
-_ERRNO = {errno.ENOSPC: _FULL, errno.EDQUOT: _FULL, errno.EACCES: _READ_ONLY, errno.EPERM: _READ_ONLY, errno.EROFS: _READ_ONLY}
+_ERRNO: dict[int, tuple[type[BadStore], str, str]] = {
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), (StoreUnavailable, *_FULL)),
+    **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), (BadStore, *_READ_ONLY)),
+    errno.EIO: (StoreUnavailable, "{where} cannot be used: {said}.", "Look at the system's log, and name a --store on another disk."),
+}
 
 
 def bad_store(error: BaseException, where: str) -> BadStore:
     """The error for ``error``, raised by a driver or the file system while working on the store ``where``."""
-    if isinstance(error, OSError) and error.errno in _ERRNO:
-        message, remedy = _ERRNO[error.errno]
-        return BadStore(message.format(where=where), remedy=remedy)
     said = " ".join(str(error).split()).rstrip(".?!")
-    for words, message, remedy in _SAID:
-        if words in said.lower():
-            return BadStore(message.format(where=where), remedy=remedy)
-    return BadStore(f"{where} cannot be used: {said}.", remedy="Fix that, or name another --store.")
+    if isinstance(error, OSError) and error.errno in _ERRNO:
+        kind, message, remedy = _ERRNO[error.errno]
+    else:
+        kind, message, remedy = next(found[1:] for found in _SAID if found[0] in said.lower())
+    return kind(message.format(where=where, said=said), remedy=remedy)
 
 
 @contextmanager

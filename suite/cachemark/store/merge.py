@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from sqlalchemy import select, update
 
-from ..core.result import Outcome
+from ..core.result import Outcome, Status
 from ..core.spec import canonical, digest
-from .db import Store, _insert_once, _whole_outcomes
-from .rows import RunRecord, outcome_of, verdict_of
+from . import leases
+from .db import Store, _whole_outcomes
+from .rows import RunRecord, insert_once, outcome_of, verdict_of
 from .schema import BaselineRow, MembershipRow, RunRow, TrialRow, VerdictRow
 
 CONTENT = "merged_from"  # in a run's code: its origin, so that merging again adds nothing
@@ -19,11 +21,12 @@ CONTENT = "merged_from"  # in a run's code: its origin, so that merging again ad
 
 @dataclass(frozen=True)
 class Merged:
-    """Numbers of runs and outcomes that a merge added, and of runs that were known already."""
+    """Numbers of runs and outcomes that a merge added, of runs that were known already, and of damaged outcomes that it left out."""
 
     runs: int
     outcomes: int
     known: int
+    damaged: int = 0
 
 
 class Member(NamedTuple):
@@ -42,7 +45,7 @@ def merge(target: Store, source: Store) -> Merged:
 
     A run is the same where plan, start, numerics and code are: after an interruption, or a second time, only what is missing is added,
     and a run that went on meanwhile is brought up to date. Until all of it is here its state is ``running``. The verdicts of a comparison
-    are its result and come along; those against baselines are not: they are made anew where they are wanted.
+    are its result and come along; those against baselines are not: they are made anew where they are wanted. Damaged outcomes stay behind.
     """
     known = {_origin(run): run.id for run in target.runs()}
     numbers: dict[int, int] = {}  # of the source's runs in the target
@@ -55,14 +58,17 @@ def merge(target: Store, source: Store) -> Merged:
             number = target.begin_run(run.plan, run.plan_json, run.environment, {**run.code, CONTENT: origin})
             _date(target, number, replace(run, state="running", finished=None))
         numbers[run.id] = number
-        outcomes += _add_outcomes(target, source, run.id, numbers)
-        unfinished = target.run(number).state == "running"
+        with target.alive(number) if origin not in known else nullcontext():
+            outcomes += _add_outcomes(target, source, run.id, numbers)
+        here = target.run(number)
+        unfinished = here.state in ("running", "interrupted") and (here.state, here.finished) != (run.state, run.finished)
         if run.is_comparison and (unfinished or not target.verdicts(number)):
             _add_verdicts(target, source, run, number)
         if unfinished:
             _date(target, number, run)
     added = len(numbers.keys() - {run.id for run in runs if _origin(run) in known})
-    return Merged(added, outcomes, len(runs) - added)
+    damaged = sum(outcome.status is Status.DAMAGED for run in runs for outcome in source.outcomes(run.id))
+    return Merged(added, outcomes, len(runs) - added, damaged)
 
 
 def _origin(run: RunRecord) -> str:
@@ -74,14 +80,17 @@ def _date(target: Store, number: int, run: RunRecord) -> None:
     with target._writing() as session:
         values = {"started": run.started, "finished": run.finished, "state": run.state}
         session.execute(update(RunRow).where(RunRow.id == number).values(**values))
+        if run.state != "running":
+            leases.release(session, number)
 
 
 def _members(store: Store, run_id: int) -> list[Member]:
-    """All outcomes of a run in the order in which they joined it."""
+    """The outcomes of a run in the order in which they joined it, but for damaged ones."""
     wanted = _whole_outcomes().join(TrialRow).join(MembershipRow).add_columns(TrialRow.name, TrialRow.run_id, MembershipRow.carried)
     with store._reading() as session:
         found = session.execute(wanted.where(MembershipRow.run_id == run_id).order_by(MembershipRow.id))
-        return [Member(row.id, outcome_of(row, store.where), name or "", run, carried) for row, name, run, carried in found]
+        members = [Member(row.id, outcome_of(row, store.where), name or "", run, carried) for row, name, run, carried in found]
+    return [member for member in members if member.outcome.status is not Status.DAMAGED]
 
 
 def _identity(outcome: Outcome) -> tuple[object, ...]:
@@ -108,7 +117,7 @@ def _add_outcomes(target: Store, source: Store, run_id: int, numbers: dict[int, 
             if member.run not in earlier:
                 earlier[member.run] = {_identity(m.outcome): m.number for m in _members(target, numbers[member.run])}
             with target._writing() as session:
-                _insert_once(session, MembershipRow, {"run_id": number, "outcome_id": earlier[member.run][identity], "carried": True})
+                insert_once(session, MembershipRow, {"run_id": number, "outcome_id": earlier[member.run][identity], "carried": True})
     return added
 
 

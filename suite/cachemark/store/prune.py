@@ -40,9 +40,9 @@ class Pruned:
 
 def nights_kept(policy: str) -> int:
     """The number of nights that a policy such as ``raw=60`` spares."""
-    if found := re.fullmatch(r"raw=(\d+)", policy.strip()):
+    if found := re.fullmatch(r"raw=(\d{1,9})", policy.strip()):
         return int(found[1])
-    raise BadStore(f"{policy!r} is not a policy.",
+    raise BadStore(f"{policy[:100]!r} is not a policy.",
                    remedy=f"Write raw=N, such as raw={NIGHTS}, to keep all raw values of the last N nights.")
 
 

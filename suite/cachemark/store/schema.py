@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import (
@@ -29,11 +30,13 @@ from sqlalchemy import (
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
 from sqlalchemy.types import TypeDecorator
 
-from ..core.result import Status
+from ..core.result import STORED
 from ..core.spec import canonical
 
-SCHEMA_VERSION = "0002"
+SCHEMA_VERSION = "0003"
 """The newest migration that this version of cachemark knows. Versions are numbers, so that newer and older can be told apart."""
+ONLY_ADDED = frozenset({"0003"})
+"""Versions that only added tables which readers can do without: a store of the version before is read as it is."""
 
 RUN_STATES = ("running", "finished", "interrupted", "failed")
 
@@ -49,12 +52,20 @@ def finite(value: Any) -> Any:
     return value
 
 
+@dataclass(frozen=True)
+class Unreadable:
+    """In place of a stored value that is not what was written there, with the reason: reading goes on, and the row can be named."""
+
+    reason: str
+
+
 def _one_of(column: str, names: tuple[str, ...]) -> str:
     return f"{column} IN ({', '.join(repr(n) for n in names)})"
 
 
 class Json(TypeDecorator[Any]):
-    """JSON as plain text with sorted keys. Text, because a person can read it in any database tool."""
+    """JSON as plain text with sorted keys. Text, because a person can read it in any database tool. What is no JSON is read as
+    :class:`Unreadable`."""
 
     impl = Text
     cache_ok = True
@@ -63,7 +74,21 @@ class Json(TypeDecorator[Any]):
         return canonical(finite(value))
 
     def process_result_value(self, value: Any, dialect: Any) -> Any:
-        return json.loads(value)
+        try:
+            return json.loads(value, parse_constant=_refuse)
+        except (TypeError, ValueError, RecursionError) as error:
+            return Unreadable(f"is no JSON ({error})")
+
+
+def _refuse(word: str) -> None:
+    raise ValueError(f"{word} is none of its words")
+
+
+class PackedBytes(LargeBinary):
+    """Bytes. Anything else that a file of SQLite may hold in their place is read as it is, for :mod:`.damage` to name."""
+
+    def result_processor(self, dialect: Any, coltype: Any) -> Any:
+        return lambda value: value.tobytes() if isinstance(value, memoryview) else value
 
 
 class Base(DeclarativeBase):
@@ -139,7 +164,7 @@ class OutcomeRow(Base):
 
     __tablename__ = "outcome"
     __table_args__ = (
-        CheckConstraint(_one_of("status", tuple(str(s) for s in Status)), name="status"),
+        CheckConstraint(_one_of("status", tuple(str(s) for s in STORED)), name="status"),
         CheckConstraint(
             "(status = 'ok' AND n_samples > 0 AND judged) OR (status <> 'ok' AND n_samples = 0 AND log <> '')", name="judged",
         ),
@@ -180,7 +205,7 @@ class SampleRow(Base):
     metric: Mapped[str] = mapped_column(Text, primary_key=True)
     status: Mapped[str] = mapped_column(String(16))
     count: Mapped[int]
-    packed: Mapped[bytes] = mapped_column(LargeBinary)
+    packed: Mapped[bytes] = mapped_column(PackedBytes)
 
 
 class ArtifactRow(Base):
@@ -215,8 +240,8 @@ class CondensedRow(Base):
 
 
 class LeaseRow(Base):
-    """The holder of a device, so that no other machine that sees the same device measures on it. ``beat``: its last sign of life, in
-    seconds since 1970."""
+    """The holder of a device, so that no other machine that sees the same device measures on it, or of a run (``run 7``), as long as it is
+    being measured. ``beat``: its last sign of life, in seconds since 1970."""
 
     __tablename__ = "lease"
     device: Mapped[str] = mapped_column(Text, primary_key=True)
@@ -254,3 +279,22 @@ class VerdictRow(Base):
     then: Mapped[float | None]
     now: Mapped[float | None]
     change: Mapped[float | None]
+
+
+class SettingRow(Base):
+    """Something that is true of the store as a whole, such as where its artifacts lie."""
+
+    __tablename__ = "setting"
+    name: Mapped[str] = mapped_column(Text, primary_key=True)
+    value: Mapped[str] = mapped_column(Text)
+
+
+class SetAsideRow(Base):
+    """A damaged row as it was found, which a repair has taken out of its table; ``content`` is JSON, bytes in it as hex digits."""
+
+    __tablename__ = "set_aside"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    source: Mapped[str] = mapped_column(Text)
+    reason: Mapped[str] = mapped_column(Text)
+    content: Mapped[str] = mapped_column(Text)
+    saved: Mapped[str] = mapped_column(String(32))

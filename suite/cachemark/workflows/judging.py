@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from ..core.errors import NothingMeasured
+from ..core.result import Status
 from ..core.spec import Case
 from ..core.verdicts import JUDGED, REGRESSED
 from ..gate import baseline_check as gate
@@ -134,16 +135,19 @@ def _history(nights: list[Night], night: Night | None) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class CheckResult:
-    """Judgement of a run or a comparison, and tonight's incidents; None where no register was given."""
+    """Judgement of a run or a comparison, and tonight's incidents; None where no register was given. ``damage``: what the store no longer
+    tells of what is judged."""
 
     run: RunRecord
     judgement: RunJudgement
     incidents: IncidentNight | None = None
+    damage: tuple[str, ...] = ()
 
     @property
     def exit_code(self) -> int:
-        """That of the judgement; regressions alone fail nothing where every one of them is acknowledged or accepted."""
-        code = self.judgement.exit_code
+        """That of the judgement, 5 of a store that is damaged there; regressions alone fail nothing where every one of them is acknowledged
+        or accepted."""
+        code = 5 if self.damage else self.judgement.exit_code
         return 0 if code == 1 and self.incidents is not None and not self.incidents.failing else code
 
     def pages(self, table: Path) -> list[str]:
@@ -174,11 +178,12 @@ def check(
             found = judge_comparison(source, record, min_coverage)
         else:
             found = judge(source, record, None if baseline is None else Path(baseline), threshold, min_coverage)
-        if register is None:
-            return CheckResult(record, found)
-        runs = {record.id, *([found.night.run.id] if found.night else [])}
-        cases = {o.case.key: o.case for number in sorted(runs) for o in source.outcomes(number)}
-    return CheckResult(record, found, _carried_on(found, cases, Path(register), record))
+        runs = {record.id: record} | ({found.night.run.id: source.run(found.night.run.id)} if found.night else {})
+        outcomes = [o for number in sorted(runs) for o in source.outcomes(number)]
+    damage = (*(said for one in runs.values() for said in one.damage), *(o.reason for o in outcomes if o.status is Status.DAMAGED))
+    if register is None:
+        return CheckResult(record, found, damage=damage)
+    return CheckResult(record, found, _carried_on(found, {o.case.key: o.case for o in outcomes}, Path(register), record), damage)
 
 
 def _carried_on(found: RunJudgement, cases: Mapping[str, Case], register: Path, run: RunRecord) -> IncidentNight:

@@ -17,7 +17,7 @@ from typing import Any
 
 from ..core.errors import Infrastructure, NothingMeasured
 from ..core.files import NAME
-from ..core.result import Outcome
+from ..core.result import Outcome, Status
 from ..core.spec import digest
 from ..gate import anchors, baselines
 from ..gate import nights as ledger
@@ -39,10 +39,11 @@ ROOMS = ("core", "stats", "gate", "report")  # whose code decides what a page sa
 
 @dataclass(frozen=True)
 class Report:
-    """A written report: the file, and the number of the run."""
+    """A written report: the file, the number of the run, and what of it the store no longer tells."""
 
     path: Path
     run: int
+    damage: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,8 @@ def report(
         record = source.run(run)
         view, _ = (_viewed if baseline else _viewed_or_bare)(source, record, baseline_of(record, baseline), public)
         try:
-            return Report(render.write(view, path), record.id)
+            damage = tuple(f"{lost.what}: {lost.reason}" for lost in view.missing if lost.status == Status.DAMAGED)
+            return Report(render.write(view, path), record.id, damage)
         except OSError as error:
             raise Infrastructure(f"{path} cannot be written: {error.strerror}.",
                                  remedy="Name another file: cachemark report PATH") from error

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from ..store.database import file_of
 from ..store.db import Store
 
 DEFAULT_STORE = "cachemark.sqlite"
@@ -24,8 +25,7 @@ def reading(store: Store | str | Path) -> Iterator[Store]:
 @contextmanager
 def opened(store: str | Path | None) -> Iterator[Store | None]:
     """The store for reading, or None where there is none yet; a server is taken to be there."""
-    path = str(store or "").removeprefix("sqlite:///")
-    if store is None or not ("://" in path or Path(path).exists()):
+    if store is None or ((path := file_of(store)) is not None and not path.exists()):
         yield None
         return
     with reading(store) as found:

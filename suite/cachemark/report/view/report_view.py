@@ -19,7 +19,7 @@ from .device_limits import Limits, against_limits
 from .environment_facts import as_text, differences, environment_facts, title
 from .image_albums import Album, albums
 from .layer_tables import Layers, layers
-from .missing import Missing, missing
+from .missing import Missing, lost, missing
 from .papers import PaperTable, papers
 from .quality_claims import Claims, quality_claims, said
 from .raw_samples import CaseRecord, case_records
@@ -114,7 +114,7 @@ def build(
                        for group in groups),
         changes=changes(comparison), environment=environment_facts(environment, code),
         plan_text=json.dumps(run.plan_json, indent=2, ensure_ascii=False), commands=_commands(run.plan, code),
-        missing=tuple(missing(run.id, run.state, groups)), entries=case_records(given, str(run.id), trials or {}),
+        missing=(*lost(run.id, run.damage), *missing(run.id, run.state, groups)), entries=case_records(given, str(run.id), trials or {}),
         differences=differences(baseline.environment, environment) if baseline else None,
         papers=papers(given, environment), regimes=regimes(groups), alarms=alarms(standing),
     )

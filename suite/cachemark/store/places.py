@@ -1,0 +1,104 @@
+"""The place of a server's artifacts: a folder that every machine sees, noted in the store.
+
+A server holds rows and no files. Whoever writes first says where the files go, and the store keeps that place; a mark in the folder says
+whose it is, so that a machine on which the share is not mounted fails instead of writing beside it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Engine, delete, inspect
+from sqlalchemy.orm import Session
+
+from ..core.errors import BadStore
+from .artifacts import Artifacts
+from .rows import insert_once
+from .schema import SettingRow
+
+VARIABLE = "CACHEMARK_ARTIFACTS"
+MARK = ".cachemark-store"
+_SETTING = "artifacts"
+
+
+def of_server(engine: Engine, where: str, given: str | Path | None, *, read_only: bool) -> Artifacts:
+    """The artifacts of the store on a server: in the folder that is given or that ``CACHEMARK_ARTIFACTS`` names, else in the noted one.
+
+    Who only reads gets that folder as it is; of a store of an earlier version, which noted none, the one in the working directory. Who
+    writes notes the first folder, and gets no other one after it than the same folder under another path.
+    """
+    named = given or os.environ.get(VARIABLE) or None
+    folder = None if named is None else _folder(str(named))
+    with Session(engine) as session:
+        noted = _noted(session) if inspect(session.connection()).has_table(SettingRow.__tablename__) else None
+    if read_only:
+        return Artifacts(folder or (Path(noted["folder"]) if noted else Path(f"{engine.url.database}.artifacts")))
+    if noted is None:
+        if folder is None:
+            raise BadStore(f"{where} has no place for artifacts: a server keeps rows, and tokens and images are files.",
+                           remedy=f"Name a folder that every machine sees: cachemark db migrate --artifacts FOLDER, or set {VARIABLE}. "
+                           "The store remembers it.")
+        noted = _note(engine, folder)
+    place = folder or Path(noted["folder"])
+    _require(place, noted, where)
+    return Artifacts(place)
+
+
+def move(engine: Engine, where: str, given: str | Path) -> Path:
+    """Note that the artifacts lie in another folder now, to which they were moved with their mark; returns it."""
+    folder = _folder(str(given))
+    with Session(engine) as session, session.begin():
+        noted = _noted(session)
+        if noted is not None:
+            _require(folder, noted, where)
+            session.execute(delete(SettingRow).filter_by(name=_SETTING))
+            session.add(SettingRow(name=_SETTING, value=json.dumps({**noted, "folder": str(folder)})))
+    return folder
+
+
+def _folder(named: str) -> Path:
+    if "://" in named:
+        raise BadStore(f"{named!r} is no folder.", remedy="Mount it, and name the folder in which every machine sees it.")
+    return Path(named).absolute()
+
+
+def _noted(session: Session) -> dict[str, Any] | None:
+    """The setting, or None where there is none or it cannot be read."""
+    row = session.get(SettingRow, _SETTING)
+    try:
+        found = json.loads(row.value) if row else None
+        return {"folder": str(found["folder"]), "id": str(found["id"])} if found else None
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def _note(engine: Engine, folder: Path) -> dict[str, Any]:
+    """Note a folder as the place, unless another process has noted one at this moment, and mark it; returns what is noted."""
+    mark = folder / MARK
+    if mark.is_file():
+        raise BadStore(f"{folder} holds the artifacts of another store.", remedy="Name a folder of this store's own.")
+    folder.mkdir(parents=True, exist_ok=True)
+    made = {"folder": str(folder), "id": secrets.token_hex(8)}
+    with Session(engine) as session, session.begin():
+        insert_once(session, SettingRow, {"name": _SETTING, "value": json.dumps(made)})
+        noted = _noted(session) or made
+        if noted == made:
+            mark.write_text(made["id"] + "\n")
+    return noted
+
+
+def _require(folder: Path, noted: dict[str, Any], where: str) -> None:
+    """Refuse a folder without the mark of this store."""
+    try:
+        found = (folder / MARK).read_text(errors="replace").strip()
+    except OSError:
+        found = ""
+    if found != noted["id"]:
+        whose = "is that of another store" if found else f"is not there, or has no file {MARK}"
+        raise BadStore(f"The artifacts of {where} lie in {noted['folder']}; {folder} {whose}.",
+                       remedy=f"Mount the share. Where this machine sees it under another path, name that in {VARIABLE}; after moving it, "
+                       "copy the whole folder and run: cachemark db migrate --artifacts FOLDER")
