@@ -26,7 +26,7 @@ METHODS = ("window", "streaming", "random", "h2o", "rkv", "linear")
 BUDGETS = ("1/2", "1/4")
 CLASSES = ("disc", "square", "triangle", "diamond", "ring", "plus", "flower", "hourglass", "gear", "tower")
 FULL_BYTES = 3_948_544
-SEEDS = 64
+SEEDS = 256
 SCRIPTS = "<script>alert(1)</script>"
 BREAKERS = "\"'><img src=x onerror=alert(2)></style></svg></details><!-- ]]> {{ 7 * 7 }} {% raw %} &lt;b&gt; \\ `"
 # speed, tokens kept, KL, PSNR, SSIM, legend: of 1/2 and of 1/4
@@ -126,7 +126,7 @@ def floor() -> Outcome:
 
 
 def numerics() -> Outcome:
-    samples = {"token_agreement": [1.0] * 63 + [0.9375], "kl": [1.7e-8] * SEEDS, "psnr": [60.0] * 63 + [31.0], "ssim": [1.0] * 63 + [0.99]}
+    samples = {"token_agreement": [1.0] * (SEEDS - 1) + [0.9375], "kl": [1.7e-8] * SEEDS, "psnr": [60.0] * (SEEDS - 1) + [31.0], "ssim": [1.0] * (SEEDS - 1) + [0.99]}
     return Outcome(case(role="numerics", batch=5), Status.OK, samples)
 
 

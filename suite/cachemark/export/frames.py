@@ -18,8 +18,8 @@ from ..core.result import JUDGING, Outcome
 from ..core.spec import Case, Sampling, canonical
 from ..core.units import in_order, metric
 from ..report import formatting as fmt
-from ..report.view.case_group import case_groups
 from ..report.view.report_row import ReportRow, is_random
+from ..report.view.standing import standing
 from ..stats.intervals import Interval, median_over_repeats
 from ..store.db import Store
 from .escape import for_sheet
@@ -49,7 +49,7 @@ def frame(source: Source, run: int | None = None) -> pd.DataFrame:
     """
     outcomes, shared = _given(source, run)
     rows: dict[int, ReportRow] = {}
-    for part in case_groups(outcomes):
+    for part in standing(outcomes)[0]:
         for row in part.rows:
             rows.setdefault(id(row.outcome), row)  # a reference row may stand in several sections
     records = [_whole(record) for outcome in outcomes for record in _records(rows[id(outcome)], shared)]

@@ -120,7 +120,7 @@ def _section(model: str, measured: list[Outcome], references: list[Outcome]) -> 
     arms = [_stand(row, held) for row in rows if row.outcome is not baseline]
     own = next((row for row in rows if row.outcome is baseline), None)
     first = (measured or references)[0].case
-    return CaseGroup(model, baseline.case if baseline else first, own, _ordered(arms), held)
+    return CaseGroup(model, baseline.case if baseline else first, own, ordered(arms), held)
 
 
 def _reference(rows: Sequence[ReportRow], role: str) -> ReportRow | None:
@@ -174,7 +174,7 @@ def _lossless(row: ReportRow, numerics: ReportRow | None) -> bool:
     return far is None or limit is None or far.value <= limit.value
 
 
-def _ordered(rows: list[ReportRow]) -> tuple[ReportRow, ...]:
+def ordered(rows: list[ReportRow]) -> tuple[ReportRow, ...]:
     """Larger budgets first; in a budget: ranked (by FID where it was measured, else by speed-up), ranked without a figure, unranked, then
     without figures."""
     by_quality = any(row.of_set("fid") for row in rows)

@@ -14,17 +14,18 @@ from ...core.result import Outcome, Status
 from ...core.spec import OWN, Case
 from . import explanations
 from .baseline_comparison import Alarms, BaselineComparison, Conclusion, alarms, changes, conclusion
-from .case_group import CaseGroup, case_groups
+from .case_group import CaseGroup
 from .device_limits import Limits, against_limits
 from .environment_facts import as_text, differences, environment_facts, title
 from .image_albums import Album, albums
 from .layer_tables import Layers, layers
 from .missing import Missing, lost, missing
 from .papers import PaperTable, papers
-from .quality_claims import Claims, quality_claims, said
+from .quality_claims import Claims, said
 from .raw_samples import CaseRecord, case_records
 from .recommendation import Recommendation, Regime, recommendations, regimes
 from .run_history import HistoryNight, RunHistory, Trend, run_history
+from .standing import standing as standing_of
 from .summary_sentences import Sentence, sentences
 
 if TYPE_CHECKING:  # a page is made without a store
@@ -103,8 +104,7 @@ def build(
     the changes over the nights.
     """
     given, environment, code = list(outcomes), run.environment, dict(run.code)
-    groups = case_groups(given)
-    claims = quality_claims(groups)
+    groups, claims = standing_of(given)
     return ReportView(
         plan=run.plan, run=str(run.id), when=_when(run.started, run.finished),
         machine=f"{environment.machine_class} · {environment.device}", commit=str(code.get("commit") or "unknown"),
