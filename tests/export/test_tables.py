@@ -19,6 +19,7 @@ from cachemark.report import formatting as fmt
 from cachemark.report.view.case_group import case_groups
 from cachemark.report.view.leaderboard import ColumnGroup, cells, column_groups
 from cachemark.report.view.report_view import ReportView, build
+from cachemark.report.view.standing import standing
 
 GOLD = Path(__file__).parent / "gold"
 REGOLD = "CACHEMARK_REGOLD"
@@ -58,7 +59,7 @@ def test_a_table_is_as_in_the_gold_file(write: object, name: str) -> None:
 
 
 def test_every_figure_is_the_text_of_the_page() -> None:
-    (part,) = case_groups(sample.mixed())
+    ((part,), _) = standing(sample.mixed())
     shown = column_groups(part)
     for row, line in zip(part.rows, lines(table(sample.mixed())), strict=True):
         page = {cell.key: cell.text for cell in cells(row, shown) if not cell.empty}
@@ -138,6 +139,11 @@ def judged(outcome: Outcome, **samples: list[float]) -> Outcome:
     return replace(outcome, samples={**outcome.samples, **samples})
 
 
+def as_good(outcome: Outcome) -> Outcome:
+    """The outcome with the full cache's legend scores, so that it may be ranked."""
+    return judged(outcome, legend=list(sample.full().samples["legend"]))
+
+
 def noise(name: str, size: float = 1.0) -> list[float]:
     stream = random.Random(name)
     return [size * stream.gauss(0, 1) for _ in range(sample.SEEDS)]
@@ -186,7 +192,7 @@ def test_bytes_are_alike_where_they_are_equal() -> None:
 
 def test_what_is_not_ranked_is_never_bold_and_the_full_cache_takes_no_part() -> None:
     lost = judged(sample.arm("linear", "1/4"), latency=[0.1] * 5, token_agreement=list(sample.floor().samples["token_agreement"]))
-    held = [sample.full(), lost, sample.arm("random", "1/4"), sample.arm("window", "1/4")]
+    held = [sample.full(), *map(as_good, (lost, sample.arm("random", "1/4"), sample.arm("window", "1/4")))]
     found = table([*held, sample.floor()])
     assert column(found, "speed_up")["linear 1/4"].text > column(found, "speed_up")["window 1/4"].text
     assert "linear 1/4" not in bold(found, "speed_up")
@@ -196,8 +202,12 @@ def test_what_is_not_ranked_is_never_bold_and_the_full_cache_takes_no_part() -> 
 
 
 def test_budgets_are_compared_each_for_itself() -> None:
-    found = table(sample.outcomes())
+    found = table([sample.full(), *map(as_good, sample.arms().values()), sample.floor(), sample.numerics()])
     assert {name.split()[1] for name in bold(found, "kl")} == {"1/2", "1/4"}
+
+
+def test_what_is_not_shown_to_be_as_good_is_never_bold() -> None:
+    assert {name.split()[1] for name in bold(table(sample.outcomes()), "kl")} == {"1/2"}
 
 
 def test_nothing_is_bold_alone_or_with_one_seed() -> None:

@@ -194,5 +194,5 @@ def ordered(rows: list[ReportRow]) -> tuple[ReportRow, ...]:
     for row in sorted(rows, key=key):
         ranked = row.ok and not row.unranked and rank(row) is not None
         before[row.case.budget] += ranked
-        placed.append(replace(row, place=before[row.case.budget]) if ranked else row)
+        placed.append(replace(row, place=before[row.case.budget] if ranked else None))
     return tuple(placed)

@@ -41,8 +41,11 @@ ADVICE = {
 }
 SENTENCES = ("Generated from the table: the fastest ranked method at this budget, its savings and costs, and the methods left out. "
              "No method is called faster while the interval of its speed-up reaches down to 1.")
-PLACES = ("Rank within a budget among methods that may be ranked: by FID where it was measured, else by speed-up. Where intervals overlap, "
-          "the order may be chance.")
+ANSWERS = ("The fastest method among those whose images are shown to be not worse than the full cache's, by a test at the same seeds, "
+           "corrected over all comparisons of this report, and whose speed-up is shown to be above 1. If there is none, it is the full "
+           "cache. Beside it stand, at the same seeds, images of the full cache, of that method, and of the worst of the others.")
+PLACES = ("Rank within a budget among methods that are shown to be not worse than the full cache: by FID where it was measured, else by "
+          "speed-up. Where intervals overlap, the order may be chance.")
 ALARMS = ("Every night the same code is also compared with itself. A change found there is a false alarm, so the share of nights with one "
           "is the false-alarm rate of the gate.")
 MISSING = "Every case without results, and every figure this run lacks that such cases usually have, with the reason."

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from PIL import Image
@@ -57,6 +57,34 @@ def albums(group: CaseGroup, artifact: Callable[[str], bytes] | None) -> tuple[A
         if row.ok and (file := _grid(row)):
             found.setdefault(row.method, []).append(_sprite(row, file, artifact))
     return tuple(Album(method, tuple(sprites)) for method, sprites in found.items())
+
+
+@dataclass(frozen=True)
+class Strip:
+    """A PNG of several rows of square tiles, ``tile`` pixels wide, at the same fixed seeds, and what each row shows."""
+
+    png: bytes
+    tile: int
+    columns: int
+    names: tuple[str, ...]
+
+
+def strip(found: Sequence[Album], rows: Sequence[ReportRow]) -> Strip | None:
+    """The fixed seeds of the full cache above those of each of some rows; None where no pictures are here."""
+    sprites = {sprite.row.case.key: sprite for album in found for sprite in album.sprites if not sprite.missing}
+    shown = [sprites[row.case.key] for row in rows if row.case.key in sprites]
+    if not shown or len({(sprite.tile, sprite.worst, len(sprite.tiles)) for sprite in shown}) > 1:
+        return None
+    tile, columns, first = shown[0].tile, len(shown[0].tiles) - shown[0].worst, shown[0].worst * shown[0].tile
+    sheet = Image.new("RGB", (columns * tile, (1 + len(shown)) * tile))
+    for k, sprite in enumerate(shown):
+        with Image.open(io.BytesIO(sprite.png), formats=["PNG"]) as image:
+            if k == 0:
+                sheet.paste(image.crop((first, 0, first + columns * tile, tile)), (0, 0))
+            sheet.paste(image.crop((first, tile, first + columns * tile, 2 * tile)), (0, (1 + k) * tile))
+    drawn = io.BytesIO()
+    sheet.save(drawn, format="PNG", optimize=True)
+    return Strip(drawn.getvalue(), tile, columns, ("full cache", *(sprite.row.case.label for sprite in shown)))
 
 
 def _grid(row: ReportRow) -> str:

@@ -86,7 +86,7 @@ def not_shown(rows: Sequence[ReportRow], claims: Claims) -> str:
     able = [row for row in rows if row.ok]
     if not able:
         return "No budget has results."
-    known = [(row, claims[row.case.key]) for row in able if row.case.key in claims and not row.unranked]
+    known = [(row, claims[row.case.key]) for row in able if row.case.key in claims and (row.unproven or not row.unranked)]
     if not known:
         return "At no budget can its images be compared with the full cache's."
     if all(claim.n < claim.least for _, claim in known):

@@ -42,7 +42,7 @@ class ReportRow:
     ``fidelity`` and ``quality`` hold the means over seeds, the latter also figures of whole sets of images; where both are empty,
     ``no_judgement`` says why. ``to_full`` holds differences of quality, this row less the full cache, at the same seeds.
     ``place`` orders the ranked methods of one budget, by FID where it was measured, else by speed-up; ``unranked`` says why there is
-    none. ``lossless``: no further from the full cache than it is from itself.
+    none, and ``unproven`` that it is for want of proof alone. ``lossless``: no further from the full cache than it is from itself.
     """
 
     outcome: Outcome
@@ -56,6 +56,7 @@ class ReportRow:
     no_judgement: str = ""
     place: int | None = None
     unranked: str = ""
+    unproven: bool = False
     lossless: bool = False
     marks: tuple[Mark, ...] = ()
 

@@ -13,11 +13,12 @@ from ...core.differences import flat
 from ...core.result import Outcome, Status
 from ...core.spec import OWN, Case
 from . import explanations
+from .answers import Answer, answer
 from .baseline_comparison import Alarms, BaselineComparison, Conclusion, alarms, changes, conclusion
 from .case_group import CaseGroup
 from .device_limits import Limits, against_limits
 from .environment_facts import as_text, differences, environment_facts, title
-from .image_albums import Album, albums
+from .image_albums import Album, Strip, albums, strip
 from .layer_tables import Layers, layers
 from .missing import Missing, lost, missing
 from .papers import PaperTable, papers
@@ -45,9 +46,10 @@ class Note:
 
 @dataclass(frozen=True)
 class Chapter:
-    """A group with everything the page says about it. ``coverage`` is the sureness of its speed-up intervals, 0 to 1; ``unanchored`` says
-    why its figures are not comparable with published ones, or is empty; ``recommendations`` name a budget for each method by the rule in
-    ``margin``; ``history`` is the group run by run, None where it was measured once."""
+    """A group with everything the page says about it: the ``answer`` and a ``strip`` of images to it first. ``coverage`` is the sureness of
+    its speed-up intervals, 0 to 1; ``unanchored`` says why its figures are not comparable with published ones, or is empty;
+    ``recommendations`` name a budget for each method by the rule in ``margin``; ``history`` is the group run by run, None where it was
+    measured once."""
 
     group: CaseGroup
     heading: str
@@ -62,6 +64,8 @@ class Chapter:
     margin: str
     unanchored: str
     history: RunHistory | None
+    answer: Answer
+    strip: Strip | None
 
 
 @dataclass(frozen=True)
@@ -154,10 +158,12 @@ def _chapter(
     twins = [other for other in groups if other.model == group.model]
     heading = group.model if len(twins) == 1 else f"{group.model}, {_difference(group, twins)}"
     sure = [row.speed_up.confidence for row in group.arms if row.speed_up and row.speed_up.stated]
-    return Chapter(group, heading, _conditions(group), sentences(group), _notes(group), albums(group, artifact),
+    told, pictures = answer(group, claims), albums(group, artifact)
+    shown = strip(pictures, [row for row in (told.row or told.lean, told.ruined) if row is not None])
+    return Chapter(group, heading, _conditions(group), sentences(group), _notes(group), pictures,
                    min(sure) if sure else None, layers(group.full), against_limits(group), recommendations(group, groups, claims),
                    said(group, claims),
-                   unanchored, history)
+                   unanchored, history, told, shown)
 
 
 def _difference(group: CaseGroup, twins: Sequence[CaseGroup]) -> str:

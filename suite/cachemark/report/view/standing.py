@@ -6,8 +6,10 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from ...core.result import Outcome
+from ...core.units import metric
+from .. import formatting as fmt
 from .case_group import CaseGroup, case_groups, ordered
-from .quality_claims import Claims, criterion, not_shown, quality_claims
+from .quality_claims import LEGEND_MARGIN, SET_MARGIN, Claims, QualityClaim, criterion, quality_claims
 from .report_row import Mark, ReportRow
 
 NOT_RANKED = "not ranked"
@@ -29,11 +31,29 @@ def _judged(row: ReportRow, group: CaseGroup, claims: Claims) -> ReportRow:
     why = _disqualified(row, group, claims)
     if not why:
         return row
-    return replace(row, unranked=why, marks=(Mark(NOT_RANKED, "warn", why), *row.marks))
+    return replace(row, place=None, unranked=why, unproven=True, marks=(Mark(NOT_RANKED, "warn", why), *row.marks))
 
 
 def _disqualified(row: ReportRow, group: CaseGroup, claims: Claims) -> str:
     """The reason why nothing shows that a row's images are as good as the full cache's, or nothing."""
     if criterion(group) == "" or row.case.key not in claims:
         return UNJUDGED
-    return "" if claims[row.case.key].shown else not_shown([row], claims)
+    return why_not(claims[row.case.key])
+
+
+def why_not(claim: QualityClaim) -> str:
+    """The reason why a claim is not shown, and the number of seeds that would show it; nothing where it is shown."""
+    if claim.shown:
+        return ""
+    if claim.n < claim.least:
+        return f"Too few seeds to say whether its images are as good: {claim.n}, and at least {claim.least} are needed."
+    if claim.needed is None:
+        return f"Its images lose {margin(claim.metric)} or more on average."
+    return f"Not shown to lose less than {margin(claim.metric)}: about {claim.needed} seeds would show it, if they went on like these."
+
+
+def margin(name: str) -> str:
+    """The margin of a figure of quality in words."""
+    if name == "legend":
+        return f"{100 * LEGEND_MARGIN:g} points of legend score"
+    return f"{fmt.percent(SET_MARGIN)} of the full cache's {metric(name).title}"

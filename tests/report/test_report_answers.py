@@ -1,0 +1,120 @@
+"""The answer of a report: a method that is shown to be as good and faster, or the full cache; and that nobody else is called anything."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+
+import report_sample as sample
+
+from cachemark.core.result import Outcome
+from cachemark.export.tables import tables
+from cachemark.report.page.render import render
+from cachemark.report.view.answers import Answer
+from cachemark.report.view.image_albums import strip
+from cachemark.report.view.report_view import ReportView, build
+from cachemark.report.view.standing import UNJUDGED, standing
+
+SEEDS = 256
+
+
+def scored(outcome: Outcome, score: float, seconds: float | None = None, seeds: int = SEEDS) -> Outcome:
+    """The outcome with that legend score on average, and that latency."""
+    stream = random.Random(f"{outcome.case.label} {score}")
+    times = {} if seconds is None else {"latency": [seconds * (1 + 0.001 * k) for k in range(9)]}
+    legend = [sum(stream.random() < score for _ in range(4)) / 4 for _ in range(seeds)]
+    samples = {name: values[:seeds] if len(values) == sample.SEEDS else values for name, values in outcome.samples.items()}
+    return replace(outcome, samples={**samples, "legend": legend, **times})
+
+
+def view(*outcomes: Outcome) -> ReportView:
+    return build(sample.RUN, outcomes)
+
+
+def told(*outcomes: Outcome) -> Answer:
+    (chapter,) = view(*outcomes).chapters
+    return chapter.answer
+
+
+FULL = scored(sample.full(), 1.0, 2.0)
+GOOD = scored(sample.arm("linear", "1/2"), 1.0, 1.5)
+LEAN = scored(sample.arm("linear", "1/4"), 1.0, 2.2)
+COLLAPSED = scored(sample.arm("streaming", "1/4"), 0.4, 0.5)
+
+
+def test_the_fastest_qualified_method_is_recommended_and_not_the_fastest() -> None:
+    found = told(FULL, COLLAPSED, GOOD, LEAN)
+    assert found.row is not None
+    assert (found.row.case.label, found.lean.case.label if found.lean else "") == ("linear 1/2", "linear 1/4")
+    assert found.text.startswith("Use linear at 1/2: 1.33× (")
+    assert found.text.endswith("with 48.2 % less KV, and its images are shown to lose less than 5 points of legend score.")
+    assert found.ruined is not None
+    assert found.ruined.case.label == "streaming 1/4"
+    assert [name for name, *_ in found.figures] == ["Speed, linear at 1/2", "Less KV", "Legend score"]
+
+
+def test_without_a_qualified_method_it_is_the_full_cache() -> None:
+    found = told(FULL, COLLAPSED)
+    assert (found.row, found.lean) == (None, None)
+    assert found.text == f"Use the full cache: at these {SEEDS} seeds no method is shown to lose less than 5 points of legend score."
+
+
+def test_few_seeds_decide_nothing_and_say_how_many_would() -> None:
+    found = told(scored(FULL, 1.0, 2.0, 32), scored(GOOD, 1.0, 1.5, 32))
+    assert found.row is None
+    assert found.needed is not None
+    assert 32 < found.needed < 100
+    assert f"About {found.needed} seeds would decide" in found.text
+
+
+def test_a_method_that_saves_memory_alone_is_named_for_that() -> None:
+    found = told(FULL, LEAN)
+    assert found.row is None
+    assert found.text == ("Use the full cache: no method that is shown to lose less than 5 points of legend score is shown to be faster. "
+                          "Where memory is short, linear at 1/4 runs with 73.2 % less KV.")
+
+
+def test_random_weights_and_what_was_not_judged_recommend_nothing() -> None:
+    assert told(*sample.random_weights()).text == "Use the full cache: weights are random, so no method is shown to be as good."
+    bare = [replace(o, samples={name: values for name, values in o.samples.items() if name != "legend"}, judgement="in another run")
+            for o in (FULL, GOOD)]
+    assert told(*bare).text == "Use the full cache: the quality of images was not measured, so no method is shown to be as good."
+    (group,), _ = standing(bare)
+    assert [(row.place, row.unranked) for row in group.arms] == [(None, UNJUDGED)]
+
+
+def test_a_run_without_a_full_cache_has_no_answer() -> None:
+    assert told(GOOD).text == "No answer: this run has no full cache to compare with."
+
+
+def places(outcomes: Sequence[Outcome]) -> dict[str, int | None]:
+    (group,), _ = standing(outcomes)
+    return {row.case.label: row.place for row in group.arms}
+
+
+def test_only_qualified_methods_have_a_place() -> None:
+    assert places([FULL, COLLAPSED, GOOD, LEAN]) == {"linear 1/2": 1, "linear 1/4": 1, "streaming 1/4": None}
+
+
+def test_what_collapses_stands_below_and_is_never_bold() -> None:
+    held = view(FULL, COLLAPSED, LEAN, GOOD)
+    (found,) = tables(held)
+    lines = [line for block in found.blocks for line in block if line.budget.startswith("1/4")]
+    assert [line.name for line in lines] == ["linear", "streaming"]
+    assert not [entry for entry in lines[1].entries if entry.best]
+
+
+def test_the_first_screen_says_it_before_the_gate_speaks() -> None:
+    text = render(view(FULL, COLLAPSED, GOOD))
+    answer, gate = text.index("Use linear at 1/2"), text.index("Compared with the baseline")
+    assert answer < gate
+    assert "fastest ranked method is streaming" not in text
+
+
+def test_images_stand_at_the_same_fixed_seeds() -> None:
+    (chapter,) = build(sample.RUN, [FULL, COLLAPSED, GOOD], artifact=sample.sprite).chapters
+    assert chapter.strip is not None
+    assert chapter.strip.names == ("full cache", "linear 1/2", "streaming 1/4")
+    assert (chapter.strip.columns, chapter.strip.tile) == (4, 64)
+    assert strip(chapter.albums, []) is None
