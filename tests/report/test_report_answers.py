@@ -9,7 +9,11 @@ from dataclasses import replace
 import report_sample as sample
 
 from cachemark.core.result import Outcome
+from cachemark.export.github import comment, summary
 from cachemark.export.tables import tables
+from cachemark.report.charts.chart import signs_of
+from cachemark.report.charts.svg import XYPlot
+from cachemark.report.charts.tradeoffs import against_speed
 from cachemark.report.page.render import render
 from cachemark.report.view.answers import Answer
 from cachemark.report.view.image_albums import strip
@@ -118,3 +122,20 @@ def test_images_stand_at_the_same_fixed_seeds() -> None:
     assert chapter.strip.names == ("full cache", "linear 1/2", "streaming 1/4")
     assert (chapter.strip.columns, chapter.strip.tile) == (4, 64)
     assert strip(chapter.albums, []) is None
+
+
+def test_a_comment_begins_with_the_answer() -> None:
+    held = view(FULL, COLLAPSED, GOOD)
+    for text in (comment(held), summary(held)):
+        assert text.index("**tiny-llamagen**: Use linear at 1/2") < text.index("Not compared with a baseline")
+
+
+def test_a_front_is_drawn_through_ranked_cases_only() -> None:
+    """The collapsed arm is the fastest, and everything would be dominated by less."""
+    (group,), _ = standing([FULL, scored(COLLAPSED, 0.4, 0.5), GOOD])
+    plot = against_speed(group, signs_of(group)).plot
+    assert isinstance(plot, XYPlot)
+    (front,) = plot.lines
+    fast = max(point.x for point in plot.points)
+    assert fast > 2
+    assert max(x for x, _ in front.places) < fast

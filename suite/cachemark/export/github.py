@@ -18,13 +18,15 @@ from .tables import NAME, Table, tables
 SUMMARY_BYTES = 1024 * 1024  # of a step's summary; GitHub drops one that is longer
 COMMENT_CHARACTERS = 65_536  # of a comment; GitHub refuses one that is longer
 ANNOTATIONS = 10  # of one kind in a step; GitHub does not show more
+ANSWERS = 12  # models of which it is said which cache to use
 SHOWN = 50  # rows of a comparison in a table
 _LEVELS = {REGRESSED: "error", MISSING: "warning", CHANGED: "notice"}
 
 
 def summary(view: ReportView, comparison: Comparison | None = None) -> str:
-    """Markdown for ``$GITHUB_STEP_SUMMARY``: what the gate says, where there was one, and the headline tables, at most 1 MiB."""
-    parts = [_title(view), *_verdicts(comparison), *(markdown([table]) for table in tables(view))]
+    """Markdown for ``$GITHUB_STEP_SUMMARY``: which cache to use, what the gate says, where there was one, and the headline tables, at most
+    1 MiB."""
+    parts = [_title(view), *_answers(view), *_verdicts(comparison), *(markdown([table]) for table in tables(view))]
     return _fitting(parts, SUMMARY_BYTES)
 
 
@@ -32,7 +34,13 @@ def comment(view: ReportView, comparison: Comparison | None = None) -> str:
     """Markdown for a comment on a pull request, at most 65 536 characters and bytes. It begins with an invisible mark that depends on the
     plan alone, so that whoever posts it finds the comment of the last push and replaces it. The tables are folded."""
     mark = f"<!-- cachemark {slug(view.plan)} -->\n{_title(view)}"
-    return _fitting([mark, *_verdicts(comparison), *map(_folded, tables(view))], COMMENT_CHARACTERS)
+    return _fitting([mark, *_answers(view), *_verdicts(comparison), *map(_folded, tables(view))], COMMENT_CHARACTERS)
+
+
+def _answers(view: ReportView) -> list[str]:
+    """Which cache to use, a line for each model."""
+    lines = [f"- **{for_markdown(chapter.heading, NAME)}**: {for_markdown(chapter.answer.text, REASON)}" for chapter in view.chapters]
+    return ["\n".join(lines[:ANSWERS]) + "\n"] if lines else []
 
 
 def _folded(table: Table) -> str:

@@ -77,8 +77,10 @@ def _scatter(title: str, group: CaseGroup, across: _Quantity, less: bool, signs:
         why = "Weights are random, so there is no fidelity to show." if group.random else "No method has both values."
         return Chart("leaderboard", title, empty=why)
     points = tuple(_point(row, across, up, signs) for row in rows)
-    caption = f"Lower {'left' if less else 'right'} is better. Dashed: the Pareto front, the cases that no other beats in both."
-    plot = _plane(points, across.title, up.title, less)
+    caption = (f"Lower {'left' if less else 'right'} is better. Dashed: the Pareto front of the ranked cases "
+               "and the full cache, those that no other of them beats in both. Hollow: not ranked.")
+    able = [(point.x, point.y) for row, point in zip(rows, points, strict=True) if not row.unranked]
+    plot = _plane(points, able, across.title, up.title, less)
     figures = ([of.text(of.value(row) or 0) for of in (across, up)] for row in rows)
     return Chart.of_cases("leaderboard", title, caption, plot, (across.title, up.title), rows, figures)
 
@@ -134,9 +136,10 @@ def _top(points: Sequence[Point]) -> float:
     return max(max(point.y, point.up[1] if point.up else 0.0) for point in points)
 
 
-def _plane(points: tuple[Point, ...], x_title: str, y_title: str, less: bool) -> XYPlot:
+def _plane(points: tuple[Point, ...], able: Sequence[tuple[float, float]], x_title: str, y_title: str, less: bool) -> XYPlot:
+    """All points, and the front of those that are ``able`` to stand on it."""
     ends = [end for point in points for end in (point.x, *(point.across or ()))]
     low, high = ranged(ends)
     x = linear(x_title, 0.0 if less else low, 1.08 * max(ends) if less else high, count=6)
-    line = Curve(tuple(front([(point.x, point.y) for point in points], less)), dash="4 3", stepped="after" if less else "before")
+    line = Curve(tuple(front(able, less)), dash="4 3", stepped="after" if less else "before")
     return XYPlot(x, rooted(y_title, _top(points)), points, (line,))
