@@ -45,7 +45,7 @@ def answer(group: CaseGroup, claims: Claims) -> Answer:
         return Answer(_use(quick, claims), quick, None if lean is quick else lean, ruined, figures=tuple(_figures(quick, group)))
     needed = min((claim.needed for row in group.arms if (claim := claims.get(row.case.key)) and not claim.shown and claim.needed),
                    default=None)
-    text = f"{FULL_CACHE}: {_why(group, qualified, lean, claims, needed)}"
+    text = f"{FULL_CACHE}: {_reason(group, qualified, lean, claims, needed)}"
     return Answer(text, None, lean, ruined, needed, tuple(_figures(lean or group.full, group)))
 
 
@@ -110,12 +110,12 @@ def lost(claim: QualityClaim) -> str:
     return f"and its images are shown to lose less than {margin(claim.metric)}"
 
 
-def _why(group: CaseGroup, qualified: list[ReportRow], lean: ReportRow | None, claims: Claims, needed: int | None) -> str:
+def _reason(group: CaseGroup, qualified: list[ReportRow], lean: ReportRow | None, claims: Claims, needed: int | None) -> str:
     """The reason for the full cache, and what would change it."""
     name = criterion(group)
     if name == "":
-        why = "weights are random" if group.random else "the quality of images was not measured"
-        return f"{why}, so no method is shown to be as good."
+        reason = "weights are random" if group.random else "the quality of images was not measured"
+        return f"{reason}, so no method is shown to be as good."
     if not qualified:
         n = max((claim.n for row in group.arms if (claim := claims.get(row.case.key))), default=0)
         more = f" About {needed} seeds would decide for one of them, if they went on like these." if needed else ""

@@ -21,10 +21,10 @@ def standing(outcomes: Iterable[Outcome]) -> tuple[tuple[CaseGroup, ...], Claims
     are one family, so a report must be judged whole."""
     groups = case_groups(list(outcomes))
     claims = quality_claims(groups)
-    return tuple(replace(group, arms=ordered([_judged(row, group, claims) for row in group.arms])) for group in groups), claims
+    return tuple(replace(group, arms=ordered([_qualified(row, group, claims) for row in group.arms])) for group in groups), claims
 
 
-def _judged(row: ReportRow, group: CaseGroup, claims: Claims) -> ReportRow:
+def _qualified(row: ReportRow, group: CaseGroup, claims: Claims) -> ReportRow:
     """The row without a place, and with the reason, where it is not qualified."""
     if not row.ok or row.unranked or group.searched:
         return row
