@@ -142,8 +142,9 @@ def _wrapped_by_torch(now: Any, before: Any) -> bool:
 
 def _hides(owner: Any, ours: bool, name: str, value: Any) -> bool:
     """True where something new takes the place of what was found elsewhere: in a base class, or among the builtins."""
-    if name in CHANGING or not _computes(value):
+    special = name.startswith("__") and name.endswith("__")
+    if name in CHANGING or not (_computes(value) or (ours and not special)):
         return False
     if isinstance(owner, ModuleType):
-        return ours and hasattr(builtins, name) and not name.startswith("__")
+        return ours and hasattr(builtins, name) and not special
     return name == "__getattr__" or any(name in vars(base) for base in owner.__mro__[1:])

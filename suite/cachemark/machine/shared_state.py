@@ -162,7 +162,7 @@ SETTINGS = (
     Setting("the umask", Impact.NONE, _umask, os.umask),
     Setting("handlers of signals", Impact.NONE, _handlers, _set_handlers),
     Setting("a timer", Impact.NONE, lambda: signal.getitimer(signal.ITIMER_REAL)[0] > 0,
-            lambda on: signal.setitimer(signal.ITIMER_REAL, 0)),
+            lambda on: None if on else signal.setitimer(signal.ITIMER_REAL, 0)),
 )
 QUIET = (dict, list)  # types of values that are not told: they are long, or may be secret
 

@@ -23,7 +23,7 @@ from ...core.result import Outcome, Status
 from ...core.spec import FULL
 from ...machine.affinity import pin
 from ...machine.memory import cap
-from ...machine.shared_state import Change
+from ...machine.shared_state import Change, Impact
 from ...plans.expand import Planned
 from ..bounds import bounded_log
 from ..request import Task, TrialRequest
@@ -119,11 +119,13 @@ class _Trial:
                 self._imported.add(digest)
 
     def _changes(self, planned: Planned) -> list[Change]:
-        """Changes that the case has made. Libraries settle in the first full cache of a process, and nobody is to blame."""
+        """Changes that the case has made. Libraries settle in the first full cache of a process, and nobody is to blame; later too one that
+        is needed for the first time may set a variable or a handler, so that without a plug-in only what harms figures is told."""
         if not planned.needs and planned.case.method == FULL:
             self._settled = False
             return []
-        return self._surroundings.changed(self.bench.loaded.parameters if self.bench else ())
+        found = self._surroundings.changed(self.bench.loaded.parameters if self.bench else ())
+        return [change for change in found if planned.needs or change.impact > Impact.NONE]
 
 
 def _failed(planned: Planned, error: BaseException) -> Outcome:
