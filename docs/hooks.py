@@ -52,6 +52,11 @@ def on_page_content(html: str, page: Page, **_: object) -> str:
     return ROLE.sub(lambda found: f"<code>{found[2].rpartition('.')[2] if found[1] else found[2].lstrip('.')}</code>", html)
 
 
+def on_post_page(output: str, **_: object) -> str:
+    """Give the dialogue of the search a name for those who hear the page; the theme gives it none."""
+    return output.replace('data-md-component="search" role="dialog"', 'data-md-component="search" role="dialog" aria-label="Search"')
+
+
 def on_post_build(config: MkDocsConfig) -> None:
     """Refuse a site that would load anything from another host."""
     found = list(hosts.loads_of(Path(config.site_dir)))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -140,6 +141,26 @@ def test_a_page_has_the_same_parts_as_in_the_repository(site: Path) -> None:
         html = (site / page.relative_to(DOCS).with_suffix(".html")).read_text(encoding="utf-8")
         article = html[html.index("<article"):html.index("</article>")]
         assert Parts(article).counts == Parts(MarkdownIt("commonmark").enable("table").render(source)).counts, page
+
+
+@pytest.mark.slow
+@built_here
+def test_the_search_answers_from_disk_and_asks_nobody(site: Path) -> None:
+    sync_api = pytest.importorskip("playwright.sync_api", reason="no playwright here; `pip install playwright` gives one")
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser")
+    if chromium is None:
+        pytest.skip("no chromium here; `apt-get install chromium` gives one")
+    asked: list[str] = []
+    with sync_api.sync_playwright() as play:
+        browser = play.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
+        page = browser.new_page()
+        page.on("request", lambda request: asked.append(request.url))
+        page.goto((site / "guide" / "plans.html").as_uri())
+        page.locator("[data-md-component=search-query]").fill("teacher forcing")
+        page.locator(".md-search-result__item a[href*='metrics.html']").first.wait_for(state="attached")
+        browser.close()
+    assert any("search_index.js" in url for url in asked)
+    assert {url.partition(":")[0] for url in asked} <= {"file", "data", "blob"}
 
 
 @pytest.mark.slow
