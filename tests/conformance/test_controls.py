@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from cachemark.contract.method import Method
 from cachemark.core.spec import Sampling
 from cachemark.models import llamagen
-from cachemark.models.llamagen import LlamaGen, RMSNorm
+from cachemark.models.layers import RMSNorm
+from cachemark.models.llamagen import LlamaGen
 from cachemark.models.vision.vq import AttnBlock
 
 from .checks import Vector

@@ -24,7 +24,7 @@ class Shadow(Watch):
         self.worst = 0.0
         self.hidden = 0
         self._oracle: Method | None = None
-        self._held: Tensor | None = None
+        self._held: list[Tensor] = []
 
     def before(self, method: Method, site: Site, step: Step) -> None:
         if step.count == 0:
@@ -33,21 +33,23 @@ class Shadow(Watch):
                 self._oracle.begin(method.layout, list(method.slots), Memory("cpu", method.banks[0].codec))
             return
         slot = method.slots[site]
-        self._held = visible(slot.visual[..., : slot.live[0]], method.layout.condition[0], step.first)
+        self._held = [visible(slot.visual[run.rows, :, :n], run.condition, step.first)
+                      for run, n in zip(slot.bank.runs, slot.live, strict=True)]
 
     def after(self, method: Method, site: Site, step: Step, q: Tensor, k: Tensor, v: Tensor, out: Tensor) -> None:
         assert self._oracle is not None
         slot = self._oracle.slots[site]
         slot.append(k, v, condition=step.count == 0)
-        (run,) = slot.bank.runs  # rows of equal length only
-        keys, values = slot.read(run, slot.live[0])
-        seen = torch.ones(q.size(2), keys.size(2), dtype=torch.bool).tril()[None, None]
-        if step.count:
-            assert self._held is not None
-            own = torch.ones(*self._held.shape[:2], step.count, dtype=torch.bool)
-            seen = torch.cat((self._held, own), -1)[:, :, None]
-            self.hidden += int((~seen).sum())
-        self.worst = max(self.worst, float((masked(q, keys, values, seen) - out.double()).abs().max()))
+        for number, (run, n) in enumerate(zip(slot.bank.runs, slot.live, strict=True)):
+            keys, values = slot.read(run, n)
+            real = step.count or run.condition  # behind a shorter condition queries are padding
+            seen = torch.ones(real, n, dtype=torch.bool).tril()[None, None]
+            if step.count:
+                held = self._held[number]
+                seen = torch.cat((held, torch.ones(*held.shape[:2], step.count, dtype=torch.bool)), -1)[:, :, None]
+                self.hidden += int((~seen).sum())
+            expected = masked(q[run.rows, :, :real], keys, values, seen)
+            self.worst = max(self.worst, float((expected - out[run.rows, :, :real].double()).abs().max()))
 
 
 def visible(held: Tensor, condition: int, tokens: int) -> Tensor:

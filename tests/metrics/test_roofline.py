@@ -27,8 +27,11 @@ from cachemark.methods.marche import MARche
 from cachemark.methods.window import Window
 from cachemark.models import costs
 from cachemark.models.catalogue import next_scale
+from cachemark.models.janus import Janus, JanusConfig
+from cachemark.models.llama import LlamaConfig
 from cachemark.models.llamagen import LlamaGen, LlamaGenConfig
 from cachemark.models.mar import MAR, MARConfig
+from cachemark.models.prompts import Prompts
 from cachemark.models.protocol import ModelEntry, Request
 from cachemark.models.var import VAR, VARConfig
 from cachemark.roofline.bill import ParameterCounts, attended, bill
@@ -40,6 +43,8 @@ GROUPED = replace(RASTER, kv_heads=2)
 SCALES = VARConfig(3, 2, 32, sides=(1, 2, 3, 4, 6), vocab=48, classes=10, width=8)
 SHARED = replace(SCALES, shared_aln=True)
 MASKED = MARConfig(32, (2, 4), 4, 6, 24, grid=6, channels=4, classes=10, buffer=5, steps=5, diffusion=(9,))
+PROMPTED = JanusConfig(LlamaConfig(2, 4, 64, 80, 128, kv_heads=2), codes=96, grid=4)
+PROMPTS = Prompts(((1, 9, 7, 5, 3),), ((1, 2, 2, 2, 3),))
 GUIDED = Sampling(cfg_scale=3.0)
 BY_SCALE = Sampling(cfg_scale=1.5, cfg_schedule="linear")
 
@@ -49,11 +54,12 @@ def no_image(tokens: torch.Tensor) -> None:
 
 
 BUILDS: dict[type, tuple[Callable[[Any], Any], Callable[[Any, Callable[[], Any]], ParameterCounts]]] = {
-    LlamaGenConfig: (LlamaGen, costs.llamagen), VARConfig: (next_scale.build, costs.var), MARConfig: (MAR, costs.mar),
+    LlamaGenConfig: (LlamaGen, costs.llamagen), JanusConfig: (partial(Janus, prompts=PROMPTS), costs.janus),
+    VARConfig: (next_scale.build, costs.var), MARConfig: (MAR, costs.mar),
 }
 
 
-def built(config: Any) -> tuple[LlamaGen | VAR | MAR, ParameterCounts]:
+def built(config: Any) -> tuple[LlamaGen | Janus | VAR | MAR, ParameterCounts]:
     model, parts = BUILDS[type(config)]
     return model(config).eval().requires_grad_(False), parts(config, lambda: no_image)
 
@@ -63,7 +69,7 @@ def dispatched(config: Any, method: Callable[[], Method], sampling: Sampling = G
     model, parts = built(config)
     labels = torch.zeros(2, dtype=torch.int64)
     flops = counted(lambda: model.generate(labels, [0, 1], method(), sampling, Memory("cpu")))
-    return flops, bill(method(), model.layout([0, 1], sampling), parts, images=False)
+    return flops, bill(method(), model.layout([0, 1], sampling, labels.tolist()), parts, images=False)
 
 
 def arms(paradigm: str, entries: int) -> list[Any]:
@@ -73,12 +79,12 @@ def arms(paradigm: str, entries: int) -> list[Any]:
             for name, cls in known.items() if paradigm in cls.paradigms and name != "ams_kv"]
 
 
-@pytest.mark.parametrize("config", [RASTER, GROUPED], ids=["mha", "gqa"])
+@pytest.mark.parametrize("config", [RASTER, GROUPED, PROMPTED], ids=["mha", "gqa", "prompts"])
 @pytest.mark.parametrize("method", [
     *arms("next-token", 12), pytest.param(partial(Window, B=9, keep_condition=False), id="window without condition"),
     pytest.param(partial(Linear, B=12, score="accumulated"), id="linear by mass"), pytest.param(partial(Window, B=99), id="window of all"),
 ])
-def test_next_token_is_what_is_dispatched(config: LlamaGenConfig, method: Callable[[], Method]) -> None:
+def test_next_token_is_what_is_dispatched(config: LlamaGenConfig | JanusConfig, method: Callable[[], Method]) -> None:
     flops, found = dispatched(config, method)
     assert found.flops == flops
 

@@ -259,11 +259,10 @@ def test_a_forbidden_object_is_named(tmp_path: Path) -> None:
     assert "pathlib." in refusal(saved(tmp_path / "net.pt", {"model": weights(), "out": pathlib.PurePosixPath("x")}))
 
 
-@pytest.mark.parametrize("name", ["absent.pt", "."])
-def test_a_path_that_is_no_file(tmp_path: Path, name: str) -> None:
-    assert "is not a file" in refusal(tmp_path / name)
+def test_a_path_that_is_no_file(tmp_path: Path) -> None:
+    assert "is not a file" in refusal(tmp_path / "absent.pt")
     with pytest.raises(BadCheckpoint, match="is not a file"):
-        sha256(tmp_path / name)
+        sha256(tmp_path / "absent.pt")
 
 
 # -- memory and hash --------------------------------------------------------------------------------------------------

@@ -14,7 +14,8 @@ from cachemark.cache.codec import NATIVE
 from cachemark.cache.layout import Site, Step, Tokens
 from cachemark.contract.method import Block, Method
 from cachemark.core.spec import Sampling
-from cachemark.models.llamagen import SIZES, LlamaGen, LlamaGenConfig, RMSNorm, rope_table
+from cachemark.models.layers import RMSNorm
+from cachemark.models.llamagen import SIZES, LlamaGen, LlamaGenConfig, rope_table
 
 CONFIG = LlamaGenConfig(2, 4, 64, vocab=48, classes=10, grid=4)
 GREEDY = Sampling(temperature=0)

@@ -62,8 +62,8 @@ def test_published_floor_and_ours_stand_side_by_side() -> None:
 def test_what_was_not_run_and_what_cannot_be_run_say_so() -> None:
     found = table(FULL, QUARTER)
     assert line(found, "LlamaGen-XL, LineAR 1/6").how == "not in this run"
-    assert line(found, "Janus-Pro-7B, full").how == "no such model here"
-    assert line(found, "Janus-Pro-7B, full").floor == "–"
+    assert line(found, "Lumina-mGPT-768, full").how == "no such model here"
+    assert line(found, "Lumina-mGPT-768, full").floor == "–"
 
 
 def test_another_batch_budget_or_engine_is_another_row() -> None:

@@ -147,12 +147,16 @@ def scale_steps(layout: Layout) -> list[Step]:
     return steps
 
 
+ROWS_FIRST = 3  # dimensions of a rotation table that has rows
+
+
 @dataclass
 class Tokens:
     """Hidden states on their way through a stack.
 
     ``x``: hidden states, (rows, tokens, width). ``rope``: the model's own rotation table for these tokens, opaque to
-    methods; ``cond``: conditioning of each row, rows first, where the model has one; opaque too.
+    methods: (tokens, …), or (rows, tokens, …) where the positions of rows differ; ``cond``: conditioning of each row, rows first,
+    where the model has one; opaque too.
     """
 
     x: Tensor
@@ -164,4 +168,5 @@ class Tokens:
 
     def rows(self, rows: slice | Sequence[int]) -> Tokens:
         """These tokens for some of the rows."""
-        return replace(self, x=self.x[rows], cond=None if self.cond is None else self.cond[rows])
+        rope = self.rope[rows] if self.rope is not None and self.rope.dim() == ROWS_FIRST else self.rope
+        return replace(self, x=self.x[rows], rope=rope, cond=None if self.cond is None else self.cond[rows])

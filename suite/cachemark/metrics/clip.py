@@ -73,10 +73,10 @@ def toolkit() -> Any:
 
 
 class ClipScore:
-    """CLIP with the embedded text of every class. Raises what :func:`identity` raises, and BadCheckpoint for files that do
-    not fit together."""
+    """CLIP with the embedded text of every class, its name in the ``template``, or of every prompt. Raises what :func:`identity` raises,
+    and BadCheckpoint for files that do not fit together."""
 
-    def __init__(self, folder: str, names: Sequence[str], *, device: str = "cpu") -> None:
+    def __init__(self, folder: str, names: Sequence[str], *, template: str = PROMPT, device: str = "cpu") -> None:
         identity(folder)
         own: dict[str, Any] = {"local_files_only": True}
         try:
@@ -86,7 +86,7 @@ class ClipScore:
         except Exception as error:  # files of any origin: the readers may fail in any way
             raise BadCheckpoint(f"{folder!r} holds no CLIP model that can be read: {' '.join(str(error).split())[:300]}.",
                                 remedy="Fetch the folder again.") from error
-        texts = tokenizer([PROMPT.format(name) for name in names], padding=True, return_tensors="pt").to(device)
+        texts = tokenizer([template.format(name) for name in names], padding=True, truncation=True, return_tensors="pt").to(device)
         with torch.inference_mode():
             self._texts = F.normalize(_vectors(self._model.get_text_features(**texts)), dim=-1)
 

@@ -1,14 +1,16 @@
 """Published weights files into modules: nothing is executed from a file, and nothing is left at random values.
 
 A file is recognised by its content: safetensors, or the zip that ``torch.save`` writes. Both are mapped into memory, not
-read into it. Modules are built on the meta device and take the mapped tensors as they are, so the peak is the file itself;
-a change of dtype or device adds the converted copy, tensor by tensor.
+read into it. A folder or an index, as Hugging Face publishes large models in several files, is read as one. Modules are built
+on the meta device and take the mapped tensors as they are, so the peak is the file itself; a change of dtype or device adds
+the converted copy, tensor by tensor.
 """
 
 from __future__ import annotations
 
 import argparse
 import hashlib
+import json
 import os
 import re
 import warnings
@@ -29,6 +31,8 @@ M = TypeVar("M", bound=nn.Module)
 WRAPPERS = ("model", "module", "state_dict")
 EXTRAS = ("freqs_cis", "*.freqs_cis", "*.k_cache", "*.v_cache")  # buffers that reference code saved by accident
 DRAWS = ("normal_", "uniform_", "kaiming_uniform_", "kaiming_normal_")  # of tensors and of torch.nn.init
+INDEX = ".index.json"  # of files that hold a model together
+PUBLISHED = ("model.safetensors", f"model.safetensors{INDEX}", "pytorch_model.bin", f"pytorch_model.bin{INDEX}")  # in a folder
 SHOWN = 3  # names in an error before the text gives only their number
 
 
@@ -43,18 +47,51 @@ class _NoDraws(TorchFunctionMode):
 
 
 def sha256(path: str | Path) -> str:
-    """The SHA-256 of a file as hex digits, read in pieces."""
-    with _existing(path).open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    """The SHA-256 of a file as hex digits, read in pieces; of several files that of their names and digests."""
+    digests = []
+    for file in parts(path):
+        with file.open("rb") as stream:
+            digests.append(hashlib.file_digest(stream, "sha256").hexdigest())
+    if len(digests) == 1:
+        return digests[0]
+    named = "".join(f"{file.name} {digest}\n" for file, digest in zip(parts(path), digests, strict=True))
+    return hashlib.sha256(named.encode()).hexdigest()
+
+
+def parts(path: str | Path) -> list[Path]:
+    """The files that hold the weights at ``path``: a file itself, the shards of an index, and of a folder what it holds under one of the
+    ``PUBLISHED`` names. Raises BadCheckpoint where one is missing."""
+    given = Path(path)
+    if given.is_dir():
+        found = next((given / name for name in PUBLISHED if (given / name).is_file()), None)
+        if found is None:
+            raise BadCheckpoint(f"{str(path)!r} holds no weights: none of {', '.join(PUBLISHED)}.",
+                                remedy="Give the folder of one model as it was published, or the path of its weights file.")
+        given = found
+    if not given.name.endswith(INDEX):
+        return [_existing(given)]
+    try:
+        shards = sorted(set(json.loads(_existing(given).read_text(encoding="utf-8"))["weight_map"].values()))
+        files = [given.parent / shard for shard in shards]
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise BadCheckpoint(f"{str(given)!r} is not an index of weights: it has no readable weight_map.",
+                            remedy="Fetch it again.") from error
+    if absent := [file.name for file in files if not file.is_file()]:
+        raise BadCheckpoint(f"{len(absent)} of the {len(files)} files that {str(given)!r} names are missing ({_some(absent)}).",
+                            remedy="Fetch the rest of the model into the same folder.")
+    return files
 
 
 def read(path: str | Path, *, wrappers: Sequence[str] = WRAPPERS) -> dict[str, Tensor]:
-    """The tensors of a weights file by name, mapped from disk.
+    """The tensors of a weights file, or of :func:`parts` together, by name, mapped from disk.
 
     A pickle is read with ``weights_only``. Training code stores the weights beside an optimizer and its arguments: the first
     of ``wrappers`` that holds tensors is taken, else the file is the state dict itself. Raises BadCheckpoint.
     """
-    file = _existing(path)
+    return {name: tensor for file in parts(path) for name, tensor in _read(file, wrappers).items()}
+
+
+def _read(file: Path, wrappers: Sequence[str]) -> dict[str, Tensor]:
     with file.open("rb") as stream:
         head = stream.read(9)
     if head.startswith(b"PK\x03\x04"):
@@ -73,14 +110,16 @@ def load(
     device: str | torch.device = "cpu",
     ignore: Sequence[str] = (),
     wrappers: Sequence[str] = WRAPPERS,
+    rename: Callable[[str], str] = str,
 ) -> M:
     """A module with the weights at ``path``, in eval mode and without gradients.
 
-    Every tensor of the module must be in the file with its shape, and every tensor of the file must be one of the module,
-    except ``EXTRAS`` and what matches a pattern of ``ignore`` (as of ``fnmatch``). ``dtype`` converts floating-point tensors; None
-    keeps those of the file. Changing a weight later never changes the file. Raises BadCheckpoint with the first names that do not fit.
+    Every tensor of the module must be in the file with its shape, and every tensor of the file, under the name that ``rename``
+    makes of its own, must be one of the module, except ``EXTRAS`` and what matches a pattern of ``ignore`` (as of ``fnmatch``).
+    ``dtype`` converts floating-point tensors; None keeps those of the file. Changing a weight later never changes the file.
+    Raises BadCheckpoint with the first names that do not fit.
     """
-    module, present = _fitted(factory, path, ignore, wrappers)
+    module, present = _fitted(factory, path, ignore, wrappers, rename)
     for name in present:  # in place, so that each source can go as soon as its copy is made
         present[name] = present[name].to(device, dtype if present[name].is_floating_point() else None)
     module.load_state_dict(present, assign=True)
@@ -89,18 +128,24 @@ def load(
     return module.eval().requires_grad_(False)
 
 
-def check(factory: Callable[[], nn.Module], path: str | Path, *, ignore: Sequence[str] = (), wrappers: Sequence[str] = WRAPPERS) -> None:
+def check(
+    factory: Callable[[], nn.Module], path: str | Path, *, ignore: Sequence[str] = (), wrappers: Sequence[str] = WRAPPERS,
+    rename: Callable[[str], str] = str,
+) -> None:
     """Raise what :func:`load` would raise for this file, without reading its weights."""
-    _fitted(factory, path, ignore, wrappers)
+    _fitted(factory, path, ignore, wrappers, rename)
 
 
-def _fitted(factory: Callable[[], M], path: str | Path, ignore: Sequence[str], wrappers: Sequence[str]) -> tuple[M, dict[str, Tensor]]:
+def _fitted(
+    factory: Callable[[], M], path: str | Path, ignore: Sequence[str], wrappers: Sequence[str], rename: Callable[[str], str]
+) -> tuple[M, dict[str, Tensor]]:
     """The module on the meta device, and the mapped tensors that fit it."""
     with torch.device("meta"), _NoDraws():
         module = factory()
     wanted = module.state_dict()
     patterns = (*EXTRAS, *ignore)
-    present = {name: t for name, t in read(path, wrappers=wrappers).items() if name in wanted or not _matches(name, patterns)}
+    named = ((rename(name), tensor) for name, tensor in read(path, wrappers=wrappers).items())
+    present = {name: tensor for name, tensor in named if name in wanted or not _matches(name, patterns)}
     _compare(wanted, present, f"{str(path)!r} does not fit {type(module).__name__}")
     return module, present
 

@@ -14,6 +14,8 @@ from ..contract.method import Method
 from ..core.limits import Bill
 from ..core.spec import Case
 from ..roofline.bill import ParameterCounts, bill
+from .janus import JanusConfig
+from .llama import LlamaConfig
 from .llamagen import LlamaGenConfig
 from .mar import MARConfig
 from .protocol import ModelEntry
@@ -29,10 +31,21 @@ RASTER, SCALES = (12, 4), 22
 @cache
 def llamagen(config: LlamaGenConfig, decoder: Callable[[], Decode]) -> ParameterCounts:
     """``decoder()`` makes what turns tokens (1, N) into an image."""
-    c = config
+    return ParameterCounts(*_llama(config), _image(decoder, config.grid**2), config.dim * config.vocab, config.vocab)
+
+
+@cache
+def janus(config: JanusConfig, decoder: Callable[[], Decode]) -> ParameterCounts:
+    """The head is an MLP, and so is what makes a drawn code an input."""
+    dim, codes = config.decoder.dim, config.codes
+    return ParameterCounts(*_llama(config.decoder), _image(decoder, config.grid**2), dim**2 + dim * codes, codes,
+                           config.code_dim * dim + dim**2)
+
+
+def _llama(c: LlamaGenConfig | LlamaConfig) -> tuple[int, int]:
+    """Weights of a block, and numbers between its products."""
     attention = (c.heads + 2 * c.groups) * c.head_dim * c.dim + c.dim**2
-    between = RASTER[0] * c.dim + RASTER[1] * c.hidden
-    return ParameterCounts(attention + 3 * c.dim * c.hidden, between, _image(decoder, c.grid**2), c.dim * c.vocab, c.vocab)
+    return attention + 3 * c.dim * c.hidden, RASTER[0] * c.dim + RASTER[1] * c.hidden
 
 
 @cache

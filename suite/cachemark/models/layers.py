@@ -35,6 +35,21 @@ def modulation(dim: int, count: int) -> nn.Sequential:
     return nn.Sequential(nn.SiLU(), nn.Linear(dim, count * dim))
 
 
+class RMSNorm(nn.Module):
+    """x · rsqrt(mean(x²) + eps) in fp32, cast back to the dtype of x, and only then multiplied by the weight."""
+
+    def __init__(self, dim: int, eps: float) -> None:
+        super().__init__()
+        self.eps = eps
+        self.weight = nn.Parameter(torch.ones(dim))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(…, dim) → (…, dim)."""
+        if x.dtype == torch.float32:
+            return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
+        return F.rms_norm(x, self.weight.shape, eps=self.eps) * self.weight  # computed in fp32 and rounded once
+
+
 class Projection(nn.Linear):
     """A linear layer whose bias may be put together by the caller."""
 

@@ -8,21 +8,20 @@ allowed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..cache import random_streams as streams
-from ..cache.arena import Memory
-from ..cache.layout import Layout, Site, Step, Tokens, raster_steps
-from ..contract.method import Method, graph_key, run_blocks
+from ..cache.layout import Layout, Site, Step, Tokens
+from ..contract.method import Method
 from ..contract.uncached import Uncached
 from ..core.spec import Sampling
-from .sampling import draw, guide, guided
+from .layers import RMSNorm
+from .raster import RasterModel
 
 
 @dataclass(frozen=True)
@@ -140,10 +139,8 @@ class ClassEmbedding(nn.Module):
         return self.embedding_table(labels)[:, None]
 
 
-class LlamaGen(nn.Module):
+class LlamaGen(RasterModel):
     """The transformer. Parameter names are those of the published checkpoints."""
-
-    paradigm = "next-token"
 
     def __init__(self, config: LlamaGenConfig) -> None:
         super().__init__()
@@ -155,28 +152,19 @@ class LlamaGen(nn.Module):
         self.output = nn.Linear(config.dim, config.vocab, bias=False)
         self.sites = [Site("decoder", layer) for layer in range(config.layers)]
 
-    def initialise(self, seed: int) -> LlamaGen:
-        """Random weights: normal, std 0.02. The head too, where the authors start it at zero: benchmarks want real logits."""
-        generator = torch.Generator().manual_seed(seed)
-        for parameter in self.parameters():
-            if parameter.dim() > 1:
-                parameter.data.normal_(0, 0.02, generator=generator)
-        return self
-
     @property
     def rope(self) -> Tensor:
         """The rotation table on the model's device, (1 + N, head_dim/2) complex64."""
         c = self.config
         return rope_table(c.head_dim, c.grid, c.rope_base, self.output.weight.device)
 
-    def layout(self, seeds: Sequence[int], sampling: Sampling) -> Layout:
-        """Shape of a generation of these samples by this model."""
+    def layout(self, seeds: Sequence[int], sampling: Sampling, labels: Sequence[int] = ()) -> Layout:
         weight = self.output.weight
         return layout(self.config, seeds, sampling, weight.dtype, str(weight.device))
 
-    def forward(self, tokens: Tokens, step: Step, method: Method) -> Tensor:
-        """One pass of the stack under a method: hidden states before the final norm, (rows, tokens, dim)."""
-        return method.stack("decoder", step, tokens, lambda fed: run_blocks(self.sites, self.layers, step, method, fed).x)
+    @property
+    def blocks(self) -> nn.ModuleList:
+        return self.layers
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Final norm and head in the model's dtype, then fp32."""
@@ -191,62 +179,12 @@ class LlamaGen(nn.Module):
         """The training pass: logits (rows, N, vocab) for ``tokens`` (rows, N), each predicted from those before it."""
         return self.prefix_logits(labels, tokens[:, :-1])
 
-    @torch.inference_mode()
-    def generate(
-        self, labels: Tensor, seeds: Sequence[int], method: Method, sampling: Sampling, memory: Memory, *,
-        forced: Tensor | None = None, see: Callable[[int, Tensor], None] | None = None, mark: Callable[[int], None] | None = None,
-    ) -> Tensor:
-        """Generate tokens (batch, N) int64 for ``labels`` (batch,) under ``method``.
+    def first(self, labels: Tensor, layout: Layout) -> Tensor:
+        return torch.cat((labels, torch.full_like(labels, self.config.classes))[: layout.rows // len(labels)])
 
-        ``forced`` (batch, N) replaces what is drawn; ``see(i, logits)`` receives the guided fp32 logits (batch, 1, vocab)
-        of token i; ``mark(i)`` is called when token i has been drawn, for a clock.
-        """
-        layout, engine = self.layout(seeds, sampling), memory.engine
-        method.begin(layout, self.sites, memory)
-        key = engine.hold("seeds", streams.seeds_tensor(seeds, labels.device))
-        places = torch.arange(layout.visual, device=labels.device)
-        out = torch.empty(len(labels), layout.visual, dtype=torch.int64, device=labels.device)
-        fed = torch.cat((labels, torch.full_like(labels, self.config.classes))[: layout.rows // len(labels)])
-        wanted = forced is None, see is not None
-        for step in raster_steps(layout):
-            kind = step.count, guided(sampling, step.index), *wanted, graph_key(method, step)
-            work = partial(self._pass, step, method, sampling, key, wanted)
-            found = engine.run(kind, work, (fed, places[step.index : step.index + 1]), method)
-            method.end_step(step)
-            fed = found[0] if forced is None else forced[:, step.index]
-            out[:, step.index] = fed
-            if see is not None:
-                see(step.index, found[-1][:, None])
-            if mark is not None:
-                mark(step.index)
-        return out
-
-    def _pass(
-        self, step: Step, method: Method, sampling: Sampling, key: Tensor, wanted: tuple[bool, bool], fed: Tensor, place: Tensor
-    ) -> tuple[Tensor, ...]:
-        """From what is fed, the classes (rows,) or the tokens (batch,), at ``place`` (1,) of the rotations: what is ``wanted`` of the next
-        tokens (batch,) and their logits (batch, vocab)."""
-        copies = method.layout.rows // len(key)
-        x = self.tok_embeddings(fed.repeat(copies))[:, None] if step.count else self.cls_embedding(fed)
-        hidden = self(Tokens(x, self.rope.index_select(0, place)), step, method)
-        logits = guide(self.logits(hidden[:, -1]), sampling, step.index)
-        drawn = (draw(logits, sampling, key, place),) if wanted[0] else ()
-        return (*drawn, logits) if wanted[1] else drawn
-
-
-class RMSNorm(nn.Module):
-    """x · rsqrt(mean(x²) + eps) in fp32, cast back to the dtype of x, and only then multiplied by the weight."""
-
-    def __init__(self, dim: int, eps: float) -> None:
-        super().__init__()
-        self.eps = eps
-        self.weight = nn.Parameter(torch.ones(dim))
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(…, dim) → (…, dim)."""
-        if x.dtype == torch.float32:
-            return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
-        return F.rms_norm(x, self.weight.shape, eps=self.eps) * self.weight  # computed in fp32 and rounded once
+    def feed(self, fed: Tensor, step: Step, place: Tensor, starts: Tensor) -> Tokens:
+        x = self.tok_embeddings(fed.repeat(len(starts) // len(fed)))[:, None] if step.count else self.cls_embedding(fed)
+        return Tokens(x, self.rope.index_select(0, place))
 
 
 class SwiGLU(nn.Module):

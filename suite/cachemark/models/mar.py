@@ -171,7 +171,7 @@ class MAR(nn.Module):
                 parameter.data.normal_(0, 0.02, generator=generator)
         return self
 
-    def layout(self, seeds: Sequence[int], sampling: Sampling) -> MaskedLayout:
+    def layout(self, seeds: Sequence[int], sampling: Sampling, labels: Sequence[int] = ()) -> MaskedLayout:
         """Shape of a generation of these samples by this model."""
         return layout(self.config, seeds, sampling, self.mask_token.dtype, str(self.mask_token.device))
 

@@ -13,7 +13,7 @@ from ..cache.arena import Memory
 from ..cache.layout import Layout
 from ..contract.method import Method
 from ..core import registry
-from ..core.spec import Sampling
+from ..core.spec import Sampling, digest
 from ..roofline.bill import ParameterCounts
 from .checkpoints import EXTRAS, WRAPPERS
 
@@ -21,8 +21,9 @@ from .checkpoints import EXTRAS, WRAPPERS
 class Generator(Protocol):
     """A model that predicts tokens."""
 
-    def layout(self, seeds: Sequence[int], sampling: Sampling) -> Layout:
-        """Shape of a generation of these samples."""
+    def layout(self, seeds: Sequence[int], sampling: Sampling, labels: Sequence[int] = ()) -> Layout:
+        """Shape of a generation of these samples. Only a model that is given prompts asks for their ``labels``, and only it is given
+        them: its conditions differ in length."""
 
     def generate(
         self, labels: Tensor, seeds: Sequence[int], method: Method, sampling: Sampling, memory: Memory, *,
@@ -38,12 +39,14 @@ class Generator(Protocol):
 class Loaded:
     """A model ready to run: the generator, the image decoder (tokens (batch, N) → images (batch, 3, H, W) in [−1, 1]), and
     the identity of its weights: that of the transformer and, behind a slash, of the decoder, each ``random:<seed>`` or a
-    SHA-256. ``parameters`` are all tensors that stand before a generation, tables that are made once included."""
+    SHA-256. ``parameters`` are all tensors that stand before a generation, tables that are made once included. ``prompted``: the model is
+    given prompts, so that a layout needs their labels."""
 
     generator: Generator
     decode: Callable[[Tensor], Tensor]
     weights: str
     parameters: Sequence[Tensor] = ()
+    prompted: bool = False
 
     @property
     def random(self) -> bool:
@@ -79,7 +82,7 @@ class PublishedFile:
     """A file of the authors that a plan names under ``key`` (``weights`` or ``decoder_weights``): its ``name`` and who gives it away.
 
     ``build`` makes the module whose tensors are read from it, ``wrappers`` are the entries under which they are looked for before the
-    top level, and names that match ``ignored`` may stand beside them.
+    top level, and names that match ``ignored`` may stand beside them. ``rename`` makes of a name in the file that of the module.
     """
 
     key: str
@@ -88,6 +91,7 @@ class PublishedFile:
     build: Callable[[], nn.Module]
     wrappers: Sequence[str] = WRAPPERS
     ignored: Sequence[str] = EXTRAS
+    rename: Callable[[str], str] = str
 
 
 @dataclass(frozen=True)
@@ -98,7 +102,7 @@ class ModelEntry:
     ``identity(request)`` what :class:`Loaded` will call its weights; neither loads anything. The latter refuses a file that
     does not fit, with BadCheckpoint. ``quality`` names the metrics that judge this model's images without a reference set, ``preset``
     the eyes and the real images with which they are compared else. ``files`` are those of the authors, for a published model; none
-    comes with the package.
+    comes with the package. ``prompts`` are the texts that a text-to-image model is asked for: they are its classes.
     ``parameter_counts()`` says what its products cost, ``None`` where nobody has counted them.
     """
 
@@ -116,6 +120,12 @@ class ModelEntry:
     summary: str = ""
     files: tuple[PublishedFile, ...] = ()
     parameter_counts: Callable[[], ParameterCounts | None] = lambda: None
+    prompts: tuple[str, ...] = ()
+
+    @property
+    def conditions(self) -> str:
+        """The classes or the prompts, as the identity of a case has them."""
+        return f"{self.classes} prompts {digest(self.prompts)}, balanced" if self.prompts else f"{self.classes} classes, balanced"
 
 
 registry.models.base = ModelEntry

@@ -208,7 +208,7 @@ class VAR(nn.Module):
                 parameter.data.normal_(0, 0.02, generator=generator)
         return self
 
-    def layout(self, seeds: Sequence[int], sampling: Sampling) -> Layout:
+    def layout(self, seeds: Sequence[int], sampling: Sampling, labels: Sequence[int] = ()) -> Layout:
         """Shape of a generation of these samples by this model."""
         weight = self.head.weight
         return layout(self.config, seeds, sampling, weight.dtype, str(weight.device))

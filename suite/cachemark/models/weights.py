@@ -28,7 +28,7 @@ def identity(file: PublishedFile, request: Request) -> str:
     path = getattr(request, file.key)
     if not path:
         return f"random:{request.seed}"
-    checkpoints.check(file.build, path, ignore=file.ignored, wrappers=file.wrappers)
+    checkpoints.check(file.build, path, ignore=file.ignored, wrappers=file.wrappers, rename=file.rename)
     return checkpoints.sha256(path)
 
 
@@ -45,6 +45,7 @@ def transformer(make: Callable[[], M], request: Request, **file: Any) -> M:
 def coder(file: PublishedFile, request: Request) -> Any:
     """A published image tokenizer. It stays in fp32 whatever the transformer's dtype, as in the authors' scripts."""
     if request.decoder_weights:
-        return checkpoints.load(file.build, request.decoder_weights, dtype=torch.float32, device=request.device, ignore=file.ignored)
+        return checkpoints.load(file.build, request.decoder_weights, dtype=torch.float32, device=request.device, ignore=file.ignored,
+                                rename=file.rename)
     torch.manual_seed(request.seed)
     return file.build().to(request.device).eval().requires_grad_(False)

@@ -126,7 +126,7 @@ def _block(plan: Plan, cells: Cells, number: int, device: str) -> Iterator[Plann
     with _at(plan, "cells", number, "budgets"):
         budgets = list(dict.fromkeys(str(_budget(budget, layout, identity)) for budget in cells.budgets))
     full = Case(
-        cells.model, identity, entry.grid, f"{entry.classes} classes, balanced", sampling, FULL,
+        cells.model, identity, entry.grid, entry.conditions, sampling, FULL,
         batch=batch, seeds=subset.name, samples=len(subset), dtype=cells.dtype, engine=cells.engine,
         device_class=device, warmup=plan.timing.warmup, repeats=plan.timing.repeats, role="baseline",
         evaluation={MAX_BATCH: {"limit": 0}} if searched else _likeness(plan.fidelity),

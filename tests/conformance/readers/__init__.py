@@ -1,9 +1,9 @@
 """How the vectors of each family are read."""
 
 from ..checks import Family
-from . import llamagen, mar, mar_lazy, mar_vae, var
+from . import janus, llamagen, mar, mar_lazy, mar_vae, var
 
 FAMILIES: dict[str, Family] = {
-    "llamagen": llamagen.KINDS, "mar": {**mar.KINDS, **mar_vae.KINDS, **mar_lazy.KINDS}, "var": var.KINDS,
+    "janus": janus.KINDS, "llamagen": llamagen.KINDS, "mar": {**mar.KINDS, **mar_vae.KINDS, **mar_lazy.KINDS}, "var": var.KINDS,
 }
-PLANNED = ("infinity", "janus", "lumina")  # families of the design without a model class
+PLANNED = ("infinity", "lumina")  # families of the design without a model class

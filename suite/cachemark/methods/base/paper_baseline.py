@@ -52,6 +52,8 @@ class PaddedFull(PublishedCache):
         self.v = {site: memory.zeros(f"v.{site}", shape, layout.dtype, "slots") for site in sites}
         mask = memory.zeros("mask", (layout.rows, places, places), torch.bool)
         self.mask = mask.copy_(torch.ones(places, places, dtype=torch.bool, device=memory.device).tril())
+        for run in layout.runs:  # a shorter condition is padded to the longest
+            self.mask[run.rows, :, run.condition : layout.longest_condition] = False
 
     def attend(self, site: Site, step: Step, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         start = step.first + self.layout.longest_condition if step.count else 0

@@ -20,7 +20,7 @@ from ...core.errors import Unsupported
 
 GROUPS = 32
 GROUP_EPS = 1e-6
-USAGE_WINDOW = 65536  # length of the training-time buffer that every published checkpoint carries
+USAGE_WINDOW = 65536  # length of the training-time buffer in LlamaGen's published files
 
 
 @dataclass(frozen=True)
@@ -51,11 +51,12 @@ class Pyramid:
 
 @dataclass(frozen=True)
 class VQConfig(Pyramid):
-    """Shape of a tokenizer."""
+    """Shape of a tokenizer. ``usage_window`` is the length of the training-time buffer of the file, 0 where it may have none."""
 
     z_channels: int = 256
     codebook_size: int = 16384
     codebook_dim: int = 8
+    usage_window: int = USAGE_WINDOW
 
 
 VQ16 = VQConfig()
@@ -191,7 +192,8 @@ class Codebook(nn.Module):
     def __init__(self, config: VQConfig) -> None:
         super().__init__()
         self.embedding = nn.Embedding(config.codebook_size, config.codebook_dim)
-        self.register_buffer("codebook_used", torch.zeros(USAGE_WINDOW))  # loaded because files hold it, never read
+        if config.usage_window:
+            self.register_buffer("codebook_used", torch.zeros(config.usage_window))  # loaded because files hold it, never read
 
     def forward(self, codes: Tensor) -> Tensor:
         """Codes (...) to unit vectors (..., d)."""

@@ -54,6 +54,8 @@ class Bench:
 
     @cached_property
     def clip(self) -> ClipScore:
+        if self.entry.prompts:
+            return ClipScore(self.request.clip, self.entry.prompts, template="{}", device=self.device)
         return ClipScore(self.request.clip, class_names(self.entry.preset), device=self.device)
 
     def reference(self, case: Case, job: Job) -> FullCacheOutput:

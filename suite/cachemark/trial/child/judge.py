@@ -47,7 +47,11 @@ class Job:
     @property
     def layout(self) -> Layout:
         """Shape of a generation of all samples at once."""
-        return self.loaded.generator.layout(self.subset.seeds, self.sampling)
+        return self._layout(slice(len(self.subset)))
+
+    def _layout(self, part: slice) -> Layout:
+        asked = (self.subset.labels[part],) if self.loaded.prompted else ()
+        return self.loaded.generator.layout(self.subset.seeds[part], self.sampling, *asked)
 
     @property
     def continuous(self) -> bool:
@@ -58,9 +62,11 @@ class Job:
         yield from (slice(at, min(at + self.batch, len(self.subset))) for at in range(0, len(self.subset), self.batch))
 
     def generate(self, part: slice, forced: Tensor | None = None, see: Callable[[Any, Tensor], None] | None = None) -> Tensor:
-        """Tokens of some samples, (part, N) or (part, N, C). A part of another size than ``batch`` is generated in a storage of its own."""
+        """Tokens of some samples, (part, N) or (part, N, C). A part of another size than ``batch``, or with conditions of other lengths
+        than those of the first, is generated in a storage of its own."""
         labels = torch.tensor(self.subset.labels[part], device=self.device)
-        memory = self.memory if len(labels) == self.batch else self.memory.another()
+        alike = len(labels) == self.batch and self._layout(part).condition == self._layout(slice(self.batch)).condition
+        memory = self.memory if alike else self.memory.another()
         tokens = self.drawn(labels, self.subset.seeds[part], memory, forced=forced, see=see)
         self.alive()
         return tokens

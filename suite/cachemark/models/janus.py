@@ -1,0 +1,177 @@
+"""Janus-Pro, from text to an image: a Llama decoder with an embedding and a head of its own for image tokens.
+
+Chen et al., "Janus-Pro: Unified Multimodal Understanding and Generation with Data and Model Scaling" (2025). What differs from the
+authors' code: logits are guided and drawn in fp32 (theirs in bf16), tokens are drawn by Gumbel-max keyed by the sample, and prompts of
+different length run in one batch, each row with its own positions and number of entries. The unconditional row is theirs: as long as the
+conditional one, all ids but the first and the last replaced by padding that is attended. The parts that read images are not here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..cache.layout import Layout, Step, Tokens
+from ..core.spec import Sampling
+from .llama import Llama, LlamaConfig
+from .prompts import Prompts, TextTokenizer
+from .raster import RasterModel
+from .vision.vq import VQ, VQConfig
+
+PAPER_CFG = 5.0
+
+
+@dataclass(frozen=True)
+class JanusConfig:
+    """Sizes: those of the decoder, then the number of image codes, the width of their embedding, and the side of the grid."""
+
+    decoder: LlamaConfig
+    codes: int = 16384
+    code_dim: int = 8
+    grid: int = 24
+
+
+SIZES = {
+    "1B": JanusConfig(LlamaConfig(24, 16, 2048, 5632, 102400)),
+    "7B": JanusConfig(LlamaConfig(30, 32, 4096, 11008, 102400)),
+}
+TOKENIZER = VQConfig(usage_window=0)
+
+# -- published files ---------------------------------------------------------------------------------------------------
+PREFIX = "gen_vision_model."  # of the image tokenizer, which lies in the same file
+READING = ("vision_model.*", "aligner.*")  # what reads images: never touched where one is made
+UNUSED = ("language_model.lm_head.weight", "*.rotary_emb.inv_freq", *READING)  # beside the generator; the head is that for text
+UNUSED_BY_TOKENIZER = ("language_model.*", "gen_embed.*", "gen_aligner.*", "gen_head.*", "quantize.codebook_used", *READING)
+# Names in the files that the transformers library converted, and what the authors call the same.
+CONVERTED = (
+    (r"^model\.language_model\.", "language_model.model."), (r"^lm_head\.", "language_model.lm_head."),
+    (r"^model\.generation_embeddings\.", "gen_embed."),
+    (r"^model\.generation_aligner\.fc1\.", "gen_aligner.layers.0."),
+    (r"^model\.generation_aligner\.hidden_layers\.0\.", "gen_aligner.layers.2."),
+    (r"^model\.generation_head\.proj_out\.", "gen_head.output_mlp_projector."), (r"^model\.generation_head\.", "gen_head."),
+    (r"^model\.vision_model\.", "vision_model."), (r"^model\.aligner\.", "aligner."),
+    (r"^model\.vqmodel\.(encoder\.down|decoder\.up)\.(\d+)\.block\.", r"model.vqmodel.\1.\2.res."),
+    (r"^model\.vqmodel\.encoder\.down\.", PREFIX + "encoder.conv_blocks."),
+    (r"^model\.vqmodel\.decoder\.up\.", PREFIX + "decoder.conv_blocks."),
+    (r"^model\.vqmodel\.(encoder|decoder)\.mid\.block_1\.", PREFIX + r"\1.mid.0."),
+    (r"^model\.vqmodel\.(encoder|decoder)\.mid\.attn_1\.", PREFIX + r"\1.mid.1."),
+    (r"^model\.vqmodel\.(encoder|decoder)\.mid\.block_2\.", PREFIX + r"\1.mid.2."),
+    (r"^model\.vqmodel\.", PREFIX),
+)
+
+
+def official(name: str) -> str:
+    """The authors' name of a tensor, whose file may be theirs or the one that the transformers library converted."""
+    for pattern, replacement in CONVERTED:
+        name = re.sub(pattern, replacement, name)
+    return name
+
+
+def official_tokenizer(name: str) -> str:
+    """The name of a tensor within the image tokenizer; those of the generator keep theirs."""
+    return official(name).removeprefix(PREFIX)
+
+
+# -- prompts -----------------------------------------------------------------------------------------------------------
+BEGIN, PAD, IMAGE = "<｜begin▁of▁sentence｜>", "<｜▁pad▁｜>", "<begin_of_image>"
+CONVERSATION = "<|User|>: {}\n\n<|Assistant|>:"  # without a system prompt
+
+
+def prompts_of(texts: Sequence[str], tokenizer: TextTokenizer) -> Prompts:
+    """Each text as a conversation in token ids, and its unconditional row."""
+    begin, pad, image = map(tokenizer.special, (BEGIN, PAD, IMAGE))
+    asked = tuple(tokenizer.whole((begin, *tokenizer.ids(CONVERSATION.format(text.strip())), image)) for text in texts)
+    return Prompts(asked, tuple(unconditional(ids, pad) for ids in asked))
+
+
+def unconditional(ids: tuple[int, ...], pad: int) -> tuple[int, ...]:
+    """The unconditional row of a prompt: padding, but for the first id and the last."""
+    return (ids[0], *[pad] * (len(ids) - 2), ids[-1])
+
+
+# -- the model ---------------------------------------------------------------------------------------------------------
+class ImageAligner(nn.Module):
+    """Embedded image codes (…, code_dim) to inputs of the decoder (…, dim)."""
+
+    def __init__(self, config: JanusConfig) -> None:
+        super().__init__()
+        dim = config.decoder.dim
+        self.layers = nn.Sequential(nn.Linear(config.code_dim, dim), nn.GELU(), nn.Linear(dim, dim))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layers(x)
+
+
+class ImageHead(nn.Module):
+    """Hidden states (…, dim) to logits of the image codes (…, codes)."""
+
+    def __init__(self, config: JanusConfig) -> None:
+        super().__init__()
+        dim = config.decoder.dim
+        self.output_mlp_projector, self.vision_head = nn.Linear(dim, dim), nn.Linear(dim, config.codes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.vision_head(F.gelu(self.output_mlp_projector(x)))
+
+
+def layout(
+    config: JanusConfig, prompts: Prompts, labels: Sequence[int], seeds: Sequence[int], sampling: Sampling, dtype: torch.dtype, device: str,
+) -> Layout:
+    """Shape of a generation: a row has as many condition entries as its prompt has ids; with guidance the unconditional rows come last."""
+    copies = 2 if sampling.cfg_scale > 1 else 1
+    branches = tuple(branch for branch in range(copies) for _ in seeds)
+    c = config.decoder
+    return Layout(Janus.paradigm, prompts.lengths(labels, copies), config.grid, config.grid, c.heads, c.groups, c.head_dim, c.layers,
+                  tuple(seeds) * copies, branches, dtype, device)
+
+
+class Janus(RasterModel):
+    """The generator. Parameter names are those of the authors' files."""
+
+    def __init__(self, config: JanusConfig, prompts: Prompts) -> None:
+        super().__init__()
+        self.config, self.prompts = config, prompts
+        self.language_model = nn.ModuleDict({"model": Llama(config.decoder)})
+        self.gen_embed = nn.Embedding(config.codes, config.code_dim)
+        self.gen_aligner, self.gen_head = ImageAligner(config), ImageHead(config)
+        self.sites = self.decoder.sites
+
+    @property
+    def decoder(self) -> Llama:
+        found = self.language_model["model"]
+        assert isinstance(found, Llama)
+        return found
+
+    @property
+    def blocks(self) -> nn.ModuleList:
+        return self.decoder.layers
+
+    def layout(self, seeds: Sequence[int], sampling: Sampling, labels: Sequence[int] = ()) -> Layout:
+        weight = self.gen_embed.weight
+        return layout(self.config, self.prompts, labels, seeds, sampling, weight.dtype, str(weight.device))
+
+    def first(self, labels: Tensor, layout: Layout) -> Tensor:
+        return self.prompts.ids(labels.tolist(), layout.rows // len(labels), labels.device)
+
+    def feed(self, fed: Tensor, step: Step, place: Tensor, starts: Tensor) -> Tokens:
+        if step.count:
+            x = self.embedded(fed).repeat(len(starts) // len(fed), 1)[:, None]
+            return Tokens(x, self.decoder.turns((starts + place - 1)[:, None]))
+        return Tokens(self.decoder.embed_tokens(fed), self.decoder.turns(torch.arange(fed.size(1), device=fed.device).expand(fed.shape)))
+
+    def embedded(self, codes: Tensor) -> Tensor:
+        """Image codes (…) to inputs of the decoder (…, dim)."""
+        return self.gen_aligner(self.gen_embed(codes))
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        return self.gen_head(self.decoder.norm(hidden)).float()
+
+
+def tokenizer() -> VQ:
+    """The image tokenizer, of LlamaGen's architecture with weights of its own."""
+    return VQ(TOKENIZER)

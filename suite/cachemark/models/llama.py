@@ -1,0 +1,147 @@
+"""The decoder that many text-to-image models share: Llama, as the transformers library publishes its weights.
+
+Touvron et al., "LLaMA: Open and Efficient Foundation Language Models" (2023). K is cached after the q/k norm, where a model has one, and
+after its rotation. What differs from the published code: attention reads the live entries only, and rotations are computed in fp32 and
+rounded once, where theirs are in the dtype of the model.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..cache.layout import Site, Step, Tokens
+from ..contract.method import Method
+from .layers import RMSNorm
+
+QK_NORM_EPS = 1e-5
+
+
+@dataclass(frozen=True)
+class LlamaConfig:
+    """Sizes. ``hidden`` is the width of the MLP, ``kv_heads`` None means as many as heads. ``qk_norm``: queries and keys are normalised
+    over each head's channels before they are rotated."""
+
+    layers: int
+    heads: int
+    dim: int
+    hidden: int
+    vocab: int
+    kv_heads: int | None = None
+    norm_eps: float = 1e-6
+    rope_base: float = 10000.0
+    qk_norm: bool = False
+
+    @property
+    def head_dim(self) -> int:
+        return self.dim // self.heads
+
+    @property
+    def groups(self) -> int:
+        """Number of K/V heads."""
+        return self.kv_heads or self.heads
+
+
+@cache
+@torch.inference_mode(False)  # first asked for by a generation, it must serve training too
+def frequencies(head_dim: int, base: float, device: torch.device) -> Tensor:
+    """Turn of each channel pair from one position to the next, (head_dim/2,) fp32."""
+    return base ** (-torch.arange(0, head_dim, 2, dtype=torch.float32, device=device) / head_dim)
+
+
+def rotate_halves(x: Tensor, turns: Tensor) -> Tensor:
+    """Rotate channels p and p + head_dim/2 of x (rows, tokens, heads, head_dim) as a pair, by ``turns`` (rows, tokens, head_dim/2)
+    complex64. Computed in fp32 and cast back."""
+    first, second = x.float().chunk(2, -1)
+    cos, sin = turns.real[:, :, None], turns.imag[:, :, None]
+    return torch.cat((first * cos - second * sin, second * cos + first * sin), -1).to(x.dtype)
+
+
+class ChannelNorm(nn.Module):
+    """LayerNorm over the channels of each head, one weight and bias for all heads: (…, heads, head_dim) to itself."""
+
+    def __init__(self, head_dim: int) -> None:
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(torch.ones(1, head_dim)), nn.Parameter(torch.zeros(1, head_dim))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.layer_norm(x, x.shape[-1:], eps=QK_NORM_EPS) * self.weight + self.bias
+
+
+class LlamaAttention(nn.Module):
+    """Projections of one block; what happens between them is the method's."""
+
+    def __init__(self, config: LlamaConfig) -> None:
+        super().__init__()
+        self.head_dim = config.head_dim
+        wide, narrow = config.heads * config.head_dim, config.groups * config.head_dim
+        self.q_proj = nn.Linear(config.dim, wide, bias=False)
+        self.k_proj, self.v_proj = nn.Linear(config.dim, narrow, bias=False), nn.Linear(config.dim, narrow, bias=False)
+        self.o_proj = nn.Linear(wide, config.dim, bias=False)
+        self.q_norm = ChannelNorm(config.head_dim) if config.qk_norm else nn.Identity()
+        self.k_norm = ChannelNorm(config.head_dim) if config.qk_norm else nn.Identity()
+
+    def forward(self, x: Tensor, site: Site, step: Step, tokens: Tokens, method: Method) -> Tensor:
+        """(rows, tokens, dim) → (rows, tokens, dim). ``tokens`` brings the rotations."""
+        assert tokens.rope is not None
+        q, k, v = (project(x).unflatten(-1, (-1, self.head_dim)) for project in (self.q_proj, self.k_proj, self.v_proj))
+        q, k = rotate_halves(self.q_norm(q), tokens.rope), rotate_halves(self.k_norm(k), tokens.rope)
+        out = method.attend(site, step, q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2))
+        return self.o_proj(out.transpose(1, 2).flatten(2))
+
+
+class GatedMLP(nn.Module):
+    """down(silu(gate·x) ⊙ up·x), no biases."""
+
+    def __init__(self, dim: int, hidden: int) -> None:
+        super().__init__()
+        self.gate_proj, self.up_proj = nn.Linear(dim, hidden, bias=False), nn.Linear(dim, hidden, bias=False)
+        self.down_proj = nn.Linear(hidden, dim, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(…, dim) → (…, dim)."""
+        return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+
+
+class LlamaBlock(nn.Module):
+    """Pre-norm: x += attention(norm(x)); x += mlp(norm(x))."""
+
+    def __init__(self, config: LlamaConfig) -> None:
+        super().__init__()
+        self.self_attn, self.mlp = LlamaAttention(config), GatedMLP(config.dim, config.hidden)
+        self.input_layernorm = RMSNorm(config.dim, config.norm_eps)
+        self.post_attention_layernorm = RMSNorm(config.dim, config.norm_eps)
+
+    def mix(self, site: Site, step: Step, tokens: Tokens, method: Method) -> Tokens:
+        return tokens.with_x(tokens.x + self.self_attn(self.input_layernorm(tokens.x), site, step, tokens, method))
+
+    def branch(self, tokens: Tokens) -> Tensor:
+        return self.mlp(self.post_attention_layernorm(tokens.x))
+
+    def join(self, tokens: Tokens, branch: Tensor) -> Tokens:
+        return tokens.with_x(tokens.x + branch)
+
+
+class Llama(nn.Module):
+    """Embedding of text, blocks, final norm; a model of images around it runs them. Parameter names are those of published files."""
+
+    def __init__(self, config: LlamaConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.embed_tokens = nn.Embedding(config.vocab, config.dim)
+        self.layers = nn.ModuleList(LlamaBlock(config) for _ in range(config.layers))
+        self.norm = RMSNorm(config.dim, config.norm_eps)
+
+    @property
+    def sites(self) -> list[Site]:
+        return [Site("decoder", layer) for layer in range(self.config.layers)]
+
+    def turns(self, positions: Tensor) -> Tensor:
+        """Rotations at ``positions`` (rows, tokens): (rows, tokens, head_dim/2) complex64."""
+        c = self.config
+        angles = positions[..., None] * frequencies(c.head_dim, c.rope_base, positions.device)
+        return torch.polar(torch.ones_like(angles), angles)

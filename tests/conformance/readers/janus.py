@@ -1,0 +1,205 @@
+"""Janus-Pro: the generator (kind ``small``) and its image tokenizer's decoder (kind ``small_vq``).
+
+The prompts of a file are of different length and are all generated in one batch, where the authors ran them one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cachemark.cache.arena import Memory
+from cachemark.contract.method import Method
+from cachemark.core.spec import Sampling
+from cachemark.methods.full import Full
+from cachemark.models import janus
+from cachemark.models.janus import Janus, JanusConfig
+from cachemark.models.llama import LlamaConfig
+from cachemark.models.prompts import Prompts
+from cachemark.models.vision.vq import VQ, VQConfig
+
+from ..checks import Check, Kind, Vector, apart, differing, differing_bytes
+
+LOGITS = 1e-4
+RARE = 1e-3  # share of bytes that rounding may move by one
+UNUSED = "language_model.lm_head.weight"  # the head for text
+
+
+# -- the generator ----------------------------------------------------------------------------------------------------
+def config_of(facts: dict[str, Any]) -> JanusConfig:
+    c = facts["config"]
+    decoder = LlamaConfig(c["num_hidden_layers"], c["num_attention_heads"], c["hidden_size"], c["intermediate_size"], c["vocab_size"],
+                          c["num_key_value_heads"], c["rms_norm_eps"], c["rope_theta"])
+    assert decoder.head_dim == c["head_dim"]
+    height, width = c["grid"]
+    assert height == width
+    return JanusConfig(decoder, c["num_image_codes"], c["code_dim"], height)
+
+
+def runs_of(vector: Vector) -> list[str]:
+    """Letters of the file's runs, in order: the labels of the samples."""
+    return [which for _, which in vector.matching("run_*/prompt_ids")]
+
+
+def prompts_of(vector: Vector) -> Prompts:
+    """The file's prompts, and what stands in their place in the unconditional rows."""
+    facts = [vector.facts[f"run_{which}"] for which in runs_of(vector)]
+    asked = tuple(tuple(vector[f"run_{which}/prompt_ids"].tolist()) for which in runs_of(vector))
+    assert [list(ids) for ids in asked] == [fact["prompt_ids"] for fact in facts]
+    return Prompts(asked, tuple(janus.unconditional(ids, vector.facts["config"]["pad"]) for ids in asked))
+
+
+class NotingJanus(Janus):
+    """Keeps the normed hidden states and the logits of every pass, rows first."""
+
+    def __init__(self, config: JanusConfig, prompts: Prompts) -> None:
+        super().__init__(config, prompts)
+        self.hidden: list[Tensor] = []
+        self.plain: list[Tensor] = []
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        self.hidden.append(self.decoder.norm(hidden))
+        self.plain.append(super().logits(hidden))
+        return self.plain[-1]
+
+
+@dataclass
+class Ran:
+    """A generation of all prompts at once: tokens (runs, N), guided logits (runs, N, codes), hidden states and logits (rows, N, …) with
+    the unconditional rows last, and the method with its slots."""
+
+    tokens: Tensor
+    guided: Tensor
+    hidden: Tensor
+    plain: Tensor
+    method: Method
+
+
+@dataclass
+class Generator:
+    """What the checks look at. ``ran`` by whether tokens were taken from the file."""
+
+    model: NotingJanus
+    ran: dict[bool, Ran] = field(default_factory=dict)
+
+    def run(self, vector: Vector, forced: bool) -> Ran:
+        if forced not in self.ran:
+            self.ran[forced] = self._run(vector, forced)
+        return self.ran[forced]
+
+    def _run(self, vector: Vector, forced: bool) -> Ran:
+        runs, method, model = runs_of(vector), Full(), self.model
+        guided: list[Tensor] = []
+        sampling = Sampling(cfg_scale=vector.facts["config"]["cfg_weight"], temperature=0.0)
+        tokens = torch.stack([vector[f"run_{which}/codes"] for which in runs]) if forced else None
+        model.hidden.clear()
+        model.plain.clear()
+        drawn = model.generate(torch.arange(len(runs)), range(len(runs)), method, sampling, Memory(), forced=tokens,
+                               see=lambda _, logits: guided.append(logits.clone()))
+        return Ran(drawn, torch.cat(guided, 1), torch.stack(model.hidden, 1), torch.stack(model.plain, 1), method)
+
+
+def generator(vector: Vector, make: Callable[[JanusConfig, Prompts], NotingJanus] = NotingJanus) -> Generator:
+    model = make(config_of(vector.facts), prompts_of(vector))
+    weights = vector.weights()
+    del weights[UNUSED]
+    model.load_state_dict(weights)
+    return Generator(model.eval())
+
+
+def row_of(vector: Vector, which: str) -> int:
+    return runs_of(vector).index(which)
+
+
+def codes(subject: Generator, vector: Vector, which: str) -> float:
+    """Every code, exactly."""
+    return differing(subject.run(vector, False).tokens[row_of(vector, which)], vector[f"run_{which}/codes"])
+
+
+def guided(subject: Generator, vector: Vector, which: str) -> float:
+    return apart(subject.run(vector, True).guided[row_of(vector, which)], vector[f"run_{which}/logits_cfg"])
+
+
+def conditional(subject: Generator, vector: Vector, which: str) -> float:
+    return apart(subject.run(vector, True).plain[row_of(vector, which)], vector[f"run_{which}/logits_cond"])
+
+
+def unconditional(subject: Generator, vector: Vector, which: str) -> float:
+    row = len(runs_of(vector)) + row_of(vector, which)
+    return apart(subject.run(vector, True).plain[row], vector[f"run_{which}/logits_uncond"])
+
+
+def hidden(subject: Generator, vector: Vector, which: str) -> float:
+    return apart(subject.run(vector, True).hidden[row_of(vector, which)], vector[f"run_{which}/last_hidden_cond"])
+
+
+def slots(layer: int) -> Check:
+    """Keys and values of a layer in both rows of a run: the prompt and all codes that were fed."""
+
+    def measure(subject: Generator, vector: Vector, which: str) -> float:
+        slot = subject.run(vector, True).method.slots[subject.model.sites[layer]]
+        here, apart_by = row_of(vector, which), []
+        for branch, row in enumerate((here, here + len(runs_of(vector)))):
+            run, live = next((run, n) for run, n in zip(slot.bank.runs, slot.live, strict=True) if run.start <= row < run.stop)
+            parts = zip("kv", slot.read(run, live), strict=True)
+            apart_by += [apart(part[row - run.start], vector[f"run_{which}/final_{name}_layer{layer}"][branch]) for name, part in parts]
+        return max(apart_by)
+
+    needs = tuple(f"run_*/final_{part}_layer{layer}" for part in "kv")
+    return Check(f"slots{layer}_*", LOGITS, measure, needs)
+
+
+# -- the image tokenizer's decoder --------------------------------------------------------------------------------------
+def to_uint8(images: Tensor) -> Tensor:
+    """Images (B, 3, H, W) in [−1, 1] to bytes (B, H, W, 3), by the published script: (x + 1)/2·255, clamped, truncated."""
+    return ((images + 1) / 2 * 255).clamp(0, 255).permute(0, 2, 3, 1).to(torch.uint8)
+
+
+@dataclass(frozen=True)
+class Decoder:
+    """What the checks look at; the negative controls exchange its parts."""
+
+    model: VQ
+    to_uint8: Callable[[Tensor], Tensor] = to_uint8
+
+
+def decoder(vector: Vector) -> Decoder:
+    c = vector.facts["config"]
+    number, width = c["codebook"]
+    model = VQ(VQConfig(c["ch"], tuple(c["ch_mult"]), c["num_res_blocks"], c["z_channels"], number, width, usage_window=0))
+    weights = {janus.official_tokenizer(name): tensor for name, tensor in vector.weights().items()}
+    del weights["quantize.codebook_used"]
+    missing, unexpected = model.load_state_dict(weights, strict=False)
+    assert not unexpected
+    assert all(name.startswith("encoder.") for name in missing), missing
+    assert model.config.factor == c["upsample"]
+    return Decoder(model.eval())
+
+
+def image(subject: Decoder, vector: Vector, which: str) -> float:
+    return apart(subject.model.decode(vector[f"run_{which}/codes"]), vector[f"run_{which}/decoded"])
+
+
+def image_bytes(subject: Decoder, vector: Vector, which: str) -> float:
+    return differing_bytes(subject.to_uint8(subject.model.decode(vector[f"run_{which}/codes"])), vector[f"run_{which}/pixels_u8"])
+
+
+KINDS = {
+    "small": Kind(generator, (
+        Check("codes_*", 0.0, codes, ("run_*/codes", "run_*/prompt_ids")),
+        Check("guided_*", LOGITS, guided, ("run_*/logits_cfg",)),
+        Check("conditional_*", LOGITS, conditional, ("run_*/logits_cond",)),
+        Check("unconditional_*", LOGITS, unconditional, ("run_*/logits_uncond",)),
+        Check("hidden_*", LOGITS, hidden, ("run_*/last_hidden_cond",)),
+        slots(0),
+        slots(2),
+    ), "the Janus-Pro generator, two prompts of different length in one batch, and its slots", ("full",)),
+    "small_vq": Kind(decoder, (
+        Check("image_*", LOGITS, image, ("run_*/decoded",)),
+        Check("image_bytes_*", RARE, image_bytes, ("run_*/pixels_u8",)),
+    ), "Janus-Pro's image tokenizer, decoding"),
+}

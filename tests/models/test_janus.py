@@ -1,0 +1,291 @@
+"""Janus-Pro: prompts of any length in one batch, published folders of both layouts, and bytes on paper."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from cachemark.cache.arena import Memory
+from cachemark.cache.layout import Site, Step, Tokens
+from cachemark.contract.method import Method
+from cachemark.contract.uncached import Uncached
+from cachemark.core import registry
+from cachemark.core.errors import BadCheckpoint
+from cachemark.core.spec import Sampling
+from cachemark.methods.full import Full
+from cachemark.methods.linear import Linear
+from cachemark.models import catalogue, janus
+from cachemark.models.catalogue import text_to_image
+from cachemark.models.janus import SIZES, Janus, JanusConfig
+from cachemark.models.llama import LlamaAttention, LlamaConfig, rotate_halves
+from cachemark.models.prompts import HashedWords, Prompts
+from cachemark.models.protocol import ModelEntry, Request
+from cachemark.models.vision.vq import VQConfig
+
+assert catalogue
+CONFIG = JanusConfig(LlamaConfig(2, 4, 64, 96, 128, kv_heads=2), codes=48, grid=4)
+GUIDED = Sampling(cfg_scale=5.0, temperature=0.0)
+PROMPTS = Prompts(((1, 40, 3), (1, 17, 90, 41, 66, 7, 3), (1, 5, 33, 3)), ((1, 2, 3), (1, 2, 2, 2, 2, 2, 3), (1, 2, 2, 3)))
+TINY_VQ = VQConfig(32, (1, 1), 1, 16, CONFIG.codes, usage_window=0)
+
+
+def tiny(config: JanusConfig = CONFIG, prompts: Prompts = PROMPTS) -> Janus:
+    """Random weights, scaled up so that what attention reads shows in the logits."""
+    model = Janus(config, prompts).initialise(0).eval().requires_grad_(False)
+    for block in model.blocks:
+        for name in ("q_proj", "k_proj", "v_proj"):
+            getattr(block.self_attn, name).weight.mul_(8)
+    for weight in (model.decoder.embed_tokens.weight, model.gen_embed.weight, model.gen_head.vision_head.weight):
+        weight.mul_(20)
+    return model
+
+
+def run(model: Janus, labels: list[int], sampling: Sampling = GUIDED, forced: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Tokens (batch, N) and guided logits (batch, N, codes); the seed of a sample is its label."""
+    logits: list[Tensor] = []
+    tokens = model.generate(torch.tensor(labels), labels, Method(), sampling, Memory(), forced=forced,
+                            see=lambda _, guided: logits.append(guided.clone()))
+    return tokens, torch.cat(logits, 1)
+
+
+def uncached(model: Janus, ids: tuple[int, ...], codes: Tensor) -> Tensor:
+    """Logits (N, codes) of one row in one pass over its prompt and all codes but the last."""
+    x = torch.cat((model.decoder.embed_tokens(torch.tensor([ids])), model.embedded(codes[None, :-1])), 1)
+    places = torch.arange(x.size(1))[None]
+    hidden = model(Tokens(x, model.decoder.turns(places)), Step(0, 1), Uncached())
+    return model.logits(hidden[0, len(ids) - 1 :])
+
+
+@pytest.mark.parametrize("config", [
+    CONFIG, replace(CONFIG, decoder=replace(CONFIG.decoder, kv_heads=None, qk_norm=True)),
+], ids=["shared keys", "normalised keys"])  # fmt: skip
+def test_a_batch_of_prompts_gives_the_logits_of_each_without_a_cache(config: JanusConfig) -> None:
+    model, labels = tiny(config), [1, 0, 2, 1]
+    codes, logits = run(model, labels)
+    for row, label in enumerate(labels):
+        asked = uncached(model, PROMPTS.conditional[label], codes[row])
+        other = uncached(model, PROMPTS.unconditional[label], codes[row])
+        torch.testing.assert_close(logits[row], other + (asked - other) * 5.0, atol=1e-4, rtol=1e-4)
+    assert len(codes.unique()) > 3
+    assert not torch.equal(codes[0], codes[1]), "the prompt does not show in the codes"
+
+
+def test_a_sample_is_the_same_in_any_company() -> None:
+    model, drawn = tiny(), replace(GUIDED, temperature=1.0)
+    together = run(model, [1, 0, 2], drawn)[0]
+    for row, label in enumerate([1, 0, 2]):
+        assert torch.equal(together[row], run(model, [label], drawn)[0][0])
+    forced = torch.randint(0, CONFIG.codes, (3, 16), generator=torch.Generator().manual_seed(0))
+    given, logits = run(model, [1, 0, 2], drawn, forced)
+    assert torch.equal(given, forced)
+    torch.testing.assert_close(logits[2], run(model, [2], drawn, forced[2:])[1][0], atol=1e-4, rtol=1e-4)
+
+
+def test_random_weights_are_those_of_their_seed() -> None:
+    """Biases too, which a module draws by itself when it is made."""
+    one, same = (Janus(CONFIG, PROMPTS).initialise(3).state_dict() for _ in range(2))
+    assert all(torch.equal(tensor, same[name]) for name, tensor in one.items())
+    other = Janus(CONFIG, PROMPTS).initialise(4).state_dict()
+    assert not torch.equal(one["gen_head.vision_head.weight"], other["gen_head.vision_head.weight"])
+
+
+def test_rows_without_guidance_are_the_conditional_ones() -> None:
+    shape = tiny().layout([5, 6], Sampling(), [1, 2])
+    assert (shape.condition, shape.branches) == ((7, 4), (0, 0))
+    guided = tiny().layout([5, 6], GUIDED, [1, 2])
+    assert (guided.condition, guided.branches, guided.seeds) == ((7, 4, 7, 4), (0, 0, 1, 1), (5, 6, 5, 6))
+    assert (guided.kv_heads, guided.stored) == (2, 7 + 15)
+
+
+def test_queries_and_keys_are_normalised_before_they_are_turned() -> None:
+    """Then the length of a key is that of its norm's weights, whatever the input."""
+    attention, seen = LlamaAttention(replace(CONFIG.decoder, kv_heads=None, qk_norm=True)), {}
+
+    class Seeing(Method):
+        def attend(self, site: Site, step: Step, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            seen.update(q=q, k=k)
+            return v
+
+    turns = torch.polar(torch.ones(1, 3, 8), torch.arange(24.0).view(1, 3, 8))
+    x = 100 * torch.randn(1, 3, 64, generator=torch.Generator().manual_seed(0))
+    attention(x, Site("decoder", 0), Step(0, 1), Tokens(x, turns), Seeing())
+    for part in seen.values():
+        torch.testing.assert_close(part.norm(dim=-1), torch.full((1, 4, 3), 4.0), atol=1e-3, rtol=0)
+
+
+def test_a_turn_keeps_lengths_and_depends_on_the_distance_alone() -> None:
+    q, k = torch.randn(2, 1, 1, 1, 16, generator=torch.Generator().manual_seed(0))
+    decoder = tiny().decoder
+
+    def score(at: int, of: int) -> Tensor:
+        turned = [rotate_halves(x, decoder.turns(torch.tensor([[place]]))) for x, place in ((q, at), (k, of))]
+        return (turned[0] * turned[1]).sum()
+
+    torch.testing.assert_close(score(9, 4), score(105, 100), atol=1e-4, rtol=0)
+    assert (score(9, 4) - score(9, 5)).abs() > 1e-2
+
+
+# -- prompts -----------------------------------------------------------------------------------------------------------
+def test_the_listed_prompts_are_read_by_the_stand_in() -> None:
+    prompts = janus.prompts_of(text_to_image.TEXTS, HashedWords(102400))
+    assert len(set(text_to_image.TEXTS)) == len(text_to_image.TEXTS) == 64
+    assert {len(ids) for ids in prompts.conditional} == {16, 24, 32}
+    assert len(set(prompts.conditional)) == 64
+    for asked, other in zip(prompts.conditional, prompts.unconditional, strict=True):
+        assert (asked[0], asked[-1], len(asked)) == (other[0], other[-1], len(other))
+        assert len(set(other[1:-1])) == 1
+
+
+def test_an_entry_knows_the_lengths_of_the_batch_that_is_timed() -> None:
+    entry: ModelEntry = registry.models.get("janus-pro-7b")
+    shape = entry.shape(entry.presets["paper"], 3)
+    labels = text_to_image.labels_of(3)
+    with torch.device("meta"):
+        model = Janus(SIZES["7B"], text_to_image.PublishedJanus("7B").prompts())
+    model.gen_embed.weight = torch.nn.Parameter(torch.zeros(1))  # the layout has its type and device
+    assert shape == model.layout(range(3), entry.presets["paper"], labels)
+    assert entry.classes == 64
+    assert entry.conditions.startswith("64 prompts ")
+
+
+def test_the_difference_of_a_quarter_is_the_published_one() -> None:
+    """LineAR, Table 4: 74.01 GB and 47.59 GB of Janus-Pro-7B at batch 64, here keys and values and what the method keeps beside them."""
+    entry: ModelEntry = registry.models.get("janus-pro-7b")
+    shape = replace(entry.shape(entry.presets["paper"], 64), dtype=torch.bfloat16, device="meta")
+    sites = [Site("decoder", layer) for layer in range(shape.layers)]
+
+    def held(method: Method) -> tuple[int, int]:
+        memory = Memory("meta")
+        method.begin(shape, sites, memory)
+        return memory.nbytes("slots"), memory.nbytes("slots") + memory.nbytes("state")
+
+    full, quarter = held(Full()), held(Linear(B=144, anchor=24))
+    entry_bytes = 2 * 2 * shape.rows * shape.kv_heads * shape.head_dim * shape.layers
+    assert full[0] == entry_bytes * (shape.longest_condition + 575)
+    assert quarter[0] == entry_bytes * (shape.longest_condition + 144)
+    assert full[1] - quarter[1] == pytest.approx(26.42e9, rel=0.01)
+    assert full[0] - quarter[0] != pytest.approx(26.42e9, rel=0.01), "the queries that guide the eviction count"
+
+
+# -- published folders -------------------------------------------------------------------------------------------------
+READING = {"vision_model.blocks.0.attn.qkv.weight": torch.ones(2), "aligner.layers.0.bias": torch.ones(2)}
+
+
+def converted(name: str) -> str:
+    """The name that the transformers library gives a tensor of the authors' file."""
+    for theirs, ours in (
+        ("language_model.model.", "model.language_model."), ("language_model.lm_head.", "lm_head."),
+        ("gen_embed.", "model.generation_embeddings."), ("gen_aligner.layers.0.", "model.generation_aligner.fc1."),
+        ("gen_aligner.layers.2.", "model.generation_aligner.hidden_layers.0."),
+        ("gen_head.output_mlp_projector.", "model.generation_head.proj_out."), ("gen_head.", "model.generation_head."),
+        ("gen_vision_model.", "model.vqmodel."), ("encoder.conv_blocks.", "encoder.down."), ("decoder.conv_blocks.", "decoder.up."),
+        (".res.", ".block."), ("mid.0.", "mid.block_1."), ("mid.1.", "mid.attn_1."), ("mid.2.", "mid.block_2."),
+    ):
+        name = name.replace(theirs, ours)
+    return name if name.startswith(("model.", "lm_head.")) else f"model.{name}"
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> ModelEntry:
+    """The entry of a published size at reduced sizes."""
+    monkeypatch.setitem(SIZES, "1B", CONFIG)
+    monkeypatch.setattr(janus, "TOKENIZER", TINY_VQ)
+    return text_to_image.PublishedJanus("1B").entry
+
+
+def published(folder: Path, layout: str) -> dict[str, Tensor]:
+    """A folder of this layout at reduced size, with what the authors' holds beside the generator; the tensors under their names."""
+    model, images = tiny(), janus.tokenizer()
+    state = {**model.state_dict(), **{janus.PREFIX + name: tensor for name, tensor in images.state_dict().items()}}
+    extras = {"language_model.lm_head.weight": torch.ones(128, 64), **READING}
+    folder.mkdir()
+    if layout == "official":
+        extras |= {"gen_vision_model.quantize.codebook_used": torch.zeros(65536), "language_model.model.rotary_emb.inv_freq": torch.ones(8)}
+        torch.save({name: tensor.bfloat16() for name, tensor in {**state, **extras}.items()}, folder / "pytorch_model.bin")
+    else:
+        parts = [(converted(name), tensor.bfloat16().contiguous()) for name, tensor in {**state, **extras}.items()]
+        shards = {f"model-{i}.safetensors": dict(parts[i::2]) for i in range(2)}
+        for name, tensors in shards.items():
+            save_file(tensors, folder / name)
+        places = {name: shard for shard, tensors in shards.items() for name in tensors}
+        (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": places}))
+    text_tokenizer(folder)
+    return {name: tensor.bfloat16().float() for name, tensor in state.items()}
+
+
+def text_tokenizer(folder: Path) -> None:
+    """A tokenizer of words with the special tokens of Janus-Pro, among them one that it would add by itself."""
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+
+    words = sorted({word for text in text_to_image.TEXTS for word in text.split()} | {"<unk>", ":"})[:100]
+    specials = [janus.BEGIN, janus.PAD, janus.IMAGE, "<|User|>", "<|Assistant|>"]
+    made = Tokenizer(models.WordLevel({word: i for i, word in enumerate([*dict.fromkeys(["<unk>", *words])])}, unk_token="<unk>"))
+    made.pre_tokenizer = pre_tokenizers.Whitespace()
+    made.add_special_tokens(specials)
+    made.post_processor = processors.TemplateProcessing(
+        single=f"{janus.BEGIN} $A", special_tokens=[(janus.BEGIN, made.token_to_id(janus.BEGIN))])
+    made.save(str(folder / "tokenizer.json"))
+
+
+@pytest.mark.parametrize("layout", ["official", "converted"])
+def test_a_published_folder_gives_an_image(small: ModelEntry, tmp_path: Path, layout: str) -> None:
+    state = published(tmp_path / "janus", layout)
+    request = Request(weights=str(tmp_path / "janus"))
+    loaded = small.load(request)
+    assert loaded.weights == small.identity(request)
+    assert not loaded.random
+    assert loaded.pictures
+    model = loaded.generator
+    assert isinstance(model, Janus)
+    assert all(torch.equal(tensor, state[name]) for name, tensor in model.state_dict().items())
+    beginnings = {ids[:3] for ids in model.prompts.conditional}
+    assert len(beginnings) == 1, "every prompt begins with one begin token and the user's mark"
+    assert all(ids.count(ids[0]) == 1 for ids in model.prompts.conditional), "the tokenizer's own begin token came on top"
+    assert len({ids[-1] for ids in (*model.prompts.conditional, *model.prompts.unconditional)}) == 1
+    tokens = model.generate(torch.tensor([0, 1]), [0, 1], Method(), GUIDED, Memory())
+    images = loaded.decode(tokens)
+    assert images.shape == (2, 3, 8, 8)
+    reference = janus.tokenizer().requires_grad_(False)
+    reference.load_state_dict({name.removeprefix(janus.PREFIX): t for name, t in state.items() if name.startswith(janus.PREFIX)})
+    torch.testing.assert_close(images, reference.decode(tokens.clone()))
+
+
+def test_the_text_tokenizer_is_part_of_the_identity(small: ModelEntry, tmp_path: Path) -> None:
+    published(tmp_path / "janus", "official")
+    request = Request(weights=str(tmp_path / "janus"))
+    before = small.identity(request)
+    file = tmp_path / "janus" / "tokenizer.json"
+    file.write_text(file.read_text() + "\n")
+    assert small.identity(request) != before
+    assert small.identity(Request(weights=str(tmp_path / "janus" / "pytorch_model.bin"))) == small.identity(request)
+    assert small.identity(Request()) == "random:0/random:0"
+
+
+def test_what_a_folder_lacks_is_said(small: ModelEntry, tmp_path: Path) -> None:
+    published(tmp_path / "janus", "official")
+    request = Request(weights=str(tmp_path / "janus"))
+    file = tmp_path / "janus" / "tokenizer.json"
+    whole = file.read_text()
+    file.write_text(whole.replace("begin_of_image", "start_of_image"))
+    with pytest.raises(BadCheckpoint, match=r"no token '<begin_of_image>'"):
+        small.load(request)
+    file.write_text("{")
+    with pytest.raises(BadCheckpoint, match="is no tokenizer that can be read"):
+        small.load(request)
+    file.unlink()
+    for use in (small.load, small.identity):
+        with pytest.raises(BadCheckpoint, match=r"tokenizer\.json"):
+            use(request)
+
+
+def test_a_folder_of_another_size_is_refused(tmp_path: Path, small: ModelEntry, monkeypatch: pytest.MonkeyPatch) -> None:
+    published(tmp_path / "janus", "converted")
+    monkeypatch.setitem(SIZES, "1B", replace(CONFIG, decoder=replace(CONFIG.decoder, layers=3)))
+    with pytest.raises(BadCheckpoint, match="checkpoint of another size"):
+        small.identity(Request(weights=str(tmp_path / "janus")))
