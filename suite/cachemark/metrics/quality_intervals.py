@@ -10,9 +10,9 @@ does not hold the value that infinitely many images would have, because FID and 
   twice lies at a distance of 0 from its copy, which shrinks the manifold that recall measures, biases KID, and takes away from the rank of
   the covariance.
 - **KID** is printed by torch-fidelity as a mean over random subsets of the set: the variance of that mean is added.
-- **No interval** where few images decide: FID and KID follow the second and higher moments of the features, and where their squared
-  distances from the middle have a kurtosis of more than 0.03 of the number of images, how far a figure scatters is not known from
-  one set. Both ends are then NaN. Simulated in docs/guide/claims.md.
+- **No interval** where few images decide: all but precision and recall follow second and higher moments of the features, and where
+  their squared distances from the middle have a kurtosis of more than 0.03 of the number of images, how far a figure scatters is not
+  known from one set. Both ends are then NaN. Simulated in docs/guide/claims.md.
 
 FID is too high for few images. The same subsets say by how much: what a tenth fewer images add, times (n − d) / d, is about what the images
 lack that there could be (``bias``).
@@ -84,7 +84,7 @@ def intervals(
                 variance += values["kid_std"] ** 2 / max(chosen["kid_subsets"] - 1, 1)
             if name == "fid":
                 bias = _scale(kept) * (float(drawn.mean()) - values[name])
-            if few and name in ("fid", "kid"):
+            if few and name != "recall":
                 variance = torch.nan
             ends = _by_share(values[name], variance) if name == "fid" else _around(values[name], variance, *_RANGE[name])
             found[name] = ends._replace(bias=bias)
