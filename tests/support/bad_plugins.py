@@ -144,7 +144,7 @@ for one in gc.get_objects():
 from cachemark.metrics import fidelity
 fidelity.psnr.__code__ = (lambda a, b: a[:, 0, 0, 0]).__code__
 """, "error", (OTHER_FIGURES,), ("cachemark.metrics.fidelity.psnr",)),
-    "own class": BadPlugin("Window.evict = lambda self, step, slots: None", "error", (OTHER_FIGURES,), ("Window.evict",)),
+    "own class": BadPlugin("Window.evict = lambda self, step, slots: None", "error", (), ("Window.evict",)),
     "profiles": BadPlugin("sys.setprofile(lambda *a: None)", "ok", (), ("Python's profile function",)),
     "collects": BadPlugin("import gc; gc.disable()", "ok", (), ("Python's garbage collector",)),
     "alarms": BadPlugin("""
@@ -152,7 +152,6 @@ import signal
 signal.signal(signal.SIGALRM, signal.SIG_IGN)
 signal.setitimer(signal.ITIMER_REAL, 1000)
 """, "ok", (), ("handlers of signals", "a timer")),
-    "casts": BadPlugin("torch.autocast('cpu', dtype=torch.bfloat16).__enter__()", "error", (), ("torch's autocast on the CPU",)),
     "elsewhere": BadPlugin("torch.set_default_device('meta')", "error", (), ("torch's",)),
     "limits itself": BadPlugin("import resource; resource.setrlimit(resource.RLIMIT_AS, (1 << 40, 1 << 40))", "ok", (),
                                ("limits of memory and time",)),

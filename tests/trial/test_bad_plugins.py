@@ -32,10 +32,10 @@ def beside(tmp_path_factory: pytest.TempPathFactory) -> Stage:
 
 
 def lasting(outcome: Outcome) -> dict[str, object]:
-    """Everything that a case says but how long it took and which process it ran in."""
+    """Everything that a case says but how long it took, and in which process and on which processors it ran."""
     data = outcome.to_json()
     samples = {name: values for name, values in data["samples"].items() if metric(name).kind != "speed"}
-    facts = {name: fact for name, fact in data["facts"].items() if name not in ("slope", "footnotes", "limit")}
+    facts = {name: fact for name, fact in data["facts"].items() if name not in ("slope", "footnotes", "limit", "cpus")}
     return {**data, "samples": samples, "facts": facts, "seconds": 0.0}
 
 
@@ -90,6 +90,7 @@ def test_what_has_left_its_process_group_ends_too(beside: Stage) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("bad", [TWELVE, MORE], ids=["twelve", "more"])
 def test_all_of_them_end_as_they_should(bad: dict[str, BadPlugin], measured: Stage, tmp_path: Path) -> None:
     stage = run(tmp_path / "stage", bad)
@@ -99,6 +100,7 @@ def test_all_of_them_end_as_they_should(bad: dict[str, BadPlugin], measured: Sta
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_times_beside_them_are_within_noise(tmp_path: Path) -> None:
     """Medians beside those that disturb for as long as they can, between two runs without them."""
     bad = {name: TWELVE[name] for name in ("threads", "clock", "thread", "mode", "surroundings", "leaver")}

@@ -188,7 +188,7 @@ class SharedState:
                   for name, thing in held.items() if table.entries().get(name) is not thing]
         if replaced := sorted(one.name for one in self._functions.replaced()):
             more = f" and {len(replaced) - NAMED} more" if len(replaced) > NAMED else ""
-            found.append(Change(f"{', '.join(replaced[:NAMED])}{more} replaced", Impact.FIGURES))
+            found.append(Change(f"{', '.join(replaced[:NAMED])}{more} (replaced)", Impact.FIGURES))
         if names := [name for number, name in _threads() if number not in self._threads]:
             found.append(Change(f"threads left behind: {', '.join(sorted(names)[:NAMED])}"))
         if left := descendants() - self._processes:

@@ -226,7 +226,7 @@ class _Child:
         code = None if self._silent else self._process.wait()
         self._kill()
         self._reader.join(timeout=ENDING)
-        tail = bounded_log(self._tail.decode(errors="replace")).strip()
+        tail = self._tail.decode(errors="replace").strip()
         if code is None:
             silence = f"No outcome within {self._patience:g} s; the process was ended."
             return Outcome(planned.case, Status.TIMEOUT, log=f"{silence}\n{tail}".strip())

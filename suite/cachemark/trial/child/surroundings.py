@@ -13,7 +13,7 @@ from ...core.result import CHANGED, Outcome, Status
 from ...machine.shared_state import Change, Impact, SharedState
 
 PICKED = 8  # numbers of each tensor by which changed weights are told; more would read a large model once per case
-IMPORTED, RAN = "its import", "it"
+IMPORTED, RAN = "Changed by its import", "Changed while it ran"
 
 
 class Surroundings:
@@ -49,9 +49,7 @@ def flagged(outcome: Outcome, imported: Sequence[Change], ran: Sequence[Change])
     if not imported and not ran:
         return outcome
     impact = max((change.impact for change in ran), default=Impact.NONE)
-    told = [f"{who} changed {', '.join(map(str, changes))}" for who, changes in ((IMPORTED, imported), (RAN, ran)) if changes]
-    sentence = f"{'; '.join(told)}."
-    sentence = sentence[0].upper() + sentence[1:]
+    sentence = " ".join(f"{when}: {', '.join(map(str, changes))}." for when, changes in ((IMPORTED, imported), (RAN, ran)) if changes)
     ended = " The process was ended after it, so that no other case is touched." if ran else " That was put back before any case."
     facts: dict[str, Any] = {**outcome.facts, CHANGED: [str(change) for change in (*imported, *ran)]}
     facts["footnotes"] = [*facts.get("footnotes", ()), f"{sentence}{ended}"]
