@@ -9,6 +9,7 @@ from pathlib import Path
 BEAT = 30.0  # seconds between two signs of life of whoever holds a lease
 LAPSE = 5 * BEAT  # without one, after which a lease on another machine no longer holds
 UNTOLD = "0"
+BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
 def holder() -> str:
@@ -39,7 +40,7 @@ def ended(theirs: str) -> bool | None:
 def _place() -> str:
     """The machine since it was started, and the namespace in which a process has its number."""
     try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text()[:8]
+        boot = BOOT.read_text()[:8]
         space = os.readlink("/proc/self/ns/pid").strip("pid:[]")
     except OSError:
         return platform.node()
