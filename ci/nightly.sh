@@ -1,20 +1,25 @@
 #!/usr/bin/env bash
-# One night: look at the machine, measure a plan, prove the gate, judge, write what people and programs read.
+# One night: look at the machine, measure a plan, compare it in pairs, prove the gate, judge, write what people and programs read.
 #
 #   ci/nightly.sh PLAN [OPTIONS OF cachemark run]
 #
-# The exit code is that of `cachemark check`: 0 pass, 1 regressed, 2 no baseline or wrong usage, 3 inconclusive, 4 nothing or too little
-# measured, 5 infrastructure. Where measuring itself fails, it is that of `cachemark run`; where the gate takes equal arms for unequal ones or
-# misses a slow-down that is injected, it is 5: such a gate judges nothing. A night that ran out of time (`--budget`) is judged by what it
-# has measured and ends with 4 at best, and a report that cannot be written turns a pass into 5.
+# The exit code is that of `cachemark check`: 0 pass, 1 regressed, 2 wrong usage, 3 inconclusive, 4 nothing or too little measured,
+# 5 infrastructure. The first night has nothing to compare with: it proposes its run as the baseline, in the folder `proposed` of
+# CACHEMARK_OUT, and passes. Times are tested in pairs with the canary; without one, with the commit of the baseline. Where pairs were asked
+# for and could not be measured, a night that would pass ends as they did. Where measuring itself fails, the code is that of `cachemark run`;
+# where the gate takes equal arms for unequal ones or misses a slow-down that is injected, it is 5: such a gate judges nothing. A night that
+# ran out of time (`--budget`) is judged by what it has measured and ends with 4 at best, and a report that cannot be written turns a pass
+# into 5.
 #
 # CACHEMARK_STORE   database that all nights share; keep it where the next night finds it   [nightly.sqlite]
 # CACHEMARK_OUT     folder for what this night writes                                       [nightly]
 # CACHEMARK_DEVICE  cuda or cpu                                                             [cuda]
-# CACHEMARK_CANARY  frozen commit that every night is compared with, pair by pair, equal arms among the pairs  [none]
+# CACHEMARK_CANARY  commit that every night is compared with, pair by pair, equal arms among the pairs; "none" for no pairs
+#                                                                                           [that of the baseline]
 # CACHEMARK_MINUTES how long these pairs may take                                           [60]
 # CACHEMARK_INCIDENTS register of incidents; keep it where the next night finds it          [baselines/incidents.json]
 # CACHEMARK_MACHINE options about devices of the run, the pairs and the self-test, such as "--gpu 1 --lock-clocks 1410"  [none]
+# CACHEMARK_PAIRS   more options of `cachemark compare`, such as "--plugin my_method.py"    [none]
 set -euo pipefail
 
 plan=${1:?give a plan, such as: ci/nightly.sh nightly}
@@ -23,6 +28,7 @@ export CACHEMARK_STORE=${CACHEMARK_STORE:-nightly.sqlite}
 out=${CACHEMARK_OUT:-nightly}
 register=${CACHEMARK_INCIDENTS:-baselines/incidents.json}
 read -ra machine <<<"--device ${CACHEMARK_DEVICE:-cuda} ${CACHEMARK_MACHINE:-}"
+read -ra more <<<"${CACHEMARK_PAIRS:-}"
 mkdir -p "$out" "$(dirname "$register")"
 
 cachemark doctor | tee "$out/doctor.txt"
@@ -33,20 +39,26 @@ case $measured in 0 | 4) ;; *) exit "$measured" ;; esac
 set +e # whatever fails from here on, what was measured is judged and shown
 cachemark check --self-test "${machine[@]}" 2>&1 | tee "$out/self-test.txt"
 proved=${PIPESTATUS[0]}
-if [ -n "${CACHEMARK_CANARY:-}" ]; then # what comes out of it is judged by `check`
-    cachemark compare "$plan" --commits "$CACHEMARK_CANARY" HEAD "${machine[@]}" --minutes "${CACHEMARK_MINUTES:-60}" 2>&1 |
+canary=${CACHEMARK_CANARY:-$(cachemark baseline commit 2>/dev/null)} # nothing on the first night
+compared=0
+if [ -n "$canary" ] && [ "$canary" != none ]; then # what comes out of it is judged by `check`
+    cachemark compare "$plan" --commits "$canary" HEAD "${machine[@]}" --minutes "${CACHEMARK_MINUTES:-60}" "${more[@]}" 2>&1 |
         tee "$out/compare.txt"
+    compared=${PIPESTATUS[0]}
+    case $compared in 1 | 3) compared=0 ;; esac
 fi
-cachemark check --incidents "$register" 2>&1 | tee "$out/check.txt"
+cachemark check --incidents "$register" --propose "$out/proposed" 2>&1 | tee "$out/check.txt"
 verdict=${PIPESTATUS[0]}
 
 written=0
-cachemark report "$out/report.html" || written=5
-cachemark report --site "$out/site" || written=5
-cachemark export github --comment "$out/comment.md" || written=5
+cachemark report "$out/report.html" --incidents "$register" || written=5
+cachemark report --site "$out/site" --incidents "$register" || written=5
+cachemark export github --comment "$out/comment.md" --incidents "$register" || written=5
 cachemark export csv "$out/figures.csv" || written=5
-case $verdict in 2 | 4) ;; *) cachemark export junit "$out/junit.xml" || written=5 ;; esac # else there may be nothing to compare with
+if [ ! -d "$out/proposed" ]; then # else there is no baseline to compare with
+    case $verdict in 2 | 4) ;; *) cachemark export junit "$out/junit.xml" --incidents "$register" || written=5 ;; esac
+fi
 [ "$proved" -eq 0 ] || exit 5
-for code in "$verdict" "$measured" "$written"; do
+for code in "$verdict" "$measured" "$compared" "$written"; do
     [ "$code" -eq 0 ] || exit "$code"
 done

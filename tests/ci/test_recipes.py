@@ -22,6 +22,7 @@ STUB = """#!/usr/bin/env bash
 echo "$*" >>"$CALLS"
 verb=$1
 [ "${2:-}" = --self-test ] && verb=self_test
+[ "$*" = "baseline commit" ] && echo "${HELD:-}"
 for rule in $ENDS; do [ "${rule%%=*}" = "$verb" ] && exit "${rule##*=}"; done
 exit 0
 """
@@ -51,10 +52,43 @@ def night(tmp_path: Path) -> Any:
 def test_a_night_looks_measures_judges_and_writes(night: Any, script: str) -> None:
     code, calls = night(script, "curves", "--threads", "4")
     assert code == 0
-    assert [call.split()[0] for call in calls] == ["doctor", "run", "check", "check", "report", "report", "export", "export", "export"]
-    assert calls[2:4] == ["check --self-test --device cuda", "check --incidents baselines/incidents.json"]
+    assert [call.split()[0] for call in calls] == [
+        "doctor", "run", "check", "baseline", "check", "report", "report", "export", "export", "export"]
+    assert calls[2:5] == ["check --self-test --device cuda", "baseline commit", judging(calls)]
     assert calls[1] == "run curves --device cuda --fresh --carry-quality --threads 4"
     assert [call.split()[1] for call in calls if call.startswith("export")] == ["github", "csv", "junit"]
+
+
+def judging(calls: list[str], register: str = "baselines/incidents.json") -> str:
+    """The call that judges, which proposes a baseline where the night writes."""
+    (call,) = [call for call in calls if call.startswith("check --incidents")]
+    assert re.fullmatch(rf"check --incidents {re.escape(register)} --propose \S+/out/proposed", call)
+    return call
+
+
+def test_pairs_are_measured_with_the_commit_of_the_baseline_unless_another_or_none_is_named(
+    night: Any, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("HELD", "abc123")
+    monkeypatch.setenv("CACHEMARK_PAIRS", "--plugin my.py")
+    with_baseline = "compare curves --commits abc123 HEAD --device cuda --minutes 60 --plugin my.py"
+    assert [call for call in night("nightly.sh", "curves")[1] if call.startswith("compare")] == [with_baseline]
+    monkeypatch.setenv("CACHEMARK_CANARY", "none")
+    assert [call for call in night("nightly.sh", "curves")[1] if call.startswith("compare")] == []
+
+
+@pytest.mark.parametrize(("compared", "verdict", "ended"), [(1, 0, 0), (3, 0, 0), (2, 0, 2), (5, 0, 5), (5, 1, 1)])
+def test_pairs_that_could_not_be_measured_are_no_pass(
+    night: Any, monkeypatch: pytest.MonkeyPatch, compared: int, verdict: int, ended: int,
+) -> None:
+    """Beside them times are only stated, so nothing would have judged times."""
+    monkeypatch.setenv("CACHEMARK_CANARY", "v1")
+    assert night("nightly.sh", "curves", compare=compared, check=verdict)[0] == ended
+
+
+def test_what_is_acknowledged_is_said_wherever_people_and_programs_read(night: Any) -> None:
+    _, calls = night("nightly.sh", "curves")
+    assert len([call for call in calls if call.endswith(" --incidents baselines/incidents.json")]) == 4
 
 
 @pytest.mark.parametrize("verdict", [1, 3, 4])
@@ -108,8 +142,7 @@ def test_pairs_with_the_canary_are_measured_where_one_is_named(night: Any, monke
     monkeypatch.setenv("CACHEMARK_DEVICE", "cpu")
     code, calls = night("nightly.sh", "curves", compare=1)
     assert code == 0, "`check` judges them"
-    assert calls[2:5] == ["check --self-test --device cpu", "compare curves --commits v1 HEAD --device cpu --minutes 60",
-                          "check --incidents baselines/incidents.json"]
+    assert calls[2:5] == ["check --self-test --device cpu", "compare curves --commits v1 HEAD --device cpu --minutes 60", judging(calls)]
 
 
 def test_a_night_measures_pairs_and_proves_the_gate_on_the_same_device(night: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,7 +152,7 @@ def test_a_night_measures_pairs_and_proves_the_gate_on_the_same_device(night: An
     _, calls = night("nightly.sh", "curves")
     where = "--device cuda --gpu 1 --lock-clocks 1410"
     assert calls[1:5] == [f"run curves {where} --fresh --carry-quality", f"check --self-test {where}",
-                          f"compare curves --commits v1 HEAD {where} --minutes 60", "check --incidents kept/incidents.json"]
+                          f"compare curves --commits v1 HEAD {where} --minutes 60", judging(calls, "kept/incidents.json")]
     for call in calls:
         resolve(importlib.import_module("cachemark.cli").main, shlex.split(call))
 

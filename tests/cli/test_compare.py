@@ -31,7 +31,7 @@ def test_two_cases_are_compared_and_everything_is_stored(machine: Machine, stage
     assert result.stdout.startswith("Regressed: streaming 1/2 → calm 1/2, comparison 2.")
     assert f"regressed: {CELL}, latency: +30 %" in result.stdout
     assert "30 are needed to say it" in result.stdout
-    assert "Equal arms raised 0 alarms in the last night" in result.stdout
+    assert "Equal arms raised an alarm in 0 of the last night (0 of 1 equal cell)" in result.stdout
     with Store.open(stage.store, create=False, read_only=True) as store:
         run = store.run(2)
         assert (run.plan, run.state, run.plan_json["arms"], run.plan_json["cells"]) == ("compare/dots", "finished", list(ARMS[1:]), 1)
@@ -306,7 +306,7 @@ def test_a_gate_that_alarms_on_equal_arms_fails_nothing(machine: Machine, stage:
         connection.execute("UPDATE verdict SET verdict = 'regressed' WHERE label LIKE 'A/A%' AND metric = 'latency'")
     result = call("check", "--store", stage.store, "--run", 4)
     assert result.exit_code == 0
-    assert "3 alarms in the last 3 nights" in result.stdout
+    assert "an alarm in 3 of the last 3 nights" in result.stdout
     assert "the gate is advisory and fails nothing by times" in result.stdout
     assert "regressed: dot streaming 1/2" in result.stdout, "it is still said"
     assert compare(stage, *ARMS).exit_code == 0

@@ -70,8 +70,7 @@ def test_equal_arms_do_not_enter_the_tally(store: Store) -> None:
     (one,) = held(store)
     assert one.tally.exit_code == 0
     assert [r.label for r in one.tally.rows] == ["tiny linear"]
-    assert one.equal_arms is not None
-    assert one.equal_arms.verdict == "regressed"
+    assert one.equal_cells == {AA_CELL: True}
 
 
 @pytest.mark.parametrize(("alarms", "nights", "advisory"), [(0, 5, False), (2, 30, False), (3, 30, True), (3, 3, True)])
@@ -81,12 +80,38 @@ def test_a_gate_that_alarms_for_nothing_demotes_itself(alarms: int, nights: int,
     assert (found.nights, found.alarms, found.advisory) == (nights, alarms, advisory)
     assert found.low <= alarms / nights <= found.high
     assert ("advisory" in str(found)) is advisory
-    assert f"raised {alarms} alarms in the last {nights} nights" in str(found)
+    assert f"raised an alarm in {alarms} of the last {nights} nights ({alarms} of {nights} equal cells)" in str(found)
 
 
 def test_one_alarm_in_one_night_is_counted_in_words() -> None:
     said = str(ledger.standing([made(0, aa="regressed")]))
-    assert "raised 1 alarm in the last night: a realised false-alarm rate of 100 % (2.5 % to 100 %)." in said
+    assert ("raised an alarm in 1 of the last night (1 of 1 equal cell): for a night of 1 cell a realised false-alarm rate of 100 % "
+            "(2.5 % to 100 %).") in said
+
+
+def test_the_rate_is_that_of_a_night_with_all_its_cells() -> None:
+    """What happens to one cell in forty happens to most nights of two hundred."""
+    def held(number: int) -> Night:
+        night = made(number)
+        said = ["regressed" if (number, cell) == (3, 2) else "equivalent" for cell in range(8)]
+        equal = [Verdict("k", f"{AA}cell {cell}", "latency", verdict) for cell, verdict in enumerate(said)]
+        failed = Verdict("k", f"{AA}cell 1", "status", "regressed" if number == 4 else "equivalent")
+        return replace(night, run=replace(night.run, plan_json={"cells": 200, "alike": "same"}), rows=(*equal, failed))
+
+    found = ledger.standing([held(number) for number in range(10)])
+    assert (found.nights, found.alarms, found.cells, found.wrong, found.family) == (10, 2, 80, 2, 200)
+    assert found.rate == pytest.approx(1 - (1 - 2 / 80) ** 200)
+    assert found.low < found.rate < found.high
+    assert "for a night of 200 cells a realised false-alarm rate of 99 %" in str(found), "a failure of an equal arm is an alarm as well"
+
+
+@pytest.mark.parametrize(("cells", "equal"), [(1, 1), (3, 2), (8, 2), (20, 5), (200, 8)])
+def test_several_cells_are_compared_with_themselves(cells: int, equal: int) -> None:
+    names = [f"cell {number}" for number in range(cells)]
+    found = ledger.equal_cells(names)
+    assert len(set(found)) == len(found) == equal
+    assert set(found) <= set(names)
+    assert equal < 4 or names.index(found[-1]) >= cells // 2, "spread over all of them"
 
 
 def test_old_alarms_are_forgotten_after_thirty_nights() -> None:
@@ -141,16 +166,31 @@ def test_pairs_of_equal_arms_are_put_together() -> None:
     outcomes = [arm(1, 1, "before", 1.0), arm(1, 1, "after", 1.1), arm(2, 1, "after", 2.0), arm(2, 1, "before", 4.0),
                 arm(2, 2, "before", 1.0)]  # fmt: skip
     outcomes += [arm(1, 1, "before", 9.0, "tiny linear"), arm(1, 1, "after", 1.0, "tiny linear"), arm(1, 1, "", 1.0)]
-    assert ledger.unchanged(outcomes) == [pytest.approx(math.log(1.1)), pytest.approx(math.log(0.5))]
+    assert ledger.unchanged(outcomes) == {(1, AA_CELL): [pytest.approx(math.log(1.1))], (2, AA_CELL): [pytest.approx(math.log(0.5))]}
 
 
 def test_what_a_machine_can_see() -> None:
     stream = np.random.default_rng(0)
-    assert ledger.least_effect([0.0] * 29, 5, "cpu")[0] == 0.10
-    quiet, said = ledger.least_effect(list(stream.normal(0, 0.001, 40)), 5, "cpu")
+
+    def pairs(sd: float, count: int = 40) -> dict[tuple[int, str], list[float]]:
+        return {(1, AA_CELL): list(stream.normal(0, sd, count))}
+
+    assert ledger.least_effect(pairs(0.0, 29), 5, "cpu")[0] == 0.10
+    quiet, said = ledger.least_effect(pairs(0.001), 5, "cpu")
     assert (quiet, "can see ≥ 10 %" in said) == (0.10, True)
-    assert ledger.least_effect(list(stream.normal(0, 0.001, 40)), 5, "cuda")[0] == 0.02
-    noisy, said = ledger.least_effect(list(stream.normal(0, 0.2, 40)), 5, "cpu")
+    assert ledger.least_effect(pairs(0.001), 5, "cuda")[0] == 0.02
+    noisy, said = ledger.least_effect(pairs(0.2), 5, "cpu")
     assert noisy > 0.12
     assert f"{100 * noisy:g} %" in said
-    assert ledger.least_effect(list(stream.normal(0, 9, 40)), 5, "cpu")[0] == 0.5
+    assert ledger.least_effect(pairs(9), 5, "cpu")[0] == 0.5
+
+
+def test_luck_that_lasts_a_night_raises_what_a_machine_can_see() -> None:
+    """Pairs of one cell agree among themselves, so that nothing but other cells and nights can show it."""
+    stream = np.random.default_rng(5)
+    lucky = {(run, f"{AA}{cell}"): list(stream.normal(stream.normal(0, 0.014), 0.003, 6)) for run in range(4) for cell in range(8)}
+    least, said = ledger.least_effect(lucky, 200, "cuda")
+    assert 0.04 < least < 0.08
+    assert "32 samples of equal arms differ by luck that lasts a night" in said
+    calm = {key: list(stream.normal(0, 0.003, 6)) for key in lucky}
+    assert ledger.least_effect(calm, 200, "cuda")[0] == 0.02

@@ -43,8 +43,8 @@ def test_a_store(old: Store) -> None:
 def test_a_comparison_in_a_store_judges_and_merges(old: Store, tmp_path: Path) -> None:
     (night,) = nights(old, "demo", "ci-cpu")
     assert night.tally.exit_code == 0
-    assert night.equal_arms is not None
-    assert len(unchanged(old.outcomes(3))) == 2
+    assert list(night.equal_cells.values()) == [False]
+    assert [len(ratios) for ratios in unchanged(old.outcomes(3)).values()] == [2]
     with Store.open(tmp_path / "new.sqlite") as new:
         (tmp_path / "old.sqlite.artifacts").mkdir()
         stored = old.outcomes(2)[1].artifacts["tokens.bin"]

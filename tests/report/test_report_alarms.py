@@ -18,8 +18,10 @@ def night(verdict: str) -> Night:
 
 
 @pytest.mark.parametrize(("false", "true", "tone", "said"), [
-    (0, 20, "good", "0 false alarms in 20 nights with equal arms: 0.0 % (exact 95 % interval 0.0 % to 16.8 %)."),
-    (1, 19, "calm", "1 false alarm in 20 nights with equal arms: 5.0 % (exact 95 % interval 0.1 % to 24.9 %)."),
+    (0, 20, "good", "alarm in 0 of the last 20 nights (0 of 20 equal cells): for a night of 1 cell a realised false-alarm rate of 0 % "
+     "(0 % to 17 %)."),
+    (1, 19, "calm", "alarm in 1 of the last 20 nights (1 of 20 equal cells): for a night of 1 cell a realised false-alarm rate of 5 % "
+     "(0.13 % to 25 %)."),
     (3, 7, "bad", "verdicts on times are advisory and fail nothing."),
 ])  # the ends are Clopper and Pearson's, as any table of theirs has them
 def test_the_rate_has_its_exact_interval(false: int, true: int, tone: str, said: str) -> None:
@@ -33,9 +35,9 @@ def test_an_unknown_rate_is_no_rate_of_zero() -> None:
         assert alarms(none).text.startswith("Unknown: the store holds no comparison of equal arms")
     page = render(build(sample.RUN, sample.mixed()))
     assert "Unknown: the store holds no comparison of equal arms" in page
-    assert "false alarms in" not in page
+    assert "realised false-alarm rate of" not in page
 
 
 def test_the_verdict_tab_says_it() -> None:
     page = render(build(sample.RUN, sample.mixed(), standing=standing([night("improved"), night("equivalent")])))
-    assert "1 false alarm in 2 nights with equal arms: 50.0 %" in page
+    assert "an alarm in 1 of the last 2 nights (1 of 2 equal cells): for a night of 1 cell a realised false-alarm rate of 50 %" in page

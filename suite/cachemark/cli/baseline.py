@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from .options import all_of, echo_rows, json_option, stored_run_options
+from .options import all_of, baseline_option, echo_rows, json_option, stored_run_options
 
 if TYPE_CHECKING:
     from ..gate.baselines import ListedBaseline
@@ -72,6 +72,16 @@ def _line(item: ListedBaseline) -> str:
     until = f", until {item.expires}" if item.expires else ""
     held = f"{item.plan}, {item.outcomes} outcomes, saved {item.saved}, epoch {item.epoch}{until}"
     return f"{item.machine_class}/{item.name}: {item.problem or f'{held}. {item.reason}'.strip()}"
+
+
+@baseline.command()
+@stored_run_options
+@baseline_option
+def commit(store_url: str, run_id: int | None, baseline: Path | None) -> None:
+    """Print the commit at which the baseline of a run was measured: the first arm of a comparison with it."""
+    from ..workflows.judging import baseline_commit
+
+    click.echo(baseline_commit(store_url, run=run_id, baseline=baseline))
 
 
 @baseline.command()

@@ -20,11 +20,14 @@ if TYPE_CHECKING:
 @click.command()
 @stored_run_options
 @baseline_option
-@click.option("--threshold", type=click.FloatRange(min=0, min_open=True), default=0.15, show_default=True,
-              help="Share by which a time, as a ratio to the same run's full cache, may change.")
+@click.option("--threshold", type=click.FloatRange(min=0, min_open=True),
+              help="Share by which a time, as a ratio to the same run's full cache, may change.  [default: 0.15 where pairs cannot test "
+                   "times, else they are stated and not judged]")
 @coverage_option
 @click.option("--incidents", "register", type=click.Path(dir_okay=False, path_type=Path),
               help="Register of incidents: one that was acknowledged or accepted fails only where it became worse.")
+@click.option("--propose", type=click.Path(file_okay=False, path_type=Path), metavar="FOLDER",
+              help="Where there is no baseline yet, write the run to FOLDER as one to be accepted, and pass.")
 @click.option("--owners", type=click.Path(dir_okay=False, path_type=Path), default=Path("owners.toml"), show_default=True,
               help="TOML file that says who owns which cases.")
 @click.option("--self-test", is_flag=True,
@@ -32,21 +35,22 @@ if TYPE_CHECKING:
 @machine_options_with(None, threads=1)
 @json_option
 def check(
-    store_url: str, run_id: int | None, baseline: Path | None, threshold: float, min_coverage: float | None, register: Path | None,
-    owners: Path, self_test: bool, machine: Machine, as_json: bool,
+    store_url: str, run_id: int | None, baseline: Path | None, threshold: float | None, min_coverage: float | None, register: Path | None,
+    propose: Path | None, owners: Path, self_test: bool, machine: Machine, as_json: bool,
 ) -> None:
     """Judge a run against a baseline, together with the newest comparison of the same plan and code, if there is one.
 
     Exit codes: 0 pass, 1 regressed, 2 usage, 3 more than a tenth of the compared cells not resolved, 4 nothing or too little measured,
-    5 infrastructure. Bytes, tokens and fidelity are compared exactly; times as ratios to the same run's full cache against a fixed
-    threshold, which has no known false-alarm rate. `cachemark compare` tests times in pairs, and --run may name a comparison.
+    5 infrastructure. Bytes, tokens and fidelity are compared exactly. Times are tested by `cachemark compare`, in pairs; where the commits
+    of the run and of the baseline are known, `check` only states them, else it judges their ratios to the same run's full cache against a
+    fixed threshold, which has no known false-alarm rate. --run may name a comparison.
     """
     if self_test:
         sys.exit(_prove(machine, store_url, as_json))
     from .. import workflows
 
     found = workflows.check(store_url, run=run_id, baseline=baseline, threshold=threshold, min_coverage=min_coverage,
-                            register=register)
+                            register=register, propose=propose)
     if as_json:
         echo_json(_data(found))
     else:
@@ -58,7 +62,8 @@ def _prove(machine: Machine, store_url: str, as_json: bool) -> int:
     """Hold the self-test on the given device, else on that of the newest run. Returns the exit code."""
     from .. import workflows
 
-    proofs = workflows.self_test(machine if machine.device else replace(machine, device=workflows.newest_device(store_url)))
+    proofs = workflows.self_test(machine if machine.device else replace(machine, device=workflows.newest_device(store_url)),
+                                 lambda said: click.echo(f"Self-test: {said}", err=True))
     if as_json:
         echo_json(proofs)
     else:
@@ -75,6 +80,8 @@ def _data(found: CheckResult) -> dict[str, Any]:
         data["damage"] = found.damage
     if judgement.environment is not None and judgement.environment.alert:
         data["environment"] = str(judgement.environment)
+    if found.proposed is not None:
+        data["proposed"] = found.proposed
     if told is not None:
         data["incidents"] = {"pages": told.pages, "known": told.known, "fixed": told.fixed}
     return data
@@ -99,6 +106,8 @@ def _print(found: CheckResult, owners: Path) -> None:
         for word, known in (("Known", found.incidents.known), ("Fixed", found.incidents.fixed)):
             if known:
                 click.echo(f"{word}: {', '.join(f'{i.key} ({i.state})' for i in known)}.")
+    if found.proposed is not None:
+        click.echo(f"There is no baseline yet. Proposed: {found.proposed}. To accept it: cachemark baseline save --run {found.run.id}")
     click.echo(f"{ENDED[found.exit_code]} (exit code {found.exit_code}).")
     if judgement.baseline is not None:
         click.echo(f"Baseline: {judgement.baseline}")

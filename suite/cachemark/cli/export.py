@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .options import all_of, baseline_option, plugin_option, store_option, stored_run_options
+from .options import all_of, baseline_option, known_option, plugin_option, store_option, stored_run_options
 
 if TYPE_CHECKING:
     from ..workflows.exporting import Format
@@ -86,9 +86,13 @@ def parquet(path: str, store_url: str, run_id: int | None, samples: bool) -> Non
 @export.command()
 @document_options
 @baseline_option
-def junit(path: str, store_url: str, run_id: int | None, baseline: Path | None) -> None:
-    """Write a run compared with a baseline as JUnit XML to PATH, or print it. The exit code judges nothing; use `check` for that."""
-    _text("junit", path, store_url, run_id, baseline=baseline)
+@known_option
+def junit(path: str, store_url: str, run_id: int | None, baseline: Path | None, register: Path | None) -> None:
+    """Write a run compared with a baseline, and in pairs where its code was, as JUnit XML to PATH, or print it.
+
+    What was acknowledged or accepted is skipped, with the words of that. The exit code judges nothing; use `check` for that.
+    """
+    _text("junit", path, store_url, run_id, baseline=baseline, register=register)
 
 
 @export.command()
@@ -97,14 +101,17 @@ def junit(path: str, store_url: str, run_id: int | None, baseline: Path | None) 
 @click.option("--summary", type=click.Path(dir_okay=False, path_type=Path), envvar="GITHUB_STEP_SUMMARY", show_envvar=True,
               help="File to which the summary of the step is appended.")
 @click.option("--comment", type=click.Path(dir_okay=False, path_type=Path), help="File for the text of a comment on a pull request.")
-def github(store_url: str, run_id: int | None, baseline: Path | None, summary: Path | None, comment: Path | None) -> None:
+@known_option
+def github(
+    store_url: str, run_id: int | None, baseline: Path | None, summary: Path | None, comment: Path | None, register: Path | None,
+) -> None:
     """Print annotations for GitHub Actions, and write a step's summary and a pull request's comment.
 
     A run without a baseline has no annotations. The exit code judges nothing; use `check` for that.
     """
     from ..workflows.exporting import put, step_texts
 
-    texts = step_texts(store_url, run=run_id, baseline=baseline)
+    texts = step_texts(store_url, run=run_id, baseline=baseline, register=register)
     if summary is not None:
         _written(put(texts.summary, summary, append=True))
     if comment is not None:

@@ -81,6 +81,8 @@ stored_run_options = all_of(store_option, run_option)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 baseline_option = click.option("--baseline", type=click.Path(path_type=Path),
                                help="Baseline file.  [default: the accepted one of this plan and machine class]")
+known_option = click.option("--incidents", "register", type=click.Path(dir_okay=False, path_type=Path),
+                            help="Register of incidents: say what was acknowledged or accepted.")
 coverage_option = click.option("--min-coverage", type=click.FloatRange(0, 1),
                                help="Share of the cases that must be judged.  [default: 0.95, or what a comparison was held with]")
 plugin_option = click.option("--plugin", "plugin_files", multiple=True, type=click.Path(),

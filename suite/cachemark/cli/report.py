@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from .options import stored_run_options
+from .options import known_option, stored_run_options
 
 
 @click.command()
@@ -18,24 +18,26 @@ from .options import stored_run_options
 @click.option("--days", type=click.IntRange(min=1), default=90, show_default=True,
               help="With --site: leave out runs that are older, and remove their pages.")
 @click.option("--anew", is_flag=True, help="With --site: rebuild every page, including those that are up to date.")
+@known_option
 @click.option("--public", is_flag=True, help="Leave out host, user, paths, device numbers and texts of errors.")
 def report(
-    path: Path, store_url: str, run_id: int | None, baseline: Path | None, site: Path | None, days: int, anew: bool, public: bool,
+    path: Path, store_url: str, run_id: int | None, baseline: Path | None, site: Path | None, days: int, anew: bool, register: Path | None,
+    public: bool,
 ) -> None:
     """Write the report of a run to PATH, one HTML file that needs nothing else.
 
     --site DIR makes a static site of all runs, newest first. A nightly job adds its run; a page is rebuilt only when its run, a
-    comparison of its plan, its baseline, a reached anchor or the code of the report has changed.
+    comparison of its plan, its baseline, the incidents, a reached anchor or the code of the report has changed.
     """
     from .. import workflows
 
     if site is None:
-        made_page = workflows.report(store_url, path, run=run_id, baseline=baseline, public=public)
+        made_page = workflows.report(store_url, path, run=run_id, baseline=baseline, public=public, register=register)
         for line in made_page.damage:
             click.echo(f"Damaged: {line}", err=True)
         click.echo(f"Report: {made_page.path}")
         return
     if run_id is not None:
         raise click.UsageError("--site covers all runs; drop --run.")
-    made = workflows.site(store_url, site, baseline=baseline, days=days, fresh=anew, public=public)
+    made = workflows.site(store_url, site, baseline=baseline, days=days, fresh=anew, public=public, register=register)
     click.echo(f"Site: {made.index}; {len(made.made)} new pages, {made.removed} removed")

@@ -6,7 +6,7 @@ import html
 from collections.abc import Iterable
 
 from ..core.verdicts import CHANGED, MISSING, REGRESSED
-from ..gate.baseline_check import Comparison
+from ..gate.baseline_check import GateResult
 from ..report.formatting import DASH
 from ..report.view.baseline_comparison import BaselineComparison
 from ..report.view.report_view import ReportView
@@ -23,18 +23,18 @@ SHOWN = 50  # rows of a comparison in a table
 _LEVELS = {REGRESSED: "error", MISSING: "warning", CHANGED: "notice"}
 
 
-def summary(view: ReportView, comparison: Comparison | None = None) -> str:
+def summary(view: ReportView, result: GateResult | None = None) -> str:
     """Markdown for ``$GITHUB_STEP_SUMMARY``: which cache to use, what the gate says, where there was one, and the headline tables, at most
     1 MiB."""
-    parts = [_title(view), *_answers(view), *_verdicts(comparison), *(markdown([table]) for table in tables(view))]
+    parts = [_title(view), *_answers(view), *_verdicts(result), *(markdown([table]) for table in tables(view))]
     return _fitting(parts, SUMMARY_BYTES)
 
 
-def comment(view: ReportView, comparison: Comparison | None = None) -> str:
+def comment(view: ReportView, result: GateResult | None = None) -> str:
     """Markdown for a comment on a pull request, at most 65 536 characters and bytes. It begins with an invisible mark that depends on the
     plan alone, so that whoever posts it finds the comment of the last push and replaces it. The tables are folded."""
     mark = f"<!-- cachemark {slug(view.plan)} -->\n{_title(view)}"
-    return _fitting([mark, *_answers(view), *_verdicts(comparison), *map(_folded, tables(view))], COMMENT_CHARACTERS)
+    return _fitting([mark, *_answers(view), *_verdicts(result), *map(_folded, tables(view))], COMMENT_CHARACTERS)
 
 
 def _answers(view: ReportView) -> list[str]:
@@ -48,12 +48,16 @@ def _folded(table: Table) -> str:
     return f"<details><summary>{title}</summary>\n\n{markdown([table])}\n</details>\n"
 
 
-def workflow_commands(comparison: Comparison) -> list[str]:
-    """Workflow commands, one a line: an error for what regressed, a warning for what is missing, a notice for what changed. GitHub shows
-    ten of a kind; where there are more, the tenth counts the rest."""
-    found: list[str] = []
-    for verdict, level in _LEVELS.items():
-        texts = [_annotation(level, row) for row in comparison.of(verdict)]
+def workflow_commands(result: GateResult) -> list[str]:
+    """Workflow commands, one a line: an error for what regressed and nobody has acknowledged, a warning for what is missing, a notice for
+    what changed. GitHub shows ten of a kind; where there are more, the tenth counts the rest."""
+    found, fails = list[str](), set(result.failing)
+    left = [row for row in result.all_rows if row not in fails]
+    kinds = {REGRESSED: [row for row in result.failing if not result.said(row)],
+             **{verdict: [row for row in left if row.verdict == verdict] for verdict in (MISSING, CHANGED)}}
+    for verdict, rows in kinds.items():
+        level = _LEVELS[verdict]
+        texts = [_annotation(level, row) for row in rows]
         if len(texts) > ANNOTATIONS:
             rest = len(texts) - ANNOTATIONS + 1
             texts = [*texts[: ANNOTATIONS - 1], f"::{level} title=cachemark::{rest} more {verdict}; see the summary of the step"]
@@ -81,23 +85,23 @@ def _title(view: ReportView) -> str:
     return f"## cachemark {for_markdown(view.plan, NAME)}\n"
 
 
-def _verdicts(comparison: Comparison | None) -> list[str]:
+def _verdicts(result: GateResult | None) -> list[str]:
     """The words of the gate, and the rows that differ from the baseline, the worst kind first."""
-    if comparison is None:
+    if result is None:
         return ["Not compared with a baseline.\n"]
-    said = "\n".join(f"- {for_markdown(line, REASON)}" for line in comparison.summary()) + "\n"
-    found = [row for verdict in _LEVELS for row in comparison.of(verdict)]
+    said = "\n".join(f"- {for_markdown(line, REASON)}" for line in result.summary()) + "\n"
+    found = [row for verdict in _LEVELS for row in result.all_rows if row.verdict == verdict]
     if not found:
         return [said]
     head = ["case", "metric", "verdict", "then", "now", "× then", "reason"]
     more = f"\nand {len(found) - SHOWN} more.\n" if len(found) > SHOWN else ""
-    return [said, markdown_rows([head, *map(_row, found[:SHOWN])]) + f"\n{more}"]
+    return [said, markdown_rows([head, *(_row(row, result.said(row)) for row in found[:SHOWN])]) + f"\n{more}"]
 
 
-def _row(row: Verdict) -> list[str]:
+def _row(row: Verdict, decided: str) -> list[str]:
     change = DASH if row.change is None else f"{row.change:.3f}"
     return [for_markdown(row.label, NAME), for_markdown(row.metric, NAME), for_markdown(row.verdict, NAME),
-            *BaselineComparison(row).texts, change, for_markdown(row.reason, REASON)]
+            *BaselineComparison(row).texts, change, for_markdown("; ".join(filter(None, (decided, row.reason))), REASON)]
 
 
 def _fitting(parts: Iterable[str], most: int) -> str:

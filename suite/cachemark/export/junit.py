@@ -6,7 +6,7 @@ import xml.etree.ElementTree as ET
 from collections import Counter
 
 from ..core.verdicts import CHANGED, JUDGED, REGRESSED
-from ..gate.baseline_check import Comparison
+from ..gate.baseline_check import Comparison, GateResult
 from ..report.view.baseline_comparison import BaselineComparison
 from ..store.rows import Verdict
 from .escape import on_one_line
@@ -14,17 +14,19 @@ from .escape import on_one_line
 NAME, TEXT = 120, 1000  # characters of a name and of a message
 
 
-def junit(comparison: Comparison, plan: str) -> str:
-    """XML with one test case for each case and metric that was compared: what regressed is a failure, what was not judged is skipped
-    with the reason, what changed without being better or worse passes and says so. Where the gate itself had too little to judge, one
-    more test case, ``coverage``, is an error: a green report of nothing must not be."""
-    found = [_named(row) for row in comparison.rows]
+def junit(result: GateResult, plan: str) -> str:
+    """XML with one test case for each case and metric that was compared, with a baseline or in pairs: what regressed is a failure, unless
+    somebody acknowledged it, what was not judged is skipped with the reason, what changed without being better or worse passes and says
+    so. Where the gate itself had too little to judge, one more test case, ``coverage``, is an error: a green report of nothing must not
+    be."""
+    found = [_named(row) for row in result.all_rows]
     twice = {name for name, count in Counter(found).items() if count > 1}
     suite = ET.Element("testsuite", name=on_one_line(f"cachemark {plan}", NAME))
-    for row, (class_name, name) in zip(comparison.rows, found, strict=True):
+    fails = set(result.failing)
+    for row, (class_name, name) in zip(result.all_rows, found, strict=True):
         whose = f"{class_name} {on_one_line(row.case_key, 16)}" if (class_name, name) in twice else class_name
-        _add(suite, row, whose, name)
-    _add_coverage(suite, comparison)
+        _add(suite, row, whose, name, result.said(row), row in fails)
+    _add_coverage(suite, result.comparison)
     for tag, attribute in (("testcase", "tests"), ("failure", "failures"), ("error", "errors"), ("skipped", "skipped")):
         suite.set(attribute, str(len(list(suite.iter(tag)))))
     whole = ET.Element("testsuites", {name: value for name, value in suite.items() if name != "skipped"})
@@ -37,10 +39,12 @@ def _named(row: Verdict) -> tuple[str, str]:
     return on_one_line(row.label, NAME), on_one_line(row.metric, NAME)
 
 
-def _add(suite: ET.Element, row: Verdict, class_name: str, name: str) -> None:
+def _add(suite: ET.Element, row: Verdict, class_name: str, name: str, decided: str, fails: bool) -> None:
     case = ET.SubElement(suite, "testcase", classname=class_name, name=name)
-    said = on_one_line(_said(row), TEXT)
-    if row.verdict == REGRESSED:
+    said = on_one_line(f"{decided}: {_said(row)}" if decided else _said(row), TEXT)
+    if fails and decided:
+        ET.SubElement(case, "skipped", message=said)
+    elif fails:
         ET.SubElement(case, "failure", message=said, type=REGRESSED).text = said
     elif row.verdict not in JUDGED:
         ET.SubElement(case, "skipped", message=said)
@@ -54,9 +58,9 @@ def _said(row: Verdict) -> str:
     return f"{row.verdict.replace('_', ' ')}: {'. '.join(filter(None, (figures, row.reason)))}".rstrip(": ")
 
 
-def _add_coverage(suite: ET.Element, comparison: Comparison) -> None:
+def _add_coverage(suite: ET.Element, comparison: Comparison | None) -> None:
     case = ET.SubElement(suite, "testcase", classname="cachemark gate", name="coverage")
-    if comparison.exit_code == 4:
+    if comparison is not None and comparison.exit_code == 4:
         judged, known = comparison.cases
         said = f"Only {judged} of {known} cases of the baseline were judged; {100 * comparison.min_coverage:g}% are needed."
         ET.SubElement(case, "error", message=said, type="coverage").text = said

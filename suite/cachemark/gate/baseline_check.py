@@ -3,7 +3,8 @@
 What it is good for: bytes, fidelity and hashes that must be equal and are not; a case that used to end well; a slow-down so
 large that no statistics are needed. What it is not: a test. It looks at one run on each side, and the differences between
 days and processes are in both, so **its false-alarm rate is unknown**, and it cannot see a slow-down below its threshold.
-Paired runs, judged by a test with a stated false-alarm rate, are another matter and another module.
+Paired runs, judged by a test with a stated false-alarm rate, are another matter and another module; where they can be had, times are
+stated here and not judged.
 
 Times are compared as ratios to the full cache of the same run, which takes out most of what a slower day does to both. It
 also hides a change of the full cache itself: a full cache that became slower makes every method look better.
@@ -14,19 +15,44 @@ from __future__ import annotations
 import math
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from ..core.errors import CachemarkError, NothingMeasured
 from ..core.result import IMAGES, INFRASTRUCTURE, Environment, Outcome
-from ..core.spec import FULL
-from ..core.units import Metric, in_order, metric
+from ..core.spec import FULL, Case
+from ..core.units import Metric, in_order, is_metric, metric
 from ..core.verdicts import CHANGED, ENDED, EQUIVALENT, IMPROVED, JUDGED, MISSING, NEW, NOT_COMPARED, REGRESSED
 from ..store.exchange import Exchange, rounded
 from ..store.rows import Verdict
 
+THRESHOLD = 0.15  # share by which a time may change where it is judged here
 TOKENS = "output_hash"
 HASHES = (TOKENS, IMAGES)  # of the tokens, and of what was decoded from them
+STATED = "stated, not judged"  # begins the reason of a time that pairs test or can test
+
+
+class GateResult(Protocol):
+    """Judgement as pages and exports show it: one by the baseline alone, or one in which pairs and people had a say too."""
+
+    @property
+    def comparison(self) -> Comparison | None:
+        """The part of the baseline."""
+
+    @property
+    def all_rows(self) -> tuple[Verdict, ...]:
+        """All rows, whoever judged them."""
+
+    @property
+    def failing(self) -> tuple[Verdict, ...]:
+        """The rows that fail, whoever judged them, what was decided about them aside."""
+
+    def summary(self) -> list[str]:
+        """Plain lines, the verdict first."""
+
+    def said(self, row: Verdict) -> str:
+        """Words about what somebody decided of a row that fails; empty where nobody has."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +65,22 @@ class Comparison:
     rows: tuple[Verdict, ...]
     threshold: float
     min_coverage: float
+
+    @property
+    def comparison(self) -> Comparison:
+        return self
+
+    @property
+    def all_rows(self) -> tuple[Verdict, ...]:
+        return self.rows
+
+    @property
+    def failing(self) -> tuple[Verdict, ...]:
+        return self.of(REGRESSED)
+
+    def said(self, row: Verdict) -> str:
+        """Nothing: a baseline knows no incidents."""
+        return ""
 
     @property
     def cases(self) -> tuple[int, int]:
@@ -74,18 +116,25 @@ class Comparison:
             lines.append(worst)
         if reasons := Counter(r.reason for r in self.of(NOT_COMPARED)).most_common(1):
             lines.append(f"Not compared, most often ({reasons[0][1]} rows): {reasons[0][0]}.")
+        stated = Counter(r.reason for r in self.rows if r.reason.startswith(STATED))
+        if stated and not self._times_judged:
+            return [*lines, f"Times: {stated.most_common(1)[0][0]}."]
         return [*lines, f"Times: fixed threshold of {100 * self.threshold:g}% on one run; the false-alarm rate of this gate is unknown."]
+
+    @property
+    def _times_judged(self) -> bool:
+        return any(r.verdict in JUDGED and is_metric(r.metric) and metric(r.metric).kind == "speed" for r in self.rows)
 
 
 def compare(
     baseline: Exchange, outcomes: Sequence[Outcome], environment: Environment, *,
-    threshold: float = 0.15, min_coverage: float = 0.95, plan: str | None = None,
+    threshold: float = THRESHOLD, min_coverage: float = 0.95, plan: str | None = None, in_pairs: Callable[[Case], str] = lambda case: "",
 ) -> Comparison:
     """Judge ``outcomes``, measured in ``environment``, against ``baseline``.
 
-    Of several outcomes of one case the last counts. Raises :class:`NothingMeasured` where the baseline belongs to another
-    plan (if ``plan`` is given) or shares no case with the outcomes.
-    """
+    ``in_pairs`` says by what better means the times of a case are or can be judged; they are then stated and not judged. Of several
+    outcomes of one case the last counts. Raises :class:`NothingMeasured` where the baseline belongs to another plan (if ``plan`` is given)
+    or shares no case with the outcomes."""
     if not 0 < threshold <= 1 or not 0 <= min_coverage <= 1:
         raise CachemarkError(f"Threshold {threshold} or coverage {min_coverage} cannot be used.",
                              remedy="Give shares: a threshold above 0 and up to 1, such as 0.15, and a coverage from 0 to 1.")
@@ -97,7 +146,7 @@ def compare(
     if not then.keys() & now.keys():
         raise NothingMeasured(f"{baseline.source or 'The baseline'} and this run share no case: {len(then)} there, {len(now)} here.",
                               remedy="Check against a baseline of the same plan, or save one with: cachemark baseline save")
-    pair = _Pair(baseline, environment, threshold, _full_caches(then.values()), _full_caches(now.values()))
+    pair = _Pair(baseline, environment, threshold, _full_caches(then.values()), _full_caches(now.values()), in_pairs)
     rows = [row for key, old in then.items() for row in pair.rows(old, now.get(key))]
     rows += [Verdict(k, o.case.title, "status", NEW, "not in the baseline") for k, o in now.items() if k not in then]
     return Comparison(tuple(rows), threshold, min_coverage)
@@ -112,6 +161,7 @@ class _Pair:
     threshold: float
     full_then: Mapping[str, Outcome]
     full_now: Mapping[str, Outcome]
+    in_pairs: Callable[[Case], str]
 
     def rows(self, old: Outcome, new: Outcome | None) -> Iterator[Verdict]:
         """All rows of one case of the baseline."""
@@ -155,6 +205,8 @@ class _Pair:
         if then is None or now is None:
             side = "baseline" if then is None else "run"
             return self._row(old, metric.name, NOT_COMPARED, f"the {side} has no full cache to compare times with")
+        if better := self.in_pairs(old.case):
+            return self._row(old, metric.name, NOT_COMPARED, f"{STATED}: {better}", then, now)
         return self._by_threshold(metric, old, then, now)
 
     def _bytes(self, metric: Metric, old: Outcome, new: Outcome) -> Verdict:

@@ -21,7 +21,7 @@ from ..core.result import IMAGES, Outcome
 from ..store.db import Store
 from ..store.exchange import Exchange, dump, rounded
 from ..store.exchange import load as load_text
-from ..store.rows import utc_now
+from ..store.rows import RunRecord, utc_now
 
 ROOT = Path("baselines/accepted")
 DAYS = 180  # for which a baseline judges unless told otherwise
@@ -81,21 +81,34 @@ def save(
     always does). ``meta`` is kept in the file.
     """
     run = store.run(run_id)
+    name = name or run.plan
+    path = path_of(root, run.environment.machine_class, name)
+    if days:
+        meta["expires"] = (datetime.now(UTC) + timedelta(days=days)).date().isoformat()
+    text = _text(store, run, name, reason=reason, **meta)
+    write(path, text, remedy="Name another folder for baselines.")
+    store.note_baseline(load_text(text, str(path)).digest, name=name, plan=run.plan, machine_class=run.environment.machine_class,
+                        reason=reason, run_id=run.id)
+    return path
+
+
+def propose(store: Store, run_id: int, root: Path) -> Path:
+    """Write a finished run as a baseline for people to look at, in a folder of proposals. It judges nothing before somebody accepts it."""
+    run = store.run(run_id)
+    path = path_of(root, run.environment.machine_class, run.plan)
+    write(path, _text(store, run, run.plan, reason="proposed: there was no baseline"), remedy="Name another folder for proposals.")
+    return path
+
+
+def _text(store: Store, run: RunRecord, name: str, **meta: Any) -> str:
+    """A finished run as the text of a baseline."""
     if run.state != "finished":
         raise BadBaseline(f"Run {run.id} is {run.state}, so cases are missing from it.",
                           remedy="Run the plan again; what is done is skipped.")
     outcomes = store.outcomes(run.id)
     if not any(o.ok for o in outcomes):
         raise NothingMeasured(f"Run {run.id} holds no ok outcome.", remedy="See what failed with: cachemark show")
-    name = name or run.plan
-    path = path_of(root, run.environment.machine_class, name)
-    if days:
-        meta["expires"] = (datetime.now(UTC) + timedelta(days=days)).date().isoformat()
-    text = dump(outcomes, run.environment, run.code, plan=run.plan, name=name, run=run.id, reason=reason, saved=utc_now(), **meta)
-    write(path, text, remedy="Name another folder for baselines.")
-    store.note_baseline(load_text(text, str(path)).digest, name=name, plan=run.plan, machine_class=run.environment.machine_class,
-                        reason=reason, run_id=run.id)
-    return path
+    return dump(outcomes, run.environment, run.code, plan=run.plan, name=name, run=run.id, saved=utc_now(), **meta)
 
 
 def promote(

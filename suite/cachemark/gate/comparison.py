@@ -1,8 +1,9 @@
 """Comparison of two arms in pairs: the sequential measurement of its cells, and the verdict on each.
 
 Pairs come from a function that is handed in, so nothing here knows how they are measured. Latency is judged by
-:mod:`cachemark.stats.paired_test`; bytes, FLOPs and output hashes exactly, in every pair; other wall times are stated and not judged. A
-cell with an arm that failed is judged by its status.
+:mod:`cachemark.stats.paired_test`, and so is the allocator's peak where it varies, in a family of its own; bytes, FLOPs and output hashes
+exactly, in every pair; other wall times are stated and not judged. A cell of which an arm keeps failing is judged by its status
+(:mod:`cachemark.gate.flakes`).
 """
 
 from __future__ import annotations
@@ -18,11 +19,13 @@ from ..core.units import METRICS, Metric
 from ..core.verdicts import CHANGED, EQUIVALENT, IMPROVED, INCONCLUSIVE, NOT_COMPARED, REGRESSED
 from ..stats.paired_test import PairedVerdict, PairRatios, Rule, judge, log_ratios, needed
 from ..store.rows import Verdict
+from . import flakes
+from .flakes import FlakeRule
 
 TIMED = "latency"  # the one metric of a cell that the family counts
 AA = "A/A "  # begins the name of a cell whose arms are equal
 COVERAGE = 0.95  # share of the cells of which something must be said
-PEAK = 0.01  # share by which the allocator's peak may differ
+PEAK, PEAKED = 0.01, "peak_memory"  # share by which the allocator's peak may differ
 CURABLE = (Status.OOM, Status.TIMEOUT, Status.NAN_OUTPUT)  # ends of a first arm that ran: if the second is well, it is better
 NEVER_RAN = "the first arm does not run"  # begins the reason of a cell whose first arm is no measure of the second
 SAME_TOKENS = "same tokens, nothing to compare"
@@ -44,17 +47,39 @@ class PairOfOutcomes:
 
 @dataclass
 class CellPairs(PairRatios):
-    """The pairs of one cell with their log ratios, and the pair that failed, if one did."""
+    """The pairs of one cell with their log ratios, and those of which an arm failed. ``tries``: pairs since the first of these, the further
+    ones included; ``counted``: whether the arms owe the same bytes, so that a peak that looks changed is worth more pairs."""
 
     screening: list[float] = field(default_factory=list)
     fresh: list[float] = field(default_factory=list)
     measured: list[PairOfOutcomes] = field(default_factory=list)
-    failed: PairOfOutcomes | None = None
+    failures: list[PairOfOutcomes] = field(default_factory=list)
+    tries: int = 0
+    flakes: FlakeRule = field(default_factory=lambda: FlakeRule(1))
+    counted: bool = True
+
+    @property
+    def further(self) -> list[PairOfOutcomes]:
+        """The failures after the first one of the arm that had more of them."""
+        sides = [[pair for pair in self.failures[1:] if not _of(pair, side).ok] for side in (0, 1)]
+        return max(sides, key=len)
+
+    @property
+    def failed(self) -> PairOfOutcomes | None:
+        """The pair whose failure has a cause; None as long as it may be a flake."""
+        final = next((pair for pair in self.failures if not flakes.alone((pair.before, pair.after))), None)
+        return final or (self.further[-1] if self.flakes.caused(len(self.further)) else None)
+
+    @property
+    def in_doubt(self) -> bool:
+        """True where a failure was neither a flake nor shown to have a cause."""
+        return bool(self.failures) and self.failed is None and not flakes.quiet(len(self.further), self.tries)
 
     def add(self, pair: PairOfOutcomes, rule: Rule) -> None:
         """Add a pair: it screens or confirms, whichever the cell needs."""
+        self.tries += bool(self.failures)
         if not pair.ok:
-            self.failed = pair
+            self.failures.append(pair)
             return
         (ratio,) = log_ratios([pair.before.samples[TIMED]], [pair.after.samples[TIMED]])
         wanted, _ = needed(self, rule)
@@ -63,14 +88,37 @@ class CellPairs(PairRatios):
 
     def open(self, rule: Rule) -> bool:
         """Return whether another pair is needed."""
-        return self.failed is None and needed(self, rule)[0] != "done"
+        if self.failed is not None:
+            return False
+        if self.failures and self.flakes.open(len(self.further), self.tries):
+            return True
+        peak = peaks(self.measured, rule) if self.counted else None
+        return needed(self, rule)[0] != "done" or (peak is not None and needed(peak, peak_rule(rule))[0] != "done")
+
+
+def peak_rule(rule: Rule) -> Rule:
+    """The rule by which peaks are judged: they are screened once, by the first pairs that times need too."""
+    return Rule(PEAK, rule.family, rule.q, rule.looks[:1], rule.control)
+
+
+def peaks(measured: Sequence[PairOfOutcomes], rule: Rule) -> PairRatios | None:
+    """Log ratios of the allocator's peak, pair by pair; None where an arm has none, or each arm has the same one in all pairs, which needs
+    no test."""
+    sides = [[_of(pair, side).samples.get(PEAKED, [0.0])[0] for pair in measured] for side in (0, 1)]
+    if not measured or min(map(min, sides)) <= 0 or all(len(set(side)) == 1 for side in sides):
+        return None
+    ratios, first = log_ratios(*sides).tolist(), rule.looks[0]
+    return PairRatios(ratios[:first], ratios[first:])
 
 
 def measure_until_decided(
-    cells: Iterable[str], measure: Callable[[list[str]], Iterable[PairOfOutcomes]], rule: Rule, go_on: Callable[[], bool] = lambda: True,
+    cells: Iterable[str], measure: Callable[[list[str]], Iterable[PairOfOutcomes]], rule: Rule, go_on: Callable[[], bool] = lambda: True, *,
+    alike: str = SAME, flake_rate: float = flakes.RATE,
 ) -> dict[str, CellPairs]:
-    """Measure pairs, one of each open cell a round, until every cell is decided or ``go_on`` says that time is up."""
-    found = {cell: CellPairs() for cell in cells}
+    """Measure pairs, one of each open cell a round, until every cell is decided or ``go_on`` says that time is up. ``alike``: see
+    :func:`verdicts`; ``flake_rate``: how often processes fail by chance."""
+    by = FlakeRule(rule.family, rule.q, flake_rate)
+    found = {cell: CellPairs(flakes=by, counted=alike != OTHER_METHODS) for cell in cells}
     while (left := [cell for cell, it in found.items() if it.open(rule)]) and go_on():
         for pair in measure(left):
             found[pair.cell].add(pair, rule)
@@ -112,16 +160,32 @@ def other_tokens(cells: Mapping[str, CellPairs]) -> list[str]:
 def verdicts(cells: Mapping[str, CellPairs], rule: Rule, alike: str = SAME) -> list[Verdict]:
     """The rows of a comparison. ``alike`` says what the arms share: everything (``same``: both claim to be one thing, so bytes and
     hashes must be equal), all but the method (``methods``), or all but the numerics (``numerics``: bytes must be equal)."""
-    judgements = judge({cell: it for cell, it in cells.items() if it.failed is None}, rule)
+    well = {cell: it for cell, it in cells.items() if it.failed is None}
+    judgements = judge(well, rule)
+    varied = {cell: found for cell, it in well.items() if it.counted and (found := peaks(it.measured, rule))}
+    of_peaks = judge(varied, peak_rule(rule))
     rows: list[Verdict] = []
     for cell, it in cells.items():
         if it.failed is not None:
             rows.append(failure(cell, it.failed))
-        elif it.measured:
-            rows += [_time(cell, it, judgements[cell]), *_exact(cell, it.measured, alike)]
-        else:
+            continue
+        if it.failures:
+            rows.append(_flaked(cell, it))
+        if it.measured:
+            rows += [_time(cell, it, judgements[cell]), *_exact(cell, it.measured, alike, of_peaks.get(cell))]
+        elif not it.failures:
             rows.append(Verdict("", cell, "status", NOT_COMPARED, "time was up before its first pair"))
     return rows
+
+
+def _flaked(cell: str, it: CellPairs) -> Verdict:
+    """A cell of which an arm failed without a cause that could be shown."""
+    pair, further = it.failures[0], len(it.further)
+    more = f"failed once, and in {further or 'none'} of {it.tries} more pairs"
+    said = f"{pair.before.status} then, {pair.after.status} now: {more}: "
+    if not it.in_doubt:
+        return Verdict(pair.after.case.key, cell, "status", EQUIVALENT, f"{said}taken for a flake")
+    return Verdict(pair.after.case.key, cell, "status", INCONCLUSIVE, f"{said}neither a flake nor shown to have a cause")
 
 
 def _time(cell: str, of: CellPairs, judgement: PairedVerdict) -> Verdict:
@@ -147,11 +211,14 @@ def failure(cell: str, pair: PairOfOutcomes) -> Verdict:
     return Verdict(pair.after.case.key, cell, "status", verdict, f"{said}: {last}")
 
 
-def _exact(cell: str, measured: Sequence[PairOfOutcomes], alike: str) -> Iterable[Verdict]:
+def _exact(cell: str, measured: Sequence[PairOfOutcomes], alike: str, peak: PairedVerdict | None) -> Iterable[Verdict]:
     key, same = measured[0].after.case.key, alike != OTHER_METHODS
     for name in (n for n, m in METRICS.items() if m.kind in ("memory", "work") and n in measured[0].after.samples):
         sides = [[_of(c, side).samples[name][0] for c in measured if name in _of(c, side).samples] for side in (0, 1)]
         if not all(sides):
+            continue
+        if name == PEAKED and peak is not None:
+            yield _peak(Verdict(key, cell, name, EQUIVALENT), sides, peak)
             continue
         yield _counted(Verdict(key, cell, name, EQUIVALENT), METRICS[name], sides, same)
     yield from _tokens(Verdict(key, cell, "output_hash", EQUIVALENT, SAME_TOKENS), measured, alike)
@@ -193,6 +260,13 @@ def _redrawn(measured: Sequence[PairOfOutcomes]) -> bool:
 def _drawn(measured: Sequence[PairOfOutcomes], side: int) -> set[str]:
     """The hashes of one arm's images; an empty one stands for a hash that was not taken."""
     return {str(_of(c, side).facts.get(IMAGES) or "") for c in measured}
+
+
+def _peak(row: Verdict, sides: Sequence[Sequence[float]], judgement: PairedVerdict) -> Verdict:
+    """Verdict on a peak that varies from process to process: that of its test, or not resolved where its pairs are too few."""
+    change = 1 + judgement.effect.value if judgement.effect else None
+    return replace(row, verdict=judgement.verdict, reason=f"may differ by {PEAK:.0%}; {judgement.reason}", change=change,
+                   then=statistics.median(sides[0]), now=statistics.median(sides[1]))
 
 
 def _counted(row: Verdict, metric: Metric, sides: Sequence[Sequence[float]], same: bool) -> Verdict:
@@ -246,8 +320,8 @@ class Tally:
 
     @property
     def unresolved(self) -> list[Verdict]:
-        """Timed rows that the budget left open."""
-        return [r for r in self.rows if r.metric == TIMED and r.verdict == INCONCLUSIVE]
+        """Timed rows that the budget left open, and failures that may be flakes or not."""
+        return [r for r in self.rows if r.metric in (TIMED, "status") and r.verdict == INCONCLUSIVE]
 
     @property
     def exit_code(self) -> int:

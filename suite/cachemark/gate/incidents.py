@@ -19,10 +19,11 @@ from typing import Any, NamedTuple
 from ..core.errors import BadBaseline, BadPlan, unknown
 from ..core.result import IMAGES, JUDGING
 from ..core.spec import Case, digest, shown_label
-from ..core.units import METRICS, is_metric, metric
+from ..core.units import METRICS, in_order, is_metric, metric
 from ..core.verdicts import JUDGED
 from ..core.wording import percent
 from ..store.rows import Verdict
+from .baseline_check import HASHES, TOKENS
 from .baselines import write
 from .comparison import SAME_TOKENS
 
@@ -33,6 +34,7 @@ SHARE = 0.5  # of the judged cells with one factor that must have become worse f
 FORMAT = 2  # 1 held figures now over then, whatever the direction of the metric
 PATTERNS = ("method", "model", "engine", "device", "metric")  # that a table of an owner may hold
 OF_IMAGES = frozenset({IMAGES, *(name for name, found in METRICS.items() if found.kind in JUDGING)})
+OUTPUT = "output"  # family of what follows from the tokens: other tokens have other hashes, another KL, another PSNR
 MOST = 1e6  # cost ratio that stands for any larger one: JSON has no infinity
 
 
@@ -62,7 +64,8 @@ class JudgedFigure(NamedTuple):
 class Incident:
     """Cells that became worse for one cause. ``factor`` and ``value``: what they share (``method`` ``linear``), or ``cell`` and its label.
     ``key`` never changes while it lasts. ``change``: the median cost ratio of its cells; ``worst``: the largest that was ever reported.
-    ``found_by``: the judge that alone can find it fixed; empty in a register of an older version, where either can."""
+    ``found_by``: the judge that alone can find it fixed; empty in a register of an older version, where either can. ``metrics``: all
+    figures of the family of ``metric`` that are worse, which stands for them; empty in an older register, where it stood alone."""
 
     key: str
     metric: str
@@ -79,11 +82,36 @@ class Incident:
     link: str = ""
     worst: float | None = None
     found_by: str = ""
+    metrics: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "metrics", tuple(self.metrics) or (self.metric,))  # a file has lists
 
     @property
     def matches(self) -> tuple[str, str, str]:
         """The fields by which it is recognised another night."""
-        return self.metric, self.factor, self.value
+        return family(self.metric), self.factor, self.value
+
+    @property
+    def decided(self) -> str:
+        """Words about what a person decided of it; empty where nobody has."""
+        if self.state not in (ACKNOWLEDGED, ACCEPTED):
+            return ""
+        until = f" until {self.until}" if self.until else ""
+        return f"{self.state}{f' by {self.who}' if self.who else ''}{until}{f', {self.link}' if self.link else ''}"
+
+
+def family(name: str) -> str:
+    """The figures that one cause moves together, by the name of one: what follows from the tokens is ``output``, other metrics are of
+    their kind, and what is no metric is alone."""
+    if name in OF_IMAGES or name == TOKENS:
+        return OUTPUT
+    return METRICS[name].kind if name in METRICS else name
+
+
+def _relatives(name: str) -> frozenset[str]:
+    """All figures of its family."""
+    return frozenset({name, *(other for other in (*METRICS, *HASHES) if family(other) == family(name))})
 
 
 def findings(failing: Iterable[Verdict], cases: Mapping[str, Case], onset: str = "", judge: str = BASELINE) -> list[Finding]:
@@ -94,15 +122,16 @@ def findings(failing: Iterable[Verdict], cases: Mapping[str, Case], onset: str =
 
 def judged_figures(rows: Iterable[Verdict], cases: Mapping[str, Case], judge: str) -> set[JudgedFigure]:
     """The figures that the rows of a judge say something about. ``cases``: all cases by key. Arms with the same tokens have the same
-    images, which are then not compared; a cell of which figures are known has ended well, and has no row of its status."""
-    found, ended, unknown_end = set[tuple[str, str]](), set[str](), set[str]()
-    for row in rows:
-        if row.case_key not in cases:
-            continue
-        cell = cases[row.case_key].full_title
-        names = {row.metric} if row.verdict in JUDGED else set()
-        found |= {(cell, name) for name in names | (OF_IMAGES if row.reason == SAME_TOKENS else set())}
-        (unknown_end if row.metric == "status" and not names else ended).add(cell)
+    images, which are then not compared; a cell of which figures are known has ended well, and has no row of its status. Where all rows of
+    a family were judged, so was what has no row in it."""
+    found, opened = set[tuple[str, str]](), set[tuple[str, str]]()
+    ended, unknown_end = set[str](), set[str]()
+    for row in (row for row in rows if row.case_key in cases):
+        cell, judged = cases[row.case_key].full_title, row.verdict in JUDGED
+        found |= {(cell, name) for name in (OF_IMAGES if row.reason == SAME_TOKENS else set()) | ({row.metric} if judged else set())}
+        opened |= set() if judged else {(cell, family(row.metric))}
+        (unknown_end if row.metric == "status" and not judged else ended).add(cell)
+    found |= {(cell, name) for cell, known in set(found) if (cell, family(known)) not in opened for name in _relatives(known)}
     found |= {(cell, "status") for cell in ended - unknown_end}
     return {JudgedFigure(cell, name, judge) for cell, name in found}
 
@@ -117,13 +146,13 @@ def _cost(name: str, change: float | None) -> float | None:
 def fold(found: Sequence[Finding], covered: Iterable[Case]) -> list[Incident]:
     """Fold findings into one incident for each cause. ``covered``: every case that was judged, worse or not.
 
-    For each metric and onset, the factor value that explains most of the cells is taken, as long as at least half of the judged cells
-    that have it became worse and there are two or more of them; then the next one; what is left is an incident of its own.
-    """
+    For each family of figures (:func:`family`) and onset, the factor value that explains most of the cells is taken, as long as at least
+    half of the judged cells that have it became worse and there are two or more of them; then the next one; what is left is an incident of
+    its own."""
     everything = list(covered)
     groups: dict[tuple[str, str], list[Finding]] = {}
     for finding in found:
-        groups.setdefault((finding.metric, finding.onset), []).append(finding)
+        groups.setdefault((family(finding.metric), finding.onset), []).append(finding)
     incidents = []
     for group in groups.values():
         left = list(group)
@@ -139,22 +168,27 @@ def _cause(left: Sequence[Finding], covered: Sequence[Case]) -> tuple[str, str, 
     for factor in FACTORS:
         for value in dict.fromkeys(str(getattr(f.case, factor)) for f in left):
             mine = [f for f in left if str(getattr(f.case, factor)) == value]
-            known = {c.key for c in covered if str(getattr(c, factor)) == value} | {f.case.key for f in mine}
-            share = len({f.case.key for f in mine}) / len(known)
-            if len(mine) > 1 and share >= SHARE and (len(mine), share) > best[:2]:
-                best = (len(mine), share, factor, value)
+            mine_cells = {f.case.full_title for f in mine}  # by title: a case and its arm in pairs are one cell
+            cells = len(mine_cells)
+            share = cells / len({c.full_title for c in covered if str(getattr(c, factor)) == value} | mine_cells)
+            if cells > 1 and share >= SHARE and (cells, share) > best[:2]:
+                best = (cells, share, factor, value)
     if not best[0]:
-        return "cell", left[0].case.full_title, [left[0]]
+        title = left[0].case.full_title
+        return "cell", title, [f for f in left if f.case.full_title == title]
     return best[2], best[3], [f for f in left if str(getattr(f.case, best[2])) == best[3]]
 
 
 def _incident(factor: str, value: str, mine: Sequence[Finding]) -> Incident:
-    ratios = [f.change for f in mine if f.change is not None]
-    change = statistics.median(ratios) if ratios else None
+    """The figure that stands for the others is the one of which most cells know by how much, then the first in the order of metrics."""
+    names = [*in_order({f.metric for f in mine if is_metric(f.metric)}), *sorted({f.metric for f in mine if not is_metric(f.metric)})]
+    ratios = {name: [f.change for f in mine if f.metric == name and f.change is not None] for name in names}
+    head = max(names, key=lambda name: len(ratios[name]))
+    change = statistics.median(ratios[head]) if ratios[head] else None
     cells = tuple(sorted({f.case.full_title for f in mine}))
-    first = mine[0]
+    first = next(f for f in mine if f.metric == head)
     judge = PAIRS if any(f.found_by == PAIRS for f in mine) else BASELINE
-    return Incident("", first.metric, factor, value, cells, change, first.reason, first.onset, worst=change, found_by=judge)
+    return Incident("", head, factor, value, cells, change, first.reason, first.onset, worst=change, found_by=judge, metrics=tuple(names))
 
 
 # -- the register -------------------------------------------------------------------------------------------------------
@@ -180,20 +214,22 @@ def merge(
     """Carry the register on. An open incident is the same one where metric and factor agree, or half of its cells. ``covered``: the
     figures that were judged tonight; an incident is fixed only when the judge that found it judged its metric in all of its cells and
     none is worse. What pairs have found may be too small for the baseline's threshold: they alone can find it fixed."""
-    left, said = list(tonight), set(covered)
+    left, taken, said = list(tonight), list[Incident](), set(covered)
     kept, pages, known, fixed = list[Incident](), list[Incident](), list[Incident](), list[Incident]()
     for old in register:
         if old.state == FIXED:
             kept.append(old)
             continue
-        new = _same(old, left)
+        new = _same(old, left) or _same(old, taken)  # older registers hold one for each figure of a family
         if new is None:
             judges = (old.found_by,) if old.found_by else (BASELINE, PAIRS)
-            over = all(any((cell, old.metric, judge) in said for judge in judges) for cell in old.cells)
+            over = all(any((cell, name, judge) in said for judge in judges) for cell in old.cells for name in old.metrics)
             kept.append(replace(old, state=FIXED, until="") if over else old)
             fixed += [kept[-1]] if over else []
             continue
-        left.remove(new)
+        if new in left:
+            left.remove(new)
+            taken.append(new)
         now, due = _carried(old, new, today, delta)
         kept.append(now)
         (pages if due else known).append(now)
@@ -206,7 +242,7 @@ def merge(
 
 def _same(old: Incident, tonight: Sequence[Incident]) -> Incident | None:
     def shared(new: Incident) -> bool:
-        return new.metric == old.metric and 2 * len(set(new.cells) & set(old.cells)) >= max(len(new.cells), len(old.cells))
+        return family(new.metric) == family(old.metric) and 2 * len(set(new.cells) & set(old.cells)) >= max(len(new.cells), len(old.cells))
 
     return next((new for new in tonight if new.matches == old.matches), None) or next(filter(shared, tonight), None)
 
@@ -214,9 +250,10 @@ def _same(old: Incident, tonight: Sequence[Incident]) -> Incident | None:
 def _carried(old: Incident, new: Incident, today: date, delta: float) -> tuple[Incident, bool]:
     """The incident as it is tonight, and whether it has to be reported again."""
     judge = PAIRS if old.found_by == PAIRS else new.found_by
-    now = replace(old, cells=new.cells, change=new.change, reason=new.reason, found_by=judge)
+    now = replace(old, metric=new.metric, metrics=new.metrics, cells=new.cells, change=new.change, reason=new.reason, found_by=judge,
+                  worst=old.worst if new.metric == old.metric else new.worst)
     expired = bool(old.state == ACKNOWLEDGED and old.until and date.fromisoformat(old.until) < today)
-    worse = bool(new.change and old.worst and new.change >= old.worst * (1 + delta))
+    worse = bool(new.change and now.worst and new.change >= now.worst * (1 + delta))
     if worse:
         now = replace(now, worst=new.change)
     if expired or worse:
@@ -264,6 +301,14 @@ def save(path: Path, register: Sequence[Incident]) -> None:
           remedy="Name another file with --incidents.")
 
 
+def decisions(found: Iterable[Finding], register: Sequence[Incident], today: date) -> dict[tuple[str, str], Incident]:
+    """The acknowledged or accepted incident that each finding belongs to, by the key of its case and its metric. An acknowledgement that
+    has expired is none."""
+    decided = [i for i in register if i.decided and not (i.state == ACKNOWLEDGED and i.until and date.fromisoformat(i.until) < today)]
+    return {(f.case.key, f.metric): incident for f in found for incident in decided
+            if f.case.full_title in incident.cells and family(incident.metric) == family(f.metric)}
+
+
 # -- owners -------------------------------------------------------------------------------------------------------------
 def load_owners(path: Path) -> list[dict[str, str]]:
     """The tables ``[[owner]]`` of a file ``owners.toml``; none where there is no file. Each has a ``name`` and patterns (``*`` and ``?``)
@@ -283,9 +328,10 @@ def load_owners(path: Path) -> list[dict[str, str]]:
 def owner(incident: Incident, owners: Sequence[Mapping[str, str]]) -> str:
     """The name of the first owner that fits, or empty. What an incident does not say, such as the method where its cause is a model,
     fits ``*`` alone."""
-    known = {"metric": incident.metric, incident.factor.removesuffix("_class"): incident.value}
+    known = {"metric": incident.metrics, incident.factor.removesuffix("_class"): (incident.value,)}
     for table in owners:
-        if all(fnmatchcase(known.get(name, ""), pattern) for name, pattern in table.items() if name != "name"):
+        patterns = ((name, pattern) for name, pattern in table.items() if name != "name")
+        if all(any(fnmatchcase(value, pattern) for value in known.get(name, ("",))) for name, pattern in patterns):
             return table["name"]
     return ""
 
@@ -298,8 +344,11 @@ def told(incident: Incident, owners: Sequence[Mapping[str, str]], command: str) 
     since = f"since commit {incident.onset}" if incident.onset else f"first seen {incident.since or 'now'}"
     mine = owner(incident, owners)
     who = f"{incident.who} until {incident.until}" if incident.who and incident.until else incident.who or mine or "nobody"
+    others = [name for name in incident.metrics if name != incident.metric]
+    also = f" (and {', '.join(others)})" if others else ""
+    verb = "is worse" if is_metric(incident.metric) else "has changed"
     return [
-        f"{incident.key or 'incident'}: {incident.metric} {'is worse' if is_metric(incident.metric) else 'has changed'}: {cause}, {count}.",
+        f"{incident.key or 'incident'}: {incident.metric}{also} {verb}: {cause}, {count}.",
         f"  how much: {change}{incident.reason}".rstrip(),
         f"  since: {since}; {incident.state}",
         f"  owner: {who}{f' ({incident.link})' if incident.link else ''}",

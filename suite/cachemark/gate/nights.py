@@ -10,17 +10,20 @@ from typing import Any
 from scipy.stats import binomtest
 
 from ..core.result import Outcome
+from ..core.spec import Case
 from ..core.units import metric
-from ..core.verdicts import IMPROVED, REGRESSED
+from ..core.verdicts import IMPROVED, NOT_COMPARED, REGRESSED
 from ..core.wording import count, percent
 from ..stats import changepoints as history
-from ..stats.paired_test import log_ratios, sees
+from ..stats.paired_test import log_ratios, luck, sees
 from ..store.db import Store
 from ..store.rows import COMPARISON, RunRecord, Verdict
 from .comparison import AA, COVERAGE, OTHER_METHODS, TIMED, Tally
 
 ENOUGH = 30  # pairs of equal arms from which a machine's least effect is taken
-WATCHED, MOST_ALARMS = 30, 3  # nights that are looked back at, and alarms in them that demote the gate
+WATCHED, MOST_ALARMS = 30, 3  # nights that are looked back at, and those among them with an alarm that demote the gate
+MOST_EFFECT = 0.5  # beyond which the minimum effect is not raised
+MOST_EQUAL = 8  # cells that are also compared with themselves
 FLOOR = {"cpu": 0.10, "cuda": 0.02}  # least minimum effect of a device class
 
 
@@ -45,6 +48,10 @@ class Night:
             return ["--arms", *names]
         return ["--commits", *commits] if all(commits) and len(set(commits)) == 2 else ["--env", *names]
 
+    def holds(self, case: Case) -> bool:
+        """Return whether a case was one of its cells: by its title, to which conditions are added where several cells have the same."""
+        return any(row.label == case.title or row.label.startswith(f"{case.title}, ") for row in self.rows)
+
     @property
     def tally(self) -> Tally:
         """Its rows without the equal arms, and how they end."""
@@ -53,9 +60,10 @@ class Night:
         return Tally(rows, int(self.stated.get("cells", 0)), float(asked), fail_on_change=self.stated.get("alike") == "same")
 
     @property
-    def equal_arms(self) -> Verdict | None:
-        """The row of its equal arms, if it had any that were timed."""
-        return next((r for r in self.rows if r.label.startswith(AA) and r.metric == TIMED), None)
+    def equal_cells(self) -> dict[str, bool]:
+        """Its cells of equal arms that were timed or failed, and whether anything of each raised an alarm."""
+        known = {r.label for r in self.rows if r.label.startswith(AA) and r.metric in (TIMED, "status") and r.verdict != NOT_COMPARED}
+        return {label: any(r.label == label and r.verdict in (REGRESSED, IMPROVED) for r in self.rows) for label in sorted(known)}
 
 
 def nights(store: Store, plan: str, machine_class: str) -> list[Night]:
@@ -66,57 +74,107 @@ def nights(store: Store, plan: str, machine_class: str) -> list[Night]:
     return [night for night in found if night.rows]
 
 
-def unchanged(outcomes: Iterable[Outcome]) -> list[float]:
-    """Log ratios of the pairs of equal arms among the outcomes of comparisons."""
+def equal_cells(cells: Sequence[str]) -> list[str]:
+    """The cells that are also compared with themselves: a quarter of all, spread over them, at least two and at most ``MOST_EQUAL``."""
+    count = min(len(cells), max(2, min(MOST_EQUAL, len(cells) // 4)))
+    return [cells[number * len(cells) // count] for number in range(count)]
+
+
+def equal_arms(outcomes: Iterable[Outcome]) -> list[Outcome]:
+    """The outcomes of equal arms among those of comparisons."""
+    return [outcome for outcome in outcomes if str(outcome.facts.get("pair", {}).get("cell", "")).startswith(AA)]
+
+
+def unchanged(outcomes: Iterable[Outcome]) -> dict[tuple[int, str], list[float]]:
+    """Log ratios of the pairs of equal arms among the outcomes of comparisons, by comparison and cell."""
     pairs: dict[tuple[int, str, int], dict[str, Outcome]] = {}
-    for outcome in outcomes:
-        told = outcome.facts.get("pair", {})
-        if outcome.ok and str(told.get("cell", "")).startswith(AA):
+    for outcome in equal_arms(outcomes):
+        if outcome.ok:
+            told = outcome.facts["pair"]
             pairs.setdefault((told["run"], told["cell"], told["number"]), {})[told["arm"]] = outcome
-    whole = [p for p in pairs.values() if {"before", "after"} <= p.keys()]
-    return [float(log_ratios([p["before"].samples[TIMED]], [p["after"].samples[TIMED]])[0]) for p in whole]
+    found: dict[tuple[int, str], list[float]] = {}
+    for (run, cell, _), pair in pairs.items():
+        if {"before", "after"} <= pair.keys():
+            (ratio,) = log_ratios([pair["before"].samples[TIMED]], [pair["after"].samples[TIMED]])
+            found.setdefault((run, cell), []).append(float(ratio))
+    return found
 
 
-def least_effect(ratios: Sequence[float], family: int, device_class: str) -> tuple[float, str]:
-    """The minimum effect for a family of cells on a machine, and the sentence that says where it comes from."""
-    floor = FLOOR.get(device_class, max(FLOOR.values()))
+def least_effect(equal: Mapping[tuple[int, str], Sequence[float]], family: int, device_class: str) -> tuple[float, str]:
+    """The minimum effect for a family of cells on a machine, and the sentence that says where it comes from. ``equal``: see
+    :func:`unchanged`."""
+    floor, ratios = FLOOR.get(device_class, max(FLOOR.values())), [ratio for pairs in equal.values() for ratio in pairs]
+    lucky = _lucky(equal, family)
+    seen = sees(ratios, family) if len(ratios) >= ENOUGH else 0.0
+    if lucky > max(floor, seen):
+        return lucky, f"This machine can see ≥ {100 * lucky:.2g} %: {len(equal)} samples of equal arms differ by luck that lasts a night."
     if len(ratios) < ENOUGH:
         return floor, (f"This machine is taken to see {100 * floor:g} % and more: {len(ratios)} pairs of equal arms are stored, "
                        f"{ENOUGH} are needed to say it from them.")
-    seen = sees(ratios, family)
     if math.isinf(seen):
-        return 0.5, f"This machine sees no change below 50 %: {len(ratios)} pairs of equal arms differ too much."
+        return MOST_EFFECT, f"This machine sees no change below 50 %: {len(ratios)} pairs of equal arms differ too much."
     return max(floor, seen), f"This machine can see ≥ {100 * max(floor, seen):g} % ({len(ratios)} pairs of equal arms)."
+
+
+def lasting_luck(outcomes: Iterable[Outcome], family: int) -> float:
+    """The minimum effect that the luck of equal arms asks for, 0 where they show none: see :func:`cachemark.stats.paired_test.luck`."""
+    return _lucky(unchanged(outcomes), family)
+
+
+def _lucky(equal: Mapping[tuple[int, str], Sequence[float]], family: int) -> float:
+    return min(luck(list(equal.values()), family), MOST_EFFECT)
 
 
 # -- how often the gate was wrong ---------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class GateStanding:
-    """Alarms of equal arms in the last nights. ``low`` and ``high`` are the ends of the exact 95 % interval of the rate
-    (Clopper and Pearson); ``advisory``: the gate is not to be trusted, and fails nothing by times."""
+    """Alarms of equal arms in the last nights. ``nights``: those that had equal arms, ``alarms``: those in which any of them raised one;
+    ``cells``: equal cells of all these nights, ``wrong``: those that raised one. A night of ``family`` cells has a false alarm at the
+    ``rate``, whose exact 95 % interval (Clopper and Pearson) has the ends ``low`` and ``high``: it is the rate of a cell, in so many cells.
+    ``advisory``: the gate is not to be trusted, and fails nothing by times."""
 
     nights: int
     alarms: int
+    cells: int
+    wrong: int
+    family: int
     low: float
     high: float
     advisory: bool
 
+    @property
+    def rate(self) -> float:
+        """The share of nights of ``family`` unchanged cells in which the gate would have raised an alarm."""
+        return _of_a_night(self.wrong / self.cells, self.family) if self.cells else math.nan
+
+    @property
+    def said(self) -> str:
+        """The rate in one sentence, of nights that had equal arms."""
+        last = "night" if self.nights == 1 else count(self.nights, "night")
+        return (f"Equal arms raised an alarm in {self.alarms} of the last {last} ({self.wrong} of {count(self.cells, 'equal cell')}): for "
+                f"a night of {count(self.family, 'cell')} a realised false-alarm rate of {percent(self.rate)} ({percent(self.low)} to "
+                f"{percent(self.high)}).")
+
     def __str__(self) -> str:
         if not self.nights:
             return "Equal arms have not been compared yet: the realised false-alarm rate is unknown."
-        last = "night" if self.nights == 1 else count(self.nights, "night")
-        said = (f"Equal arms raised {count(self.alarms, 'alarm')} in the last {last}: a realised false-alarm rate of "
-                f"{percent(self.alarms / self.nights)} ({percent(self.low)} to {percent(self.high)}).")
-        noisy = f" That is {MOST_ALARMS} or more in {WATCHED}: the gate is advisory and fails nothing by times."
-        return said + (noisy if self.advisory else "")
+        noisy = f" {MOST_ALARMS} such nights or more in {WATCHED}: the gate is advisory and fails nothing by times."
+        return self.said + (noisy if self.advisory else "")
 
 
 def standing(earlier: Sequence[Night]) -> GateStanding:
     """The standing of the gate after nights, the oldest first. An improvement of equal arms is an alarm as much as a regression."""
-    rows = [row for night in earlier if (row := night.equal_arms) is not None][-WATCHED:]
-    n, k = len(rows), sum(row.verdict in (REGRESSED, IMPROVED) for row in rows)
-    low, high = binomtest(k, n).proportion_ci(0.95, method="exact") if n else (0.0, 1.0)
-    return GateStanding(n, k, float(low), float(high), k >= MOST_ALARMS)
+    held = [(cells, night) for night in earlier if (cells := night.equal_cells)][-WATCHED:]
+    alarms, judged = sum(any(cells.values()) for cells, _ in held), [wrong for cells, _ in held for wrong in cells.values()]
+    family = max(1, int(held[-1][1].stated.get("cells", 1))) if held else 1
+    low, high = binomtest(sum(judged), len(judged)).proportion_ci(0.95, method="exact") if judged else (0.0, 1.0)
+    return GateStanding(len(held), alarms, len(judged), sum(judged), family, _of_a_night(float(low), family),
+                        _of_a_night(float(high), family), alarms >= MOST_ALARMS)
+
+
+def _of_a_night(rate: float, family: int) -> float:
+    """The rate at which any of so many cells raises an alarm, from that of one."""
+    return 1.0 - (1.0 - rate) ** family
 
 
 # -- history ------------------------------------------------------------------------------------------------------------

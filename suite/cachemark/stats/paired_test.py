@@ -27,7 +27,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.stats import false_discovery_control
+from scipy.stats import chi2, false_discovery_control, norm
 
 from ..core.errors import CachemarkError
 from ..core.verdicts import EQUIVALENT, IMPROVED, INCONCLUSIVE, REGRESSED
@@ -38,6 +38,7 @@ from .sign_flip import MOST_PAIRS, Floats, rows, sign_flip
 CONFIDENCE = 0.90  # of the interval that must lie within the minimum effect for "equivalent"
 SCREEN_P = 1 / 16
 SCREEN_SHARE = 0.75  # of the minimum effect
+LEAST_OF_LUCK, DRAWS_OF_LUCK = 5, 999  # pairs of a sample that can show luck, and draws of their signs
 
 
 # -- statistics of one cell ---------------------------------------------------------------------------------------------
@@ -301,6 +302,26 @@ def sees(unchanged: ArrayLike, family: int, pairs: float = 8.0, cells: int = 400
     steps = range(1, 101)  # the larger the minimum effect, the sooner a cell is decided
     first = bisect.bisect_left(steps, True, key=lambda step: _mean_pairs(drawn, Rule(step / 200, family)) <= pairs)
     return steps[first] / 200 if first < len(steps) else math.inf
+
+
+def luck(equal: Sequence[ArrayLike], family: int, q: float = 0.05) -> float:
+    """The minimum effect, a share, that constant luck asks for: the luck of an arm that lasts for a whole comparison, such as where its
+    code lies in memory, is in all pairs of a cell and no test of pairs can see it. 0 where equal arms do not show any.
+
+    ``equal``: log ratios of pairs of equal arms, one sample for each cell and night, the arms being apart as those of a comparison are.
+    Their centres vary more than random signs of their pairs explain (at 1 %, by a frozen stream) where there is luck. Its standard
+    deviation, the upper end of its one-sided 95 % interval, gives the effect that none of ``family`` unchanged cells reaches in all but
+    ``q`` of the nights, if luck is normal."""
+    samples = [np.asarray(pairs, dtype=np.float64) for pairs in equal if np.size(pairs) >= LEAST_OF_LUCK]
+    if len(samples) < 3:
+        return 0.0
+    stream = np.random.RandomState(0)  # a legacy stream never changes
+    drawn = np.array([hodges_lehmann(x * stream.choice([-1.0, 1.0], size=(DRAWS_OF_LUCK, len(x)))) ** 2 for x in samples]).mean(axis=0)
+    found = float(np.mean([float(hodges_lehmann(x)) ** 2 for x in samples]))
+    if (1 + (drawn >= found).sum()) / (1 + DRAWS_OF_LUCK) > 0.01:
+        return 0.0
+    most = (found - drawn.mean()) * len(samples) / chi2.ppf(0.05, len(samples))
+    return math.expm1(float(norm.isf(q / family)) * math.sqrt(most))
 
 
 def _mean_pairs(ratios: Floats, rule: Rule) -> float:

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from ..core.errors import BadPlan, Unsupported
 from ..core.units import METRICS
-from ..core.verdicts import CHANGED, INCONCLUSIVE, REGRESSED
+from ..core.verdicts import CHANGED, EQUIVALENT, INCONCLUSIVE, REGRESSED
 from ..gate.baseline_check import HASHES
-from ..gate.comparison import TIMED, measure_until_decided, verdicts
+from ..gate.comparison import PEAKED, TIMED, measure_until_decided, verdicts
 from ..gate.nights import FLOOR
 from ..plans.expand import Planned
 from ..plans.schema import Plan, prepare
@@ -78,7 +78,7 @@ class _Hunt:
         rows = self.compared(code, bad, rule, once=True)  # what is exact shows in one pair, times do not
         rows = rows if _culprit(rows) else self.compared(code, bad, rule)
         if (culprit := _culprit(rows)) is None:
-            failed = [r.reason for r in rows if r.metric == "status"]
+            failed = [r.reason for r in _failed(rows)]
             said = "The ends cannot be compared" if failed else "The ends do not differ"
             return self._found("", (), f"{said}: {'; '.join(failed or [r.reason for r in rows if r.metric == TIMED])}")
         half = abs((culprit.change or 1) - 1) / 2
@@ -88,11 +88,13 @@ class _Hunt:
         return self._found(ended.commit, ended.left, f"{shown.metric}: {shown.reason or shown.verdict}")
 
     def compared(self, code: str, commit: str, rule: Rule, once: bool = False) -> Sequence[Verdict]:
-        """Rows of the case at a commit against the good end, after as many pairs as the test asks for, or ``once``."""
+        """Rows of the case at a commit against the good end, after as many pairs as the test asks for, or after the first that ended well:
+        ``once``."""
         cells, so_far = {self.name: self.planned}, len(self.pairs)
         before, after = (Arm(each, cells, replace(self.request, code=each)) for each in (self.good, code))
         runner = PairRunner(before, after, self.executor, on_pair=self.pairs.append)
-        rows = verdicts(measure_until_decided(cells, runner.round, rule, lambda: not once or len(self.pairs) == so_far), rule)
+        go_on = (lambda: not any(pair.ok for pair in self.pairs[so_far:])) if once else (lambda: True)
+        rows = verdicts(measure_until_decided(cells, runner.round, rule, go_on), rule)
         self.shown += [(commit, row) for row in rows]
         for row in rows:
             if self.on_row is not None:
@@ -104,7 +106,7 @@ class _Hunt:
             code = code_of(folder, commit[:12])
         except Unsupported:
             return SKIP
-        return _answer(culprit, self.compared(code, commit, rule, once=culprit.metric != TIMED))
+        return _answer(culprit, self.compared(code, commit, rule, once=culprit.metric not in (TIMED, PEAKED)))
 
     def _found(self, commit: str, left: tuple[str, ...], said: str) -> BisectResult:
         return BisectResult(self.name, commit, left, said, len(self.pairs))
@@ -121,11 +123,15 @@ def _wall_time(name: str) -> bool:
     return name != TIMED and name in METRICS and METRICS[name].unit == "s"
 
 
+def _failed(rows: Sequence[Verdict]) -> list[Verdict]:
+    """The rows of an arm that keeps failing: one that failed once and then ended well is no answer."""
+    return [row for row in rows if row.metric == "status" and row.verdict not in (EQUIVALENT, INCONCLUSIVE)]
+
+
 def _answer(culprit: Verdict, rows: Sequence[Verdict]) -> str:
     """The answer to git about a commit."""
-    if any(row.metric == "status" for row in rows):
-        failed = next(row for row in rows if row.metric == "status")
-        return BAD if culprit.metric == "status" and failed.verdict == culprit.verdict else SKIP
+    if failed := _failed(rows):
+        return BAD if culprit.metric == "status" and failed[0].verdict == culprit.verdict else SKIP
     if culprit.metric == "status":
         return GOOD
     found = next((row for row in rows if row.metric == culprit.metric), None)

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import math
+import shutil
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..core.errors import BadPlan, NothingMeasured
-from ..core.result import Environment
+from ..core.result import Environment, Outcome
 from ..core.spec import digest
 from ..core.verdicts import NOT_COMPARED
+from ..gate import flakes
 from ..gate import nights as ledger
 from ..gate.comparison import (
     AA,
@@ -30,6 +33,7 @@ from ..gate.comparison import (
     refuse_unfair,
     verdicts,
 )
+from ..gate.flakes import FlakeRule
 from ..gate.nights import GateStanding
 from ..gate.seedwise import seedwise
 from ..machine.environment import PACKAGE
@@ -143,6 +147,18 @@ class ComparedArms:
 
 
 @contextmanager
+def _equal(arm: Arm, names: Sequence[str]) -> Iterator[tuple[Arm, Arm]]:
+    """An arm twice over some of its cells. The second one runs a copy of the code in a folder of its own, as long as the block lasts: two
+    arms of a comparison lie in two folders too, and what luck of theirs lasts a night must be in equal arms as well."""
+    one = replace(arm, cells={AA + name: arm.cells[name] for name in names})
+    with tempfile.TemporaryDirectory(prefix="cachemark-equal-") as folder:
+        if names:
+            shutil.copytree(Path(arm.request.code or PACKAGE.parent, PACKAGE.name), Path(folder, PACKAGE.name),
+                            ignore=shutil.ignore_patterns("__pycache__"))
+        yield one, replace(one, request=replace(arm.request, code=folder))
+
+
+@contextmanager
 def _sides(
     trial: TrialRequest, arms: tuple[str, str] | None, commits: tuple[str, str] | None, environments: tuple[str, str] | None,
     repository: Path | None,
@@ -190,6 +206,7 @@ class _PairedRun:
     executor: Executor
     on_pair: OnPair | None
     run_id: int = 0
+    equal: list[Outcome] = field(default_factory=list)
 
     def run(self, device: str) -> PairedComparison:
         """Hold the comparison, as a run of the store."""
@@ -197,48 +214,60 @@ class _PairedRun:
         if not both.after.cells:
             raise NothingMeasured(f"Plan {plan.name} has no case to compare.", remedy="See: cachemark run PLAN --explain")
         earlier = ledger.nights(self.store, plan.name, machine)
-        equal = ledger.unchanged(o for night in earlier[-ledger.WATCHED:] for o in self.store.outcomes(night.run.id))
-        least, sees = ledger.least_effect(equal, len(both.after.cells), device)
+        self.equal = [o for night in earlier[-ledger.WATCHED:] for o in ledger.equal_arms(self.store.outcomes(night.run.id))]
+        least, _ = ledger.least_effect(ledger.unchanged(self.equal), len(both.after.cells), device)
         rule = Rule(self.terms.delta or least, len(both.after.cells))
         stated = {"arms": list(both.names), "alike": both.alike, "delta": rule.delta, "cells": rule.family, "seed": self.terms.seed,
                   "min_coverage": COVERAGE if self.terms.min_coverage is None else self.terms.min_coverage,
                   "code": [dict(code) for code in both.code], "plan": plan.model_dump(mode="json")}
         with self.store.new_run(ledger.COMPARISON + plan.name, stated, both.where[1], both.code[1]) as self.run_id:
-            self._measure_and_judge(rule)
+            rule = self._measure_and_judge(rule)
+        _, sees = ledger.least_effect(ledger.unchanged(self.equal), len(both.after.cells), device)
         nights = ledger.nights(self.store, plan.name, machine)
         (ours,) = (night for night in nights if night.run.id == self.run_id)
         return PairedComparison(self.run_id, both.names, ours.tally, rule, sees, ledger.standing(nights))
 
-    def _measure_and_judge(self, rule: Rule) -> None:
-        """Measure as many pairs as the test asks for, and file what is said of every cell."""
+    def _measure_and_judge(self, rule: Rule) -> Rule:
+        """Measure as many pairs as the test asks for, and file what is said of every cell. Returns the rule by which times were judged:
+        equal arms of tonight may show that the machine sees less than was thought."""
         both, minutes = self.both, self.terms.minutes
         end = time.monotonic() + 60 * minutes if minutes is not None else math.inf
-        cells, first = list(both.after.cells), next(iter(both.before.cells))
-        extra = [AA + first] if self.terms.aa else []
-        same = replace(both.before, cells={AA + first: both.before.cells[first]})
-        runner, equal = self._runner(both.before, both.after, self.terms.seed), self._runner(same, same, self.terms.seed + 1)
+        cells, going = list(both.after.cells), lambda: time.monotonic() < end
+        with _equal(both.before, ledger.equal_cells(cells) if self.terms.aa else []) as (one, other):
+            runner, equal = self._runner(both.before, both.after, self.terms.seed), self._runner(one, other, self.terms.seed + 1)
 
-        def measure(names: list[str]) -> list[Pair]:
-            found = runner.round([name for name in names if name not in extra])
-            for pair in found:
-                refuse_unfair(pair.before, pair.after, both.where)
-            return found + equal.round([name for name in names if name in extra])
+            def measure(names: list[str]) -> list[Pair]:
+                found = runner.round([name for name in names if name not in one.cells])
+                for pair in found:
+                    refuse_unfair(pair.before, pair.after, both.where)
+                return found + equal.round([name for name in names if name in one.cells])
 
-        pairs = measure_until_decided([*cells, *extra], measure, rule, lambda: time.monotonic() < end)
-        rows = [*verdicts({c: pairs[c] for c in cells}, rule, both.alike), *verdicts({c: pairs[c] for c in extra}, rule)]
+            pairs = measure_until_decided([*cells, *one.cells], measure, rule, going, alike=both.alike,
+                                          flake_rate=flakes.observed_rate(self.equal))
+        self.equal += ledger.equal_arms(self.store.outcomes(self.run_id))
+        rule = replace(rule, delta=max(rule.delta, ledger.lasting_luck(self.equal, rule.family)))
+        rows = [*verdicts({c: pairs[c] for c in cells}, rule, both.alike), *verdicts({c: pairs[c] for c in one.cells}, rule)]
         self._file(rows)  # the images may take long, and may fail
         if images := self._images({c: pairs[c] for c in cells}, end):
             self._file([*rows, *images])
+        return rule
 
     def _images(self, pairs: dict[str, CellPairs], end: float) -> list[Verdict]:
-        """Rows about the images of cells whose arms gave other tokens: one pair tells, because nothing of it is a time."""
+        """Rows about the images of cells whose arms gave other tokens: one pair tells, because nothing of it is a time. One of which an arm
+        failed is made again, as often as tells a flake from a cause."""
         if self.both.images is None or not (cells := other_tokens(pairs)):
             return []
         if time.monotonic() >= end:
             said = "time was up before its images were compared"
             return [Verdict(pairs[cell].measured[0].after.case.key, cell, "status", NOT_COMPARED, said) for cell in cells]
         runner = self._runner(*self.both.images, what="images")
-        return seedwise({pair.cell: pair for pair in runner.round(cells)}, alike=self.both.alike)
+        found = {pair.cell: pair for pair in runner.round(cells)}
+        for _ in range(FlakeRule(len(pairs)).enough):
+            again = [cell for cell, pair in found.items() if flakes.alone((pair.before, pair.after))]
+            if not again or time.monotonic() >= end:
+                break
+            found |= {pair.cell: pair for pair in runner.round(again)}
+        return seedwise(found, alike=self.both.alike)
 
     def _runner(self, before: Arm, after: Arm, seed: int = 0, what: str = "times") -> PairRunner:
         return PairRunner(before, after, self.executor, seed, lambda pair: self._keep(pair, (before.name, after.name), what))

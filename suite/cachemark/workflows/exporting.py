@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from ..core.errors import Infrastructure, NothingMeasured, Unsupported
-from ..gate import baseline_check, baselines
-from ..gate.baseline_check import Comparison
+from ..gate import baselines
+from .judging import RunJudgement, judge, judge_in_pairs, with_decisions
 from .machines import Machine
 from .reporting import baseline_of, table_view
 from .stored_run import Run
@@ -44,13 +44,13 @@ class StepTexts:
 def export(
     form: Format, path: str | Path | None = None, store: str | Path = DEFAULT_STORE, *, run: int | None = None,
     baseline: str | Path | None = None, samples: bool = False, escaped: bool = False, formats: Sequence[str] = ("pdf", "svg"),
-    width: str = "3.25in",
+    width: str = "3.25in", register: str | Path | None = None,
 ) -> Exported:
     """A run (None: the newest) in a format, as text, written to ``path`` where one is given; parquet and figures are files only.
 
     ``samples`` gives csv and parquet a row for each raw value, ``escaped`` methods-text LaTeX's escapes; ``junit`` compares with
-    ``baseline``, by default the accepted one; figures have ``formats`` and a ``width``. Raises Infrastructure where nothing can be written.
-    """
+    ``baseline``, by default the accepted one, and says what the incidents of ``register`` have settled; figures have ``formats`` and a
+    ``width``. Raises Infrastructure where nothing can be written."""
     found = Run(store, run)
     if form == "parquet":
         from ..export import frames
@@ -60,26 +60,39 @@ def export(
         from ..export import figures
 
         return Exported(files=tuple(figures.write(table_view(found.record, found.outcomes), _needed(path), list(formats), width)))
-    text = _text(form, found, baseline, samples, escaped)
+    text = _junit(found, baseline, register) if form == "junit" else _text(form, found, samples, escaped)
     return Exported(text, (put(text, path),) if path is not None else ())
 
 
-def step_texts(store: str | Path = DEFAULT_STORE, *, run: int | None = None, baseline: str | Path | None = None) -> StepTexts:
+def step_texts(
+    store: str | Path = DEFAULT_STORE, *, run: int | None = None, baseline: str | Path | None = None, register: str | Path | None = None,
+) -> StepTexts:
     """Texts for GitHub Actions about a run, compared with a baseline where there is one, by default the accepted one as far as the two
-    share cases; without one there are no annotations. Raises NothingMeasured where the run shares no case with the given ``baseline``."""
+    share cases, and in pairs, with what the incidents of ``register`` say about it; without either there are no annotations. Raises
+    NothingMeasured where the run shares no case with the given ``baseline``."""
     from ..export import github
 
     found = Run(store, run)
     accepted = baseline_of(found.record, baseline)
     try:
-        compared = _comparison(found, accepted) if accepted else None
+        compared = _judgement(found, accepted, register)
     except NothingMeasured:
         if baseline:
             raise
-        compared = None
+        compared = _judgement(found, None, register)
     view = table_view(found.record, found.outcomes)
     return StepTexts(github.summary(view, compared), github.comment(view, compared),
                      tuple(github.workflow_commands(compared)) if compared else ())
+
+
+def _judgement(run: Run, path: Path | None, register: str | Path | None) -> RunJudgement | None:
+    """A run as `check` judges it, without a baseline in pairs alone; None where there are none. An expired baseline says at least what it
+    would have said."""
+    with reading(run.store) as source:
+        found = judge(source, run.record, path, expired=True) if path else judge_in_pairs(source, run.record)
+        if found.comparison is None and found.night is None:
+            return None
+        return with_decisions(found, source, run.record, None if register is None else Path(register))
 
 
 def asv_results(
@@ -125,15 +138,21 @@ def put(text: str, path: str | Path, *, append: bool = False) -> Path:
     return Path(path)
 
 
-def _text(form: Format, run: Run, baseline: str | Path | None, samples: bool, escaped: bool) -> str:
+def _junit(run: Run, baseline: str | Path | None, register: str | Path | None) -> str:
+    from ..export import junit
+
+    found = _judgement(run, _judged_by(run.record, baseline), register)
+    assert found is not None, "there is a baseline, or it was said that there is none"
+    return junit.junit(found, run.record.plan)
+
+
+def _text(form: Format, run: Run, samples: bool, escaped: bool) -> str:
     """A run in one of the formats that are text."""
-    from ..export import documents, frames, junit, methods_text, tables
+    from ..export import documents, frames, methods_text, tables
     from ..export.escape import for_latex
 
     if form == "csv":
         return frames.csv(_frame(run, samples))
-    if form == "junit":
-        return junit.junit(_comparison(run, _judged_by(run.record, baseline)), run.record.plan)
     view = table_view(run.record, run.outcomes)
     if form == "methods-text":
         text = methods_text.methods_text(view)
@@ -154,10 +173,6 @@ def _judged_by(record: RunRecord, baseline: str | Path | None) -> Path:
         raise Unsupported(f"Run {record.id} is a comparison, which has no JUnit form.",
                           remedy=f"Name another run with --run, or judge it with: cachemark check --run {record.id}")
     return baseline_of(record, baseline) or baselines.path_of(baselines.ROOT, record.environment.machine_class, record.plan)
-
-
-def _comparison(run: Run, path: Path) -> Comparison:
-    return baseline_check.compare(baselines.load(path), list(run.outcomes), run.record.environment, plan=run.record.plan)
 
 
 def _needed(path: str | Path | None) -> Path:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Literal
@@ -11,17 +11,19 @@ from typing import Literal
 from ..core.errors import NothingMeasured
 from ..core.result import Status
 from ..core.spec import Case
-from ..core.verdicts import JUDGED, REGRESSED
+from ..core.verdicts import ENDED, JUDGED, REGRESSED
+from ..core.wording import count
 from ..gate import baseline_check as gate
 from ..gate import baselines, incidents, upgrade
 from ..gate import nights as ledger
 from ..gate.baselines import CaseDifference, ListedBaseline
-from ..gate.comparison import COVERAGE
+from ..gate.comparison import COVERAGE, OTHER_METHODS
 from ..gate.incidents import BASELINE, PAIRS, Finding, Incident, IncidentNight
 from ..gate.nights import Night
 from ..gate.upgrade import EnvironmentVerdict
 from ..plans import schema as plans
 from ..store.db import Store
+from ..store.exchange import Exchange
 from ..store.rows import RunRecord, Verdict
 from .stores import DEFAULT_STORE, reading
 
@@ -29,7 +31,8 @@ from .stores import DEFAULT_STORE, reading
 @dataclass(frozen=True)
 class RunJudgement:
     """Judgement by the baseline, in pairs, and about the environment; each may be missing. ``standing`` says how often the test on pairs
-    was wrong, ``advisory`` whether too often; ``history``: what changed over the nights, and since when."""
+    was wrong, ``advisory`` whether too often; ``history``: what changed over the nights, and since when; ``decided``: the incidents that
+    somebody acknowledged or accepted, by the case and the metric of rows that fail. Where those are all of them, nothing fails."""
 
     comparison: gate.Comparison | None
     night: Night | None
@@ -38,6 +41,7 @@ class RunJudgement:
     advisory: bool
     baseline: Path | None
     history: tuple[str, ...] = ()
+    decided: Mapping[tuple[str, str], Incident] = field(default_factory=dict)
 
     @property
     def rows(self) -> tuple[Verdict, ...]:
@@ -59,6 +63,16 @@ class RunJudgement:
         """Rows of the baseline and of the pairs."""
         return tuple(row for rows, _ in self.by_judge.values() for row in rows)
 
+    @property
+    def failing(self) -> tuple[Verdict, ...]:
+        """The rows that fail, of the baseline and of the pairs."""
+        return tuple(row for _, rows in self.by_judge.values() for row in rows)
+
+    def said(self, row: Verdict) -> str:
+        """Words about what somebody decided of a row that fails; empty where nobody has."""
+        incident = self.decided.get((row.case_key, row.metric))
+        return f"incident {incident.key}, {incident.decided}" if incident else ""
+
     def findings(self, cases: Mapping[str, Case], onset: str = "") -> list[Finding]:
         """The rows that fail as cells that became worse, since the commit ``onset``. ``cases``: all cases by key."""
         return [found for judge, (_, failing) in self.by_judge.items() for found in incidents.findings(failing, cases, onset, judge)]
@@ -74,11 +88,18 @@ class RunJudgement:
         codes = [self.comparison.exit_code] if self.comparison else []
         if self.night:
             codes.append(self.night.tally.ended(self.advisory))
-        return next((code for code in (5, 4, 1, 3) if code in codes), 0)
+        code = next((code for code in (5, 4, 1, 3) if code in codes), 0)
+        return 0 if code == 1 and all((row.case_key, row.metric) in self.decided for row in self.failing) else code
 
     def summary(self) -> list[str]:
-        """Lines about all of it, the baseline's first."""
-        return [*(self.comparison.summary() if self.comparison else ()), *self.remarks()]
+        """Lines about all of it: what was decided about what fails, then the baseline's."""
+        told: dict[str, list[tuple[str, str]]] = {}
+        for (case, name), incident in self.decided.items():
+            told.setdefault(f"{incident.key}, {incident.factor} {incident.value}: {incident.decided}", []).append((case, name))
+        lines = [f"Known incident {said} ({count(len(rows), 'row')})." for said, rows in told.items()]
+        if lines and not self.exit_code:
+            lines.insert(0, f"{ENDED[0]}: every regression is acknowledged or accepted.")
+        return [*lines, *(self.comparison.summary() if self.comparison else ()), *self.remarks()]
 
     def remarks(self) -> list[str]:
         """Lines beside the baseline's own summary: pairs, the environment, and how far the test on pairs can be trusted."""
@@ -93,23 +114,51 @@ class RunJudgement:
 
 
 def judge(
-    store: Store, run: RunRecord, path: Path | None, threshold: float = 0.15, min_coverage: float | None = None, expired: bool = False,
+    store: Store, run: RunRecord, path: Path | None, threshold: float | None = None, min_coverage: float | None = None,
+    expired: bool = False,
 ) -> RunJudgement:
     """A run against the baseline in ``path`` (None: the accepted one), with the newest comparison of its code with another or in another
-    environment; that of two methods says nothing of a change. ``min_coverage`` is asked of both. An expired baseline raises
-    NothingMeasured, unless ``expired`` ones are good enough."""
-    path = path or baselines.path_of(baselines.ROOT, run.environment.machine_class, run.plan)
+    environment; that of two methods says nothing of a change. ``min_coverage`` is asked of both. Times are judged against a
+    ``threshold`` where one is given or pairs cannot test them. An expired baseline raises NothingMeasured, unless ``expired`` ones are
+    good enough."""
+    path = path or _accepted_path(run)
     held, outcomes = baselines.load(path), store.outcomes(run.id)
     if not expired:
         baselines.refuse_expired(held)
-    asked = COVERAGE if min_coverage is None else min_coverage
-    comparison = gate.compare(held, outcomes, run.environment, threshold=threshold, min_coverage=asked, plan=run.plan)
-    environment = upgrade.environment_verdict(held, outcomes, run.environment, threshold)
+    paired = judge_in_pairs(store, run, min_coverage)
+    limit, asked = gate.THRESHOLD if threshold is None else threshold, COVERAGE if min_coverage is None else min_coverage
+    comparison = gate.compare(held, outcomes, run.environment, threshold=limit, min_coverage=asked, plan=run.plan,
+                              in_pairs=lambda case: "" if threshold is not None else _better(case, held, run, paired.night))
+    environment = upgrade.environment_verdict(held, outcomes, run.environment, limit)
+    return replace(paired, comparison=comparison, environment=environment, baseline=path)
+
+
+def judge_in_pairs(store: Store, run: RunRecord, min_coverage: float | None = None) -> RunJudgement:
+    """A run by the newest comparison of its code, if there is one, and by no baseline."""
     nights = ledger.nights(store, run.plan, run.environment.machine_class)
-    mine = [night for night in nights if night.run.code.get("hash") == run.code.get("hash") and night.stated.get("alike") != "methods"]
+    mine = [night for night in nights if night.run.code.get("hash") == run.code.get("hash") and night.stated.get("alike") != OTHER_METHODS]
     standing = ledger.standing(nights)
     newest, said = replace(mine[-1], min_coverage=min_coverage) if mine else None, str(standing) if nights else ""
-    return RunJudgement(comparison, newest, environment, said, standing.advisory, path, _history(nights, newest))
+    return RunJudgement(None, newest, None, said, standing.advisory, None, _history(nights, newest))
+
+
+def _accepted_path(run: RunRecord) -> Path:
+    """The file of the accepted baseline of a run's plan and machine class, whether it is there or not."""
+    return baselines.path_of(baselines.ROOT, run.environment.machine_class, run.plan)
+
+
+def _better(case: Case, baseline: Exchange, run: RunRecord, night: Night | None) -> str:
+    """By what pairs the times of a case were or can be tested; empty where there are none. Pairs take two commits, clean ones, under one
+    numerics fingerprint, or two environments that are both still there."""
+    if night is not None and night.holds(case):
+        return f"comparison {night.run.id} tests them in pairs"
+    commits = [code.get("commit") for code in (baseline.code, run.code) if not code.get("dirty")]
+    if len(commits) < 2 or not all(commits) or baseline.environment.fingerprint != run.environment.fingerprint:
+        return ""
+    then, now = (str(commit)[:12] for commit in commits)
+    if then == now:
+        return f"the run and the baseline are of one commit, {now}"
+    return f"test them in pairs with: cachemark compare {run.plan} --commits {then} {now}"
 
 
 def judge_comparison(store: Store, run: RunRecord, min_coverage: float | None = None) -> RunJudgement:
@@ -135,13 +184,14 @@ def _history(nights: list[Night], night: Night | None) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class CheckResult:
-    """Judgement of a run or a comparison, and tonight's incidents; None where no register was given. ``damage``: what the store no longer
-    tells of what is judged."""
+    """Judgement of a run or a comparison, tonight's incidents, None where no register was given, and the baseline that was ``proposed``
+    where there was none. ``damage``: what the store no longer tells of what is judged."""
 
     run: RunRecord
     judgement: RunJudgement
     incidents: IncidentNight | None = None
     damage: tuple[str, ...] = ()
+    proposed: Path | None = None
 
     @property
     def exit_code(self) -> int:
@@ -163,27 +213,63 @@ class CheckResult:
 
 
 def check(
-    store: Store | str | Path = DEFAULT_STORE, *, run: int | None = None, baseline: str | Path | None = None, threshold: float = 0.15,
-    min_coverage: float | None = None, register: str | Path | None = None,
+    store: Store | str | Path = DEFAULT_STORE, *, run: int | None = None, baseline: str | Path | None = None,
+    threshold: float | None = None, min_coverage: float | None = None, register: str | Path | None = None,
+    propose: str | Path | None = None,
 ) -> CheckResult:
     """Judge a run (None: the newest) against a baseline file (None: the accepted one of its plan and machine class), together with the
     newest comparison of the same plan and code; or a comparison on its own, where ``run`` is one.
 
-    ``threshold`` is the share by which a time, as a ratio to the same run's full cache, may change; ``min_coverage`` the share of the
-    cases that must be judged (None: the usual one). ``register`` is a file of incidents, which is carried on. Raises BadBaseline where
-    there is no baseline, and NothingMeasured where it has expired or the comparison broke off."""
+    ``threshold`` is the share by which a time, as a ratio to the same run's full cache, may change (None: the usual one, and only where
+    pairs cannot test times); ``min_coverage`` the share of the cases that must be judged (None: the usual one). ``register`` is a file of
+    incidents, which is carried on. Where there is no baseline, BadBaseline is raised or, with a folder to ``propose`` one in, the run is
+    written there as a baseline for people to accept, and judged by a comparison of its code if there is one. Raises NothingMeasured where
+    the baseline has expired or the comparison broke off."""
     with reading(store) as source:
-        record = source.run(run)
+        record, proposed = source.run(run), None
         if record.is_comparison:
             found = judge_comparison(source, record, min_coverage)
+        elif propose is not None and baseline is None and not _accepted_path(record).exists():
+            proposed = baselines.propose(source, record.id, Path(propose))
+            found = judge_in_pairs(source, record, min_coverage)
         else:
             found = judge(source, record, None if baseline is None else Path(baseline), threshold, min_coverage)
-        runs = {record.id: record} | ({found.night.run.id: source.run(found.night.run.id)} if found.night else {})
-        outcomes = [o for number in sorted(runs) for o in source.outcomes(number)]
-    damage = (*(said for one in runs.values() for said in one.damage), *(o.reason for o in outcomes if o.status is Status.DAMAGED))
+        runs = _records(source, record, found)
+        outcomes = [o for one in runs for o in source.outcomes(one.id)]
+    damage = (*(said for one in runs for said in one.damage), *(o.reason for o in outcomes if o.status is Status.DAMAGED))
+    cases = {o.case.key: o.case for o in outcomes}
+    tonight = None if register is None else _carried_on(found, cases, Path(register), record)
+    return CheckResult(record, found, tonight, damage, proposed)
+
+
+def with_decisions(found: RunJudgement, store: Store, run: RunRecord, register: Path | None) -> RunJudgement:
+    """The judgement of a run with what the incidents of a register say about its rows that fail. The register is left as it is."""
     if register is None:
-        return CheckResult(record, found, damage=damage)
-    return CheckResult(record, found, _carried_on(found, {o.case.key: o.case for o in outcomes}, Path(register), record), damage)
+        return found
+    told = incidents.decisions(found.findings(_cases(store, run, found)), incidents.load(register), datetime.now(UTC).date())
+    return replace(found, decided=told)
+
+
+def baseline_commit(store: Store | str | Path = DEFAULT_STORE, *, run: int | None = None, baseline: str | Path | None = None) -> str:
+    """The commit at which the baseline of a run (None: the newest) was measured. Raises BadBaseline where there is none, and
+    NothingMeasured where it was measured in no commit, or in a changed working tree."""
+    with reading(store) as source:
+        held = baselines.load(baseline or _accepted_path(source.run(run)))
+    if held.code.get("dirty") or not (commit := str(held.code.get("commit") or "")):
+        raise NothingMeasured(f"{held.source} was measured in no commit, or in a changed working tree: there is nothing to compare with.",
+                              remedy="Promote a run of a commit: cachemark baseline promote --reason …")
+    return commit
+
+
+def _cases(store: Store, run: RunRecord, found: RunJudgement) -> dict[str, Case]:
+    """All cases of a run and of the comparison beside it, by key."""
+    return {o.case.key: o.case for record in _records(store, run, found) for o in store.outcomes(record.id)}
+
+
+def _records(store: Store, run: RunRecord, found: RunJudgement) -> list[RunRecord]:
+    """A run and the comparison beside it, the older first."""
+    both = {run.id: run} | ({found.night.run.id: store.run(found.night.run.id)} if found.night else {})
+    return [both[number] for number in sorted(both)]
 
 
 def _carried_on(found: RunJudgement, cases: Mapping[str, Case], register: Path, run: RunRecord) -> IncidentNight:

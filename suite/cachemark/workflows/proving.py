@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..core import plugins, registry
 from ..core.errors import BadStore, Infrastructure, NothingMeasured
 from ..core.verdicts import REGRESSED
-from ..gate.comparison import Tally, measure_until_decided, verdicts
+from ..gate.comparison import OTHER_METHODS, Tally, measure_until_decided, verdicts
 from ..plans import schema as plans
 from ..plans.expand import Planned
 from ..stats.paired_test import Rule
@@ -19,9 +19,10 @@ from ..trial.executors.local import Executor
 from ..trial.request import Task, TrialRequest
 from .arms import cells_of
 from .machines import Machine
-from .pairs import Arm, PairRunner, measure
+from .pairs import Arm, Pair, PairRunner, measure
 from .stores import reading
 
+OnStep = Callable[[str], None]
 DELTA, SLOWER = 0.20, 0.60  # minimum effect, and how much longer the slowed arm takes
 EQUAL, SLOWED = "equal arms", "slowed arm"
 PLAN = """name = "self-test"
@@ -103,9 +104,10 @@ def newest_device(store: str | Path) -> str:
         return "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def self_test(machine: Machine | str = "cpu") -> tuple[Proof, ...]:
-    """Show the gate equal arms, a slowed arm and a comparison of nothing, timed by the clock of the machine's device. Raises Infrastructure
-    where the device is not to be had, or the model does not run on it."""
+def self_test(machine: Machine | str = "cpu", on_step: OnStep = lambda said: None) -> tuple[Proof, ...]:
+    """Show the gate equal arms, a slowed arm and a comparison of nothing, timed by the clock of the machine's device. ``on_step`` is called
+    with a line before it measures and after each pair. Raises Infrastructure where the device is not to be had, or the model does not run
+    on it."""
     machine = Machine.of(machine)
     machine.require()
     with tempfile.TemporaryDirectory(prefix="cachemark-") as folder, machine.places() as places:
@@ -117,16 +119,23 @@ def self_test(machine: Machine | str = "cpu") -> tuple[Proof, ...]:
         loaded = plans.load(str(plan))
         request = TrialRequest(loaded.timeout, machine.threads, (str(plugin),), Task.TIMES, memory_cap=machine.memory_cap)
         (planned,) = cells_of(loaded, machine.device, ["delayed 1/2"], images=3).values()
-        return (*_pairs(planned, request, places), _empty())
+        return (*_pairs(planned, request, places, on_step), _empty())
 
 
-def _pairs(planned: Planned, request: TrialRequest, executor: Executor) -> list[Proof]:
+def _pairs(planned: Planned, request: TrialRequest, executor: Executor, on_step: OnStep) -> list[Proof]:
     """Equal arms and a slowed arm, measured in the same processes and judged by the same rule."""
     before = {EQUAL: _delayed(planned, 0.0, 3), SLOWED: _delayed(planned, 0.0, 4)}
+    on_step("How long does a generation take?")
     wait = SLOWER * _latency(before, request, executor)
     after = {EQUAL: before[EQUAL], SLOWED: _delayed(planned, wait, 4)}
-    runner, rule = PairRunner(Arm("before", before, request), Arm("after", after, request), executor), Rule(DELTA, 2)
-    rows = verdicts(measure_until_decided(before, runner.round, rule), rule, "methods")
+    rule = Rule(DELTA, 2)
+    most = max(rule.looks[-1], rule.looks[0] + rule.fresh)
+
+    def tell(pair: Pair) -> None:
+        on_step(f"{pair.cell}: pair {pair.number} of {rule.looks[0]} to {most}")
+
+    runner = PairRunner(Arm("before", before, request), Arm("after", after, request), executor, on_pair=tell)
+    rows = verdicts(measure_until_decided(before, runner.round, rule, alike=OTHER_METHODS), rule, OTHER_METHODS)
     timed = {row.label: row for row in rows if row.metric in ("latency", "status")}
     return [_proof(timed[EQUAL], REGRESSED, False), _proof(timed[SLOWED], REGRESSED, True)]
 

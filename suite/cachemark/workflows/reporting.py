@@ -31,7 +31,7 @@ from ..stats import changepoints as history
 from ..stats.changepoints import ChangePoint
 from ..store.db import Store
 from ..store.rows import RunRecord
-from .judging import judge
+from .judging import judge, with_decisions
 from .stores import DEFAULT_STORE, reading
 
 ROOMS = ("core", "stats", "gate", "report")  # whose code decides what a page says
@@ -57,14 +57,16 @@ class WrittenSite:
 
 def report(
     store: Store | str | Path = DEFAULT_STORE, path: str | Path = "report.html", *, run: int | None = None,
-    baseline: str | Path | None = None, public: bool = False,
+    baseline: str | Path | None = None, public: bool = False, register: str | Path | None = None,
 ) -> Report:
     """Write the report of a run (None: the newest), compared with a baseline where there is one, by default the accepted one as far as the
-    two share cases, with earlier runs of its plan as its history; ``public`` as far as anybody may see it. Raises Infrastructure where it
-    cannot be written, and NothingMeasured where it shares no case with the given ``baseline``."""
+    two share cases, with earlier runs of its plan as its history and what the incidents of ``register`` say of its regressions; ``public``
+    as far as anybody may see it. Raises Infrastructure where it cannot be written, and NothingMeasured where it shares no case with the
+    given ``baseline``."""
     with reading(store) as source, _uncollected():
         record = source.run(run)
-        view, _ = (_viewed if baseline else _viewed_or_bare)(source, record, baseline_of(record, baseline), public)
+        view, _ = (_viewed if baseline else _viewed_or_bare)(
+            source, record, baseline_of(record, baseline), public, None if register is None else Path(register))
         try:
             damage = tuple(f"{lost.what}: {lost.reason}" for lost in view.missing if lost.status == Status.DAMAGED)
             return Report(render.write(view, path), record.id, damage)
@@ -75,26 +77,26 @@ def report(
 
 def site(
     store: Store | str | Path, folder: str | Path, *, baseline: str | Path | None = None, days: int = 90, fresh: bool = False,
-    public: bool = False,
+    public: bool = False, register: str | Path | None = None,
 ) -> WrittenSite:
     """Make or bring up to date the site of a store: a page for each run of the last ``days``, and one that lists them. A page that stands
-    is left alone as long as its run, the comparisons of its plan, its baseline, the anchors reached and the code of the report are what
-    they were; ``fresh`` makes all of them."""
-    folder, now, made = Path(folder), datetime.now(UTC), []
+    is left alone as long as its run, the comparisons of its plan, its baseline, the incidents of ``register``, the anchors reached and the
+    code of the report are what they were; ``fresh`` makes all of them."""
+    folder, now, made, known = Path(folder), datetime.now(UTC), [], None if register is None else Path(register)
     try:
         kept = {} if fresh else pages.kept(folder)
         listed: dict[str, tuple[str, pages.ListedRun]] = {}
         with reading(store) as source:
-            records, reached = source.runs(), [[known.anchor.model, known.weights] for known in anchors.load()]
+            records, reached = source.runs(), [[each.anchor.model, each.weights] for each in anchors.load()]
             young = [record for record in records if not pages.too_old(record.started, now, days)]
             for record in young:
                 path, number = baseline_of(record, baseline), str(record.id)
-                stamp = _stamp(record, records, path, reached, public)
+                stamp = _stamp(record, records, [file for file in (path, known) if file], reached, public)
                 if record.state != "running" and kept.get(number, ("",))[0] == stamp and pages.page_of(folder, record.id).is_file():
                     listed[number] = kept[number]
                     continue
                 with _uncollected():
-                    view, nights = _viewed_or_bare(source, record, path, public)
+                    view, nights = _viewed_or_bare(source, record, path, public, known)
                 render.write(view, pages.page_of(folder, record.id))
                 made.append(record.id)
                 listed[number] = stamp, pages.listed(record.id, view, nights)
@@ -126,12 +128,14 @@ def changes_over_nights(costs: Sequence[float], environments: Sequence[str], dev
     return [change for epoch in history.changes(costs, environments, least) for change in epoch.changes]
 
 
-def _viewed_or_bare(store: Store, record: RunRecord, path: Path | None, public: bool) -> tuple[ReportView, list[HistoryNight]]:
+def _viewed_or_bare(
+    store: Store, record: RunRecord, path: Path | None, public: bool, register: Path | None,
+) -> tuple[ReportView, list[HistoryNight]]:
     """The view of a run and its history, without a comparison where the baseline is of another plan or shares no case with it."""
     try:
-        return _viewed(store, record, path, public)
+        return _viewed(store, record, path, public, register)
     except NothingMeasured:
-        return _viewed(store, record, None, public)
+        return _viewed(store, record, None, public, register)
 
 
 @contextmanager
@@ -147,12 +151,14 @@ def _uncollected() -> Iterator[None]:
             gc.enable()
 
 
-def _viewed(store: Store, record: RunRecord, path: Path | None, public: bool) -> tuple[ReportView, list[HistoryNight]]:
+def _viewed(
+    store: Store, record: RunRecord, path: Path | None, public: bool, register: Path | None,
+) -> tuple[ReportView, list[HistoryNight]]:
     """The view of a run beside the baseline at ``path``, and the runs of its history, oldest first and itself last. A public view names no
     process and no host."""
     reached, outcomes = anchors.load(), store.outcomes(record.id)
     baseline = baselines.load(path) if path else None
-    comparison = judge(store, record, path, expired=True) if path else None
+    comparison = with_decisions(judge(store, record, path, expired=True), store, record, register) if path else None
     nights = [*(HistoryNight(other, _measured(store, other.id, store.outcomes(other.id)))
                 for other in reversed(_earlier(store.runs(), record)[: MOST - 1])),
               HistoryNight(record, _measured(store, record.id, outcomes))]
@@ -160,6 +166,8 @@ def _viewed(store: Store, record: RunRecord, path: Path | None, public: bool) ->
     if public and baseline:
         there = replace(baseline.environment, facts=scrubbed(baseline.environment.facts))
         baseline = replace(baseline, environment=there, meta=scrubbed(baseline.meta))
+    if public and comparison:
+        comparison = replace(comparison, decided={row: replace(i, who="", link="") for row, i in comparison.decided.items()})
     view = report_view.build(shown, told, comparison, store.artifacts.read,
                              lambda case: anchors.unanchored(case.model, case.weights, reached),
                              baseline=baseline, nights=nights, trials=None if public else store.trials(record.id),
@@ -180,15 +188,15 @@ def _measured(store: Store, run_id: int, outcomes: list[Outcome]) -> list[Outcom
     return [outcome for outcome in outcomes if outcome.case.key not in carried] if carried else outcomes
 
 
-def _stamp(record: RunRecord, records: Sequence[RunRecord], path: Path | None, reached: Sequence[Any], public: bool) -> str:
+def _stamp(record: RunRecord, records: Sequence[RunRecord], files: Sequence[Path], reached: Sequence[Any], public: bool) -> str:
     """A hash of what the page of a run depends on: the run and those before it, the comparisons of its plan on this class of machine, its
-    baseline, the anchors reached, and the code that writes pages."""
+    baseline and the incidents, which are ``files``, the anchors reached, and the code that writes pages."""
     compared = [r for r in records if r.plan == ledger.COMPARISON + record.plan
                 and r.environment.machine_class == record.environment.machine_class]
     told: dict[str, Any] = {
         "run": [[r.id, r.started, r.finished, r.state] for r in (record, *_earlier(records, record)[: MOST - 1], *compared)],
         "reached": reached, "public": public, "code": _code(),
-        "baseline": hashlib.sha256(path.read_bytes()).hexdigest() if path and path.is_file() else "",
+        "files": [hashlib.sha256(file.read_bytes()).hexdigest() if file.is_file() else "" for file in files],
     }
     return digest(told, 64)
 

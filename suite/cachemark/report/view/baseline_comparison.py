@@ -48,9 +48,7 @@ def alarms(standing: GateStanding | None) -> Alarms:
     """The realised false-alarm rate: arms of equal code are compared beside the others, and whatever is told of them is false."""
     if standing is None or not standing.nights:
         return Alarms("calm", "Unknown: the store holds no comparison of equal arms yet.")
-    said = (f"Paired test: {count(standing.alarms, 'false alarm')} in {count(standing.nights, 'night')} with equal arms: "
-            f"{fmt.percent(standing.alarms / standing.nights)} (exact 95 % interval {fmt.percent(standing.low)} to "
-            f"{fmt.percent(standing.high)}).")
+    said = f"Paired test: {standing.said}"
     if standing.advisory:
         return Alarms("bad", f"{said} That is too many: verdicts on times are advisory and fail nothing.")
     return Alarms("calm" if standing.alarms else "good", said)

@@ -1,0 +1,68 @@
+"""Three nights through ci/nightly.sh with real processes: the first proposes a baseline, the second is unchanged, the third is slower.
+
+Nothing is done about the noise of the machine; whatever else it does meanwhile is in the times.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from support import examples
+from support.repositories import SLOWER, Repository
+from support.stages import Stage, stage
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(7200)]
+SCRIPT = Path(__file__).parents[2] / "ci" / "nightly.sh"
+
+
+class Nights:
+    """A runner whose store, incidents and baselines outlive a night."""
+
+    def __init__(self, folder: Path, at: Stage, repository: Repository) -> None:
+        self.folder, self.at, self.count = folder, at, 0
+        command = folder / "bin" / "cachemark"
+        command.parent.mkdir(parents=True)
+        command.write_text(f"#!{sys.executable}\nfrom cachemark.cli import main\nmain()\n")
+        command.chmod(0o755)
+        self.environment = {
+            **os.environ, "PATH": f"{command.parent}:{os.environ['PATH']}", "PYTHONPATH": str(repository.folder / "suite"),
+            "CACHEMARK_STORE": str(folder / "nights.sqlite"), "CACHEMARK_DEVICE": "cpu", "CACHEMARK_MACHINE": "--threads 1",
+            "CACHEMARK_PAIRS": f"--plugin {at.plugin} --images 3", "GIT_CEILING_DIRECTORIES": str(folder.parent),
+        }
+
+    def call(self, *command: object) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(list(map(str, command)), env=self.environment, cwd=self.folder, capture_output=True, text=True)
+
+    def night(self) -> tuple[int, str, Path]:
+        """The exit code of one more night, what its judgement said, and the folder that it wrote."""
+        self.count += 1
+        out = self.folder / f"night {self.count}"
+        self.environment["CACHEMARK_OUT"] = str(out)
+        done = self.call(SCRIPT, self.at.plan, "--plugin", self.at.plugin)
+        print(f"night {self.count}: {done.returncode}\n{done.stdout[-6000:]}\n{done.stderr[-3000:]}")
+        return done.returncode, (out / "check.txt").read_text(), out
+
+
+def test_a_baseline_an_unchanged_and_a_slower_night_end_with_0_0_and_1_and_one_page(tmp_path: Path) -> None:
+    repository = Repository(tmp_path / "repository", weights=True)
+    nights = Nights(tmp_path / "runner", stage(tmp_path / "stage", '"streaming", "calm"', examples.MODEL), repository)
+    code, said, out = nights.night()
+    assert (code, "Proposed: " in said) == (0, True)
+    assert list((out / "proposed").glob("*/dots.json"))
+    assert nights.call("cachemark", "baseline", "save", "--reason", "the first night").returncode == 0  # a person accepts it
+
+    repository.commit("nothing that runs")
+    code, said, out = nights.night()
+    assert (code, said.count("  again: ")) == (0, 0), said
+    assert "0 regressed" in said
+
+    repository.commit("slower", "models/llamagen.py", SLOWER.format(share=0.6))
+    code, said, out = nights.night()
+    assert (code, said.count("  again: ")) == (1, 1), said
+    assert "<failure" in (out / "junit.xml").read_text()
+    assert "regressed" in (out / "comment.md").read_text()
