@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
 import sys
 import time
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 
+from cachemark.cli import progress
+from cachemark.core import plugins
 from cachemark.core import secrets as mask
+from cachemark.core.errors import BadPlugin
 from cachemark.core.result import Outcome, Status
 from cachemark.core.spec import Case, Sampling
 from cachemark.report.view.public import WITHHELD, public_outcomes, scrubbed
@@ -26,7 +31,10 @@ def _forget(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mask, "_remembered", set())
 
 
-@pytest.mark.parametrize("name", ["MY_TOKEN", "DB_PASSWORD", "secret_thing", "OPENAI_API_KEY", "AWS_SECRET_ACCESS_KEY", "PGPASSWORD"])
+@pytest.mark.parametrize("name", [
+    "MY_TOKEN", "DB_PASSWORD", "secret_thing", "OPENAI_API_KEY", "AWS_SECRET_ACCESS_KEY", "PGPASSWORD", "DB_PASS", "SSHPASS", "GH_PAT",
+    "SIGNING_KEY", "SMTP_PWD", "NPM_AUTH", "APP_CREDS", "SENTRY_DSN", "SLACK_WEBHOOK", "AZURE_CONNECTION_STRING", "PASSWORD_SALT",
+])  # fmt: skip
 def test_values_of_variables_that_say_so_are_hidden(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert CANARY in mask.mask(f"x {CANARY} y")
     monkeypatch.setenv(name, CANARY)
@@ -41,6 +49,87 @@ def test_passwords_in_urls_are_hidden_and_the_rest_is_not() -> None:
         assert mask.mask(plain) == plain
     mask.remember(URL)
     assert mask.mask(f"password {CANARY}, user db.example.org") == "password ***, user db.example.org"
+
+
+@pytest.mark.parametrize("name", ["TOKENIZERS_PARALLELISM", "PWD", "OLDPWD", "KEYBOARD", "BYPASS_CACHE", "COMPASS", "MONKEY", "PATTERN"])
+def test_names_that_only_look_like_it_are_left_alone(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(name, CANARY)
+    assert mask.mask(CANARY) == CANARY
+    assert name in mask.without_secrets(os.environ)
+
+
+@pytest.mark.parametrize("value", [f"/{CANARY}", f".{CANARY}", f"@{CANARY}", f"{CANARY}.db", f"{CANARY}/+=", f"a b{CANARY}", f'"{CANARY}"'])
+def test_a_value_is_hidden_whatever_it_begins_with_and_however_it_is_written(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DB_PASS", value)
+    for written in (value, quote(value, safe=""), json.dumps(value), repr(value)):
+        assert CANARY not in mask.mask(f"<{written}>")
+
+
+@pytest.mark.parametrize("value", ["1", "true", "False", "none", "12345", "123456789", "default", "disabled", "/tmp", __file__])
+def test_ordinary_values_are_no_secrets(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_TOKEN", value)
+    assert mask.mask(f"is {value} so") == f"is {value} so"
+
+
+def test_each_line_of_a_key_is_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SIGNING_KEY", f"-----BEGIN-----\n{CANARY}{CANARY}\n-----END-----")
+    assert mask.mask(f"  {CANARY}{CANARY}") == "  ***"
+
+
+@pytest.mark.parametrize(("url", "shown"), [
+    (f"postgresql://host/db?user=u&password={CANARY}&x=1", "postgresql://host/db?user=u&password=***&x=1"),
+    (f"postgresql://host/db?sslpassword={CANARY}", "postgresql://host/db?sslpassword=***"),
+    (f"host=h password={CANARY} dbname=d", "host=h password=*** dbname=d"),
+    (f"postgresql://u:a@b{CANARY}@host/db", "postgresql://u:***@host/db"), (f"postgresql://u:a/b{CANARY}@host/db", "postgresql://u:***@host/db"),
+    (f"redis://:{CANARY}@host:6379/0", "redis://:***@host:6379/0"), (f"https://{CANARY}@github.com/a", "https://***@github.com/a"),
+    (f"https://ghp{CANARY}000:x-oauth-basic@github.com/a", "https://***:***@github.com/a"),
+    (f"https://h/x?X-Amz-Signature={CANARY}", "https://h/x?X-Amz-Signature=***"), (f"a://u:{CANARY}@h,b://v:{CANARY}@i", "a://u:***@h,b://v:***@i"),
+])  # fmt: skip
+def test_every_form_of_a_url_hides_its_secret(url: str, shown: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a text, and by value elsewhere where a variable of any name holds it, which other people's code then does not see."""
+    assert mask.mask(f"at {url} now") == f"at {shown} now"
+    assert mask.mask(shown) == shown
+    if "://" in url:
+        monkeypatch.setenv("ENDPOINT", url)
+        taken = re.fullmatch(re.escape(shown).replace(re.escape(mask.STARS), "(.+)"), url)
+        assert taken
+        assert {mask.mask(f"<{secret}>") for secret in taken.groups()} == {"<***>"}
+        assert "ENDPOINT" not in mask.without_secrets(os.environ)
+
+
+@pytest.mark.parametrize("plain", ["http://host:8080/a@b", "https://git@github.com/a", "ssh://deploy@host/a", "a?max=3&b=4", "://", "a://b:c"])
+def test_urls_without_a_secret_stay_as_they_are(plain: str) -> None:
+    assert mask.mask(plain) == plain
+
+
+@pytest.mark.parametrize("part", ["a", "a://", "a://b:", "://u:p@", "?", "?a=", "password=", "x" * 64 + "=", "a:b@", "\n"])
+def test_the_time_is_proportional_to_the_text(part: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Eight times the text takes about eight times as long; were it quadratic, 64 times."""
+    monkeypatch.setenv("A_TOKEN", CANARY)
+
+    def seconds(characters: int) -> float:
+        text, best = part * (characters // len(part)), float("inf")
+        for _ in range(3):
+            began = time.process_time()
+            mask.mask(text)
+            best = min(best, time.process_time() - began)
+        return best
+
+    assert seconds(320_000) < 30 * max(seconds(40_000), 1e-4)
+
+
+def test_a_plug_in_does_not_see_a_secret_when_it_is_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BENCH_TOKEN", CANARY)
+    monkeypatch.setenv("ENDPOINT", URL)
+    file = tmp_path / "told.py"
+    file.write_text("import os\nraise RuntimeError(sorted({'BENCH_TOKEN', 'ENDPOINT', 'PATH'} & set(os.environ)))\n")
+    with pytest.raises(BadPlugin, match=r"RuntimeError: \['PATH'\]"):
+        plugins.load(file)
+    assert os.environ["BENCH_TOKEN"] == CANARY
+
+
+def test_a_line_of_a_log_is_no_command_and_no_control_character() -> None:
+    assert progress.plain("::error::x \x1b[31mred\r\n##[group]") == ": :error: :x  [31mred  ## [group]"
 
 
 def test_nested_values_are_hidden(monkeypatch: pytest.MonkeyPatch) -> None:

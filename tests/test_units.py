@@ -11,6 +11,8 @@ from cachemark.core.errors import UnknownName
 from cachemark.core.units import FAMILIES, METRICS, SEEN, image_count, in_order, is_metric, least_images, metric, quality_name
 from cachemark.metrics.fidelity import PSNR_CAP
 from cachemark.metrics.named_presets import preset
+from cachemark.report.view.explanations import glossary
+from cachemark.workflows.listing import listing
 
 GUIDE = Path(__file__).parents[1] / "docs" / "guide" / "metrics.md"
 
@@ -88,3 +90,11 @@ def test_names_stand_in_one_order() -> None:
 def test_every_family_is_defined_with_its_unit_and_direction(name: str) -> None:
     described = GUIDE.read_text(encoding="utf-8").split(f"### `{name}_…`\n")[1].strip()
     assert described.startswith(f"*{FAMILIES[name].unit or 'no unit'}, {FAMILIES[name].better} is better.*")
+
+
+def test_every_metric_that_a_report_may_show_is_listed_and_explained() -> None:
+    listed = {row["name"]: row["summary"] for row in listing("metrics")}
+    assert list(listed) == [*METRICS, *(f"{name}_<preset>_<images>" for name in FAMILIES)]
+    for found in (*METRICS.values(), *FAMILIES.values()):
+        assert glossary()[found.title] == found.meaning
+        assert any(summary.startswith(found.title) and summary.endswith(found.meaning) for summary in listed.values())

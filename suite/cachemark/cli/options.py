@@ -48,14 +48,15 @@ def _store_url(context: click.Context, option: click.Parameter, given: str) -> s
 
     A password on the command line is refused: everybody on the machine can read it in the list of processes.
     """
-    from ..core.secrets import URL, remember
+    from ..core.secrets import has_credentials, remember
 
     if given.startswith("@"):
         given = _secret_file(Path(given[1:]))
-    elif URL.search(given) and context.get_parameter_source(str(option.name)) is ParameterSource.COMMANDLINE:
+    elif has_credentials(given) and context.get_parameter_source(str(option.name)) is ParameterSource.COMMANDLINE:
         raise click.BadParameter("a password here can be read in the list of processes. Put the URL into CACHEMARK_STORE, or into a file "
                                  "that only you can read: --store @FILE")
-    remember(given)
+    if "://" in given:
+        remember(given)
     return given
 
 

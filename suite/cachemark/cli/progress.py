@@ -17,6 +17,13 @@ if TYPE_CHECKING:
     from ..workflows.deciding import Decision
 
 
+def plain(text: str) -> str:
+    """A line of somebody else's text, for a terminal or the log of a CI: without control characters, and no command to GitHub, which reads
+    lines that begin with ``::`` or hold ``##[``."""
+    shown = "".join(c if c.isprintable() else " " for c in text)
+    return shown.replace("::", ": :").replace("##[", "## [")
+
+
 class Follower:
     """Follows a run on standard error. Use as a context manager."""
 
@@ -46,14 +53,14 @@ class Follower:
     def started(self, case: Case) -> None:
         """Name the case that begins."""
         if self._bar is not None:
-            self._bar.update(self._task, description=case.title)
+            self._bar.update(self._task, description=plain(case.title))
 
     def ended(self, outcome: Outcome) -> None:
         """Count a case; say at once when one did not end well."""
         self._done += 1
-        text = f"[{self._done}/{self._total}] {outcome.case.title}: {outcome.status}, {outcome.seconds:.1f} s"
+        text = f"[{self._done}/{self._total}] {plain(outcome.case.title)}: {outcome.status}, {outcome.seconds:.1f} s"
         if not outcome.ok:
-            text += f"\n    {outcome.reason[:200]}"
+            text += f"\n    {plain(outcome.reason[:200])}"
         if self._bar is not None:
             self._bar.advance(self._task)
             if not outcome.ok:

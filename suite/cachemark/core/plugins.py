@@ -13,7 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from . import registry
+from . import registry, secrets
 from .errors import BadPlugin, CachemarkError
 from .spec import canonical
 
@@ -188,7 +188,8 @@ def _refuse_replaced(table: registry.Registry[Any], known: Mapping[str, Any], fi
 def _execute(module: ModuleType, file: Path, content: bytes) -> None:
     try:
         # What was hashed: bytecode on disk may be that of an edit in the same second.
-        exec(compile(content, str(file), "exec", dont_inherit=True), vars(module))
+        with secrets.hidden():
+            exec(compile(content, str(file), "exec", dont_inherit=True), vars(module))
     except KeyboardInterrupt:  # Ctrl-C; a plug-in that raises it itself is found out where it is tried first
         raise
     except CachemarkError as error:

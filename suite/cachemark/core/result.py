@@ -126,8 +126,8 @@ class Outcome:
         return (lines[-1] if lines[0].startswith("Traceback ") else lines[0]) if lines else ""
 
     def masked(self) -> Outcome:
-        """With stars in place of every secret in its log and facts, as it may be printed, stored and shown."""
-        return replace(self, log=mask(self.log), facts=masked(self.facts))
+        """With stars in place of every secret in its log, its judgement and its facts, as it may be printed, stored and shown."""
+        return replace(self, log=mask(self.log), judgement=mask(self.judgement), facts=masked(self.facts))
 
     def to_json(self) -> dict[str, Any]:
         return {

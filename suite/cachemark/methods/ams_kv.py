@@ -35,7 +35,8 @@ class AMSKV(Method):
     "AMS-KV: Adaptive KV Caching for Multi-Scale Visual Autoregressive Transformers" (arXiv 2511.16047), Algorithms 1 and 2.
     0 stands for the paper's defaults: ``c_max`` holds the condensed and the last two scales, ``c_min`` the condensed and the
     last but one. ``entries`` > 0 instead fits ``c_min`` (``c_max`` only where nothing else helps) to that many entries over all
-    layers. The paper does not say how S is normalised; see :func:`~cachemark.methods.ams_kv_similarity.inter_scale.inter_scale`.
+    layers. The mean square in S is ours: Eq. 3 prints a norm, and the paper does not say how it is normalised; see
+    :func:`~cachemark.methods.ams_kv_similarity.inter_scale.inter_scale`.
 
     Differs from the paper: with ``decide = "profile"`` the demanding layers are known beforehand, from S measured once for these
     weights or from the list ``demanding``, and have ``c_max`` from their first overflow on; nothing is decided while an image is

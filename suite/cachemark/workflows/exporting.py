@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from ..core.errors import Infrastructure, NothingMeasured, Unsupported
+from ..core.secrets import mask
 from ..gate import baselines
 from .judging import RunJudgement, judge, judge_in_pairs, with_decisions
 from .machines import Machine
@@ -132,7 +133,7 @@ def put(text: str, path: str | Path, *, append: bool = False) -> Path:
     """Write a text to a file, or at its end. Raises Infrastructure."""
     try:
         with Path(path).open("a" if append else "w", encoding="utf-8", newline="\n") as file:
-            file.write(text)
+            file.write(mask(text))
     except OSError as error:
         raise Infrastructure(f"{path} cannot be written: {error.strerror}.", remedy="Name another file.") from error
     return Path(path)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ..core import registry
-from ..core.units import METRICS
+from ..core.units import FAMILIES, METRICS
 from .stores import DEFAULT_STORE, reading
 
 Kind = Literal["models", "methods", "metrics", "plans", "runs"]
@@ -46,8 +46,10 @@ def _methods() -> list[dict[str, Any]]:
 
 
 def _metrics() -> list[dict[str, Any]]:
-    return [{"name": m.name, "summary": ", ".join(filter(None, (m.title, m.unit, f"{m.better} is better. {m.meaning}"))), **asdict(m)}
-            for m in METRICS.values()]
+    """Fixed metrics, then families, whose names go on with what the images are compared with and how many there are."""
+    named = {**METRICS, **{f"{name}_<preset>_<images>": family for name, family in FAMILIES.items()}}
+    return [{**asdict(m), "name": name, "summary": ", ".join(filter(None, (m.title, m.unit, f"{m.better} is better. {m.meaning}")))}
+            for name, m in named.items()]
 
 
 def _plans() -> list[dict[str, Any]]:

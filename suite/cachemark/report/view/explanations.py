@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ...core.units import METRICS
+from ...core.units import FAMILIES, METRICS
 from ...core.verdicts import CHANGED, EQUIVALENT, IMPROVED, INCONCLUSIVE, MISSING, NEW, NOT_COMPARED, REGRESSED
 
 FLAGS = {
@@ -75,5 +75,5 @@ _WORDS = {
 
 def glossary() -> Mapping[str, str]:
     """Meanings by word, metrics included, by the alphabet."""
-    held = {**{metric.title: metric.meaning for metric in METRICS.values()}, **_WORDS}
+    held = {**{metric.title: metric.meaning for metric in (*METRICS.values(), *FAMILIES.values())}, **_WORDS}
     return dict(sorted(held.items(), key=lambda item: item[0].casefold()))
