@@ -215,7 +215,7 @@ def test_an_error_of_our_own_hides_it_too() -> None:
             "Store.open = broken\nsys.argv = ['cachemark', 'show']\nmain()")  # fmt: skip
     done = subprocess.run([sys.executable, "-c", code], input=URL, capture_output=True, text=True, check=False,
                           env={**os.environ, "CACHEMARK_STORE": URL})  # fmt: skip
-    assert done.returncode == 1
+    assert done.returncode == 70
     assert "RuntimeError: lost postgresql+psycopg://user:***@db.example.org/bench" in done.stderr
     assert CANARY not in done.stderr + done.stdout
 

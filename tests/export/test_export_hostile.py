@@ -16,9 +16,10 @@ import report_sample as sample
 from markdown_it import MarkdownIt
 from test_asv import repository, save
 
+from cachemark.core.wording import on_one_line
 from cachemark.export import asv
 from cachemark.export.documents import latex, markdown
-from cachemark.export.escape import for_latex, for_markdown, for_sheet, on_one_line
+from cachemark.export.escape import for_latex, for_markdown, for_sheet
 from cachemark.export.frames import csv, frame, samples_frame
 from cachemark.export.github import comment, summary, workflow_commands
 from cachemark.export.junit import junit

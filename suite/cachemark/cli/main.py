@@ -1,4 +1,4 @@
-"""``cachemark``: the group of commands, and the only place that catches our errors.
+"""``cachemark``: the group of commands.
 
 Commands are found by name and imported when called, so that ``--help`` and a usage error answer at once.
 """
@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import difflib
 import importlib
-import sys
 
 import click
 
-from ..core.errors import CachemarkError
-from ..core.secrets import mask
 from ..core.version import __version__
+from .endings import ending
 
 COMMANDS = {
     "baseline": "Save, list and compare accepted results.",
@@ -64,30 +62,9 @@ class _Lazy(click.Group):
             formatter.write_dl(sorted(COMMANDS.items()))
 
     def invoke(self, context: click.Context) -> object:
-        """Run; print one of our errors as a short text and leave with its exit code, after Ctrl-C with 130: 1 is a verdict."""
-        try:
+        """Run; whatever goes wrong ends with a line and a code of its own."""
+        with ending(lambda: KEPT.get(str(context.invoked_subcommand), "")):
             return super().invoke(context)
-        except CachemarkError as error:
-            click.echo(f"cachemark: {mask(str(error))}", err=True)
-            click.echo(f"  [{error.slug}; see docs/errors.md#{error.slug}]", err=True)
-            sys.exit(error.exit_code)
-        except KeyboardInterrupt:
-            click.echo(f"\nInterrupted. {KEPT.get(str(context.invoked_subcommand), '')}".rstrip(), err=True)
-            sys.exit(130)
-        except (click.exceptions.Exit, click.ClickException, click.Abort):
-            raise
-        except Exception as error:
-            _hide(error)
-            raise
-
-
-def _hide(error: BaseException) -> None:
-    """Take secrets out of the texts of an error of our own, and of those behind it, before it is printed with its traceback."""
-    seen: set[int] = set()
-    while error is not None and id(error) not in seen:
-        seen.add(id(error))
-        error.args = tuple(mask(arg) if isinstance(arg, str) else arg for arg in error.args)
-        error = error.__cause__ or error.__context__  # type: ignore[assignment]
 
 
 @click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"]})

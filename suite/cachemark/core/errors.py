@@ -2,14 +2,20 @@
 
 An error says what was given, what was expected, the nearest right name and the remedy. Each class has a ``slug``, its name with dashes,
 and under it an entry in docs/errors.md. Only the command line catches :class:`CachemarkError`; it prints the text and exits with
-``exit_code``.
+``exit_code``. Everything else that is raised there is a defect of this package, and ends with ``DEFECT``.
 """
 
 from __future__ import annotations
 
 import difflib
+import errno
 import re
 from collections.abc import Iterable
+from pathlib import Path
+
+DEFECT = 70  # exit code of an error of our own: EX_SOFTWARE of <sysexits.h>
+_MACHINE = {getattr(errno, name) for name in ("ENOSPC", "EDQUOT", "EFBIG", "EIO", "EROFS", "EMFILE", "ENFILE", "ENOMEM")}
+_PATH = {getattr(errno, name) for name in ("ENOENT", "ENOTDIR", "EISDIR", "EACCES", "EPERM", "ENAMETOOLONG", "ELOOP", "EEXIST", "ENXIO")}
 
 
 class CachemarkError(Exception):
@@ -96,3 +102,18 @@ def unknown(kind: str, given: str, known: Iterable[str]) -> UnknownName:
     near = difflib.get_close_matches(given, names, n=1, cutoff=0.5)
     hint = f"Did you mean {near[0]!r}? " if near else ""
     return UnknownName(f"Unknown {kind} {given!r}.", remedy=f"{hint}Known: {', '.join(names) or 'none'}.")
+
+
+def of_system(error: Exception) -> CachemarkError | None:
+    """An error of the operating system that nobody met earlier, as one of ours: a full disk or memory is the machine's, a path that cannot
+    be used the user's. None for any other error, and for a path inside this package."""
+    if isinstance(error, MemoryError):
+        return Infrastructure("The memory of this machine is used up.", remedy="Free some, or ask for less at once.")
+    if not isinstance(error, OSError):
+        return None
+    name = str(error.filename or "")
+    if error.errno in _MACHINE:
+        return Infrastructure(f"{name or 'A file'} cannot be used: {error.strerror}.", remedy="Mend that, then run the same command again.")
+    if error.errno in _PATH and name and Path(__file__).parents[1] not in Path(name).absolute().parents:
+        return CachemarkError(f"{name} cannot be used: {error.strerror}.", remedy="Give another path.")
+    return None

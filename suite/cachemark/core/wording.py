@@ -1,6 +1,13 @@
-"""Figures inside sentences."""
+"""Figures inside sentences, and texts of others on one line."""
 
 from __future__ import annotations
+
+import re
+
+_UNFIT = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
+_TURNS = re.compile("[\u061c\u200b\u200e\u200f\u202a-\u202e\u2060\u2066-\u2069\ufeff]")
+_BREAKS = re.compile("[\n\t\u2028\u2029]")
+_COMMAND = re.compile(r"^(\s*(?::(?=:)|#(?=#\[)))")
 
 
 def percent(share: float, sign: str = "") -> str:
@@ -13,3 +20,32 @@ def percent(share: float, sign: str = "") -> str:
 def count(number: int, noun: str) -> str:
     """``1 alarm``, ``3 alarms``"""
     return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+# -- texts of others ----------------------------------------------------------------------------------------------------
+def plain(text: object, limit: int = 0) -> str:
+    """Text without control characters and lone surrogates (neither is XML), cut to ``limit`` characters where that is above 0."""
+    clean = str(text)
+    if not clean.isprintable():  # which is quick, and true of nearly all
+        clean = _UNFIT.sub(" ", clean)
+    return clean if not limit or len(clean) <= limit else clean[: limit - 1].rstrip() + "…"
+
+
+def on_one_line(text: object, limit: int = 0) -> str:
+    """Text without control characters, line breaks and marks of direction, cut to ``limit`` characters where that is above 0."""
+    return plain(" ".join(_TURNS.sub("", plain(text)).split()), limit)
+
+
+def printed(text: object, limit: int = 0) -> str:
+    """Text as a line of its own on a terminal or in the log of a CI, with its spaces: no control characters, line breaks or marks of
+    direction, and at its beginning no command of GitHub (``::error::``, ``##[group]``), which is parted: ``: :error::``."""
+    line = _BREAKS.sub(" ", _TURNS.sub("", plain(text)))
+    return plain(_COMMAND.sub(r"\1 ", line), limit)
+
+
+def shown(value: object, limit: int = 80) -> str:
+    """A value that somebody gave, as Python writes it, cut to ``limit`` characters; of one that cannot be written so, its kind."""
+    try:
+        return plain(repr(value), limit)
+    except (ValueError, RecursionError):  # an integer of thousands of digits, lists in lists without end
+        return f"a huge {type(value).__name__}"

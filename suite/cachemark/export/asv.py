@@ -24,10 +24,11 @@ from ..core.errors import Infrastructure, Unsupported
 from ..core.result import JUDGING, Outcome
 from ..core.spec import Case, digest
 from ..core.units import Metric, metric
+from ..core.wording import on_one_line
 from ..report.view.report_row import is_random
 from ..store.db import Store
 from ..store.rows import RunRecord
-from .escape import on_one_line, slug
+from .escape import slug
 
 LIST_VERSION, FILE_VERSION, MACHINE_VERSION = 2, 2, 1  # of asv's own formats
 COLUMNS = ["result", "params", "version"]

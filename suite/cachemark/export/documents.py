@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterable, Sequence
 from html import escape
 
 from ..core.result import Outcome
-from .escape import for_latex, for_markdown, on_one_line
+from ..core.wording import on_one_line
+from .escape import for_latex, for_markdown
 from .tables import NAME, Table, TableLine
 
 REASON, NOTE = 300, 1000  # characters of sentences that are shown

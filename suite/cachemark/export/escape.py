@@ -9,9 +9,8 @@ from __future__ import annotations
 import re
 import unicodedata
 
-from ..report import formatting as fmt
+from ..core.wording import on_one_line, plain
 
-_TURNS = re.compile("[\u061c\u200b\u200e\u200f\u202a-\u202e\u2060\u2066-\u2069\ufeff]")
 _LATEX = {
     "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "$": r"\$", "&": r"\&", "#": r"\#", "%": r"\%", "_": r"\_",
     "^": r"\textasciicircum{}", "~": r"\textasciitilde{}", "<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}",
@@ -26,11 +25,6 @@ _MARKDOWN = str.maketrans({
 })
 _LINKED = re.compile(r"(?i)(www(?=\.)|:(?=/)|\bgh(?=-))")  # what begins an address, or a reference to an issue
 _FORMULA = tuple("=+-@＝＋－＠")
-
-
-def on_one_line(text: object, limit: int = 0) -> str:
-    """Text without control characters, line breaks and marks of direction, cut to ``limit`` characters where that is above 0."""
-    return fmt.plain(" ".join(_TURNS.sub("", fmt.plain(text)).split()), limit)
 
 
 def for_latex(text: object, limit: int = 0) -> str:
@@ -51,16 +45,16 @@ def for_markdown(text: object, limit: int = 0) -> str:
 
     A text with letters that run from right to left is isolated, so that what stands beside it keeps its place.
     """
-    plain = on_one_line(text, limit)
-    safe = _LINKED.sub(rf"\1{JOINER}", plain.translate(_MARKDOWN))
-    turns = any(unicodedata.bidirectional(char) in ("R", "AL", "AN") for char in plain)
+    line = on_one_line(text, limit)
+    safe = _LINKED.sub(rf"\1{JOINER}", line.translate(_MARKDOWN))
+    turns = any(unicodedata.bidirectional(char) in ("R", "AL", "AN") for char in line)
     return f"\u2068{safe}\u2069" if turns else safe
 
 
 def for_sheet(text: object) -> str:
     """Text for a cell of a spreadsheet: one that a program would take for a formula gets an apostrophe in front."""
-    plain = fmt.plain(text)
-    return f"'{plain}" if plain.lstrip().startswith(_FORMULA) or plain.startswith(("\t", "\n")) else plain
+    clean = plain(text)
+    return f"'{clean}" if clean.lstrip().startswith(_FORMULA) or clean.startswith(("\t", "\n")) else clean
 
 
 def slug(text: object, limit: int = 60) -> str:

@@ -7,12 +7,13 @@ from collections.abc import Iterable
 
 from ..core.verdicts import CHANGED, MISSING, REGRESSED
 from ..gate.baseline_check import GateResult
+from ..core.wording import on_one_line
 from ..report.formatting import DASH
 from ..report.view.baseline_comparison import BaselineComparison
 from ..report.view.report_view import ReportView
 from ..store.rows import Verdict
 from .documents import REASON, markdown, markdown_rows
-from .escape import JOINER, for_markdown, on_one_line, slug
+from .escape import JOINER, for_markdown, slug
 from .tables import NAME, Table, tables
 
 SUMMARY_BYTES = 1024 * 1024  # of a step's summary; GitHub drops one that is longer

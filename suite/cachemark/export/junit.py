@@ -7,9 +7,9 @@ from collections import Counter
 
 from ..core.verdicts import CHANGED, JUDGED, REGRESSED
 from ..gate.baseline_check import Comparison, GateResult
+from ..core.wording import on_one_line
 from ..report.view.baseline_comparison import BaselineComparison
 from ..store.rows import Verdict
-from .escape import on_one_line
 
 NAME, TEXT = 120, 1000  # characters of a name and of a message
 

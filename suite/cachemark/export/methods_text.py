@@ -8,12 +8,12 @@ from typing import Any
 
 from ..core.differences import flat
 from ..core.spec import FULL, Case, canonical
+from ..core.wording import on_one_line
 from ..report import formatting as fmt
 from ..report.view.case_group import CaseGroup
 from ..report.view.report_row import ReportRow
 from ..report.view.report_view import Chapter, ReportView
 from ..stats.intervals import LEVEL, LUCK
-from .escape import on_one_line
 
 NAME = 160  # characters of a name that are shown; two hashes are 129
 _MEANS = {  # settings of the sampling whose value is a sign for something else

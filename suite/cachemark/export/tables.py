@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ..core.units import is_metric, metric
+from ..core.wording import on_one_line
 from ..report import formatting as fmt
 from ..report.view.leaderboard import Column, ColumnGroup, TableCell, budget_cell, cells, column_groups, columns_of
 from ..report.view.report_row import FIDELITY, QUALITY, ReportRow
 from ..report.view.report_view import Chapter, ReportView
 from ..stats.intervals import LEVEL, LUCK, Interval, median_over_repeats
 from ..stats.sign_flip import sign_flips
-from .escape import on_one_line
 
 ALPHA = 0.05  # of a test of two figures of single images
 _COST = ("speed_up", "latency", "saving", "kv_logical", "kv_state", "flops", "added")  # keys of columns that judge no image

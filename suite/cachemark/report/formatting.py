@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 
 from ..core.units import metric
+from ..core.wording import plain
 
 DASH = "–"
-_UNFIT = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
-
-
-def plain(text: object, limit: int = 0) -> str:
-    """Text without control characters and lone surrogates (neither is XML), cut to ``limit`` characters where that is above 0."""
-    clean = str(text)
-    if not clean.isprintable():  # which is quick, and true of nearly all
-        clean = _UNFIT.sub(" ", clean)
-    return clean if not limit or len(clean) <= limit else clean[: limit - 1].rstrip() + "…"
 
 
 def name(text: str) -> str:

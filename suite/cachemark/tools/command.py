@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import sys
+import traceback
 
 import click
 
-from ..core.errors import CachemarkError
+from ..core.errors import DEFECT, CachemarkError
 
 
 def run_command(command: click.Command) -> None:
@@ -18,3 +19,6 @@ def run_command(command: click.Command) -> None:
         click.echo(f"{command.name}: {error}", err=True)
         click.echo(f"  [{error.slug}; see docs/errors.md#{error.slug}]", err=True)
         sys.exit(error.exit_code)
+    except Exception:
+        traceback.print_exc()
+        sys.exit(DEFECT)
