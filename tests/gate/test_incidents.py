@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import fields, replace
 from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
@@ -241,10 +241,15 @@ def test_a_register_is_a_file_that_stays_what_it_was(tmp_path: Path) -> None:
     register = nights([worse(of(method="linear"))])[0].register
     incidents.save(path, register)
     assert tuple(incidents.load(path)) == register
-    for text in ("{", "[]", '{"format": 3, "incidents": []}', '{"format": 1, "incidents": [{}]}', "\udcff"):
+    for text, said in (("{", "is cut off"), ("[]", "a table is expected"), ('{"format": 3, "incidents": []}', "has format = 3; 1 or 2"),
+                       ('{"format": 1, "incidents": [{}]}', r"lacks incidents\.0\.key"), ("\udcff", "is not text")):
         path.write_bytes(text.encode("utf-8", "surrogateescape"))
-        with pytest.raises(BadBaseline, match="not a register"):
+        with pytest.raises(BadBaseline, match=said):
             incidents.load(path)
+
+
+def test_every_field_of_an_incident_has_a_rule_for_those_who_edit_the_register() -> None:
+    assert set(incidents.INCIDENT) == {held.name for held in fields(Incident)}
 
 
 def row(of: Case, metric: str, then: float, now: float) -> Verdict:

@@ -13,6 +13,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 LONGEST = 2_000  # characters of the line that says what is wrong
+PASSING = ("leases", "tmp/torchinductor")
 QUIET = frozenset({0, 1, 3})  # codes of a verdict, of which nothing is said on standard error
 PWNED = "::error::pwned"  # to be put into names and notes: a workflow command, where it begins a line
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
@@ -60,8 +61,10 @@ State = Mapping[str, str]  # of a folder: each path in it, and what tells its co
 
 
 def state_of(folder: Path) -> State:
-    """Every path below a folder with its kind, size and content; of what is no file its kind alone."""
-    return {str(path.relative_to(folder)): _content(path) for path in sorted(folder.rglob("*"))}
+    """Every path below a folder with its kind and content; of what is no file its kind alone. Without leases, PyTorch's own
+    cache, and the files that SQLite keeps beside a database while it is read."""
+    found = {str(path.relative_to(folder)): path for path in sorted(folder.rglob("*"))}
+    return {name: _content(path) for name, path in found.items() if not name.startswith(PASSING) and not name.endswith(("-shm", "-wal"))}
 
 
 def _content(path: Path) -> str:

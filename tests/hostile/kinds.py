@@ -27,16 +27,15 @@ PARSERS = ("json.loads", "json.load", "tomllib.loads", "tomllib.load", "csv.read
            "torch.load", "safe_open", "np.load")
 
 OTHER = ("column", "plug-in", "secret")  # first words of kinds that are not read from the package but attacked all the same
-READERS = {  # each function that takes a file or text apart, and the kind of input that this is; empty: only this package writes it
-    "export/asv.py:_known": "asv results", "gate/anchors.py:_stored": "anchor file", "gate/anchors.py:embedded": "",
-    "gate/anchors.py:shipped": "", "gate/incidents.py:load": "register", "gate/incidents.py:load_owners": "owners",
+READERS = {  # each function that takes a file or text apart, and the kind of input that this is; empty: only this package or asv writes it
+    "core/edited.py:json": "baseline file", "export/asv.py:_known": "", "gate/anchors.py:embedded": "",
+    "gate/anchors.py:shipped": "", "gate/incidents.py:load_owners": "owners",
     "machine/rates.py:_elsewhere": "", "metrics/adm.py:statistics": "reference file", "metrics/extractor.py:tensors": "weights file",
     "metrics/image_features.py:_unpacked": "reference file", "models/checkpoints.py:_safetensors": "weights file",
     "models/checkpoints.py:_unpickle": "weights file", "models/tiny/stored.py:_build": "", "plans/expand.py:_packaged": "",
-    "plans/plan_errors.py:plan_error": "plan file", "plans/plugin_import.py:_heard": "",
-    "plans/schema.py:load": "plan file", "report/page/site.py:kept": "site stamps",
-    "report/view/papers.py:published": "", "roofline/kv_bytes.py:published": "", "store/exchange.py:_parse": "baseline file",
-    "store/ingest.py:_parse": "benchmark file", "store/places.py:_noted": "", "store/schema.py:process_result_value": "column of JSON",
+    "plans/plugin_import.py:_heard": "", "plans/toml_text.py:toml_file": "plan file", "report/page/site.py:kept": "site stamps",
+    "report/view/papers.py:published": "", "roofline/kv_bytes.py:published": "", "store/ingest.py:_parse": "benchmark file",
+    "store/places.py:_noted": "", "store/schema.py:process_result_value": "column of JSON",
     "tools/cards/collected.py:_log": "", "tools/cards/collected.py:_read": "", "tools/train/loops.py:_restore": "",
     "tools/train/loops.py:_write_weights": "", "trial/child/main.py:main": "", "trial/identity.py:identify": "",
     "trial/frames.py:_object": "",
@@ -73,7 +72,7 @@ def _name(parameter: click.Parameter) -> str:
 def _meaning(parameter: click.Parameter) -> str:
     """What is done with a value, as far as click knows."""
     callback = getattr(parameter.callback, "__qualname__", "")
-    return f"{parameter.type!r} {callback} {parameter.nargs} {parameter.name if isinstance(parameter, click.Argument) else ''}"
+    return f"{parameter.type.to_info_dict()} {callback} {parameter.nargs} {parameter.name if isinstance(parameter, click.Argument) else ''}"
 
 
 # -- plans ----------------------------------------------------------------------------------------------------------------
@@ -98,8 +97,9 @@ def readers() -> set[str]:
     """Every function of the package that takes JSON, TOML or the like apart, as ``file:function``."""
     found = set()
     for file in sorted(PACKAGE.rglob("*.py")):
-        tree = ast.parse(file.read_text(encoding="utf-8"))
-        for function in (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)):
+        text = file.read_text(encoding="utf-8")
+        tree = ast.walk(ast.parse(text)) if any(parser in text for parser in PARSERS) else ()
+        for function in (node for node in tree if isinstance(node, ast.FunctionDef)):
             calls = {ast.unparse(node.func) for node in ast.walk(function) if isinstance(node, ast.Call)}
             if calls & set(PARSERS):
                 found.add(f"{file.relative_to(PACKAGE).as_posix()}:{function.name}")
@@ -110,7 +110,7 @@ def of_files() -> set[str]:
     """Each file that somebody else writes, and each field of those that a person edits."""
     edited = {"register": [held.name for held in fields(Incident)], "owners": ["name", *PATTERNS],
               "anchor file": [held.name for held in fields(Anchor)]}
-    fields_of = {f"{kind} {name}" for kind, names in edited.items() for name in names}
+    fields_of = {"anchor file", *edited} | {f"{kind} {name}" for kind, names in edited.items() for name in names}
     return {kind for kind in READERS.values() if kind and not kind.startswith(OTHER)} | fields_of
 
 

@@ -112,20 +112,22 @@ def edited_outcome(**fields: Any) -> str:
 
 
 @pytest.mark.parametrize(("text", "match"), [
-    (edited(outcomes=3), "cannot be used"),
-    (edited(environment={}), "'device' is missing"),
-    (edited(metrics={"latency": "one"}), "cannot be used"),
-    (edited_outcome(samples={"latencyy": [1.0]}), "outcome 3 .*'latencyy'.*Did you mean 'latency'"),
-    (edited_outcome(samples={"latency": ["fast"]}), "outcome 3"),
-    (edited_outcome(samples={"latency": []}), "outcome 3"),
+    (edited(outcomes=3), "has outcomes = 3; a list"),
+    (edited(environment={}), r"lacks environment\.device: a text"),
+    (edited(metrics={"latency": "one"}), r"has metrics\.latency = 'one'; a whole number"),
+    (edited_outcome(samples={"latencyy": [1.0]}), r"outcomes\.2: .*'latencyy'.*Did you mean 'latency'"),
+    (edited_outcome(samples={"latency": ["fast"]}), r"outcomes\.2\.samples\.latency = \['fast'\]"),
+    (edited_outcome(samples={"latency": []}), r"outcomes\.2\.samples\.latency"),
+    (edited_outcome(samples={"latency": [-1.0]}), r"outcomes\.2\.samples\.latency = \[-1.0\]; .* at least 0"),
+    (edited(meta={"expires": "9999-12-31T00:00"}), r"has meta\.expires"),
     (edited_outcome(samples={"latency": [1.0]}, judgement=""), "needs samples and a judgement"),
     (edited_outcome(status="fine"), "'fine'"),
     (edited_outcome(status="oom"), "has a log and no figures"),
-    (edited_outcome(case={"model": "m"}), "is missing"),
-    (edited_outcome(samples=None), "outcome 3"),
-    (text_of().replace("0.25", "NaN"), "NaN is not JSON"),
+    (edited_outcome(case={"model": "m"}), r"lacks outcomes\.2\.case\.weights"),
+    (edited_outcome(samples=None), r"has outcomes\.2\.samples = None; a table"),
+    (text_of().replace("0.25", "NaN"), "NaN is none of its words"),
     (text_of().replace("0.25", "1e999"), "finite"),
-    ('{"a":' * 200_000, "not JSON that we write|cut off"),
+    ('{"a":' * 200_000, "nested more than 64 deep"),
 ])
 def test_edited_file(text: str, match: str) -> None:
     refused(text, match)

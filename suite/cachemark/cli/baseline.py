@@ -8,21 +8,21 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from .options import all_of, baseline_option, echo_rows, json_option, stored_run_options
+from .options import MOST_DAYS, Line, all_of, baseline_option, echo_rows, json_option, stored_run_options
 
 if TYPE_CHECKING:
     from ..gate.baselines import ListedBaseline
 
 root_option = click.option("--root", type=click.Path(file_okay=False, path_type=Path), default=Path("baselines/accepted"),
                            show_default=True, help="Where baselines are kept.")
-days_option = click.option("--days", type=click.IntRange(min=0), default=180, show_default=True,
+days_option = click.option("--days", type=click.IntRange(0, MOST_DAYS), default=180, show_default=True,
                            help="Days until it expires; 0: never.")
-name_option = click.option("--name", help="Name of the baseline.  [default: the plan's]")
+name_option = click.option("--name", type=Line(), help="Name of the baseline.  [default: the plan's]")
 
 
 def accepting(reason: str, required: bool = True) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Add the options of commands that make a run an accepted baseline; ``reason`` says what is stated in the file."""
-    asked = click.option("--reason", default=None if required else "", required=required, help=f"{reason}; kept in the file.")
+    asked = click.option("--reason", type=Line(), default=None if required else "", required=required, help=f"{reason}; kept in the file.")
     return all_of(stored_run_options, root_option, name_option, asked, days_option)
 
 

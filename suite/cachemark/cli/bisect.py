@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .options import echo_json, images_option, json_option, machine_options, plugin_option, repository_option
+from .options import Finite, echo_json, images_option, json_option, machine_options, plugin_option, repository_option
 
 if TYPE_CHECKING:
     from ..store.rows import Verdict
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 @repository_option
 @plugin_option
 @machine_options
-@click.option("--delta", type=click.FloatRange(0, 1, min_open=True, max_open=True),
+@click.option("--delta", type=Finite(0, 1, min_open=True, max_open=True),
               help="Minimum effect, a share.  [default: 0.1 on a CPU, 0.02 on a GPU; half of the effect once the ends have shown it]")
 @images_option
 @json_option

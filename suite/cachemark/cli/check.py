@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..core.verdicts import ENDED, MISSING, REGRESSED
-from .options import baseline_option, coverage_option, echo_json, json_option, machine_options_with, stored_run_options
+from .options import Finite, baseline_option, coverage_option, echo_json, json_option, machine_options_with, stored_run_options
 
 if TYPE_CHECKING:
     from ..workflows.judging import CheckResult
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 @click.command()
 @stored_run_options
 @baseline_option
-@click.option("--threshold", type=click.FloatRange(min=0, min_open=True),
+@click.option("--threshold", type=Finite(0, 100, min_open=True),
               help="Share by which a time, as a ratio to the same run's full cache, may change.  [default: 0.15 where pairs cannot test "
                    "times, else they are stated and not judged]")
 @coverage_option

@@ -10,6 +10,9 @@ import click
 
 from ..core.verdicts import ENDED
 from .options import (
+    MOST_SECONDS,
+    MOST_SEED,
+    Finite,
     coverage_option,
     echo_json,
     images_option,
@@ -46,14 +49,14 @@ def _samples(context: click.Context, parameter: click.Parameter, value: int | No
 @store_option
 @plugin_option
 @machine_options
-@click.option("--delta", type=click.FloatRange(0, 1, min_open=True, max_open=True),
+@click.option("--delta", type=Finite(0, 1, min_open=True, max_open=True),
               help="Minimum effect, a share.  [default: what this machine can see]")
 @images_option
 @click.option("--samples", type=click.IntRange(0, MOST), callback=_samples,
               help=f"Seeds at which images are compared where tokens differ: 0 for none, or {LEAST} and more.  [default: the plan's]")
-@click.option("--minutes", type=click.FloatRange(min=0), help="Start no new pair after this many minutes.  [default: no limit]")
+@click.option("--minutes", type=Finite(0, MOST_SECONDS / 60), help="Start no new pair after this many minutes.  [default: no limit]")
 @click.option("--aa/--no-aa", default=True, show_default=True, help="Also compare one cell with itself, to know the false-alarm rate.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Seed for the order of the arms.")
+@click.option("--seed", type=click.IntRange(0, MOST_SEED), default=0, show_default=True, help="Seed for the order of the arms.")
 @coverage_option
 @json_option
 def compare(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import traceback
 from collections.abc import Callable, Iterator
@@ -16,7 +17,8 @@ from ..core.secrets import mask
 from ..core.wording import printed
 
 INTERRUPTED, UNREAD = 130, 141  # as a shell has it: 128 and the number of SIGINT and of SIGPIPE
-LONGEST = 1_500  # characters of a line; a name may have any length
+LONGEST, WORD = 1_500, 200  # characters of a line and of a word in it: a name may have any length, and must not hide what is said of it
+MASKED = 10 * LONGEST  # characters that are looked at: what stands behind them is not shown
 
 
 @contextmanager
@@ -30,7 +32,7 @@ def ending(kept: Callable[[], str]) -> Iterator[None]:
     except click.exceptions.Exit:
         raise
     except click.ClickException as error:
-        error.message = printed(mask(error.message), LONGEST)
+        vars(error).update(message=_line(error.message))  # final, for those who do not print it
         raise
     except BrokenPipeError:
         _unread()
@@ -41,7 +43,7 @@ def ending(kept: Callable[[], str]) -> Iterator[None]:
 
 def _said(error: CachemarkError) -> NoReturn:
     """One of our errors as a short text."""
-    click.echo(f"cachemark: {printed(mask(str(error)), LONGEST)}", err=True)
+    click.echo(f"cachemark: {_line(str(error))}", err=True)
     click.echo(f"  [{error.slug}; see docs/errors.md#{error.slug}]", err=True)
     sys.exit(error.exit_code)
 
@@ -49,10 +51,15 @@ def _said(error: CachemarkError) -> NoReturn:
 def _defect(error: Exception) -> NoReturn:
     """An error that nobody expected: all of it, for whoever mends it, and a line for whoever meets it."""
     click.echo(mask("".join(traceback.format_exception(error))), err=True)
-    name = printed(mask(f"{type(error).__name__}: {error}"), LONGEST)
+    name = _line(f"{type(error).__name__}: {error}")
     click.echo(f"cachemark: A defect of cachemark, not of what was given or measured: {name}", err=True)
     click.echo(f"  [exit code {DEFECT}; report the lines above with the command, see docs/errors.md#defects]", err=True)
     sys.exit(DEFECT)
+
+
+def _line(text: str) -> str:
+    """A text on one line, without secrets, its long words cut."""
+    return printed(re.sub(rf"\S{{{WORD},}}", lambda word: f"{word[0][: WORD // 2]}…{word[0][-WORD // 4 :]}", mask(text[:MASKED])), LONGEST)
 
 
 def _unread() -> NoReturn:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .options import all_of, baseline_option, known_option, plugin_option, store_option, stored_run_options
+from .options import MOST_THREADS, all_of, baseline_option, known_option, plugin_option, store_option, stored_run_options
 
 if TYPE_CHECKING:
     from ..workflows.exporting import Format
@@ -151,7 +151,7 @@ def asv(folder: Path, store_url: str, repository: Path, changed: bool) -> None:
 @plugin_option
 @click.option("--model", help="The model, where several have a case of that name.")
 @click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True, help="Device to generate on.")
-@click.option("--threads", type=click.IntRange(min=1), default=os.cpu_count() or 1, show_default="all", help="CPU threads.")
+@click.option("--threads", type=click.IntRange(1, MOST_THREADS), default=os.cpu_count() or 1, show_default="all", help="CPU threads.")
 @click.option("--compressed", is_flag=True, help="Deflate the file: smaller, and slower to write.")
 def npz(
     plan: str, case: str, path: Path, plugin_files: tuple[str, ...], model: str | None, device: str, threads: int, compressed: bool

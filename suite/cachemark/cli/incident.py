@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 import click
 
 from ..core.wording import percent
-from .options import all_of, echo_rows, json_option
+from .options import Line, all_of, echo_rows, json_option
 
 if TYPE_CHECKING:
     from ..gate.incidents import Incident
 
 register_option = click.option("--register", type=click.Path(dir_okay=False, path_type=Path), default=Path("baselines/incidents.json"),
                                show_default=True, help="File of incidents that `check --incidents` keeps.")
-person_options = all_of(click.option("--who", required=True, help="Name of the person who decides."),
-                        click.option("--link", default="", help="URL of the discussion."))
+person_options = all_of(click.option("--who", type=Line(), required=True, help="Name of the person who decides."),
+                        click.option("--link", type=Line(), default="", help="URL of the discussion."))
 
 
 @click.group()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import math
 import os
 import re
 from collections.abc import Callable, Sequence
@@ -14,7 +15,13 @@ from typing import Any, TypeVar
 import click
 from click.core import ParameterSource
 
+from ..core.wording import printed
+
 F = TypeVar("F", bound=Callable[..., Any])
+MOST_RUNS, MOST_THREADS, MOST_MHZ, MOST_MEMORY, MOST_IMAGES, MOST_SEED = 2**53, 4_096, 10_000, 2**50, 1_000, 2**32 - 1
+MOST_DAYS = 36_500
+MOST_SECONDS = 365 * 24 * 3600.0
+LONGEST_LINE = 1_000
 
 DEFAULT_STORE = "cachemark.sqlite"
 UNITS = {"": 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
@@ -35,7 +42,7 @@ def echo_rows(rows: Sequence[Any], as_json: bool, line: Callable[[Any], str], no
     if as_json:
         echo_json(rows)
     else:
-        click.echo("\n".join(map(line, rows)) if rows else none)
+        click.echo("\n".join(printed(line(row)) for row in rows) if rows else none)
 
 
 def _plain(value: Any) -> Any:
@@ -75,7 +82,28 @@ def _secret_file(path: Path) -> str:
 
 store_option = click.option("--store", "store_url", default=DEFAULT_STORE, show_default=True, envvar="CACHEMARK_STORE", show_envvar=True,
                             callback=_store_url, help="SQLite file, a postgresql+psycopg:// URL, or @FILE that holds one.")
-run_option = click.option("--run", "run_id", type=click.IntRange(min=1), help="Number of the run.  [default: the newest]")
+class Finite(click.FloatRange):
+    """A number between two bounds; NaN, which is neither above nor below them, is none."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        found = super().convert(value, param, ctx)
+        return self.fail(f"{value} is not a number.", param, ctx) if math.isnan(found) else found
+
+
+class Line(click.ParamType):
+    """A text of at most so many characters on one line, as it may stand in a file that people read and in the log of a CI."""
+
+    name = "text"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if len(value) > LONGEST_LINE:
+            self.fail(f"a text of {len(value)} characters; give at most {LONGEST_LINE}.", param, ctx)
+        if printed(value) != value:
+            self.fail(f"{printed(value)!r} holds line breaks, control characters or the beginning of a CI command.", param, ctx)
+        return str(value)
+
+
+run_option = click.option("--run", "run_id", type=click.IntRange(1, MOST_RUNS), help="Number of the run.  [default: the newest]")
 stored_run_options = all_of(store_option, run_option)
 
 # -- measuring and judging --------------------------------------------------------------------------------------------
@@ -84,13 +112,13 @@ baseline_option = click.option("--baseline", type=click.Path(path_type=Path),
                                help="Baseline file.  [default: the accepted one of this plan and machine class]")
 known_option = click.option("--incidents", "register", type=click.Path(dir_okay=False, path_type=Path),
                             help="Register of incidents: say what was acknowledged or accepted.")
-coverage_option = click.option("--min-coverage", type=click.FloatRange(0, 1),
+coverage_option = click.option("--min-coverage", type=Finite(0, 1),
                                help="Share of the cases that must be judged.  [default: 0.95, or what a comparison was held with]")
 plugin_option = click.option("--plugin", "plugin_files", multiple=True, type=click.Path(),
                              help="Python file that registers a method; repeatable.")
 repository_option = click.option("--repository", type=click.Path(exists=True, file_okay=False, path_type=Path),
                                  help="Where the commits are.  [default: the checkout around this package]")
-images_option = click.option("--images", type=click.IntRange(min=3), default=8, show_default=True,
+images_option = click.option("--images", type=click.IntRange(3, MOST_IMAGES), default=8, show_default=True,
                              help="Counted generations of an arm in a pair.")
 
 
@@ -101,15 +129,17 @@ def size(context: click.Context, option: click.Parameter, given: str | None) -> 
         return 0
     found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", given)
     unit = next((u for u in UNITS if found and u.lower() == found[2].lower()), None)
-    if not found or unit is None or float(found[1]) <= 0:
+    if not found or unit is None or not (nbytes := float(found[1]) * UNITS[unit]) > 0:
         raise click.BadParameter(f"{given!r} is not a size; write 24GiB or 512MiB.")
-    return int(float(found[1]) * UNITS[unit])
+    if nbytes > MOST_MEMORY:
+        raise click.BadParameter(f"{given!r} is more than {MOST_MEMORY >> 40} TiB.")
+    return int(nbytes)
 
 
 _OPTIONS = (
     click.option("--gpu", "gpus", multiple=True, metavar="UUID",
                  help="With cuda: this device (a UUID, its beginning, or a number), or 'all'; repeatable.  [default: the first free one]"),
-    click.option("--lock-clocks", "clock", type=click.IntRange(min=0), default=0, show_default="leave them alone", metavar="MHZ",
+    click.option("--lock-clocks", "clock", type=click.IntRange(0, MOST_MHZ), default=0, show_default="leave them alone", metavar="MHZ",
                  help="With cuda: lock the SM clock; needs administrator rights, and is undone at the end."),
     click.option("--memory-cap", callback=size, metavar="SIZE",
                  help="Limit the memory that a trial may allocate, such as 24GiB, to imitate a smaller card."),
@@ -124,8 +154,8 @@ def machine_options_with(device: str | None = "cpu", threads: int = os.cpu_count
     first = (
         click.option("--device", type=click.Choice(["cpu", "cuda"]), default=device, show_default=device or "that of the newest run",
                      help="Where to measure."),
-        click.option("--threads", type=click.IntRange(min=1), default=threads, show_default="all" if threads == os.cpu_count() else True,
-                     help="CPU threads of a trial."),
+        click.option("--threads", type=click.IntRange(1, MOST_THREADS), default=threads,
+                     show_default="all" if threads == os.cpu_count() else True, help="CPU threads of a trial."),
     )
 
     def decorated(function: F) -> F:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from .options import known_option, stored_run_options
+from .options import MOST_DAYS, known_option, stored_run_options
 
 
 @click.command()
@@ -15,7 +15,7 @@ from .options import known_option, stored_run_options
 @click.option("--baseline", type=click.Path(path_type=Path), help="Baseline file to compare with.  [default: the accepted one, if any]")
 @click.option("--site", type=click.Path(file_okay=False, path_type=Path),
               help="Write the reports of all runs to this folder instead, with a page that lists them.")
-@click.option("--days", type=click.IntRange(min=1), default=90, show_default=True,
+@click.option("--days", type=click.IntRange(1, MOST_DAYS), default=90, show_default=True,
               help="With --site: leave out runs that are older, and remove their pages.")
 @click.option("--anew", is_flag=True, help="With --site: rebuild every page, including those that are up to date.")
 @known_option

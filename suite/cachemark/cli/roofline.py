@@ -19,13 +19,13 @@ DEFAULT_GPU = "h200"
 @click.argument("model")
 @click.option("--method", "methods", multiple=True, help="A method; repeatable.  [default: those of the model's family]")
 @click.option("--budget", "budgets", multiple=True, help="A share of the full cache, or `own`; repeatable.  [default: the family's]")
-@click.option("--batch", "batches", type=click.IntRange(min=1), multiple=True, default=[1], show_default=True,
+@click.option("--batch", "batches", type=click.IntRange(1, 1_000_000), multiple=True, default=[1], show_default=True,
               help="Images per batch (guidance doubles the rows); repeatable.")
 @click.option("--gpu", help=f"Rates of this GPU in 16 bit: a800, a100, h100, h200, 3090.  [default: {DEFAULT_GPU}]")
 @click.option("--here", is_flag=True, help="Measure the rates of this machine instead.")
 @click.option("--dtype", type=click.Choice(DTYPES), help="Data type of weights, K and V.  [default: bfloat16; float16 with --kv]")
-@click.option("--steps", type=click.IntRange(min=1), help="Passes of a masked model.  [default: its paper's]")
-@click.option("--demanding", type=click.IntRange(min=0), help="Layers of ams_kv with the larger budget.  [default: a sixth of them]")
+@click.option("--steps", type=click.IntRange(1, 10_000), help="Passes of a masked model.  [default: its paper's]")
+@click.option("--demanding", type=click.IntRange(0, 10_000), help="Layers of ams_kv with the larger budget.  [default: a sixth of them]")
 @click.option("--apart", is_flag=True, help="Charge activations as separate operations: stricter, but fused kernels may beat it.")
 @click.option("--kv", is_flag=True, help="Print bytes of keys and values of every method instead, for a next-scale model.")
 @json_option

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .options import echo_json, json_option, machine_options, plugin_option, store_option
+from .options import MOST_SECONDS, echo_json, json_option, machine_options, plugin_option, store_option
 
 if TYPE_CHECKING:
     from ..workflows.machines import Machine
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ..workflows.running import Explanation
     from ..workflows.stored_run import Run
 
+MOST_SHARES = 10_000
 _SPANS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
 
 
@@ -39,8 +40,8 @@ def _share(context: click.Context, option: click.Parameter, given: str | None) -
     if given is None:
         return None
     index, _, of = given.partition("/")
-    if not (index.isdecimal() and of.isdecimal() and 1 <= int(index) <= int(of)):
-        raise click.BadParameter(f"{given!r} is not a share; write 2/8 for the second of eight.")
+    if not (re.fullmatch(r"\d{1,5}/\d{1,5}", given, re.ASCII) and 1 <= int(index) <= int(of) <= MOST_SHARES):
+        raise click.BadParameter(f"{given!r} is not a share; write 2/8 for the second of eight, of at most {MOST_SHARES}.")
     return int(index) - 1, int(of)
 
 
@@ -51,7 +52,10 @@ def span(context: click.Context, option: click.Parameter, given: str | None) -> 
     parts = re.findall(r"(\d+(?:\.\d+)?)\s*(min|[smhd])", given)
     if not parts or re.sub(r"(\d+(?:\.\d+)?)\s*(min|[smhd])", "", given).strip():
         raise click.BadParameter(f"{given!r} is not a time; write 6h, 90min or 1h30m.")
-    return sum(float(count) * _SPANS[unit] for count, unit in parts)
+    seconds = sum(float(count) * _SPANS[unit] for count, unit in parts)
+    if seconds > MOST_SECONDS:
+        raise click.BadParameter(f"{given!r} is more than {MOST_SECONDS / _SPANS['d']:g} days.")
+    return seconds
 
 
 def moment(context: click.Context, option: click.Parameter, given: str | None) -> float | None:
@@ -66,11 +70,13 @@ def moment(context: click.Context, option: click.Parameter, given: str | None) -
             end += timedelta(days=end <= now)
         else:
             end = datetime.fromisoformat(given).astimezone()
-    except ValueError:
+    except (ValueError, OverflowError):  # the latter for a time zone that leads out of the calendar
         raise click.BadParameter(f"{given!r} is not a moment; write 06:00 or 2030-01-31T06:00.") from None
     if end <= now:
         raise click.BadParameter(f"{given} is in the past.")
-    return (end - now).total_seconds()
+    if (seconds := (end - now).total_seconds()) > MOST_SECONDS:
+        raise click.BadParameter(f"{given} is more than {MOST_SECONDS / _SPANS['d']:g} days from now.")
+    return seconds
 
 
 def page(context: click.Context, option: click.Parameter, given: Path | None) -> Path | None:

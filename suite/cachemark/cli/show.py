@@ -8,7 +8,7 @@ import click
 
 from ..core.result import Outcome
 from ..core.units import metric
-from .options import echo_json, json_option, stored_run_options
+from .options import Finite, echo_json, json_option, stored_run_options
 
 if TYPE_CHECKING:
     from ..workflows.layer_profiles import LayerProfile
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 @stored_run_options
 @click.option("--weights", default="", help="With layers: a checkpoint of MODEL.  [default: the packaged one, else random]")
 @click.option("--decoder-weights", default="", help="With layers: its image tokenizer.")
-@click.option("--theta", type=float, help="With layers: AMS-KV's threshold.  [default: that of ams_kv]")
+@click.option("--theta", type=Finite(-1_000, 1_000), help="With layers: AMS-KV's threshold.  [default: that of ams_kv]")
 @json_option
 def show(
     case: str | None, model: str | None, store_url: str, run_id: int | None, weights: str, decoder_weights: str, theta: float | None,

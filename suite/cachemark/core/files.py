@@ -27,8 +27,8 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def is_readable(path: Path | str) -> bool:
-    """Whether a path is that of an ordinary file that can be opened. Never raises: a name may be too long, or hold what no name can. Devices
-    and pipes, which could be read without end or not at all, are none."""
+    """Whether a path is that of an ordinary file that can be opened. Devices and pipes, which could be read without end or not at all, are
+    none. Never raises: a name may be too long, or hold what no name can."""
     try:
         return Path(path).is_file() and os.access(path, os.R_OK)
     except (OSError, ValueError):

@@ -16,10 +16,12 @@ from functools import cached_property
 from typing import Any
 
 from .errors import BadBudget
+from .wording import shown
 
 FULL = "full"
 OWN = ("method", "variant", "knobs", "budget", "role", "codec")  # what an arm does not share with the full cache beside it
 QUALITY_PASS = "quality"  # of a case's evaluation: the pass over many images that compares them with real ones
+FINEST, LONGEST_BUDGET = 10**6, 100  # the largest denominator of a budget, and the most characters that one is written with
 SIMPLE = 16  # the largest denominator of a share that is printed as a fraction
 
 
@@ -36,7 +38,7 @@ def digest(value: Any, length: int = 16) -> str:
 def shown_share(budget: str) -> str:
     """A budget for people: a simple fraction as it is (``1/4``), any other as a decimal of three significant digits (``0.62``)."""
     try:
-        share = Fraction(budget)
+        share = _share(budget)
     except (ValueError, ZeroDivisionError):  # a stored text that is not a number
         return budget
     return str(share) if share.denominator <= SIMPLE else f"{float(share):.3g}"
@@ -57,16 +59,28 @@ class Budget:
     @classmethod
     def parse(cls, text: str | int | float) -> Budget:
         try:
-            ratio = Fraction(str(text)).limit_denominator(10**6)
+            ratio = _share(str(text)).limit_denominator(FINEST)
         except (ValueError, ZeroDivisionError):
-            raise BadBudget(f"Budget {text!r} is not a number.", remedy="Write a share of the full cache such as 1/4 or 0.25, "
+            raise BadBudget(f"Budget {shown(text)} is not a number.", remedy="Write a share of the full cache such as 1/4 or 0.25, "
                             "or the name of a method whose own size is meant.") from None
         if not 0 < ratio <= 1:
-            raise BadBudget(f"Budget {text!r} is outside (0, 1].", remedy="Write a share of the full cache such as 1/4.")
+            raise BadBudget(f"Budget {shown(text)} is outside (0, 1].",
+                            remedy=f"Write a share of the full cache such as 1/4, at least 1/{FINEST}.")
         return cls(ratio)
 
     def __str__(self) -> str:
         return str(self.ratio)
+
+
+def _share(text: str) -> Fraction:
+    """The number that is written there. One with a power of ten far from any share is 0 or 2: written out it would have millions of
+    digits."""
+    power = re.fullmatch(r"[\s\d.+_-]*e([+-]?\d+)\s*", text[:LONGEST_BUDGET], re.IGNORECASE)
+    if power and abs(int(power[1])) > LONGEST_BUDGET:
+        return Fraction(0 if int(power[1]) < 0 else 2)
+    if len(text) > LONGEST_BUDGET:
+        raise ValueError(f"a number of {len(text)} characters")
+    return Fraction(text)
 
 
 @dataclass(frozen=True)

@@ -208,7 +208,7 @@ def _known(path: Path) -> dict[str, Any]:
             return dict(held)
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError, AttributeError, KeyError, TypeError):
+    except (OSError, ValueError, AttributeError, KeyError, TypeError, RecursionError):
         pass
     raise Unsupported(f"{path} is not a list of benchmarks of asv 0.6.", remedy="Name a new folder, or the results_dir of asv.conf.json.")
 

@@ -6,8 +6,8 @@ import html
 from collections.abc import Iterable
 
 from ..core.verdicts import CHANGED, MISSING, REGRESSED
-from ..gate.baseline_check import GateResult
 from ..core.wording import on_one_line
+from ..gate.baseline_check import GateResult
 from ..report.formatting import DASH
 from ..report.view.baseline_comparison import BaselineComparison
 from ..report.view.report_view import ReportView

@@ -6,8 +6,8 @@ import xml.etree.ElementTree as ET
 from collections import Counter
 
 from ..core.verdicts import CHANGED, JUDGED, REGRESSED
-from ..gate.baseline_check import Comparison, GateResult
 from ..core.wording import on_one_line
+from ..gate.baseline_check import Comparison, GateResult
 from ..report.view.baseline_comparison import BaselineComparison
 from ..store.rows import Verdict
 

@@ -22,6 +22,7 @@ from typing import Annotated, Any
 from pydantic import ConfigDict, Field, ValidationError
 from pydantic.dataclasses import dataclass as validated
 
+from ..core.edited import EditedFile, text_of
 from ..core.errors import BadBaseline, BadPlan
 from ..core.result import Outcome
 from ..core.spec import FULL
@@ -138,7 +139,7 @@ def load(folder: Path | str = ROOT) -> list[ReachedAnchor]:
 
 def _stored(path: Path) -> ReachedAnchor:
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        data = EditedFile(str(path), BadBaseline).json(text_of(path, BadBaseline))
         if data["format"] != FORMAT:
             raise ValueError(f"format {data['format']}, where this version reads {FORMAT}")
         table = dict(data["anchor"])

@@ -15,6 +15,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from ..core.edited import text_of
 from ..core.errors import BadBaseline, NothingMeasured
 from ..core.files import NAME, replacing
 from ..core.result import IMAGES, Outcome
@@ -151,11 +152,7 @@ def refuse_expired(baseline: Exchange, now: datetime | None = None) -> None:
     expires = baseline.meta.get("expires")
     if expires is None:
         return
-    try:
-        when = datetime.fromisoformat(str(expires))
-    except ValueError as error:
-        raise BadBaseline(f"{baseline.source} expires {expires!r}, which is not a date.",
-                          remedy="Take the file from version control.") from error
+    when = datetime.fromisoformat(str(expires))  # a file that holds anything else was refused when it was read
     if when.tzinfo is None:
         when = when.replace(tzinfo=UTC)
     if when < (now or datetime.now(UTC)):
@@ -167,13 +164,11 @@ def load(path: Path | str) -> Exchange:
     """The baseline in a file. Raises :class:`BadBaseline` for a file that is missing, damaged, foreign or newer."""
     path = Path(path)
     try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError as error:
-        raise _missing(path) from error
-    except UnicodeDecodeError as error:
-        raise BadBaseline(f"{path} is not text.", remedy="Take the file from version control.") from error
-    except OSError as error:
-        raise BadBaseline(f"{path} cannot be read: {error.strerror}.", remedy="Give the path of a baseline file.") from error
+        text = text_of(path, BadBaseline)
+    except BadBaseline as error:
+        if isinstance(error.__cause__, FileNotFoundError):
+            raise _missing(path) from error
+        raise
     return load_text(text, str(path))
 
 

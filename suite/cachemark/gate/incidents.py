@@ -6,17 +6,19 @@ The register is a file in version control: who acknowledged what, until when, an
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import statistics
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import MISSING, asdict, dataclass, fields, replace
 from datetime import date
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..core.errors import BadBaseline, BadPlan, unknown
+from ..core.edited import DAY, DEEPEST, LINE, TABLE, EditedFile, Rule, many, maybe, nested_deeper, number, one_of, text_of
+from ..core.errors import BadBaseline, BadPlan, CachemarkError, unknown
 from ..core.result import IMAGES, JUDGING
 from ..core.spec import Case, digest, shown_label
 from ..core.units import METRICS, in_order, is_metric, metric
@@ -191,6 +193,15 @@ def _incident(factor: str, value: str, mine: Sequence[Finding]) -> Incident:
     return Incident("", head, factor, value, cells, change, first.reason, first.onset, worst=change, found_by=judge, metrics=tuple(names))
 
 
+INCIDENT = {  # what a register must hold of each, for people edit it
+    "key": Rule("1 to 40 letters and digits", lambda value: isinstance(value, str) and bool(re.fullmatch("[A-Za-z0-9]{1,40}", value))),
+    "metric": LINE, "factor": one_of(*FACTORS, "cell"), "value": LINE, "cells": many(LINE, 1), "change": maybe(number(0, 1e9), None),
+    "reason": LINE, "onset": LINE, "since": maybe(DAY, ""), "state": one_of(NEW, ACKNOWLEDGED, FIXED, ACCEPTED), "who": LINE,
+    "until": maybe(DAY, ""), "link": LINE, "worst": maybe(number(0, 1e9), None), "found_by": one_of("", BASELINE, PAIRS),
+}
+LATER = tuple(held.name for held in fields(Incident) if held.default is not MISSING)  # what older registers lack
+
+
 # -- the register -------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class IncidentNight:
@@ -279,19 +290,29 @@ def _changed(register: Sequence[Incident], key: str, **fields: Any) -> list[Inci
 
 def load(path: Path) -> list[Incident]:
     """The register of a file; empty where there is none. Raises BadBaseline for anything else."""
-    if not path.exists():
+    text = _text(path, BadBaseline)
+    if text is None:
         return []
+    file = EditedFile(str(path), BadBaseline)
+    data = file.json(text)
+    file.check(data, {"format": Rule("1 or 2", lambda value: value in (1, FORMAT)), "incidents": many(TABLE)})
+    for place, item in enumerate(data["incidents"]):
+        file.check(item, INCIDENT, f"incidents.{place}.", optional=LATER, closed=True)
+    found = [Incident(**{**item, "cells": tuple(map(shown_label, item["cells"])), "value": shown_label(item["value"])
+                         if item["factor"] == "cell" else item["value"]}) for item in data["incidents"]]
+    if data["format"] == 1:
+        found = [replace(i, change=_cost(i.metric, i.change), worst=_cost(i.metric, i.worst)) for i in found]
+    return found
+
+
+def _text(path: Path, kind: type[CachemarkError]) -> str | None:
+    """The text of a file, None where there is none."""
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-        if data["format"] not in (1, FORMAT):
-            raise ValueError(f"format {data['format']!r}")
-        found = [Incident(**{**item, "cells": tuple(map(shown_label, item["cells"])), "value": shown_label(item["value"])
-                             if item["factor"] == "cell" else item["value"]}) for item in data["incidents"]]
-        if data["format"] == 1:
-            found = [replace(i, change=_cost(i.metric, i.change), worst=_cost(i.metric, i.worst)) for i in found]
-        return found
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise BadBaseline(f"{path} is not a register of incidents: {error}.", remedy="Take the file from version control.") from error
+        return text_of(path, kind)
+    except kind as error:
+        if isinstance(error.__cause__, FileNotFoundError):
+            return None
+        raise
 
 
 def save(path: Path, register: Sequence[Incident]) -> None:
@@ -313,16 +334,17 @@ def decisions(found: Iterable[Finding], register: Sequence[Incident], today: dat
 def load_owners(path: Path) -> list[dict[str, str]]:
     """The tables ``[[owner]]`` of a file ``owners.toml``; none where there is no file. Each has a ``name`` and patterns (``*`` and ``?``)
     for any of ``PATTERNS``; the first of which all patterns fit owns an incident. Raises BadPlan for a table of another form."""
-    if not path.exists():
-        return []
+    text, file = _text(path, BadPlan), EditedFile(str(path), BadPlan, remedy="Mend the file.")
     try:
-        tables = tomllib.loads(path.read_text(encoding="utf-8")).get("owner", [])
-    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        data = tomllib.loads(text or "")
+    except (ValueError, RecursionError) as error:
         raise BadPlan(f"{path} cannot be used: {error}.", remedy="Fix the file.") from error
-    for table in tables:
-        if "name" not in table or not set(table) <= {"name", *PATTERNS} or not all(isinstance(v, str) for v in table.values()):
-            raise BadPlan(f"{path}: {table!r} is not an owner.", remedy=f"Give a name and patterns of {', '.join(PATTERNS)}, all texts.")
-    return list(tables)
+    if nested_deeper(data, DEEPEST):
+        raise BadPlan(f"{path} is nested more than {DEEPEST} deep.", remedy="Fix the file.")
+    file.check(data, {"owner": many(TABLE)}, optional=("owner",), closed=True)
+    for place, table in enumerate(data.get("owner", ())):
+        file.check(table, dict.fromkeys(("name", *PATTERNS), LINE), f"owner.{place}.", optional=PATTERNS, closed=True)
+    return list(data.get("owner", ()))
 
 
 def owner(incident: Incident, owners: Sequence[Mapping[str, str]]) -> str:

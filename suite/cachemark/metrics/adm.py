@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from ..core.errors import BadCheckpoint, Unsupported
+from ..core.files import is_readable
 from ..models.checkpoints import sha256
 from .extractor import extractor_name, register, tensors, toolkit
 from .feature_preset import Preset
@@ -36,7 +37,7 @@ def inception(path: str | Path) -> str:
     Features are the 2048 of the last pooling, logits the 1008 without bias. Raises BadCheckpoint for a file that does not hold them.
     """
     file = Path(path)
-    if not file.is_file():
+    if not is_readable(file):
         raise BadCheckpoint(f"{str(path)!r} is not a file.", remedy=f"Give the path of {source().rsplit('/', 1)[1]}.")
     network = _network(tensors(file, source()), file)
     return register(sha256(file), lambda: network, FAMILY)
@@ -158,7 +159,7 @@ def identity(weights: str | Path, reference: str | Path) -> dict[str, Any]:
 
 def _present(weights: str | Path, reference: str | Path) -> None:
     for path, what, address in ((weights, "the weights of Inception v3", source()), (reference, "ADM's reference batch", BATCH)):
-        if not str(path) or not Path(path).is_file():
+        if not str(path) or not is_readable(path):
             given = f" ({str(path)!r} is not a file)" if str(path) else ""
             raise Unsupported(f"not measured: needs {what}{given}, get it with: curl -LO {address}")
 

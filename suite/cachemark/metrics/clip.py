@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..core.errors import BadCheckpoint, Unsupported
+from ..core.files import is_readable
 from ..models.checkpoints import sha256
 from .extractor import DIGITS
 from .image_bytes import nearest_bytes
@@ -44,11 +45,11 @@ def identity(folder: str) -> str:
     the tokenizer, each of which changes the score. Raises Unsupported, with how to get it, where the folder lacks a file or a library is
     not installed."""
     toolkit()
-    lacking = [name for name in FILES if not (Path(folder) / name).is_file()]
+    lacking = [name for name in FILES if not is_readable(Path(folder) / name)]
     if lacking:
         raise Unsupported(f"not measured: needs {', '.join(lacking)} in {folder!r}, get it with: "
                           f"hf download openai/clip-vit-base-patch16 --local-dir {folder}")
-    present = [Path(folder) / name for name in (*FILES, *MORE) if (Path(folder) / name).is_file()]
+    present = [Path(folder) / name for name in (*FILES, *MORE) if is_readable(Path(folder) / name)]
     total = hashlib.sha256()
     for path in present:
         total.update(f"{path.name} {_hashed(path.resolve(), path.stat().st_size, path.stat().st_mtime_ns)}\n".encode())

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.utils.data import Dataset, Subset
 
 from ..core.errors import BadCheckpoint, Unsupported
-from ..core.files import replacing
+from ..core.files import is_readable, replacing
 from .extractor import FEATURES, LOGITS, instance, toolkit
 from .image_bytes import as_bytes
 
@@ -170,7 +170,7 @@ class RealImages:
     def load(cls, path: str | Path, extractor: str) -> RealImages:
         """Read what :meth:`save` wrote. Raises BadCheckpoint for another file, or where another extractor made it."""
         file, remedy = Path(path), "Give a file that `python -m cachemark.tools.train tiny-features` wrote."
-        if not file.is_file():
+        if not is_readable(file):
             raise BadCheckpoint(f"{str(path)!r} is not a file.", remedy=remedy)
         try:
             stated, tensors = _unpacked(file.read_bytes(), REFERENCE)

@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from ..core.errors import BadCheckpoint
+from ..core.files import is_readable
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -50,8 +51,11 @@ def sha256(path: str | Path) -> str:
     """The SHA-256 of a file as hex digits, read in pieces; of several files that of their names and digests."""
     digests = []
     for file in parts(path):
-        with file.open("rb") as stream:
-            digests.append(hashlib.file_digest(stream, "sha256").hexdigest())
+        try:
+            with file.open("rb") as stream:
+                digests.append(hashlib.file_digest(stream, "sha256").hexdigest())
+        except OSError as error:
+            raise _unreadable(file, f": {error.strerror}") from error
     if len(digests) == 1:
         return digests[0]
     named = "".join(f"{file.name} {digest}\n" for file, digest in zip(parts(path), digests, strict=True))
@@ -62,7 +66,7 @@ def parts(path: str | Path) -> list[Path]:
     """The files that hold the weights at ``path``: a file itself, the shards of an index, and of a folder what it holds under one of the
     ``PUBLISHED`` names. Raises BadCheckpoint where one is missing."""
     given = Path(path)
-    if given.is_dir():
+    if os.path.isdir(given):  # which answers of any name
         found = next((given / name for name in PUBLISHED if (given / name).is_file()), None)
         if found is None:
             raise BadCheckpoint(f"{str(path)!r} holds no weights: none of {', '.join(PUBLISHED)}.",
@@ -151,10 +155,13 @@ def _fitted(
 
 
 def _existing(path: str | Path) -> Path:
-    file = Path(path)
-    if not (file.is_file() and os.access(file, os.R_OK)):
-        raise BadCheckpoint(f"{str(path)!r} is not a file that can be read.", remedy="Give the path of a .safetensors or .pt file.")
-    return file
+    if not is_readable(path):
+        raise _unreadable(path)
+    return Path(path)
+
+
+def _unreadable(path: str | Path, reason: str = "") -> BadCheckpoint:
+    return BadCheckpoint(f"{str(path)!r} is not a file that can be read{reason}.", remedy="Give the path of a .safetensors or .pt file.")
 
 
 def _unpickle(file: Path) -> Any:

@@ -24,12 +24,14 @@ from ..core.errors import BadBudget, BadKnob, BadPlan, CachemarkError, unknown
 from ..core.limits import Rates
 from ..core.spec import FULL, QUALITY_PASS, Budget, Case, Sampling
 from ..core.units import is_finite
+from ..core.wording import shown
 from ..metrics import named_presets as presets
 from ..models import catalogue
 from ..models.protocol import ModelEntry, Request
 from .reuse import Earlier
 from .schema import Cells, Fidelity, MethodTable, Plan, SamplingTable
 
+LARGEST_KNOB = 1e15  # a float holds every integer up to there, and so does a tensor
 MAX_BATCH = "max_batch"  # of a case's evaluation, where its largest batch is what is asked
 FIRST, SEEDS = 16, "s10k"  # where the search for it begins, and whose first seeds a batch has, however large
 
@@ -57,6 +59,7 @@ class Planned:
 
 def expand(plan: Plan, device: str = "cpu") -> list[Planned]:
     """Every case of a plan: for each block the full cache, its two reference rows, then methods × budgets × codecs."""
+    _refuse_too_many(plan)
     found: dict[str, Planned] = {}
     names: dict[tuple[str, str, str], str] = {}
     for number, cells in enumerate(plan.cells):
@@ -68,6 +71,14 @@ def expand(plan: Plan, device: str = "cpu") -> list[Planned]:
             needs = plugins.needs(registry.methods.get(case.method), registry.models.get(case.model))
             found.setdefault(case.key, replace(planned, priority=cells.priority, needs=needs))
     return list(found.values())
+
+
+def _refuse_too_many(plan: Plan) -> None:
+    """Raise BadPlan where a plan means more cases than anybody would wait for, before they are made one by one."""
+    count = sum(3 + len(cells.methods) * len(cells.budgets) * len(cells.codecs) for cells in plan.cells)
+    if count > plan.max_cases:
+        raise BadPlan(f"{plan.place('cells')}: the plan would mean up to {count} cases, and at most {plan.max_cases} are measured.",
+                      remedy=f"Leave some methods, budgets or codecs out, or raise the bound above all tables: max_cases = {count}")
 
 
 @contextmanager
@@ -223,7 +234,9 @@ def resolve(cls: type[Method], budget: Budget, layout: Layout, knobs: dict[str, 
         raise BadBudget(f"{cls.name} does not run on {layout.paradigm} models.", remedy=f"It runs on: {', '.join(cls.paradigms)}.")
     for knob, value in knobs.items():
         if isinstance(value, int | float) and not is_finite(value):
-            raise BadKnob(f"{cls.name}: {knob} = {str(value)[:20]} is not finite.", remedy="Give a number that fits into a float.")
+            raise BadKnob(f"{cls.name}: {knob} = {shown(value, 20)} is not finite.", remedy="Give a number that fits into a float.")
+        if isinstance(value, int | float) and abs(value) > LARGEST_KNOB:
+            raise BadKnob(f"{cls.name}: {knob} = {shown(value, 20)} is beyond ±{LARGEST_KNOB:g}.", remedy="Give a smaller number.")
     method = calibrated(cls, {**calibrated(cls, knobs, weights).fit(budget.ratio, layout), **knobs}, weights)
     method.resolve(layout)
     resolved = method.knobs()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import re
-import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,9 +15,9 @@ from ..core.errors import BadPlan
 Kinds = Mapping[str, type[BaseModel]]  # of tables, by name; the empty name is the plan itself
 
 
-def plan_error(path: Path, text: str, error: ValidationError, kinds: Kinds) -> BadPlan:
-    """The first fault of a plan with its line."""
-    keys, fault = _first_fault(tomllib.loads(text), error)
+def plan_error(path: Path, text: str, data: Mapping[str, Any], error: ValidationError, kinds: Kinds) -> BadPlan:
+    """The first fault of a plan with its line. ``data`` is the table that its text says."""
+    keys, fault = _first_fault(data, error)
     missing = fault["type"] == "missing"
     where = f"{path}:{line(text, keys[:-1] if missing else keys)}"
     if fault["type"] == "extra_forbidden":
@@ -26,16 +25,24 @@ def plan_error(path: Path, text: str, error: ValidationError, kinds: Kinds) -> B
         near = difflib.get_close_matches(str(keys[-1]), known, n=1)
         hint = f"Did you mean {near[0]!r}? " if near else ""
         return BadPlan(f"{where}: unknown key {keys[-1]!r}.", remedy=f"{hint}Known here: {', '.join(known)}.")
-    given = "" if missing else f" It is {str(fault['input'])[:80]!r}."
+    given = "" if missing else f" It is {_given(fault['input'])}."
     return BadPlan(f"{where}: {'.'.join(map(str, keys))}: {fault['msg'].lower()}.{given}", remedy="See docs/guide/plans.md.")
+
+
+def _given(value: Any) -> str:
+    """What stands there, in quotes and cut."""
+    try:
+        return repr(str(value)[:80])
+    except ValueError:  # an integer of more digits than Python writes
+        return "a huge integer"
 
 
 def _first_fault(data: Any, error: ValidationError) -> tuple[list[str | int], Any]:
     """The first fault and the keys that lead to it. Where a value may be of several kinds, each kind has faults of its own:
-    the one that lies deepest belongs to the kind that was meant."""
+    the one that lies deepest belongs to the kind that was meant, and of those the one that asks for no other type."""
     faults = [(_keys(data, fault), fault) for fault in error.errors()]
     first = faults[0][0]
-    return max((f for f in faults if f[0][: len(first)] == first), key=lambda f: len(f[0]))
+    return max((f for f in faults if f[0][: len(first)] == first), key=lambda f: (len(f[0]), not f[1]["type"].endswith("_type")))
 
 
 def _keys(data: Any, fault: Any) -> list[str | int]:

@@ -6,7 +6,6 @@ import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import NamedTuple
 
 import torch
@@ -17,6 +16,7 @@ from ..cache.masked_layout import MaskedLayout
 from ..contract.method import Method
 from ..core import registry, seeds
 from ..core.errors import CachemarkError
+from ..core.files import is_readable
 from ..core.limits import Rates
 from ..core.spec import QUALITY_PASS
 from ..models.costs import case_bill
@@ -61,7 +61,7 @@ def without_missing(plan: Plan) -> tuple[Plan, list[str]]:
     missing: dict[str, None] = {}
 
     def kept(path: str) -> str:
-        if path and not Path(path).is_file():
+        if path and not is_readable(path):
             missing[path] = None
             return ""
         return path

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Callable, Iterable, Sequence
 from importlib import resources
 from pathlib import Path
@@ -10,11 +9,23 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, PrivateAttr, ValidationError
 
-from ..core import registry
+from ..core import registry, seeds
 from ..core.errors import BadBudget, BadPlan, unknown
-from ..core.files import NAME
+from ..core.files import NAME, is_readable
 from ..core.spec import FULL, Budget
 from .plan_errors import Kinds, line, plan_error
+from .toml_text import toml_file
+
+LONGEST_NAME, LONGEST_PATH, LONGEST_TEXT = 100, 4096, 10_000  # characters
+LARGEST_BATCH = MOST_SAMPLES = max(seeds.SIZES.values())  # images: there are seeds for no more
+LONGEST_WAIT = 20 * 24 * 3600.0  # seconds: an operating system counts a wait in milliseconds, and not much further
+MOST_CASES = 10_000
+
+Name = Annotated[str, Field(max_length=LONGEST_NAME)]
+FilePath = Annotated[str, Field(max_length=LONGEST_PATH, pattern=r"^[^\x00]*$")]
+Text = Annotated[str, Field(max_length=LONGEST_TEXT)]
+Integer = Annotated[int, Field(ge=-(2**63), le=2**63 - 1)]
+Axis = Field(min_length=1, max_length=1_000)
 
 
 class PlanTable(BaseModel):
@@ -26,13 +37,13 @@ class PlanTable(BaseModel):
 class SamplingTable(PlanTable):
     """Changes to the model's ``paper`` preset."""
 
-    cfg_scale: float | None = None
-    cfg_interval: int | None = None
-    temperature: Annotated[float, Field(ge=0)] | None = None
-    top_k: Annotated[int, Field(ge=0)] | None = None
+    cfg_scale: Annotated[float, Field(ge=-1_000, le=1_000)] | None = None
+    cfg_interval: Annotated[int, Field(ge=-1, le=1_000_000)] | None = None
+    temperature: Annotated[float, Field(ge=0, le=1_000)] | None = None
+    top_k: Annotated[int, Field(ge=0, le=10_000_000)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
-    steps: Annotated[int, Field(ge=1)] | None = None
-    diffusion_steps: Annotated[int, Field(ge=1)] | None = None
+    steps: Annotated[int, Field(ge=1, le=10_000)] | None = None
+    diffusion_steps: Annotated[int, Field(ge=1, le=10_000)] | None = None
 
 
 class MethodTable(PlanTable):
@@ -40,48 +51,48 @@ class MethodTable(PlanTable):
 
     model_config = ConfigDict(extra="allow")
 
-    name: str
+    name: Name
     variant: Annotated[str, Field(max_length=40, pattern=r"^[\w .+-]*$")] = ""
 
 
 class Timing(PlanTable):
     """Generations per case: not counted, and counted."""
 
-    warmup: Annotated[int, Field(ge=1)] = 2
-    repeats: Annotated[int, Field(ge=3)] = 5
+    warmup: Annotated[int, Field(ge=1, le=1_000)] = 2
+    repeats: Annotated[int, Field(ge=3, le=10_000)] = 5
 
 
 class Fidelity(PlanTable):
     """Which fixed subset of seeds is compared with the full cache, how many samples of it, how many images at once (0: as many as
     are timed), whether LPIPS is wanted, whose weights are not packaged, and the folder of a CLIP model (empty: no CLIP score)."""
 
-    seeds: str = "s64"
-    samples: Annotated[int, Field(ge=1)] = 64
-    batch: Annotated[int, Field(ge=0)] = 0
+    seeds: Name = "s64"
+    samples: Annotated[int, Field(ge=1, le=MOST_SAMPLES)] = 64
+    batch: Annotated[int, Field(ge=0, le=LARGEST_BATCH)] = 0
     lpips: bool = False
-    clip: str = ""
+    clip: FilePath = ""
 
 
 class Quality(PlanTable):
     """Which fixed subset is compared with real images, how many samples of it (0: all), and how many images at once. ``preset`` says with
     which eyes and against what (empty: the model's own); ``extractor_weights`` and ``reference`` are its files where none is packaged."""
 
-    seeds: str = "s2k"
-    samples: Annotated[int, Field(ge=0)] = 0
-    batch: Annotated[int, Field(ge=1)] = 50
-    preset: str = ""
-    extractor_weights: str = ""
-    reference: str = ""
+    seeds: Name = "s2k"
+    samples: Annotated[int, Field(ge=0, le=MOST_SAMPLES)] = 0
+    batch: Annotated[int, Field(ge=1, le=LARGEST_BATCH)] = 50
+    preset: Name = ""
+    extractor_weights: FilePath = ""
+    reference: FilePath = ""
 
 
 class AnchorTable(PlanTable):
     """The figure that the full cache must reach before figures on this model compare with published ones: see
     :mod:`cachemark.gate.anchors`."""
 
-    metric: str
-    expected: float
-    tolerance: Annotated[float, Field(gt=0)]
-    source: Annotated[str, Field(min_length=1)]
+    metric: Name
+    expected: Annotated[float, Field(ge=-1e9, le=1e9)]
+    tolerance: Annotated[float, Field(gt=0, le=1e9)]
+    source: Annotated[str, Field(min_length=1, max_length=LONGEST_TEXT)]
 
 
 class Cells(PlanTable):
@@ -91,20 +102,20 @@ class Cells(PlanTable):
     where the device and the method allow it, else eager. With a deadline the lowest
     ``priority`` comes first."""
 
-    model: str
-    methods: Annotated[list[str | MethodTable], Field(min_length=1)]
-    budgets: Annotated[list[str | float | int | MethodTable], Field(min_length=1)] = ["1/2"]
-    codecs: Annotated[list[str], Field(min_length=1)] = ["native"]
-    sampling: str | SamplingTable = "paper"
-    batch: Annotated[int, Field(ge=1)] | Literal["max"] = 16
-    samples: Annotated[int, Field(ge=0)] = 0
+    model: Name
+    methods: Annotated[list[Name | MethodTable], Axis]
+    budgets: Annotated[list[Name | float | int | MethodTable], Axis] = ["1/2"]
+    codecs: Annotated[list[Name], Axis] = ["native"]
+    sampling: Name | SamplingTable = "paper"
+    batch: Annotated[int, Field(ge=1, le=LARGEST_BATCH)] | Literal["max"] = 16
+    samples: Annotated[int, Field(ge=0, le=MOST_SAMPLES)] = 0
     quality: bool = True
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     engine: Literal["auto", "eager", "graph", "reference"] = "eager"
-    weights: str = ""
-    decoder_weights: str = ""
-    random_seed: int = 0
-    priority: int = 0
+    weights: FilePath = ""
+    decoder_weights: FilePath = ""
+    random_seed: Integer = 0
+    priority: Integer = 0
 
     def only(self, models: set[str] | None, methods: set[str] | None, budgets: set[str] | None) -> Cells | None:
         """This block with some of its methods and budgets (None: all), or None where nothing of them is in it."""
@@ -121,19 +132,20 @@ class Plan(PlanTable):
     """A matrix of cases. ``timeout`` is seconds per case; ``trial`` says what shares a process: all cases of a model or one
     case; ``on_unsupported`` what a budget becomes that a method cannot meet: an error of the plan, or the outcome
     ``unsupported`` (older plans call it ``unmet``). ``plugins`` are Python
-    files that register its methods, relative to the plan."""
+    files that register its methods, relative to the plan. ``max_cases`` is how many cases it may mean: more are taken for a mistake."""
 
-    name: Annotated[str, Field(min_length=1, pattern=f"^{NAME}$")]
-    description: str = ""
+    name: Annotated[str, Field(min_length=1, max_length=LONGEST_NAME, pattern=f"^{NAME}$")]
+    description: Text = ""
     timing: Timing = Timing()
     fidelity: Fidelity = Fidelity()
     quality: Quality | None = None
     anchor: AnchorTable | None = None
-    plugins: list[str] = []
-    timeout: Annotated[float, Field(gt=0)] = 600.0
+    plugins: Annotated[list[FilePath], Field(max_length=100)] = []
+    timeout: Annotated[float, Field(gt=0, le=LONGEST_WAIT)] = 600.0
     trial: Literal["model", "case"] = "model"
     on_unsupported: Annotated[Literal["error", "unsupported"], Field(validation_alias=AliasChoices("on_unsupported", "unmet"))] = "error"
-    cells: Annotated[list[Cells], Field(min_length=1)]
+    max_cases: Annotated[int, Field(ge=1, le=1_000_000)] = MOST_CASES
+    cells: Annotated[list[Cells], Axis]
 
     @property
     def searches(self) -> bool:
@@ -226,8 +238,8 @@ def find(name_or_path: str) -> Path:
     """The file of a plan given by path or by the name of a shipped one."""
     path = Path(name_or_path)
     if path.suffix == ".toml" or "/" in name_or_path:
-        if not path.is_file():
-            raise BadPlan(f"Plan {name_or_path!r} is not a file.", remedy=f"Shipped plans: {', '.join(names())}.")
+        if not is_readable(path):
+            raise BadPlan(f"Plan {name_or_path!r} is not a file that can be read.", remedy=f"Shipped plans: {', '.join(names())}.")
         return path
     if name_or_path not in names():
         raise unknown("plan", name_or_path, names())
@@ -237,15 +249,11 @@ def find(name_or_path: str) -> Path:
 def load(name_or_path: str) -> Plan:
     """Read and validate a plan. BadPlan names the file, the line, what was found and what is expected."""
     path = find(name_or_path)
+    text, data = toml_file(path)
     try:
-        text = path.read_text(encoding="utf-8")
-        plan = Plan.model_validate(tomllib.loads(text))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise BadPlan(f"{path}: not TOML: {error}.", remedy="Fix the syntax.") from None
+        plan = Plan.model_validate(data)
     except ValidationError as error:
-        raise plan_error(path, text, error, KINDS) from None
-    except OSError as error:
-        raise BadPlan(f"{path} cannot be read: {error.strerror}.", remedy="Give the path of a TOML file.") from None
+        raise plan_error(path, text, data, error, KINDS) from None
     plan._source = str(path), text
     return plan
 

@@ -9,18 +9,39 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass, field, fields
 from typing import Any
 
+from ..core.edited import MOMENT, PROSE, TABLE, EditedFile, Rule, many, maybe, number, one_of
 from ..core.errors import BadBaseline, CachemarkError
-from ..core.result import Environment, Outcome
-from ..core.units import metric
+from ..core.result import Environment, Outcome, Status
+from ..core.spec import Case, Sampling
+from ..core.units import is_metric, metric
 from ..core.version import __version__
+from ..core.wording import shown
 from .schema import finite
 
 FORMAT = "cachemark-exchange"
 FORMAT_VERSION = 1
+COUNTED = ("speed", "memory", "work")  # kinds of metrics that are never negative
+
+# What a file must hold, for people edit it.
+_COUNT = number(0, 1e12, whole=True)
+META = {"plan": PROSE, "name": PROSE, "reason": PROSE, "saved": MOMENT, "expires": MOMENT, "run": _COUNT, "replaces": TABLE}  # fmt: skip
+ENVIRONMENT = {"device": PROSE, "machine_class": PROSE, "fingerprint": PROSE, "facts": TABLE}
+OUTCOME = {"case": TABLE, "status": one_of(*map(str, Status)), "samples": TABLE, "judgement": PROSE, "log": PROSE,
+           "seconds": number(0, 1e9), "skip_key": PROSE, "output_hash": PROSE, "facts": TABLE, "artifacts": TABLE}  # fmt: skip
+CASE = {"model": PROSE, "weights": PROSE, "grid": many(_COUNT, 2), "conditions": PROSE, "sampling": TABLE, "method": PROSE, "knobs": TABLE,
+        "codec": PROSE, "budget": PROSE, "batch": _COUNT, "seeds": PROSE, "samples": _COUNT, "dtype": PROSE, "engine": PROSE,
+        "device_class": PROSE, "warmup": _COUNT, "repeats": _COUNT, "role": PROSE, "evaluation": TABLE, "variant": PROSE}  # fmt: skip
+LATER = tuple(held.name for held in fields(Case) if held.default is not MISSING or held.default_factory is not MISSING)
+SAMPLING = {held.name: {"str": PROSE, "int": number(-1, 1e12, whole=True)}.get(str(held.type), number()) for held in fields(Sampling)}
+_CONDENSED = Rule("a table of tables, each with count and mean", lambda value: isinstance(value, dict) and all(
+    isinstance(held, dict) and number(0).fits(held.get("count")) and number().fits(held.get("mean")) for held in value.values()))
+FACTS = {"kernel": maybe(PROSE, None), "images_hash": maybe(PROSE, None), "condensed": _CONDENSED, "skip_parts": TABLE,
+         "limit": maybe(TABLE, None)}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -52,20 +73,40 @@ def dump(outcomes: Iterable[Outcome], environment: Environment, code: Mapping[st
 
 def load(text: str, source: str) -> Exchange:
     """Inverse of :func:`dump`. Anything but a whole file of a known format is :class:`BadBaseline`, naming ``source``."""
-    data = _parse(text, source)
-    found = []
+    file = EditedFile(source, BadBaseline)
+    data = _parse(text, file)
     try:
-        for item in data["outcomes"]:
-            samples = {name: [float(v) for v in values] for name, values in item["samples"].items()}
-            found.append(Outcome.from_json({**item, "samples": samples}))
-        environment = Environment.from_json(data["environment"])
-        metrics = {str(name): int(version) for name, version in data["metrics"].items()}
-        code, meta = dict(data["code"]), dict(data["meta"])
-    except (KeyError, TypeError, ValueError, AttributeError, OverflowError, CachemarkError) as error:
-        said = f"{error.args[0]!r} is missing" if isinstance(error, KeyError) else str(error)
-        raise BadBaseline(f"{source} cannot be used, at outcome {len(found) + 1} or after the last one: {said}.",
-                          remedy=f"It was written by another version than {__version__}, or edited. Save it again.") from error
-    return Exchange(tuple(found), environment, code, meta, metrics, source, hashlib.sha256(text.encode()).hexdigest())
+        file.check(data, {"outcomes": many(TABLE), "environment": TABLE, "code": TABLE, "metrics": TABLE, "meta": TABLE})
+        file.check(data["meta"], META, "meta.", optional=META)
+        file.check(data["environment"], ENVIRONMENT, "environment.", optional=("facts",))
+        found = tuple(_outcome(item, f"outcomes.{place}.", file) for place, item in enumerate(data["outcomes"]))
+        file.check(data["metrics"], dict.fromkeys(data["metrics"], number(1, whole=True)), "metrics.")
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        raise file.wrong(f"was written by another version than {__version__}, or edited: {type(error).__name__}, {error}.") from error
+    environment, code, meta = Environment.from_json(data["environment"]), dict(data["code"]), dict(data["meta"])
+    return Exchange(found, environment, code, meta, dict(data["metrics"]), source, hashlib.sha256(text.encode()).hexdigest())
+
+
+def _outcome(item: Mapping[str, Any], where: str, file: EditedFile) -> Outcome:
+    """One outcome of a file, at that place in it. Errors name the key."""
+    file.check(item, OUTCOME, where)
+    file.check(item["case"], CASE, f"{where}case.", optional=LATER)
+    file.check(item["case"]["sampling"], SAMPLING, f"{where}case.sampling.", optional=SAMPLING)
+    for name in item["samples"]:
+        file.check(item["samples"], {name: _values(name)}, f"{where}samples.")
+    file.check(item["artifacts"], dict.fromkeys(item["artifacts"], PROSE), f"{where}artifacts.")
+    file.check(item["facts"], FACTS, f"{where}facts.", optional=FACTS)
+    try:
+        samples = {name: [float(v) for v in values] for name, values in item["samples"].items()}
+        return Outcome.from_json({**item, "samples": samples})
+    except (ValueError, CachemarkError) as error:
+        raise file.wrong(f"cannot be used at {where.rstrip('.')}: {error}.") from error
+
+
+def _values(name: str) -> Rule:
+    """What the samples of a metric must be: bytes, times and FLOPs are never negative."""
+    counted = is_metric(name) and metric(name).kind in COUNTED
+    return many(number(0 if counted else -math.inf), 1)
 
 
 def rounded(name: str, values: Sequence[float]) -> list[float]:
@@ -84,25 +125,14 @@ def _text(value: Any, indent: str = "") -> str:
     return json.dumps(value, allow_nan=False)
 
 
-def _parse(text: str, source: str) -> dict[str, Any]:
-    def refuse(word: str) -> None:
-        raise ValueError(f"{word} is not JSON")
-
-    try:
-        data = json.loads(text, parse_constant=refuse)
-    except json.JSONDecodeError as error:
-        cut = not text[error.pos:].strip() or "Unterminated" in error.msg
-        what = "is cut off" if cut else "is not JSON"
-        raise BadBaseline(f"{source} {what}: {error.msg} at line {error.lineno}, column {error.colno}.",
-                          remedy="Copy the whole file again, or take it from version control.") from error
-    except (ValueError, RecursionError) as error:
-        raise BadBaseline(f"{source} is not JSON that we write: {error}.", remedy="Take the file from version control.") from error
+def _parse(text: str, file: EditedFile) -> dict[str, Any]:
+    data = file.json(text)
     if not isinstance(data, dict) or data.get("format") != FORMAT:
-        raise BadBaseline(f"{source} is not an exchange file of cachemark.", remedy="Make one with: cachemark baseline save")
+        raise BadBaseline(f"{file.source} is not an exchange file of cachemark.", remedy="Make one with: cachemark baseline save")
     version = data.get("version")
-    if not isinstance(version, int) or version < 1:
-        raise BadBaseline(f"{source} has format {version!r}, which is not a version.", remedy="Take the file from version control.")
+    if type(version) is not int or version < 1:
+        raise file.wrong(f"has format {shown(version)}, which is not a version.")
     if version > FORMAT_VERSION:
-        raise BadBaseline(f"{source} has format {version}; cachemark {__version__} reads formats up to {FORMAT_VERSION}.",
+        raise BadBaseline(f"{file.source} has format {shown(version)}; cachemark {__version__} reads formats up to {FORMAT_VERSION}.",
                           remedy="Upgrade cachemark, or save the baseline again with this version.")
     return data

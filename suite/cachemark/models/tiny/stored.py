@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from torch import nn
 
 from ...core.errors import BadCheckpoint
+from ...core.files import is_readable
 from .. import checkpoints
 
 M = TypeVar("M", bound=nn.Module)
@@ -58,7 +59,7 @@ class EmbeddedWeights(Generic[M]):
 
     def _build(self, path: str | Path) -> partial[M]:
         remedy = f"Give a .safetensors file written by `python -m cachemark.tools.train {self.name}`."
-        if not Path(path).is_file():
+        if not is_readable(path):
             raise BadCheckpoint(f"{str(path)!r} is not a file.", remedy=remedy)
         try:
             with safe_open(str(path), framework="pt") as file:
@@ -66,5 +67,5 @@ class EmbeddedWeights(Generic[M]):
             if about.get("model") != self.name:
                 raise ValueError(f"it says it is {about.get('model', 'nothing')!r}")
             return partial(self.model, self.sizes(**json.loads(about["config"])))
-        except (SafetensorError, KeyError, TypeError, ValueError) as error:
+        except Exception as error:  # bytes of any origin: the reader may fail in any way
             raise BadCheckpoint(f"{str(path)!r} holds no {self.name} weights: {error}.", remedy=remedy) from error

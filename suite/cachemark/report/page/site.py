@@ -102,7 +102,7 @@ def kept(folder: Path) -> dict[str, tuple[str, ListedRun]]:
     try:
         found = json.loads((folder / STAMPS).read_text(encoding="utf-8"))
         return {number: (item["stamp"], ListedRun(**item["line"])) for number, item in found.items()}
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return {}
 
 

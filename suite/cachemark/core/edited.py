@@ -1,0 +1,155 @@
+"""Files that people edit, looked at value by value before anything is computed with them: what is wrong is one line with file and key."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from .errors import CachemarkError
+from .units import is_finite
+from .wording import plain, shown
+
+LARGEST = 200_000_000  # bytes of a file
+DEEPEST = 64  # lists and tables inside one another
+LONGEST = 4_000  # characters of a text on one line
+_BREAKS = re.compile("[\n\r\t\x85\u2028\u2029]")
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What a value must be, in words and as a question."""
+
+    expected: str
+    fits: Callable[[Any], bool]
+
+
+def number(least: float = -math.inf, most: float = math.inf, *, whole: bool = False) -> Rule:
+    """A finite number, from ``least`` to ``most`` where they are given."""
+    kind = int if whole else (int, float)
+    ends = [f"{word} {end:g}" for word, end in (("at least", least), ("at most", most)) if math.isfinite(end)]
+    said = f"a {'whole' if whole else 'finite'} number{' of ' if ends else ''}{' and '.join(ends)}"
+    return Rule(said, lambda value: isinstance(value, kind) and not isinstance(value, bool) and least <= value <= most and is_finite(value))
+
+
+def one_of(*words: str) -> Rule:
+    """One of these words."""
+    return Rule(f"one of {', '.join(repr(word) for word in words)}", lambda value: isinstance(value, str) and value in words)
+
+
+def maybe(rule: Rule, nothing: object) -> Rule:
+    """What a rule asks for, or ``nothing`` (None, or an empty text)."""
+    word = {None: "null", "": "an empty text"}.get(nothing, repr(nothing))  # type: ignore[call-overload]
+    return Rule(f"{rule.expected}, or {word}", lambda value: value == nothing or rule.fits(value))
+
+
+def many(rule: Rule, least: int = 0) -> Rule:
+    """A list of what a rule asks for."""
+    return Rule(f"a list of at least {least}, each {rule.expected}",
+                lambda value: isinstance(value, list) and len(value) >= least and all(map(rule.fits, value)))
+
+
+def _is_line(value: object) -> bool:
+    return isinstance(value, str) and len(value) <= LONGEST and not _BREAKS.search(value) and plain(value) == value
+
+
+def _is_moment(value: object) -> bool:
+    try:
+        return isinstance(value, str) and 1970 <= datetime.fromisoformat(value).year < 9999
+    except ValueError:
+        return False
+
+
+def _is_day(value: object) -> bool:
+    return _is_moment(value) and len(str(value)) == len("2026-12-31")
+
+
+PROSE = Rule("a text", lambda value: isinstance(value, str))
+LINE = Rule(f"a text on one line, of at most {LONGEST} characters and without control characters", _is_line)
+DAY = Rule("a date from 1970 on, such as 2026-12-31", _is_day)
+MOMENT = Rule("a date from 1970 on, such as 2026-12-31, with or without a time", _is_moment)
+TABLE = Rule("a table", lambda value: isinstance(value, dict))
+
+
+@dataclass(frozen=True)
+class EditedFile:
+    """A file by its name, and the kind of error and the remedy for whatever is wrong in it."""
+
+    source: str
+    error: type[CachemarkError]
+    remedy: str = "Mend that value, or take the file from version control."
+
+    def json(self, text: str) -> Any:
+        """What a text of JSON says. NaN and infinities are no JSON."""
+        try:
+            data = json.loads(text, parse_constant=_refuse)
+        except json.JSONDecodeError as error:
+            cut = not text[error.pos:].strip() or "Unterminated" in error.msg
+            what = "is cut off" if cut else "is not JSON"
+            raise self.wrong(f"{what}: {error.msg} at line {error.lineno}, column {error.colno}.") from error
+        except RecursionError as error:
+            raise self._too_deep() from error
+        except ValueError as error:
+            raise self.wrong(f"is not JSON that we write: {error}.") from error
+        if nested_deeper(data, DEEPEST):
+            raise self._too_deep()
+        return data
+
+    def check(
+        self, table: Any, rules: Mapping[str, Rule], where: str = "", *, optional: Collection[str] = (), closed: bool = False,
+    ) -> None:
+        """Refuse a table in which a value is not what its rule asks for, a key is missing that is not ``optional`` or, where it is
+        ``closed``, one stands beside those that have a rule. ``where``: the keys that lead to it, with a dot behind each."""
+        if not isinstance(table, Mapping):
+            raise self.wrong_value(where.rstrip("."), table, TABLE)
+        for name, rule in rules.items():
+            if name in table and not rule.fits(table[name]):
+                raise self.wrong_value(f"{where}{name}", table[name], rule)
+            if name not in table and name not in optional:
+                raise self.wrong(f"lacks {where}{name}: {rule.expected} is expected.")
+        if closed and (odd := [name for name in table if name not in rules]):
+            raise self.wrong(f"has {where}{odd[0]}, which is no key there. Known: {', '.join(rules)}.")
+
+    def wrong_value(self, key: str, value: object, rule: Rule) -> CachemarkError:
+        """The error for a value that is not what a rule asks for."""
+        return self.wrong(f"has {key} = {shown(value)}; {rule.expected} is expected.")
+
+    def wrong(self, what: str) -> CachemarkError:
+        """The error that says so of the file."""
+        return self.error(f"{self.source} {what}", remedy=self.remedy)
+
+    def _too_deep(self) -> CachemarkError:
+        return self.wrong(f"is nested more than {DEEPEST} deep.")
+
+
+def text_of(path: Path, error: type[CachemarkError]) -> str:
+    """The text of a file that somebody may have edited. Raises ``error``, also for what is no ordinary file."""
+    remedy = "Give the path of an ordinary file, or take it from version control."
+    try:
+        if not path.is_file():
+            path.stat()
+            raise error(f"{path} cannot be read: it is no ordinary file.", remedy=remedy)
+        if path.stat().st_size > LARGEST:
+            raise error(f"{path} has more than {LARGEST} bytes.", remedy=remedy)
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as fault:
+        raise error(f"{path} is not text.", remedy=remedy) from fault
+    except OSError as fault:
+        raise error(f"{path} cannot be read: {fault.strerror}.", remedy=remedy) from fault
+
+
+def _refuse(word: str) -> None:
+    raise ValueError(f"{word} is none of its words")
+
+
+def nested_deeper(data: Any, most: int) -> bool:
+    """Whether lists and tables are nested deeper than that, found level by level: a walk into them could be too deep itself."""
+    level = [data]
+    for _ in range(most + 1):
+        level = [held for item in level if isinstance(item, (list, dict)) for held in (item.values() if isinstance(item, dict) else item)]
+    return bool(level)
