@@ -231,7 +231,7 @@ ALL = [
            ("lie beside it",), changes=(STORE, *LOGS)),
     Attack("artifacts in a name of 5 000 letters", ("db", "migrate", "--store", STORE, "--artifacts", LONG), ("--artifacts",), "bad-store",
            ("lie beside it",), changes=(STORE, *LOGS)),
-    *(Attack(f"a report {name}, before measuring", (*RUN, "--report", page), ("run --report",), says=(says,)) for name, page, says in (
+    *(Attack(f"a report {name}, before measuring", (*RUN, "--report", page), ("--report",), says=(says,)) for name, page, says in (
         ("in no folder", "no/such/page.html", "there is no folder no/such"), ("below a file", f"{PLAN}/page.html", "there is no folder"),
         ("of 5 000 letters", LONG, "cannot be written"), ("in a folder of 5 000 letters", f"{LONG}/x", "there is no folder"))),
 ]

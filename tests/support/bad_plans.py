@@ -81,7 +81,7 @@ BAD = [
     Bad("unknown seeds", 'seeds = "s64"', 'seeds = "s46"', U, ("Unknown seed subset 's46'", "Did you mean 's64'?")),
     Bad("too many samples", "samples = 4", "samples = 65", P, ("65 samples of 's64'", "1 to 64")),
     Bad("batch above samples", "batch = 2", "batch = 5", P, ("Batch 5 is larger than the 4 samples of s64",)),
-    Bad("huge batch", "batch = 2", "batch = 1000000000000", P, ("is larger than the 4 samples",)),
+    Bad("huge batch", "batch = 2", "batch = 1000000000000", P, ("less than or equal to 50000",)),
     Bad("budget of nothing", '"1/2"', '"0"', errors.BadBudget, ("'0' is outside (0, 1]",), "budgets ="),
     Bad("budget above all", '"1/2"', "1.5", errors.BadBudget, ("1.5 is outside (0, 1]",), "budgets ="),
     Bad("budget in words", '"1/2"', '"half"', errors.BadBudget, ("'half' is not a number",), "budgets ="),

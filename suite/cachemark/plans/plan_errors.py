@@ -13,6 +13,7 @@ from pydantic import BaseModel, ValidationError
 from ..core.errors import BadPlan
 
 Kinds = Mapping[str, type[BaseModel]]  # of tables, by name; the empty name is the plan itself
+OTHER_TYPE = ("_type", "literal_error")  # ends of the names of faults that say that another kind of value was meant
 
 
 def plan_error(path: Path, text: str, data: Mapping[str, Any], error: ValidationError, kinds: Kinds) -> BadPlan:
@@ -42,7 +43,7 @@ def _first_fault(data: Any, error: ValidationError) -> tuple[list[str | int], An
     the one that lies deepest belongs to the kind that was meant, and of those the one that asks for no other type."""
     faults = [(_keys(data, fault), fault) for fault in error.errors()]
     first = faults[0][0]
-    return max((f for f in faults if f[0][: len(first)] == first), key=lambda f: (len(f[0]), not f[1]["type"].endswith("_type")))
+    return max((f for f in faults if f[0][: len(first)] == first), key=lambda f: (len(f[0]), not f[1]["type"].endswith(OTHER_TYPE)))
 
 
 def _keys(data: Any, fault: Any) -> list[str | int]:
