@@ -22,35 +22,36 @@ _BREAKS = re.compile("[\n\r\t\x85\u2028\u2029]")
 
 
 @dataclass(frozen=True)
-class Rule:
-    """What a value must be, in words and as a question."""
+class Expectation:
+    """The demand on a value, in words and as a question."""
 
     expected: str
     fits: Callable[[Any], bool]
 
 
-def number(least: float = -math.inf, most: float = math.inf, *, whole: bool = False) -> Rule:
+def number(least: float = -math.inf, most: float = math.inf, *, whole: bool = False) -> Expectation:
     """A finite number, from ``least`` to ``most`` where they are given."""
     kind = int if whole else (int, float)
     ends = [f"{word} {end:g}" for word, end in (("at least", least), ("at most", most)) if math.isfinite(end)]
     said = f"a {'whole' if whole else 'finite'} number{' of ' if ends else ''}{' and '.join(ends)}"
-    return Rule(said, lambda value: isinstance(value, kind) and not isinstance(value, bool) and least <= value <= most and is_finite(value))
+    return Expectation(said, lambda value: isinstance(value, kind) and not isinstance(value, bool)
+                       and least <= value <= most and is_finite(value))
 
 
-def one_of(*words: str) -> Rule:
+def one_of(*words: str) -> Expectation:
     """One of these words."""
-    return Rule(f"one of {', '.join(repr(word) for word in words)}", lambda value: isinstance(value, str) and value in words)
+    return Expectation(f"one of {', '.join(repr(word) for word in words)}", lambda value: isinstance(value, str) and value in words)
 
 
-def maybe(rule: Rule, nothing: object) -> Rule:
-    """What a rule asks for, or ``nothing`` (None, or an empty text)."""
+def maybe(rule: Expectation, nothing: object) -> Expectation:
+    """A demand that ``nothing`` (None, or an empty text) meets too."""
     word = {None: "null", "": "an empty text"}.get(nothing, repr(nothing))  # type: ignore[call-overload]
-    return Rule(f"{rule.expected}, or {word}", lambda value: value == nothing or rule.fits(value))
+    return Expectation(f"{rule.expected}, or {word}", lambda value: value == nothing or rule.fits(value))
 
 
-def many(rule: Rule, least: int = 0) -> Rule:
+def many(rule: Expectation, least: int = 0) -> Expectation:
     """A list of what a rule asks for."""
-    return Rule(f"a list of at least {least}, each {rule.expected}",
+    return Expectation(f"a list of at least {least}, each {rule.expected}",
                 lambda value: isinstance(value, list) and len(value) >= least and all(map(rule.fits, value)))
 
 
@@ -69,11 +70,11 @@ def _is_day(value: object) -> bool:
     return _is_moment(value) and len(str(value)) == len("2026-12-31")
 
 
-PROSE = Rule("a text", lambda value: isinstance(value, str))
-LINE = Rule(f"a text on one line, of at most {LONGEST} characters and without control characters", _is_line)
-DAY = Rule("a date from 1970 on, such as 2026-12-31", _is_day)
-MOMENT = Rule("a date from 1970 on, such as 2026-12-31, with or without a time", _is_moment)
-TABLE = Rule("a table", lambda value: isinstance(value, dict))
+PROSE = Expectation("a text", lambda value: isinstance(value, str))
+LINE = Expectation(f"a text on one line, of at most {LONGEST} characters and without control characters", _is_line)
+DAY = Expectation("a date from 1970 on, such as 2026-12-31", _is_day)
+MOMENT = Expectation("a date from 1970 on, such as 2026-12-31, with or without a time", _is_moment)
+TABLE = Expectation("a table", lambda value: isinstance(value, dict))
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,7 @@ class EditedFile:
     remedy: str = "Mend that value, or take the file from version control."
 
     def json(self, text: str) -> Any:
-        """What a text of JSON says. NaN and infinities are no JSON."""
+        """The value that a text of JSON says. NaN and infinities are no JSON."""
         try:
             data = json.loads(text, parse_constant=_refuse)
         except json.JSONDecodeError as error:
@@ -101,7 +102,7 @@ class EditedFile:
         return data
 
     def check(
-        self, table: Any, rules: Mapping[str, Rule], where: str = "", *, optional: Collection[str] = (), closed: bool = False,
+        self, table: Any, rules: Mapping[str, Expectation], where: str = "", *, optional: Collection[str] = (), closed: bool = False,
     ) -> None:
         """Refuse a table in which a value is not what its rule asks for, a key is missing that is not ``optional`` or, where it is
         ``closed``, one stands beside those that have a rule. ``where``: the keys that lead to it, with a dot behind each."""
@@ -115,7 +116,7 @@ class EditedFile:
         if closed and (odd := [name for name in table if name not in rules]):
             raise self.wrong(f"has {where}{odd[0]}, which is no key there. Known: {', '.join(rules)}.")
 
-    def wrong_value(self, key: str, value: object, rule: Rule) -> CachemarkError:
+    def wrong_value(self, key: str, value: object, rule: Expectation) -> CachemarkError:
         """The error for a value that is not what a rule asks for."""
         return self.wrong(f"has {key} = {shown(value)}; {rule.expected} is expected.")
 
@@ -148,7 +149,7 @@ def _refuse(word: str) -> None:
 
 
 def nested_deeper(data: Any, most: int) -> bool:
-    """Whether lists and tables are nested deeper than that, found level by level: a walk into them could be too deep itself."""
+    """True where lists and tables are nested deeper than that, found level by level: a walk into them could be too deep itself."""
     level = [data]
     for _ in range(most + 1):
         level = [held for item in level if isinstance(item, (list, dict)) for held in (item.values() if isinstance(item, dict) else item)]

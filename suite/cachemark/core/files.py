@@ -27,7 +27,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def is_readable(path: Path | str) -> bool:
-    """Whether a path is that of an ordinary file that can be opened. Devices and pipes, which could be read without end or not at all, are
+    """True for the path of an ordinary file that can be opened. Devices and pipes, which could be read without end or not at all, are
     none. Never raises: a name may be too long, or hold what no name can."""
     try:
         return Path(path).is_file() and os.access(path, os.R_OK)

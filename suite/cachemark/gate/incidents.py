@@ -17,7 +17,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..core.edited import DAY, DEEPEST, LINE, TABLE, EditedFile, Rule, many, maybe, nested_deeper, number, one_of, text_of
+from ..core.edited import DAY, DEEPEST, LINE, TABLE, EditedFile, Expectation, many, maybe, nested_deeper, number, one_of, text_of
 from ..core.errors import BadBaseline, BadPlan, CachemarkError, unknown
 from ..core.result import IMAGES, JUDGING
 from ..core.spec import Case, digest, shown_label
@@ -194,7 +194,8 @@ def _incident(factor: str, value: str, mine: Sequence[Finding]) -> Incident:
 
 
 INCIDENT = {  # what a register must hold of each, for people edit it
-    "key": Rule("1 to 40 letters and digits", lambda value: isinstance(value, str) and bool(re.fullmatch("[A-Za-z0-9]{1,40}", value))),
+    "key": Expectation("1 to 40 letters and digits",
+                       lambda value: isinstance(value, str) and bool(re.fullmatch("[A-Za-z0-9]{1,40}", value))),
     "metric": LINE, "factor": one_of(*FACTORS, "cell"), "value": LINE, "cells": many(LINE, 1), "change": maybe(number(0, 1e9), None),
     "reason": LINE, "onset": LINE, "since": maybe(DAY, ""), "state": one_of(NEW, ACKNOWLEDGED, FIXED, ACCEPTED), "who": LINE,
     "until": maybe(DAY, ""), "link": LINE, "worst": maybe(number(0, 1e9), None), "found_by": one_of("", BASELINE, PAIRS),
@@ -295,7 +296,7 @@ def load(path: Path) -> list[Incident]:
         return []
     file = EditedFile(str(path), BadBaseline)
     data = file.json(text)
-    file.check(data, {"format": Rule("1 or 2", lambda value: value in (1, FORMAT)), "incidents": many(TABLE)})
+    file.check(data, {"format": Expectation("1 or 2", lambda value: value in (1, FORMAT)), "incidents": many(TABLE)})
     for place, item in enumerate(data["incidents"]):
         file.check(item, INCIDENT, f"incidents.{place}.", optional=LATER, closed=True)
     found = [Incident(**{**item, "cells": tuple(map(shown_label, item["cells"])), "value": shown_label(item["value"])

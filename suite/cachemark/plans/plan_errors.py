@@ -31,7 +31,7 @@ def plan_error(path: Path, text: str, data: Mapping[str, Any], error: Validation
 
 
 def _given(value: Any) -> str:
-    """What stands there, in quotes and cut."""
+    """The value that stands there, in quotes and cut."""
     try:
         return repr(str(value)[:80])
     except ValueError:  # an integer of more digits than Python writes

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from typing import Any
 
-from ..core.edited import MOMENT, PROSE, TABLE, EditedFile, Rule, many, maybe, number, one_of
+from ..core.edited import MOMENT, PROSE, TABLE, EditedFile, Expectation, many, maybe, number, one_of
 from ..core.errors import BadBaseline, CachemarkError
 from ..core.result import Environment, Outcome, Status
 from ..core.spec import Case, Sampling
@@ -38,7 +38,7 @@ CASE = {"model": PROSE, "weights": PROSE, "grid": many(_COUNT, 2), "conditions":
         "device_class": PROSE, "warmup": _COUNT, "repeats": _COUNT, "role": PROSE, "evaluation": TABLE, "variant": PROSE}  # fmt: skip
 LATER = tuple(held.name for held in fields(Case) if held.default is not MISSING or held.default_factory is not MISSING)
 SAMPLING = {held.name: {"str": PROSE, "int": number(-1, 1e12, whole=True)}.get(str(held.type), number()) for held in fields(Sampling)}
-_CONDENSED = Rule("a table of tables, each with count and mean", lambda value: isinstance(value, dict) and all(
+_CONDENSED = Expectation("a table of tables, each with count and mean", lambda value: isinstance(value, dict) and all(
     isinstance(held, dict) and number(0).fits(held.get("count")) and number().fits(held.get("mean")) for held in value.values()))
 FACTS = {"kernel": maybe(PROSE, None), "images_hash": maybe(PROSE, None), "condensed": _CONDENSED, "skip_parts": TABLE,
          "limit": maybe(TABLE, None)}  # fmt: skip
@@ -103,8 +103,8 @@ def _outcome(item: Mapping[str, Any], where: str, file: EditedFile) -> Outcome:
         raise file.wrong(f"cannot be used at {where.rstrip('.')}: {error}.") from error
 
 
-def _values(name: str) -> Rule:
-    """What the samples of a metric must be: bytes, times and FLOPs are never negative."""
+def _values(name: str) -> Expectation:
+    """The demand on the samples of a metric: bytes, times and FLOPs are never negative."""
     counted = is_metric(name) and metric(name).kind in COUNTED
     return many(number(0 if counted else -math.inf), 1)
 
