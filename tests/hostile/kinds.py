@@ -32,7 +32,7 @@ READERS = {  # each function that takes a file or text apart, and the kind of in
     "gate/anchors.py:shipped": "", "gate/incidents.py:load_owners": "owners",
     "machine/rates.py:_elsewhere": "", "metrics/adm.py:statistics": "reference file", "metrics/extractor.py:tensors": "weights file",
     "metrics/image_features.py:_unpacked": "reference file", "models/checkpoints.py:_safetensors": "weights file",
-    "models/checkpoints.py:_unpickle": "weights file", "models/tiny/stored.py:_build": "", "plans/expand.py:_packaged": "",
+    "models/checkpoints.py:_unpickle": "weights file", "models/checkpoints.py:parts": "weights file", "models/tiny/stored.py:_build": "", "plans/expand.py:_packaged": "",
     "plans/plugin_import.py:_heard": "", "plans/toml_text.py:toml_file": "plan file", "report/page/site.py:kept": "site stamps",
     "report/view/papers.py:published": "", "roofline/kv_bytes.py:published": "", "store/ingest.py:_parse": "benchmark file",
     "store/places.py:_noted": "", "store/schema.py:process_result_value": "column of JSON",

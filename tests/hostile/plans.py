@@ -204,7 +204,7 @@ TEXTS = [
     cells("an engine unknown", 'engine = "warp"', "engine", "'eager'"),
 ]
 FILES = [
-    *(Attack(f"weights that are a {what}", EXPLAIN, ("plan cells.weights", "weights file"), "bad-checkpoint", ("file that can be read",),
+    *(Attack(f"weights that are a {what}", EXPLAIN, ("plan cells.weights", "weights file"), "bad-checkpoint", (WEIGHTS,),
              prepare=special(make))
       for what, make in (("pipe", "pipe"), ("folder", "folder"), ("socket", "socket"), ("device", "/dev/zero"), ("loop", "dot.safetensors"),
                          ("piece of this process", "/proc/self/mem"))),
