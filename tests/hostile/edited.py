@@ -107,7 +107,7 @@ INCIDENTS = [
           ("until", "soon"), ("until", 20261231), ("until", "9999999-01-01"), ("until", "2026-02-30"), ("until", "2026-12-01T00:00"),
           ("since", "0000-01-01"), ("since", None), ("state", "open"), ("state", None), ("key", PWNED), ("key", ""), ("key", None),
           ("cells", []), ("cells", "all"), ("cells", [f"a\n{PWNED}"]), ("cells", [3]), ("factor", "weather"), ("factor", None),
-          ("found_by", "luck"),
+          ("metrics", "kl"), ("metrics", [3]), ("found_by", "luck"),
           ("change", "1.2"), ("change", -1), ("change", 1e300), ("change", True), ("worst", "much"), ("worst", -0.5))),
     Attack("a register of format 99", LIST, ("register",), "bad-baseline", ("format = 99",),
            prepare=edited(REGISTER, put("format", value=99))),

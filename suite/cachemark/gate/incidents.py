@@ -199,6 +199,7 @@ INCIDENT = {  # what a register must hold of each, for people edit it
     "metric": LINE, "factor": one_of(*FACTORS, "cell"), "value": LINE, "cells": many(LINE, 1), "change": maybe(number(0, 1e9), None),
     "reason": LINE, "onset": LINE, "since": maybe(DAY, ""), "state": one_of(NEW, ACKNOWLEDGED, FIXED, ACCEPTED), "who": LINE,
     "until": maybe(DAY, ""), "link": LINE, "worst": maybe(number(0, 1e9), None), "found_by": one_of("", BASELINE, PAIRS),
+    "metrics": many(LINE),
 }
 LATER = tuple(held.name for held in fields(Incident) if held.default is not MISSING)  # what older registers lack
 
