@@ -27,7 +27,7 @@ settings.load_profile("cachemark")
 fork_server.CODE.add(identity.ASK)
 fork_server.install()
 
-LONG = ("workflows", "browser", "trial", "tools", "metrics", "contracts", "conformance", "cli")
+LONG = ("hostile", "workflows", "browser", "trial", "tools", "metrics", "contracts", "conformance", "cli")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

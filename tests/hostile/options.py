@@ -19,9 +19,10 @@ NOTHING: Preparation = lambda folder: None  # noqa: E731 - a name for nothing
 
 def wrong(
     kind: str, name: str, arguments: tuple[str, ...], *says: str, slug: str = "", code: int = 2, prepare: Preparation = NOTHING,
+    changes: tuple[str, ...] = (),
 ) -> Attack:
     """A try with one odd value of an option or argument."""
-    return Attack(f"{kind} {name}", arguments, (kind,), slug, says, code, prepare)
+    return Attack(f"{kind} {name}", arguments, (kind,), slug, says, code, prepare, changes)
 
 
 NUMBERS = [
@@ -91,7 +92,7 @@ WORDS = [
             "at most 1000"),
                                 ("turned", "\u202eada", "control characters"))),
     wrong("--name", "that leaves its folder", ("baseline", "save", *STORED, "--name", "../../thesis"), "is not a name",
-          slug="bad-baseline"),
+          slug="bad-baseline", changes=(STORE,)),
 ]
 PATHS = [
     wrong(kind, f"of 5000 letters, {' '.join(arguments[:2])[:40]}", arguments, slug=slug, code=code)
@@ -105,11 +106,12 @@ PATHS = [
         ("--baseline", ("report", "r.html", *STORED, "--baseline", LONG), "bad-baseline", 2),
         ("baseline diff PATH", ("baseline", "diff", LONG, *STORED), "bad-baseline", 2), ("export npz PATH", ("report", LONG, *STORED),
               "infrastructure", 5),
-        ("--report", (*RUN, "--share", "1/2", "--report", LONG), "", 2), ("--site", ("report", "--site", LONG, *STORED), "", 2),
+        ("--report", (*RUN, "--share", "1/2", "--report", LONG), "", 2), ("--site", ("report", "--site", LONG, *STORED), "infrastructure", 5),
         ("export csv PATH", ("export", "csv", LONG, *STORED), "infrastructure", 5),
         ("export csv PATH", ("export", "parquet", LONG, *STORED), "infrastructure", 5),
-        ("FOLDER", ("export", "figures", LONG, *STORED), "", 2), ("FOLDER", ("export", "asv", LONG, *STORED),
-              "", 2),
+        ("FOLDER", ("export", "figures", LONG, *STORED), "infrastructure", 5),
+        ("FOLDER", ("export", "asv", LONG, *STORED), "unsupported", 2),
+        ("--propose", ("check", *STORED, "--propose", LONG), "", 0),
         ("export npz PATH", ("export", "npz", PLAN, "nothing", LONG, "--plugin", "dot.py"), "unknown-name", 2),
         ("--summary", ("export", "github", *STORED, "--summary", LONG), "infrastructure", 5),
         ("--comment", ("export", "github", *STORED, "--comment", LONG), "infrastructure", 5),

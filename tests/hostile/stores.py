@@ -214,13 +214,13 @@ ALL = [
                                 ("9999", "'9999'", "knows schemas up to"), ("of bytes", "x'00ff'", "no version"))
       for what, arguments in (("a report", REPORT), ("a migration", ("db", "migrate", "--store", STORE)),
                               ("a repair", ("db", "repair", "--store", STORE)))),
-    *(Attack(f"run 10^30, {arguments[0]}", (*arguments, "--run", HUGE), ("--run",), "bad-store", ("There is no run 1000",), changes=LOGS)
+    *(Attack(f"run 10^30, {arguments[0]}", (*arguments, "--run", HUGE), ("--run",), says=("is not in the range",), changes=LOGS)
       for arguments in (REPORT, CHECK, ("show", "--store", STORE), ("baseline", "save", "--store", STORE, "--reason", "x"),
                         ("export", "csv", "rows.csv", "--store", STORE))),
-    Attack("run 2^63", (*REPORT, "--run", str(2**63)), ("--run",), "bad-store", ("There is no run",), changes=LOGS),
+    Attack("run 2^63", (*REPORT, "--run", str(2**63)), ("--run",), says=("is not in the range",), changes=LOGS),
     Attack("run 2^31", (*REPORT, "--run", str(2**31)), ("--run",), "bad-store", ("There is no run",), changes=LOGS),
     Attack("a run that is negative", (*REPORT, "--run", "-1"), ("--run",), says=("--run",)),
-    *(Attack(f"a store of 5 000 letters, {arguments[0]}", (*arguments, "--store", LONG), ("--store",), "bad-store",
+    *(Attack(f"a store of 5 000 letters, {' '.join(arguments[:2])}", (*arguments, "--store", LONG), ("--store",), "bad-store",
              ("cannot be that of a file",)) for arguments in (("report", PAGE), ("show",), RUN, ("db", "check"), ("db", "repair"))),
     Attack("a store in folders of 5 000 letters", ("show", "--store", "d/" * 2_500 + "x"), ("--store",), "bad-store"),
     Attack("a policy of 5 000 digits", ("db", "prune", "--store", STORE, "--policy", "raw=" + "9" * 5_000), ("--policy",), "bad-store",

@@ -25,6 +25,17 @@ def all_rows() -> Iterator[tuple[str, Attack]]:
             yield from ((module, row) for row in getattr(importlib.import_module(f".{module}", __package__), "ROWS", ()))
 
 
+SAMPLED = ("edited", "options", "plans")  # of their rows `make test` tries the first of each kind of input
+
+
+def daily() -> Iterator[tuple[str, Attack, bool]]:
+    """Every row with its area, and whether `make test` tries it."""
+    seen: set[str] = set()
+    for area, row in all_rows():
+        yield area, row, not row.slow and (area not in SAMPLED or not seen.issuperset(row.kinds))
+        seen.update(row.kinds)
+
+
 ROWS = list(all_rows())
 
 
@@ -40,7 +51,7 @@ def furnished(measured: Stage, tmp_path_factory: pytest.TempPathFactory) -> Path
 
 
 @pytest.mark.parametrize(("area", "row"), [
-    pytest.param(area, row, id=f"{area}: {row.name}", marks=[pytest.mark.slow] if row.slow else []) for area, row in ROWS
+    pytest.param(area, row, id=f"{area}: {row.name}", marks=[] if often else [pytest.mark.slow]) for area, row, often in daily()
 ])  # fmt: skip
 def test_a_try(area: str, row: Attack, furnished: Path, command_line: CopiedCommandLine, tmp_path: Path) -> None:
     here = ground.lay_out(furnished, tmp_path / "ground")
