@@ -91,7 +91,7 @@ def test_a_filter_and_an_order_reach_rows_that_were_never_shown(page: Any) -> No
         page.click("#leaderboard th[data-k=budget] button")
         assert page.evaluate("(rows) => document.querySelector(rows).cells[2].firstChild.textContent", ARMS) == wanted
     page.click("#leaderboard th[data-k=name] button")
-    assert page.evaluate("(rows) => document.querySelector(rows).cells[1].textContent", ARMS) == "linear"
+    assert page.evaluate("(rows) => document.querySelector(rows).cells[1].textContent", ARMS).startswith("linear")
 
 
 def test_a_row_that_is_built_late_explains_itself(page: Any) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +11,7 @@ from cachemark.cache.codec import CODECS
 from cachemark.contract.method import Method
 from cachemark.core import plugins, registry
 from cachemark.methods.base.evicting import Evicting
+from cachemark.models.protocol import Loaded, Request
 
 from .cells import ATTENTION, MODES, cells
 
@@ -71,8 +72,9 @@ def test_a_plugin_of_a_test_leaves_with_it(attempt: int, tmp_path_factory: pytes
 def test_a_model_of_a_test_leaves_with_it(attempt: int) -> None:
     assert "of-a-test" not in registry.models
 
-    @registry.models.add("of-a-test")
-    def load() -> object:
-        return attempt
+    def load(request: Request) -> Loaded:
+        raise NotImplementedError(attempt)
 
+    tiny = registry.models.get("tiny-var")
+    registry.models.add("of-a-test")(replace(tiny, name="of-a-test", load=load))
     assert "of-a-test" in registry.models

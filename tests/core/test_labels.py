@@ -55,7 +55,7 @@ def test_a_register_of_an_older_version_knows_its_cells_again(tmp_path: Path) ->
            "cells": ["tiny linear 1019/1644, batch 1"], "change": 1.3, "reason": "slower", "onset": "", "since": "2026-01-01"}
     (tmp_path / "incidents.json").write_text(json.dumps({"format": 1, "incidents": [old]}))
     (found,) = incidents.load(tmp_path / "incidents.json")
-    assert found.matches == ("latency", "cell", CASE.full_title)
+    assert found.matches == ("speed", "cell", CASE.full_title)
     assert found.cells == (CASE.full_title,)
 
 

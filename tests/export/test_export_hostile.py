@@ -201,7 +201,7 @@ def test_a_long_name_is_cut() -> None:
             assert max(map(len, re.findall("A+", text))) <= 1000, name
 
 
-@pytest.mark.parametrize("evil", [sample.SCRIPTS, TURNED, TEX, FORMULA, "A" * 10_000, "\\"], ids=lambda e: ascii(e[:12]))
+@pytest.mark.parametrize("evil", [sample.SCRIPTS, TURNED, TEX, FORMULA, "A" * 500, "\\"], ids=lambda e: ascii(e[:12]))
 def test_files_for_asv_have_plain_names_and_labels(evil: str, tmp_path: Path) -> None:
     (commit,) = repository(tmp_path / "repo", 1)
     run, held, _ = sample.poison(evil)

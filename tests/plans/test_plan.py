@@ -89,7 +89,7 @@ def test_a_file_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         raise PermissionError(13, "Permission denied")
 
     (tmp_path / "plan.toml").touch()
-    monkeypatch.setattr(Path, "read_text", refuse)
+    monkeypatch.setattr(Path, "open", refuse)
     with pytest.raises(BadPlan, match=r"plan\.toml cannot be read: Permission denied"):
         load(str(tmp_path / "plan.toml"))
 
@@ -98,7 +98,7 @@ def test_a_file_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_a_missing_file_is_answered_with_what_there_is(given: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("folder.toml").mkdir()
-    with pytest.raises(BadPlan, match=r"is not a file\. Shipped plans: .*demo"):
+    with pytest.raises(BadPlan, match=r"is not a file that can be read\. Shipped plans: .*demo"):
         find(given)
 
 

@@ -26,7 +26,7 @@ sampled = st.one_of(
               st.lists(finite_floats, min_size=1, max_size=8)),
 )
 metric_values = st.lists(sampled, min_size=1, max_size=6).map(dict)
-rest: dict[str, Any] = {"log": texts, "seconds": finite_floats, "skip_key": texts, "output_hash": texts, "facts": objects}
+rest: dict[str, Any] = {"log": texts, "seconds": st.floats(0, 1e9), "skip_key": texts, "output_hash": texts, "facts": objects}
 ok_outcomes = st.builds(Outcome, cases, st.just(Status.OK), metric_values, texts.filter(bool), **rest)
 failed_outcomes = st.builds(Outcome, cases, st.sampled_from([s for s in STORED if s is not Status.OK]), judgement=texts,
                             **{**rest, "log": texts.filter(bool)})

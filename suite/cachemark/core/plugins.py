@@ -62,6 +62,11 @@ def loaded(path: str | Path) -> bool:
     return place + _digest(content) in sys.modules
 
 
+def files() -> list[str]:
+    """Paths of the plug-ins that this process has imported, in that order."""
+    return [str(module.__file__) for name, module in sys.modules.items() if name.startswith(MODULE)]
+
+
 def digest(path: str | Path) -> str:
     """Digest of the content of a plug-in, by which :func:`needs` names it."""
     return _digest(_read(path)[1])

@@ -56,9 +56,12 @@ def imported(path: str | Path) -> list[str]:
 
 
 def main() -> None:
-    """Entry of an interpreter that tries the file named by its first argument, and answers through what was standard output."""
+    """Entry of an interpreter that tries the file named by its first argument after the others, which have been imported where it was
+    started, and answers through what was standard output."""
     answer = os.dup(1)
     os.dup2(2, 1)
+    for earlier in sys.argv[2:]:
+        plugins.load(earlier)
     keeper.keep(lambda: _try(sys.argv[1], answer))
 
 
@@ -108,8 +111,8 @@ def _copy(path: str) -> _Attempt:
 
 
 def _interpreter(path: str) -> _Attempt:
-    started = subprocess.Popen([sys.executable, "-P", "-m", "cachemark.plans.plugin_import", path], stdin=subprocess.DEVNULL,
-                               stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True)
+    started = subprocess.Popen([sys.executable, "-P", "-m", "cachemark.plans.plugin_import", path, *plugins.files()],
+                               stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True)
     assert started.stdout is not None
     return _Attempt(started.pid, os.dup(started.stdout.fileno()), started.wait)
 

@@ -37,7 +37,7 @@ def answer(group: CaseGroup, claims: Claims) -> Answer:
     """The fastest arm that is shown to be faster than the full cache and no worse, else the full cache with the reason."""
     if group.full is None or not group.full.ok:
         return Answer("No answer: this run has no full cache to compare with.")
-    qualified = [row for row in group.arms if row.ok and row.place is not None]
+    qualified = [row for row in group.arms if row.ok and row.place is not None and row.case.key in claims]
     lean = max((row for row in qualified if row.saving is not None and row.saving > 0), key=lambda row: row.saving or 0, default=None)
     ruined = _ruined(group)
     quick = max((row for row in qualified if row.speed_up is not None and faster(row.speed_up)), key=_least_gain, default=None)
