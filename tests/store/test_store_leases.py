@@ -90,7 +90,7 @@ def test_a_run_of_an_earlier_version_has_no_lease_and_has_ended(store: Store, pa
 @pytest.fixture
 def elsewhere(store: Store, monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     """A run of a process on another machine; moves its last sign of life into the past."""
-    monkeypatch.setattr(leases, "holder", lambda: "farm-7 0a1b2c3d/4026531836 17 99")
+    monkeypatch.setattr(leases, "holder", lambda: "node-7 0a1b2c3d/4026531836 17 99")
     begin(store)
 
     def quiet(seconds: float) -> None:

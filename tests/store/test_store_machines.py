@@ -151,7 +151,7 @@ def test_an_address_is_no_folder(url: str) -> None:
 def test_the_servers_clock_times_signs_of_life(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The clock of this machine is a day off; the process is one of another machine."""
     monkeypatch.setattr("time.time", lambda: 86_400.0)
-    monkeypatch.setattr(leases, "holder", lambda: "farm-7 0a1b2c3d/4026531836 17 99")
+    monkeypatch.setattr(leases, "holder", lambda: "node-7 0a1b2c3d/4026531836 17 99")
     with Store.open(url, artifacts=tmp_path) as store, Store.open(url, read_only=True) as reader:
         run = begin(store)
         assert reader.run(run).state == "running"
