@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cachemark.core.spec import Sampling
-from cachemark.models import sampling, var
+from cachemark.models import sampling, scales, var
 from cachemark.models.catalogue.next_scale import build
 from cachemark.models.var import BUFFERS, SIZES, VARAttention, VARBlock
 from cachemark.models.vision.autoencoder import JointAttnBlock
@@ -86,7 +86,7 @@ def scales_and_shifts_swapped(vector: Vector, patch: pytest.MonkeyPatch) -> Subj
 
 
 def head_from_the_shared_projection(vector: Vector, patch: pytest.MonkeyPatch) -> Subject:
-    patch.setattr(var.HeadNorm, "forward", lambda self, x, cond: F.layer_norm(x, x.shape[-1:], eps=self.eps))
+    patch.setattr(scales.HeadNorm, "forward", lambda self, x, cond: F.layer_norm(x, x.shape[-1:], eps=self.eps))
     return subject(vector)
 
 

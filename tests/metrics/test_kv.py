@@ -17,6 +17,8 @@ from cachemark.models.catalogue import next_scale
 from cachemark.models.var import SIZES, VAR, layout
 from cachemark.models.vision.msvq import MultiScaleQuantizer
 from cachemark.roofline.kv_bytes import MIXED, PAPER_UNIT, PrintedBytes, entries, equal_widths, nbytes, published
+from cachemark.workflows import floors
+from cachemark.workflows.floors import sizes
 
 assert next_scale
 SAMPLING = Sampling(cfg_scale=1.5, cfg_schedule="linear")
@@ -56,6 +58,20 @@ def test_every_printed_baseline_follows_and_no_figure_of_ams_kv_follows_at_one_w
                 assert claim.agrees(nbytes(given, entries(Full(store_last=True), given), MIXED))
             else:
                 assert not any(claim.agrees(size_) for size_ in found)
+
+
+def test_a_size_without_a_batch_is_said_in_images() -> None:
+    found = sizes("infinity-2b", 1, "float16")["published"]
+    assert [claim["printed"] for claim in found] == ["28.12", "18.02"]
+    assert "not reproduced: it would be the keys and values of 3.56 images with K in fp32, 5.35 images with" in found[0]["finding"]
+    assert "8.15 images with K in fp32 and 5 demanding layers" in found[1]["finding"]
+
+
+def test_a_size_without_a_batch_may_follow(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = nbytes(registry.models.get("infinity-2b").shape(SAMPLING, 1), 32 * 10521, MIXED)
+    claim = PrintedBytes("", "infinity-2b", 0, "full", f"{3 * one / PAPER_UNIT:.2f}")
+    monkeypatch.setattr(floors, "published", lambda model: [claim])
+    assert sizes("infinity-2b", 1, "float16")["published"][0]["finding"] == "reproduced with K in fp32 and a batch of 3"
 
 
 def _policy(given: Layout, demanding: int) -> int:

@@ -27,6 +27,7 @@ from cachemark.methods.marche import MARche
 from cachemark.methods.window import Window
 from cachemark.models import costs
 from cachemark.models.catalogue import next_scale
+from cachemark.models.infinity import Infinity, InfinityConfig
 from cachemark.models.janus import Janus, JanusConfig
 from cachemark.models.llama import LlamaConfig
 from cachemark.models.llamagen import LlamaGen, LlamaGenConfig
@@ -43,6 +44,8 @@ GROUPED = replace(RASTER, kv_heads=2)
 SCALES = VARConfig(3, 2, 32, sides=(1, 2, 3, 4, 6), vocab=48, classes=10, width=8)
 SHARED = replace(SCALES, shared_aln=True)
 MASKED = MARConfig(32, (2, 4), 4, 6, 24, grid=6, channels=4, classes=10, buffer=5, steps=5, diffusion=(9,))
+BITWISE = InfinityConfig(3, 2, 32, chunks=1, sides=(1, 2, 3, 4, 6), width=5, text=256, longest=8)
+TEXTS = [torch.zeros(7, 256), torch.zeros(4, 256)]
 PROMPTED = JanusConfig(LlamaConfig(2, 4, 64, 80, 128, kv_heads=2), codes=96, grid=4)
 PROMPTS = Prompts(((1, 9, 7, 5, 3),), ((1, 2, 2, 2, 3),))
 GUIDED = Sampling(cfg_scale=3.0)
@@ -55,11 +58,12 @@ def no_image(tokens: torch.Tensor) -> None:
 
 BUILDS: dict[type, tuple[Callable[[Any], Any], Callable[[Any, Callable[[], Any]], ParameterCounts]]] = {
     LlamaGenConfig: (LlamaGen, costs.llamagen), JanusConfig: (partial(Janus, prompts=PROMPTS), costs.janus),
+    InfinityConfig: (partial(Infinity, texts=TEXTS), partial(costs.infinity, text=7)),
     VARConfig: (next_scale.build, costs.var), MARConfig: (MAR, costs.mar),
 }
 
 
-def built(config: Any) -> tuple[LlamaGen | Janus | VAR | MAR, ParameterCounts]:
+def built(config: Any) -> tuple[LlamaGen | Janus | VAR | Infinity | MAR, ParameterCounts]:
     model, parts = BUILDS[type(config)]
     return model(config).eval().requires_grad_(False), parts(config, lambda: no_image)
 
@@ -89,13 +93,13 @@ def test_next_token_is_what_is_dispatched(config: LlamaGenConfig | JanusConfig, 
     assert found.flops == flops
 
 
-@pytest.mark.parametrize("config", [SCALES, SHARED], ids=["own", "shared"])
+@pytest.mark.parametrize("config", [SCALES, SHARED, BITWISE], ids=["own", "shared", "bitwise"])
 @pytest.mark.parametrize("method", [
     *arms("next-scale", 20), pytest.param(partial(AMSKV, demanding=(1,)), id="ams_kv"),
     pytest.param(partial(AMSKV, demanding=(), c_min=8, c_max=8), id="ams_kv that drops the third scale"),
 ])
-def test_next_scale_is_what_is_dispatched(config: VARConfig, method: Callable[[], Method]) -> None:
-    flops, found = dispatched(config, method, BY_SCALE)
+def test_next_scale_is_what_is_dispatched(config: VARConfig | InfinityConfig, method: Callable[[], Method]) -> None:
+    flops, found = dispatched(config, method, BY_SCALE if isinstance(config, VARConfig) else GUIDED)
     assert found.flops == flops
 
 

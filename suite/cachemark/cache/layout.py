@@ -156,12 +156,14 @@ class Tokens:
 
     ``x``: hidden states, (rows, tokens, width). ``rope``: the model's own rotation table for these tokens, opaque to
     methods: (tokens, …), or (rows, tokens, …) where the positions of rows differ; ``cond``: conditioning of each row, rows first,
-    where the model has one; opaque too.
+    where the model has one; opaque too. ``text``: what cross-attention reads, rows first, and ``text_shown``, which of it each row sees.
     """
 
     x: Tensor
     rope: Tensor | None = None
     cond: Tensor | None = None
+    text: Tensor | None = None
+    text_shown: Tensor | None = None
 
     def with_x(self, x: Tensor) -> Tokens:
         return replace(self, x=x)
@@ -169,4 +171,8 @@ class Tokens:
     def rows(self, rows: slice | Sequence[int]) -> Tokens:
         """These tokens for some of the rows."""
         rope = self.rope[rows] if self.rope is not None and self.rope.dim() == ROWS_FIRST else self.rope
-        return replace(self, x=self.x[rows], rope=rope, cond=None if self.cond is None else self.cond[rows])
+        others = {name: None if part is None else part[rows] for name, part in self._by_row().items()}
+        return replace(self, x=self.x[rows], rope=rope, **others)
+
+    def _by_row(self) -> dict[str, Tensor | None]:
+        return {"cond": self.cond, "text": self.text, "text_shown": self.text_shown}

@@ -104,4 +104,5 @@ def _print_sizes(model: str, batch: int, dtype: str, demanding: int | None, as_j
     click.echo(f"Bytes with K and V in {dtype}. Share: of the cache that keeps the last scale, as the published code does; of full: of "
                "what later passes read. As published: in 1000 MiB, which AMS-KV prints as GB, with K in fp32 and V in 16 bit.")
     for claim in data["published"]:
-        click.echo(f"{claim['table']}, batch {claim['batch']}, {claim['method']} {claim['printed']}: {claim['finding']}")
+        printed_for = f"batch {claim['batch']}" if claim["batch"] else "no batch printed"
+        click.echo(f"{claim['table']}, {printed_for}, {claim['method']} {claim['printed']}: {claim['finding']}")

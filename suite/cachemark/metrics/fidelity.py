@@ -46,7 +46,7 @@ def ssim(images: Tensor, reference: Tensor) -> Tensor:
 
 
 def divergence(log_p: Tensor, log_q: Tensor) -> Tensor:
-    """KL(p ‖ q) in nats of log-probabilities (batch, vocab): (batch,). Never negative up to rounding."""
+    """KL(p ‖ q) in nats of log-probabilities (…, vocab): (…). Never negative up to rounding."""
     return (log_p.exp() * (log_p - log_q)).sum(-1)
 
 

@@ -14,6 +14,7 @@ from ..contract.method import Method
 from ..core.limits import Bill
 from ..core.spec import Case
 from ..roofline.bill import ParameterCounts, bill
+from .infinity import InfinityConfig
 from .janus import JanusConfig
 from .llama import LlamaConfig
 from .llamagen import LlamaGenConfig
@@ -55,6 +56,17 @@ def var(config: VARConfig, decoder: Callable[[], Decode]) -> ParameterCounts:
     row = (1 if c.shared_aln else c.depth) * 6 * c.dim**2
     return ParameterCounts(12 * c.dim**2, SCALES * c.dim, _image(decoder, c.tokens), c.dim * c.vocab, c.vocab, c.width * c.dim, row,
                    2 * c.dim**2, 9 * c.width**2 * c.sides[-1] ** 2)
+
+
+@cache
+def infinity(config: InfinityConfig, decoder: Callable[[], Decode], text: int) -> ParameterCounts:
+    """``text``: entries of a text, padding included. Cross-attention has a block's queries and output, and projects the text anew in every
+    pass; the text is pooled and made the blocks' own once for each row."""
+    c = config
+    pooled = text * 2 * c.dim * c.text + 2 * text * c.dim + c.dim**2
+    row = pooled + text * (c.text * c.dim + c.dim**2) + 6 * c.dim**2
+    return ParameterCounts(14 * c.dim**2, SCALES * c.dim, _image(decoder, c.tokens), 2 * c.dim * c.bits, 2 * c.bits, c.bits * c.dim, row,
+                           2 * c.dim**2, text=text, text_block=2 * c.dim**2)
 
 
 @cache

@@ -50,6 +50,15 @@ class RMSNorm(nn.Module):
         return F.rms_norm(x, self.weight.shape, eps=self.eps) * self.weight  # computed in fp32 and rounded once
 
 
+def rotate_pairs(x: Tensor, angles: Tensor) -> Tensor:
+    """Rotate channel pairs (2p, 2p+1) of x (rows, tokens, heads, head_dim) by ``angles`` (tokens, head_dim/2) complex64.
+
+    Computed in fp32 and cast back. A zero entry of ``angles`` maps the pair to zero; it is not the identity.
+    """
+    pairs = torch.view_as_complex(x.float().unflatten(-1, (-1, 2)))
+    return torch.view_as_real(pairs * angles[:, None]).flatten(-2).to(x.dtype)
+
+
 class Projection(nn.Linear):
     """A linear layer whose bias may be put together by the caller."""
 

@@ -20,7 +20,7 @@ from ..cache.layout import Layout, Site, Step, Tokens
 from ..contract.method import Method
 from ..contract.uncached import Uncached
 from ..core.spec import Sampling
-from .layers import RMSNorm
+from .layers import RMSNorm, rotate_pairs
 from .raster import RasterModel
 
 
@@ -199,12 +199,3 @@ class SwiGLU(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """(…, dim) → (…, dim)."""
         return self.w2(F.silu(self.w1(x)) * self.w3(x))
-
-
-def rotate_pairs(x: Tensor, angles: Tensor) -> Tensor:
-    """Rotate channel pairs (2p, 2p+1) of x (rows, tokens, heads, head_dim) by ``angles`` (tokens, head_dim/2) complex64.
-
-    Computed in fp32 and cast back. A zero entry of ``angles`` maps the pair to zero; it is not the identity.
-    """
-    pairs = torch.view_as_complex(x.float().unflatten(-1, (-1, 2)))
-    return torch.view_as_real(pairs * angles[:, None]).flatten(-2).to(x.dtype)

@@ -30,7 +30,8 @@ class Generator(Protocol):
         forced: Tensor | None = None, see: Callable[[Any, Tensor], None] | None = None, mark: Callable[[int], None] | None = None,
     ) -> Tensor:
         """Tokens (batch, N) for ``labels`` (batch,) under a method; in a masked model (batch, N, C) fp32. ``see(first, logits)``
-        receives the guided fp32 logits (batch, count, vocab) of the tokens that a pass draws, in a masked model ``see(places,
+        receives the guided fp32 logits (batch, count, vocab) of the tokens that a pass draws, (batch, count, bits, 2) where a token is
+        drawn bit by bit, in a masked model ``see(places,
         tokens)`` their raster places (batch, count) and what was drawn there (batch, count, C), also where other tokens are
         ``forced`` upon the passes that follow. ``mark(index)`` is called when that many tokens and one have been drawn."""
 
@@ -40,13 +41,14 @@ class Loaded:
     """A model ready to run: the generator, the image decoder (tokens (batch, N) → images (batch, 3, H, W) in [−1, 1]), and
     the identity of its weights: that of the transformer and, behind a slash, of the decoder, each ``random:<seed>`` or a
     SHA-256. ``parameters`` are all tensors that stand before a generation, tables that are made once included. ``prompted``: the model is
-    given prompts, so that a layout needs their labels."""
+    given prompts, so that a layout needs their labels. ``token_dtype`` is that in which tokens that are indices are stored."""
 
     generator: Generator
     decode: Callable[[Tensor], Tensor]
     weights: str
     parameters: Sequence[Tensor] = ()
     prompted: bool = False
+    token_dtype: torch.dtype = torch.int32
 
     @property
     def random(self) -> bool:

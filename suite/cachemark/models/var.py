@@ -10,9 +10,8 @@ sample (theirs by ``multinomial``). ``more_smooth``, which the authors never use
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import cast
 
@@ -20,16 +19,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..cache import random_streams as streams
-from ..cache.arena import Memory
-from ..cache.layout import Layout, Site, Step, Tokens, scale_steps
-from ..contract.method import Method, graph_key, run_blocks
+from ..cache.engine.engine import Engine
+from ..cache.layout import Layout, Site, Step, Tokens
+from ..contract.method import Method
 from ..contract.uncached import Blockwise
 from ..core.errors import BadCheckpoint
 from ..core.spec import Sampling
 from . import checkpoints
-from .layers import MLP, Projection, modulation
+from .layers import MLP, Projection, modulation, rotate_pairs
 from .sampling import draw, guide_scale
+from .scales import Given, HeadNorm, ModulatedBlock, ScaleModel
 from .vision.msvq import MultiScaleQuantizer
 
 SIDES_256 = (1, 2, 3, 4, 5, 6, 8, 10, 13, 16)
@@ -88,23 +87,25 @@ def layout(config: VARConfig, seeds: Sequence[int], sampling: Sampling, dtype: t
 
 
 class VARAttention(nn.Module):
-    """Projections of one block; what happens between them is the method's."""
+    """Projections of one block; what happens between them is the method's. ``l2_norm`` as in :class:`VARConfig`."""
 
-    def __init__(self, config: VARConfig) -> None:
+    def __init__(self, dim: int, heads: int, *, l2_norm: bool = True) -> None:
         super().__init__()
-        self.heads, self.head_dim, self.l2_norm = config.heads, config.head_dim, config.l2_norm
-        if config.l2_norm:
-            self.scale_mul_1H11 = nn.Parameter(torch.full((1, config.heads, 1, 1), math.log(4)))
-        self.q_bias, self.v_bias = nn.Parameter(torch.zeros(config.dim)), nn.Parameter(torch.zeros(config.dim))
-        self.mat_qkv = Projection(config.dim, 3 * config.dim, bias=False)
-        self.proj = nn.Linear(config.dim, config.dim)
+        self.heads, self.head_dim, self.l2_norm = heads, dim // heads, l2_norm
+        if l2_norm:
+            self.scale_mul_1H11 = nn.Parameter(torch.full((1, heads, 1, 1), math.log(4)))
+        self.q_bias, self.v_bias = nn.Parameter(torch.zeros(dim)), nn.Parameter(torch.zeros(dim))
+        self.mat_qkv = Projection(dim, 3 * dim, bias=False)
+        self.proj = nn.Linear(dim, dim)
 
-    def forward(self, x: Tensor, site: Site, step: Step, method: Method) -> Tensor:
-        """(rows, tokens, dim) → (rows, tokens, dim)."""
+    def forward(self, x: Tensor, site: Site, step: Step, tokens: Tokens, method: Method) -> Tensor:
+        """(rows, tokens, dim) → (rows, tokens, dim). ``tokens`` brings the rotations, where a model has them."""
         bias = torch.cat((self.q_bias, torch.zeros_like(self.q_bias), self.v_bias))
         qkv = self.mat_qkv(x, bias).unflatten(-1, (3, self.heads, self.head_dim))
         q, k, v = qkv.transpose(1, 3).unbind(2)  # each (rows, heads, tokens, head_dim)
         q, k = self.scaled(q, k)
+        if tokens.rope is not None:
+            q, k = (rotate_pairs(part.transpose(1, 2), tokens.rope).transpose(1, 2) for part in (q, k))
         return self.proj(method.attend(site, step, q, k, v).transpose(1, 2).flatten(2))
 
     def scaled(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
@@ -115,67 +116,35 @@ class VARAttention(nn.Module):
         return (F.normalize(q.float(), dim=-1) * steepness).to(q.dtype), F.normalize(k.float(), dim=-1).to(k.dtype)
 
 
-class VARBlock(nn.Module):
-    """x += γ₁·attention(norm(x)·(1 + s₁) + b₁); x += γ₂·ffn(norm(x)·(1 + s₂) + b₂).
-
-    The tokens' ``cond`` (rows, depth, 6, dim) holds γ₁, γ₂, 1 + s₁, 1 + s₂, b₁, b₂ of every block.
-    """
+class VARBlock(ModulatedBlock):
+    """Attention and MLP, each modulated and gated."""
 
     def __init__(self, config: VARConfig, layer: int) -> None:
-        super().__init__()
-        self.layer, self.eps = layer, config.norm_eps
-        self.attn, self.ffn = VARAttention(config), MLP(config.dim, approximate="tanh")
+        super().__init__(layer, config.norm_eps)
+        self.attn = VARAttention(config.dim, config.heads, l2_norm=config.l2_norm)
+        self.ffn = MLP(config.dim, approximate="tanh")
         if config.shared_aln:
             self.ada_gss = nn.Parameter(torch.zeros(1, 1, 6, config.dim))
         else:
             self.ada_lin = modulation(config.dim, 6)
 
-    def modulation(self, cond: Tensor, shared: Tensor | None) -> Tensor:
-        """(rows, 6, dim) from the class embedding (rows, dim), or from what the shared projection made of it."""
-        own = self.ada_lin(cond).unflatten(-1, (6, -1)) if shared is None else shared + self.ada_gss[0]
-        return own + own.new_tensor((0, 0, 1, 1, 0, 0))[:, None]
-
     def mix(self, site: Site, step: Step, tokens: Tokens, method: Method) -> Tokens:
-        out = self.attn(self._modulated(tokens, 0), site, step, method)
-        return tokens.with_x(torch.addcmul(tokens.x, self._part(tokens, 0), out))
-
-    def branch(self, tokens: Tokens) -> Tensor:
-        return self.ffn(self._modulated(tokens, 1))
-
-    def join(self, tokens: Tokens, branch: Tensor) -> Tokens:
-        return tokens.with_x(torch.addcmul(tokens.x, self._part(tokens, 1), branch))
-
-    def _modulated(self, tokens: Tokens, which: int) -> Tensor:
-        normed = F.layer_norm(tokens.x, tokens.x.shape[-1:], eps=self.eps)
-        return torch.addcmul(self._part(tokens, 4 + which), normed, self._part(tokens, 2 + which))
-
-    def _part(self, tokens: Tokens, which: int) -> Tensor:
-        assert tokens.cond is not None
-        return tokens.cond[:, self.layer, which, None]
+        return self.gated(tokens, self.attn(self.modulated(tokens, 0), site, step, tokens, method), 0)
 
 
-class HeadNorm(nn.Module):
-    """norm(x)·(1 + s) + b with s, b from the class embedding itself, even where the blocks share a projection. In fp32."""
+@dataclass(frozen=True)
+class Placed(Given):
+    """With the embedding of every token's position and scale, (1, N, dim)."""
 
-    def __init__(self, config: VARConfig) -> None:
-        super().__init__()
-        self.eps = config.norm_eps
-        self.ada_lin = modulation(config.dim, 2)
-
-    def forward(self, x: Tensor, cond: Tensor) -> Tensor:
-        """``x`` (rows, tokens, dim), ``cond`` (rows, dim)."""
-        scale, shift = self.ada_lin(cond).float()[:, None].chunk(2, -1)
-        return torch.addcmul(shift, F.layer_norm(x.float(), x.shape[-1:], eps=self.eps), 1 + scale)
+    places: Tensor
 
 
-class VAR(nn.Module):
+class VAR(ScaleModel[Placed]):
     """The transformer. Parameter names are those of the published checkpoints.
 
     ``quantizer`` turns tokens into the input of the next scale; it belongs to the image tokenizer's file and is no part of this
     module's state. ``recompute``: project the modulations anew in every scale, as the authors' code does; for comparison only.
     """
-
-    paradigm = "next-scale"
 
     def __init__(self, config: VARConfig, quantizer: MultiScaleQuantizer, *, recompute: bool = False) -> None:
         super().__init__()
@@ -191,7 +160,7 @@ class VAR(nn.Module):
         if c.shared_aln:
             self.shared_ada_lin = modulation(c.dim, 6)
         self.blocks = nn.ModuleList(VARBlock(c, layer) for layer in range(c.depth))
-        self.head_nm = HeadNorm(c)
+        self.head_nm = HeadNorm(c.dim, c.norm_eps)
         self.head = nn.Linear(c.dim, c.vocab)
         self.sites = [Site("decoder", layer) for layer in range(c.depth)]
 
@@ -224,9 +193,9 @@ class VAR(nn.Module):
         shared = self.shared_ada_lin(cond).unflatten(-1, (6, -1)) if self.config.shared_aln else None
         return torch.stack([cast(VARBlock, block).modulation(cond, shared) for block in self.blocks], 1)
 
-    def forward(self, tokens: Tokens, step: Step, method: Method) -> Tensor:
-        """One pass of the stack under a method: hidden states before the head's norm, (rows, tokens, dim)."""
-        return method.stack("decoder", step, tokens, lambda fed: run_blocks(self.sites, self.blocks, step, method, fed).x)
+    @property
+    def stacked(self) -> nn.ModuleList:
+        return self.blocks
 
     def logits(self, hidden: Tensor, cond: Tensor) -> Tensor:
         """Head norm in fp32, head in the model's dtype, then fp32. ``cond`` (rows, dim) is the class embedding."""
@@ -240,63 +209,24 @@ class VAR(nn.Module):
         method = Blockwise([side**2 for side in self.config.sides], x.device)
         return self.logits(self(Tokens(x, cond=self.modulations(cond)), Step(0, 1), method), cond)
 
-    @torch.inference_mode()
-    def generate(
-        self, labels: Tensor, seeds: Sequence[int], method: Method, sampling: Sampling, memory: Memory, *,
-        forced: Tensor | None = None, see: Callable[[int, Tensor], None] | None = None, mark: Callable[[int], None] | None = None,
-    ) -> Tensor:
-        """Generate tokens (batch, N) int64, scale by scale, for ``labels`` (batch,) under ``method``.
-
-        ``forced`` (batch, N) replaces what is drawn; ``see(first, logits)`` receives the guided fp32 logits (batch, count,
-        vocab) of a scale; ``mark(i)`` is called when all tokens up to i have been drawn, for a clock.
-        """
-        layout, engine = self.layout(seeds, sampling), memory.engine
-        method.begin(layout, self.sites, memory)
-        key = engine.hold("seeds", streams.seeds_tensor(seeds, labels.device)[:, None])
-        out = torch.empty(len(labels), layout.visual, dtype=torch.int64, device=labels.device)
+    def given(self, labels: Tensor, key: Tensor, layout: Layout, engine: Engine) -> Placed:
         classes = torch.cat((labels, torch.full_like(labels, self.config.classes))[: layout.rows // len(labels)])
         cond = engine.hold("class", self.class_emb(classes))
-        given = Given(key, cond, engine.hold("places", self.places), engine.hold("modulations", self.modulations(cond)))
-        f_hat = self.quantizer.empty(len(labels))
-        for step in scale_steps(layout):
-            span = slice(step.first, step.first + step.count)
-            work = partial(self._pass, step, method, sampling, given, see is not None)
-            inputs = (f_hat,) if forced is None else (f_hat, forced[:, span])
-            codes, f_hat, *logits = engine.run((step.index, see is not None, graph_key(method, step)), work, inputs, method)
-            method.end_step(step)
-            out[:, span] = codes
-            if see is not None:
-                see(step.first, logits[0])
-            if mark is not None:
-                mark(span.stop - 1)
-        return out
+        return Placed(key, cond, engine.hold("modulations", self.modulations(cond)), engine.hold("places", self.places))
 
-    def _pass(
-        self, step: Step, method: Method, sampling: Sampling, given: Given, with_logits: bool, f_hat: Tensor, forced: Tensor | None = None
-    ) -> tuple[Tensor, ...]:
-        """From the feature map so far: the tokens of a scale (batch, count), the feature map with them and, ``with_logits``, the
-        guided logits. Nobody reads the feature map of the last scale, so it stays as it was."""
-        span, cond = slice(step.first, step.first + step.count), given.cond
-        x, shades = cond[:, None] + self.pos_start + given.places[:, :1], given.modulations
-        if step.index:
-            fed = self.word_embed(self.quantizer.next_map(f_hat, step.index).to(x.dtype)) + given.places[:, span]
-            x, shades = fed.repeat(len(cond) // len(f_hat), 1, 1), self.modulations(cond) if self.recompute else shades
-        hidden = self(Tokens(x, cond=shades), step, method)
-        logits = guide_scale(self.logits(hidden, cond), sampling, step.index, step.total)
-        codes = draw(logits, sampling, given.key, torch.arange(span.start, span.stop, device=f_hat.device)) if forced is None else forced
-        f_hat = f_hat if step.last else self.quantizer.add(f_hat, codes, step.index)
-        return (codes, f_hat, logits) if with_logits else (codes, f_hat)
+    def feed(self, step: Step, given: Placed, f_hat: Tensor) -> Tokens:
+        cond = given.cond
+        if not step.index:
+            return Tokens(cond[:, None] + self.pos_start + given.places[:, :1], cond=given.modulations)
+        span = slice(step.first, step.first + step.count)
+        fed = self.word_embed(self.quantizer.next_map(f_hat, step.index).to(cond.dtype)) + given.places[:, span]
+        return Tokens(fed.repeat(len(cond) // len(f_hat), 1, 1), cond=self.modulations(cond) if self.recompute else given.modulations)
 
+    def guided(self, hidden: Tensor, step: Step, sampling: Sampling, given: Placed) -> Tensor:
+        return guide_scale(self.logits(hidden, given.cond), sampling, step.index, step.total)
 
-@dataclass(frozen=True)
-class Given:
-    """Constants of a generation's passes: the samples' seeds (batch, 1), the class embedding (rows, dim), and what
-    :attr:`VAR.places` and :meth:`VAR.modulations` make once."""
-
-    key: Tensor
-    cond: Tensor
-    places: Tensor
-    modulations: Tensor
+    def drawn(self, logits: Tensor, step: Step, sampling: Sampling, given: Placed) -> Tensor:
+        return draw(logits, sampling, given.key, torch.arange(step.first, step.first + step.count, device=logits.device))
 
 
 def check_sides(config: VARConfig, path: str | Path) -> None:

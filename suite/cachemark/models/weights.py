@@ -46,6 +46,6 @@ def coder(file: PublishedFile, request: Request) -> Any:
     """A published image tokenizer. It stays in fp32 whatever the transformer's dtype, as in the authors' scripts."""
     if request.decoder_weights:
         return checkpoints.load(file.build, request.decoder_weights, dtype=torch.float32, device=request.device, ignore=file.ignored,
-                                rename=file.rename)
+                                wrappers=file.wrappers, rename=file.rename)
     torch.manual_seed(request.seed)
     return file.build().to(request.device).eval().requires_grad_(False)

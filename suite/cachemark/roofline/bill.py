@@ -28,7 +28,8 @@ class ParameterCounts:
     through memory if all that is elementwise is fused into them. ``logits``: weights between a hidden state and its logits, of which
     there are ``vocab``. ``fed``: weights that make a drawn token an input, once for all branches of guidance. ``row``: weights
     that a row meets once in a generation, ``row_pass``: once in each pass. ``scale``: multiplications per image in every pass but
-    the last, between what it drew and what the next is fed.
+    the last, between what it drew and what the next is fed. ``text``: entries of a text to which every token attends in every block, and
+    ``text_block``: weights that a block multiplies each of them by in every pass.
     ``image()`` decodes one image on the meta device, where nothing is computed but FLOPs can be counted.
     """
 
@@ -41,6 +42,8 @@ class ParameterCounts:
     row: int = 0
     row_pass: int = 0
     scale: int = 0
+    text: int = 0
+    text_block: int = 0
 
 
 def bill(method: Method, layout: Layout, counts: ParameterCounts, *, codec: Codec = NATIVE, images: bool = True) -> Bill:
@@ -87,6 +90,10 @@ def _pass(method: Method, layout: Layout, counts: ParameterCounts, codec: Codec,
     tokens = step.count or layout.longest_condition
     fed = rows * tokens
     yield Op("linear", 2 * fed * counts.block, counts.block * width, activations=fed * counts.between * width, times=layout.layers)
+    if counts.text:
+        read, across = rows * counts.text, layout.heads * layout.head_dim
+        yield Op("linear", 2 * read * counts.text_block, counts.text_block * width, times=layout.layers)
+        yield Op("attention", 4 * fed * across * counts.text, activations=2 * read * across * width, times=layout.layers)
     for site, times in alike:
         seen = method.attended(layout, site, step)
         entry = 2 * rows * layout.kv_heads * codec.entry_bytes(layout.head_dim, layout.dtype)

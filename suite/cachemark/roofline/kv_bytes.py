@@ -34,7 +34,7 @@ def equal_widths(dtype: torch.dtype) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class PrintedBytes:
-    """A published size of a KV cache, as its paper prints it."""
+    """A published size of a KV cache, as its paper prints it. ``batch`` 0: none is printed."""
 
     table: str
     model: str

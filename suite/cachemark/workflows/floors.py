@@ -169,8 +169,10 @@ def _claims(model: str, entry: ModelEntry) -> list[dict[str, Any]]:
     """Each printed figure with whether it follows."""
     claims = []
     for figure in published(model):
-        layout = entry.shape(entry.presets["paper"], figure.batch)
-        if figure.method == "full":
+        layout = entry.shape(entry.presets["paper"], figure.batch or 1)
+        if not figure.batch:
+            finding = _of_any_batch(figure, layout)
+        elif figure.method == "full":
             size = nbytes(layout, entries(Full(store_last=True), layout), MIXED)
             verdict = "reproduced" if figure.agrees(size) else "not reproduced"
             finding = f"{verdict}: {size:,} bytes with K in fp32, V in 16 bit, all scales kept"
@@ -179,6 +181,21 @@ def _claims(model: str, entry: ModelEntry) -> list[dict[str, Any]]:
         claims.append({"table": figure.table, "batch": figure.batch, "method": figure.method, "printed": figure.printed,
                        "finding": finding})
     return claims
+
+
+def _of_any_batch(figure: PrintedBytes, layout: Layout) -> str:
+    """A size that is printed without a batch, in images, from the layout of one."""
+    count = sixth(layout)
+    ours = AMSKV(demanding=range(count)), f" and {count} demanding layers"
+    method, said = (Full(store_last=True), "") if figure.method == "full" else ours
+    one = {f"with {width}{said}": nbytes(layout, entries(method, layout), widths)
+           for widths, width in ((MIXED, "K in fp32"), ((2, 2), "K in 16 bit"))}
+    images = {name: float(figure.printed) * PAPER_UNIT / size for name, size in one.items()}
+    for name, number in images.items():
+        if round(number) and figure.agrees(round(number) * one[name]):
+            return f"reproduced {name} and a batch of {round(number)}"
+    found = ", ".join(f"{number:.2f} images {name}" for name, number in images.items())
+    return f"not reproduced: it would be the keys and values of {found}; the paper prints no batch and may count more than the cache"
 
 
 def _counted(figure: PrintedBytes, layout: Layout, widths: tuple[int, int], said: str) -> str:

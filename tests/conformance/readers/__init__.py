@@ -1,9 +1,10 @@
 """How the vectors of each family are read."""
 
 from ..checks import Family
-from . import janus, llamagen, mar, mar_lazy, mar_vae, var
+from . import infinity, janus, llamagen, mar, mar_lazy, mar_vae, var
 
 FAMILIES: dict[str, Family] = {
-    "janus": janus.KINDS, "llamagen": llamagen.KINDS, "mar": {**mar.KINDS, **mar_vae.KINDS, **mar_lazy.KINDS}, "var": var.KINDS,
+    "infinity": infinity.KINDS, "janus": janus.KINDS, "llamagen": llamagen.KINDS,
+    "mar": {**mar.KINDS, **mar_vae.KINDS, **mar_lazy.KINDS}, "var": var.KINDS,
 }
-PLANNED = ("infinity", "lumina")  # families of the design without a model class
+PLANNED = ("lumina",)  # families of the design without a model class

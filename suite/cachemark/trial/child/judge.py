@@ -105,7 +105,7 @@ class FullCacheOutput:
         return tokens
 
     def log_probs(self, part: slice) -> Tensor:
-        """(part, N, vocab) under the full cache's own tokens."""
+        """(part, N, …, vocab) under the full cache's own tokens."""
         if self._kept:
             return torch.stack([self._kept[i] for i in range(part.start, part.stop)])
         return self._watched(part, self.tokens[part])[1]
@@ -171,8 +171,8 @@ def judge(
 
 
 def storable(job: Job, tokens: Tensor) -> Tensor:
-    """Tokens as they are stored and hashed: int32 indices or fp32 vectors on the host."""
-    return tokens.to(torch.float32 if job.continuous else torch.int32).cpu().contiguous()
+    """Tokens as they are stored and hashed: indices, of 32 bit where they fit, or fp32 vectors on the host."""
+    return tokens.to(torch.float32 if job.continuous else job.loaded.token_dtype).cpu().contiguous()
 
 
 def hashed(stored: Tensor) -> str:
@@ -195,7 +195,7 @@ def divergence(job: Job, reference: FullCacheOutput) -> Tensor:
         total = torch.zeros(expected.size(0), dtype=torch.float64, device=expected.device)
 
         def see(first: int, logits: Tensor) -> None:
-            total.add_(fidelity.divergence(expected[:, first : first + logits.size(1)], job.log_probs(logits)).sum(1))
+            total.add_(fidelity.divergence(expected[:, first : first + logits.size(1)], job.log_probs(logits)).flatten(1).sum(1))
 
         job.generate(part, forced=reference.tokens[part], see=see)
         return total / expected.size(1)

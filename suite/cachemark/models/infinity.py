@@ -1,0 +1,281 @@
+"""Infinity, from text to an image: a transformer that predicts whole maps of bitwise tokens, coarse to fine.
+
+Han et al., "Infinity: Scaling Bitwise AutoRegressive Modeling for High-Resolution Image Synthesis" (CVPR 2025); published checkpoints
+load under their own names. Text enters by cross-attention and as the first map's input, never as entries of the cache. What differs from
+the authors' code: everything is computed in the dtype of the model (theirs keeps residuals and K in fp32 under autocast, and rounds
+the inputs of cross-attention to bf16 always), the modulations of all blocks are projected once per generation (theirs in every scale),
+texts are padded under a mask to the longest of the model's list (theirs are laid end to end), and bits are drawn by Gumbel-max keyed by
+the sample. Images are square. Guidance is one number for all scales and acts on logits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import chain
+from typing import cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..cache.engine.engine import Engine
+from ..cache.layout import Layout, Site, Step, Tokens
+from ..contract.method import Method
+from ..core.spec import Sampling
+from .layers import MLP, Projection, RMSNorm, modulation
+from .sampling import draw, guide
+from .scales import Given, HeadNorm, ModulatedBlock, ScaleModel
+from .var import VARAttention
+from .vision.bsq import BitQuantizer, packed_bits
+
+SIDES = (1, 2, 4, 6, 8, 12, 16, 20, 24, 32, 40, 48, 64)  # of 1024 pixels; fewer pixels take the first of them
+SCALES = {256: 7, 512: 10, 768: 12, 1024: 13}  # by the side of the image
+LEVELS = 15  # rows of the published table of scales
+POOL_HEAD = 128  # channels of the text by which its pooling has a head
+BUFFERS = ("*.zero_k_bias",)  # of published files: zeros
+
+
+@dataclass(frozen=True)
+class InfinityConfig:
+    """Sizes. ``chunks``: parts of the depth, by which published names count. ``text``: channels of the text encoder; ``longest``: of texts,
+    in tokens. ``width`` and ``patch`` are those of the image tokenizer; a token has ``width``·``patch``² bits."""
+
+    depth: int
+    heads: int
+    dim: int
+    chunks: int = 8
+    sides: tuple[int, ...] = SIDES
+    width: int = 32
+    patch: int = 1
+    text: int = 2048
+    longest: int = 512
+    rope_base: float = 10000.0
+    norm_eps: float = 1e-6
+
+    @property
+    def head_dim(self) -> int:
+        return self.dim // self.heads
+
+    @property
+    def bits(self) -> int:
+        """Bits of a token."""
+        return self.width * self.patch**2
+
+    @property
+    def grid(self) -> int:
+        """Side of the last map."""
+        return self.sides[-1]
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of all maps."""
+        return sum(side**2 for side in self.sides)
+
+
+SIZES = {"2B": InfinityConfig(32, 16, 2048), "8B": InfinityConfig(40, 28, 3584, width=14, patch=2)}
+
+
+def layout(config: InfinityConfig, seeds: Sequence[int], sampling: Sampling, dtype: torch.dtype, device: str) -> Layout:
+    """Shape of a generation. The text is no part of the cache, so there are no condition entries; with guidance the unconditional rows
+    follow the others."""
+    copies = 2 if sampling.cfg_scale > 1 else 1
+    branches = tuple(branch for branch in range(copies) for _ in seeds)
+    c = config
+    return Layout(Infinity.paradigm, (0,) * len(branches), 0, 0, c.heads, c.heads, c.head_dim, c.depth, tuple(seeds) * copies, branches,
+                  dtype, device, c.sides)
+
+
+@cache
+@torch.inference_mode(False)  # first asked for by a generation, it must serve training too
+def rope_table(head_dim: int, sides: tuple[int, ...], base: float, device: torch.device) -> Tensor:
+    """Rotations of all tokens, (N, head_dim/2) complex64: the first half of the pairs turns by the row, the second by the column.
+
+    A place counts in units of the finest map of 1024 pixels, whatever the resolution of the image, rounded half to even.
+    """
+    half = head_dim // 2
+    theta = base ** (-torch.arange(0, half, 2, dtype=torch.float32, device=device) / half)
+    tables = []
+    for side in sides:
+        turn = torch.round(torch.arange(side, dtype=torch.float32, device=device) * (SIDES[-1] / side))[:, None] * theta
+        both = turn[:, None].expand(side, side, -1), turn[None].expand(side, side, -1)
+        tables.append(torch.cat(both, -1).flatten(0, 1))
+    angles = torch.cat(tables)
+    return torch.polar(torch.ones_like(angles), angles)
+
+
+class TextAttention(nn.Module):
+    """Attention to a text of which a row sees the first entries only: ``heads`` heads, softmax scale 1/√head_dim, no K bias. Without
+    ``queries`` one learned query for all rows, which pools the text."""
+
+    def __init__(self, dim: int, text: int, heads: int, *, queries: bool) -> None:
+        super().__init__()
+        self.heads = heads
+        self.mat_q: nn.Linear | nn.Parameter = nn.Linear(dim, dim) if queries else nn.Parameter(torch.zeros(1, heads, dim // heads))
+        self.mat_kv = Projection(text, 2 * dim, bias=False)
+        self.v_bias = nn.Parameter(torch.zeros(dim))
+        self.proj = nn.Linear(dim, dim)
+
+    def forward(self, x: Tensor | None, text: Tensor, shown: Tensor) -> Tensor:
+        """``x`` (rows, tokens, dim), ``text`` (rows, longest, width), ``shown`` (rows, longest) bool → (rows, tokens, dim)."""
+        if isinstance(self.mat_q, nn.Parameter):
+            asked = self.mat_q.expand(len(text), -1, -1)[:, :, None]
+        else:
+            asked = self.mat_q(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        bias = torch.cat((torch.zeros_like(self.v_bias), self.v_bias))
+        k, v = self.mat_kv(text, bias).unflatten(-1, (2, self.heads, -1)).transpose(1, 3).unbind(2)
+        return self.proj(self.mixed(asked, k, v, shown[:, None, None]).transpose(1, 2).flatten(2))
+
+    def mixed(self, q: Tensor, k: Tensor, v: Tensor, shown: Tensor) -> Tensor:
+        """Softmax attention of (rows, heads, tokens, head_dim) each."""
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=shown)
+
+
+class TextPool(nn.Module):
+    """A whole text as one vector."""
+
+    def __init__(self, dim: int, text: int) -> None:
+        super().__init__()
+        self.ca = TextAttention(dim, text, text // POOL_HEAD, queries=False)
+
+    def forward(self, text: Tensor, shown: Tensor) -> Tensor:
+        """(rows, longest, width) → (rows, dim)."""
+        return self.ca(None, text, shown)[:, 0]
+
+
+class InfinityBlock(ModulatedBlock):
+    """Attention to the maps, then to the text without a gate, then the MLP."""
+
+    def __init__(self, config: InfinityConfig, layer: int) -> None:
+        super().__init__(layer, config.norm_eps)
+        dim = config.dim
+        self.ada_gss = nn.Parameter(torch.zeros(1, 1, 6, dim))
+        self.sa = VARAttention(dim, config.heads)
+        self.ca = TextAttention(dim, dim, config.heads, queries=True)
+        self.ca_norm = nn.LayerNorm(dim, eps=config.norm_eps)
+        self.ffn = MLP(dim, approximate="tanh")
+
+    def mix(self, site: Site, step: Step, tokens: Tokens, method: Method) -> Tokens:
+        tokens = self.gated(tokens, self.sa(self.modulated(tokens, 0), site, step, tokens, method), 0)
+        assert tokens.text is not None
+        assert tokens.text_shown is not None
+        return tokens.with_x(tokens.x + self.ca(self.ca_norm(tokens.x), tokens.text, tokens.text_shown))
+
+
+class Chunk(nn.Module):
+    """Consecutive blocks; published names count by them."""
+
+    def __init__(self, blocks: Sequence[InfinityBlock]) -> None:
+        super().__init__()
+        self.module = nn.ModuleList(blocks)
+
+
+@dataclass(frozen=True)
+class Texts(Given):
+    """With what the blocks read of the texts, (rows, longest, dim), and which of it each row sees, (rows, longest) bool."""
+
+    text: Tensor
+    shown: Tensor
+
+
+class Infinity(ScaleModel[Texts]):
+    """The transformer. Parameter names are those of the published checkpoints.
+
+    ``texts``: features (n, text channels) of each text, by label. ``quantizer`` turns tokens into the input of the next scale; there is
+    nothing to learn in it. ``recompute``: project the modulations anew in every scale, as the authors' code does.
+    """
+
+    def __init__(self, config: InfinityConfig, texts: Sequence[Tensor] = (), *, recompute: bool = False) -> None:
+        super().__init__()
+        self.config, self.texts, self.recompute = config, texts, recompute
+        self._quantizer = BitQuantizer(config.sides, config.width, config.patch)
+        c = config
+        self.cfg_uncond = nn.Parameter(torch.zeros(c.longest, c.text))
+        self.text_norm = RMSNorm(c.text, c.norm_eps)
+        self.text_proj_for_sos = TextPool(c.dim, c.text)
+        self.text_proj_for_ca = nn.Sequential(nn.Linear(c.text, c.dim), nn.GELU(approximate="tanh"), nn.Linear(c.dim, c.dim))
+        self.pos_start = nn.Parameter(torch.zeros(1, 1, c.dim))
+        self.lvl_embed = nn.Embedding(LEVELS, c.dim)
+        self.word_embed = nn.Linear(c.bits, c.dim)
+        self.shared_ada_lin = modulation(c.dim, 6)
+        self.head_nm = HeadNorm(c.dim, c.norm_eps)
+        self.head = nn.Linear(c.dim, 2 * c.bits)
+        each = c.depth // c.chunks
+        starts = range(0, c.depth, each)
+        self.block_chunks = nn.ModuleList(Chunk([InfinityBlock(c, layer) for layer in range(at, at + each)]) for at in starts)
+        self.sites = [Site("decoder", layer) for layer in range(c.depth)]
+
+    @property
+    def stacked(self) -> Sequence[InfinityBlock]:
+        chunks = (cast(Chunk, chunk).module for chunk in self.block_chunks)
+        return [cast(InfinityBlock, block) for block in chain.from_iterable(chunks)]
+
+    @property
+    def quantizer(self) -> BitQuantizer:
+        return self._quantizer
+
+    @property
+    def rope(self) -> Tensor:
+        """The rotation table on the model's device, (N, head_dim/2) complex64."""
+        c = self.config
+        return rope_table(c.head_dim, c.sides, c.rope_base, self.head.weight.device)
+
+    def initialise(self, seed: int) -> Infinity:
+        """Random weights: normal, std 0.02; gates, scales and the head included, where the authors start at or near zero:
+        benchmarks want real logits. Norms of the text keep their weights."""
+        generator = torch.Generator().manual_seed(seed)
+        for name, parameter in self.named_parameters():
+            if not name.endswith(("scale_mul_1H11", "text_norm.weight", "ca_norm.weight")):
+                parameter.data.normal_(0, 0.02, generator=generator)
+        return self
+
+    def layout(self, seeds: Sequence[int], sampling: Sampling, labels: Sequence[int] = ()) -> Layout:
+        weight = self.head.weight
+        return layout(self.config, seeds, sampling, weight.dtype, str(weight.device))
+
+    def read(self, labels: Sequence[int], copies: int) -> tuple[Tensor, Tensor]:
+        """Normed features (rows, longest, channels) of the samples' texts, and which each row sees. With two ``copies`` the unconditional
+        rows follow: as many learned vectors as the sample's text is long."""
+        weight = self.cfg_uncond
+        wide = max(map(len, self.texts))  # of all texts, so that every batch has one shape
+        lengths = torch.tensor([len(self.texts[label]) for label in labels], device=weight.device).repeat(copies)
+        shown = torch.arange(wide, device=weight.device) < lengths[:, None]
+        asked = torch.stack([F.pad(self.texts[label], (0, 0, 0, wide - len(self.texts[label]))) for label in labels]).to(weight)
+        if copies > 1:
+            asked = torch.cat((asked, weight[:wide].expand_as(asked)))
+        return self.text_norm(asked), shown
+
+    def modulations(self, cond: Tensor) -> Tensor:
+        """Modulation of every block's norms and gates, (rows, depth, 6, dim), from the pooled text (rows, dim)."""
+        shared = self.shared_ada_lin(cond).unflatten(-1, (6, -1))
+        return torch.stack([block.modulation(cond, shared) for block in self.stacked], 1)
+
+    def logits(self, hidden: Tensor, cond: Tensor) -> Tensor:
+        """Head norm in fp32, head in the model's dtype, then fp32: (rows, tokens, bits, 2), of 0 and of 1 for every bit."""
+        return self.head(self.head_nm(hidden, cond).to(self.head.weight.dtype)).float().unflatten(-1, (-1, 2))
+
+    def given(self, labels: Tensor, key: Tensor, layout: Layout, engine: Engine) -> Texts:
+        features, shown = self.read(labels.tolist(), layout.rows // len(labels))
+        cond = engine.hold("cond", self.text_proj_for_sos(features, shown))
+        text = engine.hold("text", self.text_proj_for_ca(features))
+        return Texts(key, cond, engine.hold("modulations", self.modulations(cond)), text, engine.hold("shown", shown))
+
+    def feed(self, step: Step, given: Texts, f_hat: Tensor) -> Tokens:
+        cond, level = given.cond, self.lvl_embed.weight[step.index]
+        shades = self.modulations(cond) if self.recompute and step.index else given.modulations
+        if step.index:
+            fed = self.word_embed(self.quantizer.next_map(f_hat, step.index).to(cond.dtype)) + level
+            x = fed.repeat(len(cond) // len(f_hat), 1, 1)
+        else:
+            x = cond[:, None] + self.pos_start + level
+        turns = self.rope[step.first : step.first + step.count]
+        return Tokens(x, turns, shades, given.text, given.shown)
+
+    def guided(self, hidden: Tensor, step: Step, sampling: Sampling, given: Texts) -> Tensor:
+        return guide(self.logits(hidden, given.cond), sampling, 0)
+
+    def drawn(self, logits: Tensor, step: Step, sampling: Sampling, given: Texts) -> Tensor:
+        bits = self.config.bits
+        places = torch.arange(step.first * bits, (step.first + step.count) * bits, device=logits.device)
+        return packed_bits(draw(logits.flatten(1, 2), sampling, given.key, places).unflatten(1, (-1, bits)))

@@ -1,0 +1,148 @@
+"""The bitwise tokenizer of Infinity: binary spherical quantisation of residual maps, coarse to fine, and its autoencoder.
+
+A token is a sign for each channel, as one integer: bit c is the sign of channel c. Module names are those of the published file without
+the level ``conv`` or ``norm`` that it puts around every layer (:func:`official`).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ...core.errors import Unsupported
+from .autoencoder import KLDecoder, KLEncoder
+from .vq import Pyramid
+
+UNUSED = ("quantizer.lfq.mask", "quantize.lfq.mask")  # of published files: powers of two
+WRAPPED = (
+    (r"\b(conv_in|conv_out|conv1|conv2|nin_shortcut|(?:up|down)sample\.conv)\.conv\.", r"\1."),
+    (r"\b(norm1|norm2|norm_out)\.norm\.", r"\1."),
+)
+
+
+def official(name: str) -> str:
+    """The name of a tensor here, given that in a published file, which may have the extra level or not."""
+    for pattern, replacement in WRAPPED:
+        name = re.sub(pattern, replacement, name)
+    return name
+
+
+def packed_bits(bits: Tensor) -> Tensor:
+    """Bits (…, n) of 0 and 1 to tokens (…) int64; n is at most 63."""
+    return (bits.long() << torch.arange(bits.size(-1), device=bits.device)).sum(-1)
+
+
+def bits_of(tokens: Tensor, count: int) -> Tensor:
+    """Tokens (…) int64 to their bits (…, count)."""
+    return tokens[..., None] >> torch.arange(count, device=tokens.device) & 1
+
+
+class BitQuantizer:
+    """Signs to feature maps and back. Nothing of it is learned.
+
+    ``sides``: sides of the token maps, coarse to fine. Feature maps are (B, width, P·patch, P·patch) fp32 with P the last side. With
+    ``patch`` 2 a token covers 2×2 places, and has as many signs for each channel.
+    """
+
+    def __init__(self, sides: Sequence[int], width: int, patch: int = 1) -> None:
+        self.sides, self.width, self.patch = tuple(sides), width, patch
+
+    @property
+    def bits(self) -> int:
+        """Signs of a token."""
+        return self.width * self.patch**2
+
+    def empty(self, batch: int) -> Tensor:
+        """The feature map before the first scale."""
+        side = self.sides[-1] * self.patch
+        return torch.zeros(batch, self.width, side, side)
+
+    def codes(self, tokens: Tensor, scale: int) -> Tensor:
+        """Code vectors of a scale's tokens (B, side²), each sign over √width: (B, width, side·patch, side·patch)."""
+        side = self.sides[scale]
+        signs = (2 * bits_of(tokens, self.bits).float() - 1) / math.sqrt(self.width)
+        return F.pixel_shuffle(signs.transpose(1, 2).unflatten(2, (side, side)), self.patch)
+
+    def add(self, f_hat: Tensor, codes: Tensor, scale: int) -> Tensor:
+        """The feature map with the tokens (B, side²) of scale ``scale`` (from 0) added."""
+        return f_hat + resized(self.codes(codes, scale), f_hat.shape[-1])
+
+    def next_map(self, f_hat: Tensor, scale: int) -> Tensor:
+        """The model's input at scale ``scale`` ≥ 1: the feature map so far at that resolution, (B, side², bits)."""
+        small = F.pixel_unshuffle(resized(f_hat, self.sides[scale] * self.patch), self.patch)
+        return small.flatten(2).transpose(1, 2)
+
+    def restore(self, tokens: Tensor) -> Tensor:
+        """The feature map of all tokens (B, N)."""
+        f_hat, parts = self.empty(len(tokens)).to(tokens.device), self.split(tokens)
+        for scale, part in enumerate(parts):
+            f_hat = self.add(f_hat, part, scale)
+        return f_hat
+
+    def quantise(self, f: Tensor) -> Tensor:
+        """Tokens (B, N) int64 of latents (B, width, P·patch, P·patch): each scale takes the signs of what the coarser ones have left."""
+        rest, tokens = f.float(), []
+        for scale, side in enumerate(self.sides):
+            small = F.interpolate(rest, size=(side * self.patch,) * 2, mode="area")
+            tokens.append(packed_bits(F.pixel_unshuffle(small, self.patch).flatten(2).transpose(1, 2) > 0))
+            rest = rest - resized(self.codes(tokens[-1], scale), rest.shape[-1])
+        return torch.cat(tokens, 1)
+
+    def split(self, tokens: Tensor) -> Sequence[Tensor]:
+        """Tokens (B, N), scale by scale."""
+        sizes = [side**2 for side in self.sides]
+        if tokens.ndim != 2 or tokens.shape[1] != sum(sizes):
+            raise Unsupported(f"Tokens of shape {tuple(tokens.shape)} do not fill the scales {' '.join(map(str, self.sides))}.",
+                              remedy=f"Give (batch, {sum(sizes)}).")
+        return tokens.split(sizes, 1)
+
+
+def resized(x: Tensor, side: int) -> Tensor:
+    """(B, C, h, w) at another resolution, bilinear; what has it already stays as it is."""
+    return x if x.shape[-1] == side else F.interpolate(x, size=(side, side), mode="bilinear", align_corners=False)
+
+
+@dataclass(frozen=True)
+class BSQConfig(Pyramid):
+    """Shape of a tokenizer. ``sides`` and ``patch`` as of :class:`BitQuantizer`; ``z``: channels of latents."""
+
+    ch_mult: tuple[int, ...] = (1, 2, 4, 4, 4)
+    sides: tuple[int, ...] = (1, 2, 4, 6, 8, 12, 16, 20, 24, 32, 40, 48, 64)
+    z: int = 32
+    patch: int = 1
+
+
+def without_attention(channels: int) -> nn.Module:
+    """In the place of an attention block: these autoencoders have none."""
+    return nn.Identity()
+
+
+class BSQ(nn.Module):
+    """Infinity's tokenizer. Images (B, 3, H, W) of side factor·patch·P; runs in fp32."""
+
+    def __init__(self, config: BSQConfig | None = None) -> None:
+        super().__init__()
+        self.config = c = config or BSQConfig()
+        self.encoder, self.decoder = KLEncoder(c, c.z, without_attention), KLDecoder(c, c.z, without_attention)
+        self.quantizer = BitQuantizer(c.sides, c.z, c.patch)
+
+    def encode(self, images: Tensor) -> Tensor:
+        """Images in [−1, 1] to tokens (B, N) int64."""
+        side = self.config.sides[-1] * self.config.patch * self.config.factor
+        if images.ndim != 4 or images.shape[1:] != (3, side, side):
+            raise Unsupported(f"Images of shape {tuple(images.shape)} cannot be encoded.", remedy=f"Give (batch, 3, {side}, {side}).")
+        return self.quantizer.quantise(self.encoder(images))
+
+    def image(self, f_hat: Tensor) -> Tensor:
+        """A restored feature map to images (B, 3, H, W) in [−1, 1]."""
+        return self.decoder(f_hat).clamp(-1, 1)
+
+    def decode(self, tokens: Tensor) -> Tensor:
+        """Tokens (B, N) to images in [−1, 1]."""
+        return self.image(self.quantizer.restore(tokens))

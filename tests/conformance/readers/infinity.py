@@ -1,0 +1,205 @@
+"""Infinity: the transformer with whole generations, and its image tokenizer's decoder (kind ``small``).
+
+The file's texts are of different length; here they are padded in one batch, which the authors lay end to end.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cachemark.cache.arena import Memory
+from cachemark.core.spec import Sampling
+from cachemark.models.infinity import Infinity, InfinityConfig, TextAttention, rope_table
+from cachemark.models.vision import bsq
+from cachemark.models.vision.bsq import BSQ, BSQConfig, bits_of
+
+from ..checks import Check, Kind, Vector, apart, differing, differing_bytes, worst
+from .var import Watched
+
+LOGITS = 1e-4
+RARE = 1e-3  # share of bytes that rounding may move by one
+
+
+@dataclass(frozen=True)
+class Ran:
+    """A generation, scale by scale: guided bit logits after the temperature, logits of all rows, hidden states, bits, feature maps and the
+    inputs of the next scale; and the method with its slots."""
+
+    guided: list[Tensor]
+    plain: list[Tensor]
+    hidden: list[Tensor]
+    bits: list[Tensor]
+    maps: list[Tensor]
+    fed: list[Tensor]
+    method: Watched
+
+
+class Subject:
+    """What the checks look at; the negative controls exchange its parts."""
+
+    def __init__(self, vector: Vector, model: Infinity, images: BSQ) -> None:
+        self.vector, self.model, self.images = vector, model, images
+
+    @cached_property
+    def tokens(self) -> Tensor:
+        """Greedy, as the file's were."""
+        return self._generate()[0]
+
+    @cached_property
+    def ran(self) -> Ran:
+        """A generation along the file's own bits."""
+        tokens, guided, method = self._generate(tokens_of(self.vector))
+        model, sides, quantizer = self.model, self.model.config.sides, self.model.quantizer
+        labels = list(range(len(model.texts)))
+        features, seen = model.read(labels, 2)
+        cond = model.text_proj_for_sos(features, seen)
+        split = tokens.split([side**2 for side in sides], 1)
+        maps = [quantizer.empty(len(tokens))]
+        for scale, part in enumerate(split):
+            maps.append(quantizer.add(maps[-1], part, scale))
+        fed = [quantizer.next_map(f_hat, scale + 1) for scale, f_hat in enumerate(maps[1:-1])]
+        plain = [model.logits(h, cond).detach() for h in method.hidden]
+        return Ran(guided, plain, method.hidden, [bits_of(part, model.config.bits) for part in split], maps[1:], fed, method)
+
+    @cached_property
+    def rounded(self) -> list[Tensor]:
+        """Logits of all rows along the file's bits with what cross-attention is given and gives rounded to bf16, as the authors do."""
+        patch = Subject(self.vector, copy.deepcopy(self.model), self.images)
+        for module in patch.model.modules():
+            if isinstance(module, TextAttention):
+                module.mixed = in_bf16(module.mixed)  # type: ignore[method-assign]
+        return patch.ran.plain
+
+    def _generate(self, forced: Tensor | None = None) -> tuple[Tensor, list[Tensor], Watched]:
+        facts, method, guided = self.vector.facts["config"], Watched(), []
+        sampling = Sampling(cfg_scale=facts["cfg_list"][0], temperature=0.0)
+        samples = len(self.model.texts)
+        tokens = self.model.generate(torch.arange(samples), range(samples), method, sampling, Memory(), forced=forced,
+                                     see=lambda _, logits: guided.append(logits / facts["tau_list"][0]))
+        return tokens, guided, method
+
+
+def in_bf16(mixed: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    def through(*parts: Tensor) -> Tensor:
+        *given, shown = parts
+        return mixed(*(part.bfloat16().float() for part in given), shown).bfloat16().float()
+
+    return through
+
+
+def bits_of_file(vector: Vector) -> list[Tensor]:
+    """The file's bits, scale by scale: (batch, side², bits)."""
+    return [vector[name].flatten(1, 3) for name, _ in vector.matching("out/bits/*")]
+
+
+def tokens_of(vector: Vector) -> Tensor:
+    return bsq.packed_bits(torch.cat(bits_of_file(vector), 1))
+
+
+def config_of(facts: dict[str, Any]) -> InfinityConfig:
+    c = facts["config"]
+    assert c["mlp_ratio"] == 4
+    assert c["h_div_w"] == 1
+    assert len(set(c["cfg_list"])) == len(set(c["tau_list"])) == 1
+    sides = tuple(height for _, height, _ in c["scale_schedule"])
+    return InfinityConfig(c["depth"], c["num_heads"], c["embed_dim"], c["block_chunks"], sides, c["codebook_dim"], text=c["text_channels"],
+                          longest=c["text_maxlen"], norm_eps=c["norm_eps"])
+
+
+def part_of(vector: Vector, part: str) -> dict[str, Tensor]:
+    return {name.removeprefix(f"{part}/"): tensor for name, tensor in vector.weights().items() if name.startswith(f"{part}/")}
+
+
+def subject(vector: Vector, make: Callable[..., Infinity] = Infinity) -> Subject:
+    c = vector.facts["config"]
+    config = config_of(vector.facts)
+    model = make(config, vector["text/kv"].split(c["text_lens"]))
+    model.load_state_dict(part_of(vector, "var"))
+    images = BSQ(BSQConfig(c["vae_base_ch"], tuple(c["vae_ch_mult"]), c["vae_num_res_blocks"], config.sides, config.width))
+    held = {bsq.official(name): tensor for name, tensor in part_of(vector, "vae").items()}
+    missing, unexpected = images.load_state_dict(held, strict=False)
+    assert not unexpected
+    assert all(name.startswith("encoder.") for name in missing), missing
+    assert images.config.factor == c["vae_patch_size"]
+    return Subject(vector, model.eval(), images.eval())
+
+
+def scales(name: str, part: str, measure: Callable[[Ran, int, Tensor], float], tolerance: float = LOGITS) -> Check:
+    """The greatest deviation over all scales."""
+
+    def measured(given: Subject, vector: Vector) -> float:
+        return worst(measure(given.ran, int(i), vector[name]) for name, i in vector.matching(f"out/{part}/*"))
+
+    return Check(name, tolerance, measured, (f"out/{part}/*",))
+
+
+def bits(given: Subject, vector: Vector) -> float:
+    """Every bit, exactly."""
+    return differing(bits_of(given.tokens, given.model.config.bits), torch.cat(bits_of_file(vector), 1))
+
+
+def codes(given: Subject, vector: Vector) -> float:
+    split = given.model.quantizer.split(tokens_of(vector))
+    quantizer = given.model.quantizer
+    return worst(apart(quantizer.codes(split[int(i)], int(i)), vector[name][:, :, 0]) for name, i in vector.matching("out/codes/*"))
+
+
+def summed(given: Subject, vector: Vector) -> float:
+    return max(apart(given.ran.maps[-1], vector["out/summed_codes"]),
+               apart(given.images.quantizer.restore(tokens_of(vector)), vector["out/summed_codes"]))
+
+
+def image(given: Subject, vector: Vector) -> float:
+    return apart(given.images.decode(tokens_of(vector)).detach(), vector["out/decoded"])
+
+
+def image_bytes(given: Subject, vector: Vector) -> float:
+    """As the authors write them: truncated, blue first."""
+    pixels = (given.images.decode(tokens_of(vector)) + 1) / 2 * 255
+    return differing_bytes(pixels.detach().permute(0, 2, 3, 1).flip(-1).to(torch.uint8), vector["out/image_uint8_bgr"])
+
+
+def rotations(given: Subject, vector: Vector) -> float:
+    c, table = given.model.config, vector["rope_cache_prefix"]
+    own = rope_table(c.head_dim, c.sides, c.rope_base, torch.device("cpu"))
+    return apart(torch.stack((own.real, own.imag)), table)
+
+
+def rounded(given: Subject, vector: Vector) -> float:
+    return worst(apart(given.rounded[int(i)].flatten(2), vector[name]) for name, i in vector.matching("out_bf16ca/logits_pre/*"))
+
+
+def slot_part(part: int, name: str) -> Check:
+    def measure(given: Subject, vector: Vector, which: str) -> float:
+        expected, slot = vector[name.replace("*", which)], given.ran.method.slots[given.model.sites[int(which)]]
+        live = expected.shape[2]
+        return apart(slot.read(slot.bank.runs[0], live)[part], expected) if slot.live == [live] else float("inf")
+
+    return Check(name.partition("/")[2], LOGITS, measure, (name,))
+
+
+KINDS = {
+    "small": Kind(subject, (
+        Check("bits", 0.0, bits, ("out/bits/*",)),
+        scales("guided", "bit_logits_cfg", lambda ran, i, expected: apart(ran.guided[i].flatten(1, 2), expected)),
+        scales("logits", "logits_pre", lambda ran, i, expected: apart(ran.plain[i].flatten(2), expected)),
+        scales("hidden", "hidden_last", lambda ran, i, expected: apart(ran.hidden[i], expected)),
+        Check("rounded", 1e-2, rounded, ("out_bf16ca/logits_pre/*",)),
+        Check("codes", 1e-6, codes, ("out/codes/*",)),
+        scales("next_maps", "next_input", lambda ran, i, expected: apart(ran.fed[i], expected), 1e-5),
+        Check("summed", 1e-5, summed, ("out/summed_codes",)),
+        Check("image", LOGITS, image, ("out/decoded",)),
+        Check("image_bytes", RARE, image_bytes, ("out/image_uint8_bgr",)),
+        Check("rotations", 1e-5, rotations, ("rope_cache_prefix",)),
+        slot_part(0, "out/cached_k_block*"),
+        slot_part(1, "out/cached_v_block*"),
+    ), "the Infinity transformer, two texts of different length in one batch, its bitwise quantiser, its slots and its image decoder",
+        ("full",)),
+}

@@ -1,0 +1,277 @@
+"""Infinity: bits and tokens, its quantiser, published files, and bytes on paper."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from cachemark.cache.arena import Memory
+from cachemark.cache.layout import Layout, Site, Step, Tokens
+from cachemark.contract.method import Method
+from cachemark.contract.uncached import Blockwise
+from cachemark.core import registry
+from cachemark.core.errors import BadCheckpoint, Unsupported
+from cachemark.core.spec import Sampling
+from cachemark.methods.ams_kv import AMSKV
+from cachemark.methods.full import Full
+from cachemark.models import text_features
+from cachemark.models.catalogue import bitwise_models
+from cachemark.models.catalogue.bitwise_models import PublishedInfinity
+from cachemark.models.infinity import SIDES, SIZES, Infinity, InfinityConfig
+from cachemark.models.protocol import ModelEntry, Request
+from cachemark.models.vision.bsq import BSQ, BitQuantizer, BSQConfig, bits_of, packed_bits
+from cachemark.roofline.kv_bytes import MIXED, PAPER_UNIT, entries, nbytes
+
+CONFIG = InfinityConfig(4, 2, 32, chunks=2, sides=(1, 2, 4), width=5, text=128, longest=6)
+TINY_BSQ = BSQConfig(32, (1, 1), 1, CONFIG.sides, CONFIG.width)
+GUIDED = Sampling(cfg_scale=3.0)
+
+
+def tiny(config: InfinityConfig = CONFIG, seed: int = 0) -> Infinity:
+    draw = torch.Generator().manual_seed(7)
+    texts = [torch.randn(length, config.text, generator=draw) for length in (2, 5, 3)]
+    return Infinity(config, texts).initialise(seed).eval().requires_grad_(False)
+
+
+def generate(model: Infinity, labels: list[int], sampling: Sampling = GUIDED, **options: Any) -> Tensor:
+    return model.generate(torch.tensor(labels), range(len(labels)), Full(), sampling, Memory(), **options)
+
+
+# -- bits ----------------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("count", [5, 32, 56, 63])
+def test_bits_survive_being_packed(count: int) -> None:
+    bits = torch.randint(0, 2, (3, 7, count), generator=torch.Generator().manual_seed(0))
+    bits[0, 0], bits[0, 1] = 0, 1
+    tokens = packed_bits(bits)
+    assert torch.equal(bits_of(tokens, count), bits)
+    assert tokens.min() >= 0
+
+
+def test_each_bit_is_drawn_at_its_own_odds() -> None:
+    """The first bit is always 1, the second always 0, the others half of the time, each by itself."""
+    model = tiny()
+    model.head.weight.zero_()
+    model.head.bias.copy_(torch.tensor([-99.0, 99, 99, -99, *[0] * 6]))
+    tokens = generate(model, [0, 1, 2] * 20)
+    share = bits_of(tokens, CONFIG.bits).double().mean((0, 1))
+    assert share[:2].tolist() == [1, 0]
+    assert ((share[2:] > 0.42) & (share[2:] < 0.58)).all()
+    assert len(tokens.unique()) == 8
+
+
+def test_a_patch_is_four_places_of_the_map() -> None:
+    quantizer = BitQuantizer((1, 2), 3, patch=2)
+    assert quantizer.bits == 12
+    tokens = torch.randint(0, 2**12, (2, 5), generator=torch.Generator().manual_seed(3))
+    codes = quantizer.codes(tokens[:, 1:], 1)
+    assert codes.shape == (2, 3, 4, 4)
+    assert codes.abs().unique().tolist() == pytest.approx([3**-0.5])
+    again = quantizer.next_map(codes, 1)
+    assert torch.equal(packed_bits(again > 0), tokens[:, 1:]), "what is put together is taken apart alike"
+
+
+def test_quantising_takes_the_signs_of_what_is_left() -> None:
+    quantizer = BitQuantizer((1, 2, 4), 5)
+    f = torch.randn(2, 5, 4, 4, generator=torch.Generator().manual_seed(1))
+    tokens = quantizer.quantise(f)
+    assert torch.equal(bits_of(tokens[:, 0], 5), (f.mean((2, 3)) > 0).long())
+    rest = f - quantizer.restore(torch.cat((tokens[:, :5], torch.zeros_like(tokens[:, 5:])), 1)) + quantizer.codes(
+        torch.zeros_like(tokens[:, 5:]), 2)
+    assert torch.equal(bits_of(tokens[:, 5:], 5), (rest.flatten(2).transpose(1, 2) > 0).long())
+
+
+def test_tokens_that_do_not_fill_the_scales_are_refused() -> None:
+    with pytest.raises(Unsupported, match="do not fill the scales 1 2 4"):
+        BSQ(TINY_BSQ).decode(torch.zeros(1, 20, dtype=torch.int64))
+    with pytest.raises(Unsupported, match=r"Give \(batch, 3, 8, 8\)"):
+        BSQ(TINY_BSQ).encode(torch.zeros(1, 3, 16, 16))
+
+
+# -- the model -----------------------------------------------------------------------------------------------------------
+def test_scale_by_scale_gives_the_logits_of_one_pass() -> None:
+    """Without a cache: all maps at once, each seeing itself and the coarser ones."""
+    model, labels, seen = tiny(), [0, 1, 2], []
+    tokens = generate(model, labels, replace(GUIDED, cfg_scale=1.0), see=lambda _, logits: seen.append(logits.clone()))
+    features, shown = model.read(labels, 1)
+    cond, quantizer = model.text_proj_for_sos(features, shown), model.quantizer
+    x, f_hat = [(cond + model.pos_start[0, 0] + model.lvl_embed.weight[0])[:, None]], quantizer.empty(3)
+    for scale, part in enumerate(quantizer.split(tokens)[:-1]):
+        f_hat = quantizer.add(f_hat, part, scale)
+        x.append(model.word_embed(quantizer.next_map(f_hat, scale + 1)) + model.lvl_embed.weight[scale + 1])
+    fed = Tokens(torch.cat(x, 1), model.rope, model.modulations(cond), model.text_proj_for_ca(features), shown)
+    hidden = model(fed, Step(0, 1), Blockwise([side**2 for side in CONFIG.sides], fed.x.device))
+    torch.testing.assert_close(torch.cat(seen, 1), model.logits(hidden, cond), atol=1e-5, rtol=0)
+
+
+def test_recomputed_modulations_are_the_same() -> None:
+    again = Infinity(CONFIG, tiny().texts, recompute=True)
+    again.load_state_dict(tiny().state_dict())
+    assert torch.equal(generate(again.eval(), [0, 1]), generate(tiny(), [0, 1]))
+
+
+def test_random_weights_follow_from_the_seed() -> None:
+    one, same, other = (tiny(seed=seed).state_dict() for seed in (3, 3, 4))
+    assert all(torch.equal(one[name], same[name]) for name in one)
+    assert any(not torch.equal(one[name], other[name]) for name in one)
+
+
+def test_forced_tokens_are_returned_and_bits_are_shown() -> None:
+    shown: list[tuple[int, tuple[int, ...]]] = []
+    marks: list[int] = []
+    tokens = torch.randint(0, 32, (2, 21), generator=torch.Generator().manual_seed(0))
+    assert torch.equal(generate(tiny(), [0, 2], forced=tokens, see=lambda first, logits: shown.append((first, tuple(logits.shape))),
+                                mark=marks.append), tokens)
+    assert shown == [(0, (2, 1, 5, 2)), (1, (2, 4, 5, 2)), (5, (2, 16, 5, 2))]
+    assert marks == [0, 4, 20]
+
+
+# -- bytes ---------------------------------------------------------------------------------------------------------------
+def shape(name: str, batch: int) -> Layout:
+    entry: ModelEntry = registry.models.get(name)
+    return entry.shape(entry.presets["paper"], batch)
+
+
+def test_one_image_of_the_largest_resolution_takes_the_bytes_of_the_formula() -> None:
+    """2 rows × 32 layers × 2048 channels × 10521 tokens, K in fp32 and V in 16 bit under autocast, both in 16 bit here."""
+    layout = shape("infinity-2b", 1)
+    assert layout.visual == sum(side**2 for side in SIDES) == 10521
+    published = nbytes(layout, entries(Full(store_last=True), layout), MIXED)
+    assert published == 2 * 32 * 2048 * 10521 * 6 == 8_274_051_072
+    assert published / PAPER_UNIT == pytest.approx(7.891, abs=5e-4)
+    assert nbytes(layout, entries(Full(store_last=True), layout), (2, 2)) == 5_516_034_048
+
+
+@pytest.mark.parametrize("name", ["infinity-2b", "infinity-2b-512", "infinity-8b"])
+@pytest.mark.parametrize("method", [Full(), Full(store_last=True), AMSKV(demanding=(1, 2))], ids=["full", "last kept", "ams_kv"])
+def test_slots_take_the_bytes_of_the_formula(name: str, method: Method) -> None:
+    layout = replace(shape(name, 2), dtype=torch.bfloat16, device="meta")
+    memory = Memory("meta")
+    method.begin(layout, [Site("decoder", layer) for layer in range(layout.layers)], memory)
+    assert memory.nbytes("slots") == nbytes(layout, entries(method, layout), (2, 2))
+
+
+def test_the_published_memory_is_no_whole_number_of_caches() -> None:
+    """AMS-KV prints 28.12 GB for the full cache of Infinity-2B, without a batch. No batch, resolution, unit or width of K and V makes it
+    the size of a cache alone."""
+    caches = [nbytes(shape(f"infinity-2b{pixels}", 1), entries(Full(store_last=kept), shape(f"infinity-2b{pixels}", 1)), widths) / unit
+              for pixels in ("", "-512", "-256") for kept in (True, False) for widths in (MIXED, (2, 2), (4, 4))
+              for unit in (PAPER_UNIT, 2**30, 10**9)]
+    assert not [one for one in caches if abs(round(28.12 / one) * one - 28.12) < 0.006]
+
+
+def test_resolutions_take_the_first_of_the_scales() -> None:
+    assert [shape(name, 1).visual for name in ("infinity-2b-256", "infinity-2b-512", "infinity-2b")] == [521, 2521, 10521]
+    assert shape("infinity-8b-512", 1).layers == SIZES["8B"].depth
+
+
+# -- published files -----------------------------------------------------------------------------------------------------
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> PublishedInfinity:
+    """The entry of a published size at reduced sizes."""
+    monkeypatch.setitem(SIZES, "2B", CONFIG)
+    monkeypatch.setitem(bitwise_models.TOKENIZERS, "2B", TINY_BSQ)
+    monkeypatch.setitem(bitwise_models.SCALES, 256, 3)
+    monkeypatch.setattr(bitwise_models, "TEXTS", ("red star", "a blue stripe below"))
+    return PublishedInfinity("2B", 256)
+
+
+def published(folder: Path, channels: int = CONFIG.text) -> Request:
+    """Files as the authors publish them, with the names that may stand beside the others, and a text encoder of ``channels``."""
+    folder.mkdir()
+    model = tiny(replace(CONFIG, sides=SIDES[:3]))
+    state = {**model.state_dict(), **{f"block_chunks.0.module.0.{part}.zero_k_bias": torch.zeros(32) for part in ("sa", "ca")},
+             "text_proj_for_sos.ca.zero_k_bias": torch.zeros(32)}
+    torch.save(state, folder / "infinity_2b_reg.pth")
+    torch.manual_seed(0)
+    wrapped = {_with_level(name): tensor for name, tensor in BSQ(TINY_BSQ).state_dict().items()}
+    torch.save({"vae": {**wrapped, "quantizer.lfq.mask": torch.zeros(5)}}, folder / "infinity_vae_d32reg.pth")
+    encoder(folder / text_features.ENCODER, channels)
+    return Request(weights=str(folder / "infinity_2b_reg.pth"), decoder_weights=str(folder / "infinity_vae_d32reg.pth"))
+
+
+def _with_level(name: str) -> str:
+    """The name in a published file."""
+    module, _, kind = name.rpartition(".")
+    return f"{module}.{'norm' if 'norm' in module.rpartition('.')[2] else 'conv'}.{kind}"
+
+
+def encoder(folder: Path, channels: int) -> None:
+    """A small T5 encoder with a tokenizer of words."""
+    tokenizers, transformers = pytest.importorskip("tokenizers"), pytest.importorskip("transformers")
+    words = {word: number for number, word in enumerate(["<pad>", "</s>", "<unk>", "red", "star", "a", "blue", "stripe", "below"])}
+    made = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="<unk>"))
+    made.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    made.post_processor = tokenizers.processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 1)])
+    fast = transformers.PreTrainedTokenizerFast(tokenizer_object=made, pad_token="<pad>", eos_token="</s>", unk_token="<unk>")
+    fast.save_pretrained(folder)
+    torch.manual_seed(1)
+    config = transformers.T5Config(vocab_size=len(words), d_model=channels, d_kv=8, d_ff=32, num_layers=1, num_heads=2)
+    transformers.T5EncoderModel(config).save_pretrained(folder)
+
+
+def test_a_published_folder_loads_and_makes_images(small: PublishedInfinity, tmp_path: Path) -> None:
+    request = published(tmp_path / "infinity")
+    loaded = small.load(request)
+    assert loaded.weights == small.identity(request)
+    assert loaded.token_dtype is torch.int64
+    model = loaded.generator
+    assert isinstance(model, Infinity)
+    assert [tuple(text.shape) for text in model.texts] == [(3, 128), (5, 128)]
+    tokens = generate(model, [0, 1])
+    images = loaded.decode(tokens)
+    assert images.shape == (2, 3, 8, 8)
+    reference = tiny(replace(CONFIG, sides=SIDES[:3]))
+    reference.texts = model.texts
+    assert torch.equal(generate(reference, [0, 1]), tokens)
+
+
+def test_another_text_encoder_is_another_model(small: PublishedInfinity, tmp_path: Path) -> None:
+    request = published(tmp_path / "infinity")
+    before, file = small.identity(request), tmp_path / "infinity" / text_features.ENCODER / "config.json"
+    file.write_text(file.read_text().replace('"d_ff": 32', '"d_ff": 16'))
+    assert small.identity(request) != before
+
+
+def test_weights_without_a_text_encoder_are_refused(small: PublishedInfinity, tmp_path: Path) -> None:
+    request = published(tmp_path / "infinity")
+    (tmp_path / "infinity" / text_features.ENCODER / "config.json").unlink()
+    with pytest.raises(BadCheckpoint, match="no text encoder") as found:
+        small.identity(request)
+    assert "flan-t5-xl" in str(found.value)
+
+
+def test_a_text_encoder_of_another_width_is_refused(small: PublishedInfinity, tmp_path: Path) -> None:
+    request = published(tmp_path / "infinity", channels=64)
+    with pytest.raises(BadCheckpoint, match="has 64 channels; this model reads 128"):
+        small.load(request)
+
+
+def test_a_text_longer_than_the_context_is_refused(small: PublishedInfinity, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    request = published(tmp_path / "infinity")
+    monkeypatch.setattr(bitwise_models, "TEXTS", ("red star a blue stripe below",))
+    with pytest.raises(Unsupported, match="has 7 tokens; this model reads 6"):
+        small.load(request)
+
+
+def test_a_file_of_another_size_is_named(small: PublishedInfinity, tmp_path: Path) -> None:
+    request = published(tmp_path / "infinity")
+    save_file({name: tensor.contiguous() for name, tensor in tiny(replace(CONFIG, depth=2, chunks=1)).state_dict().items()},
+              tmp_path / "infinity" / "other.safetensors")
+    with pytest.raises(BadCheckpoint, match="missing"):
+        small.identity(replace(request, weights=str(tmp_path / "infinity" / "other.safetensors")))
+
+
+def test_random_weights_read_the_listed_prompts_by_the_stand_in() -> None:
+    entry = PublishedInfinity("2B", 256)
+    texts = entry.texts()
+    assert len(texts) == 64
+    assert {text.shape[1] for text in texts} == {2048}
+    assert torch.equal(texts[0][-1], texts[1][-1]), "all end alike"
+    assert len({text.sum().item() for text in texts}) == 64
+    assert max(map(len, texts)) < 64
