@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import quote
 
@@ -19,7 +20,9 @@ from cachemark.core import secrets as mask
 from cachemark.core.errors import BadPlugin
 from cachemark.core.result import Outcome, Status
 from cachemark.core.spec import Case, Sampling
-from cachemark.report.view.public import WITHHELD, public_outcomes, scrubbed
+from cachemark.report.view.public import WITHHELD, public_outcomes, public_verdicts, scrubbed
+from cachemark.store.rows import Verdict
+from cachemark.trial.bounds import bounded_log, bounded_text, last_words
 from support import examples, stages
 
 CANARY = "c4n4ry-9f2b7e"
@@ -28,7 +31,7 @@ URL = f"postgresql+psycopg://user:{CANARY}@db.example.org/bench"
 
 @pytest.fixture(autouse=True)
 def _forget(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mask, "_remembered", set())
+    monkeypatch.setattr(mask, "_remembered", {})
 
 
 @pytest.mark.parametrize("name", [
@@ -257,6 +260,34 @@ def test_private_facts_and_texts_of_errors_go() -> None:
     outcome = Outcome(case, Status.ERROR, log="Traceback in /home/jo/x.py", facts=facts)
     (shown,) = public_outcomes([outcome])
     assert (shown.log, shown.facts) == (WITHHELD, {"device": {"sm_mhz": [1]}})
+
+
+def test_what_names_a_case_loses_its_paths_and_keeps_its_key() -> None:
+    evaluation = {"lpips": {"missing": "needs vgg16.pth, get it with: curl -o /home/jo/.cache/vgg16.pth https://example.org/vgg16.pth"}}
+    case = Case("m", "random:0", (4, 4), "c", Sampling(), "streaming", {"table": "/home/jo/t.csv", "B": 3}, evaluation=evaluation)
+    (shown,) = public_outcomes([Outcome(case, Status.ERROR, log="x")])
+    assert "/home" not in json.dumps(shown.case.to_json())
+    assert (shown.case.knobs, shown.case.key, shown.case.cell) == ({"table": "…/t.csv", "B": 3}, case.key, case.cell)
+    row = Verdict(case.key, "streaming", "status", "regressed", "error: no file /home/jo/t.csv")
+    assert public_verdicts([row])[0].reason == "error: no file …/t.csv"
+
+
+@pytest.mark.parametrize("cut", [bounded_text, bounded_log, lambda text: last_words(text, 1000)])
+@pytest.mark.parametrize("shift", range(0, 60, 7))
+def test_a_bounded_text_holds_no_part_of_a_secret(cut: Callable[[str], str], shift: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half a secret is not known for one."""
+    monkeypatch.setenv("A_TOKEN", CANARY)
+    text = "x" * shift + f" {CANARY}" * 5000
+    assert len(cut(text)) < 25_000
+    assert not re.search(r"c4n4|7e\b", mask.mask(cut(text)))
+
+
+def test_a_store_looks_secrets_up_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("A_TOKEN", CANARY)
+    with mask.looked_up_once():
+        monkeypatch.setenv("B_TOKEN", "another-one")
+        assert mask.mask(f"{CANARY} another-one") == "*** another-one"
+    assert mask.mask(f"{CANARY} another-one") == "*** ***"
 
 
 def test_a_public_report_has_none_of_it(stage: stages.Stage) -> None:

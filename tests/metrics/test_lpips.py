@@ -74,6 +74,16 @@ def test_a_missing_file_is_named_with_how_to_get_it(hub: Path, lost: str) -> Non
     assert lost in presets.lpips()["lpips"]["missing"]
 
 
+def test_two_homes_that_lack_a_file_have_one_identity(hub: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = []
+    for user in ("ada", "grace"):
+        monkeypatch.setenv("HOME", str(hub / user))
+        monkeypatch.setattr(torch.hub, "_hub_dir", str(hub / user / "torch"))
+        told.append(presets.lpips())
+    assert told[0] == told[1]
+    assert "-o ~/torch/checkpoints/vgg16" in told[0]["lpips"]["missing"]
+
+
 @pytest.mark.parametrize("damaged", NAMES)
 def test_a_damaged_file_is_refused(hub: Path, damaged: str) -> None:
     write(hub)

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import difflib
 import importlib
+from typing import Any
 
 import click
 
 from ..core.version import __version__
 from .endings import ending
+from .streams import masked_streams
 
 COMMANDS = {
     "baseline": "Save, list and compare accepted results.",
@@ -39,6 +41,11 @@ KEPT = {
 
 class _Lazy(click.Group):
     """Imports ``cli/<name>.py`` when that command is asked for. A wrong name is answered with the nearest one."""
+
+    def main(self, *given: Any, **options: Any) -> Any:
+        """Run as a program that prints no secret, in help and usage errors neither."""
+        with masked_streams():
+            return super().main(*given, **options)
 
     def list_commands(self, context: click.Context) -> list[str]:
         return sorted(COMMANDS)

@@ -6,18 +6,23 @@ A secret is
   number, no ordinary word such as ``default``, and no path that exists here: ``1``, ``true`` and ``/home/me/key.pem`` stay as they are;
 * the password in a URL, a user in it that looks like a token, and each of its parameters whose name says so (``?sslpassword=``), in any
   text, and by value wherever else it stands where an environment variable holds the URL;
-* whatever was handed to :func:`remember`.
+* the same of URLs in a text that was handed to :func:`remember`, by value wherever else it stands.
 
-Each is hidden as it is written, and as URLs, JSON and Python write it. All of it takes time proportional to the text.
+Each is hidden as it is written, as URLs, JSON, Python, HTML and XML write it, and inside base64, as in the header of a request. All of it
+takes time proportional to the text. What names a measurement cannot be hidden without naming another one: there :func:`found_in` says that
+it holds a secret, and it is refused.
 """
 
 from __future__ import annotations
 
+import base64
+import html
 import json
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from functools import lru_cache
 from typing import Any
 from urllib.parse import quote, quote_plus, unquote
@@ -40,17 +45,19 @@ PARAMETER = re.compile(r"(?P<before>[?&;](?P<name>[\w.%-]{1,64})=)(?P<value>[^\s
 KEYWORD = re.compile(r"(?P<before>\b(?:ssl)?passw(?:or)?d=)(?P<value>[^\s&;#'\"<>\\]+)", re.IGNORECASE)  # host=… password=…
 PORT = re.compile(r"\d{1,5}(?![^/?#])")
 _IN_TEXT, _ALONE = re.compile(r"[\s'\"<>\\]"), re.compile(r"\s")  # what ends a URL in a text, and one that is a whole value
-_remembered: set[str] = set()
+ENVIRON = slice(47, 49)  # of the fields of /proc/PID/stat behind the name: where the environment begins in memory, and ends
+_in_use: ContextVar[Callable[[str], str] | None] = ContextVar("masker", default=None)
+_remembered: dict[str, str] = {}  # secrets, each with the variable that held it, or nothing
 
 
-def remember(secret: str) -> None:
-    """From here on, hide this text; of a URL what is secret in it."""
-    _remembered.update(_parts(secret))
+def remember(text: str) -> None:
+    """From here on, hide the secrets of the URLs in this text by value, wherever else they stand."""
+    _remembered.update(dict.fromkeys(_parts(text) if "://" in text else (), ""))
 
 
 def mask(text: str) -> str:
     """The text with stars in place of every secret."""
-    return _masker()(text)
+    return text if not text else _masker()(text)
 
 
 def masked(value: Any) -> Any:
@@ -58,22 +65,56 @@ def masked(value: Any) -> Any:
     return _masked(value, _masker())
 
 
+def found_in(value: Any) -> str:
+    """The place from which a secret is known that stands in a text inside of lists and mappings, in words; empty where none holds any."""
+    hide = _masker()
+    for text in (text for text in _texts(value) if hide(text) != text):
+        name = next((name for secret, name in _known().items() if any(form in text for form in _forms(secret))), "")
+        return f"the value of {name}" if name else "a password or a token"
+    return ""
+
+
 def without_secrets(environment: Mapping[str, str]) -> dict[str, str]:
     """The variables that a process may have which runs other people's code."""
-    return {name: value for name, value in environment.items() if not _secret_name(name) and not has_credentials(value)}
+    kept = _secret_variables(environment)
+    return {name: value for name, value in environment.items() if name not in kept}
 
 
 @contextmanager
 def hidden() -> Iterator[None]:
-    """Within this block the environment of this process holds no secrets; they are masked all the same."""
-    kept = {name: value for name, value in os.environ.items() if name not in without_secrets(os.environ)}
-    _remembered.update(_known())
-    for name in kept:
+    """Within this block the environment of this process holds no secrets; they are masked all the same. What the system shows of it as
+    ``/proc/PID/environ`` holds none from here on."""
+    unshow()
+    kept = _secret_variables(os.environ)
+    for name, value in kept.items():
+        _remembered.update(dict.fromkeys(_of_variable(name, value), name))
         del os.environ[name]
     try:
         yield
     finally:
         os.environ.update(kept)
+
+
+def unshow() -> None:
+    """Put stars over secrets where the system keeps the environment that this process began with, and shows it to all processes of the
+    user as ``/proc/PID/environ``. The variables stay as they are. Linux alone; where it is forbidden nothing changes."""
+    held = {os.fsencode(name): name for name in _secret_variables(os.environ)}
+    if not held:
+        return
+    with suppress(OSError, ValueError), open("/proc/self/stat", "rb") as said, open("/proc/self/mem", "r+b", buffering=0) as memory:
+        at, end = map(int, said.read().rpartition(b")")[2].split()[ENVIRON])
+        memory.seek(at)
+        for entry in memory.read(end - at).split(b"\0"):
+            name, _, value = entry.partition(b"=")
+            if name in held and value.strip(b"*"):
+                os.environ[held[name]] = os.environ[held[name]]  # the C library's copy lies elsewhere from here on
+                memory.seek(at + len(name) + 1)
+                memory.write(b"*" * len(value))
+            at += len(entry) + 1
+
+
+def _secret_variables(environment: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in environment.items() if _secret_name(name) or has_credentials(value)}
 
 
 def has_credentials(text: str) -> bool:
@@ -91,8 +132,34 @@ def _masked(value: Any, hide: Callable[[str], str]) -> Any:
     return value
 
 
+def _texts(value: Any) -> Iterator[str]:
+    """Every text inside a value, keys too, and whole numbers as they are written."""
+    if isinstance(value, Mapping):
+        value = [*value, *value.values()]
+    if isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _texts(item)
+    elif isinstance(value, (str, int)):
+        yield str(value)
+
+
 def _masker() -> Callable[[str], str]:
-    """The function that masks a text by the secrets known now."""
+    """The function that masks a text by the secrets known now, or when :func:`looked_up_once` began."""
+    return _in_use.get() or _made_masker()
+
+
+@contextmanager
+def looked_up_once() -> Iterator[None]:
+    """Within this block secrets are those that are known now: going through the environment for each of thousands of texts takes longer
+    than masking them."""
+    token = _in_use.set(_masker())
+    try:
+        yield
+    finally:
+        _in_use.reset(token)
+
+
+def _made_masker() -> Callable[[str], str]:
     written = sorted({form for secret in _known() for form in _forms(secret)}, key=len, reverse=True)
 
     def hide(text: str) -> str:
@@ -103,11 +170,19 @@ def _masker() -> Callable[[str], str]:
     return hide
 
 
-def _known() -> set[str]:
-    found = set(_remembered)
+def _known() -> dict[str, str]:
+    """Every secret, each with the variable that holds it, or nothing."""
+    found = dict(_remembered)
     for name, value in os.environ.items():
-        found |= _whole(value) if _secret_name(name) and name != LOCATION else _parts(value) if "://" in value else set()
+        found.update(dict.fromkeys(_of_variable(name, value), name))
     return found
+
+
+def _of_variable(name: str, value: str) -> set[str]:
+    """The secrets that a variable of the environment holds."""
+    if _secret_name(name) and name != LOCATION:
+        return _whole(value)
+    return _parts(value) if "://" in value else set()
 
 
 @lru_cache(maxsize=4096)
@@ -141,10 +216,22 @@ def _ordinary(value: str) -> bool:
 
 @lru_cache(maxsize=1024)
 def _forms(secret: str) -> frozenset[str]:
-    """The ways in which a secret is written: plain, in a URL, in JSON, in a Python string."""
-    forms = {secret, unquote(secret), quote(secret, safe=""), quote(secret), quote_plus(secret), json.dumps(secret)[1:-1],
-             json.dumps(secret, ensure_ascii=False)[1:-1], repr(secret)[1:-1]}
+    """The ways in which a secret is written: plain, in a URL, in JSON, in a Python string, in HTML and XML, in base64."""
+    raw = secret.encode("utf-8", "surrogateescape")  # a variable may hold any bytes
+    forms = {secret, unquote(secret), quote(raw, safe=""), quote(raw), quote_plus(raw), json.dumps(secret)[1:-1],
+             json.dumps(secret, ensure_ascii=False)[1:-1], repr(secret)[1:-1], html.escape(secret), html.escape(secret, quote=False),
+             html.escape(secret).replace("&quot;", "&#34;").replace("&#x27;", "&#39;"), *_in_base64(raw)}
     return frozenset(form for form in forms if len(form) >= SHORTEST)
+
+
+def _in_base64(secret: bytes) -> Iterator[str]:
+    """The secret inside of a longer text in base64, without the characters into which its neighbours reach, for each of the three places at
+    which it may begin."""
+    for before in range(3):
+        written = base64.b64encode(bytes(before) + secret).rstrip(b"=").decode()
+        first, last = -(-before * 8 // 6), (before + len(secret)) * 8 // 6
+        yield written[first:last]
+        yield written[first:last].replace("+", "-").replace("/", "_")
 
 
 # -- URLs -------------------------------------------------------------------------------------------------------------

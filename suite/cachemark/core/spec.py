@@ -10,12 +10,13 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from fractions import Fraction
 from functools import cached_property
 from typing import Any
 
 from .errors import BadBudget
+from .secrets import found_in
 from .wording import shown
 
 FULL = "full"
@@ -140,6 +141,12 @@ class Case:
         kept = {k: v for k, v in data.items() if k in known}
         return cls(**{**kept, "grid": tuple(data["grid"]), "sampling": Sampling(**data["sampling"])})
 
+    def worded(self, **changes: Any) -> Case:
+        """The case with other words in its fields, as it is shown, under the key and the cell that it has."""
+        made = replace(self, **changes)
+        vars(made).update(key=self.key, cell=self.cell)  # cached, so that neither is computed
+        return made
+
     @cached_property
     def key(self) -> str:
         """16 hex digits that name this case everywhere."""
@@ -177,9 +184,25 @@ class Case:
         return "missing" not in self.evaluation.get(what, {"missing": ""})
 
     @property
+    def secret(self) -> str:
+        """The field that holds a secret, in words, as :func:`secret_of` finds it; empty where none does."""
+        return secret_of(self._body())
+
+    @property
     def named(self) -> str:
         """The method, with its variant where it has one."""
         return f"{self.method}: {self.variant}" if self.variant else self.method
 
 
 _FIELDS = tuple(held.name for held in fields(Case))
+_WRITTEN = ("model", "conditions", "method", "variant", "knobs", "evaluation")  # fields of a case in which anything may stand
+
+
+def secret_of(body: Mapping[str, Any]) -> str:
+    """The field of a case, as :meth:`Case.to_json` writes it, that holds a secret, and which, in words; empty where none does. Its key is
+    made of that field, so that with stars in it the case would be another one."""
+    told = {name: body[name] for name in _WRITTEN if body.get(name)}
+    if not found_in(told):  # in one go, since this is asked of every case
+        return ""
+    name, source = next((name, source) for name, value in told.items() if (source := found_in(value)))
+    return f"{name} holds {source}, which is secret"

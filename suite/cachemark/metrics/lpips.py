@@ -6,6 +6,7 @@ keeps what it has fetched, and nothing is fetched.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +29,15 @@ def files() -> dict[Path, str]:
     found = {cached(address): address for address in (VGG16, str(URL_VGG16_LPIPS))}
     for path, address in found.items():
         if not path.is_file():
-            raise Unsupported(f"not measured: needs {path.name}, get it with: curl -L --create-dirs -o {path} {address}")
+            raise Unsupported(f"not measured: needs {path.name}, get it with: curl -L --create-dirs -o {_of_anybody(path)} {address}")
     return found
+
+
+def _of_anybody(path: Path) -> str:
+    """A path as every user may type it, without the name of a home folder: what is missing belongs to a case's identity, which is one and
+    the same for all."""
+    home = os.path.expanduser("~")
+    return f"~/{path.relative_to(home)}" if path.is_relative_to(home) else str(path)
 
 
 def identity() -> str:

@@ -22,6 +22,7 @@ from ..contract.method import Method
 from ..core import plugins, registry, seeds
 from ..core.errors import BadBudget, BadKnob, BadPlan, CachemarkError, unknown
 from ..core.limits import Rates
+from ..core.secrets import hidden, mask
 from ..core.spec import FULL, QUALITY_PASS, Budget, Case, Sampling
 from ..core.units import is_finite
 from ..core.wording import shown
@@ -57,6 +58,7 @@ class Planned:
     needs: tuple[str, ...] = ()
 
 
+@hidden()  # methods of plug-ins are asked for their knobs
 def expand(plan: Plan, device: str = "cpu") -> list[Planned]:
     """Every case of a plan: for each block the full cache, its two reference rows, then methods × budgets × codecs."""
     _refuse_too_many(plan)
@@ -68,6 +70,9 @@ def expand(plan: Plan, device: str = "cpu") -> list[Planned]:
             if names.setdefault((case.model, case.cell, case.label), case.key) != case.key:
                 raise BadPlan(f"{plan.place('cells', number, 'methods')}: two cases are called {case.label!r}.",
                               remedy="Give each table of that method a variant, a word of its own.")
+            if told := case.secret:
+                raise BadPlan(f"{plan.place('cells', number)}: {mask(case.title)}: {told}, and it would name the case in every output.",
+                              remedy="Let the method read it from a file where it needs it, and take it out of what names the case.")
             needs = plugins.needs(registry.methods.get(case.method), registry.models.get(case.model))
             found.setdefault(case.key, replace(planned, priority=cells.priority, needs=needs))
     return list(found.values())

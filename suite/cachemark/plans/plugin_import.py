@@ -25,6 +25,7 @@ import torch
 from .. import methods
 from ..core import plugins
 from ..core.errors import BadPlugin, CachemarkError
+from ..core.secrets import hidden
 from ..machine import keeper
 from ..machine.shared_state import undisturbed
 from ..models import catalogue
@@ -35,6 +36,7 @@ LIMIT, VARIABLE = 60.0, "CACHEMARK_IMPORT_LIMIT"  # seconds, and the environment
 ANSWER = 1 << 16  # bytes
 
 
+@hidden()  # from what tries the file too, which may look at its parent
 def imported(path: str | Path) -> list[str]:
     """Names of the methods of a plug-in, imported into this process if it has not been yet. BadPlugin where it does not come to its end in
     time, ends the process it is in, leaves processes behind, or is refused by :func:`cachemark.core.plugins.load`."""

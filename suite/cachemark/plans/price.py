@@ -18,6 +18,7 @@ from ..core import registry, seeds
 from ..core.errors import CachemarkError
 from ..core.files import is_readable
 from ..core.limits import Rates
+from ..core.secrets import hidden
 from ..core.spec import QUALITY_PASS
 from ..models.costs import case_bill
 from ..models.protocol import ModelEntry
@@ -126,6 +127,7 @@ def generations(planned: Planned) -> float:
     return timed + judged + (0 if "missing" in wide else wide.get("samples", 0) / case.batch)
 
 
+@hidden()  # methods of plug-ins are asked what they compute
 def floor(planned: Planned, rates: Rates) -> float:
     """Seconds of one batch that arithmetic and the host allow: the floor of the bill that a report holds times against, and a launch for
     each kernel. A model whose products nobody has counted is taken for plain transformer blocks without an image decoder."""

@@ -18,9 +18,10 @@ from sqlalchemy import Boolean, Double, Integer, inspect
 
 from ..core.errors import CachemarkError
 from ..core.result import IMAGES, STORED
-from ..core.spec import digest
+from ..core.secrets import mask
+from ..core.spec import digest, secret_of
 from ..core.units import metric
-from .schema import RUN_STATES, Base, CaseRow, Json, OutcomeRow, PackedBytes, RunRow, SampleRow, Unreadable
+from .schema import RUN_STATES, Base, CaseRow, ExactJson, OutcomeRow, PackedBytes, RunRow, SampleRow, Unreadable
 
 DEPTH = 64  # of lists and tables in one another: ours are at most a few deep
 LONGEST = {"plan": 250, "machine_class": 250}  # letters: they become names of files
@@ -74,7 +75,7 @@ def key_of(row: Base) -> tuple[Any, ...]:
 
 
 def _short(value: object) -> str:
-    text = " ".join(str(value).split())
+    text = " ".join(mask(str(value)).split())
     return text if len(text) <= 60 else f"{text[:57]}…"
 
 
@@ -98,7 +99,7 @@ def _checks(table: type[Base]) -> tuple[tuple[str, Callable[[Any], str]], ...]:
 
 def _check(kind: Any, nullable: bool, longest: float) -> Callable[[Any], str]:
     types: tuple[type, ...] = (str,)
-    for column_type, python in ((Json, dict), (PackedBytes, bytes), (Boolean, bool), (Integer, int), (Double, (int, float))):
+    for column_type, python in ((ExactJson, dict), (PackedBytes, bytes), (Boolean, bool), (Integer, int), (Double, (int, float))):
         if isinstance(kind, column_type):
             types = python if isinstance(python, tuple) else (python,)
             break
@@ -152,6 +153,8 @@ def is_moment(value: object) -> bool:
 def _case(row: CaseRow) -> Iterator[str]:
     if digest(row.body) != row.key:
         yield "its body is not the one that its key was made of"
+    elif told := secret_of(row.body):
+        yield f"{told}, by which it cannot be known"
 
 
 def _outcome(row: OutcomeRow) -> Iterator[str]:

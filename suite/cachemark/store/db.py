@@ -17,7 +17,7 @@ from ..core.differences import differences
 from ..core.errors import BadStore, NothingMeasured
 from ..core.processes import BEAT
 from ..core.result import CONDENSED, Environment, Outcome, Status
-from ..core.secrets import mask, masked
+from ..core.secrets import looked_up_once, mask, masked
 from ..core.spec import Case
 from . import leases, places
 from .artifacts import Artifacts
@@ -104,12 +104,12 @@ class Store:
 
     @contextmanager
     def _reading(self) -> Iterator[Session]:
-        with guard(self.where), Session(self._engine) as session:
+        with guard(self.where), looked_up_once(), Session(self._engine) as session:
             yield session
 
     @contextmanager
     def _writing(self) -> Iterator[Session]:
-        with guard(self.where), Session(self._writer) as session, session.begin():
+        with guard(self.where), looked_up_once(), Session(self._writer) as session, session.begin():
             yield session
 
     # runs

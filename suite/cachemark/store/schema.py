@@ -6,6 +6,9 @@ speed without a judgement of its images:
 * ``outcome``: status ``ok`` has values and a judgement; every other status has a log and no values.
 * ``sample``: refers to ``outcome`` by (id, status) with status fixed to ``ok``, so a value can belong to no other outcome;
   its packed bytes are eight per value.
+
+Columns in which anything may stand hold no secret (:mod:`cachemark.core.secrets`): it is masked where a value is written, and where one is
+read, since older versions and other programs have written too. What a row is known by is left as it is.
 """
 
 from __future__ import annotations
@@ -31,6 +34,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
 from sqlalchemy.types import TypeDecorator
 
 from ..core.result import STORED
+from ..core.secrets import mask, masked
 from ..core.spec import canonical
 
 SCHEMA_VERSION = "0003"
@@ -63,7 +67,7 @@ def _one_of(column: str, names: tuple[str, ...]) -> str:
     return f"{column} IN ({', '.join(repr(n) for n in names)})"
 
 
-class Json(TypeDecorator[Any]):
+class ExactJson(TypeDecorator[Any]):
     """JSON as plain text with sorted keys. Text, because a person can read it in any database tool. What is no JSON is read as
     :class:`Unreadable`."""
 
@@ -78,6 +82,35 @@ class Json(TypeDecorator[Any]):
             return json.loads(value, parse_constant=_refuse)
         except (TypeError, ValueError, RecursionError) as error:
             return Unreadable(f"is no JSON ({error})")
+
+
+class Json(ExactJson):
+    """JSON without secrets."""
+
+    cache_ok = True
+
+    def process_bind_param(self, value: Any, dialect: Any) -> str:
+        return super().process_bind_param(masked(value), dialect)
+
+    def process_result_value(self, value: Any, dialect: Any) -> Any:
+        return masked(super().process_result_value(value, dialect))
+
+
+class Prose(TypeDecorator[str]):
+    """Text without secrets. What is none, as a file of SQLite may hold, is read as it is, for :mod:`.damage` to name."""
+
+    impl = Text
+    cache_ok = True
+
+    @property
+    def python_type(self) -> type[str]:
+        return str
+
+    def process_bind_param(self, value: Any, dialect: Any) -> Any:
+        return mask(value) if isinstance(value, str) else value
+
+    def process_result_value(self, value: Any, dialect: Any) -> Any:
+        return mask(value) if isinstance(value, str) else value
 
 
 def _refuse(word: str) -> None:
@@ -119,7 +152,7 @@ class RunRow(Base):
     __tablename__ = "run"
     __table_args__ = (CheckConstraint(_one_of("state", RUN_STATES), name="state"), {"sqlite_autoincrement": True})
     id: Mapped[int] = mapped_column(primary_key=True)
-    plan: Mapped[str] = mapped_column(Text, index=True)
+    plan: Mapped[str] = mapped_column(Prose, index=True)
     plan_json: Mapped[dict[str, Any]]
     environment_id: Mapped[int] = mapped_column(ForeignKey("environment.id"))
     started: Mapped[str] = mapped_column(String(32))
@@ -131,11 +164,12 @@ class RunRow(Base):
 
 
 class CaseRow(Base):
-    """One case by its key: the canonical JSON, and the columns that people filter by."""
+    """One case by its key: the canonical JSON, and the columns that people filter by. It is what its key was made of, so nothing in it is
+    masked; one that holds a secret is damaged."""
 
     __tablename__ = "case"
     key: Mapped[str] = mapped_column(String(16), primary_key=True)
-    body: Mapped[dict[str, Any]]
+    body: Mapped[dict[str, Any]] = mapped_column(ExactJson)
     cell: Mapped[str] = mapped_column(String(16), index=True)
     model: Mapped[str] = mapped_column(Text, index=True)
     method: Mapped[str] = mapped_column(Text, index=True)
@@ -156,7 +190,7 @@ class TrialRow(Base):
     __table_args__ = (UniqueConstraint("run_id", "name"),)
     id: Mapped[int] = mapped_column(primary_key=True)
     run_id: Mapped[int] = mapped_column(ForeignKey("run.id"))
-    name: Mapped[str | None] = mapped_column(Text)
+    name: Mapped[str | None] = mapped_column(Prose)
 
 
 class OutcomeRow(Base):
@@ -176,8 +210,8 @@ class OutcomeRow(Base):
     status: Mapped[str] = mapped_column(String(16))
     has_judgement: Mapped[bool] = mapped_column("judged")
     n_samples: Mapped[int]
-    judgement: Mapped[str] = mapped_column(Text)
-    log: Mapped[str] = mapped_column(Text)
+    judgement: Mapped[str] = mapped_column(Prose)
+    log: Mapped[str] = mapped_column(Prose)
     seconds: Mapped[float]
     skip_key: Mapped[str] = mapped_column(Text, index=True)
     output_hash: Mapped[str] = mapped_column(Text)
@@ -258,7 +292,7 @@ class BaselineRow(Base):
     name: Mapped[str] = mapped_column(Text)
     plan: Mapped[str] = mapped_column(Text)
     machine_class: Mapped[str] = mapped_column(Text)
-    reason: Mapped[str] = mapped_column(Text)
+    reason: Mapped[str] = mapped_column(Prose)
     run_id: Mapped[int | None] = mapped_column(ForeignKey("run.id"))
     saved: Mapped[str] = mapped_column(String(32))
 
@@ -272,10 +306,10 @@ class VerdictRow(Base):
     run_id: Mapped[int] = mapped_column(ForeignKey("run.id"))
     baseline_id: Mapped[int] = mapped_column(ForeignKey("baseline.id"))
     case_key: Mapped[str] = mapped_column(String(16))
-    label: Mapped[str] = mapped_column(Text)
+    label: Mapped[str] = mapped_column(Prose)
     metric: Mapped[str] = mapped_column(Text)
     verdict: Mapped[str] = mapped_column(String(16))
-    reason: Mapped[str] = mapped_column(Text)
+    reason: Mapped[str] = mapped_column(Prose)
     then: Mapped[float | None]
     now: Mapped[float | None]
     change: Mapped[float | None]
@@ -295,6 +329,6 @@ class SetAsideRow(Base):
     __tablename__ = "set_aside"
     id: Mapped[int] = mapped_column(primary_key=True)
     source: Mapped[str] = mapped_column(Text)
-    reason: Mapped[str] = mapped_column(Text)
-    content: Mapped[str] = mapped_column(Text)
+    reason: Mapped[str] = mapped_column(Prose)
+    content: Mapped[str] = mapped_column(Prose)
     saved: Mapped[str] = mapped_column(String(32))

@@ -1,27 +1,29 @@
-"""Bounds on what other people's code says: logs, footnotes and sources reach the store, the report and the terminal."""
+"""Bounds on what other people's code says: logs, footnotes and sources reach the store, the report and the terminal. No text is cut inside
+of a word: half a secret would not be known for one where secrets are masked."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Any
 
 LOG = 20_000  # letters of a log
 LINE = 2_000  # and of each of its lines
 NOTE, NOTES = 1_000, 20  # letters of a footnote or a source, and how many footnotes there may be
+WORD = 200  # letters of a word that are left out with the rest of it
+_BEGUN, _LEFT = re.compile(rf"\S{{0,{WORD}}}\Z"), re.compile(rf"\A\S{{0,{WORD}}}")
 
 
 def bounded_log(text: str) -> str:
     """A log of bounded length: of too long a line the beginning, of too long a log its beginning and its end, and what was left out."""
     if len(text) > 2 * LOG:  # before it is split into lines: there may be millions
         text = _cut(text, 2 * LOG)
-    lines = (line if len(line) <= LINE else f"{line[:LINE]}… ({len(line) - LINE} more letters)" for line in text.split("\n"))
-    return _cut("\n".join(lines), LOG)
+    return _cut("\n".join(_beginning(line, LINE) for line in text.split("\n")), LOG)
 
 
 def bounded_text(value: Any) -> str:
     """A text that a method gives, or what it gives instead, as one."""
-    text = value if isinstance(value, str) else f"(of type {type(value).__name__}, not a text)"
-    return text if len(text) <= NOTE else f"{text[:NOTE]}… ({len(text) - NOTE} more letters)"
+    return _beginning(value if isinstance(value, str) else f"(of type {type(value).__name__}, not a text)", NOTE)
 
 
 def bounded_notes(value: Any) -> list[str]:
@@ -41,5 +43,18 @@ def bounded_notes(value: Any) -> list[str]:
 def _cut(text: str, most: int) -> str:
     if len(text) <= most:
         return text
-    half = most // 2
-    return f"{text[:half]}\n… {len(text) - 2 * half} letters are left out …\n{text[-half:]}"
+    first, last = _BEGUN.sub("", text[: most // 2]), last_words(text, most // 2)
+    return f"{first}\n… {len(text) - len(first) - len(last)} letters are left out …\n{last}"
+
+
+def last_words(text: str, most: int) -> str:
+    """The end of a text, at most so many letters."""
+    return text if len(text) <= most else _LEFT.sub("", text[-most:])
+
+
+def _beginning(text: str, most: int) -> str:
+    """The beginning of a text, and what was left out."""
+    if len(text) <= most:
+        return text
+    kept = _BEGUN.sub("", text[:most])
+    return f"{kept}… ({len(text) - len(kept)} more letters)"

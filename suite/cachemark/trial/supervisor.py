@@ -20,15 +20,16 @@ from typing import IO, Any, NamedTuple, Protocol
 
 from ..core.files import NAME
 from ..core.result import Outcome, Status
+from ..core.secrets import unshow
 from ..machine.keeper import KEEPS
 from ..machine.monitor import Watch
 from ..plans.expand import Planned
 from . import frames
-from .bounds import bounded_log
+from .bounds import bounded_log, last_words
 from .request import TrialRequest
 
 _STARTED = itertools.count(1)  # children of this process
-LOG_BYTES = 4000  # of a dead child's standard error
+LAST = 4000  # letters of a dead child's standard error
 ENDING = 10.0  # seconds for a child to end with all that it has started
 SKEW, LEAST_SKEW = 0.25, 2.0  # by which a child's clock may differ from ours over a case: share and seconds, some lost on a busy machine
 STARTUP = 120.0  # seconds for a child to import torch and the plug-ins; no case has begun then, so its time is not counted
@@ -168,6 +169,7 @@ class _Child:
         self._silent = False
         self._nonsense = ""
         self._tail = b""
+        unshow()  # the child, which has no secrets, may look at its parent
         # A session of its own: Ctrl-C reaches the parent alone, which then ends the child.
         self._process = subprocess.Popen(
             [*request.command, "-m", "cachemark.trial.child.start"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
@@ -226,7 +228,7 @@ class _Child:
         code = None if self._silent else self._process.wait()
         self._kill()
         self._reader.join(timeout=ENDING)
-        tail = self._tail.decode(errors="replace").strip()
+        tail = last_words(self._tail.decode(errors="replace"), LAST).strip()
         if code is None:
             silence = f"No outcome within {self._patience:g} s; the process was ended."
             return Outcome(planned.case, Status.TIMEOUT, log=f"{silence}\n{tail}".strip())
@@ -257,7 +259,7 @@ class _Child:
         """Keep the end of what the child prints, however much that is."""
         with stream, suppress(OSError, ValueError):
             while part := os.read(stream.fileno(), 1 << 16):
-                self._tail = (self._tail + part)[-LOG_BYTES:]
+                self._tail = (self._tail + part)[-4 * LAST :]  # bytes, of which a letter has at most four
 
     def _kill(self) -> None:
         """End the child and all that it has started, what has left its process group too (:mod:`cachemark.machine.keeper`)."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from ..core.errors import Infrastructure, NothingMeasured, Unsupported
-from ..core.secrets import mask
+from ..core.secrets import hidden, mask
 from ..gate import baselines
 from .judging import RunJudgement, judge, judge_in_pairs, with_decisions
 from .machines import Machine
@@ -107,6 +107,7 @@ def asv_results(
         return asv.write(source, folder, repository, changed=changed)
 
 
+@hidden()  # methods of plug-ins run in this process
 def quality_images(
     plan: str | Path, case: str, path: Path, *, plugins: Sequence[str | Path] = (), model: str | None = None, device: str = "cpu",
     threads: int | None = None, compressed: bool = False,

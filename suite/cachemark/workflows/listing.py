@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ..core import registry
+from ..core.secrets import hidden
 from ..core.units import FAMILIES, METRICS
 from .stores import DEFAULT_STORE, reading
 
@@ -37,6 +38,7 @@ def _models() -> list[dict[str, Any]]:
             for e in entries]
 
 
+@hidden()  # those of plug-ins are asked for their knobs
 def _methods() -> list[dict[str, Any]]:
     from .. import methods
 

@@ -24,14 +24,15 @@ from ..gate import nights as ledger
 from ..report.page import render
 from ..report.page import site as pages
 from ..report.view import report_view
-from ..report.view.public import public_outcomes, public_run, scrubbed
+from ..report.view.public import public_outcomes, public_run, public_verdicts, scrubbed
 from ..report.view.report_view import ReportView
 from ..report.view.run_history import MOST, HistoryNight
 from ..stats import changepoints as history
 from ..stats.changepoints import ChangePoint
 from ..store.db import Store
+from ..store.exchange import Exchange
 from ..store.rows import RunRecord
-from .judging import judge, with_decisions
+from .judging import RunJudgement, judge, with_decisions
 from .stores import DEFAULT_STORE, reading
 
 ROOMS = ("core", "stats", "gate", "report")  # whose code decides what a page says
@@ -162,18 +163,34 @@ def _viewed(
     nights = [*(HistoryNight(other, _measured(store, other.id, store.outcomes(other.id)))
                 for other in reversed(_earlier(store.runs(), record)[: MOST - 1])),
               HistoryNight(record, _measured(store, record.id, outcomes))]
-    shown, told = (public_run(record), public_outcomes(outcomes)) if public else (record, outcomes)
-    if public and baseline:
-        there = replace(baseline.environment, facts=scrubbed(baseline.environment.facts))
-        baseline = replace(baseline, environment=there, meta=scrubbed(baseline.meta))
-    if public and comparison:
-        comparison = replace(comparison, decided={row: replace(i, who="", link="") for row, i in comparison.decided.items()})
+    shown, told = record, outcomes
+    if public:
+        shown, told = public_run(record), public_outcomes(outcomes)
+        nights = [HistoryNight(public_run(night.run), public_outcomes(night.outcomes)) for night in nights]
+        baseline, comparison = _public_baseline(baseline), _public_judgement(comparison)
     view = report_view.build(shown, told, comparison, store.artifacts.read,
                              lambda case: anchors.unanchored(case.model, case.weights, reached),
                              baseline=baseline, nights=nights, trials=None if public else store.trials(record.id),
                              standing=ledger.standing(ledger.nights(store, record.plan, record.environment.machine_class)),
                              trend=changes_over_nights)
     return view, nights
+
+
+def _public_baseline(baseline: Exchange | None) -> Exchange | None:
+    """A baseline as anybody may see it."""
+    if baseline is None:
+        return None
+    there = replace(baseline.environment, facts=scrubbed(baseline.environment.facts))
+    return replace(baseline, environment=there, meta=scrubbed(baseline.meta))
+
+
+def _public_judgement(found: RunJudgement | None) -> RunJudgement | None:
+    """A judgement as anybody may see it."""
+    if found is None:
+        return None
+    comparison = found.comparison and replace(found.comparison, rows=public_verdicts(found.comparison.rows))
+    decided = {row: replace(incident, who="", link="", reason=scrubbed(incident.reason)) for row, incident in found.decided.items()}
+    return replace(found, comparison=comparison, decided=decided, history=tuple(map(scrubbed, found.history)))
 
 
 def _earlier(records: Sequence[RunRecord], record: RunRecord) -> list[RunRecord]:

@@ -8,9 +8,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ...core.result import Outcome
+from ...core.spec import Case
 
 if TYPE_CHECKING:  # a page is made without a store
-    from ...store.rows import RunRecord
+    from ...store.rows import RunRecord, Verdict
 
 PRIVATE = frozenset({"host", "hostname", "node", "user", "uuid", "pid", "cpus", "holder", "processes"})
 """Facts that say where something ran and not on what."""
@@ -27,8 +28,18 @@ def public_run(run: RunRecord) -> RunRecord:
 
 
 def public_outcomes(outcomes: Iterable[Outcome]) -> list[Outcome]:
-    """The outcomes, likewise; figures are as they were."""
-    return [replace(o, log=WITHHELD if o.log else "", judgement=_text(o.judgement), facts=scrubbed(o.facts)) for o in outcomes]
+    """The outcomes, likewise; figures are as they were, and so are the names by which cases are found."""
+    return [replace(o, case=_case(o.case), log=WITHHELD if o.log else "", judgement=_text(o.judgement), facts=scrubbed(o.facts))
+            for o in outcomes]
+
+
+def public_verdicts(rows: Iterable[Verdict]) -> tuple[Verdict, ...]:
+    """The rows of a comparison, likewise."""
+    return tuple(replace(row, label=_text(row.label), reason=_text(row.reason)) for row in rows)
+
+
+def _case(case: Case) -> Case:
+    return case.worded(knobs=scrubbed(case.knobs), evaluation=scrubbed(case.evaluation), variant=_text(case.variant))
 
 
 def scrubbed(value: Any) -> Any:
