@@ -1,4 +1,5 @@
-"""The tables of README are those of the sample report: its figures, and the intervals of the raw samples that it holds."""
+"""The tables of docs/results.md are those of a stored report: its figures, and the intervals of the raw samples that it holds. README's
+answers are those of the page of the demo."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from cachemark.report import formatting as fmt
 from cachemark.stats.intervals import Interval, mean_over_seeds
 
 ROOT = Path(__file__).parents[2]
-README = (ROOT / "README.md").read_text(encoding="utf-8")
+README, RESULTS = ((ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "docs/results.md"))
 TITLES = {metric.title: name for name, metric in METRICS.items()}
 REACHED = {"0.73": "0.78", "0.58": "0.61"}  # FLOPs that fewer passes reach, and their budget
 ROLES = {"*floor*": "(floor)", "*numerics*": "(numerics)"}
@@ -24,7 +25,7 @@ Samples = dict[str, list[float]]
 
 
 class Table(NamedTuple):
-    """A table of README: how its head begins, its model, and where it has which metric, ``less`` the full cache's at the same seeds."""
+    """A table of the results: how its head begins, its model, and where it has which metric, ``less`` the full cache's."""
 
     head: str
     model: str
@@ -42,7 +43,7 @@ TABLES = (
 
 @pytest.fixture(scope="module")
 def page() -> Page:
-    return Page((ROOT / "reports" / "demo.html").read_text(encoding="utf-8"))
+    return Page((ROOT / "reports" / "embedded.html").read_text(encoding="utf-8"))
 
 
 def lines_of(element: Element) -> Iterator[list[str]]:
@@ -55,7 +56,7 @@ def lines_of(element: Element) -> Iterator[list[str]]:
 
 @pytest.fixture(scope="module")
 def cases(page: Page) -> dict[tuple[str, str, str], Samples]:
-    """Raw samples by model, method with its role, and budget as README rounds it."""
+    """Raw samples by model, method with its role, and budget as the results round it."""
     found: dict[tuple[str, str, str], Samples] = {}
     for element in page.elements:
         if element.tag == "details" and element.attrs.get("class") == "case":
@@ -73,14 +74,14 @@ def rounded(budget: str) -> str:
     return f"{float(Fraction(budget)):.2f}"
 
 
-def readme(head: str) -> list[list[str]]:
+def told(head: str) -> list[list[str]]:
     """The rows of the table that begins with ``head``."""
-    lines = README.split(head, 1)[1].split("\n\n", 1)[0].splitlines()[2:]
+    lines = RESULTS.split(head, 1)[1].split("\n\n", 1)[0].splitlines()[2:]
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
 
 
 def written(found: Interval, name: str) -> list[float]:
-    """A figure and its ends as README rounds them, a share as a number."""
+    """A figure and its ends as the results round them, a share as a number."""
     unit = 1 if metric(name).unit == "dB" else 3
     return [round(value, unit) for value in ((found.value, found.low, found.high) if found.stated else (found.value,))]
 
@@ -89,7 +90,7 @@ def written(found: Interval, name: str) -> list[float]:
 def test_every_figure_and_every_interval_is_that_of_the_report_s_samples(table: Table, cases: dict[tuple[str, str, str], Samples]) -> None:
     compared = 0
     full = cases[table.model, "full", "1.00"]
-    for cells in readme(table.head):
+    for cells in told(table.head):
         role = ROLES.get(cells[0].split(":")[0])
         samples = cases[table.model, f"full {role}" if role else cells[0], rounded(REACHED.get(cells[1], cells[1]))]
         for place, name in (*table.columns.items(), *table.less.items()):
@@ -107,15 +108,15 @@ def test_every_figure_and_every_interval_is_that_of_the_report_s_samples(table: 
 
 
 def test_speed_ups_are_those_of_the_page(page: Page) -> None:
-    """They have no interval in README: three repeats say little."""
+    """They have no interval there: three repeats say little."""
     shown = {text.strip() for table in page.tables() for row in table for cell in row for text in cell.split() if "×" in text}
-    told = {cells[-1] for table in TABLES for cells in readme(table.head) if "×" in cells[-1]}
-    assert told <= shown
-    assert len(told) > 12
-    assert fmt.times(1.09) in told
+    given = {cells[-1] for table in TABLES for cells in told(table.head) if "×" in cells[-1]}
+    assert given <= shown
+    assert len(given) > 12
+    assert fmt.times(1.09) in given
 
 
 def test_both_name_one_commit(page: Page) -> None:
-    stated = re.search(r"`make demo`, commit ([0-9a-f]{10})", README)
+    stated = re.search(r"`cachemark run demo`, commit ([0-9a-f]{10})", RESULTS)
     assert stated is not None
     assert any(element.text.startswith(stated[1]) for element in page.elements if element.tag in ("code", "bdi", "dd"))

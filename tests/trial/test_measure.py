@@ -244,35 +244,6 @@ def test_the_reference_is_generated_once_for_all_cases_of_a_cell(folder: Path) -
     assert len(recorder.calls) == WARMUP + REPEATS + 2 * SAMPLES // BATCH
 
 
-def test_the_floor_has_the_same_classes_and_other_seeds(folder: Path) -> None:
-    cases = planned(folder)
-    bench, recorder = recorded(cases)
-    run_case(cases[0], bench)
-    recorder.calls.clear()
-    run_case(cases[1], bench)
-    subset = seeds.subset("s64", 10).first(SAMPLES)
-    assert [label for call in recorder.calls for label in call["labels"]] == subset.labels
-    assert not {seed for call in recorder.calls for seed in call["seeds"]} & set(subset.seeds)
-
-
-@pytest.mark.parametrize(("batch", "other"), [(4, [2, 2]), (2, [1] * 4), (1, [2, 2]), (3, [1] * 4)])
-def test_numerics_run_at_another_batch(batch: int, other: list[int], folder: Path) -> None:
-    cases = planned(folder, batch=batch)
-    bench, recorder = recorded(cases)
-    bench.reference(cases[2].case, _job(cases[2], bench))
-    recorder.calls.clear()
-    outcome, _ = run_case(cases[2], bench)
-    assert [len(c["seeds"]) for c in recorder.calls] == other * 2  # free-running, then forced
-    assert len(recorder.those("forced")) == len(other)
-    assert len(outcome.samples["token_agreement"]) == SAMPLES
-
-
-def _job(planned: Planned, bench: Bench) -> judge.Job:
-    case = planned.case
-    subset = seeds.subset(case.seeds, bench.entry.classes).first(case.samples)
-    return judge.Job(bench.loaded, benches.method_factory(case), Memory("cpu"), case.sampling, subset, case.batch, "cpu")
-
-
 @pytest.mark.parametrize(("batch", "samples"), [(3, 4), (3, 5), (1, 3), (2, 3)])
 def test_samples_need_not_fill_batches(batch: int, samples: int, folder: Path) -> None:
     found = run_all(planned(folder, '"streaming"', batch=batch, samples=samples))

@@ -29,7 +29,7 @@ PACKAGE = Path(cachemark.__file__).parent
 
 @pytest.fixture
 def planned() -> Planned:
-    (found,) = cells_of(plans.load("demo"), "cpu", ["tiny-llamagen window 1/2"]).values()
+    (found,) = cells_of(plans.load("embedded"), "cpu", ["tiny-llamagen window 1/2"]).values()
     return found
 
 

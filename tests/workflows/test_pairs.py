@@ -34,7 +34,7 @@ REQUEST = TrialRequest(60.0, 1, task=Task.TIMES)
 
 @pytest.fixture
 def plan() -> Plan:
-    return plans.load("demo")
+    return plans.load("embedded")
 
 
 @pytest.fixture
@@ -144,7 +144,7 @@ def test_two_cases_are_arms_where_one_model_has_both(plan: Plan) -> None:
     assert list(before) == list(after) == ["tiny-llamagen window 1/2 → linear 1/2"]
     assert [p.case.method for side in (before, after) for p in side.values()] == ["window", "linear"]
     (masked, *_) = (p.case.label for p in cells_of(plan, "cpu").values() if p.case.method == "lazymar")
-    with pytest.raises(CachemarkError, match="No model of plan demo has both"):
+    with pytest.raises(CachemarkError, match="No model of plan embedded has both"):
         arms_of(plan, "cpu", ("linear 1/2", masked))
 
 

@@ -21,6 +21,7 @@ from .wording import shown
 
 FULL = "full"
 OWN = ("method", "variant", "knobs", "budget", "role", "codec")  # what an arm does not share with the full cache beside it
+REFERENCE_SAMPLES = "reference_samples"  # of a case's evaluation: how many samples its reference rows take, where these are not all
 QUALITY_PASS = "quality"  # of a case's evaluation: the pass over many images that compares them with real ones
 FINEST, LONGEST_BUDGET = 10**6, 100  # the largest denominator of a budget, and the most characters that one is written with
 SIMPLE = 16  # the largest denominator of a share that is printed as a fraction
@@ -178,6 +179,21 @@ class Case:
     def full_title(self) -> str:
         """The title with the batch: what a cell is called in an incident, and where one is asked for."""
         return f"{self.title}, batch {self.batch}"
+
+    @property
+    def compared(self) -> int:
+        """The number of samples that are compared with the full cache's."""
+        return self._referred if self.role in ("floor", "numerics") else self.samples
+
+    @property
+    def forced(self) -> int:
+        """The number of these that are compared along the full cache's own tokens, too: of other seeds none, of the full cache itself as
+        many as check that it repeats itself."""
+        return {"floor": 0, "baseline": self._referred}.get(self.role, self.compared)
+
+    @property
+    def _referred(self) -> int:
+        return min(self.samples, int(self.evaluation.get(REFERENCE_SAMPLES, self.samples)))
 
     def measures(self, what: str) -> bool:
         """True where this part of the evaluation is asked for and everything that it needs is here."""

@@ -23,7 +23,7 @@ from ..core import plugins, registry, seeds
 from ..core.errors import BadBudget, BadKnob, BadPlan, CachemarkError, unknown
 from ..core.limits import Rates
 from ..core.secrets import hidden, mask
-from ..core.spec import FULL, QUALITY_PASS, Budget, Case, Sampling
+from ..core.spec import FULL, QUALITY_PASS, REFERENCE_SAMPLES, Budget, Case, Sampling
 from ..core.units import is_finite
 from ..core.wording import shown
 from ..metrics import named_presets as presets
@@ -145,7 +145,7 @@ def _block(plan: Plan, cells: Cells, number: int, device: str) -> Iterator[Plann
         cells.model, identity, entry.grid, entry.conditions, sampling, FULL,
         batch=batch, seeds=subset.name, samples=len(subset), dtype=cells.dtype, engine=cells.engine,
         device_class=device, warmup=plan.timing.warmup, repeats=plan.timing.repeats, role="baseline",
-        evaluation={MAX_BATCH: {"limit": 0}} if searched else _likeness(plan.fidelity),
+        evaluation={MAX_BATCH: {"limit": 0}} if searched else _likeness(plan.fidelity, len(subset)),
     )
     with _at(plan, "quality"):
         judged = full if searched else replace(full, evaluation={**full.evaluation, **_evaluation(plan, cells, entry, full)})
@@ -169,10 +169,11 @@ def _request(plan: Plan, cells: Cells, device: str) -> Request:
     return Request(device, getattr(torch, cells.dtype), *weights, cells.engine, *files, plan.fidelity.clip)
 
 
-def _likeness(given: Fidelity) -> dict[str, Any]:
+def _likeness(given: Fidelity, samples: int) -> dict[str, Any]:
     """Settings of the comparison with the full cache's images, as far as they are not the usual ones."""
-    return {**({"batch": given.batch} if given.batch else {}), **(presets.lpips() if given.lpips else {}),
-            **(presets.clip(given.clip) if given.clip else {})}
+    few = given.reference_samples if given.reference_samples < samples else 0
+    return {**({"batch": given.batch} if given.batch else {}), **({REFERENCE_SAMPLES: few} if few else {}),
+            **(presets.lpips() if given.lpips else {}), **(presets.clip(given.clip) if given.clip else {})}
 
 
 def _evaluation(plan: Plan, cells: Cells, entry: ModelEntry, full: Case) -> dict[str, Any]:

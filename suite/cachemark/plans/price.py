@@ -122,7 +122,7 @@ def generations(planned: Planned) -> float:
     case = planned.case
     timed = case.warmup + case.repeats if case.role in ("arm", "baseline") else 0
     random = case.weights.startswith("random:")
-    judged = 0.0 if random or MAX_BATCH in case.evaluation else FORCED * math.ceil(case.samples / case.batch)
+    judged = 0.0 if random or MAX_BATCH in case.evaluation else (case.compared + (FORCED - 1) * case.forced) / case.batch
     wide = case.evaluation.get(QUALITY_PASS, {})
     return timed + judged + (0 if "missing" in wide else wide.get("samples", 0) / case.batch)
 

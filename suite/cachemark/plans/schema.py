@@ -64,11 +64,13 @@ class Timing(PlanTable):
 
 
 class Fidelity(PlanTable):
-    """Which fixed subset of seeds is compared with the full cache, how many samples of it, how many images at once (0: as many as
-    are timed), whether LPIPS is wanted, whose weights are not packaged, and the folder of a CLIP model (empty: no CLIP score)."""
+    """Which fixed subset of seeds is compared with the full cache, how many samples of it, how many of these the reference rows take and
+    the full cache's check of itself (0: all), how many images at once (0: as many as are timed), whether LPIPS is wanted, whose weights
+    are not packaged, and the folder of a CLIP model (empty: no CLIP score)."""
 
     seeds: Name = "s64"
     samples: Annotated[int, Field(ge=1, le=MOST_SAMPLES)] = 64
+    reference_samples: Annotated[int, Field(ge=0, le=MOST_SAMPLES)] = 0
     batch: Annotated[int, Field(ge=0, le=LARGEST_BATCH)] = 0
     lpips: bool = False
     clip: FilePath = ""

@@ -59,13 +59,14 @@ class Bench:
         return ClipScore(self.request.clip, class_names(self.entry.preset), device=self.device)
 
     def reference(self, case: Case, job: Job) -> FullCacheOutput:
-        """The full cache in the native codec on the case's engine, generated once per trial: for the reference rows too, which differ from
-        their cell by the quality pass alone."""
+        """The full cache in the native codec on the case's engine at the samples of a job, generated once per trial: for the reference rows
+        too, which differ from their cell by the quality pass alone and may take fewer samples."""
         cell = replace(case, evaluation={k: v for k, v in case.evaluation.items() if k != QUALITY_PASS}).cell
-        if cell not in self.references:
+        held = self.references.get(cell)
+        if held is None or held.samples < len(job.subset):
             full = replace(job, method=registry.methods.get(FULL), memory=Memory(self.device, engine=job.memory.engine.another()))
-            self.references[cell] = FullCacheOutput(full)
-        return self.references[cell]
+            held = self.references[cell] = FullCacheOutput(full)
+        return held.first(len(job.subset))
 
     def figures(self, case: Case) -> dict[str, Figure]:
         """Figures of single images: LPIPS and the CLIP score where the case has them and their weights are here, and the model's own."""

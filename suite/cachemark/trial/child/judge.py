@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -58,6 +59,10 @@ class Job:
         """True where its tokens are vectors rather than indices."""
         return isinstance(self.layout, MaskedLayout)
 
+    def first(self, samples: int) -> Job:
+        """Return the same task for its first samples."""
+        return replace(self, subset=self.subset.first(samples))
+
     def chunks(self) -> Iterator[slice]:
         yield from (slice(at, min(at + self.batch, len(self.subset))) for at in range(0, len(self.subset), self.batch))
 
@@ -96,6 +101,19 @@ class FullCacheOutput:
         self.finite = True
         self.tokens = torch.cat([job.generate(part) if job.continuous else self._observed(part) for part in job.chunks()])
         self.images = decoded(job, self.tokens)
+
+    @property
+    def samples(self) -> int:
+        """The number of samples."""
+        return len(self.tokens)
+
+    def first(self, samples: int) -> FullCacheOutput:
+        """Return what the full cache gave for the first samples, itself where these are all."""
+        if samples == self.samples:
+            return self
+        part = copy.copy(self)
+        part._job, part.tokens, part.images = self._job.first(samples), self.tokens[:samples], self.images[:samples]
+        return part
 
     def _observed(self, part: slice) -> Tensor:
         tokens, log_probs = self._watched(part)
@@ -139,11 +157,11 @@ def decoded(job: Job, tokens: Tensor) -> Tensor:
 
 
 def judge(
-    job: Job, reference: FullCacheOutput, figures: Mapping[str, Figure], *, forced: bool, sprite: bool, itself: bool = False
+    job: Job, reference: FullCacheOutput, figures: Mapping[str, Figure], *, forced: int, sprite: bool, itself: bool = False
 ) -> JudgedImages:
-    """Compare a job with the reference, by ``figures`` of single images too. ``forced`` adds the teacher-forced KL or distance, ``sprite``
-    the picture of the worst seeds. ``itself``: the job is the one that the reference was made by, and only its forced figures are computed
-    anew. Where the image decoder has random weights, tokens are judged and images are not.
+    """Compare a job with the reference, by ``figures`` of single images too. ``forced``: of how many samples, from the first, there is a
+    teacher-forced KL or distance; ``sprite`` adds the picture of the worst seeds. ``itself``: the job is the one that the reference was
+    made by, and only its forced figures are computed anew. Where the image decoder has random weights, images are not judged.
     """
     if itself:
         tokens, images = reference.tokens, reference.images
@@ -152,10 +170,10 @@ def judge(
         images = decoded(job, tokens)
     if job.continuous:
         samples = {"token_distance": fidelity.distance(tokens, reference.tokens)}
-        samples |= {"forced_distance": drift(job, reference)} if forced else {}
+        samples |= {"forced_distance": drift(job.first(forced), reference.first(forced))} if forced else {}
     else:
         samples = {"token_agreement": fidelity.agreement(tokens, reference.tokens)}
-        samples |= {"kl": divergence(job, reference)} if forced else {}
+        samples |= {"kl": divergence(job.first(forced), reference.first(forced))} if forced else {}
     if job.loaded.pictures:
         samples |= {"psnr": fidelity.psnr(images, reference.images), "ssim": fidelity.ssim(images, reference.images)}
         samples |= {name: figure(images, reference.images, job.subset.labels) for name, figure in figures.items()}

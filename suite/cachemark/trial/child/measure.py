@@ -50,7 +50,7 @@ def _measured(planned: Planned, bench: Bench) -> Ended:
         bench.reference(case, _judged_job(case, job))
     facts = case_facts(planned, bench) | limit_facts(case, bench.entry, method_factory(case)(), planned.rates)
     if case.role in ("arm", "baseline"):
-        first = replace(job, subset=job.subset.first(case.batch))
+        first = job.first(case.batch)
         weighed, noted = byte_figures(first)
         samples, facts = samples | weighed, facts | noted
         times, marks = timed(case, first)
@@ -120,7 +120,7 @@ def _one_batch(planned: Planned, bench: Bench) -> tuple[Job, dict[str, list[floa
     if planned.unsupported_reason:
         raise Unsupported(planned.unsupported_reason)
     job = case_job(planned.case, bench)
-    job = replace(job, subset=job.subset.first(planned.case.batch))
+    job = job.first(planned.case.batch)
     return job, byte_figures(job)[0] | timed(planned.case, job)[0], case_facts(planned, bench)
 
 
@@ -137,13 +137,14 @@ def quality_images(planned: Planned) -> tuple[Iterator[Tensor], int]:
 
 
 def _watched(job: Job) -> Job:
-    return replace(job, subset=job.subset.first(min(WATCHED, len(job.subset))))
+    return job.first(min(WATCHED, len(job.subset)))
 
 
 def _judged_job(case: Case, job: Job) -> Job:
     """The job whose images are judged. Batches have the plan's own number of images, else as many as are timed; all, where there are
     fewer."""
-    return replace(job, batch=min(int(case.evaluation.get("batch", case.batch)), case.samples), memory=job.memory.another())
+    batch = min(int(case.evaluation.get("batch", case.batch)), case.samples)
+    return replace(job.first(case.compared), batch=batch, memory=job.memory.another())
 
 
 def _judge_case(case: Case, job: Job, bench: Bench) -> JudgedImages:
@@ -155,7 +156,7 @@ def _judge_case(case: Case, job: Job, bench: Bench) -> JudgedImages:
     if case.role == "numerics":
         job = replace(job, batch=job.batch // 2 or 2)
     itself = case.role == "baseline" and case.engine != "reference"
-    return judge(job, reference, bench.figures(case), forced=case.role != "floor", sprite=case.role == "arm", itself=itself)
+    return judge(job, reference, bench.figures(case), forced=case.forced, sprite=case.role == "arm", itself=itself)
 
 
 def _carried(planned: Planned, job: Job, bench: Bench, images: JudgedImages) -> tuple[dict[str, list[float]], dict[str, Any]] | None:

@@ -1,0 +1,74 @@
+"""The reference rows of a case, *floor* and *numerics*: which seeds, which batches and how many samples they take."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from cachemark.cache.arena import Memory
+from cachemark.core import plugins, seeds
+from cachemark.core.spec import REFERENCE_SAMPLES
+from cachemark.plans.expand import Planned
+from cachemark.trial.child import bench as benches
+from cachemark.trial.child import judge
+from cachemark.trial.child.bench import Bench
+from cachemark.trial.child.measure import run_case
+from support.examples import SAMPLES
+from support.stages import forgetting
+from trial.test_measure import planned, recorded, run_all
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _dot(folder: Path) -> Iterator[None]:
+    with forgetting():
+        plugins.load(folder / "dot.py")
+        yield
+
+
+def test_the_floor_has_the_same_classes_and_other_seeds(folder: Path) -> None:
+    cases = planned(folder)
+    bench, recorder = recorded(cases)
+    run_case(cases[0], bench)
+    recorder.calls.clear()
+    run_case(cases[1], bench)
+    subset = seeds.subset("s64", 10).first(SAMPLES)
+    assert [label for call in recorder.calls for label in call["labels"]] == subset.labels
+    assert not {seed for call in recorder.calls for seed in call["seeds"]} & set(subset.seeds)
+
+
+@pytest.mark.parametrize(("batch", "other"), [(4, [2, 2]), (2, [1] * 4), (1, [2, 2]), (3, [1] * 4)])
+def test_numerics_run_at_another_batch(batch: int, other: list[int], folder: Path) -> None:
+    cases = planned(folder, batch=batch)
+    bench, recorder = recorded(cases)
+    bench.reference(cases[2].case, _job(cases[2], bench))
+    recorder.calls.clear()
+    outcome, _ = run_case(cases[2], bench)
+    assert [len(c["seeds"]) for c in recorder.calls] == other * 2  # free-running, then forced
+    assert len(recorder.those("forced")) == len(other)
+    assert len(outcome.samples["token_agreement"]) == SAMPLES
+
+
+def test_reference_rows_and_the_check_of_the_full_cache_take_the_samples_that_a_plan_gives_them(folder: Path) -> None:
+    """In any order, and the reference of the arms is made once."""
+    few = [replace(p, case=replace(p.case, evaluation={REFERENCE_SAMPLES: 2})) for p in planned(folder, '"streaming"')]
+    bench, recorder = recorded(few)
+    found = {p.case.role: run_case(p, bench)[0] for p in (few[1], few[0], few[2], few[3])}
+    observed = [c for c in recorder.those("see") if c.get("forced") is None]
+    assert sum(len(c["seeds"]) for c in observed) == 2 + SAMPLES, "of the floor, which came first, then of all"
+    lengths = {role: {name: len(held) for name, held in outcome.samples.items() if name in ("token_agreement", "kl", "psnr")}
+               for role, outcome in found.items()}
+    everything = {"token_agreement": SAMPLES, "psnr": SAMPLES}
+    assert lengths == {"floor": {"token_agreement": 2, "psnr": 2}, "baseline": everything | {"kl": 2},
+                       "numerics": {"token_agreement": 2, "psnr": 2, "kl": 2}, "arm": everything | {"kl": SAMPLES}}
+    whole = {outcome.case.role: outcome for outcome, _ in run_all(planned(folder, '"streaming"')).values()}
+    assert found["numerics"].samples["kl"] == pytest.approx(whole["numerics"].samples["kl"][:2], abs=1e-6)
+    assert found["arm"].samples["kl"] == whole["arm"].samples["kl"]
+
+
+def _job(planned: Planned, bench: Bench) -> judge.Job:
+    case = planned.case
+    subset = seeds.subset(case.seeds, bench.entry.classes).first(case.samples)
+    return judge.Job(bench.loaded, benches.method_factory(case), Memory("cpu"), case.sampling, subset, case.batch, "cpu")
