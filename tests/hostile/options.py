@@ -10,6 +10,7 @@ from .ground import BASELINE, BENCHMARKS, KEY, PLAN, REGISTER, STORE, Preparatio
 LONG, MANY, DIGITS = "x" * 5_000, "1" + "0" * 30, "9" * 5000
 RUN = ("run", PLAN, "--plugin", "dot.py")
 STORED = ("--store", STORE)
+ADVISE = ("advise", "--model", "tiny-llamagen", "--gpu", "h100", *STORED)
 DECIDED = ("incident", "acknowledge", KEY, "--register", REGISTER)
 ACKNOWLEDGE = (*DECIDED, "--who", "ada", "--until", "2030-01-01")
 COMPARE = ("compare", PLAN, "--plugin", "dot.py", *STORED)
@@ -26,7 +27,7 @@ def wrong(
 
 
 NUMBERS = [
-    wrong(option, value[:9], (*command, option, value), said)
+    wrong(option, value[:9], (*command, option.rpartition(" ")[2], value), said)
     for option, command, bad in (
         ("--run", ("show", *STORED), ((MANY, "x<=9007199254740992"), (DIGITS, "not a valid integer"), ("0", "1<=x"), ("-1", "1<=x"))),
         ("--threads", RUN, ((MANY, "x<=4096"), ("0", "1<=x"), ("1e3", "not a valid integer"))),
@@ -40,7 +41,11 @@ NUMBERS = [
         ("--delta", COMPARE, (("nan", "not a number"), ("1", "0<x<1"))),
         ("--minutes", COMPARE, (("nan", "not a number"), ("1e300", "x<=525600"), ("-1", "0<=x"))),
         ("--seed", COMPARE, ((MANY, "x<=4294967295"), ("-1", "0<=x"))),
-        ("--batch", ("roofline", "tiny-llamagen"), ((MANY, "x<=1000000"), ("0", "1<=x"))),
+        ("roofline --batch", ("roofline", "tiny-llamagen"), ((MANY, "x<=1000000"), ("0", "1<=x"))),
+        ("advise --batch", ADVISE, ((MANY, "x<=4096"), ("0", "1<=x"))),
+        ("--memory", ADVISE, (("9" * 400 + "GiB", "more than 1024 TiB"), ("nanGiB", "not a size"))),
+        ("--latency", ADVISE, (("nan", "not a number"), ("inf", "x<=1000000000"), ("-1s", "0<x"), ("1s\n::error::x", "not a valid float"))),
+        ("--max-loss", ADVISE, (("nan", "not a number"), ("101%", "x<=100"), ("1%%", "not a share"), ("0", "not a share"))),
         ("--steps", ("roofline", "tiny-mar"), ((MANY, "x<=10000"), ("0", "1<=x"))),
         ("--demanding", ("roofline", "tiny-var"), ((MANY, "x<=10000"), ("-1", "0<=x"))),
         ("--theta", ("show", "layers", "tiny-var"), (("nan", "not a number"), ("inf", "x<=1000"))),
@@ -112,6 +117,7 @@ PATHS = [
         ("export csv PATH", ("export", "parquet", LONG, *STORED), "infrastructure", 5),
         ("FOLDER", ("export", "figures", LONG, *STORED), "infrastructure", 5),
         ("FOLDER", ("export", "asv", LONG, *STORED), "unsupported", 2),
+        ("--write-plan", (*ADVISE, "--write-plan", LONG), "", 2),
         ("--propose", ("check", *STORED, "--propose", LONG), "", 0),
         ("export npz PATH", ("export", "npz", PLAN, "nothing", LONG, "--plugin", "dot.py"), "unknown-name", 2),
         ("--summary", ("export", "github", *STORED, "--summary", LONG), "infrastructure", 5),

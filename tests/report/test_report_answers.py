@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import report_sample as sample
 
+from cachemark.core.limits import Limit
 from cachemark.core.result import Outcome
 from cachemark.export.github import comment, summary
 from cachemark.export.tables import tables
@@ -77,6 +78,14 @@ def test_a_method_that_saves_memory_alone_is_named_for_that() -> None:
     assert found.row is None
     assert found.text == ("Use the full cache: no method that is shown to lose less than 5 points of legend score is shown to be faster. "
                           "Where memory is short, linear at 1/4 runs with 73.2 % less KV.")
+
+
+def test_a_speed_up_beyond_what_is_saved_is_not_recommended() -> None:
+    limits = [replace(o, facts={**o.facts, "limit": Limit(floor, floor, 1, 1, 1.0, 1.0, {}).to_json()})
+              for o, floor in ((FULL, 1.0), (GOOD, 0.9))]
+    found = told(*limits)
+    assert found.row is None, "1.33 times where 1.11 are allowed"
+    assert "linear at 1/2: 1.33× is more than the 1.11× that the bytes and FLOPs saved allow" in found.text
 
 
 def test_random_weights_and_what_was_not_judged_recommend_nothing() -> None:

@@ -16,6 +16,7 @@ from .endings import ending
 from .streams import masked_streams
 
 COMMANDS = {
+    "advise": "Say which cache to use for a model on a device.",
     "baseline": "Save, list and compare accepted results.",
     "bisect": "Find the commit that made a case worse.",
     "check": "Judge a run against a baseline; the exit code says how it went.",

@@ -1,9 +1,11 @@
-"""TOML that somebody wrote, as a table: no larger and no deeper than anybody would write by hand."""
+"""TOML that somebody wrote, as a table: no larger and no deeper than anybody would write by hand; and a table as TOML."""
 
 from __future__ import annotations
 
+import json
 import re
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +40,27 @@ def toml_file(path: Path) -> tuple[str, dict[str, Any]]:
     if nested_deeper(data, DEEPEST):
         raise _too_deep(path)
     return text, data
+
+
+def toml_of(table: Mapping[str, Any]) -> str:
+    """A table as TOML: its lists of tables as ``[[blocks]]``, tables further down on one line."""
+    plain = [f"{key} = {_inline(value)}" for key, value in table.items() if not _blocks(value)]
+    blocks = ["\n".join([f"\n[[{key}]]", *(f"{name} = {_inline(inner)}" for name, inner in block.items())])
+              for key, value in table.items() if _blocks(value) for block in value]
+    return "\n".join([*plain, *blocks]) + "\n"
+
+
+def _blocks(value: object) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(each, Mapping) for each in value)
+
+
+def _inline(value: object) -> str:
+    """A value on one line. JSON writes texts, numbers and truth as TOML does, but DEL."""
+    if isinstance(value, Mapping):
+        return "{ " + ", ".join(f"{json.dumps(key)} = {_inline(inner)}" for key, inner in value.items()) + " }"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(_inline, value)) + "]"
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def _too_deep(path: Path, line: int = 0) -> BadPlan:

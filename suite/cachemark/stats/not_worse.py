@@ -33,6 +33,11 @@ def least_seeds(margin: float, least: float, claims: int) -> int:
     return math.ceil(math.log(ALPHA / claims) / math.log1p(margin / least))
 
 
+def loss_that_shows(seeds: int, least: float, claims: int) -> float:
+    """The smallest margin that so many seeds can show, were there no loss at any of them and it the strongest of so many ``claims``."""
+    return least * math.expm1(math.log(ALPHA / claims) / seeds)
+
+
 def seeds_to_show(gains: Sequence[float], margin: float, least: float, claims: int) -> int | None:
     """About the number of seeds that would show it if they went on like these, were it the strongest of so many ``claims``; None where
     they lose the margin, or where it takes more than a million."""

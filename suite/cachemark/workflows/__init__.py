@@ -9,6 +9,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from .advising import Wishes, advise
     from .bisecting import bisect
     from .comparing import Terms, compare
     from .exporting import export
@@ -20,13 +21,13 @@ if TYPE_CHECKING:
     from .stored_run import open_run
 
 _HOMES = {
-    "Terms": "comparing", "bisect": "bisecting", "check": "judging", "compare": "comparing", "explain": "running", "export": "exporting",
-    "max_batch": "running", "newest_device": "proving", "open_run": "stored_run", "price_list": "pricing", "report": "reporting",
-    "run": "running", "self_test": "proving", "share": "running", "site": "reporting",
+    "Terms": "comparing", "Wishes": "advising", "advise": "advising", "bisect": "bisecting", "check": "judging", "compare": "comparing",
+    "explain": "running", "export": "exporting", "max_batch": "running", "newest_device": "proving", "open_run": "stored_run",
+    "price_list": "pricing", "report": "reporting", "run": "running", "self_test": "proving", "share": "running", "site": "reporting",
 }
 __all__ = [
-    "Terms", "bisect", "check", "compare", "explain", "export", "max_batch", "newest_device", "open_run", "price_list", "report", "run",
-    "self_test", "share", "site",
+    "Terms", "Wishes", "advise", "bisect", "check", "compare", "explain", "export", "max_batch", "newest_device", "open_run",
+    "price_list", "report", "run", "self_test", "share", "site",
 ]
 
 

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ...core.spec import shown_share
+from ...core import limits
+from ...core.spec import Case, shown_share
 from ...core.units import metric
 from ...stats.intervals import Interval
 from .. import formatting as fmt
 from .case_group import CaseGroup
+from .device_limits import limit_of
 from .quality_claims import Claims, QualityClaim, criterion
-from .report_row import MASKED, ReportRow, faster
-from .standing import margin
+from .report_row import MASKED, ReportRow, method_of
+from .selection import Candidate, select
 
 FULL_CACHE = "Use the full cache"
 
@@ -34,24 +35,41 @@ class Answer:
 
 
 def answer(group: CaseGroup, claims: Claims) -> Answer:
-    """The fastest arm that is shown to be faster than the full cache and no worse, else the full cache with the reason."""
+    """The arm that :func:`.selection.select` recommends, else the full cache with the reason."""
     if group.full is None or not group.full.ok:
         return Answer("No answer: this run has no full cache to compare with.")
-    qualified = [row for row in group.arms if row.ok and row.place is not None and row.case.key in claims]
-    lean = max((row for row in qualified if row.saving is not None and row.saving > 0), key=lambda row: row.saving or 0, default=None)
-    ruined = _ruined(group)
-    quick = max((row for row in qualified if row.speed_up is not None and faster(row.speed_up)), key=_least_gain, default=None)
-    if quick is not None:
-        return Answer(_use(quick, claims), quick, None if lean is quick else lean, ruined, figures=tuple(_figures(quick, group)))
+    rows = {row.case.key: row for row in group.arms if row.ok}
+    candidates = [candidate(row, group, claims) for row in rows.values()]
+    chosen, ruined = select(candidates), _ruined(group)
+    lean = rows[chosen.lean.key] if chosen.lean else None
+    if chosen.best is not None:
+        row = rows[chosen.best.key]
+        return Answer(_use(row, claims), row, lean, ruined, figures=tuple(_figures(row, group)))
     needed = min((claim.needed for row in group.arms if (claim := claims.get(row.case.key)) and not claim.shown and claim.needed),
                    default=None)
-    text = f"{FULL_CACHE}: {_reason(group, qualified, lean, claims, needed)}"
+    able = [each for each in candidates if each.qualified]
+    doubted = next((f" {named(rows[each.key].case)}: {each.doubt}" for each in able if each.doubt), "")
+    text = f"{FULL_CACHE}: {_reason(group, lean, claims, needed, qualified=bool(able))}{doubted}"
     return Answer(text, None, lean, ruined, needed, tuple(_figures(lean or group.full, group)))
+
+
+def candidate(row: ReportRow, group: CaseGroup, claims: Claims) -> Candidate:
+    """A measured arm as the rule sees it."""
+    return Candidate(row.case.key, row.speed_up, row.saving, qualified=row.place is not None and row.case.key in claims,
+                     doubt=doubt(row, group))
+
+
+def doubt(row: ReportRow, group: CaseGroup) -> str:
+    """The reason for which the speed-up of a row is not believed, or nothing."""
+    mine, whole = limit_of(row), limit_of(group.full)
+    if mine is None or whole is None or row.speed_up is None:
+        return ""
+    return limits.artefact(row.speed_up.value, limits.ideal(whole, mine))
 
 
 def _figures(row: ReportRow, group: CaseGroup) -> Iterator[tuple[str, str, str]]:
     """Speed, saving and quality of a row, as far as they are known."""
-    whose = "full cache" if row is group.full else _named(row)
+    whose = "full cache" if row is group.full else named(row.case)
     if row is group.full:
         latency = row.median("latency")
         if latency is not None:
@@ -72,11 +90,6 @@ def _ends(found: Interval, name: str) -> str:
     return "–".join(f"{end:.2f}" if name == "" else fmt.figure(end, name) for end in (found.low, found.high))
 
 
-def _least_gain(row: ReportRow) -> float:
-    """The lower end of a speed-up: an arm that may be slow is not preferred for what it may be at best."""
-    return row.speed_up.low if row.speed_up else -math.inf
-
-
 def _ruined(group: CaseGroup) -> ReportRow | None:
     """The arm with the lowest legend score, or the highest FID, among those without a place."""
     name = criterion(group)
@@ -88,37 +101,48 @@ def _ruined(group: CaseGroup) -> ReportRow | None:
 
 
 def _use(row: ReportRow, claims: Claims) -> str:
-    speed = row.speed_up
-    assert speed is not None
-    return (f"Use {_named(row)}: {fmt.times(speed.value)} ({speed.low:.2f}–{speed.high:.2f}) as fast as the full cache"
-            f"{_saves(row)}, {lost(claims[row.case.key])}.")
+    assert row.speed_up is not None
+    return f"Use {named(row.case)}: {gained(row.speed_up)}{saves(row.saving, row.paradigm)}, {lost(claims[row.case.key])}."
 
 
-def _named(row: ReportRow) -> str:
+def named(case: Case) -> str:
     """A method at its budget."""
-    return f"{fmt.name(row.method)} at {shown_share(row.case.budget)}"
+    return f"{fmt.name(method_of(case))} at {shown_share(case.budget)}"
 
 
-def _saves(row: ReportRow) -> str:
-    if row.saving is None or row.saving <= 0:
+def gained(speed: Interval) -> str:
+    """A speed-up in words."""
+    ends = f" ({speed.low:.2f}–{speed.high:.2f})" if speed.stated else ""
+    return f"{fmt.times(speed.value)}{ends} as fast as the full cache"
+
+
+def saves(saving: float | None, paradigm: str) -> str:
+    """The memory or computation that is saved, in words; empty where there is none."""
+    if saving is None or saving <= 0:
         return ""
-    return f" with {fmt.percent(row.saving)} {'fewer FLOPs' if row.paradigm == MASKED else 'less KV'}"
+    return f" with {fmt.percent(saving)} {'fewer FLOPs' if paradigm == MASKED else 'less KV'}"
 
 
 def lost(claim: QualityClaim) -> str:
     """The margin within which an arm's images are shown to be."""
-    return f"and its images are shown to lose less than {margin(claim.metric)}"
+    return f"and its images are shown to lose less than {claim.allowed}"
 
 
-def _reason(group: CaseGroup, qualified: list[ReportRow], lean: ReportRow | None, claims: Claims, needed: int | None) -> str:
+def _reason(group: CaseGroup, lean: ReportRow | None, claims: Claims, needed: int | None, *, qualified: bool) -> str:
     """The reason for the full cache, and what would change it."""
-    name = criterion(group)
-    if name == "":
-        reason = "weights are random" if group.random else "the quality of images was not measured"
-        return f"{reason}, so no method is shown to be as good."
+    known = [claim for row in group.arms if (claim := claims.get(row.case.key))]
+    if not known:
+        return f"{unjudged(random=group.random)}, so no method is shown to be as good."
+    allowed = known[0].allowed
     if not qualified:
-        n = max((claim.n for row in group.arms if (claim := claims.get(row.case.key))), default=0)
         more = f" About {needed} seeds would decide for one of them, if they went on like these." if needed else ""
-        return f"at these {n} seeds no method is shown to lose less than {margin(name)}.{more}"
-    told = f"no method that is shown to lose less than {margin(name)} is shown to be faster."
-    return f"{told} Where memory is short, {_named(lean)} runs{_saves(lean)}." if lean is not None and lean.paradigm != MASKED else told
+        return f"at these {max(claim.n for claim in known)} seeds no method is shown to lose less than {allowed}.{more}"
+    told = f"no method that is shown to lose less than {allowed} is shown to be faster."
+    if lean is None or lean.paradigm == MASKED:
+        return told
+    return f"{told} Where memory is short, {named(lean.case)} runs{saves(lean.saving, lean.paradigm)}."
+
+
+def unjudged(*, random: bool) -> str:
+    """The reason why nothing is known of the images."""
+    return "weights are random" if random else "the quality of images was not measured"

@@ -9,27 +9,40 @@ from dataclasses import dataclass, replace
 from statistics import NormalDist
 
 from ...core.units import metric
-from ...stats.not_worse import ALPHA, holm, least_seeds, p_not_worse, seeds_to_show
+from ...core.wording import count
+from ...stats.not_worse import ALPHA, holm, least_seeds, loss_that_shows, p_not_worse, seeds_to_show
 from .. import formatting as fmt
 from .case_group import CaseGroup
 from .report_row import ReportRow, differences_to_full
 
-LEGEND_MARGIN = 0.05  # by which a legend score may fall below the full cache's
-SET_MARGIN = 0.10  # of the full cache's FID: by which a FID may lie above it
+MORE = 4  # times as many seeds, of which it is said what they could show
 _NORMAL = NormalDist()
 _Z = _NORMAL.inv_cdf(0.975)  # half the width of a stated interval of a FID, in standard errors
 
 
 @dataclass(frozen=True)
+class Margins:
+    """Losses that images may have and still be called not worse: of a legend ``score``, and as a ``share`` of the full cache's FID."""
+
+    score: float = 0.05
+    share: float = 0.10
+
+
+MARGINS = Margins()
+
+
+@dataclass(frozen=True)
 class QualityClaim:
     """One arm against the full cache in the figure ``metric``: a loss of ``margin`` or more has the p-value ``p`` at ``n`` seeds, and
-    ``adjusted`` over all ``claims`` of the report. Below ``least`` seeds nothing could be shown; about ``needed`` would show it if they
-    went on like these, None where they lose the margin or nobody could make so many."""
+    ``adjusted`` over all ``claims`` of the report. ``share``: the margin as one of the full cache's figure, None where it is a number of
+    points. Below ``least`` seeds nothing could be shown; about ``needed`` would show it if they went on like these, None where they lose
+    the margin or nobody could make so many."""
 
     metric: str
     margin: float
     n: int
     p: float
+    share: float | None = None
     adjusted: float = 1.0
     claims: int = 1
     least: int = 0
@@ -40,14 +53,21 @@ class QualityClaim:
         """True where it is shown to be not worse."""
         return self.n >= self.least and self.adjusted <= ALPHA
 
+    @property
+    def allowed(self) -> str:
+        """The margin in words."""
+        if self.share is None:
+            return f"{100 * self.margin:g} points of legend score"
+        return f"{fmt.percent(self.share)} of the full cache's {metric(self.metric).title}"
+
 
 Claims = Mapping[str, QualityClaim]
 
 
-def quality_claims(groups: Sequence[CaseGroup]) -> Claims:
+def quality_claims(groups: Sequence[CaseGroup], margins: Margins = MARGINS) -> Claims:
     """The claim of every arm that has figures of quality, by the key of its case. All that a report could claim are one family, also
     those that another rule leaves out of its ranking: which these are depends on the same images."""
-    held = [(group, row, alone) for group in groups for row in group.arms if (alone := _alone(row, group)) is not None]
+    held = [(group, row, alone) for group in groups for row in group.arms if (alone := _alone(row, group, margins)) is not None]
     adjusted = holm([claim.p for _, _, claim in held])
     return {row.case.key: _among(claim, p, len(held), row, group) for (group, row, claim), p in zip(held, adjusted, strict=True)}
 
@@ -65,20 +85,38 @@ def said(group: CaseGroup, claims: Claims) -> str:
     mine = [claims[row.case.key] for row in group.arms if row.case.key in claims]
     if name == "" or not mine:
         return ""
-    title, claim = metric(name).title, mine[0]
+    claim = mine[0]
     together = "" if claim.claims == 1 else f", over all {claim.claims} comparisons of this report together"
-    if name != "legend":
-        return (f"Not worse: a {title} that lies {fmt.percent(SET_MARGIN)} or more above the full cache's at the same seeds would look "
-                f"like this in at most {100 * ALPHA:g} % of reports{together}.")
-    rule = (f"Not worse: a loss of {100 * LEGEND_MARGIN:g} points of legend score or more on average would look like this in at most "
-            f"{100 * ALPHA:g} % of reports{together}.")
-    n = max(claim.n for claim in mine)
-    if n >= claim.least:
-        return rule
-    width = -metric(name).apart[0]
-    best = width * -math.expm1(math.log(ALPHA / claim.claims) / n)
-    return (f"{rule} {n} {'seed' if n == 1 else 'seeds'} cannot show it: they rule out a loss of {100 * best:.1f} points at best, and "
-            f"{claim.least} seeds are the least for {100 * LEGEND_MARGIN:g}.")
+    if claim.share is not None:
+        return (f"Not worse: a {metric(name).title} that lies {fmt.percent(claim.share)} or more above the full cache's at the same seeds "
+                f"would look like this in at most {100 * ALPHA:g} % of reports{together}.")
+    rule = (f"Not worse: a loss of {claim.allowed} or more on average would look like this in at most {100 * ALPHA:g} % of "
+            f"reports{together}.")
+    most = max(mine, key=lambda claim: claim.n)
+    if most.n >= claim.least:
+        return f"{rule} {seeds_that_decide(mine)}"
+    return (f"{rule} {most.n} {'seed' if most.n == 1 else 'seeds'} cannot show it: they rule out a loss of {100 * ruled_out(most):.1f} "
+            f"points at best, and {claim.least} seeds are the least for {100 * claim.margin:g}.")
+
+
+def seeds_that_decide(claims: Sequence[QualityClaim]) -> str:
+    """The loss that the seeds there are can rule out, what more of them would, and how many would decide for one more; empty where
+    quality was not measured."""
+    if not claims:
+        return ""
+    most = max(claims, key=lambda claim: claim.n)
+    needed = min((claim.needed for claim in claims if not claim.shown and claim.needed), default=None)
+    more = f" About {needed} would show one method more, if its images went on like these." if needed else ""
+    if most.share is not None:
+        return more.strip()
+    now, then = (100 * ruled_out(most, seeds) for seeds in (most.n, MORE * most.n))
+    return (f"{count(most.n, 'seed')} can rule out a loss of {now:.1f} points of legend score at best; {MORE * most.n} could rule out "
+            f"{then:.1f}.{more}")
+
+
+def ruled_out(claim: QualityClaim, seeds: int = 0) -> float:
+    """The smallest loss that so many ``seeds`` (0: those of the claim) can rule out, if none of them loses anything."""
+    return loss_that_shows(seeds or claim.n, metric(claim.metric).apart[0], claim.claims)
 
 
 def not_shown(rows: Sequence[ReportRow], claims: Claims) -> str:
@@ -99,29 +137,29 @@ def not_shown(rows: Sequence[ReportRow], claims: Claims) -> str:
     return f"Not shown to be as good at any budget: at {budget} about {needed} seeds would show it, if they go on like these."
 
 
-def _alone(row: ReportRow, group: CaseGroup) -> QualityClaim | None:
+def _alone(row: ReportRow, group: CaseGroup, margins: Margins) -> QualityClaim | None:
     """The claim of a row by itself, or None where its quality is not known."""
     name = criterion(group)
     if not row.ok or name not in row.to_full or group.full is None or not group.full.ok:
         return None
     if name == "legend":
         gains = differences_to_full(row.outcome, group.full.outcome)[name]
-        return QualityClaim(name, LEGEND_MARGIN, len(gains), p_not_worse(gains, LEGEND_MARGIN, metric(name).apart[0]))
+        return QualityClaim(name, margins.score, len(gains), p_not_worse(gains, margins.score, metric(name).apart[0]))
     full = group.full.quality.get(name)
     if full is None:
         return None
-    margin, (loss, error) = SET_MARGIN * full.value, _loss(row, group, name)
-    return QualityClaim(name, margin, row.to_full[name].n, _p_of_set(margin - loss, error))
+    margin, (loss, error) = margins.share * full.value, _loss(row, group, name, margins.share)
+    return QualityClaim(name, margin, row.to_full[name].n, _p_of_set(margin - loss, error), margins.share)
 
 
-def _loss(row: ReportRow, group: CaseGroup, name: str) -> tuple[float, float]:
+def _loss(row: ReportRow, group: CaseGroup, name: str, share: float) -> tuple[float, float]:
     """The loss of a figure of whole sets, and its standard error with that of the margin, which is a share of an estimate; inf where an
     interval is missing."""
     assert group.full is not None
     apart, full = row.to_full[name], group.full.quality[name]
     if not (apart.stated and full.stated):
         return apart.value, math.inf
-    return apart.value, ((apart.high - apart.low) + SET_MARGIN * (full.high - full.low)) / (2 * _Z)
+    return apart.value, ((apart.high - apart.low) + share * (full.high - full.low)) / (2 * _Z)
 
 
 def _p_of_set(room: float, error: float) -> float:
@@ -130,8 +168,8 @@ def _p_of_set(room: float, error: float) -> float:
 
 def _among(claim: QualityClaim, adjusted: float, claims: int, row: ReportRow, group: CaseGroup) -> QualityClaim:
     """The claim among so many."""
-    if claim.metric != "legend":
-        loss, error = _loss(row, group, claim.metric)
+    if claim.share is not None:
+        loss, error = _loss(row, group, claim.metric, claim.share)
         room = claim.margin - loss
         needed = math.ceil(claim.n * (error * _NORMAL.inv_cdf(1 - ALPHA / claims) / room) ** 2) if room > 0 and error < math.inf else None
         return replace(claim, adjusted=adjusted, claims=claims, needed=needed)

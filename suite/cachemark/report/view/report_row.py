@@ -81,8 +81,8 @@ class ReportRow:
 
     @cached_property
     def method(self) -> str:
-        """The method with its variant, and its storage codec where that is not the native one."""
-        return self.case.named if self.case.codec == "native" else f"{self.case.named} {self.case.codec}"
+        """That of its case, as :func:`method_of` writes it."""
+        return method_of(self.case)
 
     @property
     def paradigm(self) -> str:
@@ -122,6 +122,11 @@ class ReportRow:
         """A fact as text, empty where it is absent."""
         value = self.outcome.facts.get(name)
         return "" if value is None else str(value)
+
+
+def method_of(case: Case) -> str:
+    """The method of a case with its variant, and its storage codec where that is not the native one."""
+    return case.named if case.codec == "native" else f"{case.named} {case.codec}"
 
 
 def faster(speed_up: Interval) -> bool:

@@ -6,21 +6,19 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from ...core.result import Outcome
-from ...core.units import metric
-from .. import formatting as fmt
 from .case_group import CaseGroup, case_groups, ordered
-from .quality_claims import LEGEND_MARGIN, SET_MARGIN, Claims, QualityClaim, criterion, quality_claims
+from .quality_claims import MARGINS, Claims, Margins, QualityClaim, criterion, quality_claims
 from .report_row import Mark, ReportRow
 
 NOT_RANKED = "not ranked"
 UNJUDGED = "The quality of its images was not measured, so nothing shows that they are as good as the full cache's."
 
 
-def standing(outcomes: Iterable[Outcome]) -> tuple[tuple[CaseGroup, ...], Claims]:
+def standing(outcomes: Iterable[Outcome], margins: Margins = MARGINS) -> tuple[tuple[CaseGroup, ...], Claims]:
     """The groups of a report, in which only qualified methods have a place, and the claims by which they have it. The claims of all groups
     are one family, so a report must be judged whole."""
     groups = case_groups(list(outcomes))
-    claims = quality_claims(groups)
+    claims = quality_claims(groups, margins)
     return tuple(replace(group, arms=ordered([_qualified(row, group, claims) for row in group.arms])) for group in groups), claims
 
 
@@ -48,12 +46,5 @@ def why_not(claim: QualityClaim) -> str:
     if claim.n < claim.least:
         return f"Too few seeds to say whether its images are as good: {claim.n}, and at least {claim.least} are needed."
     if claim.needed is None:
-        return f"Its images lose {margin(claim.metric)} or more on average."
-    return f"Not shown to lose less than {margin(claim.metric)}: about {claim.needed} seeds would show it, if they went on like these."
-
-
-def margin(name: str) -> str:
-    """The margin of a figure of quality in words."""
-    if name == "legend":
-        return f"{100 * LEGEND_MARGIN:g} points of legend score"
-    return f"{fmt.percent(SET_MARGIN)} of the full cache's {metric(name).title}"
+        return f"Its images lose {claim.allowed} or more on average."
+    return f"Not shown to lose less than {claim.allowed}: about {claim.needed} seeds would show it, if they went on like these."

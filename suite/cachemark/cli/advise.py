@@ -1,0 +1,117 @@
+"""``cachemark advise``: which cache to use."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from ..core.files import replacing
+from ..core.secrets import mask
+from .options import Finite, echo_json, json_option, plugin_option, size, store_option
+from .run import page
+
+if TYPE_CHECKING:
+    from ..workflows.advising import Advice, AdvisedMethod
+
+MOST_BATCH = 4096
+
+
+def share(context: click.Context, option: click.Parameter, given: str | None) -> float | None:
+    """``1%`` or ``0.01`` as 0.01."""
+    if given is None:
+        return None
+    number, percent, rest = given.strip().partition("%")
+    found: float = Finite(0, 100 if percent else 1).convert(number.strip(), option, context)
+    found = found / 100 if percent else found
+    if rest or not 0 < found < 1:
+        raise click.BadParameter(f"{given!r} is not a share between 0 and 1; write 1% or 0.01.")
+    return found
+
+
+def duration(context: click.Context, option: click.Parameter, given: str | None) -> float | None:
+    """``2s`` or ``800ms`` as seconds."""
+    if given is None:
+        return None
+    text = given.strip()
+    number, per = (text[:-2], 1000.0) if text.endswith("ms") else (text.removesuffix("s"), 1.0)
+    found: float = Finite(0, 1e9, min_open=True).convert(number.strip(), option, context)
+    return found / per
+
+
+@click.command()
+@click.option("--model", required=True, help="A model; see `cachemark list models`.")
+@click.option("--gpu", required=True, help="The device: a800, a100, h100, h200, 3090, or cpu.")
+@click.option("--batch", type=click.IntRange(1, MOST_BATCH), default=1, show_default=True, help="Images at once.")
+@click.option("--memory", callback=size, metavar="SIZE", help="Memory that there is, such as 24GiB.  [default: all of the GPU's]")
+@click.option("--latency", callback=duration, metavar="TIME", help="Longest time of a batch, such as 2s or 800ms.")
+@click.option("--throughput", is_flag=True, help="Most images per second, each method at the batch that suits it, instead of --batch.")
+@click.option("--max-loss", callback=share, metavar="SHARE",
+              help="What images may lose, such as 1%.  [default: 5 points of legend score, a tenth of the full cache's FID]")
+@plugin_option
+@store_option
+@click.option("--write-plan", type=click.Path(dir_okay=False, path_type=Path), callback=page,
+              help="Write a plan that measures what is only predicted.")
+@json_option
+def advise(
+    model: str, gpu: str, batch: int, memory: int, latency: float | None, throughput: bool, max_loss: float | None,
+    plugin_files: tuple[str, ...], store_url: str, write_plan: Path | None, as_json: bool,
+) -> None:
+    """Say which cache to use: a method at a budget, or the full cache.
+
+    A method is recommended where its images are shown to be no worse than the full cache's and it is faster there, or where the full
+    cache does not fit. Gains are measured where the store has them, else predicted: the roofline times the efficiency that was measured
+    on that device at another batch. Fidelity alone recommends nothing.
+    """
+    from ..workflows.advising import Wishes
+    from ..workflows.advising import advise as answer
+
+    found = answer(Wishes(model, gpu, batch, memory, latency, throughput, max_loss), store_url, plugins=plugin_files)
+    if write_plan is not None:
+        with replacing(write_plan) as part:
+            part.write_text(found.plan, encoding="utf-8")
+    commands = _commands(found, f"cachemark advise --model {shlex.quote(model)} --gpu {gpu} --batch {batch}", gpu, store_url, write_plan)
+    if as_json:
+        echo_json({**vars(found), "commands": commands})
+        return
+    _print(found, commands)
+
+
+def _commands(found: Advice, question: str, gpu: str, store: str, written: Path | None) -> list[str]:
+    """The commands that would measure what is not; of a store whose address holds a password, without it."""
+    if not found.measure:
+        return []
+    plan, place = str(written or "advised.toml"), mask(store)
+    asked = [] if written else [f"{question} --store {shlex.quote(place)} --write-plan {plan}"]
+    return [*asked, f"cachemark run {shlex.quote(plan)} --device {'cpu' if gpu == 'cpu' else 'cuda'} --store {shlex.quote(place)}"]
+
+
+def _print(found: Advice, commands: list[str]) -> None:
+    from ..core.wording import printed
+
+    click.echo(printed(found.text))
+    for number, line in enumerate(found.ranked, 1):
+        click.echo(printed(f"{number:3}. {_line(line)}"))
+    if found.others:
+        click.echo("Not recommended:")
+    for line in found.others:
+        click.echo(printed(f"  – {_line(line)}"))
+        click.echo(printed(f"    {line.why_not}"))
+    for said in (found.begins, found.seeds):
+        if said:
+            click.echo(printed(said))
+    if commands:
+        click.echo("To measure what is only predicted:")
+        for command in commands:
+            click.echo(printed(f"  {command}"))
+
+
+def _line(line: AdvisedMethod) -> str:
+    from ..workflows.advising import quality_text
+
+    ends = f" ({line.low:.2f}–{line.high:.2f})" if line.low is not None and line.high is not None else ""
+    gain = f"at most {line.allowed:.2f}×, nothing measured here" if line.basis == "bound" else f"{line.gain:.2f}×{ends}, {line.basis}"
+    saving = "" if line.saving is None else f", saves {line.saving:.0%}"
+    return f"{line.name}, batch {line.batch}: {gain}; allowed {line.allowed:.2f}×{saving}; {quality_text(line)}"

@@ -1,0 +1,253 @@
+"""Advice: which cache to use for a model on a device at a batch, from what a store holds and what the roofline allows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ..core import limits, registry
+from ..core.errors import unknown
+from ..core.spec import Case
+from ..core.units import metric
+from ..models.protocol import ModelEntry
+from ..plans.expand import catalogue, methods
+from ..plans.plugin_import import imported
+from ..plans.toml_text import toml_of
+from ..report import formatting as fmt
+from ..report.view.answers import FULL_CACHE, gained, lost, named, saves, unjudged
+from ..report.view.quality_claims import criterion, seeds_that_decide
+from ..report.view.report_row import MASKED
+from ..report.view.selection import Candidate, Selection, select
+from ..report.view.standing import UNJUDGED, why_not
+from ..stats.intervals import Interval
+from ..store.db import Store
+from .evidence import CPU, Claimed, Known, known_of
+from .forecasts import BOUND, MEASURED, PREDICTED, Forecast, Forecaster
+from .stores import DEFAULT_STORE, opened
+
+assert catalogue is not methods  # importing them registers models and methods
+MEMORY = {"a800": 80 * 10**9, "a100": 80 * 10**9, "h100": 80 * 10**9, "h200": 141 * 10**9, "3090": 24 * 2**30}  # bytes, as sold
+MOST = 4096  # images at once; beyond it no batch is looked at
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """Terms of a question. ``memory`` in bytes (0: all that the GPU has) and ``latency`` in seconds of a batch are limits; ``throughput``
+    lets every method use the batch at which it makes most images per second; ``max_loss`` is the margin of quality, as a share."""
+
+    model: str
+    gpu: str
+    batch: int = 1
+    memory: int = 0
+    latency: float | None = None
+    throughput: bool = False
+    max_loss: float | None = None
+
+    @property
+    def room(self) -> int:
+        """Bytes that there are, 0 where they are not limited."""
+        return self.memory or MEMORY.get(self.gpu, 0)
+
+    def met_by(self, found: Forecast) -> bool:
+        """True where a case stays within the limits."""
+        return (not self.room or found.memory <= self.room) and (self.latency is None or found.seconds <= self.latency)
+
+
+@dataclass(frozen=True)
+class AdvisedMethod:
+    """One line of the answer: a method at a budget. ``gain`` over the full cache, which ``allowed`` bounds; ``basis`` says whether gain,
+    time and memory were measured here, predicted, or bounded; ``quality`` is the figure of its images with its interval, of ``seeds``
+    seeds; ``why_not`` the reason why it is not recommended, empty where it qualifies and fits."""
+
+    name: str
+    method: str
+    budget: str
+    batch: int
+    gain: float
+    low: float | None
+    high: float | None
+    allowed: float
+    saving: float | None
+    seconds: float
+    memory: int
+    basis: str
+    metric: str
+    quality: Interval | None
+    shown: str
+    why_not: str
+
+
+@dataclass(frozen=True)
+class Advice:
+    """The answer: a sentence in ``text``, the methods in ``ranked`` order, those that are not recommended in ``others``; ``begins`` says
+    where gains begin, ``seeds`` how many would decide, ``measure`` whether a plan would tell more; ``plan`` is that plan as TOML."""
+
+    text: str
+    recommended: str
+    ranked: tuple[AdvisedMethod, ...]
+    others: tuple[AdvisedMethod, ...]
+    begins: str
+    seeds: str
+    measure: bool
+    plan: str
+
+
+def advise(wishes: Wishes, store: str | Path | None = DEFAULT_STORE, *, plugins: Sequence[str | Path] = ()) -> Advice:
+    """Answer from a store, which need not exist. Raises UnknownName for a model or a GPU, and Unsupported for a model that cannot be
+    priced on paper."""
+    for file in plugins:
+        imported(file)
+    entry: ModelEntry = registry.models.get(wishes.model)
+    if wishes.gpu not in (CPU, *limits.GPUS):
+        raise unknown("GPU", wishes.gpu, [CPU, *limits.GPUS])
+    with opened(store) as source:
+        return advice(wishes, entry, source)
+
+
+def advice(wishes: Wishes, entry: ModelEntry, store: Store | None) -> Advice:
+    """Answer from a store that is open, or None."""
+    known = known_of(store, wishes.model, entry.paradigm, wishes.gpu, wishes.batch, wishes.max_loss)
+    forecaster = Forecaster(entry, known.full, known.rates(wishes.gpu), known.here)
+    return _Advisor(wishes, entry, known, forecaster).advice()
+
+
+@dataclass
+class _Advisor:
+    """Compares the methods of a store."""
+
+    wishes: Wishes
+    entry: ModelEntry
+    known: Known
+    forecaster: Forecaster
+
+    def advice(self) -> Advice:
+        cases = {name: case for name, case in self.known.cases.items() if case.method in registry.methods}
+        full = self._best([self.forecaster.full(batch) for batch in self._batches()])
+        found = {name: self._forecast(case, full) for name, case in cases.items()}
+        claimed, savings = self.known.claimed, self.known.savings
+        candidates = [
+            Candidate(name, replace(each.gain, confidence=0.0) if each.basis == BOUND else each.gain, savings.get(name),
+                      name in claimed and claimed[name].qualified, self.wishes.met_by(each), each.basis == MEASURED, each.doubt)
+            for name, each in found.items()]
+        chosen = select(candidates, full_fits=self.wishes.met_by(full))
+        lines = {each.key: self._line(each, cases[each.key], found[each.key], claimed.get(each.key)) for each in candidates}
+        order = sorted(candidates, key=lambda each: (chosen.best is None or each.key != chosen.best.key, -each.least_gain))
+        text = self._text(chosen, candidates, lines, cases, full, claimed)
+        return Advice(
+            text, lines[chosen.best.key].name if chosen.best else "full", tuple(lines[c.key] for c in order if not lines[c.key].why_not),
+            tuple(lines[c.key] for c in order if lines[c.key].why_not), self._begins(list(cases.values())),
+            seeds_that_decide([each.claim for each in claimed.values()]), any(line.basis != MEASURED for line in lines.values()),
+            toml_of(self.known.plan.model_dump(exclude_defaults=True, exclude_none=True)),
+        )
+
+    def _batches(self) -> list[int]:
+        """The batch that is asked for; for throughput every power of two beside it."""
+        return sorted({self.wishes.batch, *(2**k for k in range(MOST.bit_length()))}) if self.wishes.throughput else [self.wishes.batch]
+
+    def _best(self, each: Sequence[Forecast]) -> Forecast:
+        """The one with most images per second among those that stay within the limits; where none does, the one that asks least."""
+        able = [found for found in each if self.wishes.met_by(found)]
+        return max(able, key=lambda found: found.rate) if able else min(each, key=lambda found: found.batch)
+
+    def _forecast(self, case: Case, full: Forecast) -> Forecast:
+        """The case at its best batch, its gain in images per second over the full cache at that one's."""
+        found = self._best([self.forecaster.arm(case, batch) for batch in self._batches()])
+        if found.batch == full.batch:
+            return found
+        beside = self.forecaster.full(found.batch)
+        more = beside.rate / full.rate
+        gain = replace(found.gain, value=more * found.gain.value, low=more * found.gain.low, high=more * found.gain.high)
+        sure = found.basis == MEASURED == full.basis == beside.basis
+        return replace(found, gain=gain, allowed=more * found.allowed, basis=found.basis if sure or found.basis == BOUND else PREDICTED)
+
+    def _line(self, each: Candidate, case: Case, found: Forecast, claimed: Claimed | None) -> AdvisedMethod:
+        name = criterion(claimed.group) if claimed else ""
+        stated = found.gain.stated and found.basis != BOUND
+        return AdvisedMethod(
+            named(case), case.named, case.budget, found.batch, found.gain.value, found.gain.low if stated else None,
+            found.gain.high if stated else None, found.allowed, each.saving, found.seconds, found.memory, found.basis, name,
+            claimed.row.quality.get(name) if claimed else None,
+            lost(claimed.claim).removeprefix("and ") if claimed and claimed.qualified else "",
+            self._why_not(each, found, claimed))
+
+    def _why_not(self, each: Candidate, found: Forecast, claimed: Claimed | None) -> str:
+        if not each.qualified:
+            return UNJUDGED if claimed is None else claimed.row.unranked or why_not(claimed.claim)
+        if not each.fits:
+            return f"It does not fit: it takes {fmt.size(found.memory)} and {fmt.seconds(found.seconds)} for a batch."
+        return each.doubt
+
+    # -- words ----------------------------------------------------------------------------------------------------------
+    def _text(
+        self, chosen: Selection, candidates: Sequence[Candidate], lines: dict[str, AdvisedMethod], cases: dict[str, Case],
+        full: Forecast, claimed: dict[str, Claimed],
+    ) -> str:
+        short = "" if self.wishes.met_by(full) else (
+            f"The full cache takes {fmt.size(full.memory)} and {fmt.seconds(full.seconds)} for a batch of {full.batch}, which does not "
+            "fit. ")
+        if chosen.best is not None:
+            line, case = lines[chosen.best.key], cases[chosen.best.key]
+            assert chosen.best.gain is not None
+            at = f" at batch {line.batch}" if self.wishes.throughput else ""
+            return (f"{short}Use {named(case)}{at}: {gained(chosen.best.gain)}{saves(line.saving, self.entry.paradigm)}, "
+                    f"{lost(claimed[chosen.best.key].claim)}. {self._basis(line)}")
+        if short:
+            return f"{short}No method that is shown to be as good is known to fit either: take a smaller batch.{_by_seeds(claimed)}"
+        return f"{FULL_CACHE}: {self._reason(chosen, candidates, lines, claimed)}"
+
+    def _basis(self, line: AdvisedMethod) -> str:
+        if line.basis == MEASURED:
+            return f"Measured on {self.wishes.gpu} at batch {line.batch}."
+        return (f"Predicted, not measured on {self.wishes.gpu} at batch {line.batch}: bytes and FLOPs saved allow at most "
+                f"{fmt.times(line.allowed)}.")
+
+    def _reason(
+        self, chosen: Selection, candidates: Sequence[Candidate], lines: dict[str, AdvisedMethod], claimed: dict[str, Claimed],
+    ) -> str:
+        """The reason for the full cache, and what would change it."""
+        if (most := max((line.allowed for line in lines.values()), default=0.0)) <= limits.ARTEFACT and not self.wishes.throughput:
+            return (f"nothing gains at batch {self.wishes.batch}: bytes and FLOPs that the methods here save allow at most "
+                    f"{fmt.times(most)} on {self.wishes.gpu}.")
+        if not claimed:
+            random = bool(self.known.groups) and all(group.random for group in self.known.groups)
+            return (f"{unjudged(random=random)}, so no method is shown to be as good. Fidelity to the full cache is no reason to "
+                    "recommend one.")
+        allowed = next(iter(claimed.values())).claim.allowed
+        able = [each for each in candidates if each.qualified]
+        if not able:
+            seeds = max(each.claim.n for each in claimed.values())
+            return f"at {seeds} seeds no method is shown to lose less than {allowed}.{_by_seeds(claimed)}"
+        told = f"no method that is shown to lose less than {allowed} is measured or predicted to be faster at batch {self.wishes.batch}."
+        bound = max((lines[each.key] for each in able if lines[each.key].basis == BOUND), key=lambda line: line.gain, default=None)
+        if bound is not None and bound.allowed > limits.ARTEFACT:
+            return f"{told} {bound.name} might gain up to {fmt.times(bound.allowed)}; nothing of it was measured on {self.wishes.gpu}."
+        if chosen.lean is None or self.entry.paradigm == MASKED:
+            return told
+        return f"{told} Where memory is short, {lines[chosen.lean.key].name} runs{saves(chosen.lean.saving, self.entry.paradigm)}."
+
+    def _begins(self, cases: Sequence[Case]) -> str:
+        """The batch at which gains begin: in bytes, and on the device."""
+        batch, gpu = self.forecaster.passes_weights, self.wishes.gpu
+        said = ("A masked model saves computation, not bytes." if batch is None else
+                f"Keys and values pass the weights in bytes read at batch {batch}: gains begin there.")
+        first = self.forecaster.gains_from(cases, MOST)
+        if first is None:
+            return f"{said} At no batch up to {MOST} do the methods here save enough on {gpu} to be told from none."
+        return f"{said} On {gpu} what the methods here save allows more than {fmt.times(limits.ARTEFACT)} from batch {first} on."
+
+
+def _by_seeds(claimed: dict[str, Claimed]) -> str:
+    """The remedy where no method qualifies, as a sentence with a space before it; empty where there is none."""
+    if not claimed:
+        return " Measure quality to know more."
+    needed = min((each.claim.needed for each in claimed.values() if not each.claim.shown and each.claim.needed), default=None)
+    return f" About {needed} seeds would show it of one, if its images went on like these." if needed else ""
+
+
+def quality_text(line: AdvisedMethod) -> str:
+    """The quality of a line with its interval, or a dash."""
+    if line.quality is None:
+        return fmt.DASH
+    ends = f" ({fmt.figure(line.quality.low, line.metric)}–{fmt.figure(line.quality.high, line.metric)})" if line.quality.stated else ""
+    return f"{metric(line.metric).title} {fmt.figure(line.quality.value, line.metric)}{ends}"

@@ -1,0 +1,169 @@
+"""Knowledge of a model in a store: its newest measurements, those of one device apart, judged together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from ..core import limits
+from ..core.limits import Rates
+from ..core.result import Outcome
+from ..core.spec import Case
+from ..plans.expand import expand
+from ..plans.schema import Plan
+from ..report.view.case_group import CaseGroup
+from ..report.view.device_limits import limit_of
+from ..report.view.quality_claims import MARGINS, Claims, Margins, QualityClaim
+from ..report.view.report_row import ReportRow
+from ..report.view.standing import standing
+from ..store.db import Store
+from .floors import device_rates
+from .forecasts import identity
+
+CPU = "cpu"
+RECENT = 100  # runs that are looked at: older ones are of older code
+USUAL = {"next-token": (["linear"], ["1/4", "1/8"]), "next-scale": (["ams_kv"], ["0.8", "0.51"]),
+         "masked": (["lazymar", "marche"], ["0.8", "0.6"])}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Held:
+    """Outcomes of a model by cell, each cell from the newest run that has its full cache. ``here``: the cells that were measured on the
+    device that is asked about, newest first; ``plan``: the newest plan that measured the model."""
+
+    outcomes: tuple[Outcome, ...] = ()
+    here: tuple[str, ...] = ()
+    plan: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, store: Store | None, model: str, gpu: str) -> Held:
+        """Everything that a store holds; nothing where there is none."""
+        cells: dict[str, tuple[bool, list[Outcome]]] = {}
+        references: dict[str, Outcome] = {}
+        plan: Mapping[str, Any] = {}
+        for record in [] if store is None else [run for run in store.runs() if not run.is_comparison][:RECENT]:
+            assert store is not None
+            mine = [outcome for outcome in store.outcomes(record.id) if outcome.case.model == model]
+            plan = plan or (record.plan_json if mine else {})
+            for cell, outcomes in _cells(mine).items():
+                on = _is_on(gpu, record.environment.device, outcomes[0].case.device_class)
+                if cell not in cells or (on and not cells[cell][0]):
+                    cells[cell] = on, outcomes
+            for outcome in mine:
+                if outcome.case.role in ("floor", "numerics"):
+                    references.setdefault(outcome.case.key, outcome)
+        held = tuple(outcome for _, outcomes in cells.values() for outcome in outcomes)
+        return cls((*held, *references.values()) if held else (), tuple(cell for cell, (on, _) in cells.items() if on), plan)
+
+
+def _cells(outcomes: Iterable[Outcome]) -> dict[str, list[Outcome]]:
+    """Arms and their full cache by cell, where that has figures."""
+    found: dict[str, list[Outcome]] = {}
+    for outcome in outcomes:
+        if outcome.case.role in ("arm", "baseline"):
+            found.setdefault(outcome.case.cell, []).append(outcome)
+    return {cell: held for cell, held in found.items() if any(o.ok and o.case.role == "baseline" for o in held)}
+
+
+def _is_on(gpu: str, device: str, device_class: str) -> bool:
+    """Return whether a device, by the name that its driver gives it, is the GPU called so: ``h100`` is an ``NVIDIA H100 80GB HBM3``."""
+    if gpu == CPU or device_class == CPU:
+        return gpu == device_class
+    return gpu in device.lower().replace("-", " ").split()
+
+
+@dataclass(frozen=True)
+class Claimed:
+    """The claim of a method with its sizes, with the row and the group that it is about."""
+
+    claim: QualityClaim
+    row: ReportRow
+    group: CaseGroup
+
+    @property
+    def qualified(self) -> bool:
+        """True where its images are shown to be not worse, and nothing else speaks against it."""
+        return self.claim.shown and not self.row.unranked
+
+
+@dataclass(frozen=True)
+class Known:
+    """Everything that advice stands on. ``groups`` are all that the store holds of the model, ``here`` those of the device that are alike
+    but for the batch; ``cases`` the methods with their sizes, each once, by :func:`.forecasts.identity`; ``full`` the full cache."""
+
+    full: Case
+    groups: tuple[CaseGroup, ...]
+    here: tuple[CaseGroup, ...]
+    claims: Claims
+    cases: Mapping[str, Case]
+    plan: Plan
+
+    @property
+    def claimed(self) -> dict[str, Claimed]:
+        """The claim of each method that rests on most seeds, where there are several: all of them are one family."""
+        found: dict[str, Claimed] = {}
+        for group in self.groups:
+            for row in group.arms:
+                claim, name = self.claims.get(row.case.key), identity(row.case)
+                if claim is not None and (name not in found or claim.n > found[name].claim.n):
+                    found[name] = Claimed(claim, row, group)
+        return found
+
+    @property
+    def savings(self) -> dict[str, float]:
+        """The share that each method saves, wherever it was measured: bytes do not depend on the device."""
+        return {identity(row.case): row.saving for group in self.groups for row in group.arms if row.ok and row.saving is not None}
+
+    def rates(self, gpu: str) -> Rates:
+        """Of the device: as measured beside its outcomes, else as its data sheet says, of a CPU as measured here."""
+        for group in self.here:
+            if (limit := limit_of(group.full)) is not None:
+                return Rates(limit.copy, limit.matmul)
+        return device_rates(None, self.full.dtype) if gpu == CPU else limits.gpu(gpu, self.full.dtype)
+
+
+def known_of(store: Store | None, model: str, paradigm: str, gpu: str, batch: int, max_loss: float | None) -> Known:
+    """Everything that a store says of a model, or where it says nothing the usual methods of its family."""
+    held = Held.of(store, model, gpu)
+    groups, claims = standing(held.outcomes, MARGINS if max_loss is None else Margins(max_loss, max_loss))
+    groups = tuple(group for group in groups if group.full is not None and not group.searched)
+    plan = _plan(held.plan, model, paradigm, batch, gpu)
+    if not groups:
+        planned = [p.case for p in expand(plan, "cuda" if gpu != CPU else CPU) if not p.unsupported_reason]
+        arms = {identity(case): case for case in planned if case.role == "arm"}
+        return Known(next(case for case in planned if case.role == "baseline"), (), (), claims, arms, plan)
+    here = _alike([group for cell in held.here for group in groups if group.case.cell == cell], batch)
+    full = (here or groups)[0].case
+    if not here and gpu != CPU:
+        full = replace(full, dtype="bfloat16")
+    arms = {identity(row.case): row.case for group in groups for row in group.arms if row.ok and row.case.sampling == full.sampling}
+    return Known(full, groups, here, claims, arms, plan)
+
+
+def _alike(groups: Sequence[CaseGroup], batch: int) -> tuple[CaseGroup, ...]:
+    """Groups of one data type, engine and sampling, the weights being whose they may: those among which the batch is, else the newest."""
+    first = next((group for group in groups if group.case.batch == batch), groups[0] if groups else None)
+    if first is None:
+        return ()
+    return tuple(group for group in groups if _terms(group.case) == _terms(first.case))
+
+
+def _terms(case: Case) -> tuple[object, ...]:
+    return case.dtype, case.engine, case.sampling
+
+
+def _plan(stored: Mapping[str, Any], model: str, paradigm: str, batch: int, gpu: str) -> Plan:
+    """A plan that measures at this batch what the newest one measured of the model, or the usual methods."""
+    from pydantic import ValidationError
+
+    try:
+        found = Plan.model_validate(stored).only(models=[model])
+        cells = {cell.model_copy(update={"batch": batch}).model_dump_json(): cell for cell in found.cells}
+        return found.model_copy(update={"cells": [cell.model_copy(update={"batch": batch}) for cell in cells.values()]})
+    except ValidationError:
+        methods, budgets = USUAL[paradigm]
+        width = "float32" if gpu == CPU else "bfloat16"
+        cell = {"model": model, "methods": methods, "budgets": budgets, "batch": batch, "dtype": width, "engine": "auto"}
+        return Plan.model_validate({"name": "advised", "on_unsupported": "unsupported", "cells": [cell],
+                                    "fidelity": {"seeds": "s256", "samples": 256}})

@@ -1,0 +1,156 @@
+"""Time and memory of a case on a device at a batch: measured there, or the roofline times the efficiency that the store measured."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import torch
+
+from ..cache.masked_layout import MaskedLayout
+from ..core import limits
+from ..core.errors import Unsupported
+from ..core.limits import Bill, Rates
+from ..core.spec import Case, canonical
+from ..models.costs import case_bill
+from ..models.protocol import ModelEntry
+from ..report.view.answers import doubt
+from ..report.view.case_group import CaseGroup
+from ..report.view.report_row import ReportRow, share_of_full
+from ..stats.intervals import Interval
+from ..trial.child.bench import method_factory
+
+MEASURED, PREDICTED, BOUND = "measured", "predicted", "bound"  # what a forecast stands on
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """A case at a ``batch`` beside the full cache at the same batch. ``gain`` is its speed-up and ``allowed`` the one that bytes and FLOPs
+    saved allow, ``seconds`` the time of a batch and ``memory`` its bytes, weights included. ``basis`` says whether gain and time were
+    measured, predicted, or are no more than a bound; ``doubt`` why the gain is not believed."""
+
+    batch: int
+    gain: Interval
+    allowed: float
+    seconds: float
+    memory: int
+    basis: str
+    doubt: str = ""
+
+    @property
+    def rate(self) -> float:
+        """Images per second."""
+        return self.batch / self.seconds
+
+
+def identity(case: Case) -> str:
+    """Names a method with its sizes, whatever the batch, the device and the weights."""
+    return canonical([case.method, case.variant, dict(case.knobs), case.codec, case.budget, vars(case.sampling)])
+
+
+class Forecaster:
+    """Forecasts for the cases of one model, sampling and data type on one device. ``rows``: what was measured there, by group."""
+
+    def __init__(self, entry: ModelEntry, full: Case, rates: Rates, groups: Sequence[CaseGroup]) -> None:
+        self._entry, self._full, self._rates, self._groups = entry, full, rates, groups
+        self._bills: dict[tuple[str, int], Bill] = {}
+
+    def full(self, batch: int) -> Forecast:
+        """The full cache."""
+        floor = self.floor(self._full, batch)
+        near = min((row for row in (group.full for group in self._groups) if row and row.median("latency")),
+                   key=lambda row: _apart(row.case.batch, batch), default=None)
+        one = Interval(1.0, 1.0, 1.0, 0.0, 0)
+        memory = self._memory(self._full, batch, near)
+        if near is None:
+            return Forecast(batch, one, 1.0, floor, memory, BOUND)
+        latency = near.median("latency") or 0.0
+        if near.case.batch == batch:
+            return Forecast(batch, one, 1.0, latency, memory, MEASURED)
+        return Forecast(batch, one, 1.0, floor * max(latency / self.floor(self._full, near.case.batch), 1.0), memory, PREDICTED)
+
+    def arm(self, case: Case, batch: int) -> Forecast:
+        """A method with its sizes."""
+        full, allowed = self.full(batch), self.allowed(case, batch)
+        near = min(self._measured(case), key=lambda pair: _apart(pair[1].case.batch, batch), default=None)
+        if near is None:
+            return Forecast(batch, Interval(allowed, allowed, allowed, 0.0, 0), allowed, full.seconds / allowed,
+                            self._memory(case, batch, None), BOUND)
+        group, row = near
+        assert row.speed_up is not None
+        memory = self._memory(case, batch, row)
+        if row.case.batch == batch:
+            return Forecast(batch, row.speed_up, allowed, row.median("latency") or 0.0, memory, MEASURED, doubt(row, group))
+        there = self.allowed(case, row.case.batch)
+        value, low = (allowed * min(end / there, 1.0) for end in (row.speed_up.value, row.speed_up.low))
+        gain = Interval(value, low, allowed, row.speed_up.confidence, row.speed_up.n)
+        return Forecast(batch, gain, allowed, full.seconds / value, memory, PREDICTED, doubt(row, group))
+
+    def allowed(self, case: Case, batch: int) -> float:
+        """The speed-up over the full cache that the bytes and FLOPs saved allow."""
+        return self.floor(self._full, batch) / self.floor(case, batch)
+
+    def floor(self, case: Case, batch: int) -> float:
+        """The least seconds of a batch."""
+        return self._bill(case, batch).floor(self._rates)
+
+    @cached_property
+    def passes_weights(self) -> int | None:
+        """The batch from which on a generation of the full cache reads more bytes of keys and values than of weights; None of a masked
+        model, whose full form keeps none."""
+        found = self._bill(self._full, 1)
+        read = found.moved("read")
+        return -(-found.moved("weights") // read) if read else None
+
+    def gains_from(self, cases: Sequence[Case], most: int) -> int | None:
+        """The least power of two, up to ``most``, at which the bytes and FLOPs that one of the methods saves allow a gain that can be told
+        from none."""
+        batch = 1
+        while batch <= most:
+            if any(self.allowed(case, batch) > limits.ARTEFACT for case in cases):
+                return batch
+            batch *= 2
+        return None
+
+    def _measured(self, case: Case) -> list[tuple[CaseGroup, ReportRow]]:
+        mine = identity(case)
+        return [(group, row) for group in self._groups for row in group.arms
+                if row.ok and row.speed_up is not None and identity(row.case) == mine]
+
+    def _memory(self, case: Case, batch: int, near: ReportRow | None) -> int:
+        """Bytes: of the weights, and of what was allocated above them at the nearest batch, in proportion. Where nothing was measured, of
+        what is kept at the end of a generation alone."""
+        weights = self._weights
+        peak = near.median("peak_memory") if near is not None else None
+        if near is not None and peak is not None:
+            return weights + round(peak * batch / near.case.batch)
+        return weights + round(self._bill(self._full, batch).moved("written") * share_of_full(case.budget))
+
+    @cached_property
+    def _weights(self) -> int:
+        """Bytes of the weights of blocks and head, without tables and the image decoder."""
+        parts, layout = self._entry.parameter_counts(), self._entry.shape(self._full.sampling, 1)
+        if parts is None:
+            raise _uncounted(self._entry.name)
+        blocks = layout.layers + (layout.encoder if isinstance(layout, MaskedLayout) else 0)
+        width: int = getattr(torch, self._full.dtype).itemsize
+        return width * (parts.block * blocks + parts.logits + parts.row + parts.row_pass)
+
+    def _bill(self, case: Case, batch: int) -> Bill:
+        key = identity(case), batch
+        if key not in self._bills:
+            found = case_bill(replace(case, batch=batch, dtype=self._full.dtype), self._entry, method_factory(case)())
+            if found is None:
+                raise _uncounted(case.model)
+            self._bills[key] = found
+        return self._bills[key]
+
+
+def _uncounted(model: str) -> Unsupported:
+    return Unsupported(f"Nobody has counted the products of {model}.", remedy="Give its entry parameter_counts.")
+
+
+def _apart(one: int, other: int) -> float:
+    """The larger of two batches over the smaller."""
+    return max(one / other, other / one)

@@ -1,0 +1,215 @@
+"""Advice: from planted stores whose truth is known, by the real command."""
+
+from __future__ import annotations
+
+import json
+import random
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cachemark.core import registry
+from cachemark.core.limits import GPUS, Limit
+from cachemark.core.result import Environment, Outcome, Status
+from cachemark.core.spec import Case
+from cachemark.models.costs import case_bill
+from cachemark.plans.expand import expand
+from cachemark.plans.schema import Plan
+from cachemark.store.db import Store
+from cachemark.trial.child.bench import method_factory
+from support.stages import call
+
+H100 = Environment("NVIDIA H100 80GB HBM3", "nvidia-h100", "0" * 16, {})
+CPU = Environment("Example CPU", "example", "1" * 16, {})
+ONE = GPUS["h100"]
+SEEDS = 512
+Truth = Mapping[str, tuple[float, float]]  # by budget of linear: the share of the ideal gain that is reached, and the legend score lost
+
+
+@dataclass(frozen=True)
+class Planted:
+    """A store with LlamaGen-XL at some batches."""
+
+    path: Path
+
+    def add(self, batches: Sequence[int], truth: Truth, *, where: Environment = H100, weights: str = "9c2e/5b71") -> None:
+        cell = {"model": "llamagen-xl", "methods": ["linear"], "budgets": list(truth), "dtype": "bfloat16"}
+        plan = Plan.model_validate({"name": "planted", "cells": [{**cell, "batch": batch} for batch in batches],
+                                    "fidelity": {"seeds": "s2k", "samples": SEEDS}})
+        cases = [p.case for p in expand(plan, "cuda" if where is H100 else "cpu") if p.case.role in ("arm", "baseline")]
+        with Store.open(self.path) as store, store.new_run("planted", plan.model_dump(mode="json"), where, {}) as run:
+            for case in cases:
+                store.save(run, outcome(replace(case, weights=weights), truth))
+
+    def ask(self, *more: str, batch: int = 64) -> dict[str, Any]:
+        result = call("advise", "--model", "llamagen-xl", "--gpu", "h100", "--batch", batch, "--store", self.path, "--json", *more)
+        assert result.exit_code == 0, result.output
+        found: dict[str, Any] = json.loads(result.stdout)
+        return found
+
+
+LIMITS: dict[tuple[str, int], Limit] = {}  # by label and batch, each added up once
+
+
+def limit(case: Case) -> Limit:
+    key = case.label, case.batch
+    if key not in LIMITS:
+        found = case_bill(case, registry.models.get(case.model), method_factory(case)())
+        assert found is not None
+        LIMITS[key] = Limit.of(found, ONE)
+    return LIMITS[key]
+
+
+def outcome(case: Case, truth: Truth) -> Outcome:
+    """A case as the truth has it: the full cache takes 1.4 times its floor."""
+    reached, lost = (1.0, 0.0) if case.role == "baseline" else truth[case.budget]
+    seconds = 1.4 * (limit(case).floor if case.role == "baseline" else limit(case).floor / reached)
+    spoilt, kv = round(lost * SEEDS), case.batch * 212e6 * (1.0 if case.role == "baseline" else case.knobs["B"] / 576)
+    samples = {"latency": [seconds * (1 + 0.0005 * k) for k in range(9)], "kv_allocated": [kv], "kv_logical": [kv], "kv_state": [0.0],
+               "peak_memory": [kv + case.batch * 40e6], "legend": [0.0] * spoilt + [1.0] * (SEEDS - spoilt)}
+    if case.role == "arm":
+        stream = random.Random(f"{case.label} {case.batch}")
+        samples["token_agreement"] = [0.6 + 0.1 * stream.random() for _ in range(SEEDS)]
+    return Outcome(case, Status.OK, samples, seconds=1.0, facts={"kernel": "sdpa", "limit": limit(case).to_json()})
+
+
+# 1/8 gains most and spoils one image in five, 1/4 is the best that does not, 1/2 gains less
+TRUTH = {"1/2": (0.95, 0.0), "1/4": (0.95, 0.0), "1/8": (0.95, 0.2)}
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Planted:
+    return Planted(tmp_path / "s.sqlite")
+
+
+@pytest.fixture(scope="module")
+def planted(tmp_path_factory: pytest.TempPathFactory) -> Planted:
+    """The truth at batch 1 and 64."""
+    held = Planted(tmp_path_factory.mktemp("planted") / "s.sqlite")
+    held.add([1, 64], TRUTH)
+    return held
+
+
+def test_the_full_cache_at_batch_1_and_the_planted_best_at_a_large_one(planted: Planted) -> None:
+    alone, many = planted.ask(batch=1), planted.ask(batch=64)
+    assert (alone["recommended"], many["recommended"]) == ("full", "linear at 1/4")
+    assert alone["text"].startswith("Use the full cache: nothing gains at batch 1")
+    assert many["text"].startswith("Use linear at 1/4: 1.70×")
+    assert many["text"].endswith("its images are shown to lose less than 5 points of legend score. Measured on h100 at batch 64.")
+    assert [line["name"] for line in many["ranked"]] == ["linear at 1/4", "linear at 1/2"]
+    (ruined,) = many["others"]
+    assert ruined["why_not"] == "Its images lose 5 points of legend score or more on average."
+    first = many["ranked"][0]
+    assert first["low"] < first["gain"] <= first["allowed"]
+    assert (first["basis"], first["metric"], first["quality"]["value"]) == ("measured", "legend", 1.0)
+    assert (many["measure"], many["commands"]) == (False, [])
+    said = many["begins"]
+    assert "in bytes read at batch 15" in said
+    assert "On h100" in said
+
+
+def test_a_prediction_is_marked_and_says_how_to_measure_it(store: Planted, tmp_path: Path) -> None:
+    store.add([16], TRUTH)
+    plan = tmp_path / "more.toml"
+    found = store.ask("--write-plan", str(plan), batch=64)
+    assert found["recommended"] == "linear at 1/4"
+    assert "Predicted, not measured on h100 at batch 64: bytes and FLOPs saved allow at most" in found["text"]
+    first = found["ranked"][0]
+    assert first["basis"] == "predicted"
+    assert 0.9 < first["gain"] / first["allowed"] < 1, "the efficiency measured at batch 16"
+    assert found["commands"] == [f"cachemark run {plan} --device cuda --store {store.path}"]
+    written = Plan.model_validate(tomllib.loads(plan.read_text()))
+    assert [(cells.model, cells.batch, cells.budgets) for cells in written.cells] == [("llamagen-xl", 64, ["1/2", "1/4", "1/8"])]
+
+
+def test_without_a_measurement_on_the_device_there_is_a_bound_and_no_recommendation(store: Planted) -> None:
+    store.add([16], TRUTH, where=CPU)
+    found = store.ask(batch=64)
+    assert found["recommended"] == "full"
+    assert {line["basis"] for line in found["ranked"]} == {"bound"}
+    assert "linear at 1/4 might gain up to 1.79×; nothing of it was measured on h100" in found["text"]
+
+
+def test_quality_may_come_from_another_device_and_speed_may_not(store: Planted) -> None:
+    store.add([16], TRUTH, where=CPU)
+    store.add([64], TRUTH, weights="random:0/random:0")
+    found = store.ask(batch=64)
+    assert found["recommended"] == "linear at 1/4"
+    assert found["ranked"][0]["basis"] == "measured"
+
+
+def test_memory_changes_the_answer(store: Planted) -> None:
+    store.add([64], {"1/2": (0.6, 0.0), "1/4": (0.4, 0.0)})
+    assert store.ask()["recommended"] == "full"
+    found = store.ask("--memory", "16GiB")
+    assert found["recommended"] == "linear at 1/2", found["text"]
+    assert "which does not fit. Use linear at 1/2" in found["text"]
+    less = store.ask("--memory", "9GiB")
+    assert less["recommended"] == "linear at 1/4", less["text"]
+    assert "does not fit" in less["others"][0]["why_not"]
+    none = store.ask("--memory", "1GiB")
+    assert (none["recommended"], none["ranked"]) == ("full", [])
+    assert none["text"].startswith("The full cache takes")
+
+
+def test_the_margin_changes_the_answer(store: Planted) -> None:
+    store.add([64], {"1/2": (0.95, 0.0), "1/4": (0.95, 0.015)})
+    assert store.ask()["recommended"] == "linear at 1/4"
+    strict = store.ask("--max-loss", "1%")
+    assert strict["recommended"] == "linear at 1/2"
+    assert "shown to lose less than 1 points" in strict["text"]
+
+
+def test_throughput_takes_the_batch_at_which_each_makes_most(planted: Planted) -> None:
+    found = planted.ask("--throughput", "--memory", "24GiB", batch=1)
+    assert found["recommended"] == "linear at 1/4"
+    batches = {line["name"]: line["batch"] for line in found["ranked"]}
+    assert batches["linear at 1/4"] > batches["linear at 1/2"] >= 32
+
+
+def test_a_latency_is_a_limit(planted: Planted) -> None:
+    quick = min(line["seconds"] for line in planted.ask()["ranked"])
+    found = planted.ask("--latency", f"{1000 * quick * 1.02:.0f}ms")
+    assert [line["name"] for line in found["ranked"]] == ["linear at 1/4"]
+    assert planted.ask("--latency", "1ms")["ranked"] == []
+
+
+def test_nothing_is_recommended_on_fidelity_alone(store: Planted) -> None:
+    store.add([64], TRUTH, weights="random:0/random:0")
+    found = store.ask()
+    assert found["recommended"] == "full"
+    assert "Fidelity to the full cache is no reason to recommend one" in found["text"]
+    assert "weights are random" in found["text"]
+
+
+def test_an_artefact_is_not_believed(store: Planted) -> None:
+    store.add([64], {"1/2": (0.95, 0.0), "1/4": (1.5, 0.0)})
+    found = store.ask()
+    assert found["recommended"] == "linear at 1/2"
+    assert "is more than the" in found["others"][0]["why_not"]
+
+
+def test_it_prints_what_a_person_reads(planted: Planted) -> None:
+    text = call("advise", "--model", "llamagen-xl", "--gpu", "h100", "--batch", 64, "--store", planted.path).stdout
+    lines = text.splitlines()
+    assert lines[0].startswith("Use linear at 1/4")
+    assert lines[1].startswith("  1. linear at 1/4, batch 64: 1.70×")
+    assert "Legend score 100.0 %" in lines[1]
+    assert "512 seeds can rule out a loss of" in text
+
+
+@pytest.mark.parametrize(("arguments", "says"), [
+    (("--model", "llamagen-xxxl", "--gpu", "h100"), "Did you mean"), (("--model", "llamagen-xl", "--gpu", "h10"), "Did you mean"),
+    (("--model", "llamagen-xl", "--gpu", "h100", "--max-loss", "200%"), "x<=100"),
+    (("--model", "llamagen-xl", "--gpu", "h100", "--max-loss", "0"), "not a share"),
+    (("--model", "llamagen-xl", "--gpu", "h100", "--latency", "2min"), "not a valid float"),
+])  # fmt: skip
+def test_a_wrong_name_or_limit_is_refused(arguments: tuple[str, ...], says: str, tmp_path: Path) -> None:
+    result = call("advise", *arguments, "--store", tmp_path / "none.sqlite")
+    assert result.exit_code == 2
+    assert says in result.output
+    assert not (tmp_path / "none.sqlite").exists()
