@@ -10,7 +10,7 @@ import report_sample as sample
 from cachemark.core.result import Outcome
 from cachemark.report.page.render import render
 from cachemark.report.view.case_group import case_groups
-from cachemark.report.view.quality_claims import QualityClaim, quality_claims, said
+from cachemark.report.view.quality_claims import QualityClaim, quality_claims, said, seeds_that_decide
 from cachemark.report.view.recommendation import Recommendation, recommendations
 from cachemark.report.view.report_view import build
 
@@ -152,3 +152,17 @@ def test_without_quality_there_is_nothing_to_choose_by() -> None:
     parts = case_groups(sample.random_weights())
     assert recommendations(parts[0], parts, quality_claims(parts)) == ()
     assert sentence(*sample.random_weights()) == ""
+
+
+def test_it_says_what_the_seeds_can_rule_out_what_more_could_and_how_many_would_decide() -> None:
+    def claim(n: int, adjusted: float, needed: int | None, share: float | None = None) -> QualityClaim:
+        return QualityClaim("legend" if share is None else "fid_scene_2k", 0.05, n, adjusted, share, adjusted, 1, 59, needed)
+
+    assert seeds_that_decide([]) == ""
+    undecided = [claim(64, 0.04, 60), claim(64, 0.2, 150), claim(64, 0.9, None)]
+    assert seeds_that_decide(undecided) == (
+        "64 seeds can rule out a loss of 4.6 points of legend score at best; 256 could rule out 1.2. "
+        "About 150 would show one method more, if its images went on like these.")
+    assert seeds_that_decide([claim(64, 0.04, 60)]).endswith("256 could rule out 1.2.")
+    assert seeds_that_decide([claim(2000, 0.2, 3000, 0.1)]).startswith("About 3000 would show"), "FID has no margin in points"
+    assert (1 - 0.046) ** 64 < 0.05 < (1 - 0.045) ** 64, "what all or nothing at so many seeds shows"
