@@ -96,12 +96,17 @@ class StoreUnavailable(BadStore, Infrastructure):
     """A store that is as it should be, and that a full disk, a lock or a server that does not answer keeps from being used now."""
 
 
+MOST_LISTED = 20  # names of one kind that a line still holds
+
+
 def unknown(kind: str, given: str, known: Iterable[str]) -> UnknownName:
-    """The error for a name that is not among ``known``, with the nearest one first."""
+    """The error for a name that is not among ``known``, with the nearest one first; of very many the nearest are listed."""
     names = sorted(known)
     near = difflib.get_close_matches(given, names, n=1, cutoff=0.5)
     hint = f"Did you mean {near[0]!r}? " if near else ""
-    return UnknownName(f"Unknown {kind} {given!r}.", remedy=f"{hint}Known: {', '.join(names) or 'none'}.")
+    listed = names if len(names) <= MOST_LISTED else sorted(difflib.get_close_matches(given, names, n=MOST_LISTED // 2, cutoff=0.0))
+    more = f" and {len(names) - len(listed)} more" if len(listed) < len(names) else ""
+    return UnknownName(f"Unknown {kind} {given!r}.", remedy=f"{hint}Known: {', '.join(listed) or 'none'}{more}.")
 
 
 def of_system(error: Exception) -> CachemarkError | None:
