@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from . import test_vectors
 from .checks import Check, Vector, apart, differing_bytes
 from .discovery import DEFAULT, Item, find, kind_of
-from .readers import FAMILIES, PLANNED
+from .readers import FAMILIES
 
 GOLDEN = DEFAULT / "llamagen" / "golden_small_vq"
 
@@ -86,15 +86,6 @@ def test_what_cannot_be_placed_is_a_problem(tmp_path: Path, name: str, text: str
     assert text in found[0]
 
 
-@pytest.mark.parametrize("family", PLANNED)
-def test_a_family_without_a_model_is_a_problem(tmp_path: Path, family: str) -> None:
-    assert f"no model class for the family {family!r} yet" in problems(placed(tmp_path, f"{family}/golden_small_vq"))[0]
-
-
-def test_a_family_is_planned_or_here() -> None:
-    assert not FAMILIES.keys() & set(PLANNED)
-
-
 @pytest.mark.parametrize("content", [None, "{", "\x00"])
 def test_a_missing_or_broken_configuration_is_a_problem(tmp_path: Path, content: str | None) -> None:
     beside = placed(tmp_path, "llamagen/golden_small_vq") / "llamagen" / "golden_small_vq.json"
@@ -156,7 +147,7 @@ def command(folder: Path, *options: str) -> int:
 
 
 def test_the_command_checks_the_given_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    names = ("llamagen/heldout_small_vq", "llamagen/wrong_small_vq", "llamagen/broken_small_vq", "lumina/golden_small")
+    names = ("llamagen/heldout_small_vq", "llamagen/wrong_small_vq", "llamagen/broken_small_vq", "pixart/golden_small")
     path = placed(tmp_path, *names) / "llamagen"
     wrong = load_file(path / "wrong_small_vq.safetensors")
     wrong["image"] = wrong["image"] + 2e-4
@@ -168,7 +159,7 @@ def test_the_command_checks_the_given_folder(tmp_path: Path, capsys: pytest.Capt
     assert "3 failed" in said
     assert "wrong_small_vq.safetensors: image: deviates by 0.000" in said
     assert "broken_small_vq.json cannot be read" in said
-    assert "no model class for the family 'lumina' yet" in said
+    assert "family 'pixart'" in said
 
 
 def test_the_command_refuses_a_folder_without_vectors(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

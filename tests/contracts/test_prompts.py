@@ -18,6 +18,7 @@ from cachemark.methods.base.evicting import Evicting
 from cachemark.methods.base.paper_baseline import PaddedFull
 from cachemark.models.janus import Janus, JanusConfig
 from cachemark.models.llama import LlamaConfig
+from cachemark.models.lumina import Lumina, LuminaConfig, Vocabulary
 from cachemark.models.prompts import Prompts
 
 from .cells import ATTENTION, GRID, SAMPLING, Cell, Ran, Record, cells, crossed, one_a_method, sampled
@@ -28,43 +29,69 @@ from .test_neutral import Massive
 
 LABELS = [1, 0, 2, 1]
 PROMPTS = Prompts(((1, 40, 3), (1, 17, 90, 41, 66, 7, 3), (1, 5, 33, 3)), ((1, 2, 3), (1, 2, 2, 2, 2, 2, 3), (1, 2, 2, 3)))
+LINED = Prompts(((1, 40, *(69, 79, 79)), (1, 17, 90, 41, 66, 7, *(69, 79, 79)), (1, 5, 33, *(69, 79, 79))), ((69, 79, 79),) * 3)
+CONDITIONS = {"janus": [3, 4, 7] * 2, "lumina": [5, 6, 9, 3]}  # of the runs of rows
 CLOSE = 1e-4  # logits
 MASKED = 1e-5  # outputs of attention
 
 
 @functools.cache
-def model(attention: str) -> Janus:
-    """Random weights, scaled up so that attention is far from uniform and what it reads shows in the logits."""
-    decoder = LlamaConfig(1, 4, 64, 96, 128, kv_heads=ATTENTION[attention])
-    tiny = Janus(JanusConfig(decoder, codes=64, grid=GRID), PROMPTS).initialise(0).eval().requires_grad_(False)
+def model(attention: str, family: str) -> Janus | Lumina:
+    """Random weights, scaled up so that attention is far from uniform and what it reads shows in the logits. Lumina's lines are one
+    token longer, and its unconditional rows have another length than the others."""
+    decoder = LlamaConfig(1, 4, 64, 96, 128, kv_heads=ATTENTION[attention], qk_norm=family == "lumina")
+    tiny: Janus | Lumina
+    if family == "lumina":
+        ids = Vocabulary(0, 4, 64, 69, 70, 75, 76)
+        tiny = Lumina(LuminaConfig(decoder, GRID // 2, GRID // 2, ids), LINED).initialise(0).eval().requires_grad_(False)
+        loud = [tiny.model.embed_tokens.weight, tiny.lm_head.weight]
+    else:
+        tiny = Janus(JanusConfig(decoder, codes=64, grid=GRID), PROMPTS).initialise(0).eval().requires_grad_(False)
+        loud = [tiny.decoder.embed_tokens.weight, tiny.gen_embed.weight, tiny.gen_head.vision_head.weight]
     for block in tiny.blocks:
         for name in ("q_proj", "k_proj", "v_proj"):
             getattr(block.self_attn, name).weight.mul_(8)
-    for weight in (tiny.decoder.embed_tokens.weight, tiny.gen_embed.weight, tiny.gen_head.vision_head.weight):
+        if family == "lumina":
+            for norm in (block.self_attn.q_norm, block.self_attn.k_norm):
+                norm.weight.fill_(2)
+    for weight in loud:
         weight.mul_(20)
     return tiny
 
 
 @dataclass(frozen=True)
 class PromptedCell(Cell):
-    """A cell on the model with prompts."""
+    """A cell on a model with prompts."""
+
+    family: str = "janus"
+
+    @property
+    def label(self) -> str:
+        return f"{super().label}-{self.family}"
 
     @property
     def layout(self) -> Layout:
-        return model(self.attention).layout(range(len(LABELS)), SAMPLING, LABELS)
+        return model(self.attention, self.family).layout(range(len(LABELS)), SAMPLING, LABELS)
 
 
-def prompted() -> list[PromptedCell]:
-    return [PromptedCell(cell.cls, cell.mode, cell.codec, cell.attention) for cell in cells()]
+def prompted(family: str) -> list[PromptedCell]:
+    return [PromptedCell(cell.cls, cell.mode, cell.codec, cell.attention, family=family) for cell in cells()]
 
 
-def generate(cell: Cell, method: Method, *watches: Watch, samples: list[int] | None = None, forced: Tensor | None = None) -> Ran:
+def every(*, evicting: bool = False) -> list[PromptedCell]:
+    """Parameters: all cells of both families, of which every run takes one a method and family."""
+    found = {family: [c for c in prompted(family) if c.cls.evicts or not evicting] for family in CONDITIONS}
+    always = [cell for some in found.values() for cell in one_a_method(crossed(some))]
+    return sampled([cell for some in found.values() for cell in some], always)
+
+
+def generate(cell: PromptedCell, method: Method, *watches: Watch, samples: list[int] | None = None, forced: Tensor | None = None) -> Ran:
     """Some samples by number, all if not given; logits are (N, samples, vocab)."""
     logits: list[Tensor] = []
     chosen = samples or list(range(len(LABELS)))
     seen, memory = watched(method, *watches) if watches else method, Memory("cpu", cell.memory().codec)
     labels = torch.tensor([LABELS[i] for i in chosen])
-    tokens = model(cell.attention).generate(labels, chosen, seen, SAMPLING, memory, forced=forced,
+    tokens = model(cell.attention, cell.family).generate(labels, chosen, seen, SAMPLING, memory, forced=forced,
                                             see=lambda _, guided: logits.append(guided[:, 0].clone()))
     return Ran(tokens, torch.stack(logits), seen, memory)
 
@@ -76,8 +103,7 @@ def ragged(cell: PromptedCell) -> tuple[Ran, Shadow, Record]:
     return generate(cell, cell.tight(), shadow, record), shadow, record
 
 
-EVERY = sampled(prompted(), one_a_method(crossed(prompted())))
-EVICTING = sampled([c for c in prompted() if c.cls.evicts], one_a_method([c for c in crossed(prompted()) if c.cls.evicts]))
+EVERY, EVICTING = every(), every(evicting=True)
 
 
 @pytest.mark.parametrize("cell", EVICTING)
@@ -93,12 +119,12 @@ def test_every_row_keeps_the_budget_and_its_own_prompt(cell: PromptedCell) -> No
     method = ran.method
     assert isinstance(method, Evicting)
     keeps, runs = getattr(method, "keep_condition", True), method.layout.runs
-    assert [run.condition for run in runs] == [3, 4, 7] * 2
+    assert [run.condition for run in runs] == CONDITIONS[cell.family]
     for moment in record.moments:
         for live in moment.after.values():
             for run, n in zip(runs, live, strict=True):
                 assert n <= method.B + (run.condition if keeps else 0), f"pass {moment.step.index}"
-    declared = sum(method.capacity(method.layout, site) for site in model(cell.attention).sites)
+    declared = sum(method.capacity(method.layout, site) for site in model(cell.attention, cell.family).sites)
     entry = 2 * ran.memory.codec.entry_bytes(method.layout.head_dim, method.layout.dtype)
     assert ran.memory.nbytes("slots") == declared * method.layout.rows * method.layout.kv_heads * entry
 

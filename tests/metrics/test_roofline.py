@@ -31,6 +31,7 @@ from cachemark.models.infinity import Infinity, InfinityConfig
 from cachemark.models.janus import Janus, JanusConfig
 from cachemark.models.llama import LlamaConfig
 from cachemark.models.llamagen import LlamaGen, LlamaGenConfig
+from cachemark.models.lumina import Lumina, LuminaConfig, Vocabulary
 from cachemark.models.mar import MAR, MARConfig
 from cachemark.models.prompts import Prompts
 from cachemark.models.protocol import ModelEntry, Request
@@ -46,6 +47,7 @@ SHARED = replace(SCALES, shared_aln=True)
 MASKED = MARConfig(32, (2, 4), 4, 6, 24, grid=6, channels=4, classes=10, buffer=5, steps=5, diffusion=(9,))
 BITWISE = InfinityConfig(3, 2, 32, chunks=1, sides=(1, 2, 3, 4, 6), width=5, text=256, longest=8)
 TEXTS = [torch.zeros(7, 256), torch.zeros(4, 256)]
+LINED = LuminaConfig(LlamaConfig(2, 4, 64, 80, 128, qk_norm=True), 3, 1, Vocabulary(0, 4, 64, 69, 70, 75, 76))
 PROMPTED = JanusConfig(LlamaConfig(2, 4, 64, 80, 128, kv_heads=2), codes=96, grid=4)
 PROMPTS = Prompts(((1, 9, 7, 5, 3),), ((1, 2, 2, 2, 3),))
 GUIDED = Sampling(cfg_scale=3.0)
@@ -59,11 +61,11 @@ def no_image(tokens: torch.Tensor) -> None:
 BUILDS: dict[type, tuple[Callable[[Any], Any], Callable[[Any, Callable[[], Any]], ParameterCounts]]] = {
     LlamaGenConfig: (LlamaGen, costs.llamagen), JanusConfig: (partial(Janus, prompts=PROMPTS), costs.janus),
     InfinityConfig: (partial(Infinity, texts=TEXTS), partial(costs.infinity, text=7)),
-    VARConfig: (next_scale.build, costs.var), MARConfig: (MAR, costs.mar),
+    VARConfig: (next_scale.build, costs.var), LuminaConfig: (partial(Lumina, prompts=PROMPTS), costs.lumina), MARConfig: (MAR, costs.mar),
 }
 
 
-def built(config: Any) -> tuple[LlamaGen | Janus | VAR | Infinity | MAR, ParameterCounts]:
+def built(config: Any) -> tuple[LlamaGen | Janus | Lumina | VAR | Infinity | MAR, ParameterCounts]:
     model, parts = BUILDS[type(config)]
     return model(config).eval().requires_grad_(False), parts(config, lambda: no_image)
 
@@ -83,12 +85,12 @@ def arms(paradigm: str, entries: int) -> list[Any]:
             for name, cls in known.items() if paradigm in cls.paradigms and name != "ams_kv"]
 
 
-@pytest.mark.parametrize("config", [RASTER, GROUPED, PROMPTED], ids=["mha", "gqa", "prompts"])
+@pytest.mark.parametrize("config", [RASTER, GROUPED, PROMPTED, LINED], ids=["mha", "gqa", "prompts", "line ends"])
 @pytest.mark.parametrize("method", [
     *arms("next-token", 12), pytest.param(partial(Window, B=9, keep_condition=False), id="window without condition"),
     pytest.param(partial(Linear, B=12, score="accumulated"), id="linear by mass"), pytest.param(partial(Window, B=99), id="window of all"),
 ])
-def test_next_token_is_what_is_dispatched(config: LlamaGenConfig | JanusConfig, method: Callable[[], Method]) -> None:
+def test_next_token_is_what_is_dispatched(config: LlamaGenConfig | JanusConfig | LuminaConfig, method: Callable[[], Method]) -> None:
     flops, found = dispatched(config, method)
     assert found.flops == flops
 

@@ -256,7 +256,7 @@ def test_a_damaged_baseline_costs_no_card(worth: Callable[..., Drawn | None], tm
 def test_every_published_model_says_where_each_of_its_weights_comes_from() -> None:
     found = {model.name: model for model in collected.released()}
     sizes = {"llamagen": "b l xl xxl 3b", "var": "d16 d20 d24 d30 d36-512", "mar": "b l h", "janus-pro": "1b 7b",
-             "infinity": "2b 2b-512 2b-256 8b 8b-512"}
+             "lumina-mgpt": "7b-768 7b-1024", "infinity": "2b 2b-512 2b-256 8b 8b-512"}
     assert set(found) == {f"{family}-{size}" for family, names in sizes.items() for size in names.split()}
     assert all({file.key for file in model.files} == {"weights", "decoder_weights"} for model in found.values())
     assert found["llamagen-b"].files[0].name == "c2i_B_256.pt"

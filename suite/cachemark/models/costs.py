@@ -18,6 +18,7 @@ from .infinity import InfinityConfig
 from .janus import JanusConfig
 from .llama import LlamaConfig
 from .llamagen import LlamaGenConfig
+from .lumina import LuminaConfig
 from .mar import MARConfig
 from .protocol import ModelEntry
 from .var import VARConfig
@@ -41,6 +42,13 @@ def janus(config: JanusConfig, decoder: Callable[[], Decode]) -> ParameterCounts
     dim, codes = config.decoder.dim, config.codes
     return ParameterCounts(*_llama(config.decoder), _image(decoder, config.grid**2), dim**2 + dim * codes, codes,
                            config.code_dim * dim + dim**2)
+
+
+@cache
+def lumina(config: LuminaConfig, decoder: Callable[[], Decode]) -> ParameterCounts:
+    """The head gives logits of the whole vocabulary, text included."""
+    c = config.decoder
+    return ParameterCounts(*_llama(c), _image(decoder, config.lines * config.line), c.dim * c.vocab, c.vocab)
 
 
 def _llama(c: LlamaGenConfig | LlamaConfig) -> tuple[int, int]:

@@ -103,8 +103,13 @@ class PublishedTokenizer:
     def ids(self, text: str) -> list[int]:
         return [int(number) for number in self._tokenizer.encode(text, add_special_tokens=False)]
 
+    @property
+    def vocabulary(self) -> dict[str, int]:
+        """The id of every token by its name."""
+        return dict(self._tokenizer.get_vocab())
+
     def special(self, token: str) -> int:
-        if token not in self._tokenizer.get_vocab():
+        if token not in self.vocabulary:
             raise BadCheckpoint(f"{str(self._file)!r} has no token {token!r}.", remedy="Give the tokenizer of this model.")
         return int(self._tokenizer.convert_tokens_to_ids(token))
 

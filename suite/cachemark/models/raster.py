@@ -47,6 +47,10 @@ class RasterModel(nn.Module):
     def logits(self, hidden: Tensor) -> Tensor:
         """Final norm and head in the model's dtype, then fp32."""
 
+    def allowed(self, logits: Tensor, place: Tensor) -> Tensor:
+        """The guided logits (batch, vocab) of the token at ``place`` (1,) without those that cannot stand there."""
+        return logits
+
     def initialise(self, seed: int) -> Self:
         """Random weights: normal, std 0.02, without biases. The head too, where the authors start it at zero: benchmarks want real
         logits."""
@@ -115,7 +119,7 @@ class RasterModel(nn.Module):
         """From what is fed: what is ``wanted`` of the next tokens (batch,), those at ``place`` (1,), and of their logits (batch, vocab)."""
         hidden = self(self.feed(fed, step, place, starts), step, method)
         ends = hidden[torch.arange(len(starts), device=starts.device), starts - 1] if _ragged(method.layout, step) else hidden[:, -1]
-        logits = guide(self.logits(ends), sampling, step.index)
+        logits = self.allowed(guide(self.logits(ends), sampling, step.index), place)
         drawn = (draw(logits, sampling, key, place),) if wanted[0] else ()
         return (*drawn, logits) if wanted[1] else drawn
 

@@ -1,10 +1,9 @@
 """How the vectors of each family are read."""
 
 from ..checks import Family
-from . import infinity, janus, llamagen, mar, mar_lazy, mar_vae, var
+from . import infinity, janus, llamagen, lumina, mar, mar_lazy, mar_vae, var
 
 FAMILIES: dict[str, Family] = {
-    "infinity": infinity.KINDS, "janus": janus.KINDS, "llamagen": llamagen.KINDS,
+    "infinity": infinity.KINDS, "janus": janus.KINDS, "llamagen": llamagen.KINDS, "lumina": lumina.KINDS,
     "mar": {**mar.KINDS, **mar_vae.KINDS, **mar_lazy.KINDS}, "var": var.KINDS,
 }
-PLANNED = ("lumina",)  # families of the design without a model class

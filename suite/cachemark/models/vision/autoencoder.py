@@ -58,14 +58,16 @@ class Middle(nn.Module):
 
 
 class KLEncoder(nn.Module):
-    """Images (B, 3, f·h, f·w) to latents (B, z, h, w). The lowest resolution attends after every block."""
+    """Images (B, 3, f·h, f·w) to latents (B, z, h, w). ``in_levels``: the lowest resolution attends after every block,
+    not only in the middle."""
 
-    def __init__(self, shape: Pyramid, z: int, attend: Attend) -> None:
+    def __init__(self, shape: Pyramid, z: int, attend: Attend, *, in_levels: bool = True) -> None:
         super().__init__()
         widths, last = shape.widths, len(shape.widths) - 1
         self.conv_in = conv(3, shape.ch)
         pairs = zip((shape.ch, *widths), widths, strict=False)
-        self.down = nn.ModuleList(KLLevel(a, b, shape.num_res_blocks, attend if i == last else None) for i, (a, b) in enumerate(pairs))
+        lowest = attend if in_levels else None
+        self.down = nn.ModuleList(KLLevel(a, b, shape.num_res_blocks, lowest if i == last else None) for i, (a, b) in enumerate(pairs))
         for level, width in zip(self.down[:-1], widths, strict=False):
             level.downsample = Downsample(width)
         self.mid = Middle(widths[-1], attend)

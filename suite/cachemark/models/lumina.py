@@ -1,0 +1,158 @@
+"""Lumina-mGPT, from text to an image: a Llama decoder with one vocabulary for text and image, an image line by line.
+
+Liu et al., "Lumina-mGPT: Illuminate Flexible Photorealistic Text-to-Image Generation with Multimodal Generative Pretraining" (2024), a
+Chameleon that was trained further. An image is 8197, the two tokens of its size, then lines of codes that each end in a token of their
+own. That token is an entry of its line like any other: it is fed, cached, scored and evicted, and its query is the line's last. What
+differs from the authors' code: both branches of guidance run in one batch, each row with its own positions and number of entries
+(theirs are batches of one), the size is part of the prompt (theirs draws it), logits that a place forbids are very small (theirs are
+−∞), and tokens are drawn by Gumbel-max keyed by the sample. The token behind the last line is not generated.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from ..cache.layout import Layout, Step, Tokens
+from ..core.errors import BadCheckpoint
+from ..core.spec import Sampling
+from .llama import Llama, LlamaConfig
+from .prompts import Prompts, TextTokenizer
+from .raster import RasterModel
+from .vision.vqgan import VQGAN, VQGANConfig
+
+PAPER = Sampling(cfg_scale=4.0, top_k=2000)
+UNIT = 32  # pixels that the tokens of the size count in
+CODES_PER_UNIT = 2  # along one side
+NEVER = -1e9  # logit of a token that a place forbids: not infinite, so that the divergence of two distributions stays a number
+ASKED = "Generate an image of {width}x{height} according to the following prompt:\n{text}"
+CODE_NAME = re.compile(r"IMGIMG([A-J]+)Z")  # a code's number spelt in letters
+UNUSED = ("*.rotary_emb.inv_freq", "model.vqmodel.*")  # beside the generator; images are read by the latter
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """Ids of the tokens that are no text. ``first`` of the ``codes`` image codes; ``size`` is that of the size 0."""
+
+    begin: int = 0
+    first: int = 4
+    codes: int = 8192
+    image: int = 8197
+    separator: int = 8710
+    line_end: int = 8803
+    size: int = 8804
+
+
+@dataclass(frozen=True)
+class LuminaConfig:
+    """Sizes: those of the decoder, then of the image in units of 32 pixels, height first."""
+
+    decoder: LlamaConfig
+    height: int
+    width: int
+    ids: Vocabulary = Vocabulary()
+
+    @property
+    def lines(self) -> int:
+        return CODES_PER_UNIT * self.height
+
+    @property
+    def line(self) -> int:
+        """Tokens of a line, with the one that ends it."""
+        return CODES_PER_UNIT * self.width + 1
+
+
+DECODER = LlamaConfig(32, 32, 4096, 11008, 65536, norm_eps=1e-5, qk_norm=True)
+SIZES = {f"7B-{pixels}": LuminaConfig(DECODER, pixels // UNIT, pixels // UNIT) for pixels in (768, 1024)}
+TOKENIZER = VQGANConfig()
+
+
+# -- prompts -----------------------------------------------------------------------------------------------------------
+def prompts_of(config: LuminaConfig, texts: Sequence[str], tokenizer: TextTokenizer) -> Prompts:
+    """Each text in token ids with the size of the image behind it; the unconditional row is the size alone."""
+    ids, size = config.ids, {"width": config.width * UNIT, "height": config.height * UNIT}
+    prefix = ids.image, ids.size + config.height, ids.size + config.width
+    asked = ((ids.begin, *tokenizer.ids(ASKED.format(text=text, **size)), ids.separator) for text in texts)
+    return Prompts(tuple((*tokenizer.whole(one), *prefix) for one in asked), (prefix,) * len(texts))
+
+
+def code_table(vocabulary: Mapping[str, int], ids: Vocabulary) -> Tensor:
+    """The image code of each id from ``ids.first`` on, as a tokenizer's names spell it: (codes,) int64. Raises BadCheckpoint."""
+    found = {number: match[1] for name, number in vocabulary.items() if (match := CODE_NAME.fullmatch(name))}
+    table = [int("".join(str(ord(letter) - ord("A")) for letter in found.get(ids.first + i, "")) or -1) for i in range(ids.codes)]
+    if sorted(table) != list(range(ids.codes)):
+        raise BadCheckpoint(f"The tokenizer names {len(set(table) - {-1})} of the {ids.codes} image codes (IMGIMG…Z).",
+                            remedy="Give the tokenizer.json that was published with the weights.")
+    return torch.tensor(table)
+
+
+# -- the model ---------------------------------------------------------------------------------------------------------
+def layout(
+    config: LuminaConfig, prompts: Prompts, labels: Sequence[int], seeds: Sequence[int], sampling: Sampling, dtype: torch.dtype,
+    device: str,
+) -> Layout:
+    """Shape of a generation: a row has as many condition entries as its prompt has ids; with guidance the unconditional rows come last."""
+    copies = 2 if sampling.cfg_scale > 1 else 1
+    branches = tuple(branch for branch in range(copies) for _ in seeds)
+    c = config.decoder
+    return Layout(Lumina.paradigm, prompts.lengths(labels, copies), config.lines, config.line, c.heads, c.groups, c.head_dim, c.layers,
+                  tuple(seeds) * copies, branches, dtype, device)
+
+
+class Lumina(RasterModel):
+    """The generator. Parameter names are those of the published files."""
+
+    def __init__(self, config: LuminaConfig, prompts: Prompts) -> None:
+        super().__init__()
+        self.config, self.prompts = config, prompts
+        self.model = Llama(config.decoder)
+        self.lm_head = nn.Linear(config.decoder.dim, config.decoder.vocab, bias=False)
+        self.sites = self.model.sites
+
+    @property
+    def blocks(self) -> nn.ModuleList:
+        return self.model.layers
+
+    def layout(self, seeds: Sequence[int], sampling: Sampling, labels: Sequence[int] = ()) -> Layout:
+        weight = self.lm_head.weight
+        return layout(self.config, self.prompts, labels, seeds, sampling, weight.dtype, str(weight.device))
+
+    def first(self, labels: Tensor, layout: Layout) -> Tensor:
+        return self.prompts.ids(labels.tolist(), layout.rows // len(labels), labels.device)
+
+    def feed(self, fed: Tensor, step: Step, place: Tensor, starts: Tensor) -> Tokens:
+        if step.count:
+            x = self.model.embed_tokens(fed).repeat(len(starts) // len(fed), 1)[:, None]
+            return Tokens(x, self.model.turns((starts + place - 1)[:, None]))
+        return Tokens(self.model.embed_tokens(fed), self.model.turns(torch.arange(fed.size(1), device=fed.device).expand(fed.shape)))
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        return self.lm_head(self.model.norm(hidden)).float()
+
+    def allowed(self, logits: Tensor, place: Tensor) -> Tensor:
+        """At the end of a line the token that ends it, elsewhere an image code."""
+        ids, every = self.config.ids, torch.arange(logits.size(-1), device=logits.device)
+        codes = (every >= ids.first) & (every < ids.first + ids.codes)
+        at_end = (place + 1) % self.config.line == 0
+        return logits.masked_fill(~torch.where(at_end, every == ids.line_end, codes), NEVER)
+
+
+@dataclass(frozen=True)
+class LuminaDecoder:
+    """Image tokens (B, N) of a model, line ends among them, to images. ``table`` as of :func:`code_table`; None where ids are in the order
+    of the codes."""
+
+    config: LuminaConfig
+    model: VQGAN
+    table: Tensor | None = None
+
+    def decode(self, tokens: Tensor) -> Tensor:
+        """Images (B, 3, 32·height, 32·width), nominally in [−1, 1]."""
+        c = self.config
+        codes = tokens.unflatten(1, (c.lines, c.line))[:, :, :-1].flatten(1) - c.ids.first
+        codes = codes.clamp(0, c.ids.codes - 1)
+        return self.model.decode(codes if self.table is None else self.table.to(codes.device)[codes], (c.lines, c.line - 1))

@@ -1,0 +1,191 @@
+"""Lumina-mGPT: lines and their ends, prompts, published folders, and bytes on paper."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from cachemark.cache.arena import Memory
+from cachemark.cache.layout import Layout, Site
+from cachemark.contract.method import Method
+from cachemark.core import registry
+from cachemark.core.errors import BadCheckpoint
+from cachemark.core.spec import Sampling
+from cachemark.methods.full import Full
+from cachemark.methods.linear import Linear
+from cachemark.models import lumina
+from cachemark.models.catalogue import lumina_models
+from cachemark.models.catalogue.lumina_models import PublishedLumina
+from cachemark.models.llama import LlamaConfig
+from cachemark.models.lumina import SIZES, Lumina, LuminaConfig, LuminaDecoder, Vocabulary, code_table, prompts_of
+from cachemark.models.prompts import HashedWords, Prompts
+from cachemark.models.protocol import ModelEntry, Request
+from cachemark.models.vision.vqgan import VQGAN, VQGANConfig
+
+IDS = Vocabulary(0, 4, 32, 40, 41, 42, 44)
+CONFIG = LuminaConfig(LlamaConfig(2, 4, 64, 96, 64, qk_norm=True), 2, 3, IDS)
+TINY = VQGANConfig(32, (1, 1, 1), 1, 16, 32, 16)
+PROMPTS = Prompts(((0, 50, 41, 40, 46, 47), (0, 51, 52, 53, 41, 40, 46, 47)), ((40, 46, 47),) * 2)
+GUIDED = Sampling(cfg_scale=3.0, top_k=20)
+
+
+def tiny() -> Lumina:
+    return Lumina(CONFIG, PROMPTS).initialise(0).eval().requires_grad_(False)
+
+
+def generate(model: Lumina, method: Method | None = None) -> Tensor:
+    return model.generate(torch.tensor([0, 1]), [3, 4], method or Full(), GUIDED, Memory())
+
+
+def test_each_line_ends_in_its_token_and_holds_codes_before_it() -> None:
+    lines = generate(tiny()).unflatten(1, (4, 7))
+    assert (lines[:, :, -1] == IDS.line_end).all()
+    codes = lines[:, :, :-1]
+    assert ((codes >= IDS.first) & (codes < IDS.first + IDS.codes)).all()
+    assert len(codes.unique()) > 10
+
+
+def test_evicting_by_line_counts_the_end_of_a_line() -> None:
+    """LineAR's budgets of Table 4 are multiples of 49, and its line of the last query is the one that feeds the line's end."""
+    entry: ModelEntry = registry.models.get("lumina-mgpt-7b-768")
+    shape = entry.shape(entry.presets["paper"], 1)
+    assert (shape.lines, shape.line, shape.visual) == (48, 49, 2352)
+    assert [Linear.knobs_for(share, shape)["B"] for share in (Fraction(1, 6), Fraction(1, 8))] == [392, 294]
+    large: ModelEntry = registry.models.get("lumina-mgpt-7b-1024")
+    shape = large.shape(large.presets["paper"], 1)
+    assert (shape.lines, shape.line, shape.visual) == (64, 65, 4160)
+    assert Linear.knobs_for(Fraction(1, 8), shape)["B"] == 520
+
+
+@pytest.mark.parametrize("method", [Full(), Linear(B=392, anchor=49), Linear(B=294, anchor=49)], ids=["full", "1/6", "1/8"])
+def test_slots_take_the_bytes_of_the_formula(method: Method) -> None:
+    """512 KiB an entry and row in bf16."""
+    entry: ModelEntry = registry.models.get("lumina-mgpt-7b-768")
+    shape: Layout = replace(entry.shape(entry.presets["paper"], 12), dtype=torch.bfloat16, device="meta")
+    memory = Memory("meta")
+    method.begin(shape, [Site("decoder", layer) for layer in range(shape.layers)], memory)
+    visual = method.B if isinstance(method, Linear) else 2351
+    assert memory.nbytes("slots") == 2**19 * shape.rows * (shape.longest_condition + visual)
+    assert shape.rows == 24
+
+
+def test_the_unconditional_row_is_the_size_alone() -> None:
+    config = SIZES["7B-768"]
+    prompts = prompts_of(config, ("a red star", "two blue birds on a very long branch"), HashedWords(65536))
+    assert prompts.unconditional == ((8197, 8828, 8828),) * 2
+    assert all(ids[0] == 0 and ids[-4:] == (8710, 8197, 8828, 8828) for ids in prompts.conditional)
+
+
+def test_height_comes_first_among_the_tokens_and_width_in_the_text() -> None:
+    asked: list[str] = []
+
+    class Noting(HashedWords):
+        def ids(self, text: str) -> list[int]:
+            asked.append(text)
+            return super().ids(text)
+
+    prompts = prompts_of(CONFIG, ("a star",), Noting(64))
+    assert asked == ["Generate an image of 96x64 according to the following prompt:\na star"]
+    assert prompts.conditional[0][-2:] == (IDS.size + 2, IDS.size + 3)
+
+
+# -- codes and their names -------------------------------------------------------------------------------------------------
+def spelt(code: int) -> str:
+    return f"IMGIMG{''.join(chr(ord('A') + int(digit)) for digit in str(code))}Z"
+
+
+def vocabulary() -> dict[str, int]:
+    """Codes in the order of their names, which is not that of their numbers."""
+    return {"<s>": 0, **{name: IDS.first + i for i, name in enumerate(sorted(spelt(code) for code in range(IDS.codes)))}}
+
+
+def test_a_code_is_what_its_name_spells() -> None:
+    table = code_table(vocabulary(), IDS)
+    assert sorted(table.tolist()) == list(range(32))
+    assert table.tolist() != list(range(32))
+    assert all(vocabulary()[spelt(code)] - IDS.first == place for place, code in enumerate(table.tolist()))
+
+
+def test_a_tokenizer_that_names_too_few_codes_is_refused() -> None:
+    names = vocabulary()
+    del names[spelt(31)]
+    with pytest.raises(BadCheckpoint, match="names 31 of the 32 image codes"):
+        code_table(names, IDS)
+
+
+def test_images_are_decoded_without_the_ends_of_lines() -> None:
+    torch.manual_seed(0)
+    images, tokens = VQGAN(TINY).eval().requires_grad_(False), generate(tiny())
+    table = code_table(vocabulary(), IDS)
+    codes = torch.tensor([[int(table[int(i) - IDS.first]) for i in row if int(i) != IDS.line_end] for row in tokens])
+    found = LuminaDecoder(CONFIG, images, table).decode(tokens)
+    assert found.shape == (2, 3, 16, 24)
+    torch.testing.assert_close(found, images.decode(codes, (4, 6)))
+    assert not torch.allclose(LuminaDecoder(CONFIG, images).decode(tokens), found)
+
+
+def test_images_give_their_codes_back() -> None:
+    torch.manual_seed(0)
+    images = VQGAN(TINY).eval().requires_grad_(False)
+    codes = images.encode(torch.rand(2, 3, 16, 24) * 2 - 1)
+    assert codes.shape == (2, 24)
+    vectors = images.quantize.embedding(codes[0])
+    assert torch.equal(images.quantize.nearest(vectors), codes[0])
+
+
+# -- published folders -----------------------------------------------------------------------------------------------------
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> PublishedLumina:
+    """The entry of a published size at reduced sizes."""
+    monkeypatch.setitem(SIZES, "7B-768", CONFIG)
+    monkeypatch.setattr(lumina, "TOKENIZER", TINY)
+    monkeypatch.setattr(lumina_models, "TEXTS", ("red star", "blue star red"))
+    return PublishedLumina("7B-768")
+
+
+def published(folder: Path) -> Request:
+    """The transformer's folder with what may stand beside it, its tokenizer, and Chameleon's file."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    folder.mkdir()
+    extras = {"model.vqmodel.quantize.embedding.weight": torch.ones(2, 2), "model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(2)}
+    save_file({**tiny().state_dict(), **extras}, folder / "model.safetensors")
+    words = {**vocabulary(), **{word: 50 + i for i, word in enumerate(("<unk>", "red", "blue", "star", ":"))}}
+    made = Tokenizer(models.WordLevel(words, unk_token="<unk>"))
+    made.pre_tokenizer = pre_tokenizers.Whitespace()
+    made.save(str(folder / "tokenizer.json"))
+    torch.manual_seed(0)
+    torch.save({"state_dict": {**VQGAN(TINY).state_dict(), "loss.logvar": torch.zeros(1)}}, folder / "vqgan.ckpt")
+    return Request(weights=str(folder), decoder_weights=str(folder / "vqgan.ckpt"))
+
+
+def test_a_published_folder_gives_an_image(small: PublishedLumina, tmp_path: Path) -> None:
+    request = published(tmp_path / "lumina")
+    loaded = small.load(request)
+    assert loaded.weights == small.identity(request)
+    assert loaded.pictures
+    model = loaded.generator
+    assert isinstance(model, Lumina)
+    assert model.prompts.lengths([0, 1], 2) == (18, 19, 3, 3)
+    images = loaded.decode(generate(model))
+    assert images.shape == (2, 3, 16, 24)
+
+
+def test_weights_without_a_tokenizer_are_refused(small: PublishedLumina, tmp_path: Path) -> None:
+    request = published(tmp_path / "lumina")
+    (tmp_path / "lumina" / "tokenizer.json").unlink()
+    with pytest.raises(BadCheckpoint, match=r"tokenizer\.json"):
+        small.load(request)
+
+
+def test_a_checkpoint_of_another_size_is_refused(small: PublishedLumina, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    request = published(tmp_path / "lumina")
+    monkeypatch.setitem(SIZES, "7B-768", replace(CONFIG, decoder=replace(CONFIG.decoder, layers=3)))
+    with pytest.raises(BadCheckpoint, match="checkpoint of another size"):
+        small.identity(request)
