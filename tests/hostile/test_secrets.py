@@ -107,6 +107,7 @@ STEPS = (  # in this order
     _step("run", f"{RUN} --explain", trials=True), _step("run", f"{RUN} --dry-run", trials=True),
     _step("compare", f"{RUN} --arms tells+1/2 cries+1/2 --no-aa --images 3 --minutes 0.02", code=UNSURE, trials=True),
     _step("show", "--run 1"), _step("show", "--run 1 tells+1/2", daily=True), _step("show", "--run 1 cries+1/2"),
+    _step("advise", f"--model dot --gpu cpu --batch 2 --plugin {PLUGIN}", code=2, trials=True),
     _step("list", f"methods --plugin {PLUGIN}", trials=True), _step("list", "runs"),
     _step("ingest pytest-benchmark", "bench.json", daily=True),
     _step("baseline save", "--run 1", "--reason", TEXTS[0], daily=True),

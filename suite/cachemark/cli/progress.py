@@ -46,6 +46,8 @@ class Follower:
         """Say how much there is to do, and start the bar."""
         self._total = sum(not d.stored for d in decisions)
         click.echo(f"{len(decisions)} cases: {len(decisions) - self._total} already measured, {self._total} to run.", err=True)
+        for planned in (decision.planned for decision in decisions if decision.planned.idle_reason):
+            click.echo(f"{plain(planned.case.title)} does nothing. {plain(planned.idle_reason)}", err=True)
         if self._bar is not None and self._total:
             self._bar.start()
             self._task = self._bar.add_task("", total=self._total)

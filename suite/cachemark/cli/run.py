@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ..core.wording import printed
 from .options import MOST_SECONDS, echo_json, json_option, machine_options, plugin_option, store_option
 
 if TYPE_CHECKING:
@@ -221,7 +222,8 @@ def _action(row: Explanation) -> str:
 def _print_price(cost: PriceList, as_json: bool) -> None:
     if as_json:
         echo_json({"plan": cost.plan, "on": cost.on, "cases": cost.cases, "to_run": cost.to_run, "hours": cost.hours,
-                   "models": cost.models, "missing": cost.missing, "disk_free": cost.disk_free})
+                   "models": cost.models, "missing": cost.missing, "disk_free": cost.disk_free,
+                   "idle": [{"case": title, "reason": reason} for title, reason in cost.idle]})
         return
     click.echo(f"{cost.plan} on {cost.on}: {cost.cases} cases, {cost.cases - cost.to_run} measured already, {cost.to_run} to run.")
     click.echo(f"{'':20}{'cases':>6}{'device hours':>14}{'disk':>10}{'memory':>10}  price from")
@@ -232,3 +234,5 @@ def _print_price(cost: PriceList, as_json: bool) -> None:
                f"{cost.disk_free / 2**30:.0f} GiB free.")
     for path in cost.missing:
         click.echo(f"Missing: {path}  (priced with random weights)")
+    for title, reason in cost.idle:
+        click.echo(printed(f"{title} does nothing. {reason}"))

@@ -93,8 +93,9 @@ def _print_layers(profile: LayerProfile, as_json: bool) -> None:
 
 
 def _similarity(found: dict[str, Any], demanding: set[int]) -> None:
-    """S by layer and scale; a star marks a demanding layer."""
-    click.echo("\nInter-scale similarity S of the keys (0: equal; smaller: less alike), by layer and scale")
+    """S by layer and scale; a star marks a demanding layer. The mean square is said to be ours where it is printed."""
+    click.echo("\nInter-scale similarity S of the keys (0: equal; smaller: less alike), by layer and scale: minus the mean square of the "
+               "difference,\nwhich is our reading. Eq. 3 of AMS-KV prints a norm, and does not say how it is normalised.")
     click.echo("layer " + "".join(f"{side:>9}" for side in found["scales"][1:]))
     for layer, row in enumerate(found["similarity"]):
         click.echo(f"{layer:4}{'*' if layer in demanding else ' '} " + "".join(f"{s:9.4f}" for s in row))

@@ -43,6 +43,11 @@ class Planning:
     def resolve(self, layout: Layout) -> None:
         """Check the knobs against the layout and fill in those that depend on it; raises BadKnob."""
 
+    def idle_reason(self, layout: Layout) -> str:
+        """After :meth:`resolve`: why these knobs leave what the model draws as it is on this layout, or nothing. For what cannot be seen on
+        paper, where a method that computes and reads all that the full cache does is found anyway."""
+        return ""
+
     def check_choice(self, knob: str, *known: str) -> None:
         """Raise BadKnob where the knob has none of the ``known`` values."""
         if (value := getattr(self, knob)) not in known:

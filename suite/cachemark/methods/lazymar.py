@@ -73,6 +73,10 @@ class LazyMAR(Scheduled):
         if self.condition_cache:
             self.rows = self.shape.batch
 
+    @property
+    def reuses(self) -> bool:
+        return super().reuses or self.head_cache
+
     def keep(self, step: MaskedStep) -> int:
         return super().keep(step) if self.token_cache else self.shape.places
 

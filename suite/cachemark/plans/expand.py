@@ -29,6 +29,7 @@ from ..core.wording import shown
 from ..metrics import named_presets as presets
 from ..models import catalogue
 from ..models.protocol import ModelEntry, Request
+from ..roofline.idle import idle_reason
 from .reuse import Earlier
 from .schema import Cells, Fidelity, MethodTable, Plan, SamplingTable
 
@@ -44,7 +45,8 @@ class Planned:
     """A case and what is needed to run it. ``unsupported_reason``: why the method cannot, or empty. ``feature_cache``: the folder for the
     finished parts of its quality pass, ``full_features`` that of the full cache of its cell. ``rates``: those of the device, where they
     were measured. ``reusable``: an earlier outcome of the case, whose quality may be reused. ``engine_reason``: why
-    ``auto`` is not the graph engine here, or empty. ``needs``: digests of the plug-ins without which it cannot run."""
+    ``auto`` is not the graph engine here, or empty. ``needs``: digests of the plug-ins without which it cannot run. ``idle_reason``: why
+    the method changes nothing on this model, or empty."""
 
     case: Case
     request: Request
@@ -56,6 +58,7 @@ class Planned:
     reusable: Earlier | None = None
     engine_reason: str = ""
     needs: tuple[str, ...] = ()
+    idle_reason: str = ""
 
 
 @hidden()  # methods of plug-ins are asked for their knobs
@@ -74,7 +77,8 @@ def expand(plan: Plan, device: str = "cpu") -> list[Planned]:
                 raise BadPlan(f"{plan.place('cells', number)}: {mask(case.title)}: {told}, and it would name the case in every output.",
                               remedy="Let the method read it from a file where it needs it, and take it out of what names the case.")
             needs = plugins.needs(registry.methods.get(case.method), registry.models.get(case.model))
-            found.setdefault(case.key, replace(planned, priority=cells.priority, needs=needs))
+            idle = _idle_reason(planned) if case.role == "arm" and case.key not in found else ""
+            found.setdefault(case.key, replace(planned, priority=cells.priority, needs=needs, idle_reason=idle))
     return list(found.values())
 
 
@@ -218,6 +222,15 @@ def _arms(plan: Plan, base: Case, given: str | MethodTable, budgets: list[str], 
                 raise
             resolved, reason = {}, str(error)
         yield replace(base, method=name, variant=given.variant, knobs=resolved, budget=budget), reason
+
+
+def _idle_reason(planned: Planned) -> str:
+    """The reason why the method of an arm changes nothing on its model, or nothing; nothing too where it cannot run there."""
+    case = planned.case
+    if planned.unsupported_reason:
+        return ""
+    layout = registry.models.get(case.model).shape(case.sampling, case.batch)
+    return idle_reason(registry.methods.get(case.method).build(case.knobs), layout)
 
 
 def _unrecorded(cls: type[Method], knobs: dict[str, Any]) -> str:

@@ -41,7 +41,7 @@ class ModelPrice:
 @dataclass(frozen=True)
 class PriceList:
     """The cost of a plan on a device or a card: ``cases`` in all, ``to_run`` of them not measured yet. ``missing`` files are priced with
-    random weights; ``disk_free`` is bytes here."""
+    random weights; ``disk_free`` is bytes here. ``idle``: cases whose method does nothing, each with the reason."""
 
     plan: str
     on: str
@@ -50,6 +50,7 @@ class PriceList:
     models: tuple[ModelPrice, ...]
     missing: tuple[str, ...]
     disk_free: int
+    idle: tuple[tuple[str, str], ...] = ()
 
     @property
     def hours(self) -> float:
@@ -75,7 +76,7 @@ def price_list(
         models.append(ModelPrice(model, len(own), cost.hours(left, model), sum(p.stored for p in prices), sum(p.disk for p in prices),
                                  max(p.memory for p in prices)))
     return PriceList(loaded.name, on or machine.device, len(todo), len(left), tuple(models), tuple(missing),
-                     shutil.disk_usage(Path.cwd()).free)
+                     shutil.disk_usage(Path.cwd()).free, tuple((p.case.title, p.idle_reason) for p in todo if p.idle_reason))
 
 
 def deadline(seconds: float | None, store: Store, machine: Machine, places: Executor) -> Deadline | None:

@@ -170,6 +170,17 @@ class Partial(Bidirectional, ABC):
     def choose(self, step: MaskedStep, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """All places, (rows, places), of which the first go on; ``q``, ``k``, ``v`` are those of all tokens."""
 
+    @property
+    def reuses(self) -> bool:
+        """True where a partial pass reads what an earlier one has left: of the encoder, or in blocks behind the choice."""
+        return self.encoder_cache or self.rows < self.shape.rows or not all(self.spans(block)[0] for block in range(self.shape.layers))
+
+    def idle_reason(self, layout: Layout) -> str:
+        if self.reuses or not any(map(self.narrows, self.steps)):  # without a choice it is seen on paper
+            return ""
+        return (f"No pass reuses anything of an earlier one: tokens are left behind in block {self.selects} (from 0), and behind it this "
+                f"decoder of {layout.layers} blocks has none that would keep what they were.")
+
     # -- one generation -----------------------------------------------------------------------------------------------
     def resolve(self, layout: Layout) -> None:
         self.shape, self.rows = cast(MaskedLayout, layout), layout.rows

@@ -20,6 +20,7 @@ from ...metrics.speed import ends
 from ...models.costs import case_bill
 from ...models.protocol import ModelEntry
 from ...plans.expand import Planned
+from ...roofline.idle import idle_reason
 from ...roofline.kv_bytes import entries
 from ...roofline.masked_flops import share, work
 from ...stats.least_squares import fitted_line
@@ -38,6 +39,8 @@ def case_facts(planned: Planned, bench: Bench) -> dict[str, Any]:
     kernel = _kernel(method, replace(layout, dtype=getattr(torch, case.dtype), device=bench.device))
     facts: dict[str, Any] = {"kernel": bounded_text(kernel), "source": bounded_text(method.source),
                              "footnotes": bounded_notes(method.footnotes), "paradigm": layout.paradigm}
+    if case.role == "arm" and (said := idle_reason(method, layout)):
+        facts["footnotes"] += [said]
     if planned.engine_reason:
         facts[ENGINE_REASON] = planned.engine_reason
     if isinstance(layout, MaskedLayout):

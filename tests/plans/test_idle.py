@@ -1,0 +1,42 @@
+"""A method that does nothing on a model says so, before it runs and beside its figures."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from cachemark.plans.expand import expand
+from cachemark.plans.schema import Plan
+from cachemark.roofline.idle import SAVES_NOTHING
+from support import stages
+
+ALONE = {"condition_cache": False, "encoder_cache": False, "head_cache": False}
+CASES = (  # model, method, budget, the beginning of what is said
+    ("tiny-mar", {"name": "lazymar", **ALONE}, "0.97", "No pass reuses anything of an earlier one"),
+    ("tiny-mar", {"name": "lazymar", **ALONE, "layer": 2}, "0.97", ""),
+    ("tiny-mar", {"name": "lazymar", **ALONE, "head_cache": True}, "0.97", ""),
+    ("tiny-mar", {"name": "lazymar", **ALONE, "token_cache": False}, "1", SAVES_NOTHING), ("tiny-mar", {"name": "lazymar"}, "0.97", ""),
+    ("tiny-llamagen", {"name": "window"}, "1", SAVES_NOTHING), ("tiny-llamagen", {"name": "window"}, "1/2", ""),
+    ("tiny-var", {"name": "streaming"}, "1", SAVES_NOTHING), ("tiny-var", {"name": "streaming"}, "1/2", ""),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("model", "method", "budget", "said"), CASES)
+def test_a_method_that_does_nothing_is_known_before_it_runs(model: str, method: dict[str, object], budget: str, said: str) -> None:
+    plan = Plan.model_validate({"name": "x", "cells": [{"model": model, "methods": [method], "budgets": [budget]}]})
+    found = {planned.case.role: planned.idle_reason for planned in expand(plan)}
+    assert found.pop("arm").startswith(said) if said else not found.pop("arm")
+    assert not any(found.values())
+
+
+def test_it_is_said_in_the_dry_run_the_log_and_the_row(tmp_path: Path) -> None:
+    stage = stages.stage(tmp_path / "stage", '"streaming"')
+    stage.plan.write_text(stage.plan.read_text().replace('budgets = ["1/2"]', 'budgets = ["1"]'))
+    line = f"dot streaming 1 does nothing. {SAVES_NOTHING}"
+    assert line in stage.run("--dry-run").output
+    assert json.loads(stage.run("--dry-run", "--json").stdout)["idle"][0] == {"case": "dot streaming 1", "reason": SAVES_NOTHING}
+    assert line in stage.run().stderr
+    told = {label: SAVES_NOTHING in outcome.facts["footnotes"] for label, outcome in stage.outcomes().items()}
+    assert (told["streaming 1"], told["full"]) == (True, False)
