@@ -166,14 +166,6 @@ def test_report_is_one_page_that_names_the_plug_in_beside_the_built_in(measured:
     assert "streaming" in text
 
 
-def test_run_writes_the_report_too(stage: Stage, tmp_path: Path) -> None:
-    assert good(stage.run("--report", tmp_path / "page.html")).endswith(f"Report: {tmp_path / 'page.html'}\n")
-    assert data(stage.run("--report", tmp_path / "two.html", "--json")) == {
-        "run": 3, "ran": 0, "skipped": 5, "report": str(tmp_path / "two.html"), "not_ok": [],
-    }  # fmt: skip
-    assert (tmp_path / "two.html").stat().st_size > 1000
-
-
 def test_report_with_a_baseline_that_is_not_there_is_an_error(measured: Stage, tmp_path: Path) -> None:
     """Without --baseline the accepted one is taken where there is one; a named one must be there."""
     result = call("report", "page.html", "--store", measured.store, "--baseline", "nowhere.json")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,12 +16,14 @@ from ..core.wording import printed
 from .options import MOST_SECONDS, echo_json, json_option, machine_options, plugin_option, store_option
 
 if TYPE_CHECKING:
+    from ..report.view.answers import Answer
     from ..workflows.machines import Machine
     from ..workflows.pricing import PriceList
     from ..workflows.running import Explanation
     from ..workflows.stored_run import Run
 
 MOST_SHARES = 10_000
+ANSWERS = 4  # lines of answers, below which one says what they mean
 _SPANS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
 
 
@@ -196,14 +199,35 @@ def _conclude(found: Run, report: Path | None, as_json: bool) -> None:
     failed, late = [o for o in ran if not o.ok], [o for o in ran if o.status == "not_reached"]
     if as_json:
         echo_json({"run": found.id, "ran": len(ran), "skipped": carried, "report": report,
-                   "not_ok": [{"case": o.case.label, "status": str(o.status)} for o in failed]})
+                   "not_ok": [{"case": o.case.label, "status": str(o.status)} for o in failed],
+                   "answers": [_answer_data(model, answer) for model, answer in found.answers.items()]})
     else:
         click.echo(f"Run {found.id}: {len(ran) - len(failed)} measured, {len(failed)} failed, {carried} skipped.")
         _print_report(report)
     _refuse_empty(found)
+    if not as_json:
+        _print_answers(found.answers)
     if late:
         raise NothingMeasured(f"{len(late)} cases were not reached, so nothing is known of them: {', '.join(o.case.title for o in late)}.",
                               remedy="The same command goes on with them.")
+
+
+def _answer_data(model: str, answer: Answer) -> dict[str, Any]:
+    """An answer as data; ``method`` and ``budget`` are those of the full cache where no other is recommended."""
+    row = answer.row
+    return {"model": model, "answer": answer.text, "method": row.method if row else "full", "budget": str(row.case.budget) if row else "1"}
+
+
+def _print_answers(answers: Mapping[str, Answer]) -> None:
+    """Which cache to use: a line for each model, and one that says what the lines mean."""
+    from .progress import plain
+
+    shown = list(answers.items())[:ANSWERS]
+    for model, answer in shown:
+        click.echo(f"{plain(model)}: {plain(answer.text)}")
+    if shown:
+        more = f"{len(answers) - len(shown)} more models stand in the report. " if len(answers) > len(shown) else ""
+        click.echo(f"{more}Speeds (×) are ratios to this run's full cache, with their intervals; `cachemark report` shows the images.")
 
 
 def _print_explanations(rows: list[Explanation], as_json: bool) -> None:

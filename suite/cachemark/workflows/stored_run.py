@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from ..plans.schema import Plan
+    from ..report.view.answers import Answer
     from .comparing import PairedComparison, Terms
     from .machines import Machine
 
@@ -88,6 +89,11 @@ class Run:
         from ..export.tables import tables
 
         return html(tables(table_view(self.record, self.outcomes)))
+
+    @property
+    def answers(self) -> dict[str, Answer]:
+        """Which cache to use, by model as a report heads it: a sentence (``text``), and the ``row`` to use, None for the full cache."""
+        return {chapter.heading: chapter.answer for chapter in table_view(self.record, self.outcomes).chapters}
 
     def frame(self) -> pd.DataFrame:
         """One row per case: see :func:`cachemark.export.frames.case_frame`."""
