@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 import report_sample as sample
 
+from cachemark.core.errors import UnknownName
 from cachemark.core.result import Outcome
 from cachemark.export.documents import latex, markdown
-from cachemark.export.tables import BOLD, Table, TableEntry, TableLine, tables
+from cachemark.export.tables import BOLD, Table, TableEntry, TableLine, headline, tables
 from cachemark.report import formatting as fmt
 from cachemark.report.view.case_group import case_groups
 from cachemark.report.view.leaderboard import ColumnGroup, cells, column_groups
@@ -78,9 +79,9 @@ def test_a_margin_reaches_to_the_farther_end() -> None:
     assert speed is not None
     far = max(kl.high - kl.value, kl.value - kl.low)
     assert column(found, "kl")["linear 1/4"].margin == f"{far:.3f}"
-    assert column(found, "speed_up")["linear 1/4"].margin == f"{max(speed.high - speed.value, speed.value - speed.low):.2f}×"
     latency = sorted(row.outcome.samples["latency"])
-    assert column(found, "latency")["linear 1/4"].margin == f"{max(latency[-1] - latency[2], latency[2] - latency[0]):.2f} s"
+    assert column(found, "speed_up")["linear 1/4"].shown == f"{fmt.times(speed.value)} ({speed.low:.2f}–{speed.high:.2f})"
+    assert column(found, "latency")["linear 1/4"].shown == f"{latency[2]:.2f} s ({latency[0]:.2f}–{latency[-1]:.2f})"
     assert column(found, "kv_logical")["linear 1/4"].margin == ""
     assert column(found, "speed_up")["full 1"].margin == ""
 
@@ -93,7 +94,9 @@ def reason(of: Table, line: str, key: str) -> str:
 
 def test_a_margin_of_a_short_time_has_its_unit() -> None:
     arm = judged(sample.arm("linear", "1/4"), latency=[0.9, 0.9876, 1.2])
-    assert column(table([sample.full(), arm]), "latency")["linear 1/4"] == TableEntry("988 ms", "212 ms")
+    assert column(table([sample.full(), arm]), "latency")["linear 1/4"] == TableEntry("988 ms", ends="900–1200")
+    arm = judged(arm, latency=[0.9, 0.95, 0.9876, 0.9876, 1.1, 1.2])
+    assert column(table([sample.full(), arm]), "latency")["linear 1/4"].shown == "988 ms ± 212 ms", "six repeats cover 95 %"
 
 
 def test_what_is_missing_says_why() -> None:
@@ -214,6 +217,39 @@ def test_nothing_is_bold_alone_or_with_one_seed() -> None:
     assert bold(table([sample.full(), sample.arm("linear", "1/2")]), "psnr") == set()
     few = [judged(sample.arm(method, "1/2"), psnr=[value]) for method, value in (("linear", 30.0), ("random", 20.0))]
     assert bold(table([sample.full(), *few]), "psnr") == set()
+
+
+def test_a_speed_that_is_no_gain_is_never_bold() -> None:
+    slow = [judged(sample.arm(method, "1/2"), latency=[2.3, 2.4, 4.4]) for method in ("linear", "random")]
+    found = table([judged(sample.full(), latency=[2.0, 2.0, 2.0]), *map(as_good, slow)])
+    assert bold(found, "speed_up") == bold(found, "latency") == set()
+    assert bold(found, "kl")
+
+
+# ------------------------------------------------------------------------------------------------ what is chosen
+
+def test_columns_and_methods_can_be_chosen() -> None:
+    (found,) = tables(view(sample.mixed()), ["kl", "speed_up"], ["linear", "rkv"])
+    assert [c.key for c in found.columns] == ["speed_up", "kl"]
+    assert {line.name for line in lines(found)} == {"full", "linear", "rkv", "full (floor)", "full (numerics)"}
+    whole = table(sample.mixed())
+    assert column(found, "kl")["linear 1/2"].text == column(whole, "kl")["linear 1/2"].text
+    assert not [note for note in found.notes if note.startswith("window")]
+    assert [note for note in whole.notes if note.startswith("window")]
+
+
+@pytest.mark.parametrize(("columns", "methods", "said"), [(["psrn"], [], "Unknown column 'psrn'. Did you mean 'psnr'"),
+                                                          ([], ["linaer"], "Unknown method 'linaer'. Did you mean 'linear'")])
+def test_a_name_that_is_none_is_refused(columns: list[str], methods: list[str], said: str) -> None:
+    with pytest.raises(UnknownName, match=re.escape(said)):
+        tables(view(sample.mixed()), columns, methods)
+
+
+def test_a_table_for_a_page_is_narrow_and_has_a_label() -> None:
+    page = view(sample.mixed())
+    (found,) = tables(page, headline(page))
+    assert 4 <= len(found.columns) <= 6
+    assert r"\label{tab:tiny-llamagen}" in latex([found])
 
 
 # ------------------------------------------------------------------------------------------------ the two texts

@@ -187,3 +187,21 @@ def test_difference_names_everything_that_differs() -> None:
     assert found["rkv 1/4", "case"] == ("oom", "")
     assert found["window 1/4", "case"] == ("", "ok")
     assert not [key for key in found if key[0] == "full"]
+
+
+def test_a_baseline_of_another_machine_is_not_offered(store: Store, root: Path) -> None:
+    baselines.save(store, measured(store), root)
+    with pytest.raises(BadBaseline) as caught:
+        baselines.load(root / "other-machine" / "demo.json")
+    assert "Did you mean" not in (caught.value.remedy or "")
+    assert "Known: none (1 of other machines)" in (caught.value.remedy or "")
+
+
+def test_only_a_reason_replaces_what_is_accepted(store: Store, root: Path) -> None:
+    run = store.run(measured(store))
+    baselines.refuse_present(run, root)
+    baselines.save(store, run.id, root)
+    with pytest.raises(BadBaseline, match="accepted already") as caught:
+        baselines.refuse_present(run, root)
+    assert "promote" in (caught.value.remedy or "")
+    baselines.refuse_present(run, root, "another")

@@ -229,3 +229,10 @@ def test_a_count_that_should_be_high_is_worse_where_it_fell() -> None:
     measure = source({"same": 0.0}, spoil=batched)
     found = rows(measure_until_decided(measure.counts, measure, RULE))
     assert found["same", "max_batch"].verdict == "regressed"
+
+
+def test_a_row_that_fails_says_so_whatever_its_verdict() -> None:
+    found = [Verdict("k", "c", "latency", "regressed"), Verdict("k", "c", "output_hash", "changed"), Verdict("k", "c", "kl", "improved")]
+    words = [Tally(tuple(found), 1).word(row) for row in found]
+    assert words == ["regressed", "regressed (changed)", "improved"]
+    assert Tally(tuple(found), 1, fail_on_change=False).word(found[1]) == "changed"

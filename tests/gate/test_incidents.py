@@ -309,7 +309,7 @@ def test_five_lines_name_what_how_much_since_when_who_and_how_to_see_it(tmp_path
     table = incidents.load_owners(file)
     lines = incidents.told(told, table, incidents.command("demo", told, ("--commits", "good", "bad")))
     assert len(lines) == 5
-    words = ("method linear, 40 cells", "+20 %", "since commit abc", "owner: ada", "--commits good bad --case 'a linear 1/4, batch 1'")
+    words = ("method linear, 40 cells", "+20 %", "seen at commit abc", "owner: ada", "--commits good bad --case 'a linear 1/4, batch 1'")
     for line, word in zip(lines, words, strict=True):
         assert word in line
     assert incidents.owner(replace(told, value="h2o"), table) == "all"

@@ -99,3 +99,15 @@ def test_the_page_has_the_table() -> None:
     assert "2.50×" in rows[0]
     assert "Measured against the physical limit" in html
     assert "Measured against the physical limit" not in render(build(sample.RUN, [ran(2.0, None, role="baseline")]))
+
+
+def test_a_speed_that_is_not_to_be_believed_says_so_where_it_stands() -> None:
+    believed = replace(arm(latency=3.0), case=sample.case(method="linear", budget="1/2", knobs={"B": 128}))
+    outcomes = [full(latency=5.0), arm(latency=0.8), believed]
+    (group,) = case_groups(outcomes)
+    assert group.full is not None
+    marks = {row.case.budget: [mark.text for mark in row.marks] for row in group.arms}
+    assert [mark.text for mark in group.full.marks] == ["no baseline"]
+    assert ("artefact" in marks["1/4"], "artefact" in marks["1/2"]) == (True, False)
+    headline = next(table for table in Page(render(build(sample.RUN, outcomes))).tables() if any("Speed-up" in row for row in table))
+    assert ["artefact" in " ".join(row) for row in headline if any("linear" in cell for cell in row)].count(True) == 1

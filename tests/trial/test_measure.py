@@ -22,7 +22,7 @@ from cachemark.cache.attention import KERNEL, MASS_KERNEL
 from cachemark.core import plugins, seeds
 from cachemark.core.errors import Unsupported
 from cachemark.core.limits import Limit, Rates
-from cachemark.core.result import Outcome, Status
+from cachemark.core.result import FULL_BESIDE, Outcome, Status
 from cachemark.core.spec import Case
 from cachemark.core.units import METRICS
 from cachemark.metrics import named_presets as presets
@@ -127,7 +127,7 @@ def test_what_is_deterministic_is_the_same_again(results: Results, folder: Path)
         exact = [n for n in outcome.samples if METRICS[n].deterministic or n == "peak_memory"]
         assert exact
         assert {n: outcome.samples[n] for n in exact} == {n: before.samples[n] for n in exact}, label
-        facts, told = ({name: fact for name, fact in o.facts.items() if name != "slope"} for o in (outcome, before))  # a slope is measured
+        facts, told = ({name: fact for name, fact in o.facts.items() if name not in ("slope", FULL_BESIDE)} for o in (outcome, before))
         assert (outcome.output_hash, artifacts, facts) == (before.output_hash, files, told), label
 
 
@@ -224,14 +224,15 @@ def test_warm_up_is_timed_apart_and_in_one_storage(folder: Path) -> None:
     cases = planned(folder)
     bench, recorder = recorded(cases)
     outcome, _ = run_case(cases[3], bench)
-    first, *timed = recorder.those("mark")
-    assert len(timed) == WARMUP - 1 + REPEATS
-    assert len(outcome.samples["latency"]) == REPEATS
+    first, *both = recorder.those("mark")
+    timed, beside = ([c for c in both if isinstance(c["method"], type(first["method"])) is own] for own in (True, False))
+    assert (len(timed), len(beside), len(outcome.samples["latency"])) == (WARMUP - 1 + REPEATS, WARMUP + REPEATS, REPEATS)
+    assert [c in timed for c in both[WARMUP:]] == [False, True, True, False, False, True], "by turns before and after, against drift"
     assert first is recorder.calls[0], "the first one is watched for its bytes, and no clock runs"
     assert len({getattr(c["mark"], "__self__", None) for c in timed} - {getattr(first["mark"], "__self__", None)}) == 1
-    assert {id(c["memory"]) for c in timed} == {id(first["memory"])}
+    assert {id(c["memory"]) for c in timed} == {id(first["memory"])} != {id(c["memory"]) for c in beside}
     assert len({id(c["method"]) for c in timed}) == len(timed)  # a method is made anew for each generation
-    assert all(c["seeds"] == seeds.subset("s64", 10).seeds[:BATCH] for c in timed)
+    assert all(c["seeds"] == seeds.subset("s64", 10).seeds[:BATCH] for c in both)
 
 
 def test_the_reference_is_generated_once_for_all_cases_of_a_cell(folder: Path) -> None:
@@ -241,7 +242,7 @@ def test_the_reference_is_generated_once_for_all_cases_of_a_cell(folder: Path) -
     assert len(recorder.calls) == WARMUP + REPEATS + 2 * SAMPLES // BATCH  # timing; reference and KL
     recorder.calls.clear()
     run_case(cases[3], bench)
-    assert len(recorder.calls) == WARMUP + REPEATS + 2 * SAMPLES // BATCH
+    assert len(recorder.calls) == 2 * (WARMUP + REPEATS) + 2 * SAMPLES // BATCH  # the full cache is timed beside the arm again
 
 
 @pytest.mark.parametrize(("batch", "samples"), [(3, 4), (3, 5), (1, 3), (2, 3)])

@@ -40,7 +40,7 @@ def baseline() -> None:
 @baseline.command()
 @accepting("Why this run is accepted", required=False)
 def save(**given: Any) -> None:
-    """Write a finished run to ROOT/<machine class>/<name>.json."""
+    """Write a finished run to ROOT/<machine class>/<name>.json, where nothing is accepted under that name yet."""
     _accept("save", **given)
 
 

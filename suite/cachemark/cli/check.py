@@ -98,8 +98,9 @@ def _print(found: CheckResult, owners: Path) -> None:
         click.echo(line)
     for said in found.damage:
         click.echo(f"Damaged: {said}")
-    for row in judgement.night.tally.regressed if judgement.night else ():
-        click.echo(f"  {row.verdict}: {row.label}, {row.metric}: {row.reason}")
+    if judgement.night is not None:
+        for row in judgement.night.tally.regressed:
+            click.echo(f"  {judgement.night.tally.word(row)}: {row.label}, {row.metric}: {row.reason}")
     if found.incidents is not None:
         for line in found.pages(owners):
             click.echo(line)

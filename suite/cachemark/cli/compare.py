@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ..core.verdicts import ENDED
+from ..core.wording import count
 from .options import (
     MOST_SECONDS,
     MOST_SEED,
@@ -95,7 +96,7 @@ def _print(found: PairedComparison) -> None:
     click.echo(f"{ENDED[found.exit_code]}: {found.names[0]} → {found.names[1]}, comparison {found.run_id}. {found.sees}")
     for row in found.tally.rows:
         if row.telling:
-            click.echo(f"  {row.verdict}: {row.label}, {row.metric}: {row.reason}")
+            click.echo(f"  {found.tally.word(row)}: {row.label}, {row.metric}: {row.reason}")
     if found.same_tokens:
-        click.echo(f"Images of {found.same_tokens} cells: same tokens, nothing to compare.")
+        click.echo(f"Images of {count(found.same_tokens, 'cell')}: same tokens, nothing to compare.")
     click.echo(str(found.standing))

@@ -8,12 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .options import MOST_THREADS, all_of, baseline_option, known_option, plugin_option, store_option, stored_run_options
+from .options import MOST_THREADS, Line, all_of, baseline_option, known_option, plugin_option, store_option, stored_run_options
 
 if TYPE_CHECKING:
     from ..workflows.exporting import Format
 
 document_options = all_of(click.argument("path", type=click.Path(dir_okay=False, allow_dash=True), default="-"), stored_run_options)
+table_options = all_of(
+    click.option("--column", "columns", multiple=True, type=Line(),
+                 help="Only this column, by the name of its metric, such as kl; repeatable.  [default: latex: those that fit a page, "
+                      "`all` for all; markdown: all]"),
+    click.option("--method", "methods", multiple=True, type=Line(), help="Only this method, beside the full cache; repeatable."))
 samples_option = click.option("--samples", is_flag=True, help="Write one row per raw value instead of one per metric.")
 
 
@@ -25,16 +30,18 @@ def export() -> None:
 # -- documents --------------------------------------------------------------------------------------------------------
 @export.command()
 @document_options
-def markdown(path: str, store_url: str, run_id: int | None) -> None:
+@table_options
+def markdown(path: str, store_url: str, run_id: int | None, columns: tuple[str, ...], methods: tuple[str, ...]) -> None:
     """Write the headline tables of a run as Markdown to PATH, or print them."""
-    _text("markdown", path, store_url, run_id)
+    _text("markdown", path, store_url, run_id, columns=columns, methods=methods)
 
 
 @export.command()
 @document_options
-def latex(path: str, store_url: str, run_id: int | None) -> None:
-    """Write the headline tables of a run as LaTeX (booktabs) to PATH, or print them."""
-    _text("latex", path, store_url, run_id)
+@table_options
+def latex(path: str, store_url: str, run_id: int | None, columns: tuple[str, ...], methods: tuple[str, ...]) -> None:
+    """Write the headline tables of a run as LaTeX (booktabs) to PATH, or print them. Each has a label, `tab:` and its title."""
+    _text("latex", path, store_url, run_id, columns=columns, methods=methods)
 
 
 @export.command("methods-text")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ..core.wording import percent
+from ..core.wording import count, percent
 from .options import Line, all_of, echo_rows, json_option
 
 if TYPE_CHECKING:
@@ -65,5 +65,5 @@ def _line(item: Incident) -> str:
     by = f", {item.who}" if item.who else ""
     until = f" until {item.until}" if item.until else ""
     change = f", {percent(item.change - 1, '+')}" if item.change else ""
-    cause = f"{item.factor} {item.value}, {len(item.cells)} cells"
+    cause = f"{item.factor} {item.value}, {count(len(item.cells), 'cell')}"
     return f"{item.key}  {item.state}{by}{until}  {item.metric}, {cause}{change}, since {item.since}"

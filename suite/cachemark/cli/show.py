@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..core.result import Outcome
+from ..core.result import JUDGING, Outcome
 from ..core.units import metric
 from .options import Finite, echo_json, json_option, stored_run_options
 
@@ -57,8 +57,11 @@ def show(
 
 
 def _figures(outcome: Outcome) -> str:
+    """A few figures as the report shows them: the median of what is timed or counted, the mean over seeds of what is judged."""
     names = ("latency", "kv_allocated", "kl", "token_agreement")
-    return "  ".join(f"{name} {outcome.mean(name):.4g} {metric(name).unit}".rstrip() for name in names if name in outcome.samples)
+    shown = {name: (outcome.mean(name), "mean") if metric(name).kind in JUDGING else (outcome.median(name), "median")
+             for name in names if name in outcome.samples}
+    return "  ".join(f"{name} {value:.4g} {metric(name).unit}".rstrip() + f" ({what})" for name, (value, what) in shown.items())
 
 
 def _print_case(outcome: Outcome) -> None:

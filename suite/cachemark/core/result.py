@@ -39,6 +39,7 @@ JUDGING = ("fidelity", "quality")
 IMAGES = "images_hash"  # of an outcome's facts: the hash of its decoded images, where they were looked at
 SHARE = "share"  # of an outcome's facts: the share of its quality images that was made (index from 0, of how many)
 CHANGED = "changed"  # of an outcome's facts: what its method has changed of what the cases of a process share, each in words
+FULL_BESIDE = "full_beside"  # of an arm's facts: latencies of the full cache, each taken right before or after one of its own
 CONDENSED = "condensed"  # the fact that names metrics of which quantiles remain: {"count": of raw values, "mean": of them}
 
 
@@ -140,6 +141,12 @@ class Outcome:
     def from_json(cls, data: Mapping[str, Any]) -> Outcome:
         rest = {k: data[k] for k in ("samples", "judgement", "log", "seconds", "skip_key", "output_hash", "facts", "artifacts")}
         return cls(Case.from_json(data["case"]), Status(data["status"]), **rest)
+
+
+def full_latencies(outcome: Outcome, full: Outcome) -> Sequence[float]:
+    """Latencies of the full cache to hold those of an outcome against: those that were taken in turns with them, since a machine is faster
+    at one time than at another; else, as in older stores, those of the full cache's own case."""
+    return outcome.facts.get(FULL_BESIDE) or full.samples.get("latency", ())
 
 
 def kernels_apart(one: Outcome, two: Outcome) -> tuple[str, str] | None:

@@ -9,7 +9,7 @@ from html import escape
 
 from ..core.result import Outcome
 from ..core.wording import on_one_line
-from .escape import for_latex, for_markdown
+from .escape import for_latex, for_markdown, slug
 from .tables import NAME, Table, TableLine
 
 REASON, NOTE = 300, 1000  # characters of sentences that are shown
@@ -50,6 +50,7 @@ def _latex(table: Table) -> str:
     below += [for_latex(note, NOTE) for note in table.notes]
     return "\n".join([
         r"\begin{table}", r"\centering", rf"\caption{{{for_latex(table.title, NAME)}}}",
+        rf"\label{{tab:{slug(table.title) or 'cachemark'}}}",
         rf"\begin{{tabular}}{{ll{'r' * len(table.columns)}}}",
         r"\toprule", *_latex_groups(table), _latex_row(_titles(table, for_latex)), r"\midrule", blocks, r"\bottomrule", r"\end{tabular}",
         "", r"{\footnotesize\raggedright", " \\par\n".join(below), r"\par}", r"\end{table}",

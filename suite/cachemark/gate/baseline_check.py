@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from ..core.errors import CachemarkError, NothingMeasured
-from ..core.result import IMAGES, INFRASTRUCTURE, Environment, Outcome
+from ..core.result import IMAGES, INFRASTRUCTURE, Environment, Outcome, full_latencies
 from ..core.spec import FULL, Case
 from ..core.units import Metric, in_order, is_metric, metric
 from ..core.verdicts import CHANGED, ENDED, EQUIVALENT, IMPROVED, JUDGED, MISSING, NEW, NOT_COMPARED, REGRESSED
@@ -286,11 +286,12 @@ def _ratio(name: str, outcome: Outcome, full_caches: Mapping[str, Outcome]) -> f
     full = full_caches.get(outcome.case.cell)
     if full is None or name not in full.samples:
         return None
-    return _median(name, outcome) / below if (below := _median(name, full)) > 0 else None
+    beside = full_latencies(outcome, full) if name == "latency" else full.samples[name]
+    return _median(name, outcome.samples[name]) / below if (below := _median(name, beside)) > 0 else None
 
 
-def _median(name: str, outcome: Outcome) -> float:
-    return statistics.median(rounded(name, outcome.samples[name]))
+def _median(name: str, values: Sequence[float]) -> float:
+    return statistics.median(rounded(name, values))
 
 
 def _worst(rows: Sequence[Verdict]) -> str:

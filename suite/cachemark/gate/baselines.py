@@ -76,7 +76,8 @@ def file_in(folder: Path | str, name: str, kind: str) -> Path:
 def save(
     store: Store, run_id: int | None, root: Path | str = ROOT, name: str | None = None, *, reason: str = "", days: int = 0, **meta: Any,
 ) -> Path:
-    """Write a finished run (None: the newest) as a baseline and note it in the store. The file appears whole or not at all.
+    """Write a finished run (None: the newest) as a baseline, in place of one of that name, and note it in the store. The file appears whole
+    or not at all.
 
     A run that did not finish is refused: a case it lacks would later pass as new. After ``days`` it judges nothing any more (0: it
     always does). ``meta`` is kept in the file.
@@ -91,6 +92,14 @@ def save(
     store.note_baseline(load_text(text, str(path)).digest, name=name, plan=run.plan, machine_class=run.environment.machine_class,
                         reason=reason, run_id=run.id)
     return path
+
+
+def refuse_present(run: RunRecord, root: Path | str, name: str | None = None) -> None:
+    """Raise BadBaseline where a baseline of that name is accepted already: only a stated reason replaces it."""
+    path = path_of(root, run.environment.machine_class, name or run.plan)
+    if path.exists():
+        raise BadBaseline(f"{path} is accepted already.",
+                          remedy="Replace it with: cachemark baseline promote --reason … (after an upgrade: rebase), or give a --name.")
 
 
 def propose(store: Store, run_id: int, root: Path) -> Path:
@@ -223,11 +232,15 @@ def _listed(path: Path) -> ListedBaseline:
 
 
 def _missing(path: Path) -> BadBaseline:
-    known = [str(p) for p in sorted(path.parent.parent.glob("*/*.json"))]
-    near = difflib.get_close_matches(str(path), known, n=1)
+    """The error about a file that is not there, with a near name among the baselines of the same machine: one of another machine judges
+    nothing here, and is only counted."""
+    here = [str(p) for p in sorted(path.parent.glob("*.json"))]
+    others = len(list(path.parent.parent.glob("*/*.json"))) - len(here)
+    near = difflib.get_close_matches(str(path), here, n=1)
     hint = f"Did you mean {near[0]}? " if near else ""
+    elsewhere = f" ({others} of other machines)" if others else ""
     return BadBaseline(f"There is no baseline {path}.",
-                       remedy=f"{hint}Known: {', '.join(known) or 'none'}. Make one with: cachemark baseline save")
+                       remedy=f"{hint}Known: {', '.join(here) or 'none'}{elsewhere}. Make one with: cachemark baseline save")
 
 
 def write(path: Path, text: str, *, remedy: str) -> None:

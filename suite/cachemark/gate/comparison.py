@@ -318,6 +318,10 @@ class Tally:
         """Rows that fail: regressions, and tokens that changed where they must not."""
         return [r for r in self.rows if r.verdict == REGRESSED or (r.verdict == CHANGED and self.fail_on_change)]
 
+    def word(self, row: Verdict) -> str:
+        """The verdict of a row; of one that fails and has another, both."""
+        return row.verdict if row.verdict == REGRESSED or row not in self.regressed else f"{REGRESSED} ({row.verdict})"
+
     @property
     def unresolved(self) -> list[Verdict]:
         """Timed rows that the budget left open, and failures that may be flakes or not."""

@@ -361,12 +361,16 @@ def owner(incident: Incident, owners: Sequence[Mapping[str, str]]) -> str:
     return ""
 
 
-def told(incident: Incident, owners: Sequence[Mapping[str, str]], command: str) -> list[str]:
-    """Five lines that report an incident: the cause, the cost, since when, its owner, and the command that measures it again."""
+def told(
+    incident: Incident, owners: Sequence[Mapping[str, str]], command: str, among: str = "", commits: Sequence[str] = (), find: str = "",
+) -> list[str]:
+    """Lines that report an incident: the cause, the cost, since when, its owner, and the command that measures it again. Where the range of
+    commits is known ``among`` which its cause lies, also these ``commits`` and the command that will ``find`` the one."""
     count = f"{len(incident.cells)} cells" if len(incident.cells) > 1 else incident.cells[0]
     cause = "one cell" if incident.factor == "cell" else f"{incident.factor.removesuffix('_class')} {incident.value}"
     change = f"{percent(incident.change - 1, '+')} cost (median of {count}). " if incident.change is not None else ""
-    since = f"since commit {incident.onset}" if incident.onset else f"first seen {incident.since or 'now'}"
+    seen = f"first seen at commit {incident.onset}" if incident.onset else f"first seen {incident.since or 'now'}"
+    since = f"{seen}; its cause came {among}" if among else seen
     mine = owner(incident, owners)
     who = f"{incident.who} until {incident.until}" if incident.who and incident.until else incident.who or mine or "nobody"
     others = [name for name in incident.metrics if name != incident.metric]
@@ -376,13 +380,16 @@ def told(incident: Incident, owners: Sequence[Mapping[str, str]], command: str) 
         f"{incident.key or 'incident'}: {incident.metric}{also} {verb}: {cause}, {count}.",
         f"  how much: {change}{incident.reason}".rstrip(),
         f"  since: {since}; {incident.state}",
+        *(f"    {commit}" for commit in commits),
         f"  owner: {who}{f' ({incident.link})' if incident.link else ''}",
+        *([f"  find: {find}"] if find else []),
         f"  again: {command}",
     ]
 
 
 def command(plan: str, incident: Incident, arms: Sequence[str] = ()) -> str:
-    """The command that measures an incident again: a comparison where the options that name its two ``arms`` are given, else a run."""
+    """The command that measures an incident again: a comparison where the options that name its two ``arms`` are given, else a run of the
+    whole plan."""
     if not arms:
         return shlex.join(["cachemark", "run", plan, "--fresh"])
     one = [] if arms[0] == "--arms" else ["--case", incident.cells[0]]  # arms are cases themselves

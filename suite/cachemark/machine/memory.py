@@ -77,6 +77,12 @@ def peak_bytes(device: str, work: Callable[[], object], known: Iterable[Tensor])
     return torch.cuda.max_memory_allocated() - before
 
 
+def exhausted(error: BaseException) -> bool:
+    """True of an error that says that memory ran out, whichever allocator raised it."""
+    known = isinstance(error, MemoryError | torch.OutOfMemoryError)
+    return known or (isinstance(error, RuntimeError) and "can't allocate memory" in str(error))
+
+
 def cap(device: str, nbytes: int) -> None:
     """Let this process allocate ``nbytes`` bytes and no more; beyond them it runs out of memory, as on a card of that size.
 

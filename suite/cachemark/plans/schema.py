@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -165,6 +165,17 @@ class Plan(PlanTable):
             keys = ("cells", self._blocks[int(keys[1])], *keys[2:])
         return f"{path}:{line(text, keys)}" if path else self.name
 
+    def stored(self) -> dict[str, Any]:
+        """The plan as a store keeps it: with the path of its file, unless it comes with the package."""
+        path = self._source[0]
+        own = path and Path(path).parent != Path(str(_shipped()))
+        return self.model_dump(mode="json") | ({FILE: str(Path(path).resolve())} if own else {})
+
+    @classmethod
+    def of_stored(cls, data: Mapping[str, Any]) -> Plan:
+        """The plan that a store keeps so. Raises pydantic's ValidationError."""
+        return cls.model_validate({name: value for name, value in data.items() if name != FILE})
+
     def files(self) -> list[Path]:
         """Its plug-ins. Nothing is imported yet."""
         return [Path(self._source[0]).parent / name for name in self.plugins]
@@ -228,6 +239,7 @@ def _wanted(kind: str, given: Sequence[Any] | None, known: Iterable[str], spelt:
     return found
 
 
+FILE = "file"  # of a stored plan: the path that it was read from
 KINDS: Kinds = {"": Plan, "timing": Timing, "fidelity": Fidelity, "quality": Quality, "anchor": AnchorTable, "cells": Cells,
                 "sampling": SamplingTable}  # fmt: skip
 

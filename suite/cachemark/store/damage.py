@@ -230,6 +230,7 @@ _FACTS: dict[str, Callable[[Any], bool]] = {
     "carried": lambda value: value is None or _table(_anything, metrics=_list(_text), **{"from": _text})(value),
     "live_bytes": lambda value: value is None or (_table(_list(_number), tokens=_list(_number), live=_list(_number))(value)
                                                   and len(value["tokens"]) == len(value["live"])),
+    "full_beside": _list(_number),
     "quality_metrics": _list(_text),
     "condensed": _table(_table(_anything, count=_number, mean=_number)),
 }

@@ -54,6 +54,12 @@ class RunRecord:
         """True of a run that is a comparison in pairs."""
         return self.plan.startswith(COMPARISON)
 
+    @property
+    def stored_plan(self) -> Mapping[str, Any]:
+        """The plan as it was run, of a comparison the one whose cases it compares; empty where none is told."""
+        held = self.plan_json.get("plan") if self.is_comparison else self.plan_json
+        return held if isinstance(held, Mapping) else {}
+
 
 @dataclass(frozen=True)
 class Verdict:

@@ -219,7 +219,7 @@ class _PairedRun:
         rule = Rule(self.terms.delta or least, len(both.after.cells))
         stated = {"arms": list(both.names), "alike": both.alike, "delta": rule.delta, "cells": rule.family, "seed": self.terms.seed,
                   "min_coverage": COVERAGE if self.terms.min_coverage is None else self.terms.min_coverage,
-                  "code": [dict(code) for code in both.code], "plan": plan.model_dump(mode="json")}
+                  "code": [dict(code) for code in both.code], "plan": plan.stored()}
         with self.store.new_run(ledger.COMPARISON + plan.name, stated, both.where[1], both.code[1]) as self.run_id:
             rule = self._measure_and_judge(rule)
         _, sees = ledger.least_effect(ledger.unchanged(self.equal), len(both.after.cells), device)

@@ -13,7 +13,7 @@ from ..core.spec import Case
 from ..plans.expand import expand
 from ..plans.schema import Plan
 from ..report.view.case_group import CaseGroup
-from ..report.view.device_limits import limit_of
+from ..report.view.limit_flags import limit_of
 from ..report.view.quality_claims import MARGINS, Claims, Margins, QualityClaim
 from ..report.view.report_row import ReportRow
 from ..report.view.standing import standing

@@ -45,13 +45,14 @@ class StepTexts:
 def export(
     form: Format, path: str | Path | None = None, store: str | Path = DEFAULT_STORE, *, run: int | None = None,
     baseline: str | Path | None = None, samples: bool = False, escaped: bool = False, formats: Sequence[str] = ("pdf", "svg"),
-    width: str = "3.25in", register: str | Path | None = None,
+    width: str = "3.25in", register: str | Path | None = None, columns: Sequence[str] = (), methods: Sequence[str] = (),
 ) -> Exported:
     """A run (None: the newest) in a format, as text, written to ``path`` where one is given; parquet and figures are files only.
 
     ``samples`` gives csv and parquet a row for each raw value, ``escaped`` methods-text LaTeX's escapes; ``junit`` compares with
     ``baseline``, by default the accepted one, and says what the incidents of ``register`` have settled; figures have ``formats`` and a
-    ``width``. Raises Infrastructure where nothing can be written."""
+    ``width``; tables have these ``columns`` (by default LaTeX those that fit a page, Markdown all; ``all`` names them) and ``methods``.
+    Raises Infrastructure where nothing can be written."""
     found = Run(store, run)
     if form == "parquet":
         from ..export import frames
@@ -61,7 +62,7 @@ def export(
         from ..export import figures
 
         return Exported(files=tuple(figures.write(table_view(found.record, found.outcomes), _needed(path), list(formats), width)))
-    text = _junit(found, baseline, register) if form == "junit" else _text(form, found, samples, escaped)
+    text = _junit(found, baseline, register) if form == "junit" else _text(form, found, samples, escaped, columns, methods)
     return Exported(text, (put(text, path),) if path is not None else ())
 
 
@@ -148,7 +149,7 @@ def _junit(run: Run, baseline: str | Path | None, register: str | Path | None) -
     return junit.junit(found, run.record.plan)
 
 
-def _text(form: Format, run: Run, samples: bool, escaped: bool) -> str:
+def _text(form: Format, run: Run, samples: bool, escaped: bool, columns: Sequence[str], methods: Sequence[str]) -> str:
     """A run in one of the formats that are text."""
     from ..export import documents, frames, methods_text, tables
     from ..export.escape import for_latex
@@ -159,7 +160,10 @@ def _text(form: Format, run: Run, samples: bool, escaped: bool) -> str:
     if form == "methods-text":
         text = methods_text.methods_text(view)
         return "\n\n".join(map(for_latex, text.strip().split("\n\n"))) + "\n" if escaped else text
-    return {"markdown": documents.markdown, "latex": documents.latex}[form](tables.tables(view))
+    if not columns and form == "latex":
+        columns = tables.headline(view)
+    shown = tables.tables(view, () if "all" in columns else columns, methods)
+    return {"markdown": documents.markdown, "latex": documents.latex}[form](shown)
 
 
 def _frame(run: Run, samples: bool) -> pd.DataFrame:

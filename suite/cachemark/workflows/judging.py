@@ -26,6 +26,7 @@ from ..store.db import Store
 from ..store.exchange import Exchange
 from ..store.rows import RunRecord, Verdict
 from .stores import DEFAULT_STORE, reading
+from .suspects import suspects
 
 
 @dataclass(frozen=True)
@@ -185,13 +186,15 @@ def _history(nights: list[Night], night: Night | None) -> tuple[str, ...]:
 @dataclass(frozen=True)
 class CheckResult:
     """Judgement of a run or a comparison, tonight's incidents, None where no register was given, and the baseline that was ``proposed``
-    where there was none. ``damage``: what the store no longer tells of what is judged."""
+    where there was none. ``damage``: what the store no longer tells of what is judged; ``nights``: finished runs of the plan on this class
+    of machine up to this one, the newest first."""
 
     run: RunRecord
     judgement: RunJudgement
     incidents: IncidentNight | None = None
     damage: tuple[str, ...] = ()
     proposed: Path | None = None
+    nights: tuple[RunRecord, ...] = ()
 
     @property
     def exit_code(self) -> int:
@@ -201,15 +204,28 @@ class CheckResult:
         return 0 if code == 1 and self.incidents is not None and not self.incidents.failing else code
 
     def pages(self, table: Path) -> list[str]:
-        """Lines about each incident that pages tonight, with its owners by the file ``table`` and the command that looks into it: in pairs
-        where pairs found it. The path of a plan is not stored, so only one that comes with the package is named there."""
-        people, name = incidents.load_owners(table), self.run.plan.removeprefix(ledger.COMPARISON)
-        plan, note = (name, "") if name in plans.names() else ("PLAN", f"  (PLAN: the file of plan {name})")
+        """Lines about each incident that pages tonight, with its owners by the file ``table``, the commits since the last night without it,
+        and the commands that look into it: in pairs where pairs found it, or where there are two commits to compare."""
+        people, (plan, note) = incidents.load_owners(table), self._plan()
         lines = []
         for incident in self.incidents.pages if self.incidents else ():
             arms = self.judgement.night.arms if self.judgement.night and incident.found_by == PAIRS else ()
-            lines += incidents.told(incident, people, incidents.command(plan, incident, arms) + note)
+            among = suspects(incident, self.nights)
+            if among is None:
+                lines += incidents.told(incident, people, incidents.command(plan, incident, arms) + note)
+                continue
+            again = incidents.command(plan, incident, arms or ("--commits", among.good, among.bad))
+            find = among.bisect(plan, incident.cells[0])
+            lines += incidents.told(incident, people, again + note, among.said, among.shown, find + note)
         return lines
+
+    def _plan(self) -> tuple[str, str]:
+        """The plan of the run as commands name it: its file where the store knows one, else its name if it comes with the package; else a
+        stand-in and a note."""
+        name, file = self.run.plan.removeprefix(ledger.COMPARISON), str(self.run.stored_plan.get(plans.FILE) or "")
+        if file or name in plans.names():
+            return file or name, ""
+        return "PLAN", f"  (PLAN: the file of plan {name})"
 
 
 def check(
@@ -236,10 +252,11 @@ def check(
             found = judge(source, record, None if baseline is None else Path(baseline), threshold, min_coverage)
         runs = _records(source, record, found)
         outcomes = [o for one in runs for o in source.outcomes(one.id)]
+        nights = _nights(source, record)
     damage = (*(said for one in runs for said in one.damage), *(o.reason for o in outcomes if o.status is Status.DAMAGED))
     cases = {o.case.key: o.case for o in outcomes}
     tonight = None if register is None else _carried_on(found, cases, Path(register), record)
-    return CheckResult(record, found, tonight, damage, proposed)
+    return CheckResult(record, found, tonight, damage, proposed, nights)
 
 
 def with_decisions(found: RunJudgement, store: Store, run: RunRecord, register: Path | None) -> RunJudgement:
@@ -272,6 +289,13 @@ def _records(store: Store, run: RunRecord, found: RunJudgement) -> list[RunRecor
     return [both[number] for number in sorted(both)]
 
 
+def _nights(store: Store, run: RunRecord) -> tuple[RunRecord, ...]:
+    """Finished runs of the plan of a run on its class of machine, up to it, the newest first."""
+    mine = run.plan, run.environment.machine_class
+    return tuple(one for one in store.runs()
+                 if one.id <= run.id and (one.plan, one.environment.machine_class) == mine and one.state == "finished")
+
+
 def _carried_on(found: RunJudgement, cases: Mapping[str, Case], register: Path, run: RunRecord) -> IncidentNight:
     """Tonight's incidents, merged into the register, which is written."""
     covered = [cases[key] for key in {r.case_key for r in found.all_rows if r.verdict in JUDGED} if key in cases]
@@ -287,11 +311,12 @@ def accept(
     how: Literal["save", "promote", "rebase"], store: str | Path = DEFAULT_STORE, *, run: int | None = None,
     root: Path = baselines.ROOT, name: str | None = None, reason: str = "", days: int = baselines.DAYS,
 ) -> Path:
-    """Make a finished run (None: the newest) an accepted baseline below ``root`` and return its file. ``save`` writes a new one,
-    ``promote`` replaces one of the same environment, ``rebase`` one of another and begins a new epoch. It judges for ``days``, 0: for
-    ever. Raises BadBaseline."""
+    """Make a finished run (None: the newest) an accepted baseline below ``root`` and return its file. ``save`` writes the first of its name
+    and machine, ``promote`` replaces one of the same environment, ``rebase`` one of another and begins a new epoch. It judges for
+    ``days``, 0: for ever. Raises BadBaseline."""
     with Store.open(store, create=False) as target:
         if how == "save":
+            baselines.refuse_present(target.run(run), root, name)
             return baselines.save(target, run, root, name, reason=reason, days=days)
         return baselines.promote(target, run, root, name, reason=reason, days=days, upgraded=how == "rebase")
 

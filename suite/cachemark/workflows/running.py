@@ -219,7 +219,7 @@ class PlanRunner:
     @contextmanager
     def _new_run(self, here: Environment, decisions: list[Decision]) -> Iterator[Measured]:
         """A run of the store, open as long as the block lasts, with what is stored already carried over."""
-        with self.store.new_run(self.plan.name, self.plan.model_dump(mode="json"), here, code_identity()) as run_id:
+        with self.store.new_run(self.plan.name, self.plan.stored(), here, code_identity()) as run_id:
             self.watcher.planned(decisions)
             stored = [decision for decision in decisions if decision.stored]
             for decision in stored:

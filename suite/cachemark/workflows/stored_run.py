@@ -62,9 +62,8 @@ class Run:
 
         if self.measured:
             return self.measured.plan
-        stored = self.record.plan_json
         try:
-            return Plan.model_validate(stored.get("plan") if self.record.is_comparison else stored)
+            return Plan.of_stored(self.record.stored_plan)
         except ValidationError:
             raise BadPlan(f"Run {self.id} ({self.record.plan}) is stored without a plan that this version reads.",
                           remedy="Load the plan's file: cachemark.plan(PATH).") from None

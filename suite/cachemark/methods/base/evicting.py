@@ -54,8 +54,8 @@ class Evicting(Method):
         return layout.longest_condition + self.kept_before(layout, step) + step.count
 
     def kept_before(self, layout: Layout, step: Step) -> int:
-        """Visual entries that are left from earlier passes."""
-        if self.evict_after != "line" or step.first < self.B:
+        """Visual entries that are left from earlier passes. A next-scale model has no lines, so there nothing is evicted by them."""
+        if layout.scales or self.evict_after != "line" or step.first < self.B:
             return min(step.first, self.B)
         return self.B - layout.line + (step.first - self.B) % layout.line
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 
+import numpy as np
+
 from ...core.result import Status
 from ...stats.changepoints import ChangePoint
 from .. import formatting as fmt
@@ -48,10 +50,9 @@ def _live(row: ReportRow) -> dict[int, float]:
 
 
 def _at(row: ReportRow, part: float) -> float:
-    """Live bytes at the first noted place behind this part of the image."""
-    noted = _live(row)
-    end = part * max(noted)
-    return noted[min(tokens for tokens in noted if tokens >= end)]
+    """Live bytes after this part of the image: on the line between the noted places around it, as the chart draws it."""
+    tokens, live = zip(*sorted(_live(row).items()), strict=True)
+    return float(np.interp(part * tokens[-1], (0, *tokens), (0, *live)))
 
 
 # -- over batches -----------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from ...core.units import metric
 from ...stats.intervals import Interval
 from .. import formatting as fmt
 from .case_group import CaseGroup
-from .device_limits import limit_of
+from .limit_flags import limit_of
 from .quality_claims import Claims, QualityClaim, criterion
 from .report_row import MASKED, ReportRow, method_of
 from .selection import Candidate, select

@@ -94,6 +94,8 @@ class BaselineComparison:
             return said + (f" ({found.reason})." if found.reason else ".")
         moved = "" if found.change is None else f", {fmt.percent(abs(found.change - 1))} {'more' if found.change > 1 else 'less'}"
         then, now = self.texts
+        if then == now:
+            return f"{said}, by less than its figure shows: {now}{moved}."
         return f"{said}, from {then} to {now}{moved}."
 
     def _text(self, value: float | None) -> str:

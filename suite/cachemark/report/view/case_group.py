@@ -11,6 +11,7 @@ from ...core.differences import differences
 from ...core.result import Outcome
 from ...core.spec import OWN, Case, digest
 from ...stats.intervals import Interval
+from .limit_flags import flagged
 from .report_row import MASKED, Mark, ReportRow, derive, figures, is_random, means, share_of_full
 
 _REFERENCES = ("floor", "numerics")
@@ -117,6 +118,7 @@ def _section(model: str, measured: list[Outcome], references: list[Outcome]) -> 
     for (k, name), found in means(named, lambda key: key[1]).items():
         known[k][name] = found
     rows = [derive(o, full, its) for o, its in zip(measured, known, strict=True)]
+    rows = flagged(rows, next((row for row in rows if row.outcome is full), None))
     arms = [_stand(row, held) for row in rows if row.outcome is not baseline]
     own = next((row for row in rows if row.outcome is baseline), None)
     first = (measured or references)[0].case

@@ -8,6 +8,7 @@ from ...core import limits
 from ...core.limits import Limit
 from .. import formatting as fmt
 from .case_group import CaseGroup
+from .limit_flags import flags, limit_of
 from .report_row import Mark, ReportRow
 
 
@@ -55,15 +56,6 @@ def against_limits(group: CaseGroup) -> Limits | None:
     return Limits(rates, _parts(whole) if whole else "", tuple(_line(row, limit, whole) for row, limit in known))
 
 
-def limit_of(row: ReportRow | None) -> Limit | None:
-    """The limit of a timed row, or None where there is none. A report may be made of a store that another version has written."""
-    stored = row.outcome.facts.get("limit") if row is not None and row.ok and row.median("latency") else None
-    try:
-        return Limit.from_json(stored) if isinstance(stored, dict) else None
-    except (KeyError, TypeError):
-        return None
-
-
 def _parts(limit: Limit) -> str:
     """The three longest parts of a floor, as shares."""
     longest = sorted(limit.by.items(), key=lambda part: -part[1])[:3]
@@ -78,7 +70,7 @@ def _line(row: ReportRow, limit: Limit, whole: Limit | None) -> LimitRow:
         row.case.key, row.case.label, fmt.seconds(latency), fmt.seconds(limit.floor), fmt.times(limit.over(latency)),
         fmt.percent(limit.mbu(latency)), fmt.percent(limit.mfu(latency)), fmt.times(ideal) if ideal else fmt.DASH,
         fmt.times(measured) if measured else fmt.DASH,
-        fmt.percent(measured / ideal) if measured and ideal else fmt.DASH, _slope(row), _flags(row, limit, latency, measured, ideal),
+        fmt.percent(measured / ideal) if measured and ideal else fmt.DASH, _slope(row), flags(row, limit, whole),
     )
 
 
@@ -88,14 +80,3 @@ def _slope(row: ReportRow) -> str:
     if not isinstance(stored, dict) or not stored.get("bytes_per_s") or stored.get("r2", 0) < limits.FITS:
         return fmt.DASH
     return f"{stored['bytes_per_s'] / 1e9:.1f} GB/s + {fmt.seconds(stored['intercept'])}"
-
-
-def _flags(row: ReportRow, limit: Limit, latency: float, measured: float | None, ideal: float | None) -> tuple[Mark, ...]:
-    own = row.case.role == "baseline"
-    found = [
-        Mark("no baseline", "warn", limits.no_baseline(limit, latency)) if own else None,
-        Mark("artefact", "warn", limits.artefact(measured, ideal)) if measured and ideal else None,
-        Mark("use the full cache", "calm", limits.no_gain(row.speed_up.high, ideal)) if row.speed_up and ideal and not own else None,
-        Mark("in a cache", "calm", limits.too_fast(limit, latency)),
-    ]
-    return tuple(mark for mark in found if mark and mark.reason)

@@ -52,7 +52,7 @@ class TableCell:
 NO_INTERVAL = "no interval"
 _DERIVED = {"speed_up": "higher", "saving": "higher", "added": "lower"}  # directions of figures that are no metrics
 _SPEED = ColumnGroup("Speed", "against the full cache", (
-    Column("speed_up", "Speed-up", "Median latency of the full cache / median latency of the method."),
+    Column("speed_up", "Speed-up", "Median latency of the full cache, generated in turns with the method, / median latency of the method."),
     Column("latency", "Latency", "Median wall time of one batch, image decoding included."),
 ))
 _IMAGES = (

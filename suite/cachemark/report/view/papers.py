@@ -8,6 +8,7 @@ speed-up of this report.
 from __future__ import annotations
 
 import json
+import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -15,7 +16,7 @@ from importlib import resources
 from typing import Any
 
 from ...core import limits
-from ...core.result import Environment, Outcome, kernels_apart
+from ...core.result import Environment, Outcome, full_latencies, kernels_apart
 from ...core.spec import Case
 from .. import formatting as fmt
 from .report_row import is_random
@@ -172,7 +173,8 @@ def _speed_up(mine: Outcome | None, its: Outcome | None) -> float | str:
         return fmt.DASH
     alike = all(getattr(mine.case, name) == getattr(its.case, name) for name in ("dtype", "engine", "device_class", "weights"))
     alike = alike and kernels_apart(mine, its) is None
-    latencies = its.median("latency"), mine.median("latency")
-    if not alike or mine.facts.get("quality_only") or None in latencies:
+    above = full_latencies(mine, its) if mine.case.cell == its.case.cell else its.samples.get("latency", ())
+    below = mine.median("latency")
+    if not alike or mine.facts.get("quality_only") or not above or not below:
         return "not compared"
-    return float(latencies[0] or 0) / float(latencies[1] or 1)
+    return statistics.median(above) / below

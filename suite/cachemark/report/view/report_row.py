@@ -8,7 +8,7 @@ from fractions import Fraction
 from functools import cached_property
 from typing import TypeVar
 
-from ...core.result import Outcome, kernels_apart
+from ...core.result import Outcome, full_latencies, kernels_apart
 from ...core.spec import Case
 from ...core.units import METRICS, image_count, least_images
 from ...stats.intervals import LEVEL, Interval, means_over_seeds, ratio_of_medians
@@ -37,7 +37,7 @@ class Mark:
 class ReportRow:
     """An outcome with what follows from it.
 
-    ``speed_up`` is median full latency over median latency, or None with the reason in ``no_speed_up``. ``saving`` and
+    ``speed_up`` is the median latency of the full cache beside it over its own, or None with the reason in ``no_speed_up``. ``saving`` and
     ``saving_live`` are 1 − bytes / bytes of the full cache, allocated and live; in a masked model ``saving`` is of FLOPs.
     ``fidelity`` and ``quality`` hold the means over seeds, the latter also figures of whole sets of images; where both are empty,
     ``no_judgement`` says why. ``to_full`` holds differences of quality, this row less the full cache, at the same seeds.
@@ -166,7 +166,7 @@ def _speed_up(outcome: Outcome, full: Outcome | None) -> tuple[Interval | None, 
         return None, str(outcome.facts["quality_only"])
     if full is None:
         return None, "The full cache of this cell has no results."
-    mine, its = outcome.samples.get("latency"), full.samples.get("latency")
+    mine, its = outcome.samples.get("latency"), full_latencies(outcome, full)
     if not mine or not its:
         return None, "Latency was not measured."
     if kernels := kernels_apart(outcome, full):

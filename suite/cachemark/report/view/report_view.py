@@ -117,7 +117,7 @@ def build(
         chapters=tuple(_chapter(group, groups, claims, artifact, unanchored(group.case), run_history(group, nights, trend))
                        for group in groups),
         changes=changes(comparison), environment=environment_facts(environment, code),
-        plan_text=json.dumps(run.plan_json, indent=2, ensure_ascii=False), commands=_commands(run.plan, code),
+        plan_text=json.dumps(run.plan_json, indent=2, ensure_ascii=False), commands=_commands(run, code),
         missing=(*lost(run.id, run.damage), *missing(run.id, run.state, groups)), entries=case_records(given, str(run.id), trials or {}),
         differences=differences(baseline.environment, environment) if baseline else None,
         papers=papers(given, environment), regimes=regimes(groups), alarms=alarms(standing),
@@ -198,7 +198,8 @@ def _notes(group: CaseGroup) -> tuple[Note, ...]:
     return tuple(Note(tuple(dict.fromkeys(labels)), text, rules.get(text, "")) for text, labels in found.items())
 
 
-def _commands(plan: str, code: Mapping[str, Any]) -> tuple[str, ...]:
+def _commands(run: RunRecord, code: Mapping[str, Any]) -> tuple[str, ...]:
     """The commands that measure the same again."""
+    plan = str(run.stored_plan.get("file") or run.plan)
     checkout = (f"git checkout {shlex.quote(str(code['commit']))}",) if code.get("commit") else ()
     return (*checkout, f"cachemark run {shlex.quote(plan)}", "cachemark report")

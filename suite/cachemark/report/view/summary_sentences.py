@@ -84,7 +84,8 @@ def _budget(group: CaseGroup, budget: str) -> str:
         return f"No method is ranked. {_left_out(figures)}".strip()
     if not any(row.speed_up for row in ranked):
         return f"{_best(group, ranked)} {_left_out(figures)}".strip()
-    fastest = max((row for row in ranked if row.speed_up), key=_speed_of)
+    timed = [row for row in ranked if row.speed_up]
+    fastest = max([row for row in timed if row.speed_up and faster(row.speed_up)] or timed, key=_speed_of)
     parts = (_best(group, ranked), _speed(fastest, figures), _cost(fastest, group.full), _lossless(figures), _left_out(figures))
     return " ".join(part for part in parts if part)
 

@@ -22,7 +22,7 @@ from ...core.errors import BadBudget, BadKnob, BadPlugin, CachemarkError, Unsupp
 from ...core.result import Outcome, Status
 from ...core.spec import FULL
 from ...machine.affinity import pin
-from ...machine.memory import cap
+from ...machine.memory import cap, exhausted
 from ...machine.shared_state import Change, Impact
 from ...plans.expand import Planned
 from ..bounds import bounded_log
@@ -138,8 +138,7 @@ def _failed(planned: Planned, error: BaseException) -> Outcome:
         status, log = Status.ERROR, str(error)
     else:
         log = "".join(traceback.format_exception(error))
-        exhausted = isinstance(error, RuntimeError) and "can't allocate memory" in log
-        status = Status.OOM if exhausted else Status.ERROR
+        status = Status.OOM if exhausted(error) else Status.ERROR
     return Outcome(planned.case, status, log=bounded_log(log).strip() or "No reason was given.")
 
 

@@ -11,11 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...cache.arena import Memory
 from ...core import registry, seeds
 from ...core.errors import Unsupported
 from ...core.plugins import needs
-from ...core.result import IMAGES, SHARE, Outcome, Status
-from ...core.spec import QUALITY_PASS, Case
+from ...core.result import FULL_BESIDE, IMAGES, SHARE, Outcome, Status
+from ...core.spec import FULL, QUALITY_PASS, Case
 from ...core.units import quality_name
 from ...metrics.image_features import ImageFeatures
 from ...plans.expand import Planned
@@ -53,8 +54,9 @@ def _measured(planned: Planned, bench: Bench) -> Ended:
         first = job.first(case.batch)
         weighed, noted = byte_figures(first)
         samples, facts = samples | weighed, facts | noted
-        times, marks = timed(case, first)
-        samples, facts = samples | times, facts | graph_facts(job.memory) | slope(marks, first.layout, first.method())
+        times = timed(case, first, None if "quality_only" in facts else _full_beside(case, first))
+        samples, facts = samples | times.samples, facts | graph_facts(job.memory) | slope(times.marks, first.layout, first.method())
+        facts |= {FULL_BESIDE: times.full} if times.full else {}
     if bench.loaded.random:
         return Outcome(case, Status.OK, samples, RANDOM, facts=facts), {}
     judged = _judge_case(case, job, bench)
@@ -69,6 +71,14 @@ def _measured(planned: Planned, bench: Bench) -> Ended:
         samples, facts = samples | figures, facts | told
     samples, facts = samples | judged.samples, facts | judged.facts
     return Outcome(case, Status.OK, samples, output_hash=judged.output_hash, facts=facts), judged.artifacts
+
+
+def _full_beside(case: Case, job: Job) -> Job | None:
+    """The job of an arm as its full cache would do it, in a storage of its own; None of the full cache itself."""
+    if case.role != "arm":
+        return None
+    full = method_factory(replace(case, method=FULL, knobs={}))
+    return replace(job, method=full, memory=Memory(job.device, engine=job.memory.engine.another()))
 
 
 def run_arm(planned: Planned, bench: Bench) -> Ended:
@@ -121,7 +131,7 @@ def _one_batch(planned: Planned, bench: Bench) -> tuple[Job, dict[str, list[floa
         raise Unsupported(planned.unsupported_reason)
     job = case_job(planned.case, bench)
     job = job.first(planned.case.batch)
-    return job, byte_figures(job)[0] | timed(planned.case, job)[0], case_facts(planned, bench)
+    return job, byte_figures(job)[0] | timed(planned.case, job).samples, case_facts(planned, bench)
 
 
 def quality_images(planned: Planned) -> tuple[Iterator[Tensor], int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -13,35 +13,72 @@ from ...cache.layout import Layout
 from ...cache.masked_layout import MaskedLayout
 from ...contract.method import Method
 from ...core.spec import Case
-from ...machine.memory import allocated, peak_bytes
+from ...machine.memory import allocated, exhausted, peak_bytes
 from ...machine.timer import clock
 from ...metrics.speed import halves, watched
 from ...roofline.masked_flops import work
 from .judge import Job
 
+SPEED = ("latency", "latency_tokens", "tokens_per_s_first", "tokens_per_s_last")
 LIVE = "live_bytes"  # of an outcome's facts: those of keys and values over an image
 
 
-def timed(case: Case, job: Job) -> tuple[dict[str, list[float]], list[dict[int, float]]]:
-    """The other warm-up generations, then the counted ones: latency with and without image decoding, tokens/s of both halves; and the
-    marks of each counted one."""
-    layout = _paced(job.layout, job.method())
-    watch = clock(job.device, watched(layout))
-    labels = torch.tensor(job.subset.labels, device=job.device)
-    samples: dict[str, list[float]] = {name: [] for name in ("latency", "latency_tokens", "tokens_per_s_first", "tokens_per_s_last")}
-    counted: list[dict[int, float]] = []
-    for repeat in range(1, case.warmup + case.repeats):
-        watch.start()
+@dataclass
+class Times:
+    """Figures of each counted generation by metric, the marks of each, and the latencies of the full cache that ran in turns with it."""
+
+    samples: dict[str, list[float]] = field(default_factory=lambda: {name: [] for name in SPEED})
+    marks: list[dict[int, float]] = field(default_factory=list)
+    full: list[float] = field(default_factory=list)
+
+
+class _Timed:
+    """A job whose generations are timed, image decoding included."""
+
+    def __init__(self, job: Job) -> None:
+        self.job, self.layout = job, _paced(job.layout, job.method())
+        self._watch, self._labels = clock(job.device, watched(self.layout)), torch.tensor(job.subset.labels, device=job.device)
+
+    def once(self) -> tuple[float, dict[int, float]]:
+        """Seconds of one more generation, and its marks."""
+        self._watch.start()
         with torch.inference_mode():
-            job.loaded.decode(job.drawn(labels, job.subset.seeds, job.memory, mark=watch.mark))
-        total, marks = watch.stop(), watch.marks()
-        if repeat >= case.warmup:
-            first, last = halves(marks, layout, len(labels))
-            figures = (total, marks[layout.visual - 1], first, last)
-            for name, value in zip(samples, figures, strict=True):
-                samples[name].append(value)
-            counted.append(marks)
-    return samples, counted
+            self.job.loaded.decode(self.job.drawn(self._labels, self.job.subset.seeds, self.job.memory, mark=self._watch.mark))
+        return self._watch.stop(), self._watch.marks()
+
+
+def timed(case: Case, job: Job, full: Job | None = None) -> Times:
+    """The other warm-up generations, then the counted ones: latency with and without image decoding, tokens/s of both halves.
+
+    A machine is faster at one time than at another, so each counted generation has one of ``full``, the full cache, right before or right
+    after it by turns, and their ratio is the speed-up. Where memory does not hold both, there is none."""
+    own, beside, found = _Timed(job), _warmed(full, case.warmup) if full else None, Times()
+    for repeat in range(1, case.warmup + case.repeats):
+        counted = repeat >= case.warmup
+        if beside and counted and repeat % 2:
+            found.full.append(beside.once()[0])
+        total, marks = own.once()
+        if beside and counted and not repeat % 2:
+            found.full.append(beside.once()[0])
+        if counted:
+            figures = (total, marks[own.layout.visual - 1], *halves(marks, own.layout, len(job.subset)))
+            for name, value in zip(SPEED, figures, strict=True):
+                found.samples[name].append(value)
+            found.marks.append(marks)
+    return found
+
+
+def _warmed(job: Job, times: int) -> _Timed | None:
+    """The job after its warm-up generations, or None where there is no memory for it."""
+    found = _Timed(job)
+    try:
+        for _ in range(times):
+            found.once()
+    except Exception as error:
+        if not exhausted(error):
+            raise
+        return None
+    return found
 
 
 def _paced(layout: Layout, method: Method) -> Layout:

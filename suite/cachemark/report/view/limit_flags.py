@@ -1,0 +1,39 @@
+"""Flags of a timed row that its device's limit gives away: a speed-up that the bytes saved do not allow, a full cache that is none."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from ...core import limits
+from ...core.limits import Limit
+from .report_row import Mark, ReportRow
+
+
+def limit_of(row: ReportRow | None) -> Limit | None:
+    """The limit of a timed row, or None where there is none. A report may be made of a store that another version has written."""
+    stored = row.outcome.facts.get("limit") if row is not None and row.ok and row.median("latency") else None
+    try:
+        return Limit.from_json(stored) if isinstance(stored, dict) else None
+    except (KeyError, TypeError):
+        return None
+
+
+def flags(row: ReportRow, limit: Limit, whole: Limit | None) -> tuple[Mark, ...]:
+    """Everything that the comparison of a row with its limit gives away; ``whole`` is the limit of the full cache."""
+    own, latency = row.case.role == "baseline", row.median("latency") or 0.0
+    ideal = limits.ideal(whole, limit) if whole and not own else None
+    found = [
+        Mark("no baseline", "warn", limits.no_baseline(limit, latency)) if own else None,
+        Mark("artefact", "warn", limits.artefact(row.speed_up.value, ideal)) if row.speed_up and ideal and not own else None,
+        Mark("use the full cache", "calm", limits.no_gain(row.speed_up.high, ideal)) if row.speed_up and ideal and not own else None,
+        Mark("in a cache", "calm", limits.too_fast(limit, latency)),
+    ]
+    return tuple(mark for mark in found if mark and mark.reason)
+
+
+def flagged(rows: Sequence[ReportRow], full: ReportRow | None) -> list[ReportRow]:
+    """The rows with the flags that forbid to believe their speed, so that these stand where the speed stands."""
+    whole = limit_of(full)
+    marks = ([mark for mark in flags(row, limit, whole) if mark.tone == "warn"] if (limit := limit_of(row)) else [] for row in rows)
+    return [replace(row, marks=(*found, *row.marks)) for row, found in zip(rows, marks, strict=True)]

@@ -1,0 +1,96 @@
+"""Speed-ups on a machine whose speed drifts: the full cache runs in turns with each arm, so both see the same machine."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from cachemark.cache.arena import Memory
+from cachemark.core import plugins
+from cachemark.core.result import FULL_BESIDE, Outcome
+from cachemark.gate import baseline_check
+from cachemark.plans import schema as plans
+from cachemark.plans.expand import Planned, expand
+from cachemark.report.view.report_row import derive
+from cachemark.trial.child import measure
+from cachemark.trial.child.bench import Bench
+from cachemark.trial.child.measure import run_case
+from support import examples
+from support.examples import REPEATS
+from support.stages import forgetting
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _dot(folder: Path) -> Iterator[None]:
+    with forgetting():
+        plugins.load(folder / "dot.py")
+        yield
+
+
+def cases(folder: Path) -> dict[str, Planned]:
+    path = folder / "drift.toml"
+    path.write_text(examples.plan_text('"streaming"', weights=folder / "dot.safetensors"))
+    return {planned.case.label: planned for planned in expand(plans.load(str(path)))}
+
+
+class SlowDecoder:
+    """Decodes as the model does, and takes so many seconds more."""
+
+    def __init__(self, decode: Callable[[Tensor], Tensor]) -> None:
+        self._decode, self.seconds = decode, 0.0
+
+    def __call__(self, tokens: Tensor) -> Tensor:
+        time.sleep(self.seconds)
+        return self._decode(tokens)
+
+
+@pytest.fixture(scope="module")
+def drifted(folder: Path) -> tuple[Outcome, Outcome]:
+    """The full cache, and an arm that was measured when everything had become many times as slow."""
+    planned = cases(folder)
+    arm = next(one for one in planned.values() if one.case.role == "arm")
+    bench = Bench.load(planned["full"])
+    decoder = SlowDecoder(bench.loaded.decode)
+    bench.loaded = replace(bench.loaded, decode=decoder)
+    full, _ = run_case(planned["full"], bench)
+    decoder.seconds = 20 * (full.median("latency") or 0.0)
+    return full, run_case(arm, bench)[0]
+
+
+def test_a_slower_machine_is_no_slower_method(drifted: tuple[Outcome, Outcome]) -> None:
+    full, arm = drifted
+    assert len(arm.facts[FULL_BESIDE]) == REPEATS == len(arm.samples["latency"])
+    assert FULL_BESIDE not in full.facts
+    row = derive(arm, full)
+    assert row.speed_up is not None
+    assert 0.5 < row.speed_up.value < 2
+    alone = derive(replace(arm, facts={name: fact for name, fact in arm.facts.items() if name != FULL_BESIDE}), full)
+    assert alone.speed_up is not None
+    assert alone.speed_up.value < 0.2  # what a store from before says
+
+
+def test_the_gate_compares_the_same_ratio(drifted: tuple[Outcome, Outcome]) -> None:
+    full, arm = drifted
+    ratio = baseline_check._ratio("latency", arm, {full.case.cell: full})
+    assert ratio is not None
+    assert 0.5 < ratio < 2
+
+
+def test_a_full_cache_that_does_not_fit_beside_is_left_out(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Exhausted(Memory):
+        def zeros(self, *arguments: Any, **more: Any) -> Tensor:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+
+    planned = cases(folder)
+    arm = next(one for one in planned.values() if one.case.role == "arm")
+    monkeypatch.setattr(measure, "Memory", Exhausted)
+    outcome, _ = run_case(arm, Bench.load(arm))
+    assert outcome.ok
+    assert FULL_BESIDE not in outcome.facts

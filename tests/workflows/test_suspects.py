@@ -1,0 +1,107 @@
+"""What a page says of when a regression came: the range of commits, their subjects, and the command that finds the one."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from cachemark.core.result import Environment
+from cachemark.gate.incidents import Incident, IncidentNight
+from cachemark.plans.schema import Plan, load
+from cachemark.store.db import Store
+from cachemark.store.rows import RunRecord
+from cachemark.workflows.judging import CheckResult, RunJudgement, _nights
+from cachemark.workflows.suspects import SHOWN, suspects
+
+ENVIRONMENT = Environment("cpu", "cpu-1", "f" * 16)
+INCIDENT = Incident("key", "latency", "method", "linear", ("tiny-var linear 1/4, batch 4",), 1.2, onset="", since="2026-01-03")
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
+    """A repository of twelve commits, the oldest first."""
+    root, made = tmp_path_factory.mktemp("repository"), []
+
+    def git(*arguments: str) -> str:
+        named = ["-c", "user.name=ada", "-c", "user.email=ada@example.org", "-c", "commit.gpgsign=false"]
+        return subprocess.run(["git", "-C", str(root), *named, *arguments], check=True, capture_output=True, text=True).stdout.strip()
+
+    git("init", "-q")
+    for number in range(12):
+        git("commit", "-q", "--allow-empty", "-m", f"Change number {number}")
+        made.append(git("rev-parse", "HEAD"))
+    return root, made
+
+
+def nights(commits: Sequence[str], **changes: object) -> tuple[RunRecord, ...]:
+    """One run of the plan each day from 2026-01-01 on, the newest first."""
+    held = [RunRecord(day, "demo", {}, f"2026-01-{day:02}T03:00:00+00:00", "", "finished", ENVIRONMENT, {"commit": commit})
+            for day, commit in enumerate(commits, 1)]
+    return tuple(replace(one, **changes) for one in reversed(held))  # type: ignore[arg-type]
+
+
+def test_the_range_begins_at_the_last_night_without_it(repository: tuple[Path, list[str]]) -> None:
+    root, made = repository
+    found = suspects(replace(INCIDENT, onset=made[5][:12]), nights([made[1], made[3], made[5], made[7]]), root)
+    assert found is not None
+    assert (found.good, found.bad) == (made[3][:12], made[5][:12])
+    assert [line.partition(" ")[2] for line in found.commits] == ["Change number 5", "Change number 4"]
+    assert found.said == f"after {made[3][:12]}, up to {made[5][:12]} (2 commits)"
+    assert found.bisect("demo", "full") == f"cachemark bisect full --plan demo --good {made[3][:12]} --bad {made[5][:12]}"
+
+
+def test_of_many_commits_the_newest_are_shown_and_the_others_counted(repository: tuple[Path, list[str]]) -> None:
+    root, made = repository
+    found = suspects(replace(INCIDENT, since=""), nights([made[0], made[11]]), root)
+    assert found is not None
+    assert len(found.commits) == 11
+    assert len(found.shown) == SHOWN + 1
+    assert found.shown[-1] == "and 3 more"
+
+
+@pytest.mark.parametrize("commits", [["aaa"], ["aaa", "aaa"], ["", "aaa"], []])
+def test_without_an_earlier_night_of_another_commit_nothing_is_said(commits: list[str], tmp_path: Path) -> None:
+    assert suspects(INCIDENT, nights(commits), tmp_path) is None
+
+
+def test_a_commit_that_nobody_knows_has_a_range_and_no_subjects(repository: tuple[Path, list[str]]) -> None:
+    found = suspects(INCIDENT, nights(["--output=x", "0" * 40, "b" * 40]), repository[0])
+    assert found is not None
+    assert found.commits == ()
+
+
+def told(run: RunRecord, held: tuple[RunRecord, ...], tmp_path: Path) -> list[str]:
+    tonight = IncidentNight((INCIDENT,), (INCIDENT,), (), ())
+    return CheckResult(run, RunJudgement(None, None, None, "", False, None), tonight, nights=held).pages(tmp_path / "none.toml")
+
+
+def test_a_page_names_range_bisection_and_the_plans_file(tmp_path: Path) -> None:
+    held = nights(["a" * 40, "b" * 40, "c" * 40], plan="mine", plan_json={"file": "/plans/my own.toml"})
+    lines = told(held[0], held, tmp_path)
+    assert any(f"its cause came after {'b' * 12}, up to {'c' * 12}" in line for line in lines)
+    assert lines[-2:] == [
+        f"  find: cachemark bisect 'tiny-var linear 1/4, batch 4' --plan '/plans/my own.toml' --good {'b' * 12} --bad {'c' * 12}",
+        f"  again: cachemark compare '/plans/my own.toml' --commits {'b' * 12} {'c' * 12} --case 'tiny-var linear 1/4, batch 4'"]
+
+
+def test_a_first_night_is_run_again(tmp_path: Path) -> None:
+    held = nights(["a" * 40])
+    assert told(held[0], held, tmp_path)[-1] == "  again: cachemark run demo --fresh"
+
+
+def test_a_store_knows_the_file_of_a_plan_and_the_nights_before_a_run(tmp_path: Path) -> None:
+    own = tmp_path / "own.toml"
+    own.write_text('name = "own"\n[[cells]]\nmodel = "tiny-var"\nmethods = ["window"]\nbudgets = ["1/2"]\n')
+    plan, shipped = load(str(own)), load("demo")
+    assert plan.stored()["file"] == str(own)
+    assert "file" not in shipped.stored()
+    assert Plan.of_stored(plan.stored()).model_dump() == plan.model_dump()
+    with Store.open(tmp_path / "store.sqlite") as store:
+        for state, name in (("finished", "own"), ("failed", "own"), ("finished", "other"), ("finished", "own"), ("finished", "own")):
+            store.finish_run(store.begin_run(name, plan.stored(), ENVIRONMENT, {"commit": "a" * 40}), state)
+        assert [night.id for night in _nights(store, store.run(4))] == [4, 1]
+        assert store.run(4).stored_plan["file"] == str(own)
