@@ -173,6 +173,21 @@ def npz(
     click.echo(f"{count} images: {path}")
 
 
+@export.command()
+@click.argument("path", type=click.Path(dir_okay=False, path_type=Path))
+@click.argument("cases", nargs=-1)
+@stored_run_options
+@click.option("--model", help="The model, where several have such cases.")
+def grid(path: Path, cases: tuple[str, ...], store_url: str, run_id: int | None, model: str | None) -> None:
+    """Write stored images to PATH as one PNG: the full cache above CASES, such as "linear 1/4", at the same seeds.
+
+    Without CASES all methods are shown. A method's worst seeds are left out; the report has them.
+    """
+    from ..workflows.exporting import image_grid
+
+    _written(image_grid(path, cases, store_url, run=run_id, model=model))
+
+
 # -- shared -----------------------------------------------------------------------------------------------------------
 def _text(form: Format, path: str, store_url: str, run_id: int | None, **options: Any) -> None:
     """Print a run in a format that is text, or write it to a file and say so."""

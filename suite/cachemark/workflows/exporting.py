@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from ..core.errors import Infrastructure, NothingMeasured, Unsupported
+from ..core.files import replacing
 from ..core.secrets import hidden, mask
 from ..gate import baselines
 from .judging import RunJudgement, judge, judge_in_pairs, with_decisions
@@ -129,6 +130,23 @@ def quality_images(
         images, count = made(chosen)
         npz.write(path, images, count, compressed=compressed)
     return count
+
+
+def image_grid(
+    path: str | Path, cases: Sequence[str] = (), store: str | Path = DEFAULT_STORE, *, run: int | None = None, model: str | None = None,
+) -> Path:
+    """Write the stored images of a run (None: the newest) at the fixed seeds as one PNG: see :func:`cachemark.export.grids.grid`."""
+    from ..export.grids import grid
+
+    found = Run(store, run)
+    with reading(found.store) as source:
+        png = grid(found.outcomes, source.artifacts.read, cases, model)
+    try:
+        with replacing(Path(path)) as part:
+            part.write_bytes(png)
+    except OSError as error:
+        raise Infrastructure(f"{path} cannot be written: {error.strerror}.", remedy="Name another file.") from error
+    return Path(path)
 
 
 def put(text: str, path: str | Path, *, append: bool = False) -> Path:

@@ -1,0 +1,54 @@
+"""Images as one PNG: the full cache's above those of methods, at the same seeds, each row beside its name."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Sequence
+
+from PIL import Image, ImageDraw, ImageFont
+
+from ..core.errors import NothingMeasured, UnknownName, unknown
+from ..core.result import Outcome
+from ..core.wording import on_one_line
+from ..report.view.case_group import case_groups
+from ..report.view.image_albums import Strip, albums, strip
+
+NAME = 28  # characters of a name that are shown
+PAPER, INK = "white", "black"
+
+
+def grid(outcomes: Sequence[Outcome], artifact: Callable[[str], bytes], cases: Sequence[str] = (), model: str | None = None) -> bytes:
+    """A PNG of the fixed seeds of the full cache and of ``cases`` by their labels, all methods where none is named, of one ``model``.
+    ``artifact`` gives the bytes of a stored file. Raises UnknownName, and NothingMeasured where no pictures were kept."""
+    groups = case_groups(outcomes)
+    if model is not None and model not in (known := [group.model for group in groups]):
+        raise unknown("model", model, known)
+    mine = [group for group in groups if model in (None, group.model)]
+    labels = dict.fromkeys(row.case.label for group in mine for row in group.arms)
+    if wrong := next((label for label in cases if label not in labels), ""):
+        raise unknown("case", wrong, labels)
+    chosen = [(group, [row for row in group.arms if not cases or row.case.label in cases]) for group in mine]
+    drawn = {group.model: found for group, rows in chosen if rows and (found := strip(albums(group, artifact), rows))}
+    if not drawn:
+        raise NothingMeasured("No pictures of these cases were kept, or they differ in size.",
+                              remedy="Name others; random weights have none.")
+    if len(drawn) > 1:
+        raise UnknownName(f"These cases are of several models: {', '.join(drawn)}.", remedy="Name one with --model.")
+    return _named(next(iter(drawn.values())))
+
+
+def _named(found: Strip) -> bytes:
+    """The rows of a strip with their names at the left, in letters that fit their height."""
+    names = [on_one_line(name, NAME) for name in found.names]
+    size = max(9, found.tile // 5)
+    font = ImageFont.load_default(size)
+    margin = int(max(font.getlength(name) for name in names)) + size
+    with Image.open(io.BytesIO(found.png), formats=["PNG"]) as image:
+        sheet = Image.new("RGB", (margin + image.width, image.height), PAPER)
+        sheet.paste(image, (margin, 0))
+    pen = ImageDraw.Draw(sheet)
+    for row, name in enumerate(names):
+        pen.text((size // 2, (row + 0.5) * found.tile), name, fill=INK, font=font, anchor="lm")
+    written = io.BytesIO()
+    sheet.save(written, format="PNG", optimize=True)
+    return written.getvalue()
