@@ -173,7 +173,7 @@ def test_images_are_compared_seed_by_seed_where_tokens_differ(machine: Machine, 
 
 def test_where_tokens_are_the_same_there_is_nothing_to_compare(machine: Machine, stage: Stage) -> None:
     result = compare(stage, *ARMS, "--no-aa")
-    assert "Images of 1 cells: same tokens, nothing to compare." in result.stdout
+    assert "Images of 1 cell: same tokens, nothing to compare." in result.stdout
     assert machine.seen == []
     machine.changed = other_tokens
     assert rows(stage, *ARMS, "--no-aa", "--samples", 0)[1].keys() == {(CELL, "latency"), (CELL, "kv_allocated")}
@@ -353,8 +353,8 @@ def test_what_pairs_have_found_only_pairs_find_fixed(
         return str(call("check", "--store", stage.store, "--incidents", register).stdout)
 
     said = night(1.3)
-    assert "again: cachemark compare PLAN --commits c0 c16 --case 'dot calm 1/2, batch 2' " in said
-    assert "(PLAN: the file of plan dots)" in said
+    assert "again: cachemark compare /" in said, "the plan by its path"
+    assert ".toml --commits c0 c16 --case 'dot calm 1/2, batch 2'" in said
     (held,) = json.loads(register.read_text())["incidents"]
     assert (held["metric"], held["found_by"]) == ("latency", "pairs")
     call("incident", "acknowledge", held["key"], "--register", register, "--who", "ada", "--until", "2999-01-01")
