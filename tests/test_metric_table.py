@@ -200,4 +200,6 @@ def test_a_table_in_latex(row: Row, kind: str, monkeypatch: pytest.MonkeyPatch) 
     assert table.columns[at[0]].better == row.better
     entries = {line.name: line.entries[at[0]] for block in table.blocks for line in block}
     best = {"worse": {"linear"}, "equal": {"linear", "window"}, "better": {"window"}}[kind] if row.bold else set()
+    if row.name == "latency" and kind != "better":
+        best = set()  # no row is shown to be faster than the full cache
     assert {name for name, entry in entries.items() if entry.best} == best

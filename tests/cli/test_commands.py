@@ -19,6 +19,8 @@ from cachemark.core.result import Outcome, Status
 from cachemark.core.spec import Case, Sampling
 from cachemark.core.units import METRICS
 from cachemark.machine import noise
+from cachemark.models.protocol import Request
+from cachemark.plans.expand import Planned
 from cachemark.store.db import Store
 from cachemark.workflows.deciding import Decision
 from support import stages
@@ -371,7 +373,7 @@ def test_progress_names_cases_and_failures_whatever_they_are_called(is_one: bool
     monkeypatch.setattr(sys, "stderr", terminal := Terminal(is_one))
     monkeypatch.setenv("TERM", "xterm")
     case = Case("m", "random:0", (4, 4), "c", Sampling(), "[/x]", {"B": 8}, budget="1/2")
-    decision = Decision(None, "key", {}, stored=False)  # type: ignore[arg-type]
+    decision = Decision(Planned(case, Request()), "key", {}, stored=False)
     with Follower() as follower:
         follower.planned([decision, decision])
         follower.started(case)
@@ -388,5 +390,5 @@ def test_progress_names_cases_and_failures_whatever_they_are_called(is_one: bool
 def test_progress_of_nothing_draws_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stderr", terminal := Terminal(True))
     with Follower() as follower:
-        follower.planned([Decision(None, "key", {}, stored=True)])  # type: ignore[arg-type]
+        follower.planned([Decision(Planned(Case("m", "random:0", (4, 4), "c", Sampling(), "full"), Request()), "key", {}, stored=True)])
     assert terminal.getvalue() == "1 cases: 1 already measured, 0 to run.\n"

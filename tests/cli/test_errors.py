@@ -238,7 +238,7 @@ def test_a_run_that_measured_nothing_fails(stage: Stage, monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize(("arguments", "words"), [
     (["rnu"], "No such command 'rnu'. Did you mean 'run'?"),
-    (["nothing-like-it"], "Known: baseline, bisect, check"),
+    (["nothing-like-it"], "Known: advise, baseline, bisect, check"),
     (["run"], "Missing argument 'PLAN'"),
     (["run", "demo", "--bogus"], "No such option '--bogus'"),
     (["run", "demo", "--threads", "0"], "0 is not in the range"),

@@ -118,7 +118,8 @@ def test_markdown_escapes_are_the_texts_they_stand_for() -> None:
 
 
 COMMANDS = {"usepackage",
-            "begin", "end", "centering", "caption", "toprule", "midrule", "bottomrule", "cmidrule", "multicolumn", "emph", "textbf",
+            "begin", "end", "centering", "caption", "label",
+            "toprule", "midrule", "bottomrule", "cmidrule", "multicolumn", "emph", "textbf",
             "downarrow", "uparrow", "pm", "times", "dots", "footnotesize", "raggedright", "par", "textbackslash", "textasciicircum",
             "textasciitilde", "textless", "textgreater", "textbar", "texttt", "char", "cdot"}  # fmt: skip
 

@@ -124,6 +124,8 @@ NUMBERS = [
     changed("a timeout that is no number", "timeout = 60.0", "timeout = nan", "plan timeout", "finite"),
     changed("a timeout of 10^400", "timeout = 60.0", f"timeout = 1{'0' * 400}", "plan timeout", "timeout"),
     changed("samples of 10^40", "samples = 4", f"samples = {MANY}", "plan fidelity.samples", "less than or equal to 50000"),
+    changed("reference samples of 10^40", "samples = 4", f"samples = 4\nreference_samples = {MANY}", "plan fidelity.reference_samples",
+            "less than or equal to 50000"),
     changed("a batch of fidelity of 10^40", "samples = 4", f"samples = 4\nbatch = {MANY}", "plan fidelity.batch", "equal to 50000"),
     changed("a batch of 10^18", "batch = 2", f"batch = 1{'0' * 18}", "plan cells.batch", "less than or equal to 50000"),
     changed("a batch that is a word", "batch = 2", 'batch = "min"', "plan cells.batch", "'min'"),

@@ -127,6 +127,7 @@ STEPS = (  # in this order
     _step("export parquet", "run.parquet --run 1"), _step("export junit", JUDGED), _step("export junit", f"junit.xml {JUDGED}", daily=True),
     _step("export github", f"--summary summary.md --comment comment.md {JUDGED}", daily=True),
     _step("export asv", "--repository repository --changed"),
+    _step("export grid", "grid.png --run 1"),
     _step("export npz", f"{PLAN} tells+1/2 images.npz --plugin {PLUGIN}", code=2, trials=True),
     _step("db check", ""), _step("db merge", f"{STORE} --store other.sqlite", daily=True), _step("db repair", "--store other.sqlite"),
     _step("db prune", "--store other.sqlite --policy keep-last:1 --yes", code=2), _step("db migrate", "--store other.sqlite"),

@@ -6,7 +6,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from cachemark.machine.environment import PACKAGE
+from cachemark.core.files import PACKAGE
 
 SLOWER = """
 

@@ -16,8 +16,6 @@ from ..core.spec import digest
 from ..core.version import __version__
 from .gpu import Gpu, gpus
 
-PACKAGE = Path(__file__).resolve().parent.parent
-
 
 def environment(device: str, threads: int, gpu: Gpu | None = None) -> Environment:
     """The environment of a trial on ``device`` (``cpu`` or ``cuda``) with so many CPU threads; on ``gpu``, by default the first one.

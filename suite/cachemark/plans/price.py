@@ -120,9 +120,11 @@ def generations(planned: Planned) -> float:
     """Batches that a case generates: warm-up and timed ones where it is timed, those of fidelity and of quality. In a search for the
     largest batch, where nothing is judged, those of one attempt."""
     case = planned.case
-    timed = {"baseline": 1, "arm": 2}.get(case.role, 0) * (case.warmup + case.repeats)  # beside an arm the full cache runs again
+    searched = MAX_BATCH in case.evaluation
+    beside = 2 if case.role == "arm" and not searched else 1  # the full cache runs in turns with an arm
+    timed = beside * (case.warmup + case.repeats) if case.role in ("arm", "baseline") else 0
     random = case.weights.startswith("random:")
-    judged = 0.0 if random or MAX_BATCH in case.evaluation else (case.compared + (FORCED - 1) * case.forced) / case.batch
+    judged = 0.0 if random or searched else (case.compared + (FORCED - 1) * case.forced) / case.batch
     wide = case.evaluation.get(QUALITY_PASS, {})
     return timed + judged + (0 if "missing" in wide else wide.get("samples", 0) / case.batch)
 

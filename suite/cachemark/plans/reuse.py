@@ -26,11 +26,11 @@ from pathlib import Path
 from typing import Any
 
 from ..core import plugins, registry
+from ..core.files import PACKAGE
 from ..core.result import CHANGED, IMAGES, Environment, Outcome
 from ..core.spec import Case, digest
 from ..core.units import FAMILIES, METRICS, metric
 from ..core.version import __version__
-from ..machine.environment import PACKAGE
 
 COUNTED = {
     "method": ("methods",),

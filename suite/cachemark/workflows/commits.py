@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..core.errors import CachemarkError
-from ..machine.environment import PACKAGE
-from ..trial.identity import check_protocol
+from ..core.files import PACKAGE
 
 GOOD, BAD, SKIP = "good", "bad", "skip"
 _ONLY_SKIPPED = "only 'skip'ped commits left"
@@ -77,6 +76,8 @@ def code_of(folder: Path, name: str = "") -> str:
     found = sorted(path.parent.parent for path in folder.glob("*/cachemark/__init__.py"))
     if not found:
         raise CachemarkError(f"{folder} holds no copy of cachemark.", remedy="Name commits of a repository of cachemark.")
+    from ..trial.identity import check_protocol  # here, since what reads a store alone, and asks git, runs without torch
+
     check_protocol(found[0], f"The commit {name}" if name else f"The code in {folder}")
     return str(found[0])
 

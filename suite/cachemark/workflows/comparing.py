@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..core.errors import BadPlan, NothingMeasured
+from ..core.files import PACKAGE
 from ..core.result import Environment, Outcome
 from ..core.spec import digest
 from ..core.verdicts import NOT_COMPARED
@@ -36,7 +37,6 @@ from ..gate.comparison import (
 from ..gate.flakes import FlakeRule
 from ..gate.nights import GateStanding
 from ..gate.seedwise import seedwise
-from ..machine.environment import PACKAGE
 from ..plans.schema import Plan, prepare
 from ..stats.paired_test import Rule
 from ..store.db import Store
