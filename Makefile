@@ -15,7 +15,7 @@ help: ## list these commands
 
 demo: $(VENV)/.installed ## which cache should each embedded model use? in minutes; write demo/report.html
 	@mkdir -p demo
-	@$(BIN)/cachemark run demo --store demo/demo.sqlite --report demo/report.html
+	@$(BIN)/cachemark run demo --threads 1 --store demo/demo.sqlite --report demo/report.html
 	@echo "The report: $(CURDIR)/demo/report.html"
 
 smoke: $(VENV)/.installed ## a little of every room in less than a minute: the tests that tests/smoke.txt names

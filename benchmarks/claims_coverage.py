@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from scipy.stats import binomtest
 
 from cachemark.core.units import METRICS
+from cachemark.gate.nights import of_a_night
 from cachemark.metrics.image_features import ImageFeatures, RealImages
 from cachemark.metrics.quality_intervals import QualityInterval, difference, intervals
 from cachemark.report.view.report_row import faster
@@ -27,7 +28,8 @@ SEEDS = (16, 32, 64)
 RESAMPLES = 400  # of the bootstrap that was there before
 
 
-UNSEEN = "KL 0.02, at 5 % of seeds 1"  # which no interval of values without a bound can know
+# What no interval of values without a bound can know, since so few seeds often show nothing of it.
+UNSEEN = ("KL 0.02, at 5 % of seeds 1", "ImageReward, nothing, at 10 % of seeds −1.7 ± 0.5")
 
 
 class Population(NamedTuple):
@@ -50,11 +52,18 @@ def _zeros(share: float, sigma: float) -> Draw:
     return lambda s, at: np.where(s.random(at) < share, 0.0, s.lognormal(-sigma**2 / 2, sigma, at))
 
 
+def _now_and_then(share: float) -> Draw:
+    return lambda s, at: np.where(s.random(at) < share, s.normal(-1.7, 0.5, at), s.normal(0, 0.05, at))
+
+
 MEANS: Mapping[str, Population] = {
     "legend, 2 % spoilt": Population("legend", _spoilt(1.0, 0.02), 0.985),
     "legend, each answer right in 90 %": Population("legend", _spoilt(0.9, 0.0), 0.9),
     "class right in 96 %": Population("class_accuracy", lambda s, at: (s.random(at) < 0.96).astype(float), 0.96),
     "class right in 50 %": Population("class_accuracy", lambda s, at: (s.random(at) < 0.5).astype(float), 0.5),
+    "prompt kept in 25 %": Population("prompt_score", lambda s, at: (s.random(at) < 0.25).astype(float), 0.25),
+    "GenEval, right in 90 %": Population("geneval", lambda s, at: (s.random(at) < 0.9).astype(float), 0.9),
+    "DPG-Bench, 12 questions, each yes in 85 %": Population("dpg", lambda s, at: s.binomial(12, 0.85, at) / 12, 0.85),
     "agreement near 0, beta(0.2, 9.8)": Population("token_agreement", lambda s, at: s.beta(0.2, 9.8, at), 0.02),
     "agreement, beta(8, 2)": Population("token_agreement", lambda s, at: s.beta(8, 2, at), 0.8),
     "agreement 1, at 3 % of seeds 0.3": Population("token_agreement", _rarely(0.03, 0.3, 1.0), 0.979),
@@ -67,9 +76,12 @@ MEANS: Mapping[str, Population] = {
     "LPIPS, half of them 0, else lognormal σ 1": Population("lpips", _zeros(0.5, 1.0), 0.5),
     "distance, normal 1 ± 0.2": Population("token_distance", lambda s, at: s.normal(1, 0.2, at), 1.0),
     "distance, Pareto of index 3": Population("token_distance", lambda s, at: (s.pareto(3, at) + 1) * 2 / 3, 1.0),
-    UNSEEN: Population("kl", _rarely(0.05, 1.0, 0.02), 0.069),
+    UNSEEN[0]: Population("kl", _rarely(0.05, 1.0, 0.02), 0.069),
     "CLIP score, normal 30 ± 3": Population("clip_score", lambda s, at: s.normal(30, 3, at), 30.0),
     "CLIP score, 2 % of them at 15": Population("clip_score", lambda s, at: np.where(s.random(at) < 0.02, 15, s.normal(30, 3, at)), 29.7),
+    "HPSv2, normal 0.27 ± 0.02": Population("hpsv2", lambda s, at: s.normal(0.27, 0.02, at), 0.27),
+    "ImageReward, 0.8 ± 0.5, at 30 % of seeds −0.9": Population(
+        "image_reward", lambda s, at: s.normal(np.where(s.random(at) < 0.3, -0.9, 0.8), 0.5), 0.29),
 }  # fmt: skip
 DIFFERENCES: Mapping[str, Population] = {
     "legend, everything lost at 2 % of seeds": Population("legend", _rarely(0.02, -1.0, 0.0), -0.02),
@@ -79,6 +91,13 @@ DIFFERENCES: Mapping[str, Population] = {
     "legend, both of four answers right in 95 %": Population(
         "legend", lambda s, at: (s.binomial(4, 0.95, at) - s.binomial(4, 0.95, at)) / 4, 0.0),
     "CLIP score, normal ± 2": Population("clip_score", lambda s, at: s.normal(-0.5, 2, at), -0.5),
+    "prompt, 5 % lost and 2 % gained": Population(
+        "prompt_score", lambda s, at: s.choice([-1.0, 0.0, 1.0], p=[0.05, 0.93, 0.02], size=at), -0.03),
+    "DPG-Bench, both of 12 questions yes in 85 %": Population(
+        "dpg", lambda s, at: (s.binomial(12, 0.85, at) - s.binomial(12, 0.85, at)) / 12, 0.0),
+    "HPSv2, normal ± 0.01": Population("hpsv2", lambda s, at: s.normal(-0.002, 0.01, at), -0.002),
+    "ImageReward, nothing, at 25 % of seeds −1.7 ± 0.5": Population("image_reward", _now_and_then(0.25), -0.425),
+    UNSEEN[1]: Population("image_reward", _now_and_then(0.1), -0.17),
 }  # fmt: skip
 
 
@@ -227,7 +246,13 @@ def others_table(size: float, seed: int) -> Iterator[Row]:
         known = {int(k): binomtest(int(k), nights).proportion_ci(0.95) for k in np.unique(alarms)}
         yield {"interval": f"false alarms, {100 * rate:g} % of {nights} nights", "stated": 0.95,
                "covered": float(np.mean([known[int(k)].low <= rate <= known[int(k)].high for k in alarms]))}
-    for pairs in (6, 14):
+    cells, share, family = 240, 0.0005, 200  # of thirty nights with eight equal cells each
+    wrong = np.random.default_rng([seed, 13]).binomial(cells, share, rounds)
+    ends = {int(k): [of_a_night(float(end), family) for end in binomtest(int(k), cells).proportion_ci(0.95)] for k in np.unique(wrong)}
+    true = of_a_night(share, family)
+    yield {"interval": f"false alarms of nights of {family} cells, {100 * true:.0f} %, from {cells} equal cells", "stated": 0.95,
+           "covered": float(np.mean([ends[int(k)][0] <= true <= ends[int(k)][1] for k in wrong]))}
+    for pairs in (6, 14, 24):
         low, high, sure = interval(np.random.default_rng([seed, 12, pairs]).standard_t(3, (rounds, pairs)))
         yield {"interval": f"effect of {pairs} pairs, t of 3 degrees", "stated": sure, "covered": float(np.mean((low <= 0) & (high >= 0)))}
 

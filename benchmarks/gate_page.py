@@ -25,7 +25,7 @@ def written(value: object) -> str:
 
 def markdown(rows: Sequence[Row], names: Iterable[str] = ()) -> str:
     """Tables of rows, a new one wherever the columns change; only the columns ``names``, where they are given. Lists are left out."""
-    wanted, lines, before = tuple(names), list[str](), ()
+    wanted, lines, before = tuple(names), list[str](), tuple[str, ...]()
     for row in rows:
         columns = tuple(c for c in (wanted or row) if c in row and not isinstance(row[c], list))
         if columns != before:

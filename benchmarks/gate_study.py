@@ -29,7 +29,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.lib.stride_tricks import sliding_window_view
 from numpy.random import Generator
 from numpy.typing import NDArray
 from scipy.stats import chi2
@@ -40,6 +39,7 @@ from cachemark.core.verdicts import EQUIVALENT, IMPROVED, INCONCLUSIVE, REGRESSE
 from cachemark.stats import changepoints as history
 from cachemark.stats import paired_test as pairs
 from cachemark.stats.paired_test import Rule
+from history_study import may_change
 
 Floats = NDArray[np.float64]
 FAMILY, IMAGES, LONE, RHO, TAU, STICKY = 200, 8, 10, 0.3, 10.0, 0.5
@@ -296,20 +296,12 @@ def shape_row(noise: Noise, stream: Generator, delta: float, shape: str, effect:
     }
 
 
-def may_alarm(values: Floats, limit: float) -> Iterator[tuple[int, NDArray[np.bool_]]]:
-    """For every night from the first possible one on, which series, (series, nights), can have segments in the last 60 nights whose
-    medians differ by ``limit`` at all. A median of a long segment lies between those of pieces that make it up, and pieces of 5 to 13
-    nights make up any; so this only saves time. Nights are counted as how many there have been."""
-    medians = {k: np.median(sliding_window_view(values, k, axis=1), axis=-1) for k in range(history.LEAST, 14) if k <= values.shape[1]}
-    for last in range(2 * history.LEAST, values.shape[1] + 1):
-        parts = np.concatenate([m[:, max(0, last - NIGHTS) : last - k + 1] for k, m in medians.items() if k <= last], axis=1)
-        yield last, np.ptp(parts, axis=1) >= limit
-
-
 def wait(values: Floats, delta: float) -> int | None:
-    """Nights until the first alarm in any of the series, looked at every night over the last 60; None where none came."""
-    for last, close in may_alarm(values, math.log1p(delta)):
-        if any(alarms(row[max(0, last - NIGHTS) : last], delta) for row in values[close]):
+    """Nights until the first alarm in any of the series, (series, nights), looked at every night over the last 60; None where none came.
+    Most series are let pass together, by what cannot be significant in them."""
+    for last in range(2 * history.LEAST, values.shape[1] + 1):
+        seen = values[:, max(0, last - NIGHTS) : last]
+        if any(alarms(row, delta) for row in seen[may_change(seen)]):
             return last
     return None
 

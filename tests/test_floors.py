@@ -22,13 +22,15 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "suite" / "cachemark"
 
 ROOMS = (  # from the ground up: a room may import those before it
-    "core", "stats", "cache", "contract", "roofline", "methods", "models", "metrics", "machine", "plans", "trial", "store", "gate",
-    "report", "export", "workflows", "cli", "tools",
+    "core", "stats", "cache", "contract", "roofline", "methods", "decoders", "models", "metrics", "machine", "kit", "plans", "trial",
+    "store", "gate", "report", "export", "workflows", "cli", "tools",
 )
 FLOORS = {room: floor for floor, room in enumerate(ROOMS)}
 SUB_FLOORS = {"report": ("formatting", "view", "charts", "page")}  # inside a room, from the ground up: words, data, drawings, HTML
 WITHOUT_TORCH = ("core", "stats", "store", "gate", "report", "export")  # they work on machines that cannot measure
-STRANGERS = (("methods", "models"),)  # the upper of each pair does not import the lower either
+STRANGERS = (  # the upper of each pair does not import the lower either
+    ("methods", "models"), ("methods", "decoders"), ("decoders", "models"),
+)
 MAX_FILE, MAX_MODEL, MAX_FUNCTION, MAX_MEDIAN = 400, 350, 60, 12
 VAGUE = ("Manager", "Handler", "Util", "Utils", "Helper")
 
@@ -55,8 +57,8 @@ class Source:
 
     @property
     def part(self) -> str:
-        """The part of the package that the file belongs to: ``store`` for ``cachemark.store.db``, empty for the root."""
-        return part_of(self.name)
+        """The part of the package that the file belongs to: ``store`` for ``cachemark.store.db``, empty for the root and what it runs."""
+        return part_of(self.name).removesuffix("__main__")
 
     def at(self, line: int) -> str:
         return f"{self.file}:{line}"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 import torch
 from torch import Tensor
@@ -12,7 +14,7 @@ from cachemark.cache.bank import SlotBank
 from cachemark.cache.codec import CODECS
 from cachemark.cache.layout import Site
 from cachemark.cache.slot import Slot, Stage
-from contracts.driver import layout_of
+from cachemark.kit.driver import layout_of
 
 HEADS, DIM = 4, 8
 CONDITIONS = [(1,), (3,), (2, 2), (3, 1, 1, 2)]
@@ -119,3 +121,24 @@ def test_a_stage_is_read_in_place_of_the_slot() -> None:
             one, _ = naive(q[run.start, head, 0], keys[head // 2], values[head // 2])
             assert (out[run.start, head, 0] - one).abs().max() < 1e-5
         assert torch.allclose(mass[run.start, :, : n + 2].sum(-1), torch.tensor(2.0))
+
+
+@pytest.mark.parametrize("mass", [False, True], ids=["sdpa", "mass"])
+@pytest.mark.parametrize("kv_heads", [4, 2, 1])
+@pytest.mark.parametrize("condition", CONDITIONS, ids=str)
+def test_a_window_sees_all_before_it_and_itself_in_order(condition: tuple[int, ...], kv_heads: int, mass: bool) -> None:
+    tokens = 3
+    slot, _ = prepared(condition, kv_heads, 5)  # of which the last ones are the window's own
+    q = normal(len(condition), HEADS, tokens, DIM, seed=2)
+    out, given = attention(q, slot, mass=mass, causal=True)
+    masses = torch.zeros(len(condition), kv_heads, max(slot.live), dtype=torch.float64)
+    for run, n in zip(slot.bank.runs, slot.live, strict=True):
+        keys, values = slot.read(run, n)
+        for row, head, token in product(range(run.start, run.stop), range(HEADS), range(tokens)):
+            shared, seen = head // (HEADS // kv_heads), n - tokens + 1 + token
+            one, weights = naive(q[row, head, token], keys[row - run.start, shared, :seen], values[row - run.start, shared, :seen])
+            assert torch.allclose(out[row, head, token].double(), one, atol=1e-6)
+            masses[row, shared, :seen] += weights
+    if mass:
+        assert given is not None
+        assert torch.allclose(given.double(), masses, atol=1e-5)

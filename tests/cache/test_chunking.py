@@ -12,8 +12,9 @@ from cachemark.cache.arena import Memory
 from cachemark.cache.bank import TRANSIENT, chunks
 from cachemark.cache.layout import Layout, Site, raster_steps
 from cachemark.core import registry
+from cachemark.kit.driver import RasterFeed as Feed
+from cachemark.kit.driver import drive, layout_of
 from cachemark.machine.memory import TensorPeak
-from contracts.driver import Feed, drive, layout_of
 
 LIMIT = 256 * 2**20
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cachemark.cache.codec import CODECS, INT8, NATIVE, Codec, codec
-from cachemark.core.errors import UnknownName
+from cachemark.cache.codec import CODECS, E4M3, INT4, INT8, NATIVE, Codec, codec
+from cachemark.core.errors import UnknownName, Unsupported
 
 finite = st.floats(-(2.0**100), 2.0**100, width=32, allow_subnormal=False)
 vectors = st.integers(1, 16).flatmap(lambda width: st.lists(st.lists(finite, min_size=width, max_size=width), min_size=1, max_size=4))
@@ -29,15 +31,63 @@ def test_int8_has_the_largest_magnitude_at_127() -> None:
     assert scale[:, 0].tolist() == pytest.approx([4 / 127, 1e-20 / 127])
 
 
+@given(vectors)
+def test_fp8_keeps_four_digits_of_a_number_beside_the_largest(rows: list[list[float]]) -> None:
+    """Half a unit in the last of three bits behind the first; below the least normal float of the type, half the least step."""
+    x = (torch.tensor(rows) * 2.0**-90).clamp(-3e4, 3e4)
+    codes, scale = E4M3.encode(x)
+    off = (E4M3.decode((codes, scale), torch.float32).double() - x.double()).abs()
+    of_scale = scale.double() * 2.0**-10  # half of 2^-9, the least step of e4m3
+    assert (off <= torch.maximum(x.double().abs() * 2.0**-4, of_scale) * (1 + 1e-3)).all()
+
+
+def ranged(width: int, low: float, high: float) -> torch.Tensor:
+    return torch.linspace(low, high, width)[torch.randperm(width, generator=torch.Generator().manual_seed(1))].repeat(3, 1)
+
+
+@pytest.mark.parametrize("width", [64, 32, 48, 8])
+@pytest.mark.parametrize(("low", "high"), [(-1.0, 1.0), (5.0, 6.0), (-3e4, 3e4), (-1e-3, 0.0)])
+def test_int4_is_off_by_half_a_step_of_its_group_at_most(width: int, low: float, high: float) -> None:
+    x = ranged(width, low, high)
+    grouped = x.unflatten(-1, (-1, math.gcd(width, 32))).double()
+    step = (grouped.amax(-1, keepdim=True) - grouped.amin(-1, keepdim=True)) / 15
+    rounding = grouped.abs().amax() * 2.0**-11 + 15 * step * 2.0**-11 + 16 * 2.0**-25  # of the least value and the step, both fp16
+    off = (INT4.decode(INT4.encode(x), torch.float32).double() - x.double()).unflatten(-1, grouped.shape[-2:]).abs()
+    assert (off <= step / 2 + rounding).all()
+    assert off.amax() > step.amin() / 8, "four bits cannot be exact here"
+
+
+def test_a_group_of_int4_has_its_own_range() -> None:
+    """One channel of another size spoils its 32 channels and no others."""
+    x = torch.linspace(0, 1, 64)[None].clone()
+    alone = INT4.decode(INT4.encode(x), torch.float32)
+    x[0, 40] = 1000
+    beside = INT4.decode(INT4.encode(x), torch.float32)
+    assert torch.equal(alone[:, :32], beside[:, :32])
+    assert (beside[:, 32:40] - x[:, 32:40]).abs().max() > 0.1
+
+
+def test_two_codes_of_int4_share_a_byte() -> None:
+    codes, step, least = INT4.encode(torch.arange(16.0)[None])
+    assert codes.tolist() == [[high << 4 | low for low, high in zip(range(0, 16, 2), range(1, 16, 2), strict=True)]]
+    assert (step.tolist(), least.tolist()) == ([[1.0]], [[0.0]])
+
+
+def test_int4_needs_an_even_width() -> None:
+    with pytest.raises(Unsupported, match=r"15 wide.*int8"):
+        INT4.widths(15, torch.float32)
+
+
 @pytest.mark.parametrize("stored", CODECS.values(), ids=list(CODECS))
 def test_a_zero_vector_stays_zero(stored: Codec) -> None:
     zero = torch.zeros(3, 8)
     assert torch.equal(stored.decode(stored.encode(zero), torch.float32), zero)
 
 
-def test_int8_does_not_hide_what_is_not_a_number() -> None:
-    assert INT8.decode(INT8.encode(torch.tensor([[1.0, float("nan")]])), torch.float32).isnan().all()
-    assert not INT8.decode(INT8.encode(torch.tensor([[1.0, float("inf")]])), torch.float32).isfinite().all()
+@pytest.mark.parametrize("stored", CODECS.values(), ids=list(CODECS))
+def test_no_codec_hides_what_is_not_a_number(stored: Codec) -> None:
+    assert stored.decode(stored.encode(torch.tensor([[1.0, float("nan")]])), torch.float32).isnan().any()
+    assert not stored.decode(stored.encode(torch.tensor([[1.0, float("inf")]])), torch.float32).isfinite().all()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
@@ -52,6 +102,8 @@ def test_parts_are_as_wide_as_declared(stored: Codec, dtype: torch.dtype) -> Non
 def test_bytes_count_codes_and_scales() -> None:
     assert NATIVE.entry_bytes(64, torch.bfloat16) == 128
     assert INT8.entry_bytes(64, torch.bfloat16) == 64 + 4
+    assert E4M3.entry_bytes(64, torch.bfloat16) == 64 + 2
+    assert INT4.entry_bytes(64, torch.bfloat16) == 32 + 2 * (2 + 2)
 
 
 def test_only_native_may_be_read_in_place() -> None:

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from cachemark.cache.layout import RowRun, Step, Tokens, raster_steps
-from contracts.driver import layout_of
+from cachemark.kit.driver import layout_of
 
 
 def test_rows_of_one_length_make_a_run() -> None:

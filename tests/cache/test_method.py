@@ -15,8 +15,9 @@ from cachemark.cache.layout import Layout, Site, Step, Tokens
 from cachemark.contract.method import Method
 from cachemark.contract.uncached import Uncached
 from cachemark.core.errors import BadKnob, UnknownName
+from cachemark.kit.driver import RasterFeed as Feed
+from cachemark.kit.driver import drive, layout_of
 from cachemark.methods.base.evicting import Evicting, ring, table, visual_budget
-from contracts.driver import Feed, drive, layout_of
 
 
 @dataclass

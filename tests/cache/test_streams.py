@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from cachemark.cache import random_streams as streams
 
 MASK, GOLDEN = (1 << 64) - 1, 0x9E3779B97F4A7C15
-PURPOSES = {"token": 1, "evict": 2, "order": 3, "noise": 4, "time": 5}  # a number once given stays: results are stored
+PURPOSES = {"token": 1, "evict": 2, "order": 3, "noise": 4, "time": 5, "draft": 6, "coin": 7,
+            "residual": 8}  # a number once given stays: results are stored
 
 
 def mix(x: int) -> int:

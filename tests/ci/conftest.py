@@ -16,16 +16,24 @@ sys.path.append(str(ROOT / "ci"))
 
 
 BLOCKER = """
-import json, os, sys
+import json, os
+from importlib.machinery import PathFinder
 
-class Absent:
-    names = frozenset(json.loads(os.environ["CACHEMARK_ABSENT"]))
+names, found = frozenset(json.loads(os.environ["CACHEMARK_ABSENT"])), PathFinder.find_spec
+present, installed = frozenset(json.loads(os.environ["CACHEMARK_PRESENT"])), PathFinder.find_distributions
 
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in self.names:
-            raise ModuleNotFoundError(f"{name} is not on the machine with the GPU")
 
-sys.meta_path.insert(0, Absent())
+def find_spec(cls, name, path=None, target=None):
+    # Nothing is found, as where it is not installed: who only asks is told None, who imports gets ModuleNotFoundError.
+    return None if name.partition(".")[0] in names else found(name, path, target)
+
+
+def find_distributions(cls, *context, **more):
+    # Nor are its entry points: pytest loads the plug-ins of what is installed.
+    return (one for one in installed(*context, **more) if one.name.lower().replace("_", "-") in present)
+
+
+PathFinder.find_spec, PathFinder.find_distributions = classmethod(find_spec), classmethod(find_distributions)
 """
 
 
@@ -50,6 +58,6 @@ def bare(tmp_path: Path) -> Callable[[], dict[str, str]]:
                   if not {dist.lower().replace("_", "-") for dist in dists} & known and not module.startswith(("_", "cachemark"))]
         (tmp_path / "sitecustomize.py").write_text(BLOCKER)
         path = os.pathsep.join([str(tmp_path), str(ROOT / "suite"), str(ROOT / "ci"), str(ROOT / "tests")])
-        return {**os.environ, "PYTHONPATH": path, "CACHEMARK_ABSENT": json.dumps(absent)}
+        return {**os.environ, "PYTHONPATH": path, "CACHEMARK_ABSENT": json.dumps(absent), "CACHEMARK_PRESENT": json.dumps(sorted(known))}
 
     return made

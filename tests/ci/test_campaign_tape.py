@@ -12,6 +12,7 @@ import pytest
 from cachemark.cache.engine.engine import EAGER
 from cachemark.cache.engine.graph import Graph
 from cachemark.core import plugins, registry
+from cachemark.kit.tape import Tape
 from cachemark.models.catalogue.family import register
 from cachemark.models.protocol import ModelEntry
 from cachemark.plans import schema as plans
@@ -23,7 +24,6 @@ from campaign import kernels, works
 from campaign.folder import Folder
 from campaign.rehearsal import SMALL, rehearsed
 from campaign.works import HERE, Task, blocks
-from contracts.tape import Tape
 from support import examples
 
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import functools
-import io
 import json
 import re
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,15 +12,11 @@ from typing import Any
 import pytest
 from click.testing import Result
 
-from cachemark.cli.progress import Follower
+from cachemark.core import plugins
 from cachemark.core.result import Outcome, Status
-from cachemark.core.spec import Case, Sampling
 from cachemark.core.units import METRICS
 from cachemark.machine import noise
-from cachemark.models.protocol import Request
-from cachemark.plans.expand import Planned
 from cachemark.store.db import Store
-from cachemark.workflows.deciding import Decision
 from support import stages
 from support.stages import Stage, call
 
@@ -68,10 +62,11 @@ def test_list_methods_and_plug_ins_side_by_side(stage: Stage) -> None:
     rows = {row["name"]: row for row in data(call("list", "methods", "--json", "--plugin", stage.plugin))}
     assert {"full", "window", "streaming", "random", "h2o", "rkv", "linear", "calm"} <= set(rows)
     assert rows["calm"] == {"name": "calm", "summary": "A window under another name.", "source": "the tests", "builtin": False,
-                            "knobs": {"B": 0, "keep_condition": True}, "paradigms": ["next-token", "next-scale"]}  # fmt: skip
+                            "knobs": {"B": 0, "keep_condition": True}, "paradigms": ["next-token", "next-scale"],
+                            "origin": str(stage.plugin), "version": plugins.digest(stage.plugin)}  # fmt: skip
     assert all(row["builtin"] for name, row in rows.items() if name != "calm")
     lines = good(call("list", "methods", "--plugin", stage.plugin)).splitlines()
-    assert re.search(r"^calm +A window under another name\.$", "\n".join(lines), re.M)
+    assert re.search(r"^calm +A window under another name\.  \[.*\.py [0-9a-f]{12}\]$", "\n".join(lines), re.M)
     assert "calm" not in good(call("list", "methods"))  # nothing stays loaded
 
 
@@ -352,43 +347,3 @@ def test_doctor_names_the_machine_and_what_is_missing(monkeypatch: pytest.Monkey
 def test_the_store_may_come_from_the_environment(measured: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CACHEMARK_STORE", str(measured.store))
     assert "dots, finished" in good(call("show"))
-
-
-# ------------------------------------------------------------------------------------------------ progress
-
-class Terminal(io.StringIO):
-    """A standard error that says it is a terminal, or that it is none."""
-
-    def __init__(self, is_one: bool) -> None:
-        super().__init__()
-        self._is_one = is_one
-
-    def isatty(self) -> bool:
-        return self._is_one
-
-
-@pytest.mark.parametrize("is_one", [True, False], ids=["terminal", "file"])
-def test_progress_names_cases_and_failures_whatever_they_are_called(is_one: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Square brackets are markup to the library that draws the bar; names and logs may hold any."""
-    monkeypatch.setattr(sys, "stderr", terminal := Terminal(is_one))
-    monkeypatch.setenv("TERM", "xterm")
-    case = Case("m", "random:0", (4, 4), "c", Sampling(), "[/x]", {"B": 8}, budget="1/2")
-    decision = Decision(Planned(case, Request()), "key", {}, stored=False)
-    with Follower() as follower:
-        follower.planned([decision, decision])
-        follower.started(case)
-        follower.ended(Outcome(case, Status.ERROR, log="[/bold] first\nlast"))
-        follower.ended(Outcome(case, Status.OK, {"latency": [1.0]}, judgement="none", seconds=2.0))
-    text = terminal.getvalue()
-    assert "2 cases: 0 already measured, 2 to run." in text
-    assert "[1/2] m [/x] 1/2: error, 0.0 s" in text
-    assert "[/bold] first" in text
-    assert ("\x1b[" in text) == is_one
-    assert ("[2/2] m [/x] 1/2: ok, 2.0 s" in text) == (not is_one)  # a bar says so without words
-
-
-def test_progress_of_nothing_draws_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "stderr", terminal := Terminal(True))
-    with Follower() as follower:
-        follower.planned([Decision(Planned(Case("m", "random:0", (4, 4), "c", Sampling(), "full"), Request()), "key", {}, stored=True)])
-    assert terminal.getvalue() == "1 cases: 1 already measured, 0 to run.\n"

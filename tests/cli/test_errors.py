@@ -136,7 +136,7 @@ PLUGINS: dict[str, tuple[str | None, str]] = {
     "no Python": ("def (:\n", "dot.py:1: SyntaxError"),
     "one that fails": ("x = 1\n\nx.y\n", "dot.py:3: AttributeError"),
     "one that leaves": ("import sys\n\nsys.exit()\n", "dot.py:3: SystemExit"),
-    "nothing registered": ("x = 1\n", "registers no method and no model"),
+    "nothing registered": ("x = 1\n", "registers no method, no model and no decoder"),
     "a name that is taken": ("from cachemark.core import registry\n@registry.methods.add('window')\nclass W: ...\n", "already registered"),
 }
 
@@ -238,7 +238,7 @@ def test_a_run_that_measured_nothing_fails(stage: Stage, monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize(("arguments", "words"), [
     (["rnu"], "No such command 'rnu'. Did you mean 'run'?"),
-    (["nothing-like-it"], "Known: advise, baseline, bisect, check"),
+    (["nothing-like-it"], "Known: advise, baseline, bisect, calibrate, check"),
     (["run"], "Missing argument 'PLAN'"),
     (["run", "demo", "--bogus"], "No such option '--bogus'"),
     (["run", "demo", "--threads", "0"], "0 is not in the range"),

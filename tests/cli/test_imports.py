@@ -32,7 +32,7 @@ for arguments in json.loads(sys.argv[1]):
 """
 HEAVY = {"torch", "numpy", "sqlalchemy", "alembic", "pydantic", "pandas", "scipy", "altair", "jinja2", "PIL", "rich"}
 COMMANDS = (
-    "baseline", "bisect", "check", "compare", "doctor", "export", "incident", "list", "report", "run", "show",
+    "baseline", "bisect", "check", "compare", "doctor", "export", "incident", "list", "report", "run", "show", "weights",
 )
 
 
@@ -46,7 +46,7 @@ def probe(commands: list[list[str]], folder: Path, *absent: str) -> list[tuple[i
 
 def test_help_and_usage_errors_load_nothing_heavy(tmp_path: Path) -> None:
     helps = [["--help"], ["--version"], *([name, "--help"] for name in COMMANDS),
-             ["baseline", "save", "--help"], ["export", "csv", "--help"]]
+             ["baseline", "save", "--help"], ["export", "csv", "--help"], ["weights", "fetch", "--help"]]
     wrong = [["rnu"], ["run"], ["run", "demo", "--bogus"], ["list", "model"], ["show", "--run", "0"]]
     for arguments, (code, exception, modules) in zip(helps + wrong, probe(helps + wrong, tmp_path), strict=True):
         assert (code, exception) == (0 if arguments in helps else 2, ""), arguments
@@ -58,7 +58,8 @@ def test_what_reads_and_judges_works_without_torch(measured: Stage, tmp_path: Pa
     store = ["--store", str(tmp_path / "copy" / measured.store.name)]
     machine = next(iter(measured_classes(measured)))
     commands = [
-        ["list", "metrics"], ["list", "runs", *store], ["show", *store], ["show", "full", *store, "--json"],
+        ["list", "metrics"], ["list", "runs", *store], ["weights", "list"],
+        ["weights", "list", "var-d16", "--json"], ["show", *store], ["show", "full", *store, "--json"],
         ["baseline", "save", *store], ["baseline", "list"], ["baseline", "diff", f"baselines/accepted/{machine}/dots.json", *store],
         ["check", *store], ["check", *store, "--json"], ["report", "page.html", *store],
         *(["export", verb, *store] for verb in ("markdown", "latex", "methods-text", "csv", "junit", "github")),
@@ -79,3 +80,12 @@ def measured_classes(stage: Stage) -> set[str]:
 def test_the_probe_can_tell(arguments: list[str], tmp_path: Path) -> None:
     [(code, exception, _)] = probe([arguments], tmp_path, "torch")
     assert (code, exception) == (70, "")
+
+
+def test_a_trial_loads_nothing_that_only_judging_needs() -> None:
+    """Every pair of a comparison starts two trials: what they import in vain is paid 48 times for each cell."""
+    loaded = "import json, sys; import cachemark.trial.child.main; print(json.dumps(sorted(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", loaded], capture_output=True, text=True, check=True)
+    modules = set(json.loads(done.stdout))
+    assert "cachemark.metrics.quality_intervals" in modules
+    assert not modules & {"scipy.stats", "sqlalchemy", "alembic", "pandas", "altair", "jinja2", "rich", "transformers", "torch_fidelity"}

@@ -79,3 +79,39 @@ def test_mistakes_name_the_remedy(arguments: list[str], said: str) -> None:
     result = call("roofline", *arguments)
     assert result.exit_code == 2
     assert said in result.output
+
+
+# -- several tokens a pass ----------------------------------------------------------------------------------------------
+def priced(*arguments: str) -> dict[tuple[str, int], dict[str, Any]]:
+    result = call("roofline", "llamagen-xl", "--gpu", "h100", "--decoder", *arguments, "--json")
+    assert result.exit_code == 0, result.output
+    return {(row["method"], row["batch"]): row for row in json.loads(result.stdout)["passes"]}
+
+
+def test_a_pass_of_one_token_costs_one_pass() -> None:
+    assert {row["cost"] for row in priced("jacobi=1", "--method", "linear", "--budget", "1/4").values()} == {1.0}
+
+
+def test_windows_cost_little_at_a_small_batch_and_much_where_an_evicting_cache_wins() -> None:
+    """At batch 1 weights are read whatever is fed; at 256 FLOPs decide, and linear has taken away the reading that a window would share."""
+    batches = [option for batch in (1, 16, 256) for option in ("--batch", str(batch))]
+    found = priced("jacobi=16", "--tokens-per-pass", "3", "--method", "linear", "--budget", "1/6", *batches)
+    cost = {key: row["cost"] for key, row in found.items()}
+    assert 1 < cost["full", 1] < 1.1 < cost["full", 16] < 2 < cost["full", 256] < cost["linear", 256] < 16
+    gain = {key: row["speed_up"] for key, row in found.items()}
+    assert gain["full", 1] == pytest.approx(3 / cost["full", 1])
+    assert gain["full", 1] > 2.5 > 1.5 > gain["full", 256] > 1
+    alone = {row["batch"]: row["speed_up"] for row in table("llamagen-xl", "--gpu", "h100", "--budget", "1/6", *batches)
+             if row["method"] == "linear"}
+    assert gain["full", 1] > alone[1]
+    assert gain["full", 256] < alone[256], "there forgetting wins"
+
+
+def test_what_a_decoder_cannot_is_said() -> None:
+    assert "states no horizon" in call("roofline", "llamagen-b", "--method", "h2o", "--budget", "1/2", "--decoder", "jacobi=4").stdout
+    for arguments, said in (
+        (("var-d16", "--decoder", "jacobi=4"), "next-token models"), (("llamagen-b", "--decoder", "jacoby=4"), "'jacobi'"),
+        (("llamagen-b", "--tokens-per-pass", "2"), "needs --decoder"),
+    ):
+        assert said in call("roofline", *arguments).output
+    assert "–" in call("roofline", "llamagen-b", "--decoder", "jacobi=4").stdout

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cachemark.cache.layout import scale_steps
-from cachemark.core import registry
+from cachemark.core import calibrations, registry
+from cachemark.core.calibrations import measured
 from cachemark.methods.ams_kv import AMSKV
+from cachemark.methods.base.calibrated import Calibrated
 from cachemark.models import catalogue
-from cachemark.plans.expand import measured
 from cachemark.trial.child import profiles
 from cachemark.workflows import layer_profiles
 from support.stages import call
@@ -33,7 +35,8 @@ def test_roofline_prints_the_published_baseline_of_d30() -> None:
 def test_every_method_is_listed_in_both_accountings(model: str, batch: int, printed: str) -> None:
     data = json.loads(call("roofline", model, "--kv", "--batch", str(batch), "--json").stdout)
     names = {row["method"].split(",")[0] for row in data["methods"]}
-    assert names == {name for name in registry.methods if "next-scale" in registry.methods.get(name).paradigms}
+    known = {name: registry.methods.get(name) for name in registry.methods if "next-scale" in registry.methods.get(name).paradigms}
+    assert names == {name for name, cls in known.items() if not issubclass(cls, Calibrated)}, "nobody has calibrated VAR"
     full = data["methods"][0]
     assert full["published_unit"] == pytest.approx(1.5 * full["paper_unit"]), "6 bytes a pair against 4"
     claim = next(c for c in data["published"] if c["printed"] == printed and c["batch"] == batch)
@@ -116,3 +119,19 @@ def test_a_second_name_is_for_layers_only() -> None:
     result = call("show", "full", "tiny-var")
     assert result.exit_code == 2
     assert "show layers MODEL" in result.output
+
+
+def test_calibrating_writes_what_a_run_in_that_folder_finds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    told = json.loads(call("calibrate", "heatkv", "tiny-var", "--samples", "2", "--json").stdout)
+    assert (told["seeds"], told["samples"], told["scales"]) == ("tune64", 2, [1, 2, 3, 4, 6, 8, 12, 16])
+    facts = measured("heatkv", told["weights"])
+    assert calibrations.fingerprint(facts) == told["calibration"]
+    assert facts["scas"] == told["scas"]
+    packaged = calibrations.packaged("heatkv")[told["weights"].partition("/")[0]]
+    far = [abs(a - b) for mine, its in zip(facts["scas"], packaged["scas"], strict=True) for x, y in zip(mine, its, strict=True)
+           for a, b in zip(x, y, strict=True)]  # fmt: skip
+    assert 0 < max(far) < 0.1, "of two samples instead of ten"
+    text = call("calibrate", "heatkv", "tiny-var", "--samples", "2").stdout
+    assert f"calibration {told['calibration']}" in text
+    assert "2 samples of tune64" in text

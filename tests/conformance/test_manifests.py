@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import argparse
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
+from cachemark.models import llamagen_text
 from cachemark.models.checkpoints import load
 from cachemark.models.llamagen import SIZES, LlamaGen
+from cachemark.models.llamagen_text import CaptionedLlamaGen
 
 from .checks import Vector
 from .discovery import DEFAULT
@@ -31,7 +34,18 @@ def test_names_and_shapes_are_those_of_the_published_file(size: str) -> None:
 
 def test_every_published_size_is_known() -> None:
     names = {path.stem.removeprefix("manifest_") for path in MANIFESTS.glob("manifest_*.json")}
-    assert names == SIZES.keys() | {"vq16", "vq8"}
+    assert names == SIZES.keys() | {"t2i_XL", "vq16", "vq8"}
+
+
+@pytest.mark.parametrize("pixels", llamagen_text.SIZES)
+def test_the_model_of_texts_has_the_names_of_its_file(pixels: int) -> None:
+    manifest = json.loads((MANIFESTS / "manifest_t2i_XL.json").read_text())
+    with torch.device("meta"):
+        model = CaptionedLlamaGen(llamagen_text.SIZES[pixels])
+        other = CaptionedLlamaGen(replace(llamagen_text.XL, longest=77))
+    assert {name: list(tensor.shape) for name, tensor in model.state_dict().items()} == manifest["state_dict"]
+    assert sum(p.numel() for p in model.parameters()) == manifest["info"]["num_parameters"]
+    assert {name: list(tensor.shape) for name, tensor in other.state_dict().items()} != manifest["state_dict"]
 
 
 def test_a_model_from_a_checkpoint_computes_what_the_vectors_say(tmp_path: Path) -> None:

@@ -17,10 +17,12 @@ from cachemark.cache.masked_layout import MaskedLayout, MaskedStep
 from cachemark.contract.method import Method
 from cachemark.core import registry
 from cachemark.core.spec import Sampling
+from cachemark.kit.driver import Onlooker as Watch
+from cachemark.kit.driver import watched
+from cachemark.kit.oracle import masked
 from cachemark.models.mar import MAR, MARConfig
 
-from .driver import Watch, watched
-from .oracle import masked
+from .cells import ALONE
 
 # The head's process leaves out its noisiest half: with random weights that alone would multiply the tokens by thousands.
 CONFIG = MARConfig(32, (2, 4), 4, 6, 24, grid=6, channels=4, classes=10, buffer=4, steps=8, diffusion=(3, 0))
@@ -84,7 +86,7 @@ def cells(modes: dict[str, tuple[dict[str, Any], ...]], *, lossy: bool = True) -
     known: list[type[Method]] = [registry.methods.get(name) for name in registry.methods]
     return [MaskedCell(cls, tuple(mode.items()), codec) for cls in known if "masked" in cls.paradigms
             for number, mode in enumerate(modes.get(cls.name, ({},)))
-            for codec in CODECS if codec == "native" or (lossy and number == 0)]  # fmt: skip
+            for codec in ALONE if codec == "native" or (lossy and number == 0)]  # fmt: skip
 
 
 def label(cell: MaskedCell) -> str:

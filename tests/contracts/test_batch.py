@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import random
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
-from cachemark.cache import random_streams as streams
 from cachemark.cache.bank import SlotBank
 from cachemark.cache.codec import CODECS
 from cachemark.cache.layout import Step
 from cachemark.contract.method import Method
 from cachemark.core import registry
+from cachemark.kit.batches import judge
+from cachemark.kit.choices import GAP, Pass, compare
+from cachemark.kit.choices import Agreement as Verdict
 from cachemark.methods.base.evicting import Evicting
-from cachemark.models.sampling import draw
 
-from .cells import SAMPLING, Cell, Ran, cells, generate, halved
-from .choices import GAP, Choices, Pass, Verdict, choosing, compare
+from .cells import Cell, cells, halved
 
 SEEDS = range(64)
 BATCHES = (28, 16, 16, 4)  # a small one because it takes another path through the matrix product
@@ -28,43 +26,12 @@ SMALL, LARGE = 4, 5
 NEEDS_LARGE = {"rkv", "linear"}  # what they always keep leaves them no choice on the small grid
 
 
-def shuffled() -> list[list[int]]:
-    """The seeds in another order, in batches."""
-    order = random.Random(1).sample(SEEDS, len(SEEDS))
-    return [[order.pop() for _ in range(size)] for size in BATCHES]
-
-
-def seen(cell: Cell, seeds: list[int], forced: Tensor | None = None) -> tuple[Ran, Choices]:
-    method = cell.tight()
-    with choosing(method, cell.grid) as choices:
-        return generate(cell, method, choices, seeds=seeds, forced=forced), choices
-
-
-def judge(cell: Cell) -> tuple[Verdict, int]:
-    """The verdict over all samples, and for how many a free generation in the other batch draws the same tokens throughout.
-
-    The second run is teacher-forced with the first one's tokens; a free run of it differs exactly where it would have drawn
-    another token than the one it was given.
-    """
-    whole, first = seen(cell, list(SEEDS))
-    verdict, same = Verdict(), 0
-    for seeds in shuffled():
-        part, second = seen(cell, seeds, forced=whole.tokens[seeds])
-        rows = [*seeds, *(seed + len(SEEDS) for seed in seeds)]
-        mine = [each.of(rows) for each in first.passes]
-        compare(seeds, mine, second.passes, (whole.logits[:, seeds], part.logits), verdict)
-        key = streams.seeds_tensor(seeds, "cpu")
-        drawn = torch.stack([draw(logits, SAMPLING, key, index) for index, logits in enumerate(part.logits)], 1)
-        same += int((drawn == whole.tokens[seeds]).all(1).sum())
-    return verdict, same
-
-
 CELLS = [cell for grid in (SMALL, LARGE) for cell in cells(grid=grid) if (cell.cls.name in NEEDS_LARGE) is (grid == LARGE)]
 
 
 @pytest.mark.parametrize("cell", halved(CELLS))
 def test_a_sample_is_the_same_in_any_batch(cell: Cell) -> None:
-    verdict, same = judge(cell)
+    verdict, same = judge(cell, BATCHES)
     assert verdict.faults == []
     assert same >= len(SEEDS) - 1
     if CODECS[cell.codec].exact:
@@ -99,7 +66,7 @@ class Shared(registry.methods.get("h2o")):  # type: ignore[misc]
 def test_a_choice_that_depends_on_the_batch_is_caught() -> None:
     broken: list[type[Method]] = [ByRow, Shared]
     for cls in broken:
-        verdict, _ = judge(Cell(cls, (), "native", "mha", SMALL))
+        verdict, _ = judge(Cell(cls, (), "native", "mha", SMALL), BATCHES)
         assert any("other entries kept" in fault for fault in verdict.faults), cls.__name__
 
 

@@ -6,7 +6,7 @@ The first generation records, the second one, of other samples, repeats; each is
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -23,20 +23,13 @@ from cachemark.cache.slot import Slot
 from cachemark.contract.method import Method
 from cachemark.core.errors import Unsupported
 from cachemark.core.spec import Sampling
+from cachemark.kit.tape import Tape
+from cachemark.kit.token_checks import taped
 from cachemark.methods.streaming import Streaming
 from cachemark.models.llamagen import LlamaGen
 
 from . import cells as token
 from . import masked, test_scales
-from .tape import Tape
-
-
-def taped(memory: Memory, lasting: Iterable[Tensor]) -> Memory:
-    """The memory with an engine that records on tape. ``lasting``: what a model has for good."""
-    kept = list(lasting)
-    tape = Tape(lambda: [*kept, *(tensor for _, tensor in memory.tensors.values()), *engine.storage])
-    engine = memory.engine = Graph(tape)
-    return memory
 
 
 def recorded(memory: Memory) -> int:

@@ -14,14 +14,14 @@ from cachemark.cache.arena import Memory
 from cachemark.cache.codec import CODECS
 from cachemark.cache.layout import Site, Step
 from cachemark.cache.masked_layout import Load, MaskedStep, masked_steps
+from cachemark.kit.capture import NotCapturable, capturing
+from cachemark.kit.reachable import outside
+from cachemark.kit.token_checks import poison
 from cachemark.methods.full import Full
 from cachemark.methods.marche import MARche
 from cachemark.methods.masked.partial import Incremental, Partial, Places, wide
 
-from .capture import NotCapturable, capturing
 from .masked import CONFIG, LAYOUT, MODES, NEUTRAL, SEEDS, MaskedCell, Opening, Ran, cells, generate, label, recorded, run, seen_by
-from .test_dead import poison
-from .test_storage import outside
 
 CELLS, NEUTRAL_CELLS = cells(MODES), cells(NEUTRAL, lossy=False)
 PARTIAL = [cell for cell in CELLS if issubclass(cell.cls, Partial)]

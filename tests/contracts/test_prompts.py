@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import functools
-from dataclasses import dataclass
+from collections.abc import Container
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 import pytest
@@ -14,31 +16,47 @@ from cachemark.cache.arena import Memory
 from cachemark.cache.bank import SlotBank
 from cachemark.cache.layout import Layout, Step
 from cachemark.contract.method import Method
+from cachemark.kit.driver import Onlooker as Watch
+from cachemark.kit.driver import watched
+from cachemark.kit.oracle import TokenShadow as Shadow
+from cachemark.kit.token_checks import Massive, Poison
 from cachemark.methods.base.evicting import Evicting
 from cachemark.methods.base.paper_baseline import PaddedFull
+from cachemark.models import checkpoints, janus
+from cachemark.models.catalogue import captioned
 from cachemark.models.janus import Janus, JanusConfig
 from cachemark.models.llama import LlamaConfig
+from cachemark.models.llamagen import LlamaGenConfig
+from cachemark.models.llamagen_text import CaptionConfig, CaptionedLlamaGen
 from cachemark.models.lumina import Lumina, LuminaConfig, Vocabulary
 from cachemark.models.prompts import Prompts
+from cachemark.models.tiny.captions import CAPTION, WordTokenizer
+from cachemark.models.weights import packaged
 
 from .cells import ATTENTION, GRID, SAMPLING, Cell, Ran, Record, cells, crossed, one_a_method, sampled
-from .driver import Watch, watched
-from .oracle import Shadow
-from .test_dead import Poison
-from .test_neutral import Massive
 
 LABELS = [1, 0, 2, 1]
 PROMPTS = Prompts(((1, 40, 3), (1, 17, 90, 41, 66, 7, 3), (1, 5, 33, 3)), ((1, 2, 3), (1, 2, 2, 2, 2, 2, 3), (1, 2, 2, 3)))
 LINED = Prompts(((1, 40, *(69, 79, 79)), (1, 17, 90, 41, 66, 7, *(69, 79, 79)), (1, 5, 33, *(69, 79, 79))), ((69, 79, 79),) * 3)
-CONDITIONS = {"janus": [3, 4, 7] * 2, "lumina": [5, 6, 9, 3]}  # of the runs of rows
+CAPTIONS = ("two red rings above dots", "a red star left of blue checks", "three red squares above yellow stripes")
+CONDITIONS = {  # of the runs of rows
+    "janus": [3, 4, 7] * 2, "lumina": [5, 6, 9, 3], "llamagen": [3, 4, 7] * 2, captioned.NAME: [7, 8, 9] * 2,
+}
 CLOSE = 1e-4  # logits
 MASKED = 1e-5  # outputs of attention
 
 
 @functools.cache
-def model(attention: str, family: str) -> Janus | Lumina:
+def model(attention: str, family: str) -> Janus | Lumina | CaptionedLlamaGen:
     """Random weights, scaled up so that attention is far from uniform and what it reads shows in the logits. Lumina's lines are one
-    token longer, and its unconditional rows have another length than the others."""
+    token longer, and its unconditional rows have another length than the others. The embedded model has its own weights, in fp64
+    since its logits are large; its images end early."""
+    if family == captioned.NAME:
+        asked = janus.prompts_of(CAPTIONS, WordTokenizer(), form=CAPTION)
+        return checkpoints.load(lambda: Janus(replace(captioned.TINY, grid=GRID), asked), packaged(captioned.FILE.name),
+                                dtype=torch.float64)
+    if family == "llamagen":
+        return of_features(attention)
     decoder = LlamaConfig(1, 4, 64, 96, 128, kv_heads=ATTENTION[attention], qk_norm=family == "lumina")
     tiny: Janus | Lumina
     if family == "lumina":
@@ -59,11 +77,32 @@ def model(attention: str, family: str) -> Janus | Lumina:
     return tiny
 
 
+def of_features(attention: str) -> CaptionedLlamaGen:
+    """LlamaGen from text: its conditions are vectors of an encoder, as many as a text has tokens."""
+    draw = torch.Generator().manual_seed(1)
+    texts = [torch.randn(length, 32, generator=draw) for length in (3, 7, 4)]
+    config = LlamaGenConfig(1, 4, 64, vocab=64, grid=GRID, kv_heads=ATTENTION[attention])
+    tiny = CaptionedLlamaGen(CaptionConfig(config, text=32, longest=8), texts).initialise(0).eval().requires_grad_(False)
+    for block in tiny.blocks:
+        block.attention.wqkv.weight.mul_(8)
+    for weight in (tiny.tok_embeddings.weight, tiny.output.weight, *(part.weight for part in tiny.cls_embedding.modules()
+                                                                     if isinstance(part, torch.nn.Linear))):
+        weight.mul_(20)
+    return tiny
+
+
+@functools.cache
+def exact(attention: str, family: str) -> Janus | Lumina | CaptionedLlamaGen:
+    """The same in fp64."""
+    return copy.deepcopy(model(attention, family)).double()
+
+
 @dataclass(frozen=True)
 class PromptedCell(Cell):
     """A cell on a model with prompts."""
 
     family: str = "janus"
+    double: bool = False
 
     @property
     def label(self) -> str:
@@ -71,18 +110,24 @@ class PromptedCell(Cell):
 
     @property
     def layout(self) -> Layout:
-        return model(self.attention, self.family).layout(range(len(LABELS)), SAMPLING, LABELS)
+        return self.model.layout(range(len(LABELS)), SAMPLING, LABELS)
+
+    @property
+    def model(self) -> Janus | Lumina | CaptionedLlamaGen:
+        """The model of its family, in fp64 where it is asked for."""
+        return exact(self.attention, self.family) if self.double else model(self.attention, self.family)
 
 
 def prompted(family: str) -> list[PromptedCell]:
-    return [PromptedCell(cell.cls, cell.mode, cell.codec, cell.attention, family=family) for cell in cells()]
+    heads = ("mha",) if family == captioned.NAME else tuple(ATTENTION)
+    return [PromptedCell(cell.cls, cell.mode, cell.codec, cell.attention, family=family) for cell in cells() if cell.attention in heads]
 
 
-def every(*, evicting: bool = False) -> list[PromptedCell]:
-    """Parameters: all cells of both families, of which every run takes one a method and family."""
+def every(*, evicting: bool = False, always: Container[str] = CONDITIONS) -> list[PromptedCell]:
+    """Parameters: all cells of all families, of which every run takes one a method and family of ``always``."""
     found = {family: [c for c in prompted(family) if c.cls.evicts or not evicting] for family in CONDITIONS}
-    always = [cell for some in found.values() for cell in one_a_method(crossed(some))]
-    return sampled([cell for some in found.values() for cell in some], always)
+    taken = [cell for family, some in found.items() if family in always for cell in one_a_method(crossed(some))]
+    return sampled([cell for some in found.values() for cell in some], taken)
 
 
 def generate(cell: PromptedCell, method: Method, *watches: Watch, samples: list[int] | None = None, forced: Tensor | None = None) -> Ran:
@@ -91,8 +136,8 @@ def generate(cell: PromptedCell, method: Method, *watches: Watch, samples: list[
     chosen = samples or list(range(len(LABELS)))
     seen, memory = watched(method, *watches) if watches else method, Memory("cpu", cell.memory().codec)
     labels = torch.tensor([LABELS[i] for i in chosen])
-    tokens = model(cell.attention, cell.family).generate(labels, chosen, seen, SAMPLING, memory, forced=forced,
-                                            see=lambda _, guided: logits.append(guided[:, 0].clone()))
+    tokens = cell.model.generate(labels, chosen, seen, SAMPLING, memory, forced=forced,
+                                 see=lambda _, guided: logits.append(guided[:, 0].clone()))
     return Ran(tokens, torch.stack(logits), seen, memory)
 
 
@@ -110,7 +155,8 @@ EVERY, EVICTING = every(), every(evicting=True)
 def test_evicting_equals_masking(cell: PromptedCell) -> None:
     _, shadow, _ = ragged(cell)
     assert shadow.hidden > 0, "nothing was evicted, so nothing is tested"
-    assert shadow.worst <= MASKED
+    trained = cell.family == captioned.NAME  # its values are far larger than random ones, and so is their rounding
+    assert shadow.worst <= MASKED * (shadow.largest if trained else 1.0)
 
 
 @pytest.mark.parametrize("cell", EVICTING)
@@ -125,15 +171,19 @@ def test_every_row_keeps_the_budget_and_its_own_prompt(cell: PromptedCell) -> No
             for run, n in zip(runs, live, strict=True):
                 assert n <= method.B + (run.condition if keeps else 0), f"pass {moment.step.index}"
     declared = sum(method.capacity(method.layout, site) for site in model(cell.attention, cell.family).sites)
-    entry = 2 * ran.memory.codec.entry_bytes(method.layout.head_dim, method.layout.dtype)
-    assert ran.memory.nbytes("slots") == declared * method.layout.rows * method.layout.kv_heads * entry
+    layout, codec = method.layout, ran.memory.codec
+    kind = layout.head_dim, layout.dtype
+    shared = len(method.slots) * codec.shared_bytes(*kind, layout.longest_condition + layout.visual)
+    assert ran.memory.nbytes("slots") == layout.rows * layout.kv_heads * (declared * codec.pair_bytes(*kind) + shared)
 
 
 @pytest.mark.parametrize("cell", EVERY)
 def test_a_sample_is_as_it_is_alone(cell: PromptedCell) -> None:
-    ran, _, _ = ragged(cell)
-    assert apart(cell, ran, 0) <= CLOSE, "the longest prompt"
-    assert apart(cell, ran, 1) <= CLOSE, "the shortest"
+    """In fp64, since in fp32 the rounding of a batch decides ties between codes of int8."""
+    exact = replace(cell, double=True)
+    ran = generate(exact, exact.tight())
+    assert apart(exact, ran, 0) <= CLOSE, "the longest prompt"
+    assert apart(exact, ran, 1) <= CLOSE, "the shortest"
 
 
 def apart(cell: PromptedCell, ran: Ran, sample: int) -> float:
@@ -142,7 +192,11 @@ def apart(cell: PromptedCell, ran: Ran, sample: int) -> float:
     return float((ran.logits[:, sample] - lone.logits[:, 0]).abs().max())
 
 
-@pytest.mark.parametrize("cell", EVERY)
+# A window in which the prompt counts forgets it even where the whole image fits.
+NEUTRAL = [some for some in EVERY if ("keep_condition", False) not in some.values[0].mode]
+
+
+@pytest.mark.parametrize("cell", NEUTRAL)
 def test_neutral_equals_full(cell: PromptedCell) -> None:
     neutral = generate(cell, cell.at(Fraction(1)))
     full = generate(cell, Massive() if neutral.method.needs_mass else Method())
@@ -150,7 +204,7 @@ def test_neutral_equals_full(cell: PromptedCell) -> None:
     assert torch.equal(neutral.tokens, full.tokens)
 
 
-@pytest.mark.parametrize("cell", EVERY)
+@pytest.mark.parametrize("cell", every(always=("janus", "lumina")))
 def test_dead_storage_is_never_read(cell: PromptedCell) -> None:
     watch = Poison()
     spoiled, (ran, _, _) = generate(cell, cell.tight(), watch), ragged(cell)

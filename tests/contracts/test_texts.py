@@ -14,14 +14,16 @@ from cachemark.cache.codec import CODECS
 from cachemark.cache.layout import Layout
 from cachemark.contract.method import Method
 from cachemark.core.spec import Sampling
+from cachemark.kit.driver import Onlooker as Watch
+from cachemark.kit.driver import watched
+from cachemark.kit.scale_checks import StagePoison as Poison
 from cachemark.methods.full import Full
 from cachemark.methods.h2o import H2O
 from cachemark.models.infinity import Infinity, InfinityConfig
 
 from .cells import one_a_method, sampled
-from .driver import Watch, watched
 from .scales import HEADS, LAYERS, SIDES, ScaleCell, Shadow, cells
-from .test_scales import Massive, Poison, neutral
+from .test_scales import Massive, neutral
 
 LABELS = [1, 0, 2, 1]
 LENGTHS = (3, 7, 4)

@@ -63,6 +63,27 @@ def test_of_pruned_values_the_stored_mean_is_shown_alone(tmp_path: Path) -> None
     assert not told_apart(group.arms[0], group.arms[0], "psnr")
 
 
+def test_of_pruned_times_the_medians_are_shown_alone(tmp_path: Path) -> None:
+    """Quantiles are no repeats: as such they would make the interval of a median out of the ends of a sample."""
+    held = [replace(o, samples={**o.samples, "latency": [o.samples["latency"][0] * (1 + k / 100) for k in range(-10, 11)]})
+            if "latency" in o.samples else o for o in sample.outcomes()]
+    path = stored(tmp_path / "s.sqlite", held)
+    with Store.open(path) as store:
+        prune(store, 0, dry=False)
+        outcomes = store.outcomes(1)
+    (raw,), (group,) = case_groups(held), case_groups(outcomes)
+    known = {row.case.label: row.speed_up for row in raw.arms if row.speed_up}
+    for row in (row for row in group.arms if row.speed_up):
+        assert row.speed_up.value == pytest.approx(known[row.case.label].value)
+        assert known[row.case.label].stated
+        assert not row.speed_up.stated
+        shown = {cell.key: cell for cell in cells(row, column_groups(group))}
+        assert (shown["speed_up"].under, shown["latency"].under) == ("medians alone: raw values pruned", "median alone: raw values pruned")
+        found = figure(frame(outcomes), row.case.label, "latency")
+        assert (found["value"], math.isnan(found["low"]), found["n"]) == (pytest.approx(row.median("latency")), True, 1)
+    assert len(known) > 3
+
+
 def test_there_is_one_row_for_each_case_and_metric() -> None:
     table = frame(sample.outcomes())
     assert tuple(table.columns) == COLUMNS

@@ -102,7 +102,7 @@ def test_a_margin_of_a_short_time_has_its_unit() -> None:
 def test_what_is_missing_says_why() -> None:
     found = table(sample.mixed())
     assert reason(found, "h2o 1/2", "speed_up").startswith("It needs attention mass")
-    assert reason(found, "full 1", "kl") == "The baseline of the other rows."
+    assert reason(found, "full 1", "kl") == "The other rows are compared with it."
     assert "not timed" in reason(found, "full (floor) 1", "latency")
     assert reason(found, "full (numerics) 1", "legend") == "Not measured."
     failed = {line.name: (line.status, found.reasons[line.reason - 1]) for line in lines(found) if line.status}

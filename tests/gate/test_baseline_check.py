@@ -292,9 +292,22 @@ def test_summary_names_the_worst_first() -> None:
     assert len(lines) <= 5
     assert lines[0].startswith("Regressed: 2 regressed, ")
     assert lines[1] == "Judged 4 of the baseline's 4 cases; 95% are needed."
-    assert lines[2] == "Worst: tiny h2o 1/4, latency: 0.55 then, 2.2 now; and 1 more."
+    assert lines[2] == "Worst: tiny h2o 1/4, latency: 0.55 × full then, 2.2 × full now; and 1 more."
     assert "threshold of 15%" in lines[-1]
     assert "false-alarm rate of this gate is unknown" in lines[-1]
+
+
+def test_summary_names_the_worst_of_every_kind_of_figure() -> None:
+    """A KL that was next to nothing grows a thousandfold beside a latency that doubles: neither hides the other."""
+    old = changed(changed(plan(), "linear", samples={"kl": [1e-6, 1e-6]}), "h2o", samples={"kl": [1e-6, 1e-6]})
+    new = changed(old, "linear", samples={"kl": [1e-3, 1e-3], "latency": [2.2, 2.2, 2.2]})
+    new = changed(new, "h2o", samples={"kl": [2e-3, 2e-3], "kv_logical": [2e9]})
+    (line,) = [line for line in judge(new, old).summary() if line.startswith("Worst: ")]
+    worst = line.removeprefix("Worst: ").rstrip(".").split("; ")
+    assert [part.split(":")[0] for part in worst[:3]] == ["tiny linear 1/4, latency", "tiny h2o 1/4, kv_logical", "tiny h2o 1/4, kl"]
+    assert worst[0].endswith("× full now")
+    assert worst[1].endswith("2e+09 B now")
+    assert worst[2:] == ["tiny h2o 1/4, kl: 1e-06 nat/token then, 0.002 nat/token now", "and 1 more"]
 
 
 def test_summary_of_a_status_change() -> None:

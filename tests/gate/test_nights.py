@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import date, timedelta
 from pathlib import Path
 
 import numpy as np
@@ -114,6 +115,13 @@ def test_several_cells_are_compared_with_themselves(cells: int, equal: int) -> N
     assert equal < 4 or names.index(found[-1]) >= cells // 2, "spread over all of them"
 
 
+@pytest.mark.parametrize(("cells", "turns"), [(3, 3), (20, 4), (200, 25)])
+def test_other_cells_are_compared_with_themselves_on_other_nights(cells: int, turns: int) -> None:
+    names = [f"cell {number}" for number in range(cells)]
+    assert {cell for turn in range(turns) for cell in ledger.equal_cells(names, turn)} == set(names)
+    assert all(len(set(ledger.equal_cells(names, turn))) == len(ledger.equal_cells(names)) for turn in range(2 * cells))
+
+
 def test_old_alarms_are_forgotten_after_thirty_nights() -> None:
     assert ledger.standing([made(number, aa="regressed" if number < 3 else "equivalent") for number in range(33)]).alarms == 0
     assert ledger.standing([]).nights == 0
@@ -157,6 +165,38 @@ def test_the_beginning_of_a_change_is_told_with_its_commit() -> None:
     assert ledger.told([], "tiny linear", 0.02) == []
 
 
+def weekly(count: int, step: float, cycle: float = 0.03, noise: float = 0.004) -> list[ledger.Night]:
+    """Dated nights with weekends of their own and a step at the fortieth."""
+    stream, first = np.random.default_rng(2), date(2026, 1, 5)
+    found = [made(n, float(np.exp(stream.normal(0, noise) + cycle * (n % 7 >= 5) + step * (n >= 40)))) for n in range(count)]
+    return [replace(n, run=replace(n.run, started=f"{first + timedelta(days=k)}T00")) for k, n in enumerate(found)]
+
+
+def test_a_step_beside_a_weekly_cycle_is_told() -> None:
+    (line,) = ledger.told(weekly(47, 0.2), "tiny linear", 0.02)
+    assert line.startswith("History of tiny linear: a step of +2")
+    assert line.endswith("(2026-02-14).")
+    assert ledger.told(weekly(47, 0.0), "tiny linear", 0.02) == []
+
+
+def test_what_nights_cannot_show_is_told() -> None:
+    (line,) = ledger.told(weekly(30, 0.0, noise=0.1), "tiny linear", 0.02)
+    assert line.startswith("History of tiny linear: its nights vary so much, or are so alike (correlation ")
+    assert line.endswith(" % may not show within 14 nights.")
+
+
+def test_a_change_on_nights_that_follow_no_level_is_told_and_said_to_be_reported_only() -> None:
+    told = list[str]()
+    for seed in range(30):
+        walk = np.cumsum(np.random.default_rng(seed).normal(0, 0.02, 60))
+        nights = [made(n, float(np.exp(value))) for n, value in enumerate(walk)]
+        (epoch,) = changepoints.changes(*ledger.series(nights, "tiny linear"), 0.02)
+        if not epoch.stationary and epoch.changes:
+            told += [line for line in ledger.told(nights, "tiny linear", 0.02) if "since" in line]
+    assert told
+    assert all(line.endswith(", on nights that follow no level: reported only.") for line in told)
+
+
 def arm(run: int, number: int, side: str, seconds: float, cell: str = AA_CELL) -> Outcome:
     return ok(case("linear"), latency=[seconds] * 3) if not side else replace(
         ok(case("linear"), latency=[seconds] * 3), facts={"pair": {"run": run, "cell": cell, "number": number, "arm": side}})
@@ -194,3 +234,14 @@ def test_luck_that_lasts_a_night_raises_what_a_machine_can_see() -> None:
     assert "32 samples of equal arms differ by luck that lasts a night" in said
     calm = {key: list(stream.normal(0, 0.003, 6)) for key in lucky}
     assert ledger.least_effect(calm, 200, "cuda")[0] == 0.02
+
+
+def test_the_same_luck_every_night_is_no_more_than_one_sample_of_it() -> None:
+    stream = np.random.default_rng(6)
+    once = stream.normal(0, 0.014, 8)
+    same = {(run, f"{AA}{cell}"): list(stream.normal(once[cell], 0.002, 6)) for run in range(20) for cell in range(8)}
+    anew = {key: list(stream.normal(stream.normal(0, once.std()), 0.002, 6)) for key in same}
+    of_one, of_many = (ledger.least_effect(equal, 200, "cuda")[0] for equal in (same, anew))
+    assert of_one > 1.4 * of_many
+    few = {key: same[key] for key in same if key[0] == 0}
+    assert of_one == pytest.approx(ledger.least_effect(few, 200, "cuda")[0], rel=0.1), "the first night said as much"

@@ -20,22 +20,25 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from cachemark.cache.arena import Memory
-from cachemark.cache.attention import chosen, fold, fused, mass_kernel, written_out
+from cachemark.cache.attention import _window, chosen, fold, fused, mass_kernel, written_out
 from cachemark.cache.engine.cuda_graph import CudaGraphs
 from cachemark.cache.engine.graph import Graph, engine
 from cachemark.cache.layout import Site, Step
 from cachemark.cache.slot import Slot
+from cachemark.contract.decoder import Rehearsal
 from cachemark.contract.method import Method
 from cachemark.core.errors import Unsupported
+from cachemark.decoders.jacobi import Jacobi
+from cachemark.kit.tape import Tape
 from cachemark.machine.memory import peak_bytes
 from cachemark.machine.timer import EventClock
+from cachemark.methods.full import Full
 from cachemark.plans.expand import expand
 from cachemark.plans.schema import Plan
 from cachemark.trial.child.bench import Bench
 from cachemark.trial.child.measure import run_case
 from contracts import cells as token
 from contracts import masked, test_scales
-from contracts.tape import Tape
 
 REHEARSED = bool(os.environ.get("CACHEMARK_REHEARSE"))
 DEVICE = "cpu" if REHEARSED else "cuda"
@@ -259,6 +262,33 @@ def test_the_kernel_with_mass_is_the_written_out_attention(tokens: int, groups: 
         torch.testing.assert_close(out.reshape(q.shape), expected, rtol=0, atol=close)
         torch.testing.assert_close(mass, weights, rtol=1e-4, atol=close * tokens)
     assert mass_kernel("cuda") == "triton-with-mass"
+
+
+@on_the_device
+@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize("keys", [16, 47, 576])
+@pytest.mark.parametrize("tokens", [2, 16])
+def test_a_window_has_a_fused_kernel(tokens: int, keys: int, groups: int) -> None:
+    draw = torch.Generator("cuda").manual_seed(keys + tokens)
+    q = torch.randn(3, 2 * groups, tokens, 64, device="cuda", generator=draw)
+    k, v = torch.randn(2, 3, 2, 600, 64, device="cuda", generator=draw)[:, :, :, :keys]
+    for dtype, close in ((torch.float32, 1e-4), (torch.bfloat16, 2e-2)):
+        with fused(DEVICE):
+            out = _window(q.to(dtype), k.to(dtype), v.to(dtype))
+        expected = written_out(q.to(dtype), k.to(dtype), v.to(dtype), causal=True)[0]
+        torch.testing.assert_close(out, expected, rtol=0, atol=close)
+
+
+def test_windows_are_recorded_beforehand_and_their_tokens_are_those_of_the_eager_engine() -> None:
+    memory = graphed()
+    with exact():
+        generated("token", None, memory, FIRST, method=Full(), decoder=Rehearsal(window=8))
+        recorded = graph(memory).recorded
+        for seeds in (FIRST, SECOND):
+            both = memory, Memory(DEVICE)
+            found, own = (generated("token", None, each, seeds, method=Full(), decoder=Jacobi(window=8)) for each in both)
+            assert torch.equal(found[0], own[0])
+        assert graph(memory).recorded == recorded > 0
 
 
 # -- measuring --------------------------------------------------------------------------------------------------------

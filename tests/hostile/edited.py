@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from cachemark.core import calibrations
 
 from .attack import PWNED, Attack
 from .ground import ANCHOR, BASELINE, BENCHMARKS, OWNERS, PLAN, REGISTER, STORE, edited, written
@@ -156,4 +159,31 @@ def _quality(folder: Path, content: bytes | None) -> None:
         (folder / "eyes").write_bytes(content)
 
 
-ROWS = [*BASELINES, *INCIDENTS, *OWNED, *OTHERS]
+FACTS = next(facts for weights, facts in calibrations.packaged("heatkv").items() if facts["model"] == "tiny-var")
+CALIBRATION = calibrations.place("heatkv", FACTS["weights"]).as_posix()
+HEAT = ("roofline", "tiny-var", "--method", "heatkv", "--budget", "1/2", "--gpu", "h100")
+
+
+def calibration(name: str, change: Callable[[Any], None], *says: str) -> Attack:
+    """A try with one odd value in a calibration of the model's weights."""
+    whole = written(CALIBRATION, json.dumps({"method": "heatkv", "facts": FACTS}))
+
+    def prepare(folder: Path) -> None:
+        whole(folder)
+        edited(CALIBRATION, change)(folder)
+
+    return Attack(f"a calibration {name}", HEAT, ("calibration file",), "bad-calibration", says, prepare=prepare)
+
+
+CALIBRATIONS = [
+    *broken(CALIBRATION, HEAT, "calibration file", "bad-calibration"),
+    calibration("of another method", put("method", value="hack"), "for hack, not for heatkv"),
+    calibration("whose method is a command", put("method", value=f"x\n{PWNED}"), "a text on one line"),
+    calibration("of minus one sample", put("facts", "samples", value=-1), "facts.samples"),
+    calibration("of another model", put("facts", "layers", value=5), "another model or resolution: layers 5, not 6"),
+    calibration("of another resolution", put("facts", "scales", value=[1, 2, 3]), "scales 1 2 3, not 1 2 3 4 6 8 12 16"),
+    calibration("whose scores are text", put("facts", "scas", 0, 0, 0, value="high"), "no scas of 6 × 4 × 7 finite numbers"),
+    calibration("whose scores are too few", put("facts", "scas", 0, 0, value=[]), "no scas of 6 × 4 × 7 finite numbers"),
+    calibration("with orders of its own", put("facts", "orders", value=[[0]]), "has facts.orders"),
+]
+ROWS = [*BASELINES, *INCIDENTS, *OWNED, *OTHERS, *CALIBRATIONS]

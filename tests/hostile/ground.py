@@ -53,6 +53,11 @@ def lay_out(furnished: Path, ground: Path) -> Path:
     return ground / "here"
 
 
+def both(*preparations: Preparation) -> Preparation:
+    """A preparation: each of these in turn."""
+    return lambda folder: [prepare(folder) for prepare in preparations]
+
+
 def replaced(name: str, old: str, new: str) -> Preparation:
     """A preparation: ``old`` becomes ``new`` in a file, in which it occurs."""
 

@@ -28,13 +28,18 @@ PARSERS = ("json.loads", "json.load", "tomllib.loads", "tomllib.load", "csv.read
 
 OTHER = ("column", "plug-in", "secret")  # first words of kinds that are not read from the package but attacked all the same
 READERS = {  # each function that takes a file or text apart, and the kind of input that this is; empty: only this package or asv writes it
-    "core/edited.py:json": "baseline file", "export/asv.py:_known": "", "gate/anchors.py:embedded": "",
+    "core/edited.py:json": "baseline file", "core/files.py:read_json": "index of weights", "core/prompt_lists.py:_rows": "prompts file",
+    "cli/test_method.py:knob": "--knob",
+    "core/publications.py:publications": "",
+    "export/asv.py:_known": "", "gate/anchors.py:embedded": "",
     "gate/anchors.py:shipped": "", "gate/incidents.py:load_owners": "owners",
-    "machine/rates.py:_elsewhere": "", "metrics/adm.py:statistics": "reference file", "metrics/extractor.py:tensors": "weights file",
+    "machine/rates.py:_elsewhere": "", "metrics/adm.py:statistics": "reference file", "metrics/detector.py:classes": "weights file",
+    "metrics/preference.py:_hpsv2": "weights file", "metrics/extractor.py:tensors": "weights file",
     "metrics/image_features.py:_unpacked": "reference file", "models/checkpoints.py:_safetensors": "weights file",
-    "models/checkpoints.py:_unpickle": "weights file", "models/checkpoints.py:parts": "weights file",
-    "models/tiny/stored.py:_build": "", "plans/expand.py:_packaged": "",
-    "plans/plugin_import.py:_heard": "", "plans/toml_text.py:toml_file": "plan file", "report/page/site.py:kept": "site stamps",
+    "models/checkpoints.py:_unpickle": "weights file",
+    "models/checkpoints.py:remarks": "weights file", "models/conversion.py:_same": "",
+    "models/tiny/stored.py:_build": "", "core/calibrations.py:packaged": "",
+    "plans/attempt.py:heard": "", "plans/toml_text.py:toml_file": "plan file", "report/page/site.py:kept": "site stamps",
     "report/view/papers.py:published": "", "roofline/kv_bytes.py:published": "", "store/ingest.py:_parse": "benchmark file",
     "store/places.py:_noted": "", "store/schema.py:process_result_value": "column of JSON",
     "tools/cards/collected.py:_log": "", "tools/cards/collected.py:_read": "", "tools/train/loops.py:_restore": "",
@@ -111,7 +116,7 @@ def of_files() -> set[str]:
     """Each file that somebody else writes, and each field of those that a person edits."""
     edited = {"register": [held.name for held in fields(Incident)], "owners": ["name", *PATTERNS],
               "anchor file": [held.name for held in fields(Anchor)]}
-    fields_of = {"anchor file", *edited} | {f"{kind} {name}" for kind, names in edited.items() for name in names}
+    fields_of = {"anchor file", "calibration file", *edited} | {f"{kind} {name}" for kind, names in edited.items() for name in names}
     return {kind for kind in READERS.values() if kind and not kind.startswith(OTHER)} | fields_of
 
 

@@ -15,6 +15,8 @@ DECIDED = ("incident", "acknowledge", KEY, "--register", REGISTER)
 ACKNOWLEDGE = (*DECIDED, "--who", "ada", "--until", "2030-01-01")
 COMPARE = ("compare", PLAN, "--plugin", "dot.py", *STORED)
 BISECT = ("bisect", "streaming 1/2", "--plan", PLAN, "--plugin", "dot.py")
+CALIBRATE = ("calibrate", "heatkv", "tiny-var")
+VERIFY = ("weights", "verify", "var-d16")
 NOTHING: Preparation = lambda folder: None  # noqa: E731 - a name for nothing
 
 
@@ -37,7 +39,8 @@ NUMBERS = [
         ("--min-coverage", ("check", *STORED), (("nan", "not a number"), ("1e300", "0<=x<=1"), ("inf", "0<=x<=1"))),
         ("--threshold", ("check", *STORED), (("nan", "not a number"), ("inf", "x<=100"), ("0", "0<x"))),
         ("--images", COMPARE, ((MANY, "x<=1000"), ("2", "3<=x"))),
-        ("--samples", COMPARE, ((MANY, "x<=2000"), ("4", "can show nothing"))),
+        ("calibrate --samples", CALIBRATE, ((MANY, "x<=64"), ("0", "1<=x"), ("1e3", "not a valid integer"))),
+        ("compare --samples", COMPARE, ((MANY, "x<=2000"), ("4", "can show nothing"))),
         ("--delta", COMPARE, (("nan", "not a number"), ("1", "0<x<1"))),
         ("--minutes", COMPARE, (("nan", "not a number"), ("1e300", "x<=525600"), ("-1", "0<=x"))),
         ("--seed", COMPARE, ((MANY, "x<=4294967295"), ("-1", "0<=x"))),
@@ -46,9 +49,15 @@ NUMBERS = [
         ("--memory", ADVISE, (("9" * 400 + "GiB", "more than 1024 TiB"), ("nanGiB", "not a size"))),
         ("--latency", ADVISE, (("nan", "not a number"), ("inf", "x<=1000000000"), ("-1s", "0<x"), ("1s\n::error::x", "not a valid float"))),
         ("--max-loss", ADVISE, (("nan", "not a number"), ("101%", "x<=100"), ("1%%", "not a share"), ("0", "not a share"))),
+        ("--pixels", VERIFY, ((MANY, "x<=65536"), ("0", "1<=x"), ("1e3", "not a valid integer"))),
+        ("--shard-size", ("weights", "convert", "var-d16", "--to", "x"), (("9" * 400 + "GiB", "more than 1024 TiB"), ("0", "not a size"),
+                                                                          ("nanGiB", "not a size"))),
+        ("--against", ("report", "r.html", *STORED), ((MANY, "x<=9007199254740992"), ("0", "1<=x"))),
         ("--steps", ("roofline", "tiny-mar"), ((MANY, "x<=10000"), ("0", "1<=x"))),
         ("--demanding", ("roofline", "tiny-var"), ((MANY, "x<=10000"), ("-1", "0<=x"))),
+        ("--tokens-per-pass", ("roofline", "tiny-llamagen", "--decoder", "jacobi=4"), (("nan", "not a number"), ("1e300", "x<=1024"))),
         ("--theta", ("show", "layers", "tiny-var"), (("nan", "not a number"), ("inf", "x<=1000"))),
+        ("--max-minutes", (*RUN, "--until-decided"), (("nan", "not a number"), ("1e300", "x<=525600"), ("-1", "0<=x"))),
         ("--share", RUN, ((f"1/{DIGITS}", "not a share"), ("0/0", "not a share"), ("²/³", "not a share"), ("1/99999", "at most 10000"))),
         ("--deadline", RUN, (("0001-01-01T00:00+23:59", "not a moment"), ("9999-12-31", "more than 365 days"), ("25:99", "not a moment"))),
     )
@@ -73,6 +82,10 @@ WORDS = [
     wrong("--gpu", "of roofline", ("roofline", "tiny-llamagen", "--gpu", LONG), "Unknown GPU", slug="unknown-name"),
     wrong("roofline --budget", "of millions of digits", ("roofline", "tiny-llamagen", "--budget", "1e-9999999"), "outside (0, 1]", code=0),
     wrong("roofline --budget", "of 5000 letters", ("roofline", "tiny-llamagen", "--budget", LONG), "is not a number", code=0),
+    wrong("--decoder", "of 5000 digits", ("roofline", "tiny-llamagen", "--decoder", f"jacobi={DIGITS}"), "no decoder with",
+          slug="bad-knob"),
+    wrong("--decoder", "of 5000 letters", ("roofline", "tiny-llamagen", "--decoder", f"{LONG}=3"), "Unknown decoder",
+          slug="unknown-name"),
     wrong("roofline --method", "that is a command", (*RUN, "--method", f"\n{PWNED}"), "Unknown method", slug="unknown-name"),
     wrong("export latex --method", "of 5000 letters", ("export", "latex", *STORED, "--method", LONG), "give at most 1000"),
     wrong("export latex --method", "that is unknown", ("export", "latex", *STORED, "--method", "x"), slug="unknown-name"),
@@ -80,6 +93,10 @@ WORDS = [
     wrong("--column", "of 5000 letters", ("export", "latex", *STORED, "--column", LONG), "give at most 1000"),
     wrong("CASES", "of 5000 letters", ("export", "grid", "g.png", LONG, *STORED), slug="unknown-name"),
     wrong("MODEL", "of 5000 letters", ("roofline", LONG), "Unknown model", slug="unknown-name"),
+    wrong("METHOD", "that is a command", ("calibrate", f"\n{PWNED}", "tiny-var"), "Unknown method", slug="unknown-name"),
+    wrong("METHOD", "that asks for nothing", ("calibrate", "window", "tiny-var"), "asks for no calibration", slug="unsupported"),
+    wrong("MODELS", "that is a command", ("weights", "list", f"\n{PWNED}"), "Unknown published model", slug="unknown-name"),
+    wrong("MODELS", "of 5000 letters", ("weights", "list", LONG), "Unknown published model", slug="unknown-name"),
     wrong("--model", "that is a command", ("export", "npz", PLAN, "streaming 1/2", "x.npz", "--plugin", "dot.py", "--model", f"\n{PWNED}"),
           slug="unknown-name"),
     wrong("CASE", "that is a command", ("show", f"\n{PWNED}", *STORED), slug="unknown-name"),
@@ -103,6 +120,22 @@ WORDS = [
                                 ("turned", "\u202eada", "control characters"))),
     wrong("--name", "that leaves its folder", ("baseline", "save", *STORED, "--name", "../../thesis"), "is not a name",
           slug="bad-baseline", changes=(STORE,)),
+]
+WORDS += [
+    wrong("method|model", "that is none", ("new", f"\n{PWNED}", "mine"), "is not one of"),
+    *(wrong("NAME", name, ("new", "method", value), said, slug="bad-plugin") for name, value, said in (
+        ("of 5000 letters", LONG, "is no name"), ("that is a command", f"\n{PWNED}", "is no name"), ("that leaves", "../x", "is no name"),
+        ("that is code", 'x"); import os; ("', "is no name"), ("of a built-in", "linear", "cachemark itself has a method"))),
+    wrong("--folder", "of 5000 letters", ("new", "method", "mine", "--folder", LONG), "cannot be written", slug="bad-plugin"),
+    wrong("--folder", "that is not there", ("new", "model", "mine", "--folder", "nowhere"), "cannot be written", slug="bad-plugin"),
+    wrong("test-method NAME|FILE", "of 5000 letters", ("test-method", LONG), "Unknown method", slug="unknown-name"),
+    wrong("test-method NAME|FILE", "that is a command", ("test-method", f"\n{PWNED}"), "Unknown method", slug="unknown-name"),
+    wrong("test-model NAME|FILE", "of 5000 letters", ("test-model", LONG), "Unknown model", slug="unknown-name"),
+    wrong("test-model NAME|FILE", "that is no plug-in", ("test-model", "./plan.py"), "is not a file", slug="bad-plugin"),
+    *(wrong("--knob", name, ("test-method", "fewer_steps", "--knob", value), said, slug=slug) for name, value, said, slug in (
+        ("without a value", "steps", "is not NAME=VALUE", ""), ("of 20 000 letters", f"steps={'9' * 20_000}", "is not NAME=VALUE", ""),
+        ("that is a command", f"\n{PWNED}=1", "is not NAME=VALUE", ""), ("that is not finite", "steps=NaN", "is not finite", ""),
+        ("that is a text", "steps=soon", "is not an int", "bad-knob"), ("that there is not", "x=1", "Unknown knob", "unknown-name"))),
 ]
 PATHS = [
     wrong(kind, f"of 5000 letters, {' '.join(arguments[:2])[:40]}", arguments, slug=slug, code=code)
@@ -130,6 +163,10 @@ PATHS = [
         ("--comment", ("export", "github", *STORED, "--comment", LONG), "infrastructure", 5),
         ("--weights", ("show", "layers", "tiny-var", "--weights", LONG), "bad-checkpoint", 2),
         ("--decoder-weights", ("show", "layers", "tiny-var", "--decoder-weights", LONG), "bad-checkpoint", 2),
+        ("--weights", (*VERIFY, "--weights", LONG), "error", 2), ("--from", (*VERIFY, "--from", LONG), "error", 2),
+        ("calibrate --to", (*CALIBRATE, "--samples", "1", "--to", LONG), "error", 2),
+        ("weights convert --to", ("weights", "convert", "var-d16", "--weights", PLAN, "--to", LONG), "bad-checkpoint", 2),
+        ("weights convert --to", ("weights", "fetch", "mar-b", "--to", LONG), "error", 2),
         ("--repository", (*BISECT, "--good", "a", "--bad", "b", "--repository", LONG), "", 2),
         ("--repository", ("export", "asv", "x", *STORED, "--repository", LONG), "", 2),
         ("FILE", ("ingest", "pytest-benchmark", LONG, *STORED), "", 2), ("OTHERS", ("db", "merge", LONG, *STORED), "", 2),

@@ -54,6 +54,18 @@ def with_reference(folder: Path) -> None:
     written("noise", NOISE)(folder)
 
 
+def with_prompts(name: str, content: str | bytes) -> Preparation:
+    """A preparation: the good plan on the embedded text-to-image model, with its prompts in the file or folder ``name`` begins with."""
+
+    def put(folder: Path) -> None:
+        replaced(PLAN, 'model = "dot"', 'model = "tiny-t2i"')(folder)
+        replaced(PLAN, 'weights = "dot.safetensors"', "")(folder)
+        replaced(PLAN, "samples = 4", f'samples = 4\nprompts = "{name.partition("/")[0]}"')(folder)
+        written(name, content)(folder)
+
+    return put
+
+
 def special(make: str) -> Preparation:
     """A preparation: something that is no ordinary file in the place of the weights."""
 
@@ -126,6 +138,7 @@ NUMBERS = [
     changed("samples of 10^40", "samples = 4", f"samples = {MANY}", "plan fidelity.samples", "less than or equal to 50000"),
     changed("reference samples of 10^40", "samples = 4", f"samples = 4\nreference_samples = {MANY}", "plan fidelity.reference_samples",
             "less than or equal to 50000"),
+    changed("forced samples below none", "samples = 4", "samples = 4\nforced_samples = -1", "plan fidelity.forced_samples", "equal to 0"),
     changed("a batch of fidelity of 10^40", "samples = 4", f"samples = 4\nbatch = {MANY}", "plan fidelity.batch", "equal to 50000"),
     changed("a batch of 10^18", "batch = 2", f"batch = 1{'0' * 18}", "plan cells.batch", "less than or equal to 50000"),
     changed("a batch that is a word", "batch = 2", 'batch = "min"', "plan cells.batch", "'min'"),
@@ -167,6 +180,8 @@ BUDGETS = [
             "at most 1000 items"),
     changed("a budget that is a method without a name", '"1/2"', "{ sinks = 1 }", "plan cells.budgets.name", "budgets.0.name"),
     changed("a budget of a method unknown", '"1/2"', '{ name = "nobody" }', "plan cells.budgets.name", "'nobody'", slug="unknown-name"),
+    *(changed(f"a budget of the codec {text}", '"1/2"', f'{{ name = "full", codec = {text} }}', "plan cells.budgets.name", says,
+              slug="unknown-name") for text, says in (('"int9"', "'int9'"), ("8", "'8'"))),
     changed("a variant of a budget of 10 000 letters", '"1/2"', f'{{ name = "full", variant = "{LONG}" }}', "plan cells.budgets.variant",
             "at most 40 characters"),
 ]
@@ -187,6 +202,8 @@ TEXTS = [
     changed("fidelity that is an array", '[fidelity]\nseeds = "s64"\nsamples = 4', "fidelity = []", "plan fidelity", "fidelity"),
     changed("seeds of 10 000 letters", '"s64"', f'"{LONG}"', "plan fidelity.seeds", "at most 100 characters"),
     changed("lpips of the wrong type", "samples = 4", 'samples = 4\nlpips = "no"', "plan fidelity.lpips", "valid boolean"),
+    changed("sequential of the wrong type", "samples = 4", 'samples = 4\nsequential = "maybe"',
+            "plan fidelity.sequential", "valid boolean"),
     changed("a model of 10 000 letters", '"dot"', f'"{LONG}"', "plan cells.model", "at most 100 characters"),
     changed("a model that is a command", '"dot"', f'"\\n{PWNED}"', "plan cells.model", "Unknown model", slug="unknown-name"),
     changed("a method of 10 000 letters", '"streaming"', f'"{LONG}"', "plan cells.methods", "at most 100 characters"),
@@ -225,9 +242,42 @@ FILES = [
     top("NUL in the path of CLIP", 'fidelity.clip = "a\\u0000b"', "fidelity.clip", "not TOML"),
     changed("NUL in the folder of CLIP", "samples = 4", 'samples = 4\nclip = "a\\u0000b"', "plan fidelity.clip", "fidelity.clip",
             "pattern"),
+    *(changed(f"NUL in the folder of {name}", "samples = 4", f'samples = 4\n{name} = "a\\u0000b"', f"plan fidelity.{name}", "pattern")
+      for name in ("detector", "vqa", "image_reward", "hpsv2")),
     top("NUL in the path of an extractor", 'quality.extractor_weights = "a\\u0000b"', "quality.extractor_weights", "pattern"),
     top("NUL in the path of a reference", 'quality.reference = "a\\u0000b"', "quality.reference", "pattern"),
+    changed("NUL in the path of prompts", "samples = 4", 'samples = 4\nprompts = "a\\u0000b"', "plan fidelity.prompts", "pattern"),
+    changed("prompts for a model of classes", "samples = 4", 'samples = 4\nprompts = "own64"', "plan fidelity.prompts", "is given prompts"),
+    changed("a path of prompts of 10 000 letters", "samples = 4", f'samples = 4\nprompts = "{LONG}"', "plan fidelity.prompts", "4096"),
+    *(Attack(f"prompts that are {what}", EXPLAIN, ("prompts file", "plan fidelity.prompts"), "bad-plan", (f"{PLAN}:", says),
+             prepare=with_prompts(name, content))
+      for what, name, content, says in (
+          ("noise", "mine", NOISE, "is not text"), ("nothing", "mine", "", "has 0 prompts"), ("a blank", "mine", "\n", "mine:1 is empty"),
+          ("a command", "mine", f"{PWNED}\n", "reads captions of its own world"), ("no caption", "mine", "a star star", "is no caption"),
+          ("a line of 100 000 letters", "mine", LONG * 10, "has 100000 characters"), ("deep", "m.jsonl", "[" * 9000, "is nested more than"),
+          ("half a task", "m.jsonl", '{"tag": "colors"', "is cut off"), ("a task of 10^400", "m.jsonl", "1" + "0" * 400, "a table"),
+          ("captions of nobody", "m.json", '{"annotations": [{}]}', "lacks annotations.0.image_id"), ("a blank file", "dpg/1.txt", " ",
+           "is empty"),
+          ("an empty folder", "dpg/none.md", "", "has 0 prompts"))),
     Attack("a reference that is noise", EXPLAIN, ("reference file", "plan quality.reference"), "bad-checkpoint", ("no reference",),
            prepare=with_reference),
 ]
-ROWS = [*WHOLE, *NUMBERS, *BUDGETS, *TEXTS, *FILES]
+DECODERS = [
+    cells("decoders that are a text", 'decoders = "jacobi"', "decoders", "cells.0.decoders"),
+    cells("no decoder at all", "decoders = []", "decoders", "at least 1 item"),
+    cells("ten thousand decoders", "decoders = [" + '"jacobi", ' * 10_000 + "]", "decoders", "at most 1000 items"),
+    cells("a decoder that is a command", f'decoders = ["\\n{PWNED}"]', "decoders", "Unknown decoder", slug="unknown-name"),
+    cells("a decoder of 10 000 letters", f'decoders = ["{LONG}"]', "decoders", "at most 100 characters"),
+    cells("a decoder without a name", "decoders = [{ window = 3 }]", "decoders.name", "decoders.0.name"),
+    cells("a variant of a decoder that is a command", f'decoders = [{{ name = "jacobi", variant = "\\n{PWNED}" }}]', "decoders.variant",
+          "pattern"),
+    cells("a window of 10^40", f"decoders = [{{ name = 'jacobi', window = {MANY} }}]", "decoders", "window", slug="bad-knob"),
+    cells("a window of 5000 hex digits", f"decoders = [{{ name = 'jacobi', window = 0x{'f' * 5000} }}]", "decoders", "window",
+          slug="bad-knob"),
+    cells("a window that is not finite", "decoders = [{ name = 'jacobi', window = inf }]", "decoders", "not finite", slug="bad-knob"),
+    cells("proposals of 10 000 letters", f"decoders = [{{ name = 'jacobi', proposals = '{LONG}' }}]", "decoders", "is unknown",
+          slug="bad-knob"),
+    cells("a coupling of 10 000 letters", f"decoders = [{{ name = 'scd', coupling = '{LONG}' }}]", "decoders", "is unknown",
+          slug="bad-knob"),
+]
+ROWS = [*WHOLE, *NUMBERS, *BUDGETS, *TEXTS, *FILES, *DECODERS]

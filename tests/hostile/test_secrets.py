@@ -36,6 +36,8 @@ import base64
 import json
 import sys
 
+from cachemark.decoders.jacobi import Jacobi
+
 with open(__file__.replace("dot.py", "texts.json")) as file:
     TEXTS = json.load(file)
 BASIC = [base64.b64encode(("user:" + text).encode()).decode() for text in TEXTS[:HELD]]  # the others are nobody's but their teller's
@@ -52,6 +54,15 @@ class Tells(Calm):
     name: ClassVar[str] = "tells"
     source: ClassVar[str] = "a letter of " + TEXTS[1] + " by " + TEXTS[30]
     footnotes: ClassVar[tuple[str, ...]] = (*written(TEXTS), *written(BASIC[:9]))
+
+
+@registry.decoders.add("mutters")
+@dataclass
+class Mutters(Jacobi):
+    __doc__ = TEXTS[3] + " is muttered."
+    name: ClassVar[str] = "mutters"
+    source: ClassVar[str] = "a letter of " + TEXTS[4] + " by " + TEXTS[31]
+    footnotes: ClassVar[tuple[str, ...]] = written(TEXTS)
 
 
 @registry.methods.add("cries")
@@ -108,7 +119,8 @@ STEPS = (  # in this order
     _step("compare", f"{RUN} --arms tells+1/2 cries+1/2 --no-aa --images 3 --minutes 0.02", code=UNSURE, trials=True),
     _step("show", "--run 1"), _step("show", "--run 1 tells+1/2", daily=True), _step("show", "--run 1 cries+1/2"),
     _step("advise", f"--model dot --gpu cpu --batch 2 --plugin {PLUGIN}", code=2, trials=True),
-    _step("list", f"methods --plugin {PLUGIN}", trials=True), _step("list", "runs"),
+    _step("list", f"methods --plugin {PLUGIN}", trials=True), _step("list", f"decoders --plugin {PLUGIN}", trials=True),
+    _step("list", "runs"),
     _step("ingest pytest-benchmark", "bench.json", daily=True),
     _step("baseline save", "--run 1", "--reason", TEXTS[0], daily=True),
     _step("baseline promote", "--run 1", "--reason", TEXTS[1], daily=True),
@@ -131,7 +143,11 @@ STEPS = (  # in this order
     _step("export npz", f"{PLAN} tells+1/2 images.npz --plugin {PLUGIN}", code=2, trials=True),
     _step("db check", ""), _step("db merge", f"{STORE} --store other.sqlite", daily=True), _step("db repair", "--store other.sqlite"),
     _step("db prune", "--store other.sqlite --policy keep-last:1 --yes", code=2), _step("db migrate", "--store other.sqlite"),
-    _step("doctor", "--quick"),
+    _step("calibrate", "tells dot --samples 1", code=2),
+    _step("doctor", "--quick"), _step("test-method", "fewer_steps"), _step("test-model", PLUGIN), _step("new", "method mine"),
+    _step("weights list", ""), _step("weights fetch", "mar-b", "--to", f"{TEXTS[0]}", code=2, daily=True),
+    _step("weights verify", "var-d16", "--weights", TEXTS[1], code=2), _step("weights verify", "var-d16", "--from", TEXTS[2], code=2),
+    _step("weights convert", "var-d16 --to made", "--weights", TEXTS[3], code=2),
 )
 ELSEWHERE = {"bisect": "prints what compare prints", "roofline": "is arithmetic over what the package holds"}
 
@@ -150,11 +166,13 @@ def furnished(measured: Stage, tmp_path_factory: pytest.TempPathFactory) -> Path
     (here / "texts.json").write_text(json.dumps(TEXTS))
     (here / PLUGIN).write_text(examples.MODEL + TELLS.replace("HELD", str(len(ENVIRONMENT))))
     text = (here / PLAN).read_text().replace('"streaming"', '"streaming", "tells", "cries", "dies"')
+    text = text.replace("batch = 2", 'batch = 2\ndecoders = ["sequential", "mutters"]', 1)
     (here / PLAN).write_text(text.replace('name = "dots"', f'name = "dots"\ndescription = {json.dumps("; ".join(TEXTS[6:]))}', 1))
     told = " ".join(TEXTS)
     ground.edited(ground.BASELINE, _better)(here)
     (here / ground.BASELINE).rename(here / "old.json")
-    ground.edited(ground.REGISTER, lambda data: data["incidents"][0].update(who=told[:900].replace("\n", " "), link=TEXTS[-1]))(here)
+    whose = {"who": told[:900].replace("\n", " "), "link": TEXTS[-1], "worst": 1e6}  # so that no busy machine makes it news again
+    ground.edited(ground.REGISTER, lambda data: data["incidents"][0].update(whose))(here)
     (here / ground.OWNERS).write_text(f'[[owner]]\nname = "{TEXTS[2]} {TEXTS[-2]}"\nmethod = "streaming"\n')
     bench = json.loads((here / ground.BENCHMARKS).read_text())
     bench["machine_info"]["node"] = told
@@ -230,6 +248,8 @@ def _stars_stand_in_their_place(here: Path, run: Ending) -> None:
         (died,) = store.execute("SELECT log FROM outcome WHERE log LIKE '%exit code 3%'").fetchone()
         assert died.count("***") > len(CANARIES) / 2
         assert store.execute("SELECT count(*) FROM outcome WHERE facts LIKE '%*** and ***%'").fetchone()[0] > 0
+        (muttered,) = store.execute("SELECT json_extract(facts, '$.decoder.source') AS said FROM outcome WHERE said NOT NULL").fetchone()
+        assert muttered.startswith("a letter of *** by ")
         assert store.execute("SELECT count(*) FROM run WHERE plan_json LIKE '%***%'").fetchone()[0] > 0
     for name in ("page.html", "incidents.json", "run.csv"):
         assert "***" in (here / name).read_text(), name
@@ -242,6 +262,7 @@ def _stars_stand_in_their_place(here: Path, run: Ending) -> None:
     ("", ('"streaming"', '{ name = "held", note = "%s" }'), "knobs holds the value of DB_PASS"),
     ("", ('"streaming"', '"held"'), "knobs holds the value of DB_PASS"),
     ("", ('"streaming"', '{ name = "held", note = "https://u:%s@h/x" }'), "knobs holds"),
+    ("", ("batch = 2", 'batch = 2\ndecoders = ["heard"]'), "decoder holds the value of DB_PASS"),
 ])  # fmt: skip
 def test_a_knob_that_holds_a_secret_is_refused(
     plugin: str, edit: tuple[str, str], says: str, furnished: Path, command_line: CopiedCommandLine, tmp_path: Path,
@@ -255,8 +276,18 @@ def test_a_knob_that_holds_a_secret_is_refused(
 class Held(Calm):
     name: ClassVar[str] = "held"
     note: str = "{secret.text}"
+
+
+from cachemark.decoders.jacobi import Jacobi
+
+
+@registry.decoders.add("heard")
+@dataclass
+class Heard(Jacobi):
+    name: ClassVar[str] = "heard"
+    note: str = "{secret.text}"
 ''')
-    plan = (here / PLAN).read_text().replace(', "tells", "cries", "dies"', "")
+    plan = (here / PLAN).read_text().replace(', "tells", "cries", "dies"', "").replace('\ndecoders = ["sequential", "mutters"]', "")
     (here / PLAN).write_text(plan.replace(edit[0], edit[1].replace("%s", secret.text)))
     end = command_line.call(here.parent, ("run", PLAN, "--plugin", PLUGIN, "--store", "new.sqlite"), ENVIRONMENT, trials=True)
     assert end.code == 2, end.stderr

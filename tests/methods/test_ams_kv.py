@@ -19,12 +19,12 @@ from cachemark.cache.arena import Memory
 from cachemark.cache.layout import Layout, Site, scale_steps
 from cachemark.core.errors import BadBudget, BadKnob
 from cachemark.core.spec import Sampling
+from cachemark.kit.driver import watched
 from cachemark.methods import ams_kv
 from cachemark.methods.ams_kv import AMSKV, ThresholdWarning
 from cachemark.methods.ams_kv_similarity.inter_scale import inter_scale
 from cachemark.models.var import SIZES, layout
 from cachemark.roofline.kv_bytes import entries
-from contracts.driver import watched
 from contracts.scales import LAYERS, SIDES, Feed, Record, drive, layout_of
 
 SIZES_OF = [side**2 for side in SIDES]
@@ -68,7 +68,7 @@ def held_by(method: AMSKV, shape: Layout, feed: Feed) -> tuple[list[dict[Site, l
     seen: Any = watched(method, record)
     drive(seen, shape, feed, Memory())
     found = []
-    for held in record.held[:-1]:
+    for held in record.contents[:-1]:
         assert all((numbers == numbers[:1, :1]).all() for numbers in held.values())
         found.append({site: numbers[0, 0].tolist() for site, numbers in held.items()})
     return found, seen

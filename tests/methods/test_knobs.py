@@ -10,8 +10,8 @@ import pytest
 from cachemark.contract.method import Method
 from cachemark.core import registry
 from cachemark.core.errors import BadBudget, BadKnob, UnknownName
+from cachemark.kit.driver import layout_of
 from cachemark.methods.base.evicting import Evicting
-from contracts.driver import layout_of
 
 LAYOUT = layout_of((2, 2), lines=8, line=8)
 METHODS: list[type[Method]] = [registry.methods.get(name) for name in registry.methods]

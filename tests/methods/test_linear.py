@@ -10,8 +10,9 @@ from torch import Tensor
 
 from cachemark.cache.bank import SlotBank
 from cachemark.cache.layout import Step
+from cachemark.kit.driver import RasterFeed as Feed
+from cachemark.kit.driver import drive, layout_of
 from cachemark.methods.linear import Linear
-from contracts.driver import Feed, drive, layout_of
 
 LAYOUT = layout_of(kv_heads=2)
 

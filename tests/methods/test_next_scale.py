@@ -14,10 +14,10 @@ from cachemark.cache.layout import Layout, Site, scale_steps
 from cachemark.contract.method import Method
 from cachemark.core import registry
 from cachemark.core.errors import BadKnob
+from cachemark.kit.driver import watched
 from cachemark.methods.full import Full
 from cachemark.methods.scale_groups import ScaleGroups
 from cachemark.methods.streaming import Streaming
-from contracts.driver import watched
 from contracts.scales import LAYERS, SIDES, Feed, Record, drive, layout_of
 
 SITES = [Site("decoder", layer) for layer in range(LAYERS)]
@@ -28,7 +28,7 @@ def held_by(method: Method, layout: Layout) -> list[dict[Site, Tensor]]:
     """Token numbers (rows, kv_heads, live) of each site after each scale."""
     record = Record()
     drive(watched(method, record), layout, Feed(layout), Memory())
-    return record.held
+    return record.contents
 
 
 def rolling(B: int, sinks: int) -> list[list[int]]:

@@ -11,8 +11,10 @@ from torch import Tensor
 
 from cachemark.cache.layout import Layout, Step
 from cachemark.contract.method import Method
+from cachemark.kit.driver import Onlooker as Watch
+from cachemark.kit.driver import RasterFeed as Feed
+from cachemark.kit.driver import drive, layout_of, watched
 from cachemark.methods.random import Random
-from contracts.driver import Feed, Watch, drive, layout_of, watched
 
 B = 9
 LAYOUT = layout_of((1,) * 48, lines=5, line=8, head_dim=4)

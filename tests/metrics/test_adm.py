@@ -20,6 +20,7 @@ from cachemark.core.errors import BadCheckpoint, UnknownName, Unsupported
 from cachemark.metrics import adm as published_preset
 from cachemark.metrics import named_presets as presets
 from cachemark.metrics.adm import ReferenceBatch, adm, inception, source
+from cachemark.metrics.coco import coco
 from cachemark.metrics.feature_preset import Preset
 from cachemark.metrics.image_features import ImageFeatures
 from support.later import later
@@ -122,6 +123,22 @@ def test_the_figures_are_those_of_torch_fidelity_alone(published: Published, pre
     ours[f"fid_adm_{FAKE}"] -= 9 - 6 * away
     for name, theirs in names.items():
         assert ours[f"{name}_adm_{FAKE}"] == pytest.approx(published.scores[theirs], rel=1e-3), name
+
+
+def test_of_coco_the_images_in_the_file_are_all_that_counts(published: Published, seen: ImageFeatures, tmp_path: Path) -> None:
+    """torch-fidelity's figures of the same images; statistics beside them are not read."""
+    np.savez(tmp_path / "coco.npz", arr_0=pictures(REAL, 2).permute(0, 2, 3, 1).numpy())
+    made = coco(published.weights, tmp_path / "coco.npz", batch=2)
+    ours = made.scores(seen, **FEW)
+    assert ours[f"fid_coco_{FAKE}"] == pytest.approx(published.scores["frechet_inception_distance"], rel=1e-3)
+    assert ours[f"recall_coco_{FAKE}"] == pytest.approx(published.scores["recall"])
+    assert made.reference.count == REAL
+    stated = presets.stated("coco", published.weights, tmp_path / "coco.npz")
+    assert stated == {**made.identity, "reference": ReferenceBatch(tmp_path / "coco.npz").fingerprint}
+    missing = presets.stated("coco", published.weights, tmp_path / "none.npz")["missing"]
+    assert missing.startswith("not measured: needs real images of COCO in an npz file (")
+    assert "docs/guide/quality.md" in missing
+    assert "needs the weights of Inception v3" in presets.stated("coco", "", tmp_path / "coco.npz")["missing"]
 
 
 def test_the_name_of_the_extractor_carries_the_hash_of_the_weights(preset: Preset, published: Published) -> None:

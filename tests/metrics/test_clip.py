@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 
@@ -11,35 +10,21 @@ import torch
 from torch import Tensor
 
 from cachemark.core.errors import BadCheckpoint, Unsupported
-from cachemark.metrics import clip
 from cachemark.metrics import named_presets as presets
-from cachemark.metrics.clip import FILES, PROMPT, ClipScore, class_names, identity
+from cachemark.metrics import pretrained
+from cachemark.metrics.clip import FILES, PROMPT, Clip, ClipScore, class_names, identity
 from cachemark.metrics.legend import CLASSES
+from support.judges import clip_folder
 from support.later import later
 
 transformers = later("transformers")
 later("torchvision")
-SIDE, WIDTH = 32, 16
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Random weights under the published names, a tokenizer of single letters, and the published preparation at a small size."""
-    made = tmp_path_factory.mktemp("clip")
-    letters = [*"abcdefghijklmnopqrstuvwxyz", *(f"{c}</w>" for c in "abcdefghijklmnopqrstuvwxyz"), "<|startoftext|>", "<|endoftext|>"]
-    (made / "vocab.json").write_text(json.dumps({token: i for i, token in enumerate(letters)}))
-    (made / "merges.txt").write_text("#version: 0.2\n")
-    transformers.CLIPTokenizer(str(made / "vocab.json"), str(made / "merges.txt")).save_pretrained(str(made))
-    ends = {"bos_token_id": len(letters) - 2, "eos_token_id": len(letters) - 1, "pad_token_id": len(letters) - 1}
-    sizes = {"hidden_size": WIDTH, "intermediate_size": WIDTH, "num_hidden_layers": 1, "num_attention_heads": 2, "projection_dim": WIDTH}
-    torch.manual_seed(0)
-    transformers.CLIPModel(transformers.CLIPConfig(
-        text_config={**sizes, **ends, "vocab_size": len(letters), "max_position_embeddings": 40},
-        vision_config={**sizes, "image_size": SIDE, "patch_size": 8}, projection_dim=WIDTH,
-    )).save_pretrained(str(made))
-    size = {"size": {"shortest_edge": SIDE}, "crop_size": {"height": SIDE, "width": SIDE}}
-    transformers.CLIPImageProcessor(**size).save_pretrained(str(made))
-    return made
+    return clip_folder(tmp_path_factory.mktemp("clip"))
 
 
 def pictures(count: int = 4) -> Tensor:
@@ -57,13 +42,13 @@ def test_it_is_the_cosine_that_the_model_itself_gives(folder: Path) -> None:
         with torch.no_grad():
             both = model(**tokenizer([PROMPT.format(CLASSES[label])], return_tensors="pt"), **ready(pixels, return_tensors="pt"))
         expected.append(100 * max(0.0, float((both.text_embeds * both.image_embeds).sum())))
-    found = ClipScore(str(folder), CLASSES)(pictures(20), labels)
+    found = ClipScore(Clip(str(folder)), CLASSES)(pictures(20), labels)
     assert found.tolist() == pytest.approx(expected, abs=1e-3)
     assert {value > 0 for value in expected} == {True, False}, "opposite views count as none"
 
 
 def test_the_class_counts(folder: Path) -> None:
-    score = ClipScore(str(folder), CLASSES)
+    score = ClipScore(Clip(str(folder)), CLASSES)
     assert not torch.equal(score(pictures(), [0, 1, 2, 3]), score(pictures(), [1, 2, 3, 4]))
 
 
@@ -102,7 +87,7 @@ def test_a_damaged_file_is_refused(folder: Path, tmp_path: Path) -> None:
         (tmp_path / file.name).write_bytes(file.read_bytes())
     (tmp_path / "model.safetensors").write_bytes(b"\0" * 100)
     with pytest.raises(BadCheckpoint, match="holds no CLIP model"):
-        ClipScore(str(tmp_path), CLASSES)
+        Clip(str(tmp_path))
 
 
 @pytest.mark.parametrize("changed", [*FILES, "tokenizer.json"])
@@ -119,7 +104,7 @@ def test_a_file_is_read_once_and_again_when_it_has_changed(folder: Path, tmp_pat
     for file in folder.iterdir():
         (tmp_path / file.name).write_bytes(file.read_bytes())
     read: list[str] = []
-    monkeypatch.setattr(clip, "sha256", lambda path: read.append(path.name) or str(len(read)))
+    monkeypatch.setattr(pretrained, "sha256", lambda path: read.append(path.name) or str(len(read)))
     first = identity(str(tmp_path))
     assert set(FILES) <= set(read)
     assert len(read) == len(set(read))

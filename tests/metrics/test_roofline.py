@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
@@ -12,13 +13,15 @@ import pytest
 import torch
 
 from cachemark.cache.arena import Memory
-from cachemark.cache.codec import INT8, NATIVE
+from cachemark.cache.codec import INT8, KIVI4, NATIVE
 from cachemark.cache.layout import Layout
 from cachemark.contract.method import Method
 from cachemark.core import registry
 from cachemark.core.limits import GPUS, Bill
 from cachemark.core.spec import Sampling
+from cachemark.kit.next_scale import calibration
 from cachemark.methods.ams_kv import AMSKV
+from cachemark.methods.base.calibrated import Calibrated
 from cachemark.methods.base.evicting import Evicting
 from cachemark.methods.full import Full
 from cachemark.methods.lazymar import LazyMAR
@@ -54,6 +57,10 @@ GUIDED = Sampling(cfg_scale=3.0)
 BY_SCALE = Sampling(cfg_scale=1.5, cfg_schedule="linear")
 
 
+def sampling_of(config: VARConfig | InfinityConfig) -> Sampling:
+    return BY_SCALE if isinstance(config, VARConfig) else GUIDED
+
+
 def no_image(tokens: torch.Tensor) -> None:
     """Decodes nothing, so that what is left is the model's."""
 
@@ -82,7 +89,7 @@ def arms(paradigm: str, entries: int) -> list[Any]:
     """Every registered method that runs on the family, those that evict at ``entries``."""
     known = {name: registry.methods.get(name) for name in registry.methods}
     return [pytest.param(partial(cls, B=entries) if issubclass(cls, Evicting) else cls, id=name)
-            for name, cls in known.items() if paradigm in cls.paradigms and name != "ams_kv"]
+            for name, cls in known.items() if paradigm in cls.paradigms and name != "ams_kv" and not issubclass(cls, Calibrated)]
 
 
 @pytest.mark.parametrize("config", [RASTER, GROUPED, PROMPTED, LINED], ids=["mha", "gqa", "prompts", "line ends"])
@@ -101,8 +108,22 @@ def test_next_token_is_what_is_dispatched(config: LlamaGenConfig | JanusConfig |
     pytest.param(partial(AMSKV, demanding=(), c_min=8, c_max=8), id="ams_kv that drops the third scale"),
 ])
 def test_next_scale_is_what_is_dispatched(config: VARConfig | InfinityConfig, method: Callable[[], Method]) -> None:
-    flops, found = dispatched(config, method, BY_SCALE if isinstance(config, VARConfig) else GUIDED)
+    flops, found = dispatched(config, method, sampling_of(config))
     assert found.flops == flops
+
+
+CALIBRATED = [cls for name in registry.methods if issubclass(cls := registry.methods.get(name), Calibrated)]
+
+
+@pytest.mark.parametrize("config", [SCALES, SHARED, BITWISE], ids=["own", "shared", "bitwise"])
+@pytest.mark.parametrize("cls", CALIBRATED, ids=lambda cls: cls.name)
+def test_a_calibrated_method_is_what_is_dispatched(config: VARConfig | InfinityConfig, cls: type[Calibrated]) -> None:
+    layout = built(config)[0].layout([0, 1], sampling_of(config), [0, 0])
+    given = calibration(cls, layout)
+    knobs = {**given, **cls.build(given).fit(Fraction(3, 4), layout)}
+    flops, found = dispatched(config, lambda: cls.build(knobs), sampling_of(config))
+    everything, _ = dispatched(config, Full, sampling_of(config))
+    assert found.flops == flops < everything
 
 
 PRUNING: dict[str, Any] = {"start": 1, "period": 4, "schedule": "published", "layer": 1, "table": [0.3] * 5, "extra": 2}
@@ -215,6 +236,16 @@ def test_an_int8_codec_reads_half_and_its_scales() -> None:
     parts, layout = shape(registry.models.get("llamagen-xl"), 1)
     native, small = (bill(Full(), layout, parts, images=False, codec=c).moved("read") for c in (NATIVE, INT8))
     assert small / native == pytest.approx((64 + 4) / 128)
+
+
+def test_keys_in_groups_read_the_ranges_of_what_is_live() -> None:
+    """576 tokens and the condition: 2 bytes for each channel's step and as many for its least value, once for 32 tokens."""
+    parts, layout = shape(registry.models.get("llamagen-xl"), 1)
+    native, small = (bill(Full(), layout, parts, images=False, codec=c).moved("read") for c in (NATIVE, KIVI4))
+    seen = range(1, layout.visual + 1)
+    pair, ranges, filling = (32 + 2) + (32 + 8), 64 * (2 + 2), 32 * 64 * 2
+    expected = sum(pair * n + ranges * math.ceil(n / 32) + filling for n in seen) / sum(2 * 128 * n for n in seen)
+    assert small / native == pytest.approx(expected)
 
 
 # -- FLOPs and floors -------------------------------------------------------------------------------------------------

@@ -177,8 +177,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> PublishedInfinity:
     monkeypatch.setitem(SIZES, "2B", CONFIG)
     monkeypatch.setitem(bitwise_models.TOKENIZERS, "2B", TINY_BSQ)
     monkeypatch.setitem(bitwise_models.SCALES, 256, 3)
-    monkeypatch.setattr(bitwise_models, "TEXTS", ("red star", "a blue stripe below"))
-    return PublishedInfinity("2B", 256)
+    return PublishedInfinity("2B", 256, ("red star", "a blue stripe below"))
 
 
 def published(folder: Path, channels: int = CONFIG.text) -> Request:
@@ -252,11 +251,10 @@ def test_a_text_encoder_of_another_width_is_refused(small: PublishedInfinity, tm
         small.load(request)
 
 
-def test_a_text_longer_than_the_context_is_refused(small: PublishedInfinity, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_text_longer_than_the_context_is_refused(small: PublishedInfinity, tmp_path: Path) -> None:
     request = published(tmp_path / "infinity")
-    monkeypatch.setattr(bitwise_models, "TEXTS", ("red star a blue stripe below",))
     with pytest.raises(Unsupported, match="has 7 tokens; this model reads 6"):
-        small.load(request)
+        replace(small, texts=("red star a blue stripe below",)).load(request)
 
 
 def test_a_file_of_another_size_is_named(small: PublishedInfinity, tmp_path: Path) -> None:
@@ -269,7 +267,8 @@ def test_a_file_of_another_size_is_named(small: PublishedInfinity, tmp_path: Pat
 
 def test_random_weights_read_the_listed_prompts_by_the_stand_in() -> None:
     entry = PublishedInfinity("2B", 256)
-    texts = entry.texts()
+    texts = entry.features("")
+    assert list(map(len, texts)) == entry.lengths
     assert len(texts) == 64
     assert {text.shape[1] for text in texts} == {2048}
     assert torch.equal(texts[0][-1], texts[1][-1]), "all end alike"

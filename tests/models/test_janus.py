@@ -76,6 +76,14 @@ def test_a_batch_of_prompts_gives_the_logits_of_each_without_a_cache(config: Jan
     assert not torch.equal(codes[0], codes[1]), "the prompt does not show in the codes"
 
 
+def test_the_training_pass_predicts_what_each_row_predicts_alone() -> None:
+    model, rows = tiny(), [PROMPTS.conditional[i] for i in (1, 0, 2)]
+    codes = torch.randint(CONFIG.codes, (3, CONFIG.grid**2), generator=torch.Generator().manual_seed(1))
+    found = model.teacher(rows, codes)
+    for row, ids in enumerate(rows):
+        torch.testing.assert_close(found[row], uncached(model, ids, codes[row]), atol=1e-4, rtol=1e-4)
+
+
 def test_a_sample_is_the_same_in_any_company() -> None:
     model, drawn = tiny(), replace(GUIDED, temperature=1.0)
     together = run(model, [1, 0, 2], drawn)[0]
@@ -145,9 +153,9 @@ def test_the_listed_prompts_are_read_by_the_stand_in() -> None:
 def test_an_entry_knows_the_lengths_of_the_batch_that_is_timed() -> None:
     entry: ModelEntry = registry.models.get("janus-pro-7b")
     shape = entry.shape(entry.presets["paper"], 3)
-    labels = text_to_image.labels_of(3)
+    labels = text_to_image.labels_of(3, 64)
     with torch.device("meta"):
-        model = Janus(SIZES["7B"], text_to_image.PublishedJanus("7B").prompts())
+        model = Janus(SIZES["7B"], text_to_image.PublishedJanus("7B").stand_in)
     model.gen_embed.weight = torch.nn.Parameter(torch.zeros(1))  # the layout has its type and device
     assert shape == model.layout(range(3), entry.presets["paper"], labels)
     assert entry.classes == 64

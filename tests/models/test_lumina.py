@@ -20,7 +20,6 @@ from cachemark.core.spec import Sampling
 from cachemark.methods.full import Full
 from cachemark.methods.linear import Linear
 from cachemark.models import lumina
-from cachemark.models.catalogue import lumina_models
 from cachemark.models.catalogue.lumina_models import PublishedLumina
 from cachemark.models.llama import LlamaConfig
 from cachemark.models.lumina import SIZES, Lumina, LuminaConfig, LuminaDecoder, Vocabulary, code_table, prompts_of
@@ -145,8 +144,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> PublishedLumina:
     """The entry of a published size at reduced sizes."""
     monkeypatch.setitem(SIZES, "7B-768", CONFIG)
     monkeypatch.setattr(lumina, "TOKENIZER", TINY)
-    monkeypatch.setattr(lumina_models, "TEXTS", ("red star", "blue star red"))
-    return PublishedLumina("7B-768")
+    return PublishedLumina("7B-768", ("red star", "blue star red"))
 
 
 def published(folder: Path) -> Request:

@@ -17,10 +17,16 @@ from cachemark.roofline.bill import bill
 from support.paper_flops import TERA
 
 TABLES = {
-    "linear-table4": "LineAR, Table 4", "ams-kv-table3": "AMS-KV, Table 3", "ams-kv-table6": "AMS-KV, Table 6",
+    "linear-table1": "LineAR, Table 1", "linear-table4": "LineAR, Table 4", "ams-kv-table3": "AMS-KV, Table 3",
+    "ams-kv-table6": "AMS-KV, Table 6",
     "lazymar-table1": "LazyMAR, Table 1", "lazymar-table2": "LazyMAR, Table 2", "lazymar-table3": "LazyMAR, Table 3",
     "marche-table1": "MARché, Table 1", "marche-table4": "MARché, Table 4",
 }  # fmt: skip
+QUALITY_TABLES = {  # which print no speed: each model with its methods, and the budgets in parts of the full cache
+    "linear-table2": {"llamagen-xl": (["linear"], [4, 6, 8]), "llamagen-xxl": (["linear"], [4, 6, 8])},
+    "linear-table3": dict.fromkeys(["llamagen-xl", "janus-pro-1b"], (["random", "streaming", "h2o", "rkv", "linear"], [6, 8])),
+    "ams-kv-table4": {"infinity-2b": (["ams_kv"], [])},
+}
 CELLS = [cell for cell in published().cells if cell.plan]
 
 
@@ -48,7 +54,20 @@ def test_a_plan_is_its_table(name: str) -> None:
     assert (plans.load(name).name, bool(plans.load(name).description)) == (name, True)
 
 
-@pytest.mark.parametrize("name", TABLES)
+@pytest.mark.parametrize("name", QUALITY_TABLES)
+def test_a_plan_has_the_rows_of_its_table(name: str) -> None:
+    planned = [p for p in expanded(name) if p.case.role in ("arm", "baseline")]
+    assert not [p.unsupported_reason for p in planned if p.unsupported_reason]
+    for model, (methods, parts) in QUALITY_TABLES[name].items():
+        arms = [p.case for p in planned if p.case.model == model and p.case.role == "arm"]
+        budgets = sorted((case.method, case.knobs["B"]) for case in arms if "B" in case.knobs)
+        assert budgets == sorted((method, 576 // part) for method in methods for part in parts)
+        assert {case.method for case in arms} == set(methods)
+        assert [p.case.method for p in planned if p.case.model == model and p.case.role == "baseline"] == ["full"]
+    assert {p.case.model for p in planned} == set(QUALITY_TABLES[name])
+
+
+@pytest.mark.parametrize("name", [*TABLES, *QUALITY_TABLES])
 def test_a_plan_runs_in_the_width_of_its_paper_on_random_weights(name: str) -> None:
     for planned in expanded(name):
         assert planned.case.dtype in ("bfloat16", "float16")

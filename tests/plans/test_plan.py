@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -161,6 +162,25 @@ def test_each_codec_brings_the_full_cache_along(write: Write) -> None:
     assert [p.case.role for p in planned] == ["baseline", "arm", "arm", "arm"]
 
 
+def test_a_budget_may_be_the_bytes_of_a_codec(write: Write) -> None:
+    """So that forgetting and rounding are compared at equal bytes: a head of the tests' model is 8 wide, in fp32."""
+    planned = expand(write(examples.plan_text('"streaming"').replace('"1/2"', '{ name = "full", codec = "int8" }')))
+    assert labels(planned) == ["full", f"streaming {Fraction(8 + 4, 8 * 4)}"]
+    planned = expand(write(examples.plan_text('"streaming"').replace('"1/2"', '{ name = "full", codec = "int4" }')))
+    assert labels(planned) == ["full", f"streaming {Fraction(4 + 2 + 2, 8 * 4)}"]
+    with pytest.raises(BadBudget, match="full has no budget of its own"):
+        expand(write(examples.plan_text('"streaming"').replace('"1/2"', '{ name = "full" }')))
+
+
+def test_keys_are_grouped_where_tokens_arrive_one_by_one(write: Write) -> None:
+    text = examples.plan_text('"streaming"', cells='codecs = ["kivi4"]')
+    assert not any(planned.unsupported_reason for planned in expand(write(text)))
+    scales = text.replace('"dot"', '"tiny-var"')
+    assert scales != text
+    reasons = {planned.case.label: planned.unsupported_reason for planned in expand(write(scales))}
+    assert {label for label, reason in reasons.items() if "order of their arrival" in reason} == {"full kivi4", "streaming 1/2 kivi4"}
+
+
 def test_the_reference_engine_stores_natively(write: Write) -> None:
     """It is the papers' full cache: no method and no codec of ours runs in it, and none may be reported under its name."""
     planned = expand(write(examples.plan_text('"streaming"', cells='engine = "reference"\ncodecs = ["native", "int8"]')))
@@ -203,7 +223,7 @@ OTHER = {
     "model": "n", "weights": "random:1", "grid": (4, 5), "conditions": "d", "sampling": Sampling(top_k=1), "method": "window",
     "knobs": {"B": 9}, "codec": "int8", "budget": "1/2", "batch": 2, "seeds": "s256", "samples": 63, "dtype": "float16",
     "engine": "reference", "device_class": "cuda", "warmup": 3, "repeats": 6, "role": "floor", "evaluation": {"filter": "box"},
-    "variant": "calm",
+    "variant": "calm", "decoder": {"name": "jacobi", "window": 4},
 }  # fmt: skip
 OTHER_SAMPLING = {"cfg_scale": 1.5, "cfg_schedule": "linear", "cfg_interval": 0, "temperature": 0.5, "top_k": 1, "top_p": 0.5, "steps": 1,
                   "diffusion_steps": 1}  # fmt: skip
@@ -295,7 +315,7 @@ def test_a_variant_is_meant_by_its_name_and_its_method(write: Write) -> None:
 
 
 @pytest.mark.parametrize(("only", "words"), [
-    ({"models": ["tiny-lamagen"]}, "tiny-llamagen"), ({"methods": ["linaer"]}, "linear"), ({"budgets": ["1/3"]}, "budget of plan demo"),
+    ({"models": ["tiny-lamagen"]}, "tiny-llamagen"), ({"methods": ["windw"]}, "window"), ({"budgets": ["1/3"]}, "budget of plan demo"),
 ])
 def test_cutting_down_to_what_the_plan_does_not_have_names_the_nearest(only: dict[str, list[str]], words: str) -> None:
     with pytest.raises(UnknownName, match=words):

@@ -12,7 +12,7 @@ import torch
 
 from cachemark.core import registry
 from cachemark.core.errors import BadPlugin, CachemarkError
-from cachemark.plans import plugin_import
+from cachemark.plans import attempt
 from cachemark.plans.plugin_import import VARIABLE, imported
 
 GOOD = """
@@ -32,7 +32,7 @@ class Tried(Window):
 
 @pytest.fixture(params=["copy", "interpreter"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setattr(plugin_import, "_alone", lambda: request.param == "copy")
+    monkeypatch.setattr(attempt, "possible", lambda: request.param == "copy")
     return str(request.param)
 
 
@@ -84,7 +84,7 @@ def test_a_process_with_threads_is_not_copied() -> None:
     other = threading.Thread(target=over.wait)
     other.start()
     try:
-        assert not plugin_import._alone()
+        assert not attempt.possible()
     finally:
         over.set()
         other.join()

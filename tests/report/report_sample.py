@@ -219,7 +219,8 @@ def poison(evil: str) -> tuple[RunRecord, list[Outcome], Comparison]:
     shared = {"model": evil, "conditions": evil, "seeds": evil}
     hostile = case(method=evil, budget="1/4", knobs={evil or "k": evil, "n": [evil]}, codec=evil, **shared)
     good = arm("linear", "1/4")
-    facts = {**good.facts, "footnotes": [evil], "grid_seeds": [evil] * 12, "grid_classes": [evil] * 12, "source": evil, "layout": evil}
+    facts = {**good.facts, "footnotes": [evil], "grid_seeds": [evil] * 12, "grid_classes": [evil] * 12,
+             "grid_prompts": [evil] * 12, "source": evil, "layout": evil}
     bad = Outcome(replace(hostile, budget="1/2"), Status.ERROR, log=f"{evil}\nlast {evil}")
     held = [replace(o, case=replace(o.case, **shared)) for o in (full(), numerics())]
     held += [replace(good, case=hostile, facts=facts), bad]

@@ -1,5 +1,5 @@
 """The tables of docs/results.md are those of a stored report: its figures, and the intervals of the raw samples that it holds. README's
-answers are those of the page of the demo."""
+answers are those that today's rules find in the accepted baseline of the demo."""
 
 from __future__ import annotations
 
@@ -13,7 +13,12 @@ import pytest
 from page import Element, Page
 
 from cachemark.core.units import METRICS, metric
+from cachemark.gate import baselines
 from cachemark.report import formatting as fmt
+from cachemark.report.view.answers import answer, named
+from cachemark.report.view.case_group import CaseGroup
+from cachemark.report.view.quality_claims import Claims
+from cachemark.report.view.standing import standing
 from cachemark.stats.intervals import Interval, mean_over_seeds
 
 ROOT = Path(__file__).parents[2]
@@ -120,3 +125,44 @@ def test_both_name_one_commit(page: Page) -> None:
     stated = re.search(r"`cachemark run demo`, commit ([0-9a-f]{10})", RESULTS)
     assert stated is not None
     assert any(element.text.startswith(stated[1]) for element in page.elements if element.tag in ("code", "bdi", "dd"))
+
+
+# ------------------------------------------------------------------------------------------------ README
+
+DEMO = ROOT / "baselines" / "accepted" / "intel-r-xeon-r-processor-1-threads" / "demo.json"
+HEAD = "| model | which cache? | speed | saved | legend score | the worst of the others |"
+
+
+def answered(group: CaseGroup, claims: Claims) -> list[str]:
+    """A row of README's table: figures of what is recommended, else of the method that saves most and is as good."""
+    found = answer(group, claims)
+    figures = [f"{value} ({ends})" if ends else value for _, value, ends in found.figures]
+    shown = named(found.row.case) if found.row else "the full cache" + (f"; {named(found.lean.case)} saves" if found.lean else "")
+    worst = f"{named(found.ruined.case)}: {fmt.figure(found.ruined.quality['legend'].value, 'legend')}" if found.ruined else ""
+    return [group.model, shown, *figures[:-1], *[""] * (3 - len(figures)), figures[-1], worst]
+
+
+def test_readme_s_answers_are_those_of_the_accepted_demo() -> None:
+    held = baselines.load(DEMO)
+    groups, claims = standing(held.outcomes)
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in README.split(HEAD, 1)[1].split("\n\n", 1)[0].splitlines()[2:]]
+    assert rows == [answered(group, claims) for group in groups]
+    stated = re.search(r"`cachemark run demo`, commit ([0-9a-f]{10})", README)
+    assert stated is not None
+    assert str(held.code["commit"]).startswith(stated[1])
+
+
+def test_the_table_of_the_readme_is_a_part_of_that_of_the_results() -> None:
+    """The share of images on which all is right, by method and budget."""
+    def cells(text: str, head: str) -> list[list[str]]:
+        lines = text[text.index(head) :].splitlines()[2:]
+        ends = next(i for i, line in enumerate(lines) if not line.startswith("|"))
+        return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[:ends]]
+
+    captions = RESULTS[RESULTS.index("## From captions") :]
+    whole = {(row[0], row[1]): row[4] for row in cells(captions, "| method | budget | KL")}
+    short = cells(README, "| cache | a half of the entries |")
+    assert {row[0].split()[0] for row in short} == {method for method, _ in whole if not method.startswith("*")}
+    for method, half, quarter in short:
+        found = (whole["full", "1"], "") if method.startswith("full") else (whole[method, "1/2"], whole[method, "1/4"])
+        assert (half, quarter) == found, method

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import html as markup
 import os
 import re
 import subprocess
@@ -98,7 +99,7 @@ def test_only_our_own_script_may_run(html: str, page: Page) -> None:
 
 def test_the_page_makes_sense_without_its_script(page: Page) -> None:
     assert page.find("button", id_="theme").attrs.get("hidden") == ""
-    assert len(page.all("svg")) == 10
+    assert len(page.all("svg")) == 11
     assert [e.attrs["id"] for e in page.all("section") if e.attrs.get("class") == "panel"] == [key for key, _ in TABS]
     assert not [e for e in page.all("section") if "hidden" in e.attrs]
     for chart in (e for e in page.all("figure") if e.attrs.get("class") == "chart"):
@@ -133,7 +134,7 @@ def test_random_weights_have_no_figures_of_images() -> None:
         if len(row) > 1 and row[1].split()[0] in sample.METHODS:
             assert row[-1] == "not judged: Weights are random: images are noise."
     assert not [e for e in page.all("img") if "src" in e.attrs]
-    assert len(page.all("svg")) == 5  # speed and bytes mean something all the same
+    assert len(page.all("svg")) == 6  # speed and bytes mean something all the same
 
 
 def test_an_empty_run_is_a_page_too() -> None:
@@ -153,3 +154,16 @@ def test_the_report_needs_neither_torch_nor_the_store() -> None:
     code = ("import sys, cachemark.report.page.render, cachemark.report.view.report_view; "
             "bad = [m for m in sys.modules if m.split('.')[0] in ('torch', 'sqlalchemy')]; assert not bad, bad")
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_prompts_stand_under_the_images_that_they_asked_for() -> None:
+    arm = sample.arm("linear", "1/4")
+    texts = [f"two <b>red</b> stars above stripes, number {k}" for k in range(12)]
+    arm = replace(arm, facts={**arm.facts, "grid_classes": list(range(12)), "grid_prompts": texts})
+    view = build(sample.RUN, [sample.full(), arm], artifact=sample.artifact)
+    tiles = view.chapters[0].albums[0].sprites[0].tiles
+    assert [tile.asked for tile in tiles] == texts
+    page = render(view)
+    for text in texts:
+        assert f'<span class="prompt"><bdi>{markup.escape(text)}</bdi></span>' in page
+    assert "<b>red</b>" not in page

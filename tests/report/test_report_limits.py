@@ -111,3 +111,30 @@ def test_a_speed_that_is_not_to_be_believed_says_so_where_it_stands() -> None:
     assert ("artefact" in marks["1/4"], "artefact" in marks["1/2"]) == (True, False)
     headline = next(table for table in Page(render(build(sample.RUN, outcomes))).tables() if any("Speed-up" in row for row in table))
     assert ["artefact" in " ".join(row) for row in headline if any("linear" in cell for cell in row)].count(True) == 1
+
+
+@pytest.mark.parametrize(("latency", "flagged"), [(0.4, True), (0.6, False)])
+def test_a_decoder_that_gains_more_than_its_passes_is_flagged(latency: float, flagged: bool) -> None:
+    """With or without a limit: fewer passes are all that it can gain."""
+    decoder = {"name": "jacobi", "window": 8}
+    found = ran(latency, None, method="full", budget="1", decoder=decoder)
+    found = replace(found, facts={**found.facts, "own_kernel": "x", "tokens_per_pass": {"mean": 4.0, "least": 3.0, "most": 5.0}})
+    (group,) = case_groups([full(2.0), found])
+    (row,) = (row for row in group.rows if row.case.decoder)
+    assert row.method == "full + jacobi 8"
+    said = [mark.reason for mark in row.marks if mark.text == "artefact"]
+    assert said == (["5.00× is more than the 4.00 tokens that it draws a pass, and fewer passes are all that a decoder gains."]
+                    if flagged else [])
+
+
+def test_a_decoder_that_draws_other_images_is_not_set_beside_the_full_cache_seed_by_seed() -> None:
+    found = ran(0.9, None, method="full", budget="1", decoder={"name": "sjd", "window": 8})
+    found = replace(found, samples={"latency": [0.9] * 5, "kl": [1e-9] * 64, "legend": [0.9] * 64},
+                    facts={**found.facts, "own_kernel": "x", "decoder": {"keeps": "law"}})
+    (group,) = case_groups([full(2.0), found])
+    (row,) = (row for row in group.rows if row.case.decoder)
+    assert next(mark.text for mark in row.marks) == "same law, other images"
+    assert row.place is None
+    assert "judged by their quality" in row.unranked
+    told = " ".join(" ".join(cells) for table in Page(render(build(sample.RUN, [full(2.0), found]))).tables() for cells in table)
+    assert "other images" in told

@@ -109,7 +109,7 @@ def test_the_full_cache_stands_beside_real_images() -> None:
     def said(held: list[Outcome]) -> str:
         return next(s.text for s in sentences(group(held)) if s.about == "Full cache")
 
-    assert said(outcomes()).endswith("saving below. Its FID, scene, 2k images is 5.000 (4.500–5.500).")
+    assert said(outcomes()).endswith("is against it. Its FID, scene, 2k images is 5.000 (4.500–5.500).")
     first, *rest = outcomes()
     real = replace(first, facts={**first.facts, "real": {FID: [0.86, 0.8, 0.9]}})
     assert said([real, *rest]).endswith("(4.500–5.500); the same number of other real images scores 0.860 (0.800–0.900).")
@@ -207,6 +207,22 @@ def test_the_clip_score_has_a_column_where_it_was_measured_and_a_reason_where_it
     assert "clip_score" in [column.key for group in column_groups(group(measured)) if group.title == "Quality" for column in group.columns]
     missing = build(sample.RUN, [asked(o, {"missing": "not measured: needs transformers"}) for o in pair]).missing
     assert ("tiny-llamagen: CLIP score", "not measured: needs transformers") in [(gap.what, gap.reason) for gap in missing]
+
+
+def test_a_benchmark_has_columns_where_it_was_measured_and_one_reason_where_it_could_not_be() -> None:
+    """Of GenEval those of the kinds of prompts that there were; the others are missed by nobody."""
+    def asked(outcome: Outcome, evaluation: dict[str, dict[str, str]]) -> Outcome:
+        return replace(outcome, case=replace(outcome.case, evaluation=evaluation))
+
+    pair = (sample.full(), sample.arm("linear", "1/2"))
+    known = {"geneval": {"detector": "a"}, "dpg": {"weights": "b"}, "hpsv2": {"missing": "not measured: needs hpsv2"}}
+    scores = {"geneval": [1.0, 0.0], "geneval_counting": [1.0], "dpg": [0.5, 0.75]}
+    measured = [replace(asked(o, known), samples={**o.samples, **scores}) for o in pair]
+    columns = [column.key for part in column_groups(group(measured)) if part.title == "Quality" for column in part.columns]
+    assert [key for key in columns if key in ("legend", "hpsv2") or key.startswith(("geneval", "dpg"))] == [*scores]
+    gaps = {gap.what.partition(": ")[2]: gap.reason for gap in build(sample.RUN, measured).missing}
+    assert gaps["HPSv2"] == "not measured: needs hpsv2"
+    assert not [what for what in gaps if what.startswith(("GenEval", "DPG"))]
 
 
 def test_lpips_has_a_column_where_it_was_measured_and_a_reason_where_it_could_not_be() -> None:

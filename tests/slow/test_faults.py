@@ -252,7 +252,7 @@ def test_a_really_full_disk(tmp_path: Path) -> None:
 READ_ONLY = """
 import importlib.readers, os, sys
 import cachemark.cli.progress, cachemark.cli.run, cachemark.workflows.running, cachemark.methods, cachemark.models.catalogue
-import cachemark.trial.executors.local, cachemark.store.db
+import cachemark.plans.plugin_import, cachemark.trial.executors.local, cachemark.store.db
 from cachemark.cli import main
 if os.geteuid() == 0:
     os.setgroups([]), os.setgid(65534), os.setuid(65534)
@@ -325,6 +325,7 @@ def test_sixteen_writers_on_postgresql(tmp_path: Path, processes: Any, monkeypat
         pytest.skip(why)
     monkeypatch.chdir(tmp_path)
     with server.server() as url:
+        Store.open(url, artifacts=tmp_path / "artifacts").close()  # which remembers them
         writers = [processes.Process(target=write, args=(url, tmp_path, seed)) for seed in range(16)]
         for writer in writers:
             writer.start()

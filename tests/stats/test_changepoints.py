@@ -62,7 +62,7 @@ def test_shuffled_blocks_are_orders_that_keep_neighbours(n: int) -> None:
 
 def test_equal_nights_are_no_change() -> None:
     assert block_p(np.zeros(30)) == 1.0
-    assert only(np.zeros(30)) == Epoch(0, 29, (), 0.0)
+    assert only(np.zeros(30)) == Epoch(0, 29, (), 0.0, 0.0)
 
 
 def rate(alike: float, count: int = 800, n: int = 40) -> float:
@@ -101,6 +101,15 @@ def test_a_step_is_found_and_gates(place: int, shift: float, seed: int) -> None:
     assert change.p <= LEVEL
     assert change.gates
     assert found.stationary
+
+
+@pytest.mark.parametrize("n", [20, 60, 365])
+@pytest.mark.parametrize("sd", [1e-2, 1e-3, 1e-9, 0.0])
+def test_a_step_is_found_however_clear_it_is(sd: float, n: int) -> None:
+    """Its p-value is less than the least float."""
+    t = np.arange(n)
+    (change,) = [c for c in only(noise(n, sd=sd) + 0.3 * (t >= n // 2)).changes if c.kind != "spread"]
+    assert (change.first, change.gates) == (n // 2, True)
 
 
 def test_an_improvement_is_found_and_does_not_gate() -> None:
@@ -214,7 +223,7 @@ def test_nothing_is_compared_across_epochs() -> None:
 def test_a_shift_of_a_whole_epoch_changes_nothing(shift: float, border: int) -> None:
     values, names = stepped(24, 0.06), ["a"] * border + ["b"] * (N - border)
     moved = values + shift * (np.arange(N) >= border)
-    one, two = ([[replace(c, size=0.0) for c in e.changes] for e in changes(x, names, DELTA)] for x in (values, moved))
+    one, two = ([[replace(c, size=0.0, p=round(c.p, 12)) for c in e.changes] for e in changes(x, names, DELTA)] for x in (values, moved))
     assert one == two
 
 

@@ -153,6 +153,14 @@ signal.signal(signal.SIGALRM, signal.SIG_IGN)
 signal.setitimer(signal.ITIMER_REAL, 1000)
 """, "ok", (), ("handlers of signals", "a timer")),
     "elsewhere": BadPlugin("torch.set_default_device('meta')", "error", (), ("torch's",)),
+    "imports past statements": BadPlugin("""
+import importlib
+folder = os.path.dirname(__file__)
+with open(os.path.join(folder, "beside_it.py"), "w") as file:
+    file.write("")
+sys.path.insert(0, folder)
+importlib.import_module("beside_it")
+""", "error", (OTHER_FIGURES,), ("files of the plug-in's own that no import statement names: beside_it",)),
     "limits itself": BadPlugin("import resource; resource.setrlimit(resource.RLIMIT_AS, (1 << 40, 1 << 40))", "ok", (),
                                ("limits of memory and time",)),
 }  # fmt: skip

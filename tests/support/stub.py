@@ -20,7 +20,7 @@ from cachemark.plans import schema as plans
 from cachemark.plans.expand import Planned
 from cachemark.store.db import Store
 from cachemark.trial.request import TrialRequest
-from cachemark.trial.supervisor import Finished, always
+from cachemark.trial.supervisor import Finished, always, unheard
 from cachemark.workflows.running import PlanRunner, RunWatcher
 from cachemark.workflows.stored_run import Measured
 
@@ -55,7 +55,7 @@ class Stub:
 
     def run(
         self, groups: Sequence[Sequence[Planned]], request: TrialRequest, started: Callable[[Planned], None],
-        admit: Callable[[Planned], str] = always,
+        admit: Callable[[Planned], str] = always, advanced: Callable[[Planned, int], None] = unheard,
     ) -> Iterator[Finished]:  # fmt: skip
         moments = random.Random(self.seed)
         for planned in (p for group in groups for p in group):

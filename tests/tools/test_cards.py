@@ -31,6 +31,8 @@ from cachemark.tools.cards.pages import (
     Claim,
     Drawn,
     Evidence,
+    Size,
+    Speed,
     Trained,
     Vectors,
     differences,
@@ -91,6 +93,26 @@ VECTORS = Vectors("things/golden", "things", "all of it", ("trick",), 5)
 
 
 # ------------------------------------------------------------------------------------------------ pages
+
+def test_a_family_says_what_papers_print_of_its_speed_and_size() -> None:
+    speed = Speed("big-thing", "Table 4", "Big, full", "64", "A800", "2.86 s", "151 ms", "18.9×", "38.19 GB")
+    size = Size("big-thing", "Table 3", "50", "full", "22.41", "reproduced")
+    page = models_page([], [RELEASED], Evidence(speeds=[speed, dataclasses.replace(speed, model="other", row="not here")], sizes=[size]))
+    assert "| Table 4 | Big, full | 64 | A800 | 2.86 s | 151 ms | 18.9× | 38.19 GB |" in page
+    assert "| `big-thing` | Table 3 | 50 | full | 22.41 | reproduced |" in page
+    assert "not here" not in page
+    assert "What papers print" not in models_page([], [RELEASED], Evidence())
+
+
+def test_bytes_of_published_models_are_those_of_their_slots() -> None:
+    """Of Janus-Pro-7B at batch 64: 30 layers of 32 heads of 128, K and V in 16 bit, 128 rows, 32 entries of the longest prompt."""
+    held = {(one.model, one.row): one.kept for one in collected.speeds()}
+    entry = 30 * 32 * 128 * 2 * 2 * 128
+    assert held["janus-pro-7b", "Janus-Pro-7B, full"] == f"{entry * (32 + 575) / 1e9:.2f} GB"
+    assert held["janus-pro-7b", "Janus-Pro-7B, LineAR 1/4"] == f"{entry * (32 + 144) / 1e9:.2f} GB"
+    assert {one.kept for one in collected.speeds() if one.model.startswith("mar")} == {"–"}
+    assert any(one.model == "infinity-2b" and "not reproduced" in one.finding for one in collected.sizes())
+
 
 def test_a_model_card_says_what_it_was_given() -> None:
     page = models_page([TRAINED], [RELEASED], Evidence([VECTORS]))
@@ -256,7 +278,7 @@ def test_a_damaged_baseline_costs_no_card(worth: Callable[..., Drawn | None], tm
 def test_every_published_model_says_where_each_of_its_weights_comes_from() -> None:
     found = {model.name: model for model in collected.released()}
     sizes = {"llamagen": "b l xl xxl 3b", "var": "d16 d20 d24 d30 d36-512", "mar": "b l h", "janus-pro": "1b 7b",
-             "lumina-mgpt": "7b-768 7b-1024", "infinity": "2b 2b-512 2b-256 8b 8b-512"}
+             "lumina-mgpt": "7b-768 7b-1024", "infinity": "2b 2b-512 2b-256 8b 8b-512", "llamagen-t2i": "256 512"}
     assert set(found) == {f"{family}-{size}" for family, names in sizes.items() for size in names.split()}
     assert all({file.key for file in model.files} == {"weights", "decoder_weights"} for model in found.values())
     assert found["llamagen-b"].files[0].name == "c2i_B_256.pt"

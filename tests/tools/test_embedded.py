@@ -18,8 +18,8 @@ from cachemark.methods.full import Full
 from cachemark.metrics.extractor import extractor_name
 from cachemark.metrics.image_features import RealImages
 from cachemark.metrics.legend import legend
+from cachemark.models.catalogue import captioned, next_scale
 from cachemark.models.catalogue import masked_models as masked
-from cachemark.models.catalogue import next_scale
 from cachemark.models.catalogue.masked_models import TINY_MAR
 from cachemark.models.catalogue.next_scale import TINY_VAR
 from cachemark.models.catalogue.next_token import TINY
@@ -27,14 +27,16 @@ from cachemark.models.protocol import Request
 from cachemark.models.tiny import tiny_features as features
 from cachemark.models.tiny import tiny_kl as kl
 from cachemark.models.tiny import tiny_msvq as msvq
+from cachemark.models.tiny import tiny_reader as reader
 from cachemark.models.tiny import tiny_vq as vq
 from cachemark.models.weights import packaged
+from cachemark.tools.train import caption_scene
 from cachemark.tools.train.feature_network import FLOORS, KEPT, REAL, attributes, consistency, corrupted
 from cachemark.tools.train.scene import VERSION, scenes
 
 assert masked  # importing them registers the models
 assert next_scale
-BYTES = 24_000_000  # of all weights with their logs: they are part of the wheel
+BYTES = 28_000_000  # of all weights with their logs: they are part of the wheel
 PSNR, LEGEND = 29.0, 0.95
 FEATURES_BYTES, REFERENCE_BYTES = 1_200_000, 1_000_000
 ACCURACY = 0.9
@@ -62,6 +64,9 @@ FAMILIES = {
 }
 
 
+OF_CAPTIONS = (captioned.NAME, reader.NAME)  # learnt from captions
+
+
 @pytest.fixture(params=FAMILIES)
 def family(request: pytest.FixtureRequest) -> Family:
     return FAMILIES[request.param]
@@ -76,12 +81,12 @@ def about(name: str) -> dict[str, Any]:
     return described
 
 
-@pytest.mark.parametrize("name", [*(name for family in FAMILIES.values() for name in family.names), features.NAME])
+@pytest.mark.parametrize("name", [*(name for family in FAMILIES.values() for name in family.names), features.NAME, *OF_CAPTIONS])
 def test_the_description_is_of_this_file(name: str) -> None:
     told = about(name)
     assert told["sha256"] == hashlib.sha256(file(name).read_bytes()).hexdigest()
     assert told["finished"]
-    assert told["data"] == VERSION
+    assert told["data"] == (caption_scene.VERSION if name in OF_CAPTIONS else VERSION)
     last = json.loads(file(name).with_suffix(".log.jsonl").read_text().splitlines()[-1])
     assert last["step"] == told["steps"]
     assert told["held_out"].items() <= last.items()
@@ -92,12 +97,18 @@ def test_generator_and_tokenizer_speak_one_language(family: Family) -> None:
     assert about(family.generator)["config"] == json.loads(json.dumps(asdict(family.config)))
 
 
+@pytest.mark.parametrize("name", OF_CAPTIONS)
+def test_what_learnt_from_captions_speaks_the_tokenizers_language(name: str) -> None:
+    assert about(name)["language"] == vq.load(file("tiny-vq")).language
+    assert about(captioned.NAME)["config"] == json.loads(json.dumps(asdict(captioned.TINY)))
+
+
 def test_they_are_small() -> None:
     assert 0 < sum(f.stat().st_size for f in file("tiny-vq").parent.iterdir()) <= BYTES
 
 
 def test_every_file_belongs_to_a_family() -> None:
-    starts = (*(name for family in FAMILIES.values() for name in family.names), features.NAME)
+    starts = (*(name for family in FAMILIES.values() for name in family.names), features.NAME, *OF_CAPTIONS)
     assert {f.name for f in file("tiny-vq").parent.iterdir() if not f.name.startswith(starts)} == set()
 
 

@@ -16,7 +16,7 @@ from cachemark.models import checkpoints
 from cachemark.models.tiny.tiny_features import HEADS, FeaturesConfig, load
 from cachemark.tools.train.feature_network import FeaturesTask, attributes, consistency, corrupted, real_scenes, turned, write_reference
 from cachemark.tools.train.loops import TrainingRun, train
-from cachemark.tools.train.scene import _hsv, scenes
+from cachemark.tools.train.scene import hsv, scenes
 
 SMALL = FeaturesConfig(width=16, squeezed=4, features=16)
 
@@ -33,8 +33,8 @@ def task(seed: int = 0) -> FeaturesTask:
 def test_turning_moves_the_hue_and_nothing_else(sixths: int) -> None:
     hue = torch.rand(5, 7, 7, generator=generator())
     saturation, value = torch.rand(5, 7, 7, generator=generator(1)), torch.rand(5, 7, 7, generator=generator(2))
-    wanted = _hsv((hue + sixths / 6) % 1, saturation, value) * 2 - 1
-    assert torch.allclose(turned(_hsv(hue, saturation, value) * 2 - 1, torch.full((5,), sixths)), wanted, atol=1e-5)
+    wanted = hsv((hue + sixths / 6) % 1, saturation, value) * 2 - 1
+    assert torch.allclose(turned(hsv(hue, saturation, value) * 2 - 1, torch.full((5,), sixths)), wanted, atol=1e-5)
 
 
 def test_every_spoilt_picture_has_a_fault_and_the_rest_of_it_stays() -> None:

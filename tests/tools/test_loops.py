@@ -26,6 +26,7 @@ class Line:
     """Fits a line to noisy points; small enough to train a hundred times. ``die_at`` is a step at which it is killed."""
 
     name = "line"
+    data = "points-v1"
     steps = 40
     warmup = 4
     decay = 0.5

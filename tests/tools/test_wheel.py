@@ -1,17 +1,119 @@
-"""The tools are of the repository, not of the wheel, and no command of the wheel calls them."""
+"""The wheel: it works in an empty folder, with its weights and plans. The tools are of the repository, not of the wheel, and no command
+of the wheel calls them."""
 
 from __future__ import annotations
 
+import json
+import os
 import runpy
+import shutil
+import subprocess
+import sys
 import tomllib
+import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
+from _pytest.assertion.rewrite import AssertionRewritingHook
 from setuptools import find_namespace_packages, find_packages
 
 from cachemark.cli.main import COMMANDS
 
 ROOT = Path(__file__).parents[2]
+LARGEST = 40_000_000  # bytes, the embedded weights among them
+PLAN = """
+name = "short"
+[timing]
+warmup = 1
+repeats = 3
+[fidelity]
+samples = 4
+reference_samples = 2
+[[cells]]
+model = "tiny-var"
+methods = ["window"]
+budgets = ["1/2"]
+batch = 4
+"""
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel, built from the source distribution, which is built from what the repository tracks."""
+    folder = tmp_path_factory.mktemp("built")
+    listed = subprocess.run(["git", "ls-files", "-z", "suite", "pyproject.toml", "README.md", "LICENSE"], cwd=ROOT, capture_output=True,
+                            check=True, text=True)
+    for name in filter(None, listed.stdout.split("\0")):
+        if (ROOT / name).is_file():
+            (folder / "tree" / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, folder / "tree" / name)
+    build(folder / "tree", "build_sdist", folder)
+    (source,) = folder.glob("cachemark-*.tar.gz")
+    shutil.unpack_archive(source, folder / "source", filter="data")
+    build(next((folder / "source").iterdir()), "build_wheel", folder)
+    (found,) = folder.glob("cachemark-*.whl")
+    return found
+
+
+def build(tree: Path, what: str, to: Path) -> None:
+    """As an installer asks the backend for it, with what is installed here: nothing is fetched."""
+    script = f"from setuptools import build_meta; build_meta.{what}({str(to)!r})"
+    done = subprocess.run([sys.executable, "-P", "-c", script], cwd=tree, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """What runs ``python -m cachemark`` in an empty folder, with the wheel alone on the path."""
+    site, empty = tmp_path_factory.mktemp("site"), tmp_path_factory.mktemp("empty")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(site)
+
+    def run(*arguments: str) -> str:
+        done = subprocess.run([sys.executable, "-P", "-m", "cachemark", *arguments], cwd=empty, env={**os.environ, "PYTHONPATH": str(site)},
+                              capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    run.folder, run.site = empty, site  # type: ignore[attr-defined]
+    return run
+
+
+def test_the_wheel_has_everything_that_the_package_reads(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        packed = {name for name in archive.namelist() if name.startswith("cachemark/")}
+    listed = subprocess.run(["git", "ls-files", "-z", "suite/cachemark"], cwd=ROOT, capture_output=True, check=True, text=True)
+    tracked = {name.removeprefix("suite/") for name in listed.stdout.split("\0") if name and (ROOT / name).is_file()}
+    missing = {name for name in tracked - packed if not name.startswith("cachemark/tools/")}
+    assert missing == set()
+    assert not any(name.startswith("cachemark/tools/") for name in packed)
+    assert wheel.stat().st_size < LARGEST
+
+
+def test_a_plan_runs_from_the_wheel_in_an_empty_folder(installed: Any) -> None:
+    (installed.folder / "short.toml").write_text(PLAN, encoding="utf-8")
+    assert "demo" in installed("list", "plans")
+    ran = json.loads(installed("run", "short.toml", "--store", "s.sqlite", "--report", "page.html", "--threads", "1", "--json"))
+    assert ran["not_ok"] == []
+    assert (installed.folder / "page.html").stat().st_size > 100_000
+    table = installed("show", "--store", "s.sqlite")
+    assert "tiny-var  window 1/2" in table
+    assert "kl " in table, "weights of the wheel, not random ones"
+
+
+@pytest.mark.slow
+def test_the_demo_runs_from_the_wheel(installed: Any) -> None:
+    ran = json.loads(installed("run", "demo", "--store", "demo.sqlite", "--report", "demo.html", "--json"))
+    assert ran["not_ok"] == []
+    assert {answer["model"] for answer in ran["answers"]} == {"tiny-llamagen", "tiny-var", "tiny-mar"}
+
+
+def test_the_citation_names_this_version() -> None:
+    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert (cited["version"], cited["license"], cited["title"].split(":")[0]) == (project["version"], project["license"], project["name"])
 
 
 def test_the_wheel_leaves_the_tools_out() -> None:
@@ -32,6 +134,10 @@ def test_no_command_is_a_tool() -> None:
 def test_a_tool_is_run_as_a_module(tool: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """As ``python -m`` runs it, without a process that imports torch anew."""
     monkeypatch.setattr("sys.argv", [tool, "--help"])
+    # Where the package is installed with its plug-in of pytest, pytest imports its modules, and runs none.
+    monkeypatch.setattr("sys.meta_path", [finder for finder in sys.meta_path if not isinstance(finder, AssertionRewritingHook)])
+    for known in [name for name in sys.modules if name.startswith("cachemark.tools")]:
+        monkeypatch.delitem(sys.modules, known)  # a test of this process may have imported it through that finder
     with pytest.raises(SystemExit) as left:
         runpy.run_module(f"cachemark.tools.{tool}", run_name="__main__", alter_sys=True)
     assert not left.value.code

@@ -13,13 +13,13 @@ from cachemark.cache.engine.graph import Graph
 from cachemark.contract.method import Method
 from cachemark.core.seeds import Subset
 from cachemark.core.spec import Sampling
+from cachemark.kit.tape import Tape
 from cachemark.methods.full import Full
 from cachemark.methods.window import Window
 from cachemark.models.infinity import Infinity, InfinityConfig
 from cachemark.models.protocol import Loaded
 from cachemark.models.vision.bsq import bits_of
 from cachemark.trial.child.judge import FullCacheOutput, Job, divergence, hashed, judge, storable
-from contracts.tape import Tape
 
 SUBSET = Subset("four", list(range(4)), [0, 1, 1, 0])
 BITS = 40

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from cachemark.core import plugins
-from cachemark.core.result import Outcome
+from cachemark.core.result import FULL_BESIDE, Outcome
 from cachemark.plans import schema as plans
 from cachemark.plans.expand import expand
 from cachemark.trial.request import TrialRequest
@@ -39,12 +39,13 @@ def test_a_trial_says_the_same(folder: Path, monkeypatch: pytest.MonkeyPatch) ->
             monkeypatch.setattr(fork_server, "enabled", forked)
             request = TrialRequest(60.0, 2, plugins=(str(folder / "dot.py"),))
             found[forked] = [finished.outcome for finished in run_trials(cases, request, lambda planned: None)]
+    timed = {"slope": 0, FULL_BESIDE: []}
     for one, other in zip(found[True], found[False], strict=True):
         assert one.ok, one.log
         assert one.output_hash == other.output_hash
         assert one.samples.keys() == other.samples.keys()
         assert all(one.samples[name] == other.samples[name] for name in ("psnr", "kl", "peak_memory") if name in one.samples)
-        assert {**one.facts, "slope": 0} == {**other.facts, "slope": 0}
+        assert {**one.facts, **timed} == {**other.facts, **timed}
 
 
 @pytest.mark.parametrize("way", ["forked", "as for a user"], indirect=True)

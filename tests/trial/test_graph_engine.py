@@ -20,6 +20,7 @@ from cachemark.core.errors import Unsupported
 from cachemark.core.result import Outcome
 from cachemark.core.spec import Sampling
 from cachemark.core.units import METRICS
+from cachemark.kit.tape import Tape
 from cachemark.models.llamagen import layout
 from cachemark.plans import schema as plans
 from cachemark.plans.expand import Planned, expand
@@ -27,7 +28,6 @@ from cachemark.trial.child import bench as benches
 from cachemark.trial.child import facts
 from cachemark.trial.child.bench import Bench
 from cachemark.trial.child.measure import run_case
-from contracts.tape import Tape
 from support import examples
 from support.examples import CONFIG, TOKENS
 from support.stages import forgetting

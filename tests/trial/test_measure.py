@@ -192,6 +192,7 @@ def test_facts_say_what_the_figures_rest_on(results: Results) -> None:
     assert streaming["true_ratio"] == h2o["true_ratio"] == 8 / 16
     assert "fused kernel" in h2o["quality_only"]
     assert "quality_only" not in streaming
+    assert "codec int8 stores is decoded into a buffer" in results["streaming 1/2 int8"][0].facts["quality_only"]
     assert "true_ratio" not in results["full"][0].facts
 
 
@@ -345,11 +346,12 @@ def test_lpips_whose_weights_are_missing_is_not_measured_and_nothing_fails(
 
 
 def test_the_clip_score_is_measured_where_it_is_asked_for_and_its_model_is_here(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def network(where: str, names: Sequence[str], device: str) -> Callable[[Tensor, Sequence[int]], Tensor]:
+    def network(where: str, names: Sequence[str]) -> Callable[[Tensor, Sequence[int]], Tensor]:
         assert (where, len(names)) == ("models/clip", 1000)
         return lambda images, labels: torch.tensor([float(label) for label in labels])
 
     monkeypatch.setattr(presets, "clip_identity", lambda where: "a")
+    monkeypatch.setattr(benches, "Clip", lambda where, device: where)
     monkeypatch.setattr(benches, "ClipScore", network)
     found = run_all(asking(folder, 'clip = "models/clip"'))
     labels = [float(label) for label in seeds.subset("s64", 10).first(SAMPLES).labels]

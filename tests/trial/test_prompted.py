@@ -4,22 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
+from safetensors.torch import load
 
 from cachemark.cache.arena import Memory
 from cachemark.cache.engine.graph import Graph
 from cachemark.cache.layout import Layout
 from cachemark.contract.method import Method
+from cachemark.core import registry, seeds
 from cachemark.core.seeds import Subset
 from cachemark.core.spec import Sampling
+from cachemark.kit.tape import Tape
+from cachemark.metrics import named_presets
+from cachemark.metrics.prompt_scores import FIGURES, PromptScores
+from cachemark.models.catalogue.captioned import TEXTS
+from cachemark.models.checkpoints import sha256
 from cachemark.models.janus import Janus, JanusConfig
 from cachemark.models.llama import LlamaConfig
 from cachemark.models.prompts import Prompts
 from cachemark.models.protocol import Loaded
+from cachemark.models.weights import packaged
+from cachemark.plans import schema as plans
+from cachemark.plans.expand import expand
+from cachemark.trial.child.bench import Bench
 from cachemark.trial.child.judge import Job
-from contracts.tape import Tape
+from cachemark.trial.child.measure import run_case
 
 PROMPTS = Prompts(((1, 40, 3), (1, 17, 90, 41, 3)), ((1, 2, 3), (1, 2, 2, 2, 3)))
 SUBSET = Subset("six", list(range(6)), [0, 1, 1, 1, 1, 0])
@@ -58,3 +71,48 @@ def test_a_model_without_prompts_is_not_asked_about_labels() -> None:
 
     loaded: Any = Loaded(OfClasses(), lambda tokens: tokens, "random:0")  # type: ignore[arg-type]
     assert replace(job(), loaded=loaded).layout.condition == (1,) * 6
+
+
+PLAN = """
+name = "captions"
+[timing]
+warmup = 1
+repeats = 3
+[fidelity]
+samples = 2
+[[cells]]
+model = "tiny-t2i"
+methods = ["window"]
+budgets = ["1/4"]
+batch = 2
+"""
+
+
+@pytest.mark.slow
+def test_a_trial_scores_images_by_their_prompts_and_says_what_these_were(tmp_path: Path) -> None:
+    (tmp_path / "plan.toml").write_text(PLAN)
+    cases = {planned.case.label: planned for planned in expand(plans.load(str(tmp_path / "plan.toml")))}
+    arm = cases["window 1/4"]
+    bench = Bench.load(arm)
+    outcome, files = run_case(arm, bench)
+    assert outcome.ok
+    assert {name: len(values) for name, values in outcome.samples.items() if name in FIGURES} == dict.fromkeys(FIGURES, 2)
+    assert outcome.facts["grid_prompts"] == [TEXTS[label] for label in outcome.facts["grid_classes"]]
+    assert "grid.png" in files
+    tokens = load(files["tokens.safetensors"])["tokens"]
+    scores = PromptScores(TEXTS)
+    again = scores("prompt_score", bench.loaded.decode(tokens), seeds.subset("s64", len(TEXTS)).labels[:2])
+    assert outcome.samples["prompt_score"] == again.tolist()
+
+
+def test_the_model_is_judged_by_every_prompt_score() -> None:
+    entry = registry.models.get("tiny-t2i")
+    assert set(entry.quality) == set(FIGURES)
+
+
+def test_the_reader_of_images_is_a_part_of_what_a_case_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "plan.toml").write_text(PLAN)
+    first = expand(plans.load(str(tmp_path / "plan.toml")))[0].case
+    monkeypatch.setattr(named_presets, "reader_identity", lambda: "f00")
+    assert first.evaluation["reader"] == {"weights": sha256(packaged("tiny-reader.safetensors"))}
+    assert expand(plans.load(str(tmp_path / "plan.toml")))[0].case.key != first.key

@@ -252,18 +252,18 @@ def test_shares_together_make_every_part_once(folder: Path, tmp_path: Path) -> N
 
 
 def test_each_batch_is_a_sign_of_life(folder: Path) -> None:
-    case, signs = of_role(planned(folder), "baseline"), []
-    run_case(case, Bench.load(case, lambda: signs.append(1)))
+    case, signs = of_role(planned(folder), "baseline"), list[int]()
+    run_case(case, Bench.load(case, signs.append))
     judged = 3 * examples.SAMPLES // examples.BATCH  # the reference's tokens and images, then its own forced
-    assert len(signs) == judged + 3 + 3 + 1, "parts of 10, 10 and 4 images in batches of 4"
+    assert len(signs) == judged + 3 + 3 + 1 + examples.REPEATS + 1, "parts of 10, 10 and 4 images in batches of 4, the timed ones, bytes"
 
 
 def test_so_is_each_that_is_only_judged(folder: Path) -> None:
-    case, signs = of_role(planned(folder), "arm"), []
-    see_arm(case, Bench.load(case, lambda: signs.append(1)))
+    case, signs = of_role(planned(folder), "arm"), list[int]()
+    see_arm(case, Bench.load(case, signs.append))
     assert len(signs) == 5 * examples.SAMPLES // examples.BATCH, "the reference's tokens and images, its own, and its own forced"
     silent = see_arm(case, Bench.load(case))[0]
-    assert silent.samples == see_arm(case, Bench.load(case, lambda: signs.append(1)))[0].samples
+    assert silent.samples == see_arm(case, Bench.load(case, signs.append))[0].samples
 
 
 def test_whatever_is_judged_has_the_hash_of_its_images(folder: Path) -> None:

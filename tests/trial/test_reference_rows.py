@@ -10,10 +10,10 @@ import pytest
 
 from cachemark.cache.arena import Memory
 from cachemark.core import plugins, seeds
-from cachemark.core.spec import REFERENCE_SAMPLES
+from cachemark.core.spec import FORCED_SAMPLES, REFERENCE_SAMPLES
 from cachemark.plans.expand import Planned
 from cachemark.trial.child import bench as benches
-from cachemark.trial.child import judge
+from cachemark.trial.child import judge, measure
 from cachemark.trial.child.bench import Bench
 from cachemark.trial.child.measure import run_case
 from support.examples import SAMPLES
@@ -51,21 +51,28 @@ def test_numerics_run_at_another_batch(batch: int, other: list[int], folder: Pat
     assert len(outcome.samples["token_agreement"]) == SAMPLES
 
 
-def test_reference_rows_and_the_check_of_the_full_cache_take_the_samples_that_a_plan_gives_them(folder: Path) -> None:
+def test_reference_rows_and_the_full_cache_s_own_tokens_take_the_samples_that_a_plan_gives_them(folder: Path) -> None:
     """In any order, and the reference of the arms is made once."""
-    few = [replace(p, case=replace(p.case, evaluation={REFERENCE_SAMPLES: 2})) for p in planned(folder, '"streaming"')]
+    few = [replace(p, case=replace(p.case, evaluation={REFERENCE_SAMPLES: 3, FORCED_SAMPLES: 2})) for p in planned(folder, '"streaming"')]
     bench, recorder = recorded(few)
     found = {p.case.role: run_case(p, bench)[0] for p in (few[1], few[0], few[2], few[3])}
     observed = [c for c in recorder.those("see") if c.get("forced") is None]
-    assert sum(len(c["seeds"]) for c in observed) == 2 + SAMPLES, "of the floor, which came first, then of all"
+    assert sum(len(c["seeds"]) for c in observed) == 3 + SAMPLES, "of the floor, which came first, then of all"
     lengths = {role: {name: len(held) for name, held in outcome.samples.items() if name in ("token_agreement", "kl", "psnr")}
                for role, outcome in found.items()}
     everything = {"token_agreement": SAMPLES, "psnr": SAMPLES}
-    assert lengths == {"floor": {"token_agreement": 2, "psnr": 2}, "baseline": everything | {"kl": 2},
-                       "numerics": {"token_agreement": 2, "psnr": 2, "kl": 2}, "arm": everything | {"kl": SAMPLES}}
+    assert lengths == {"floor": {"token_agreement": 3, "psnr": 3}, "baseline": everything | {"kl": 2},
+                       "numerics": {"token_agreement": 3, "psnr": 3, "kl": 2}, "arm": everything | {"kl": 2}}
     whole = {outcome.case.role: outcome for outcome, _ in run_all(planned(folder, '"streaming"')).values()}
     assert found["numerics"].samples["kl"] == pytest.approx(whole["numerics"].samples["kl"][:2], abs=1e-6)
-    assert found["arm"].samples["kl"] == whole["arm"].samples["kl"]
+    assert found["arm"].samples["kl"] == pytest.approx(whole["arm"].samples["kl"][:2], abs=1e-6)
+
+
+def test_passes_are_looked_into_over_no_more_samples_than_reference_rows_take(folder: Path) -> None:
+    whole = planned(folder)[0]
+    few = replace(whole, case=replace(whole.case, evaluation={REFERENCE_SAMPLES: 3}))
+    bench, _ = recorded([few])
+    assert [len(measure._watched(p.case, _job(p, bench)).subset) for p in (whole, few)] == [SAMPLES, 3]
 
 
 def _job(planned: Planned, bench: Bench) -> judge.Job:

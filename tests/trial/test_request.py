@@ -50,6 +50,15 @@ def test_every_field_that_concerns_the_child_arrives(planned: Planned, tmp_path:
     assert all(getattr(request, f.name) != getattr(default, f.name) for f in fields(default)), "nothing is left at its default"
 
 
+def test_a_copy_from_before_decoders_refuses_a_case_with_one(planned: Planned) -> None:
+    """It would pass the field over, and measure sequential decoding under another name."""
+    with_decoder = replace(planned, case=replace(planned.case, decoder={"name": "jacobi", "window": 4}))
+    assert sent(TrialRequest(cases=(planned,)))["protocol"] == PROTOCOL
+    data = sent(TrialRequest(cases=(planned, with_decoder)))
+    assert data["protocol"] != PROTOCOL
+    assert TrialRequest.from_json(data).cases[1].case.decoder == {"name": "jacobi", "window": 4}
+
+
 def test_a_copy_of_the_code_without_a_field_understands_what_it_is_sent(planned: Planned) -> None:
     data = sent(TrialRequest(cases=(planned,)))
     assert "clip" not in data["cases"][0]["request"], "a default is not sent"

@@ -20,8 +20,9 @@ from cachemark.plans import schema as plans
 from cachemark.plans.expand import Planned, expand
 from cachemark.report.view.report_row import derive
 from cachemark.trial.child import measure
-from cachemark.trial.child.bench import Bench
+from cachemark.trial.child.bench import Bench, case_job
 from cachemark.trial.child.measure import run_case
+from cachemark.workflows.time_left import generated
 from support import examples
 from support.examples import REPEATS
 from support.stages import forgetting
@@ -38,6 +39,18 @@ def cases(folder: Path) -> dict[str, Planned]:
     path = folder / "drift.toml"
     path.write_text(examples.plan_text('"streaming"', weights=folder / "dot.safetensors"))
     return {planned.case.label: planned for planned in expand(plans.load(str(path)))}
+
+
+def test_a_case_says_of_every_batch_that_it_was_made_and_no_more_than_were_counted(folder: Path) -> None:
+    """So that its share of the whole can be told while it runs."""
+    for planned in cases(folder).values():
+        told: list[int] = []
+        bench = Bench.load(planned, told.append)
+        bench.reference(planned.case, measure._judged_job(planned.case, case_job(planned.case, bench)))
+        made = sum(told) if planned.case.role == "baseline" else 0  # by it, and by the first case of a process else
+        told.clear()
+        assert run_case(planned, bench)[0].ok
+        assert made + sum(told) == sum(size * times for size, times in generated(planned)), planned.case.label
 
 
 class SlowDecoder:

@@ -100,7 +100,7 @@ PLAN = {"name": "p", "cells": [{"model": "llamagen-b", "methods": ["window"], "b
 class Card(stub.Stub):
     """A device that holds forty images."""
 
-    def run(self, groups: Any, options: Any, started: Any, admit: Any = isolate.always) -> Iterator[Finished]:
+    def run(self, groups: Any, options: Any, started: Any, admit: Any = isolate.always, advanced: Any = None) -> Iterator[Finished]:
         for finished in super().run(groups, options, started, admit):
             case = finished.outcome.case
             if options.task is not Task.PROBE:
@@ -168,7 +168,7 @@ def test_a_search_ends_with_what_fitted_before_the_deadline(tmp_path: Path) -> N
         return (10.0 if MAX_BATCH in planned.case.evaluation else 0.0), True
 
     class Slow(Card):
-        def run(self, groups: Any, options: Any, started: Any, admit: Any = isolate.always) -> Iterator[Finished]:
+        def run(self, groups: Any, options: Any, started: Any, admit: Any = isolate.always, advanced: Any = None) -> Iterator[Finished]:
             for finished in super().run(groups, options, started, admit):
                 clock.now += 10.0 if options.task is Task.PROBE else 0.0
                 yield finished

@@ -83,7 +83,7 @@ def test_a_round_is_a_fresh_process_for_each_arm_and_model(plan: Plan, ran: list
 
 
 def test_arms_are_not_mixed_up(plan: Plan, ran: list[tuple[str, list[str]]], monkeypatch: pytest.MonkeyPatch) -> None:
-    cells = cells_of(plan, "cpu", ["window 1/4"])
+    cells = cells_of(plan, "cpu", ["tiny-llamagen window 1/4"])
     monkeypatch.setattr(sys.modules[__name__], "answer", lambda p, o: Outcome(p.case, Status.OK, {"latency": [1.0]}, o.code))
     runner = PairRunner(*sides(cells))
     found = [c for _ in range(6) for c in runner.round(list(cells))]
@@ -119,7 +119,7 @@ def test_what_the_machine_spoilt_is_measured_again(
 def test_an_arm_that_fails_by_itself_is_not_measured_again(
     plan: Plan, ran: list[tuple[str, list[str]]], monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    cells = cells_of(plan, "cpu", ["window 1/4"])
+    cells = cells_of(plan, "cpu", ["tiny-llamagen window 1/4"])
     monkeypatch.setattr(sys.modules[__name__], "answer", lambda p, o: Outcome(p.case, Status.OOM, log="out of memory"))
     (pair,) = PairRunner(*sides(cells)).round(list(cells))
     assert (pair.ok, pair.redone, len(ran)) == (False, 0, 2)
@@ -133,7 +133,7 @@ def test_the_cells_of_a_plan_are_its_timed_cases(plan: Plan) -> None:
     told = {(p.case.repeats, p.case.warmup, p.case.samples - p.case.batch, len(p.case.evaluation)) for p in found.values()}
     assert told == {(8, 2, 0, 0)}
     assert all(name == f"{p.case.model} {p.case.label}" for name, p in found.items())
-    assert {p.case.model for p in cells_of(plan, "cpu", ["full"], 3).values()} == {"tiny-llamagen", "tiny-var", "tiny-mar"}
+    assert {p.case.model for p in cells_of(plan, "cpu", ["full"], 3).values()} == {"tiny-llamagen", "tiny-t2i", "tiny-var", "tiny-mar"}
     assert list(cells_of(plan, "cpu", ["tiny-llamagen window 1/2"])) == ["tiny-llamagen window 1/2"]
     with pytest.raises(UnknownName, match="Did you mean 'window 1/2'"):
         cells_of(plan, "cpu", ["windw 1/2"])
@@ -141,8 +141,8 @@ def test_the_cells_of_a_plan_are_its_timed_cases(plan: Plan) -> None:
 
 def test_two_cases_are_arms_where_one_model_has_both(plan: Plan) -> None:
     before, after = arms_of(plan, "cpu", ("window 1/2", "linear 1/2"))
-    assert list(before) == list(after) == ["tiny-llamagen window 1/2 → linear 1/2"]
-    assert [p.case.method for side in (before, after) for p in side.values()] == ["window", "linear"]
+    assert list(before) == list(after) == [f"{model} window 1/2 → linear 1/2" for model in ("tiny-llamagen", "tiny-t2i")]
+    assert [p.case.method for side in (before, after) for p in side.values()] == ["window"] * 2 + ["linear"] * 2
     (masked, *_) = (p.case.label for p in cells_of(plan, "cpu").values() if p.case.method == "lazymar")
     with pytest.raises(CachemarkError, match="No model of plan embedded has both"):
         arms_of(plan, "cpu", ("linear 1/2", masked))
@@ -185,8 +185,8 @@ def test_an_arm_gives_signs_of_life_while_its_images_are_made(stage: Stage) -> N
     counts = []
     for samples in (2, 12):
         (planned,) = cells_of(loaded, "cpu", ["streaming 1/2"], samples, image_arm).values()
-        said: list[None] = []
-        see_arm(planned, Bench.load(planned, lambda said=said: said.append(None)))  # type: ignore[misc]
+        said: list[int] = []
+        see_arm(planned, Bench.load(planned, said.append))
         counts.append(len(said))
         assert planned.case.batch == 2
     assert counts[1] == 6 * counts[0] > 0

@@ -35,7 +35,7 @@ HOSTILE = '<b>&"\'\u202e'
 @pytest.fixture
 def demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A plan with the methods that README asks of ``demo``, in an empty working folder."""
-    stage = stages.stage(tmp_path / "stage", '"linear", "streaming", "window"', top='plugins = ["dot.py"]')
+    stage = stages.stage(tmp_path / "stage", '{ name = "rkv", alpha = 4 }, "streaming", "window"', top='plugins = ["dot.py"]')
     monkeypatch.chdir(tmp_path)
     return stage.plan
 
@@ -61,7 +61,7 @@ def test_the_example_of_the_readme(demo: Path, quick_pairs: None) -> None:
         exec(block.text.replace('cm.plan("demo")', f"cm.plan({str(demo)!r})"), space)
     run = space["run"]
     assert isinstance(run, Run)
-    assert {o.case.label for o in run.outcomes} == {"full", "full (floor)", "full (numerics)", "linear 1/2", "streaming 1/2"}
+    assert {o.case.label for o in run.outcomes} == {"full", "full (floor)", "full (numerics)", "rkv 1/2", "streaming 1/2"}
     assert Path("report.html").stat().st_size > 1000
     assert {o.case.label for o in cm.open("results.sqlite").outcomes} == {o.case.label for o in run.outcomes}, "a comparison is not a run"
 

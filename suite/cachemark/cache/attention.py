@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from .layout import Layout
+from .ragged import RaggedStage
 from .slot import Slot, Stage
 
 KERNEL = "sdpa"
@@ -25,8 +26,8 @@ def attention(
 
     ``q``: (rows, heads, tokens, head_dim). Returns the output in the shape of ``q`` and, where ``mass`` is asked for, the
     attention mass of each live key summed over queries and over the heads that share it, (rows, kv_heads, longest) fp32,
-    zero behind the end of a shorter row. ``causal``: query t sees keys 0 … t; queries behind a shorter row's end are padding,
-    which has an output but no mass.
+    zero behind the end of a shorter row. ``causal``: query t sees keys 0 … t, and of a window behind live entries these too; queries
+    behind a shorter row's end are padding, which has an output but no mass.
 
     Rows with one number of live entries are served by one call on exactly those entries: there is no mask, and what lies
     behind a row's end is never read.
@@ -42,12 +43,39 @@ def attention(
     return out, _join([m for _, m in parts if m is not None]) if mass else None
 
 
+def by_length(q: Tensor, stage: RaggedStage) -> Tensor:
+    """softmax(q·kᵀ/√d)·v where heads see different numbers of keys: one call for the heads of each length, on exactly their entries."""
+    queries = fold(q, sum(extent.heads for extent in stage.extents))
+    outs: dict[int, Tensor] = {}
+    for heads, k, v in stage.by_length():
+        if len(heads) == queries.size(1):
+            return _sdpa(q, k, v, causal=False)
+        asked = torch.stack([queries[:, head] for head in heads], 1)
+        outs |= zip(heads, F.scaled_dot_product_attention(asked, k, v).unbind(1), strict=True)
+    return torch.stack([outs[head] for head in sorted(outs)], 1).reshape(q.shape)
+
+
 def _sdpa(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
     if not causal or q.size(2) == 1:
         return F.scaled_dot_product_attention(fold(q, k.size(1)), k, v).reshape(q.shape)
+    if q.size(2) < k.size(2):
+        return _window(q, k, v)
     group = q.size(1) // k.size(1)
     k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)  # once per image: the condition only
     return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+
+def _window(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Attention of a window whose own keys are the last ones: its query t sees all before the window, and of the window 0 … t. The fused
+    kernels of a CUDA device have that triangle where every head has keys of its own; elsewhere it is a mask."""
+    tokens, keys = q.size(2), k.size(2)
+    if q.is_cuda and q.size(1) == k.size(1):
+        from torch.nn.attention.bias import causal_lower_right  # a second, which nobody else should pay
+
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=causal_lower_right(tokens, keys))
+    shown = torch.ones(tokens, keys, dtype=torch.bool, device=q.device).tril_(keys - tokens)
+    shown = shown if q.size(1) == k.size(1) else shown.repeat(q.size(1) // k.size(1), 1)
+    return F.scaled_dot_product_attention(fold(q, k.size(1)), k, v, attn_mask=shown).reshape(q.shape)
 
 
 def _join(masses: list[Tensor]) -> Tensor:
@@ -112,7 +140,7 @@ def written_out(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> tuple[Tensor, 
     tokens, keys = q.size(2), k.size(2)
     scores = fold(q, k.size(1)).float() @ k.float().mT * q.size(-1) ** -0.5
     if causal and tokens > 1:
-        hidden = torch.ones(tokens, keys, dtype=torch.bool, device=q.device).triu(1)
+        hidden = torch.ones(tokens, keys, dtype=torch.bool, device=q.device).triu(1 + max(0, keys - tokens))
         scores = scores.masked_fill(hidden.repeat(q.size(1) // k.size(1), 1), float("-inf"))
     weights = scores.softmax(-1)
     real = weights.unflatten(2, (-1, tokens))[:, :, :, :keys] if causal else weights

@@ -7,14 +7,13 @@ next tokens are written at the tail. Only m entries move, shapes are static, and
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from itertools import groupby
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 
 from .arena import Memory
-from .codec import Parts
+from .codec import Parts, Widths
 from .layout import Layout, Site, Step
 from .slot import Slot, staged_entries
 
@@ -38,12 +37,6 @@ def chunks(sites: int, rows: int, each: int) -> Iterator[tuple[slice, slice]]:
 INDEXING = 64  # bytes on the way for each entry that is evicted: several int64 indices
 
 
-def banks(layout: Layout, capacity: Mapping[Site, int], memory: Memory) -> list[SlotBank]:
-    """Storage for these sites, one bank per capacity."""
-    ordered = sorted(capacity, key=lambda site: (capacity[site], site))
-    return [SlotBank(layout, tuple(sites), entries, memory) for entries, sites in groupby(ordered, key=capacity.__getitem__)]
-
-
 class SlotBank:
     """The slots of all sites that have one capacity.
 
@@ -59,19 +52,23 @@ class SlotBank:
         self.reach = max(capacity, staged_entries(layout, capacity))
         shape = (len(sites), layout.rows, layout.kv_heads, capacity)
         name = f"{sites[0].stack}.{sites[0].layer}"
-        self.k = self._parts(f"k.{name}", shape, memory)
-        self.v = self._parts(f"v.{name}", shape, memory)
+        self.k = self._parts(f"k.{name}", shape, self.codec.key_widths, memory)
+        self.v = self._parts(f"v.{name}", shape, self.codec.widths, memory)
         self.visual = memory.zeros(f"visual.{name}", (*shape[:3], self.reach), torch.int16)
         self._base = memory.zeros(f"base.{name}", shape[:3], torch.int64)
         self._base += torch.arange(self._base.numel(), device=memory.device).view(shape[:3]) * capacity
         self._length = memory.zeros(f"length.{name}", (layout.rows,), torch.int64)
         self.followers: list[Tensor] = []
-        self.slots = [Slot(self, index) for index in range(len(sites))]
+        self.slots = [self.slot(index) for index in range(len(sites))]
         self.peak = 0
 
-    def _parts(self, name: str, shape: tuple[int, ...], memory: Memory) -> Parts:
-        widths = self.codec.widths(self.layout.head_dim, self.layout.dtype)
-        return tuple(memory.zeros(f"{name}.{i}", (*shape, w), dtype, "slots") for i, (w, dtype) in enumerate(widths))
+    def _parts(self, name: str, shape: tuple[int, ...], widths: Widths, memory: Memory) -> Parts:
+        parts = enumerate(widths(self.layout.head_dim, self.layout.dtype))
+        return tuple(memory.zeros(f"{name}.{i}", (*shape, width), dtype, "slots") for i, (width, dtype) in parts)
+
+    def slot(self, index: int) -> Slot:
+        """The slot of the site with that number."""
+        return Slot(self, index)
 
     @property
     def live(self) -> list[int]:
@@ -105,7 +102,9 @@ class SlotBank:
         return sum(n * (r.stop - r.start) for slot in self.slots for r, n in zip(self.runs, slot.live, strict=True))
 
     def _bytes(self, entries: int) -> int:
-        return entries * self.layout.kv_heads * 2 * self.codec.entry_bytes(self.layout.head_dim, self.layout.dtype)
+        kind, tokens = (self.layout.head_dim, self.layout.dtype), self.layout.longest_condition + self.layout.visual
+        shared = len(self.sites) * self.layout.rows * self.codec.shared_bytes(*kind, tokens)
+        return self.layout.kv_heads * (entries * self.codec.pair_bytes(*kind) + shared)
 
     def follow(self, table: Tensor) -> Tensor:
         """Let ``table`` (sites, rows, kv_heads, reach) move with the entries; a freed place is zeroed."""
@@ -117,6 +116,12 @@ class SlotBank:
         if not step.scale:
             self._number(step)
         self.peak = max(self.peak, self._entries())
+
+    def roll_back(self, count: int) -> None:
+        """Cut the last ``count`` entries of every row off, the rejected drafts of a pass; they were live while it ran."""
+        self.peak = max(self.peak, self._entries())
+        for number, n in enumerate(self.live):
+            self._shorten(number, n, count)
 
     def _number(self, step: Step) -> None:
         fed = step.count or self.layout.longest_condition

@@ -1,30 +1,39 @@
-"""Storage formats of cached vectors: as they are, or as 8-bit integers with a scale.
+"""Storage formats of cached vectors: as they are, or as codes of 8 or 4 bits with their scales.
 
-The codec belongs to the storage, not to a method: every method runs with every codec, and bytes count codes and scales.
+The codec belongs to the storage, not to a method: every method runs with every codec, and bytes count codes and scales. All but one
+write each vector by itself.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from ..core.errors import unknown
+from ..core.errors import Unsupported, unknown
 
 Parts = tuple[Tensor, ...]
+Widths = Callable[[int, torch.dtype], tuple[tuple[int, torch.dtype], ...]]
+
+
+GROUP = 32  # channels of a value, or tokens of a key's channel, that share a range, as in KIVI
+_LEVELS = 15
 
 
 @dataclass(frozen=True)
 class Codec:
     """``widths(head_dim, dtype)`` gives (elements, dtype) of each part of an entry; ``encode``/``decode`` map vectors
-    (…, head_dim) to parts and back."""
+    (…, head_dim) to parts and back. ``grouped``: so values are stored, while keys share their ranges among tokens, as
+    :mod:`~.grouped_keys` says."""
 
     name: str
-    widths: Callable[[int, torch.dtype], tuple[tuple[int, torch.dtype], ...]]
+    widths: Widths
     encode: Callable[[Tensor], Parts]
     decode: Callable[[Parts, torch.dtype], Tensor]
+    grouped: bool = False
 
     @property
     def exact(self) -> bool:
@@ -33,7 +42,26 @@ class Codec:
 
     def entry_bytes(self, head_dim: int, dtype: torch.dtype) -> int:
         """Bytes of one stored vector."""
-        return sum(width * part.itemsize for width, part in self.widths(head_dim, dtype))
+        return _bytes(self.widths(head_dim, dtype))
+
+    def key_widths(self, head_dim: int, dtype: torch.dtype) -> tuple[tuple[int, torch.dtype], ...]:
+        """Elements and dtype of each part of a key."""
+        return ((head_dim // 2, torch.uint8), (1, torch.int16)) if self.grouped else self.widths(head_dim, dtype)
+
+    def pair_bytes(self, head_dim: int, dtype: torch.dtype) -> int:
+        """Bytes of one entry, a key and its value."""
+        return _bytes(self.key_widths(head_dim, dtype)) + self.entry_bytes(head_dim, dtype)
+
+    def shared_bytes(self, head_dim: int, dtype: torch.dtype, tokens: int) -> int:
+        """Bytes that the keys of one row and head share where ``tokens`` arrive in all: ranges of every group, and the newest group as
+        it is."""
+        if not self.grouped:
+            return 0
+        return math.ceil(tokens / GROUP) * head_dim * 2 * torch.float16.itemsize + GROUP * head_dim * dtype.itemsize
+
+
+def _bytes(widths: tuple[tuple[int, torch.dtype], ...]) -> int:
+    return sum(width * part.itemsize for width, part in widths)
 
 
 def _encode_int8(x: Tensor) -> Parts:
@@ -48,9 +76,71 @@ def _decode_int8(parts: Parts, dtype: torch.dtype) -> Tensor:
     return (codes.float() * scale).to(dtype)
 
 
+FP8 = torch.float8_e4m3fn
+_FP8_LARGEST = torch.finfo(FP8).max
+
+
+def _encode_fp8(x: Tensor) -> Parts:
+    """Floats of 4 exponent and 3 mantissa bits, one fp16 scale per vector: the largest magnitude maps to 448, the largest such float.
+    They are kept as bytes, since few operations of torch take the type."""
+    scale = (x.abs().amax(-1, keepdim=True).float() / _FP8_LARGEST).clamp_min(torch.finfo(torch.float16).tiny).half()
+    return (x.float() / scale.float()).clamp(-_FP8_LARGEST, _FP8_LARGEST).to(FP8).view(torch.uint8), scale
+
+
+def _decode_fp8(parts: Parts, dtype: torch.dtype) -> Tensor:
+    codes, scale = parts
+    return (codes.contiguous().view(FP8).float() * scale).to(dtype)
+
+
+def _groups(head_dim: int) -> int:
+    return head_dim // math.gcd(head_dim, GROUP)
+
+
+def levels(x: Tensor, dim: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Codes 0 … 15 of ``x`` in the range that it spans along ``dim``, and the step and the least value, both fp16. The least step is
+    that of fp16, 2⁻²⁴."""
+    x = x.float()
+    least = x.amin(dim, keepdim=True).half()
+    step = ((x.amax(dim, keepdim=True) - least.float()) / _LEVELS).half()
+    codes = (x - least.float()) / step.float().clamp_min(2.0**-24)
+    return codes.round().clamp(0, _LEVELS).to(torch.uint8), step, least
+
+
+def pack(codes: Tensor) -> Tensor:
+    """Two codes of the last dimension in a byte."""
+    return codes[..., ::2] | codes[..., 1::2] << 4
+
+
+def unpack(packed: Tensor) -> Tensor:
+    """The codes of :func:`pack`."""
+    return torch.stack((packed & _LEVELS, packed >> 4), -1).flatten(-2)
+
+
+def _encode_int4(x: Tensor) -> Parts:
+    """Asymmetric: each group of 32 channels (of fewer where 32 does not divide the width) spans 16 levels from its least value on. As
+    KIVI (Liu et al. 2024, section 3.2) stores values."""
+    codes, step, least = levels(x.unflatten(-1, (_groups(x.size(-1)), -1)), -1)
+    return pack(codes.flatten(-2)), step.squeeze(-1), least.squeeze(-1)
+
+
+def _decode_int4(parts: Parts, dtype: torch.dtype) -> Tensor:
+    packed, step, least = parts
+    grouped = unpack(packed).unflatten(-1, (step.size(-1), -1)).float()
+    return (grouped * step[..., None] + least[..., None]).flatten(-2).to(dtype)
+
+
+def _int4_widths(head_dim: int, dtype: torch.dtype) -> tuple[tuple[int, torch.dtype], ...]:
+    if head_dim % 2:
+        raise Unsupported(f"int4 packs two codes into a byte, and a head of this model is {head_dim} wide.", remedy="Take the codec int8.")
+    return (head_dim // 2, torch.uint8), (_groups(head_dim), torch.float16), (_groups(head_dim), torch.float16)
+
+
 NATIVE = Codec("native", lambda d, dtype: ((d, dtype),), lambda x: (x,), lambda parts, dtype: parts[0])
 INT8 = Codec("int8", lambda d, dtype: ((d, torch.int8), (1, torch.float32)), _encode_int8, _decode_int8)
-CODECS = {codec.name: codec for codec in (NATIVE, INT8)}
+E4M3 = Codec("fp8", lambda d, dtype: ((d, torch.uint8), (1, torch.float16)), _encode_fp8, _decode_fp8)
+INT4 = Codec("int4", _int4_widths, _encode_int4, _decode_int4)
+KIVI4 = Codec("kivi4", _int4_widths, _encode_int4, _decode_int4, grouped=True)
+CODECS = {codec.name: codec for codec in (NATIVE, INT8, E4M3, INT4, KIVI4)}
 
 
 def codec(name: str) -> Codec:

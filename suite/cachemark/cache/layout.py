@@ -43,6 +43,7 @@ class Layout:
     instead, the sides of its square token maps, coarse to fine. ``kv_heads`` < ``heads`` is GQA.
     ``seeds`` and ``branches`` name each row's random stream: the seed of its sample, and 0 for the conditional row, 1 for
     the unconditional one. They, not the row's index, key what a method draws, so a sample is the same in any batch.
+    ``line_ends``: the last token of a line shows nothing and ends it.
     """
 
     paradigm: str
@@ -58,6 +59,7 @@ class Layout:
     dtype: torch.dtype = torch.float32
     device: str = "cpu"
     scales: tuple[int, ...] = ()
+    line_ends: bool = False
 
     @property
     def rows(self) -> int:
@@ -124,18 +126,21 @@ class Step:
 
     @property
     def causal(self) -> bool:
-        """True where the tokens of this pass see each other in order (the condition); visual tokens come one by one."""
-        return self.count == 0
+        """True where the tokens of this pass see each other in order: those of the condition, and of a window of several visual ones."""
+        return not self.scale and self.count != 1
 
 
 def raster_steps(layout: Layout) -> list[Step]:
     """The passes of a next-token generation: the condition, then every visual token but the last, which nobody reads."""
-    steps = [Step(0, layout.visual)]
-    for fed in range(layout.visual - 1):
-        line, column = divmod(fed, layout.line)
-        edges = ("token", "line") if column == layout.line - 1 else ("token",)
-        steps.append(Step(fed + 1, layout.visual, fed, 1, line + 1, edges))
-    return steps
+    return [Step(0, layout.visual), *(window_step(layout, fed, 1) for fed in range(layout.visual - 1))]
+
+
+def window_step(layout: Layout, first: int, count: int) -> Step:
+    """The pass of a next-token generation that feeds ``count`` visual tokens from ``first`` on. Its index is that of the last token that
+    it predicts, so that a window of one is the pass of sequential decoding."""
+    behind = first + count
+    complete = behind // layout.line > first // layout.line
+    return Step(behind, layout.visual, first, count, (behind - 1) // layout.line + 1, ("token", "line") if complete else ("token",))
 
 
 def scale_steps(layout: Layout) -> list[Step]:

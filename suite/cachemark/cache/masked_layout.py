@@ -86,6 +86,11 @@ class MaskedStep(Step):
     generating: Tensor = field(default=NOWHERE, compare=False, repr=False)
     previous: Tensor = field(default=NOWHERE, compare=False, repr=False)
 
+    @property
+    def causal(self) -> bool:
+        """False: the tokens of a pass see one another."""
+        return False
+
 
 def masked_steps(layout: Layout, total: int) -> list[MaskedStep]:
     """The passes of a masked generation under the cosine schedule of MaskGIT, as MAR rounds it (Li et al. 2024, §3.4).

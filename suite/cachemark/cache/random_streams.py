@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-PURPOSES = {"token": 1, "evict": 2, "order": 3, "noise": 4, "time": 5}
+PURPOSES = {"token": 1, "evict": 2, "order": 3, "noise": 4, "time": 5, "draft": 6, "coin": 7, "residual": 8}
 _GOLDEN = -7046029254386353131  # 0x9E3779B97F4A7C15 as a signed 64-bit integer
 _FIRST = -4658895280553007687  # 0xBF58476D1CE4E5B9
 _SECOND = -7723592293110705685  # 0x94D049BB133111EB

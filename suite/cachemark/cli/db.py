@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from ..core.wording import count
 from .options import echo_json, json_option, store_option
 
 
@@ -90,7 +91,8 @@ def merge(others: tuple[Path, ...], store_url: str, as_json: bool) -> None:
         rows.append({"from": str(path), "runs": found.runs, "outcomes": found.outcomes, "known": found.known, "damaged": found.damaged})
         if not as_json:
             left = f" {found.damaged} damaged outcomes left out." if found.damaged else ""
-            click.echo(f"{path}: {found.runs} runs and {found.outcomes} outcomes added, {found.known} runs known already.{left}")
+            added = f"{count(found.runs, 'run')} and {count(found.outcomes, 'outcome')} added"
+            click.echo(f"{path}: {added}, {count(found.known, 'run')} known already.{left}")
     if as_json:
         echo_json(rows)
 

@@ -12,6 +12,7 @@ from typing import NoReturn
 
 import click
 
+from ..core import plugins
 from ..core.errors import DEFECT, CachemarkError, of_system
 from ..core.secrets import mask
 from ..core.wording import printed
@@ -36,8 +37,12 @@ def ending(kept: Callable[[], str]) -> Iterator[None]:
         raise
     except BrokenPipeError:
         _unread()
+    except SystemExit as error:
+        if fault := plugins.fault(error):  # it would end a command that has done nothing with any code, 0 among them
+            _said(fault)
+        raise
     except Exception as error:
-        known = error if isinstance(error, CachemarkError) else of_system(error)
+        known = error if isinstance(error, CachemarkError) else plugins.fault(error) or of_system(error)
         _defect(error) if known is None else _said(known)
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from ..core.wording import count
 from .options import store_option
 
 
@@ -25,4 +26,4 @@ def pytest_benchmark(file: Path, store_url: str) -> None:
     for reason in found.left_out:
         click.echo(f"Left out: {reason}.", err=True)
     said = "was read before: it is" if found.known else "is"
-    click.echo(f"{file} {said} run {found.run} of {store_url}, {found.cases} cases.")
+    click.echo(f"{file} {said} run {found.run} of {store_url}, {count(found.cases, 'case')}.")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -11,7 +11,7 @@ from .options import echo_rows, json_option, plugin_option, store_option
 if TYPE_CHECKING:
     from ..workflows.listing import Kind
 
-KINDS = ("models", "methods", "metrics", "plans", "runs")
+KINDS = ("models", "methods", "decoders", "metrics", "plans", "runs")
 
 
 @click.command("list")
@@ -20,9 +20,14 @@ KINDS = ("models", "methods", "metrics", "plans", "runs")
 @plugin_option
 @json_option
 def list(kind: Kind, store_url: str, plugin_files: tuple[str, ...], as_json: bool) -> None:
-    """List the models, methods, metrics, shipped plans, or stored runs."""
+    """List the models, methods, decoders, metrics, plans, or stored runs; in brackets what a plug-in or an installed package brings."""
     from ..workflows.listing import listing
 
     rows = listing(kind, store=store_url, plugins=plugin_files)
     width = max((len(str(row["name"])) for row in rows), default=0)
-    echo_rows(rows, as_json, lambda row: f"{row['name']:<{width}}  {row['summary']}", f"No {kind}.")
+    echo_rows(rows, as_json, lambda row: f"{row['name']:<{width}}  {row['summary']}{_origin(row)}", f"No {kind}.")
+
+
+def _origin(row: dict[str, Any]) -> str:
+    """The package or file of what is not built in, and its version."""
+    return "" if row.get("origin", "cachemark") == "cachemark" else f"  [{row['origin']} {row['version']}]"

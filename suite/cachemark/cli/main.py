@@ -19,6 +19,7 @@ COMMANDS = {
     "advise": "Say which cache to use for a model on a device.",
     "baseline": "Save, list and compare accepted results.",
     "bisect": "Find the commit that made a case worse.",
+    "calibrate": "Measure what a method asks to be known of a model.",
     "check": "Judge a run against a baseline; the exit code says how it went.",
     "compare": "Compare two cases, commits or environments in pairs.",
     "db": "Upgrade, check, repair, merge or prune a store.",
@@ -27,16 +28,21 @@ COMMANDS = {
     "incident": "List, acknowledge and accept known regressions.",
     "ingest": "Import results of other programs into the store.",
     "list": "List models, methods, metrics, plans or runs.",
+    "new": "Begin a package with a method or a model of your own.",
     "report": "Write the HTML report of a run.",
     "roofline": "Print lower bounds by arithmetic: times, bytes, ideal speed-ups.",
     "run": "Measure a plan and store every result.",
     "show": "Print one run, or one case with its raw samples.",
+    "test-method": "Hold a method to the checks that ours are held to.",
+    "test-model": "Hold a model to the checks that ours are held to.",
+    "weights": "List, fetch, verify and convert published weights.",
 }
 
 KEPT = {
     "bisect": "Nothing was stored.",
     "compare": "The pairs measured so far are stored; the same command compares from the start.",
     "run": "Completed cases are stored; run the same command to resume.",
+    "weights": "What was fetched or converted is kept; run the same command to go on.",
 }  # what Ctrl-C leaves behind
 
 
@@ -54,7 +60,8 @@ class _Lazy(click.Group):
     def get_command(self, context: click.Context, name: str) -> click.Command | None:
         if name not in COMMANDS:
             return None
-        command: click.Command = getattr(importlib.import_module(f".{name}", __package__), name)
+        place = name.replace("-", "_")
+        command: click.Command = getattr(importlib.import_module(f".{place}", __package__), place)
         return command
 
     def resolve_command(self, context: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:

@@ -1,20 +1,31 @@
-"""Progress of a run on standard error: a bar with the time left on a terminal, else one line per case."""
+"""Progress of a run on standard error: on a terminal a table that fills as cases end, with the time left; else one line per case."""
 
 from __future__ import annotations
 
 import sys
+import time
 from types import TracebackType
 from typing import TYPE_CHECKING
 
 import click
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
 
 from ..core.result import Outcome
 from ..core.spec import Case
+from ..core.wording import count
 
 if TYPE_CHECKING:
     from ..workflows.deciding import Decision
+    from ..workflows.glance import Glance
+    from ..workflows.time_left import TimeLeft
+
+COLUMNS = ("case", "a batch", "speed", "saved", "images")
+QUIET = 60.0  # seconds without a line, after which one says how far a case is
+AROUND = 7  # lines of a terminal that are not rows of the table
 
 
 def plain(text: str) -> str:
@@ -24,48 +35,93 @@ def plain(text: str) -> str:
     return shown.replace("::", ": :").replace("##[", "## [")
 
 
+def about(seconds: float) -> str:
+    """A time as roughly as it is known: ``about 40 s``, ``about 3 min``, ``about 2.5 h``."""
+    if seconds < 90:
+        return f"about {max(5, 5 * round(seconds / 5))} s"
+    return f"about {seconds / 60:.0f} min" if seconds < 90 * 60 else f"about {seconds / 3600:.1f} h"
+
+
 class Follower:
-    """Follows a run on standard error. Use as a context manager."""
+    """Follows a run on standard error. Use as a context manager. What it hears may come from several threads."""
 
     def __init__(self) -> None:
-        self._bar: Progress | None = None
         self._total = self._done = 0
+        self._left: TimeLeft | None = None
+        self._running: dict[str, Case] = {}
+        self._full: dict[str, Outcome] = {}
+        self._rows: list[tuple[str, str, Glance]] = []
+        self._began = self._spoke = time.monotonic()
+        self._console, self._live = Console(stderr=True), None
         if sys.stderr.isatty():
-            columns = (TextColumn("{task.description:<28}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
-                       TextColumn("left"), TimeRemainingColumn(elapsed_when_finished=False))
-            self._bar = Progress(*columns, console=Console(stderr=True), speed_estimate_period=600)
+            self._live = Live(console=self._console, refresh_per_second=1, get_renderable=self._drawn)
 
     def __enter__(self) -> Follower:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        if self._bar is not None:
-            self._bar.stop()
+        if self._live is not None:
+            self._live.stop()
 
-    def planned(self, decisions: list[Decision]) -> None:
-        """Say how much there is to do, and start the bar."""
-        self._total = sum(not d.stored for d in decisions)
-        click.echo(f"{len(decisions)} cases: {len(decisions) - self._total} already measured, {self._total} to run.", err=True)
+    # -- what the run says ----------------------------------------------------------------------------------------------
+    def planned(self, decisions: list[Decision], left: TimeLeft) -> None:
+        """Say how much there is to do, and begin the table."""
+        self._total, self._done, self._left, self._began = sum(not d.stored for d in decisions), 0, left, time.monotonic()
+        self._rows.clear()
+        click.echo(f"{count(len(decisions), 'case')}: {len(decisions) - self._total} already measured, {self._total} to run.", err=True)
         for planned in (decision.planned for decision in decisions if decision.planned.idle_reason):
             click.echo(f"{plain(planned.case.title)} does nothing. {plain(planned.idle_reason)}", err=True)
-        if self._bar is not None and self._total:
-            self._bar.start()
-            self._task = self._bar.add_task("", total=self._total)
+        if self._live is not None and self._total:
+            self._live.start()
 
     def started(self, case: Case) -> None:
         """Name the case that begins."""
-        if self._bar is not None:
-            self._bar.update(self._task, description=plain(case.title))
+        self._running[case.key] = case
+        self._spoke = time.monotonic()
+
+    def advanced(self, case: Case) -> None:
+        """Say how far a case is, where nothing was said for long; the table does so anyway."""
+        if self._live is None and time.monotonic() - self._spoke > QUIET:
+            self._spoke = time.monotonic()
+            click.echo(f"    {plain(case.title)}: {self._share(case)}{self._time_left()}", err=True)
 
     def ended(self, outcome: Outcome) -> None:
-        """Count a case; say at once when one did not end well."""
+        """Add a case; say at once when one did not end well."""
+        from ..workflows.glance import glance
+
         self._done += 1
-        text = f"[{self._done}/{self._total}] {plain(outcome.case.title)}: {outcome.status}, {outcome.seconds:.1f} s"
-        if not outcome.ok:
-            text += f"\n    {plain(outcome.reason[:200])}"
-        if self._bar is not None:
-            self._bar.advance(self._task)
-            if not outcome.ok:
-                self._bar.console.print(text, markup=False, highlight=False)
-        else:
+        self._running.pop(outcome.case.key, None)
+        if outcome.ok and outcome.case.role == "baseline":
+            self._full[outcome.case.cell] = outcome
+        found, title = glance(outcome, self._full.get(outcome.case.cell)), plain(outcome.case.title)
+        self._rows.append((title, str(outcome.status), found))
+        text = f"[{self._done}/{self._total}] {title}: {outcome.status}, {outcome.seconds:.1f} s"
+        text += f"; {found.sentence}" if found.sentence else ""
+        text += self._time_left("; ") if outcome.ok else f"\n    {plain(outcome.reason[:200])}"
+        if self._live is None:
             click.echo(text, err=True)
+            return
+        if not outcome.ok:
+            self._console.print(text, markup=False, highlight=False)
+        self._live.refresh()
+
+    # -- words and pictures ---------------------------------------------------------------------------------------------
+    def _share(self, case: Case) -> str:
+        return f"{100 * self._left.share(case.key):.0f} % done" if self._left is not None else ""
+
+    def _time_left(self, before: str = ", ") -> str:
+        left = self._left.seconds() if self._left is not None else None
+        return "" if left is None else f"{before}{about(left)} left"
+
+    def _drawn(self) -> Group:
+        """The rows of the newest cases, as many as the terminal has lines for, and below them what runs."""
+        table, most = Table(box=None, pad_edge=False), max(3, self._console.size.height - AROUND)
+        for name in COLUMNS:
+            table.add_column(name, justify="left" if name in ("case", "images") else "right", no_wrap=True)
+        for title, status, found in list(self._rows)[-most:]:
+            cells = found if status == "ok" else (status, "", "", "")
+            table.add_row(*(Text(cell) for cell in (title, *cells)))
+        done = self._done + sum(self._left.share(key) for key in list(self._running)) if self._left else self._done
+        state = Text(f"  {self._done} of {self._total}, {time.monotonic() - self._began:.0f} s{self._time_left()}")
+        running = [Text(f"{plain(case.title)}: {self._share(case)}") for case in list(self._running.values())[:3]]
+        return Group(table, *running, ProgressBar(max(1, self._total), done, width=40), state)

@@ -6,13 +6,14 @@ from pathlib import Path
 
 import click
 
-from .options import MOST_DAYS, known_option, stored_run_options
+from .options import MOST_DAYS, MOST_RUNS, known_option, stored_run_options
 
 
 @click.command()
 @click.argument("path", type=click.Path(dir_okay=False, path_type=Path), default=Path("report.html"))
 @stored_run_options
 @click.option("--baseline", type=click.Path(path_type=Path), help="Baseline file to compare with.  [default: the accepted one, if any]")
+@click.option("--against", type=click.IntRange(1, MOST_RUNS), metavar="RUN", help="Compare with this run of the store instead.")
 @click.option("--site", type=click.Path(file_okay=False, path_type=Path),
               help="Write the reports of all runs to this folder instead, with a page that lists them.")
 @click.option("--days", type=click.IntRange(1, MOST_DAYS), default=90, show_default=True,
@@ -21,8 +22,8 @@ from .options import MOST_DAYS, known_option, stored_run_options
 @known_option
 @click.option("--public", is_flag=True, help="Leave out host, user, paths, device numbers and texts of errors.")
 def report(
-    path: Path, store_url: str, run_id: int | None, baseline: Path | None, site: Path | None, days: int, anew: bool, register: Path | None,
-    public: bool,
+    path: Path, store_url: str, run_id: int | None, baseline: Path | None, against: int | None, site: Path | None, days: int, anew: bool,
+    register: Path | None, public: bool,
 ) -> None:
     """Write the report of a run to PATH, one HTML file that needs nothing else.
 
@@ -31,8 +32,10 @@ def report(
     """
     from .. import workflows
 
+    if against is not None and (baseline is not None or site is not None):
+        raise click.UsageError("--against compares with one run: drop --baseline and --site.")
     if site is None:
-        made_page = workflows.report(store_url, path, run=run_id, baseline=baseline, public=public, register=register)
+        made_page = workflows.report(store_url, path, run=run_id, baseline=baseline, against=against, public=public, register=register)
         for line in made_page.damage:
             click.echo(f"Damaged: {line}", err=True)
         click.echo(f"Report: {made_page.path}")

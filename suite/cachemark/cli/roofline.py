@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .options import echo_json, json_option
+from .options import Finite, echo_json, json_option
 
 if TYPE_CHECKING:
     from ..workflows.floors import Floor
+    from ..workflows.pass_costs import PassCost
 
 DTYPES = ("float32", "bfloat16", "float16")
 DEFAULT_GPU = "h200"
@@ -26,16 +27,19 @@ DEFAULT_GPU = "h200"
 @click.option("--dtype", type=click.Choice(DTYPES), help="Data type of weights, K and V.  [default: bfloat16; float16 with --kv]")
 @click.option("--steps", type=click.IntRange(1, 10_000), help="Passes of a masked model.  [default: its paper's]")
 @click.option("--demanding", type=click.IntRange(0, 10_000), help="Layers of ams_kv with the larger budget.  [default: a sixth of them]")
+@click.option("--decoder", help="Price passes of a decoder too, such as jacobi=16 for 16 tokens a pass.")
+@click.option("--tokens-per-pass", type=Finite(1, 1024), help="Tokens that the decoder keeps of a pass; no arithmetic tells.")
 @click.option("--apart", is_flag=True, help="Charge activations as separate operations: stricter, but fused kernels may beat it.")
 @click.option("--kv", is_flag=True, help="Print bytes of keys and values of every method instead, for a next-scale model.")
 @json_option
 def roofline(
     model: str, methods: tuple[str, ...], budgets: tuple[str, ...], batches: tuple[int, ...], gpu: str | None, here: bool,
-    dtype: str | None, steps: int | None, demanding: int | None, apart: bool, kv: bool, as_json: bool,
+    dtype: str | None, steps: int | None, demanding: int | None, decoder: str | None, tokens_per_pass: float | None, apart: bool, kv: bool,
+    as_json: bool,
 ) -> None:
     """Print a lower bound on the time of MODEL on a device under each method, by part, and the speed-up that it allows.
 
-    No operation is faster than its bytes at the copy rate or its FLOPs at the matmul rate; measured times lie above that floor.
+    No operation is faster than its bytes at the copy rate or its FLOPs at the matmul rate; measured times lie above that least time.
     With --kv: bytes of keys and values of every method, at equal dtype and as AMS-KV's published code would hold them, and which of
     the figures printed by AMS-KV follow.
     """
@@ -43,25 +47,32 @@ def roofline(
         _print_sizes(model, batches[0], dtype or "float16", demanding, as_json)
         return
     from ..workflows.floors import device_rates, floors
+    from ..workflows.pass_costs import decoder_of, pass_costs
 
+    if tokens_per_pass and not decoder:
+        raise click.UsageError("--tokens-per-pass needs --decoder.")
     if gpu and here:
         raise click.UsageError("--gpu and --here cannot be combined.")
     width = dtype or "bfloat16"
     rates = device_rates(None if here else gpu or DEFAULT_GPU, width)
     found = floors(model, rates, methods=methods, budgets=budgets, batches=batches, dtype=width, steps=steps or 0, demanding=demanding,
                    apart=apart)
+    priced = pass_costs(model, rates, decoder_of(decoder), methods=methods, budgets=budgets, batches=batches, dtype=width,
+                        tokens=tokens_per_pass) if decoder else []
     if as_json:
         echo_json({"model": model, "dtype": width, "device": rates.device, "copy": rates.copy, "matmul": rates.matmul,
-                   "floors": [_json(floor) for floor in found]})
+                   "floors": [_json(floor) for floor in found], **({"passes": [_json(line) for line in priced]} if priced else {})})
         return
     click.echo(f"{model}, {width}, {rates.device}: copy {rates.copy / 1e9:,.0f} GB/s, matmul {rates.matmul / 1e12:,.3g} TFLOP/s")
     for line in _table(found):
         click.echo(line)
     click.echo("Parts: milliseconds per pass. Ideal: the speed-up over the full cache at equal batch that bytes and FLOPs allow.")
+    for line in _passes(priced):
+        click.echo(line)
 
 
-def _json(floor: Floor) -> dict[str, Any]:
-    """A floor under the names that readers of the JSON know."""
+def _json(floor: Floor | PassCost) -> dict[str, Any]:
+    """A line under the names that readers of the JSON know."""
     return {"unmet" if name == "unsupported_reason" else name: value for name, value in vars(floor).items()}
 
 
@@ -82,6 +93,19 @@ def _table(found: list[Floor]) -> list[str]:
         shown = "".join(f"{1e3 * floor.parts.get(part, 0) / floor.passes:{width}.3f}" for part, width in zip(parts, widths, strict=True))
         lines.append(f"{name:22}{floor.batch:6d}{_seconds(image):>10}{1 / image:10.2f}{floor.speed_up:7.2f}×{seen:>10}"
                      f"{sum(floor.nbytes.values()) / floor.passes / 1e9:9.3f}{floor.flops / floor.batch / 1e12:8.3g}{shown}")
+    return lines
+
+
+def _passes(priced: list[PassCost]) -> list[str]:
+    """Lines of text about the passes of a decoder; none without one."""
+    lines = [f"{'':36}{'batch':>6}{'a pass costs':>14}{'gain':>10}"] if priced else []
+    for line in priced:
+        name = f"{line.method if line.method == 'full' else f'{line.method} {line.budget}'} + {line.decoder}"
+        gain = "–" if line.speed_up is None else f"{line.speed_up:.2f}×"
+        lines.append(f"{name:36}{line.batch:6d}  " + (line.unsupported_reason or f"{line.cost:12.2f}{gain:>10}"))
+    if priced:
+        lines.append("A pass costs: in least times of a pass of one token, so a decoder that keeps fewer tokens of it loses. Gain: over "
+                     "the full cache, one token a pass, at --tokens-per-pass.")
     return lines
 
 

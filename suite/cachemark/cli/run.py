@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..core.wording import printed
-from .options import MOST_SECONDS, echo_json, json_option, machine_options, plugin_option, store_option
+from ..core.wording import count, printed
+from .options import MOST_SECONDS, Finite, echo_json, json_option, machine_options, plugin_option, store_option
 
 if TYPE_CHECKING:
     from ..report.view.answers import Answer
+    from ..workflows.deciding_seeds import Interim
     from ..workflows.machines import Machine
     from ..workflows.pricing import PriceList
     from ..workflows.running import Explanation
@@ -27,7 +28,11 @@ ANSWERS = 4  # lines of answers, below which one says what they mean
 _SPANS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
 
 
-_UNUSED = {"--share": ("--max-batch", "--budget", "--deadline", "--report"), "--max-batch": ("--budget", "--deadline")}
+_UNUSED = {
+    "--share": ("--max-batch", "--until-decided", "--budget", "--deadline", "--report"),
+    "--max-batch": ("--until-decided", "--budget", "--deadline"),
+    "--until-decided": ("--budget", "--deadline", "--carry-quality"),
+}
 
 
 def _refuse_unused(context: click.Context) -> None:
@@ -115,11 +120,16 @@ def page(context: click.Context, option: click.Parameter, given: Path | None) ->
 @click.option("--budget", callback=span, metavar="TIME",
               help="Finish within a time such as 6h or 90min: the most important cases first, the rest is not reached.")
 @click.option("--deadline", "until", callback=moment, metavar="MOMENT", help="Finish by 06:00, or by an ISO 8601 moment.")
+@click.option("--until-decided", is_flag=True,
+              help="Double the samples until every method is shown to be as good as the full cache, or to be worse.")
+@click.option("--max-minutes", type=Finite(0, MOST_SECONDS / 60), metavar="MINUTES",
+              help="With --until-decided: begin no look that would end later.")
 @json_option
 def run(
     plan: str, store_url: str, plugin_files: tuple[str, ...], report_path: Path | None, machine: Machine,
     extra_methods: tuple[str, ...], fresh: bool, carry_quality: bool, explain: bool, share: tuple[int, int] | None, max_batch: bool,
-    dry_run: bool, on: str | None, budget: float | None, until: float | None, as_json: bool,
+    dry_run: bool, on: str | None, budget: float | None, until: float | None, until_decided: bool, max_minutes: float | None,
+    as_json: bool,
 ) -> None:
     """Measure PLAN: the name of a shipped plan (see `cachemark list plans`) or a TOML file.
 
@@ -131,6 +141,8 @@ def run(
     from .progress import Follower
 
     _refuse_unused(click.get_current_context())
+    if max_minutes is not None and not until_decided:
+        raise click.UsageError("--max-minutes belongs to --until-decided. Add that, or give --budget TIME.")
     given: dict[str, Any] = {"store": store_url, "machine": machine, "plugins": plugin_files, "methods": extra_methods}
     if dry_run:
         _print_price(workflows.price_list(plan, on=on or "", **given), as_json)
@@ -142,7 +154,10 @@ def run(
         if share is not None:
             failed = workflows.share(plan, share, watcher=follower, **given)
             sys.exit(Infrastructure.exit_code if failed else 0)
-        if max_batch:
+        if until_decided:
+            found = workflows.until_decided(plan, fresh=fresh, minutes=max_minutes, watcher=follower, on_interim=_print_interim,
+                                            **given).run
+        elif max_batch:
             found = workflows.max_batch(plan, fresh=fresh, watcher=follower, **given)
         else:
             ends = [seconds for seconds in (budget, until) if seconds is not None]
@@ -152,6 +167,14 @@ def run(
         click.echo(note, err=True)
     report = found.report(report_path).path if report_path else None
     (_print_largest if max_batch else _conclude)(found, report, as_json)
+
+
+def _print_interim(interim: Interim) -> None:
+    """A line on standard error for each look at the methods."""
+    words = [f"{len(titles)} {word}" for titles, word in (
+        (interim.qualified, "shown to be as good"), (interim.disqualified, "shown to be worse"), (interim.open, "open")) if titles]
+    left = f": {', '.join(interim.open)}" if interim.open else ""
+    click.echo(printed(f"{interim.samples} samples: {', '.join(words)}{left}."), err=True)
 
 
 def _print_largest(found: Run, report: Path | None, as_json: bool) -> None:
@@ -208,7 +231,7 @@ def _conclude(found: Run, report: Path | None, as_json: bool) -> None:
     if not as_json:
         _print_answers(found.answers)
     if late:
-        raise NothingMeasured(f"{len(late)} cases were not reached, so nothing is known of them: {', '.join(o.case.title for o in late)}.",
+        raise NothingMeasured(f"Not reached, so that nothing is known of them: {', '.join(o.case.title for o in late)}.",
                               remedy="The same command goes on with them.")
 
 
@@ -249,10 +272,10 @@ def _print_price(cost: PriceList, as_json: bool) -> None:
                    "models": cost.models, "missing": cost.missing, "disk_free": cost.disk_free,
                    "idle": [{"case": title, "reason": reason} for title, reason in cost.idle]})
         return
-    click.echo(f"{cost.plan} on {cost.on}: {cost.cases} cases, {cost.cases - cost.to_run} measured already, {cost.to_run} to run.")
+    click.echo(f"{cost.plan} on {cost.on}: {count(cost.cases, 'case')}, {cost.cases - cost.to_run} measured already, {cost.to_run} to run.")
     click.echo(f"{'':20}{'cases':>6}{'device hours':>14}{'disk':>10}{'memory':>10}  price from")
     for row in cost.models:
-        source = f"stored durations of {row.from_stored} cases, roofline × 1.5 of {row.cases - row.from_stored}"
+        source = f"stored durations of {count(row.from_stored, 'case')}, roofline × 1.5 of {row.cases - row.from_stored}"
         click.echo(f"{row.model:20}{row.cases:6}{row.hours:14.3f}{row.disk / 2**20:7.1f} MiB{row.memory / 2**30:6.1f} GiB  {source}")
     click.echo(f"In all {cost.hours:.2f} device hours and {sum(row.disk for row in cost.models) / 2**20:.1f} MiB of "
                f"{cost.disk_free / 2**30:.0f} GiB free.")

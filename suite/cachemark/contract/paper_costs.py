@@ -33,6 +33,10 @@ class PaperCosts:
         """Next-token, next-scale: entries that a query of this pass looks at, its own among them."""
         return layout.longest_condition + step.first + step.count
 
+    def attended_by_heads(self, layout: Layout, site: Site, step: Step) -> int:
+        """Entries that a query of this pass looks at, summed over K/V heads. Methods whose heads keep different numbers define it."""
+        return layout.kv_heads * self.attended(layout, site, step)
+
     def overhead(self, layout: Layout, site: Site, step: Step) -> MethodOverhead:
         """Work of this site in a pass beside the model itself, for one row."""
         return MethodOverhead()

@@ -3,29 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Protocol
 
 from ..cache.layout import Layout
-from ..core.errors import BadBudget, BadKnob, unknown
+from ..core.errors import BadBudget
+from .knobs import Knobs
+
+
+class Profiler(Protocol):
+    """A method that keeps everything and notes what it sees, in all generations that it serves."""
+
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        """The facts that were measured, as they may stand in JSON."""
 
 
 @dataclass
-class Planning:
+class Planning(Knobs):
     """Knobs are the fields of the dataclass.
 
     Class attributes: ``paradigms`` the method runs on; ``sizes`` are knobs that, given by a plan, stand in place of its budget;
     ``source`` names paper and section; ``unstated`` are the knobs whose default the paper does not state, or states otherwise, each with
-    where the default comes from; ``footnotes`` are printed with its figures.
+    where the default comes from; ``footnotes`` are printed with its figures; ``later`` are knobs that came after figures were stored: at
+    their default they stand in no case, so that it is the same case as before; ``neutral`` are the knobs, beside those of the whole
+    budget, with which the method is the full cache, None where there are none, as for an ablation.
     """
 
-    name: ClassVar[str] = ""
     paradigms: ClassVar[tuple[str, ...]] = ("next-token",)
     sizes: ClassVar[tuple[str, ...]] = ()
     source: ClassVar[str] = ""
     unstated: ClassVar[Mapping[str, str]] = {}
     footnotes: ClassVar[tuple[str, ...]] = ()
+    later: ClassVar[tuple[str, ...]] = ()
+    neutral: ClassVar[Mapping[str, Any] | None] = {}
 
     @classmethod
     def knobs_for(cls, budget: Fraction, layout: Layout) -> dict[str, Any]:
@@ -48,30 +60,11 @@ class Planning:
         paper, where a method that computes and reads all that the full cache does is found anyway."""
         return ""
 
-    def check_choice(self, knob: str, *known: str) -> None:
-        """Raise BadKnob where the knob has none of the ``known`` values."""
-        if (value := getattr(self, knob)) not in known:
-            raise BadKnob(f"{self.name}: {knob} = {value!r} is unknown.", remedy=f"Known: {', '.join(known)}.")
+    @classmethod
+    def profiler(cls) -> Profiler | None:
+        """The method under which a few samples are drawn to measure what :meth:`calibrate` takes; None where nothing is measured."""
+        return None
 
     def calibrate(self, measured: Mapping[str, Any]) -> None:
         """Take facts that were measured of the weights for this method (empty where there are none), before :meth:`resolve`. They may
         only serve to fill in knobs: a trial is given the resolved knobs and no facts."""
-
-    @classmethod
-    def build(cls, knobs: Mapping[str, Any]) -> Self:
-        """An instance with these knobs; an unknown knob or a value of another type is an error that names the nearest."""
-        types = {f.name: type(f.default) if f.default is not None else None for f in fields(cls)}
-        for knob, value in knobs.items():
-            if knob not in types:
-                raise unknown(f"knob of {cls.name}", knob, types)
-            expected = types[knob]
-            wrong = expected is not None and (type(value) is not expected and not (expected is float and type(value) is int))
-            if wrong and expected in (int, float, bool, str):
-                kind = expected.__name__
-                raise BadKnob(f"{cls.name}: {knob} = {value!r} is not {'an' if expected is int else 'a'} {kind}.",
-                              remedy=f"Its default is of type {kind}.")
-        return cls(**knobs)
-
-    def knobs(self) -> dict[str, Any]:
-        """Every knob with its value."""
-        return {f.name: getattr(self, f.name) for f in fields(self)}

@@ -28,6 +28,14 @@ class ScalePass(Storage):
         default those that were there before."""
         return [range(slot.live[0])]
 
+    def observe_raw(self, site: Site, step: Step, q: Tensor) -> None:
+        """See the queries before bias, norm, scale and rotation, (rows, heads, tokens, head_dim), right before ``attend``."""
+
+    @property
+    def needs_raw_queries(self) -> bool:
+        """True if ``observe_raw`` wants the queries, which costs a copy of them."""
+        return False
+
     @property
     def needs_mass(self) -> bool:
         """True if ``observe`` wants the attention mass of each key, which no fused kernel returns."""

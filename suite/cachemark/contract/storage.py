@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from ..cache.arena import Memory
-from ..cache.bank import SlotBank, banks
+from ..cache.bank import SlotBank
+from ..cache.banks import banks
 from ..cache.layout import Layout, Site, Step
 from ..cache.slot import Slot, Stage
 from .planning import Planning
@@ -54,6 +55,16 @@ class Storage(Planning):
             if self.evict_after in step.edges:
                 self.evict(step, bank)
 
+    def horizon(self, first: int) -> int:
+        """The number of visual tokens from ``first`` on that may be fed before an entry may be evicted or what the method holds would
+        depend on which of them stay: as many drafts a decoder may keep at once. Ask :func:`~.decoder.horizon`."""
+        return 1
+
+    def roll_back(self, count: int) -> None:
+        """Forget the last ``count`` tokens of the pass that has just run, before :meth:`end_step` closes it as if they had not been fed."""
+        for bank in self.banks:
+            bank.roll_back(count)
+
     @property
     def lengths(self) -> tuple[tuple[int, ...], ...]:
         """Live entries of every bank's runs of rows: all that the host keeps of what has passed."""
@@ -69,6 +80,12 @@ class Storage(Planning):
     def logical_bytes(self) -> int:
         """Bytes of live keys and values, all sites together, at the fullest pass."""
         return sum(bank.logical_bytes for bank in self.banks)
+
+    @property
+    def high_water_bytes(self) -> int | None:
+        """Bytes of live keys and values at the fullest moment between two layers of a pass, where that is known: see
+        :class:`~.per_head.PerHead`."""
+        return None
 
     @property
     def live_bytes(self) -> int | None:

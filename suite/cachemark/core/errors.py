@@ -56,6 +56,10 @@ class BadCheckpoint(CachemarkError):
     """A weights file that is not a checkpoint, or not one of this model."""
 
 
+class BadCalibration(CachemarkError):
+    """A calibration that cannot be read, or of another model than it is used on."""
+
+
 class BadStore(CachemarkError):
     """A database that cannot be read, written or understood."""
 
@@ -84,6 +88,10 @@ class NothingMeasured(CachemarkError):
     """A run or a check that found nothing to judge."""
 
     exit_code = 4
+
+
+class NoAccess(CachemarkError):
+    """Files of others that a program may not fetch: their owner asks for an agreement, or for a person."""
 
 
 class Infrastructure(CachemarkError):

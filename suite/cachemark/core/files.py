@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 PACKAGE = Path(__file__).resolve().parents[1]
 NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"  # of what has a file of its own: it stays in its folder and does not look like an option
@@ -34,3 +36,14 @@ def is_readable(path: Path | str) -> bool:
         return Path(path).is_file() and os.access(path, os.R_OK)
     except (OSError, ValueError):
         return False
+
+
+def read_json(path: Path) -> Any:
+    """The content of a JSON file that somebody else may have written. Raises ValueError for whatever is none: a pipe or a device, bytes
+    that are no text, a number of thousands of digits, what is nested too deeply."""
+    if not is_readable(path):
+        raise ValueError("not an ordinary file that can be read")
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, RecursionError) as error:
+        raise ValueError(str(error)) from error

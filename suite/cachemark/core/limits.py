@@ -171,6 +171,13 @@ def artefact(measured: float, allowed: float) -> str:
             "for another reason.")
 
 
+def beyond_passes(measured: float, tokens: float) -> str:
+    """The reason for which a speed-up by drawing several ``tokens`` a pass is not believed, or nothing."""
+    if measured <= ARTEFACT * tokens:
+        return ""
+    return f"{measured:.2f}× is more than the {tokens:.2f} tokens that it draws a pass, and fewer passes are all that a decoder gains."
+
+
 def no_baseline(full: Limit, seconds: float) -> str:
     """The reason for which a full cache is not a valid baseline, or nothing."""
     mbu, mfu = full.mbu(seconds), full.mfu(seconds)

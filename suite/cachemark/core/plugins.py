@@ -1,20 +1,20 @@
-"""Methods in files outside this package: importing such a file registers them."""
+"""Methods, models and decoders in files outside this package: importing such a file registers them."""
 
 from __future__ import annotations
 
-import hashlib
-import importlib.util
+import importlib
 import math
 import re
 import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from . import registry, secrets
 from .errors import BadPlugin, CachemarkError
+from .plugin_sources import DIGITS, READER, Sources, know, short
 from .spec import canonical
 
 EVICTING = "cachemark.contract.method, or cachemark.methods.base.evicting for Evicting, ring, table and visual_budget"
@@ -34,82 +34,136 @@ ATTRIBUTES = {  # of a base class, and how they are called now
     "edge": "evict_after", "held": "kept_before", "incremental": "encoder_cache", "look": "attend_scale", "own_work": "overhead",
     "phase": "graph_key", "settle": "end_step",
 }
-MODULE = "cachemark_plugin_"  # begins the name of a plug-in's module; the digests of its path and of its content follow
-DIGITS = 12  # of each
+MODULE = "cachemark_plugin_"  # begins the names of a plug-in's modules; the digests of its path and of what its files say follow
 SAID = 300  # letters of an error's own words
-_asked: dict[str, set[str]] = {}  # by plug-in: modules whose methods and models it has asked the registries for at its import
+_asked: dict[str, set[str]] = {}  # by plug-in: modules whose methods, models and decoders it has asked the registries for at its import
+_imported: dict[str, tuple[Sources, set[str]]] = {}  # by plug-in: its files, and the modules that were there before it
 
 
 def load(path: str | Path) -> list[str]:
     """Import the Python file at ``path`` and return the names of the methods it registered.
 
-    A file is imported once per process for each content it has; a newer content takes the place of all that an older one registered.
-    Of a file that is refused nothing stays. Only files named by the user are ever imported, never one named in a database.
+    A file is imported once per process for each content that it and the files of its own have; a newer content takes the place of all
+    that an older one registered. Of a file that is refused nothing stays. Only files named by the user are ever imported, never one named
+    in a database.
     """
-    file, content, place = _read(path)
-    name = place + _digest(content)
+    sources, place = _read(path)
+    name = place + sources.digest
     if name not in sys.modules:
         older = [module for module in sys.modules if module.startswith(place)]
-        _import(name, file, content, older)
+        _import(name, sources, older)
         for module in older:
-            del sys.modules[module]
+            sys.modules.pop(module, None)
     return registry.methods.of(name)
 
 
 def loaded(path: str | Path) -> bool:
-    """True where the file has been imported with the content that it has now."""
-    _, content, place = _read(path)
-    return place + _digest(content) in sys.modules
+    """True where the file has been imported with the content that it and its own files have now."""
+    sources, place = _read(path)
+    return place + sources.digest in sys.modules
 
 
 def files() -> list[str]:
     """Paths of the plug-ins that this process has imported, in that order."""
-    return [str(module.__file__) for name, module in sys.modules.items() if name.startswith(MODULE)]
+    return [str(module.__file__) for name, module in sys.modules.items() if name.startswith(MODULE) and "." not in name]
+
+
+def origin(thing: Any) -> tuple[str, str] | None:
+    """The file of the plug-in that defines a method or a model, and its digest; None of what is built in."""
+    plugin = plugin_of(registry.module_of(thing))
+    return (str(sys.modules[plugin].__file__), plugin[-DIGITS:]) if plugin.startswith(MODULE) else None
+
+
+def fault(error: BaseException) -> BadPlugin | None:
+    """An error that came out of a plug-in, as one that names its file and line; None where no plug-in had a part in it."""
+    own = {str(module.__file__) for name, module in list(sys.modules.items()) if name.startswith(MODULE)}
+    places = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
+    file, line = next((place for place in reversed(places) if place[0] in own), ("", 0))
+    if not file:
+        return None
+    return BadPlugin(f"Plug-in {file!r} fails at {file}:{line}: {type(error).__name__}: {_said(error)}.", remedy="Fix the file.")
+
+
+@contextmanager
+def answering(*things: Any) -> Iterator[None]:
+    """Inside, these methods, models and decoders are asked what they are. Where one of a plug-in answers what cannot be used, the error
+    that comes of it is BadPlugin."""
+    try:
+        yield
+    except CachemarkError:
+        raise
+    except Exception as error:
+        if found := fault(error):
+            raise found from error
+        known = ((thing, origin(one)) for thing in things for one in getattr(thing, "__mro__", (thing,)))
+        for thing, (file, _) in ((thing, found) for thing, found in known if found):
+            raise BadPlugin(f"Plug-in {file!r}: {thing.name!r} answers what cannot be used: {type(error).__name__}: {_said(error)}.",
+                            remedy="Its base class says what each answer is.") from error
+        raise
 
 
 def digest(path: str | Path) -> str:
-    """Digest of the content of a plug-in, by which :func:`needs` names it."""
-    return _digest(_read(path)[1])
+    """Digest of the content of a plug-in and of the files of its own that it imports, by which :func:`needs` names it."""
+    return _read(path)[0].digest
+
+
+def packed(path: str | Path) -> tuple[str, dict[str, bytes]]:
+    """The files of a plug-in as another machine needs them; see :attr:`Sources.packed`."""
+    return _read(path)[0].packed
+
+
+def strays() -> list[str]:
+    """Modules that a plug-in has imported from among its own files although no import statement names them, so that they are not in its
+    digest: an edit of one would go unseen."""
+    return sorted({name for plugin, (sources, before) in _imported.items() if plugin in sys.modules
+                   for name, module in list(sys.modules.items()) if name not in before and not name.startswith(("cachemark.", MODULE))
+                   and sources.stray(module)})
 
 
 def needs(*things: Any) -> tuple[str, ...]:
-    """Digests of the plug-ins without which these methods and models cannot run: those that define them and their base classes, and those
-    whose things these have asked for. A digest and no path: a worker has them elsewhere."""
+    """Digests of the plug-ins without which these methods, models and decoders cannot run: those that define them and their base classes,
+    and those whose things these have asked for. A digest and no path: a worker has them elsewhere."""
     left = {registry.module_of(one) for thing in things for one in (getattr(thing, "__mro__", ()) or (thing,))}
     found = set[str]()
     while left:
-        module = left.pop()
+        module = plugin_of(left.pop())
         if module.startswith(MODULE) and module not in found:
             found.add(module)
             left |= _asked.get(module, set())
     return tuple(sorted({module[-DIGITS:] for module in found}))
 
 
-def _read(path: str | Path) -> tuple[Path, bytes, str]:
-    """The file in full, its content, and how the names of its modules begin."""
+def plugin_of(module: str) -> str:
+    """The plug-in that a module belongs to, by the name of its first one; any other module is its own."""
+    return module.partition(".")[0] if module.startswith(MODULE) else module
+
+
+def _read(path: str | Path) -> tuple[Sources, str]:
+    """The file in full with those of its own, and how the names of its modules begin."""
     try:
         file = Path(path).resolve()
         if not file.is_file():
             raise BadPlugin(f"Plug-in {str(path)[:SAID]!r} is not a file.", remedy="Give the path of a Python file.")
-        content = file.read_bytes()
+        if file.suffix != ".py":
+            raise BadPlugin(f"Plug-in {str(file)!r} is not a Python file.", remedy="Give a file that ends in .py.")
+        sources = Sources.read(file)
     except (OSError, ValueError, RuntimeError) as error:  # a name that no file can have, a loop of links, a file that is not ours
         raise BadPlugin(f"Plug-in {str(path)[:SAID]!r} cannot be read: {getattr(error, 'strerror', None) or error}.",
                         remedy="Give the path of a Python file.") from None
-    return file, content, f"{MODULE}{_digest(str(file).encode())}_"
-
-
-def _digest(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()[:DIGITS]
+    return sources, f"{MODULE}{short(str(file).encode())}_"
 
 
 def _check(module: str, file: Path) -> None:
-    """Refuse a plug-in without a method or a model, and each method that its base class would not run as it is written."""
-    found = registry.methods.of(module)
-    if not found and not registry.models.of(module):
-        raise BadPlugin(f"Plug-in {str(file)!r} registers no method and no model.",
+    """Refuse a plug-in without a method, a model or a decoder, and each method that its base class would not run as it is written."""
+    found, decoders = registry.methods.of(module), registry.decoders.of(module)
+    if not found and not decoders and not registry.models.of(module):
+        raise BadPlugin(f"Plug-in {str(file)!r} registers no method, no model and no decoder.",
                         remedy="Decorate a class with @registry.methods.add('name'), or add an entry to registry.models.")
     for method in found:
         _check_class(method, file)
+        _check_knobs(registry.methods, method, file)
+    for decoder in decoders:
+        _check_knobs(registry.decoders, decoder, file)
 
 
 def _check_class(method: str, file: Path) -> None:
@@ -119,24 +173,23 @@ def _check_class(method: str, file: Path) -> None:
     if left_out := sorted(getattr(cls, "__abstractmethods__", ())):
         raise BadPlugin(f"Plug-in {str(file)!r}: method {method!r} does not define {', '.join(left_out)}.",
                         remedy="Define them; the docstring of its base class says what each returns.")
-    own = [base for base in cls.__mro__ if base.__module__ == cls.__module__]  # the plug-in's base classes too
+    own = [base for base in cls.__mro__ if plugin_of(base.__module__) == plugin_of(cls.__module__)]  # the plug-in's base classes too
     bases = [base for base in cls.__mro__ if base not in own]
     defined = set(ATTRIBUTES) & {name for base in own for name in vars(base)}
     if old := sorted(name for name in defined if any(hasattr(base, ATTRIBUTES[name]) for base in bases)):
         raise BadPlugin(f"Plug-in {str(file)!r}: method {method!r} defines {', '.join(old)}, of which nothing is read any more.",
                         remedy=f"Rename: {', '.join(f'{name} is now {ATTRIBUTES[name]}' for name in old)}.")
-    _check_knobs(method, file)
 
 
-def _check_knobs(method: str, file: Path) -> None:
+def _check_knobs(table: registry.Registry[Any], name: str, file: Path) -> None:
     """Refuse knobs that cannot name a case, and a class that cannot be made without any being given."""
     try:
-        knobs = registry.methods.get(method).build({}).knobs()
+        knobs = table.get(name).build({}).knobs()
     except Exception as error:
-        raise BadPlugin(f"Plug-in {str(file)!r}: method {method!r} cannot be made: {_said(error)}.",
+        raise BadPlugin(f"Plug-in {str(file)!r}: {table.kind} {name!r} cannot be made: {_said(error)}.",
                         remedy="Make its class a dataclass and give every knob a default.") from error
     if wrong := unusable(knobs):
-        raise BadPlugin(f"Plug-in {str(file)!r}: method {method!r}: knob {wrong}.", remedy=KNOBS)
+        raise BadPlugin(f"Plug-in {str(file)!r}: {table.kind} {name!r}: knob {wrong}.", remedy=KNOBS)
 
 
 LONGEST_KNOB = 10_000
@@ -157,29 +210,41 @@ def unusable(knobs: Mapping[str, Any]) -> str:
     return ""
 
 
-def _import(name: str, file: Path, content: bytes, older: list[str]) -> None:
-    """Import ``content`` as the module ``name`` in place of the ``older`` modules. Where it is refused, nothing changes."""
-    spec = importlib.util.spec_from_file_location(name, file)
-    if spec is None or spec.loader is None:
-        raise BadPlugin(f"Plug-in {str(file)!r} is not a Python file.", remedy="Give a file that ends in .py.")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    asked, tables = set[str](), (registry.methods, registry.models)
+def _import(name: str, sources: Sources, older: list[str]) -> None:
+    """Import these files as the modules ``name`` and below in place of the ``older`` modules. Where they are refused, nothing changes."""
+    asked, tables, file = set[str](), (registry.methods, registry.models, registry.decoders), sources.file
+    know(name, sources)
     try:
-        with registry.methods.whole(), registry.models.whole():
+        with ExitStack() as kept:
+            for table in tables:
+                kept.enter_context(table.whole())
             for one in older:
                 for table in tables:
                     table.drop(one)
-            before = [table.entries() for table in tables]
-            with registry.methods.asking(asked), registry.models.asking(asked):
-                _execute(module, file, content)
+            before, modules = [table.entries() for table in tables], set(sys.modules)
+            with ExitStack() as asking:
+                for table in tables:
+                    asking.enter_context(table.asking(asked))
+                _execute(name, sources)
             for table, known in zip(tables, before, strict=True):
                 _refuse_replaced(table, known, file)
             _check(name, file)
+            _imported[name] = sources, modules
+            _refuse_strays(file)
     except BaseException:
-        sys.modules.pop(name, None)
+        _imported.pop(name, None)
+        for one in [module for module in sys.modules if plugin_of(module) == name]:
+            del sys.modules[one]
         raise
     _asked[name] = asked
+
+
+def _refuse_strays(file: Path) -> None:
+    """Refuse a plug-in that imports a file of its own past the import statements, by which its files are known."""
+    if found := strays():
+        raise BadPlugin(f"Plug-in {str(file)!r} imports {found[0]!r}, a file of its own that no import statement names.",
+                        remedy="Write an import statement for it, and an __init__.py into its folder: what it says is part of what a case "
+                               "is. Where it is no file of the plug-in, give the plug-in a folder of its own.")
 
 
 def _refuse_replaced(table: registry.Registry[Any], known: Mapping[str, Any], file: Path) -> None:
@@ -187,21 +252,21 @@ def _refuse_replaced(table: registry.Registry[Any], known: Mapping[str, Any], fi
     now = table.entries()
     if gone := sorted(name for name, thing in known.items() if now.get(name) is not thing):
         raise BadPlugin(f"Plug-in {str(file)!r} replaces the {table.kind} {gone[0]!r}, which is not its own.",
-                        remedy="Register yours under another name, with @registry.methods.add('name').")
+                        remedy=f"Register yours under another name, with @registry.{table.kind}s.add('name').")
 
 
-def _execute(module: ModuleType, file: Path, content: bytes) -> None:
+def _execute(name: str, sources: Sources) -> None:
+    file = sources.file
     try:
-        # What was hashed: bytecode on disk may be that of an edit in the same second.
         with secrets.hidden():
-            exec(compile(content, str(file), "exec", dont_inherit=True), vars(module))
+            importlib.import_module(f"{name}.{sources.main}" if sources.main else name)
     except KeyboardInterrupt:  # Ctrl-C; a plug-in that raises it itself is found out where it is tried first
         raise
     except CachemarkError as error:
-        raise BadPlugin(f"Plug-in {str(file)!r} fails at {_place(error, file)}: {_said(error, error.message)}",
+        raise BadPlugin(f"Plug-in {str(file)!r} fails at {_place(error, sources)}: {_said(error, error.message)}",
                         remedy=error.remedy) from error
     except BaseException as error:  # a script may leave at its end; that must not end us
-        raise BadPlugin(f"Plug-in {str(file)!r} fails at {_place(error, file)}: {type(error).__name__}: {_said(error)}.",
+        raise BadPlugin(f"Plug-in {str(file)!r} fails at {_place(error, sources)}: {type(error).__name__}: {_said(error)}.",
                         remedy=_moved(error) or "Fix the file; cachemark imports it as ordinary Python.") from error
 
 
@@ -224,11 +289,13 @@ def _moved(error: BaseException) -> str:
     return f"Import from {PATHS[path]}: {path} is no more." if path in PATHS else ""
 
 
-def _place(error: BaseException, file: Path) -> str:
+def _place(error: BaseException, sources: Sources) -> str:
     """File and line of an error; a syntax error names its own, not the importer's. One of our own is where the plug-in asked for it."""
     if isinstance(error, SyntaxError):
         return f"{error.filename}:{error.lineno}"
+    files = {str(source.path) for source in sources.modules.values()}
     frames = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
-    own = [place for place in frames if place[0] == str(file)]
+    frames = [place for place in frames if not place[0].startswith("<frozen importlib") and Path(place[0]) != READER] or frames
+    own = [place for place in frames if place[0] in files]
     where = (own or frames)[-1] if isinstance(error, CachemarkError) else frames[-1]
     return f"{where[0]}:{where[1]}"

@@ -1,4 +1,4 @@
-"""Names of methods and models. Importing a file registers what it defines; nothing else has to be edited."""
+"""Names of methods, models and decoders. Importing a file registers what it defines; nothing else has to be edited."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ class Registry(Generic[T]):
         def put(thing: T) -> T:
             held = self._entries.get(name)
             if held is not None and module_of(held) != module_of(thing):
-                raise ValueError(f"{self.kind} {name!r} is already registered by {module_of(held) or held}")
+                raise BadPlugin(f"The {self.kind} {name!r} is already registered by {module_of(held) or _shown(held)}.",
+                                remedy="Register yours under another name.")
             self._refuse_other(name, thing)
             self._entries[name] = thing
             return thing
@@ -60,12 +61,12 @@ class Registry(Generic[T]):
         self._entries = dict(entries)
 
     def of(self, module: str) -> list[str]:
-        """Names that a module has added, sorted; of a model, its ``load`` names the module."""
-        return [name for name in self if module_of(self._entries[name]) == module]
+        """Names that a module or those inside it have added, sorted; of a model, its ``load`` names the module."""
+        return [name for name in self if _within(self._entries[name], module)]
 
     def drop(self, module: str) -> None:
-        """Take out what that module has added."""
-        self._entries = {name: thing for name, thing in self._entries.items() if module_of(thing) != module}
+        """Take out what that module or those inside it have added."""
+        self._entries = {name: thing for name, thing in self._entries.items() if not _within(thing, module)}
 
     @contextmanager
     def whole(self) -> Iterator[None]:
@@ -106,6 +107,10 @@ def module_of(thing: Any) -> str:
     return str(getattr(getattr(thing, "load", thing), "__module__", None) or "")
 
 
+def _within(thing: Any, module: str) -> bool:
+    return f"{module_of(thing)}.".startswith(f"{module}.")
+
+
 def _shown(thing: object) -> str:
     """A thing in a few letters; its own words are not asked for, since they may be of any length or fail."""
     if isinstance(thing, str):
@@ -115,5 +120,6 @@ def _shown(thing: object) -> str:
 
 methods: Registry[Any] = Registry("method", classes=True)
 models: Registry[Any] = Registry("model")
+decoders: Registry[Any] = Registry("decoder", classes=True)
 method = methods.add
 """Decorator that gives the class of a method its name: ``@cm.method("mine")``."""

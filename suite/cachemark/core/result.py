@@ -107,6 +107,12 @@ class Outcome:
         held = self.facts.get(CONDENSED, {}).get(name)
         return () if held and held["count"] > len(values) else values
 
+    def repeats(self, name: str) -> Sequence[float]:
+        """Every raw value of a metric, for its median and how sure that is; where pruning left quantiles the median alone, which they
+        keep."""
+        median = self.median(name)
+        return self.raw(name) or ([] if median is None else [median])
+
     def median(self, name: str) -> float | None:
         """Median of the raw samples of a metric, or None where it was not measured."""
         values = self.samples.get(name)
@@ -146,7 +152,7 @@ class Outcome:
 def full_latencies(outcome: Outcome, full: Outcome) -> Sequence[float]:
     """Latencies of the full cache to hold those of an outcome against: those that were taken in turns with them, since a machine is faster
     at one time than at another; else, as in older stores, those of the full cache's own case."""
-    return outcome.facts.get(FULL_BESIDE) or full.samples.get("latency", ())
+    return outcome.facts.get(FULL_BESIDE) or full.repeats("latency")
 
 
 def kernels_apart(one: Outcome, two: Outcome) -> tuple[str, str] | None:

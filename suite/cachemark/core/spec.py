@@ -19,9 +19,11 @@ from .errors import BadBudget
 from .secrets import found_in
 from .wording import shown
 
-FULL = "full"
-OWN = ("method", "variant", "knobs", "budget", "role", "codec")  # what an arm does not share with the full cache beside it
+FULL, SEQUENTIAL = "full", "sequential"
+TOKENS, LAW = "tokens", "law"  # of sequential decoding: what a decoder keeps
+OWN = ("method", "variant", "knobs", "budget", "role", "codec", "decoder")  # what an arm does not share with the full cache beside it
 REFERENCE_SAMPLES = "reference_samples"  # of a case's evaluation: how many samples its reference rows take, where these are not all
+FORCED_SAMPLES = "forced_samples"  # likewise: how many are compared along the full cache's own tokens
 QUALITY_PASS = "quality"  # of a case's evaluation: the pass over many images that compares them with real ones
 FINEST, LONGEST_BUDGET = 10**6, 100  # the largest denominator of a budget, and the most characters that one is written with
 SIMPLE = 16  # the largest denominator of a share that is printed as a fraction
@@ -107,7 +109,8 @@ class Case:
     ``weights`` is ``random:<seed>`` or the SHA-256 of the weights file, then a slash and the same of the image decoder.
     ``seeds`` names a fixed subset, ``samples`` says how many of it. ``role`` tells an arm of the plan from the full cache it is
     measured against (``baseline``) and from the two reference rows of fidelity: ``floor`` (full, other seeds) and ``numerics``
-    (full at half the batch). ``variant`` is the plan's word for these knobs where it has a method more than once.
+    (full at half the batch). ``variant`` is the plan's word for these knobs where it has a method more than once. ``decoder`` is empty for
+    sequential decoding, else the ``name`` of a decoder with its resolved knobs, and its own ``variant`` where the plan gives one.
     """
 
     model: str
@@ -130,11 +133,12 @@ class Case:
     role: str = "arm"
     evaluation: Mapping[str, Any] = field(default_factory=dict)
     variant: str = ""
+    decoder: Mapping[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         data = asdict(self)
         data["grid"] = list(self.grid)
-        return data
+        return data if self.decoder else _without_decoder(data)
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Case:
@@ -160,15 +164,16 @@ class Case:
 
     def _body(self) -> dict[str, Any]:
         """The fields of :meth:`to_json`, uncopied: to be read at once. A report asks for it with thousands of cases."""
-        return {name: getattr(self, name) for name in _FIELDS} | {"sampling": vars(self.sampling)}
+        body = {name: getattr(self, name) for name in _FIELDS} | {"sampling": vars(self.sampling)}
+        return body if self.decoder else _without_decoder(body)
 
     @cached_property
     def label(self) -> str:
-        """Short text for people: ``linear 1/4``, ``lazymar: head cache 1`` or ``full (floor)``."""
+        """Short text for people: ``linear 1/4``, ``lazymar: head cache 1``, ``full (floor)`` or ``full + jacobi 16``."""
         budget = "" if self.method == FULL and self.budget == "1" else f" {shown_share(self.budget)}"
         codec = "" if self.codec == "native" else f" {self.codec}"
         role = f" ({self.role})" if self.role in ("floor", "numerics") else ""
-        return f"{self.named}{budget}{codec}{role}"
+        return f"{self._worded_method}{budget}{codec}{self._added}{role}"
 
     @property
     def title(self) -> str:
@@ -182,18 +187,21 @@ class Case:
 
     @property
     def compared(self) -> int:
-        """The number of samples that are compared with the full cache's."""
-        return self._referred if self.role in ("floor", "numerics") else self.samples
+        """The number of samples that are compared with the full cache's: fewer for the reference rows where the plan says so."""
+        return self.noted if self.role in ("floor", "numerics") else self.samples
+
+    @property
+    def noted(self) -> int:
+        """The number of samples of what is only noted beside a case: its reference rows, and a look into the passes of its full cache."""
+        return self._stated(REFERENCE_SAMPLES, self.samples)
 
     @property
     def forced(self) -> int:
-        """The number of these that are compared along the full cache's own tokens, too: of other seeds none, of the full cache itself as
-        many as check that it repeats itself."""
-        return {"floor": 0, "baseline": self._referred}.get(self.role, self.compared)
+        """The number of these that are compared along the full cache's own tokens, too; other seeds have other tokens."""
+        return 0 if self.role == "floor" else self._stated(FORCED_SAMPLES, self.compared)
 
-    @property
-    def _referred(self) -> int:
-        return min(self.samples, int(self.evaluation.get(REFERENCE_SAMPLES, self.samples)))
+    def _stated(self, name: str, most: int) -> int:
+        return min(most, int(self.evaluation.get(name, most)))
 
     def measures(self, what: str) -> bool:
         """True where this part of the evaluation is asked for and everything that it needs is here."""
@@ -206,12 +214,30 @@ class Case:
 
     @property
     def named(self) -> str:
-        """The method, with its variant where it has one."""
+        """The method, with its variant where it has one, and the decoder beside it unless that is the sequential one."""
+        return f"{self._worded_method}{self._added}"
+
+    @property
+    def _worded_method(self) -> str:
         return f"{self.method}: {self.variant}" if self.variant else self.method
+
+    @property
+    def _added(self) -> str:
+        """The decoder with its variant, else its window; empty for the sequential one."""
+        if not self.decoder:
+            return ""
+        name, variant, window = (self.decoder.get(key, "") for key in ("name", "variant", "window"))
+        return f" + {name}: {variant}" if variant else f" + {name} {window}".rstrip()
 
 
 _FIELDS = tuple(held.name for held in fields(Case))
-_WRITTEN = ("model", "conditions", "method", "variant", "knobs", "evaluation")  # fields of a case in which anything may stand
+_WRITTEN = ("model", "conditions", "method", "variant", "knobs", "evaluation", "decoder")  # fields of a case in which anything may stand
+
+
+def _without_decoder(body: dict[str, Any]) -> dict[str, Any]:
+    """The body of a case of sequential decoding, as it was before there were other decoders: its key is made of it."""
+    del body["decoder"]
+    return body
 
 
 def secret_of(body: Mapping[str, Any]) -> str:

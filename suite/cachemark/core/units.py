@@ -68,9 +68,15 @@ METRICS: dict[str, Metric] = {m.name: m for m in (
     Metric("flops", "FLOP", "lower", "work", "FLOPs of an image",
            "Matrix products and attention of all passes for one image, both CFG rows, a multiplication and an addition being two; "
            "image decoding left out.", True),
+    Metric("passes", "pass", "lower", "work", "Passes", "Passes that an image took, under a decoder that draws several tokens in one.",
+           True),
+    Metric("drafts_rejected", "token", "lower", "work", "Rejected drafts",
+           "Tokens of an image that passes drew and did not keep, under a decoder that draws several in one.", True),
     Metric("capture_seconds", "s", "lower", "work", "Capture",
            "Graph engine: seconds to record all passes of a generation, once per case and outside of every latency."),
     Metric("kv_logical", "B", "lower", "memory", "KV live", "Bytes of live keys and values at the fullest step, both CFG rows.", True),
+    Metric("kv_high_water", "B", "lower", "memory", "KV high water",
+           "Bytes of live keys and values at the fullest moment between two layers of a pass, where heads differ in length.", True),
     Metric("kv_allocated", "B", "lower", "memory", "KV allocated", "Bytes of all key and value buffers, stage included.", True),
     Metric("kv_stage", "B", "lower", "memory", "Stage", "Bytes of the buffer that layers share, part of KV allocated.", True),
     Metric("kv_state", "B", "lower", "memory", "Method state", "Bytes of everything else a method or its slots keep.", True),
@@ -99,11 +105,42 @@ METRICS: dict[str, Metric] = {m.name: m for m in (
            "How unlike the full cache's image at the same seed it looks to VGG16; where its weights are given.", True, within=POSITIVE),
     Metric("legend", "share", "higher", "quality", "Legend score",
            "Share of hues that obey the image's own legend (object, ground, two footer corners).", within=SHARE),
+    Metric("prompt_score", "share", "higher", "quality", "Prompt score", "Share of images that show all that their caption asks for.",
+           within=SHARE),
+    Metric("prompt_object", "share", "higher", "quality", "Object", "Share of images with the shape that their caption asks for.",
+           within=SHARE),
+    Metric("prompt_colour", "share", "higher", "quality", "Colour", "Share of images whose objects have the colour that their caption asks "
+           "for.", within=SHARE),
+    Metric("prompt_count", "share", "higher", "quality", "Count", "Share of images with as many objects as their caption asks for.",
+           within=SHARE),
+    Metric("prompt_position", "share", "higher", "quality", "Position",
+           "Share of images whose objects are on the side of the ground that their caption asks for.", within=SHARE),
+    Metric("prompt_ground", "share", "higher", "quality", "Ground",
+           "Share of images whose ground has the texture and the colour that their caption asks for.", within=SHARE),
+    Metric("geneval", "share", "higher", "quality", "GenEval", "Share of images that show all that their prompt of GenEval asks for.",
+           within=SHARE),
+    *(Metric(f"geneval_{tag}", "share", "higher", "quality", f"GenEval, {title}",
+             f"The same, of the images whose prompt asks for {what}.", within=SHARE)
+      for tag, title, what in (
+          ("single_object", "object", "one object"), ("two_object", "two objects", "two objects"),
+          ("counting", "count", "a number of objects"), ("colors", "colour", "an object in a colour"),
+          ("position", "position", "one object beside, above or below another"),
+          ("color_attr", "attributes", "two objects, each in a colour of its own"))),
+    Metric("dpg", "share", "higher", "quality", "DPG-Bench",
+           "Share of DPG-Bench's questions about its prompt to which an image says yes, to those that they depend on too.", within=SHARE),
+    Metric("image_reward", "", "higher", "quality", "ImageReward",
+           "What people prefer, as ImageReward tells from an image and its prompt: 0 with a deviation of 1 over its authors' data."),
+    Metric("hpsv2", "", "higher", "quality", "HPSv2",
+           "What people prefer, as HPSv2 tells from an image and its prompt: the cosine between what it sees in both.", within=(-1, 1)),
     Metric("clip_score", "", "higher", "quality", "CLIP score",
            "100 times the cosine between CLIP's view of the image and of \"a photo of a\" and its class; where its model is given."),
     Metric("class_accuracy", "share", "higher", "quality", "Class accuracy",
            "Share of images that the feature network of the preset takes for the class they were asked to be.", within=SHARE),
 )}
+
+PROMPT_SCORES = tuple(name for name in METRICS if name.startswith("prompt_"))
+GENEVAL = tuple(name for name in METRICS if name.startswith("geneval"))
+SCORES = ("legend", "prompt_score", "geneval", "dpg")  # shares by which images are judged one by one, where nothing is known of whole sets
 
 # Metrics of a whole set of images, one family each. What they were compared with and how many images there were belong to the name,
 # because figures differ with both: ``fid_scene_2k``. They follow from the images, but not to the last bit: how many threads sum up
@@ -118,7 +155,7 @@ FAMILIES: dict[str, Metric] = {m.name: m for m in (
     Metric("precision", "share", "higher", "quality", "Precision", "Share of the images that lie among real ones."),
     Metric("recall", "share", "higher", "quality", "Recall", "Share of the real images that lie among those of the set."),
 )}
-SEEN = {"scene": (128, 10), "adm": (2048, 1008)}  # features and classes of the network of a preset
+SEEN = {"scene": (128, 10), "adm": (2048, 1008), "coco": (2048, 1008)}  # features and classes of the network of a preset
 FID_IMAGES, ISC_IMAGES = 3, 40  # for each feature, and for each class: with fewer, the figure is about the number of images
 _TAIL = re.compile(r"([a-z0-9]+)_([1-9][0-9]*)(k?)")
 

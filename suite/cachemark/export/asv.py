@@ -196,6 +196,8 @@ RULES: Mapping[str, tuple[str, str, str, str, Callable[[float], float]]] = {
     "ssim": ("", "_lost", "", "shortfall from 1", _lacking(1.0)),
     "isc": ("", "_inverse", "", "inverse", _inverse),
     "clip_score": ("", "_lost", "", "shortfall from 100", _lacking(100.0)),
+    "hpsv2": ("", "_lost", "", "shortfall from 1", _lacking(1.0)),
+    "image_reward": ("", "_lost", "", "shortfall from 10, which none reaches", _lacking(10.0)),
 }
 """Costs of metrics that should be high, by name or family, else by unit: the part of the name that is replaced (none: the new part is
 appended), the new part, the unit, the end of the title, and the cost of a figure."""

@@ -47,9 +47,9 @@ def frame(source: Source, run: int | None = None) -> pd.DataFrame:
 
     Raises BadStore, and NothingMeasured for a store without runs.
     """
-    outcomes, shared = _given(source, run)
+    outcomes, shared, sequential = _given(source, run)
     rows: dict[int, ReportRow] = {}
-    for part in standing(outcomes)[0]:
+    for part in standing(outcomes, sequential=sequential)[0]:
         for row in part.rows:
             rows.setdefault(id(row.outcome), row)  # a reference row may stand in several sections
     records = [_whole(record) for outcome in outcomes for record in _records(rows[id(outcome)], shared)]
@@ -79,7 +79,7 @@ def samples_frame(source: Source, run: int | None = None) -> pd.DataFrame:
     Arguments and errors are those of :func:`frame`. Nothing is withheld: where ``judgement`` is not empty it says why fidelity and
     quality of that case are not to be judged, such as random weights.
     """
-    outcomes, shared = _given(source, run)
+    outcomes, shared, _ = _given(source, run)
     records = [
         {**whose, **_about(name), "index": index, "value": value}
         for outcome in outcomes for whose in [_whole({**shared, **_whose(outcome.case), "judgement": outcome.judgement})]
@@ -115,7 +115,7 @@ def _whose(case: Case) -> dict[str, Any]:
 def settings(case: Case) -> dict[str, Any]:
     """Every field of a case as a plain value: the sampling's own fields beside the others, the grid as ``16x16``, the rest as JSON."""
     data = case.to_json()
-    flat = {**data, **data.pop("sampling"), "grid": "x".join(map(str, data["grid"]))}
+    flat = {"decoder": {}, **data, **data.pop("sampling"), "grid": "x".join(map(str, data["grid"]))}
     return {name: canonical(flat[name]) if isinstance(flat[name], Mapping | list) else flat[name] for name in _SETTINGS}
 
 
@@ -125,18 +125,18 @@ def _whole(record: Mapping[str, Any]) -> dict[str, Any]:
             for name, value in record.items()}
 
 
-def _given(source: Source, run: int | None) -> tuple[list[Outcome], dict[str, Any]]:
-    """Outcomes, and what their run says of all of them."""
+def _given(source: Source, run: int | None) -> tuple[list[Outcome], dict[str, Any], bool]:
+    """Outcomes, what their run says of all of them, and whether seeds were added until its methods were decided."""
     if isinstance(source, str | Path):
         with Store.open(source, create=False, read_only=True) as store:
             return _given(store, run)
     if isinstance(source, Store):
         found = source.run(run)
         shared = {"run": found.id, "commit": found.code.get("commit"), "machine_class": found.environment.machine_class}
-        return source.outcomes(found.id), shared
+        return source.outcomes(found.id), shared, found.sequential
     if run is not None:
         raise Unsupported(f"Run {run} was asked for, and outcomes were given.", remedy="Give a store, or leave the run out.")
-    return list(source), {"run": None, "commit": None, "machine_class": None}
+    return list(source), {"run": None, "commit": None, "machine_class": None}, False
 
 
 def _records(row: ReportRow, shared: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
@@ -150,7 +150,7 @@ def _records(row: ReportRow, shared: Mapping[str, Any]) -> Iterator[dict[str, An
     if not kept:
         yield whose
     for name in kept:
-        interval = row.fidelity.get(name) or row.quality.get(name) or median_over_repeats(outcome.samples[name])
+        interval = row.fidelity.get(name) or row.quality.get(name) or median_over_repeats(outcome.repeats(name))
         yield {**whose, **_about(name), "mean": outcome.mean(name), "median": outcome.median(name), **_ends(interval)}
     for name, unit in _DERIVED.items() if row.case.role == "arm" else ():
         if (derived := _derived(row, name)) is not None:

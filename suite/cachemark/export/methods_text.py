@@ -90,6 +90,7 @@ def _methods(group: CaseGroup) -> str:
 def _method(row: ReportRow) -> str:
     case = row.case
     own = {"budget": case.budget, "storage codec": case.codec, **dict(flat(case.knobs))}
+    own |= dict(flat({"decoder" if knob == "name" else knob: value for knob, value in case.decoder.items()}))
     true = row.fact("true_ratio")
     if true and case.role == "arm":
         own["true share kept"] = true

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ..core.errors import unknown
-from ..core.units import is_metric, metric
+from ..core.units import SCORES, is_metric, metric
 from ..core.wording import on_one_line
 from ..report import formatting as fmt
 from ..report.view.leaderboard import Column, ColumnGroup, TableCell, budget_cell, cells, column_groups, columns_of
@@ -90,7 +90,7 @@ def tables(view: ReportView, columns: Sequence[str] = (), methods: Sequence[str]
 
 def headline(view: ReportView) -> tuple[str, ...]:
     """The columns that fit the width of a page: speed, memory or computation, one or two of fidelity, and quality."""
-    wanted = ("speed_up", "saving", "token_agreement", "token_distance", "kl", "forced_distance", "legend")
+    wanted = ("speed_up", "saving", "token_agreement", "token_distance", "kl", "forced_distance", *SCORES)
     keys = dict.fromkeys(column.key for chapter in view.chapters for column in columns_of(column_groups(chapter.group)))
     return tuple(key for key in keys if key in wanted or key.startswith("fid_"))
 
@@ -155,7 +155,7 @@ def _interval(row: ReportRow, key: str) -> Interval | None:
     if key == "speed_up":
         return row.speed_up if row.case.role == "arm" else None
     if key == "latency":
-        return median_over_repeats(row.outcome.samples[key])
+        return median_over_repeats(row.outcome.repeats(key))
     return row.fidelity.get(key) or row.quality.get(key)
 
 
@@ -179,7 +179,7 @@ def _no_figure(row: ReportRow, key: str) -> str:
     if key in _COST and not row.timed:
         return "References for fidelity are not timed, and their bytes are not compared."
     if row.case.role == "baseline" and (key == "saving" or key in FIDELITY):
-        return "The baseline of the other rows."
+        return "The other rows are compared with it."
     if key == "speed_up":
         return row.no_speed_up
     return "Not measured." if key in _COST else row.no_judgement or "Not measured."

@@ -272,7 +272,8 @@ def _status(old: Outcome, new: Outcome) -> tuple[str, str]:
 
 def _is_reference(outcome: Outcome) -> bool:
     case = outcome.case
-    return outcome.ok and (case.method, case.codec, case.budget) == (FULL, "native", "1") and case.role in ("arm", "baseline")
+    plain = (case.method, case.codec, case.budget) == (FULL, "native", "1") and not case.decoder
+    return outcome.ok and plain and case.role in ("arm", "baseline")
 
 
 def _full_caches(outcomes: Iterable[Outcome]) -> dict[str, Outcome]:
@@ -295,10 +296,28 @@ def _median(name: str, values: Sequence[float]) -> float:
 
 
 def _worst(rows: Sequence[Verdict]) -> str:
-    """The regressed row that is furthest off, and how many more there are."""
-    if not rows:
+    """The regressed row that is furthest off for each kind of figure, since seconds, bytes and decibels do not compare, and how many more
+    there are."""
+    measured = in_order({row.metric for row in rows if is_metric(row.metric)})
+    leading: dict[str, str] = {}
+    for name in (*sorted({row.metric for row in rows} - set(measured)), *measured):
+        leading.setdefault(metric(name).kind if is_metric(name) else name, name)
+    named = [max((row for row in rows if row.metric == name), key=_loss) for name in leading.values()]
+    if not named:
         return ""
-    row = max(rows, key=lambda r: abs(math.log(r.change)) if r.change and r.change > 0 else math.inf)
-    figures = f"{row.then:.4g} then, {row.now:.4g} now" if row.then is not None and row.now is not None else row.reason
-    more = f"; and {len(rows) - 1} more" if len(rows) > 1 else ""
-    return f"Worst: {row.label}, {row.metric}: {figures}{more}."
+    more = f"; and {len(rows) - len(named)} more" if len(rows) > len(named) else ""
+    return f"Worst: {'; '.join(f'{row.label}, {row.metric}: {_figures(row)}' for row in named)}{more}."
+
+
+def _loss(row: Verdict) -> float:
+    """By how much it became worse, in the unit of its metric."""
+    return metric(row.metric).loss(row.then, row.now) if is_metric(row.metric) and row.then is not None and row.now is not None else 0.0
+
+
+def _figures(row: Verdict) -> str:
+    if row.then is None or row.now is None:
+        return row.reason
+    of = metric(row.metric) if is_metric(row.metric) else None
+    unit = "" if of is None else "× full" if of.kind == "speed" else of.unit
+    then, now = (f"{figure:.4g} {unit}".rstrip() for figure in (row.then, row.now))
+    return f"{then} then, {now} now"

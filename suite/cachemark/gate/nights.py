@@ -74,10 +74,11 @@ def nights(store: Store, plan: str, machine_class: str) -> list[Night]:
     return [night for night in found if night.rows]
 
 
-def equal_cells(cells: Sequence[str]) -> list[str]:
-    """The cells that are also compared with themselves: a quarter of all, spread over them, at least two and at most ``MOST_EQUAL``."""
+def equal_cells(cells: Sequence[str], turn: int = 0) -> list[str]:
+    """The cells that are also compared with themselves: a quarter of all, spread over them, at least two and at most ``MOST_EQUAL``. With
+    every ``turn``, such as a night, they are the next ones: a cell may have the same luck every night, and a few say little of all."""
     count = min(len(cells), max(2, min(MOST_EQUAL, len(cells) // 4)))
-    return [cells[number * len(cells) // count] for number in range(count)]
+    return [cells[(number * len(cells) // count + turn) % len(cells)] for number in range(count)]
 
 
 def equal_arms(outcomes: Iterable[Outcome]) -> list[Outcome]:
@@ -122,7 +123,7 @@ def lasting_luck(outcomes: Iterable[Outcome], family: int) -> float:
 
 
 def _lucky(equal: Mapping[tuple[int, str], Sequence[float]], family: int) -> float:
-    return min(luck(list(equal.values()), family), MOST_EFFECT)
+    return min(luck(list(equal.values()), family, [cell for _, cell in equal]), MOST_EFFECT)
 
 
 # -- how often the gate was wrong ---------------------------------------------------------------------------------------
@@ -145,7 +146,7 @@ class GateStanding:
     @property
     def rate(self) -> float:
         """The share of nights of ``family`` unchanged cells in which the gate would have raised an alarm."""
-        return _of_a_night(self.wrong / self.cells, self.family) if self.cells else math.nan
+        return of_a_night(self.wrong / self.cells, self.family) if self.cells else math.nan
 
     @property
     def said(self) -> str:
@@ -168,11 +169,11 @@ def standing(earlier: Sequence[Night]) -> GateStanding:
     alarms, judged = sum(any(cells.values()) for cells, _ in held), [wrong for cells, _ in held for wrong in cells.values()]
     family = max(1, int(held[-1][1].stated.get("cells", 1))) if held else 1
     low, high = binomtest(sum(judged), len(judged)).proportion_ci(0.95, method="exact") if judged else (0.0, 1.0)
-    return GateStanding(len(held), alarms, len(judged), sum(judged), family, _of_a_night(float(low), family),
-                        _of_a_night(float(high), family), alarms >= MOST_ALARMS)
+    return GateStanding(len(held), alarms, len(judged), sum(judged), family, of_a_night(float(low), family),
+                        of_a_night(float(high), family), alarms >= MOST_ALARMS)
 
 
-def _of_a_night(rate: float, family: int) -> float:
+def of_a_night(rate: float, family: int) -> float:
     """The rate at which any of so many cells raises an alarm, from that of one."""
     return 1.0 - (1.0 - rate) ** family
 
@@ -186,10 +187,15 @@ def series(earlier: Sequence[Night], cell: str, name: str = TIMED) -> tuple[list
 
 
 def told(earlier: Sequence[Night], cell: str, delta: float) -> list[str]:
-    """The changes of a cell in the newest epoch that count, as sentences with the commit of the night on which each began."""
-    epochs = history.changes(*series(earlier, cell), delta) if earlier else ()
-    found = [change for change in (epochs[-1].changes if epochs else ()) if change.gates]
-    return [f"History of {cell}: a {c.kind} of {percent(c.size, '+')} since {_when(earlier[c.first].run)}." for c in found]
+    """Sentences of the newest epoch of a cell: the changes that count, with the commit of the night on which each began; what
+    became worse on nights that follow no level; and that its nights could not show a change of ``delta``, where that is so."""
+    if not earlier:
+        return []
+    epoch = history.changes(*series(earlier, cell), delta, [night.run.day for night in earlier])[-1]
+    worse = [change for change in epoch.changes if change.kind != history.SPREAD and change.size > 0]
+    ends = "" if epoch.stationary else ", on nights that follow no level: reported only"
+    lines = [f"History of {cell}: a {c.kind} of {percent(c.size, '+')} since {_when(earlier[c.first].run)}{ends}." for c in worse]
+    return lines if lines or not epoch.shows > delta else [f"History of {cell}: {epoch.blind}."]
 
 
 def _when(run: RunRecord) -> str:

@@ -28,6 +28,7 @@ from .shared_functions import SharedFunctions
 
 SKEW = 0.01  # share by which two clocks of this machine may differ; a network that sets the time slews it by 0.0005
 LEAST_SKEW = 2_000_000  # nanoseconds: the readings themselves take time
+READINGS, AT_ONCE = 50, 100_000  # of two clocks, at most, and nanoseconds within which both are read at one moment
 NAMED = 5  # of what is replaced; the rest is counted
 LIBRARIES = ("tqdm", "torch")  # whose threads stay when they are done with; they sleep
 SET_BY_TORCH = {"CUDA_MODULE_LOADING"}  # of the environment, when it first turns to a device
@@ -173,7 +174,7 @@ class SharedState:
     def __init__(self) -> None:
         self._settings = {setting.what: _read(setting) for setting in SETTINGS}
         self._functions = SharedFunctions()
-        self._tables = [(table, table.entries()) for table in (registry.methods, registry.models)]
+        self._tables = [(table, table.entries()) for table in (registry.methods, registry.models, registry.decoders)]
         self._threads = set(sys._current_frames())
         self._processes = descendants()
         self._clocks = _clocks()
@@ -249,7 +250,13 @@ def _told(before: object, after: object) -> tuple[str, str]:
 
 
 def _clocks() -> tuple[int, int]:
-    return time.perf_counter_ns(), clock_gettime_ns(CLOCK_MONOTONIC_RAW)
+    """The clock of measurements and another one at one moment, nanoseconds: a busy machine may put this process aside between two readings,
+    so the second is read before and after the first, until that takes next to no time."""
+    readings = list[tuple[int, int, int]]()
+    while len(readings) < READINGS and (not readings or readings[-1][0] > AT_ONCE):
+        before, own, after = clock_gettime_ns(CLOCK_MONOTONIC_RAW), time.perf_counter_ns(), clock_gettime_ns(CLOCK_MONOTONIC_RAW)
+        readings.append((after - before, own, (before + after) // 2))
+    return min(readings)[1:]
 
 
 def _threads() -> list[tuple[int, str]]:

@@ -17,7 +17,7 @@ from ..cache.slot import Slot
 from ..contract.method import Method
 from ..core import registry
 from ..core.errors import BadBudget, BadKnob
-from .ams_kv_similarity.inter_scale import inter_scale
+from .ams_kv_similarity.inter_scale import ScaleProfile, inter_scale
 
 MEASURE = "Give demanding = [layers], or measure it: cachemark show layers MODEL."
 
@@ -83,6 +83,10 @@ class AMSKV(Method):
     @property
     def capturable(self) -> bool:
         return self.decide == "profile"
+
+    @classmethod
+    def profiler(cls) -> ScaleProfile:
+        return ScaleProfile()
 
     def __post_init__(self) -> None:
         self.similarity: Sequence[Sequence[float]] = ()

@@ -42,3 +42,7 @@ class Full(Method):
 
     def capacity(self, layout: Layout, site: Site) -> int:
         return layout.visual if self.store_last else super().capacity(layout, site)
+
+    def horizon(self, first: int) -> int:
+        """Every token that is left: nothing is ever evicted."""
+        return self.layout.visual - first

@@ -47,6 +47,7 @@ class LazyMAR(Scheduled):
 
     name = "lazymar"
     source = "LazyMAR (arXiv 2503.12450), §3.2, and its published code"
+    neutral = {"period": 1, "head_cache": False}
 
     unstated = {
         **Scheduled.unstated,

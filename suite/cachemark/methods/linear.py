@@ -16,8 +16,10 @@ from ..cache.layout import Layout, Site, Step
 from ..cache.slot import Slot
 from ..contract.paper_costs import MethodOverhead
 from ..core import registry
-from ..core.errors import BadBudget
+from ..core.errors import BadBudget, BadKnob
 from .base.evicting import Evicting, lowest, ring, table
+
+MEMBER, PINNED, EXCLUDED = "member", "pinned", "excluded"  # what the token that ends a line is, of models that have one
 
 
 @registry.methods.add("linear")
@@ -30,6 +32,10 @@ class Linear(Evicting):
     (Table 6): the attention mass since the key entered in place of the inter-line score. The authors have published no code;
     the paper states neither ``anchor`` nor ``recent_lines``. By hole filling the line just written moves into the n evicted
     places and the next line is written where it was.
+
+    Where a line ends in a token that shows nothing (Lumina-mGPT), that token is a ``member`` of its line like the others: the paper's
+    budgets there, 8·49 and 6·49 of lines of 48 codes, count it, and it says nothing else. ``line_end = "pinned"`` never evicts such tokens,
+    as attention sinks; ``"excluded"`` lets them go first and leaves their queries out of the guidance.
     """
 
     name = "linear"
@@ -39,6 +45,7 @@ class Linear(Evicting):
         "recent_lines": "ours (docs/adr/0003-linear-defaults.md): the paper gives the number of recent lines a name and no value",
     }
     evict_after = "line"
+    later = ("line_end",)
     footnotes = (
         "The paper states neither anchor nor recent_lines; the defaults are ours (docs/adr/0003-linear-defaults.md).",
     )
@@ -46,6 +53,7 @@ class Linear(Evicting):
     anchor: int = 0
     recent_lines: int = 1
     score: str = "inter-line"
+    line_end: str = MEMBER
 
     @classmethod
     def knobs_for(cls, budget: Fraction, layout: Layout) -> dict[str, Any]:
@@ -61,13 +69,18 @@ class Linear(Evicting):
         super().resolve(layout)
         n = layout.line
         self.check_choice("score", "inter-line", "accumulated")
+        self.check_choice("line_end", MEMBER, PINNED, EXCLUDED)
+        if self.line_end != MEMBER and not layout.line_ends:
+            raise BadKnob(f"linear: line_end = {self.line_end!r}: the lines of this model end in no token of their own.",
+                          remedy=f"Leave it out, or say {MEMBER!r}.")
         if self.B % n or self.recent_lines < 1 or self.anchor < 0:
             raise BadBudget(f"linear: B = {self.B}, recent_lines = {self.recent_lines}, anchor = {self.anchor} do not fit lines of {n}.",
                             remedy=f"B must be a multiple of {n}, recent_lines at least 1, anchor at least 0.")
-        if self.B - self.anchor - self.recent_lines * n < n:
-            kept = f"anchor = {self.anchor} and {self.recent_lines} recent lines"
+        pinned = layout.lines if self.line_end == PINNED else 0
+        if self.B - self.anchor - self.recent_lines * n - pinned < n:
+            kept = f"anchor = {self.anchor} and {self.recent_lines} recent lines" + (f" and {pinned} ends of lines" if pinned else "")
             raise BadBudget(f"linear: B = {self.B} leaves no line to evict beside {kept}.",
-                            remedy=f"B − anchor − recent_lines·{n} must be at least {n}.")
+                            remedy=f"B − anchor − recent_lines·{n}{f' − {pinned}' if pinned else ''} must be at least {n}.")
 
     def prepare(self, slots: SlotBank, memory: Memory) -> None:
         if self.needs_mass:
@@ -78,8 +91,13 @@ class Linear(Evicting):
     def observe(self, site: Site, step: Step, slot: Slot, q: Tensor, mass: Tensor | None) -> None:
         if mass is not None:
             self.mass[slot.index, ..., : mass.size(-1)] += mass
-        elif step.count:
-            self.guide[slot.index, :, :, step.first % self.layout.line] = q[:, :, 0]
+        elif step.count:  # a rejected draft's query stands where that of the token in its place comes
+            column = step.first % self.layout.line
+            self.guide[slot.index, :, :, column : column + step.count] = q
+
+    def horizon(self, first: int) -> int:
+        """The rest of the line, behind which entries go by the queries of all its tokens; the accumulated mass counts rejected ones too."""
+        return 1 if self.needs_mass else self.layout.line - first % self.layout.line
 
     def graph_key(self, step: Step) -> Hashable:
         """The place in the ring of queries."""
@@ -91,7 +109,7 @@ class Linear(Evicting):
         kept = self.attended(layout, site, step)
         if self.needs_mass:
             return MethodOverhead(0, moved + 2 * layout.kv_heads * kept)
-        query = layout.heads * layout.head_dim if step.count else 0
+        query = layout.heads * layout.head_dim * step.count
         if not moved:
             return MethodOverhead(0, query)
         guides = layout.line * layout.heads * layout.head_dim
@@ -106,8 +124,13 @@ class Linear(Evicting):
         for some, these in chunks(sites, rows, heads * live * self._bytes()):
             seen = visual[some, these]
             middle = (seen >= self.anchor) & (seen < (step.line - self.recent_lines) * n)
-            score = self.mass[some, these, :, :live] if self.needs_mass else self._attended(slots, some, these, middle)
-            places[some, these] = lowest(score.masked_fill(~middle, float("inf")), seen, n)
+            ends = seen % n == n - 1
+            scored = middle if self.line_end == MEMBER else middle & ~ends
+            score = self.mass[some, these, :, :live] if self.needs_mass else self._attended(slots, some, these, scored)
+            if self.line_end == EXCLUDED:
+                score = score.masked_fill(middle & ends, float("-inf"))
+                scored = middle
+            places[some, these] = lowest(score.masked_fill(~scored, float("inf")), seen, n)
         slots.evict(places)
 
     def _bytes(self) -> int:
@@ -118,7 +141,7 @@ class Linear(Evicting):
     def _attended(self, slots: SlotBank, sites: slice, rows: slice, middle: Tensor) -> Tensor:
         """Mean over the line's queries of softmax over the middle keys (Eq. 9), (sites, rows, kv_heads, live). Queries of the heads that
         share a key count alike."""
-        k = slots.keys(sites, rows).float()
-        q = self.guide[sites, rows].flatten(2, 3).unflatten(2, (k.size(2), -1)).float()
+        k, guides = slots.keys(sites, rows).float(), self.layout.line - (self.line_end == EXCLUDED)
+        q = self.guide[sites, rows, :, :guides].flatten(2, 3).unflatten(2, (k.size(2), -1)).float()
         scores = (q @ k.mT * q.size(-1) ** -0.5).masked_fill(~middle[..., None, :], float("-inf"))
         return scores.softmax(-1).mean(-2)

@@ -53,8 +53,15 @@ class RKV(Evicting):
         self.queries = ring(memory, slots, self.alpha)
 
     def observe(self, site: Site, step: Step, slot: Slot, q: Tensor, mass: Tensor | None) -> None:
-        if step.count:
+        if step.count == 1:
             self.queries[slot.index, :, :, step.first % self.alpha] = q[:, :, 0]
+        elif step.count:  # a rejected draft's query stands where that of the token in its place comes, before the line ends
+            last = torch.arange(step.first + step.count - min(step.count, self.alpha), step.first + step.count, device=q.device)
+            self.queries[slot.index][:, :, last % self.alpha] = q[:, :, -self.alpha :]
+
+    def horizon(self, first: int) -> int:
+        """The rest of the line: entries go behind it, by the queries of its last tokens."""
+        return self.layout.line - first % self.layout.line
 
     def graph_key(self, step: Step) -> Hashable:
         """The place in the ring of queries."""

@@ -31,6 +31,7 @@ class ScaleGroups(Method):
     name = "scale_groups"
     paradigms = ("next-scale",)
     source = "AMS-KV (arXiv 2511.16047), Table 1"
+    neutral = None  # it always hides a group
     kernel = "sdpa-masked"  # another than that of the full cache: no speed-up is stated
     unstated = {"local": "ours: what the larger budget of AMS-KV holds; how many scales are local is not said"}
 

@@ -140,8 +140,7 @@ def adm(weights: str | Path, reference: str | Path, *, cache: str | Path = "", d
     _present(weights, reference)
     extractor, real = inception(weights), ReferenceBatch(reference)
     mean, covariance = real.statistics()
-    kept = Path(cache or Path(reference).parent) / f"{Path(reference).stem}.{real.fingerprint}.{extractor}.safetensors"
-    found = _once(kept, extractor, lambda: ImageFeatures.of(real.images(), extractor, device=device, batch=batch))
+    found = features_once(real, extractor, cache, device=device, batch=batch)
     if mean.shape != found.features.shape[1:]:
         raise BadCheckpoint(f"{str(reference)!r} has statistics of {len(mean)} features, not of {found.features.shape[1]}.",
                             remedy="Give the reference batch of guided-diffusion for ImageNet at 256×256.")
@@ -162,6 +161,12 @@ def _present(weights: str | Path, reference: str | Path) -> None:
         if not str(path) or not is_readable(path):
             given = f" ({str(path)!r} is not a file)" if str(path) else ""
             raise Unsupported(f"not measured: needs {what}{given}, get it with: curl -LO {address}")
+
+
+def features_once(real: ReferenceBatch, extractor: str, cache: str | Path, *, device: str, batch: int) -> ImageFeatures:
+    """Features of the images of a reference, saved in the folder ``cache``, empty for that of the reference."""
+    kept = Path(cache or real.path.parent) / f"{real.path.stem}.{real.fingerprint}.{extractor}.safetensors"
+    return _once(kept, extractor, lambda: ImageFeatures.of(real.images(), extractor, device=device, batch=batch))
 
 
 def _once(path: Path, extractor: str, extract: Callable[[], ImageFeatures]) -> ImageFeatures:

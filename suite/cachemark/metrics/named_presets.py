@@ -2,50 +2,57 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ..core.errors import Unsupported, unknown
+from ..core.units import PROMPT_SCORES
 from ..models import checkpoints
 from ..models.tiny import tiny_features as features
 from ..models.weights import packaged
 from .adm import NAME as ADM
 from .adm import SIDE, adm, identity, source
 from .clip import identity as clip_identity
+from .coco import NAME as COCO
+from .coco import coco
+from .coco import identity as coco_identity
 from .extractor import cached, register
 from .feature_preset import Preset
 from .image_features import RealImages
 from .lpips import identity as lpips_identity
+from .prompt_scores import identity as reader_identity
 
 SCENE = "scene"
-NAMES = (SCENE, ADM)
+READER = "reader"  # of a case's evaluation: the network that reads what images show
+INCEPTION = {ADM: (adm, identity), COCO: (coco, coco_identity)}  # by name the preset that Inception makes, and what decides it
+NAMES = (SCENE, *INCEPTION)
 SCENE_OPTIONS = {"kid_subset_size": 250}  # KID has no bias in it, and sets of 500 images are common here
 
 
 def preset(name: str, *, weights: str | Path = "", reference: str | Path = "", cache: str | Path = "", device: str = "cpu") -> Preset:
-    """``scene`` (the embedded world; both files come with the package) or ``adm`` (ImageNet at 256×256).
+    """``scene`` (the embedded world; both files come with the package), ``adm`` (ImageNet at 256×256) or ``coco`` (COCO, likewise).
 
-    ``weights`` of adm may be left out where PyTorch's own cache of downloads holds them. Raises UnknownName for another name, and
-    what :func:`~cachemark.metrics.adm.adm` or :meth:`~cachemark.metrics.image_features.RealImages.load` raise.
+    ``weights`` of the latter two may be left out where PyTorch's own cache of downloads holds them. Raises UnknownName for another
+    name, and what :func:`~cachemark.metrics.adm.adm` or :meth:`~cachemark.metrics.image_features.RealImages.load` raise.
     """
     if name == SCENE:
         return scene(weights or packaged(f"{features.NAME}.safetensors"), reference)
-    if name == ADM:
-        return adm(weights or downloaded(), reference, cache=cache, device=device)
+    if name in INCEPTION:
+        return INCEPTION[name][0](weights or downloaded(), reference, cache=cache, device=device)
     raise unknown("preset of quality", name, NAMES)
 
 
 def stated(name: str, weights: str | Path = "", reference: str | Path = "") -> dict[str, Any]:
-    """The part of a case's identity that a preset decides. For a missing file of adm, ``missing`` says how to get it.
+    """The part of a case's identity that a preset decides. For a missing file of adm or coco, ``missing`` says how to get it.
     Raises what :func:`preset` raises of files that are here."""
-    if name != ADM:
+    if name not in INCEPTION:
         return preset(name, weights=weights, reference=reference).identity
     try:
-        return identity(weights or downloaded(), reference)
+        return INCEPTION[name][1](weights or downloaded(), reference)
     except Unsupported as error:
-        return {"preset": ADM, "missing": str(error), "resize": SIDE}
+        return {"preset": name, "missing": str(error), "resize": SIDE}
 
 
 def scene(weights: str | Path, reference: str | Path = "") -> Preset:
@@ -69,6 +76,12 @@ def lpips() -> dict[str, Any]:
 def clip(folder: str) -> dict[str, Any]:
     """The part of a case's identity that the CLIP score decides: the hash of its model, or the missing file."""
     return {"clip": _known(partial(clip_identity, folder))}
+
+
+def reader(figures: Iterable[str]) -> dict[str, Any]:
+    """The part of a case's identity that some figures decide: the hash of the network that reads images, where there are prompt scores
+    among them."""
+    return {READER: {"weights": reader_identity()}} if set(figures) & set(PROMPT_SCORES) else {}
 
 
 def _known(identity: Callable[[], str]) -> dict[str, str]:

@@ -33,7 +33,7 @@ from statistics import NormalDist
 from typing import Any, NamedTuple
 
 import torch
-from scipy.stats import beta
+from scipy.special import betaincinv
 from torch import Tensor
 
 from ..core.errors import Unsupported
@@ -179,5 +179,5 @@ def _by_share(value: float, variance: float) -> QualityInterval:
 def _share(value: float, count: int) -> QualityInterval:
     """Clopper and Pearson's interval of a share of ``count`` independent images."""
     hits, tail = round(value * count), NormalDist().cdf(-Z)
-    low = float(beta.ppf(tail, hits, count - hits + 1)) if hits else 0.0
-    return QualityInterval(value, low, float(beta.ppf(1 - tail, hits + 1, count - hits)) if hits < count else 1.0)
+    low = float(betaincinv(hits, count - hits + 1, tail)) if hits else 0.0
+    return QualityInterval(value, low, float(betaincinv(hits + 1, count - hits, 1 - tail)) if hits < count else 1.0)

@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import json
 import os
 import re
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
 
 import torch
@@ -25,7 +24,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from ..core.errors import BadCheckpoint
-from ..core.files import is_readable
+from ..core.files import is_readable, read_json
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -34,6 +33,7 @@ EXTRAS = ("freqs_cis", "*.freqs_cis", "*.k_cache", "*.v_cache")  # buffers that 
 DRAWS = ("normal_", "uniform_", "kaiming_uniform_", "kaiming_normal_")  # of tensors and of torch.nn.init
 INDEX = ".index.json"  # of files that hold a model together
 PUBLISHED = ("model.safetensors", f"model.safetensors{INDEX}", "pytorch_model.bin", f"pytorch_model.bin{INDEX}")  # in a folder
+ZIP = b"PK\x03\x04"  # how what torch.save writes begins
 SHOWN = 3  # names in an error before the text gives only their number
 
 
@@ -47,43 +47,51 @@ class _NoDraws(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
-def sha256(path: str | Path) -> str:
-    """The SHA-256 of a file as hex digits, read in pieces; of several files that of their names and digests."""
-    digests = []
+def digests(path: str | Path) -> dict[str, str]:
+    """The SHA-256 of each file that holds the weights at ``path``, by name, as hex digits, read in pieces."""
+    found = {}
     for file in parts(path):
         try:
             with file.open("rb") as stream:
-                digests.append(hashlib.file_digest(stream, "sha256").hexdigest())
+                found[file.name] = hashlib.file_digest(stream, "sha256").hexdigest()
         except OSError as error:
             raise _unreadable(file, f": {error.strerror}") from error
-    if len(digests) == 1:
-        return digests[0]
-    named = "".join(f"{file.name} {digest}\n" for file, digest in zip(parts(path), digests, strict=True))
-    return hashlib.sha256(named.encode()).hexdigest()
+    return found
+
+
+def sha256(path: str | Path) -> str:
+    """The SHA-256 of a file as hex digits; of several files that of their names and digests."""
+    found = digests(path)
+    if len(found) == 1:
+        return next(iter(found.values()))
+    return hashlib.sha256("".join(f"{name} {digest}\n" for name, digest in found.items()).encode()).hexdigest()
 
 
 def parts(path: str | Path) -> list[Path]:
     """The files that hold the weights at ``path``: a file itself, the shards of an index, and of a folder what it holds under one of the
     ``PUBLISHED`` names. Raises BadCheckpoint where one is missing."""
-    given = Path(path)
-    if os.path.isdir(given):  # which answers of any name
-        found = next((given / name for name in PUBLISHED if (given / name).is_file()), None)
-        if found is None:
-            raise BadCheckpoint(f"{str(path)!r} holds no weights: none of {', '.join(PUBLISHED)}.",
-                                remedy="Give the folder of one model as it was published, or the path of its weights file.")
-        given = found
+    given = _published(path)
     if not given.name.endswith(INDEX):
         return [_existing(given)]
     try:
-        shards = sorted(set(json.loads(_existing(given).read_text(encoding="utf-8"))["weight_map"].values()))
-        files = [given.parent / shard for shard in shards]
+        files = [given.parent / _inside(shard) for shard in sorted(set(read_json(_existing(given))["weight_map"].values()))]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise BadCheckpoint(f"{str(given)!r} is not an index of weights: it has no readable weight_map.",
                             remedy="Fetch it again.") from error
-    if absent := [file.name for file in files if not file.is_file()]:
+    if not files:
+        raise BadCheckpoint(f"{str(given)!r} names no file that holds weights.", remedy="Fetch it again.")
+    if absent := [file.name for file in files if not is_readable(file)]:
         raise BadCheckpoint(f"{len(absent)} of the {len(files)} files that {str(given)!r} names are missing ({_some(absent)}).",
                             remedy="Fetch the rest of the model into the same folder.")
     return files
+
+
+def _inside(shard: str) -> PurePosixPath:
+    """The place of a shard in the folder of its index. Raises ValueError for one elsewhere, TypeError for what is no name."""
+    place = PurePosixPath(shard)
+    if place.is_absolute() or ".." in place.parts or not place.parts:
+        raise ValueError("a file in another folder")
+    return place
 
 
 def read(path: str | Path, *, wrappers: Sequence[str] = WRAPPERS) -> dict[str, Tensor]:
@@ -95,10 +103,33 @@ def read(path: str | Path, *, wrappers: Sequence[str] = WRAPPERS) -> dict[str, T
     return {name: tensor for file in parts(path) for name, tensor in _read(file, wrappers).items()}
 
 
+def remarks(path: str | Path) -> dict[str, Any]:
+    """The facts that the weights at ``path`` state about themselves: the arguments of a training beside them in a torch file, the metadata
+    of an index or of safetensors."""
+    found: dict[str, Any] = {}
+    if (given := _published(path)).name.endswith(INDEX):
+        found |= _mapping(read_json(given).get("metadata"))
+    if _is_torch_file(first := parts(path)[0]):
+        content = _unpickle(first)
+        told = content.get("args") if isinstance(content, Mapping) else None
+        return found | _mapping(vars(told) if isinstance(told, argparse.Namespace) else told)
+    with safe_open(first, framework="pt") as tensors:
+        return found | _mapping(tensors.metadata())
+
+
+def _mapping(told: Any) -> dict[str, Any]:
+    return {str(name): value for name, value in told.items()} if isinstance(told, Mapping) else {}
+
+
+def _is_torch_file(file: Path) -> bool:
+    with file.open("rb") as stream:
+        return stream.read(len(ZIP)) == ZIP
+
+
 def _read(file: Path, wrappers: Sequence[str]) -> dict[str, Tensor]:
     with file.open("rb") as stream:
         head = stream.read(9)
-    if head.startswith(b"PK\x03\x04"):
+    if head.startswith(ZIP):
         return _unwrap(_unpickle(file), file, wrappers)
     if head[8:] == b"{":
         return _safetensors(file)
@@ -123,7 +154,7 @@ def load(
     ``dtype`` converts floating-point tensors; None keeps those of the file. Changing a weight later never changes the file.
     Raises BadCheckpoint with the first names that do not fit.
     """
-    module, present = _fitted(factory, path, ignore, wrappers, rename)
+    module, present, _ = fitted(factory, path, ignore=ignore, wrappers=wrappers, rename=rename)
     for name in present:  # in place, so that each source can go as soon as its copy is made
         present[name] = present[name].to(device, dtype if present[name].is_floating_point() else None)
     module.load_state_dict(present, assign=True)
@@ -137,21 +168,37 @@ def check(
     rename: Callable[[str], str] = str,
 ) -> None:
     """Raise what :func:`load` would raise for this file, without reading its weights."""
-    _fitted(factory, path, ignore, wrappers, rename)
+    fitted(factory, path, ignore=ignore, wrappers=wrappers, rename=rename)
 
 
-def _fitted(
-    factory: Callable[[], M], path: str | Path, ignore: Sequence[str], wrappers: Sequence[str], rename: Callable[[str], str]
-) -> tuple[M, dict[str, Tensor]]:
-    """The module on the meta device, and the mapped tensors that fit it."""
+def fitted(
+    factory: Callable[[], M], path: str | Path, *, ignore: Sequence[str] = (), wrappers: Sequence[str] = WRAPPERS,
+    rename: Callable[[str], str] = str,
+) -> tuple[M, dict[str, Tensor], list[str]]:
+    """The module on the meta device, the mapped tensors that are its own, by its names, and the file's names that were passed over. Raises
+    what :func:`load` raises."""
     with torch.device("meta"), _NoDraws():
         module = factory()
     wanted = module.state_dict()
     patterns = (*EXTRAS, *ignore)
-    named = ((rename(name), tensor) for name, tensor in read(path, wrappers=wrappers).items())
-    present = {name: tensor for name, tensor in named if name in wanted or not _matches(name, patterns)}
+    tensors = read(path, wrappers=wrappers)
+    named = {name: rename(name) for name in tensors}
+    passed = [name for name, own in named.items() if own not in wanted and _matches(own, patterns)]
+    present = {own: tensors[name] for name, own in named.items() if name not in passed}
     _compare(wanted, present, f"{str(path)!r} does not fit {type(module).__name__}")
-    return module, present
+    return module, present, passed
+
+
+def _published(path: str | Path) -> Path:
+    """The file at a path, and of a folder that which it holds under one of the ``PUBLISHED`` names."""
+    given = Path(path)
+    if not os.path.isdir(given):  # which answers of any name
+        return given
+    found = next((given / name for name in PUBLISHED if (given / name).is_file()), None)
+    if found is None:
+        raise BadCheckpoint(f"{str(path)!r} holds no weights: none of {', '.join(PUBLISHED)}.",
+                            remedy="Give the folder of one model as it was published, or the path of its weights file.")
+    return found
 
 
 def _existing(path: str | Path) -> Path:
@@ -204,7 +251,9 @@ def _compare(wanted: Mapping[str, Tensor], present: Mapping[str, Tensor], title:
     missing = [name for name in wanted if name not in present]
     unexpected = [name for name in present if name not in wanted]
     shapes = [f"{n} {_shape(present[n])} != {_shape(t)}" for n, t in wanted.items() if n in present and present[n].shape != t.shape]
-    kinds = {f"of {len(wanted)} tensors missing": missing, "unexpected": unexpected, "of another shape": shapes}
+    numbers = [f"{n} {_kind(present[n])}" for n, t in wanted.items() if n in present and not _fits(present[n], t)]
+    kinds = {f"of {len(wanted)} tensors missing": missing, "unexpected": unexpected, "of another shape": shapes,
+             "of another kind of number": numbers}
     faults = [f"{len(names)} {kind} ({_some(names)})" for kind, names in kinds.items() if names]
     if not faults:
         return
@@ -248,6 +297,17 @@ def _lengths(names: Iterable[str]) -> dict[str, int]:
 
 def _matches(name: str, patterns: Iterable[str]) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def _fits(found: Tensor, wanted: Tensor) -> bool:
+    """True where the numbers of a file can be those of the module: floating point of two bytes and more, or integers, as it has them."""
+    if wanted.is_floating_point():
+        return found.is_floating_point() and found.element_size() > 1
+    return not (found.is_floating_point() or found.is_complex())
+
+
+def _kind(tensor: Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
 
 
 def _shape(tensor: Tensor) -> str:

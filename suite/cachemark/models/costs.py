@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
 
@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ..cache.codec import codec
+from ..cache.layout import Step
 from ..contract.method import Method
 from ..core.limits import Bill
 from ..core.spec import Case
@@ -18,6 +19,7 @@ from .infinity import InfinityConfig
 from .janus import JanusConfig
 from .llama import LlamaConfig
 from .llamagen import LlamaGenConfig
+from .llamagen_text import CaptionConfig
 from .lumina import LuminaConfig
 from .mar import MARConfig
 from .protocol import ModelEntry
@@ -37,6 +39,13 @@ def llamagen(config: LlamaGenConfig, decoder: Callable[[], Decode]) -> Parameter
 
 
 @cache
+def captioned_llamagen(config: CaptionConfig, decoder: Callable[[], Decode], text: int) -> ParameterCounts:
+    """``text``: tokens of a text, which are projected once for each row."""
+    counts, dim = llamagen(config.transformer, decoder), config.transformer.dim
+    return replace(counts, row=text * (config.text * dim + dim**2))
+
+
+@cache
 def janus(config: JanusConfig, decoder: Callable[[], Decode]) -> ParameterCounts:
     """The head is an MLP, and so is what makes a drawn code an input."""
     dim, codes = config.decoder.dim, config.codes
@@ -49,6 +58,12 @@ def lumina(config: LuminaConfig, decoder: Callable[[], Decode]) -> ParameterCoun
     """The head gives logits of the whole vocabulary, text included."""
     c = config.decoder
     return ParameterCounts(*_llama(c), _image(decoder, config.lines * config.line), c.dim * c.vocab, c.vocab)
+
+
+@cache
+def llama_like(config: LlamaConfig, tokens: int, decoder: Callable[[], Decode]) -> ParameterCounts:
+    """The head gives logits of the whole vocabulary, text included."""
+    return ParameterCounts(*_llama(config), _image(decoder, tokens), config.dim * config.vocab, config.vocab)
 
 
 def _llama(c: LlamaGenConfig | LlamaConfig) -> tuple[int, int]:
@@ -93,10 +108,10 @@ def _image(decoder: Callable[[], Decode], tokens: int, channels: int = 0) -> Cal
     return image
 
 
-def case_bill(case: Case, entry: ModelEntry, method: Method) -> Bill | None:
-    """The bill of a case, or None where nobody has counted the model's products."""
+def case_bill(case: Case, entry: ModelEntry, method: Method, steps: Sequence[Step] = (), *, images: bool = True) -> Bill | None:
+    """The bill of a case, or None where nobody has counted the model's products. ``steps`` and ``images`` as :func:`bill` has them."""
     parts = entry.parameter_counts()
     if parts is None:
         return None
     layout = replace(entry.shape(case.sampling, case.batch), dtype=getattr(torch, case.dtype))
-    return bill(method, layout, parts, codec=codec(case.codec))
+    return bill(method, layout, parts, codec=codec(case.codec), images=images, steps=steps)

@@ -189,6 +189,7 @@ class Infinity(ScaleModel[Texts]):
     def __init__(self, config: InfinityConfig, texts: Sequence[Tensor] = (), *, recompute: bool = False) -> None:
         super().__init__()
         self.config, self.texts, self.recompute = config, texts, recompute
+        self.longest = max(map(len, texts), default=0)
         self._quantizer = BitQuantizer(config.sides, config.width, config.patch)
         c = config
         self.cfg_uncond = nn.Parameter(torch.zeros(c.longest, c.text))
@@ -238,7 +239,7 @@ class Infinity(ScaleModel[Texts]):
         """Normed features (rows, longest, channels) of the samples' texts, and which each row sees. With two ``copies`` the unconditional
         rows follow: as many learned vectors as the sample's text is long."""
         weight = self.cfg_uncond
-        wide = max(map(len, self.texts))  # of all texts, so that every batch has one shape
+        wide = self.longest  # of all texts, so that every batch has one shape
         lengths = torch.tensor([len(self.texts[label]) for label in labels], device=weight.device).repeat(copies)
         shown = torch.arange(wide, device=weight.device) < lengths[:, None]
         asked = torch.stack([F.pad(self.texts[label], (0, 0, 0, wide - len(self.texts[label]))) for label in labels]).to(weight)

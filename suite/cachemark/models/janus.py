@@ -17,13 +17,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..cache.layout import Layout, Step, Tokens
+from ..contract.uncached import Uncached
 from ..core.spec import Sampling
 from .llama import Llama, LlamaConfig
-from .prompts import Prompts, TextTokenizer
-from .raster import RasterModel
+from .prompted_llama import PromptedLlama, prompted_layout
+from .prompts import Prompts, TextTokenizer, refuse_unreadable
 from .vision.vq import VQ, VQConfig
 
 PAPER_CFG = 5.0
+LONGEST = 4096 - 24**2  # tokens of a prompt: those that it was trained with, less an image
 
 
 @dataclass(frozen=True)
@@ -82,10 +84,12 @@ BEGIN, PAD, IMAGE = "<｜begin▁of▁sentence｜>", "<｜▁pad▁｜>", "<begi
 CONVERSATION = "<|User|>: {}\n\n<|Assistant|>:"  # without a system prompt
 
 
-def prompts_of(texts: Sequence[str], tokenizer: TextTokenizer) -> Prompts:
-    """Each text as a conversation in token ids, and its unconditional row."""
+def prompts_of(texts: Sequence[str], tokenizer: TextTokenizer, longest: int = LONGEST, *, form: str = CONVERSATION) -> Prompts:
+    """Each text in its ``form`` as token ids, and its unconditional row. Raises Unsupported for a text that is empty or too long."""
     begin, pad, image = map(tokenizer.special, (BEGIN, PAD, IMAGE))
-    asked = tuple(tokenizer.whole((begin, *tokenizer.ids(CONVERSATION.format(text.strip())), image)) for text in texts)
+    asked = tuple(tokenizer.whole((begin, *tokenizer.ids(form.format(text.strip())), image)) for text in texts)
+    for text, ids in zip(texts, asked, strict=True):
+        refuse_unreadable(text, len(ids), longest)
     return Prompts(asked, tuple(unconditional(ids, pad) for ids in asked))
 
 
@@ -123,14 +127,10 @@ def layout(
     config: JanusConfig, prompts: Prompts, labels: Sequence[int], seeds: Sequence[int], sampling: Sampling, dtype: torch.dtype, device: str,
 ) -> Layout:
     """Shape of a generation: a row has as many condition entries as its prompt has ids; with guidance the unconditional rows come last."""
-    copies = 2 if sampling.cfg_scale > 1 else 1
-    branches = tuple(branch for branch in range(copies) for _ in seeds)
-    c = config.decoder
-    return Layout(Janus.paradigm, prompts.lengths(labels, copies), config.grid, config.grid, c.heads, c.groups, c.head_dim, c.layers,
-                  tuple(seeds) * copies, branches, dtype, device)
+    return prompted_layout(config.decoder, prompts, labels, seeds, sampling, (config.grid, config.grid), dtype, device)
 
 
-class Janus(RasterModel):
+class Janus(PromptedLlama):
     """The generator. Parameter names are those of the authors' files."""
 
     def __init__(self, config: JanusConfig, prompts: Prompts) -> None:
@@ -147,22 +147,9 @@ class Janus(RasterModel):
         assert isinstance(found, Llama)
         return found
 
-    @property
-    def blocks(self) -> nn.ModuleList:
-        return self.decoder.layers
-
     def layout(self, seeds: Sequence[int], sampling: Sampling, labels: Sequence[int] = ()) -> Layout:
         weight = self.gen_embed.weight
         return layout(self.config, self.prompts, labels, seeds, sampling, weight.dtype, str(weight.device))
-
-    def first(self, labels: Tensor, layout: Layout) -> Tensor:
-        return self.prompts.ids(labels.tolist(), layout.rows // len(labels), labels.device)
-
-    def feed(self, fed: Tensor, step: Step, place: Tensor, starts: Tensor) -> Tokens:
-        if step.count:
-            x = self.embedded(fed).repeat(len(starts) // len(fed), 1)[:, None]
-            return Tokens(x, self.decoder.turns((starts + place - 1)[:, None]))
-        return Tokens(self.decoder.embed_tokens(fed), self.decoder.turns(torch.arange(fed.size(1), device=fed.device).expand(fed.shape)))
 
     def embedded(self, codes: Tensor) -> Tensor:
         """Image codes (…) to inputs of the decoder (…, dim)."""
@@ -170,6 +157,24 @@ class Janus(RasterModel):
 
     def logits(self, hidden: Tensor) -> Tensor:
         return self.gen_head(self.decoder.norm(hidden)).float()
+
+    def teacher(self, prompts: Sequence[Sequence[int]], tokens: Tensor) -> Tensor:
+        """The training pass: logits (rows, N, codes) for ``tokens`` (rows, N), each predicted from the ids of its row's prompt and the
+        tokens before it. Tokens follow their own prompt at once; the padding of shorter rows stands at their ends, seen by nobody."""
+        device, count = tokens.device, tokens.size(1) - 1
+        text = torch.nn.utils.rnn.pad_sequence([torch.tensor(ids) for ids in prompts], batch_first=True).to(device)
+        lengths = torch.tensor([[len(ids)] for ids in prompts], device=device)
+        x = torch.cat((self.decoder.embed_tokens(text), self.embedded(tokens[:, :-1])), 1)
+        place = torch.arange(x.size(1), device=device).expand(x.shape[:2])
+        behind = torch.where(place < lengths + count, place + text.size(1) - lengths, place - count)
+        x = _picked(x, torch.where(place < lengths, place, behind))
+        hidden = self(Tokens(x, self.decoder.turns(place)), Step(0, 1), Uncached())
+        return self.logits(_picked(hidden, lengths - 1 + torch.arange(count + 1, device=device)))
+
+
+def _picked(x: Tensor, places: Tensor) -> Tensor:
+    """Of x (rows, tokens, dim) the tokens at ``places`` (rows, n)."""
+    return x.gather(1, places[..., None].expand(-1, -1, x.size(-1)))
 
 
 def tokenizer() -> VQ:

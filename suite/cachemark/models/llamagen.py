@@ -1,4 +1,4 @@
-"""LlamaGen, class-conditional: a Llama-style transformer over raster-ordered VQ tokens.
+"""LlamaGen, class-conditional (with texts in ``llamagen_text.py``): a Llama-style transformer over raster-ordered VQ tokens.
 
 Sun et al., "Autoregressive Model Beats Diffusion: Llama for Scalable Image Generation" (2024); published checkpoints load
 under their own names. What differs from the authors' code: attention reads the live entries only (theirs a padded buffer
@@ -145,7 +145,7 @@ class LlamaGen(RasterModel):
     def __init__(self, config: LlamaGenConfig) -> None:
         super().__init__()
         self.config = config
-        self.cls_embedding = ClassEmbedding(config)
+        self.cls_embedding: nn.Module = ClassEmbedding(config)
         self.tok_embeddings = nn.Embedding(config.vocab, config.dim)
         self.layers = nn.ModuleList(TransformerBlock(config) for _ in range(config.layers))
         self.norm = RMSNorm(config.dim, config.norm_eps)
@@ -183,7 +183,7 @@ class LlamaGen(RasterModel):
         return torch.cat((labels, torch.full_like(labels, self.config.classes))[: layout.rows // len(labels)])
 
     def feed(self, fed: Tensor, step: Step, place: Tensor, starts: Tensor) -> Tokens:
-        x = self.tok_embeddings(fed.repeat(len(starts) // len(fed)))[:, None] if step.count else self.cls_embedding(fed)
+        x = self.tok_embeddings(fed.repeat(len(starts) // len(fed), 1)) if step.count else self.cls_embedding(fed)
         return Tokens(x, self.rope.index_select(0, place))
 
 

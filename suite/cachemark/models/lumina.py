@@ -17,18 +17,17 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from ..cache.layout import Layout, Step, Tokens
+from ..cache.layout import Layout
 from ..core.errors import BadCheckpoint
 from ..core.spec import Sampling
 from .llama import Llama, LlamaConfig
-from .prompts import Prompts, TextTokenizer
-from .raster import RasterModel
+from .prompted_llama import NEVER, PromptedLlama, prompted_layout
+from .prompts import Prompts, TextTokenizer, refuse_unreadable
 from .vision.vqgan import VQGAN, VQGANConfig
 
 PAPER = Sampling(cfg_scale=4.0, top_k=2000)
 UNIT = 32  # pixels that the tokens of the size count in
 CODES_PER_UNIT = 2  # along one side
-NEVER = -1e9  # logit of a token that a place forbids: not infinite, so that the divergence of two distributions stays a number
 ASKED = "Generate an image of {width}x{height} according to the following prompt:\n{text}"
 CODE_NAME = re.compile(r"IMGIMG([A-J]+)Z")  # a code's number spelt in letters
 UNUSED = ("*.rotary_emb.inv_freq", "model.vqmodel.*")  # beside the generator; images are read by the latter
@@ -73,7 +72,10 @@ TOKENIZER = VQGANConfig()
 
 # -- prompts -----------------------------------------------------------------------------------------------------------
 def prompts_of(config: LuminaConfig, texts: Sequence[str], tokenizer: TextTokenizer) -> Prompts:
-    """Each text in token ids with the size of the image behind it; the unconditional row is the size alone."""
+    """Each text in token ids with the size of the image behind it; the unconditional row is the size alone. Raises Unsupported for a text
+    that is empty."""
+    for text in texts:
+        refuse_unreadable(text, 0)
     ids, size = config.ids, {"width": config.width * UNIT, "height": config.height * UNIT}
     prefix = ids.image, ids.size + config.height, ids.size + config.width
     asked = ((ids.begin, *tokenizer.ids(ASKED.format(text=text, **size)), ids.separator) for text in texts)
@@ -96,14 +98,10 @@ def layout(
     device: str,
 ) -> Layout:
     """Shape of a generation: a row has as many condition entries as its prompt has ids; with guidance the unconditional rows come last."""
-    copies = 2 if sampling.cfg_scale > 1 else 1
-    branches = tuple(branch for branch in range(copies) for _ in seeds)
-    c = config.decoder
-    return Layout(Lumina.paradigm, prompts.lengths(labels, copies), config.lines, config.line, c.heads, c.groups, c.head_dim, c.layers,
-                  tuple(seeds) * copies, branches, dtype, device)
+    return prompted_layout(config.decoder, prompts, labels, seeds, sampling, (config.lines, config.line), dtype, device, line_ends=True)
 
 
-class Lumina(RasterModel):
+class Lumina(PromptedLlama):
     """The generator. Parameter names are those of the published files."""
 
     def __init__(self, config: LuminaConfig, prompts: Prompts) -> None:
@@ -114,21 +112,12 @@ class Lumina(RasterModel):
         self.sites = self.model.sites
 
     @property
-    def blocks(self) -> nn.ModuleList:
-        return self.model.layers
+    def decoder(self) -> Llama:
+        return self.model
 
     def layout(self, seeds: Sequence[int], sampling: Sampling, labels: Sequence[int] = ()) -> Layout:
         weight = self.lm_head.weight
         return layout(self.config, self.prompts, labels, seeds, sampling, weight.dtype, str(weight.device))
-
-    def first(self, labels: Tensor, layout: Layout) -> Tensor:
-        return self.prompts.ids(labels.tolist(), layout.rows // len(labels), labels.device)
-
-    def feed(self, fed: Tensor, step: Step, place: Tensor, starts: Tensor) -> Tokens:
-        if step.count:
-            x = self.model.embed_tokens(fed).repeat(len(starts) // len(fed), 1)[:, None]
-            return Tokens(x, self.model.turns((starts + place - 1)[:, None]))
-        return Tokens(self.model.embed_tokens(fed), self.model.turns(torch.arange(fed.size(1), device=fed.device).expand(fed.shape)))
 
     def logits(self, hidden: Tensor) -> Tensor:
         return self.lm_head(self.model.norm(hidden)).float()
@@ -137,7 +126,7 @@ class Lumina(RasterModel):
         """At the end of a line the token that ends it, elsewhere an image code."""
         ids, every = self.config.ids, torch.arange(logits.size(-1), device=logits.device)
         codes = (every >= ids.first) & (every < ids.first + ids.codes)
-        at_end = (place + 1) % self.config.line == 0
+        at_end = ((place + 1) % self.config.line == 0)[:, None]
         return logits.masked_fill(~torch.where(at_end, every == ids.line_end, codes), NEVER)
 
 

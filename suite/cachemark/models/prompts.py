@@ -6,7 +6,6 @@ import hashlib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib import resources
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -20,10 +19,12 @@ MULTIPLE = 8  # lengths of the stand-in's prompts
 PIECE = re.compile(r"<[^<>\s]+>|\w+|\n+|[^\w\s]")  # a special token, a word, an empty line, a sign
 
 
-def listed(name: str) -> tuple[str, ...]:
-    """The texts of a list that the package carries, one a line."""
-    file = resources.files("cachemark") / "data" / "prompts" / f"{name}.txt"
-    return tuple(file.read_text(encoding="utf-8").splitlines())
+def refuse_unreadable(text: str, tokens: int, longest: int = 0) -> None:
+    """Raise Unsupported for a text that asks for nothing, or has more tokens than a model reads (any number where ``longest`` is 0)."""
+    if not text.strip():
+        raise Unsupported("A prompt is empty: it asks for nothing.", remedy="Leave it out, or write what the image is to show.")
+    if tokens > longest > 0:
+        raise Unsupported(f"The prompt {text[:60]!r}… has {tokens} tokens; this model reads {longest}.", remedy="Shorten it.")
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Protocol
 
 import torch
@@ -13,6 +14,7 @@ from ..cache.arena import Memory
 from ..cache.layout import Layout
 from ..contract.method import Method
 from ..core import registry
+from ..core.prompt_lists import prompt_list
 from ..core.spec import Sampling, digest
 from ..roofline.bill import ParameterCounts
 from .checkpoints import EXTRAS, WRAPPERS
@@ -66,7 +68,8 @@ class Request:
     """Options of loading a model. ``weights``, ``decoder_weights``: paths, or empty for the packaged or random ones. ``engine`` is
     ``reference`` for a model that repeats in every pass what its published code repeats. ``extractor`` and ``reference`` are paths
     too, of the network that sees the images and of what it saw in real ones; empty for those of the package. ``clip`` is a folder; empty
-    for none."""
+    for none. ``prompts`` is the name or the path of a list (:mod:`cachemark.core.prompt_lists`); empty for the model's own.
+    ``detector``, ``vqa``, ``image_reward`` and ``hpsv2`` are folders of networks that judge images of prompts; empty for none."""
 
     device: str = "cpu"
     dtype: torch.dtype = torch.float32
@@ -77,6 +80,11 @@ class Request:
     extractor: str = ""
     reference: str = ""
     clip: str = ""
+    prompts: str = ""
+    detector: str = ""
+    vqa: str = ""
+    image_reward: str = ""
+    hpsv2: str = ""
 
 
 @dataclass(frozen=True)
@@ -85,6 +93,7 @@ class PublishedFile:
 
     ``build`` makes the module whose tensors are read from it, ``wrappers`` are the entries under which they are looked for before the
     top level, and names that match ``ignored`` may stand beside them. ``rename`` makes of a name in the file that of the module.
+    ``pixels`` along a side of the images that it was trained for is given where the same shapes are published for others too.
     """
 
     key: str
@@ -94,6 +103,7 @@ class PublishedFile:
     wrappers: Sequence[str] = WRAPPERS
     ignored: Sequence[str] = EXTRAS
     rename: Callable[[str], str] = str
+    pixels: int = 0
 
 
 @dataclass(frozen=True)
@@ -104,7 +114,8 @@ class ModelEntry:
     ``identity(request)`` what :class:`Loaded` will call its weights; neither loads anything. The latter refuses a file that
     does not fit, with BadCheckpoint. ``quality`` names the metrics that judge this model's images without a reference set, ``preset``
     the eyes and the real images with which they are compared else. ``files`` are those of the authors, for a published model; none
-    comes with the package. ``prompts`` are the texts that a text-to-image model is asked for: they are its classes.
+    comes with the package. ``prompts`` are the texts that a text-to-image model is asked for: they are its classes. ``asking(texts)`` is
+    the entry of the same model for other texts, ``None`` where it is given none.
     ``parameter_counts()`` says what its products cost, ``None`` where nobody has counted them.
     """
 
@@ -123,11 +134,25 @@ class ModelEntry:
     files: tuple[PublishedFile, ...] = ()
     parameter_counts: Callable[[], ParameterCounts | None] = lambda: None
     prompts: tuple[str, ...] = ()
+    asking: Callable[[tuple[str, ...]], ModelEntry] | None = None
+
+    def of(self, request: Request) -> ModelEntry:
+        """The entry for the list of prompts that a request names; itself where it names none, or where the model is given none. Raises
+        what :func:`~cachemark.core.prompt_lists.prompt_list` raises, and what ``asking`` raises of texts that the model does not read."""
+        if not request.prompts or self.asking is None:
+            return self
+        return _asking(self.asking, prompt_list(request.prompts).texts)
 
     @property
     def conditions(self) -> str:
         """The classes or the prompts, as the identity of a case has them."""
         return f"{self.classes} prompts {digest(self.prompts)}, balanced" if self.prompts else f"{self.classes} classes, balanced"
+
+
+@lru_cache(maxsize=32)
+def _asking(asking: Callable[[tuple[str, ...]], ModelEntry], texts: tuple[str, ...]) -> ModelEntry:
+    """The entry of a model for a list; it keeps what the list's shapes follow from."""
+    return asking(texts)
 
 
 registry.models.base = ModelEntry

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Self
 
@@ -12,10 +13,20 @@ from torch import Tensor, nn
 
 from ..cache import random_streams as streams
 from ..cache.arena import Memory
-from ..cache.layout import Layout, Site, Step, Tokens, raster_steps
+from ..cache.layout import Layout, Site, Step, Tokens, raster_steps, window_step
+from ..contract.decoder import Decoder, Sequential, horizon
 from ..contract.method import Method, graph_key, run_blocks
 from ..core.spec import Sampling
-from .sampling import draw, guide, guided
+from .sampling import draw, filter_logits, guide, guide_window, guided
+
+
+@dataclass(frozen=True)
+class Watching:
+    """Wishes of a caller of :meth:`RasterModel.generate` beside the tokens."""
+
+    forced: Tensor | None = None
+    see: Callable[[int, Tensor], None] | None = None
+    mark: Callable[[int], None] | None = None
 
 
 class RasterModel(nn.Module):
@@ -40,15 +51,16 @@ class RasterModel(nn.Module):
 
     @abstractmethod
     def feed(self, fed: Tensor, step: Step, place: Tensor, starts: Tensor) -> Tokens:
-        """The input of a pass: from what :meth:`first` gave, else from the tokens (batch,) that were drawn last. ``place`` (1,) is the
-        index of the token that is drawn next, ``starts`` (rows,) the condition entries of each row."""
+        """The input of a pass: from what :meth:`first` gave, else from tokens (batch, count). ``place`` (count,) are the indices of those
+        that are drawn from them, ``starts`` (rows,) the condition entries of each row."""
 
     @abstractmethod
     def logits(self, hidden: Tensor) -> Tensor:
         """Final norm and head in the model's dtype, then fp32."""
 
     def allowed(self, logits: Tensor, place: Tensor) -> Tensor:
-        """The guided logits (batch, vocab) of the token at ``place`` (1,) without those that cannot stand there."""
+        """The guided logits (batch, vocab) of the token at ``place`` (1,), or (batch, count, vocab) of several, without those that cannot
+        stand there."""
         return logits
 
     def initialise(self, seed: int) -> Self:
@@ -68,30 +80,31 @@ class RasterModel(nn.Module):
 
     @torch.inference_mode()
     def generate(
-        self, labels: Tensor, seeds: Sequence[int], method: Method, sampling: Sampling, memory: Memory, *,
+        self, labels: Tensor, seeds: Sequence[int], method: Method, sampling: Sampling, memory: Memory, *, decoder: Decoder | None = None,
         forced: Tensor | None = None, see: Callable[[int, Tensor], None] | None = None, mark: Callable[[int], None] | None = None,
     ) -> Tensor:
-        """Generate tokens (batch, N) int64 for ``labels`` (batch,) under ``method``.
+        """Generate tokens (batch, N) int64 for ``labels`` (batch,) under ``method``, by default one a pass.
 
-        ``forced`` (batch, N) replaces what is drawn; ``see(i, logits)`` receives the guided fp32 logits (batch, 1, vocab)
-        of token i; ``mark(i)`` is called when token i has been drawn, for a clock. Samples are generated in the order of the lengths
-        of their conditions, since attention takes neighbouring rows of one length together.
+        ``forced`` (batch, N) replaces what is drawn; ``see(i, logits)`` receives the guided fp32 logits (batch, kept, vocab)
+        of token i and those behind it; ``mark(i)`` is called when token i has been drawn, for a clock. Samples are generated in the order
+        of the lengths of their conditions, since attention takes neighbouring rows of one length together.
         """
+        run = self._generate if decoder is None or isinstance(decoder, Sequential) else partial(self._in_windows, decoder)
         lengths = self.layout(seeds, sampling, labels.tolist()).condition
         order = sorted(range(len(labels)), key=lengths.__getitem__)
+        watching = Watching(forced, see, mark)
         if order == list(range(len(labels))):
-            return self._generate(labels, seeds, method, sampling, memory, forced, see, mark)
+            return run(labels, seeds, method, sampling, memory, watching)
         there = torch.tensor(order, device=labels.device)
         back = there.argsort()
-        seen = None if see is None else lambda index, logits: see(index, logits[back])
-        given = None if forced is None else forced[there]
-        return self._generate(labels[there], [seeds[i] for i in order], method, sampling, memory, given, seen, mark)[back]
+        watching = replace(watching, see=None if see is None else lambda index, logits: see(index, logits[back]),
+                           forced=None if forced is None else forced[there])
+        return run(labels[there], [seeds[i] for i in order], method, sampling, memory, watching)[back]
 
     def _generate(
-        self, labels: Tensor, seeds: Sequence[int], method: Method, sampling: Sampling, memory: Memory, forced: Tensor | None,
-        see: Callable[[int, Tensor], None] | None, mark: Callable[[int], None] | None,
+        self, labels: Tensor, seeds: Sequence[int], method: Method, sampling: Sampling, memory: Memory, watching: Watching,
     ) -> Tensor:
-        layout, engine = self.layout(seeds, sampling, labels.tolist()), memory.engine
+        layout, engine, forced, see = self.layout(seeds, sampling, labels.tolist()), memory.engine, watching.forced, watching.see
         method.begin(layout, self.sites, memory)
         key = engine.hold("seeds", streams.seeds_tensor(seeds, labels.device))
         starts = engine.hold("starts", torch.tensor(layout.condition, device=labels.device))
@@ -108,8 +121,8 @@ class RasterModel(nn.Module):
             out[:, step.index] = fed
             if see is not None:
                 see(step.index, found[-1][:, None])
-            if mark is not None:
-                mark(step.index)
+            if watching.mark is not None:
+                watching.mark(step.index)
         return out
 
     def _pass(
@@ -117,13 +130,69 @@ class RasterModel(nn.Module):
         fed: Tensor, place: Tensor,
     ) -> tuple[Tensor, ...]:
         """From what is fed: what is ``wanted`` of the next tokens (batch,), those at ``place`` (1,), and of their logits (batch, vocab)."""
-        hidden = self(self.feed(fed, step, place, starts), step, method)
-        ends = hidden[torch.arange(len(starts), device=starts.device), starts - 1] if _ragged(method.layout, step) else hidden[:, -1]
-        logits = self.allowed(guide(self.logits(ends), sampling, step.index), place)
+        hidden = self(self.feed(fed[:, None] if step.count else fed, step, place, starts), step, method)
+        logits = self.allowed(guide(self.logits(_ends(hidden, starts, method, step)), sampling, step.index), place)
         drawn = (draw(logits, sampling, key, place),) if wanted[0] else ()
         return (*drawn, logits) if wanted[1] else drawn
+
+    # -- several tokens a pass ----------------------------------------------------------------------------------------
+    def _in_windows(
+        self, decoder: Decoder, labels: Tensor, seeds: Sequence[int], method: Method, sampling: Sampling, memory: Memory,
+        watching: Watching,
+    ) -> Tensor:
+        """Every pass draws a window of tokens of which the decoder keeps the first ones; entries of the others are cut off again."""
+        layout, engine, forced = self.layout(seeds, sampling, labels.tolist()), memory.engine, watching.forced
+        method.begin(layout, self.sites, memory)
+        key = engine.hold("seeds", streams.seeds_tensor(seeds, labels.device))
+        starts = engine.hold("starts", torch.tensor(layout.condition, device=labels.device))
+        places = torch.arange(layout.visual, device=labels.device)
+        decoder.begin(layout, key, sampling.temperature == 0, memory)
+        tokens = torch.zeros(len(labels), layout.visual, dtype=torch.int64, device=labels.device) if forced is None else forced.clone()
+        known, count = 0, 1
+        while known < layout.visual:
+            step = window_step(layout, known - 1, count) if known else Step(0, layout.visual)
+            fed = tokens[:, known - 1 : known - 1 + count] if known else self.first(labels, layout)
+            inside = sum(guided(sampling, place) for place in range(known, known + count))
+            kind = "window", layout.runs, step.count, inside, graph_key(method, step)
+            work = partial(self._window, step, method, sampling, starts)
+            logits = engine.run(kind, work, (fed, places[known : known + count]), method)[0]
+            kept = count
+            if forced is None:
+                kept = decoder.judge(known, filter_logits(logits, sampling) if sampling.temperature else logits, tokens)
+            if kept < count:
+                method.roll_back(count - kept)
+            method.end_step(window_step(layout, known - 1, kept) if known else step)
+            decoder.note(count, kept)
+            _tell(watching, known, logits[:, :kept])
+            known += kept
+            count = min(decoder.reach, layout.visual - known, horizon(method, known - 1))
+            if forced is None:
+                decoder.propose(known, count, tokens)
+        return tokens
+
+    def _window(self, step: Step, method: Method, sampling: Sampling, starts: Tensor, fed: Tensor, places: Tensor) -> tuple[Tensor]:
+        """From what is fed, the condition or tokens (batch, count): the logits (batch, count, vocab) of the tokens at ``places``."""
+        hidden = self(self.feed(fed, step, places, starts), step, method)
+        hidden = hidden if step.count else _ends(hidden, starts, method, step)[:, None]
+        first = step.first + 1 if step.count else 0
+        return (self.allowed(guide_window(self.logits(hidden), sampling, first), places),)
+
+
+def _ends(hidden: Tensor, starts: Tensor, method: Method, step: Step) -> Tensor:
+    """The hidden state of each row's last token, (rows, dim)."""
+    own = _ragged(method.layout, step)
+    return hidden[torch.arange(len(starts), device=starts.device), starts - 1] if own else hidden[:, -1]
 
 
 def _ragged(layout: Layout, step: Step) -> bool:
     """True in the pass that feeds conditions of several lengths: a shorter one is followed by padding that nobody sees."""
     return step.count == 0 and len(layout.runs) > 1
+
+
+def _tell(watching: Watching, first: int, logits: Tensor) -> None:
+    """Show and mark the tokens that a pass has kept."""
+    if watching.see is not None:
+        watching.see(first, logits)
+    if watching.mark is not None:
+        for place in range(first, first + logits.size(1)):
+            watching.mark(place)

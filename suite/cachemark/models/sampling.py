@@ -31,6 +31,15 @@ def guide(logits: Tensor, sampling: Sampling, position: int) -> Tensor:
     return u + (c - u) * sampling.cfg_scale
 
 
+def guide_window(logits: Tensor, sampling: Sampling, first: int) -> Tensor:
+    """:func:`guide` of several tokens, each by its own position from ``first`` on: (rows, tokens, vocab) → (batch, tokens, vocab)."""
+    tokens = logits.size(1)
+    inside = sum(guided(sampling, first + i) for i in range(tokens))  # those come first
+    if not 0 < inside < tokens:
+        return guide(logits, sampling, first)
+    return torch.cat((guide(logits[:, :inside], sampling, first), guide(logits[:, inside:], sampling, first + inside)), 1)
+
+
 def guide_scale(logits: Tensor, sampling: Sampling, index: int, total: int) -> Tensor:
     """VAR's guidance on fp32 logits (rows, tokens, vocab), scale ``index`` of ``total``: (1 + t)·c − t·u with
     t = cfg_scale·index/(total − 1), so that the first scale is not guided and the last one fully. Without guidance

@@ -103,6 +103,8 @@ class VARAttention(nn.Module):
         bias = torch.cat((self.q_bias, torch.zeros_like(self.q_bias), self.v_bias))
         qkv = self.mat_qkv(x, bias).unflatten(-1, (3, self.heads, self.head_dim))
         q, k, v = qkv.transpose(1, 3).unbind(2)  # each (rows, heads, tokens, head_dim)
+        if method.needs_raw_queries:
+            method.observe_raw(site, step, q - self.q_bias.unflatten(0, (self.heads, 1, -1)))
         q, k = self.scaled(q, k)
         if tokens.rope is not None:
             q, k = (rotate_pairs(part.transpose(1, 2), tokens.rope).transpose(1, 2) for part in (q, k))

@@ -10,7 +10,7 @@ from typing import Any, TypeVar, cast
 import torch
 from torch import nn
 
-from . import checkpoints
+from . import checkpoints, trained_size
 from .layers import packed
 from .protocol import PublishedFile, Request
 
@@ -29,6 +29,7 @@ def identity(file: PublishedFile, request: Request) -> str:
     if not path:
         return f"random:{request.seed}"
     checkpoints.check(file.build, path, ignore=file.ignored, wrappers=file.wrappers, rename=file.rename)
+    trained_size.check(file, path)
     return checkpoints.sha256(path)
 
 

@@ -2,42 +2,40 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import cache
-from importlib import resources
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from .. import methods
-from ..cache.codec import codec
+from ..cache.codec import NATIVE, Codec, codec
 from ..cache.engine.graph import AUTO, GRAPH, refused
 from ..cache.layout import Layout
 from ..contract.method import Method
-from ..core import plugins, registry, seeds
+from ..core import calibrations, plugins, registry, seeds
 from ..core.errors import BadBudget, BadKnob, BadPlan, CachemarkError, unknown
 from ..core.limits import Rates
 from ..core.secrets import hidden, mask
-from ..core.spec import FULL, QUALITY_PASS, REFERENCE_SAMPLES, Budget, Case, Sampling
-from ..core.units import is_finite
-from ..core.wording import shown
+from ..core.spec import FORCED_SAMPLES, FULL, QUALITY_PASS, REFERENCE_SAMPLES, Budget, Case, Sampling
+from ..metrics import benchmarks
 from ..metrics import named_presets as presets
 from ..models import catalogue
 from ..models.protocol import ModelEntry, Request
 from ..roofline.idle import idle_reason
+from .decoding import check_numbers, decoder_class, decoders, refused_decoder, resolved_decoder
+from .plugin_calls import answered
 from .reuse import Earlier
 from .schema import Cells, Fidelity, MethodTable, Plan, SamplingTable
 
-LARGEST_KNOB = 1e15  # a float holds every integer up to there, and so does a tensor
 MAX_BATCH = "max_batch"  # of a case's evaluation, where its largest batch is what is asked
 FIRST, SEEDS = 16, "s10k"  # where the search for it begins, and whose first seeds a batch has, however large
 
-__all__ = ["Planned", "catalogue", "expand", "methods", "resolve"]  # importing the two rooms registers what is built in
+__all__ = ["Planned", "catalogue", "decoders", "expand", "methods", "resolve"]  # importing the rooms registers what is built in
 
 
 @dataclass(frozen=True)
@@ -60,11 +58,22 @@ class Planned:
     needs: tuple[str, ...] = ()
     idle_reason: str = ""
 
+    @property
+    def entry(self) -> ModelEntry:
+        """The model, with the prompts that it is asked for. Raises what :meth:`~cachemark.models.protocol.ModelEntry.of` raises."""
+        entry: ModelEntry = registry.models.get(self.case.model)
+        return entry.of(self.request)
+
 
 @hidden()  # methods of plug-ins are asked for their knobs
 def expand(plan: Plan, device: str = "cpu") -> list[Planned]:
-    """Every case of a plan: for each block the full cache, its two reference rows, then methods × budgets × codecs."""
+    """Every case of a plan: for each block the full cache, its two reference rows, then methods × budgets × codecs × decoders."""
     _refuse_too_many(plan)
+    _refuse_unread(plan)
+    return answered(lambda: _expanded(plan, device))
+
+
+def _expanded(plan: Plan, device: str) -> list[Planned]:
     found: dict[str, Planned] = {}
     names: dict[tuple[str, str, str], str] = {}
     for number, cells in enumerate(plan.cells):
@@ -72,11 +81,11 @@ def expand(plan: Plan, device: str = "cpu") -> list[Planned]:
             case = planned.case
             if names.setdefault((case.model, case.cell, case.label), case.key) != case.key:
                 raise BadPlan(f"{plan.place('cells', number, 'methods')}: two cases are called {case.label!r}.",
-                              remedy="Give each table of that method a variant, a word of its own.")
+                              remedy="Give each table of that method, or of that decoder, a variant, a word of its own.")
             if told := case.secret:
                 raise BadPlan(f"{plan.place('cells', number)}: {mask(case.title)}: {told}, and it would name the case in every output.",
                               remedy="Let the method read it from a file where it needs it, and take it out of what names the case.")
-            needs = plugins.needs(registry.methods.get(case.method), registry.models.get(case.model))
+            needs = plugins.needs(registry.methods.get(case.method), registry.models.get(case.model), decoder_class(case))
             idle = _idle_reason(planned) if case.role == "arm" and case.key not in found else ""
             found.setdefault(case.key, replace(planned, priority=cells.priority, needs=needs, idle_reason=idle))
     return list(found.values())
@@ -84,10 +93,19 @@ def expand(plan: Plan, device: str = "cpu") -> list[Planned]:
 
 def _refuse_too_many(plan: Plan) -> None:
     """Raise BadPlan where a plan means more cases than anybody would wait for, before they are made one by one."""
-    count = sum(3 + len(cells.methods) * len(cells.budgets) * len(cells.codecs) for cells in plan.cells)
+    count = sum(3 + len(c.methods) * len(c.budgets) * len(c.codecs) * len(c.decoders) + len(c.decoders) - 1 for c in plan.cells)
     if count > plan.max_cases:
         raise BadPlan(f"{plan.place('cells')}: the plan would mean up to {count} cases, and at most {plan.max_cases} are measured.",
-                      remedy=f"Leave some methods, budgets or codecs out, or raise the bound above all tables: max_cases = {count}")
+                      remedy=f"Leave some of what its axes list out, or raise the bound above all tables: max_cases = {count}")
+
+
+def _refuse_unread(plan: Plan) -> None:
+    """Raise BadPlan where a plan names prompts and no model of it is given any."""
+    named = [registry.models.get(cells.model) for cells in plan.cells if cells.model in registry.models]
+    if plan.fidelity.prompts and named and all(entry.asking is None for entry in named):
+        readers = [name for name in registry.models if registry.models.get(name).asking is not None]
+        raise BadPlan(f"{plan.place('fidelity', 'prompts')}: no model of this plan is given prompts.",
+                      remedy=f"Take them out, or name one of: {', '.join(readers)}.")
 
 
 @contextmanager
@@ -112,7 +130,7 @@ def _with_engine(plan: Plan, cells: Cells, number: int, device: str) -> Iterator
     left: dict[str, str] = {}
     for planned in _block(plan, cells.model_copy(update={"engine": GRAPH}), number, device):
         case = planned.case
-        if reason := _unrecorded(registry.methods.get(case.method), dict(case.knobs)) if case.role == "arm" and case.knobs else "":
+        if reason := _left_out(case):
             left[case.label] = reason
         else:
             yield planned
@@ -121,10 +139,17 @@ def _with_engine(plan: Plan, cells: Cells, number: int, device: str) -> Iterator
             yield replace(planned, engine_reason=left.get(planned.case.label, f"beside {', '.join(left)}"))
 
 
+def _left_out(case: Case) -> str:
+    """The reason why an arm does not run on the graph engine, or nothing."""
+    return _unrecorded(registry.methods.get(case.method), dict(case.knobs)) if case.role == "arm" and case.knobs else ""
+
+
 def _block(plan: Plan, cells: Cells, number: int, device: str) -> Iterator[Planned]:
     request = _request(plan, cells, device)
     with _at(plan, "cells", number, "model"):
-        entry: ModelEntry = registry.models.get(cells.model)
+        known: ModelEntry = registry.models.get(cells.model)
+    with _at(plan, "fidelity", "prompts"):
+        entry = known.of(request)
     with _at(plan, "cells", number, "sampling"):
         sampling = _sampling(entry, cells.sampling)
     with _at(plan, "fidelity", "seeds"):
@@ -141,7 +166,8 @@ def _block(plan: Plan, cells: Cells, number: int, device: str) -> Iterator[Plann
         identity = entry.identity(request)
     with _at(plan, "cells", number, "codecs"):
         codecs = list(dict.fromkeys(codec(name).name for name in cells.codecs))
-    layout, absent = entry.shape(sampling, batch), refused(cells.engine, device)
+    with _at(plan, *(("fidelity", "prompts") if request.prompts else ("cells", number, "model"))):
+        layout, absent = entry.shape(sampling, batch), refused(cells.engine, device)
     barred = "the reference engine runs the full cache in the native codec only" if cells.engine == "reference" else absent
     with _at(plan, "cells", number, "budgets"):
         budgets = list(dict.fromkeys(str(_budget(budget, layout, identity)) for budget in cells.budgets))
@@ -149,7 +175,7 @@ def _block(plan: Plan, cells: Cells, number: int, device: str) -> Iterator[Plann
         cells.model, identity, entry.grid, entry.conditions, sampling, FULL,
         batch=batch, seeds=subset.name, samples=len(subset), dtype=cells.dtype, engine=cells.engine,
         device_class=device, warmup=plan.timing.warmup, repeats=plan.timing.repeats, role="baseline",
-        evaluation={MAX_BATCH: {"limit": 0}} if searched else _likeness(plan.fidelity, len(subset)),
+        evaluation={MAX_BATCH: {"limit": 0}} if searched else {**_likeness(plan.fidelity, len(subset)), **_looked_at(entry, request)},
     )
     with _at(plan, "quality"):
         judged = full if searched else replace(full, evaluation={**full.evaluation, **_evaluation(plan, cells, entry, full)})
@@ -158,26 +184,43 @@ def _block(plan: Plan, cells: Cells, number: int, device: str) -> Iterator[Plann
         yield Planned(replace(full, role="floor"), request, absent)
         if full.samples > 1:  # one image can only be generated in a batch of one
             yield Planned(replace(full, role="numerics"), request, absent)
-    for name in codecs:
-        if name != full.codec:
-            yield Planned(replace(judged, codec=name, role="arm"), request, barred)
+    with _at(plan, "cells", number, "decoders"):
+        decoding = [resolved_decoder(given) for given in cells.decoders]
+    for decoder, name in product(decoding, codecs):
+        base, wrong = replace(judged, codec=name, role="arm", decoder=decoder), barred or _ungrouped(codec(name), layout)
+        if name != full.codec or decoder:
+            yield Planned(base, request, wrong or refused_decoder(base, registry.methods.get(FULL), {}, layout))
         for method in cells.methods:
             with _at(plan, "cells", number, "methods"):
-                arms = list(_arms(plan, replace(judged, codec=name, role="arm"), method, budgets, layout))
-            yield from (Planned(case, request, barred or reason) for case, reason in arms)
+                arms = list(_arms(plan, base, method, budgets, layout))
+            yield from (Planned(case, request, wrong or reason) for case, reason in arms)
+
+
+def _ungrouped(stored: Codec, layout: Layout) -> str:
+    """The reason why a model cannot store its keys in groups of tokens, or nothing."""
+    if not stored.grouped or layout.paradigm == "next-token":
+        return ""
+    return f"{stored.name} groups keys in the order of their arrival, which only next-token models have; int4 stores each by itself"
 
 
 def _request(plan: Plan, cells: Cells, device: str) -> Request:
     files = (plan.quality.extractor_weights, plan.quality.reference) if plan.quality and cells.quality else ("", "")
     weights = cells.weights, cells.decoder_weights, cells.random_seed
-    return Request(device, getattr(torch, cells.dtype), *weights, cells.engine, *files, plan.fidelity.clip)
+    given = plan.fidelity
+    asked = given.clip, given.prompts, given.detector, given.vqa, given.image_reward, given.hpsv2
+    return Request(device, getattr(torch, cells.dtype), *weights, cells.engine, *files, *asked)
 
 
 def _likeness(given: Fidelity, samples: int) -> dict[str, Any]:
     """Settings of the comparison with the full cache's images, as far as they are not the usual ones."""
-    few = given.reference_samples if given.reference_samples < samples else 0
-    return {**({"batch": given.batch} if given.batch else {}), **({REFERENCE_SAMPLES: few} if few else {}),
+    fewer = {REFERENCE_SAMPLES: given.reference_samples, FORCED_SAMPLES: given.forced_samples}
+    return {**({"batch": given.batch} if given.batch else {}), **{name: few for name, few in fewer.items() if 0 < few < samples},
             **(presets.lpips() if given.lpips else {}), **(presets.clip(given.clip) if given.clip else {})}
+
+
+def _looked_at(entry: ModelEntry, request: Request) -> dict[str, Any]:
+    """The networks that look at single images because of what these were asked to show, as they stand in a case."""
+    return presets.reader(entry.quality) | (benchmarks.stated(request) if entry.prompts else {})
 
 
 def _evaluation(plan: Plan, cells: Cells, entry: ModelEntry, full: Case) -> dict[str, Any]:
@@ -194,12 +237,28 @@ def _evaluation(plan: Plan, cells: Cells, entry: ModelEntry, full: Case) -> dict
 
 
 def _budget(given: str | float | int | MethodTable, layout: Layout, weights: str) -> Budget:
-    """A share, or that of the sizes of the method that is named: so that others are measured at its bytes."""
+    """A share, or that of the sizes of the method that is named: so that others are measured at its bytes. With a codec it is the share
+    of the native full cache's bytes that those sizes take in it."""
     if isinstance(given, str) and given in registry.methods:
         given = MethodTable(name=given)
-    if isinstance(given, MethodTable):
-        return Budget(calibrated(registry.methods.get(given.name), given.model_extra or {}, weights).own_budget(layout))
-    return Budget.parse(given)
+    if not isinstance(given, MethodTable):
+        return Budget.parse(given)
+    knobs = dict(given.model_extra or {})
+    stored = codec(str(knobs.pop("codec", NATIVE.name)))
+    if stored is not NATIVE and layout.paradigm == "masked":
+        raise BadBudget("A budget of a masked model is a share of its FLOPs, and a codec saves none.", remedy="Give a share, such as 1/2.")
+    smaller = Fraction(1) if stored is NATIVE else Fraction(*(_row_bytes(each, layout) for each in (stored, NATIVE)))
+    if given.name == FULL and stored is not NATIVE and not knobs:
+        return Budget(smaller)
+    with plugins.answering(cls := registry.methods.get(given.name)):
+        return Budget(calibrated(cls, knobs, weights).own_budget(layout) * smaller)
+
+
+def _row_bytes(stored: Codec, layout: Layout) -> int:
+    """Bytes of everything that one row and head of a layer stores."""
+    pair, shared = (stored.pair_bytes(layout.head_dim, layout.dtype),
+                    stored.shared_bytes(layout.head_dim, layout.dtype, layout.longest_condition + layout.visual))
+    return layout.stored * pair + shared
 
 
 def _arms(plan: Plan, base: Case, given: str | MethodTable, budgets: list[str], layout: Layout) -> Iterator[tuple[Case, str]]:
@@ -215,8 +274,10 @@ def _arms(plan: Plan, base: Case, given: str | MethodTable, budgets: list[str], 
         budgets = [str(Budget(calibrated(cls, knobs, base.weights).own_budget(layout)))]
     for budget in budgets:
         try:
-            resolved = resolve(cls, Budget.parse(budget), layout, knobs, base.weights)
-            reason = _unrecorded(cls, resolved) if base.engine == GRAPH else ""
+            with plugins.answering(cls, decoder_class(base)):
+                resolved = resolve(cls, Budget.parse(budget), layout, knobs, base.weights)
+                reason = _unrecorded(cls, resolved) if base.engine == GRAPH else ""
+                reason = reason or refused_decoder(base, cls, resolved, layout)
         except BadBudget as error:
             if plan.on_unsupported == "error":
                 raise
@@ -229,8 +290,9 @@ def _idle_reason(planned: Planned) -> str:
     case = planned.case
     if planned.unsupported_reason:
         return ""
-    layout = registry.models.get(case.model).shape(case.sampling, case.batch)
-    return idle_reason(registry.methods.get(case.method).build(case.knobs), layout)
+    cls, layout = registry.methods.get(case.method), planned.entry.shape(case.sampling, case.batch)
+    with plugins.answering(cls):
+        return idle_reason(cls.build(case.knobs), layout)
 
 
 def _unrecorded(cls: type[Method], knobs: dict[str, Any]) -> str:
@@ -251,14 +313,11 @@ def resolve(cls: type[Method], budget: Budget, layout: Layout, knobs: dict[str, 
     measured of the ``weights``."""
     if layout.paradigm not in cls.paradigms:
         raise BadBudget(f"{cls.name} does not run on {layout.paradigm} models.", remedy=f"It runs on: {', '.join(cls.paradigms)}.")
-    for knob, value in knobs.items():
-        if isinstance(value, int | float) and not is_finite(value):
-            raise BadKnob(f"{cls.name}: {knob} = {shown(value, 20)} is not finite.", remedy="Give a number that fits into a float.")
-        if isinstance(value, int | float) and abs(value) > LARGEST_KNOB:
-            raise BadKnob(f"{cls.name}: {knob} = {shown(value, 20)} is beyond ±{LARGEST_KNOB:g}.", remedy="Give a smaller number.")
+    check_numbers(cls.name, knobs)
     method = calibrated(cls, {**calibrated(cls, knobs, weights).fit(budget.ratio, layout), **knobs}, weights)
     method.resolve(layout)
-    resolved = method.knobs()
+    own = cls()
+    resolved = {knob: value for knob, value in method.knobs().items() if knob not in cls.later or value != getattr(own, knob)}
     if wrong := plugins.unusable(resolved):
         raise BadKnob(f"{cls.name}: {wrong}.", remedy=plugins.KNOBS)
     return resolved
@@ -272,20 +331,8 @@ def _sampling(entry: ModelEntry, given: str | SamplingTable) -> Sampling:
     return entry.presets[given]
 
 
-# -- facts measured once of certain weights, a packaged file for each method that has any -------------------------------------
-@cache
-def _packaged(method: str) -> dict[str, dict[str, Any]]:
-    file = resources.files("cachemark") / "data" / "calibration" / f"{method}.json"
-    return dict(json.loads(file.read_text(encoding="utf-8"))) if file.is_file() else {}
-
-
-def measured(method: str, weights: str) -> dict[str, Any]:
-    """The facts for a method by name and the identity of the weights; of these the transformer's counts. Empty where there are none."""
-    return _packaged(method).get(weights.partition("/")[0], {})
-
-
 def calibrated(cls: type[Method], knobs: Mapping[str, Any], weights: str) -> Method:
     """An instance that knows the facts measured of these weights; errors are those of :meth:`Method.build`."""
     method = cls.build(knobs)
-    method.calibrate(measured(cls.name, weights))
+    method.calibrate(calibrations.measured(cls.name, weights))
     return method

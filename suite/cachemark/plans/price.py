@@ -14,17 +14,18 @@ from ..cache.codec import codec
 from ..cache.layout import Layout
 from ..cache.masked_layout import MaskedLayout
 from ..contract.method import Method
-from ..core import registry, seeds
+from ..core import plugins, registry, seeds
 from ..core.errors import CachemarkError
 from ..core.files import is_readable
-from ..core.limits import Rates
+from ..core.limits import Bill, Rates
 from ..core.secrets import hidden
 from ..core.spec import QUALITY_PASS
 from ..models.costs import case_bill
-from ..models.protocol import ModelEntry
 from ..roofline.bill import ParameterCounts
 from ..roofline.bill import bill as bill_of
+from .decoding import BATCHES
 from .expand import MAX_BATCH, Planned
+from .plugin_calls import answered
 from .schema import Plan
 
 MARGIN = 1.5  # a case is expected to take so many times what the arithmetic allows
@@ -83,7 +84,9 @@ def bill(
     of machine, or None. Where files are missing cases have random weights; they are priced as with the real ones, images judged."""
     absent = {c.model for c in plan.cells if {c.weights, c.decoder_weights} & set(missing)}
     more = {p.case.key: judging(plan, p) if p.case.model in absent else 0.0 for p in todo}
-    prices = {p.case.key: price(p, rates, stored(p.case.key), more[p.case.key]) for p in todo}
+    known = {p.case.key: stored(p.case.key) for p in todo}
+    asked = answered(lambda: {p.case.key: paper(p) for p in todo if known[p.case.key] is None and not p.unsupported_reason})
+    prices = {p.case.key: price(p, rates, known[p.case.key], more[p.case.key], asked.get(p.case.key)) for p in todo}
     processes = dict.fromkeys((p.case.model, p.case.key if plan.trial == "case" else p.request) for p in todo)
     startup = {model: STARTUP * count for model, count in Counter(model for model, _ in processes).items()}
     return PlanPrice(prices, startup)
@@ -98,51 +101,75 @@ def judging(plan: Plan, planned: Planned) -> float:
     return once + ((plan.quality.samples or seeds.SIZES[plan.quality.seeds]) / case.batch if plan.quality else 0)
 
 
-def price(planned: Planned, rates: Callable[[str], Rates], stored: float | None, more: float = 0.0) -> Price:
-    """The price of a case, with so many batches more than it says itself; ``rates(dtype)`` are asked without ``stored`` seconds only."""
-    entry: ModelEntry = registry.models.get(planned.case.model)
+def price(
+    planned: Planned, rates: Callable[[str], Rates], stored: float | None, more: float = 0.0, found: Bill | None = None,
+) -> Price:
+    """The price of a case, with so many batches more than it says itself; ``rates(dtype)`` are asked without ``stored`` seconds only.
+    ``found``: its :func:`paper`, where that is known."""
     case = planned.case
-    layout = entry.shape(case.sampling, case.batch)
-    seconds = _on_paper(planned, rates, more) if stored is None else stored
+    layout = planned.entry.shape(case.sampling, case.batch)
+    seconds = _on_paper(planned, rates, more, found) if stored is None else stored
     tokens = case.samples * layout.visual * 8
     return Price(seconds, stored is not None, OVERHEAD + PICTURE_BYTES + tokens, memory(planned, layout))
 
 
-def _on_paper(planned: Planned, rates: Callable[[str], Rates], more: float) -> float:
+def _on_paper(planned: Planned, rates: Callable[[str], Rates], more: float, found: Bill | None) -> float:
     """Seconds of a case that was never measured."""
     if planned.unsupported_reason:
         return 0.0
     own = STARTUP if MAX_BATCH in planned.case.evaluation else 0.0  # of a search each attempt is a process
-    return own + MARGIN * (generations(planned) + more) * floor(planned, rates(planned.case.dtype))
+    found = found or answered(lambda: paper(planned))
+    return own + MARGIN * (generations(planned) + more) * floor(planned, rates(planned.case.dtype), found)
 
 
 def generations(planned: Planned) -> float:
-    """Batches that a case generates: warm-up and timed ones where it is timed, those of fidelity and of quality. In a search for the
-    largest batch, where nothing is judged, those of one attempt."""
+    """Images that a case generates, in batches of those that it times."""
+    return sum(times * batch for batch, times in batches(planned)) / planned.case.batch
+
+
+def batches(planned: Planned, forced: float = FORCED - 1) -> list[tuple[int, float]]:
+    """Images of a batch, and how many such batches a case generates: warm-up and timed ones where it is timed, those of fidelity and of
+    quality; one along the full cache's own tokens counts as so much of a free one. In a search for the largest batch, where nothing is
+    judged, those of one attempt."""
     case = planned.case
     searched = MAX_BATCH in case.evaluation
     beside = 2 if case.role == "arm" and not searched else 1  # the full cache runs in turns with an arm
-    timed = beside * (case.warmup + case.repeats) if case.role in ("arm", "baseline") else 0
-    random = case.weights.startswith("random:")
-    judged = 0.0 if random or searched else (case.compared + (FORCED - 1) * case.forced) / case.batch
+    repeats = max(case.repeats, min(BATCHES, case.samples // case.batch)) if case.decoder else case.repeats
+    found = [(case.batch, float(beside * (case.warmup + repeats)))] if case.role in ("arm", "baseline") else []
+    if not (case.weights.startswith("random:") or searched):
+        judged = min(int(case.evaluation.get("batch", case.batch)), case.samples)
+        found.append((judged, (case.compared + forced * case.forced) / judged))
     wide = case.evaluation.get(QUALITY_PASS, {})
-    return timed + judged + (0 if "missing" in wide else wide.get("samples", 0) / case.batch)
+    if "missing" not in wide and wide:
+        found.append((wide["batch"], wide["samples"] / wide["batch"]))
+    return found
+
+
+def floor(planned: Planned, rates: Rates, found: Bill | None = None) -> float:
+    """Seconds of one batch that arithmetic and the host allow: the floor of the bill that a report holds times against, and a launch for
+    each kernel."""
+    found = found or paper(planned)
+    return found.floor(rates) + found.passes * _launched(_layout(planned)) * LAUNCHES * LAUNCH
 
 
 @hidden()  # methods of plug-ins are asked what they compute
-def floor(planned: Planned, rates: Rates) -> float:
-    """Seconds of one batch that arithmetic and the host allow: the floor of the bill that a report holds times against, and a launch for
-    each kernel. A model whose products nobody has counted is taken for plain transformer blocks without an image decoder."""
-    case = planned.case
-    entry: ModelEntry = registry.models.get(case.model)
-    layout = replace(entry.shape(case.sampling, case.batch), dtype=getattr(torch, case.dtype))
+def paper(planned: Planned) -> Bill:
+    """The bill of a case: what it computes and moves. A model whose products nobody has counted is taken for plain transformer blocks
+    without an image decoder."""
+    case, layout = planned.case, _layout(planned)
     try:
         method: Method = registry.methods.get(case.method).build(case.knobs)
     except CachemarkError:  # it does not run here at all; what it would cost is that of no method
         method = Method()
     plain = ParameterCounts(block=BLOCK * (layout.heads * layout.head_dim) ** 2, between=0, image=lambda: None)
-    found = case_bill(case, entry, method) or bill_of(method, layout, plain, codec=codec(case.codec))
-    return found.floor(rates) + found.passes * _launched(layout) * LAUNCHES * LAUNCH
+    with plugins.answering(type(method)):
+        return case_bill(case, planned.entry, method) or bill_of(method, layout, plain, codec=codec(case.codec))
+
+
+def _layout(planned: Planned) -> Layout:
+    """The shape of a batch, in the case's numbers."""
+    case = planned.case
+    return replace(planned.entry.shape(case.sampling, case.batch), dtype=getattr(torch, case.dtype))
 
 
 def _launched(layout: Layout) -> int:

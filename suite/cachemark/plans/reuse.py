@@ -37,6 +37,7 @@ COUNTED = {
     "models": ("cache", "contract", "models", "roofline"),
     "measuring": ("core/limits.py", "core/seeds.py", "machine/affinity.py", "machine/memory.py", "machine/timer.py",
                   "metrics", "trial/child"),
+    "decoder": ("decoders",),
 }  # fmt: skip
 """Rooms and files whose edit changes figures, by the part of the skip key that they make."""
 CARRIED = "carried"  # of an outcome's facts: {"metrics": names, "from": the skip key of the outcome that measured them}
@@ -93,6 +94,7 @@ def skip_parts(case: Case, environment: Environment) -> dict[str, str]:
         "method": _with_plugins(COUNTED["method"], registry.methods.get(case.method)),
         "models": _with_plugins(COUNTED["models"], registry.models.get(case.model)),
         "measuring": _code(COUNTED["measuring"]),
+        **({"decoder": _with_plugins(COUNTED["decoder"], registry.decoders.get(case.decoder["name"]))} if case.decoder else {}),
         "metrics": digest({name: metric.version for name, metric in (METRICS | FAMILIES).items()}),
         "numerics": environment.fingerprint,
     }

@@ -9,11 +9,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, PrivateAttr, ValidationError
 
-from ..core import registry, seeds
+from ..core import installed, registry, seeds
 from ..core.errors import BadBudget, BadPlan, unknown
 from ..core.files import NAME, is_readable
 from ..core.secrets import remember
-from ..core.spec import FULL, Budget
+from ..core.spec import FULL, SEQUENTIAL, Budget
 from .plan_errors import Kinds, line, plan_error
 from .toml_text import toml_file
 
@@ -56,6 +56,15 @@ class MethodTable(PlanTable):
     variant: Annotated[str, Field(max_length=40, pattern=r"^[\w .+-]*$")] = ""
 
 
+class DecoderTable(PlanTable):
+    """A decoder with knobs of its own. ``variant`` is a word for them, where a block has the decoder more than once."""
+
+    model_config = ConfigDict(extra="allow")
+
+    name: Name
+    variant: Annotated[str, Field(max_length=40, pattern=r"^[\w .+-]*$")] = ""
+
+
 class Timing(PlanTable):
     """Generations per case: not counted, and counted."""
 
@@ -64,16 +73,27 @@ class Timing(PlanTable):
 
 
 class Fidelity(PlanTable):
-    """Which fixed subset of seeds is compared with the full cache, how many samples of it, how many of these the reference rows take and
-    the full cache's check of itself (0: all), how many images at once (0: as many as are timed), whether LPIPS is wanted, whose weights
-    are not packaged, and the folder of a CLIP model (empty: no CLIP score)."""
+    """Which fixed subset of seeds is compared with the full cache, how many samples of it, how many of these the reference rows take,
+    and how many are compared along the full cache's own tokens (0: all), how many images at once (0: as many as are timed), whether LPIPS
+    is wanted, whose weights are not packaged, and the folder of a CLIP model (empty: no CLIP score). ``prompts``: what text-to-image
+    models are asked for, a list of the package by name or a file (empty: each model's own). ``detector``, ``vqa``,
+    ``image_reward``, ``hpsv2``: folders of what judges images of prompts (empty: none): GenEval's detector, DPG-Bench's network for
+    questions, and what people prefer. ``sequential``: seeds are added until each method is decided, so claims of quality are judged by the
+    test that allows a look at every seed."""
 
     seeds: Name = "s64"
     samples: Annotated[int, Field(ge=1, le=MOST_SAMPLES)] = 64
     reference_samples: Annotated[int, Field(ge=0, le=MOST_SAMPLES)] = 0
+    forced_samples: Annotated[int, Field(ge=0, le=MOST_SAMPLES)] = 0
     batch: Annotated[int, Field(ge=0, le=LARGEST_BATCH)] = 0
     lpips: bool = False
     clip: FilePath = ""
+    prompts: FilePath = ""
+    detector: FilePath = ""
+    vqa: FilePath = ""
+    image_reward: FilePath = ""
+    hpsv2: FilePath = ""
+    sequential: bool = False
 
 
 class Quality(PlanTable):
@@ -99,7 +119,8 @@ class AnchorTable(PlanTable):
 
 
 class Cells(PlanTable):
-    """A block of the matrix: one model, methods × budgets × codecs. ``batch = "max"`` asks for the largest that fits, of the full cache and
+    """A block of the matrix: one model, methods × budgets × codecs × decoders. ``decoders`` say how many tokens a pass draws; the full
+    cache that all are compared with is always sequential. ``batch = "max"`` asks for the largest that fits, of the full cache and
     of every arm for itself, and for throughput there: nothing is judged. ``samples`` compares fewer or more with the full cache than the
     plan says; 0 is the plan's own number. ``quality`` says whether the plan's quality pass is made here. ``engine = "auto"`` is graph
     where the device and the method allow it, else eager. With a deadline the lowest
@@ -109,6 +130,7 @@ class Cells(PlanTable):
     methods: Annotated[list[Name | MethodTable], Axis]
     budgets: Annotated[list[Name | float | int | MethodTable], Axis] = ["1/2"]
     codecs: Annotated[list[Name], Axis] = ["native"]
+    decoders: Annotated[list[Name | DecoderTable], Axis] = [SEQUENTIAL]
     sampling: Name | SamplingTable = "paper"
     batch: Annotated[int, Field(ge=1, le=LARGEST_BATCH)] | Literal["max"] = 16
     samples: Annotated[int, Field(ge=0, le=MOST_SAMPLES)] = 0
@@ -250,14 +272,16 @@ def names() -> list[str]:
 
 
 def find(name_or_path: str) -> Path:
-    """The file of a plan given by path or by the name of a shipped one."""
+    """The file of a plan given by path, or by the name of a shipped one or of one that an installed package brings."""
     path = Path(name_or_path)
     if path.suffix == ".toml" or "/" in name_or_path:
         if not is_readable(path):
             raise BadPlan(f"Plan {name_or_path!r} is not a file that can be read.", remedy=f"Shipped plans: {', '.join(names())}.")
         return path
     if name_or_path not in names():
-        raise unknown("plan", name_or_path, names())
+        if found := installed.offer("plans", name_or_path):
+            return found.file
+        raise unknown("plan", name_or_path, [*names(), *(each.name for each in installed.offers("plans"))])
     return Path(str(_shipped() / f"{name_or_path}.toml"))
 
 
@@ -276,15 +300,19 @@ def load(name_or_path: str) -> Plan:
 
 def prepare(plan: Plan | str | Path, plugins: Sequence[str | Path] = (), methods: Sequence[str] = ()) -> tuple[Plan, tuple[str, ...]]:
     """A plan (the name of a shipped one, a TOML file, or a plan) with the methods of plug-in files and ``methods`` in every block that
-    they can run in, and the absolute paths of the files that a trial must load. Raises BadPlan and BadPlugin."""
-    from .plugin_import import imported  # with torch, without which plans are read
+    they can run in, and the absolute paths of the files that a trial must load, those of installed packages that the plan asks for by name
+    among them. Raises BadPlan and BadPlugin."""
+    from .installed_things import asked, require  # with torch, without which plans are read
+    from .plugin_import import imported
 
     found = [name for file in plugins for name in imported(file)]
     loaded = plan if isinstance(plan, Plan) else load(str(plan))
-    joined = loaded.joined([*found, *methods])
-    for file in joined.files():
+    for file in loaded.files():
         imported(file)
-    return joined, tuple(str(Path(file).resolve()) for file in (*plugins, *joined.files()))
+    brought = require("models", (cells.model for cells in loaded.cells))
+    brought += require("methods", [*methods, *(name for cells in loaded.cells for name in asked([*cells.methods, *cells.budgets]))])
+    joined = loaded.joined([*found, *methods])
+    return joined, tuple(str(Path(file).resolve()) for file in (*plugins, *joined.files(), *dict.fromkeys(brought)))
 
 
 def _shipped() -> Any:

@@ -82,5 +82,5 @@ def _small(value: float) -> str:
 
 _BY_UNIT: Mapping[str, Callable[[float], str]] = {
     "s": seconds, "B": size, "share": percent, "token/s": _three, "image/s": _three, "image": "{:.0f}".format, "FLOP": flops,
-    "dB": lambda value: f"{value:.1f}".replace("-", "−"),
+    "pass": _three, "token": _three, "dB": lambda value: f"{value:.1f}".replace("-", "−"),
 }

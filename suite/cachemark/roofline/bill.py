@@ -7,7 +7,7 @@ that rows of a shorter condition do not have are counted as if they had them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -46,15 +46,18 @@ class ParameterCounts:
     text_block: int = 0
 
 
-def bill(method: Method, layout: Layout, counts: ParameterCounts, *, codec: Codec = NATIVE, images: bool = True) -> Bill:
+def bill(
+    method: Method, layout: Layout, counts: ParameterCounts, *, codec: Codec = NATIVE, images: bool = True, steps: Sequence[Step] = (),
+) -> Bill:
     """The costs of a generation of ``layout`` under a method, in the layout's dtype; ``images``: with the image decoder, which is charged
-    its FLOPs alone, as if it ran in that dtype. Raises what :meth:`Method.resolve` raises."""
+    its FLOPs alone, as if it ran in that dtype. ``steps``: the passes of a next-token generation that drew several tokens in some; by
+    default one each. Raises what :meth:`Method.resolve` raises."""
     method.resolve(layout)
     if isinstance(layout, MaskedLayout):
         passes = method.passes(layout.steps)
         ops = list(masked_ops(method, layout, counts.block, counts.between, codec))
     else:
-        steps = scale_steps(layout) if layout.scales else raster_steps(layout)
+        steps = steps or (scale_steps(layout) if layout.scales else raster_steps(layout))
         passes, alike = len(steps), _alike(method, layout)
         ops = [op for step in steps for op in _pass(method, layout, counts, codec, step, alike)]
         width = layout.dtype.itemsize
@@ -68,20 +71,22 @@ def attended(method: Method, layout: Layout) -> float:
     """Entries that a query looks at, its own among them: mean over passes and layers. After :meth:`Method.resolve`."""
     steps = scale_steps(layout) if layout.scales else raster_steps(layout)
     alike = _alike(method, layout)
-    found = [times * method.attended(layout, site, step) for step in steps for site, times in alike]
-    return sum(found) / len(steps) / layout.layers
+    found = [times * method.attended_by_heads(layout, site, step) for step in steps for site, times in alike]
+    return sum(found) / len(steps) / layout.layers / layout.kv_heads
 
 
 _decoded = cache(counted)  # of an image; once, since the decoder has to be built for it
 
 
 def _alike(method: Method, layout: Layout) -> list[tuple[Site, int]]:
-    """One layer of each kind, and how many there are of it: layers that hold as many entries see as many."""
-    room: dict[int, list[Site]] = {}
+    """One layer of each kind, and how many there are of it: layers that hold as many entries see as many, but where scales differ by layer
+    in what they leave, each pass is asked."""
+    kinds: dict[tuple[int, ...], list[Site]] = {}
     for layer in range(layout.layers):
         site = Site("decoder", layer)
-        room.setdefault(method.capacity(layout, site), []).append(site)
-    return [(sites[0], len(sites)) for sites in room.values()]
+        seen = (method.attended_by_heads(layout, site, step) for step in (scale_steps(layout) if layout.scales else ()))
+        kinds.setdefault((method.capacity(layout, site), *seen), []).append(site)
+    return [(sites[0], len(sites)) for sites in kinds.values()]
 
 
 def _pass(method: Method, layout: Layout, counts: ParameterCounts, codec: Codec, step: Step, alike: list[tuple[Site, int]]) -> Iterator[Op]:
@@ -95,12 +100,13 @@ def _pass(method: Method, layout: Layout, counts: ParameterCounts, codec: Codec,
         yield Op("linear", 2 * read * counts.text_block, counts.text_block * width, times=layout.layers)
         yield Op("attention", 4 * fed * across * counts.text, activations=2 * read * across * width, times=layout.layers)
     for site, times in alike:
-        seen = method.attended(layout, site, step)
-        entry = 2 * rows * layout.kv_heads * codec.entry_bytes(layout.head_dim, layout.dtype)
-        yield Op("attention", 4 * fed * layout.heads * layout.head_dim * seen, read=entry * seen, written=entry * tokens, times=times)
+        seen, entry = method.attended_by_heads(layout, site, step), rows * codec.pair_bytes(layout.head_dim, layout.dtype)
+        shared = codec.shared_bytes(layout.head_dim, layout.dtype, seen // layout.kv_heads)  # 0 where heads differ
+        yield Op("attention", 4 * fed * layout.heads // layout.kv_heads * layout.head_dim * seen,
+                 read=entry * seen + rows * layout.kv_heads * shared, written=entry * layout.kv_heads * tokens, times=times)
         own = method.overhead(layout, site, step)
         yield Op("method", 2 * rows * own.products, own=rows * own.numbers * width, times=times)
-    drawn = rows * max(step.count, 1) if layout.scales else rows
+    drawn = rows * max(step.count, 1)
     yield Op("logits", 2 * (drawn * counts.logits + rows * counts.row_pass), (counts.logits + counts.row_pass) * width,
              activations=2 * drawn * counts.vocab * width)
     if step.index:

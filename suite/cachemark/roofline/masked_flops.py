@@ -128,7 +128,7 @@ def _loads(method: Method, layout: MaskedLayout, step: MaskedStep) -> Iterator[t
 def _block(stack: str, load: Load, layout: MaskedLayout, weights: int = 0, between: int = 0, codec: Codec = NATIVE) -> Iterator[Op]:
     """Projections to q, k, v and out, and the MLP, which may see fewer tokens; then both products of the attention."""
     dim, width = layout.dim, layout.dtype.itemsize
-    entry = 2 * layout.kv_heads * codec.entry_bytes(layout.head_dim, layout.dtype)
+    entry = layout.kv_heads * codec.pair_bytes(layout.head_dim, layout.dtype)
     tokens, mlp = load.rows * load.tokens, load.rows * load.mlp
     share = 4 / (4 + 2 * MLP)  # of a block's weights, those around its attention
     around = round(between * share)

@@ -4,14 +4,20 @@ What is followed is the ratio to a frozen canary, an old version of the code tha
 a slower day cancels. Times alone are never followed. An *epoch* is a stretch of nights with one environment; nothing is compared
 across its ends, and what the ratio hides is to be looked for in the canary's own times.
 
-- **Changes of level** are found by the largest standardised rank CUSUM (Pettitt 1979, with the weights of James, James and Siegmund
-  1987), its p-value by permuting blocks of nights, because neighbouring nights resemble each other and single nights in random order
-  would make a wave look like a change. Either side of a change is searched again; what remains must shift the median by at least
-  the minimum effect. No segment is shorter than ``LEAST`` nights, so one odd night is no change.
+- A **weekly cycle** is taken out where there is one: what the nights of a weekday differ by from the median of the week around them.
+- **Changes of level** are placed by the largest standardised rank CUSUM (Pettitt 1979, with the weights of James, James and Siegmund
+  1987) and judged by the difference of the means on its sides over the deviation within them, odd nights clipped. Neighbouring nights
+  resemble each other, which makes waves that look like changes: the autocorrelation that remains when the change is taken out, and a
+  standard error of it, widen that deviation by the root of (1 + r) / (1 - r); the p-value is that of the largest of a Brownian bridge
+  (Miller and Siegmund 1982). Either side of a change is searched again; what remains must shift the median by at least the minimum
+  effect. No segment is shorter than ``LEAST`` nights, so one odd night is no change.
 - A change that a straight rise fits better than sudden steps (by the Bayesian information criterion) is a **ramp**.
-- **Changes of spread** are sought the same way in the distances from the level. They are reported and never gate.
+- **Changes of spread** are sought by ranks in the distances from the level, with blocks of nights permuted. They are reported
+  and never gate.
 - Nights that resemble the night before by more than ``MOST_ALIKE`` once the changes are taken out follow no level: such an epoch is
   *non-stationary*; its changes are reported and do not gate.
+- What an epoch **shows** is the smallest step that is found within ``SOON`` nights with a probability of ``POWER``: where that is more than
+  the minimum effect, the series cannot answer what it is asked, and whoever reads it must be told.
 """
 
 from __future__ import annotations
@@ -20,21 +26,31 @@ import itertools
 import math
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.ndimage import median_filter
-from scipy.stats import rankdata
+from scipy.optimize import brentq
+from scipy.special import ndtri, stdtr
+from scipy.stats import kruskal, rankdata
 
 from ..core.errors import CachemarkError
+from ..core.wording import percent
 from .sign_flip import Floats
 
 STEP, RAMP, SPREAD = "step", "ramp", "spread"
 LEAST = 5  # nights of a segment
-LEVEL = 0.01  # of the test for a change
-MOST_ALIKE = 0.3  # rank correlation of neighbouring nights
+LEVEL = 0.01  # of the test for a change of spread
+LEVEL_OF_LEVELS = 0.001  # of the test for a change of level, which is asked again every night
+MOST_ALIKE = 0.7  # rank correlation of neighbouring nights
+WEEK, WEEKS = 7, 4  # nights after which a cycle returns, and how many of them can show one
+MOST_ODD = 3.0  # deviations from the level that a night counts with
+SOON = 14  # nights after a change within which it is asked to show
+POWER = 0.9  # probability with which a step is found that is said to show
 SPREAD_RATIO = 2.0  # by which the distances from the level must have grown or shrunk
 _BLOCK, _DRAWS, _CHUNK = 3, 999, 37
+_MOST = 37.0  # deviations whose probability is still a float
 _GRID = 80  # places at which a ramp may begin and end
 
 
@@ -55,40 +71,70 @@ class ChangePoint:
 @dataclass(frozen=True)
 class Epoch:
     """The changes found between two changes of the environment, on the nights ``first`` to ``last``, both included. ``alike``: rank
-    correlation of neighbouring nights after the changes are taken out, NaN where too few nights were measured to tell."""
+    correlation of neighbouring nights after the changes and a weekly cycle are taken out, NaN where too few nights were measured to tell;
+    ``shows``: the smallest step, a share, that is found within ``SOON`` nights with a probability of ``POWER``, NaN likewise."""
 
     first: int
     last: int
     changes: tuple[ChangePoint, ...]
     alike: float
+    shows: float = math.nan
 
     @property
     def stationary(self) -> bool:
         """True where changes may gate."""
         return not self.alike > MOST_ALIKE
 
+    @property
+    def blind(self) -> str:
+        """A sentence on what its nights cannot show."""
+        return (f"its nights vary so much, or are so alike (correlation {self.alike:.2f}), that a step below {percent(self.shows)} may "
+                f"not show within {SOON} nights")
 
-def changes(nights: Sequence[float], epochs: Sequence[Hashable], delta: float) -> tuple[Epoch, ...]:
+
+def changes(
+    nights: Sequence[float], epochs: Sequence[Hashable], delta: float, days: Sequence[int] | None = None,
+) -> tuple[Epoch, ...]:
     """Find changes in log ratios to the canary, one per night, NaN where a night is missing. ``epochs`` names the environment of each
-    night; ``delta`` is the minimum effect, a share. Night numbers count from 0. The same series always gives the same answer."""
+    night; ``delta`` is the minimum effect, a share; ``days``: the number of each night's day, which tells its weekday (None: one night a
+    day). Night numbers count from 0. The same series always gives the same answer."""
     values = np.asarray(nights, dtype=np.float64)
+    dates = np.arange(len(epochs)) if days is None else np.asarray(days, dtype=np.int64)
     if values.shape != (len(epochs),) or np.isinf(values).any() or not 0 < delta < 1:
         raise CachemarkError(f"{values.size} nights, {len(epochs)} names of epochs and a minimum effect of {delta} are no history.",
                              remedy="Give one finite log ratio (NaN: missing) and one name per night, and a share such as 0.02.")
     starts = [i for i in range(len(epochs)) if i == 0 or epochs[i] != epochs[i - 1]]
-    return tuple(_epoch(values, a, b, math.log1p(delta)) for a, b in itertools.pairwise([*starts, len(epochs)]))
+    return tuple(_epoch(values, dates, a, b, math.log1p(delta)) for a, b in itertools.pairwise([*starts, len(epochs)]))
 
 
-def _epoch(values: Floats, start: int, stop: int, limit: float) -> Epoch:
+def _epoch(values: Floats, days: NDArray[np.int64], start: int, stop: int, limit: float) -> Epoch:
     nights = start + np.flatnonzero(~np.isnan(values[start:stop]))
     x = values[nights]
     if len(x) < 2 * LEAST:
         return Epoch(start, stop - 1, (), math.nan)
+    x = x - weekly(x, days[nights])
     found, level = _levels(x, nights, limit)
     alike = _alike(x - level)
     gating = [replace(c, gates=c.size > 0 and not alike > MOST_ALIKE) for c in found]
     ordered = sorted([*gating, *_spread(x - level)], key=lambda c: c.first)
-    return Epoch(start, stop - 1, tuple(replace(c, first=int(nights[c.first]), last=int(nights[c.last])) for c in ordered), alike)
+    return Epoch(start, stop - 1, tuple(replace(c, first=int(nights[c.first]), last=int(nights[c.last])) for c in ordered), alike,
+                 _shows(x - level))
+
+
+def weekly(x: Floats, days: NDArray[np.int64]) -> Floats:
+    """The part of each night due to its weekday, (n,); 0 where fewer than ``WEEKS`` weeks or no cycle is there. Steps do not disturb it:
+    every night is seen against the median of the week around it."""
+    week = days % WEEK
+    kinds = [week == day for day in np.unique(week)]
+    if len(x) < WEEK * WEEKS or len(kinds) < 2 or min(int(kind.sum()) for kind in kinds) < WEEKS - 1:
+        return np.zeros(len(x))
+    away = x - median_filter(x, WEEK, mode="nearest")
+    if np.ptp(away) == 0 or kruskal(*(away[kind] for kind in kinds)).pvalue > LEVEL_OF_LEVELS:
+        return np.zeros(len(x))
+    owed = np.zeros(len(x))
+    for kind in kinds:
+        owed[kind] = np.median(away[kind])
+    return owed - owed.mean()
 
 
 # -- the test -----------------------------------------------------------------------------------------------------------
@@ -99,6 +145,74 @@ def rank_cusum(values: ArrayLike) -> tuple[int, float]:
     heights = _heights(ranks[None])[0]
     place = int(heights.argmax())
     return LEAST + place, float(heights[place])
+
+
+def level_change(values: Floats) -> tuple[int, float]:
+    """The most likely change of level, the first value after it, and its p-value, neighbours being as alike as they are without it."""
+    n, place = len(values), rank_cusum(values)[0]
+    level = _stairs(values, [place])
+    rest = values - level
+    kept = level + _clipped(rest)
+    before, after = kept[:place], kept[place:]
+    rise = abs(float(after.mean() - before.mean()))
+    within = math.sqrt(float(((before - before.mean()) ** 2).sum() + ((after - after.mean()) ** 2).sum()) / (n - 2))
+    if not rise > 0 or not within > 0:
+        return place, float(not rise > 0)
+    height = rise / within / math.sqrt(n / (place * (n - place)))
+
+    def p_value(widening: float) -> float:
+        return _tail(float(standardised(height / math.sqrt(widening), n)), n)
+
+    least = p_value(_widened(0.0, n))
+    if least > LEVEL_OF_LEVELS:
+        return place, least
+    p = p_value(_widening(rest))  # what a step leaves of a ramp looks like likeness; but a ramp fits a wave better than a step does
+    if p <= LEVEL_OF_LEVELS or p_value(_widened(0.0, n, 2)) > LEVEL_OF_LEVELS or (ramp := _ramp(values, np.arange(n), [place])) is None:
+        return place, p
+    return place, min(p, p_value(_widening(values - ramp[2], 2)))
+
+
+def standardised(t: ArrayLike, n: int) -> Floats:
+    """The normal deviate as improbable as a difference of t standard errors among n values, no further out than a float can tell."""
+    return np.minimum(-ndtri(stdtr(n - 2, -np.asarray(t, dtype=np.float64))), _MOST)
+
+
+def _clipped(rest: Floats) -> Floats:
+    """Distances from the level, odd nights no further off than ``MOST_ODD`` deviations."""
+    deviation = 1.4826 * float(np.median(np.abs(rest)))
+    return np.clip(rest, -MOST_ODD * deviation, MOST_ODD * deviation) if deviation > 0 else rest
+
+
+def _widening(rest: Floats, errors: int = 1) -> float:
+    """The factor by which autocorrelation raises the variance of sums of neighbours, the correlation being taken so many standard errors
+    higher."""
+    return _widened(max(_alike(rest), 0.0), len(rest), errors)
+
+
+def _widened(alike: float, n: int, errors: int = 1) -> float:
+    alike = min(alike + errors / math.sqrt(n), 0.95)
+    return (1 + alike) / (1 - alike)
+
+
+def _tail(height: float, n: int) -> float:
+    """The probability that a standardised bridge of n values, without ``LEAST`` at either end, rises to that height or falls as low."""
+    if height <= 1:
+        return 1.0
+    density = math.exp(-height * height / 2) / math.sqrt(2 * math.pi)
+    return min(1.0, density * ((height - 1 / height) * 2 * math.log((n - LEAST) / LEAST) + 4 / height))
+
+
+@cache
+def _significant(n: int) -> float:
+    """The height at which a change among n values is significant."""
+    return float(brentq(lambda height: _tail(height, n) - LEVEL_OF_LEVELS, 1.5, 10.0))
+
+
+def _shows(rest: Floats) -> float:
+    """The smallest step, a share, that is found within ``SOON`` nights among such nights with a probability of ``POWER``."""
+    n, after = len(rest), min(SOON, len(rest) // 2)
+    spread = float(_clipped(rest).std(ddof=1)) * math.sqrt(_widening(rest))
+    return math.expm1((_significant(n) + float(ndtri(POWER))) * spread * math.sqrt(n / (after * (n - after))))
 
 
 def block_p(values: ArrayLike, draws: int = _DRAWS) -> float:
@@ -154,8 +268,9 @@ def _splits(x: Floats, start: int, stop: int) -> Iterator[tuple[int, float]]:
     """Places of significant changes between start and stop, and their p-values: the strongest, then either side of it. Where the
     whole shows none, three overlapping halves are asked, or a rise that was taken back later would hide itself."""
     for a, b in _windows(start, stop):
-        if (p := block_p(x[a:b])) <= LEVEL:
-            place = a + rank_cusum(x[a:b])[0]
+        place, p = level_change(x[a:b])
+        if p <= LEVEL_OF_LEVELS:
+            place += a
             yield place, p
             yield from _splits(x, start, place)
             yield from _splits(x, place, stop)
@@ -225,16 +340,17 @@ def _ramp(x: Floats, nights: NDArray[np.intp], places: Sequence[int]) -> tuple[i
     begin, end = (grid.ravel() for grid in np.meshgrid(ends, ends, indexing="ij"))
     begin, end = begin[end - begin >= LEAST], end[end - begin >= LEAST]
     rise = np.clip((nights - begin[:, None]) / (end - begin)[:, None], 0, 1)
-    centred = rise - rise.mean(axis=1, keepdims=True)
-    slope = centred @ smooth / (centred**2).sum(axis=1)
-    fit = smooth.mean() + slope[:, None] * centred
-    errors = ((smooth - fit) ** 2).sum(axis=1)
-    best = int(errors.argmin())
+    away = smooth - smooth.mean()
+    weight = np.einsum("ij,ij->i", rise, rise) - rise.sum(axis=1) ** 2 / n
+    slope = rise @ away / weight
+    best = int((slope**2 * weight).argmax())  # what a ramp explains
+    fit = smooth.mean() + slope[best] * (rise[best] - rise[best].mean())
+    error = float(((smooth - fit) ** 2).sum())
     stairs = np.concatenate([np.full(len(part), part.mean()) for part in np.split(smooth, places)])
-    if _criterion(errors[best], n, 4) >= _criterion(((smooth - stairs) ** 2).sum(), n, 1 + 2 * len(places)):
+    if _criterion(error, n, 4) >= _criterion(((smooth - stairs) ** 2).sum(), n, 1 + 2 * len(places)):
         return None
     first, last = np.searchsorted(nights, begin[best], side="right"), np.searchsorted(nights, end[best])
-    return int(first), int(min(last, n - 1)), fit[best]
+    return int(first), int(min(last, n - 1)), fit
 
 
 def _criterion(error: float, n: int, numbers: int) -> float:

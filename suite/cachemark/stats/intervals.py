@@ -119,7 +119,7 @@ def _means(data: Floats, within: Range) -> Iterable[Interval]:
     if n > 1 and math.isfinite(least) and math.isfinite(most):
         (low, high), known = _bounded(data, least, most), np.isfinite(mean)
     elif n >= FEWEST:
-        low, high = _positive(data) if least == 0 else _student(data)
+        low, high = _positive(data) if least == 0 else _unbounded(data)
         known = np.isfinite(low) & np.isfinite(high) & (high > low)
         if least == 0:
             known &= ((data > 0).sum(axis=1) >= FEWEST) & (data.max(axis=1) > data.min(axis=1)) & (high <= OPEN * mean)
@@ -133,6 +133,12 @@ def _student(data: Floats) -> Ends:
     mean, n = data.mean(axis=1), data.shape[1]
     reach = t.ppf(1 - _TAIL, n - 1) * data.std(axis=1, ddof=1) / math.sqrt(n)
     return mean - reach, mean + reach
+
+
+def _unbounded(data: Floats) -> Ends:
+    """The hull of two intervals: Student's is right where values are nearly normal, and the other where few of them make the mean."""
+    (low, high), (lowest, highest) = _student(data), _bootstrap_t(data)
+    return np.minimum(low, lowest), np.maximum(high, highest)
 
 
 def _bounded(data: Floats, least: float, most: float) -> Ends:

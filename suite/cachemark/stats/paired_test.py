@@ -22,7 +22,7 @@ from __future__ import annotations
 import bisect
 import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -304,24 +304,40 @@ def sees(unchanged: ArrayLike, family: int, pairs: float = 8.0, cells: int = 400
     return steps[first] / 200 if first < len(steps) else math.inf
 
 
-def luck(equal: Sequence[ArrayLike], family: int, q: float = 0.05) -> float:
+def luck(equal: Sequence[ArrayLike], family: int, cells: Sequence[Hashable] | None = None, q: float = 0.05) -> float:
     """The minimum effect, a share, that constant luck asks for: the luck of an arm that lasts for a whole comparison, such as where its
     code lies in memory, is in all pairs of a cell and no test of pairs can see it. 0 where equal arms do not show any.
 
-    ``equal``: log ratios of pairs of equal arms, one sample for each cell and night, the arms being apart as those of a comparison are.
-    Their centres vary more than random signs of their pairs explain (at 1 %, by a frozen stream) where there is luck. Its standard
-    deviation, the upper end of its one-sided 95 % interval, gives the effect that none of ``family`` unchanged cells reaches in all but
-    ``q`` of the nights, if luck is normal."""
-    samples = [np.asarray(pairs, dtype=np.float64) for pairs in equal if np.size(pairs) >= LEAST_OF_LUCK]
-    if len(samples) < 3:
+    ``equal``: log ratios of pairs of equal arms, one sample for each cell and night, the arms being apart as those of a comparison are;
+    ``cells``: the cell of each (None: each is of another), because a cell may have the same luck every night, and then its nights are no
+    more than one. The centres vary more than random signs of their pairs explain (at 1 %, by a frozen stream) where there is luck. Its
+    standard deviation, the upper end of its one-sided 95 % interval, and the noise of the pairs that confirm give the effect that none of
+    ``family`` unchanged cells reaches on either side in all but ``q`` of the nights, if luck is normal."""
+    of = range(len(equal)) if cells is None else cells
+    held = [(np.asarray(pairs, dtype=np.float64), cell) for pairs, cell in zip(equal, of, strict=True) if np.size(pairs) >= LEAST_OF_LUCK]
+    if len(held) < 3:
         return 0.0
     stream = np.random.RandomState(0)  # a legacy stream never changes
-    drawn = np.array([hodges_lehmann(x * stream.choice([-1.0, 1.0], size=(DRAWS_OF_LUCK, len(x)))) ** 2 for x in samples]).mean(axis=0)
-    found = float(np.mean([float(hodges_lehmann(x)) ** 2 for x in samples]))
-    if (1 + (drawn >= found).sum()) / (1 + DRAWS_OF_LUCK) > 0.01:
+    drawn = np.array([hodges_lehmann(x * stream.choice([-1.0, 1.0], size=(DRAWS_OF_LUCK, len(x)))) ** 2 for x, _ in held])
+    centres, sizes, noise = np.array([float(hodges_lehmann(x)) for x, _ in held]), np.array([len(x) for x, _ in held]), drawn.mean(axis=1)
+    if (1 + (drawn.mean(axis=0) >= np.mean(centres**2)).sum()) / (1 + DRAWS_OF_LUCK) > 0.01:
         return 0.0
-    most = (found - drawn.mean()) * len(samples) / chi2.ppf(0.05, len(samples))
-    return math.expm1(float(norm.isf(q / family)) * math.sqrt(most))
+    variance = max(0.0, float(np.mean((centres**2 - noise) * sizes / (sizes - 1))))  # signs turn a share 1/n of luck into noise
+    of_verdicts = max(0.0, float(np.mean(noise * sizes - variance))) / Rule(0.5, family).fresh  # luck comes with it
+    free = _independent(centres, [cell for _, cell in held], variance)
+    return math.expm1(float(norm.isf(q / 2 / family)) * math.sqrt(variance * free / chi2.ppf(0.05, free) + of_verdicts))
+
+
+def _independent(centres: Floats, cells: Sequence[Hashable], variance: float) -> float:
+    """The number of independent centres whose mean square is as uncertain as that of these, of which those of one cell may be alike:
+    squares of normal values that correlate by r correlate by r²."""
+    of_cell = [centres[[i for i, held in enumerate(cells) if held == cell]] for cell in dict.fromkeys(cells)]
+    twos = sum(len(nights) * (len(nights) - 1) for nights in of_cell)
+    if not twos:
+        return len(centres)
+    shared = sum(float(nights.sum() ** 2 - (nights**2).sum()) for nights in of_cell) / twos
+    alike = min(max(shared / variance, 0.0), 1.0) if variance else 0.0
+    return len(centres) / (1 + twos / len(centres) * alike**2)
 
 
 def _mean_pairs(ratios: Floats, rule: Rule) -> float:

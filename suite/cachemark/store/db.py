@@ -24,6 +24,7 @@ from .artifacts import Artifacts
 from .damage import damage, outcome_damage
 from .database import file_of, open_file, open_server, writer
 from .faults import guard
+from .looks import looked_at
 from .rows import (
     COMPARISON,
     RunRecord,
@@ -186,8 +187,8 @@ class Store:
         """Every run, newest first."""
         with self._reading() as session:
             rows = session.scalars(select(RunRow).options(joinedload(RunRow.environment)).order_by(RunRow.id.desc())).all()
-            abandoned = leases.abandoned(session, rows)
-            return [run_of(row, abandoned=row.id in abandoned) for row in rows]
+            abandoned, seen = leases.abandoned(session, rows), looked_at(session)
+            return [replace(run_of(row, abandoned=row.id in abandoned), looked_at=row.id in seen) for row in rows]
 
     def run(self, run_id: int | None = None) -> RunRecord:
         """One run, by default the newest that is no comparison, with all damage to what belongs to it alone. An empty store is
@@ -198,7 +199,7 @@ class Store:
                 raise NothingMeasured(f"{self.where} holds no run.", remedy="Run: cachemark run PLAN")
             row = self._run_row(session, run_id)
             found = run_of(row, abandoned=bool(leases.abandoned(session, [row])))
-            return replace(found, damage=(*found.damage, *_lost(session, row.id)))
+            return replace(found, damage=(*found.damage, *_lost(session, row.id)), looked_at=row.id in looked_at(session))
 
     def _run_row(self, session: Session, run_id: int) -> RunRow:
         row = session.get(RunRow, run_id) if 0 < run_id < MOST else None

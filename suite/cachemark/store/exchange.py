@@ -39,7 +39,8 @@ OUTCOME = {"case": TABLE, "status": one_of(*map(str, Status)), "samples": TABLE,
            "seconds": number(0, 1e9), "skip_key": PROSE, "output_hash": PROSE, "facts": TABLE, "artifacts": TABLE}  # fmt: skip
 CASE = {"model": PROSE, "weights": PROSE, "grid": many(_COUNT, 2), "conditions": PROSE, "sampling": TABLE, "method": PROSE, "knobs": TABLE,
         "codec": PROSE, "budget": PROSE, "batch": _COUNT, "seeds": PROSE, "samples": _COUNT, "dtype": PROSE, "engine": PROSE,
-        "device_class": PROSE, "warmup": _COUNT, "repeats": _COUNT, "role": PROSE, "evaluation": TABLE, "variant": PROSE}  # fmt: skip
+        "device_class": PROSE, "warmup": _COUNT, "repeats": _COUNT, "role": PROSE, "evaluation": TABLE, "variant": PROSE,
+        "decoder": TABLE}  # fmt: skip
 LATER = tuple(held.name for held in fields(Case) if held.default is not MISSING or held.default_factory is not MISSING)
 SAMPLING = {held.name: {"str": PROSE, "int": number(-1, 1e12, whole=True)}.get(str(held.type), number()) for held in fields(Sampling)}
 _CONDENSED = Expectation("a table of tables, each with count and mean", lambda value: isinstance(value, dict) and all(

@@ -7,7 +7,7 @@ import struct
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from typing import Any
 
 from sqlalchemy.dialects import postgresql, sqlite
@@ -48,6 +48,15 @@ class RunRecord:
     environment: Environment
     code: Mapping[str, Any]
     damage: tuple[str, ...] = ()
+    looked_at: bool = False  # it carries outcomes of a sequential run
+
+    @property
+    def day(self) -> int:
+        """The number of the day on which it began, which tells the weekday; 0 where the start is no date."""
+        try:
+            return date.fromisoformat(self.started[:10]).toordinal()
+        except ValueError:
+            return 0
 
     @property
     def is_comparison(self) -> bool:
@@ -59,6 +68,13 @@ class RunRecord:
         """The plan as it was run, of a comparison the one whose cases it compares; empty where none is told."""
         held = self.plan_json.get("plan") if self.is_comparison else self.plan_json
         return held if isinstance(held, Mapping) else {}
+
+    @property
+    def sequential(self) -> bool:
+        """True where seeds were added until methods were decided, so that its claims of quality were looked at on the way; or where some
+        of its outcomes were measured so."""
+        held = self.stored_plan.get("fidelity")
+        return self.looked_at or (isinstance(held, Mapping) and held.get("sequential") is True)
 
 
 @dataclass(frozen=True)

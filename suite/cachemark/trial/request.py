@@ -26,6 +26,8 @@ from ..plans.expand import Planned
 from ..plans.reuse import Earlier
 
 PROTOCOL = 3  # trial/identity.py reads this line in other copies of the code
+WITH_DECODERS = 3.1  # the protocol of a request with a decoder: a copy from before there were any refuses it, and would pass it over
+WITH_PROMPTS = 3.2  # likewise of one that names a list of prompts
 PARENT_ONLY = ("timeout", "gpu", "python", "code")  # fields that say how the process is started
 
 
@@ -80,24 +82,28 @@ class TrialRequest:
         own = {name: str(self.threads) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
         own |= {"CUDA_VISIBLE_DEVICES": self.gpu} if self.gpu else {}
         own |= {"PYTHONPATH": os.pathsep.join(filter(None, (self.code, os.environ.get("PYTHONPATH", ""))))} if self.code else {}
+        if any(planned.request.image_reward or planned.request.hpsv2 for planned in self.cases):  # which would fetch what they lack
+            own |= {"HF_HUB_OFFLINE": "1", "TORCH_FORCE_WEIGHTS_ONLY_LOAD": "1"}
         return {**without_secrets(os.environ), **own}
 
     def to_json(self) -> dict[str, Any]:
         """The fields that concern the child, and the protocol."""
         sent = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in PARENT_ONLY}
-        return {**sent, "cases": [_planned_json(planned) for planned in self.cases], "protocol": PROTOCOL}
+        spoken = WITH_DECODERS if any(planned.case.decoder for planned in self.cases) else PROTOCOL
+        spoken = WITH_PROMPTS if any(planned.request.prompts for planned in self.cases) else spoken
+        return {**sent, "cases": [_planned_json(planned) for planned in self.cases], "protocol": spoken}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> TrialRequest:
         """The inverse. Unsupported where the parent speaks another protocol."""
-        if data.get("protocol") != PROTOCOL:
+        if data.get("protocol") not in (PROTOCOL, WITH_DECODERS, WITH_PROMPTS):
             raise other_protocol("The parent", data.get("protocol") or 0)
         given: dict[str, Any] = {n: tuple(value) if isinstance(value, list) else value for n, value in _known(data, cls).items()}
         given |= {"task": Task(data["task"]), "cases": tuple(_planned(item) for item in data["cases"])}
         return cls(**given)
 
 
-def other_protocol(who: str, number: int) -> Unsupported:
+def other_protocol(who: str, number: float) -> Unsupported:
     """The error about a copy of the code that speaks protocol ``number`` (0: one from before protocols had numbers)."""
     theirs = f"protocol {number}" if number else "a protocol without a number"
     return Unsupported(

@@ -35,6 +35,8 @@ SKEW, LEAST_SKEW = 0.25, 2.0  # by which a child's clock may differ from ours ov
 STARTUP = 120.0  # seconds for a child to import torch and the plug-ins; no case has begun then, so its time is not counted
 
 Started = Callable[[Planned], None]
+Advanced = Callable[[Planned, int], None]
+MOST_IMAGES = 10**6  # that a child may say it has made since it spoke last
 
 
 class Finished(NamedTuple):
@@ -60,13 +62,19 @@ def always(planned: Planned, running: bool = False) -> str:
     return ""
 
 
+def unheard(planned: Planned, images: int) -> None:
+    """Nobody asks how far a case is."""
+
+
 def run_trials(
-    planned: Sequence[Planned], request: TrialRequest, started: Started, *, watch: Watch | None = None, admit: Admit = always
+    planned: Sequence[Planned], request: TrialRequest, started: Started, *, watch: Watch | None = None, admit: Admit = always,
+    advanced: Advanced = unheard,
 ) -> Iterator[Finished]:
     """Run cases of one model in order as ``request`` says, in one process as long as it lives.
 
     A child that dies or stays silent past the deadline ends the case it was in with a typed outcome; the cases behind it go
-    on in a fresh process. ``started`` is called as each case begins. ``watch`` sees the device meanwhile: a case that it invalidates ends
+    on in a fresh process. ``started`` is called as each case begins, ``advanced`` with the number of images it has made since the last
+    time. ``watch`` sees the device meanwhile: a case that it invalidates ends
     as that. ``admit`` says why a case may not begin any more, or nothing; then it is not reached, and neither is what stands behind it.
     """
     left = list(planned)
@@ -79,7 +87,7 @@ def run_trials(
             continue
         shared = _sharing(left)
         with _Child(replace(request, cases=tuple(shared))) as child:
-            for finished in _heard(child, shared, started, watch, admit):
+            for finished in _heard(child, shared, started, watch, admit, advanced):
                 left.pop(0)
                 yield finished
 
@@ -95,7 +103,9 @@ def _sharing(left: Sequence[Planned]) -> list[Planned]:
     return found
 
 
-def _heard(child: _Child, left: list[Planned], started: Started, watch: Watch | None, admit: Admit) -> Iterator[Finished]:
+def _heard(
+    child: _Child, left: list[Planned], started: Started, watch: Watch | None, admit: Admit, advanced: Advanced,
+) -> Iterator[Finished]:
     """Cases that a child finishes; each is taken off ``left``. Ends with the child, or before a case that may not begin."""
     if watch is not None:
         watch.child = child.pid
@@ -114,6 +124,8 @@ def _heard(child: _Child, left: list[Planned], started: Started, watch: Watch | 
             yield _watched(finished, watch)
             if left and admit(left[0], True):
                 return
+        elif type(images := message.get("images")) is int and 0 < images <= MOST_IMAGES:
+            advanced(left[0], images)
         elif "leaves" in message:  # of itself, because of what the last case left behind
             return
     if left:

@@ -12,6 +12,7 @@ from ..core.spec import Case
 from ..core.units import metric
 from ..models.protocol import ModelEntry
 from ..plans.expand import catalogue, methods
+from ..plans.installed_things import require
 from ..plans.plugin_import import imported
 from ..plans.toml_text import toml_of
 from ..report import formatting as fmt
@@ -98,6 +99,7 @@ def advise(wishes: Wishes, store: str | Path | None = DEFAULT_STORE, *, plugins:
     priced on paper."""
     for file in plugins:
         imported(file)
+    require("models", [wishes.model])
     entry: ModelEntry = registry.models.get(wishes.model)
     if wishes.gpu not in (CPU, *limits.GPUS):
         raise unknown("GPU", wishes.gpu, [CPU, *limits.GPUS])
@@ -122,7 +124,7 @@ class _Advisor:
     forecaster: Forecaster
 
     def advice(self) -> Advice:
-        cases = {name: case for name, case in self.known.cases.items() if case.method in registry.methods}
+        cases = {name: case for name, case in self.known.cases.items() if case.method in registry.methods and not case.decoder}
         full = self._best([self.forecaster.full(batch) for batch in self._batches()])
         found = {name: self._forecast(case, full) for name, case in cases.items()}
         claimed, savings = self.known.claimed, self.known.savings

@@ -109,7 +109,7 @@ def _conditions(case: Case) -> dict[str, Any]:
     """Settings of a case one by one, without its evaluation and its role."""
     settings = case.to_json()
     return {name: value for name, value in {**settings, **settings["sampling"], **settings["knobs"]}.items()
-            if name not in ("sampling", "knobs", "evaluation", "role")}
+            if name not in ("sampling", "knobs", "evaluation", "role", "decoder")}
 
 
 def arms_of(

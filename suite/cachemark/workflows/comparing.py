@@ -206,6 +206,7 @@ class _PairedRun:
     executor: Executor
     on_pair: OnPair | None
     run_id: int = 0
+    turn: int = 0
     equal: list[Outcome] = field(default_factory=list)
 
     def run(self, device: str) -> PairedComparison:
@@ -214,6 +215,7 @@ class _PairedRun:
         if not both.after.cells:
             raise NothingMeasured(f"Plan {plan.name} has no case to compare.", remedy="See: cachemark run PLAN --explain")
         earlier = ledger.nights(self.store, plan.name, machine)
+        self.turn = len(earlier)
         self.equal = [o for night in earlier[-ledger.WATCHED:] for o in ledger.equal_arms(self.store.outcomes(night.run.id))]
         least, _ = ledger.least_effect(ledger.unchanged(self.equal), len(both.after.cells), device)
         rule = Rule(self.terms.delta or least, len(both.after.cells))
@@ -233,7 +235,7 @@ class _PairedRun:
         both, minutes = self.both, self.terms.minutes
         end = time.monotonic() + 60 * minutes if minutes is not None else math.inf
         cells, going = list(both.after.cells), lambda: time.monotonic() < end
-        with _equal(both.before, ledger.equal_cells(cells) if self.terms.aa else []) as (one, other):
+        with _equal(both.before, ledger.equal_cells(cells, self.turn) if self.terms.aa else []) as (one, other):
             runner, equal = self._runner(both.before, both.after, self.terms.seed), self._runner(one, other, self.terms.seed + 1)
 
             def measure(names: list[str]) -> list[Pair]:

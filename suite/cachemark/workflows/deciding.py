@@ -38,9 +38,15 @@ def decide(
 
 
 def reason(decision: Decision, store: Store | None) -> str:
-    """The reason why a case would run, or why not."""
+    """The reason why a case would run, or why not; and that it cannot, where that is known beforehand."""
     if decision.stored:
         return "done: same case, code, metric definitions and numerics"
+    refused = decision.planned.unsupported_reason
+    return _why_run(decision, store) + (f"; it will be unsupported: {refused}" if refused else "")
+
+
+def _why_run(decision: Decision, store: Store | None) -> str:
+    """The reason why the store does not hold a case already."""
     if store is None:
         return "nothing is stored yet"
     latest = store.latest_for_case(decision.planned.case.key)

@@ -30,11 +30,13 @@ USUAL = {"next-token": (["linear"], ["1/4", "1/8"]), "next-scale": (["ams_kv"], 
 @dataclass(frozen=True)
 class Held:
     """Outcomes of a model by cell, each cell from the newest run that has its full cache. ``here``: the cells that were measured on the
-    device that is asked about, newest first; ``plan``: the newest plan that measured the model."""
+    device that is asked about, newest first; ``plan``: the newest plan that measured the model;
+    ``sequential``: one of the runs that are held added seeds until its methods were decided."""
 
     outcomes: tuple[Outcome, ...] = ()
     here: tuple[str, ...] = ()
     plan: Mapping[str, Any] = field(default_factory=dict)
+    sequential: bool = False
 
     @classmethod
     def of(cls, store: Store | None, model: str, gpu: str) -> Held:
@@ -42,10 +44,12 @@ class Held:
         cells: dict[str, tuple[bool, list[Outcome]]] = {}
         references: dict[str, Outcome] = {}
         plan: Mapping[str, Any] = {}
+        sequential = False
         for record in [] if store is None else [run for run in store.runs() if not run.is_comparison][:RECENT]:
             assert store is not None
             mine = [outcome for outcome in store.outcomes(record.id) if outcome.case.model == model]
             plan = plan or (record.plan_json if mine else {})
+            sequential = sequential or (bool(mine) and record.sequential)
             for cell, outcomes in _cells(mine).items():
                 on = _is_on(gpu, record.environment.device, outcomes[0].case.device_class)
                 if cell not in cells or (on and not cells[cell][0]):
@@ -54,7 +58,7 @@ class Held:
                 if outcome.case.role in ("floor", "numerics"):
                     references.setdefault(outcome.case.key, outcome)
         held = tuple(outcome for _, outcomes in cells.values() for outcome in outcomes)
-        return cls((*held, *references.values()) if held else (), tuple(cell for cell, (on, _) in cells.items() if on), plan)
+        return cls((*held, *references.values()) if held else (), tuple(cell for cell, (on, _) in cells.items() if on), plan, sequential)
 
 
 def _cells(outcomes: Iterable[Outcome]) -> dict[str, list[Outcome]]:
@@ -126,7 +130,8 @@ class Known:
 def known_of(store: Store | None, model: str, paradigm: str, gpu: str, batch: int, max_loss: float | None) -> Known:
     """Everything that a store says of a model, or where it says nothing the usual methods of its family."""
     held = Held.of(store, model, gpu)
-    groups, claims = standing(held.outcomes, MARGINS if max_loss is None else Margins(max_loss, max_loss))
+    groups, claims = standing(held.outcomes, MARGINS if max_loss is None else Margins(max_loss, max_loss),
+                              sequential=held.sequential)
     groups = tuple(group for group in groups if group.full is not None and not group.searched)
     plan = _plan(held.plan, model, paradigm, batch, gpu)
     if not groups:

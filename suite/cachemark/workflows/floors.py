@@ -15,16 +15,17 @@ import torch
 from ..cache.layout import Layout
 from ..cache.masked_layout import MaskedLayout
 from ..contract.method import Method
-from ..core import limits, registry
+from ..core import calibrations, limits, registry
 from ..core.errors import BadBudget, BadKnob, Unsupported
 from ..core.limits import BYTES, Bill, Rates
 from ..core.spec import FULL, Budget
 from ..machine import rates as measured
 from ..machine.environment import environment
 from ..methods.ams_kv import AMSKV
+from ..methods.base.calibrated import Calibrated
 from ..methods.base.evicting import Evicting
 from ..methods.full import Full
-from ..models.protocol import ModelEntry
+from ..models.protocol import ModelEntry, Request
 from ..plans.expand import catalogue, methods, resolve
 from ..roofline.bill import attended, bill
 from ..roofline.kv_bytes import MIXED, PAPER_UNIT, PrintedBytes, entries, equal_widths, nbytes, published
@@ -83,7 +84,7 @@ def floors(
         layout = replace(entry.shape(sampling, batch), dtype=getattr(torch, dtype))
         full = _floor(FULL, "1", batch, bill(registry.methods.get(FULL)(), layout, parts), rates, None, apart)
         found.append(replace(full, attended=_attended(registry.methods.get(FULL)(), layout)))
-        for name, budget, method in _arms(methods or own_methods, budgets or own_budgets, layout, demanding):
+        for name, budget, method in priced_methods(methods or own_methods, budgets or own_budgets, layout, demanding, entry):
             if isinstance(method, str):
                 found.append(Floor(name, budget, batch, method))
                 continue
@@ -92,14 +93,14 @@ def floors(
     return found
 
 
-def _arms(
-    names: Sequence[str], budgets: Sequence[str], layout: Layout, demanding: int | None
+def priced_methods(
+    names: Sequence[str], budgets: Sequence[str], layout: Layout, demanding: int | None, entry: ModelEntry,
 ) -> Iterator[tuple[str, str, Method | str]]:
     """Methods with their knobs, or the reason why there is none."""
     for name in names:
         cls: type[Method] = registry.methods.get(name)
         layers = range(sixth(layout) if demanding is None else min(demanding, layout.layers))
-        knobs: dict[str, Any] = {"demanding": tuple(layers)} if name == "ams_kv" else {}
+        knobs: dict[str, Any] = {"demanding": tuple(layers)} if name == "ams_kv" else _calibration(cls, entry)
         for budget in budgets:
             try:
                 if layout.paradigm not in cls.paradigms:
@@ -109,6 +110,14 @@ def _arms(
                 yield name, budget, method
             except (BadBudget, BadKnob) as error:
                 yield name, budget, str(error)
+
+
+def _calibration(cls: type[Method], entry: ModelEntry) -> dict[str, str]:
+    """The knob that names the calibration of a model or of its packaged weights; nothing where there is none, or none is asked for."""
+    if not issubclass(cls, Calibrated):
+        return {}
+    facts = calibrations.packaged(cls.name).get(entry.name) or calibrations.measured(cls.name, entry.identity(Request()))
+    return {"calibration": calibrations.remember(cls.name, facts)} if facts else {}
 
 
 def _floor(name: str, budget: str, batch: int, found: Bill, rates: Rates, full: Floor | None, apart: bool) -> Floor:
@@ -136,7 +145,8 @@ def sizes(model: str, batch: int, dtype: str, demanding: int | None = None) -> d
     layout = entry.shape(entry.presets["paper"], batch)
     count = sixth(layout) if demanding is None else min(demanding, layout.layers)
     return {"model": model, "batch": batch, "dtype": dtype, "demanding": count, "rows": layout.rows, "layers": layout.layers,
-            "scales": list(layout.scales), "methods": _methods(layout, count, getattr(torch, dtype)), "published": _claims(model, entry)}
+            "scales": list(layout.scales), "methods": _methods(layout, count, getattr(torch, dtype), entry),
+            "published": _claims(model, entry)}
 
 
 def sixth(layout: Layout) -> int:
@@ -144,7 +154,7 @@ def sixth(layout: Layout) -> int:
     return layout.layers // 6
 
 
-def _methods(layout: Layout, count: int, dtype: torch.dtype) -> list[dict[str, Any]]:
+def _methods(layout: Layout, count: int, dtype: torch.dtype, entry: ModelEntry) -> list[dict[str, Any]]:
     """Every method that runs on the layout, ams_kv with ``count`` demanding layers and its rivals at the same bytes."""
     ours = AMSKV(demanding=tuple(range(count)))
     share = entries(ours, layout) // layout.layers
@@ -152,8 +162,7 @@ def _methods(layout: Layout, count: int, dtype: torch.dtype) -> list[dict[str, A
     for name in registry.methods:
         cls = registry.methods.get(name)
         if layout.paradigm in cls.paradigms and cls not in (Full, AMSKV):
-            evicts = issubclass(cls, Evicting)
-            built[f"{name}, B = {share}" if evicts else name] = cls(B=share) if evicts else cls()
+            built |= _rival(cls, share, _calibration(cls, entry))
     everything, read, widths = layout.layers * layout.visual, layout.layers * layout.cacheable, equal_widths(dtype)
 
     def row(name: str, cached: int) -> dict[str, Any]:
@@ -163,6 +172,13 @@ def _methods(layout: Layout, count: int, dtype: torch.dtype) -> list[dict[str, A
                 "published_unit": mixed / PAPER_UNIT}
 
     return [row(name, entries(method, layout)) for name, method in built.items()]
+
+
+def _rival(cls: type[Method], share: int, calibration: dict[str, str]) -> dict[str, Method]:
+    """A method under its name at about ``share`` entries a layer, or at its own sizes; none that nobody has calibrated for the model."""
+    if issubclass(cls, Evicting):
+        return {f"{cls.name}, B = {share}": cls(B=share)}
+    return {} if issubclass(cls, Calibrated) and not calibration else {cls.name: cls.build(calibration)}
 
 
 def _claims(model: str, entry: ModelEntry) -> list[dict[str, Any]]:

@@ -46,7 +46,7 @@ class Forecast:
 
 def identity(case: Case) -> str:
     """Names a method with its sizes, whatever the batch, the device and the weights."""
-    return canonical([case.method, case.variant, dict(case.knobs), case.codec, case.budget, vars(case.sampling)])
+    return canonical([case.method, case.variant, dict(case.knobs), case.codec, case.budget, vars(case.sampling), dict(case.decoder)])
 
 
 class Forecaster:

@@ -11,17 +11,21 @@ from typing import Any
 import torch
 
 from ..core.errors import Infrastructure
+from ..core.units import METRICS
 from ..machine import gpu as driver
 from ..machine import noise as repeats
 from ..machine import rates
 from ..machine.environment import environment
+from ..metrics.preference import PREFERENCES
 from ..models import catalogue
 from ..models.catalogue import next_token
 
 OPTIONAL = {
-    "torch-fidelity": ("distributional quality metrics", "quality"), "torchvision": ("distributional quality metrics", "quality"),
-    "transformers": ("the CLIP score", "clip"),
-    "psycopg": ("a store on a PostgreSQL server", "postgres"), "ray": ("measuring on a Ray cluster", "ray"),
+    "torch-fidelity": ("distributional quality metrics", "'cachemark[quality]'"),
+    "torchvision": ("distributional quality metrics", "'cachemark[quality]'"),
+    "transformers": ("the CLIP score, GenEval and DPG-Bench", "'cachemark[clip]'"),
+    **{one.distribution: (METRICS[name].title, one.distribution) for name, one in PREFERENCES.items()},
+    "psycopg": ("a store on a PostgreSQL server", "'cachemark[postgres]'"), "ray": ("measuring on a Ray cluster", "'cachemark[ray]'"),
 }
 BUSY, HOT, NOISY = 0.3, 80, 0.03  # processors' worth of other work, °C, share: from there on a measurement is in doubt
 
@@ -38,7 +42,7 @@ def doctor(*, quick: bool = False) -> dict[str, Any]:
         facts["noise"] = {device: _noise(device) for device in devices}
     facts["load"] = load
     facts["weights"] = {name: catalogue.packaged(name).is_file() for name in (next_token.TINY_WEIGHTS, next_token.TINY_DECODER)}
-    facts["missing"] = {name: f"{use}: pip install 'cachemark[{extra}]'" for name, (use, extra) in OPTIONAL.items() if not _installed(name)}
+    facts["missing"] = {name: f"{use}: pip install {what}" for name, (use, what) in OPTIONAL.items() if not _installed(name)}
     facts["advice"] = list(_advice(facts, torch.version.cuda))
     return facts
 

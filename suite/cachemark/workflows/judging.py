@@ -8,7 +8,7 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Literal
 
-from ..core.errors import NothingMeasured
+from ..core.errors import NothingMeasured, Unsupported
 from ..core.result import Status
 from ..core.spec import Case
 from ..core.verdicts import ENDED, JUDGED, REGRESSED
@@ -22,11 +22,14 @@ from ..gate.incidents import BASELINE, PAIRS, Finding, Incident, IncidentNight
 from ..gate.nights import Night
 from ..gate.upgrade import EnvironmentVerdict
 from ..plans import schema as plans
+from ..store import exchange
 from ..store.db import Store
 from ..store.exchange import Exchange
 from ..store.rows import RunRecord, Verdict
 from .stores import DEFAULT_STORE, reading
 from .suspects import suspects
+
+TWO_MOMENTS = "two runs saw the machine at two moments; `cachemark compare` tests times in pairs"
 
 
 @dataclass(frozen=True)
@@ -132,6 +135,22 @@ def judge(
                               in_pairs=lambda case: "" if threshold is not None else _better(case, held, run, paired.night))
     environment = upgrade.environment_verdict(held, outcomes, run.environment, limit)
     return replace(paired, comparison=comparison, environment=environment, baseline=path)
+
+
+def judge_against(store: Store, run: RunRecord, other: RunRecord) -> tuple[RunJudgement, Exchange]:
+    """A run against another one of the store, of whatever plan, as far as they share cases, and that other one as the exchange file it
+    would be. Bytes, tokens and figures of images are judged as against a baseline; times never are, since two runs see the machine at two
+    moments. Raises NothingMeasured where they share no case, and Unsupported for a comparison, or for a run and itself."""
+    if other.id == run.id:
+        raise Unsupported(f"Run {run.id} does not differ from itself.", remedy="Name another run.")
+    if run.is_comparison or other.is_comparison:
+        raise Unsupported("A comparison in pairs has two arms of its own.", remedy="Name runs of plans.")
+    stated = {"name": f"run {other.id}", "run": other.id, "plan": other.plan, "saved": other.started}
+    held = exchange.load(exchange.dump(store.outcomes(other.id), other.environment, other.code, **stated), f"Run {other.id}")
+    outcomes = store.outcomes(run.id)
+    found = gate.compare(held, outcomes, run.environment, in_pairs=lambda case: _better(case, held, run, None) or TWO_MOMENTS)
+    environment = upgrade.environment_verdict(held, outcomes, run.environment, gate.THRESHOLD)
+    return RunJudgement(found, None, environment, "", False, None), held
 
 
 def judge_in_pairs(store: Store, run: RunRecord, min_coverage: float | None = None) -> RunJudgement:

@@ -1,4 +1,4 @@
-"""Lists of everything that has a name: models, methods, metrics, shipped plans and stored runs."""
+"""Lists of everything that has a name: models, methods, decoders, metrics, shipped plans and stored runs."""
 
 from __future__ import annotations
 
@@ -7,25 +7,47 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
-from ..core import registry
+from ..core import installed, registry
 from ..core.secrets import hidden
 from ..core.units import FAMILIES, METRICS
+from ..core.version import __version__
 from .stores import DEFAULT_STORE, reading
 
-Kind = Literal["models", "methods", "metrics", "plans", "runs"]
+Kind = Literal["models", "methods", "decoders", "metrics", "plans", "runs"]
 
 
 def listing(kind: Kind, *, store: str | Path = DEFAULT_STORE, plugins: Sequence[str | Path] = ()) -> list[dict[str, Any]]:
-    """Everything of a kind, each with ``name`` and ``summary`` and the facts that its kind has. Methods of ``plugins`` are among them;
-    runs are those of ``store``, newest first."""
+    """Everything of a kind, each with ``name`` and ``summary`` and the facts that its kind has. What ``plugins`` and installed packages
+    bring is among them; ``origin`` says from where a thing is and ``version`` which it is. An installed thing that cannot be had says why
+    in ``refused``. Runs are those of ``store``, newest first."""
     if plugins:
         from ..plans.plugin_import import imported
 
         for file in plugins:
             imported(file)
+    refused = _installed(kind) if kind in ("methods", "models") else []
     sources: dict[Kind, Callable[[], list[dict[str, Any]]]] = {
-        "models": _models, "methods": _methods, "metrics": _metrics, "plans": _plans, "runs": lambda: _runs(store)}
-    return sources[kind]()
+        "models": _models, "methods": _methods, "decoders": _decoders, "metrics": _metrics, "plans": _plans, "runs": lambda: _runs(store)}
+    return [*sources[kind](), *refused]
+
+
+def _installed(kind: Kind) -> list[dict[str, Any]]:
+    """Import everything of a kind that installed packages bring; a row for each thing that cannot be had."""
+    from ..plans.installed_things import refused
+
+    return [{"name": one.name, "summary": f"Refused: {reason}.", "origin": one.package, "version": one.version, "refused": reason}
+            for one in installed.offers(kind) if (reason := refused(one))]  # type: ignore[arg-type]
+
+
+def _origin(kind: installed.Kind, name: str, thing: Any) -> dict[str, str]:
+    """The package that brings a thing and its version; for a plug-in file its path and the digest of what it says."""
+    from ..core.plugins import origin
+
+    if (found := origin(thing)) is None:
+        return {"origin": "cachemark", "version": __version__}
+    file, digest = found
+    of = [one for one in installed.offers(kind) if one.name == name and str(one.file.resolve()) == file]
+    return {"origin": of[0].package, "version": of[0].version} if of else {"origin": file, "version": digest}
 
 
 def _models() -> list[dict[str, Any]]:
@@ -34,7 +56,7 @@ def _models() -> list[dict[str, Any]]:
     entries = [registry.models.get(name) for name in registry.models]
     return [{"name": e.name, "summary": e.summary, "family": e.family, "paradigm": e.paradigm, "grid": e.grid, "classes": e.classes,
              "presets": {name: asdict(preset) for name, preset in e.presets.items()},
-             "packaged": catalogue.packaged(f"{e.name}.safetensors").is_file()}
+             "packaged": catalogue.packaged(f"{e.name}.safetensors").is_file(), **_origin("models", e.name, e)}
             for e in entries]
 
 
@@ -44,7 +66,16 @@ def _methods() -> list[dict[str, Any]]:
 
     found = {name: registry.methods.get(name) for name in registry.methods}
     return [{"name": name, "summary": sentence(cls.__doc__), "source": cls.source, "knobs": cls().knobs(),
-             "paradigms": cls.paradigms, "builtin": cls.__module__.startswith(methods.__name__)} for name, cls in found.items()]
+             "paradigms": cls.paradigms, "builtin": cls.__module__.startswith(methods.__name__), **_origin("methods", name, cls)}
+            for name, cls in found.items()]
+
+
+def _decoders() -> list[dict[str, Any]]:
+    from .. import decoders
+
+    found = {name: registry.decoders.get(name) for name in registry.decoders}
+    return [{"name": name, "summary": sentence(cls.__doc__), "source": cls.source, "knobs": cls().knobs(), "keeps": cls.keeps,
+             "builtin": cls.__module__.startswith((decoders.__name__, "cachemark.contract"))} for name, cls in found.items()]
 
 
 def _metrics() -> list[dict[str, Any]]:
@@ -57,7 +88,11 @@ def _metrics() -> list[dict[str, Any]]:
 def _plans() -> list[dict[str, Any]]:
     from ..plans import schema
 
-    return [{"name": name, "summary": schema.load(name).description} for name in schema.names()]
+    own = schema.names()
+    brought = {one.name: one for one in installed.offers("plans") if one.name not in own}
+    rows = [{"name": name, "origin": "cachemark", "version": __version__} for name in own]
+    rows += [{"name": name, "origin": one.package, "version": one.version} for name, one in brought.items()]
+    return [{**row, "summary": schema.load(row["name"]).description} for row in rows]
 
 
 def _runs(store: str | Path) -> list[dict[str, Any]]:

@@ -7,7 +7,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cache
@@ -32,7 +32,10 @@ from ..stats.changepoints import ChangePoint
 from ..store.db import Store
 from ..store.exchange import Exchange
 from ..store.rows import RunRecord
-from .judging import RunJudgement, judge, with_decisions
+from . import paired_page
+from .judging import RunJudgement, judge, judge_against, with_decisions
+from .paired_page import PairedVerdicts
+from .paper_speed import PaperSpeed
 from .stores import DEFAULT_STORE, reading
 
 ROOMS = ("core", "stats", "gate", "report")  # whose code decides what a page says
@@ -58,16 +61,18 @@ class WrittenSite:
 
 def report(
     store: Store | str | Path = DEFAULT_STORE, path: str | Path = "report.html", *, run: int | None = None,
-    baseline: str | Path | None = None, public: bool = False, register: str | Path | None = None,
+    baseline: str | Path | None = None, against: int | None = None, public: bool = False, register: str | Path | None = None,
 ) -> Report:
-    """Write the report of a run (None: the newest), compared with a baseline where there is one, by default the accepted one as far as the
-    two share cases, with earlier runs of its plan as its history and what the incidents of ``register`` say of its regressions; ``public``
-    as far as anybody may see it. Raises Infrastructure where it cannot be written, and NothingMeasured where it shares no case with the
-    given ``baseline``."""
+    """Write the report of a run (None: the newest), compared with the run ``against``, else with a baseline where there is one, by default
+    the accepted one as far as the two share cases, with earlier runs of its plan as its history and what the incidents of ``register`` say
+    of its regressions; ``public`` as far as anybody may see it. Raises Infrastructure where it cannot be written, NothingMeasured where it
+    shares no case with the given ``baseline`` or run, and Unsupported for a run against itself or a comparison."""
     with reading(store) as source, _uncollected():
-        record = source.run(run)
-        view, _ = (_viewed if baseline else _viewed_or_bare)(
-            source, record, baseline_of(record, baseline), public, None if register is None else Path(register))
+        record, known = source.run(run), None if register is None else Path(register)
+        if against is not None:
+            view, _ = _viewed(source, record, None, public, known, source.run(against))
+        else:
+            view, _ = (_viewed if baseline else _viewed_or_bare)(source, record, baseline_of(record, baseline), public, known)
         try:
             damage = tuple(f"{lost.what}: {lost.reason}" for lost in view.missing if lost.status == Status.DAMAGED)
             return Report(render.write(view, path), record.id, damage)
@@ -123,10 +128,13 @@ def baseline_of(record: RunRecord, given: str | Path | None) -> Path | None:
     return accepted if accepted.is_file() else None
 
 
-def changes_over_nights(costs: Sequence[float], environments: Sequence[str], device_class: str) -> list[ChangePoint]:
-    """Changes in log costs, one per run, by at least what a device of this class is taken to see."""
+def changes_over_nights(
+    costs: Sequence[float], environments: Sequence[str], device_class: str, days: Sequence[int],
+) -> tuple[list[ChangePoint], str]:
+    """Changes in log costs, one per run, by at least what a device of this class is taken to see, and what the newest runs cannot show."""
     least = ledger.FLOOR.get(device_class, max(ledger.FLOOR.values()))
-    return [change for epoch in history.changes(costs, environments, least) for change in epoch.changes]
+    epochs = history.changes(costs, environments, least, days)
+    return [change for epoch in epochs for change in epoch.changes], epochs[-1].blind if epochs[-1].shows > least else ""
 
 
 def _viewed_or_bare(
@@ -153,27 +161,58 @@ def _uncollected() -> Iterator[None]:
 
 
 def _viewed(
-    store: Store, record: RunRecord, path: Path | None, public: bool, register: Path | None,
+    store: Store, record: RunRecord, path: Path | None, public: bool, register: Path | None, against: RunRecord | None = None,
 ) -> tuple[ReportView, list[HistoryNight]]:
-    """The view of a run beside the baseline at ``path``, and the runs of its history, oldest first and itself last. A public view names no
-    process and no host."""
-    reached, outcomes = anchors.load(), store.outcomes(record.id)
-    baseline = baselines.load(path) if path else None
-    comparison = with_decisions(judge(store, record, path, expired=True), store, record, register) if path else None
-    nights = [*(HistoryNight(other, _measured(store, other.id, store.outcomes(other.id)))
+    """The view of a run beside the run ``against`` or the baseline at ``path``, and the runs of its history, oldest first and itself last.
+    A public view names no process and no host."""
+    reached, outcomes, plan = anchors.load(), _outcomes(store, record), record.plan.removeprefix(ledger.COMPARISON)
+    comparison, baseline = _compared(store, record, path, register, against)
+    pairs = _pairs(store, record, register)
+    nights = [*(HistoryNight(other, _measured(store, other.id, _outcomes(store, other)))
                 for other in reversed(_earlier(store.runs(), record)[: MOST - 1])),
               HistoryNight(record, _measured(store, record.id, outcomes))]
     shown, told = record, outcomes
     if public:
         shown, told = public_run(record), public_outcomes(outcomes)
         nights = [HistoryNight(public_run(night.run), public_outcomes(night.outcomes)) for night in nights]
-        baseline, comparison = _public_baseline(baseline), _public_judgement(comparison)
-    view = report_view.build(shown, told, comparison, store.artifacts.read,
+        baseline, comparison, pairs = _public_baseline(baseline), _public_judgement(comparison), _public_pairs(pairs)
+    view = report_view.build(shown, told, comparison or pairs, store.artifacts.read,
                              lambda case: anchors.unanchored(case.model, case.weights, reached),
                              baseline=baseline, nights=nights, trials=None if public else store.trials(record.id),
-                             standing=ledger.standing(ledger.nights(store, record.plan, record.environment.machine_class)),
-                             trend=changes_over_nights)
+                             standing=ledger.standing(ledger.nights(store, plan, record.environment.machine_class)),
+                             trend=changes_over_nights, predictor=PaperSpeed())
     return view, nights
+
+
+def _compared(
+    store: Store, record: RunRecord, path: Path | None, register: Path | None, against: RunRecord | None,
+) -> tuple[RunJudgement | None, Exchange | None]:
+    """The judgement of a run by another one or by a baseline, and that other side; nothing where there is none."""
+    if against is not None:
+        return judge_against(store, record, against)
+    if path is None:
+        return None, None
+    return with_decisions(judge(store, record, path, expired=True), store, record, register), baselines.load(path)
+
+
+def _outcomes(store: Store, record: RunRecord) -> list[Outcome]:
+    """Every outcome of a run, of a comparison one for each case: the rows of its page."""
+    return paired_page.by_case(store.outcomes(record.id)) if record.is_comparison else store.outcomes(record.id)
+
+
+def _pairs(store: Store, record: RunRecord, register: Path | None) -> PairedVerdicts | None:
+    """The verdicts of a comparison; None of any other run, and of one that broke off."""
+    with suppress(NothingMeasured):
+        return paired_page.paired_verdicts(store, record, register) if record.is_comparison else None
+    return None
+
+
+def _public_pairs(found: PairedVerdicts | None) -> PairedVerdicts | None:
+    """Verdicts of pairs as anybody may see them."""
+    if found is None:
+        return None
+    arms, lines = tuple(map(scrubbed, found.arms)), tuple(map(scrubbed, found.lines))
+    return replace(found, arms=arms, rows=public_verdicts(found.rows), lines=lines, command=scrubbed(found.command))
 
 
 def _public_baseline(baseline: Exchange | None) -> Exchange | None:

@@ -32,17 +32,22 @@ from .machines import Machine
 from .pricing import deadline
 from .stored_run import Measured, Run
 from .stores import DEFAULT_STORE, opened
+from .time_left import TimeLeft
 
 
 class RunWatcher(Protocol):
     """Sees a run go by, for a progress bar."""
 
-    def planned(self, decisions: list[Decision]) -> None:
-        """Hear of every case before the first one begins."""
+    def planned(self, decisions: list[Decision], left: TimeLeft) -> None:
+        """Hear of every case before the first one begins, and of an estimate that is kept up to date while they run."""
         return
 
     def started(self, case: Case) -> None:
         """Hear that a case begins."""
+        return
+
+    def advanced(self, case: Case) -> None:
+        """Hear that a case has generated one more batch."""
         return
 
     def ended(self, outcome: Outcome) -> None:
@@ -163,6 +168,7 @@ class PlanRunner:
     deadline: Deadline | None = None
     cases: list[Planned] = field(default_factory=list)
     _processes: dict[str, str] = field(default_factory=dict)  # by name: their numbers in this run, counted from 1
+    _left: TimeLeft = field(default_factory=TimeLeft)
 
     def __post_init__(self) -> None:
         self.cases = self.cases or expand(self.plan, self.machine.device)
@@ -199,7 +205,8 @@ class PlanRunner:
         at a plan; a run that finds their parts does the rest. Returns the outcomes of cases whose share could not be made."""
         _, decisions = self._decided(self.cases)
         wanted = [d for d in self._with_caches(decisions) if not d.planned.unsupported_reason and d.planned.case.measures(QUALITY_PASS)]
-        self.watcher.planned(wanted)
+        self._left = TimeLeft()  # nobody knows what a part of a pass takes
+        self.watcher.planned(wanted, self._left)
         failed = []
         for finished in self._ended(wanted, replace(self._request(Task.FEATURES), share=part)):
             outcome = finished.outcome.masked()
@@ -220,7 +227,9 @@ class PlanRunner:
     def _new_run(self, here: Environment, decisions: list[Decision]) -> Iterator[Measured]:
         """A run of the store, open as long as the block lasts, with what is stored already carried over."""
         with self.store.new_run(self.plan.name, self.plan.stored(), here, code_identity()) as run_id:
-            self.watcher.planned(decisions)
+            seconds = partial(self.store.seconds, machine_class=here.machine_class)
+            self._left = TimeLeft([d.planned for d in decisions if not d.stored], seconds)
+            self.watcher.planned(decisions, self._left)
             stored = [decision for decision in decisions if decision.stored]
             for decision in stored:
                 self.store.carry(run_id, decision.key)
@@ -239,13 +248,18 @@ class PlanRunner:
         planned = {d.planned.case.key: d.planned for d in todo}
         order = breadth_first if self.deadline else groups
         admit = self.deadline.admit if self.deadline else always
-        for finished in self.executor.run(order([*planned.values()], self.plan.trial), request, self._started, admit):
+        for finished in self.executor.run(order([*planned.values()], self.plan.trial), request, self._started, admit, self._advanced):
             if self.deadline:
                 self.deadline.ended(planned[finished.outcome.case.key], finished.outcome)
             yield finished
 
     def _started(self, planned: Planned) -> None:
+        self._left.started(planned)
         self.watcher.started(planned.case)
+
+    def _advanced(self, planned: Planned, images: int) -> None:
+        self._left.advanced(planned, images)
+        self.watcher.advanced(planned.case)
 
     def _searched(self, todo: list[Decision]) -> Iterator[Finished]:
         """The largest batch of each case as it is found."""
@@ -276,6 +290,7 @@ class PlanRunner:
             trial = self._processes.setdefault(finished.process, str(len(self._processes) + 1)) if finished.process else ""
             self.store.save(found.run_id, outcome, finished.artifacts, trial=trial)
             found.ran.append(outcome)
+            self._left.ended(outcome)
             self.watcher.ended(outcome)
 
 

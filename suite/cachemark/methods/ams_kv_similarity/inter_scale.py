@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -63,6 +64,11 @@ class ScaleProfile(Method):
         seen = torch.stack([part.sum() for part in mass.double().split(sizes, -1)]).cpu() / (q.size(1) * q.size(2))
         key = site.layer, step.index
         self._mass[key] = self._mass.get(key, 0) + seen
+
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        """The facts that :meth:`AMSKV.calibrate` takes."""
+        return {"scales": list(self.layout.scales), "similarity": [list(layer) for layer in self.similarity]}
 
     @property
     def similarity(self) -> tuple[tuple[float, ...], ...]:

@@ -34,10 +34,11 @@ TOKENIZERS = {"2B": BSQConfig(), "8B": BSQConfig(ch_mult=(1, 2, 4, 4), z=14, pat
 
 @dataclass(frozen=True)
 class PublishedInfinity:
-    """One size at one resolution, in pixels along a side."""
+    """One size at one resolution, in pixels along a side, and the texts that it is asked for."""
 
     size: str
     pixels: int
+    texts: tuple[str, ...] = TEXTS
 
     @property
     def config(self) -> InfinityConfig:
@@ -58,15 +59,15 @@ class PublishedInfinity:
                               (*checkpoints.EXTRAS, *bsq.UNUSED), bsq.official))
 
     @cached_property
-    def stand_in(self) -> Sequence[Tensor]:
-        """Features of the prompts where weights are random."""
-        return text_features.stand_in(TEXTS, self.config.text)
+    def lengths(self) -> Sequence[int]:
+        """Number of features of each prompt where weights are random."""
+        return text_features.stand_in_lengths(self.texts, self.config.longest)
 
-    def texts(self, weights: str = "") -> Sequence[Tensor]:
+    def features(self, weights: str) -> Sequence[Tensor]:
         """Features of the prompts by the encoder beside ``weights``, or the stand-in."""
         if not weights:
-            return self.stand_in
-        return text_features.encoded(TEXTS, text_features.encoder_folder(weights), self.config.text, self.config.longest)
+            return text_features.stand_in(self.texts, self.config.text)
+        return text_features.encoded(self.texts, text_features.encoder_folder(weights), self.config.text, self.config.longest)
 
     def identity(self, request: Request) -> str:
         """Weights of the transformer with the text encoder beside them, and those of the image tokenizer."""
@@ -79,7 +80,7 @@ class PublishedInfinity:
 
     def load(self, request: Request) -> Loaded:
         own, images = self.files
-        texts = [text.to(request.device, request.dtype) for text in self.texts(request.weights)]
+        texts = [text.to(request.device, request.dtype) for text in self.features(request.weights)]
         make = partial(Infinity, self.config, texts, recompute=request.engine == "reference")
         model = transformer(make, request, ignore=own.ignored, wrappers=own.wrappers)
         tokenizer = coder(images, request)
@@ -94,13 +95,19 @@ class PublishedInfinity:
         c = self.config
         summary = f"Infinity-{self.size}, {c.depth} blocks, {len(c.sides)} scales up to {c.grid}×{c.grid}; weights optional, else random"
         return ModelEntry(
-            self.name, "infinity", Infinity.paradigm, (c.grid, c.grid), len(TEXTS), self.shape, self.load, self.identity,
-            with_greedy(PAPER), summary=summary, files=self.files, prompts=TEXTS, parameter_counts=self._counts,
+            self.name, "infinity", Infinity.paradigm, (c.grid, c.grid), len(self.texts), self.shape, self.load, self.identity,
+            with_greedy(PAPER), summary=summary, files=self.files, prompts=self.texts, preset="coco", parameter_counts=self._counts,
+            asking=self.asking,
         )
+
+    def asking(self, texts: tuple[str, ...]) -> ModelEntry:
+        """The entry for other texts. Raises Unsupported for one that it does not read, which its shape would not tell."""
+        text_features.stand_in_lengths(texts, self.config.longest)
+        return replace(self, texts=texts).entry
 
     def _counts(self) -> costs.ParameterCounts:
         _, images = self.files
-        return costs.infinity(self.config, lambda: images.build().decode, max(map(len, self.stand_in)))
+        return costs.infinity(self.config, lambda: images.build().decode, max(self.lengths))
 
 
 for _size, _pixels in (("2B", 1024), ("2B", 512), ("2B", 256), ("8B", 1024), ("8B", 512)):

@@ -63,11 +63,11 @@ class Family:
                            quality=("legend",), preset="scene")
 
     def published(
-        self, name: str, config: Any, weights: str, tokenizer: PublishedFile, presets: Mapping[str, Sampling], summary: str
+        self, name: str, config: Any, weights: str, tokenizer: PublishedFile, presets: Mapping[str, Sampling], summary: str, pixels: int = 0
     ) -> ModelEntry:
         """The entry of a model whose transformer is published in a file called ``weights``; where a request names no file, weights are
-        random."""
-        own = self._own_file(config, weights)
+        random. ``pixels`` as in :class:`PublishedFile`."""
+        own = replace(self._own_file(config, weights), pixels=pixels)
 
         def known(request: Request) -> str:
             return f"{self._known(config, own, request)}/{identity(tokenizer, request)}"

@@ -7,8 +7,8 @@ weights are random and prompts are split by a stand-in, so that speed and bytes 
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 
 import torch
 
@@ -17,7 +17,7 @@ from ...core.spec import Sampling
 from .. import checkpoints, costs, lumina
 from ..llama import frequencies
 from ..lumina import PAPER, SIZES, Lumina, LuminaConfig, LuminaDecoder
-from ..prompts import HashedWords, Prompts, PublishedTokenizer, tokenizer_file
+from ..prompts import HashedWords, Prompts, PublishedTokenizer, TextTokenizer, tokenizer_file
 from ..protocol import Loaded, ModelEntry, PublishedFile, Request
 from ..vision import vqgan
 from ..vision.vqgan import VQGAN
@@ -31,9 +31,10 @@ IMAGES = "the tokenizer of Meta's Chameleon, which asks for an agreement to its 
 
 @dataclass(frozen=True)
 class PublishedLumina:
-    """One size at one resolution."""
+    """One size at one resolution, and the texts that it is asked for."""
 
     size: str
+    texts: tuple[str, ...] = TEXTS
 
     @property
     def config(self) -> LuminaConfig:
@@ -43,7 +44,7 @@ class PublishedLumina:
     def files(self) -> tuple[PublishedFile, PublishedFile]:
         """The transformer, and the image tokenizer."""
         return (PublishedFile("weights", f"Lumina-mGPT-{self.size}", ORIGIN, partial(Lumina, self.config, Prompts()),
-                              ignored=(*checkpoints.EXTRAS, *lumina.UNUSED)),
+                              ignored=(*checkpoints.EXTRAS, *lumina.UNUSED), pixels=lumina.UNIT * self.config.width),
                 PublishedFile("decoder_weights", "vqgan.ckpt", IMAGES, partial(VQGAN, lumina.TOKENIZER),
                               ignored=(*checkpoints.EXTRAS, *vqgan.UNUSED)))
 
@@ -59,7 +60,7 @@ class PublishedLumina:
     def load(self, request: Request) -> Loaded:
         own, images = self.files
         text = PublishedTokenizer(tokenizer_file(request.weights)) if request.weights else None
-        make = partial(Lumina, self.config, self.prompts(text))
+        make = partial(Lumina, self.config, self.stand_in if text is None else self.prompts(text))
         model = transformer(make, request, ignore=own.ignored, wrappers=own.wrappers)
         tokenizer = coder(images, request)
         table = None if text is None else lumina.code_table(text.vocabulary, self.config.ids).to(request.device)
@@ -67,12 +68,18 @@ class PublishedLumina:
         return Loaded(model, LuminaDecoder(self.config, tokenizer, table).decode, self.identity(request),
                       [*model.parameters(), turns, *tokenizer.parameters()], prompted=True)
 
-    def prompts(self, tokenizer: PublishedTokenizer | None = None) -> Prompts:
-        """The prompts as a tokenizer splits them, or the stand-in."""
-        return lumina.prompts_of(self.config, TEXTS, tokenizer or HashedWords(self.config.decoder.vocab))
+    def prompts(self, tokenizer: TextTokenizer) -> Prompts:
+        """The prompts as a tokenizer splits them."""
+        return lumina.prompts_of(self.config, self.texts, tokenizer)
+
+    @cached_property
+    def stand_in(self) -> Prompts:
+        """The prompts where weights are random."""
+        return self.prompts(HashedWords(self.config.decoder.vocab))
 
     def shape(self, sampling: Sampling, batch: int) -> Layout:
-        return lumina.layout(self.config, self.prompts(), labels_of(batch), range(batch), sampling, torch.float32, "cpu")
+        labels = labels_of(batch, len(self.texts))
+        return lumina.layout(self.config, self.stand_in, labels, range(batch), sampling, torch.float32, "cpu")
 
     @property
     def entry(self) -> ModelEntry:
@@ -80,8 +87,9 @@ class PublishedLumina:
         summary = (f"Lumina-mGPT-{self.size}, {c.decoder.layers} layers, {c.lines} lines of {c.line} tokens, the last of which ends the "
                    "line; weights optional, else random")
         return ModelEntry(
-            f"lumina-mgpt-{self.size.lower()}", "lumina", Lumina.paradigm, (c.lines, c.line), len(TEXTS), self.shape, self.load,
-            self.identity, with_greedy(PAPER), summary=summary, files=self.files, prompts=TEXTS,
+            f"lumina-mgpt-{self.size.lower()}", "lumina", Lumina.paradigm, (c.lines, c.line), len(self.texts), self.shape, self.load,
+            self.identity, with_greedy(PAPER), summary=summary, files=self.files, prompts=self.texts, preset="coco",
+            asking=lambda texts: replace(self, texts=texts).entry,
             parameter_counts=partial(costs.lumina, c, lambda: LuminaDecoder(c, VQGAN(lumina.TOKENIZER)).decode),
         )
 

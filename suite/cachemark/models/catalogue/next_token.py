@@ -30,5 +30,5 @@ for _size, _config in SIZES.items():
     register(FAMILY.published(
         f"llamagen-{_size.lower()}", _config, f"c2i_{_size}_{16 * _config.grid}.pt", DECODER,
         with_greedy(Sampling(cfg_scale=PAPER_CFG[_size])),
-        f"LlamaGen-{_size}, {_config.layers} layers, {_config.grid}×{_config.grid} tokens",
+        f"LlamaGen-{_size}, {_config.layers} layers, {_config.grid}×{_config.grid} tokens", pixels=16 * _config.grid,
     ))

@@ -8,39 +8,40 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 
 import torch
 
 from ...cache.layout import Layout
-from ...core import seeds
+from ...core import prompt_lists, seeds
 from ...core.spec import Sampling
 from .. import checkpoints, costs, janus
 from ..janus import PAPER_CFG, SIZES, Janus, JanusConfig
 from ..llama import frequencies
-from ..prompts import HashedWords, Prompts, PublishedTokenizer, listed, tokenizer_file
+from ..prompts import HashedWords, Prompts, PublishedTokenizer, tokenizer_file
 from ..protocol import Loaded, ModelEntry, PublishedFile, Request
 from ..weights import coder, identity, transformer
 from .family import register, with_greedy
 
 LIST = "own64"
-TEXTS = listed(LIST)
+TEXTS = prompt_lists.packaged(LIST)
 ORIGIN = "the folder of deepseek-ai on Hugging Face, or the one that deepseek-community has converted"
 BESIDE = "the folder of `weights`, unless another is named"
 SUBSET = "s2k"  # whose labels go round all prompts
 
 
-def labels_of(batch: int) -> list[int]:
-    """Prompts of the first ``batch`` samples of any subset: labels repeat once all prompts have been asked for."""
-    round_ = seeds.subset(SUBSET, len(TEXTS)).labels[: len(TEXTS)]
+def labels_of(batch: int, prompts: int) -> list[int]:
+    """Prompts of the first ``batch`` samples of any subset, for a list of so many: labels repeat once all have been asked for."""
+    round_ = seeds.subset(SUBSET, prompts).labels[:prompts]
     return [round_[i % len(round_)] for i in range(batch)]
 
 
 @dataclass(frozen=True)
 class PublishedJanus:
-    """One size: its published folder under two keys, the second for another file of the image tokenizer."""
+    """One size: its published folder under two keys, the second for another file of the image tokenizer; and the texts it is asked for."""
 
     size: str
+    texts: tuple[str, ...] = TEXTS
 
     @property
     def config(self) -> JanusConfig:
@@ -66,28 +67,34 @@ class PublishedJanus:
 
     def load(self, request: Request) -> Loaded:
         own, images = self.files
-        make = partial(Janus, self.config, self.prompts(request.weights))
+        make = partial(Janus, self.config, self.prompts(request.weights) if request.weights else self.stand_in)
         model = transformer(make, request, ignore=own.ignored, wrappers=own.wrappers, rename=own.rename)
         tokenizer = coder(images, _whole(request))
         turns = frequencies(self.config.decoder.head_dim, self.config.decoder.rope_base, model.gen_embed.weight.device)
         return Loaded(model, tokenizer.decode, self.identity(request), [*model.parameters(), turns, *tokenizer.parameters()],
                       prompted=True)
 
-    def prompts(self, weights: str = "") -> Prompts:
-        """The prompts as the tokenizer beside ``weights`` splits them, or the stand-in."""
-        tokenizer = PublishedTokenizer(tokenizer_file(weights)) if weights else HashedWords(self.config.decoder.vocab)
-        return janus.prompts_of(TEXTS, tokenizer)
+    def prompts(self, weights: str) -> Prompts:
+        """The prompts as the tokenizer beside ``weights`` splits them."""
+        return janus.prompts_of(self.texts, PublishedTokenizer(tokenizer_file(weights)))
+
+    @cached_property
+    def stand_in(self) -> Prompts:
+        """The prompts where weights are random."""
+        return janus.prompts_of(self.texts, HashedWords(self.config.decoder.vocab))
 
     def shape(self, sampling: Sampling, batch: int) -> Layout:
-        return janus.layout(self.config, self.prompts(), labels_of(batch), range(batch), sampling, torch.float32, "cpu")
+        labels = labels_of(batch, len(self.texts))
+        return janus.layout(self.config, self.stand_in, labels, range(batch), sampling, torch.float32, "cpu")
 
     @property
     def entry(self) -> ModelEntry:
         c = self.config
         summary = f"Janus-Pro-{self.size}, {c.decoder.layers} layers, {c.grid}×{c.grid} tokens; weights optional, else random"
         return ModelEntry(
-            f"janus-pro-{self.size.lower()}", "janus", Janus.paradigm, (c.grid, c.grid), len(TEXTS), self.shape, self.load, self.identity,
-            with_greedy(Sampling(cfg_scale=PAPER_CFG)), summary=summary, files=self.files, prompts=TEXTS,
+            f"janus-pro-{self.size.lower()}", "janus", Janus.paradigm, (c.grid, c.grid), len(self.texts), self.shape, self.load,
+            self.identity, with_greedy(Sampling(cfg_scale=PAPER_CFG)), summary=summary, files=self.files, prompts=self.texts, preset="coco",
+            asking=lambda texts: replace(self, texts=texts).entry,
             parameter_counts=partial(costs.janus, c, lambda: janus.tokenizer().decode),
         )
 

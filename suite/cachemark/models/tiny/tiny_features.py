@@ -42,13 +42,7 @@ class TinyFeatures(nn.Module):
     def __init__(self, config: FeaturesConfig | None = None) -> None:
         super().__init__()
         self.config = c = config or FeaturesConfig()
-        w = c.width
-        self.body = nn.Sequential(
-            nn.PixelUnshuffle(2), nn.Conv2d(12, w, 3, padding=1),
-            *_layer(w, 2 * w, stride=2), *_layer(2 * w, 2 * w), *_layer(2 * w, 4 * w, stride=2), *_layer(4 * w, 4 * w),
-            nn.GroupNorm(vq.GROUPS, 4 * w), nn.SiLU(), nn.Conv2d(4 * w, c.squeezed, 1),
-            nn.Flatten(), nn.Linear(c.squeezed * (SIDE // 8) ** 2, c.features),
-        )
+        self.body = body(c)
         self.heads = nn.ModuleDict({name: nn.Linear(c.features, size) for name, size in HEADS.items()})
         self.consistent = nn.Linear(c.features, len(CONSISTENT))
         self.register_buffer("centre", torch.zeros(c.features))
@@ -57,9 +51,7 @@ class TinyFeatures(nn.Module):
     def embed(self, images: Tensor) -> Tensor:
         """Images (B, 3, 64, 64), RGB as bytes or in [−1, 1], to features (B, features) that are not standardised. Raises ValueError
         for another shape."""
-        if images.dim() != 4 or tuple(images.shape[1:]) != (3, SIDE, SIDE):
-            raise ValueError(f"{NAME} needs images of shape (B, 3, {SIDE}, {SIDE}), got {tuple(images.shape)}")
-        return self.body(images if images.is_floating_point() else images.float() / 127.5 - 1)
+        return self.body(readable(images, NAME))
 
     def judge(self, embedded: Tensor) -> dict[str, Tensor]:
         """The heads' outputs for :meth:`embed`'s vectors: logits (B, choices) by attribute, and under ``consistent`` one logit for each
@@ -71,6 +63,24 @@ class TinyFeatures(nn.Module):
         """Images, as of :meth:`embed`, to standardised features (B, features) and class logits (B, 10)."""
         embedded = self.embed(images)
         return (embedded - self.centre) / self.deviation, self.heads["class"](nn.functional.silu(embedded))
+
+
+def body(c: FeaturesConfig) -> nn.Sequential:
+    """The convolutions and the layer to the features: images (B, 3, 64, 64) to (B, features)."""
+    w = c.width
+    return nn.Sequential(
+        nn.PixelUnshuffle(2), nn.Conv2d(12, w, 3, padding=1),
+        *_layer(w, 2 * w, stride=2), *_layer(2 * w, 2 * w), *_layer(2 * w, 4 * w, stride=2), *_layer(4 * w, 4 * w),
+        nn.GroupNorm(vq.GROUPS, 4 * w), nn.SiLU(), nn.Conv2d(4 * w, c.squeezed, 1),
+        nn.Flatten(), nn.Linear(c.squeezed * (SIDE // 8) ** 2, c.features),
+    )
+
+
+def readable(images: Tensor, name: str) -> Tensor:
+    """Images (B, 3, 64, 64), RGB as bytes or in [−1, 1], as a network called ``name`` reads them. Raises ValueError for another shape."""
+    if images.dim() != 4 or tuple(images.shape[1:]) != (3, SIDE, SIDE):
+        raise ValueError(f"{name} needs images of shape (B, 3, {SIDE}, {SIDE}), got {tuple(images.shape)}")
+    return images if images.is_floating_point() else images.float() / 127.5 - 1
 
 
 def _layer(before: int, after: int, stride: int = 1) -> tuple[nn.Module, ...]:

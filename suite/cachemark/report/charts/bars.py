@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
-from ...core.units import metric
+from ...core.units import SCORES, metric
 from .. import formatting as fmt
 from ..view.case_group import CaseGroup
 from ..view.papers import PaperTable
@@ -114,12 +114,13 @@ def spreads(group: CaseGroup, signs: Signs) -> Iterable[Chart]:
 
 
 def _paired(group: CaseGroup, signs: Signs) -> Iterable[Chart]:
-    full = group.full.outcome.samples.get("legend", ()) if group.full else ()
-    rows = [row for row in group.arms if row.ok and len(row.outcome.samples.get("legend", ())) == len(full) > 1]
-    if rows:
-        values = [[mine - its for mine, its in zip(row.outcome.samples["legend"], full, strict=True)] for row in rows]
-        title = "Legend score minus the full cache's, by seed"
-        yield _spread(title, "legend", rows, values, signs, "Dashed: equal to the full cache. ")
+    for name in SCORES:
+        full = group.full.outcome.samples.get(name, ()) if group.full else ()
+        rows = [row for row in group.arms if row.ok and len(row.outcome.samples.get(name, ())) == len(full) > 1]
+        if rows:
+            values = [[mine - its for mine, its in zip(row.outcome.samples[name], full, strict=True)] for row in rows]
+            title = f"{metric(name).title} minus the full cache's, by seed"
+            yield _spread(title, name, rows, values, signs, "Dashed: equal to the full cache. ")
 
 
 def _spread(title: str, name: str, rows: Sequence[ReportRow], values: Sequence[Sequence[float]], signs: Signs, lead: str) -> Chart:
@@ -169,7 +170,7 @@ def paper_bars(table: PaperTable) -> Chart:
             allowed = f"{line.name} · allowed by the GPU: {fmt.times(line.possible)}"
             spans.append(Span(k, line.possible, line.possible, INK, allowed, thick=0.9))
     which = "Upper bar: published seconds. Lower bar: measured here" if table.here else "Bar: published seconds"
-    said = f"{which}. Tick: the limit by the floors of the paper's GPU. Dashed: no speed-up."
+    said = f"{which}. Tick: the limit by the least times of the paper's GPU. Dashed: no speed-up."
     lines = tuple((line.name, *(fmt.times(value) if value else fmt.DASH for value in (line.claimed, line.possible, line.reached)))
                   for line in rows)
     plot = _bars(tuple(line.name for line in rows), "Speed-up (×)", spans, 24.0, (1.0,))

@@ -136,13 +136,14 @@ def _run_chart(
     epochs = [k for k, (before, now) in enumerate(pairwise(found.fingerprints), 1) if before != now]
     lines += [Curve(((k - 0.5, y.low), (k - 0.5, y.high)), dash="2 3") for k in epochs]
     last, notes = len(found.names) - 1, tuple(sentence for case in cases for _, sentence in case.changes)
+    blind = tuple(case.blind for case in cases if case.blind)
     ticks = tuple((float(k), found.names[k].split(" · ")[0]) for k in range(0, last + 1, 1 + last // _TICKS))
     plot = XYPlot(Axis("Run", -0.3, last + 0.3, ticks), y, tuple(points), tuple(lines))
     figures = ([fmt.DASH if value is None else text(value) for value in case.values] for case in cases)
     said = caption + first(cases)
     said += " Dotted: the numerics fingerprint changes; figures on its two sides are not comparable." if epochs else ""
     said += " Hollow marks: diamond, a step; triangle, the start of a ramp; square, a change of variance." if notes else ""
-    return Chart.of_cases("history", title, said, plot, found.names, [case.row for case in cases], figures, notes)
+    return Chart.of_cases("history", title, said, plot, found.names, [case.row for case in cases], figures, (*notes, *blind))
 
 
 def _mark(case: CaseHistory, change: ChangePoint, sentence: str, signs: Signs) -> Point:

@@ -1,15 +1,17 @@
-"""Heat maps of speed-ups by batch and budget."""
+"""Heat maps: speed-ups by batch and budget, and answers by batch and length of the sequence."""
 
 from __future__ import annotations
 
 from ...core.spec import shown_share
 from .. import formatting as fmt
+from ..view.answer_map import FULL, AnswerMap, MapCell
 from ..view.recommendation import Regime
 from ..view.report_row import ReportRow, share_of_full
 from .chart import Chart, tip
 from .svg import Heatmap, HeatmapCell
 
 SLOWER, FASTER = (213, 94, 0), (0, 114, 178)  # Okabe and Ito's vermilion and blue: told apart by every kind of eye
+CAPTION = "Blue: faster than the full cache, orange: slower; full colour at twice or half its speed. No border: not significant."
 _DARK = 1.6  # from which the colour needs light letters
 
 
@@ -17,13 +19,24 @@ def regime_map(regime: Regime) -> Chart:
     """A field for each batch and budget of a method."""
     title = f"Speed-up over the full cache: {fmt.plain(regime.method, 40)}"
     batches = sorted({row.case.batch for row in regime.rows})
+    if regime.by_label:
+        return _by_label(title, regime, batches)
     budgets = sorted({row.case.budget for row in regime.rows}, key=share_of_full, reverse=True)
     found = {(row.case.batch, row.case.budget): row for row in regime.rows}
     table = tuple((shown_share(budget), *(_text(found.get((batch, budget))) for batch in batches)) for budget in budgets)
     cells = tuple(_cell(row, budgets.index(budget), batches.index(batch)) for (batch, budget), row in found.items())
     grid = Heatmap("Batch", "Budget", tuple(map(str, batches)), tuple(fmt.plain(shown_share(budget), 16) for budget in budgets), cells)
-    caption = "Blue: faster than the full cache, orange: slower; full colour at twice or half its speed. No border: not significant."
-    return Chart("speed", title, caption, grid, ("Budget", *(f"batch {batch}" for batch in batches)), table)
+    return Chart("speed", title, CAPTION, grid, ("Budget", *(f"batch {batch}" for batch in batches)), table)
+
+
+def _by_label(title: str, regime: Regime, batches: list[int]) -> Chart:
+    """A field for each batch and case of a regime."""
+    labels = list(dict.fromkeys(row.case.label for row in regime.rows))
+    found = {(row.case.batch, row.case.label): row for row in regime.rows}
+    table = tuple((label, *(_text(found.get((batch, label))) for batch in batches)) for label in labels)
+    cells = tuple(_cell(row, labels.index(label), batches.index(batch)) for (batch, label), row in found.items())
+    grid = Heatmap("Batch", "Case", tuple(map(str, batches)), tuple(fmt.plain(label, 28) for label in labels), cells)
+    return Chart("speed", title, CAPTION, grid, ("Case", *(f"batch {batch}" for batch in batches)), table)
 
 
 def _text(row: ReportRow | None) -> str:
@@ -36,9 +49,31 @@ def _text(row: ReportRow | None) -> str:
 def _cell(row: ReportRow, line: int, column: int) -> HeatmapCell:
     gain = row.speed_up.value if row.speed_up else None
     sure = row.speed_up is not None and row.speed_up.stated and not row.speed_up.low <= 1 <= row.speed_up.high
-    ink = "#ffffff" if gain and max(gain, 1 / gain) > _DARK else "#1b1f24"
     said = f"{tip(row)}, batch {row.case.batch}: {_text(row)}"
-    return HeatmapCell(line, column, tint(gain), ink, fmt.times(gain) if gain else fmt.DASH, said, sure)
+    return HeatmapCell(line, column, tint(gain), _ink(gain), fmt.times(gain) if gain else fmt.DASH, said, sure)
+
+
+def answer_chart(found: AnswerMap) -> Chart:
+    """A field for each batch and length: the best method that is shown to be as good."""
+    batches, lengths = found.batches, found.lengths[::-1]
+    held = {(cell.tokens, cell.batch): cell for cell in found.cells}
+    table = tuple((str(length), *(_answered(held.get((length, batch))) for batch in batches)) for length in lengths)
+    fields = tuple(HeatmapCell(lengths.index(cell.tokens), batches.index(cell.batch), tint(cell.gain.value if cell.gain else 1.0),
+                               _ink(cell.gain.value if cell.gain else 1.0), fmt.plain(cell.best, 18),
+                               f"{cell.tokens} tokens, batch {cell.batch}: {_answered(cell)}", cell.measured, not cell.measured)
+                   for cell in found.cells)
+    grid = Heatmap("Batch", "Tokens", tuple(map(str, batches)), tuple(map(str, lengths)), fields, wide=116.0)
+    caption = "White: the full cache. Blue: the named method is faster, at full colour twice as fast. Border: measured; hatched: predicted."
+    return Chart("speed", f"Which cache by batch and length: {fmt.plain(found.model, 40)}", caption, grid,
+                 ("Tokens", *(f"batch {batch}" for batch in batches)), table)
+
+
+def _answered(cell: MapCell | None) -> str:
+    """An answer with its gain and its basis."""
+    if cell is None:
+        return fmt.DASH
+    basis = "measured" if cell.measured else "predicted"
+    return f"{cell.best}, {basis}" if cell.gain is None or cell.best == FULL else f"{cell.best} {fmt.times(cell.gain.value)}, {basis}"
 
 
 def tint(gain: float | None) -> str:
@@ -48,3 +83,8 @@ def tint(gain: float | None) -> str:
     far = gain - 1 if gain >= 1 else 1 / gain - 1
     share, ink = min(1.0, far), FASTER if gain >= 1 else SLOWER
     return f"rgb({','.join(str(round(255 + (channel - 255) * share)) for channel in ink)})"
+
+
+def _ink(gain: float | None) -> str:
+    """Letters that can be read on the colour of a speed-up."""
+    return "#ffffff" if gain and max(gain, 1 / gain) > _DARK else "#1b1f24"

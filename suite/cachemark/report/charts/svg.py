@@ -77,7 +77,7 @@ def rooted(title: str, top: float) -> Axis:
     top = top or 1e-6
     wanted = [float(f"{top * (k / 5) ** 2:.1g}") for k in range(1, 6)]
     places = [0.0, *dict.fromkeys(value for value in wanted if value <= 1.06 * top)]
-    return Axis(title, 0.0, 1.06 * top, tuple((place, f"{place:g}") for place in places), root=True)
+    return Axis(f"{title}, √ scale", 0.0, 1.06 * top, tuple((place, f"{place:g}") for place in places), root=True)
 
 
 def ranged(values: Sequence[float], share: float = 0.06) -> tuple[float, float]:
@@ -179,7 +179,8 @@ class RowPlot:
 
 @dataclass(frozen=True)
 class HeatmapCell:
-    """A field of a grid: its place, its colour, what it says and shows, in letters of ``ink``, and whether it has a border."""
+    """A field of a grid: its place, its colour, what it says and shows, in letters of ``ink``, whether it has a border, and whether it is
+    ``hatched``."""
 
     row: int
     column: int
@@ -188,21 +189,23 @@ class HeatmapCell:
     text: str
     tip: str
     bordered: bool = False
+    hatched: bool = False
 
 
 @dataclass(frozen=True)
 class Heatmap:
-    """Coloured fields in rows and columns with labels, ``across`` and ``down`` being the titles of the axes."""
+    """Coloured fields, so ``wide``, in rows and columns with labels, ``across`` and ``down`` being the titles of the axes."""
 
     across: str
     down: str
     columns: tuple[str, ...]
     rows: tuple[str, ...]
     cells: tuple[HeatmapCell, ...]
+    wide: float = 64.0
 
     def svg(self, title: str, style: Style = PAGE) -> str:
         """The drawing, as large as its fields need."""
-        wide, high = 64.0, 34.0
+        wide, high = self.wide, 34.0
         left = style.size * (2.2 + _WIDE * max(map(len, self.rows), default=0))
         right, bottom = left + wide * len(self.columns), high * len(self.rows)
         parts = [_text(left - 0.5 * style.size, (k + 0.5) * high + 0.35 * style.size, row, style, "end") for k, row in enumerate(self.rows)]
@@ -210,11 +213,23 @@ class Heatmap:
         parts += [_text((left + right) / 2, bottom + 3.0 * style.size, self.across, style),
                   _text(1.1 * style.size, bottom / 2, self.down, style, turned=True)]
         for cell in self.cells:
-            x, y, edge = left + cell.column * wide, cell.row * high, f' stroke="{style.ink}" stroke-width="1.5"' if cell.bordered else ""
+            x, y, edge = left + cell.column * wide, cell.row * high, f' stroke="{cell.ink}" stroke-width="1.5"' if cell.bordered else ""
             parts.append(f'<rect x="{x:.1f}" y="{y:.1f}" width="{wide:.1f}" height="{high:.1f}" fill="{cell.colour}"{edge}'
                          f'{_said(cell.tip, -1, style, "rect")}')
+            if cell.hatched:
+                parts.append(f'<path d="{_hatching(x, y, wide, high)}" stroke="{cell.ink}" stroke-opacity="0.3" fill="none"/>')
             parts.append(_text(x + wide / 2, y + high / 2 + 0.35 * style.size, cell.text, replace(style, ink=cell.ink)))
         return _sheet(parts, title, right + style.size, bottom + 3.6 * style.size, style)
+
+
+def _hatching(x: float, y: float, wide: float, high: float, apart: float = 9.0) -> str:
+    """Lines across a field, from its left and lower edge up to its upper and right one."""
+    found, far = [], apart
+    while far < wide + high:
+        (x0, y0), (x1, y1) = (max(0.0, far - high), min(far, high)), (min(far, wide), max(0.0, far - wide))
+        found.append(f"M{x + x0:.1f} {y + y0:.1f}L{x + x1:.1f} {y + y1:.1f}")
+        far += apart
+    return "".join(found)
 
 
 @dataclass(frozen=True)

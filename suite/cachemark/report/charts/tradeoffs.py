@@ -52,6 +52,9 @@ def _distance(group: CaseGroup) -> _Quantity:
     return _Quantity("Tokens that differ from the full cache's (share)", differing, fmt.percent)
 
 
+ROOTED = "The vertical axis is a square root, which spreads what lies near 0."
+
+
 def against_cost(group: CaseGroup, signs: Signs) -> Chart:
     """Fidelity against computation in a masked model, elsewhere against memory."""
     if group.paradigm == MASKED:
@@ -78,7 +81,7 @@ def _scatter(title: str, group: CaseGroup, across: _Quantity, less: bool, signs:
         return Chart("leaderboard", title, empty=why)
     points = tuple(_point(row, across, up, signs) for row in rows)
     caption = (f"Lower {'left' if less else 'right'} is better. Dashed: the Pareto front of the ranked cases "
-               "and the full cache, those that no other of them beats in both. Hollow: not ranked.")
+               f"and the full cache, those that no other of them beats in both. Hollow: not ranked. {ROOTED}")
     able = [(point.x, point.y) for row, point in zip(rows, points, strict=True) if not row.unranked]
     plot = _plane(points, able, across.title, up.title, less)
     figures = ([of.text(of.value(row) or 0) for of in (across, up)] for row in rows)
@@ -109,7 +112,7 @@ def _curve(title: str, group: CaseGroup, rows: Sequence[ReportRow], signs: Signs
         paths.setdefault(point.series, []).append(point)
     lines = [Curve(tuple(sorted((p.x, p.y) for p in path)), path[0].colour, series=k) for k, path in paths.items()]
     full = [] if level is None else [Curve(((0.0, level), (x.high, level)), dash="4 3")]
-    caption = "Lower is better. Dashed: the full cache. Hollow: not ranked."
+    caption = f"Lower is better. Dashed: the full cache. Hollow: not ranked. {ROOTED}"
     figures = ((shown_share(row.case.budget), up.text(up.value(row) or 0)) for row in rows)
     return Chart.of_cases("quality", title, caption, XYPlot(x, y, points, (*full, *lines)), ("Budget", up.title), rows, figures)
 

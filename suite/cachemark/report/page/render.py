@@ -20,7 +20,7 @@ from ...stats.intervals import LUCK
 from .. import formatting as fmt
 from ..charts.bars import paper_bars
 from ..charts.chart_set import ChartSet, chart_set
-from ..charts.regime_maps import regime_map
+from ..charts.regime_maps import answer_chart, regime_map
 from ..view import explanations, leaderboard
 from ..view.case_group import CaseGroup
 from ..view.report_view import ReportView
@@ -91,8 +91,8 @@ def engine() -> Environment:
     engine.filters.update(
         plain=fmt.plain, shown_share=shown_share, times=fmt.times, percent=fmt.percent, seconds=fmt.seconds, with_unit=fmt.with_unit,
         uri=_uri, svg=Markup,
-        budget_cell=leaderboard.budget_cell, paper_bars=paper_bars, regime_map=regime_map, leaderboard_rows=markup.leaderboard_rows,
-        chart_lines=markup.chart_lines, raw_lines=markup.raw_lines,
+        budget_cell=leaderboard.budget_cell, paper_bars=paper_bars, regime_map=regime_map, answer_chart=answer_chart,
+        leaderboard_rows=markup.leaderboard_rows, chart_lines=markup.chart_lines, raw_lines=markup.raw_lines,
         figure_lines=markup.figure_lines)
     return engine
 

@@ -343,6 +343,13 @@
     if (link && link.getAttribute("href") === location.hash) follow();
   });
 
+  /* A table that is wider than the screen fades at the side to which it goes on. */
+  let asked = 0;
+  const fade = () => all(".scroll").forEach((part) => part.classList.toggle("more", part.scrollWidth - part.clientWidth - part.scrollLeft > 8));
+  const look = () => { cancelAnimationFrame(asked); asked = requestAnimationFrame(fade); };
+  ["load", "resize", "hashchange"].forEach((name) => window.addEventListener(name, look));
+  ["scroll", "toggle", "click"].forEach((name) => document.addEventListener(name, look, true));
+
   /* Print: every part, with what is folded open, but for the raw samples; and fold it again. */
   let folded = [];
   window.addEventListener("beforeprint", () => {

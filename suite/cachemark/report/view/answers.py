@@ -91,7 +91,7 @@ def _ends(found: Interval, name: str) -> str:
 
 
 def _ruined(group: CaseGroup) -> ReportRow | None:
-    """The arm with the lowest legend score, or the highest FID, among those without a place."""
+    """The arm with the lowest score of single images, or the highest FID, among those without a place."""
     name = criterion(group)
     known = [row for row in group.arms if row.ok and row.place is None and name in row.quality]
     if not known:

@@ -56,9 +56,11 @@ def alarms(standing: GateStanding | None) -> Alarms:
 
 @dataclass(frozen=True)
 class BaselineComparison:
-    """A verdict on one metric of one case, as the page shows it. Speed is given as a ratio to the full cache of the same run."""
+    """A verdict on one metric of one case, as the page shows it. Speed is given as a ratio to the full cache of the same run, in pairs as
+    it is."""
 
     found: Verdict
+    in_pairs: bool = False
 
     @property
     def title(self) -> str:
@@ -104,7 +106,7 @@ class BaselineComparison:
             return fmt.DASH
         if not is_metric(name):
             return str(value)
-        return f"{value:.3f} × full" if metric(name).kind == "speed" else fmt.with_unit(value, name)
+        return f"{value:.3f} × full" if metric(name).kind == "speed" and not self.in_pairs else fmt.with_unit(value, name)
 
 
 def conclusion(comparison: Any, saved: Mapping[str, Any] | None = None, started: str = "") -> Conclusion | None:
@@ -141,9 +143,9 @@ def _age(saved: str, started: str) -> str:
     return f" ({count(days, 'day')} before this run)" if days else " (same day as this run)"
 
 
-def changes(comparison: Any) -> tuple[BaselineComparison, ...]:
-    """The rows of a comparison, regressions first, otherwise in the order given."""
+def changes(comparison: Any, in_pairs: bool = False) -> tuple[BaselineComparison, ...]:
+    """The rows of a comparison with a baseline, or of one ``in_pairs``, regressions first, otherwise in the order given."""
     if comparison is None:
         return ()
     order = {verdict: k for k, verdict in enumerate(_TONES)}
-    return tuple(map(BaselineComparison, sorted(comparison.rows, key=lambda row: order.get(row.verdict, 1))))
+    return tuple(BaselineComparison(row, in_pairs) for row in sorted(comparison.rows, key=lambda row: order.get(row.verdict, 1)))

@@ -17,6 +17,7 @@ from .report_row import MASKED, Mark, ReportRow, derive, figures, is_random, mea
 _REFERENCES = ("floor", "numerics")
 _OF_THE_BATCH = ("batch", "seeds", "samples", "evaluation", "warmup", "repeats")  # what blocks that are compared over batches may differ in
 COLLAPSED = 0.1  # precision below which images are no longer compared
+SAME_LAW = "Its decoder draws other images by the same law: they are judged by their quality, and not compared seed by seed."
 FORCED = ("kl", "forced_distance")  # along the full cache's own tokens, where those are indices and where they are vectors
 
 
@@ -134,7 +135,8 @@ def _stand(row: ReportRow, references: Sequence[ReportRow]) -> ReportRow:
     if not row.ok:
         return row
     why, lossless = _unranked(row, _reference(references, "floor")), _lossless(row, _reference(references, "numerics"))
-    marks = (Mark("not ranked", "warn", why), *row.marks) if why and row.fidelity else row.marks
+    told = Mark("same law, other images", "calm", why) if row.same_law else Mark("not ranked", "warn", why)
+    marks = (told, *row.marks) if why and row.fidelity else row.marks
     if lossless:
         marks = (Mark("lossless on this device", "good", "Differs from the full cache no more than the full cache differs "
                       "from itself at half the batch."), *marks)
@@ -154,6 +156,8 @@ def nearness(row: ReportRow) -> Interval | None:
 def _unranked(row: ReportRow, floor: ReportRow | None) -> str:
     """The reason not to rank a row, or empty. Its interval must lie on the better side of that of the full cache with other seeds."""
     mine = nearness(row)
+    if row.same_law:
+        return SAME_LAW
     if mine is None:
         return row.no_judgement or "Fidelity was not measured."
     other = nearness(floor) if floor else None

@@ -54,7 +54,7 @@ _WORDS = {
     "method": "A change to the cache of keys and values, or to the computation itself, that saves memory or time.",
     "budget": "How much a method may keep or compute, as a share of the full cache: entries in next-token models, bytes of keys and "
               "values in next-scale models, FLOPs of an image in masked models.",
-    "full cache": "The baseline of every ratio: the fastest plain cache that we could write, nothing evicted and nothing reused.",
+    "full cache": "What every ratio is against: the fastest plain cache that we could write, nothing evicted and nothing reused.",
     "case": "One cell of a plan: all settings that affect the numbers. Its key is a hash of them.",
     "trial": "One fresh process that runs cases.",
     "sample": "One raw measured value. All of them are kept.",

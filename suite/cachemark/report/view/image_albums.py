@@ -17,11 +17,18 @@ _FIXED = 4  # of the tiles, at the right end; the others are the worst by PSNR
 
 @dataclass(frozen=True)
 class Tile:
-    """One column of a sprite. ``worst`` tells the worst seeds by PSNR from the fixed ones."""
+    """One column of a sprite. ``worst`` tells the worst seeds by PSNR from the fixed ones, ``prompt`` is empty where a class was asked
+    for."""
 
     seed: str
     label: str
     worst: bool
+    prompt: str = ""
+
+    @property
+    def asked(self) -> str:
+        """The prompt, or which class."""
+        return self.prompt or (f"class {self.label}" if self.label else "")
 
 
 @dataclass(frozen=True)
@@ -110,9 +117,10 @@ def _sprite(row: ReportRow, file: str, artifact: Callable[[str], bytes]) -> Spri
 
 
 def _tiles(row: ReportRow, columns: int) -> tuple[Tile, ...]:
-    seeds, labels = _texts(row.outcome.facts.get("grid_seeds"), columns), _texts(row.outcome.facts.get("grid_classes"), columns)
+    seeds, labels, prompts = (_texts(row.outcome.facts.get(f"grid_{kind}"), columns) for kind in ("seeds", "classes", "prompts"))
     worst = max(columns - _FIXED, 0)
-    return tuple(Tile(seed, label, k < worst) for k, (seed, label) in enumerate(zip(seeds, labels, strict=True)))
+    told = enumerate(zip(seeds, labels, prompts, strict=True))
+    return tuple(Tile(seed, label, k < worst, prompt) for k, (seed, label, prompt) in told)
 
 
 def _texts(given: object, count: int) -> list[str]:

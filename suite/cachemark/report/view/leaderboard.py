@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from ...core.spec import shown_share
-from ...core.units import metric
+from ...core.units import GENEVAL, PROMPT_SCORES, metric
 from ...stats.intervals import Interval
 from .. import formatting as fmt
 from .case_group import CaseGroup
-from .report_row import MASKED, ReportRow, share_of_full
+from .report_row import FIDELITY, MASKED, ReportRow, share_of_full
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,8 @@ _IMAGES = (
     Column("ssim", "SSIM", "Against the full cache's image."),
 )
 _QUALITY = ColumnGroup("Quality", "of the images alone", (
-    Column("legend", "Legend score", "Share of hues that match the image's own legend. Not a comparison with the full cache."),
+    Column("legend", "Legend score", "Share of hues that match the image's own legend. It sees neither shapes nor their number nor "
+           "their place, and is no comparison with the full cache."),
 ))
 KEPT = (
     _SPEED,
@@ -90,16 +91,19 @@ COMPUTED = (
     )),
     _QUALITY,
 )
+ASKED = (*GENEVAL, "dpg", "image_reward", "hpsv2")  # by benchmarks of text-to-image models
 SETS = ("fid", "precision", "recall")  # figures of whole sets of images that stand in the table; the others stand below it
 
 
 def column_groups(group: CaseGroup) -> tuple[ColumnGroup, ...]:
     """The columns of a group's table: in a masked model, whose full form keeps nothing, computation takes the place of KV memory; figures
-    of whole sets of images stand beside the legend score where they were measured."""
+    of whole sets of images stand beside the legend score where they were measured, and scores of prompts in its place."""
     *held, fidelity, quality = COMPUTED if group.paradigm == MASKED else KEPT
     measured = {name for row in group.rows for name in (*row.fidelity, *row.quality)}
     sets = (next((found[0] for row in group.rows if (found := row.of_set(base))), "") for base in SETS)
-    images = (name for name in ("clip_score", "class_accuracy") if name in measured)
+    images = [name for name in (*PROMPT_SCORES, *ASKED, "clip_score", "class_accuracy") if name in measured]
+    if measured & {*PROMPT_SCORES, *ASKED}:
+        quality = replace(quality, columns=())
     return (*held, _with_metrics(fidelity, measured & {"lpips"}), _with_metrics(quality, (*images, *filter(None, sets))))
 
 
@@ -142,15 +146,17 @@ def _speed_up(row: ReportRow) -> TableCell:
         return TableCell("speed_up", fmt.times(1.0), "by definition", 1.0)
     if row.speed_up is None:
         return _none("speed_up")
-    ends = row.speed_up
-    return TableCell("speed_up", fmt.times(ends.value), f"{ends.low:.2f}–{ends.high:.2f}" if ends.stated else "one repeat", ends.value)
+    ends, repeats = row.speed_up, len(row.outcome.raw("latency"))
+    alone = NO_INTERVAL if repeats > 1 else "one repeat" if repeats else "medians alone: raw values pruned"
+    return TableCell("speed_up", fmt.times(ends.value), f"{ends.low:.2f}–{ends.high:.2f}" if ends.stated else alone, ends.value)
 
 
 def _latency(row: ReportRow) -> TableCell:
     value = row.median("latency")
     if value is None:
         return _none("latency", "not timed")
-    return TableCell("latency", fmt.seconds(value), f"n = {len(row.outcome.samples['latency'])}", value)
+    repeats = len(row.outcome.raw("latency"))
+    return TableCell("latency", fmt.seconds(value), f"n = {repeats}" if repeats else "median alone: raw values pruned", value)
 
 
 def _saving(row: ReportRow) -> TableCell:
@@ -176,7 +182,8 @@ def _image_cells(row: ReportRow, shown: tuple[ColumnGroup, ...]) -> tuple[TableC
     if row.no_judgement and not row.fidelity and not row.quality:
         return (TableCell("judgement", "not judged", row.no_judgement, span=len(names), empty=True),)
     held = {**row.fidelity, **row.quality}
-    return tuple(_mean(row, name, held[name]) if name in held else _none(name) for name in names)
+    absent = dict.fromkeys(FIDELITY, "other images") if row.same_law else {}
+    return tuple(_mean(row, name, held[name]) if name in held else _none(name, absent.get(name, fmt.DASH)) for name in names)
 
 
 def _mean(row: ReportRow, name: str, mean: Interval) -> TableCell:

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from ...core import limits
 from ...core.limits import Limit
+from ...core.spec import FULL
 from .report_row import Mark, ReportRow
 
 
@@ -36,4 +37,14 @@ def flagged(rows: Sequence[ReportRow], full: ReportRow | None) -> list[ReportRow
     """The rows with the flags that forbid to believe their speed, so that these stand where the speed stands."""
     whole = limit_of(full)
     marks = ([mark for mark in flags(row, limit, whole) if mark.tone == "warn"] if (limit := limit_of(row)) else [] for row in rows)
-    return [replace(row, marks=(*found, *row.marks)) for row, found in zip(rows, marks, strict=True)]
+    return [replace(row, marks=(*(found or _beyond_passes(row)), *row.marks)) for row, found in zip(rows, marks, strict=True)]
+
+
+def _beyond_passes(row: ReportRow) -> list[Mark]:
+    """The flag of a full cache under a decoder that is faster than its passes are fewer."""
+    stored = row.outcome.facts.get("tokens_per_pass")
+    tokens = stored.get("mean") if isinstance(stored, dict) else None
+    if row.case.method != FULL or not isinstance(tokens, float) or not row.speed_up:
+        return []
+    reason = limits.beyond_passes(row.speed_up.value, tokens)
+    return [Mark("artefact", "warn", reason)] if reason else []

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...core.result import Status
-from ...core.units import METRICS, SEEN, least_images, quality_name
+from ...core.units import GENEVAL, METRICS, SCORES, SEEN, least_images, quality_name
 from .case_group import CaseGroup
 from .report_row import FIDELITY, MASKED, OF_INDICES, OF_VECTORS, ON_DEMAND, QUALITY
 
 _SPEED = ("latency", "latency_tokens", "tokens_per_s_first", "tokens_per_s_last")
 TOO_FEW = "So few images add more to a FID by their number than they say by what they show: {least} are the least."
+ASKED = {"lpips": "LPIPS", "clip": "CLIP score", **{name: METRICS[name].title for name in ("geneval", "dpg", "image_reward", "hpsv2")}}
 _BYTES = ("kv_logical", "kv_allocated", "kv_stage", "kv_state", "peak_memory")
 
 
@@ -51,13 +52,15 @@ def _wanted(group: CaseGroup) -> tuple[str, ...]:
         return ("max_batch", "throughput_max")
     masked = group.paradigm == MASKED
     unasked = (name for name, key in ON_DEMAND.items() if not group.case.measures(key))
-    other = (*(OF_INDICES if masked else OF_VECTORS), *unasked)
+    scored = [name for name in SCORES if any(name in row.quality for row in group.rows)]  # by one of them, as the model has it
+    kinds = (name for name in GENEVAL[1:] if not any(name in row.quality for row in group.rows))  # of prompts that there are none of
+    other = (*(OF_INDICES if masked else OF_VECTORS), *unasked, *kinds, *(set(SCORES) - set(scored) if scored else ()))
     judged = () if group.random else tuple(name for name in (*FIDELITY, *QUALITY) if name not in other)
     return (*_SPEED, *(("flops",) if masked else ()), *_BYTES, *judged)
 
 
 def _no_distribution(group: CaseGroup) -> Iterable[Missing]:
-    """The reasons for figures of whole sets, LPIPS and CLIP scores that are not there."""
+    """The reasons for figures of whole sets, and for those that the plan asks for, that are not there."""
     what = f"{group.model}: FID, precision and recall"
     stated = group.case.evaluation.get("quality", {})
     if "missing" in stated:
@@ -67,7 +70,7 @@ def _no_distribution(group: CaseGroup) -> Iterable[Missing]:
     elif not stated and not group.searched:
         yield Missing(what, "not measured", "Weights are random: images are noise." if group.random else
                       "The plan does not compare images with real ones; add a [quality] table to it.")
-    for key, name in (("lpips", "LPIPS"), ("clip", "CLIP score")):
+    for key, name in ASKED.items():
         if "missing" in (asked := group.case.evaluation.get(key, {})):
             yield Missing(f"{group.model}: {name}", "not measured", str(asked["missing"]))
 
@@ -94,7 +97,7 @@ def _gaps(group: CaseGroup) -> Iterable[Missing]:
         if row.no_judgement and not group.searched:
             yield Missing(f"{group.model}: {row.case.label}, fidelity and quality", "not judged", row.no_judgement)
     for name in _wanted(group):
-        without = [row.case.label for row in arms if not row.outcome.samples.get(name)]
+        without = [row.case.label for row in arms if not row.outcome.samples.get(name) and not (row.same_law and name in FIDELITY)]
         if without:
             why = "No method has samples." if len(without) == len(arms) else f"No samples for {', '.join(without)}."
             yield Missing(f"{group.model}: {METRICS[name].title}", "not measured", why)

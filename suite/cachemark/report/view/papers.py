@@ -50,7 +50,7 @@ class PaperCell:
 
     def means(self, case: Case) -> bool:
         """Return whether a case is this row, whatever device ran it."""
-        if case.role not in ("arm", "baseline") or case.codec != "native" or case.engine == "reference":
+        if case.role not in ("arm", "baseline") or case.codec != "native" or case.engine == "reference" or case.decoder:
             return False
         asked = (self.model, self.batch, self.steps, self.ours["method"], self.ours.get("variant", case.variant))
         if asked != (case.model, case.batch, case.sampling.steps, case.method, case.variant):

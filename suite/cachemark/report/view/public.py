@@ -39,7 +39,8 @@ def public_verdicts(rows: Iterable[Verdict]) -> tuple[Verdict, ...]:
 
 
 def _case(case: Case) -> Case:
-    return case.worded(knobs=scrubbed(case.knobs), evaluation=scrubbed(case.evaluation), variant=_text(case.variant))
+    return case.worded(knobs=scrubbed(case.knobs), evaluation=scrubbed(case.evaluation), variant=_text(case.variant),
+                       decoder=scrubbed(case.decoder))
 
 
 def scrubbed(value: Any) -> Any:

@@ -8,13 +8,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import NormalDist
 
-from ...core.units import metric
+from ...core.units import SCORES, metric
 from ...core.wording import count
 from ...stats.not_worse import ALPHA, holm, least_seeds, loss_that_shows, p_not_worse, seeds_to_show
+from ...stats.sequential import loss_that_shows_at_any_time, p_at_any_time, seeds_to_show_at_any_time
 from .. import formatting as fmt
 from .case_group import CaseGroup
 from .report_row import ReportRow, differences_to_full
 
+SCOPES = {  # what a score of single images judges, and what it leaves to the eye
+    "legend": "in hues: the legend score sees neither shapes nor their number nor their place",
+    "prompt_score": "in what was asked for: the prompt score sees neither how clean shapes are nor the rest of an image",
+    "geneval": "in what was asked for: GenEval sees neither how clean objects are nor the rest of an image",
+    "dpg": "in what was asked for: DPG-Bench sees neither how clean an image is nor what nobody asked about",
+}
 MORE = 4  # times as many seeds, of which it is said what they could show
 _NORMAL = NormalDist()
 _Z = _NORMAL.inv_cdf(0.975)  # half the width of a stated interval of a FID, in standard errors
@@ -22,7 +29,7 @@ _Z = _NORMAL.inv_cdf(0.975)  # half the width of a stated interval of a FID, in 
 
 @dataclass(frozen=True)
 class Margins:
-    """Losses that images may have and still be called not worse: of a legend ``score``, and as a ``share`` of the full cache's FID."""
+    """Losses that images may have and still be called not worse: of an image's ``score``, and as a ``share`` of the full cache's FID."""
 
     score: float = 0.05
     share: float = 0.10
@@ -36,7 +43,8 @@ class QualityClaim:
     """One arm against the full cache in the figure ``metric``: a loss of ``margin`` or more has the p-value ``p`` at ``n`` seeds, and
     ``adjusted`` over all ``claims`` of the report. ``share``: the margin as one of the full cache's figure, None where it is a number of
     points. Below ``least`` seeds nothing could be shown; about ``needed`` would show it if they went on like these, None where they lose
-    the margin or nobody could make so many."""
+    the margin or nobody could make so many. Where the claim is ``sequential``, ``p_worse`` and ``adjusted_worse`` are those of a
+    loss of less than the margin."""
 
     metric: str
     margin: float
@@ -47,6 +55,14 @@ class QualityClaim:
     claims: int = 1
     least: int = 0
     needed: int | None = None
+    p_worse: float = 1.0
+    adjusted_worse: float = 1.0
+    sequential: bool = False
+
+    @property
+    def lost(self) -> bool:
+        """True where it is shown to lose the margin or more, which is asked only where seeds were added until methods were decided."""
+        return self.adjusted_worse <= ALPHA
 
     @property
     def shown(self) -> bool:
@@ -57,26 +73,33 @@ class QualityClaim:
     def allowed(self) -> str:
         """The margin in words."""
         if self.share is None:
-            return f"{100 * self.margin:g} points of legend score"
+            return f"{100 * self.margin:g} points of {metric(self.metric).title.lower()}"
         return f"{fmt.percent(self.share)} of the full cache's {metric(self.metric).title}"
 
 
 Claims = Mapping[str, QualityClaim]
 
 
-def quality_claims(groups: Sequence[CaseGroup], margins: Margins = MARGINS) -> Claims:
+def quality_claims(groups: Sequence[CaseGroup], margins: Margins = MARGINS, *, sequential: bool = False) -> Claims:
     """The claim of every arm that has figures of quality, by the key of its case. All that a report could claim are one family, also
-    those that another rule leaves out of its ranking: which these are depends on the same images."""
-    held = [(group, row, alone) for group in groups for row in group.arms if (alone := _alone(row, group, margins)) is not None]
-    adjusted = holm([claim.p for _, _, claim in held])
-    return {row.case.key: _among(claim, p, len(held), row, group) for (group, row, claim), p in zip(held, adjusted, strict=True)}
+    those that another rule leaves out of its ranking: which these are depends on the same images. ``sequential``: they were looked at
+    while seeds were added, and are judged by the test that allows it."""
+    held = [(group, row, alone) for group in groups for row in group.arms if (alone := _alone(row, group, margins, sequential)) is not None]
+    adjusted, worse = holm([claim.p for _, _, claim in held]), holm([claim.p_worse for _, _, claim in held])
+    return {row.case.key: replace(_among(claim, p, len(held), row, group, sequential), adjusted_worse=lost)
+            for (group, row, claim), p, lost in zip(held, adjusted, worse, strict=True)}
 
 
 def criterion(group: CaseGroup) -> str:
-    """The metric by which quality is compared: FID where it was measured, else the legend score; or empty."""
+    """The metric by which quality is compared: FID where it was measured, else the score of single images; or empty."""
     if group.random:
         return ""
-    return group.ranked_by or ("legend" if any("legend" in row.to_full for row in group.arms) else "")
+    return group.ranked_by or next((name for name in SCORES if any(name in row.to_full for row in group.arms)), "")
+
+
+def scope(group: CaseGroup) -> str:
+    """The scope of "as good" where only the score of single images is known; else empty."""
+    return SCOPES.get(criterion(group), "")
 
 
 def said(group: CaseGroup, claims: Claims) -> str:
@@ -90,8 +113,9 @@ def said(group: CaseGroup, claims: Claims) -> str:
     if claim.share is not None:
         return (f"Not worse: a {metric(name).title} that lies {fmt.percent(claim.share)} or more above the full cache's at the same seeds "
                 f"would look like this in at most {100 * ALPHA:g} % of reports{together}.")
+    looked = ", however often it is looked at while seeds are added" if claim.sequential else ""
     rule = (f"Not worse: a loss of {claim.allowed} or more on average would look like this in at most {100 * ALPHA:g} % of "
-            f"reports{together}.")
+            f"reports{together}{looked}.")
     most = max(mine, key=lambda claim: claim.n)
     if most.n >= claim.least:
         return f"{rule} {seeds_that_decide(mine)}"
@@ -110,13 +134,15 @@ def seeds_that_decide(claims: Sequence[QualityClaim]) -> str:
     if most.share is not None:
         return more.strip()
     now, then = (100 * ruled_out(most, seeds) for seeds in (most.n, MORE * most.n))
-    return (f"{count(most.n, 'seed')} can rule out a loss of {now:.1f} points of legend score at best; {MORE * most.n} could rule out "
+    score = metric(most.metric).title.lower()
+    return (f"{count(most.n, 'seed')} can rule out a loss of {now:.1f} points of {score} at best; {MORE * most.n} could rule out "
             f"{then:.1f}.{more}")
 
 
 def ruled_out(claim: QualityClaim, seeds: int = 0) -> float:
     """The smallest loss that so many ``seeds`` (0: those of the claim) can rule out, if none of them loses anything."""
-    return loss_that_shows(seeds or claim.n, metric(claim.metric).apart[0], claim.claims)
+    shows = loss_that_shows_at_any_time if claim.sequential else loss_that_shows
+    return shows(seeds or claim.n, metric(claim.metric).apart[0], claim.claims)
 
 
 def not_shown(rows: Sequence[ReportRow], claims: Claims) -> str:
@@ -130,6 +156,8 @@ def not_shown(rows: Sequence[ReportRow], claims: Claims) -> str:
     if all(claim.n < claim.least for _, claim in known):
         return f"Too few seeds to say: {max(claim.n for _, claim in known)}, and at least {known[0][1].least} are needed."
     hopeful = [(claim.needed, row) for row, claim in known if claim.needed is not None]
+    if all(claim.lost for _, claim in known):
+        return f"Its images are shown to lose {known[0][1].allowed} or more on average at every budget of the plan."
     if not hopeful:
         return "Its images lose the margin or more on average at every budget of the plan."
     needed, row = min(hopeful, key=lambda pair: pair[0])
@@ -137,14 +165,18 @@ def not_shown(rows: Sequence[ReportRow], claims: Claims) -> str:
     return f"Not shown to be as good at any budget: at {budget} about {needed} seeds would show it, if they go on like these."
 
 
-def _alone(row: ReportRow, group: CaseGroup, margins: Margins) -> QualityClaim | None:
+def _alone(row: ReportRow, group: CaseGroup, margins: Margins, sequential: bool) -> QualityClaim | None:
     """The claim of a row by itself, or None where its quality is not known."""
     name = criterion(group)
     if not row.ok or name not in row.to_full or group.full is None or not group.full.ok:
         return None
-    if name == "legend":
+    if name in SCORES:
         gains = differences_to_full(row.outcome, group.full.outcome)[name]
-        return QualityClaim(name, margins.score, len(gains), p_not_worse(gains, margins.score, metric(name).apart[0]))
+        least, most = metric(name).apart
+        if not sequential:
+            return QualityClaim(name, margins.score, len(gains), p_not_worse(gains, margins.score, least))
+        better, worse = p_at_any_time(gains, margins.score, least), p_at_any_time([-gain for gain in gains], -margins.score, -most)
+        return QualityClaim(name, margins.score, len(gains), float(better[-1]), p_worse=float(worse[-1]), sequential=True)
     full = group.full.quality.get(name)
     if full is None:
         return None
@@ -166,7 +198,7 @@ def _p_of_set(room: float, error: float) -> float:
     return _NORMAL.cdf(-room / error) if error else float(room <= 0)
 
 
-def _among(claim: QualityClaim, adjusted: float, claims: int, row: ReportRow, group: CaseGroup) -> QualityClaim:
+def _among(claim: QualityClaim, adjusted: float, claims: int, row: ReportRow, group: CaseGroup, sequential: bool) -> QualityClaim:
     """The claim among so many."""
     if claim.share is not None:
         loss, error = _loss(row, group, claim.metric, claim.share)
@@ -174,6 +206,10 @@ def _among(claim: QualityClaim, adjusted: float, claims: int, row: ReportRow, gr
         needed = math.ceil(claim.n * (error * _NORMAL.inv_cdf(1 - ALPHA / claims) / room) ** 2) if room > 0 and error < math.inf else None
         return replace(claim, adjusted=adjusted, claims=claims, needed=needed)
     assert group.full is not None
-    gains, width = differences_to_full(row.outcome, group.full.outcome)["legend"], metric("legend").apart[0]
+    gains, width = differences_to_full(row.outcome, group.full.outcome)[claim.metric], metric(claim.metric).apart[0]
+    if sequential:
+        needed = seeds_to_show_at_any_time(gains, claim.margin, width, claims)
+        return replace(claim, adjusted=adjusted, claims=claims, needed=needed,
+                       least=seeds_to_show_at_any_time([0.0], claim.margin, width, claims) or 0)
     return replace(claim, adjusted=adjusted, claims=claims, least=least_seeds(claim.margin, width, claims),
                    needed=seeds_to_show(gains, claim.margin, width, claims))

@@ -79,12 +79,14 @@ def _fits(row: ReportRow, room: float | None) -> bool:
 # -- over batches -----------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Regime:
-    """A method on a model at all batches and budgets, and in a sentence those at which it does not pay."""
+    """A method on a model at all batches and budgets, and in a sentence those at which it does not pay. ``by_label``: its rows are of
+    several methods, each with its budget."""
 
     model: str
     method: str
     rows: tuple[ReportRow, ...]
     sentence: str
+    by_label: bool = False
 
 
 def regimes(parts: Iterable[CaseGroup]) -> tuple[Regime, ...]:
@@ -102,7 +104,7 @@ def regimes(parts: Iterable[CaseGroup]) -> tuple[Regime, ...]:
 
 def _regime(groups: Sequence[CaseGroup], name: str) -> Regime | None:
     held: dict[tuple[int, str], ReportRow] = {}  # two blocks may have one batch
-    for row in (row for part in groups for row in part.arms if row.method == name and row.ok):
+    for row in (row for part in groups for row in part.arms if row.method == name and row.ok and not row.case.decoder):
         held.setdefault((row.case.batch, row.case.budget), row)
     rows = tuple(held.values())
     measured = [row.case for row in rows if row.speed_up is not None]

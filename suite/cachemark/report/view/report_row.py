@@ -9,8 +9,8 @@ from functools import cached_property
 from typing import TypeVar
 
 from ...core.result import Outcome, full_latencies, kernels_apart
-from ...core.spec import Case
-from ...core.units import METRICS, image_count, least_images
+from ...core.spec import LAW, Case
+from ...core.units import GENEVAL, METRICS, PROMPT_SCORES, image_count, least_images
 from ...stats.intervals import LEVEL, Interval, means_over_seeds, ratio_of_medians
 from .. import formatting as fmt
 
@@ -18,7 +18,10 @@ Key = TypeVar("Key", bound=Hashable)
 FIDELITY = tuple(name for name, metric in METRICS.items() if metric.kind == "fidelity")
 OF_INDICES, OF_VECTORS = ("token_agreement", "kl"), ("token_distance", "forced_distance")  # by what a token is
 QUALITY = tuple(name for name, metric in METRICS.items() if metric.kind == "quality")
-ON_DEMAND = {"class_accuracy": "quality", "lpips": "lpips", "clip_score": "clip"}  # measured only where the case's evaluation has this key
+ON_DEMAND = {  # measured only where the case's evaluation has this key
+    "class_accuracy": "quality", "lpips": "lpips", "clip_score": "clip", **dict.fromkeys(PROMPT_SCORES, "reader"),
+    **dict.fromkeys(GENEVAL, "geneval"), **{name: name for name in ("dpg", "image_reward", "hpsv2")},
+}
 MASKED = "masked"  # the paradigm whose full form keeps nothing and whose tokens are vectors
 APART = "apart "  # before the name of a difference
 _SHOWS = 0.9  # of a live saving that must be found again in allocated bytes; below it the saving is called fake
@@ -95,6 +98,12 @@ class ReportRow:
         kv, state = self.median("kv_allocated"), self.median("kv_state")
         return None if kv is None or state is None else kv + state
 
+    @property
+    def same_law(self) -> bool:
+        """True under a decoder whose tokens follow the law of the full cache's and are others."""
+        stored = self.outcome.facts.get("decoder")
+        return isinstance(stored, Mapping) and stored.get("keeps") == LAW
+
     def of_set(self, base: str) -> tuple[str, Interval] | None:
         """The figure of a whole set of images whose name begins so, ``fid`` say, with its whole name."""
         return next(((name, held) for name, held in self.quality.items() if name.startswith(f"{base}_") and name not in QUALITY), None)
@@ -166,7 +175,7 @@ def _speed_up(outcome: Outcome, full: Outcome | None) -> tuple[Interval | None, 
         return None, str(outcome.facts["quality_only"])
     if full is None:
         return None, "The full cache of this cell has no results."
-    mine, its = outcome.samples.get("latency"), full_latencies(outcome, full)
+    mine, its = outcome.repeats("latency"), full_latencies(outcome, full)
     if not mine or not its:
         return None, "Latency was not measured."
     if kernels := kernels_apart(outcome, full):

@@ -13,16 +13,18 @@ from ...core.differences import flat
 from ...core.result import Outcome, Status
 from ...core.spec import OWN, Case
 from . import explanations
+from .answer_map import AnswerMap, Predictor, answer_maps
 from .answers import Answer, answer
 from .baseline_comparison import Alarms, BaselineComparison, Conclusion, alarms, changes, conclusion
 from .case_group import CaseGroup
+from .decoder_regimes import decoder_regimes
 from .device_limits import Limits, against_limits
 from .environment_facts import as_text, differences, environment_facts, title
 from .image_albums import Album, Strip, albums, strip
 from .layer_tables import Layers, layers
 from .missing import Missing, lost, missing
 from .papers import PaperTable, papers
-from .quality_claims import Claims, said
+from .quality_claims import Claims, said, scope
 from .raw_samples import CaseRecord, case_records
 from .recommendation import Recommendation, Regime, recommendations, regimes
 from .run_history import HistoryNight, RunHistory, Trend, run_history
@@ -48,8 +50,8 @@ class Note:
 class Chapter:
     """A group with everything the page says about it: the ``answer`` and a ``strip`` of images to it first. ``coverage`` is the sureness of
     its speed-up intervals, 0 to 1; ``unanchored`` says why its figures are not comparable with published ones, or is empty;
-    ``recommendations`` name a budget for each method by the rule in ``margin``; ``history`` is the group run by run, None where it was
-    measured once."""
+    ``recommendations`` name a budget for each method by the rule in ``margin``, and ``scope`` says what "as good" is about; ``history`` is
+    the group run by run, None where it was measured once."""
 
     group: CaseGroup
     heading: str
@@ -62,6 +64,7 @@ class Chapter:
     limits: Limits | None
     recommendations: tuple[Recommendation, ...]
     margin: str
+    scope: str
     unanchored: str
     history: RunHistory | None
     answer: Answer
@@ -70,7 +73,8 @@ class Chapter:
 
 @dataclass(frozen=True)
 class ReportView:
-    """The whole page. ``differences`` is None where there is no baseline to differ from."""
+    """The whole page. ``differences`` is None where there is no baseline to differ from. ``arms``: of a comparison, None of any other run,
+    empty where it broke off."""
 
     plan: str
     run: str
@@ -91,24 +95,29 @@ class ReportView:
     differences: tuple[tuple[str, str, str], ...] | None = None
     papers: tuple[PaperTable, ...] = ()
     regimes: tuple[Regime, ...] = ()
+    maps: tuple[AnswerMap, ...] = ()
     alarms: Alarms = field(default_factory=lambda: alarms(None))
+    arms: tuple[str, ...] | None = None
 
 
 def build(
     run: RunRecord, outcomes: Iterable[Outcome], comparison: Any = None, artifact: Callable[[str], bytes] | None = None,
     unanchored: Callable[[Case], str] = lambda case: "", *, baseline: Exchange | None = None, nights: Sequence[HistoryNight] = (),
     trials: Mapping[str, str] | None = None, standing: GateStanding | None = None, trend: Trend | None = None,
+    predictor: Predictor | None = None,
 ) -> ReportView:
     """The view of one run.
 
     ``comparison`` is a ``gate.baseline_check.Comparison`` (``rows``, ``exit_code``, ``cases``, ``summary()``), ``baseline`` what it was
-    compared with; ``artifact`` gives the bytes of a stored file by its name, and without it no pictures are shown; ``unanchored`` says
-    why a model's figures do not compare with published ones, or nothing. ``nights`` are runs of this plan, oldest first and this one last;
-    ``trials`` names the process of each case by its key, ``standing`` says how often equal arms raised an alarm, ``trend`` finds
-    the changes over the nights.
+    compared with; for a comparison in pairs it is a ``workflows.paired_page.PairedVerdicts`` (``arms`` and ``command`` too). ``artifact``
+    gives the bytes of a stored file by its name, and without it no pictures are shown; ``unanchored`` says why a model's figures do not
+    compare with published ones, or nothing. ``nights`` are runs of this plan, oldest first and this one last; ``trials`` names the process
+    of each case by its key, ``standing`` says how often equal arms raised an alarm, ``trend`` finds the changes over the nights,
+    ``predictor`` prices what was not measured.
     """
     given, environment, code = list(outcomes), run.environment, dict(run.code)
-    groups, claims = standing_of(given)
+    groups, claims = standing_of(given, sequential=run.sequential)
+    arms = getattr(comparison, "arms", None if comparison else ()) if run.is_comparison else None
     return ReportView(
         plan=run.plan, run=str(run.id), when=_when(run.started, run.finished),
         machine=f"{environment.machine_class} · {environment.device}", commit=str(code.get("commit") or "unknown"),
@@ -116,11 +125,13 @@ def build(
         conclusion=conclusion(comparison, baseline.meta if baseline else None, run.started),
         chapters=tuple(_chapter(group, groups, claims, artifact, unanchored(group.case), run_history(group, nights, trend))
                        for group in groups),
-        changes=changes(comparison), environment=environment_facts(environment, code),
-        plan_text=json.dumps(run.plan_json, indent=2, ensure_ascii=False), commands=_commands(run, code),
+        changes=changes(comparison, in_pairs=bool(arms)), environment=environment_facts(environment, code),
+        plan_text=json.dumps(run.plan_json, indent=2, ensure_ascii=False), commands=_commands(run, code, comparison),
         missing=(*lost(run.id, run.damage), *missing(run.id, run.state, groups)), entries=case_records(given, str(run.id), trials or {}),
         differences=differences(baseline.environment, environment) if baseline else None,
-        papers=papers(given, environment), regimes=regimes(groups), alarms=alarms(standing),
+        papers=papers(given, environment), regimes=(*regimes(groups), *decoder_regimes(groups)),
+        maps=answer_maps(groups, claims, predictor), alarms=alarms(standing),
+        arms=arms,
     )
 
 
@@ -162,7 +173,7 @@ def _chapter(
     shown = strip(pictures, [row for row in (told.row or told.lean, told.ruined) if row is not None])
     return Chapter(group, heading, _conditions(group), sentences(group), _notes(group), pictures,
                    min(sure) if sure else None, layers(group.full), against_limits(group), recommendations(group, groups, claims),
-                   said(group, claims),
+                   said(group, claims), scope(group),
                    unanchored, history, told, shown)
 
 
@@ -198,8 +209,10 @@ def _notes(group: CaseGroup) -> tuple[Note, ...]:
     return tuple(Note(tuple(dict.fromkeys(labels)), text, rules.get(text, "")) for text, labels in found.items())
 
 
-def _commands(run: RunRecord, code: Mapping[str, Any]) -> tuple[str, ...]:
+def _commands(run: RunRecord, code: Mapping[str, Any], comparison: Any) -> tuple[str, ...]:
     """The commands that measure the same again."""
+    if run.is_comparison:
+        return (command,) if (command := getattr(comparison, "command", "")) else ()
     plan = str(run.stored_plan.get("file") or run.plan)
     checkout = (f"git checkout {shlex.quote(str(code['commit']))}",) if code.get("commit") else ()
     return (*checkout, f"cachemark run {shlex.quote(plan)}", "cachemark report")

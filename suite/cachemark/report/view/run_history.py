@@ -18,8 +18,9 @@ if TYPE_CHECKING:  # a page is made without a store
 
 MOST = 60  # runs that a history goes back
 
-Trend = Callable[[Sequence[float], Sequence[str], str], Sequence[ChangePoint]]
-"""Finds the changes of log costs, one per run and NaN where none was measured, given the environment of each run and the device class."""
+Trend = Callable[[Sequence[float], Sequence[str], str, Sequence[int]], tuple[Sequence[ChangePoint], str]]
+"""Finds the changes of log costs, one per run and NaN where none was measured, given the environment of each run, the device class and the
+number of each run's day; and says what the newest runs cannot show, or nothing."""
 
 
 @dataclass(frozen=True)
@@ -37,11 +38,12 @@ class HistoryNight:
 @dataclass(frozen=True)
 class CaseHistory:
     """One case run by run, None where it has no figure: latency over the full cache's, or in seconds for the full cache itself. ``changes``
-    are those that were found, each with its sentence."""
+    are those that were found, each with its sentence; ``blind``: what its runs cannot show, a sentence or empty."""
 
     row: ReportRow
     values: tuple[float | None, ...]
     changes: tuple[tuple[ChangePoint, str], ...] = ()
+    blind: str = ""
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,8 @@ def run_history(group: CaseGroup, nights: Sequence[HistoryNight], trend: Trend |
     names, fingerprints = tuple(night.name for night in held), tuple(night.run.environment.fingerprint for night in held)
     rows = [_rows(group, night) for night in held]
     arms = (_followed(row, rows, lambda found: 1 / found.speed_up.value if found.speed_up else None) for row in group.arms)
-    known = (_changed(case, names, fingerprints, trend) for case in arms if case)
+    days = [night.run.day for night in held]
+    known = (_changed(case, names, fingerprints, days, trend) for case in arms if case)
     full = _followed(group.full, rows, lambda found: found.median("latency") if found.ok else None) if group.full else None
     found = RunHistory(names, fingerprints, tuple(known), full)
     return found if found.arms or found.full else None
@@ -83,13 +86,16 @@ def _followed(
     return CaseHistory(row, values) if any(found is not None for found in values) else None
 
 
-def _changed(case: CaseHistory, names: Sequence[str], fingerprints: Sequence[str], trend: Trend | None) -> CaseHistory:
+def _changed(
+    case: CaseHistory, names: Sequence[str], fingerprints: Sequence[str], days: Sequence[int], trend: Trend | None,
+) -> CaseHistory:
     """The case with its changes in all stretches of runs with one environment."""
     if trend is None:
         return case
     logs = [math.nan if value is None else math.log(value) for value in case.values]
-    found = trend(logs, fingerprints, case.row.case.device_class)
-    return replace(case, changes=tuple((change, _sentence(case.row.case.label, change, names)) for change in found))
+    found, blind = trend(logs, fingerprints, case.row.case.device_class, days)
+    return replace(case, changes=tuple((change, _sentence(case.row.case.label, change, names)) for change in found),
+                   blind=f"{fmt.name(case.row.case.label)}: {blind}." if blind else "")
 
 
 def _sentence(label: str, change: ChangePoint, names: Sequence[str]) -> str:

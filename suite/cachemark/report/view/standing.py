@@ -14,11 +14,11 @@ NOT_RANKED = "not ranked"
 UNJUDGED = "The quality of its images was not measured, so nothing shows that they are as good as the full cache's."
 
 
-def standing(outcomes: Iterable[Outcome], margins: Margins = MARGINS) -> tuple[tuple[CaseGroup, ...], Claims]:
+def standing(outcomes: Iterable[Outcome], margins: Margins = MARGINS, *, sequential: bool = False) -> tuple[tuple[CaseGroup, ...], Claims]:
     """The groups of a report, in which only qualified methods have a place, and the claims by which they have it. The claims of all groups
     are one family, so a report must be judged whole."""
     groups = case_groups(list(outcomes))
-    claims = quality_claims(groups, margins)
+    claims = quality_claims(groups, margins, sequential=sequential)
     return tuple(replace(group, arms=ordered([_qualified(row, group, claims) for row in group.arms])) for group in groups), claims
 
 
@@ -45,6 +45,8 @@ def why_not(claim: QualityClaim) -> str:
         return ""
     if claim.n < claim.least:
         return f"Too few seeds to say whether its images are as good: {claim.n}, and at least {claim.least} are needed."
+    if claim.lost:
+        return f"Its images are shown to lose {claim.allowed} or more on average."
     if claim.needed is None:
         return f"Its images lose {claim.allowed} or more on average."
     return f"Not shown to lose less than {claim.allowed}: about {claim.needed} seeds would show it, if they went on like these."

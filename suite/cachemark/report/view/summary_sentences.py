@@ -12,6 +12,8 @@ from .. import formatting as fmt
 from .case_group import CaseGroup
 from .report_row import MASKED, ReportRow, faster
 
+SCORED = {"legend": "hues obey the legend", "prompt_score": "images show all that was asked for"}
+
 
 @dataclass(frozen=True)
 class Sentence:
@@ -36,7 +38,7 @@ def _full(group: CaseGroup) -> str:
     latency = group.full.median("latency")
     images = "1 image" if group.case.batch == 1 else f"{group.case.batch} images"
     speed = f" takes {fmt.seconds(latency)} for a batch of {images}" if latency is not None else " was not timed"
-    said = f"The full cache{speed}{_burden(group.full)}; it is the baseline of every speed-up and saving below."
+    said = f"The full cache{speed}{_burden(group.full)}; every speed-up and saving below is against it."
     return f"{said}{_real(group.full)}"
 
 
@@ -127,7 +129,7 @@ def _speed(row: ReportRow, rows: list[ReportRow]) -> str:
     if speed_up.value <= 1:
         return f"No {which} is faster than the full cache here; the fastest, {name}, runs at {_interval(speed_up)}."
     if not faster(speed_up):
-        contains = ", an interval that contains 1" if speed_up.stated else ""
+        contains = ", which may be none" if speed_up.stated else ""
         return (f"No {which} is shown to be faster than the full cache here: the fastest, {name}, runs at "
                 f"{_interval(speed_up)}{contains}.")
     return f"The fastest {which} is {name} at {_interval(speed_up)}."
@@ -146,12 +148,12 @@ def _cost(row: ReportRow, full: ReportRow | None) -> str:
 
 
 def _quality(row: ReportRow, full: ReportRow | None) -> str:
-    mine = row.quality.get("legend")
-    if mine is None:
+    name = next((name for name in SCORED if name in row.quality), "")
+    if not name:
         return ""
-    its = full.quality.get("legend") if full else None
+    its = full.quality.get(name) if full else None
     against = f", full cache {fmt.percent(its.value)}" if its else ""
-    return f" Quality: legend score {fmt.percent(mine.value)}{against}."
+    return f" Quality: {fmt.percent(row.quality[name].value)} of {SCORED[name]}{against}."
 
 
 def _random(timed: list[ReportRow]) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ... import methods
+from ...cache.masked_layout import MaskedLayout
 from ...contract.method import Method
 from ...core import registry
 from ...core.result import Outcome
@@ -18,10 +19,13 @@ from ...gate import baselines as stored
 from ...models import catalogue
 from ...models.protocol import ModelEntry
 from ...report import formatting as fmt
+from ...report.view.papers import PaperCell, published
 from ...report.view.report_row import QUALITY, derive
+from ...roofline.kv_bytes import entries, nbytes
 from ...store.exchange import Exchange
+from ...workflows import floors
 from ...workflows.listing import sentence
-from .pages import Claim, Drawn, Evidence, Trained, Vectors, changed
+from .pages import Claim, Drawn, Evidence, Size, Speed, Trained, Vectors, changed
 
 assert catalogue  # importing it registers the models
 
@@ -62,13 +66,21 @@ def _runs(baselines: Path) -> list[Exchange]:
 
 def _drawn(name: str, sha256: str, runs: list[Exchange]) -> Drawn | None:
     """Quality of the images of a model with these weights, by the newest run that looked at the most of them."""
-    seen = [(int(o.case.evaluation["quality"]["samples"]), number, o) for number, run in enumerate(runs) for o in run.outcomes
-            if o.ok and o.case.role == "baseline" and o.case.measures("quality")
+    seen = [(_scored(o)[1], number, o) for number, run in enumerate(runs) for o in run.outcomes
+            if o.ok and o.case.role == "baseline" and _scored(o)[1]
             and (o.case.model, o.case.weights.partition("/")[0]) == (name, sha256)]
     if not seen:
         return None
     _, number, outcome = max(seen, key=lambda entry: entry[:2])
     return _worth(outcome, runs[number])
+
+
+def _scored(outcome: Outcome) -> tuple[str, int]:
+    """The subset whose images were judged, and how many of them: those of the quality pass, else those that were scored one by one."""
+    case = outcome.case
+    if case.measures("quality"):
+        return str(case.evaluation["quality"]["seeds"]), int(case.evaluation["quality"]["samples"])
+    return case.seeds, len(outcome.samples.get("prompt_score", ()))
 
 
 def _worth(outcome: Outcome, run: Exchange) -> Drawn:
@@ -82,7 +94,7 @@ def _worth(outcome: Outcome, run: Exchange) -> Drawn:
     rows += [(f"{metric(name).title}, of real ones", told(name, *ends)) for name, ends in outcome.facts.get("real", {}).items()]
     sampling = ", ".join(f"{name} {value}" for name, value in changed(outcome.case.sampling).items())
     where = f"{run.environment.device}, commit {str(run.code.get('commit') or 'unknown')[:10]}"
-    return Drawn(f"of the full cache, seeds `{outcome.case.evaluation['quality']['seeds']}`, {sampling}; {where}", rows)
+    return Drawn(f"of the full cache, seeds `{_scored(outcome)[0]}`, {sampling}; {where}", rows)
 
 
 def _what(name: str) -> str:
@@ -112,4 +124,30 @@ def evidence(folder: Path) -> Evidence:
     vectors = [Vectors(name, entry["family"], entry["about"], entry["methods"], len(entry["checks"]))
                for name, entry in _read(DATA / "conformance.json").items()]
     claims = [Claim(**record) for record in _read(DATA / "published" / "quality.json")["records"]]
-    return Evidence(vectors, claims, anchors.load(folder))
+    return Evidence(vectors, claims, anchors.load(folder), speeds(), sizes())
+
+
+def sizes() -> list[Size]:
+    """Published sizes of a cache, each with what follows from the model."""
+    scaled = [name for name in registry.models if registry.models.get(name).paradigm == "next-scale"]
+    return [Size(name, claim["table"], str(claim["batch"] or fmt.DASH), claim["method"], claim["printed"], claim["finding"])
+            for name in scaled for claim in floors.sizes(name, 1, "float16")["published"]]
+
+
+def speeds() -> list[Speed]:
+    """Published times, each with the least time of its GPU and the bytes of keys and values, of whole models of which nothing is built."""
+    return [Speed(cell.model, cell.table, cell.row, f"{cell.batch}{'' if cell.batch_stated else ' (ours)'}", cell.hardware,
+                  fmt.seconds(cell.seconds) if cell.seconds else fmt.DASH, fmt.seconds(cell.floor) if cell.floor else fmt.DASH,
+                  f"{cell.seconds / cell.floor:.1f}×" if cell.seconds and cell.floor else fmt.DASH, _kept(cell))
+            for cell in published().cells if cell.model in registry.models]
+
+
+def _kept(cell: PaperCell) -> str:
+    """Bytes of keys and values in 16 bit, as text; a dash for a model that keeps none, or a method whose sizes follow from its weights."""
+    entry: ModelEntry = registry.models.get(cell.model)
+    layout = entry.shape(entry.presets["paper"], cell.batch)
+    if isinstance(layout, MaskedLayout):
+        return fmt.DASH
+    knobs = {knob: tuple(value) if isinstance(value, list) else value for knob, value in cell.ours.get("knobs", {}).items()}
+    method = registry.methods.get(cell.ours["method"]).build(knobs)
+    return f"{nbytes(layout, entries(method, layout), (2, 2)) / 1e9:.2f} GB"

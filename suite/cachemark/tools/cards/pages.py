@@ -85,12 +85,41 @@ class Claim:
 
 
 @dataclass(frozen=True)
+class Speed:
+    """A published time of a model: what is printed, the least that the GPU takes, and the bytes of keys and values, all as text."""
+
+    model: str
+    table: str
+    row: str
+    batch: str
+    gpu: str
+    printed: str
+    least: str
+    ratio: str
+    kept: str
+
+
+@dataclass(frozen=True)
+class Size:
+    """A published size of a model's cache as printed, and whether it follows from the model, as text."""
+
+    model: str
+    table: str
+    batch: str
+    method: str
+    printed: str
+    finding: str
+
+
+@dataclass(frozen=True)
 class Evidence:
-    """Evidence for the code: vectors, published figures, and anchors that were reached."""
+    """Evidence for the code: vectors, published figures of quality, speed and size, and anchors that were reached."""
 
     vectors: Sequence[Vectors] = ()
     claims: Sequence[Claim] = ()
     reached: Sequence[ReachedAnchor] = ()
+    speeds: Sequence[Speed] = ()
+    sizes: Sequence[Size] = ()
 
 
 # -- models -----------------------------------------------------------------------------------------------------------
@@ -114,7 +143,10 @@ def models_page(trained: Sequence[Trained], released: Sequence[ModelEntry], evid
     ]
     for family in dict.fromkeys(model.family for model in released):
         own = [vectors for vectors in evidence.vectors if vectors.family == family]
-        parts += _family(family, [model for model in released if model.family == family], own)
+        members = [model for model in released if model.family == family]
+        names = {model.name for model in members}
+        parts += [*_family(family, members, own), *_speeds([one for one in evidence.speeds if one.model in names]),
+                  *_sizes([one for one in evidence.sizes if one.model in names])]
     return "\n\n".join(parts) + "\n"
 
 
@@ -171,6 +203,24 @@ def _family(family: str, models: Sequence[ModelEntry], vectors: Sequence[Vectors
     if vectors:
         parts += ["Checked against the authors' code on stored inputs and weights:", "\n".join(f"- {_vectors(one)}" for one in vectors)]
     return parts
+
+
+def _speeds(speeds: Sequence[Speed]) -> list[str]:
+    """The published times of a family, where there are any."""
+    if not speeds:
+        return []
+    rows = [(s.table, s.row, s.batch, s.gpu, s.printed, s.least, s.ratio, s.kept) for s in speeds]
+    return ["What papers print of their speed, as seconds of an image, beside the least that the GPU they used takes (16 bit, by [the "
+            "bytes and FLOPs](guide/limits.md) of the whole model, image decoding included), how many times that is, and the bytes of the "
+            "keys and values of the batch in 16 bit, both rows of guidance, without what a method keeps beside them:",
+            _table(("table", "row", "batch", "GPU", "printed", "least", "times", "K and V"), rows)]
+
+
+def _sizes(sizes: Sequence[Size]) -> list[str]:
+    """The published sizes of a family's cache, where there are any."""
+    rows = [(_code(s.model), s.table, s.batch, s.method, s.printed, s.finding) for s in sizes]
+    head = ("model", "table", "batch", "method", "printed, GB", "what follows from the model")
+    return ["What papers print of the size of its cache (`cachemark roofline MODEL --kv` says more):", _table(head, rows)] if rows else []
 
 
 @cache

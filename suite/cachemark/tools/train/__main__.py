@@ -13,6 +13,7 @@ from ...models.catalogue import packaged
 from ..command import run_command
 from . import feature_network as features
 from . import loops
+from .captioned import CaptionedTask, ReaderTask
 from .continuous import LatentsTask, MaskedTask
 from .feature_network import FeaturesTask
 from .generators import GeneratorTask, ScalesTask
@@ -20,9 +21,11 @@ from .tokenizers import CodesTask, DecoderTask, ScaleCodesTask
 
 TASKS: dict[str, Callable[..., loops.TrainingTask]] = {
     "tiny-vq": CodesTask, "tiny-llamagen": GeneratorTask, "tiny-msvq": ScaleCodesTask, "tiny-var": ScalesTask, "tiny-kl": LatentsTask,
-    "tiny-mar": MaskedTask, "tiny-features": FeaturesTask,
+    "tiny-mar": MaskedTask, "tiny-features": FeaturesTask, "tiny-t2i": CaptionedTask, "tiny-reader": ReaderTask,
 }
-TOKENIZERS = {"tiny-llamagen": "tiny-vq", "tiny-var": "tiny-msvq", "tiny-mar": "tiny-kl"}  # by the model that learns their tokens
+TOKENIZERS = {  # by the model that learns their tokens
+    "tiny-llamagen": "tiny-vq", "tiny-var": "tiny-msvq", "tiny-mar": "tiny-kl", "tiny-t2i": "tiny-vq", "tiny-reader": "tiny-vq",
+}
 
 
 @click.command()

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from ...models.catalogue import next_scale
 from ...models.catalogue.next_scale import TINY_VAR
 from ...models.catalogue.next_token import TINY, TINY_NAME
+from ...models.janus import Janus
 from ...models.llamagen import LlamaGen, LlamaGenConfig
 from ...models.mar import MAR
 from ...models.tiny import tiny_msvq as msvq
@@ -38,14 +39,14 @@ HELD_OUT = 128
 
 
 class PredictorTask(TrainingTask):
-    """Trains a class-conditional model on the tokens of a tokenizer. ``inner`` are the matrices that Muon updates; ``rates`` the full
+    """Trains a model on the tokens of a tokenizer. ``inner`` are the matrices that Muon updates; ``rates`` the full
     learning rates of Muon and of AdamW."""
 
     warmup = 40
     rates = (MUON_RATE, ADAM_RATE)
 
     def __init__(
-        self, model: LlamaGen | VAR | MAR, tokenizer: nn.Module, inner: Iterable[nn.Parameter], seed: int, device: str, batch: int
+        self, model: LlamaGen | VAR | MAR | Janus, tokenizer: nn.Module, inner: Iterable[nn.Parameter], seed: int, device: str, batch: int
     ) -> None:
         self.seed, self.device, self.batch = seed, device, batch
         self.model = model.to(device)
@@ -93,7 +94,11 @@ class CodesPredictorTask(PredictorTask):
         """Mean cross-entropy of one batch in nats per token, with labels dropped at random."""
         labels, codes = self.fresh(step)
         dropped = (torch.rand(len(labels), generator=generator) < DROPOUT).to(labels.device)
-        return self._entropy(labels.masked_fill(dropped, self.model.config.classes), codes)
+        return self._entropy(self.without(labels, dropped), codes)
+
+    def without(self, labels: Tensor, dropped: Tensor) -> Tensor:
+        """Labels with the null class in place of those that are ``dropped`` (B,)."""
+        return labels.masked_fill(dropped, self.model.config.classes)
 
     @torch.no_grad()
     def validate(self) -> dict[str, float]:

@@ -39,13 +39,15 @@ DECAY = 0.45  # share of the steps in which the learning rate falls
 
 
 class TrainingTask(ABC):
-    """A model, its data and its loss. ``steps``, ``warmup`` and ``decay`` are those of the weights that come with cachemark. ``parts`` is
-    everything that changes while training: the model and the optimisers, whose groups state their full learning rate as ``peak``."""
+    """A model, its data and its loss. ``steps``, ``warmup`` and ``decay`` are those of the weights that come with cachemark, ``data`` is
+    the version of what it learns from. ``parts`` is everything that changes while training: the model and the optimisers, whose groups
+    state their full learning rate as ``peak``."""
 
     name: str
     steps: int
     warmup: int
     decay = DECAY
+    data = VERSION
     model: Any
     parts: dict[str, nn.Module | torch.optim.Optimizer]
 
@@ -182,7 +184,7 @@ def flush_denormals(device: str) -> None:
 
 def _identity(task: TrainingTask, run: TrainingRun) -> dict[str, Any]:
     """The settings that a checkpoint must share with a run that continues it."""
-    return {"task": task.name, "seed": run.seed, "data": VERSION, **task.metadata()}
+    return {"task": task.name, "seed": run.seed, "data": task.data, **task.metadata()}
 
 
 def _save(task: TrainingTask, run: TrainingRun, step: int, log: list[dict[str, Any]]) -> None:
@@ -237,7 +239,7 @@ def _write_weights(task: TrainingTask, run: TrainingRun, log: list[dict[str, Any
         path.write_bytes(save(state, metadata={"cachemark": json.dumps(stated, sort_keys=True)}))
     about = {
         **stated, "config": json.loads(stated["config"]), "seed": run.seed, "steps": run.steps,
-        "step": last["step"], "finished": last["step"] == run.steps, "data": VERSION,
+        "step": last["step"], "finished": last["step"] == run.steps, "data": task.data,
         "held_out": {k: v for k, v in last.items() if k not in ("step", "loss", "seconds")},
         "seconds": last["seconds"], "device": run.device, "threads": torch.get_num_threads(), "torch": torch.__version__,
         "bf16": autocast(run.device)._enabled,

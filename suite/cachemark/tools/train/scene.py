@@ -43,9 +43,10 @@ class Scene:
     textures: Tensor
 
 
-def stream(seed: int, purpose: str, index: int = 0) -> int:
-    """A seed of its own for one purpose and index, so that training and held-out pictures never share random numbers."""
-    return int(digest([VERSION, seed, purpose, index]), 16) % 2**63
+def stream(seed: int, purpose: str, index: int = 0, *, version: str = VERSION) -> int:
+    """A seed of its own for one purpose and index, so that training and held-out pictures never share random numbers. ``version`` is
+    that of the data."""
+    return int(digest([version, seed, purpose, index]), 16) % 2**63
 
 
 def scenes(what: int | Tensor, seed: int, *, device: str | torch.device = "cpu") -> Scene:
@@ -100,19 +101,19 @@ def _render(p: dict[str, Tensor]) -> Tensor:
     grains = torch.nn.functional.interpolate(p["noise"], size=(SIZE, SIZE), mode="bilinear", align_corners=False)
 
     height = ((y + 1) / (horizon + 1)).clamp(0, 1)
-    image = _hsv(h2, 0.42 - 0.32 * height, 0.80 + 0.18 * height)
-    image = _over(image, _hsv(h3, 0.75, 0.50 + 0.30 * _texture(p, "ground_texture", x, y, grains[:, 1])), y > horizon)
-    inside = _coverage(_distance(p["classes"], (x - cx) / radius, (y - cy) / radius) * radius)
-    image = _over(image, _hsv(h1, 0.88, 0.55 + 0.40 * _texture(p, "object_texture", x - cx, y - cy, grains[:, 0])), inside)
+    image = hsv(h2, 0.42 - 0.32 * height, 0.80 + 0.18 * height)
+    image = painted(image, hsv(h3, 0.75, 0.50 + 0.30 * _texture(p, "ground_texture", x, y, grains[:, 1])), y > horizon)
+    inside = coverage(distance(p["classes"], (x - cx) / radius, (y - cy) / radius) * radius)
+    image = painted(image, hsv(h1, 0.88, 0.55 + 0.40 * _texture(p, "object_texture", x - cx, y - cy, grains[:, 0])), inside)
 
-    bright, dull = _hsv(h1, 0.88, 0.85), _hsv(h3, 0.75, 0.70)
+    bright, dull = hsv(h1, 0.88, 0.85), hsv(h3, 0.75, 0.70)
     for (rows, columns), colour in ((SWATCH_OBJECT, bright), (SWATCH_GROUND, dull)):
         image[:, :, rows, columns] = colour
-    image[:, :, FOOTER_ROWS] = _over(bright, dull, x < -p["split"].view(-1, 1, 1))
+    image[:, :, FOOTER_ROWS] = painted(bright, dull, x < -p["split"].view(-1, 1, 1))
     return image * 2 - 1
 
 
-def _hsv(hue: Tensor, saturation: Tensor | float, value: Tensor | float) -> Tensor:
+def hsv(hue: Tensor, saturation: Tensor | float, value: Tensor | float) -> Tensor:
     """HSV to RGB with broadcasting: three (B, H, W) planes in, (B, 3, H, W) in [0, 1] out."""
     planes = []
     for offset in (5.0, 3.0, 1.0):
@@ -121,12 +122,12 @@ def _hsv(hue: Tensor, saturation: Tensor | float, value: Tensor | float) -> Tens
     return torch.stack(torch.broadcast_tensors(*planes), 1)
 
 
-def _over(below: Tensor, above: Tensor, share: Tensor) -> Tensor:
+def painted(below: Tensor, above: Tensor, share: Tensor) -> Tensor:
     """Blend ``above`` over ``below`` where ``share`` (B, H, W), boolean or in [0, 1], says so."""
     return torch.lerp(below, above, share.to(below.dtype).unsqueeze(1))
 
 
-def _coverage(distance: Tensor) -> Tensor:
+def coverage(distance: Tensor) -> Tensor:
     """Share of a pixel inside a shape whose signed distance (negative inside) is given in image units."""
     return torch.sigmoid(-distance / (0.45 * 2 / SIZE))
 
@@ -144,7 +145,7 @@ def _texture(p: dict[str, Tensor], name: str, x: Tensor, y: Tensor, grain: Tenso
     return table[torch.arange(table.shape[0], device=table.device), p[name]]
 
 
-def _distance(classes: Tensor, u: Tensor, v: Tensor) -> Tensor:
+def distance(classes: Tensor, u: Tensor, v: Tensor) -> Tensor:
     """Signed distance of each picture's own shape at (u, v), in units of its radius; negative inside."""
     rho, theta = torch.hypot(u, v), torch.atan2(u, -v)
     a, b = u.abs().expand_as(rho), v.abs().expand_as(rho)

@@ -9,39 +9,46 @@ from functools import cached_property
 from ...cache.arena import Memory
 from ...cache.codec import codec
 from ...cache.engine.graph import engine
+from ...contract.decoder import Decoder
 from ...contract.method import Method
 from ...core import registry, seeds
+from ...core.errors import Unsupported
 from ...core.spec import FULL, QUALITY_PASS, Case
 from ...methods.base.paper_baseline import REFERENCE
 from ...metrics import named_presets as presets
-from ...metrics.clip import ClipScore, class_names
+from ...metrics.benchmarks import NAMES as BENCHMARKS
+from ...metrics.benchmarks import Benchmarks, Scored
+from ...metrics.clip import Clip, ClipScore, class_names
 from ...metrics.feature_preset import Preset
 from ...metrics.image_features import ImageFeatures
 from ...metrics.legend import legend_score
 from ...metrics.lpips import Lpips
+from ...metrics.prompt_scores import PromptScores
 from ...models.protocol import Loaded, ModelEntry, Request
+from ...plans.decoding import NAMING
 from ...plans.expand import Planned
 from .judge import Figure, FullCacheOutput, Job
-
-QUALITY: dict[str, Figure] = {"legend": lambda images, reference, labels: legend_score(images)}  # those that a model has of its own
 
 
 @dataclass
 class Bench:
     """A loaded model and what the cases of one trial share: the full cache's output per set of samples, and networks, each loaded when it
-    is first asked for. ``alive`` is called now and then in what takes long."""
+    is first asked for. ``alive`` is called now and then in what takes long, with the number of images made since."""
 
     entry: ModelEntry
     loaded: Loaded
     request: Request
-    alive: Callable[[], None] = lambda: None
+    alive: Callable[[int], None] = lambda images: None
     references: dict[str, FullCacheOutput] = field(default_factory=dict)
     features: dict[str, ImageFeatures] = field(default_factory=dict)
     feature_preset: Preset | None = None
 
     @classmethod
-    def load(cls, planned: Planned, alive: Callable[[], None] = lambda: None) -> Bench:
-        entry: ModelEntry = registry.models.get(planned.case.model)
+    def load(cls, planned: Planned, alive: Callable[[int], None] = lambda images: None) -> Bench:
+        """Raises Unsupported where its list of prompts is another one than when the plan was read."""
+        entry = planned.entry
+        if planned.request.prompts and entry.prompts and entry.conditions != planned.case.conditions:
+            raise Unsupported(f"The prompts in {planned.request.prompts!r} have changed since the plan was read.", remedy="Run it again.")
         return cls(entry, entry.load(planned.request), planned.request, alive)
 
     @property
@@ -53,10 +60,22 @@ class Bench:
         return Lpips(device=self.device)
 
     @cached_property
-    def clip(self) -> ClipScore:
+    def clip(self) -> Clip:
+        return Clip(self.request.clip, device=self.device)
+
+    @cached_property
+    def clip_score(self) -> ClipScore:
         if self.entry.prompts:
-            return ClipScore(self.request.clip, self.entry.prompts, template="{}", device=self.device)
-        return ClipScore(self.request.clip, class_names(self.entry.preset), device=self.device)
+            return ClipScore(self.clip, self.entry.prompts, template="{}")
+        return ClipScore(self.clip, class_names(self.entry.preset))
+
+    @cached_property
+    def benchmarks(self) -> Benchmarks:
+        return Benchmarks(self.request, self.entry.prompts, lambda: self.clip)
+
+    @cached_property
+    def prompt_scores(self) -> PromptScores:
+        return PromptScores(self.entry.prompts, device=self.device)
 
     def reference(self, case: Case, job: Job) -> FullCacheOutput:
         """The full cache in the native codec on the case's engine at the samples of a job, generated once per trial: for the reference rows
@@ -64,19 +83,28 @@ class Bench:
         cell = replace(case, evaluation={k: v for k, v in case.evaluation.items() if k != QUALITY_PASS}).cell
         held = self.references.get(cell)
         if held is None or held.samples < len(job.subset):
-            full = replace(job, method=registry.methods.get(FULL), memory=Memory(self.device, engine=job.memory.engine.another()))
+            full = replace(job, method=registry.methods.get(FULL), memory=Memory(self.device, engine=job.memory.engine.another()),
+                           decoder=None)
             held = self.references[cell] = FullCacheOutput(full)
         return held.first(len(job.subset))
 
     def figures(self, case: Case) -> dict[str, Figure]:
-        """Figures of single images: LPIPS and the CLIP score where the case has them and their weights are here, and the model's own."""
+        """Figures of single images: those that the case has and whose weights are here, and the model's own."""
         found: dict[str, Figure] = {}
         if case.measures("lpips"):
             found["lpips"] = lambda images, reference, labels: self.lpips(images, reference)
-        found |= {name: QUALITY[name] for name in self.entry.quality}
+        found |= {name: self._own(name) for name in self.entry.quality}
         if case.measures("clip"):
-            found["clip_score"] = lambda images, reference, labels: self.clip(images, labels)
-        return found
+            found["clip_score"] = lambda images, reference, labels: self.clip_score(images, labels)
+        asked = seeds.subset(case.seeds, self.entry.classes).labels[: case.compared]
+        scored = self.benchmarks.figures({name: case.measures(name) for name in BENCHMARKS}, asked)
+        return found | {name: _without_reference(figure) for name, figure in scored.items()}
+
+    def _own(self, name: str) -> Figure:
+        """A figure of images that the model has of its own."""
+        if name == "legend":
+            return lambda images, reference, labels: legend_score(images)
+        return lambda images, reference, labels: self.prompt_scores(name, images, labels)
 
     def preset(self, case: Case) -> Preset:
         """The preset by which the images of all cases are compared with real ones."""
@@ -86,11 +114,17 @@ class Bench:
         return self.feature_preset
 
 
+def _without_reference(figure: Scored) -> Figure:
+    """A figure of images alone, as one that is given the full cache's too."""
+    return lambda images, reference, labels: figure(images, labels)
+
+
 def case_job(case: Case, bench: Bench) -> Job:
     """The images of a case, to be generated in a storage with its codec and its engine."""
     subset = seeds.subset(case.seeds, bench.entry.classes).first(case.samples)
     memory = Memory(bench.device, codec(case.codec), engine(case.engine, bench.device))
-    return Job(bench.loaded, method_factory(case), memory, case.sampling, subset, case.batch, bench.device, bench.alive)
+    return Job(bench.loaded, method_factory(case), memory, case.sampling, subset, case.batch, bench.device, bench.alive,
+               decoder_factory(case))
 
 
 def method_factory(case: Case) -> Callable[[], Method]:
@@ -99,3 +133,12 @@ def method_factory(case: Case) -> Callable[[], Method]:
         return REFERENCE[registry.models.get(case.model).paradigm]
     cls: type[Method] = registry.methods.get(case.method)
     return lambda: cls.build(case.knobs)
+
+
+def decoder_factory(case: Case) -> Callable[[], Decoder] | None:
+    """Makes the decoder of a case anew; None where it is sequential."""
+    if not case.decoder:
+        return None
+    cls: type[Decoder] = registry.decoders.get(case.decoder["name"])
+    knobs = {knob: value for knob, value in case.decoder.items() if knob not in NAMING}
+    return lambda: cls.build(knobs)

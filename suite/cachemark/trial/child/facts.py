@@ -11,7 +11,8 @@ from typing import Any
 import torch
 
 from ...cache.attention import FUSED_MASS_KERNEL, KERNEL, MASS_KERNEL, chosen, mass_kernel
-from ...cache.layout import Layout, Site, raster_steps
+from ...cache.codec import codec
+from ...cache.layout import Layout, Site, Step, raster_steps
 from ...cache.masked_layout import MaskedLayout
 from ...contract.method import Method
 from ...core.limits import Limit, Rates
@@ -25,11 +26,13 @@ from ...roofline.kv_bytes import entries
 from ...roofline.masked_flops import share, work
 from ...stats.least_squares import fitted_line
 from ..bounds import bounded_notes, bounded_text
-from .bench import Bench, method_factory
+from .bench import Bench, decoder_factory, method_factory
 
 ENGINE_REASON = "engine_reason"  # of an outcome's facts: why the engine that a plan leaves open is not graph here
 RATES = "rates"  # of an environment's facts
 LIMIT, SLOPE = "limit", "slope"  # of an outcome's
+WINDOWS = ", triangle on windows"  # added to the name of the kernel
+WINDOWED = "It attends with several queries a pass, which see one another in order: another kernel call, whose price is in its time."
 
 
 def case_facts(planned: Planned, bench: Bench) -> dict[str, Any]:
@@ -37,8 +40,13 @@ def case_facts(planned: Planned, bench: Bench) -> dict[str, Any]:
     method = method_factory(case)()
     layout = bench.entry.shape(case.sampling, case.batch)
     kernel = _kernel(method, replace(layout, dtype=getattr(torch, case.dtype), device=bench.device))
-    facts: dict[str, Any] = {"kernel": bounded_text(kernel), "source": bounded_text(method.source),
+    decoder = decoder_factory(case)
+    facts: dict[str, Any] = {"kernel": bounded_text(f"{kernel}{WINDOWS if decoder else ''}"), "source": bounded_text(method.source),
                              "footnotes": bounded_notes(method.footnotes), "paradigm": layout.paradigm}
+    if decoder:
+        told = {"source": bounded_text(decoder().source), "rows": "together", "keeps": decoder().keeps}
+        facts |= {"decoder": told, "own_kernel": WINDOWED}
+        facts["footnotes"] += bounded_notes(decoder().footnotes)
     if case.role == "arm" and (said := idle_reason(method, layout)):
         facts["footnotes"] += [said]
     if planned.engine_reason:
@@ -54,8 +62,11 @@ def case_facts(planned: Planned, bench: Bench) -> dict[str, Any]:
 
 
 def _apart(case: Case, method: Method, kernel: str) -> dict[str, str]:
-    """Facts for a reader where a method attends with another kernel than the full cache: that its speed is not compared, or, where the
-    kernel is as fused as the full cache's and reads no more than the method needs, that its price is in the time."""
+    """Facts for a reader where an arm attends otherwise than the full cache: that its speed is not compared, or, where its kernel is as
+    fused as the full cache's and reads no more than the method needs, that its price is in the time."""
+    if not codec(case.codec).exact:
+        return {"quality_only": f"What the codec {case.codec} stores is decoded into a buffer before each attention, which a kernel that "
+                                "reads codes would not do; a speed-up would measure the buffer."}
     if case.engine == "reference" or method.kernel == Method().kernel:
         return {}
     if kernel == FUSED_MASS_KERNEL:
@@ -73,12 +84,12 @@ def _kernel(method: Method, layout: Layout) -> str:
 
 
 # -- the least cost ------------------------------------------------------------------------------------------------------
-def limit_facts(case: Case, entry: ModelEntry, method: Method, rates: Rates | None) -> dict[str, Any]:
+def limit_facts(case: Case, entry: ModelEntry, method: Method, rates: Rates | None, steps: Sequence[Step] = ()) -> dict[str, Any]:
     """The limit as a fact of an arm or a full cache whose rates are known; else nothing. The reference engine has the full cache's: its
-    padding and copies are what it is shown for."""
-    if rates is None or case.role not in ("arm", "baseline"):
+    padding and copies are what it is shown for. Under a decoder it is that of the ``steps`` that ran, and without them there is none."""
+    if rates is None or case.role not in ("arm", "baseline") or (case.decoder and not steps):
         return {}
-    found = case_bill(case, entry, method)
+    found = case_bill(case, entry, method, steps)
     return {} if found is None else {LIMIT: Limit.of(found, rates).to_json()}
 
 

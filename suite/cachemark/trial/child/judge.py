@@ -18,6 +18,7 @@ from ...cache.arena import Memory
 from ...cache.attention import fused
 from ...cache.layout import Layout
 from ...cache.masked_layout import MaskedLayout, take
+from ...contract.decoder import Decoder
 from ...contract.method import Method
 from ...core.result import IMAGES
 from ...core.seeds import Subset
@@ -28,13 +29,15 @@ from ...models.protocol import Loaded
 
 Figure = Callable[[Tensor, Tensor, Sequence[int]], Tensor]  # of images, of the full cache's at the same seeds, and of their classes
 WORST, FIXED = 8, 4  # tiles of a sprite: the seeds that differ most, then the first of the subset
+PAIRED = ("token_agreement", "psnr", "ssim", "lpips")  # figures that mean something where both draw one image at a seed
 KEPT_BYTES = 512 * 2**20  # log-probabilities of the full cache that are kept rather than computed again
 
 
 @dataclass(frozen=True)
 class Job:
-    """A task of generation: a method anew for each generation, a storage for chunks of ``batch`` samples. ``alive`` is called after each
-    chunk, since many of them take long."""
+    """A task of generation: a method anew for each generation, a storage for chunks of ``batch`` samples. ``alive`` is called with the
+    number of images after each chunk, since many of them take long. ``decoder``: one anew too, None for sequential decoding, which every
+    family knows; ``noted`` is given it with the number of images behind each generation whose tokens are not forced."""
 
     loaded: Loaded
     method: Callable[[], Method]
@@ -43,7 +46,9 @@ class Job:
     subset: Subset
     batch: int
     device: str
-    alive: Callable[[], None] = lambda: None
+    alive: Callable[[int], None] = lambda images: None
+    decoder: Callable[[], Decoder] | None = None
+    noted: Callable[[int, Decoder], None] = lambda images, decoder: None
 
     @property
     def layout(self) -> Layout:
@@ -66,6 +71,12 @@ class Job:
     def chunks(self) -> Iterator[slice]:
         yield from (slice(at, min(at + self.batch, len(self.subset))) for at in range(0, len(self.subset), self.batch))
 
+    def alike(self) -> list[slice]:
+        """Whole batches with conditions of the first one's lengths, whose generations use one storage; what there is, where that is less
+        than a batch."""
+        whole = [part for part in self.chunks() if part.stop - part.start == self.batch] or [slice(len(self.subset))]
+        return [part for part in whole if self._layout(part).condition == self._layout(whole[0]).condition]
+
     def generate(self, part: slice, forced: Tensor | None = None, see: Callable[[Any, Tensor], None] | None = None) -> Tensor:
         """Tokens of some samples, (part, N) or (part, N, C). A part of another size than ``batch``, or with conditions of other lengths
         than those of the first, is generated in a storage of its own."""
@@ -73,13 +84,19 @@ class Job:
         alike = len(labels) == self.batch and self._layout(part).condition == self._layout(slice(self.batch)).condition
         memory = self.memory if alike else self.memory.another()
         tokens = self.drawn(labels, self.subset.seeds[part], memory, forced=forced, see=see)
-        self.alive()
+        self.alive(len(labels))
         return tokens
 
     def drawn(self, labels: Tensor, seeds: Sequence[int], memory: Memory, **options: Any) -> Tensor:
         """One generation under a new method, with a fused attention kernel."""
+        decoder = None if self.decoder is None else self.decoder()
+        if decoder is not None:
+            options["decoder"] = decoder
         with fused(self.device):
-            return self.loaded.generator.generate(labels, seeds, self.method(), self.sampling, memory, **options)
+            tokens = self.loaded.generator.generate(labels, seeds, self.method(), self.sampling, memory, **options)
+        if decoder is not None and options.get("forced") is None:
+            self.noted(len(labels), decoder)
+        return tokens
 
     def decode(self, tokens: Tensor) -> Tensor:
         """Images of some tokens, (part, 3, H, W) fp32."""
@@ -152,16 +169,18 @@ def decoded(job: Job, tokens: Tensor) -> Tensor:
     images = []
     for part in job.chunks():
         images.append(job.decode(tokens[part]))
-        job.alive()
+        job.alive(0)
     return torch.cat(images)
 
 
 def judge(
-    job: Job, reference: FullCacheOutput, figures: Mapping[str, Figure], *, forced: int, sprite: bool, itself: bool = False
+    job: Job, reference: FullCacheOutput, figures: Mapping[str, Figure], *, forced: int, sprite: bool, itself: bool = False,
+    paired: bool = True,
 ) -> JudgedImages:
     """Compare a job with the reference, by ``figures`` of single images too. ``forced``: of how many samples, from the first, there is a
     teacher-forced KL or distance; ``sprite`` adds the picture of the worst seeds. ``itself``: the job is the one that the reference was
     made by, and only its forced figures are computed anew. Where the image decoder has random weights, images are not judged.
+    ``paired``: at one seed both draw one image, or would; else only its forced figures and what images show by themselves are compared.
     """
     if itself:
         tokens, images = reference.tokens, reference.images
@@ -177,11 +196,14 @@ def judge(
     if job.loaded.pictures:
         samples |= {"psnr": fidelity.psnr(images, reference.images), "ssim": fidelity.ssim(images, reference.images)}
         samples |= {name: figure(images, reference.images, job.subset.labels) for name, figure in figures.items()}
+    if not paired:
+        samples = {name: values for name, values in samples.items() if name not in PAIRED}
     stored = storable(job, tokens)
     artifacts = {"tokens.safetensors": save({"tokens": stored})}
     facts: dict[str, object] = {IMAGES: image_hash(images)}
     if sprite and job.loaded.pictures:
-        order = [*samples["psnr"].argsort(stable=True)[:WORST].tolist(), *range(min(FIXED, len(tokens)))]
+        worst = samples["psnr"].argsort(stable=True)[:WORST].tolist() if paired else ()
+        order = [*worst, *range(min(FIXED, len(tokens)))]
         artifacts["grid.png"] = _sprite(reference.images[order], images[order])
         facts |= {"grid_seeds": [job.subset.seeds[i] for i in order], "grid_classes": [job.subset.labels[i] for i in order]}
     finite = reference.finite and bool(torch.isfinite(images).all()) and all(bool(torch.isfinite(v).all()) for v in samples.values())

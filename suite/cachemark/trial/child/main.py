@@ -33,6 +33,7 @@ from .surroundings import Surroundings, flagged
 from .talk import Talk
 
 Work = Callable[[Planned, Bench], Ended]
+UNNAMED = "imported files of the plug-in's own that no import statement names"
 
 
 def main() -> None:
@@ -67,7 +68,7 @@ class _Trial:
 
     request: TrialRequest
     work: Work
-    alive: Callable[[], None]
+    alive: Callable[[int], None]
     bench: Bench | None = None
     _surroundings: Surroundings = field(default_factory=Surroundings)
     _settled: bool = False
@@ -125,6 +126,7 @@ class _Trial:
             self._settled = False
             return []
         found = self._surroundings.changed(self.bench.loaded.parameters if self.bench else ())
+        found += [Change(f"{UNNAMED}: {name}", Impact.FIGURES) for name in plugins.strays()]
         return [change for change in found if planned.needs or change.impact > Impact.NONE]
 
 

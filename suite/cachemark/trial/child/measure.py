@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,23 +12,28 @@ import torch
 from torch import Tensor
 
 from ...cache.arena import Memory
+from ...cache.codec import NATIVE
 from ...core import registry, seeds
 from ...core.errors import Unsupported
 from ...core.plugins import needs
 from ...core.result import FULL_BESIDE, IMAGES, SHARE, Outcome, Status
-from ...core.spec import FULL, QUALITY_PASS, Case
+from ...core.spec import FULL, QUALITY_PASS, TOKENS, Case
 from ...core.units import quality_name
 from ...metrics.image_features import ImageFeatures
+from ...models.costs import case_bill
+from ...plans.decoding import BATCHES
 from ...plans.expand import Planned
 from . import quality
 from .bench import Bench, case_job, method_factory
 from .facts import case_facts, limit_facts, slope
 from .judge import Job, JudgedImages, decoded, hashed, image_hash, judge, storable
+from .passes import Ran, in_words, inexact, noting, pass_figures, redrawn, tokens_per_pass
 from .profiles import profiled, repeated
 from .timing import byte_figures, graph_facts, timed
 
 Ended = tuple[Outcome, dict[str, bytes]]  # with artifacts by file name
 WATCHED = 16  # samples whose passes are watched: what is found hardly differs between samples, and watching costs as much as a case
+PER_PASS, REDRAWN = "tokens_per_pass", "redrawn"  # of an outcome's facts, under a decoder
 RANDOM = "random weights: fidelity and quality are not measured"
 PAIRED = "an arm of a pair: both arms' tokens are compared by their hash"
 
@@ -54,23 +59,52 @@ def _measured(planned: Planned, bench: Bench) -> Ended:
         first = job.first(case.batch)
         weighed, noted = byte_figures(first)
         samples, facts = samples | weighed, facts | noted
-        times = timed(case, first, None if "quality_only" in facts else _full_beside(case, first))
-        samples, facts = samples | times.samples, facts | graph_facts(job.memory) | slope(times.marks, first.layout, first.method())
+        clocked, ran = job.first(min(BATCHES * case.batch, case.samples)) if case.decoder else first, list[Ran]()
+        times = timed(case, noting(clocked, ran), None if "quality_only" in facts else _full_beside(case, clocked))
+        samples, facts = samples | times.samples, facts | graph_facts(job.memory)
+        facts |= {} if case.decoder else slope(times.marks, first.layout, first.method())
+        told, costs = _decoded(planned, bench, first, ran)
+        samples, facts = samples | told, facts | costs
+        facts["footnotes"] += [in_words(costs[PER_PASS])] if ran else []
         facts |= {FULL_BESIDE: times.full} if times.full else {}
     if bench.loaded.random:
         return Outcome(case, Status.OK, samples, RANDOM, facts=facts), {}
     judged = _judge_case(case, job, bench)
     if not judged.finite:
         raise quality.NotFinite("The decoded images or their figures hold NaN or infinity.")
+    if parted := inexact(case, _judged_job(case, job), bench.reference(case, _judged_job(case, job)), judged):
+        return Outcome(case, Status.ERROR, log=parted, facts=facts), {}
     if case.role == "baseline" and job.layout.scales:
-        facts["layers"] = profiled(_watched(job))
+        facts["layers"] = profiled(_watched(case, job))
     elif case.role == "baseline" and job.continuous:
-        facts["redundancy"] = repeated(_watched(job))
+        facts["redundancy"] = repeated(_watched(case, job))
     if QUALITY_PASS in case.evaluation:
         figures, told = _carried(planned, job, bench, judged) or _distribution(planned, job, bench)
         samples, facts = samples | figures, facts | told
-    samples, facts = samples | judged.samples, facts | judged.facts
+    if case.decoder and (case.method, case.codec) == (FULL, NATIVE.name):
+        facts[REDRAWN] = redrawn(_judged_job(case, job), bench.reference(case, _judged_job(case, job)))
+    samples, facts = samples | judged.samples, facts | judged.facts | _asked(judged.facts, bench.entry.prompts)
     return Outcome(case, Status.OK, samples, output_hash=judged.output_hash, facts=facts), judged.artifacts
+
+
+def _decoded(planned: Planned, bench: Bench, job: Job, ran: Sequence[Ran]) -> tuple[dict[str, list[float]], dict[str, Any]]:
+    """Figures and facts of the passes that were timed under a decoder: their numbers, FLOPs and least cost."""
+    case = planned.case
+    if not ran:
+        return {}, {}
+    counted = ran[case.warmup - 1 :]
+    facts = {PER_PASS: tokens_per_pass(counted, job.layout.visual)}
+    steps = [one.steps(job.layout) for one in counted]
+    typical = sorted(steps, key=len)[len(steps) // 2]  # its number of passes is the median
+    bills = [case_bill(case, bench.entry, job.method(), each, images=False) for each in steps]
+    flops = {"flops": [found.flops / case.batch for found in bills if found is not None]}
+    facts |= limit_facts(case, bench.entry, job.method(), planned.rates, typical)
+    return pass_figures(counted) | (flops if all(bills) else {}), facts
+
+
+def _asked(facts: Mapping[str, Any], prompts: Sequence[str]) -> dict[str, list[str]]:
+    """The prompts of a sprite's tiles, where the model is given prompts and there is a sprite."""
+    return {"grid_prompts": [prompts[label] for label in facts.get("grid_classes", ())]} if prompts and "grid_classes" in facts else {}
 
 
 def _full_beside(case: Case, job: Job) -> Job | None:
@@ -78,7 +112,7 @@ def _full_beside(case: Case, job: Job) -> Job | None:
     if case.role != "arm":
         return None
     full = method_factory(replace(case, method=FULL, knobs={}))
-    return replace(job, method=full, memory=Memory(job.device, engine=job.memory.engine.another()))
+    return replace(job, method=full, memory=Memory(job.device, engine=job.memory.engine.another()), decoder=None)
 
 
 def run_arm(planned: Planned, bench: Bench) -> Ended:
@@ -146,8 +180,9 @@ def quality_images(planned: Planned) -> tuple[Iterator[Tensor], int]:
     return quality.pictures(wide, case), len(wide.subset)
 
 
-def _watched(job: Job) -> Job:
-    return job.first(min(WATCHED, len(job.subset)))
+def _watched(case: Case, job: Job) -> Job:
+    """The job whose passes are watched: a few samples, no more than the reference rows take, in batches of those that are judged."""
+    return _judged_job(case, job).first(min(WATCHED, case.noted, len(job.subset)))
 
 
 def _judged_job(case: Case, job: Job) -> Job:
@@ -166,7 +201,8 @@ def _judge_case(case: Case, job: Job, bench: Bench) -> JudgedImages:
     if case.role == "numerics":
         job = replace(job, batch=job.batch // 2 or 2)
     itself = case.role == "baseline" and case.engine != "reference"
-    return judge(job, reference, bench.figures(case), forced=case.forced, sprite=case.role == "arm", itself=itself)
+    paired = job.decoder is None or job.decoder().keeps == TOKENS
+    return judge(job, reference, bench.figures(case), forced=case.forced, sprite=case.role == "arm", itself=itself, paired=paired)
 
 
 def _carried(planned: Planned, job: Job, bench: Bench, images: JudgedImages) -> tuple[dict[str, list[float]], dict[str, Any]] | None:

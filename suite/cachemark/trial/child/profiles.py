@@ -13,7 +13,7 @@ from ...core import registry, seeds
 from ...core.errors import Unsupported
 from ...methods.ams_kv_similarity.inter_scale import ScaleProfile
 from ...methods.masked.redundancy import Redundancy
-from ...models.protocol import ModelEntry, Request
+from ...models.protocol import Loaded, ModelEntry, Request
 from .judge import Job
 
 DIGITS = 6
@@ -55,11 +55,29 @@ def _rounded(found: Any) -> Any:
 
 def layers(model: str, request: Request, *, subset: str = "s64", batch: int = 16) -> dict[str, Any]:
     """The profile of a model by name, under its ``paper`` sampling, and what its weights are called."""
+    loaded, job = _job(model, request, subset, batch)
+    return {"model": model, "weights": loaded.weights, **profiled(job)}
+
+
+def calibrated(method: type[Method], model: str, request: Request, *, subset: str, samples: int, batch: int = 4) -> dict[str, Any]:
+    """The facts that a method asks for, measured of a model by name under its ``paper`` sampling and the full cache; with the identity of
+    its weights, the samples, and the seconds that it took."""
+    watcher = method.profiler()
+    if watcher is None:
+        raise Unsupported(f"{method.name} asks for no calibration.", remedy="It runs on a model as it is.")
+    loaded, job = _job(model, request, subset, batch, samples)
+    assert isinstance(watcher, Method)
+    seconds = _watched(job, watcher)
+    return {"model": model, "weights": loaded.weights, "seeds": subset, "samples": len(job.subset), **watcher.facts, "seconds": seconds}
+
+
+def _job(model: str, request: Request, subset: str, batch: int, samples: int = 0) -> tuple[Loaded, Job]:
+    """A next-scale model, and the task of drawing some samples of a subset, by default all."""
     entry: ModelEntry = registry.models.get(model)
     if entry.paradigm != "next-scale":
         raise Unsupported(f"{model} is a {entry.paradigm} model and has no scales.",
                           remedy="Name a next-scale model: cachemark list models.")
-    loaded = entry.load(request)
-    chosen = seeds.subset(subset, entry.classes)
+    loaded, chosen = entry.load(request), seeds.subset(subset, entry.classes)
+    chosen = chosen.first(samples) if samples else chosen
     job = Job(loaded, ScaleProfile, Memory(request.device), entry.presets["paper"], chosen, min(batch, len(chosen)), request.device)
-    return {"model": model, "weights": loaded.weights, **profiled(job)}
+    return loaded, job

@@ -42,9 +42,9 @@ class Talk:
         self._began = time.perf_counter()
         self._say({"start": number})
 
-    def alive(self) -> None:
-        """It takes long and goes on."""
-        self._say({"alive": True})
+    def alive(self, images: int = 0) -> None:
+        """It takes long and goes on: so many ``images`` have been generated since the last time."""
+        self._say({"alive": True, "images": images})
 
     def done(self, number: int, outcome: Outcome, artifacts: Mapping[str, bytes]) -> None:
         """It has ended. ``clock``: the seconds since it began, by the clock of this process, which the parent compares with its own."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from ...cache.arena import Memory
 from ...cache.engine.graph import Graph
 from ...cache.layout import Layout
 from ...cache.masked_layout import MaskedLayout
+from ...contract.decoder import Rehearsal
 from ...contract.method import Method
 from ...core.spec import Case
 from ...machine.memory import allocated, exhausted, peak_bytes
@@ -33,35 +35,44 @@ class Times:
 
 
 class _Timed:
-    """A job whose generations are timed, image decoding included."""
+    """A job whose generations are timed, image decoding included, one of its batches after the other."""
 
     def __init__(self, job: Job) -> None:
-        self.job, self.layout = job, _paced(job.layout, job.method())
-        self._watch, self._labels = clock(job.device, watched(self.layout)), torch.tensor(job.subset.labels, device=job.device)
+        self.job, self.layout = job, _paced(job.first(job.batch).layout, job.method())
+        self._watch = clock(job.device, watched(self.layout))
+        self._batches = [(torch.tensor(job.subset.labels[part], device=job.device), job.subset.seeds[part]) for part in job.alike()]
 
-    def once(self) -> tuple[float, dict[int, float]]:
+    @property
+    def batches(self) -> int:
+        return len(self._batches)
+
+    def once(self, turn: int = 0) -> tuple[float, dict[int, float]]:
         """Seconds of one more generation, and its marks."""
+        labels, seeds = self._batches[turn % len(self._batches)]
         self._watch.start()
         with torch.inference_mode():
-            self.job.loaded.decode(self.job.drawn(self._labels, self.job.subset.seeds, self.job.memory, mark=self._watch.mark))
-        return self._watch.stop(), self._watch.marks()
+            self.job.loaded.decode(self.job.drawn(labels, seeds, self.job.memory, mark=self._watch.mark))
+        took = self._watch.stop(), self._watch.marks()
+        self.job.alive(len(seeds))
+        return took
 
 
 def timed(case: Case, job: Job, full: Job | None = None) -> Times:
     """The other warm-up generations, then the counted ones: latency with and without image decoding, tokens/s of both halves.
 
     A machine is faster at one time than at another, so each counted generation has one of ``full``, the full cache, right before or right
-    after it by turns, and their ratio is the speed-up. Where memory does not hold both, there is none."""
+    after it by turns, and their ratio is the speed-up. Where memory does not hold both, there is none. A job of several batches, whose
+    time depends on the images, takes each of them at least once, and the full cache the same one."""
     own, beside, found = _Timed(job), _warmed(full, case.warmup) if full else None, Times()
-    for repeat in range(1, case.warmup + case.repeats):
-        counted = repeat >= case.warmup
+    for repeat in range(1, case.warmup + max(case.repeats, own.batches)):
+        counted, turn = repeat >= case.warmup, max(0, repeat - case.warmup)
         if beside and counted and repeat % 2:
-            found.full.append(beside.once()[0])
-        total, marks = own.once()
+            found.full.append(beside.once(turn)[0])
+        total, marks = own.once(turn)
         if beside and counted and not repeat % 2:
-            found.full.append(beside.once()[0])
+            found.full.append(beside.once(turn)[0])
         if counted:
-            figures = (total, marks[own.layout.visual - 1], *halves(marks, own.layout, len(job.subset)))
+            figures = (total, marks[own.layout.visual - 1], *halves(marks, own.layout, job.batch))
             for name, value in zip(SPEED, figures, strict=True):
                 found.samples[name].append(value)
             found.marks.append(marks)
@@ -106,9 +117,12 @@ def byte_figures(job: Job) -> tuple[dict[str, list[float]], dict[str, Any]]:
     peak = _recorded(job) + peak_bytes(job.device, once, job.loaded.parameters)
     with torch.inference_mode():
         job.loaded.decode(drawn[0])
+    job.alive(len(job.subset))
     stage = memory.nbytes("stage")
     figures: dict[str, float] = {"kv_logical": method.logical_bytes, "kv_allocated": memory.nbytes("slots") + stage, "kv_stage": stage,
                "kv_state": memory.nbytes("state"), "peak_memory": peak}
+    if method.high_water_bytes is not None:
+        figures["kv_high_water"] = method.high_water_bytes
     if isinstance(memory.engine, Graph):
         figures |= {"graph_pool": memory.engine.nbytes, "capture_seconds": memory.engine.seconds}
     if isinstance(job.layout, MaskedLayout):
@@ -118,10 +132,13 @@ def byte_figures(job: Job) -> tuple[dict[str, list[float]], dict[str, Any]]:
 
 
 def _recorded(job: Job) -> int:
-    """Let an engine that records do so, in a generation of its own: bytes that are taken from then on, its pool included."""
+    """Let an engine that records do so, in a generation of its own: bytes that are taken from then on, its pool included. A decoder skips
+    passes there that it may run for other images, so all of them are run."""
     if not isinstance(engine := job.memory.engine, Graph):
         return 0
     before = allocated(job.device)
+    if job.decoder is not None:
+        job = replace(job, decoder=partial(Rehearsal, window=job.decoder().reach))
     job.generate(slice(len(job.subset)))
     return allocated(job.device) - before + engine.pool_bytes
 

@@ -22,7 +22,7 @@ from ...machine.rates import rates
 from ...plans.expand import Planned
 from ..identity import identify
 from ..request import TrialRequest
-from ..supervisor import Admit, Finished, Started, always, run_trials
+from ..supervisor import Admit, Advanced, Finished, Started, always, run_trials, unheard
 
 REJECTS = 3  # invalidated cases after which a device gets no more
 REDOS = 3  # times that an invalidated case or pair is measured again
@@ -40,8 +40,10 @@ class Executor(Protocol):
     def rates(self, device: str, threads: int, dtypes: Iterable[str]) -> dict[str, Rates]:
         """Rates of their device at its best, by dtype; nothing where that cannot be measured."""
 
-    def run(self, groups: Groups, request: TrialRequest, started: Started, admit: Admit = always) -> Iterator[Finished]:
-        """Every case of the groups once, in the order in which they end. ``started`` may be called from another thread."""
+    def run(
+        self, groups: Groups, request: TrialRequest, started: Started, admit: Admit = always, advanced: Advanced = unheard
+    ) -> Iterator[Finished]:
+        """Every case of the groups once, in the order in which they end. ``started`` and ``advanced`` may be called from other threads."""
 
     def identify(self, request: TrialRequest, device: str) -> tuple[Environment, dict[str, Any]]:
         """Environment and code identity of an arm, where its trials run."""
@@ -88,11 +90,13 @@ class Local:
         """Rates of the device, or of one of several alike."""
         return rates(device, threads, dtypes, self.gpu.uuid if self.gpu else "")
 
-    def run(self, groups: Groups, request: TrialRequest, started: Started, admit: Admit = always) -> Iterator[Finished]:
+    def run(
+        self, groups: Groups, request: TrialRequest, started: Started, admit: Admit = always, advanced: Advanced = unheard
+    ) -> Iterator[Finished]:
         """Every case of the groups once; what no device is left for is not reached."""
         self._left, self._over = deque(list(group) for group in groups), threading.Event()
         while self._left and (healthy := [n for n in range(len(self.places)) if self._rejects[n] < REJECTS]):
-            lanes = [self._lane(number, request, started, admit) for number in healthy]
+            lanes = [self._lane(number, request, started, admit, advanced) for number in healthy]
             yield from lanes[0] if len(lanes) == 1 else self._together(lanes)
         for planned in (p for group in self._left for p in group):
             yield self._rejected.get(planned.case.key) or Finished(Outcome(planned.case, Status.NOT_REACHED, log=_NO_DEVICE), {})
@@ -112,13 +116,13 @@ class Local:
     def _place(self) -> Place:
         return self.places[self._turn % len(self.places)]
 
-    def _lane(self, number: int, request: TrialRequest, started: Started, admit: Admit) -> Iterator[Finished]:
+    def _lane(self, number: int, request: TrialRequest, started: Started, admit: Admit, advanced: Advanced) -> Iterator[Finished]:
         """Cases that one place finishes, until nothing is left or its device has invalidated too many."""
         place = self.places[number]
         own = _at(place, request)
         while self._rejects[number] < REJECTS and (group := self._next()):
             left = list(group)
-            for finished in run_trials(group, own, started, watch=place.watch, admit=self._while_running(admit)):
+            for finished in run_trials(group, own, started, watch=place.watch, admit=self._while_running(admit), advanced=advanced):
                 planned = left.pop(0)
                 if not finished.invalidated:
                     yield finished

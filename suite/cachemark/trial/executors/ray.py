@@ -15,16 +15,18 @@ from typing import Any
 
 from ...core.errors import Infrastructure
 from ...core.limits import Rates
+from ...core.plugins import packed
 from ...core.result import Environment, Outcome, Status
 from ...machine.environment import environment
 from ...machine.rates import rates
 from ...plans.expand import Planned
 from ..identity import identify
 from ..request import TrialRequest
-from ..supervisor import Admit, Finished, Started, always
+from ..supervisor import Admit, Advanced, Finished, Started, always, unheard
 from .local import Groups, Local, Part, local
 
 PATIENCE = 10.0  # seconds for a cluster to answer
+Packed = Mapping[str, tuple[str, Mapping[str, bytes]]]  # plug-ins by path, as :func:`cachemark.core.plugins.packed` gives them
 AHEAD = 2  # tasks in hand for each trial that the cluster runs at once: no worker idles, and a deadline still decides late
 
 
@@ -47,9 +49,11 @@ class Ray:
         found: dict[str, Rates] = self.ray.get(self._task(rates, threads).remote(device, threads, list(dtypes)))
         return found
 
-    def run(self, groups: Groups, request: TrialRequest, started: Started, admit: Admit = always) -> Iterator[Finished]:
-        """Every case of the groups once. A task that its worker does not survive ends its cases as errors."""
-        task, code = self._task(trial, request.threads), {file: Path(file).read_bytes() for file in request.plugins}
+    def run(
+        self, groups: Groups, request: TrialRequest, started: Started, admit: Admit = always, advanced: Advanced = unheard
+    ) -> Iterator[Finished]:
+        """Every case of the groups once; how far one is, nobody hears. A task that its worker does not survive ends its cases as errors."""
+        task, code = self._task(trial, request.threads), {file: packed(file) for file in request.plugins}
         waiting: dict[Any, list[Planned]] = {}
         left = [list(group) for group in groups]
         while left or waiting:
@@ -72,7 +76,7 @@ class Ray:
     def in_turn(self, parts: Sequence[Part]) -> list[list[Finished]]:
         """Every group once, all in one task and so on one device."""
         threads = max(request.threads for _, request in parts)
-        code = {file: Path(file).read_bytes() for _, request in parts for file in request.plugins}
+        code = {file: packed(file) for _, request in parts for file in request.plugins}
         done = self._task(trials_in_turn, threads).remote([(list(group), request) for group, request in parts], code)
         found = iter(list(self._told(done, [planned for group, _ in parts for planned in group])))
         return [[next(found) for _ in group] for group, _ in parts]
@@ -102,14 +106,14 @@ class Ray:
                 yield finished._replace(outcome=replace(outcome, facts={**outcome.facts, "node": node}))
 
 
-def trial(group: list[Planned], request: TrialRequest, code: Mapping[str, bytes]) -> tuple[str, str, list[Finished]]:
+def trial(group: list[Planned], request: TrialRequest, code: Packed) -> tuple[str, str, list[Finished]]:
     """On a worker: a group of cases. Returns the fingerprint of the worker's numerics, its name, and what it found."""
     with _workplace(group[0].case.device_class, request.threads, code) as (places, files):
         found = list(places.run([group], replace(request, plugins=files), lambda planned: None))
         return places.environment(group[0].case.device_class, request.threads).fingerprint, platform.node(), found
 
 
-def trials_in_turn(parts: list[Part], code: Mapping[str, bytes]) -> tuple[str, str, list[Finished]]:
+def trials_in_turn(parts: list[Part], code: Packed) -> tuple[str, str, list[Finished]]:
     """On a worker: groups of cases one right after the other on its device, as :func:`trial` returns them."""
     device, threads = parts[0][0][0].case.device_class, max(request.threads for _, request in parts)
     for folder in {request.code for _, request in parts if request.code}:
@@ -121,17 +125,18 @@ def trials_in_turn(parts: list[Part], code: Mapping[str, bytes]) -> tuple[str, s
 
 
 @contextmanager
-def _workplace(device: str, threads: int, code: Mapping[str, bytes]) -> Iterator[tuple[Local, tuple[str, ...]]]:
+def _workplace(device: str, threads: int, code: Packed) -> Iterator[tuple[Local, tuple[str, ...]]]:
     """A local executor over the device that Ray has set aside, pinned, leased and watched as on a single machine, and files with the
-    plug-ins. These travel as they are: a worker need not see the files. Only the trial itself imports them."""
+    plug-ins. These travel with the files of their own: a worker need not see them. Only the trial itself imports them."""
     names = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name] if device != "cpu" else []
     with tempfile.TemporaryDirectory() as folder:
         files = []
-        for number, (name, content) in enumerate(code.items()):
-            path = Path(folder) / str(number) / Path(name).name
-            path.parent.mkdir()
-            path.write_bytes(content)
-            files.append(str(path))
+        for number, (named, contents) in enumerate(code.values()):
+            for name, content in contents.items():
+                path = Path(folder) / str(number) / name
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(content)
+            files.append(str(Path(folder) / str(number) / named))
         with local(device, threads, names=["all"] if names else []) as places:
             yield places, tuple(files)
 

@@ -1,4 +1,4 @@
-"""What a graph of a step could not record: a mode that sees every operation of a generation and refuses some.
+"""Operations that a graph of a step could not record: a mode that sees every operation of a generation and refuses some.
 
 Refused are reads by the host (``item``, ``tolist``, ``bool(tensor)``, ``numpy``, a copy to the host) and operations whose
 result has a shape that depends on values (``nonzero``, ``masked_select``, indexing by a boolean tensor, ``unique``).
@@ -16,10 +16,9 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from cachemark.cache.layout import Site, Step
-from cachemark.contract.method import Method
-
-from .driver import Watch
+from ..cache.layout import Site, Step
+from ..contract.method import Method
+from .driver import Onlooker
 
 READS = {"_local_scalar_dense", "item", "is_nonzero", "equal", "allclose"}
 SHAPED = {"nonzero", "nonzero_numpy", "argwhere", "masked_select", "_unique", "_unique2", "unique_dim", "unique_consecutive",
@@ -100,7 +99,7 @@ def indices(args: Any) -> list[Tensor]:
     return tensors([arg for arg in args[1:] if isinstance(arg, list | tuple)])
 
 
-class Steps(Watch):
+class Steps(Onlooker):
     """Turns a capture on for some passes, from the first site on until the pass is closed."""
 
     def __init__(self, capture: Capture, passes: Container[int]) -> None:
@@ -118,7 +117,7 @@ class Steps(Watch):
 
 
 @contextmanager
-def capturing(passes: Container[int]) -> Iterator[tuple[Capture, Watch]]:
+def capturing(passes: Container[int]) -> Iterator[tuple[Capture, Onlooker]]:
     """The capture, and the watch that turns it on during these passes of a generation."""
     capture = Capture()
     watch = Steps(capture, passes)

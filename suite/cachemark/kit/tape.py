@@ -87,7 +87,7 @@ class _Recording(TorchDispatchMode):
         if kind.indexes and any(t.dtype in (torch.bool, torch.uint8) for t in indices(args)):
             raise NotRecordable(f"{kind.name} by a boolean tensor; its shape depends on values")
         for tensor in given if self._lasting is not None else ():
-            if _place(tensor) not in self._lasting and _place(tensor) not in self.made and tensor.numel():
+            if _place(tensor) not in (self._lasting or ()) and _place(tensor) not in self.made and tensor.numel():
                 raise NotRecordable(f"{kind.name} reads a tensor of shape {tuple(tensor.shape)} that this generation alone has")
 
     def _keep(self, tensor: Tensor) -> None:
@@ -110,7 +110,7 @@ class _Recording(TorchDispatchMode):
 
 @dataclass(frozen=True)
 class _Kind:
-    """What the schema of an operation says: why it cannot be recorded, and which arguments it changes, by place and name."""
+    """The schema of an operation: why it cannot be recorded, and which arguments it changes, by place and name."""
 
     name: str
     refused: str

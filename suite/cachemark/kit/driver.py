@@ -9,16 +9,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cachemark.cache.arena import Memory
-from cachemark.cache.codec import NATIVE, Codec
-from cachemark.cache.layout import Layout, Site, Step, raster_steps
-from cachemark.contract.method import Method
+from ..cache.arena import Memory
+from ..cache.codec import NATIVE, Codec
+from ..cache.layout import Layout, Site, Step, raster_steps
+from ..contract.method import Method
 
 Outputs = dict[tuple[int, Site], Tensor]
 
 
-class Watch:
-    """What a test sees of a generation; every moment does nothing by default."""
+class Onlooker:
+    """Moments of a generation, for who looks on; every moment does nothing by default."""
 
     def before(self, method: Method, site: Site, step: Step) -> None:
         """A pass reaches a site."""
@@ -33,8 +33,10 @@ class Watch:
         """The pass is closed."""
 
 
-class _Watched:
-    watches: tuple[Watch, ...]
+class Watched:
+    """The outermost scopes of a method with watches around them."""
+
+    watches: tuple[Onlooker, ...]
 
     def attend(self, site: Site, step: Step, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         for watch in self.watches:
@@ -52,10 +54,10 @@ class _Watched:
             watch.settled(self, step)  # type: ignore[arg-type]
 
 
-def watched(method: Method, *watches: Watch) -> Method:
-    """The same method, seen by ``watches``: a subclass around its outermost scopes with the same knobs."""
+def watched(method: Method, *watches: Onlooker) -> Method:
+    """A method, seen by ``watches``: a subclass around its outermost scopes with the same knobs."""
     cls = type(method)
-    seen: Any = type(cls.__name__, (_Watched, cls), {"watches": watches, "__module__": cls.__module__})
+    seen: Any = type(cls.__name__, (Watched, cls), {"watches": watches, "__module__": cls.__module__})
     return seen(**method.knobs())
 
 
@@ -67,7 +69,7 @@ def layout_of(condition: Sequence[int] = (1, 1), *, lines: int = 6, line: int = 
                   tuple(seeds or range(100, 100 + rows)), (0,) * rows)  # fmt: skip
 
 
-class Feed:
+class RasterFeed:
     """Queries, keys and values of every pass and site, drawn once. Keys come in families, so that some resemble each other.
 
     ``flat`` leaves queries and keys zero: every score ties.
@@ -90,9 +92,9 @@ class Feed:
         self.rows = slice(None)
         self.condition = tokens
 
-    def of_row(self, row: int, condition: int) -> Feed:
-        """The same vectors for one row alone, whose condition has its own length."""
-        alone = object.__new__(Feed)
+    def of_row(self, row: int, condition: int) -> RasterFeed:
+        """These vectors for one row alone, whose condition has its own length."""
+        alone = object.__new__(RasterFeed)
         alone.__dict__ = {**self.__dict__, "rows": slice(row, row + 1), "condition": condition}
         return alone
 
@@ -102,7 +104,7 @@ class Feed:
         return q, k, v
 
 
-def drive(method: Method, layout: Layout, feed: Feed, codec: Codec = NATIVE) -> Outputs:
+def drive(method: Method, layout: Layout, feed: RasterFeed, codec: Codec = NATIVE) -> Outputs:
     """Run all passes; what attention gave at each pass and site."""
     sites = [Site("decoder", layer) for layer in range(layout.layers)]
     method.begin(layout, sites, Memory("cpu", codec))

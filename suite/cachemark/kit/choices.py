@@ -1,4 +1,4 @@
-"""What a generation decided, sample by sample, so that two generations in other batches can be compared.
+"""Decisions of a generation, sample by sample, so that two generations in other batches can be compared.
 
 Two orders of summation differ in the last bits, and an eviction that hangs on less than that may go either way. It is excused
 where the gap of its scores is below 1e-6, and only there; from then on the sample is another one and is no longer compared.
@@ -9,19 +9,18 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
+from unittest.mock import patch
 
-import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from cachemark.cache.layout import Site, Step
-from cachemark.contract.method import Method
-
-from .driver import Watch
+from ..cache.layout import Site, Step
+from ..contract.method import Method
+from .driver import Onlooker
 
 CLOSE = 1e-4  # logits
 GAP = 1e-6  # scores
@@ -29,19 +28,20 @@ GAP = 1e-6  # scores
 
 @dataclass
 class Pass:
-    """One pass: kept visual tokens, sorted, and the gap of the scores that chose them, per site (rows, kv_heads, …); codes written."""
+    """A pass as it was decided: kept visual tokens, sorted, and the gap of the scores that chose them, per site (rows, kv_heads, …); codes
+    written."""
 
-    held: list[Tensor] = field(default_factory=list)
+    contents: list[Tensor] = field(default_factory=list)
     gaps: list[Tensor] = field(default_factory=list)
     codes: list[Tensor] = field(default_factory=list)
 
     def of(self, rows: Sequence[int]) -> Pass:
-        """The same for some of the rows."""
-        return Pass(*([part[list(rows)] for part in parts] for parts in (self.held, self.gaps, self.codes)))
+        """Those of some of the rows."""
+        return Pass(*([part[list(rows)] for part in parts] for parts in (self.contents, self.gaps, self.codes)))
 
 
 @dataclass
-class Choices(Watch):
+class Choices(Onlooker):
     """Watches a generation; ``scores`` collects the gaps of the pass that runs, one tensor (sites, rows, kv_heads) a bank."""
 
     scores: list[Tensor]
@@ -71,7 +71,7 @@ def choosing(method: Method, line: int) -> Iterator[Choices]:
     """
     module: Any = sys.modules[type(method).__module__]
     scores: list[Tensor] = []
-    with pytest.MonkeyPatch.context() as patch:
+    with ExitStack() as patches:
         if hasattr(module, "lowest"):
             lowest = module.lowest
 
@@ -79,13 +79,13 @@ def choosing(method: Method, line: int) -> Iterator[Choices]:
                 scores.append(gap(score, count))
                 return lowest(score, age, count)
 
-            patch.setattr(module, "lowest", noted)
+            patches.enter_context(patch.object(module, "lowest", noted))
         if method.name == "rkv":
-            _watch_rkv(patch, module, method.knobs()["mix_lambda"], line, scores)
+            _watch_rkv(patches, module, method.knobs()["mix_lambda"], line, scores)
         yield Choices(scores)
 
 
-def _watch_rkv(patch: pytest.MonkeyPatch, module: Any, mix_lambda: float, line: int, scores: list[Tensor]) -> None:
+def _watch_rkv(patches: ExitStack, module: Any, mix_lambda: float, line: int, scores: list[Tensor]) -> None:
     """R-KV sorts its score itself, site by site: put it together from its two terms."""
     importance, redundancy = module.importance, module.redundancy
     seen: list[Tensor] = []
@@ -100,8 +100,8 @@ def _watch_rkv(patch: pytest.MonkeyPatch, module: Any, mix_lambda: float, line: 
         scores[:] = [torch.cat((*scores, gap(score, line)[None]))]
         return r
 
-    patch.setattr(module, "importance", noted_importance)
-    patch.setattr(module, "redundancy", noted_redundancy)
+    patches.enter_context(patch.object(module, "importance", noted_importance))
+    patches.enter_context(patch.object(module, "redundancy", noted_redundancy))
 
 
 def gap(score: Tensor, count: int) -> Tensor:
@@ -111,14 +111,14 @@ def gap(score: Tensor, count: int) -> Tensor:
 
 
 @dataclass
-class Verdict:
+class Agreement:
     """``faults``: what differs and is not excused. ``excused``: the samples that left the comparison, with the pass."""
 
     faults: list[str] = field(default_factory=list)
     excused: dict[int, int] = field(default_factory=dict)
 
 
-def compare(seeds: Sequence[int], first: Sequence[Pass], second: Sequence[Pass], logits: tuple[Tensor, Tensor], verdict: Verdict) -> None:
+def compare(seeds: Sequence[int], first: Sequence[Pass], second: Sequence[Pass], logits: tuple[Tensor, Tensor], verdict: Agreement) -> None:
     """Add to ``verdict`` how two runs of the samples ``seeds`` differ.
 
     Rows are the samples' conditional rows, then their unconditional ones; logits are (passes, samples, vocab).
@@ -142,14 +142,14 @@ def compare(seeds: Sequence[int], first: Sequence[Pass], second: Sequence[Pass],
 
 def _rounded(a: Pass, b: Pass) -> Tensor:
     """Which rows have written other codes: (rows,) bool."""
-    nothing = torch.zeros(a.held[0].size(0), dtype=torch.bool)
+    nothing = torch.zeros(a.contents[0].size(0), dtype=torch.bool)
     return torch.stack([nothing, *((x != y).flatten(1).any(1) for x, y in zip(a.codes, b.codes, strict=True))]).any(0)
 
 
 def _widest(a: Pass, b: Pass) -> Tensor:
     """The widest score gap at which a row has kept other entries, −1 where it has not: (rows,)."""
     rows = []
-    for x, y, *gaps in zip(a.held, b.held, a.gaps, b.gaps, strict=True):
+    for x, y, *gaps in zip(a.contents, b.contents, a.gaps, b.gaps, strict=True):
         differs = (x != y).any(-1)
         rows.append(torch.minimum(*gaps).masked_fill(~differs, -1).amax(-1))
     return torch.stack(rows).amax(0)

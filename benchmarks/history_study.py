@@ -1,0 +1,178 @@
+"""Simulate years of nights of one cell: how soon a step is found in its history, how often one is seen that is not there.
+
+    python benchmarks/history_study.py [--years 16] [--seed 101] [KIND ...]
+
+prints the table of docs/guide/gate.md, in some minutes of one core. The noise is assumed, not measured. Every year is looked at every
+night; ``may_change`` goes through all years at once and leaves few nights to the history itself.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.random import Generator
+from numpy.typing import NDArray
+from scipy.ndimage import median_filter
+from scipy.signal import lfilter
+from scipy.stats import chi2, rankdata
+
+from cachemark.stats import changepoints as history
+from gate_page import markdown
+
+Floats = NDArray[np.float64]
+NIGHTS, ONSET, BURN = 365, 180, 60
+STEP, DELTA = 0.05, 0.02
+NEAR = 5  # nights by which a step may be placed wrongly and still be the one that is there
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Noise of log ratios to the canary: its deviation, the correlation of neighbouring nights, and a cycle of the week around its level,
+    a sine or working days against two others."""
+
+    sd: float
+    alike: float = 0.0
+    cycle: float = 0.0
+    sudden: bool = False
+
+    def years(self, stream: Generator, count: int) -> Floats:
+        """Unchanged years, (count, nights)."""
+        drawn = stream.normal(0, math.sqrt(1 - self.alike**2), (count, BURN + NIGHTS))
+        nights = np.arange(NIGHTS)
+        week = np.where(nights % 7 >= 5, 1.0, -1.0) if self.sudden else np.sin(2 * np.pi * nights / 7)
+        return np.asarray(self.sd * lfilter([1], [1, -self.alike], drawn, axis=1)[:, BURN:] + self.cycle * week)
+
+
+KINDS: Mapping[str, Kind] = {
+    "independent nights, 1 %": Kind(0.01),
+    "AR(1) 0.3, 1 %": Kind(0.01, 0.3), "AR(1) 0.3, 2 %": Kind(0.02, 0.3),
+    "AR(1) 0.6, 1 %": Kind(0.01, 0.6), "AR(1) 0.6, 2 %": Kind(0.02, 0.6),
+    "weekly ± 1 %, sine": Kind(0.005, cycle=0.01), "weekly ± 1 %, weekends": Kind(0.005, cycle=0.01, sudden=True),
+    "weekly ± 2 %, weekends": Kind(0.01, cycle=0.02, sudden=True),
+    "weekly ± 1 % and AR(1) 0.6": Kind(0.005, 0.6, 0.01),
+}
+
+
+def epoch(nights: Floats) -> history.Epoch:
+    """What the history says of nights in one environment."""
+    return history.changes(nights.tolist(), [0] * len(nights), DELTA)[0]
+
+
+def gating(nights: Floats) -> list[history.ChangePoint]:
+    return [change for change in epoch(nights).changes if change.gates]
+
+
+def false_years(years: Floats, every: int = 1) -> int:
+    """How many unchanged years are told to have a change on any night, looked at after so many nights each."""
+    quiet = np.ones(len(years), dtype=bool)
+    for last in range(BURN // 2, NIGHTS + 1, every):
+        suspects = np.flatnonzero(quiet)[may_change(years[quiet, :last])]
+        quiet[[k for k in suspects if gating(years[k, :last])]] = False
+    return int((~quiet).sum())
+
+
+def may_change(rows: Floats) -> NDArray[np.bool_]:
+    """Which rows, (years, nights), may have a change: those with a stretch whose largest is significant with neighbours as alike as they
+    are beside a step, or as little alike as they could be beside a ramp."""
+    rows = rows - weekly(rows)
+    stretches = list(history._windows(0, rows.shape[1]))
+    return np.any([_height(rows[:, a:b]) >= history._significant(b - a) - 1e-6 for a, b in stretches], axis=0)
+
+
+def weekly(rows: Floats) -> Floats:
+    """:func:`cachemark.stats.changepoints.weekly` for rows of one night a day."""
+    n = rows.shape[1]
+    if n < history.WEEK * history.WEEKS:
+        return np.zeros_like(rows)
+    away = rows - median_filter(rows, (1, history.WEEK), mode="nearest")
+    ranks, days = rankdata(away, axis=1), [np.arange(day, n, history.WEEK) for day in range(history.WEEK)]
+    between = sum(ranks[:, day].sum(axis=1) ** 2 / len(day) for day in days)
+    height = 12 / (n * (n + 1)) * between - 3 * (n + 1)  # Kruskal and Wallis
+    same = (away == 0).sum(axis=1)  # nights that are the median of the week around them
+    height /= 1 - (same**3 - same) / (n**3 - n)
+    owed = np.zeros_like(rows)
+    for day in days:
+        owed[:, day] = np.median(away[:, day], axis=1)[:, None]
+    there = chi2.sf(height, history.WEEK - 1) <= history.LEVEL_OF_LEVELS
+    return there[:, None] * (owed - owed.mean(axis=1)[:, None])
+
+
+def _height(rows: Floats) -> Floats:
+    """The standardised height of the most likely change of each row, that beside a step or the most that it could be beside a ramp."""
+    n = rows.shape[1]
+    place = history.LEAST + history._heights(rankdata(rows, axis=1)).argmax(axis=1)
+    sides = [side := np.arange(n) >= place[:, None], ~side]
+    rest = rows - np.select(sides, [_medians(rows, side) for side in sides])
+    most = history.MOST_ODD * 1.4826 * np.median(np.abs(rest), axis=1)[:, None]
+    kept = rows - rest + np.clip(rest, -most, most)
+    after, before = (((kept * side).sum(axis=1) / side.sum(axis=1))[:, None] for side in sides)
+    within = ((kept - np.where(side, after, before)) ** 2).sum(axis=1) / (n - 2)
+    widening = np.minimum(_widening(rest), history._widened(0.0, n, 2))
+    error = np.sqrt(within * n / (place * (n - place)) * widening)
+    return history.standardised(np.abs(after - before)[:, 0] / error, n)
+
+
+def _widening(rest: Floats) -> Floats:
+    n = rest.shape[1]
+    before, after = (part - n / 2 for part in (rankdata(rest[:, :-1], axis=1), rankdata(rest[:, 1:], axis=1)))
+    alike = (before * after).sum(axis=1) / np.sqrt((before**2).sum(axis=1) * (after**2).sum(axis=1))
+    alike = np.minimum(np.maximum(alike, 0) + 1 / math.sqrt(n), 0.95)
+    return (1 + alike) / (1 - alike)
+
+
+def _medians(rows: Floats, side: NDArray[np.bool_]) -> Floats:
+    """The median of what each row has on that side, (rows, 1)."""
+    ordered, count = np.sort(np.where(side, rows, np.inf), axis=1), side.sum(axis=1)
+    middle = [np.take_along_axis(ordered, at[:, None], axis=1) for at in ((count - 1) // 2, count // 2)]
+    return np.mean(middle, axis=0)
+
+
+def stepped(nights: Floats) -> Floats:
+    return nights + math.log1p(STEP) * (np.arange(NIGHTS) >= ONSET)
+
+
+def wait(nights: Floats, most: int = 2 * history.SOON) -> int | None:
+    """Nights of the new level until the step is told of, looked at every night; None where it is not by the last one."""
+    for after in range(1, most + 1):
+        if any(abs(change.first - ONSET) <= NEAR for change in gating(stepped(nights)[: ONSET + after])):
+            return after
+    return None
+
+
+def row(name: str, years: int, seed: int) -> dict[str, Any]:
+    """One kind of noise. ``at most``: false alarms a year with 95 % confidence; ``promised``: years whose history says, on the night before
+    the step, that it would show; ``found of these``: those in which it is then found within ``SOON`` nights."""
+    nights = KINDS[name].years(np.random.default_rng([seed, *name.encode()]), years)
+    false = false_years(nights)
+    waits = [math.inf if (found := wait(year)) is None else found for year in nights]
+    shows = np.array([epoch(year[:ONSET]).shows for year in nights])
+    soon, promised = np.array(waits) <= history.SOON, shows <= STEP
+    return {
+        "noise": name, "years": years, "with a false alarm": false, "at most a year": float(chi2.ppf(0.95, 2 * false + 2)) / 2 / years,
+        f"found within {history.SOON} nights": float(soon.mean()), "within twice as many": float(np.isfinite(waits).mean()),
+        "median nights": float(np.median(waits)), "says it shows": float(np.median(shows)), "promised": int(promised.sum()),
+        "found of these": float(soon[promised].mean()) if promised.any() else math.nan,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Simulate what the history of a cell tells.")
+    parser.add_argument("kinds", nargs="*", default=list(KINDS), metavar="KIND", help="some kinds of noise (default: all)")
+    parser.add_argument("--years", type=int, default=16)
+    parser.add_argument("--seed", type=int, default=101)
+    given = parser.parse_args()
+    began = time.process_time()
+    rows = [row(name, given.years, given.seed) for name in given.kinds]
+    spent = time.process_time() - began
+    print(f"Seed {given.seed}, a step of {STEP:.0%} at night {ONSET}, minimum effect {DELTA:.0%}, {spent:.0f} s of one core.\n")
+    print(markdown(rows))
+
+
+if __name__ == "__main__":
+    main()

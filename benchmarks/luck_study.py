@@ -1,0 +1,154 @@
+"""Simulate months of nights whose arms have luck that lasts: how often a night alarms for nothing, and what is printed of that.
+
+    python benchmarks/luck_study.py [--months 20] [--seed 17] [--page docs/guide/gate.md]
+
+Luck is what an arm of a cell has in all pairs of a night, such as where its code lies in memory: a normal share, drawn for each arm of each
+cell, of equal cells too, every night anew or once for a month. Every month begins with an empty store; its nights are judged
+as `cachemark compare` judges them: the minimum effect by the equal arms of all nights so far, tonight's included, and the standing by those
+of the last thirty. *The effect kept* is the same gate without that raise.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.random import Generator
+
+import gate_page
+from cachemark.core.result import Environment
+from cachemark.core.verdicts import EQUIVALENT, IMPROVED, REGRESSED
+from cachemark.gate import nights as ledger
+from cachemark.gate.comparison import AA, TIMED
+from cachemark.stats import paired_test as pairs
+from cachemark.stats.paired_test import PairRatios, Rule
+from cachemark.store.rows import RunRecord, Verdict
+from gate_study import FAMILY, PROFILES, Floats, paired
+
+SEED, MONTHS, NIGHTS = 17, 20, 30
+CELLS = [str(cell) for cell in range(FAMILY)]
+EQUAL = len(ledger.equal_cells(CELLS))
+CHANGED, EFFECT = 10, 0.10  # cells of the last night of a month that are truly slower, and by how much
+BEGIN, END = "<!-- written by benchmarks/luck_study.py -->", "<!-- end of what luck_study.py has written -->"
+ENVIRONMENT = Environment("simulated", "simulated", "cuda", {})
+SETTINGS = ((0.0, "a night"), (0.005, "a night"), (0.01, "a night"), (0.01, "a month"))
+
+
+@dataclass
+class Month:
+    """A store of nights of one profile: what equal arms have shown so far. ``raised``: whether their luck raises the minimum effect;
+    ``found``: the share of the truly slower cells of the last night that is found."""
+
+    name: str
+    stream: Generator
+    luck: float
+    lasts: str
+    raised: bool = True
+    equal: dict[tuple[int, str], list[float]] = field(default_factory=dict)
+    nights: list[ledger.Night] = field(default_factory=list)
+    alarms: list[bool] = field(default_factory=list)
+    delta: float = ledger.FLOOR["cuda"]
+    found: float = math.nan
+
+    def __post_init__(self) -> None:
+        self._arms, self._equal_arms = self._drawn(), self._drawn()
+
+    def _drawn(self) -> Floats:
+        """The log ratio that luck gives to two arms of every cell, (cells,)."""
+        return self.stream.normal(0, self.luck, FAMILY) - self.stream.normal(0, self.luck, FAMILY)
+
+    def night(self) -> None:
+        """Measure and judge one more night. On the last one some cells are truly slower."""
+        number = len(self.nights)
+        if self.lasts == "a night":
+            self._arms, self._equal_arms = self._drawn(), self._drawn()
+        truth, changed = self._arms.copy(), CHANGED if number == NIGHTS - 1 else 0
+        truth[:changed] += math.log1p(EFFECT)
+        tonight = ledger.equal_cells(CELLS, number)
+        cells = self._measured(CELLS, truth)
+        equal = self._measured([f"{AA}{cell}" for cell in tonight], self._equal_arms[[int(cell) for cell in tonight]])
+        self.equal |= {(number, name): [*cell.screening, *cell.fresh] for name, cell in equal.items()}
+        if self.raised:  # what was stored before tonight was seen at the end of the night before
+            self.delta = max(ledger.FLOOR["cuda"], ledger.least_effect(self.equal, FAMILY, "cuda")[0])
+        said, of_equal = self._judged(cells), self._judged(equal)
+        self.alarms.append(any(said[cell] != EQUIVALENT for cell in CELLS[changed:]))
+        if changed:
+            self.found = float(np.mean([said[cell] == REGRESSED for cell in CELLS[:changed]]))
+        rows = tuple(Verdict("", name, TIMED, verdict) for name, verdict in of_equal.items())
+        self.nights.append(ledger.Night(RunRecord(number, "", {"cells": FAMILY}, "", "", "finished", ENVIRONMENT, {}), rows))
+
+    def _measured(self, names: Sequence[str], truth: Floats) -> dict[str, PairRatios]:
+        """The pairs of each cell, as many as the rule asks for."""
+        rule, noise = Rule(self.delta, FAMILY), PROFILES[self.name]
+        screening, fresh = (paired(noise, self.stream, truth, count) for count in (rule.looks[-1], rule.fresh))
+        seen = pairs.screen(screening, rule)
+        return {name: PairRatios(screening[i, : seen.pairs[i]].tolist(), fresh[i].tolist() if seen.side[i] else ())
+                for i, name in enumerate(names)}
+
+    def _judged(self, cells: Mapping[str, PairRatios]) -> dict[str, str]:
+        """What is told of each cell: what was not confirmed raises no alarm, and is not judged here, which saves time."""
+        found = pairs.judge({name: cell for name, cell in cells.items() if cell.fresh}, Rule(self.delta, FAMILY))
+        alarms = {name: verdict.verdict for name, verdict in found.items() if verdict.verdict in (REGRESSED, IMPROVED)}
+        return {name: alarms.get(name, EQUIVALENT) for name in cells}
+
+
+def row(name: str, luck: float, lasts: str, raised: bool, months: int, seed: int) -> dict[str, Any]:
+    """Figures of some months. The rate that is true is that of all their nights: what is printed on the last one is compared with it."""
+    held = []
+    for number in range(months):
+        month = Month(name, np.random.default_rng([seed, number, *name.encode()]), luck, lasts, raised)
+        for _ in range(NIGHTS):
+            month.night()
+        held.append(month)
+    alarms = np.array([month.alarms[:-1] for month in held])
+    true, printed = float(alarms.mean()), [ledger.standing(month.nights) for month in held]
+    return {
+        "profile": name, "luck": f"{luck:.1%}", "drawn for": lasts, "effect": "raised" if raised else "kept", "nights": alarms.size,
+        "with a false alarm": true, "in the worst month": float(alarms.mean(axis=1).max()),
+        "printed": float(np.median([standing.rate for standing in printed])),
+        "interval holds it": float(np.mean([standing.low <= true <= standing.high for standing in printed])),
+        "advisory": float(np.mean([standing.advisory for standing in printed])),
+        "δ of the last night": float(np.median([month.delta for month in held])),
+        f"found of +{EFFECT:.0%}": float(np.mean([month.found for month in held])),
+    }  # fmt: skip
+
+
+def rows(months: int, seed: int) -> Iterator[dict[str, Any]]:
+    for name in ("locked", "unlocked"):
+        for luck, lasts in SETTINGS:
+            for raised in (True, False) if luck == 0.01 else (True,):
+                yield row(name, luck, lasts, raised, months, seed)
+
+
+def write(page: Path, table: str) -> None:
+    """Put the table into the page."""
+    before, _, rest = page.read_text(encoding="utf-8").partition(BEGIN)
+    _, found, after = rest.partition(END)
+    if not found:
+        raise SystemExit(f"{page} lacks the marks {BEGIN} and {END}.")
+    page.write_text(f"{before}{BEGIN}\n\n{table}\n\n{END}{after}", encoding="utf-8")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Simulate nights whose arms have luck that lasts.")
+    parser.add_argument("--months", type=int, default=MONTHS)
+    parser.add_argument("--seed", type=int, default=SEED)
+    parser.add_argument("--page", type=Path, help="put the table into this page")
+    given = parser.parse_args()
+    start = time.process_time()
+    made = list(rows(given.months, given.seed))
+    minutes = (time.process_time() - start) / 60
+    table = f"Seed {given.seed}, {given.months} months for each row, {minutes:.0f} minutes of one core.\n{gate_page.markdown(made)}"
+    print(table)
+    if given.page:
+        write(given.page, table)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,118 @@
+"""Keys whose channels share their ranges among tokens, as KIVI (Liu et al. 2024, section 3.2) stores them.
+
+A key's channels differ far more from each other than its tokens do, so each channel of 32 tokens that arrive one after the other has
+a range of its own. Until 32 have arrived they stand as they are. An entry carries the number of its arrival, through which it finds its
+range wherever eviction has moved it; the ranges of a group stay as long as any of its entries may live, that is for the whole generation.
+
+It differs from the authors' code in what stands as it is: theirs keeps the latest 128 keys and values, here the keys of the group that
+fills, and no values. Next-token models only: a next-scale pass writes what survives of a scale, which differs from head to head, and a
+masked one has no order of arrival.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from .arena import Memory
+from .bank import SlotBank
+from .codec import GROUP, levels, pack, unpack
+from .layout import Layout, RowRun, Site, Step
+from .slot import Slot
+
+
+class GroupedSlot(Slot):
+    """A slot of a :class:`GroupedBank`."""
+
+    bank: GroupedBank
+
+    def append(self, k: Tensor, v: Tensor, condition: bool = False) -> None:
+        """Write (rows, kv_heads, tokens, head_dim) at the tail: the condition, or one token."""
+        assert condition or k.size(2) == 1, "tokens arrive one at a time"
+        counts = [run.condition if condition else 1 for run in self.bank.runs]
+        assert max(map(sum, zip(self.live, counts, strict=True))) <= self.bank.capacity, "a method declared too small a capacity"
+        for part, codes in zip(self.v, self.bank.codec.encode(v), strict=True):
+            for run, n, count in zip(self.bank.runs, self.live, counts, strict=True):
+                part[run.rows, :, n : n + count] = codes[run.rows, :, :count]
+        for number, run in enumerate(self.bank.runs):
+            (self._condition if condition else self._token)(run, number, k[run.rows])
+
+    def _token(self, run: RowRun, number: int, k: Tensor) -> None:
+        """Write one token. The number of its arrival is read on the device, so that a recorded pass can be repeated."""
+        arrived, n = self.bank.arrived[run.start : run.start + 1], self.live[number]
+        self.bank.newest[self.index, run.rows].index_copy_(2, arrived % GROUP, k)
+        self.k[1][run.rows, :, n] = arrived.to(torch.int16)
+        self.live[number] += 1
+
+    def _condition(self, run: RowRun, number: int, k: Tensor) -> None:
+        """Write a condition, one group after the other."""
+        for first in range(0, run.condition, GROUP):
+            last = min(first + GROUP, run.condition)
+            self.bank.newest[self.index, run.rows, :, : last - first] = k[:, :, first:last]
+            self.k[1][run.rows, :, first:last, 0] = torch.arange(first, last, dtype=torch.int16, device=k.device)
+            self.live[number] = last
+            if last - first == GROUP:
+                self.bank.close(slice(self.index, self.index + 1), number, first // GROUP, last)
+        self.bank.arrived[run.rows] = run.condition
+
+    def read(self, run: RowRun, n: int) -> tuple[Tensor, Tensor]:
+        """Keys and values of the first ``n`` entries of these rows, decoded."""
+        values = self.bank.codec.decode(tuple(part[run.rows, :, :n] for part in self.v), self.bank.layout.dtype)
+        return self.bank.decoded(slice(self.index, self.index + 1), run.rows, n)[0], values
+
+
+class GroupedBank(SlotBank):
+    """A bank of such keys. ``k``: codes, two in a byte, and the number of arrival of each entry. ``step``, ``least`` (sites, rows,
+    kv_heads, groups, head_dim) fp16: the range of each channel of a group. ``newest`` (sites, rows, kv_heads, 32, head_dim): the group
+    that fills. ``arrived`` (rows,) int64: tokens that had arrived before the pass."""
+
+    def __init__(self, layout: Layout, sites: tuple[Site, ...], capacity: int, memory: Memory) -> None:
+        super().__init__(layout, sites, capacity, memory)
+        name, shape = f"{sites[0].stack}.{sites[0].layer}", (len(sites), layout.rows, layout.kv_heads)
+        groups = math.ceil((layout.longest_condition + layout.visual) / GROUP)
+        self.step, self.least = (memory.zeros(f"{part}.{name}", (*shape, groups, layout.head_dim), torch.float16, "slots")
+                                 for part in ("step", "least"))
+        self.newest = memory.zeros(f"newest.{name}", (*shape, GROUP, layout.head_dim), layout.dtype, "slots")
+        self.arrived = memory.zeros(f"arrived.{name}", (layout.rows,), torch.int64)
+
+    def slot(self, index: int) -> Slot:
+        return GroupedSlot(self, index)
+
+    def keys(self, sites: slice = slice(None), rows: slice = slice(None)) -> Tensor:
+        return self.decoded(sites, rows, max(self.live))
+
+    def decoded(self, sites: slice, rows: slice, n: int) -> Tensor:
+        """Keys of the first ``n`` entries, (sites, rows, kv_heads, n, head_dim)."""
+        arrival = self.k[1][sites, rows, :, :n].long()
+        if len(set(self.live)) > 1:  # the shorter rows have dead entries among these, which may hold any number
+            arrival = arrival.clamp(0, self.step.size(3) * GROUP - 1)
+        group, place = arrival // GROUP, arrival % GROUP
+        step, least = (_taken(part[sites, rows], group) for part in (self.step, self.least))
+        old = (unpack(self.k[0][sites, rows, :, :n]).float() * step + least).to(self.layout.dtype)
+        filling = group == (self.arrived[rows] // GROUP)[:, None, None, None]
+        return torch.where(filling, _taken(self.newest[sites, rows], place), old)
+
+    def end_step(self, step: Step) -> None:
+        super().end_step(step)
+        for number, (run, n) in enumerate(zip(self.runs, self.live, strict=True)):
+            arrived = run.condition + (step.first + 1 if step.count else 0)
+            self.arrived[run.rows] = arrived
+            if step.count and arrived % GROUP == 0:
+                self.close(slice(None), number, arrived // GROUP - 1, n)
+
+    def close(self, sites: slice, number: int, group: int, live: int) -> None:
+        """Give a group that is full its ranges, and the entries that live of it their codes: run ``number``, its first ``live`` places."""
+        rows = self.runs[number].rows
+        codes, step, least = levels(self.newest[sites, rows], -2)
+        self.step[sites, rows, :, group], self.least[sites, rows, :, group] = step.squeeze(-2), least.squeeze(-2)
+        place = self.k[1][sites, rows, :, :live].long() - group * GROUP
+        mine = (place >= 0) & (place < GROUP)
+        kept = self.k[0][sites, rows, :, :live]
+        kept.copy_(torch.where(mine, _taken(pack(codes), place.clamp(0, GROUP - 1)), kept))
+
+
+def _taken(table: Tensor, places: Tensor) -> Tensor:
+    """Of ``table`` (…, entries, width) the rows at ``places`` (…, n, 1): (…, n, width)."""
+    return table.gather(-2, places.expand(*places.shape[:-1], table.size(-1)))

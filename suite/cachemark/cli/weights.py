@@ -1,0 +1,106 @@
+"""``cachemark weights``: published weights, from their authors to what is loaded at once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from ..core.wording import printed
+from .options import all_of, echo_rows, json_option, size
+
+if TYPE_CHECKING:
+    from ..core.publications import Publication
+
+MOST_PIXELS = 65_536
+_from_option = click.option("--from", "folder", default="weights", show_default=True, type=click.Path(file_okay=False),
+                            help="Folder that they were fetched to.")
+_weights_options = all_of(
+    click.option("--weights", default="", help="File or folder of the transformer.  [default: the fetched one]"),
+    click.option("--decoder-weights", default="", help="The same of the image tokenizer."),
+    _from_option,
+    click.option("--pixels", type=click.IntRange(1, MOST_PIXELS),
+                 help="Side of the images that they are for, where shapes do not tell.  [default: as the weights say]"),
+)
+
+
+@click.group()
+def weights() -> None:
+    """List, fetch, verify and convert the published weights of models."""
+
+
+@weights.command("list")
+@click.argument("models", nargs=-1)
+@json_option
+def list_weights(models: tuple[str, ...], as_json: bool) -> None:
+    """List where the weights of each model come from: source, files, size, licence, and whether terms must be agreed to.
+
+    What is not published, or not known, is a question mark. Nothing is fetched.
+    """
+    from ..workflows.fetching import weights_list
+
+    rows = weights_list(models)
+    width = max(len(row.model) for row in rows)
+    echo_rows([row.to_json() for row in rows] if as_json else rows, as_json, lambda row: _line(row, width), "No weights.")
+
+
+def _line(row: Publication, width: int) -> str:
+    gated = {True: "gated", False: "not gated", None: "gated?"}[row.origin.gated]
+    nbytes = f"{row.nbytes} bytes" if row.nbytes else f"about {row.about_mib} MiB" if row.about_mib else "size ?"
+    hand = "by hand" if row.steps else "fetch"
+    return (f"{row.model:<{width}}  {row.key:<15}  {', '.join(row.files)}  {row.origin.address}  {nbytes}  "
+            f"SHA-256 {'known' if row.sha256 else '?'}  licence {row.origin.licence or '?'}  {gated}  {hand}")
+
+
+@weights.command("fetch")
+@click.argument("model")
+@click.option("--to", default="weights", show_default=True, type=click.Path(file_okay=False), help="Folder to put them in.")
+def fetch_weights(model: str, to: str) -> None:
+    """Download all that MODEL needs from Hugging Face, and say what must be downloaded by hand.
+
+    A download that was broken off goes on where it ended. This is the only command that asks Hugging Face for anything.
+    """
+    from ..workflows.fetching import fetch
+
+    _named(fetch(model, to, say=_say))
+
+
+@weights.command("verify")
+@click.argument("model")
+@_weights_options
+@json_option
+def verify_weights(model: str, weights: str, decoder_weights: str, folder: str, pixels: int | None, as_json: bool) -> None:
+    """Check that weights are those of MODEL: every name, shape and kind of number, their size, and their SHA-256 where it is known."""
+    from ..workflows.converting import verify
+
+    rows = verify(model, weights=weights, decoder_weights=decoder_weights, folder=folder, pixels=pixels or 0)
+    echo_rows(rows, as_json, lambda row: f"{row.key}  {row.path}  {row.covered}, {', '.join(row.dtypes)}, {row.nbytes} bytes; "
+              f"{len(row.passed)} other names passed over; SHA-256 {row.sha256} ({row.known})", "No weights.")
+
+
+@weights.command("convert")
+@click.argument("model")
+@click.option("--to", required=True, type=click.Path(file_okay=False), help="Folder for the converted weights.")
+@_weights_options
+@click.option("--shard-size", "shard", default="1GiB", show_default=True, callback=size, metavar="SIZE",
+              help="Most bytes of a file, unless one tensor is larger; the peak of memory follows it.")
+def convert_weights(model: str, to: str, weights: str, decoder_weights: str, folder: str, pixels: int | None, shard: int) -> None:
+    """Write weights once as sharded safetensors, which are mapped into memory and go straight to the device.
+
+    A conversion that was ended leaves nothing half-converted; run the same command to go on. Nothing in a pickle is executed.
+    """
+    from ..workflows.converting import convert
+
+    _named(convert(model, to, weights=weights, decoder_weights=decoder_weights, folder=folder, pixels=pixels or 0, shard=shard, say=_say))
+
+
+def _say(line: str) -> None:
+    click.echo(printed(line))
+
+
+def _named(paths: Mapping[str, Path]) -> None:
+    """Print paths as a plan names them."""
+    click.echo("\n".join(f"{key} = {json.dumps(str(path))}" for key, path in paths.items() if key.endswith("weights")))

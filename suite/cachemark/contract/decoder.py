@@ -1,0 +1,111 @@
+"""A decoder: how many tokens a pass of a next-token model draws, and which of them stay. It stands beside the method, which knows nothing
+of it but :meth:`~.storage.Storage.horizon` and :meth:`~.storage.Storage.roll_back`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from ..cache.arena import Memory
+from ..cache.layout import Layout
+from ..core import registry
+from ..core.spec import SEQUENTIAL, TOKENS
+from .knobs import Knobs
+from .method import SCOPES, Method
+
+DECIDING = (*SCOPES, "capacity", "evict", "evict_after", "end_step", "roll_back")  # what may make an inherited horizon untrue
+
+
+@dataclass
+class Decoder(Knobs):
+    """Accepts tokens from the left. A pass feeds the last accepted token and then drafts of those behind it, which gives the law of each
+    place after them. It is made anew for each generation; all that it keeps comes from the memory, and only here may a pass be read on
+    the host.
+
+    Class attributes: ``keeps`` says what it keeps of sequential decoding: its ``TOKENS``, each of them in fp32; its ``LAW`` alone, so that
+    images are others of the same quality; or neither. ``source`` names its paper; ``footnotes`` are printed with its figures. ``fed`` and
+    ``kept`` are the tokens that each pass has drawn and those of them that stayed.
+    """
+
+    keeps: ClassVar[str] = ""
+    source: ClassVar[str] = ""
+    footnotes: ClassVar[tuple[str, ...]] = ()
+
+    @property
+    def reach(self) -> int:
+        """The most tokens that a pass may draw."""
+        return 1
+
+    def check(self) -> None:
+        """Raise BadKnob where the knobs cannot be used."""
+
+    def begin(self, layout: Layout, seeds: Tensor, greedy: bool, memory: Memory) -> None:
+        """Start a generation of the samples of ``seeds`` (batch,), after the method has. ``greedy``: the most probable token is drawn."""
+        self.layout, self.seeds, self.greedy, self.memory = layout, seeds, greedy, memory
+        self.fed: list[int] = []
+        self.kept: list[int] = []
+
+    def propose(self, known: int, count: int, tokens: Tensor) -> None:
+        """Write drafts to the ``count`` − 1 places of ``tokens`` (batch, N) from ``known`` on that hold none yet."""
+
+    def judge(self, known: int, laws: Tensor, tokens: Tensor) -> int:
+        """Draw ``tokens`` from ``known`` on from the filtered fp32 logits of as many places, ``laws`` (batch, count, vocab), each of which
+        saw the tokens before it. Returns how many stay, 1 … count, the same for every sample; what stands behind them are drafts."""
+        raise NotImplementedError
+
+    def note(self, fed: int, kept: int) -> None:
+        """Count a pass."""
+        self.fed.append(fed)
+        self.kept.append(kept)
+
+
+@registry.decoders.add(SEQUENTIAL)
+@dataclass
+class Sequential(Decoder):
+    """Draws one token a pass: the loop that every figure is compared with."""
+
+    name = SEQUENTIAL
+    keeps = TOKENS
+    source = "the baseline"
+
+
+@dataclass
+class Rehearsal(Decoder):
+    """Draws as many tokens a pass as a decoder of this ``window``, and keeps one: behind it every pass that the other can run has run once.
+
+    What is fed and how much is live follow from the number of tokens that are known, and here that takes every value. Its tokens are none.
+    """
+
+    window: int = 1
+
+    @property
+    def reach(self) -> int:
+        return self.window
+
+    def judge(self, known: int, laws: Tensor, tokens: Tensor) -> int:
+        return 1
+
+
+registry.decoders.base = Decoder
+
+
+def widest(method: Method, layout: Layout) -> int:
+    """The most tokens that a method lets a decoder keep at once on a layout. The method is not begun."""
+    method.resolve(layout)
+    method.layout, method.banks = layout, []
+    return max(horizon(method, first) for first in range(layout.visual))
+
+
+def horizon(method: Method, first: int) -> int:
+    """:meth:`Method.horizon` where the class that says what is evicted and when says it too, else 1: a method derived from one that keeps
+    everything may not. Keys that share their ranges with their neighbours cannot be cut off, so there it is 1."""
+    if any(bank.codec.grouped for bank in method.banks):
+        return 1
+    for cls in type(method).__mro__:
+        if "horizon" in vars(cls):
+            return max(1, method.horizon(first))
+        if any(name in vars(cls) for name in DECIDING):
+            break
+    return 1

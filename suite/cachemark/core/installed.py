@@ -1,0 +1,86 @@
+"""Methods, models, metrics and plans of other packages that are installed here: their entry points, read without importing anything.
+
+An entry point ``knorm = "mine.knorm"`` in the group ``cachemark.methods`` says that the file of the module ``mine.knorm`` registers a
+method of that name. The file goes the way of any plug-in. For a plan the module is the package in whose folder ``NAME.toml`` lies.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from .errors import BadPlugin
+
+Kind = Literal["methods", "models", "metrics", "plans"]
+GROUPS: dict[Kind, str] = {"methods": "cachemark.methods", "models": "cachemark.models", "metrics": "cachemark.metrics",
+                           "plans": "cachemark.plans"}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Offer:
+    """A thing that an installed package says it brings. ``module``: where, by its dotted name."""
+
+    kind: Kind
+    name: str
+    module: str
+    package: str
+    version: str
+
+    @property
+    def source(self) -> str:
+        """The package and its version."""
+        return f"{self.package} {self.version}"
+
+    @property
+    def file(self) -> Path:
+        """The file that brings it: that of the module, or of a plan the TOML file. BadPlugin where there is none; nothing is imported."""
+        found = _file(self.module)
+        if found is not None and self.kind == "plans":
+            found = found.parent / f"{self.name}.toml"
+        if found is None or not found.is_file():
+            raise BadPlugin(f"{self.source} says its {self.module!r} brings the {self.kind[:-1]} {self.name!r}, and there is no such file.",
+                            remedy="Install the package again, or mend the entry points in its pyproject.toml.")
+        return found
+
+
+def offers(kind: Kind) -> list[Offer]:
+    """Everything of a kind that installed packages bring, by name and then by package."""
+    return sorted(_offers(kind), key=lambda one: (one.name, one.package))
+
+
+def offer(kind: Kind, name: str) -> Offer | None:
+    """The thing of that name that an installed package brings, or None. BadPlugin where two packages do."""
+    found = [one for one in offers(kind) if one.name == name]
+    if len({one.package for one in found}) > 1:
+        raise BadPlugin(f"The {kind[:-1]} {name!r} is brought by {' and by '.join(one.source for one in found)}.",
+                        remedy="Uninstall one of them, or load the file that is meant with --plugin.")
+    return found[0] if found else None
+
+
+def _offers(kind: Kind) -> Iterator[Offer]:
+    for point in importlib.metadata.entry_points(group=GROUPS[kind]):
+        if point.dist is not None:
+            yield Offer(kind, point.name, point.value.partition(":")[0].strip(), point.dist.name, point.dist.version)
+
+
+def _file(module: str) -> Path | None:
+    """The file of a module, found without importing the packages that it lies in."""
+    top, *inner = module.split(".")
+    try:
+        spec = importlib.util.find_spec(top)
+    except (ImportError, ValueError, AttributeError):
+        return None
+    if spec is None:
+        return None
+    if not inner and not spec.submodule_search_locations:
+        return Path(spec.origin) if spec.origin else None
+    for folder in spec.submodule_search_locations or ():
+        base = Path(folder, *inner)
+        for found in (base / "__init__.py", base.with_name(f"{base.name}.py")):
+            if found.is_file():
+                return found
+    return None

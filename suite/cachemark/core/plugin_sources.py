@@ -1,0 +1,213 @@
+"""The files of a plug-in: the one that is named, and those of its own that it imports. They are read before anything of them runs, and what
+was read is what runs: so that what is hashed is what computes.
+
+Its own are the files beside it, or those of the package that it lies in, which an ``import`` statement anywhere in it or in them names.
+They are imported under names of the plug-in: two plug-ins may each have a ``helper.py``, and an edited one is imported anew.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import hashlib
+import importlib.metadata
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from .files import PACKAGE
+
+DIGITS = 12  # of a digest
+READER = Path(__file__)  # stands in tracebacks of what it runs
+INSTALLED = ("site-packages", "dist-packages")  # folders in which each distribution has names of its own
+NEVER = {*sys.stdlib_module_names, *sys.builtin_module_names, "cachemark"}  # names that are not looked for beside a plug-in
+
+
+@dataclass(frozen=True)
+class Source:
+    """A file as it was read. A ``package`` is an ``__init__.py``."""
+
+    path: Path
+    content: bytes
+    package: bool = False
+
+
+@dataclass(frozen=True)
+class Sources:
+    """All files of a plug-in. ``modules``: by the dotted name that its statements import them by. ``main``: the name of the one that was
+    named, empty for a file in no package. ``root``: the folder in which the names begin."""
+
+    root: Path
+    main: str
+    modules: Mapping[str, Source]
+
+    @classmethod
+    def read(cls, file: Path) -> Sources:
+        """Those of a Python file. OSError where one cannot be read."""
+        root, main, names = _place(file)
+        found: dict[str, Source] = {}
+        if main:
+            found[""] = Source(file, b"", package=True)
+        waiting = [*_parents(main), main] if main else [""]
+        while waiting:
+            name = waiting.pop()
+            if name in found or (source := Source(file, file.read_bytes(), not main) if name == main else _module(root, name)) is None:
+                continue
+            found[name] = source
+            waiting += [each for wanted in _imported(name, source, names) for each in (*_parents(wanted), wanted)]
+        return cls(root, main, found)
+
+    @property
+    def file(self) -> Path:
+        """The file that was named."""
+        return self.modules[self.main].path
+
+    @cached_property
+    def digest(self) -> str:
+        """Digest of what the files say and of how they are called, not of where they lie; of one alone that of its content."""
+        own = {name: source.content for name, source in self.modules.items() if name or not self.main}
+        if len(own) == 1:
+            return short(self.modules[self.main].content)
+        return short(*(f"{name} {len(content)} ".encode() + content for name, content in sorted(own.items())))
+
+    @property
+    def packed(self) -> tuple[str, dict[str, bytes]]:
+        """The path of the named file below the root, and the content of every file by such a path: all that another machine needs."""
+        files = {str(source.path.relative_to(self.root)): source.content for name, source in self.modules.items() if name or not self.main}
+        return str(self.file.relative_to(self.root)), files
+
+    def stray(self, module: ModuleType) -> bool:
+        """True for a module that lies among the files of the plug-in, none of those that were read and nothing that is installed there."""
+        given = getattr(module, "__file__", None)
+        below = self.root / self.main.partition(".")[0]
+        if not isinstance(given, str) or not Path(given).is_relative_to(below) or below.name in INSTALLED:
+            return False
+        path = Path(given)
+        installed = {*INSTALLED} & {*path.relative_to(below).parts} or path.is_relative_to(PACKAGE)
+        known = module.__name__.partition(".")[0] in NEVER or any(path == source.path for source in self.modules.values())
+        return not installed and not known
+
+
+def short(*parts: bytes) -> str:
+    """Some digits of a hash."""
+    total = hashlib.sha256()
+    for part in parts:
+        total.update(part)
+    return total.hexdigest()[:DIGITS]
+
+
+def _place(file: Path) -> tuple[Path, str, Callable[[], set[str]]]:
+    """The folder where names begin, the name of the file, and the first words of names that may be its own."""
+    top = file.parent
+    while (top / "__init__.py").is_file() and top != PACKAGE and top.parent != top:
+        top = top.parent
+    if top != PACKAGE and top != file.parent:
+        parts = file.relative_to(top).with_suffix("").parts
+        return top, ".".join(parts[:-1] if parts[-1] == "__init__" else parts), lambda: {parts[0]}
+    return file.parent, "", lambda: _neighbours(file)
+
+
+def _neighbours(file: Path) -> set[str]:
+    """Names of the modules and packages beside a file; among what is installed, those of the same distribution."""
+    found = {path.stem for path in file.parent.glob("*.py")} | {path.parent.name for path in file.parent.glob("*/__init__.py")}
+    if file.parent.name in INSTALLED:
+        of = importlib.metadata.packages_distributions()
+        found = {name for name in found if set(of.get(name, ())) & set(of.get(file.stem, ()))}
+    return found - NEVER - {file.stem}
+
+
+def _parents(name: str) -> list[str]:
+    parts = name.split(".")
+    return [".".join(parts[:count]) for count in range(1, len(parts))]
+
+
+def _module(root: Path, name: str) -> Source | None:
+    """The file of a name, or None where there is none, as for what a module defines."""
+    base = root.joinpath(*name.split("."))
+    for path, package in ((base / "__init__.py", True), (base.with_name(f"{base.name}.py"), False)):
+        if path.is_file():
+            return Source(path, path.read_bytes(), package)
+    return None
+
+
+def _imported(name: str, source: Source, names: Callable[[], set[str]]) -> list[str]:
+    """Names of its own that the import statements of a file may mean, also those inside functions."""
+    if not re.search(rb"\bimport\b", source.content) or not (own := names()):
+        return []
+    if not re.search(rb"\bimport\s+\.|\bfrom\s*\.|\b(?:%s)\b" % b"|".join(re.escape(each.encode()) for each in own), source.content):
+        return []
+    try:
+        tree = ast.parse(source.content)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # told, with its line, where the file is imported
+        return []
+    package = name if source.package else name.rpartition(".")[0]
+    wanted = (each for node in ast.walk(tree) for each in _meant(node, package))
+    return [each for each in wanted if each.partition(".")[0] in own]
+
+
+def _meant(node: ast.AST, package: str) -> Iterator[str]:
+    """Full names that an import statement may mean in a module of that package."""
+    if isinstance(node, ast.Import):
+        yield from (alias.name for alias in node.names)
+    elif isinstance(node, ast.ImportFrom):
+        parts = package.split(".") if package else []
+        above = parts[: len(parts) - node.level + 1] if node.level else []
+        base = [*above, *(node.module or "").split(".")] if node.module else above
+        yield from (".".join([*base, *last]) for last in ([], *([alias.name] for alias in node.names)) if base or last)
+
+
+# -- the import of these files ----------------------------------------------------------------------------------------
+_known: dict[str, Sources] = {}  # by the name of the plug-in's first module
+
+
+def know(plugin: str, sources: Sources) -> None:
+    """Let modules of the plug-in be imported, from now on, from these sources."""
+    _known[plugin] = sources
+    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _Finder())
+
+
+class _Finder(MetaPathFinder):
+    """Finds the modules of plug-ins, whose names begin with that of a known one."""
+
+    def find_spec(self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
+        plugin, _, name = fullname.partition(".")
+        source = _known[plugin].modules.get(name) if plugin in _known else None
+        if source is None:
+            return None
+        spec = ModuleSpec(fullname, _Loader(plugin, source), origin=str(source.path), is_package=source.package)
+        spec.has_location = True
+        return spec
+
+
+class _Loader(Loader):
+    """Runs what was read: bytecode on disk may be that of an edit in the same second."""
+
+    def __init__(self, plugin: str, source: Source) -> None:
+        self._plugin, self._source = plugin, source
+
+    def exec_module(self, module: ModuleType) -> None:
+        own = {name.partition(".")[0] for name in _known[self._plugin].modules} - {""}
+        if own:
+            vars(module)["__builtins__"] = vars(builtins) | {"__import__": _importing(self._plugin, own)}
+        exec(compile(self._source.content, str(self._source.path), "exec", dont_inherit=True), vars(module))
+
+
+def _importing(plugin: str, own: set[str]) -> Callable[..., Any]:
+    """The function that an import statement of a plug-in calls: a name of its own is looked for among its files and nowhere else."""
+
+    def imported(name: str, globals: Any = None, locals: Any = None, fromlist: Any = (), level: int = 0) -> Any:
+        top = name.partition(".")[0]
+        if level or top not in own:
+            return builtins.__import__(name, globals, locals, fromlist, level)
+        found = builtins.__import__(f"{plugin}.{name}", globals, locals, fromlist, 0)
+        return found if fromlist else sys.modules[f"{plugin}.{top}"]
+
+    return imported

@@ -1,0 +1,202 @@
+"""Lists of prompts: those that come with the package, and the files of the benchmarks that text-to-image models are judged by.
+
+====================  ==========================================================================================================
+a name                a list of the package
+``*.jsonl``           GenEval's ``evaluation_metadata.jsonl``: on each line a prompt, and what its image is to show
+``*.json``            COCO's captions, of one year and split: the first caption of each image, in the order of their numbers
+a folder              DPG-Bench's: ``prompts/*.txt``, one in each file, with ``dpg_bench.csv``, its questions, beside it
+any other file        a text, one prompt a line
+====================  ==========================================================================================================
+
+Which prompts a subset of seeds asks for follows from their number (:func:`cachemark.core.seeds.subset`), so that smaller subsets are the
+beginnings of larger ones.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from .edited import LONGEST, PROSE, TABLE, EditedFile, Expectation, many, number, one_of, text_of
+from .errors import BadPlan, unknown
+from .files import PACKAGE
+from .wording import count, shown
+
+PACKAGED = PACKAGE / "data" / "prompts"
+MOST = 100_000  # prompts
+TAGS = ("single_object", "two_object", "counting", "colors", "position", "color_attr")  # GenEval's tasks
+COLOURS = ("red", "orange", "yellow", "green", "blue", "purple", "pink", "brown", "black", "white")  # GenEval's
+RELATIONS = ("left of", "right of", "above", "below")  # GenEval's
+QUESTIONS = "dpg_bench.csv"
+COLUMNS = ("item_id", "proposition_id", "dependency", "tuple", "question_natural_language")  # of it, those that are read
+REMEDY = "Mend it, or fetch it again."
+
+
+@dataclass(frozen=True)
+class Question:
+    """A question of DPG-Bench about an image, to which yes is right; ``needs`` are the numbers of those without whose yes it has none."""
+
+    number: int
+    text: str
+    category: str
+    needs: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class PromptList:
+    """Prompts in order, and what their benchmark asks about the image of each.
+
+    ``kind``: ``text``, ``geneval``, ``coco`` or ``dpg``. ``tasks``, for GenEval, are the lines of its file, ``questions``, for DPG-Bench,
+    those about each prompt; empty else, and where the questions are not beside the prompts.
+    """
+
+    kind: str
+    source: str
+    texts: tuple[str, ...]
+    tasks: tuple[Mapping[str, Any], ...] = ()
+    questions: tuple[tuple[Question, ...], ...] = ()
+
+
+def packaged(name: str) -> tuple[str, ...]:
+    """The texts of a list that comes with the package."""
+    return tuple((PACKAGED / f"{name}.txt").read_text(encoding="utf-8").splitlines())
+
+
+def prompt_list(name_or_path: str) -> PromptList:
+    """A list of the package by its name, else what is at a path. Raises BadPlan, which names file and line, and UnknownName."""
+    names = sorted(file.stem for file in PACKAGED.glob("*.txt"))
+    if name_or_path in names:
+        return _read(PACKAGED / f"{name_or_path}.txt", 0, 0)
+    path = Path(name_or_path)
+    try:
+        seen = path.stat()
+    except (OSError, ValueError):
+        if path.suffix or len(path.parts) > 1:
+            raise BadPlan(f"There are no prompts at {shown(name_or_path)}.", remedy=f"Name a file, a folder, or: {', '.join(names)}."
+                          ) from None
+        raise unknown("list of prompts", name_or_path, names) from None
+    return _read(path, seen.st_size, seen.st_mtime_ns)
+
+
+@cache
+def _read(path: Path, size: int, changed: int) -> PromptList:
+    """The list at a path, read once as long as its size and the nanosecond of its last change stay the same."""
+    if path.is_dir():
+        return _dpg(path)
+    reader: Callable[[Path, str], PromptList] = {".jsonl": _geneval, ".json": _coco}.get(path.suffix, _plain)
+    return reader(path, text_of(path, BadPlan))
+
+
+def _checked(path: Path, given: Iterable[tuple[str, str]]) -> tuple[str, ...]:
+    """Prompts, each with the place it stands at. Raises BadPlan for one that asks for nothing, or is longer than any line, and for none or
+    too many."""
+    found = []
+    for place, text in given:
+        if not text.strip():
+            raise BadPlan(f"{place} is empty: a prompt that asks for nothing.", remedy="Leave it out, or write what the image is to show.")
+        if len(text) > LONGEST:
+            raise BadPlan(f"{place} has {len(text)} characters; a prompt has at most {LONGEST}.", remedy="Shorten it.")
+        found.append(text.strip())
+    if not 0 < len(found) <= MOST:
+        raise BadPlan(f"{path} has {count(len(found), 'prompt')}; 1 to {MOST} are expected.", remedy=REMEDY)
+    return tuple(found)
+
+
+def _plain(path: Path, text: str) -> PromptList:
+    return PromptList("text", str(path), _checked(path, ((f"{path}:{line}", prompt) for line, prompt in enumerate(text.splitlines(), 1))))
+
+
+# -- GenEval -----------------------------------------------------------------------------------------------------------------
+def _is_position(value: object) -> bool:
+    return (isinstance(value, list) and len(value) == 2 and value[0] in RELATIONS and type(value[1]) is int and value[1] >= 0)
+
+
+_CLAUSE = {"class": PROSE, "count": number(1, 100, whole=True), "color": one_of(*COLOURS),
+           "position": Expectation(f"a list of one of {', '.join(RELATIONS)} and the number of a clause before it", _is_position)}
+_TASK = {"tag": one_of(*TAGS), "prompt": PROSE, "include": many(TABLE, 1), "exclude": many(TABLE)}
+
+
+def _geneval(path: Path, text: str) -> PromptList:
+    tasks = [_task(f"{path}:{line}", entry) for line, entry in enumerate(text.splitlines(), 1)]
+    prompts = _checked(path, ((f"{path}:{line}", str(task["prompt"])) for line, task in enumerate(tasks, 1)))
+    return PromptList("geneval", str(path), prompts, tasks=tuple(tasks))
+
+
+def _task(place: str, entry: str) -> dict[str, Any]:
+    """A line of GenEval's file. A clause may stand to the side of one before it alone."""
+    file = EditedFile(place, BadPlan, REMEDY)
+    task: dict[str, Any] = file.json(entry)
+    file.check(task, _TASK, optional=("exclude",))
+    for part in ("include", "exclude"):
+        for i, clause in enumerate(task.get(part, ())):
+            file.check(clause, _CLAUSE, f"{part}.{i}.", optional=("color", "position"))
+            if part == "include" and clause.get("position", ["", -1])[1] >= i:
+                raise file.wrong(f"has include.{i}.position = {shown(clause['position'])}, which is beside a clause that is not before it.")
+    return task
+
+
+# -- COCO --------------------------------------------------------------------------------------------------------------------
+_CAPTION = {"image_id": number(whole=True), "id": number(whole=True), "caption": PROSE}
+
+
+def _coco(path: Path, text: str) -> PromptList:
+    file = EditedFile(str(path), BadPlan, "Give the file captions_val2014.json of COCO's annotations.")
+    data = file.json(text)
+    file.check(data, {"annotations": many(TABLE, 1)})
+    first: dict[int, dict[str, Any]] = {}
+    for i, caption in enumerate(data["annotations"]):
+        file.check(caption, _CAPTION, f"annotations.{i}.")
+        held = first.setdefault(caption["image_id"], caption)
+        if caption["id"] < held["id"]:
+            first[caption["image_id"]] = caption
+    captions = [(f"{path}: the caption of image {image}", " ".join(first[image]["caption"].split())) for image in sorted(first)]
+    return PromptList("coco", str(path), _checked(path, captions))
+
+
+# -- DPG-Bench ---------------------------------------------------------------------------------------------------------------
+def _dpg(path: Path) -> PromptList:
+    folder = path / "prompts" if (path / "prompts").is_dir() else path
+    files = sorted(folder.glob("*.txt"), key=lambda file: (not file.stem.isdigit(), len(file.stem), file.stem))
+    texts = _checked(folder, ((str(file), " ".join(text_of(file, BadPlan).split())) for file in files[: MOST + 1]))
+    table = next((place for place in (folder.parent / QUESTIONS, folder / QUESTIONS) if place.is_file()), None)
+    if table is None:
+        return PromptList("dpg", str(path), texts)
+    asked = _asked(table)
+    if lacking := [file.stem for file in files if file.stem not in asked]:
+        raise BadPlan(f"{table} has no question about the prompt {shown(lacking[0])}.", remedy=REMEDY)
+    return PromptList("dpg", str(path), texts, questions=tuple(asked[file.stem] for file in files))
+
+
+def _asked(table: Path) -> dict[str, tuple[Question, ...]]:
+    """The questions of a table, by the name of their prompt. As in the authors' script the row below the head is passed over."""
+    found: dict[str, dict[int, Question]] = {}
+    for place, row in islice(_rows(table), 1, None):
+        numbers = [row["proposition_id"], *row["dependency"].split(",")]
+        if not all(part.strip().isascii() and part.strip().isdigit() and len(part) < 10 for part in numbers):
+            raise BadPlan(f"{place} has the proposition {shown(numbers[0])} that depends on {shown(row['dependency'])}; whole numbers are "
+                          "expected.", remedy=REMEDY)
+        own, *needs = map(int, numbers)
+        category = row["tuple"].partition("(")[0].partition("-")[0].strip()
+        question = Question(own, row["question_natural_language"].strip(), category, tuple(need for need in needs if need))
+        found.setdefault(row["item_id"].strip(), {})[own] = question
+    return {item: tuple(questions.values()) for item, questions in found.items()}
+
+
+def _rows(table: Path) -> Iterator[tuple[str, dict[str, str]]]:
+    """The rows of a table with their places."""
+    lines = csv.DictReader(io.StringIO(text_of(table, BadPlan), newline=""))
+    try:
+        if lacking := set(COLUMNS) - set(lines.fieldnames or ()):
+            raise BadPlan(f"{table} has no column {min(lacking)!r}.", remedy=f"Give the {QUESTIONS} of DPG-Bench.")
+        for row in lines:
+            if any(row[name] is None for name in COLUMNS):
+                raise BadPlan(f"{table}:{lines.line_num} has fewer columns than the first line.", remedy=REMEDY)
+            yield f"{table}:{lines.line_num}", row
+    except csv.Error as error:
+        raise BadPlan(f"{table}:{lines.line_num} is no line of a table: {error}.", remedy=REMEDY) from error

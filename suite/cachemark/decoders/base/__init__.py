@@ -1,0 +1,1 @@
+"""Bases that decoders share."""

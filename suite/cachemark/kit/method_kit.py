@@ -1,0 +1,153 @@
+"""The kit: every check of a method's paradigm on small models, and for what is wrong the smallest of them that shows it; every check of a
+model on itself."""
+
+from __future__ import annotations
+
+import inspect
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ..contract.method import Method
+from ..contract.per_head import PerHead
+from ..core.errors import BadBudget, BadKnob, CachemarkError, Unsupported
+from ..models.protocol import ModelEntry
+from . import batches, manner_checks, ragged, scale_checks, token_checks
+from .findings import Checked, Flaw, KitProof
+from .masked_checks import MASKED, masked_cells
+from .model_checks import MODEL, ModelExample
+from .next_scale import ScaleCell
+from .next_token import Cell, NoBudget
+
+Check = Callable[[Any], Iterator[Flaw]]
+TOKEN: tuple[Check, ...] = (
+    token_checks.neutral_is_full, token_checks.neutral_is_no_short_cut, token_checks.tight_is_not_neutral,
+    token_checks.evicting_is_masking, token_checks.budget_is_kept, token_checks.budget_is_used, token_checks.prefix_is_sound,
+    token_checks.bytes_are_declared, token_checks.live_bytes_are_counted, token_checks.memory_is_the_arenas,
+    token_checks.dead_is_never_read, token_checks.second_generation_repeats, token_checks.nothing_is_read_on_the_host,
+    token_checks.graph_is_eager, batches.samples_are_the_same_in_any_batch, ragged.rows_are_as_alone, ragged.rows_keep_the_budget,
+    manner_checks.other_numbers_run, manner_checks.knobs_are_refused, manner_checks.process_is_left_alone,
+)
+SCALE: tuple[Check, ...] = (
+    scale_checks.neutral_is_full, scale_checks.tight_is_not_neutral, scale_checks.evicting_is_masking, scale_checks.bytes_are_declared,
+    scale_checks.budget_is_used, scale_checks.prefix_is_sound, scale_checks.dead_is_never_read, scale_checks.second_generation_repeats,
+    scale_checks.memory_is_the_arenas, scale_checks.nothing_is_read_on_the_host, scale_checks.rows_are_the_same_in_another_order,
+)
+TOKEN_SIZES = ((1, 1, 4), (1, 2, 4), (2, 2, 5))  # layers, heads and lines, the smallest first
+SCALE_SIZES = ((1, 1, (1, 2, 3, 4)), (1, 2, (1, 2, 3, 4, 5)), (2, 2, (1, 2, 3, 4, 5, 6)))
+SAID = 400  # letters of an error
+REFUSALS = (BadBudget, BadKnob, Unsupported, NoBudget)  # a method's own words for that it does not run on such a model
+Mode = tuple[tuple[str, Any], ...]
+
+
+@dataclass(frozen=True)
+class CheckFamily:
+    """The checks of a paradigm, the cells that each is made on, and the smaller ones of a cell, the smallest first."""
+
+    checks: Sequence[Check]
+    cells: Callable[[type[Method], Mode], Sequence[Any]]
+    smaller: Callable[[Any], Sequence[Any]]
+
+
+def _token_cells(cls: type[Method], mode: Mode) -> list[Cell]:
+    return [Cell(cls, mode, "native", "mha"), Cell(cls, mode, "int8", "gqa")]
+
+
+def _scale_cells(cls: type[Method], mode: Mode) -> list[ScaleCell]:
+    if issubclass(cls, PerHead):
+        raise Unsupported("Its heads keep different numbers of entries, which these checks do not look into.")
+    return [ScaleCell(cls, mode, "native", "mha"), ScaleCell(cls, mode, "int8", "gqa")]
+
+
+FAMILIES = {
+    "next-token": CheckFamily(TOKEN, _token_cells, lambda cell: [
+        replace(cell, layers=layers, heads=heads, grid=grid) for layers, heads, grid in TOKEN_SIZES]),
+    "next-scale": CheckFamily(SCALE, _scale_cells, lambda cell: [
+        replace(cell, layers=layers, heads=heads, sides=sides) for layers, heads, sides in SCALE_SIZES]),
+    "masked": CheckFamily(MASKED, masked_cells, lambda cell: []),
+}
+
+
+def check_method(
+    cls: type[Method], knobs: Mapping[str, Any] | None = None, on_check: Callable[[Checked], None] = lambda checked: None,
+) -> KitProof:
+    """Every check of each paradigm that a method runs on, with these ``knobs`` beside those of its budgets. ``on_check`` is called after
+    each. An error of the method's own code is a finding; where it refuses a model or its knobs, the check is left out."""
+    made, mode = list[Checked](), tuple((knobs or {}).items())
+    for paradigm in cls.paradigms:
+        family = FAMILIES.get(paradigm)
+        for check in family.checks if family else ():
+            made.append(made_of(check, cls, paradigm, mode))
+            on_check(made[-1])
+    return KitProof("method", cls.name, tuple(made))
+
+
+def made_of(check: Check, cls: type[Method], paradigm: str, mode: Mode = ()) -> Checked:
+    """One check of a method, on all cells of a paradigm until one shows something."""
+    family, name = FAMILIES[paradigm], f"{paradigm}: {check.__name__.replace('_', ' ')}"
+    asks, left_out, examples = " ".join((inspect.getdoc(check) or "").split()), "", 0
+    try:
+        cells = family.cells(cls, mode)
+    except REFUSALS as error:
+        return Checked(name, asks, left_out=getattr(error, "message", str(error)))
+    for cell in cells:
+        try:
+            found = _found(check, cell)
+        except REFUSALS as error:
+            left_out = getattr(error, "message", str(error))
+            continue
+        examples += 1
+        if found:
+            return Checked(name, asks, tuple(_smallest(check, family.smaller(cell)) or found), examples=examples)
+    return Checked(name, asks, left_out="" if examples else left_out or "no model of the kit suits it", examples=examples)
+
+
+def check_model(entry: ModelEntry, on_check: Callable[[Checked], None] = lambda checked: None) -> KitProof:
+    """Every check of a model, loaded with the weights that it has without any being named."""
+    made, example = list[Checked](), ModelExample(entry)
+    for check in MODEL:
+        made.append(made_of_model(check, example))
+        on_check(made[-1])
+    return KitProof("model", entry.name, tuple(made))
+
+
+def made_of_model(check: Check, example: ModelExample) -> Checked:
+    """One check of a model."""
+    name, asks = check.__name__.replace("_", " "), " ".join((inspect.getdoc(check) or "").split())
+    try:
+        return Checked(name, asks, tuple(_found(check, example)), examples=1)
+    except REFUSALS as error:
+        return Checked(name, asks, left_out=getattr(error, "message", str(error)))
+
+
+def _smallest(check: Check, smaller: Sequence[Any]) -> list[Flaw]:
+    """The findings on the smallest model that shows any; none where only the usual one does."""
+    for cell in smaller:
+        try:
+            if found := _found(check, cell):
+                return found
+        except REFUSALS:
+            continue
+    return []
+
+
+def _found(check: Check, cell: Any) -> list[Flaw]:
+    """The findings of a check; an error of the method's own code is one."""
+    try:
+        return list(check(cell))
+    except REFUSALS:
+        raise
+    except CachemarkError as error:
+        return [Flaw("a generation", error.message[:SAID], _size(cell))]
+    except Exception as error:
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        return [Flaw("a generation", f"{type(error).__name__}: {str(error)[:SAID]} ({last.filename}:{last.lineno})", _size(cell))]
+
+
+def _size(cell: Any) -> str:
+    """The model of an example in words; nothing where it cannot even be loaded."""
+    try:
+        return str(cell.size)
+    except Exception:
+        return ""

@@ -1,0 +1,68 @@
+"""Methods that need facts measured of the weights beforehand: the model's own calibration, or one that is named."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ...cache.layout import Layout
+from ...contract.planning import Planning
+from ...core import calibrations
+from ...core.errors import BadCalibration, BadKnob
+
+_SOUND: set[tuple[object, ...]] = set()  # calibrations that have been looked at, and the shapes of the models they are for
+
+
+@dataclass
+class Calibrated(Planning):
+    """Resolves the knob ``calibration`` to the digest of the facts, which so becomes part of a case's identity. Left empty it is the
+    calibration of the case's weights; a plan may name one that comes with the package, or give a digest."""
+
+    calibration: str = ""
+
+    def __post_init__(self) -> None:
+        self._measured: Mapping[str, Any] = {}
+
+    def calibrate(self, measured: Mapping[str, Any]) -> None:
+        self._measured = measured
+
+    def facts(self, layout: Layout) -> Mapping[str, Any]:
+        """The facts, of a model with these layers, heads and scales; fills in ``calibration``. Raises BadKnob where there are none,
+        UnknownName for a name that is none, BadCalibration for those that are broken or of another model."""
+        if not self.calibration:
+            if not self._measured:
+                raise BadKnob(f"{self.name}: nobody has calibrated these weights for it.", remedy=f"Measure them once: cachemark calibrate "
+                              f"{self.name} MODEL. Or name a packaged calibration: calibration = \"…\".")
+            self.calibration = calibrations.remember(self.name, self._measured)
+        self.calibration, found = calibrations.named(self.name, self.calibration)
+        known = self.name, self.calibration, layout.layers, layout.kv_heads, layout.scales
+        if known not in _SOUND:
+            self._check(found, layout)
+            _SOUND.add(known)
+        return found
+
+    def tables(self, facts: Mapping[str, Any], layout: Layout) -> Mapping[str, tuple[int, ...]]:
+        """The facts that the method reads, each a table of finite numbers of that shape."""
+        return {}
+
+    def _check(self, found: Mapping[str, Any], layout: Layout) -> None:
+        what, remedy = f"{self.name}: the calibration {found.get('model')}", f"Measure this model: cachemark calibrate {self.name} MODEL."
+        expected = {"layers": layout.layers, "heads": layout.kv_heads, "scales": list(layout.scales)}
+        wrong = [f"{name} {_said(found.get(name))}, not {_said(value)}" for name, value in expected.items() if found.get(name) != value]
+        if wrong:
+            raise BadCalibration(f"{what} is of another model or resolution: {'; '.join(wrong)}.", remedy=remedy)
+        for name, sizes in self.tables(found, layout).items():
+            if not _is_table(found.get(name), sizes):
+                raise BadCalibration(f"{what} has no {name} of {' × '.join(map(str, sizes))} finite numbers.", remedy=remedy)
+
+
+def _said(value: object) -> str:
+    return " ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _is_table(value: object, sizes: tuple[int, ...]) -> bool:
+    if not sizes:
+        return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return isinstance(value, list) and len(value) == sizes[0] and all(_is_table(part, sizes[1:]) for part in value)

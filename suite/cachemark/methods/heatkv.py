@@ -1,0 +1,156 @@
+"""HeatKV: scales dropped head by head, by a static plan that follows from where each head looks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cache
+from typing import Any
+
+from torch import Tensor
+
+from ..cache.layout import Layout, Site, Step
+from ..cache.ragged import Kept, RaggedSlot, RaggedStage
+from ..contract.per_head import PerHead
+from ..core import calibrations, registry
+from ..core.errors import BadBudget, BadKnob
+from .base.calibrated import Calibrated
+from .scale_heads.attention_profile import AttentionProfile
+from .scale_heads.heat_plan import HeatPlan, Shape, removed
+
+PUBLISHED = Fraction(1, 10)  # the default of the authors' code
+
+
+@registry.methods.add("heatkv")
+@dataclass
+class HeatKV(Calibrated, PerHead):
+    """Of each scale but the first ``sink`` ones a head keeps all tokens or none. Heads are ranked, scale by scale, by the attention that
+    they pay to it later (S-CAS); the lowest lose it first, as many as keep all layers and heads together within ``limit`` entries.
+
+    Cederlund et al., "HeatKV" (arXiv 2605.14877) and the code arm-research/heatkv, commit 96dc288, from which the schedule is taken. It is
+    known before anything is drawn, for a calibration: ``infinity-2b`` and ``infinity-8b`` are the published orders, others come from
+    ``cachemark calibrate``. ``early`` drops some tokens before the next scale is made, so that the limit holds between layers too.
+
+    Differs from the code: a layer's buffer is as large as the most that its heads hold behind any scale, since survivors are packed
+    anew (theirs never move, so at 10 % it allocates 17.6 % of the full cache on Infinity-2B, ours 15.0 %); keys are in the model's dtype
+    (theirs in fp32); S-CAS is the mean over the conditional rows of all samples (theirs over prompts one by one, which is the same).
+    """
+
+    name = "heatkv"
+    source = "HeatKV (arXiv 2605.14877), and its code, arm-research/heatkv at 96dc288"
+    sizes = ("limit",)
+    unstated = {
+        "counts": "ours: a budget is of the bytes that are allocated; theirs bounds what lives at one time, as `live` does",
+        "calibration": "which ten prompts the published orders are of is not said; ours come from the tuning seeds",
+    }
+
+    sink: int = 3
+    early: bool = True
+    counts: str = "allocated"
+    limit: int = 0
+
+    # -- what a plan asks ---------------------------------------------------------------------------------------------
+    @classmethod
+    def profiler(cls) -> AttentionProfile:
+        return AttentionProfile("scas")
+
+    def tables(self, facts: Mapping[str, Any], layout: Layout) -> Mapping[str, tuple[int, ...]]:
+        """The published files hold orders alone."""
+        scales, pairs = len(layout.scales), layout.layers * layout.kv_heads
+        if "orders" in facts:
+            return {"orders": (scales - 1 - facts["first_source"], pairs)}
+        return {"scas": (layout.layers, layout.kv_heads, scales - 1)}
+
+    def fit(self, budget: Fraction, layout: Layout) -> dict[str, Any]:
+        self.check_choice("counts", "allocated", "live")
+        shape = self._shape(layout)
+        most = int(budget * shape.pairs * layout.cacheable)
+        if most < shape.least:
+            raise BadBudget(f"heatkv: a budget of {float(budget):.3g} is below the sinks: every head keeps the "
+                            f"{shape.before[self.sink]} of {layout.cacheable} tokens in the first {self.sink} scales.",
+                            remedy=f"Give at least {shape.least / shape.pairs / layout.cacheable:.4f}, or a smaller sink.")
+        return {"limit": most if self.counts == "live" else self._fitted(layout, shape, most)}
+
+    def _fitted(self, layout: Layout, shape: Shape, most: int) -> int:
+        """A limit under which no more than ``most`` entries are allocated, found by halving: one more would allocate more."""
+        calibration, low, high = self._calibrated(layout), shape.least, shape.pairs * layout.cacheable
+        while low < high:
+            middle = (low + high + 1) // 2
+            fits = sum(_planned(calibration, shape, middle, self.early).rooms) <= most
+            low, high = (middle, high) if fits else (low, middle - 1)
+        return low
+
+    def own_budget(self, layout: Layout) -> Fraction:
+        """The share of the full cache that is allocated: under this limit, or under the authors' 10 %."""
+        self.resolve(layout)
+        return Fraction(sum(self.plan.rooms), self.plan.shape.pairs * layout.cacheable)
+
+    def resolve(self, layout: Layout) -> None:
+        self.check_choice("counts", "allocated", "live")
+        shape = self._shape(layout)
+        self.limit = self.limit or int(PUBLISHED * shape.pairs * layout.cacheable)
+        if self.limit < shape.least:
+            raise BadBudget(f"heatkv: limit = {self.limit} is below the sinks, {shape.least} entries in all layers and heads.",
+                            remedy=f"Give {shape.least} or more, or a smaller sink.")
+        self.plan = _planned(self._calibrated(layout), shape, self.limit, self.early)
+
+    def _shape(self, layout: Layout) -> Shape:
+        if not 1 <= self.sink < len(layout.scales):
+            raise BadKnob(f"heatkv: sink = {self.sink} of {len(layout.scales)} scales.", remedy=f"Give 1 … {len(layout.scales) - 1}.")
+        return Shape(tuple(side**2 for side in layout.scales), layout.layers, layout.kv_heads, self.sink)
+
+    def _calibrated(self, layout: Layout) -> str:
+        """The digest of a calibration from which orders for this sink follow."""
+        facts = self.facts(layout)
+        if facts.get("first_source", self.sink) != self.sink:
+            raise BadKnob(f"heatkv: sink = {self.sink}; the orders of {facts['model']} begin behind {facts['first_source']} scales.",
+                          remedy=f"Give sink = {facts['first_source']}, or measure the scores: cachemark calibrate heatkv MODEL.")
+        return self.calibration
+
+    # -- on paper -----------------------------------------------------------------------------------------------------
+    def attended(self, layout: Layout, site: Site, step: Step) -> int:
+        """The mean over the heads, rounded up."""
+        return -(-self.attended_by_heads(layout, site, step) // layout.kv_heads)
+
+    def attended_by_heads(self, layout: Layout, site: Site, step: Step) -> int:
+        return self.plan.live[step.index][site.layer] + layout.kv_heads * step.count
+
+    def entries(self, layout: Layout, site: Site) -> int:
+        return self.plan.rooms[site.layer]
+
+    # -- one generation -----------------------------------------------------------------------------------------------
+    def kept(self, site: Site, step: Step, slot: RaggedSlot, stage: RaggedStage, q: Tensor) -> Sequence[Kept]:
+        """Of every head the scales that the plan leaves it for the next one."""
+        plan = self.plan
+        now, then = plan.kept[step.index][site.layer], plan.kept[step.index + 1][site.layer]
+        return [_places((*has, step.index), keeps, plan.shape.tokens) for has, keeps in zip(now, then, strict=True)]
+
+
+def orders_of(facts: Mapping[str, Any], shape: Shape) -> Sequence[Sequence[int]]:
+    """For every source scale all pairs, the lowest S-CAS first, of equal ones the lower head, then the lower layer."""
+    if "orders" in facts:
+        return list(facts["orders"])
+    scores = facts["scas"]
+    pairs = [(head, layer) for layer in range(shape.layers) for head in range(shape.heads)]
+    return [[layer * shape.heads + head for head, layer in sorted(pairs, key=lambda pair: (scores[pair[1]][pair[0]][source], pair))]
+            for source in shape.sources]
+
+
+@cache
+def _planned(calibration: str, shape: Shape, limit: int, early: bool) -> HeatPlan:
+    orders = orders_of(calibrations.named(HeatKV.name, calibration)[1], shape)
+    return HeatPlan.of(shape, removed(shape, orders, limit, early=early))
+
+
+def _places(has: Sequence[int], keeps: Sequence[int], tokens: Sequence[int]) -> list[range]:
+    """Places of the tokens of the scales ``keeps`` among those of the scales ``has``, neighbours in one stretch."""
+    found: list[range] = []
+    at = 0
+    for source in has:
+        stop = at + tokens[source]
+        if source in keeps:
+            start = found.pop().start if found and found[-1].stop == at else at
+            found.append(range(start, stop))
+        at = stop
+    return found

@@ -1,0 +1,101 @@
+"""The attention of a next-scale model's heads to its scales, which HeatKV, ScaleKV and HACK measure before anything is generated."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...cache.attention import fold
+from ...cache.layout import Layout, Site, Step
+from ...cache.slot import Slot
+from ...contract.method import Method
+
+DECIMALS = 9
+STRONGEST = 16  # weights on earlier tokens that count in ASI; ScaleKV's K' is not stated
+
+
+class AttentionProfile(Method):
+    """The full cache, which also notes the attention weights of every layer, head and scale. ``parts`` names the facts that are asked for.
+
+    One instance serves many generations and takes means over the conditional rows of all, in fp64; no unconditional row counts. It writes
+    all weights of a head out in fp32: 172 MB for one row of the last scale of 1024 pixels. It is no method to be measured.
+    """
+
+    def __init__(self, *parts: str) -> None:
+        assert parts
+        assert set(parts) <= {"scas", "mass", "variance", "asi"}, parts
+        self.parts, self.rows = parts, 0
+
+    def begin(self, layout: Layout, sites: Any, memory: Any) -> None:
+        super().begin(layout, sites, memory)
+        if not self.rows:
+            scales = len(layout.scales)
+            self._mass = torch.zeros(layout.layers, layout.kv_heads, scales, scales, dtype=torch.float64)
+            self._asi = torch.zeros(layout.layers, scales, dtype=torch.float64)
+            self._variance = torch.zeros(layout.layers, layout.kv_heads, dtype=torch.float64)
+        self._asked = [row for row, branch in enumerate(layout.branches) if not branch]
+        self.rows += len(self._asked)
+
+    def observe(self, site: Site, step: Step, slot: Slot, q: Tensor, mass: Tensor | None) -> None:
+        staged = slot.live[0] == step.first  # the last scale stays where it was put beside the others
+        k, _ = (self.stage if staged and self.stage is not None else slot).read(slot.bank.runs[0], slot.live[0])
+        sizes = [side**2 for side in self.layout.scales[: step.scale]]
+        queries = fold(q, k.size(1))
+        for row in self._asked:
+            for head in range(k.size(1)):
+                weights = (queries[row, head].float() @ k[row, head].float().mT * q.size(-1) ** -0.5).softmax(-1)
+                self._note(site.layer, head, step, weights, sizes)
+
+    def _note(self, layer: int, head: int, step: Step, weights: Tensor, sizes: list[int]) -> None:
+        """Add the weights (queries, keys) of one row."""
+        shares = torch.stack([part.sum(-1).mean() for part in weights.split(sizes, -1)]).double().cpu()
+        self._mass[layer, head, step.index, : step.scale] += shares
+        if "asi" in self.parts and step.index:
+            earlier = weights[:, : step.first]
+            strongest = earlier.topk(min(STRONGEST, step.first), -1).values.sum(-1).mean()
+            self._asi[layer, step.index] += float(shares[-1]) * float(strongest) / self.layout.kv_heads
+        if "variance" in self.parts and step.last:
+            self._variance[layer, head] += float(weights.double().var(0, correction=0).sum())
+
+    @property
+    def mass(self) -> Tensor:
+        """Mean share of a query's attention: (layers, heads, scale that is made, source scale) fp64; 0 for sources that come later."""
+        return self._mass / self.rows
+
+    @property
+    def scas(self) -> Tensor:
+        """S-CAS of HeatKV, (layers, heads, source scale) fp64: the share that goes to a scale, mean over the scales behind it, each of
+        which counts once. NaN for the last scale."""
+        mass = self.mass
+        later = torch.stack([mass[:, :, source + 1 :, source].sum(-1) for source in range(mass.size(-1))], -1)
+        return later / torch.arange(mass.size(-1) - 1, -1, -1, dtype=torch.float64).masked_fill_(
+            torch.arange(mass.size(-1)) == mass.size(-1) - 1, torch.nan)
+
+    @property
+    def asi(self) -> Tensor:
+        """ASI of ScaleKV, (layers, scale that is made from the second on) fp64: the attention on the scale's own tokens times that on the
+        ``STRONGEST`` earlier ones, mean over rows and heads. Every query counts; the paper draws some."""
+        return self._asi[:, 1:] / self.rows
+
+    @property
+    def variance(self) -> Tensor:
+        """Of HACK, (layers, heads) fp64: the variance of each key's weight over the queries of the last scale, summed over all keys."""
+        return self._variance / self.rows
+
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        """The parts that were asked for as lists, with the shape that they belong to; S-CAS without the last scale."""
+        layout = self.layout
+        found: dict[str, Any] = {"layers": layout.layers, "heads": layout.kv_heads, "scales": list(layout.scales)}
+        for part in self.parts:
+            values = getattr(self, part)
+            found[part] = rounded((values[..., :-1] if part == "scas" else values).tolist())
+        return found
+
+
+def rounded(values: Any) -> Any:
+    """Nested lists of numbers with as many decimals as are kept."""
+    return [rounded(value) for value in values] if isinstance(values, list) else round(values, DECIMALS)

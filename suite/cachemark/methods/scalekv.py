@@ -1,0 +1,204 @@
+"""ScaleKV: a large budget for drafter layers, a small one for refiner layers, and the entries that a few queries ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cache
+from math import isqrt
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..cache.arena import Memory
+from ..cache.attention import fold
+from ..cache.layout import Layout, Site, Step
+from ..cache.slot import Slot
+from ..contract.method import Method
+from ..contract.paper_costs import MethodOverhead
+from ..core import calibrations, registry
+from ..core.errors import BadBudget, BadKnob
+from .base.calibrated import Calibrated
+from .scale_heads.attention_profile import AttentionProfile
+from .scale_heads.layer_budgets import LayerBudgets, drafters_of
+
+GRID, WINDOW, KERNEL = 4, 16, 5  # the window of queries is a grid over the map; scores are pooled over neighbours in the cache
+PUBLISHED = Fraction(650, 6425)  # the authors' 10 %
+
+
+@registry.methods.add("scalekv")
+@dataclass
+class ScaleKV(Calibrated, Method):
+    """From the first scale on that makes the cache longer than ``mean`` entries, each layer keeps a budget behind every scale: large in
+    *drafter* layers, which look back much, small in the others. 16 queries, evenly spread over the map, score all entries; their own
+    16 stay, and of the others those with the highest scores, each pooled with its neighbours.
+
+    Li et al., "Memory-Efficient Visual Autoregressive Modeling with Scale-Aware KV Cache Compression" (NeurIPS 2025, arXiv 2505.19602) and
+    the code StargazerX0/ScaleKV, commit eb0615a. With ``score = "code"`` queries are those before bias, norm, scale and rotation, their
+    products with the keys are summed without a softmax, and the largest of five neighbours counts; ``softmax`` is what the paper prints:
+    attention weights, and the mean of five.
+
+    Differs from the code: budgets other than the published ones follow from a rule that reproduces those; of equal scores the entry that
+    came first stays (theirs leaves it to the device); nothing is projected twice; keys are in the model's dtype (theirs in fp32). A map
+    smaller than 4×4 is scored by all of its queries.
+    """
+
+    name = "scalekv"
+    paradigms = ("next-scale",)
+    evicts = True
+    source = "ScaleKV (arXiv 2505.19602), Sec. 3, and its code, StargazerX0/ScaleKV at eb0615a"
+    sizes = ("mean",)
+    unstated = {
+        "score": "the published code; the paper's formula is `softmax`, and keeps half of other entries",
+        "drafters": "ours: how many layers are drafters is not said; published are 2 of 32 and 3 of 40",
+        "counts": "ours: a budget is of the bytes that are allocated; theirs is of what lives between two scales, as `live` does",
+        "calibration": "ours: which prompts, and how attention is averaged and the strongest weights are counted, is not said",
+    }
+
+    score: str = "code"
+    drafters: int = 0
+    counts: str = "allocated"
+    mean: int = 0
+
+    # -- what a plan asks ---------------------------------------------------------------------------------------------
+    @classmethod
+    def profiler(cls) -> AttentionProfile:
+        return AttentionProfile("asi")
+
+    def tables(self, facts: Mapping[str, Any], layout: Layout) -> Mapping[str, tuple[int, ...]]:
+        """The published files hold budgets alone, from which drafters are taken."""
+        return {} if "drafters" in facts else {"asi": (layout.layers, len(layout.scales) - 1)}
+
+    def fit(self, budget: Fraction, layout: Layout) -> dict[str, Any]:
+        self._check_knobs(layout)
+        most = int(budget * layout.layers * layout.cacheable)
+        if most < WINDOW * layout.layers:
+            raise BadBudget(f"scalekv: a budget of {float(budget):.3g} is {most // layout.layers} entries a layer; {WINDOW} always stay.",
+                            remedy=f"Give at least {WINDOW / layout.cacheable:.4f}.")
+        if self.counts == "live":
+            return {"mean": most // layout.layers}
+        fitting = [mean for mean in range(WINDOW, layout.cacheable + 1) if sum(self._budgets(layout, mean).rooms) <= most]
+        return {"mean": max(fitting, default=WINDOW)}
+
+    def own_budget(self, layout: Layout) -> Fraction:
+        """The share of the full cache that is allocated: at this mean, or at the authors' 10 %."""
+        self.resolve(layout)
+        return Fraction(sum(self.plan.rooms), layout.layers * layout.cacheable)
+
+    def resolve(self, layout: Layout) -> None:
+        self._check_knobs(layout)
+        self.mean = self.mean or max(WINDOW, int(PUBLISHED * layout.cacheable))
+        if self.mean < WINDOW:
+            raise BadBudget(f"scalekv: mean = {self.mean} is less than its window.", remedy=f"Give {WINDOW} or more.")
+        self.plan = self._budgets(layout, self.mean)
+
+    def _check_knobs(self, layout: Layout) -> None:
+        self.check_choice("score", "code", "softmax")
+        self.check_choice("counts", "allocated", "live")
+        self.drafters = self.drafters or max(1, round(layout.layers / 16))
+        if not 0 < self.drafters < layout.layers:
+            raise BadKnob(f"scalekv: drafters = {self.drafters} of {layout.layers} layers.", remedy=f"Give 1 … {layout.layers - 1}.")
+
+    def _budgets(self, layout: Layout, mean: int) -> LayerBudgets:
+        self.facts(layout)
+        return _budgets(self.calibration, layout.scales, layout.layers, mean, self.drafters)
+
+    # -- on paper -----------------------------------------------------------------------------------------------------
+    def capacity(self, layout: Layout, site: Site) -> int:
+        return self.plan.rooms[site.layer]
+
+    def attended(self, layout: Layout, site: Site, step: Step) -> int:
+        return self.plan.kept[step.index][site.layer] + step.count
+
+    def overhead(self, layout: Layout, site: Site, step: Step) -> MethodOverhead:
+        """Every key read and scored, and what stays moved, by the scales behind which something goes."""
+        if not self._cuts(site, step):
+            return MethodOverhead()
+        seen, stays = self.attended(layout, site, step), self.plan.kept[step.index + 1][site.layer]
+        width = layout.kv_heads * layout.head_dim
+        return MethodOverhead(WINDOW * layout.heads * layout.head_dim * seen, width * seen + 4 * width * stays)
+
+    # -- one generation -----------------------------------------------------------------------------------------------
+    @property
+    def needs_raw_queries(self) -> bool:
+        return self.score == "code"
+
+    def _cuts(self, site: Site, step: Step) -> bool:
+        kept = self.plan.kept
+        return not step.last and kept[step.index][site.layer] + step.count > kept[step.index + 1][site.layer]
+
+    def begin(self, layout: Layout, sites: Sequence[Site], memory: Memory) -> None:
+        self.scale, self._fullest = 0, 0
+        super().begin(layout, sites, memory)
+        self.asked = memory.zeros("asked", (layout.rows, layout.heads, WINDOW, layout.head_dim), layout.dtype)
+
+    def end_step(self, step: Step) -> None:
+        super().end_step(step)
+        self.scale, self._fullest = step.index + 1, max(self._fullest, self.live_bytes or 0)
+
+    @property
+    def logical_bytes(self) -> int:
+        """At the fullest pass: drafters still grow where the others shrink."""
+        return self._fullest
+
+    def room(self, site: Site) -> int:
+        """Behind the scale that is made; the last one is kept nowhere."""
+        behind = min(self.scale, len(self.layout.scales) - 2)
+        return min(self.plan.behind(site.layer, behind), self.plan.rooms[site.layer])
+
+    def observe_raw(self, site: Site, step: Step, q: Tensor) -> None:
+        """Keep those of the window, where something will have to go."""
+        if self._cuts(site, step):
+            chosen = _asked(q, step)
+            self.asked[:, :, : chosen.size(2)] = chosen
+
+    def attend(self, site: Site, step: Step, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        if not self.needs_raw_queries:
+            self.observe_raw(site, step, q)
+        return super().attend(site, step, q, k, v)
+
+    def survivors(self, site: Site, step: Step, slot: Slot, total: int) -> Tensor:
+        """The window, and the highest of the pooled scores; of equal ones those that came first. Ascending."""
+        assert self.stage is not None
+        window = _window(step, total, self.asked.device)
+        scores = self.pooled(self.asked[:, :, : min(WINDOW, step.count)], self.stage.k[:, :, :total], window)
+        best = scores.sort(dim=-1, descending=True, stable=True).indices[..., : self.plan.kept[step.index + 1][site.layer] - len(window)]
+        return torch.cat((window.expand(*best.shape[:2], -1), best), -1).sort(-1).values
+
+    def pooled(self, q: Tensor, k: Tensor, window: Tensor) -> Tensor:
+        """Scores (rows, kv_heads, n) fp32 of keys ``k`` (rows, kv_heads, n, head_dim) by queries (rows, heads, tokens, head_dim): a sum
+        over the queries, pooled over neighbours in the cache; −∞ at the places ``window``."""
+        scores = fold(q, k.size(1)).float() @ k.float().mT * q.size(-1) ** -0.5
+        if self.score == "softmax":
+            return F.avg_pool1d(scores.softmax(-1).sum(2), KERNEL, 1, KERNEL // 2).index_fill(-1, window, -torch.inf)
+        summed = scores.sum(2).index_fill(-1, window, -torch.inf)
+        return F.max_pool1d(summed, KERNEL, 1, KERNEL // 2).index_fill(-1, window, -torch.inf)
+
+
+@cache
+def _budgets(calibration: str, sides: tuple[int, ...], layers: int, mean: int, drafters: int) -> LayerBudgets:
+    facts = calibrations.named(ScaleKV.name, calibration)[1]
+    return LayerBudgets(tuple(side**2 for side in sides), layers, mean, drafters_of(facts, drafters), WINDOW)
+
+
+def spread(side: int, device: torch.device | str = "cpu") -> Tensor:
+    """Places of 16 tokens in a map of ``side``² of at least 4×4, (16,) row by row: the middles of as many squares, which cover it from its
+    upper left corner."""
+    part = side // GRID
+    at = torch.arange(GRID, device=device) * part + (part - 1) // 2
+    return (at[:, None] * side + at).flatten()
+
+
+def _asked(q: Tensor, step: Step) -> Tensor:
+    """The queries of the window, (rows, heads, 16, head_dim); of a map without one all."""
+    side = isqrt(step.count)
+    return q.index_select(2, spread(side, q.device)) if side >= GRID else q
+
+
+def _window(step: Step, total: int, device: torch.device) -> Tensor:
+    """Places of the entries that always stay among all ``total``: those of the queries, of a smaller map the last 16 of the cache."""
+    side = isqrt(step.count)
+    return spread(side, device) + total - step.count if side >= GRID else torch.arange(total - WINDOW, total, device=device)

@@ -1,0 +1,111 @@
+"""LlamaGen, from text to an image: the transformer of the classes, with features of a text in the place of the class.
+
+Sun et al., "Autoregressive Model Beats Diffusion: Llama for Scalable Image Generation" (2024); published checkpoints load under their own
+names. The condition is up to 120 vectors of a T5 encoder, each through the same two layers. Rotations of the condition are zero, so text is
+read by its values alone, evenly. The unconditional row reads as many learned vectors, the last of them, since the authors mask the same
+columns in both halves. What differs from their code: a row holds the entries of its own text (theirs 120 with a mask over those on the
+left), a text of more than 120 tokens is refused (theirs cuts it), and texts are read as they are written (theirs are cleaned of links,
+tags and capital letters first).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..cache.layout import Layout, Step, Tokens
+from ..core.spec import Sampling
+from . import llamagen
+from .llamagen import LlamaGen, LlamaGenConfig
+
+PAPER = Sampling(cfg_scale=7.5, top_k=1000)
+
+
+@dataclass(frozen=True)
+class CaptionConfig:
+    """Sizes: those of the transformer, then the channels of the text encoder and the most tokens of a text."""
+
+    transformer: LlamaGenConfig
+    text: int = 2048
+    longest: int = 120
+
+
+XL = CaptionConfig(llamagen.SIZES["XL"])
+SIZES = {pixels: replace(XL, transformer=replace(XL.transformer, grid=pixels // 16)) for pixels in (256, 512)}  # stages of one training
+
+
+class CaptionMLP(nn.Module):
+    """fc2(gelu(fc1·x)), tanh approximation, without biases."""
+
+    def __init__(self, config: CaptionConfig) -> None:
+        super().__init__()
+        dim = config.transformer.dim
+        self.fc1, self.fc2 = nn.Linear(config.text, dim, bias=False), nn.Linear(dim, dim, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(…, text) → (…, dim)."""
+        return self.fc2(F.gelu(self.fc1(x), approximate="tanh"))
+
+
+class CaptionEmbedding(nn.Module):
+    """Features of texts to entries of the condition; ``uncond_embedding`` are those of no text, (longest, text)."""
+
+    uncond_embedding: Tensor
+
+    def __init__(self, config: CaptionConfig) -> None:
+        super().__init__()
+        self.cap_proj = CaptionMLP(config)
+        self.register_buffer("uncond_embedding", torch.zeros(config.longest, config.text))
+
+    def forward(self, features: Tensor) -> Tensor:
+        """(rows, tokens, text) → (rows, tokens, dim)."""
+        return self.cap_proj(features)
+
+
+def layout(
+    config: CaptionConfig, lengths: Sequence[int], labels: Sequence[int], seeds: Sequence[int], sampling: Sampling, dtype: torch.dtype,
+    device: str,
+) -> Layout:
+    """Shape of a generation: a row has as many condition entries as its text has tokens, of all ``lengths``, the unconditional one too."""
+    whole = llamagen.layout(config.transformer, seeds, sampling, dtype, device)
+    return replace(whole, condition=tuple(lengths[label] for label in labels) * (whole.rows // len(labels)))
+
+
+class CaptionedLlamaGen(LlamaGen):
+    """The transformer, and the features (n, text) of every prompt by label."""
+
+    def __init__(self, config: CaptionConfig, texts: Sequence[Tensor] = ()) -> None:
+        super().__init__(config.transformer)
+        self.captions, self.texts, self.lengths = config, texts, [*map(len, texts)]
+        self.cls_embedding = CaptionEmbedding(config)
+
+    @property
+    def without_text(self) -> Tensor:
+        """Features of no text, (longest, text)."""
+        assert isinstance(self.cls_embedding, CaptionEmbedding)
+        return self.cls_embedding.uncond_embedding
+
+    def initialise(self, seed: int) -> CaptionedLlamaGen:
+        """Random weights, those of no text too, which are a buffer of the published files."""
+        super().initialise(seed)
+        self.without_text.normal_(0, self.captions.text**-0.5, generator=torch.Generator().manual_seed(seed))
+        return self
+
+    def layout(self, seeds: Sequence[int], sampling: Sampling, labels: Sequence[int] = ()) -> Layout:
+        weight = self.output.weight
+        return layout(self.captions, self.lengths, labels, seeds, sampling, weight.dtype, str(weight.device))
+
+    def first(self, labels: Tensor, layout: Layout) -> Tensor:
+        """Features (rows, longest, text); behind the end of a shorter row stand zeros, which nothing reads."""
+        asked = [self.texts[label].to(self.output.weight) for label in labels.tolist()]
+        none = [self.without_text[-len(text) :] for text in asked if layout.rows > len(asked)]
+        return nn.utils.rnn.pad_sequence([*asked, *none], batch_first=True)
+
+    def feed(self, fed: Tensor, step: Step, place: Tensor, starts: Tensor) -> Tokens:
+        if step.count:
+            return super().feed(fed, step, place, starts)
+        return Tokens(self.cls_embedding(fed), self.rope.index_select(0, place).expand(fed.size(1), -1))

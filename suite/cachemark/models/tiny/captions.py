@@ -1,0 +1,93 @@
+"""The captions of the embedded text-to-image model: what one asks for, and the tokenizer of its words.
+
+A caption says how many objects of which shape there are and, if it likes, in which colour, and on which side of a patterned ground:
+"two red stars above blue stripes". What it leaves out may look as it likes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache, cached_property
+from itertools import product
+
+from ...core.errors import unknown
+from ..janus import BEGIN, IMAGE, PAD
+
+COUNTS = ("a", "two", "three")
+SHAPES = ("disc", "square", "triangle", "star", "ring", "cross")
+COLOURS = ("red", "yellow", "green", "cyan", "blue", "magenta")  # sixths of the circle of hues
+PLACES = ("above", "below", "left of", "right of")  # of the ground, as the objects see it
+TEXTURES = ("stripes", "bars", "checks", "dots")
+AXES = {"object": SHAPES, "colour": COLOURS, "count": COUNTS, "position": PLACES, "texture": TEXTURES, "ground_colour": COLOURS}
+PLURALS = {shape: f"{shape}es" if shape.endswith("s") else f"{shape}s" for shape in SHAPES}
+CAPTION = "{}"  # a caption stands alone, where a published model is talked to
+SPECIAL = (BEGIN, PAD, IMAGE)
+VOCABULARY = (*SPECIAL, *COUNTS, *SHAPES, *PLURALS.values(), *COLOURS, "above", "below", "left", "right", "of", *TEXTURES)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A request: by axis the index into :data:`AXES`, or None where anything goes. ``texture`` and ``position`` are asked for together or
+    not at all, ``ground_colour`` only with them."""
+
+    object: int
+    count: int
+    colour: int | None = None
+    position: int | None = None
+    texture: int | None = None
+    ground_colour: int | None = None
+
+    @property
+    def caption(self) -> str:
+        """The caption that asks for it."""
+        shape = SHAPES[self.object]
+        words = [COUNTS[self.count], *self._word("colour"), PLURALS[shape] if self.count else shape,
+                 *self._word("position"), *self._word("ground_colour"), *self._word("texture")]
+        return " ".join(words)
+
+    def _word(self, axis: str) -> list[str]:
+        chosen = getattr(self, axis)
+        return [] if chosen is None else [AXES[axis][chosen]]
+
+
+def asked(caption: str) -> Asked:
+    """Read a caption. Raises UnknownName for a word that no caption has, ValueError for words in another order."""
+    WordTokenizer().ids(caption)
+    if (found := _every().get(" ".join(caption.lower().split()))) is None:
+        raise ValueError(f"{caption!r} is no caption, which reads like {Asked(3, 1, 0, 0, 0, 4).caption!r}")
+    return found
+
+
+@cache
+def _every() -> dict[str, Asked]:
+    """Every caption there is, about 14 000."""
+    def some(axis: str) -> tuple[int | None, ...]:
+        return (None, *range(len(AXES[axis])))
+
+    things = product(range(len(SHAPES)), range(len(COUNTS)), some("colour"))
+    grounds = [(None, None, None), *product(range(len(PLACES)), range(len(TEXTURES)), some("ground_colour"))]
+    found = (Asked(*thing, *ground) for thing, ground in product(things, grounds))
+    return {one.caption: one for one in found}
+
+
+class WordTokenizer:
+    """Makes one id of each word of :data:`VOCABULARY`; capitals and spaces do not matter."""
+
+    @cached_property
+    def _numbers(self) -> dict[str, int]:
+        return {word: number for number, word in enumerate(VOCABULARY)}
+
+    def ids(self, text: str) -> list[int]:
+        """The ids of a caption. Raises UnknownName, with the nearest word, for one that is not known."""
+        return [self._id(word) for word in text.lower().split()]
+
+    def special(self, token: str) -> int:
+        return self._id(token)
+
+    def whole(self, ids: tuple[int, ...]) -> tuple[int, ...]:
+        return ids
+
+    def _id(self, word: str) -> int:
+        if word not in self._numbers:
+            raise unknown("word of a caption", word, VOCABULARY[len(SPECIAL) :])
+        return self._numbers[word]

@@ -1,0 +1,40 @@
+"""The network that reads from a picture of the caption world what captions ask for: object, colour, count, position and ground.
+
+It takes the place that an object detector has for photographs. Its answers are compared with what a prompt asks, axis by axis.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from .captions import AXES
+from .stored import EmbeddedWeights
+from .tiny_features import FeaturesConfig, body, readable
+
+NAME = "tiny-reader"
+SIZES = FeaturesConfig(width=24, squeezed=16, features=96)
+
+
+class TinyReader(nn.Module):
+    """The convolutions of the feature network and one linear head for each axis of a caption."""
+
+    def __init__(self, config: FeaturesConfig | None = None) -> None:
+        super().__init__()
+        self.config = c = config or SIZES
+        self.body = body(c)
+        self.heads = nn.ModuleDict({axis: nn.Linear(c.features, len(choices)) for axis, choices in AXES.items()})
+
+    def forward(self, images: Tensor) -> dict[str, Tensor]:
+        """Images (B, 3, 64, 64), RGB as bytes or in [−1, 1], to logits (B, choices) by axis. Raises ValueError for another shape."""
+        active = nn.functional.silu(self.body(readable(images, NAME)))
+        return {axis: head(active) for axis, head in self.heads.items()}
+
+    @torch.no_grad()
+    def read(self, images: Tensor) -> dict[str, Tensor]:
+        """Say what images show: by axis the index (B,) int64 of the likeliest answer."""
+        return {axis: logits.argmax(1) for axis, logits in self(images).items()}
+
+
+files = EmbeddedWeights(NAME, TinyReader, FeaturesConfig)
+load, metadata = files.load, files.metadata

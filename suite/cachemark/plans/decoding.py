@@ -1,0 +1,72 @@
+"""The decoders of a plan: their knobs resolved, and the reason why one does not run beside a method on a model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from .. import decoders
+from ..cache.codec import codec
+from ..cache.layout import Layout
+from ..contract.decoder import Decoder, widest
+from ..contract.method import Method
+from ..core import plugins, registry
+from ..core.errors import BadKnob
+from ..core.spec import SEQUENTIAL, Case
+from ..core.units import is_finite
+from ..core.wording import shown
+from .schema import DecoderTable
+
+NAMING = ("name", "variant")  # of a case's decoder: what is no knob
+
+LARGEST_KNOB = 1e15  # a float holds every integer up to there, and so does a tensor
+BATCHES = 16  # at most, that are timed under a decoder, whose time depends on the images
+
+# importing the room registers what is built in
+__all__ = ["BATCHES", "NAMING", "check_numbers", "decoder_class", "decoders", "refused_decoder", "resolved_decoder"]
+
+
+def resolved_decoder(given: str | DecoderTable) -> dict[str, Any]:
+    """A decoder as it stands in a case: its name and every knob with its value, and the plan's word for them; nothing for the sequential
+    one. Raises UnknownName and BadKnob."""
+    table = DecoderTable(name=given) if isinstance(given, str) else given
+    cls: type[Decoder] = registry.decoders.get(table.name)
+    check_numbers(cls.name, knobs := table.model_extra or {})
+    decoder = cls.build(knobs)
+    decoder.check()
+    if wrong := plugins.unusable(decoder.knobs()):
+        raise BadKnob(f"{cls.name}: {wrong}.", remedy=plugins.KNOBS)
+    if cls.name == SEQUENTIAL:
+        return {}
+    return {"name": cls.name, **decoder.knobs(), **({"variant": table.variant} if table.variant else {})}
+
+
+def check_numbers(name: str, knobs: Mapping[str, Any]) -> None:
+    """Raise BadKnob for a number that a plan gives a method or a decoder of this name and that nothing can reckon with."""
+    for knob, value in knobs.items():
+        if isinstance(value, int | float) and not is_finite(value):
+            raise BadKnob(f"{name}: {knob} = {shown(value, 20)} is not finite.", remedy="Give a number that fits into a float.")
+        if isinstance(value, int | float) and abs(value) > LARGEST_KNOB:
+            raise BadKnob(f"{name}: {knob} = {shown(value, 20)} is beyond ±{LARGEST_KNOB:g}.", remedy="Give a smaller number.")
+
+
+def decoder_class(case: Case) -> type[Decoder]:
+    """The class of a case's decoder."""
+    found: type[Decoder] = registry.decoders.get(case.decoder.get("name", SEQUENTIAL))
+    return found
+
+
+def refused_decoder(case: Case, cls: type[Method], knobs: Mapping[str, Any], layout: Layout) -> str:
+    """The reason why the decoder of a case does not run beside a method with these knobs, or nothing."""
+    if not case.decoder:
+        return ""
+    name = case.decoder["name"]
+    if layout.paradigm != "next-token":
+        return f"{name} draws several tokens a pass where others draw one, and a {layout.paradigm} model draws many a pass by nature"
+    if case.engine == "reference":
+        return f"{name} draws several tokens a pass, and the reference engine runs the full cache as papers' code does, one at a time"
+    if codec(case.codec).grouped:
+        return f"{case.codec} gives keys a range by groups of tokens that stay, and {name} feeds tokens that may not; int8 and int4 do not"
+    if widest(cls.build(knobs), layout) == 1:
+        return f"{cls.name} states no horizon, so it runs one token a pass, and {name} has nothing to draw ahead"
+    return ""

@@ -1,0 +1,42 @@
+"""A calibration: what a method asks to be known of weights, measured on the tuning seeds and kept where runs find it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..contract.method import Method
+from ..core import calibrations, registry
+from ..models.protocol import Request
+from ..plans.expand import catalogue, methods
+from ..trial.child.profiles import calibrated
+
+assert catalogue  # importing them registers models and methods
+assert methods
+
+SEEDS = "tune64"  # no figure is measured on them
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """A calibration: the ``method``, its ``facts``, the ``digest`` by which cases name it, and the file that holds it."""
+
+    method: str
+    facts: Mapping[str, Any]
+    digest: str
+    path: Path
+
+
+def calibrate(
+    method: str, model: str, *, samples: int = 10, weights: str = "", decoder_weights: str = "", device: str = "cpu", seed: int = 0,
+    to: str | Path | None = None,
+) -> Calibration:
+    """Measure what a method asks for on the first samples of the tuning seeds, under the full cache in fp32, and write it to a file: by
+    default where every run in this folder finds it by its weights. Raises Unsupported for a method that asks for nothing."""
+    cls: type[Method] = registry.methods.get(method)
+    request = Request(device, weights=weights, decoder_weights=decoder_weights, seed=seed)
+    facts = calibrated(cls, model, request, subset=SEEDS, samples=samples)
+    path = calibrations.save(method, facts, None if to is None else Path(to))
+    return Calibration(method, facts, calibrations.fingerprint(facts), path)

@@ -1,0 +1,152 @@
+"""Weights that are here: whether they are the published ones, and their conversion to what is mapped at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..core import registry
+from ..core.errors import BadCheckpoint, Unsupported
+from ..core.publications import Noted, Publication, noted_of, publications
+from ..models import catalogue, checkpoints, conversion, prompts, text_features, trained_size
+from ..models.conversion import SHARD
+from ..models.protocol import ModelEntry, PublishedFile
+from .fetching import FOLDER
+
+PUBLISHED, CONVERTED, UNKNOWN = "as published", "as converted", "not published"
+
+
+@dataclass(frozen=True)
+class Verified:
+    """Weights that hold all of their model and nothing else: where they are, what is in them, and what is known of their SHA-256."""
+
+    key: str
+    path: str
+    tensors: int
+    parameters: int
+    nbytes: int
+    dtypes: tuple[str, ...]
+    passed: tuple[str, ...]
+    sha256: str
+    known: str
+
+    @property
+    def covered(self) -> str:
+        return f"{self.tensors} of {self.tensors} tensors"
+
+
+def verify(
+    model: str, *, weights: str = "", decoder_weights: str = "", folder: str | Path = FOLDER, pixels: int = 0
+) -> list[Verified]:
+    """Check the weights of a model: names, shapes and kinds of numbers of every tensor, the size of images that they are for, and their
+    SHA-256 where somebody has given it. Those that are not named are looked for below ``folder``, as they are fetched to it.
+
+    Raises BadCheckpoint with what does not fit, UnknownName, and Unsupported for a model without published weights.
+    """
+    entry = _published(model)
+    return [_verified(file, path, _publication(model, file.key), pixels) for file, path in _found(entry, weights, decoder_weights, folder)]
+
+
+def convert(
+    model: str, to: str | Path, *, weights: str = "", decoder_weights: str = "", folder: str | Path = FOLDER, pixels: int = 0,
+    shard: int = SHARD, say: Callable[[str], None] = lambda line: None,
+) -> dict[str, Path]:
+    """Write the weights of a model below the folder ``to`` as sharded safetensors of at most ``shard`` bytes. Each of them is there whole
+    or not at all, and a conversion that was ended goes on. Returns the paths to name in a plan, by their keys. Raises what :func:`verify`
+    raises, CachemarkError where something else is at ``to``, Infrastructure where the disk is too small.
+    """
+    entry, made = _published(model), {}
+    for file, path in _found(entry, weights, decoder_weights, folder):
+        _whole(path, _publication(model, file.key))
+        made[file.key] = Path(to) / file.key
+
+        def note(index: int, count: int, kept: bool, key: str = file.key) -> None:
+            say(f"{key} {index} of {count}{', kept' if kept else ''}")
+
+        conversion.convert(file, path, made[file.key], pixels=pixels, shard=shard, note=note)
+    return made
+
+
+def _published(model: str) -> ModelEntry:
+    entry: ModelEntry = registry.models.get(model)
+    if not entry.files:
+        carried = catalogue.packaged(f"{model}.safetensors").is_file()
+        raise Unsupported(f"The weights of {model} {'come with cachemark' if carried else 'are published nowhere'}.",
+                          remedy="Name a model of `cachemark weights list`.")
+    return entry
+
+
+def _publication(model: str, key: str) -> Publication | None:
+    return next((one for one in publications() if (one.model, one.key) == (model, key)), None)
+
+
+def _found(entry: ModelEntry, weights: str, decoder_weights: str, folder: str | Path) -> list[tuple[PublishedFile, Path]]:
+    """The weights that were named, or all that were fetched. A folder that holds both is named once. Raises BadCheckpoint where they are
+    not there, or where what reads texts is not."""
+    given: dict[str, str] = {"weights": weights, "decoder_weights": decoder_weights}
+    if weights and len({file.name for file in entry.files}) == 1:
+        given["decoder_weights"] = decoder_weights or weights
+    if not any(given.values()):
+        given = {one.key: str(one.located(folder)) for one in publications() if one.model == entry.name}
+    found = [(file, Path(given[file.key])) for file in entry.files if given.get(file.key)]
+    if not found:
+        raise BadCheckpoint(f"It is not known where weights of {entry.name} are fetched to.", remedy="Name them with --weights.")
+    for file, path in found:
+        if not path.exists():
+            raise BadCheckpoint(f"There are no {file.key} of {entry.name} at {str(path)!r}.",
+                                remedy=f"Run `cachemark weights fetch {entry.name}`, or name them with --{file.key.replace('_', '-')}.")
+        if file.key == "weights":
+            _reads_texts(entry.name, path)
+    return found
+
+
+def _reads_texts(model: str, weights: Path) -> None:
+    """Raise BadCheckpoint where weights lack the text tokenizer or encoder that their model needs beside them."""
+    if _publication(model, "tokenizer") and not prompts.tokenizer_file(str(weights)).is_file():
+        raise BadCheckpoint(f"{str(weights)!r} has no {prompts.FILE} beside it, without which no prompt can be read.",
+                            remedy=f"Run `cachemark weights fetch {model}`, or give the folder as it was published.")
+    if _publication(model, "text_encoder"):
+        text_features.identity(text_features.encoder_folder(str(weights)))
+
+
+def _verified(file: PublishedFile, path: Path, publication: Publication | None, pixels: int) -> Verified:
+    _whole(path, publication)
+    found = conversion.contents(file, path)
+    trained_size.check(file, path, pixels)
+    return Verified(file.key, str(path), found.tensors, found.parameters, found.nbytes, found.dtypes, found.passed,
+                    checkpoints.sha256(path), _known(path, publication))
+
+
+def _whole(path: Path, publication: Publication | None) -> None:
+    """Raise BadCheckpoint where a file has fewer bytes than its source says."""
+    for file in checkpoints.parts(path):
+        noted, has = _noted(file, publication), file.stat().st_size
+        if noted and has != noted.nbytes:
+            again = f"`cachemark weights fetch {publication.model}`" if publication else "the download"
+            raise BadCheckpoint(f"{str(file)!r} has {has} of {noted.nbytes} bytes: its download is not whole.",
+                                remedy=f"Delete it and run {again} again.")
+
+
+def _noted(file: Path, publication: Publication | None) -> Noted | None:
+    """The statement of the source about a file: made when it was fetched, else what is known of it here."""
+    if (noted := noted_of(file)) is not None or publication is None or not publication.nbytes:
+        return noted
+    return Noted(publication.nbytes, (publication.sha256 or {}).get(file.name, ""))
+
+
+def _known(path: Path, publication: Publication | None) -> str:
+    """The word for whose SHA-256 the weights have. Raises BadCheckpoint where they have another one than they should."""
+    digests: dict[str, str] = checkpoints.digests(path)
+    written: Any = checkpoints.remarks(path).get("sha256")
+    converted = isinstance(written, dict)
+    noted = {file.name: _noted(file, publication) for file in checkpoints.parts(path)}
+    for name, digest in digests.items():
+        said = written.get(name) if converted else getattr(noted[name], "sha256", "")
+        if said and said != digest:
+            raise BadCheckpoint(f"{name} in {str(path)!r} has the SHA-256 {digest}, not {said}.",
+                                remedy="It was changed or damaged: delete it, and fetch or convert it again.")
+        if not said:
+            return UNKNOWN
+    return CONVERTED if converted else PUBLISHED

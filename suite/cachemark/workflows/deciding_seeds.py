@@ -1,0 +1,107 @@
+"""Adding seeds until it is decided of every method whether its images are as good as the full cache's."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..core.errors import BadPlan, NothingMeasured
+from ..core.seeds import SIZES
+from ..plans.schema import Fidelity, Plan, prepare
+from ..report.view.quality_claims import Claims
+from ..report.view.standing import standing
+from .machines import Machine
+from .running import UNWATCHED, RunWatcher, run
+from .stored_run import Run
+from .stores import DEFAULT_STORE
+
+DECIDED, TIME, SEEDS = "decided", "time", "seeds"
+GROWTH = 2  # times as many seeds at each interim: all looks together cost at most twice the last one
+
+
+@dataclass(frozen=True)
+class Interim:
+    """Interim result at so many ``samples``: titles of the cases that are shown to be ``qualified``, those that are shown
+    to lose the margin or more, and those that are ``open``."""
+
+    samples: int
+    qualified: tuple[str, ...]
+    disqualified: tuple[str, ...]
+    open: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class UntilDecided:
+    """The last ``run``, the interim results, and why it was the last: all is ``decided``, the ``time`` is over, or there are no more
+    ``seeds``."""
+
+    run: Run
+    interims: tuple[Interim, ...]
+    ended: str
+
+
+def until_decided(
+    plan: Plan | str | Path, store: str | Path = DEFAULT_STORE, *, machine: Machine | str = "cpu", plugins: Sequence[str | Path] = (),
+    methods: Sequence[str] = (), fresh: bool = False, minutes: float | None = None, watcher: RunWatcher = UNWATCHED,
+    on_interim: Callable[[Interim], None] = lambda interim: None,
+) -> UntilDecided:
+    """Measure a plan at its own number of samples, then at twice as many of the same nested series, and so on, until the images of every
+    method are shown to lose less than the margin, or to lose it, by tests that hold however often one looks (docs/guide/claims.md).
+
+    Arguments are those of :func:`~.running.run`; no look begins that would end after so many ``minutes``, were it to take twice as long as
+    the one before. Raises BadPlan for a plan with a quality pass, whose figures are of whole sets of images, and NothingMeasured where no
+    case has a figure of quality for each image."""
+    loaded, files = prepare(plan, plugins, methods)
+    if loaded.quality is not None:
+        raise BadPlan(f"Plan {loaded.name} has a quality pass, and a FID cannot be decided seed by seed.",
+                      remedy="Leave [quality] out, or run the plan without --until-decided.")
+    interims: list[Interim] = []
+    began = time.monotonic()
+    for grown in _larger(loaded):
+        before = time.monotonic()
+        found = run(grown, store, machine=machine, plugins=files, fresh=fresh, watcher=watcher)
+        interims.append(_interim(found, grown.fidelity.samples))
+        on_interim(interims[-1])
+        if not interims[-1].open:
+            return UntilDecided(found, tuple(interims), DECIDED)
+        now = time.monotonic()
+        if minutes is not None and now - began + GROWTH * (now - before) > 60 * minutes:
+            return UntilDecided(found, tuple(interims), TIME)
+    return UntilDecided(found, tuple(interims), SEEDS)
+
+
+def _larger(plan: Plan) -> list[Plan]:
+    """The plan at its own number of samples, at twice as many, and so on to the end of its series of seeds."""
+    given = plan.fidelity
+    series = given.seeds.rstrip("0123456789k")
+    sizes = sorted((size, name) for name, size in SIZES.items() if name.rstrip("0123456789k") == series)
+    most = max([given.samples, *(size for size, _ in sizes)])
+    plans, times = [], 1
+    while (samples := given.samples * times) <= most:
+        seeds = next((name for size, name in sizes if size >= samples), given.seeds)
+        plans.append(_at(plan, given.model_copy(update={"sequential": True, "samples": samples, "seeds": seeds}), times))
+        times *= GROWTH
+    return plans
+
+
+def _at(plan: Plan, fidelity: Fidelity, times: int) -> Plan:
+    """The plan with this fidelity, and blocks of a number of samples of their own with so many ``times`` as many."""
+    cells = [block.model_copy(update={"samples": block.samples * times}) for block in plan.cells]
+    return plan.model_copy(update={"fidelity": fidelity, "cells": cells})
+
+
+def _interim(found: Run, samples: int) -> Interim:
+    groups, claims = standing(found.outcomes, sequential=True)
+    rows = {row.case.key: row.case.title for group in groups for row in group.arms if row.case.key in claims}
+    if not rows:
+        raise NothingMeasured("No case has a figure of quality for each image, so nothing can be decided.",
+                              remedy="Models that come with the package have one; `cachemark show` says how each case ended.")
+    return Interim(samples, *(tuple(title for key, title in rows.items() if _state(claims, key) == state) for state in (1, -1, 0)))
+
+
+def _state(claims: Claims, key: str) -> int:
+    """1: shown to be not worse; −1: shown to lose the margin or more; 0: open."""
+    claim = claims[key]
+    return 1 if claim.shown else -1 if claim.lost else 0

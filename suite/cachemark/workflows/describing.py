@@ -1,0 +1,138 @@
+"""A model described from a published folder: the file that registers it, written from its configuration and the names of its tensors."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..core.edited import TABLE, EditedFile, number, text_of
+from ..core.errors import BadCheckpoint, CachemarkError, Unsupported
+from ..core.files import NAME, replacing
+from ..models import checkpoints
+from ..models.llama import LlamaConfig
+from ..models.llama_like import Described, LlamaLikeConfig
+from ..models.prompts import PublishedTokenizer, tokenizer_file
+
+INNER = ("text_config", "language_config", "llm_config")  # where configurations of several parts hold the decoder's
+FIRST = "layers.0.self_attn.q_proj.weight"
+SIZES = {"num_hidden_layers": "layers", "num_attention_heads": "heads", "hidden_size": "dim", "intermediate_size": "hidden",
+         "vocab_size": "vocab", "num_key_value_heads": "kv_heads"}
+WRITTEN = '''"""{name}: a Llama of {layers} layers that draws {grid}×{grid} image codes, described from {source}.
+
+Written by cachemark. What a folder does not tell is to be checked here: which ids stand around a text, and the scale of guidance.
+"""
+
+from dataclasses import replace
+
+from cachemark.core import registry
+from cachemark.models.llama import LlamaConfig
+from cachemark.models.llama_like import Described, LlamaLikeConfig
+
+DECODER = {decoder}
+CONFIG = LlamaLikeConfig(
+    DECODER, first={first}, codes={codes}, grid={grid}, begin={begin}, image={image}, longest={longest}, tied={tied},
+)
+MODEL = Described({name!r}, CONFIG, prefix={prefix!r}, head={head!r}, ignored={ignored}, cfg_scale={cfg_scale})
+
+
+def load(request):
+    """The decoder and the image tokenizer, ready to run."""
+    return MODEL.load(request)
+
+
+registry.models.add(MODEL.name)(replace(MODEL.entry, load=load))
+'''
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """The facts about drawing images that no configuration tells: the id of the first image code, the number of codes, the side of the
+    image in codes, names of the special tokens before a text and behind it, the tokens that a prompt may have, the scale of guidance."""
+
+    first: int
+    codes: int
+    grid: int
+    begin: tuple[str, ...] = ()
+    image: tuple[str, ...] = ()
+    longest: int = 1024
+    cfg_scale: float = 1.0
+
+
+def describe(folder: str | Path, name: str, drawing: Drawing) -> Described:
+    """The model in a folder as the transformers library publishes it: ``config.json``, safetensors, ``tokenizer.json``. Every tensor of the
+    decoder must be there with the shape that the configuration says. Raises BadCheckpoint, Unsupported for another kind of model."""
+    here = Path(folder)
+    decoder, tied = _decoder(here)
+    tensors = checkpoints.read(here)
+    firsts = [one for one in tensors if one.endswith(FIRST)]
+    if len(firsts) != 1:
+        raise Unsupported(f"{str(here)!r} has {len(firsts)} decoders with the tensors of a Llama (…{FIRST}).",
+                          remedy="Give the folder of one, or write its entry by hand: docs/guide/model.md.")
+    prefix = firsts[0].removesuffix(FIRST)
+    heads = [one for one in tensors if one.endswith("lm_head.weight")]
+    config = LlamaLikeConfig(_with_norms(decoder, prefix, tensors), drawing.first, drawing.codes, drawing.grid,
+                             _ids(here, drawing.begin), _ids(here, drawing.image), drawing.longest, tied or not heads)
+    if not 0 <= drawing.first <= drawing.first + drawing.codes <= decoder.vocab or drawing.codes < 1:
+        raise Unsupported(f"{drawing.codes} image codes from {drawing.first} on are none of {decoder.vocab} ids.",
+                          remedy="Say which ids of the vocabulary are image codes.")
+    others = tuple(sorted({f"{one.partition('.')[0]}.*" for one in tensors if not one.startswith(prefix) and one not in heads}))
+    made = Described(name, config, prefix, "" if config.tied else heads[0],
+                     (*others, *(heads if config.tied else ()), "*.rotary_emb.inv_freq"), drawing.cfg_scale)
+    file = made.file
+    checkpoints.check(file.build, here, ignore=file.ignored, wrappers=file.wrappers, rename=file.rename)
+    return made
+
+
+def write(made: Described, to: str | Path, source: str | Path) -> Path:
+    """The file that registers a described model, ``NAME.py`` in the folder ``to``. Raises CachemarkError where there is one already."""
+    if not re.fullmatch(NAME, made.name):
+        raise Unsupported(f"{made.name!r} is no name of a model.", remedy="Use letters, digits, dots, dashes and underscores.")
+    path = Path(to) / f"{made.name.replace('-', '_').replace('.', '_')}.py"
+    if path.exists():
+        raise CachemarkError(f"{str(path)!r} exists.", remedy="Name another folder, or take it away.")
+    c = made.config
+    text = WRITTEN.format(
+        name=made.name, layers=c.decoder.layers, grid=c.grid, source=Path(source).resolve().name, decoder=c.decoder, first=c.first,
+        codes=c.codes, begin=c.begin, image=c.image, longest=c.longest, tied=c.tied, prefix=made.prefix, head=made.head,
+        ignored=made.ignored, cfg_scale=made.cfg_scale)
+    with replacing(path) as part:
+        part.write_text(text, encoding="utf-8")
+    return path
+
+
+def _decoder(folder: Path) -> tuple[LlamaConfig, bool]:
+    """The sizes that a configuration tells, and whether the head is the embedding."""
+    file = EditedFile(str(folder / "config.json"), BadCheckpoint, "Give the folder of a Llama as it was published.")
+    data: Any = file.json(text_of(folder / "config.json", BadCheckpoint))
+    file.check(data, {})
+    part = next((name for name in INNER if name in data), "")
+    held, where = (data[part], f"{part}.") if part else (data, "")
+    sizes = {key: number(1, 10**7, whole=True) for key in SIZES}
+    file.check(held, {**sizes, "rms_norm_eps": number(0, 1), "rope_theta": number(1), "rope_parameters": TABLE}, where,
+               optional=("num_key_value_heads", "rms_norm_eps", "rope_theta", "rope_parameters"))
+    given = {field: held[key] for key, field in SIZES.items() if key in held}
+    if given["dim"] % given["heads"] or given["heads"] % given.get("kv_heads", 1):
+        raise file.wrong(f"has {given['dim']} channels, {given['heads']} heads and {given.get('kv_heads')} K/V heads, which do not go up.")
+    if held.get("head_dim", given["dim"] // given["heads"]) != given["dim"] // given["heads"]:
+        raise file.wrong(f"has {where}head_dim = {held['head_dim']}, which is not hidden_size / num_attention_heads.")
+    turning = held.get("rope_parameters") or {}
+    base = held.get("rope_theta", turning.get("rope_theta", 10_000.0))
+    if not number(1).fits(base) or turning.get("rope_type", "default") != "default" or held.get("rope_scaling"):
+        raise Unsupported(f"{file.source} scales its rotations, which this decoder does not.", remedy="Write its entry by hand.")
+    return LlamaConfig(**given, norm_eps=float(held.get("rms_norm_eps", 1e-6)), rope_base=float(base)), bool(
+        held.get("tie_word_embeddings", data.get("tie_word_embeddings", False)))
+
+
+def _with_norms(decoder: LlamaConfig, prefix: str, tensors: Any) -> LlamaConfig:
+    """The decoder with q/k norms where its files have them."""
+    return LlamaConfig(**{**vars(decoder), "qk_norm": f"{prefix}layers.0.self_attn.q_norm.weight" in tensors})
+
+
+def _ids(folder: Path, names: tuple[str, ...]) -> tuple[int, ...]:
+    """The ids of special tokens."""
+    if not names:
+        return ()
+    tokenizer = PublishedTokenizer(tokenizer_file(str(folder)))
+    return tuple(map(tokenizer.special, names))

@@ -1,0 +1,132 @@
+"""The weights of published models: their sources, and their way here. Only :func:`fetch` asks a network."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any, BinaryIO
+from urllib.parse import urlsplit
+
+from ..core.errors import CachemarkError, Infrastructure, NoAccess, Unsupported
+from ..core.files import replacing
+from ..core.publications import NOTES, Publication, of_model, publications
+
+FOLDER = "weights"  # below the working directory, unless another is named
+MAY_LACK = ("special_tokens_map.json", "tokenizer_config.json", "tokenizer.json", "spiece.model")  # a tokenizer is some of these
+INSTALL = "pip install 'cachemark[hub]'"
+
+
+def weights_list(models: Sequence[str] = ()) -> list[Publication]:
+    """The needs of every published model, or of each of ``models``: a row for every file or folder. Raises UnknownName."""
+    return [one for model in models for one in of_model(model)] if models else list(publications())
+
+
+def fetch(model: str, to: str | Path = FOLDER, say: Callable[[str], None] = lambda line: None) -> dict[str, Path]:
+    """Download what a model needs below the folder ``to``, and note what the sources say of it. A download that was broken off goes on
+    where it ended; what is there is not asked for again. Returns the paths by their keys.
+
+    What no program can fetch is said with its steps, and then NoAccess is raised unless it is there. Raises NoAccess for files that are
+    given only to those who agreed to terms, Unsupported without the library huggingface_hub, Infrastructure where the network fails.
+    """
+    needed = of_model(model)
+    for name in dict.fromkeys(one.origin.name for one in needed if one.origin.on_hub):
+        for folder in dict.fromkeys(one.folder for one in needed if one.origin.name == name):
+            patterns = {p for one in needed if (one.origin.name, one.folder) == (name, folder) for p in one.files}
+            _from_hub(name, Path(to) / folder, patterns, say)
+    missing = [one for one in needed if not one.origin.on_hub and not one.located(to).exists()]
+    steps = [step.format(path=one.located(to)) for one in missing for step in one.steps]
+    for number, step in enumerate(steps, 1):
+        say(f"{number}. {step}")
+    if missing:
+        raise NoAccess(f"{len(missing)} of {len(needed)} files of {model} must be downloaded by hand.", remedy="The steps are above.")
+    return {one.key: one.located(to) for one in needed}
+
+
+def _from_hub(repository: str, folder: Path, patterns: Iterable[str], say: Callable[[str], None]) -> None:
+    """Download the files of a repository that match."""
+    try:
+        import huggingface_hub
+    except ImportError as error:
+        raise Unsupported("Weights are fetched by the library huggingface_hub, which is not installed.",
+                          remedy=f"Get it with: {INSTALL}.") from error
+    try:
+        told = huggingface_hub.HfApi().model_info(repository, files_metadata=True)
+        wanted = {file.rfilename: file for file in told.siblings or () if any(fnmatchcase(file.rfilename, p) for p in patterns)}
+        for name, file in sorted(wanted.items()):
+            _download(huggingface_hub.hf_hub_url(repository, name, revision=told.sha), folder / name, file, say)
+    except CachemarkError:
+        raise
+    except Exception as error:  # what a network or a server may answer has no end, and differs between versions of the library
+        raise _refused(error, repository) from error
+    if absent := sorted(pattern for pattern in patterns if "*" not in pattern and pattern not in wanted and pattern not in MAY_LACK):
+        raise Infrastructure(f"{repository} no longer has {', '.join(absent)}.", remedy="Ask its authors for the files.")
+    _note(folder, told.sha, wanted)
+
+
+def _download(url: str, to: Path, told: Any, say: Callable[[str], None]) -> None:
+    """Bring one file here, unless it is, and see that it has the bytes that the hub says. What has come stays if the rest does not: the
+    library itself begins a file anew in each process."""
+    if to.is_file() and to.stat().st_size == told.size:
+        return
+    to.parent.mkdir(parents=True, exist_ok=True)
+    part = to.with_name(f"{to.name}.part")
+    with part.open("ab") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise CachemarkError(f"Another process is fetching {str(to)!r}.", remedy="Wait for it.") from None
+        if (has := file.tell()) > told.size:
+            file.truncate(has := 0)
+        say(f"{to}  {told.size / 1e6:,.1f} MB{f', {has / 1e6:,.1f} MB of them here' if has else ''}")
+        if has < told.size:
+            _rest(url, file, has, told.size)
+    if told.lfs is not None and (found := _sha256(part)) != told.lfs.sha256:
+        part.unlink()
+        raise Infrastructure(f"{to.name} came with the SHA-256 {found}, not {told.lfs.sha256}.",
+                             remedy="Run the same command again; the file is fetched anew.")
+    part.replace(to)
+
+
+def _rest(url: str, file: BinaryIO, has: int, size: int) -> None:
+    """Append what is lacking, with a progress bar on a terminal. A server that the hub sends us to is not shown the token."""
+    from huggingface_hub import get_hf_file_metadata
+    from huggingface_hub.file_download import http_get
+    from huggingface_hub.utils import build_hf_headers
+
+    found = get_hf_file_metadata(url)
+    own = urlsplit(found.location).netloc == urlsplit(url).netloc
+    http_get(found.location, file, resume_size=has, headers=build_hf_headers(token=None if own else False), expected_size=size)
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _note(folder: Path, revision: str | None, files: dict[str, Any]) -> None:
+    """Keep what the hub says of the files, so that they can be verified without it."""
+    said = {name: {"bytes": file.size, "sha256": file.lfs.sha256 if file.lfs else ""} for name, file in files.items()}
+    with replacing(folder / NOTES) as part:
+        part.write_text(json.dumps({"revision": revision, "files": said}, indent=1), encoding="utf-8")
+
+
+def _refused(error: Exception, repository: str) -> CachemarkError:
+    """An answer of the hub or the system as an error of ours."""
+    from huggingface_hub.errors import GatedRepoError, LocalEntryNotFoundError, OfflineModeIsEnabled, RepositoryNotFoundError
+
+    if isinstance(error, GatedRepoError):
+        return NoAccess(f"{repository} gives its files only to those who agreed to its terms, and no token of such a user was sent.",
+                        remedy=f"Agree to them at https://huggingface.co/{repository}, then run `hf auth login` or set HF_TOKEN.")
+    if isinstance(error, RepositoryNotFoundError):
+        return NoAccess(f"{repository} is not there, or not for this user.",
+                        remedy="Look at its page; where it is private, run `hf auth login`.")
+    if isinstance(error, OfflineModeIsEnabled):
+        return Infrastructure("HF_HUB_OFFLINE forbids to ask Hugging Face.", remedy="Unset it, then run the same command again.")
+    if isinstance(error, LocalEntryNotFoundError) or not isinstance(error, OSError) or error.errno is None:
+        return Infrastructure(f"{repository} cannot be fetched: {' '.join(str(error).split())[:200]}.",
+                              remedy="Run the same command again; it goes on where it ended.")
+    return Infrastructure(f"{repository} cannot be written here: {error.strerror}.", remedy="Mend that, then run the same command again.")

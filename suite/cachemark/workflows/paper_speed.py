@@ -1,0 +1,78 @@
+"""Speed-ups on paper for the map of answers: at batches and lengths of the sequence at which nothing was measured."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+
+from ..core.limits import Rates
+from ..core.spec import FULL, Case
+
+SIDES = (Fraction(1, 2), Fraction(1), Fraction(2))  # of the grid that a next-token model was made for
+
+
+@dataclass
+class PaperSpeed:
+    """Prices generations with the rates that stand in a run. Where torch is not installed, or a plug-in's model is not here, or nobody has
+    counted a model's products, it says nothing; torch is imported when it is first asked."""
+
+    _known: dict[tuple[str, str, int, int], float | None] = field(default_factory=dict)
+
+    def lengths(self, full: Case) -> tuple[int, ...]:
+        """Tokens of the model's own grid; of a next-token model also on grids half and twice as wide, with the same weights."""
+        tokens = full.grid[0] * full.grid[1]
+        try:
+            from ..core import registry
+            from ..models import catalogue
+
+            assert catalogue
+            raster = registry.models.get(full.model).paradigm == "next-token"
+        except Exception:  # no torch, no such model: of whatever kind, a page must not fail for a prediction
+            return ()
+        sides = SIDES if raster and not any(side % 2 for side in full.grid) else (Fraction(1),)
+        return tuple(int(tokens * side**2) for side in sides)
+
+    def allowed(self, full: Case, arm: Case, rates: Rates, image: float, batch: int, tokens: int) -> float | None:
+        """The speed-up of an arm over its full cache that bytes and FLOPs allow at a batch and length; None where nobody can say.
+        ``image``: seconds at least to decode one, on the model's own grid; on another they go with its area."""
+        whole, part = (self._floor(case, rates, batch, tokens) for case in (replace(full, method=FULL, knobs={}), arm))
+        if not whole or not part:
+            return None
+        decoding = image * batch * tokens / (full.grid[0] * full.grid[1])
+        return (whole + decoding) / (part + decoding)
+
+    def _floor(self, case: Case, rates: Rates, batch: int, tokens: int) -> float | None:
+        name = case.method, case.key, batch, tokens
+        if name not in self._known:
+            try:
+                self._known[name] = _floor(case, rates, batch, tokens)
+            except Exception:  # budgets that do not fit, plug-ins that fail: as above
+                self._known[name] = None
+        return self._known[name]
+
+
+def _floor(case: Case, rates: Rates, batch: int, tokens: int) -> float | None:
+    """Seconds of a batch at least, without image decoding. A method on another grid has its share of that."""
+    import torch
+
+    from ..cache.codec import codec
+    from ..core import registry
+    from ..core.secrets import hidden
+    from ..core.spec import Budget
+    from ..plans.expand import catalogue, methods, resolve
+    from ..roofline.bill import bill
+
+    assert catalogue is not methods  # importing them registers models and methods
+    entry, area = registry.models.get(case.model), Fraction(tokens, case.grid[0] * case.grid[1])
+    counts = entry.parameter_counts()
+    if counts is None:
+        return None
+    layout = replace(entry.shape(case.sampling, batch), dtype=getattr(torch, case.dtype))
+    cls, knobs = registry.methods.get(case.method), dict(case.knobs)
+    with hidden():  # methods of plug-ins are asked what they compute
+        if area != 1:
+            side = next(side for side in SIDES if side**2 == area)
+            layout = replace(layout, lines=int(layout.lines * side), line=int(layout.line * side))
+            own = {name: value for name, value in knobs.items() if name not in ("B", *cls.sizes)}
+            knobs = resolve(cls, Budget.parse(case.budget), layout, own, case.weights) if case.method != FULL else knobs
+        return bill(cls.build(knobs), layout, counts, codec=codec(case.codec), images=False).floor(rates)

@@ -1,0 +1,90 @@
+"""The cost on paper of a pass of several tokens, in passes of one: from how many tokens a pass on a decoder pays, by method and batch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from ..cache.layout import Layout, Step, window_step
+from ..contract.decoder import Decoder, horizon
+from ..contract.method import Method
+from ..core import registry
+from ..core.errors import BadKnob, Unsupported
+from ..core.limits import Rates
+from ..core.spec import FULL
+from ..core.wording import shown
+from ..models.protocol import ModelEntry
+from ..plans.decoding import decoders
+from ..roofline.bill import ParameterCounts, bill
+from .floors import DEFAULTS, priced_methods
+
+assert decoders  # importing them registers them
+
+@dataclass(frozen=True)
+class PassCost:
+    """A method under a decoder at a batch, or the ``unsupported_reason`` why there is no such line. ``cost``: the least time of a pass of
+    as many tokens as the decoder draws over that of a pass of one, mean over an image, which is also the number of tokens a pass below
+    which it loses. ``speed_up`` over the sequential full cache at ``tokens`` a pass, None where nobody said how many there are."""
+
+    method: str
+    budget: str
+    batch: int
+    decoder: str
+    unsupported_reason: str = ""
+    cost: float = 0.0
+    tokens: float | None = None
+    speed_up: float | None = None
+
+
+def decoder_of(text: str) -> Decoder:
+    """A decoder from ``name=window``. Raises UnknownName and BadKnob."""
+    name, _, window = text.partition("=")
+    if not (window.isascii() and window.isdigit() and len(window) <= 9):
+        raise BadKnob(f"{shown(text)} is no decoder with a window.", remedy="Write its name and the tokens of a pass: jacobi=16.")
+    decoder: Decoder = registry.decoders.get(name).build({"window": int(window)})
+    decoder.check()
+    return decoder
+
+
+def pass_costs(
+    model: str, rates: Rates, decoder: Decoder, *, methods: Sequence[str] = (), budgets: Sequence[str] = (), batches: Sequence[int] = (1,),
+    dtype: str = "bfloat16", tokens: float | None = None,
+) -> list[PassCost]:
+    """The full cache and each method under each budget, at each batch, image decoding left out. ``tokens``: what the decoder draws a pass,
+    which no arithmetic tells. Raises Unsupported for a model whose products nobody has counted, or that is not of the next-token family."""
+    entry: ModelEntry = registry.models.get(model)
+    if entry.paradigm != "next-token" or (parts := entry.parameter_counts()) is None:
+        raise Unsupported(f"{model}: a decoder is for next-token models whose products are counted.", remedy="Leave --decoder out.")
+    own_methods, own_budgets = DEFAULTS[entry.paradigm]
+    found = []
+    for batch in batches:
+        layout = replace(entry.shape(entry.presets["paper"], batch), dtype=getattr(torch, dtype))
+        whole = bill(registry.methods.get(FULL)(), layout, parts, images=False).floor(rates)
+        arms = priced_methods(methods or own_methods, budgets or own_budgets, layout, None, entry)
+        for name, budget, method in ((FULL, "1", registry.methods.get(FULL)()), *arms):
+            line = PassCost(name, budget, batch, f"{decoder.name} {decoder.reach}", tokens=tokens)
+            found.append(replace(line, unsupported_reason=method) if isinstance(method, str)
+                         else _priced(line, method, layout, parts, rates, decoder.reach, whole))
+    return found
+
+
+def _priced(
+    line: PassCost, method: Method, layout: Layout, parts: ParameterCounts, rates: Rates, window: int, whole: float,
+) -> PassCost:
+    """The line with its figures; ``whole`` is the least time of the sequential full cache."""
+    steps = windows(method, layout, window)
+    if max(step.count for step in steps) <= 1 < window:
+        return replace(line, unsupported_reason=f"{line.method} states no horizon, so it runs one token a pass")
+    alone = bill(method, layout, parts, images=False).floor(rates)
+    cost = bill(method, layout, parts, images=False, steps=steps).floor(rates) / alone
+    return replace(line, cost=cost, speed_up=None if line.tokens is None else whole / alone * line.tokens / cost)
+
+
+def windows(method: Method, layout: Layout, window: int) -> list[Step]:
+    """Every pass that a decoder of that window may run, one for each number of known tokens."""
+    method.resolve(layout)
+    method.layout, method.banks = layout, []
+    reach = (min(window, layout.visual - known, horizon(method, known - 1)) for known in range(1, layout.visual))
+    return [Step(0, layout.visual), *(window_step(layout, known - 1, count) for known, count in enumerate(reach, 1))]

@@ -1,0 +1,85 @@
+"""A plug-in of pytest: ``pytest --cachemark-method knorm.py`` makes each check of the kit a test.
+
+It is imported by every run of pytest where the package is installed, so that it imports nothing else before it is asked for something.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from ..kit.findings import Checked
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the options."""
+    group = parser.getgroup("cachemark")
+    for kind in OFFERED:
+        group.addoption(f"--cachemark-{kind}", action="append", default=[], metavar="NAME|FILE",
+                        help=f"Hold this {kind} to the checks that cachemark's own are held to; repeatable.")
+
+
+def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Add a test for each check of what the options name."""
+    for kind, tests in OFFERED.items():
+        for named in config.getoption(f"--cachemark-{kind}"):
+            items.extend(CheckItem.from_parent(session, name=title, check=check) for title, check in tests(named))
+
+
+def _of_methods(named: str) -> Iterator[tuple[str, Callable[[], Checked]]]:
+    from ..core import registry
+    from ..kit.method_kit import FAMILIES, made_of
+    from .proving_things import names_of
+
+    for name in names_of("methods", named):
+        cls = registry.methods.get(name)
+        for paradigm in cls.paradigms:
+            for check in FAMILIES[paradigm].checks if paradigm in FAMILIES else ():
+                yield f"{name}::{paradigm}::{check.__name__}", partial(made_of, check, cls, paradigm)
+
+
+def _of_models(named: str) -> Iterator[tuple[str, Callable[[], Checked]]]:
+    from ..core import registry
+    from ..kit.method_kit import made_of_model
+    from ..kit.model_checks import MODEL, ModelExample
+    from .proving_things import names_of
+
+    for name in names_of("models", named):
+        example = ModelExample(registry.models.get(name))
+        yield from ((f"{name}::{check.__name__}", partial(made_of_model, check, example)) for check in MODEL)
+
+
+OFFERED = {"method": _of_methods, "model": _of_models}
+
+
+class CheckFailed(Exception):
+    """A check found something, in words."""
+
+
+class CheckItem(pytest.Item):
+    """One check of the kit as a test."""
+
+    def __init__(self, *, check: Callable[[], Checked], **given: Any) -> None:
+        super().__init__(**given)
+        self._check = check
+
+    def runtest(self) -> None:
+        """Make the check; one that could not be made is skipped."""
+        made = self._check()
+        if made.left_out:
+            pytest.skip(made.left_out)
+        if made.findings:
+            found = "\n".join(f"at {one.place}:\nexpected {one.expected}; found {one.found}" for one in made.findings)
+            raise CheckFailed(f"asks: {made.asks}\n{found}")
+
+    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
+        """The words of a finding, without the traceback of the kit."""
+        return str(excinfo.value) if isinstance(excinfo.value, CheckFailed) else super().repr_failure(excinfo, style)
+
+    def reportinfo(self) -> tuple[Any, int | None, str]:
+        """The line above a failure."""
+        return self.path, None, self.name

@@ -1,0 +1,129 @@
+"""Keys in groups of tokens: each channel of 32 that arrive one after the other has a range, and an entry finds its own wherever it lies."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from cachemark.cache.arena import Memory
+from cachemark.cache.banks import banks
+from cachemark.cache.codec import GROUP, INT4, KIVI4
+from cachemark.cache.grouped_keys import GroupedBank
+from cachemark.cache.layout import Layout, Site, raster_steps
+from cachemark.kit.driver import layout_of
+
+HEADS, DIM, SITES = 2, 4, (Site("decoder", 0), Site("decoder", 1))
+
+
+def layout(condition: tuple[int, ...] = (1,)) -> Layout:
+    return layout_of(condition, lines=8, line=10, heads=HEADS, kv_heads=HEADS, head_dim=DIM)
+
+
+def vectors(found: Layout, seed: int = 0) -> Tensor:
+    """Keys of every token, (sites, rows, kv_heads, tokens, head_dim), one channel of which is a hundred times another."""
+    draw = torch.Generator().manual_seed(seed)
+    sizes = torch.tensor([0.1, 1.0, 3.0, 10.0])
+    return torch.randn(len(SITES), found.rows, HEADS, found.longest_condition + found.visual, DIM, generator=draw) * sizes
+
+
+def rounded(k: Tensor) -> Tensor:
+    """The formula of the paper, in fp64 with an exact range: ``k`` (…, 32, head_dim)."""
+    least, most = k.double().amin(-2, keepdim=True), k.double().amax(-2, keepdim=True)
+    step = (most - least) / 15
+    return least + ((k.double() - least) / step).round() * step
+
+
+def filled(found: Layout, k: Tensor, until: int, drop: dict[int, int] | None = None) -> GroupedBank:
+    """A bank after ``until`` passes, of which some end with the eviction of one place in every site, row and head."""
+    (bank,) = banks(found, dict.fromkeys(SITES, found.longest_condition + found.visual), Memory("cpu", KIVI4))
+    assert isinstance(bank, GroupedBank)
+    longest = found.longest_condition
+    for step in raster_steps(found)[:until]:
+        for index, slot in enumerate(bank.slots):
+            fed = k[index, :, :, :longest]
+            if step.count:
+                fed = torch.cat([k[index, run.rows, :, run.condition + step.first][:, :, None] for run in bank.runs])
+            slot.append(fed, fed, condition=step.count == 0)
+        bank.end_step(step)
+        for number in range(len(bank.runs)) if drop and step.index in drop else ():
+            bank.evict_place(number, drop[step.index] if drop else 0)
+    return bank
+
+
+def test_whole_groups_are_rounded_and_the_last_stands_as_it_is() -> None:
+    found = layout()
+    k = vectors(found)
+    for until in (1, GROUP - 1, GROUP, GROUP + 1, 2 * GROUP + 5):
+        read = filled(found, k, until).keys()
+        whole = until // GROUP * GROUP
+        assert torch.equal(read[..., whole:, :], k[..., whole:until, :])
+        for first in range(0, whole, GROUP):
+            here = slice(first, first + GROUP)
+            spread = k[..., here, :].amax(-2, keepdim=True) - k[..., here, :].amin(-2, keepdim=True)
+            near = (read[..., here, :] - rounded(k[..., here, :])).abs() <= spread * 1e-3
+            assert near.float().mean() > 0.98, "ends in fp16 move few codes"
+            assert ((read[..., here, :] - k[..., here, :]).abs() <= spread / 30 * 1.02).all()
+
+
+def test_channels_of_different_size_cost_less_than_by_themselves() -> None:
+    """What KIVI is for: a range of 32 channels is that of the largest."""
+    found = layout()
+    k = vectors(found)[..., : 2 * GROUP, :]
+    alone = INT4.decode(INT4.encode(k), torch.float32)
+    grouped = filled(found, vectors(found), 2 * GROUP).keys()
+    small = 0
+    assert (grouped - k)[..., small].abs().mean() < (alone - k)[..., small].abs().mean() / 5
+
+
+@pytest.mark.parametrize("condition", [(1,), (3, 1, 1, 2), (40, 33)])
+def test_an_entry_is_read_alike_wherever_eviction_has_moved_it(condition: tuple[int, ...]) -> None:
+    found = layout(condition)
+    k = vectors(found)
+    drop = {5: 3, 20: 0, GROUP: 1, GROUP + 8: 7, 2 * GROUP: 2, 2 * GROUP + 9: 20}
+    kept, whole = filled(found, k, 75, drop), filled(found, k, 75)
+    for number, run in enumerate(kept.runs):
+        n = kept.live[number]
+        assert n == whole.live[number] - len(drop)
+        arrival = kept.k[1][:, run.rows, :, :n].long()
+        assert arrival.unique().numel() == n
+        for index, slot in enumerate(kept.slots):
+            keys, _ = slot.read(run, n)
+            expected, _ = whole.slots[index].read(run, whole.live[number])
+            assert torch.equal(keys, expected.gather(2, arrival[index].expand(-1, -1, -1, DIM)))
+
+
+def test_a_long_condition_fills_groups_of_its_own_rows() -> None:
+    found = layout((GROUP + 3, 2 * GROUP))
+    k = vectors(found)
+    bank = filled(found, k, 1)
+    for number, run in enumerate(bank.runs):
+        for index, slot in enumerate(bank.slots):
+            keys, _ = slot.read(run, bank.live[number])
+            fed = k[index, run.rows, :, : run.condition]
+            filling = run.condition % GROUP
+            assert torch.equal(keys[:, :, run.condition - filling :], fed[:, :, run.condition - filling :])
+            assert not torch.equal(keys[:, :, :GROUP], fed[:, :, :GROUP])
+            spread = fed[:, :, :GROUP].amax(2, keepdim=True) - fed[:, :, :GROUP].amin(2, keepdim=True)
+            assert ((keys[:, :, :GROUP] - fed[:, :, :GROUP]).abs() <= spread / 30 * 1.02).all()
+
+
+def test_nothing_behind_the_live_entries_is_read() -> None:
+    found = layout()
+    k = vectors(found)
+    bank = filled(found, k, 70, {40: 3, 50: 4})
+    before, live = bank.keys(), bank.live[0]
+    for part in (*bank.k, *bank.v):
+        part[..., live:, :] = 77
+    assert torch.equal(bank.keys(), before)
+
+
+def test_bytes_count_ranges_and_the_group_that_fills() -> None:
+    found, memory = layout(), Memory("cpu", KIVI4)
+    banks(found, dict.fromkeys(SITES, 20), memory)
+    groups = -(-(1 + 80) // GROUP)
+    entry = (DIM // 2 + 2) + (DIM // 2 + 2 + 2)  # codes and number of a key; codes, step and least of a value
+    shared = groups * DIM * 2 * 2 + GROUP * DIM * 4
+    assert memory.nbytes("slots") == len(SITES) * HEADS * (20 * entry + shared)
+    assert KIVI4.pair_bytes(DIM, torch.float32) == entry
+    assert KIVI4.shared_bytes(DIM, torch.float32, 81) == shared

@@ -1,0 +1,322 @@
+"""Infinity under the caches of others: whole generations along the file's bits (kinds ``heatkv`` and ``scalekv``).
+
+Weights and texts are those of ``golden_small`` beside the file. Infinity has no K/V heads of its own to share, and a row of guidance for
+each prompt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cachemark.cache.arena import Memory
+from cachemark.cache.layout import Layout, Site, Step, Tokens, scale_steps
+from cachemark.contract.method import Block, Method
+from cachemark.core import calibrations
+from cachemark.core.spec import Sampling
+from cachemark.methods.heatkv import HeatKV, orders_of
+from cachemark.methods.scale_heads.attention_profile import AttentionProfile
+from cachemark.methods.scale_heads.heat_plan import Shape, removed
+from cachemark.methods.scale_heads.layer_budgets import LayerBudgets
+from cachemark.methods.scalekv import ScaleKV, spread
+from cachemark.models.infinity import SIDES, Infinity
+from cachemark.models.vision.bsq import packed_bits
+
+from ..checks import Check, Kind, Vector, apart, differing, worst
+from .infinity import config_of, part_of
+
+SCAS, LOGITS = 1e-6, 1e-4
+MASK = 2**32 - 1
+EVERY = 8  # token of a long generation whose logits are stored
+
+
+@cache
+def given(path: Path) -> Vector:
+    return Vector.load(path.parent / "golden_small.safetensors")
+
+
+@dataclass
+class Noting(HeatKV):
+    """Notes the hidden states behind the last block, and what lives before each scale, (layers, heads)."""
+
+    hidden: list[Tensor] = field(default_factory=list)
+    live: list[Tensor] = field(default_factory=list)
+
+    def block(self, site: Site, step: Step, tokens: Tokens, block: Block) -> Tokens:
+        if not site.layer:
+            self.live.append(torch.tensor(self.lengths))
+        tokens = super().block(site, step, tokens, block)
+        if site.layer == self.layout.layers - 1:
+            self.hidden.append(tokens.x)
+        return tokens
+
+
+class Rival:
+    """What the checks look at: the model of the file's weights, for a schedule of scales, and one text."""
+
+    def __init__(self, vector: Vector) -> None:
+        self.vector = vector
+        self.models: dict[int, Infinity] = {}
+
+    def model(self, scales: int) -> Infinity:
+        """For the first of the scales, made once."""
+        if scales not in self.models:
+            self.models[scales] = self._made(scales)
+        return self.models[scales]
+
+    def _made(self, scales: int) -> Infinity:
+        small = given(self.vector.path)
+        config = replace(config_of(small.facts), sides=SIDES[:scales])
+        model = Infinity(config, small["text/kv"].split(small.facts["config"]["text_lens"]))
+        model.load_state_dict(part_of(small, "var"))
+        return model.eval()
+
+    def generate(self, method: Method, bits: str, prompt: int = 0) -> Layout:
+        """One prompt along bits of the file."""
+        found = [self.vector[name].flatten(1, 3) for name, _ in self.vector.matching(f"{bits}/*")]
+        model, facts = self.model(len(found)), self.vector.facts["config"]
+        sampling = Sampling(cfg_scale=facts["cfg"], temperature=0.0)
+        model.generate(torch.tensor([prompt]), [0], method, sampling, Memory(), forced=packed_bits(torch.cat(found, 1)))
+        return model.layout([0], sampling)
+
+    def logits(self, hidden: Sequence[Tensor], prompt: int = 0) -> list[Tensor]:
+        """Those of all rows, (rows, tokens, 2 · bits) a scale."""
+        model = self.model(len(hidden))
+        cond = model.text_proj_for_sos(*model.read([prompt], 2))
+        return [model.logits(h, cond).flatten(2).detach() for h in hidden]
+
+
+class Heat(Rival):
+    """HeatKV: S-CAS, and generations under its plans."""
+
+    def __init__(self, vector: Vector) -> None:
+        super().__init__(vector)
+        self.done: dict[str, Noting] = {}
+
+    @cached_property
+    def scas(self) -> list[Tensor]:
+        """After the first prompt, and after both."""
+        profile = AttentionProfile("scas")
+        found = []
+        for prompt in (0, 1):
+            self.generate(profile, f"full/{prompt}/bits", prompt)
+            found.append(profile.scas)
+        return found
+
+    def shape(self, name: str) -> Shape:
+        return Shape(tuple(side**2 for side in SIDES[: self.vector[name].size(0)]), 4, 4, self.vector.facts["config"]["sink_scales"])
+
+    def plan(self, name: str, orders: str) -> Tensor:
+        """(target, source, layer, head) of a budget's plan from the file's orders, where a budget is a share of the entries."""
+        shape, budget = self.shape(f"{name}/removed"), float(name.rpartition("_")[2])
+        limit = int(budget * shape.pairs * shape.before[-1])
+        gone = removed(shape, self.orders(orders), limit)
+        found = torch.zeros_like(self.vector[f"{name}/removed"])
+        for target, sources in enumerate(gone):
+            for source, pairs in sources.items():
+                if source < target:
+                    found[target, source].view(-1)[list(pairs)] = 1
+        return found
+
+    def orders(self, name: str) -> list[list[int]]:
+        """Codes of the (head, layer) pairs of the file."""
+        return [[layer * 4 + head for head, layer in pairs] for pairs in self.vector[name].tolist()]
+
+    def ran(self, name: str, orders: str, bits: str) -> Noting:
+        """A generation under a budget, with the file's orders as the calibration; once."""
+        if name not in self.done:
+            self.done[name] = self._ran(name, orders, bits)
+        return self.done[name]
+
+    def _ran(self, name: str, orders: str, bits: str) -> Noting:
+        shape = self.shape(f"{name}/removed")
+        facts: dict[str, Any] = {"model": name, "layers": 4, "heads": 4, "scales": [int(n**0.5) for n in shape.tokens],
+                                 "first_source": shape.sink, "orders": self.orders(orders)}
+        limit = int(float(name.rpartition("_")[2]) * shape.pairs * shape.before[-1])
+        method = Noting(calibration=calibrations.remember("heatkv", facts), limit=limit)
+        self.generate(method, bits)
+        return method
+
+
+def scas(subject: Heat, vector: Vector) -> float:
+    """Of the sources that are no sink; the file has no number elsewhere."""
+    after = zip(subject.scas, ("calibration/scas_after_prompt_0", "calibration/scas"), strict=True)
+    return worst(apart(found[..., 3:-1], vector[name][..., 3:-1]) for found, name in after)
+
+
+def orders(subject: Heat, vector: Vector) -> float:
+    """Those of what was measured, and of the file's own long scores."""
+    def share(name: str, scores: Tensor) -> float:
+        layers, heads, scales = scores.shape
+        found = orders_of({"scas": scores.tolist()}, Shape((1,) * scales, layers, heads, 3))
+        return differing(torch.tensor(found), torch.tensor(subject.orders(name)))
+
+    return max(share("calibration/orders", subject.scas[1]), share("long/orders", vector["long/scas"]))
+
+
+def plan(subject: Heat, vector: Vector, which: str) -> float:
+    return differing(subject.plan(f"budget_{which}", "calibration/orders"), vector[f"budget_{which}/removed"])
+
+
+def long_plan(subject: Heat, vector: Vector, which: str) -> float:
+    return differing(subject.plan(f"long/budget_{which}", "long/orders"), vector[f"long/budget_{which}/removed"])
+
+
+def live(subject: Heat, vector: Vector, which: str) -> float:
+    found = subject.ran(f"budget_{which}", "calibration/orders", "full/0/bits").live
+    return differing(torch.stack(found).to(torch.int16), vector[f"budget_{which}/live"])
+
+
+def logits(subject: Heat, vector: Vector, which: str) -> float:
+    found = subject.logits(subject.ran(f"budget_{which}", "calibration/orders", "full/0/bits").hidden)
+    return worst(apart(found[int(i)], vector[name]) for name, i in vector.matching(f"budget_{which}/logits_pre/*"))
+
+
+def long_logits(subject: Heat, vector: Vector, which: str) -> float:
+    found = subject.logits(subject.ran(f"long/budget_{which}", "long/orders", "long/bits").hidden)
+    stored = vector.matching(f"long/budget_{which}/logits_pre_every_8th/*")
+    return worst(apart(found[int(i)][:, ::EVERY], vector[name]) for name, i in stored)
+
+
+# -- ScaleKV ----------------------------------------------------------------------------------------------------------
+@dataclass
+class NotingScores(ScaleKV):
+    """Under budgets of the file; notes hidden states and what each layer keeps behind each scale."""
+
+    hidden: list[Tensor] = field(default_factory=list)
+    found: dict[tuple[int, int], Tensor] = field(default_factory=dict)
+    budgets: LayerBudgets | None = None
+
+    def resolve(self, layout: Layout) -> None:
+        assert self.budgets is not None
+        self.plan = self.budgets
+
+    def block(self, site: Site, step: Step, tokens: Tokens, block: Block) -> Tokens:
+        tokens = super().block(site, step, tokens, block)
+        if site.layer == self.layout.layers - 1:
+            self.hidden.append(tokens.x)
+        return tokens
+
+    def end_step(self, step: Step) -> None:
+        super().end_step(step)
+        self.found |= {(step.index, site.layer): slot.visual[..., : slot.live[0]].clone() for site, slot in self.slots.items()}
+
+
+class Scaled(Rival):
+    """ScaleKV: a generation under the file's budgets, and its selection alone at full size."""
+
+    @cached_property
+    def ran(self) -> NotingScores:
+        facts = self.vector.facts["config"]
+        tokens = tuple(h * w for _, h, w in facts["scale_schedule"])
+        plan = LayerBudgets(tokens, facts["depth"], facts["base_capacity"], (), facts["window_size"])
+        rows = facts["cache_sizes[scale_ind + 2][layer]"]
+        vars(plan)["budgets"] = [rows[str(scale + 2)] for scale in range(plan.first, len(tokens) - 1)]
+        method = NotingScores(budgets=plan)
+        self.generate(method, "e2e/bits", self.vector.facts["config"]["prompts_of_the_weights_file"][0])
+        return method
+
+    @cached_property
+    def asi(self) -> Tensor:
+        """Of the conditional row, (layers, scales from the second on)."""
+        profile = AttentionProfile("asi")
+        self.generate(profile, "e2e/bits", self.vector.facts["config"]["prompts_of_the_weights_file"][0])
+        return profile.asi
+
+    @cached_property
+    def cluster(self) -> dict[tuple[int, int], Tensor]:
+        """What is kept of made keys by made queries, under the published budgets: by scale and layer (heads, m)."""
+        facts, heads, dim = self.vector.facts["cluster"], self.vector.facts["cluster"]["heads"], self.vector.facts["cluster"]["head_dim"]
+        layout = Layout("next-scale", (0,), 0, 0, heads, heads, dim, 32, (0,), (0,), scales=SIDES)
+        given = calibrations.packaged("scalekv")["infinity-2b"]
+        method = ScaleKV(calibration=calibrations.remember("scalekv", {**given, "heads": heads}), mean=650)
+        sites = [Site("decoder", layer) for layer in facts["layers"]]
+        method.begin(layout, sites, Memory())
+        found: dict[tuple[int, int], Tensor] = {}
+        for step in scale_steps(layout)[:-1]:
+            for site in sites:
+                k, q = (made_up(step, heads, dim, site.layer, kind + facts["salt"]) for kind in (0, 1))
+                method.observe_raw(site, step, q)
+                method.attend(site, step, q, k, k)
+                slot = method.slots[site]
+                found[step.index, site.layer] = slot.visual[0, :, : slot.live[0]].clone()
+            method.end_step(step)
+        return found
+
+
+def made_up(step: Step, heads: int, dim: int, layer: int, kind: int) -> Tensor:
+    """(1, heads, tokens, dim) of the file's recipe, exact in fp32."""
+    t, head, ch = (torch.arange(n, dtype=torch.int64) for n in (step.count, heads, dim))
+    x = ((t + step.first)[None, :, None] * 2654435761 + ch * 40503 + head[:, None, None] * 97 + layer * 1009 + kind * 7919) & MASK
+    x = ((x ^ (x >> 15)) * 739982445) & MASK
+    x = ((x ^ (x >> 12)) * 695872825) & MASK
+    x = x ^ (x >> 15)
+    return (((x & 511) - 256).float() / 256)[None]
+
+
+def by_scale(vector: Vector, part: str) -> Iterator[tuple[tuple[int, int], Tensor]]:
+    """Tensors ``part/<scale>/<layer>`` by scale and layer."""
+    found = [name for name in vector.tensors if name.startswith(f"{part}/")]
+    assert found
+    yield from ((tuple(map(int, name.split("/")[-2:])), vector[name]) for name in found)  # type: ignore[misc]
+
+
+def kept(subject: Scaled, vector: Vector) -> float:
+    return worst(differing(subject.ran.found[where].to(torch.int16), expected) for where, expected in by_scale(vector, "e2e/kept"))
+
+
+def pooled(subject: Scaled, vector: Vector, which: str) -> float:
+    """Of the file's own keys and queries in the first layer; where the file has no number neither has ours."""
+    scale, expected, sides = int(which), vector[f"e2e/pooled/{which}/0"], SIDES[: int(which) + 1]
+    before, own = vector[f"e2e/kept/{scale - 1}/0"].long(), sides[-1] ** 2
+    first = sum(side**2 for side in sides[:-1])
+    places = torch.cat((before, torch.arange(first, first + own).expand(*before.shape[:2], -1)), -1)
+    k = vector["e2e/k/0"].gather(2, places[..., None].expand(-1, -1, -1, vector["e2e/k/0"].size(-1)))
+    found = ScaleKV().pooled(vector[f"e2e/window_q/{which}/0"], k, spread(sides[-1]) + places.size(-1) - own)
+    same = bool(((found == -torch.inf) == (expected == -torch.inf)).all())
+    return apart(found.masked_fill(found == -torch.inf, 0), expected.masked_fill(expected == -torch.inf, 0)) if same else float("inf")
+
+
+def windows(subject: Scaled, vector: Vector) -> float:
+    return worst(differing(spread(SIDES[int(scale)]).to(torch.int16), vector[name]) for name, scale in vector.matching("e2e/window/*"))
+
+
+def scaled_logits(subject: Scaled, vector: Vector) -> float:
+    found = subject.logits(subject.ran.hidden, vector.facts["config"]["prompts_of_the_weights_file"][0])
+    return worst(apart(found[int(i)], vector[name]) for name, i in vector.matching("e2e/logits_pre/*"))
+
+
+def asi(subject: Scaled, vector: Vector) -> float:
+    current, top = (vector[f"asi/{part}"][0].double() for part in ("current", "top"))
+    return apart(subject.asi, (current * top).mean(1)[:, 1:])
+
+
+def cluster(subject: Scaled, vector: Vector) -> float:
+    return worst(differing(subject.cluster[where].to(torch.int16), expected) for where, expected in by_scale(vector, "cluster/kept"))
+
+
+KINDS = {
+    "scalekv": Kind(Scaled, (
+        Check("windows", 0.0, windows, ("e2e/window/*",)),
+        Check("pooled_*", 1e-5, pooled, ("e2e/pooled/*/0",)),
+        Check("kept", 0.0, kept, ("e2e/kept/3/0",)),
+        Check("logits", LOGITS, scaled_logits, ("e2e/logits_pre/0",)),
+        Check("asi", 1e-5, asi, ("asi/current", "asi/top")),
+        Check("cluster", 0.0, cluster, ("cluster/kept/7/0",)),
+    ), "Infinity under ScaleKV: a generation along the file's bits, and its selection alone over all scales of 1024 pixels", ("scalekv",)),
+    "heatkv": Kind(Heat, (
+        Check("scas", SCAS, scas, ("calibration/scas", "full/0/bits/0", "full/1/bits/0")),
+        Check("orders", 0.0, orders, ("calibration/orders", "long/scas", "long/orders")),
+        Check("plan_*", 0.0, plan, ("budget_*/removed",)),
+        Check("live_*", 0.0, live, ("budget_*/live",)),
+        Check("logits_*", LOGITS, logits, ("budget_*/logits_pre/6",)),
+        Check("long_plan_*", 0.0, long_plan, ("long/budget_*/removed",)),
+        Check("long_logits_*", LOGITS, long_logits, ("long/budget_*/logits_pre_every_8th/12",)),
+    ), "Infinity under HeatKV: scores, orders and plans of two and of thirteen scales, and generations along the file's bits", ("heatkv",)),
+}

@@ -1,0 +1,201 @@
+"""How far a method lets a decoder look: methods that state a horizon keep their own tokens and evict by final ones, those that state none
+are served one token a pass, and one that states what it does not have is found out."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from cachemark.cache.arena import Memory
+from cachemark.cache.layout import Layout, Site, Step
+from cachemark.contract.decoder import Sequential, horizon, widest
+from cachemark.contract.method import Method
+from cachemark.core import registry
+from cachemark.decoders.jacobi import Jacobi
+from cachemark.methods.base.evicting import ring
+from cachemark.methods.full import Full
+from cachemark.methods.linear import Linear
+from cachemark.methods.rkv import RKV
+from cachemark.methods.streaming import Streaming
+
+from .cells import GRID, model
+from .test_windows import GUIDED, SEEDS, N, generate
+
+
+def evicting() -> list[str]:
+    return [name for name in registry.methods if "next-token" in registry.methods.get(name).paradigms
+            and registry.methods.get(name).__module__.startswith("cachemark.methods") and "horizon" not in vars(registry.methods.get(name))]
+
+
+@pytest.mark.parametrize("name", evicting())
+def test_a_method_without_a_horizon_is_served_one_token_a_pass_to_the_byte(name: str) -> None:
+    cls, layout = registry.methods.get(name), model("mha").layout(SEEDS, GUIDED)
+    make = functools.partial(cls.build, cls.knobs_for(Fraction(1, 2), layout))
+    outcomes = []
+    for decoder in (None, Sequential(), Jacobi(window=8)):
+        memory, method, logits = Memory(), make(), []
+        tokens = generate(decoder, memory=memory, method=lambda method=method: method,
+                          see=lambda _, guided, logits=logits: logits.append(guided.clone()))
+        outcomes.append((tokens, torch.cat(logits, 1), method.logical_bytes, [memory.nbytes(kind) for kind in ("slots", "stage")]))
+        if isinstance(decoder, Jacobi):
+            assert decoder.kept == [1] * N
+    assert widest(make(), layout) == 1
+    for tokens, logits, *held in outcomes[1:]:
+        assert torch.equal(tokens, outcomes[0][0])
+        assert torch.equal(logits, outcomes[0][1])
+        assert held == [*outcomes[0][2:]]
+
+
+@pytest.mark.parametrize("lines", [3, 4])
+@pytest.mark.parametrize("attention", ["mha", "gqa"])
+def test_linear_keeps_its_own_tokens_and_evicts_by_final_ones(attention: str, lines: int) -> None:
+    """Kept sets and guide queries too: they are those of the sequential run at every line's end."""
+    def make() -> Linear:
+        return Linear(B=lines * GRID, anchor=1)
+
+    held: dict[int, list[tuple[Tensor, Tensor]]] = {}
+    for window in (0, 3, GRID, 16):
+        notes, method = held.setdefault(window, []), LineEnds(B=lines * GRID, anchor=1)
+        method.notes = notes
+        decoder = Jacobi(window=window) if window else None
+        assert torch.equal(generate(decoder, method=lambda method=method: method, attention=attention),
+                           generate(None, method=make, attention=attention))
+        assert decoder is None or max(decoder.kept) > 1
+        for (visual, guide), (own_visual, own_guide) in zip(held[0], notes, strict=True):
+            assert torch.equal(visual, own_visual)
+            assert torch.allclose(guide, own_guide, atol=1e-4)
+    assert len(held[0]) == GRID - lines
+
+
+class LineEnds(Linear):
+    """Notes what stays behind each line, and the queries that it was chosen by."""
+
+    notes: list[tuple[Tensor, Tensor]]
+
+    def horizon(self, first: int) -> int:
+        return super().horizon(first)
+
+    def evict(self, step: Step, slots: Any) -> None:
+        before = slots.live_visual
+        super().evict(step, slots)
+        if slots.live_visual < before:
+            self.notes.append((slots.table().sort(-1).values.clone(), self.guide.clone()))
+
+
+@pytest.mark.parametrize("alpha", [1, 4, GRID, GRID + 3])
+def test_rkv_keeps_its_own_tokens_and_evicts_by_final_ones(alpha: int) -> None:
+    """Kept sets and the latest queries too, whether there are fewer or more of them than a line or a window has."""
+    held: dict[int, list[tuple[Tensor, Tensor]]] = {}
+    for window in (0, 3, GRID, 16):
+        notes, method = held.setdefault(window, []), Redundant(B=3 * GRID, alpha=alpha)
+        method.notes = notes
+        decoder = Jacobi(window=window) if window else None
+        assert torch.equal(generate(decoder, method=lambda method=method: method),
+                           generate(None, method=lambda: RKV(B=3 * GRID, alpha=alpha)))
+        assert decoder is None or max(decoder.kept) > 1
+        for (visual, queries), (own_visual, own_queries) in zip(held[0], notes, strict=True):
+            assert torch.equal(visual, own_visual)
+            assert torch.allclose(queries, own_queries, atol=1e-4)
+    assert len(held[0]) == GRID - 3
+
+
+class Redundant(RKV):
+    """Notes what stays behind each line, and the queries that it was chosen by."""
+
+    notes: list[tuple[Tensor, Tensor]]
+
+    def horizon(self, first: int) -> int:
+        return super().horizon(first)
+
+    def evict(self, step: Step, slots: Any) -> None:
+        before = slots.live_visual
+        super().evict(step, slots)
+        if slots.live_visual < before:
+            self.notes.append((slots.table().sort(-1).values.clone(), self.queries.clone()))
+
+
+class PastTheLine(RKV):
+    """Keeps tokens behind the line's end in one pass with those before it."""
+
+    def capacity(self, layout: Layout, site: Site) -> int:
+        return super().capacity(layout, site) + layout.line
+
+    def horizon(self, first: int) -> int:
+        return super().horizon(first) + self.layout.line
+
+
+def test_rkv_that_goes_past_the_line_is_found_out() -> None:
+    def make() -> RKV:
+        return PastTheLine(B=3 * GRID, alpha=4)
+
+    true = generate(None, method=make)
+    assert torch.equal(generate(Jacobi(window=1), method=make), true)
+    with pytest.raises((AssertionError, RuntimeError)):
+        assert torch.equal(generate(Jacobi(window=2 * GRID), method=make), true)
+
+
+class OverTheLine(Linear):
+    """Looks past the line's end and keeps what it finds there, so that it evicts by drafts."""
+
+    def capacity(self, layout: Layout, site: Site) -> int:
+        return super().capacity(layout, site) + layout.line
+
+    def prepare(self, slots: Any, memory: Memory) -> None:
+        self.guide = ring(memory, slots, 2 * self.layout.line)
+
+    def horizon(self, first: int) -> int:
+        return super().horizon(first) + self.layout.line
+
+
+def test_linear_that_looks_over_the_line_is_found_out() -> None:
+    def make() -> Linear:
+        return OverTheLine(B=3 * GRID, anchor=1)
+
+    true = generate(None, method=make)
+    assert torch.equal(generate(Jacobi(window=1), method=make), true)
+    assert not torch.equal(generate(Jacobi(window=2 * GRID), method=make), true)
+
+
+def test_linear_by_mass_is_served_one_token_a_pass() -> None:
+    layout = model("mha").layout(SEEDS, GUIDED)
+    assert widest(Linear(B=3 * GRID, anchor=1, score="accumulated"), layout) == 1
+    assert widest(Linear(B=3 * GRID, anchor=1), layout) == GRID
+
+
+@dataclass
+class Hasty(Streaming):
+    """States a horizon that it does not have, so that it evicts while drafts are live."""
+
+    def horizon(self, first: int) -> int:
+        return self.layout.visual - first
+
+
+def test_evicting_on_drafts_is_found_out() -> None:
+    layout = model("mha").layout(SEEDS, GUIDED)
+    knobs = Streaming.knobs_for(Fraction(1, 2), layout)
+    true = generate(None, method=lambda: Streaming(**knobs))
+    assert torch.equal(generate(Jacobi(window=8), method=lambda: Streaming(**knobs)), true)
+    with pytest.raises(AssertionError):
+        assert torch.equal(generate(Jacobi(window=8), method=lambda: Hasty(**knobs)), true)
+
+
+def test_a_horizon_is_not_inherited_by_what_evicts() -> None:
+    class Calm(Full):
+        footnotes = ("a word more",)
+
+    class Evicts(Full):
+        def evict(self, step: Step, slots: Any) -> None: ...
+
+    class Observes(Full):
+        def observe(self, *arguments: Any) -> None: ...
+
+    for cls, expected in ((Full, N - 3), (Calm, N - 3), (Evicts, 1), (Observes, 1), (Method, 1)):
+        method = cls()
+        method.layout, method.banks = model("mha").layout(SEEDS, GUIDED), []
+        assert horizon(method, 3) == expected

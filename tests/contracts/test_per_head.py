@@ -1,0 +1,278 @@
+"""The contract of a method whose heads keep different numbers of entries."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from cachemark.cache.arena import Memory
+from cachemark.cache.codec import CODECS
+from cachemark.cache.layout import Layout, Site, Step, scale_steps
+from cachemark.cache.ragged import Kept, RaggedSlot, RaggedStage, extents
+from cachemark.contract.method import Method
+from cachemark.contract.per_head import PerHead
+from cachemark.core.errors import Unsupported
+from cachemark.kit.capture import capturing
+from cachemark.kit.driver import Onlooker as Watch
+from cachemark.kit.driver import watched
+from cachemark.kit.reachable import outside
+from cachemark.kit.token_checks import poison
+from cachemark.methods.full import Full
+
+from .per_head import BUILT_IN, KV_HEADS, PER_VECTOR, Ran, Scored, Staggered, made, planned, run
+from .scales import SIDES, Feed, drive, layout_of
+from .test_graph import OTHER, recorded, taped
+from .test_scales import MODEL, SAMPLING
+
+TOLERANCE = 1e-5
+OWN = pytest.mark.parametrize("cls", [Staggered, Scored])
+METHODS = pytest.mark.parametrize("cls", [Staggered, Scored, *BUILT_IN])
+CODEC = pytest.mark.parametrize("codec", PER_VECTOR)
+HEADS = pytest.mark.parametrize("kv_heads", KV_HEADS)
+
+
+def equal(one: Ran, other: Ran) -> bool:
+    return all(torch.equal(other.out[where], out) for where, out in one.out.items())
+
+
+@HEADS
+def test_a_method_that_keeps_everything_is_the_full_cache_bit_for_bit(kv_heads: int) -> None:
+    layout = layout_of(kv_heads)
+    expected = drive(Full(), layout, Feed(layout), Memory())
+    assert all(torch.equal(expected[where], out) for where, out in run(PerHead(), kv_heads=kv_heads).out.items())
+
+
+@METHODS
+@CODEC
+@HEADS
+def test_evicting_equals_masking(cls: type[PerHead], codec: str, kv_heads: int) -> None:
+    ran = run(made(cls, kv_heads), codec, kv_heads)
+    assert ran.shadow.worst <= TOLERANCE
+    assert ran.shadow.hidden > 0
+    assert max(len(set(lengths)) for lengths in ran.record.lengths[-1].values()) > 1, "heads must differ, or nothing is tested"
+
+
+def values_stay(self: RaggedSlot, stage: RaggedStage, kept: Sequence[Kept]) -> None:
+    """K is taken over from the stage and V is not."""
+    before = [part.clone() for part in self.v]
+    ABSORB(self, stage, kept)
+    for part, old in zip(self.v, before, strict=True):
+        part.copy_(old)
+
+
+def heads_mixed(self: RaggedSlot, stage: RaggedStage, kept: Sequence[Kept]) -> None:
+    """Lengths end up with the neighbour."""
+    ABSORB(self, stage, kept)
+    self.lengths[:] = [*self.lengths[1:], self.lengths[0]]
+
+
+def one_off(self: RaggedSlot, stage: RaggedStage, kept: Sequence[Kept]) -> None:
+    """Numbers are those that should be there, keys and values those of the entry before."""
+    stage.k, stage.v = stage.k.roll(1, 1), stage.v.roll(1, 1)
+    ABSORB(self, stage, kept)
+
+
+ABSORB = RaggedSlot.absorb
+
+
+@METHODS
+@pytest.mark.parametrize("broken", [values_stay, heads_mixed, one_off])
+def test_a_wrong_absorption_is_caught(monkeypatch: pytest.MonkeyPatch, cls: type[PerHead], broken: Any) -> None:
+    monkeypatch.setattr(RaggedSlot, "absorb", broken)
+    try:
+        worst = run(made(cls)).shadow.worst
+    except RuntimeError:
+        return  # it lost its way altogether
+    assert worst > TOLERANCE
+
+
+class Poison(Watch):
+    """Spoils what lies behind the live extents of every site, and the whole stage, before a pass reaches a site."""
+
+    spoiled = 0
+
+    def before(self, method: Method, site: Site, step: Step) -> None:
+        assert isinstance(method, PerHead)
+        for slot in method.ragged.values():
+            for part in (*slot.k, *slot.v, slot.visual):
+                poison(dead := part[:, slot.live :])
+                self.spoiled += dead.numel()
+        for part in (method.shown.k, method.shown.v, method.shown.visual):
+            poison(part)
+
+
+@METHODS
+@CODEC
+@HEADS
+def test_dead_storage_is_never_read(cls: type[PerHead], codec: str, kv_heads: int) -> None:
+    watch = Poison()
+    assert equal(run(made(cls, kv_heads), codec, kv_heads), run(made(cls, kv_heads), codec, kv_heads, watch))
+    assert watch.spoiled > 0
+
+
+class ReadsBeyond(Staggered):
+    """Broken on purpose: in the last pass one head takes an entry for its own that no head holds."""
+
+    def entries(self, layout: Layout, site: Site) -> int:
+        return super().entries(layout, site) + 1
+
+    def attend(self, site: Site, step: Step, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        self.ragged[site].lengths[-1] += step.last
+        return super().attend(site, step, q, k, v)
+
+
+def test_a_read_beyond_the_end_is_caught() -> None:
+    layout = layout_of()
+    out = drive(watched(ReadsBeyond(), Poison()), layout, Feed(layout), Memory())
+    last = len(SIDES) - 1
+    assert all(bool(found.isnan().any()) is (index == last) for (index, _), found in out.items())
+
+
+@OWN
+@CODEC
+@HEADS
+def test_bytes_are_the_sum_of_the_plan_at_every_scale(cls: type[Staggered], codec: str, kv_heads: int) -> None:
+    ran = run(made(cls, kv_heads), codec, kv_heads)
+    plan = planned(ran.layout, ran.method)  # type: ignore[arg-type]
+    assert ran.record.lengths == plan
+    one = ran.layout.rows * CODECS[codec].pair_bytes(ran.layout.head_dim, ran.layout.dtype)
+    sums = [{site: sum(lengths) for site, lengths in live.items()} for live in plan]
+    assert ran.record.live_bytes == [one * sum(held.values()) for held in sums]
+    assert ran.method.logical_bytes == max(ran.record.live_bytes)
+    most = {site: max(held[site] for held in sums) for site in sums[0]}
+    assert ran.memory.nbytes("slots") == one * sum(most.values())
+    assert {site: slot.capacity for site, slot in ran.method.ragged.items()} == most
+
+
+@pytest.mark.parametrize("cls", BUILT_IN)
+@CODEC
+@HEADS
+def test_allocated_is_what_is_held_at_most_and_within_the_budget(cls: type[PerHead], codec: str, kv_heads: int) -> None:
+    ran = run(made(cls, kv_heads), codec, kv_heads)
+    one = ran.layout.rows * CODECS[codec].pair_bytes(ran.layout.head_dim, ran.layout.dtype)
+    most = {site: max(sum(live[site]) for live in ran.record.lengths) for site in ran.record.lengths[0]}
+    assert ran.memory.nbytes("slots") == one * sum(most.values())
+    assert sum(most.values()) <= 5 / 11 * ran.layout.cacheable * kv_heads * ran.layout.layers
+    assert ran.method.logical_bytes == max(ran.record.live_bytes) <= ran.memory.nbytes("slots")
+
+
+@pytest.mark.parametrize("cls", BUILT_IN)
+def test_neutral_knobs_are_the_full_cache_bit_for_bit(cls: type[PerHead]) -> None:
+    layout = layout_of()
+    expected = drive(Full(), layout, Feed(layout), Memory())
+    assert all(torch.equal(expected[where], out) for where, out in run(made(cls, budget=Fraction(1))).out.items())
+    assert any(not torch.allclose(expected[where], out, atol=1e-3) for where, out in run(made(cls)).out.items())
+
+
+class Shrinks(Staggered):
+    """The second layer gives up at the fourth scale what the first one gains there."""
+
+    def held(self, layer: int, head: int, total: int) -> int:
+        late = total >= sum(side**2 for side in SIDES[:4])
+        return 10 if (layer == 0) is late else min(total, 5)
+
+    def kept(self, site: Site, step: Step, slot: RaggedSlot, stage: RaggedStage, q: Tensor) -> Sequence[Kept]:
+        return [[range(min(n + step.count, self.held(site.layer, head, step.first + step.count)))] for head, n in enumerate(slot.lengths)]
+
+    def entries(self, layout: Layout, site: Site) -> int:
+        return 10 * layout.kv_heads
+
+
+def test_the_high_water_lies_between_two_layers() -> None:
+    """Behind a pass layers hold 10 + 5 + 5 or 5 + 10 + 10; within the fourth one, when the first has grown, 10 + 10 + 10."""
+    ran = run(Shrinks())
+    one = ran.layout.rows * ran.layout.kv_heads * CODECS["native"].pair_bytes(ran.layout.head_dim, ran.layout.dtype)
+    assert (ran.method.logical_bytes, ran.method.high_water_bytes) == (25 * one, 30 * one)
+    assert ran.memory.nbytes("slots") == 30 * one
+
+
+def test_a_stage_shows_no_more_than_any_pass_needs() -> None:
+    ran = run(Staggered())
+    most = max(sum(live) + step.count * 4 for step, sites in zip(scale_steps(ran.layout)[1:], ran.record.lengths, strict=False)
+               for live in sites.values())  # fmt: skip
+    assert ran.method.shown.k.size(1) == most
+
+
+def test_too_small_a_declaration_is_refused() -> None:
+    class Denies(Staggered):
+        def entries(self, layout: Layout, site: Site) -> int:
+            return super().entries(layout, site) - 1
+
+    with pytest.raises(AssertionError, match="too small a capacity"):
+        run(Denies())
+
+
+def test_keys_that_share_ranges_are_refused() -> None:
+    with pytest.raises(Unsupported, match="kivi4 shares the ranges of keys"):
+        run(Staggered(), "kivi4")
+
+
+@METHODS
+def test_a_pass_reads_nothing_on_the_host(cls: type[PerHead]) -> None:
+    ran, layout = run(made(cls)), layout_of()
+    with capturing(set(range(len(SIDES)))) as (capture, watch):
+        again = drive(watched(made(cls), watch), layout, Feed(layout), ran.memory)
+    assert min(len(log) for log in capture.log.values()) > 5, "the mode has seen next to nothing"
+    assert all(torch.equal(again[where], out) for where, out in ran.out.items())
+
+
+@METHODS
+@CODEC
+def test_a_second_generation_uses_the_same_storage(cls: type[PerHead], codec: str) -> None:
+    first = run(made(cls), codec)
+    before = first.memory.pointers()
+    second = run(made(cls), codec, memory=first.memory)
+    assert first.memory.pointers() == before
+    assert equal(first, second)
+    assert outside(second.method, second.memory) == []
+
+
+@METHODS
+def test_a_row_is_the_same_in_another_order(cls: type[PerHead]) -> None:
+    whole, part = run(made(cls)), run(made(cls), rows=(2, 0))
+    assert all(torch.allclose(out, whole.out[where][[2, 0]], atol=1e-6) for where, out in part.out.items())
+    for mine, theirs in zip(part.record.held, whole.record.held, strict=True):
+        assert all(torch.equal(one, other[[2, 0]]) for site in mine for one, other in zip(mine[site], theirs[site], strict=True))
+
+
+@METHODS
+def test_a_recorded_pass_repeats_to_the_last_bit(cls: type[PerHead]) -> None:
+    memory = taped(Memory(), [*MODEL.parameters(), *MODEL.quantizer.parameters()])
+
+    def drawn(seeds: Sequence[int], given: Memory) -> list[Tensor]:
+        logits: list[Tensor] = []
+        method = made(cls)
+        labels = torch.tensor([seed % 10 for seed in seeds])
+        tokens = MODEL.generate(labels, list(seeds), method, SAMPLING, given, see=lambda _, seen: logits.append(seen.clone()))
+        return [tokens, *logits, torch.tensor([method.logical_bytes, method.high_water_bytes])]
+
+    for seeds in ((0, 1), OTHER):
+        assert all(torch.equal(*pair) for pair in zip(drawn(seeds, memory), drawn(seeds, Memory()), strict=True))
+    assert recorded(memory) == len(SIDES)
+
+
+def test_neighbours_of_one_length_lie_together() -> None:
+    found = [tuple(extent) for extent in extents([3, 3, 0, 5])]
+    assert found == [(0, 2, 0, 3), (2, 1, 6, 0), (3, 1, 6, 5)]
+
+
+def test_one_call_for_each_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    from cachemark.cache import attention
+
+    calls: list[int] = []
+    given = attention.F.scaled_dot_product_attention
+
+    def counted(q: Tensor, k: Tensor, v: Tensor, **more: Any) -> Tensor:
+        calls.append(k.size(2))
+        return given(q, k, v, **more)
+
+    monkeypatch.setattr(attention.F, "scaled_dot_product_attention", counted)
+    ran = run(Staggered())
+    later = zip(scale_steps(ran.layout)[1:], ran.record.lengths, strict=False)
+    seen = [{n + step.count for n in lengths} for step, sites in later for lengths in sites.values()]
+    assert len(calls) == ran.layout.layers + sum(map(len, seen))

@@ -1,0 +1,266 @@
+"""Several tokens a pass: Jacobi iteration under fixed noise gives the tokens of sequential decoding, whatever the window, the drafts and
+the sampling, alone and in batches; rejected entries are never read; and behind a rehearsal a graph engine records nothing."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from cachemark.cache.arena import Memory
+from cachemark.cache.codec import CODECS
+from cachemark.cache.layout import Step, window_step
+from cachemark.contract.decoder import Decoder, Rehearsal
+from cachemark.contract.method import Method
+from cachemark.core.spec import Sampling
+from cachemark.decoders.jacobi import Jacobi
+from cachemark.decoders.scd import SCD
+from cachemark.methods.full import Full
+from cachemark.methods.linear import Linear
+from cachemark.methods.rkv import RKV
+from cachemark.methods.streaming import Streaming
+from cachemark.models.sampling import draw
+
+from .cells import GRID, model
+from .test_graph import recorded, taped
+
+N = GRID**2
+SEEDS = list(range(8))
+WINDOWS = (1, 2, 3, GRID - 1, GRID, GRID + 1, 16, N)
+GUIDED = Sampling(cfg_scale=1.5)
+SAMPLINGS = {
+    "guided": GUIDED, "free": Sampling(), "interval": Sampling(cfg_scale=2.0, cfg_interval=9), "cold": Sampling(1.5, temperature=0.7),
+    "top-k": Sampling(1.5, top_k=5), "top-p": Sampling(1.5, top_p=0.8), "greedy": Sampling(1.5, temperature=0.0),
+}  # fmt: skip
+
+
+def generate(
+    decoder: Decoder | None, sampling: Sampling = GUIDED, seeds: list[int] = SEEDS, method: Callable[[], Method] = Full,
+    attention: str = "mha", memory: Memory | None = None, **more: Any,
+) -> Tensor:
+    labels = torch.tensor([seed % 10 for seed in seeds])
+    return model(attention).generate(labels, seeds, method(), sampling, memory or Memory(), decoder=decoder, **more)
+
+
+@functools.cache
+def sequential(sampling: Sampling = GUIDED, attention: str = "mha") -> Tensor:
+    return generate(None, sampling, attention=attention)
+
+
+# -- the tokens -------------------------------------------------------------------------------------------------------
+CASES = [(name, window) for name in SAMPLINGS for window in (WINDOWS if name == "guided" else (3, GRID, 16))]
+
+
+@pytest.mark.parametrize(("name", "window"), CASES)
+def test_tokens_are_those_of_sequential_decoding(name: str, window: int) -> None:
+    decoder = Jacobi(window=window)
+    assert torch.equal(generate(decoder, SAMPLINGS[name]), sequential(SAMPLINGS[name]))
+    assert sum(decoder.kept) == N
+    assert all(1 <= kept <= fed <= window for kept, fed in zip(decoder.kept, decoder.fed, strict=True))
+    assert len(decoder.kept) == N if window == 1 else 1 + -(-(N - 1) // window) <= len(decoder.kept) < N
+
+
+@pytest.mark.parametrize("proposals", ["newest", "left", "above"])
+@pytest.mark.parametrize("attention", ["mha", "gqa"])
+def test_drafts_decide_only_how_many_passes_it_takes(attention: str, proposals: str) -> None:
+    for window in (4, 16):
+        assert torch.equal(generate(Jacobi(window=window, proposals=proposals), attention=attention), sequential(attention=attention))
+
+
+@pytest.mark.parametrize("window", [3, 16])
+def test_an_image_is_the_same_alone_and_in_any_batch(window: int) -> None:
+    whole = sequential()
+    for seeds in ([5], [2, 7], [6, 0, 3]):
+        decoder = Jacobi(window=window)
+        assert torch.equal(generate(decoder, seeds=seeds), whole[seeds])
+        assert len(decoder.kept) < N
+
+
+def test_random_weights_leave_drafts_to_be_rejected() -> None:
+    """Else the tests above would hold for a decoder that keeps everything."""
+    decoder = Jacobi(window=8)
+    generate(decoder)
+    assert min(decoder.kept[1:-1]) < 8
+    assert len(set(decoder.kept)) > 2
+
+
+class Told(Jacobi):
+    """Is told what to propose."""
+
+    def __init__(self, window: int, drafts: Tensor) -> None:
+        super().__init__(window=window)
+        self.drafts = drafts
+
+    def propose(self, known: int, count: int, tokens: Tensor) -> None:
+        tokens[:, known : known + count - 1] = self.drafts[:, known : known + count - 1]
+
+
+@pytest.mark.parametrize("window", [2, 5, 16, N])
+def test_right_drafts_take_the_fewest_passes_and_wrong_ones_the_most(window: int) -> None:
+    true = sequential()
+    for drafts, passes in ((true, 1 + -(-(N - 1) // window)), ((true + 1) % 64, N)):
+        decoder = Told(window, drafts)
+        assert torch.equal(generate(decoder), true)
+        assert len(decoder.kept) == passes
+
+
+@torch.inference_mode()
+def test_finished_tokens_are_drawn_again_by_one_uncached_pass() -> None:
+    tokens = generate(Jacobi(window=8), SAMPLINGS["free"])
+    logits = model("mha").teacher(torch.tensor([seed % 10 for seed in SEEDS]), tokens)
+    assert torch.equal(draw(logits, SAMPLINGS["free"], torch.tensor(SEEDS)[:, None], torch.arange(N)), tokens)
+
+
+def test_forced_tokens_are_all_kept_and_their_logits_are_the_sequential_ones() -> None:
+    forced, seen = sequential(), {1: [], 7: []}
+    for window, logits in seen.items():
+        decoder, marks = Jacobi(window=window), []
+        tokens = generate(decoder, forced=forced, mark=marks.append,
+                          see=lambda first, guided, logits=logits: logits.append((first, guided.clone())))
+        assert torch.equal(tokens, forced)
+        assert len(decoder.kept) == 1 + -(-(N - 1) // window)
+        assert marks == list(range(N))
+        assert [first for first, _ in logits] == [sum(decoder.kept[:i]) for i in range(len(decoder.kept))]
+    one, many = (torch.cat([guided for _, guided in logits], 1) for logits in seen.values())
+    assert one.shape == (len(SEEDS), N, 64)
+    assert torch.allclose(one, many, atol=1e-4)
+
+
+def test_two_generations_of_a_case_use_the_same_storage() -> None:
+    memory, decoder = Memory(), Jacobi(window=8)
+    first = generate(decoder, memory=memory)
+    held = memory.pointers()
+    assert torch.equal(generate(decoder, memory=memory), first)
+    assert memory.pointers() == held
+
+
+def tape() -> Memory:
+    whole = model("mha")
+    return taped(Memory(), [*whole.parameters(), whole.rope])
+
+
+@pytest.mark.parametrize("name", ["guided", "interval", "greedy"])
+def test_a_tape_gives_the_same_tokens(name: str) -> None:
+    memory = tape()
+    for _ in range(2):  # the first records, the second repeats
+        assert torch.equal(generate(Jacobi(window=5), SAMPLINGS[name], memory=memory), sequential(SAMPLINGS[name]))
+
+
+RECORDED: dict[str, Callable[[], Method]] = {
+    "full": Full, "linear": lambda: Linear(B=3 * GRID, anchor=1), "rkv": lambda: RKV(B=3 * GRID, alpha=4),
+    "streaming": lambda: Streaming(B=9),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_nothing_is_recorded_behind_a_rehearsal(name: str) -> None:
+    """Else a timed image would meet a pass that no image before it has run, and pay for its recording."""
+    memory, window = tape(), 5
+    generate(Rehearsal(window=window), SAMPLINGS["interval"], SEEDS[:2], RECORDED[name], memory=memory)
+    whole = recorded(memory)
+    assert whole == N if name == "full" else whole < N, "one for every number of known tokens; methods that evict come back to lengths"
+    for decoder in (Jacobi(window=window), SCD(window=window), Jacobi(window=window, proposals="left")):
+        for seeds in (SEEDS[2:4], SEEDS[4:6]):
+            tokens = generate(decoder, SAMPLINGS["interval"], seeds, RECORDED[name], memory=memory)
+            if isinstance(decoder, Jacobi):
+                assert torch.equal(tokens, generate(None, SAMPLINGS["interval"], seeds, RECORDED[name]))
+            assert recorded(memory) == whole
+
+
+def test_without_a_rehearsal_other_images_meet_other_passes() -> None:
+    memory = tape()
+    counts = []
+    for seeds in (SEEDS[:2], SEEDS[2:4], SEEDS[4:6]):
+        generate(Jacobi(window=5), seeds=seeds, memory=memory)
+        counts.append(recorded(memory))
+    assert counts[0] < counts[-1]
+
+
+@pytest.mark.parametrize("name", CODECS)
+def test_a_codec_does_not_change_that(name: str) -> None:
+    decoder = Jacobi(window=8)
+    assert torch.equal(generate(decoder, memory=Memory(codec=CODECS[name])), generate(None, memory=Memory(codec=CODECS[name])))
+    assert (len(decoder.kept) == N) == CODECS[name].grouped, "keys that share ranges are served one by one"
+
+
+# -- what is held -----------------------------------------------------------------------------------------------------
+class Poisoned(Full):
+    """Writes NaN over everything behind the live entries whenever drafts are cut off."""
+
+    def horizon(self, first: int) -> int:
+        return super().horizon(first)
+
+    def roll_back(self, count: int) -> None:
+        super().roll_back(count)
+        for slot in self.slots.values():
+            for part in (*slot.k, *slot.v):
+                part[:, :, slot.live[0] :] = float("nan")
+
+
+@pytest.mark.parametrize("window", [2, 8, N])
+def test_a_rejected_entry_is_never_read(window: int) -> None:
+    assert torch.equal(generate(Jacobi(window=window), method=Poisoned), sequential())
+
+
+class Numbered(Full):
+    """Notes what is live behind each pass, and how it is numbered."""
+
+    def horizon(self, first: int) -> int:
+        return super().horizon(first)
+
+    def end_step(self, step: Step) -> None:
+        super().end_step(step)
+        (bank,) = self.banks
+        fed = step.first + step.count
+        assert bank.live_visual == fed
+        assert (bank.visual[..., 1 : 1 + fed] == torch.arange(fed)).all()
+
+
+def test_behind_each_pass_exactly_the_kept_tokens_live_in_order() -> None:
+    assert torch.equal(generate(Jacobi(window=8), method=Numbered), sequential())
+
+
+def test_bytes_count_drafts_and_what_the_decoder_keeps() -> None:
+    fullest: dict[int, tuple[int, int]] = {}
+    for window in (1, N):
+        method, memory = Full(), Memory()
+        generate(Jacobi(window=window), memory=memory, method=lambda method=method: method)
+        fullest[window] = method.logical_bytes, memory.nbytes("state")
+    plain = Full()
+    generate(None, method=lambda: plain)
+    assert fullest[1][0] == plain.logical_bytes
+    assert fullest[N][0] == plain.logical_bytes, "the last places are the same, drafts or not"
+    bookkeeping = fullest[1][1] - len(SEEDS) * 64 * 4
+    assert fullest[N][1] == bookkeeping + len(SEEDS) * N * 64 * 4, "noise of every place of the window"
+
+
+def test_the_fullest_moment_is_that_of_a_pass_with_its_drafts() -> None:
+    peaks: list[int] = []
+
+    class Peaked(Numbered):
+        def horizon(self, first: int) -> int:
+            return super().horizon(first)
+
+        def roll_back(self, count: int) -> None:
+            (bank,) = self.banks
+            before = bank._entries()
+            super().roll_back(count)
+            assert bank._entries() == before - 2 * len(self.slots) * len(SEEDS) * count
+            assert bank.peak >= before
+            peaks.append(before)
+
+    assert torch.equal(generate(Jacobi(window=8), method=Peaked), sequential())
+    assert peaks
+
+
+def test_a_window_of_one_is_the_pass_of_sequential_decoding() -> None:
+    layout = model("mha").layout(SEEDS, GUIDED)
+    assert window_step(layout, 4, 3) == Step(7, N, 4, 3, 2, ("token", "line"))
+    assert window_step(layout, 0, 2 * GRID + 1) == Step(2 * GRID + 1, N, 0, 2 * GRID + 1, 3, ("token", "line"))
+    assert window_step(layout, 0, 2).causal
+    assert not window_step(layout, 0, 1).causal
+    assert window_step(layout, 30, 5).last

@@ -1,0 +1,163 @@
+"""The files of a plug-in's own: what it imports from beside it or from its package is part of its digest, and is imported anew when
+edited."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from cachemark.core import plugins, registry
+from cachemark.core.errors import BadPlugin
+
+METHOD = """
+from dataclasses import dataclass
+from cachemark.core import registry
+from cachemark.methods.window import Window
+{line}
+
+@registry.methods.add("split")
+@dataclass
+class Split(Window):
+    name = "split"
+    share: float = {value}
+"""
+FILES = {"helper.py": "SHARE = 0.5\n", "lib/__init__.py": "from .deep import SHARE\n", "lib/deep.py": "SHARE = 0.5\n",
+         "lib/other.py": "SHARE = 0.5\n", "unused.py": "SHARE = 0.5\n"}  # fmt: skip
+
+
+@pytest.fixture
+def split(tmp_path: Path) -> Callable[[str, str], Path]:
+    """A plug-in ``split.py`` with that line and that default of its knob, beside the files."""
+
+    def written(line: str, value: str) -> Path:
+        for name, text in FILES.items():
+            (tmp_path / name).parent.mkdir(exist_ok=True)
+            (tmp_path / name).write_text(text)
+        (tmp_path / "split.py").write_text(METHOD.format(line=line, value=value))
+        return tmp_path / "split.py"
+
+    return written
+
+
+def share(file: Path) -> tuple[float, tuple[str, ...]]:
+    assert plugins.load(file) == ["split"]
+    cls = registry.methods.get("split")
+    return cls().share, plugins.needs(cls)
+
+
+@pytest.mark.parametrize(("line", "value", "edited"), [
+    ("import helper", "helper.SHARE", "helper.py"),
+    ("from helper import SHARE", "SHARE", "helper.py"),
+    ("import helper as h", "h.SHARE", "helper.py"),
+    ("def late():\n    import helper\n    return helper.SHARE", "late()", "helper.py"),
+    ("import lib", "lib.SHARE", "lib/__init__.py"),
+    ("import lib", "lib.SHARE", "lib/deep.py"),
+    ("import lib.other", "lib.other.SHARE", "lib/other.py"),
+    ("from lib import other", "other.SHARE", "lib/other.py"),
+    ("import lib.other as other", "other.SHARE", "lib/other.py"),
+    ("from lib.other import *", "SHARE", "lib/other.py"),
+    ("import sys, os; sys.path.insert(0, os.path.dirname(__file__)); import helper", "helper.SHARE", "helper.py"),
+])  # fmt: skip
+def test_an_edited_file_of_its_own_is_another_plug_in(
+    line: str, value: str, edited: str, split: Callable[[str, str], Path], monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also where it was edited in the same second to the same length; edited back it is what it was."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    file = split(line, value)
+    helper, seen = file.parent / edited, []
+    for text in (0.5, 0.7, 0.5):
+        helper.write_text(f"SHARE = {text}\n")
+        seen.append(share(file))
+        assert plugins.digest(file) in seen[-1][1]
+    assert [found for found, _ in seen] == [0.5, 0.7, 0.5]
+    assert seen[0][1] == seen[2][1] != seen[1][1]
+
+
+def test_only_what_it_imports_counts(split: Callable[[str, str], Path]) -> None:
+    file = split("import helper, json, torch", "helper.SHARE")
+    before = plugins.digest(file)
+    (file.parent / "unused.py").write_text("SHARE = 0.9\n")
+    (file.parent / "json.py").write_text("raise ValueError('a module of Python is not looked for here')\n")
+    assert plugins.digest(file) == before
+    assert plugins.load(file) == ["split"]
+
+
+def test_one_file_alone_has_the_digest_of_its_content(tmp_path: Path) -> None:
+    """Curves that were measured before plug-ins had files of their own go on."""
+    import hashlib
+
+    text = METHOD.format(line="", value=0.5)
+    (tmp_path / "alone.py").write_text(text)
+    assert plugins.digest(tmp_path / "alone.py") == hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def test_two_plug_ins_may_each_have_a_helper(tmp_path: Path) -> None:
+    found = []
+    for name, value in (("one", 0.3), ("two", 0.6)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "helper.py").write_text(f"SHARE = {value}\n")
+        text = METHOD.format(line="import helper", value="helper.SHARE").replace('"split"', f'"{name}"')
+        (tmp_path / name / f"{name}.py").write_text(text)
+        assert plugins.load(tmp_path / name / f"{name}.py") == [name]
+        found.append(registry.methods.get(name)().share)
+    assert found == [0.3, 0.6]
+    assert "helper" not in sys.modules
+
+
+@pytest.mark.parametrize("line", ["from .inner import helper", "from pack.inner import helper", "import pack.inner.helper as helper"])
+def test_a_file_in_a_package_is_imported_as_part_of_it(line: str, tmp_path: Path) -> None:
+    inner = tmp_path / "pack" / "inner"
+    inner.mkdir(parents=True)
+    (inner.parent / "__init__.py").write_text("TOP = 1\n")
+    (inner / "__init__.py").write_text("from .. import TOP\n")
+    (inner / "helper.py").write_text("SHARE = 0.5\n")
+    file = inner.parent / "split.py"
+    file.write_text(METHOD.format(line=line, value="helper.SHARE"))
+    first = share(file)
+    for edited, text in ((inner / "helper.py", "SHARE = 0.7\n"), (inner / "__init__.py", "from .. import TOP\nTOP\n"),
+                         (inner.parent / "__init__.py", "TOP = 2\n")):
+        before, old = plugins.digest(file), edited.read_text()
+        edited.write_text(text)
+        assert plugins.digest(file) != before, edited
+        assert share(file)[0] == (0.7 if edited.name == "helper.py" else 0.5)
+        edited.write_text(old)
+    assert share(file) == first
+    assert not [name for name in sys.modules if name.partition(".")[0] == "pack"]
+
+
+@pytest.mark.parametrize("line", [
+    "import importlib; helper = importlib.import_module('helper')", "exec('import lib.space.x'); helper = lib.space.x",
+])  # fmt: skip
+def test_an_import_that_is_no_statement_is_refused(line: str, split: Callable[[str, str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    file = split(line, "helper.SHARE")
+    monkeypatch.setattr(sys, "path", [str(file.parent), *sys.path])
+    (file.parent / "lib" / "space").mkdir()
+    (file.parent / "lib" / "space" / "x.py").write_text("SHARE = 0.5\n")
+    before = set(sys.modules)
+    try:
+        with pytest.raises(BadPlugin, match="a file of its own that no import statement names"):
+            plugins.load(file)
+        assert "split" not in registry.methods
+    finally:
+        for name in set(sys.modules) - before:
+            del sys.modules[name]
+
+
+def test_an_error_in_a_helper_names_its_line(split: Callable[[str, str], Path]) -> None:
+    file = split("import helper", "helper.SHARE")
+    (file.parent / "helper.py").write_text("SHARE = 0.5\n1 / 0\n")
+    with pytest.raises(BadPlugin, match=r"fails at .*helper\.py:2: ZeroDivisionError"):
+        plugins.load(file)
+    assert not [name for name in sys.modules if name.startswith(f"{plugins.MODULE}") and name.endswith("helper")]
+
+
+def test_all_that_another_machine_needs_travels(split: Callable[[str, str], Path], tmp_path: Path) -> None:
+    named, files = plugins.packed(split("import lib.other", "lib.other.SHARE"))
+    assert (named, sorted(files)) == ("split.py", ["lib/__init__.py", "lib/deep.py", "lib/other.py", "split.py"])
+    for name, content in files.items():
+        (tmp_path / "there" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "there" / name).write_bytes(content)
+    assert plugins.digest(tmp_path / "there" / named) == plugins.digest(tmp_path / named)

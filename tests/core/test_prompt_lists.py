@@ -1,0 +1,139 @@
+"""Lists of prompts in every form that they come in, and one sentence for each that is broken."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from cachemark.core.errors import BadPlan, UnknownName
+from cachemark.core.prompt_lists import MOST, PACKAGED, PromptList, Question, packaged, prompt_list
+
+Write = Callable[[str, str], PromptList]
+BENCH = {"tag": "single_object", "include": [{"class": "bench", "count": 1}], "prompt": "a photo of a bench"}
+BESIDE = {"tag": "position", "prompt": "a photo of a dog right of a bench", "include": [
+    {"class": "bench", "count": 1}, {"class": "dog", "count": 1, "position": ["right of", 0]}]}
+HEAD = "item_id,text,keywords,proposition_id,dependency,category_broad,category_detailed,tuple,question_natural_language"
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    """Reads a list from a file, or from its folder where it has one of its own."""
+
+    def write(name: str, text: str) -> PromptList:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text, encoding="utf-8")
+        return prompt_list(str(tmp_path / name.partition("/")[0]))
+
+    return write
+
+
+def lines(*tasks: dict[str, object]) -> str:
+    return "\n".join(map(json.dumps, tasks)) + "\n"
+
+
+def captions(*notes: tuple[int, int, str]) -> str:
+    return json.dumps({"images": [], "annotations": [{"image_id": image, "id": i, "caption": text} for image, i, text in notes]})
+
+
+def test_a_list_of_the_package_has_a_name() -> None:
+    assert prompt_list("own64").texts == packaged("own64")
+    assert {file.stem for file in PACKAGED.glob("*.txt")} == {"own64", "captions256"}
+
+
+def test_a_text_has_a_prompt_on_each_line(write: Write) -> None:
+    found = write("mine", "a red star\n  two blue discs \n")
+    assert (found.kind, found.texts, found.tasks, found.questions) == ("text", ("a red star", "two blue discs"), (), ())
+
+
+def test_geneval_brings_its_tasks(write: Write) -> None:
+    found = write("evaluation_metadata.jsonl", lines(BENCH, BESIDE))
+    assert (found.kind, found.texts) == ("geneval", ("a photo of a bench", "a photo of a dog right of a bench"))
+    assert [task["include"] for task in found.tasks] == [BENCH["include"], BESIDE["include"]]
+
+
+def test_of_coco_the_first_caption_of_each_image_counts(write: Write) -> None:
+    found = write("captions_val2014.json", captions((7, 31, "A dog\nruns."), (3, 40, "A man."), (7, 30, "A dog."), (3, 41, "Nobody.")))
+    assert (found.kind, found.texts) == ("coco", ("A man.", "A dog."))
+
+
+@pytest.mark.parametrize("inner", ["", "prompts"])
+def test_dpg_has_a_prompt_in_each_file_and_its_questions_beside_them(tmp_path: Path, inner: str) -> None:
+    """The row below the head is passed over, as by the authors' script; what depends on it depends on nothing."""
+    folder = tmp_path / "prompts"
+    folder.mkdir()
+    for name in ("10", "2", "partiprompts3"):
+        (folder / f"{name}.txt").write_text(f"prompt\n{name}")
+    rows = ['2,t,k,1,0,entity,whole,"entity - whole (dog)",Is there a dog?',
+            '2,t,k,2,"1,0",attribute,color,"attribute - color (dog, red)",Is it red?',
+            "10,t,k,1,0,global,,global - (photo),Is it a photo?", "10,t,k,2,1,other,,other - text (x),Is there text?",
+            "partiprompts3,t,k,1,0,entity,whole,entity - whole (cat),Is there a cat?"]
+    (tmp_path / "dpg_bench.csv").write_text("\n".join([HEAD, *rows]))
+    found = prompt_list(str(tmp_path / "" if inner else folder))
+    assert (found.kind, found.texts) == ("dpg", ("prompt 2", "prompt 10", "prompt partiprompts3"))
+    assert found.questions == ((Question(2, "Is it red?", "attribute", (1,)),),
+                               (Question(1, "Is it a photo?", "global", ()), Question(2, "Is there text?", "other", (1,))),
+                               (Question(1, "Is there a cat?", "entity", ()),))
+    (tmp_path / "dpg_bench.csv").unlink()
+    assert prompt_list(str(folder)).questions == () or inner == ""
+
+
+BROKEN = {
+    "no prompt": ("mine", "", "has 0 prompts"), "an empty line": ("mine", "a star\n\na disc", "mine:2 is empty: a prompt that asks"),
+    "a line of 5000 letters": ("mine", "x" * 5000, "mine:1 has 5000 characters"),
+    "too many": ("mine", "a star\n" * (MOST + 1), f"1 to {MOST} are expected"),
+    "half a line": ("m.jsonl", '{"tag": "colors", ', "m.jsonl:1 is cut off"), "a number": ("m.jsonl", "3", r"m.jsonl:1 has  = 3; a table"),
+    "no include": ("m.jsonl", lines({**BENCH, "include": []}), "m.jsonl:1 has include = .*a list of at least 1"),
+    "another tag": ("m.jsonl", lines(BENCH, {**BENCH, "tag": "smell"}), "m.jsonl:2 has tag = 'smell'; one of 'single_object'"),
+    "another colour": ("m.jsonl", lines({**BENCH, "include": [{"class": "cow", "count": 1, "color": "puce"}]}), "include.0.color = 'puce'"),
+    "beside itself": ("m.jsonl", lines({**BESIDE, "include": [{"class": "cow", "count": 1, "position": ["above", 0]}]}), "not before it"),
+    "below nothing": ("m.jsonl", lines({**BESIDE, "include": [{"class": "cow", "count": 1, "position": "above"}]}), "include.0.position"),
+    "no annotations": ("m.json", "{}", "m.json lacks annotations"), "a list": ("m.json", "[]", "a table is expected"),
+    "a caption without an image": ("m.json", '{"annotations": [{"id": 1, "caption": "x"}]}', "lacks annotations.0.image_id"),
+    "an empty caption": ("m.json", captions((7, 1, " ")), "the caption of image 7 is empty"),
+    "an empty folder": ("prompts/notes.md", "x", "has 0 prompts"),
+    "an empty file": ("prompts/1.txt", "\n", "1.txt is empty"),
+}
+
+
+@pytest.mark.parametrize("kind", BROKEN)
+def test_a_broken_list_is_one_sentence(write: Write, kind: str) -> None:
+    name, text, says = BROKEN[kind]
+    with pytest.raises(BadPlan, match=says) as told:
+        write(name, text)
+    assert "\n" not in str(told.value)
+    assert told.value.remedy
+
+
+TABLES = {
+    "another table": ("a,b\n1,2", "has no column 'dependency'"), "a short row": (f"{HEAD}\n1,2\n1,2", "has fewer columns"),
+    "no number": (f"{HEAD}\n1,t,k,1,0,a,b,e (c),Q?\n1,t,k,one,0,a,b,e (c),Q?", "'one' that depends on '0'"),
+    "no question": (f"{HEAD}\n1,t,k,1,0,a,b,e (c),Q?\n2,t,k,1,0,a,b,e (c),Q?", "no question about the prompt '1'"),
+}
+
+
+@pytest.mark.parametrize("kind", TABLES)
+def test_a_broken_table_of_questions_is_one_sentence(tmp_path: Path, kind: str) -> None:
+    text, says = TABLES[kind]
+    (tmp_path / "1.txt").write_text("a star")
+    (tmp_path / "dpg_bench.csv").write_text(text)
+    with pytest.raises(BadPlan, match=says):
+        prompt_list(str(tmp_path))
+
+
+def test_what_is_not_there_is_said(tmp_path: Path) -> None:
+    with pytest.raises(UnknownName, match=r"Unknown list of prompts 'own65'\. Did you mean 'own64'\?"):
+        prompt_list("own65")
+    for path in (str(tmp_path / "mine"), "mine.txt", "x" * 5000 + "/y", "a\0/b"):
+        with pytest.raises(BadPlan, match="There are no prompts at"):
+            prompt_list(path)
+    (tmp_path / "noise").write_bytes(bytes(range(256)))
+    with pytest.raises(BadPlan, match="is not text"):
+        prompt_list(str(tmp_path / "noise"))
+
+
+def test_a_list_that_was_changed_is_read_again(write: Write) -> None:
+    assert write("mine", "a star").texts == ("a star",)
+    assert write("mine", "a disc or two").texts == ("a disc or two",)

@@ -1,0 +1,90 @@
+"""Decoders that promise the law of sequential decoding, held to it on a toy: 150 000 words, counted; and copies with known faults fail."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+import torch
+from torch import Tensor
+
+from cachemark.cache.arena import Memory
+from cachemark.contract.decoder import Decoder
+from cachemark.decoders.scd import SCD
+from cachemark.decoders.sjd import SJD
+
+from .toy import LAYOUT, PLACES, drawn, law, off
+
+DRAWS, BOUND = 150_000, 3.0  # words, and standard deviations of χ² that chance is allowed
+DECODERS = {"sjd": SJD, "gumbel": SCD, "maximal": partial(SCD, coupling="maximal")}
+SEEDS = torch.arange(DRAWS)
+GRID = [(*drafts, together) for drafts in ((2, "newest"), (3, "uniform"), (4, "newest"), (4, "left")) for together in (1, 2)]
+DAILY = 4, "newest", 2
+
+
+@pytest.mark.parametrize(("window", "proposals", "together"),
+                         [pytest.param(*case, marks=[] if case == DAILY else [pytest.mark.slow]) for case in GRID])
+@pytest.mark.parametrize("name", DECODERS)
+def test_the_law_is_kept(name: str, window: int, proposals: str, together: int) -> None:
+    found = drawn(partial(DECODERS[name], window=window, proposals=proposals), SEEDS, together)
+    print(f"{name} {window} {proposals} {together}: {off(found.words):.2f} σ, {found.passes.double().mean():.3f} passes")
+    assert abs(off(found.words)) < BOUND
+    assert found.passes.double().mean() < PLACES
+
+
+class OldLaw(SCD):
+    """Keeps the old law of a draft that is kept behind the first one that fails, as the published code does."""
+
+    def remembered(self, p: Tensor, q: Tensor, right: Tensor) -> Tensor:
+        return torch.where(right[..., None], q, p)
+
+
+@pytest.mark.parametrize(("window", "proposals"), [pytest.param(3, "uniform", marks=pytest.mark.slow), (4, "newest")])
+def test_maximal_coupling_with_the_old_law_is_found_out(window: int, proposals: str) -> None:
+    found = drawn(partial(OldLaw, window=window, proposals=proposals, coupling="maximal"), SEEDS)
+    print(f"old law, {window} {proposals}: {off(found.words):.1f} σ")
+    assert off(found.words) > BOUND
+
+
+class Retested(SJD):
+    """Tests again what an image has accepted while another of its batch has not, against the law that it was first tested against."""
+
+    def judge(self, known: int, laws: Tensor, tokens: Tensor) -> int:
+        kept = super().judge(known, laws, tokens)
+        self.reached, self.final = self.final, torch.zeros_like(self.final)
+        return kept
+
+    def remembered(self, p: Tensor, q: Tensor, right: Tensor) -> Tensor:
+        return torch.where(right.cumprod(1).bool()[..., None], q, p)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("together", "wrong"), [(1, False), (2, True)])
+def test_two_images_that_are_tested_again_are_found_out(together: int, wrong: bool) -> None:
+    found = drawn(partial(Retested, window=4), SEEDS, together)
+    print(f"tested again, {together}: {off(found.words):.1f} σ")
+    assert (off(found.words) > BOUND) == wrong
+
+
+@pytest.mark.parametrize("together", [1, 2])
+@pytest.mark.parametrize("name", DECODERS)
+def test_generations_side_by_side_are_those_of_each_alone(name: str, together: int) -> None:
+    """Else the counts above would say nothing of a decoder."""
+    found = drawn(partial(DECODERS[name], window=4, proposals="newest"), SEEDS[:60], together)
+    for first in range(0, 60, together):
+        decoder = DECODERS[name](window=4, proposals="newest")
+        assert torch.equal(alone(decoder, SEEDS[first : first + together]), found.words[first : first + together])
+        assert {len(decoder.kept)} == set(found.passes[first : first + together].tolist())
+
+
+def alone(decoder: Decoder, seeds: Tensor) -> Tensor:
+    """One generation as the loop of the models runs it."""
+    decoder.begin(LAYOUT, seeds, greedy=False, memory=Memory())
+    tokens, known, count = torch.zeros(len(seeds), PLACES, dtype=torch.int64), 0, 1
+    while known < PLACES:
+        kept = decoder.judge(known, law(known, count, tokens), tokens)
+        decoder.note(count, kept)
+        known += kept
+        count = min(decoder.reach, PLACES - known)
+        decoder.propose(known, count, tokens)
+    return tokens

@@ -1,0 +1,109 @@
+"""A table of conditionals over three letters and five places, on which decoders that keep a law can be held to it by counting."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from cachemark.cache.arena import Memory
+from cachemark.cache.layout import Layout
+from cachemark.contract.decoder import Decoder
+
+LETTERS, PLACES = 3, 5
+LAYOUT = Layout("next-token", (1,), 1, PLACES, 1, 1, 1, 1)
+WORDS = torch.tensor(list(itertools.product(range(LETTERS), repeat=PLACES)))
+
+
+def tables(seed: int) -> list[Tensor]:
+    """Of each place the logits (prefixes, letters) given every prefix."""
+    made = torch.Generator().manual_seed(seed)
+    return [torch.randn(LETTERS**place, LETTERS, generator=made) for place in range(PLACES)]
+
+
+CONDITIONALS = tables(1)
+
+
+def numbered(tokens: Tensor) -> Tensor:
+    """The number of each prefix, (batch,) of tokens (batch, length)."""
+    return (tokens * LETTERS ** torch.arange(tokens.size(1) - 1, -1, -1)).sum(1)
+
+
+def law(known: int, count: int, tokens: Tensor) -> Tensor:
+    """What a model gives for the places from ``known`` on, each of which saw those before it: (batch, count, letters) log-probabilities."""
+    return torch.stack([CONDITIONALS[at][numbered(tokens[:, :at])] for at in range(known, known + count)], 1).log_softmax(-1)
+
+
+def expected() -> Tensor:
+    """The probability of each word."""
+    each = torch.stack([CONDITIONALS[at].softmax(-1)[numbered(WORDS[:, :at]), WORDS[:, at]] for at in range(PLACES)])
+    return each.double().prod(0)
+
+
+@dataclass
+class Drawn:
+    """Words of many generations, (images, places), in the order of the seeds; and the passes of each."""
+
+    words: Tensor
+    passes: Tensor
+
+
+def drawn(make: Callable[[], Decoder], seeds: Tensor, together: int = 1) -> Drawn:
+    """A word for each seed, as generations of ``together`` images each give them.
+
+    Generations that stand at one place are computed side by side, and part where one keeps more tokens than another. What a decoder keeps
+    belongs to the images, so a generation that has parted goes on as if it had been alone.
+    """
+    decoder = make()
+    decoder.begin(LAYOUT, seeds, greedy=False, memory=Memory())
+    found = Drawn(torch.empty(len(seeds), PLACES, dtype=torch.int64), torch.zeros_like(seeds))
+    _go_on(decoder, 0, 1, torch.zeros(len(seeds), PLACES, dtype=torch.int64), torch.arange(len(seeds)), together, found)
+    return found
+
+
+def _go_on(decoder: Decoder, known: int, count: int, tokens: Tensor, images: Tensor, together: int, found: Drawn) -> None:
+    decoder.judge(known, law(known, count, tokens), tokens)
+    kept = (reached(decoder) - known).clamp(max=count).view(-1, together).amin(1).repeat_interleave(together)
+    for some in kept.unique().tolist():
+        rows = (kept == some).nonzero()[:, 0]
+        own, word = part(decoder, rows), tokens[rows]
+        own.note(count, some)
+        behind = known + some
+        if behind == PLACES:
+            found.words[images[rows]] = word
+            found.passes[images[rows]] = len(own.kept)
+            continue
+        wide = min(own.reach, PLACES - behind)
+        own.propose(behind, wide, word)
+        _go_on(own, behind, wide, word, images[rows], together, found)
+
+
+def reached(decoder: Decoder) -> Tensor:
+    """Places of each image that are decided."""
+    return getattr(decoder, "reached", decoder.final)  # type: ignore[attr-defined]
+
+
+def part(decoder: Decoder, rows: Tensor) -> Decoder:
+    """The decoder of some of the images."""
+    own = copy.copy(decoder)
+    for name, value in vars(decoder).items():
+        if isinstance(value, Tensor):
+            setattr(own, name, value[rows])
+        elif isinstance(value, list):
+            setattr(own, name, value[:])
+    own.memory = Memory()
+    return own
+
+
+def off(words: Tensor) -> float:
+    """How many standard deviations χ² lies above its mean, over words that are expected at least eight times."""
+    counts, wanted = numbered(words).bincount(minlength=len(WORDS)).double(), expected() * len(words)
+    common = wanted >= 8
+    pooled = [torch.cat((each[common], each[~common].sum()[None])) for each in (counts, wanted)]
+    cells = int((pooled[1] > 0).sum())
+    chi = float(((pooled[0] - pooled[1]) ** 2 / pooled[1]).nan_to_num().sum())
+    return (chi - (cells - 1)) / (2 * (cells - 1)) ** 0.5

@@ -1,0 +1,79 @@
+"""Plug-ins that misbehave where a plan asks what they are: their knobs, sizes, horizons and costs, before anything is measured."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from cachemark.plans.attempt import VARIABLE
+
+from .attack import Attack
+from .ground import PLAN, both, replaced, written
+from .plugins import FILE, METHOD
+
+DECODER = '''
+from cachemark.contract.decoder import Decoder
+
+@registry.decoders.add("mine")
+@dataclass
+class Mine(Decoder):
+    name: ClassVar[str] = "mine"
+    {body}
+'''
+ASKED = ("run", PLAN, "--plugin", "dot.py", "--plugin", FILE)
+LISTED, NAMED = ('"streaming"', '"streaming", "bad"'), ('"1/2"', '{ name = "bad" }')
+AHEAD = ('"streaming"', '"bad"]\ndecoders = ["jacobi"]\ncodecs = ["native"')
+ENDS = {  # what a call does, and what is said of it
+    "leaves": ("os._exit(0)", "ends its process with exit code 0 while a plan is read"),
+    "leaves politely": ("raise SystemExit(0)", "SystemExit: 0"),
+    "is interrupted": ("raise KeyboardInterrupt", "KeyboardInterrupt"),
+    "raises": ("raise ValueError('never')", f"{FILE}:13: ValueError: never"),
+    "never ends": ("time.sleep(10**6)", "does not come to its end within 6 s while a plan is read"),
+}
+
+
+def asked(
+    name: str, body: str, says: str, edit: tuple[str, str] = LISTED, option: str = "--explain",
+    plugin: str = METHOD, slug: str = "bad-plugin",
+) -> Attack:
+    """A try with a plug-in that is imported without harm, in a plan that asks it."""
+    limit = {VARIABLE: "6"} if "sleep" in body else {}  # a busy machine may take seconds for what does come to its end
+    return Attack(name, (*ASKED, option), ("plug-in knobs",), slug, (says,), environment=limit,
+                  prepare=both(written(FILE, plugin.replace("{body}", body)), replaced(PLAN, *edit)))
+
+
+def decoder(name: str, body: str, says: str, slug: str = "bad-plugin", line: str = "") -> Attack:
+    """A try with a decoder of a plug-in."""
+    return asked(name, body, says, ("batch = 2", 'batch = 2\ndecoders = ["mine"]'), slug=slug,
+                 plugin=METHOD.replace("{body}", "pass") + DECODER + line)
+
+
+ALL = [
+    *(asked(f"a method that {how} when it is resolved", f"def resolve(self, layout): {code}", says)
+      for how, (code, says) in ENDS.items()),
+    *(asked(f"a method that {how} when its horizon is asked", f"def horizon(self, first): {code}", says,
+            AHEAD) for how, (code, says) in ENDS.items()),
+    *(asked(f"a method that {how} when it is priced", f"def attended(self, layout, site, step): {code}", says, option="--dry-run")
+      for how, (code, says) in ENDS.items()),
+    asked("a method that leaves when its size is asked", "def own_budget(self, layout): os._exit(0)", "ends its process", NAMED),
+    asked("a method that fits no budget", "def fit(self, ratio, layout): raise ZeroDivisionError", f"{FILE}:13: ZeroDivisionError"),
+    *(asked(f"a method that answers {name}", body, "'bad' answers what cannot be used", edit, option) for name, body, edit, option in (
+        ("words to a budget", "def fit(self, ratio, layout): return 'half'", LISTED, "--explain"),
+        ("a list of knobs", "def knobs(self): return [1] if self.B else {'B': 0}", LISTED, "--explain"),
+        ("words to its size", "def own_budget(self, layout): return 'half'", NAMED, "--explain"),
+        ("words to its horizon", "def horizon(self, first): return 'far'", AHEAD, "--explain"),
+        ("nothing of what it reads", "def attended(self, layout, site, step): return None", LISTED, "--dry-run"))),
+    *(decoder(f"a decoder that {how} when it is checked", f"def check(self): {code}", says.replace(":13:", ":21:"))
+      for how, (code, says) in ENDS.items()),
+    decoder("a decoder with a knob that is NaN", 'share: float = float("nan")', "knob share = nan is not finite"),
+    decoder("a decoder with a knob that is no JSON", "share: Any = object()", "knob share is of type object"),
+    decoder("a decoder with a knob without a default", "share: float = field(kw_only=True)", "decoder 'mine' cannot be made"),
+    decoder("a decoder that is an integer", "pass", "is of type int", line='registry.decoders.add("seven")(7)\n'),
+    decoder("a decoder named in two lines", "pass", "is no name of a decoder", line='registry.decoders.add("a\\n::error::pwned")(Mine)\n'),
+    decoder("the sequential decoder replaced", "pass", "replaces the decoder 'sequential'",
+            line='registry.decoders._entries["sequential"] = Mine\n'),
+    decoder("a decoder taken out", "pass", "replaces the decoder 'jacobi'", line='del registry.decoders._entries["jacobi"]\n'),
+    decoder("another's decoder", "pass", "replaces the decoder 'jacobi'",
+            line='Mine.__module__ = "cachemark.decoders.jacobi"; registry.decoders.add("jacobi")(Mine)\n'),
+]
+OFTEN = 3  # one in so many is tried by `make test`
+ROWS = [replace(row, slow=number % OFTEN > 0) for number, row in enumerate(ALL)]

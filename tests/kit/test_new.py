@@ -1,0 +1,56 @@
+"""A package that is begun passes the kit as written, and is found once it is installed."""
+
+from __future__ import annotations
+
+import runpy
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from cachemark.core import installed
+from cachemark.core.errors import BadPlugin
+from cachemark.workflows.starting import Thing, start
+from support.stages import call
+
+
+@pytest.mark.parametrize("thing", ["method", "model"])
+def test_what_is_written_passes_its_own_test(thing: Thing, tmp_path: Path) -> None:
+    """The test that is written is run as it stands, and as the command."""
+    files = start(thing, "my_own", tmp_path)
+    assert [file.name for file in files] == ["pyproject.toml", "__init__.py", f"{thing}.py", "test_my_own.py"]
+    runpy.run_path(str(files[3]))[f"test_the_{thing}_passes_the_kit"]()
+    if thing == "model":
+        assert call("test-model", files[2]).exit_code == 0
+
+
+def test_it_is_found_once_it_is_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Laid out as an installer does from its own pyproject."""
+    root = start("method", "my_own", tmp_path)[0].parent
+    project = tomllib.loads((root / "pyproject.toml").read_text())
+    about = root / "cachemark_my_own-0.1.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {project['project']['name']}\nVersion: 0.1.0\n")
+    groups = project["project"]["entry-points"]
+    (about / "entry_points.txt").write_text("".join(
+        f"[{group}]\n" + "".join(f"{name} = {value}\n" for name, value in points.items()) for group, points in groups.items()))
+    monkeypatch.syspath_prepend(str(root))
+    found = installed.offer("methods", "my_own")
+    assert found is not None
+    assert (found.source, found.file) == ("cachemark-my-own 0.1.0", root / "cachemark_my_own" / "method.py")
+    assert project["tool"]["setuptools"]["packages"] == ["cachemark_my_own"]
+    assert not [name for name in sys.modules if name.startswith("cachemark_my_own")]
+
+
+@pytest.mark.parametrize("name", ["linear", "Mine", "../mine", "a-b", "", "1st", "x" * 41, 'x"'])
+def test_a_name_that_is_none_or_taken_is_refused(name: str, tmp_path: Path) -> None:
+    with pytest.raises(BadPlugin):
+        start("method", name, tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_nothing_is_overwritten(tmp_path: Path) -> None:
+    start("method", "mine", tmp_path)
+    with pytest.raises(BadPlugin, match="cannot be written: File exists"):
+        start("model", "mine", tmp_path)

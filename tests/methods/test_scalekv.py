@@ -1,0 +1,116 @@
+"""ScaleKV: the published budgets, the selection by hand, and what wrong readings would keep."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import avg_pool1d
+
+from cachemark.core import calibrations, registry
+from cachemark.core.errors import BadBudget, BadCalibration, BadKnob
+from cachemark.core.spec import Budget
+from cachemark.methods import scalekv
+from cachemark.methods.scale_heads.layer_budgets import LayerBudgets, drafters_of
+from cachemark.methods.scalekv import ScaleKV, spread
+from cachemark.models import catalogue
+from cachemark.plans.expand import resolve
+from conformance.checks import Vector
+from conformance.discovery import DEFAULT
+from conformance.readers.infinity_rivals import KINDS, Scaled
+
+assert catalogue
+SIDES = (1, 2, 4, 6, 8, 12, 16, 20, 24, 32, 40, 48, 64)
+CUTS = {  # of the authors' files for 10 %, behind scales 7 … 11: the drafters' budget and that of the others
+    "infinity-2b": [(920, 632), (1490, 594), (2510, 526), (4100, 420), (6385, 465)],
+    "infinity-8b": [(909, 629), (1464, 584), (2463, 503), (4054, 374), (6200, 200)],
+}
+
+
+@pytest.mark.parametrize(("model", "rooms"), [("infinity-2b", 29445), ("infinity-8b", 41873)])
+def test_the_rule_gives_the_published_budgets(model: str, rooms: int) -> None:
+    facts = calibrations.packaged("scalekv")[model]
+    plan = LayerBudgets(tuple(side**2 for side in SIDES), facts["layers"], 650, drafters_of(facts, 0), 16)
+    assert plan.first == 7
+    assert [(max(row), min(row)) for row in plan.budgets] == CUTS[model]
+    assert {sum(row) for row in plan.budgets} == {650 * facts["layers"]}
+    assert sum(plan.rooms) == rooms
+
+
+def test_the_window_covers_a_map_from_its_upper_left_corner() -> None:
+    assert spread(4).tolist() == list(range(16))
+    assert spread(13).tolist() == [13 * row + column for row in (1, 4, 7, 10) for column in (1, 4, 7, 10)]
+    assert max(spread(6).tolist()) == 3 * 6 + 3
+
+
+def test_scores_by_hand() -> None:
+    """Of one query and keys on a line: products, the largest of five neighbours, the window left out before and after."""
+    k = torch.tensor([0.0, 1.0, 5.0, 2.0, 9.0, 0.0, 3.0])[None, None, :, None]
+    found = ScaleKV().pooled(torch.ones(1, 1, 1, 1), k, torch.tensor([4]))[0, 0].tolist()
+    assert found == [5.0, 5.0, 5.0, 5.0, -torch.inf, 3.0, 3.0]
+
+
+def averaged(self: ScaleKV, q: Tensor, k: Tensor, window: Tensor) -> Tensor:
+    scores = (q.float() @ k.float().mT * q.size(-1) ** -0.5).sum(2).index_fill(-1, window, 0)
+    return avg_pool1d(scores, 5, 1, 2).index_fill(-1, window, -torch.inf)
+
+
+def alone(self: ScaleKV, q: Tensor, k: Tensor, window: Tensor) -> Tensor:
+    return (q.float() @ k.float().mT).sum(2).index_fill(-1, window, -torch.inf)
+
+
+def shifted(side: int, device: Any = "cpu") -> Tensor:
+    return spread(side, device) + 1
+
+
+@pytest.mark.parametrize(("where", "name", "wrong"), [
+    (ScaleKV, "pooled", averaged), (ScaleKV, "pooled", alone), (scalekv, "spread", shifted), (ScaleKV, "observe_raw", lambda *given: None)],
+    ids=["the mean of neighbours", "no neighbours", "another window", "no queries"])  # fmt: skip
+def test_wrong_readings_keep_others(monkeypatch: pytest.MonkeyPatch, where: Any, name: str, wrong: Callable[..., Any]) -> None:
+    monkeypatch.setattr(where, name, wrong)
+    vector = Vector.load(DEFAULT / "infinity" / "golden_scalekv.safetensors")
+    check = next(check for check in KINDS["scalekv"].checks if check.name == "kept")
+    with torch.no_grad():
+        assert check.fault(Scaled(vector), vector)
+
+
+def infinity(budget: str = "0.1012", **knobs: Any) -> dict[str, Any]:
+    entry = registry.models.get("infinity-2b")
+    return resolve(ScaleKV, Budget.parse(budget), entry.shape(entry.presets["paper"], 1), knobs, "random:0/random:0")
+
+
+def test_a_budget_is_of_allocated_bytes_and_of_living_ones_where_it_is_asked() -> None:
+    assert infinity(calibration="infinity-2b", counts="live")["mean"] == 650
+    entry = registry.models.get("infinity-2b")
+    layout = entry.shape(entry.presets["paper"], 1)
+    method = ScaleKV.build(infinity("1/4", calibration="infinity-2b"))
+    more = ScaleKV(calibration="infinity-2b", mean=method.mean + 1)
+    assert method.own_budget(layout) <= Fraction(1, 4) < more.own_budget(layout)
+
+
+@pytest.mark.parametrize(("knobs", "error", "words"), [
+    ({}, BadKnob, "scalekv: nobody has calibrated these weights"),
+    ({"calibration": "infinity-8b"}, BadCalibration, "layers 40, not 32"),
+    ({"calibration": "infinity-2b", "score": "paper"}, BadKnob, "score = 'paper' is unknown"),
+    ({"calibration": "infinity-2b", "drafters": 32}, BadKnob, "drafters = 32 of 32 layers"),
+    ({"calibration": "infinity-2b", "mean": 15}, BadBudget, "mean = 15 is less than its window"),
+])  # fmt: skip
+def test_what_cannot_be_used_is_refused(knobs: dict[str, Any], error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words):
+        infinity(**knobs)
+
+
+def test_a_budget_below_the_window_is_refused() -> None:
+    with pytest.raises(BadBudget, match=r"a budget of 0.002 is 12 entries a layer; 16 always stay. Give at least 0.0025"):
+        infinity("0.002", calibration="infinity-2b")
+
+
+def test_drafters_are_the_layers_that_look_least_at_themselves_and_few() -> None:
+    """z-scores by scale: the second layer is lowest in both, the third only in one."""
+    facts = {"scales": [1, 2, 3], "asi": [[0.9, 0.8], [0.1, 0.2], [0.8, 0.1], [0.9, 0.9]]}
+    assert drafters_of(facts, 1) == ((1,),) * 3
+    assert drafters_of(facts, 2) == ((1, 2),) * 3

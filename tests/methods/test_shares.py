@@ -1,0 +1,54 @@
+"""The table of the guide that sets the papers' percentages beside ours, computed row by row."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from cachemark.cache.layout import Layout
+from cachemark.core import calibrations, registry
+from cachemark.methods.hack import HACK
+from cachemark.methods.heatkv import HeatKV
+from cachemark.methods.scalekv import ScaleKV
+from cachemark.models import catalogue
+
+assert catalogue
+GUIDE = Path(__file__).parents[2] / "docs" / "guide" / "methods.md"
+ROWS = re.findall(r"^\| `(heatkv|scalekv|hack)` \| `([\w-]+)` \| (\d+) %[^|]*\| ([\d.]+) % \| ([\d.]+) % \| (\d+) MB \|$",
+                  GUIDE.read_text(encoding="utf-8"), re.M)
+
+
+def computed(name: str, model: str, percent: int) -> tuple[int, int, Layout]:
+    """Entries of all layers and heads that live behind the fullest scale, and that are allocated."""
+    entry = registry.models.get(model)
+    layout = entry.shape(entry.presets["paper"], 1)
+    pairs = layout.layers * layout.kv_heads
+    if name == "heatkv":
+        heat = HeatKV(calibration=model, counts="live", limit=pairs * layout.cacheable * percent // 100)
+        heat.resolve(layout)
+        return max(map(sum, heat.plan.live)), sum(heat.plan.rooms), layout
+    if name == "scalekv":
+        scaled = ScaleKV(calibration=model, mean=650)
+        scaled.resolve(layout)
+        return max(map(sum, scaled.plan.kept)) * layout.kv_heads, sum(scaled.plan.rooms) * layout.kv_heads, layout
+    variance = [[layer + head / layout.kv_heads for head in range(layout.kv_heads)] for layer in range(layout.layers)]
+    facts = {"model": model, "layers": layout.layers, "heads": layout.kv_heads, "scales": list(layout.scales), "variance": variance}
+    hack = HACK(calibration=calibrations.remember("hack", facts), mean=(100 - percent) * layout.visual // 100)
+    hack.resolve(layout)
+    few, many = hack.classes.few, hack.classes.pairs - hack.classes.few
+    kept = few * min(hack.small, layout.cacheable) + many * min(hack.large, layout.cacheable)
+    return kept, kept, layout
+
+
+def test_the_table_has_every_method_and_model() -> None:
+    assert len(ROWS) == 10
+
+
+@pytest.mark.parametrize(("name", "model", "theirs", "lives", "allocated", "size"), ROWS)
+def test_a_row_is_what_arithmetic_gives(name: str, model: str, theirs: str, lives: str, allocated: str, size: str) -> None:
+    live, rooms, layout = computed(name, model, int(theirs))
+    everything = layout.layers * layout.kv_heads * layout.cacheable
+    assert (f"{100 * live / everything:.1f}", f"{100 * rooms / everything:.1f}") == (lives, allocated)
+    assert f"{rooms * layout.head_dim * 2 * 2 * layout.rows / 1e6:.0f}" == size

@@ -1,0 +1,79 @@
+"""Captions of the embedded text-to-image model: what they ask for, their words, and the list that comes with the package."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+
+import pytest
+
+from cachemark.core import seeds
+from cachemark.core.errors import UnknownName
+from cachemark.models import janus
+from cachemark.models.catalogue.captioned import NAME, TEXTS, TINY, EmbeddedCaptioned
+from cachemark.models.tiny.captions import AXES, CAPTION, SPECIAL, VOCABULARY, Asked, WordTokenizer, asked
+
+GIVEN = {"position": 0, "texture": 1}
+
+
+def test_a_caption_says_what_was_asked_for() -> None:
+    two = Asked(object=3, count=1, colour=0, position=0, texture=0, ground_colour=4)
+    assert two.caption == "two red stars above blue stripes"
+    assert Asked(object=5, count=0, **{**GIVEN, "position": 2}).caption == "a cross left of bars"
+    assert Asked(object=5, count=2).caption == "three crosses"
+
+
+def test_every_caption_is_read_as_it_was_meant() -> None:
+    choices = [range(len(AXES["object"])), range(len(AXES["count"])), (None, 0, 5)]
+    grounds = [(None, None, None), *itertools.product(range(4), range(4), (None, 0, 5))]
+    for (shape, count, colour), (place, texture, ground) in itertools.product(itertools.product(*choices), grounds):
+        meant = Asked(shape, count, colour, place, texture, ground)
+        assert asked(meant.caption) == meant
+
+
+@pytest.mark.parametrize("text", [
+    "red stars", "two star", "a stars", "two red stars above", "two stars red", "two red stars blue stripes", "above blue stripes",
+    "two red stars stripes above", "",
+])  # fmt: skip
+def test_other_words_and_orders_are_no_caption(text: str) -> None:
+    with pytest.raises(ValueError, match="is no caption"):
+        asked(text)
+
+
+def test_a_word_that_is_not_known_is_an_error_with_the_nearest() -> None:
+    with pytest.raises(UnknownName, match=r"Unknown word of a caption 'sters'\. Did you mean 'stars'\?"):
+        WordTokenizer().ids("two red sters")
+    with pytest.raises(UnknownName, match="Unknown word of a caption 'sters'"):
+        asked("two red sters")
+
+
+def test_a_word_is_one_id_whatever_its_capitals_and_spaces() -> None:
+    tokenizer = WordTokenizer()
+    assert tokenizer.ids(" Two  red STARS") == tokenizer.ids("two red stars")
+    assert [VOCABULARY[i] for i in tokenizer.ids("two red stars")] == ["two", "red", "stars"]
+    assert sorted(tokenizer.special(token) for token in SPECIAL) == [0, 1, 2]
+    assert len(set(VOCABULARY)) == len(VOCABULARY) == TINY.decoder.vocab
+
+
+def test_the_list_asks_for_everything_equally_often() -> None:
+    wanted = [asked(text) for text in TEXTS]
+    assert len(set(TEXTS)) == len(TEXTS) == 256
+    for axis in ("object", "colour", "count", "position", "texture"):
+        often = Counter(getattr(one, axis) for one in wanted)
+        assert None not in often
+        assert max(often.values()) - min(often.values()) <= 1
+    assert 0 < sum(one.ground_colour is None for one in wanted) < len(wanted) / 2
+
+
+def test_smaller_subsets_are_the_beginnings_of_larger_ones_and_ask_for_every_prompt_in_turn() -> None:
+    few, all_ = (seeds.subset(name, len(TEXTS)).labels for name in ("s64", "s256"))
+    assert few == all_[:64]
+    assert sorted(all_) == list(range(256))
+
+
+def test_prompts_differ_in_length_and_keep_it_without_the_caption() -> None:
+    prompts = EmbeddedCaptioned().prompts
+    assert {len(ids) for ids in prompts.conditional} == {7, 8, 9}
+    assert [len(ids) for ids in prompts.unconditional] == [len(ids) for ids in prompts.conditional]
+    assert prompts == janus.prompts_of(TEXTS, WordTokenizer(), form=CAPTION)
+    assert NAME == "tiny-t2i"

@@ -1,0 +1,176 @@
+"""LlamaGen from text: rows of their own length beside the authors' padded and masked ones, features on disk, and prompts that cannot be."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import test_infinity
+import torch
+from torch import Tensor
+
+from cachemark.cache.arena import Memory
+from cachemark.cache.layout import Site
+from cachemark.contract.method import Method
+from cachemark.core import registry
+from cachemark.core.errors import BadCheckpoint, Unsupported
+from cachemark.core.spec import Sampling
+from cachemark.methods.full import Full
+from cachemark.methods.linear import Linear
+from cachemark.models import catalogue, janus, text_features
+from cachemark.models.catalogue.text_to_image import TEXTS
+from cachemark.models.janus import JanusConfig
+from cachemark.models.llamagen import LlamaGenConfig
+from cachemark.models.llamagen_text import CaptionConfig, CaptionedLlamaGen
+from cachemark.models.prompts import HashedWords
+
+assert catalogue
+CONFIG = CaptionConfig(LlamaGenConfig(2, 2, 32, vocab=32, classes=10, grid=3), text=12, longest=6)
+GUIDED = Sampling(cfg_scale=3.0, temperature=0.0)
+LENGTHS = (2, 6, 3)
+
+
+def tiny(config: CaptionConfig = CONFIG) -> CaptionedLlamaGen:
+    """Random weights, scaled up so that what attention reads shows in the logits."""
+    draw = torch.Generator().manual_seed(5)
+    model = CaptionedLlamaGen(config, [torch.randn(n, config.text, generator=draw) for n in LENGTHS]).initialise(0).eval()
+    for block in model.layers:
+        block.attention.wqkv.weight.data *= 8
+        block.attention.wo.weight.data *= 4
+    model.cls_embedding.cap_proj.fc2.weight.data *= 20
+    model.output.weight.data *= 8
+    return model.requires_grad_(False)
+
+
+def run(model: CaptionedLlamaGen, labels: list[int], method: Method | None = None) -> tuple[Tensor, Tensor]:
+    """Tokens (batch, N) and guided logits (batch, N, vocab); the seed of a sample is its label."""
+    logits: list[Tensor] = []
+    tokens = model.generate(torch.tensor(labels), labels, method or Method(), GUIDED, Memory(),
+                            see=lambda _, seen: logits.append(seen.clone()))
+    return tokens, torch.cat(logits, 1)
+
+
+def padded(model: CaptionedLlamaGen, label: int, tokens: Tensor, *, turned: bool = False) -> Tensor:
+    """Guided logits (N, vocab) as the authors' code has them: texts padded on the left to the longest, their columns masked in both
+    halves, the diagonal on. With ``turned`` the condition is turned by the identity, which is wrong."""
+    c, text = model.config, model.texts[label]
+    lacking = CONFIG.longest - len(text)
+    asked = torch.cat((torch.zeros(lacking, CONFIG.text), text))
+    x = torch.stack([model.cls_embedding.cap_proj(given) for given in (asked, model.cls_embedding.uncond_embedding)])
+    x = torch.cat((x, model.tok_embeddings(tokens[:-1]).expand(2, -1, -1)), 1)
+    rope = torch.cat((torch.full((CONFIG.longest, c.head_dim // 2), complex(turned)), model.rope[1 : len(tokens)]))
+    mask = torch.ones(x.size(1), x.size(1)).tril().bool()
+    mask[:, :lacking] = False
+    mask |= torch.eye(x.size(1)).bool()
+    for block in model.layers:
+        q, k, v = block.attention.wqkv(block.attention_norm(x)).unflatten(-1, (3, c.heads, c.head_dim)).permute(2, 0, 3, 1, 4)
+        q, k = (torch.view_as_real(torch.view_as_complex(t.unflatten(-1, (-1, 2)).contiguous()) * rope).flatten(-2) for t in (q, k))
+        mixed = (q @ k.transpose(-1, -2) * c.head_dim**-0.5).masked_fill(~mask, -torch.inf).softmax(-1) @ v
+        x = x + block.attention.wo(mixed.transpose(1, 2).flatten(2))
+        x = x + block.feed_forward(block.ffn_norm(x))
+    conditional, unconditional = model.logits(x[:, CONFIG.longest - 1 :])
+    return unconditional + GUIDED.cfg_scale * (conditional - unconditional)
+
+
+def test_rows_of_their_own_length_give_the_logits_of_padded_ones() -> None:
+    model = tiny()
+    tokens, logits = run(model, [0, 1, 2])
+    for label in range(3):
+        torch.testing.assert_close(logits[label], padded(model, label, tokens[label]), rtol=0, atol=1e-4)
+    assert (logits[0] - padded(model, 0, tokens[0], turned=True)).abs().max() > 0.1
+    cut = model.cls_embedding.uncond_embedding.clone()
+    model.cls_embedding.uncond_embedding = cut.roll(1, 0)
+    assert (logits[0] - padded(model, 0, tokens[0])).abs().max() > 0.1, "which of the unconditional vectors are read matters"
+
+
+@pytest.mark.parametrize("name", ["linear", "streaming", "h2o", "rkv", "window"])
+def test_a_sample_is_the_same_in_any_company(name: str) -> None:
+    model = tiny(replace(CONFIG, transformer=replace(CONFIG.transformer, grid=6)))
+    built = [registry.methods.get(name)(**{"B": 18, **({"anchor": 2} if name == "linear" else {})}) for _ in range(2)]
+    together, logits = run(model, [2, 0, 1], built[0])
+    alone, own = run(model, [0], built[1])
+    assert torch.equal(together[1], alone[0])
+    torch.testing.assert_close(logits[1], own[0], rtol=0, atol=1e-4)
+    assert model.layout([0, 1, 2], GUIDED, [2, 0, 1]).condition == (3, 2, 6, 3, 2, 6)
+
+
+@pytest.mark.parametrize("method", [Full(), Linear(B=96)], ids=lambda method: method.name)
+def test_slots_take_the_bytes_of_the_formula(method: Method) -> None:
+    entry = registry.models.get("llamagen-t2i-512")
+    shape = replace(entry.shape(entry.presets["paper"], 3), dtype=torch.bfloat16, device="meta")
+    memory = Memory("meta")
+    method.begin(shape, [Site("decoder", layer) for layer in range(shape.layers)], memory)
+    held = 96 if isinstance(method, Linear) else 1023
+    assert memory.nbytes("slots") == 2 * 2 * 6 * 1280 * 36 * (shape.longest_condition + held)
+
+
+# -- features on disk ------------------------------------------------------------------------------------------------------
+def encoder(folder: Path) -> Path:
+    test_infinity.encoder(folder, 128)
+    return folder
+
+
+def test_a_text_is_encoded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = encoder(tmp_path / text_features.ENCODER)
+    first = text_features.encoded(["red star", "a blue stripe"], folder, 128, 6)
+    kept = sorted((folder / text_features.KEPT).iterdir())
+    assert len(kept) == 2
+    assert not any(b"star" in file.read_bytes() or "star" in file.name for file in kept), "a text is there by its hash alone"
+    with monkeypatch.context() as without:
+        without.setitem(sys.modules, "transformers", None)
+        again = text_features.encoded(["a blue stripe", "red star"], folder, 128, 6)
+        assert all(map(torch.equal, first, reversed(again)))
+        with pytest.raises(Unsupported, match="need the library transformers"):
+            text_features.encoded(["blue star"], folder, 128, 6)
+    config = folder / "config.json"
+    config.write_text(config.read_text().replace('"d_ff": 32', '"d_ff":  32'))
+    text_features.encoded(["red star"], folder, 128, 6)
+    assert len(list((folder / text_features.KEPT).iterdir())) == 3, "another encoder makes its own"
+    for file in kept:
+        file.write_bytes(b"damaged")
+    config.write_text(config.read_text().replace('"d_ff":  32', '"d_ff": 32'))
+    assert torch.equal(text_features.encoded(["red star"], folder, 128, 6)[0], first[0])
+
+
+# -- prompts that cannot be ------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(("text", "said"), [("", "A prompt is empty"), (" \n", "A prompt is empty"),
+                                            ("red " * 1023, "has 1024 tokens; this model reads 120")])
+def test_a_prompt_that_the_encoders_models_cannot_read_is_one_sentence(tmp_path: Path, text: str, said: str) -> None:
+    folder = encoder(tmp_path / text_features.ENCODER)
+    for _ in range(2):
+        with pytest.raises(Unsupported, match=said) as found:
+            text_features.encoded([text], folder, 128, 120)
+        assert found.value.remedy
+
+
+def test_a_prompt_of_a_thousand_tokens_runs_where_the_context_has_room() -> None:
+    config = JanusConfig(janus.LlamaConfig(1, 2, 32, 48, 128), codes=16, grid=2)
+    prompts = janus.prompts_of(["red " * 1010, "blue"], HashedWords(128))
+    model = janus.Janus(config, prompts).initialise(0).eval()
+    assert prompts.lengths([0, 1], 1) == (1024, 8)
+    tokens = model.generate(torch.tensor([0, 1]), [0, 1], Method(), GUIDED, Memory())
+    assert tokens.shape == (2, 4)
+    with pytest.raises(Unsupported, match=r"has \d+ tokens; this model reads 3520") as found:
+        janus.prompts_of(["red " * 3600], HashedWords(128))
+    assert found.value.remedy == "Shorten it."
+    with pytest.raises(Unsupported, match="A prompt is empty"):
+        janus.prompts_of(["red", "  "], HashedWords(128))
+
+
+def test_a_checkpoint_of_classes_is_refused(tmp_path: Path) -> None:
+    from cachemark.models.protocol import Request
+
+    small = registry.models.get("llamagen-t2i-256")
+    torch.save({"model": {"cls_embedding.embedding_table.weight": torch.zeros(1001, 1280)}}, tmp_path / "c2i_XL_384.pt")
+    with pytest.raises(BadCheckpoint, match="missing"):
+        small.identity(Request(weights=str(tmp_path / "c2i_XL_384.pt")))
+
+
+def test_random_weights_read_the_listed_prompts() -> None:
+    entry = registry.models.get("llamagen-t2i-512")
+    layout = entry.shape(entry.presets["paper"], 4)
+    assert (layout.visual, layout.rows, entry.prompts) == (1024, 8, TEXTS)
+    assert max(layout.condition) < 120
+    assert len(set(layout.condition)) > 1

@@ -1,0 +1,136 @@
+"""Decoders as an axis of a plan: what cases it means, how they are named, and what is refused with the reason."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cachemark.core.errors import BadKnob, BadPlan, UnknownName
+from cachemark.core.spec import Case
+from cachemark.machine.environment import environment
+from cachemark.plans.expand import Planned, expand
+from cachemark.plans.reuse import skip_parts
+from cachemark.plans.schema import Plan, load
+from cachemark.store import exchange
+from cachemark.trial.child.bench import decoder_factory
+from cachemark.workflows.listing import listing
+
+OLD = Path(__file__).parents[1] / "gate" / "data" / "baseline-1.json"
+JACOBI = {"name": "jacobi", "window": 8}
+
+
+def planned(decoders: list[Any], model: str = "tiny-llamagen", methods: tuple[str, ...] = ("h2o",), **more: Any) -> list[Planned]:
+    device = more.pop("device", "cpu")
+    block = {"model": model, "methods": list(methods), "decoders": decoders, "batch": 2, **more}
+    return expand(Plan.model_validate({"name": "p", "fidelity": {"samples": 2}, "cells": [block]}), device)
+
+
+def arms(cases: list[Planned]) -> dict[str, Planned]:
+    return {p.case.label: p for p in cases if p.case.role == "arm"}
+
+
+def test_a_decoder_crosses_methods_and_codecs() -> None:
+    found = arms(planned(["sequential", JACOBI], codecs=["native", "int8"]))
+    assert set(found) == {"h2o 1/2", "full int8", "h2o 1/2 int8", "full + jacobi 8", "h2o 1/2 + jacobi 8", "full int8 + jacobi 8",
+                          "h2o 1/2 int8 + jacobi 8"}  # fmt: skip
+    one = found["full + jacobi 8"].case
+    assert one.decoder == {"name": "jacobi", "window": 8, "proposals": "newest"}
+    assert one.named == "full + jacobi 8"
+    assert {p.case.cell for p in found.values()} == {one.cell}, "all are compared with one full cache"
+    assert not found["full + jacobi 8"].unsupported_reason
+
+
+def test_without_the_sequential_one_only_the_full_cache_is_sequential() -> None:
+    assert list(arms(planned([JACOBI]))) == ["full + jacobi 8", "h2o 1/2 + jacobi 8"]
+
+
+def test_decoders_are_listed_with_their_knobs() -> None:
+    rows = {row["name"]: row for row in listing("decoders")}
+    assert rows.keys() >= {"sequential", "jacobi"}
+    assert rows["jacobi"]["knobs"] == {"window": 16, "proposals": "newest"}
+    assert {name: row["keeps"] for name, row in rows.items()} == {"sequential": "tokens", "jacobi": "tokens", "sjd": "law", "scd": "law"}
+    assert rows["jacobi"]["summary"].startswith("Redraws a window")
+
+
+def test_sequential_cases_keep_their_keys() -> None:
+    before = {p.case.key for p in planned(["sequential"])}
+    after = {p.case.key: p.case for p in planned(["sequential", JACOBI])}
+    assert before < after.keys()
+    assert len({case.key for case in after.values()}) == len(after)
+    old = json.loads(OLD.read_text())["outcomes"][0]["case"]
+    case = Case.from_json(old)
+    assert case.to_json() == old, "it is written as versions without decoders wrote it"
+    assert case.key == "14c2685407207f33"
+
+
+def test_any_knob_of_a_decoder_makes_another_case() -> None:
+    tables = [JACOBI, {**JACOBI, "window": 9}, {**JACOBI, "proposals": "left", "variant": "left"}]
+    found = [p.case for p in planned(tables, methods=("full",)) if p.case.role == "arm"]
+    assert len({case.key for case in found}) == len(found) == 3
+    assert [case.label for case in found] == ["full + jacobi 8", "full + jacobi 9", "full + jacobi: left"]
+    decoder = decoder_factory(found[2])
+    assert decoder is not None
+    assert decoder().knobs() == {"window": 8, "proposals": "left"}
+    assert decoder() is not decoder()
+
+
+def test_a_case_with_a_decoder_survives_a_store_and_a_file() -> None:
+    (arm,) = arms(planned([JACOBI], methods=("full",))).values()
+    back = Case.from_json(json.loads(json.dumps(arm.case.to_json())))
+    assert (back, back.key) == (arm.case, arm.case.key)
+    assert "decoder" in exchange.CASE
+
+
+def test_code_of_decoders_counts_only_where_one_runs() -> None:
+    here = environment("cpu", 1)
+    with_decoder = {p.case.label: "decoder" in skip_parts(p.case, here) for p in planned(["sequential", JACOBI])}
+    assert {label for label, counts in with_decoder.items() if counts} == {"full + jacobi 8", "h2o 1/2 + jacobi 8"}
+
+
+@pytest.mark.parametrize(("given", "reason"), [
+    ({}, "h2o states no horizon, so it runs one token a pass, and jacobi has nothing to draw ahead"),
+    ({"model": "tiny-var", "methods": ("streaming",)}, "a next-scale model draws many a pass by nature"),
+    ({"model": "tiny-mar", "methods": ("lazymar",), "budgets": ["3/4"]}, "a masked model draws many a pass by nature"),
+    ({"codecs": ["kivi4"]}, "kivi4 gives keys a range by groups of tokens"),
+    ({"engine": "reference"}, "the reference engine runs the full cache"),
+])  # fmt: skip
+def test_what_cannot_run_is_refused_with_the_reason(given: dict[str, Any], reason: str) -> None:
+    found = arms(planned([JACOBI], **given))
+    method = next(p for label, p in found.items() if not label.startswith("full"))
+    assert reason in method.unsupported_reason
+    full = next(p for label, p in found.items() if label.startswith("full"))
+    assert bool(full.unsupported_reason) == bool(given), "beside the full cache of a next-token model it runs"
+
+
+def test_a_decoder_runs_on_the_graph_engine() -> None:
+    found = arms(planned(["sequential", JACOBI], device="cuda", engine="auto", methods=("streaming", "linear")))
+    assert {found[label].case.engine for label in ("streaming 1/2", "full + jacobi 8", "linear 1/2 + jacobi 8")} == {"graph"}
+    assert not found["linear 1/2 + jacobi 8"].unsupported_reason
+
+
+@pytest.mark.parametrize(("decoders", "error", "words"), [
+    (["jacoby"], UnknownName, "Did you mean 'jacobi'"),
+    ([{"name": "jacobi", "widow": 3}], UnknownName, "Did you mean 'window'"),
+    ([{"name": "jacobi", "window": 0}], BadKnob, "window = 0"),
+    ([{"name": "jacobi", "window": "wide"}], BadKnob, "is not an int"),
+    ([{"name": "jacobi", "proposals": "right"}], BadKnob, "Known: newest, left, above, uniform"),
+    ([{"name": "scd", "coupling": "maximum"}], BadKnob, "Known: gumbel, maximal"),
+    ([{"name": "sjd", "coupling": "gumbel"}], UnknownName, "knob of sjd"),
+    ([{"name": "sequential", "window": 2}], UnknownName, "knob of sequential"),
+    ([JACOBI, {**JACOBI, "proposals": "left"}], BadPlan, "variant"),
+])  # fmt: skip
+def test_mistakes_are_named(decoders: list[Any], error: type[Exception], words: str, tmp_path: Path) -> None:
+    file = tmp_path / "plan.toml"
+    tables = ", ".join(map(_toml, decoders))
+    file.write_text(f'name = "p"\n[[cells]]\nmodel = "tiny-llamagen"\nmethods = ["full"]\ndecoders = [{tables}]\n')
+    with pytest.raises(error, match=r"plan\.toml") as found:
+        expand(load(str(file)))
+    assert words in f"{found.value} {found.value.remedy}"  # type: ignore[attr-defined]
+
+
+def _toml(value: object) -> str:
+    """A name or a table as TOML."""
+    return "{ " + ", ".join(f"{k} = {json.dumps(v)}" for k, v in value.items()) + " }" if isinstance(value, dict) else json.dumps(value)

@@ -1,0 +1,148 @@
+"""Plans that say what their text-to-image models are asked for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from cachemark.core import registry, seeds
+from cachemark.core.errors import BadPlan, Unsupported
+from cachemark.core.spec import Sampling, digest
+from cachemark.models.catalogue.captioned import TEXTS
+from cachemark.models.protocol import ModelEntry, Request
+from cachemark.plans import schema
+from cachemark.plans.expand import Planned, expand
+from cachemark.trial.child.bench import Bench, case_job
+from cachemark.trial.request import PROTOCOL, WITH_PROMPTS, TrialRequest
+
+PUBLISHED = ("janus-pro-1b", "janus-pro-7b", "lumina-mgpt-7b-768", "lumina-mgpt-7b-1024", "infinity-2b", "infinity-8b", "llamagen-t2i-256",
+             "llamagen-t2i-512")
+MINE = ("two red stars above blue stripes", "a disc", "three green crosses")
+
+
+def planned(folder: Path, prompts: str, model: str = "tiny-t2i") -> list[Planned]:
+    (folder / "plan.toml").write_text(f"""name = "asked"
+[fidelity]
+samples = 4
+prompts = "{prompts}"
+[[cells]]
+model = "{model}"
+methods = ["window"]
+batch = 4
+""")
+    return expand(schema.load(str(folder / "plan.toml")))
+
+
+@pytest.fixture
+def mine(tmp_path: Path) -> str:
+    (tmp_path / "mine.txt").write_text("\n".join(MINE))
+    return str(tmp_path / "mine.txt")
+
+
+def test_every_model_that_reads_texts_reads_another_list() -> None:
+    readers = {name for name in registry.models if registry.models.get(name).prompts}
+    assert {*PUBLISHED, "tiny-t2i"} <= readers
+    for name in readers:
+        entry: ModelEntry = registry.models.get(name)
+        other = entry.of(Request(prompts="captions256"))
+        assert (other.prompts, other.classes, other.name, other.presets) == (TEXTS, 256, name, entry.presets)
+        assert entry.of(Request()) is entry
+        assert other is entry.of(Request(prompts="captions256")), "what follows from a list is computed once"
+        assert other.shape(entry.presets["paper"], 3).rows == entry.shape(entry.presets["paper"], 3).rows
+
+
+def test_the_list_decides_what_rows_are_as_long_as(mine: str) -> None:
+    entry: ModelEntry = registry.models.get("tiny-t2i")
+    labels = seeds.subset("s64", 3).labels[:4]
+    lengths = tuple(len(MINE[label].split()) + 2 for label in labels)
+    assert entry.of(Request(prompts=mine)).shape(entry.presets["paper"], 4).condition == lengths * 2
+
+
+def test_the_list_is_a_part_of_what_a_case_is(tmp_path: Path, mine: str) -> None:
+    own, other, named = (planned(tmp_path, prompts)[0].case for prompts in ("", mine, "captions256"))
+    assert named.key == own.key, "its own list by name is the same case"
+    assert other.key != own.key
+    assert other.conditions == f"3 prompts {digest(MINE)}, balanced"
+
+
+def test_a_trial_is_asked_for_the_list(tmp_path: Path, mine: str) -> None:
+    cases = planned(tmp_path, mine)
+    bench = Bench.load(cases[0])
+    job = case_job(cases[0].case, bench)
+    assert bench.entry.prompts == MINE
+    assert job.subset.labels == seeds.subset("s64", 3).labels[:4]
+    assert job.layout.condition == bench.entry.shape(job.sampling, 4).condition
+    Path(mine).write_text("a star\n")
+    with pytest.raises(Unsupported, match="have changed since the plan was read"):
+        Bench.load(cases[0])
+
+
+def test_a_copy_of_the_code_from_before_there_were_lists_refuses_the_request(tmp_path: Path, mine: str) -> None:
+    with_list, without = (TrialRequest(cases=tuple(planned(tmp_path, prompts))) for prompts in (mine, ""))
+    assert with_list.to_json()["protocol"] == WITH_PROMPTS
+    assert without.to_json()["protocol"] == PROTOCOL
+    assert TrialRequest.from_json(with_list.to_json()).cases[0].request.prompts == mine
+    assert all("prompts" not in case["request"] for case in without.to_json()["cases"])
+
+
+@pytest.mark.parametrize(("text", "says"), [
+    ("two red sters", r"plan.toml:4: tiny-t2i reads captions of its own world alone\. Unknown word of a caption 'sters'"),
+    ("stars red two", r"plan.toml:4: tiny-t2i reads captions of its own world alone\. 'stars red two' is no caption"),
+])  # fmt: skip
+def test_the_embedded_model_reads_captions_alone(tmp_path: Path, mine: str, text: str, says: str) -> None:
+    Path(mine).write_text(text)
+    with pytest.raises(BadPlan, match=says):
+        planned(tmp_path, mine)
+
+
+@pytest.mark.parametrize(("model", "reads"), [("llamagen-t2i-256", 120), ("infinity-2b", 512), ("janus-pro-1b", 3520)])
+def test_a_prompt_longer_than_the_context_is_named_with_the_plan_s_line(tmp_path: Path, mine: str, model: str, reads: int) -> None:
+    Path(mine).write_text("a star\n" + "." * 3519 + "red" if reads > 600 else "a star\n" + "very " * (reads + 1) + "red")
+    with pytest.raises(Unsupported, match=rf"plan.toml:4: The prompt .* has [0-9]* tokens; this model reads {reads}\."):
+        planned(tmp_path, mine, model)
+
+
+LONG = "a red star " * 341 + "above"  # 1024 words
+
+
+@pytest.mark.parametrize(("model", "tokens"), [("janus-pro-1b", 1032), ("lumina-mgpt-7b-768", 1040 + 3)])
+def test_a_prompt_of_1024_words_is_read_whole(tmp_path: Path, mine: str, model: str, tokens: int) -> None:
+    """With the 7 or 14 tokens around it, filled up to a multiple of 8 by the stand-in, behind which Lumina-mGPT has 3 for the size."""
+    Path(mine).write_text(LONG)
+    shape = planned(tmp_path, mine, model)[0].entry.shape(Sampling(cfg_scale=2.0), 1)
+    assert len(LONG.split()) == 1024
+    assert shape.condition[0] == tokens
+
+
+@pytest.mark.parametrize(("model", "reads"), [("llamagen-t2i-512", 120), ("infinity-2b-256", 512)])
+def test_a_model_that_reads_fewer_says_how_many(tmp_path: Path, mine: str, model: str, reads: int) -> None:
+    Path(mine).write_text(LONG)
+    with pytest.raises(Unsupported, match=rf"plan.toml:4: .*'a red star .* has 1025 tokens; this model reads {reads}\. Shorten"):
+        planned(tmp_path, mine, model)
+
+
+@pytest.mark.parametrize("model", ["janus-pro-1b", "lumina-mgpt-7b-768", "infinity-2b", "llamagen-t2i-256", "tiny-t2i"])
+def test_an_empty_prompt_is_one_sentence(tmp_path: Path, mine: str, model: str) -> None:
+    Path(mine).write_text("a star\n  \na disc")
+    with pytest.raises(BadPlan, match=r"plan.toml:4: .*mine.txt:2 is empty: a prompt that asks for nothing\. Leave it out"):
+        planned(tmp_path, mine, model)
+
+
+def test_models_of_classes_pass_a_list_over_unless_they_are_alone(tmp_path: Path, mine: str) -> None:
+    with pytest.raises(BadPlan, match=r"plan.toml:4: no model of this plan is given prompts"):
+        planned(tmp_path, mine, "tiny-llamagen")
+    plan = schema.load(str(tmp_path / "plan.toml"))
+    both = plan.model_copy(update={"cells": [*plan.cells, replace_model(plan.cells[0], "tiny-t2i")]})
+    conditions = {one.case.model: one.case.conditions for one in expand(both)}
+    assert conditions == {"tiny-llamagen": "10 classes, balanced", "tiny-t2i": f"3 prompts {digest(MINE)}, balanced"}
+
+
+def replace_model(cells: schema.Cells, model: str) -> schema.Cells:
+    return cells.model_copy(update={"model": model})
+
+
+def test_a_request_of_a_case_keeps_its_path(tmp_path: Path, mine: str) -> None:
+    one = planned(tmp_path, mine)[0]
+    assert replace(one.request, prompts="") == planned(tmp_path, "")[0].request

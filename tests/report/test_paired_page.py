@@ -1,0 +1,124 @@
+"""The page of a comparison in pairs: a row for each case, what the pairs decided, and how to hold it again."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from html import unescape
+from pathlib import Path
+
+import pytest
+import report_sample as sample
+from click.testing import CliRunner
+
+from cachemark.cli import main
+from cachemark.core.result import Outcome, Status
+from cachemark.gate.nights import AA
+from cachemark.store.db import Store
+from cachemark.store.rows import Verdict
+from cachemark.workflows.paired_page import by_case
+from cachemark.workflows.reporting import report
+
+PAIRS = 5
+LINEAR = sample.arm("linear", "1/4")
+
+
+def process(outcome: Outcome, number: int, arm: str, seconds: float, what: str = "times", cell: str = "") -> Outcome:
+    pair = {"run": 1, "cell": cell or outcome.case.title, "number": number, "arm": arm, "what": what}
+    timed = {"latency": [0.9 * seconds, seconds, 3 * seconds]} if outcome.ok else {}
+    return replace(outcome, artifacts={}, samples={**outcome.samples, **timed}, facts={**outcome.facts, "pair": pair})
+
+
+def processes() -> list[Outcome]:
+    """Pairs of the full cache and a method, whose second arm takes 2 s instead of 1 s, and of equal arms."""
+    kinds = ((sample.full(), ""), (LINEAR, ""), (LINEAR, f"{AA}linear"))
+    return [process(outcome, k, arm, seconds + k / 100, cell=cell)
+            for k in range(PAIRS) for outcome, cell in kinds for arm, seconds in (("before", 1.0), ("after", 2.0))]
+
+
+def page(folder: Path, state: str = "finished") -> str:
+    """The text of the page of a comparison that found the method slower."""
+    with Store.open(folder / "s.sqlite") as store:
+        stated = {"plan": {"file": "my plan.toml"}, "arms": ["main~1", "main"], "alike": "same", "cells": 1,
+                  "code": [{"commit": "a" * 40}, {"commit": "b" * 40}]}
+        run = store.begin_run("compare/demo", stated, sample.ENVIRONMENT, sample.RUN.code)
+        for outcome in processes():
+            store.save(run, outcome)
+        if state == "finished":
+            first = store.note_baseline("a" * 64, name="main~1", plan="demo", machine_class=sample.ENVIRONMENT.machine_class,
+                                        reason="first arm", run_id=run)
+            rows = [Verdict(LINEAR.case.key, LINEAR.case.title, "latency", "regressed", "+98 % (+97 % to +99 %)", 1.02, 2.02, 1.98)]
+            store.save_verdicts(run, first, rows)
+        store.finish_run(run, state)
+    return text_of(folder)
+
+
+def text_of(folder: Path, register: Path | None = None) -> str:
+    html = report(folder / "s.sqlite", folder / "r.html", run=1, register=register).path.read_text(encoding="utf-8")
+    return " ".join(unescape(re.sub(r"(?s)<(script|style|svg).*?</\1>|<[^>]+>", " ", html)).split())
+
+
+def told(*given: object) -> str:
+    return CliRunner().invoke(main, [str(one) for one in given], catch_exceptions=False).stdout
+
+
+def test_each_case_is_one_row_of_the_second_arm_with_a_repeat_for_each_process() -> None:
+    full, linear = by_case(processes())
+    assert [one.case.key for one in (full, linear)] == [sample.full().case.key, LINEAR.case.key]
+    assert linear.samples["latency"] == pytest.approx([2.0 + k / 100 for k in range(PAIRS)])
+    assert linear.samples["psnr"] == LINEAR.samples["psnr"]
+    assert "pair" not in linear.facts
+
+
+def test_arms_of_two_methods_are_both_shown() -> None:
+    window = sample.arm("h2o", "1/4")
+    rows = by_case([process(LINEAR, 0, "before", 1.0), process(window, 0, "after", 2.0)])
+    assert [(row.case.method, row.samples["latency"]) for row in rows] == [("linear", [1.0]), ("h2o", [2.0])]
+
+
+def test_images_that_were_made_to_be_compared_give_the_figures_of_images() -> None:
+    drawn = replace(process(LINEAR, 0, "after", 9.0, what="images"), samples={"psnr": [11.0, 12.0], "latency": [9.0]})
+    (row,) = by_case([*(process(LINEAR, k, "after", 2.0) for k in range(3)), drawn])
+    assert (row.samples["psnr"], row.samples["latency"]) == ([11.0, 12.0], [2.0] * 3)
+
+
+def test_a_failure_is_shown_where_no_process_ran() -> None:
+    failed = sample.failed(LINEAR, Status.OOM, "out of memory")
+    assert by_case([process(failed, k, "after", 1.0) for k in range(2)])[0].status is Status.OOM
+    mixed = by_case([process(failed, 0, "after", 1.0), process(LINEAR, 1, "after", 2.0)])
+    assert [(row.status, row.samples["latency"]) for row in mixed] == [(Status.OK, [2.0])]
+
+
+def test_the_page_says_what_the_pairs_decided(tmp_path: Path) -> None:
+    text = page(tmp_path)
+    assert "Compared in pairs First arm: main~1 , second arm: main ." in text
+    assert "Regressed: comparison 1, main~1 → main: 1 regressed, 0 not resolved." in text
+    assert "linear 1/4: Latency regressed, from 1.02 s to 2.02 s, 98.0 % more." in text
+    assert "1 of 1 cells compared" in text
+    assert "cachemark compare 'my plan.toml' --commits aaaaaaaaaaaa bbbbbbbbbbbb" in text
+    assert "Budget 1 " not in text, "the full cache is no arm"
+    assert text.count("linear not ranked 1/4") == 1
+
+
+def test_what_is_known_of_an_incident_stands_beside_what_the_pairs_decided(tmp_path: Path) -> None:
+    page(tmp_path)
+    register = tmp_path / "incidents.json"
+    told("check", "--store", tmp_path / "s.sqlite", "--run", 1, "--incidents", register)
+    assert "Regressed: comparison 1" in text_of(tmp_path, register)
+    (held,) = json.loads(register.read_text())["incidents"]
+    told("incident", "acknowledge", held["key"], "--register", register, "--who", "ada", "--until", "2999-01-01")
+    text = text_of(tmp_path, register)
+    assert "Passed: comparison 1, main~1 → main: 1 regressed, 0 not resolved." in text
+    assert "acknowledged by ada" in text
+
+
+def test_an_arm_that_a_store_was_edited_to_name_comes_last() -> None:
+    rows = by_case([process(LINEAR, 0, "sideways", 9.0), process(LINEAR, 1, "after", 2.0)])
+    assert [row.samples["latency"] for row in rows] == [[2.0]]
+
+
+def test_a_comparison_that_broke_off_has_no_verdict(tmp_path: Path) -> None:
+    text = page(tmp_path, "interrupted")
+    assert "No verdict: this comparison did not finish." in text
+    assert "cachemark baseline save" not in text

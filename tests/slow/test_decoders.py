@@ -1,0 +1,133 @@
+"""Jacobi iteration on the trained model of the package: exact tokens over many seeds, and the passes that it takes."""
+
+from __future__ import annotations
+
+import statistics
+from fractions import Fraction
+from functools import cache, partial
+
+import pytest
+import torch
+from torch import Tensor
+
+from cachemark.cache.arena import Memory
+from cachemark.contract.decoder import Decoder
+from cachemark.contract.method import Method
+from cachemark.core import registry
+from cachemark.core.spec import Sampling
+from cachemark.decoders.jacobi import Jacobi
+from cachemark.decoders.scd import SCD
+from cachemark.decoders.sjd import SJD
+from cachemark.methods.full import Full
+from cachemark.methods.linear import Linear
+from cachemark.models import catalogue
+from cachemark.models.llamagen import LlamaGen
+from cachemark.models.protocol import Request
+from cachemark.models.sampling import draw, guide
+
+assert catalogue
+pytestmark = pytest.mark.slow
+SEEDS, ALONE, TOKENS = 64, 16, 256
+PASSES = {4: 128.6, 8: 100.2, 16: 74.5, 32: 61.4, 64: 56.4}  # means over 16 images, of a prototype that shares no code with this one
+TOGETHER = {4: 64, 8: 64, 16: 16, 32: 16, 64: 8}  # images of a batch, by window: a wide one would compute much for the slowest image
+GUIDANCE = {"guided": {"cfg_scale": 1.5}, "free": {}, "interval": {"cfg_scale": 1.5, "cfg_interval": 100}}
+LAWS = {"": {}, "cold": {"temperature": 0.7}, "top-k": {"top_k": 50}, "top-p": {"top_p": 0.9}, "greedy": {"temperature": 0.0}}
+SAMPLINGS = {f"{by} {law}".strip(): Sampling(**how, **cut) for by, how in GUIDANCE.items() for law, cut in LAWS.items()}  # type: ignore[arg-type]
+
+
+@cache
+def model() -> LlamaGen:
+    loaded = registry.models.get("tiny-llamagen").load(Request("cpu", torch.float32))
+    assert isinstance(loaded.generator, LlamaGen)
+    return loaded.generator
+
+
+def generate(
+    seeds: list[int], sampling: Sampling, decoder: Decoder | None = None, method: Method | None = None, memory: Memory | None = None,
+) -> Tensor:
+    labels = torch.tensor([seed % 10 for seed in seeds])
+    return model().generate(labels, seeds, method or Full(), sampling, memory or Memory(), decoder=decoder)
+
+
+@cache
+def sequential(name: str) -> Tensor:
+    return generate(list(range(SEEDS)), SAMPLINGS[name])
+
+
+def batches(window: int) -> list[list[int]]:
+    return [list(range(first, first + TOGETHER[window])) for first in range(0, SEEDS, TOGETHER[window])]
+
+
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("window", PASSES)
+@pytest.mark.parametrize("name", SAMPLINGS)
+def test_64_images_are_those_of_sequential_decoding(name: str, window: int) -> None:
+    passes = []
+    for seeds in batches(window):
+        decoder = Jacobi(window=window)
+        assert torch.equal(generate(seeds, SAMPLINGS[name], decoder), sequential(name)[seeds])
+        passes.append(len(decoder.kept))
+    print(f"{name}, window {window}: 64 of 64 images; passes of batches of {TOGETHER[window]}: {passes}")
+    assert max(passes) < TOKENS
+
+
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("window", [4, 8, 16])
+@pytest.mark.parametrize("budget", ["1/2", "1/4"])
+def test_64_images_are_those_of_linear_alone(budget: str, window: int) -> None:
+    own = linear_alone(budget)
+    assert not torch.equal(own, sequential("guided")), "it forgets something"
+    passes = []
+    for seeds in batches(window):
+        decoder = Jacobi(window=window)
+        assert torch.equal(generate(seeds, SAMPLINGS["guided"], decoder, linear(budget)), own[seeds])
+        passes.append(len(decoder.kept))
+    print(f"linear {budget}, window {window}: 64 of 64 images; passes of batches of {TOGETHER[window]}: {passes}")
+
+
+@cache
+def linear_alone(budget: str) -> Tensor:
+    return generate(list(range(SEEDS)), SAMPLINGS["guided"], method=linear(budget))
+
+
+def linear(budget: str) -> Linear:
+    return Linear(**Linear.knobs_for(Fraction(budget), model().layout(range(2), SAMPLINGS["guided"])))
+
+
+@pytest.mark.parametrize("window", PASSES)
+def test_passes_of_an_image_alone_are_as_many_as_expected(window: int) -> None:
+    found = []
+    for seed in range(ALONE):
+        decoder = Jacobi(window=window)
+        assert torch.equal(generate([seed], SAMPLINGS["guided"], decoder)[0], sequential("guided")[seed])
+        found.append(len(decoder.kept))
+    print(f"window {window}: {statistics.fmean(found):.1f} ({min(found)} … {max(found)}), σ {statistics.stdev(found):.1f}: {sorted(found)}")
+    assert statistics.fmean(found) == pytest.approx(PASSES[window], rel=0.1)
+
+
+PUBLISHED = {  # means over 16 images of the same prototype, from uniform drafts
+    "sjd": {4: 145.5, 8: 113.1, 16: 92.0, 32: 81.8, 64: 81.5}, "gumbel": {4: 144.3, 8: 108.7, 16: 78.3, 32: 66.6, 64: 57.4},
+    "maximal": {16: 80.4, 64: 54.4},
+}  # fmt: skip
+COINS = {"sjd": SJD, "gumbel": SCD, "maximal": partial(SCD, coupling="maximal")}
+
+
+@pytest.mark.parametrize(("name", "window"), [(name, window) for name, means in PUBLISHED.items() for window in means])
+def test_passes_of_decoders_that_keep_the_law(name: str, window: int) -> None:
+    found = []
+    for seed in range(ALONE):
+        decoder = COINS[name](window=window)
+        generate([seed], SAMPLINGS["guided"], decoder)
+        found.append(len(decoder.kept))
+    print(f"{name} {window}: {statistics.fmean(found):.1f} ({min(found)} … {max(found)}), σ {statistics.stdev(found):.1f}: {sorted(found)}")
+    assert statistics.fmean(found) == pytest.approx(PUBLISHED[name][window], rel=0.1)
+
+
+@torch.inference_mode()
+def test_one_uncached_pass_draws_every_token_again() -> None:
+    seeds, sampling = list(range(SEEDS)), SAMPLINGS["guided"]
+    tokens = generate(seeds, sampling, Jacobi(window=16))
+    labels = torch.tensor([seed % 10 for seed in seeds])
+    both = torch.cat((labels, torch.full_like(labels, model().config.classes))), tokens.repeat(2, 1)
+    logits = guide(model().teacher(*both), sampling, 0)
+    assert torch.equal(draw(logits, sampling, torch.tensor(seeds)[:, None], torch.arange(TOKENS)), tokens)

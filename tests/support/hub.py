@@ -1,0 +1,103 @@
+"""A server on this machine that answers as Hugging Face does, as far as files are fetched: what it holds, its sizes and SHA-256, parts of
+files, and repositories that ask for a token."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+REVISION = "5" * 40
+
+
+@dataclass
+class Hub:
+    """Files by repository and name; ``gated`` repositories answer those with ``token`` alone. ``asked`` are the lines of all requests.
+    After ``budget`` bytes of a file nothing more comes, once, until ``go_on``."""
+
+    files: dict[str, dict[str, bytes]]
+    gated: set[str] = field(default_factory=set)
+    token: str = "hf_let_me_in_please"
+    asked: list[str] = field(default_factory=list)
+    budget: int | None = None
+    go_on: threading.Event = field(default_factory=threading.Event)
+    url: str = ""
+
+
+@contextmanager
+def serving(hub: Hub) -> Iterator[Hub]:
+    """Serve it until the block ends."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), type("HubAnswers", (_Answers,), {"hub": hub}))
+    hub.url = f"http://127.0.0.1:{server.server_port}"
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield hub
+    finally:
+        hub.go_on.set()
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+class _Answers(BaseHTTPRequestHandler):
+    hub: Hub
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Be quiet."""
+
+    def do_HEAD(self) -> None:
+        self._answer(body=False)
+
+    def do_GET(self) -> None:
+        self._answer(body=True)
+
+    def _answer(self, body: bool) -> None:
+        self.hub.asked.append(f"{self.command} {self.path} {self.headers.get('Range', '')}".strip())
+        path = self.path.partition("?")[0]
+        if found := re.fullmatch(r"/api/models/(.+?/.+?)(?:/revision/.+)?", path):
+            return self._told(found[1])
+        found = re.fullmatch(r"/(.+?/.+?)/resolve/[^/]+/(.+)", path)
+        if not found or found[2] not in self.hub.files.get(found[1], {}):
+            return self._send(404, b"", {"X-Error-Code": "EntryNotFound" if found and found[1] in self.hub.files else "RepoNotFound"})
+        if found[1] in self.hub.gated and self.headers.get("Authorization") != f"Bearer {self.hub.token}":
+            return self._send(401, b"", {"X-Error-Code": "GatedRepo"})
+        return self._file(self.hub.files[found[1]][found[2]], body)
+
+    def _told(self, repository: str) -> None:
+        if repository not in self.hub.files:
+            return self._send(404, b"{}", {"X-Error-Code": "RepoNotFound"})
+        siblings = [{"rfilename": name, "size": len(data), "blobId": "0" * 40,
+                     "lfs": {"sha256": hashlib.sha256(data).hexdigest(), "size": len(data), "pointerSize": 130}}
+                    for name, data in self.hub.files[repository].items()]
+        told = {"id": repository, "sha": REVISION, "private": False, "tags": [], "downloads": 0, "likes": 0, "siblings": siblings}
+        return self._send(200, json.dumps(told).encode(), {"Content-Type": "application/json"})
+
+    def _file(self, data: bytes, body: bool) -> None:
+        digest = hashlib.sha256(data).hexdigest()
+        headers = {"ETag": f'"{digest}"', "X-Repo-Commit": REVISION, "X-Linked-Size": str(len(data)), "X-Linked-ETag": f'"{digest}"',
+                   "Accept-Ranges": "bytes"}
+        if not body:
+            return self._send(200, b"", {**headers, "Content-Length": str(len(data))})
+        start = int(found[1]) if (found := re.match(r"bytes=(\d+)-", self.headers.get("Range", ""))) else 0
+        if start:
+            headers["Content-Range"] = f"bytes {start}-{len(data) - 1}/{len(data)}"
+        return self._send(206 if start else 200, data[start:], headers)
+
+    def _send(self, status: int, data: bytes, headers: dict[str, str]) -> None:
+        self.send_response(status)
+        for name, value in {"Content-Length": str(len(data)), **headers}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        if self.hub.budget is not None and len(data) > self.hub.budget:
+            self.wfile.write(data[: self.hub.budget])
+            self.hub.budget, self.close_connection = None, True
+            self.hub.go_on.wait(60)
+            return
+        self.wfile.write(data)

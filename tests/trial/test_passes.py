@@ -1,0 +1,150 @@
+"""A case under a decoder: the full cache's tokens in fewer passes, the figures of these, and an error where the tokens are others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from cachemark.cache.layout import Step
+from cachemark.core import plugins
+from cachemark.core.limits import Limit, Rates
+from cachemark.core.result import FULL_BESIDE, Outcome, Status
+from cachemark.decoders.jacobi import Jacobi
+from cachemark.kit.driver import layout_of
+from cachemark.models import costs
+from cachemark.plans import price
+from cachemark.plans import schema as plans
+from cachemark.plans.expand import Planned, expand
+from cachemark.trial.child.bench import Bench
+from cachemark.trial.child.measure import run_case
+from cachemark.trial.child.passes import Ran
+from support import examples
+from support.examples import BATCH, CONFIG, REPEATS, SAMPLES, TOKENS, WARMUP
+from support.stages import forgetting
+
+DECODERS = 'decoders = [{ name = "jacobi", window = 8 }]'
+RATES = Rates(copy=1e10, matmul=1e11)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _dot(folder: Path) -> Iterator[None]:
+    with forgetting():
+        plugins.load(folder / "dot.py")
+        yield
+
+
+def planned(folder: Path, cells: str = DECODERS) -> dict[str, Planned]:
+    text = examples.plan_text('"full"', weights=folder / "dot.safetensors", cells=cells)
+    (folder / "decoders.toml").write_text(text)
+    return {p.case.label: replace(p, rates=RATES) for p in expand(plans.load(str(folder / "decoders.toml")))}
+
+
+def loaded(cases: dict[str, Planned]) -> Bench:
+    """The model, with products that are counted."""
+    bench = Bench.load(cases["full"])
+    bench.entry = replace(bench.entry, parameter_counts=partial(costs.llamagen, CONFIG, lambda: torch.relu))
+    return bench
+
+
+@pytest.fixture(scope="module")
+def results(folder: Path) -> dict[str, Outcome]:
+    cases = planned(folder, 'decoders = ["sequential", { name = "jacobi", window = 8 }]\ncodecs = ["native", "int8"]')
+    bench = loaded(cases)
+    return {label: run_case(p, bench)[0] for label, p in cases.items()}
+
+
+def test_it_has_the_full_cache_s_tokens_and_what_is_said_of_them(results: dict[str, Outcome]) -> None:
+    found, full = results["full + jacobi 8"], results["full"]
+    assert found.ok, found.log
+    assert set(found.samples["token_agreement"]) == {1.0}
+    assert found.output_hash == full.output_hash
+    assert results["full int8 + jacobi 8"].output_hash == results["full int8"].output_hash, "exact beside every codec"
+    assert found.samples["kv_state"][0] > full.samples["kv_state"][0]
+    assert "windows" in found.facts["kernel"]
+    assert found.facts["own_kernel"]
+    assert found.facts["decoder"]["rows"] == "together"
+    assert found.facts["redrawn"] == 1.0
+    assert not any("redrawn" in results[label].facts for label in ("full", "full int8 + jacobi 8")), "int8 rounds too"
+    assert "slope" not in found.facts
+
+
+def test_its_figures_are_those_of_the_passes_that_ran(results: dict[str, Outcome]) -> None:
+    found, full = results["full + jacobi 8"], results["full"]
+    passes, rejected = found.samples["passes"], found.samples["drafts_rejected"]
+    timed = max(REPEATS, SAMPLES // BATCH)
+    assert len(passes) == len(rejected) == timed * BATCH
+    assert all(1 + -(-(TOKENS - 1) // 8) <= each < TOKENS for each in passes)
+    again = SAMPLES // BATCH * BATCH
+    assert passes[:BATCH] == passes[again : again + BATCH], "the first batch comes again after the last one"
+    rate = found.facts["tokens_per_pass"]
+    assert f"It draws {rate['mean']:.2f} tokens a pass" in found.facts["footnotes"][-1]
+    assert rate["least"] <= rate["mean"] <= rate["most"]
+    assert rate["mean"] == pytest.approx(sum(TOKENS / each for each in passes) / len(passes))
+    assert len(found.samples["flops"]) == timed
+    assert not {"passes", "drafts_rejected", "flops"} & full.samples.keys()
+    assert len(found.samples["latency"]) == len(found.facts[FULL_BESIDE]) == timed
+    read = [Limit.from_json(one.facts["limit"]).by["attention"] for one in (found, full)]
+    assert read[0] < read[1], "keys are read in fewer passes"
+
+
+def test_flops_grow_with_what_is_rejected(folder: Path, results: dict[str, Outcome]) -> None:
+    cases = planned(folder, 'decoders = [{ name = "jacobi", window = 1 }]')
+    alone = run_case(cases["full + jacobi 1"], loaded(cases))[0]
+    assert set(alone.samples["passes"]) == {float(TOKENS)}
+    assert set(alone.samples["drafts_rejected"]) == {0.0}
+    assert min(results["full + jacobi 8"].samples["flops"]) > max(alone.samples["flops"])
+
+
+def test_the_passes_of_a_generation_are_told_by_what_was_kept() -> None:
+    layout = layout_of((1,), lines=2, line=4)
+    assert Ran(1, (1, 3, 3, 3), (1, 2, 3, 2)).steps(layout) == [
+        Step(0, 8), Step(3, 8, 0, 3, 1, ("token",)), Step(5, 8, 2, 3, 2, ("token", "line")), Step(8, 8, 5, 3, 2, ("token", "line")),
+    ]  # fmt: skip
+
+
+def test_other_tokens_in_fp32_are_an_error(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A decoder that keeps a draft which it has not drawn."""
+    judge = Jacobi.judge
+
+    def lenient(self: Jacobi, known: int, laws: Tensor, tokens: Tensor) -> int:
+        drafts = tokens[:, known : known + laws.size(1) - 1].clone()
+        kept = judge(self, known, laws, tokens)
+        if kept < laws.size(1) and known > 2:
+            tokens[:, known : known + kept] = torch.cat((drafts, tokens[:, known + drafts.size(1) :]), 1)[:, :kept]
+        return kept
+
+    monkeypatch.setattr(Jacobi, "judge", lenient)
+    cases = planned(folder)
+    outcome = run_case(cases["full + jacobi 8"], loaded(cases))[0]
+    assert outcome.status is Status.ERROR
+    assert "of the tokens are those of sequential decoding" in outcome.log
+    assert not outcome.samples
+
+
+def test_its_price_counts_the_batches_that_are_timed(folder: Path) -> None:
+    case = planned(folder)["full + jacobi 8"]
+    many = replace(case, case=replace(case.case, samples=64, batch=2))
+    few = replace(many, case=replace(many.case, decoder={}))
+    assert price.generations(many) - price.generations(few) == pytest.approx(2 * (16 - REPEATS))
+    assert WARMUP == 1
+
+
+@pytest.mark.parametrize("name", ["sjd", "scd"])
+def test_a_decoder_that_keeps_the_law_alone_is_not_compared_seed_by_seed(folder: Path, name: str) -> None:
+    cases = planned(folder, f'decoders = [{{ name = "{name}", window = 8 }}]')
+    bench = loaded(cases)
+    full, (found, files) = run_case(cases["full"], bench)[0], run_case(cases[f"full + {name} 8"], bench)
+    assert found.ok, found.log
+    assert found.output_hash != full.output_hash
+    assert not {"token_agreement", "psnr", "ssim"} & found.samples.keys()
+    assert max(found.samples["kl"]) < 1e-6, "a window's logits are those of single tokens"
+    assert found.facts["decoder"]["keeps"] == "law"
+    assert any("other" in note for note in found.facts["footnotes"])
+    assert found.facts["tokens_per_pass"]["mean"] > 1
+    assert files["grid.png"]

@@ -1,0 +1,199 @@
+"""Weights from their source: what is listed, what is fetched, and what a person must do."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from cachemark.cli import main
+from cachemark.core import registry
+from cachemark.core.errors import UnknownName
+from cachemark.core.publications import KEYS, notes, publications
+from cachemark.models import catalogue
+from cachemark.models.catalogue import bitwise_models
+from cachemark.models.prompts import FILE
+from cachemark.workflows.converting import verify
+from cachemark.workflows.fetching import weights_list
+from support.hub import REVISION, Hub, serving
+
+pytest.importorskip("huggingface_hub")
+assert catalogue
+LLAMAGEN, DATA = "FoundationVision/LlamaGen", bytes(range(256)) * 8000
+
+
+# -- the list ----------------------------------------------------------------------------------------------------------------
+def test_every_published_model_has_the_source_of_each_of_its_files() -> None:
+    listed = {(one.model, one.key): one for one in publications()}
+    entries = {name: registry.models.get(name) for name in registry.models}
+    wanted = {(name, file.key): file for name, entry in entries.items() for file in entry.files}
+    assert {pair for pair in listed if pair[1] in ("weights", "decoder_weights")} == set(wanted)
+    for pair, file in wanted.items():
+        one = listed[pair]
+        assert file.name in ((one.path, one.folder)[one.path == "."], "vqgan.ckpt"), pair
+        assert one.origin.name.partition("/")[0] in file.origin or file.origin == "the folder of `weights`, unless another is named" or (
+            "Chameleon" in file.origin), pair
+        assert bool(one.steps) is not one.origin.on_hub, "a person is told what a program cannot do"
+        assert all("{path}" in "".join(one.steps) for _ in one.steps)
+
+
+def test_what_reads_texts_lies_where_models_look_for_it() -> None:
+    listed = {(one.model, one.key): one for one in publications()}
+    for (model, key), one in listed.items():
+        weights = listed[model, "weights"].located("w")
+        if key == "tokenizer":
+            assert one.located("w") == weights / FILE
+        if key == "text_encoder":
+            home = weights if weights.name.endswith("_weights") else weights.parent  # a folder of shards, or a file
+            assert one.located("w") == bitwise_models.text_features.encoder_folder(str(home / "x")), model
+
+
+def test_the_list_invents_nothing() -> None:
+    for row in (one.to_json() for one in weights_list()):
+        assert row["key"] in KEYS
+        assert row["gated"] in (True, False, None)
+        assert row["sha256"] is None, "nobody here has read a published one"
+        assert (row["bytes"], bool(row["about_mib"])) == (None, row["model"].startswith("mar-")), "sizes are the authors'"
+    assert {row.model for row in weights_list(["mar-b"])} == {"mar-b"}
+    with pytest.raises(UnknownName, match="Did you mean 'mar-b'"):
+        weights_list(["marb"])
+
+
+# -- fetching --------------------------------------------------------------------------------------------------------------
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Hub]:
+    from huggingface_hub import constants
+
+    for name in [name for name in os.environ if name.startswith("HF_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "nobody"))
+    files = {LLAMAGEN: {"c2i_B_256.pt": DATA, "vq_ds16_c2i.pt": DATA[:5000], "c2i_L_384.pt": b"of another size", "README.md": b"# x"}}
+    with serving(Hub(files)) as running:
+        template = constants.HUGGINGFACE_CO_URL_TEMPLATE.replace(constants.ENDPOINT, running.url)
+        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+        monkeypatch.setattr(constants, "ENDPOINT", running.url)
+        yield running
+
+
+def fetch(folder: Path, model: str = "llamagen-b") -> Result:
+    return CliRunner().invoke(main, ["weights", "fetch", model, "--to", str(folder / "w")])
+
+
+def test_what_a_model_needs_is_fetched_and_nothing_else(hub: Hub, tmp_path: Path) -> None:
+    done = fetch(tmp_path)
+    assert done.exit_code == 0, done.stderr
+    folder = tmp_path / "w" / "LlamaGen"
+    assert sorted(file.name for file in folder.iterdir() if not file.name.startswith(".")) == ["c2i_B_256.pt", "vq_ds16_c2i.pt"]
+    assert (folder / "c2i_B_256.pt").read_bytes() == DATA
+    noted = notes(folder)
+    assert noted["c2i_B_256.pt"].sha256 == hashlib.sha256(DATA).hexdigest()
+    assert noted["vq_ds16_c2i.pt"].nbytes == 5000
+    assert json.loads((folder / ".published.json").read_text())["revision"] == REVISION
+    assert f"weights = {json.dumps(str(folder / 'c2i_B_256.pt'))}" in done.stdout
+    before = len(hub.asked)
+    assert fetch(tmp_path).exit_code == 0
+    assert not [line for line in hub.asked[before:] if line.startswith("GET /Found")], "what is there is not sent again"
+
+
+def test_a_download_that_was_killed_goes_on_where_it_ended(hub: Hub, tmp_path: Path) -> None:
+    hub.files[LLAMAGEN]["c2i_B_256.pt"] = large = DATA * 12
+    hub.budget = len(large) * 9 // 10
+    line = [sys.executable, "-c", "from cachemark.cli import main; main()", "weights", "fetch", "llamagen-b", "--to", str(tmp_path / "w")]
+    own = {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "home")}
+    with subprocess.Popen(line, env={**os.environ, **own}, stdout=subprocess.DEVNULL) as process:
+        part = tmp_path / "w" / "LlamaGen" / "c2i_B_256.pt.part"
+        deadline = time.monotonic() + 60
+        while not (part.is_file() and part.stat().st_size) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        process.send_signal(signal.SIGKILL)
+    came = part.stat().st_size
+    assert 0 < came < len(large)
+    assert not part.with_suffix("").exists(), "a part is not under the name of the whole"
+    done = fetch(tmp_path)
+    assert done.exit_code == 0, done.stderr
+    assert part.with_suffix("").read_bytes() == large
+    assert not part.exists()
+    assert [line.rpartition(" ")[2] for line in hub.asked if "bytes=" in line] == [f"bytes={came}-"]
+    assert f"{came / 1e6:,.1f} MB of them here" in done.stdout
+
+
+def test_bytes_that_are_not_the_published_ones_are_refused(hub: Hub, tmp_path: Path) -> None:
+    (folder := tmp_path / "w" / "LlamaGen").mkdir(parents=True)
+    (folder / "c2i_B_256.pt.part").write_bytes(b"of another file")
+    refused = fetch(tmp_path)
+    assert refused.exit_code == 5
+    assert "came with the SHA-256" in refused.stderr
+    assert [entry.name for entry in folder.iterdir()] == []
+    assert fetch(tmp_path).exit_code == 0
+
+
+def test_a_gated_repository_without_a_token_is_one_sentence(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hub.gated.add(LLAMAGEN)
+    refused = fetch(tmp_path)
+    assert refused.exit_code == 2
+    assert f"{LLAMAGEN} gives its files only to those who agreed to its terms" in refused.stderr
+    assert "hf auth login" in refused.stderr
+    assert "Traceback" not in refused.stderr
+    assert not (tmp_path / "w" / "LlamaGen" / "c2i_B_256.pt").exists()
+    monkeypatch.setenv("HF_TOKEN", hub.token)
+    with_token = fetch(tmp_path)
+    assert with_token.exit_code == 0, with_token.stderr
+    assert hub.token not in with_token.stdout + with_token.stderr
+
+
+@pytest.mark.parametrize(("model", "change", "code", "said"), [
+    ("llamagen-l", "lacks", 5, "no longer has c2i_L_384.pt"), ("llamagen-l", "gone", 2, "is not there, or not for this user"),
+    ("llamagen-l", "down", 5, "cannot be fetched"), ("lamagen-l", "", 2, "Did you mean 'llamagen-l'")])
+def test_what_a_source_may_answer_is_said(
+    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: str, change: str, code: int, said: str
+) -> None:
+    if change == "lacks":
+        del hub.files[LLAMAGEN]["c2i_L_384.pt"]
+    if change == "gone":
+        hub.files.clear()
+    if change == "down":
+        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
+    done = fetch(tmp_path, model)
+    assert (done.exit_code, said in done.stderr, "Traceback" in done.stderr) == (code, True, False), done.stderr
+
+
+def test_what_only_a_person_can_fetch_is_told_step_by_step(hub: Hub, tmp_path: Path) -> None:
+    done = fetch(tmp_path, "mar-b")
+    assert (done.exit_code, hub.asked) == (2, [])
+    steps = done.stdout.splitlines()
+    assert [step[:2] for step in steps] == ["1.", "2."]
+    assert all("https://www.dropbox.com/" in step for step in steps)
+    for path in ("mar/mar_base/checkpoint-last.pth", "mar/kl16.ckpt"):
+        assert str(tmp_path / "w" / path) in done.stdout
+        (tmp_path / "w" / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "w" / path).write_bytes(b"x")
+    assert fetch(tmp_path, "mar-b").exit_code == 0, "what is there need not be fetched"
+
+
+def test_without_the_library_its_name_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from cachemark.core.errors import Unsupported
+    from cachemark.workflows.fetching import fetch as here
+
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    with pytest.raises(Unsupported, match="huggingface_hub") as found:
+        here("llamagen-b", tmp_path)
+    assert "pip install 'cachemark[hub]'" in found.value.remedy
+
+
+def test_weights_that_are_nowhere_are_one_sentence(tmp_path: Path) -> None:
+    from cachemark.core.errors import BadCheckpoint, Unsupported
+
+    with pytest.raises(BadCheckpoint, match="There are no weights of llamagen-b at ") as found:
+        verify("llamagen-b", folder=tmp_path)
+    assert "cachemark weights fetch llamagen-b" in found.value.remedy
+    with pytest.raises(Unsupported, match="come with cachemark"):
+        verify("tiny-llamagen", folder=tmp_path)
