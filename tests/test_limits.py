@@ -51,17 +51,18 @@ def test_a_speed_up_beyond_the_ideal_is_an_artefact() -> None:
     assert not limits.artefact(2.17 * limits.ARTEFACT - 0.01, 2.17)
 
 
-def test_a_full_cache_that_leaves_the_device_idle_is_no_baseline() -> None:
+def test_a_full_cache_that_leaves_the_device_idle_is_flagged() -> None:
     limit = Limit.of(bill(MOVES), RATES)
-    assert not limits.no_baseline(limit, 2.0 / limits.IDLE - 0.01)
-    assert limits.no_baseline(limit, 2.0 / limits.IDLE + 0.01) == (
-        "Not a valid full-cache baseline: it uses 40% of the copy rate and 0% of the matmul rate, neither of them 40%.")
+    assert not limits.idle(limit, 2.0 / limits.IDLE - 0.01)
+    assert limits.idle(limit, 2.0 / limits.IDLE + 0.01) == (
+        "The full cache leaves the device idle: it uses 40 % of the copy rate and 0 % of the matmul rate, neither of them 40 %. "
+        "A speed-up over it says little of a device that is used.")
 
 
-def test_a_busy_matmul_unit_is_enough_of_a_baseline() -> None:
+def test_a_busy_matmul_unit_is_enough() -> None:
     limit = Limit.of(bill(COMPUTES), RATES)
     assert limit.mbu(6.0) < limits.IDLE < limit.mfu(6.0)
-    assert not limits.no_baseline(limit, 6.0)
+    assert not limits.idle(limit, 6.0)
 
 
 def test_a_time_below_the_floor_is_said_to_come_from_a_cache() -> None:

@@ -286,6 +286,14 @@ def test_no_tab_is_wider_than_the_screen(opened: Open, width: int) -> None:
         assert page.evaluate("document.documentElement.scrollWidth") <= width, key
 
 
+def test_a_table_that_scrolls_fades_at_the_side_on_which_more_of_it_lies(opened: Open) -> None:
+    page = opened(width=390)
+    page.click("#tab-leaderboard")
+    page.wait_for_selector("#leaderboard .scroll.more")
+    page.evaluate("document.querySelector('#leaderboard .scroll.more').scrollLeft = 1e6")
+    page.wait_for_selector("#leaderboard .scroll.wide:not(.more)")
+
+
 @pytest.mark.parametrize(("theme", "tabs"), [
     ("light", ("leaderboard",)),
     *(pytest.param(theme, KEYS, marks=pytest.mark.slow) for theme in ("light", "dark")),

@@ -95,7 +95,7 @@ def test_the_page_says_what_the_pairs_decided(tmp_path: Path) -> None:
     assert "Compared in pairs First arm: main~1 , second arm: main ." in text
     assert "Regressed: comparison 1, main~1 → main: 1 regressed, 0 not resolved." in text
     assert "linear 1/4: Latency regressed, from 1.02 s to 2.02 s, 98.0 % more." in text
-    assert "1 of 1 cells compared" in text
+    assert "1 of 1 cell compared" in text
     assert "cachemark compare 'my plan.toml' --commits aaaaaaaaaaaa bbbbbbbbbbbb" in text
     assert "Budget 1 " not in text, "the full cache is no arm"
     assert text.count("linear not ranked 1/4") == 1

@@ -129,7 +129,7 @@ def test_both_name_one_commit(page: Page) -> None:
 
 # ------------------------------------------------------------------------------------------------ README
 
-DEMO = ROOT / "baselines" / "accepted" / "intel-r-xeon-r-processor-1-threads" / "demo.json"
+DEMO = ROOT / "baselines" / "accepted" / "amd-epyc-1-threads" / "demo.json"
 HEAD = "| model | which cache? | speed | saved | legend score | the worst of the others |"
 
 

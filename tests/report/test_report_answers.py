@@ -10,6 +10,7 @@ import report_sample as sample
 
 from cachemark.core.limits import Limit
 from cachemark.core.result import Outcome
+from cachemark.core.units import SCORES
 from cachemark.export.github import comment, summary
 from cachemark.export.tables import tables
 from cachemark.report.charts.chart import signs_of
@@ -18,10 +19,11 @@ from cachemark.report.charts.tradeoffs import against_speed
 from cachemark.report.page.render import render
 from cachemark.report.view.answers import Answer
 from cachemark.report.view.image_albums import strip
+from cachemark.report.view.quality_claims import SCOPES, SEES, scope
 from cachemark.report.view.report_view import ReportView, build
 from cachemark.report.view.standing import UNJUDGED, standing
 
-SEEDS = 256
+SEEDS, MARGIN = 256, "5 points of legend score (hues alone)"
 
 
 def scored(outcome: Outcome, score: float, seconds: float | None = None, seeds: int = SEEDS) -> Outcome:
@@ -53,7 +55,7 @@ def test_the_fastest_qualified_method_is_recommended_and_not_the_fastest() -> No
     assert found.row is not None
     assert (found.row.case.label, found.lean.case.label if found.lean else "") == ("linear 1/2", "linear 1/4")
     assert found.text.startswith("Use linear at 1/2: 1.33× (")
-    assert found.text.endswith("with 48.2 % less KV, and its images are shown to lose less than 5 points of legend score.")
+    assert found.text.endswith("with 48.2 % less KV, and its images are shown to lose less than 5 points of legend score (hues alone).")
     assert found.ruined is not None
     assert found.ruined.case.label == "streaming 1/4"
     assert [name for name, *_ in found.figures] == ["Speed, linear at 1/2", "Less KV", "Legend score"]
@@ -62,7 +64,7 @@ def test_the_fastest_qualified_method_is_recommended_and_not_the_fastest() -> No
 def test_without_a_qualified_method_it_is_the_full_cache() -> None:
     found = told(FULL, COLLAPSED)
     assert (found.row, found.lean) == (None, None)
-    assert found.text == f"Use the full cache: at these {SEEDS} seeds no method is shown to lose less than 5 points of legend score."
+    assert found.text == f"Use the full cache: at these {SEEDS} seeds no method is shown to lose less than {MARGIN}."
 
 
 def test_few_seeds_decide_nothing_and_say_how_many_would() -> None:
@@ -76,8 +78,8 @@ def test_few_seeds_decide_nothing_and_say_how_many_would() -> None:
 def test_a_method_that_saves_memory_alone_is_named_for_that() -> None:
     found = told(FULL, LEAN)
     assert found.row is None
-    assert found.text == ("Use the full cache: no method that is shown to lose less than 5 points of legend score is shown to be faster. "
-                          "Where memory is short, linear at 1/4 runs with 73.2 % less KV.")
+    assert found.text == (f"Use the full cache: no method that is shown to lose less than {MARGIN} is shown "
+                          "to be faster. Where memory is short, linear at 1/4 runs with 73.2 % less KV.")
 
 
 def test_a_speed_up_beyond_what_is_saved_is_not_recommended() -> None:
@@ -86,6 +88,23 @@ def test_a_speed_up_beyond_what_is_saved_is_not_recommended() -> None:
     found = told(*limits)
     assert found.row is None, "1.33 times where 1.11 are allowed"
     assert "linear at 1/2: 1.33× is more than the 1.11× that the bytes and FLOPs saved allow" in found.text
+
+
+def test_a_speed_that_says_little_is_flagged_on_the_first_screen() -> None:
+    """A full cache that uses a twentieth of what its device can copy and multiply, and the arm that is recommended beside it."""
+    limits = [replace(o, facts={**o.facts, "limit": Limit(0.1, 0.1, 1, 1, 20.0, 20.0, {}).to_json()}) for o in (FULL, GOOD)]
+    assert [mark.text for mark in told(*limits).flags] == ["artefact", "idle device"]
+    first = render(view(*limits)).split("Compared with the baseline")[0]
+    assert all(f">{flag}</span>" in first for flag in ("artefact", "idle device"))
+    assert told(FULL, GOOD).flags == ()
+
+
+def test_every_claim_names_what_its_score_sees() -> None:
+    """A method may keep every hue and break every shape: a sentence that says "as good" must not say more than was looked at."""
+    (group,), claims = standing([FULL, GOOD, COLLAPSED])
+    assert {claim.allowed for claim in claims.values()} == {MARGIN}
+    assert SEES.keys() == SCOPES.keys() == set(SCORES)
+    assert "neither shapes nor their number nor their place" in scope(group)
 
 
 def test_random_weights_and_what_was_not_judged_recommend_nothing() -> None:

@@ -13,6 +13,7 @@ from cachemark.core.result import Outcome
 from cachemark.report import formatting as fmt
 from cachemark.report.charts.chart import COLOURS, Chart, palette
 from cachemark.report.charts.chart_set import ChartSet, chart_set
+from cachemark.report.charts.svg import XYPlot
 from cachemark.report.charts.tradeoffs import front
 from cachemark.report.view.case_group import case_groups
 
@@ -67,6 +68,13 @@ def test_the_front_is_what_no_other_case_beats() -> None:
     points = [(1.0, 0.4), (1.0, 0.9), (2.0, 0.1), (2.0, 0.5), (4.0, 0.0)]
     assert front(points, less=True) == [(1.0, 0.4), (2.0, 0.1), (4.0, 0.0)]
     assert front(points, less=False) == [(4.0, 0.0)]
+
+
+def test_an_axis_that_is_not_linear_says_so(whole: ChartSet) -> None:
+    drawn = {chart.title: chart for tab in ("leaderboard", "speed", "memory", "quality") for chart in whole.of(tab)}
+    rooted = {title for title, chart in drawn.items() if isinstance(chart.plot, XYPlot) and chart.plot.y.root}
+    assert "Fidelity against memory" in rooted
+    assert rooted == {title for title, chart in drawn.items() if "vertical axis is a square root" in chart.caption}
 
 
 def test_each_tab_has_charts_of_its_own(whole: ChartSet) -> None:

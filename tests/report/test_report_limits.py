@@ -62,11 +62,11 @@ def test_a_line_that_does_not_fit_has_no_slope() -> None:
 
 
 @pytest.mark.parametrize(("outcomes", "flag", "said"), [
-    ((full(latency=5.0), arm(latency=3.0)), "no baseline", "20% of the copy rate"),
+    ((full(latency=5.0), arm(latency=3.0)), "idle device", "20 % of the copy rate"),
     ((full(), arm(latency=0.8)), "artefact", "2.50× is more than the 2.00×"),
     ((full(), arm(latency=2.5)), "use the full cache", "would allow 2.00×"),
     ((full(latency=0.9), arm()), "in a cache", "fit a cache"),
-], ids=["no baseline", "artefact", "no gain", "too fast"])  # fmt: skip
+], ids=["idle device", "artefact", "no gain", "too fast"])  # fmt: skip
 def test_each_flag_is_said_in_a_sentence_and_only_where_it_is_true(outcomes: tuple[Outcome, ...], flag: str, said: str) -> None:
     found = table(*outcomes)
     marks = {mark.text: mark.reason for line in found.lines for mark in line.flags}
@@ -107,7 +107,7 @@ def test_a_speed_that_is_not_to_be_believed_says_so_where_it_stands() -> None:
     (group,) = case_groups(outcomes)
     assert group.full is not None
     marks = {row.case.budget: [mark.text for mark in row.marks] for row in group.arms}
-    assert [mark.text for mark in group.full.marks] == ["no baseline"]
+    assert [mark.text for mark in group.full.marks] == ["idle device"]
     assert ("artefact" in marks["1/4"], "artefact" in marks["1/2"]) == (True, False)
     headline = next(table for table in Page(render(build(sample.RUN, outcomes))).tables() if any("Speed-up" in row for row in table))
     assert ["artefact" in " ".join(row) for row in headline if any("linear" in cell for cell in row)].count(True) == 1

@@ -99,10 +99,10 @@ def test_the_full_cache_at_batch_1_and_the_planted_best_at_a_large_one(planted: 
     assert (alone["recommended"], many["recommended"]) == ("full", "linear at 1/4")
     assert alone["text"].startswith("Use the full cache: nothing gains at batch 1")
     assert many["text"].startswith("Use linear at 1/4: 1.70×")
-    assert many["text"].endswith("its images are shown to lose less than 5 points of legend score. Measured on h100 at batch 64.")
+    assert many["text"].endswith("to lose less than 5 points of legend score (hues alone). Measured on h100 at batch 64.")
     assert [line["name"] for line in many["ranked"]] == ["linear at 1/4", "linear at 1/2"]
     (ruined,) = many["others"]
-    assert ruined["why_not"] == "Its images lose 5 points of legend score or more on average."
+    assert ruined["why_not"] == "Its images lose 5 points of legend score (hues alone) or more on average."
     first = many["ranked"][0]
     assert first["low"] < first["gain"] <= first["allowed"]
     assert (first["basis"], first["metric"], first["quality"]["value"]) == ("measured", "legend", 1.0)

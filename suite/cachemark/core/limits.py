@@ -16,7 +16,7 @@ from .errors import unknown
 
 BYTES = ("weights", "read", "written", "activations", "own")
 ARTEFACT = 1.1  # measured over ideal speed-up from which the baseline, not the method, is the likelier cause
-IDLE = 0.4  # a full cache that uses less of both the copy and the matmul rate is not a baseline
+IDLE = 0.4  # of a full cache that uses less of both the copy and the matmul rate, a speed-up says little
 FITS = 0.9  # share of the variance that a line must explain before its slope is stated
 CACHED = 0.95  # measured over floor below which the device's own caches must have served
 
@@ -178,13 +178,13 @@ def beyond_passes(measured: float, tokens: float) -> str:
     return f"{measured:.2f}× is more than the {tokens:.2f} tokens that it draws a pass, and fewer passes are all that a decoder gains."
 
 
-def no_baseline(full: Limit, seconds: float) -> str:
-    """The reason for which a full cache is not a valid baseline, or nothing."""
+def idle(full: Limit, seconds: float) -> str:
+    """The reason for which a speed-up over this full cache says little, or nothing: it leaves the device idle."""
     mbu, mfu = full.mbu(seconds), full.mfu(seconds)
     if max(mbu, mfu) >= IDLE:
         return ""
-    return (f"Not a valid full-cache baseline: it uses {mbu:.0%} of the copy rate and {mfu:.0%} of the matmul rate, neither of them "
-            f"{IDLE:.0%}.")
+    return (f"The full cache leaves the device idle: it uses {100 * mbu:.0f} % of the copy rate and {100 * mfu:.0f} % of the matmul rate, "
+            f"neither of them {100 * IDLE:.0f} %. A speed-up over it says little of a device that is used.")
 
 
 def no_gain(measured: float, allowed: float) -> str:
@@ -201,4 +201,5 @@ def too_fast(limit: Limit, seconds: float) -> str:
     not bind."""
     if limit.over(seconds) >= CACHED:
         return ""
-    return "Faster than its floor: keys, values or weights fit a cache of the device, which is faster than the memory that was measured."
+    return ("Faster than its least time: keys, values or weights fit a cache of the device, which is faster than the memory that was "
+            "measured.")

@@ -11,9 +11,9 @@ from ...core.units import metric
 from ...stats.intervals import Interval
 from .. import formatting as fmt
 from .case_group import CaseGroup
-from .limit_flags import limit_of
+from .limit_flags import OF_SPEED, limit_of
 from .quality_claims import Claims, QualityClaim, criterion
-from .report_row import MASKED, ReportRow, method_of
+from .report_row import MASKED, Mark, ReportRow, method_of
 from .selection import Candidate, select
 
 FULL_CACHE = "Use the full cache"
@@ -24,7 +24,7 @@ class Answer:
     """One sentence for one model. ``row`` is the recommended arm, None where it is the full cache; ``lean`` the qualified arm that saves
     most memory or computation where that is another; ``ruined`` the one of the others whose images are worst, for comparison; ``needed``
     about the number of seeds at which one more arm would be decided. ``figures`` are the recommended arm's speed, saving and quality,
-    each with its name and its interval as text."""
+    each with its name and its interval as text; ``flags`` say why the speed is not to be believed."""
 
     text: str
     row: ReportRow | None = None
@@ -32,6 +32,7 @@ class Answer:
     ruined: ReportRow | None = None
     needed: int | None = None
     figures: tuple[tuple[str, str, str], ...] = ()
+    flags: tuple[Mark, ...] = ()
 
 
 def answer(group: CaseGroup, claims: Claims) -> Answer:
@@ -44,13 +45,14 @@ def answer(group: CaseGroup, claims: Claims) -> Answer:
     lean = rows[chosen.lean.key] if chosen.lean else None
     if chosen.best is not None:
         row = rows[chosen.best.key]
-        return Answer(_use(row, claims), row, lean, ruined, figures=tuple(_figures(row, group)))
+        return Answer(_use(row, claims), row, lean, ruined, figures=tuple(_figures(row, group)), flags=_flags(row, group))
     needed = min((claim.needed for row in group.arms if (claim := claims.get(row.case.key)) and not claim.shown and claim.needed),
                    default=None)
     able = [each for each in candidates if each.qualified]
     doubted = next((f" {named(rows[each.key].case)}: {each.doubt}" for each in able if each.doubt), "")
     text = f"{FULL_CACHE}: {_reason(group, lean, claims, needed, qualified=bool(able))}{doubted}"
-    return Answer(text, None, lean, ruined, needed, tuple(_figures(lean or group.full, group)))
+    shown = lean or group.full
+    return Answer(text, None, lean, ruined, needed, tuple(_figures(shown, group)), _flags(shown, group))
 
 
 def candidate(row: ReportRow, group: CaseGroup, claims: Claims) -> Candidate:
@@ -65,6 +67,12 @@ def doubt(row: ReportRow, group: CaseGroup) -> str:
     if mine is None or whole is None or row.speed_up is None:
         return ""
     return limits.artefact(row.speed_up.value, limits.ideal(whole, mine))
+
+
+def _flags(row: ReportRow, group: CaseGroup) -> tuple[Mark, ...]:
+    """The flags that forbid to believe the speed of a row beside the full cache's."""
+    rows = (row,) if row is group.full or group.full is None else (row, group.full)
+    return tuple(mark for each in rows for mark in each.marks if mark.text in OF_SPEED)
 
 
 def _figures(row: ReportRow, group: CaseGroup) -> Iterator[tuple[str, str, str]]:

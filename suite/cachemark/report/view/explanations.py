@@ -18,6 +18,8 @@ FLAGS = {
     "own kernel": "The method needs something that the full cache's attention kernel does not return, and has an equally fused kernel of "
                   "its own.",
     "no speed-up": "The full cache of the same cell has no results, latency was not measured, or the attention kernels differ.",
+    "idle device": "The full cache uses less than 40 % of both the copy rate and the matmul rate of its device.",
+    "artefact": "The speed-up is more than 1.1 times what the bytes and FLOPs saved allow, or than the tokens that are drawn a pass.",
     "unanchored": "This code has not been shown to reach the model's published figures with these weights.",
 }
 VERDICTS = {

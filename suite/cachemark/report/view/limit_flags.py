@@ -10,6 +10,9 @@ from ...core.limits import Limit
 from ...core.spec import FULL
 from .report_row import Mark, ReportRow
 
+IDLE, ARTEFACT = "idle device", "artefact"
+OF_SPEED = (IDLE, ARTEFACT)  # flags that forbid to believe a speed-up
+
 
 def limit_of(row: ReportRow | None) -> Limit | None:
     """The limit of a timed row, or None where there is none. A report may be made of a store that another version has written."""
@@ -25,8 +28,8 @@ def flags(row: ReportRow, limit: Limit, whole: Limit | None) -> tuple[Mark, ...]
     own, latency = row.case.role == "baseline", row.median("latency") or 0.0
     ideal = limits.ideal(whole, limit) if whole and not own else None
     found = [
-        Mark("no baseline", "warn", limits.no_baseline(limit, latency)) if own else None,
-        Mark("artefact", "warn", limits.artefact(row.speed_up.value, ideal)) if row.speed_up and ideal and not own else None,
+        Mark(IDLE, "warn", limits.idle(limit, latency)) if own else None,
+        Mark(ARTEFACT, "warn", limits.artefact(row.speed_up.value, ideal)) if row.speed_up and ideal and not own else None,
         Mark("use the full cache", "calm", limits.no_gain(row.speed_up.high, ideal)) if row.speed_up and ideal and not own else None,
         Mark("in a cache", "calm", limits.too_fast(limit, latency)),
     ]
@@ -36,7 +39,7 @@ def flags(row: ReportRow, limit: Limit, whole: Limit | None) -> tuple[Mark, ...]
 def flagged(rows: Sequence[ReportRow], full: ReportRow | None) -> list[ReportRow]:
     """The rows with the flags that forbid to believe their speed, so that these stand where the speed stands."""
     whole = limit_of(full)
-    marks = ([mark for mark in flags(row, limit, whole) if mark.tone == "warn"] if (limit := limit_of(row)) else [] for row in rows)
+    marks = ([mark for mark in flags(row, limit, whole) if mark.text in OF_SPEED] if (limit := limit_of(row)) else [] for row in rows)
     return [replace(row, marks=(*(found or _beyond_passes(row)), *row.marks)) for row, found in zip(rows, marks, strict=True)]
 
 
@@ -47,4 +50,4 @@ def _beyond_passes(row: ReportRow) -> list[Mark]:
     if row.case.method != FULL or not isinstance(tokens, float) or not row.speed_up:
         return []
     reason = limits.beyond_passes(row.speed_up.value, tokens)
-    return [Mark("artefact", "warn", reason)] if reason else []
+    return [Mark(ARTEFACT, "warn", reason)] if reason else []

@@ -22,6 +22,7 @@ SCOPES = {  # what a score of single images judges, and what it leaves to the ey
     "geneval": "in what was asked for: GenEval sees neither how clean objects are nor the rest of an image",
     "dpg": "in what was asked for: DPG-Bench sees neither how clean an image is nor what nobody asked about",
 }
+SEES = {"legend": "hues alone", "prompt_score": "what was asked for", "geneval": "what was asked for", "dpg": "what was asked for"}
 MORE = 4  # times as many seeds, of which it is said what they could show
 _NORMAL = NormalDist()
 _Z = _NORMAL.inv_cdf(0.975)  # half the width of a stated interval of a FID, in standard errors
@@ -71,9 +72,10 @@ class QualityClaim:
 
     @property
     def allowed(self) -> str:
-        """The margin in words."""
+        """The margin in words, with what its score sees: no sentence may claim more of images than was looked at."""
         if self.share is None:
-            return f"{100 * self.margin:g} points of {metric(self.metric).title.lower()}"
+            sees = f" ({SEES[self.metric]})" if self.metric in SEES else ""
+            return f"{100 * self.margin:g} points of {metric(self.metric).title.lower()}{sees}"
         return f"{fmt.percent(self.share)} of the full cache's {metric(self.metric).title}"
 
 
