@@ -16,7 +16,6 @@ With one thread `--clock cpu` counts the seconds that this process computed, whi
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import time
 from collections.abc import Callable
@@ -27,20 +26,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cachemark import __version__
 from cachemark.cache.arena import Memory
 from cachemark.contract.decoder import Decoder
 from cachemark.contract.method import Method
 from cachemark.core import registry
 from cachemark.core.spec import Sampling
 from cachemark.decoders.jacobi import Jacobi
-from cachemark.machine.environment import environment
 from cachemark.methods.full import Full
 from cachemark.methods.linear import Linear
 from cachemark.models import catalogue
 from cachemark.models.llamagen import LlamaGen
 from cachemark.models.protocol import Request
-from cachemark.plans.reuse import code_identity
+from origin import Origin
 
 assert catalogue
 MODEL, SAMPLING, BATCHES = "tiny-llamagen", Sampling(cfg_scale=1.5), (1, 4)
@@ -116,9 +113,8 @@ def main() -> None:
     parser.add_argument("--json", help="write everything measured to this file")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
-    here, code = environment("cpu", arguments.threads), code_identity()
-    commit = f"{code['commit'][:10]}{' (dirty)' if code['dirty'] else ''}"
-    print(f"cachemark {__version__}, commit {commit}, {here.machine_class}, torch {torch.__version__}")
+    origin = Origin(arguments.threads)
+    print(origin)
     print(f"{MODEL}, fp32, jacobi {arguments.window}, {arguments.batches} batches of seeds, {arguments.clock} clock; quartiles in brackets")
     model = registry.models.get(MODEL).load(Request("cpu", torch.float32)).generator
     results = []
@@ -126,9 +122,7 @@ def main() -> None:
         for name in METHODS:
             results.append(measure(Cell(model, name, batch, CLOCKS[arguments.clock]), name, arguments.window, arguments.batches))
             print(told(results[-1]), flush=True)
-    if arguments.json:
-        with open(arguments.json, "w", encoding="utf-8") as file:
-            json.dump({"environment": here.to_json(), "code": code, "results": results}, file, indent=1)
+    origin.write(arguments.json, results=results)
 
 
 if __name__ == "__main__":

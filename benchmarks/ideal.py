@@ -21,7 +21,6 @@ import os
 os.environ.setdefault("GOMP_SPINCOUNT", "100000")  # workers of a waiting arm go to sleep, and do not take turns from the running one
 
 import argparse
-import json
 import statistics
 import time
 from collections.abc import Callable
@@ -33,17 +32,15 @@ from threading import Condition, Thread
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from cachemark import __version__
 from cachemark.cache.arena import Memory
 from cachemark.contract.method import Method
 from cachemark.core.spec import Sampling
-from cachemark.machine.environment import environment
 from cachemark.methods.base.paper_baseline import PaddedFull
 from cachemark.methods.full import Full
 from cachemark.methods.linear import Linear
 from cachemark.models.layers import packed
 from cachemark.models.llamagen import SIZES, LlamaGen
-from cachemark.plans.reuse import code_identity
+from origin import Origin
 
 GRID, BATCH, SHARE = 24, 2, Fraction(1, 6)
 SAMPLING = Sampling(cfg_scale=2.0)
@@ -146,9 +143,8 @@ def main() -> None:
     parser.add_argument("--profile", action="store_true", help="also print where the time of full and linear goes")
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
-    here, code = environment("cpu", given.threads), code_identity()
-    print(f"cachemark {__version__}, commit {code['commit'][:10]}{' (dirty)' if code['dirty'] else ''}, {here.machine_class}, "
-          f"torch {torch.__version__}")
+    origin = Origin(given.threads)
+    print(origin)
     plain = LlamaGen(replace(SIZES["B"], grid=GRID)).initialise(0).eval().requires_grad_(False)
     tables = (plain.tok_embeddings.weight, plain.cls_embedding.embedding_table.weight)  # of which a few rows are read
     weights = sum(p.nbytes for p in plain.parameters()) - sum(t.nbytes for t in tables)
@@ -169,9 +165,7 @@ def main() -> None:
         print(f"{pair}: median share of the ideal {statistics.median(r[pair]['share'] for r in found):.3f}")
     for name in {"full", "linear"} & arms.keys() if given.profile else ():
         print(f"\n{name}\n{profiled(arms[name])}")
-    if given.json:
-        with open(given.json, "w", encoding="utf-8") as file:
-            json.dump({"environment": here.to_json(), "code": code, "rounds": found}, file, indent=1)
+    origin.write(given.json, rounds=found)
 
 
 if __name__ == "__main__":

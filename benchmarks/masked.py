@@ -19,7 +19,6 @@ FLOPs of the image's own passes. Image decoding is left out.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import time
 from collections.abc import Sequence
@@ -29,22 +28,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cachemark import __version__
 from cachemark.cache import random_streams as streams
 from cachemark.cache.arena import Memory
 from cachemark.cache.masked_layout import MaskedLayout, MaskedStep, masked_steps, placed, put
 from cachemark.contract.method import Method
 from cachemark.core import registry
 from cachemark.core.spec import Sampling
-from cachemark.machine.environment import environment
 from cachemark.methods.full import Full
 from cachemark.methods.lazymar import LazyMAR
 from cachemark.methods.marche import MARche
 from cachemark.models.catalogue import masked_models as masked
 from cachemark.models.mar import MAR, guidance
 from cachemark.models.protocol import ModelEntry, Request
-from cachemark.plans.reuse import code_identity
 from cachemark.roofline.masked_flops import by_pass
+from origin import Origin
 
 assert masked  # importing it registers the models
 MODEL, PRESET = "mar-b", "fewer"
@@ -150,9 +147,8 @@ def main() -> None:
     parser.add_argument("--json", help="write everything measured to this file")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
-    here, code = environment("cpu", arguments.threads), code_identity()
-    commit = f"{code['commit'][:10]}{' (dirty)' if code['dirty'] else ''}"
-    print(f"cachemark {__version__}, commit {commit}, {here.machine_class}, torch {torch.__version__}")
+    origin = Origin(arguments.threads)
+    print(origin)
     print(f"{MODEL}, random weights, batch {arguments.batch} + CFG, fp32, passes {FIRST} … {LAST}")
     found = measured(registry.models.get(MODEL), arguments.batch, arguments.rounds)
     table = ratios(found)
@@ -160,9 +156,7 @@ def main() -> None:
         middle, low, high = statistics.median(row["speed-up"]), min(row["speed-up"]), max(row["speed-up"])
         print(f"  {name:10} {middle:.3f}× (least {low:.3f}, most {high:.3f}, n = {arguments.rounds}); FLOPs allow {row['allowed']:.3f}×, "
               f"of which {middle / row['allowed']:.1%}; whole image {row['whole image']:.3f}× of {row['whole image allowed']:.3f}×")
-    if arguments.json:
-        with open(arguments.json, "w", encoding="utf-8") as file:
-            json.dump({"environment": here.to_json(), "code": code, "result": found, "ratios": table}, file, indent=1)
+    origin.write(arguments.json, result=found, ratios=table)
 
 
 if __name__ == "__main__":

@@ -25,12 +25,10 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from cachemark import __version__
 from cachemark.core.result import Outcome
 from cachemark.core.wording import percent
-from cachemark.machine.environment import environment
-from cachemark.plans.reuse import code_identity
 from cachemark.store.db import Store
+from origin import Origin
 
 PLAN = """name = "overhead"
 [timing]
@@ -92,9 +90,8 @@ def main() -> None:
     parser.add_argument("--model", default="tiny-llamagen")
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     given = parser.parse_args()
-    here, code = environment("cpu", given.threads), code_identity()
-    print(f"cachemark {__version__}, commit {code['commit'][:10]}{' (dirty)' if code['dirty'] else ''}, {here.machine_class}, "
-          f"torch {here.facts['torch']}")
+    origin = Origin(given.threads)
+    print(origin)
     with tempfile.TemporaryDirectory(prefix="cachemark-") as folder:
         def run(name: str, repeats: int, samples: int) -> Cost:
             plan = Path(folder, f"{name}.toml")

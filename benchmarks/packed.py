@@ -10,17 +10,14 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import time
 from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor, nn
 
-from cachemark import __version__
-from cachemark.machine.environment import environment
 from cachemark.models.layers import Packed, Projection
-from cachemark.plans.reuse import code_identity
+from origin import Origin
 
 SHAPES = ((192, 768), (384, 384), (768, 768), (768, 3072), (1024, 3072))
 ROWS = (1, 4, 8, 64, 640)
@@ -71,18 +68,15 @@ def main() -> None:
     parser.add_argument("--json", help="write everything measured to this file")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
-    here, code = environment("cpu", arguments.threads), code_identity()
-    commit = f"{code['commit'][:10]}{' (dirty)' if code['dirty'] else ''}"
+    origin = Origin(arguments.threads)
     rate = copy_rate()
-    print(f"cachemark {__version__}, commit {commit}, {here.machine_class}, torch {torch.__version__}, copy rate {rate / 1e9:.1f} GB/s")
+    print(f"{origin}, copy rate {rate / 1e9:.1f} GB/s")
     table = []
     for row in measured():
         table.append(row)
         rates = f"plain {row['plain'] / 1e9:5.1f} GB/s, packed {row['packed'] / 1e9:5.1f}"
         print(f"  {row['in']:>5} → {row['out']:<5} {row['rows']:>4} rows: {rates}")
-    if arguments.json:
-        with open(arguments.json, "w", encoding="utf-8") as file:
-            json.dump({"environment": here.to_json(), "code": code, "copy": rate, "table": table}, file, indent=1)
+    origin.write(arguments.json, copy=rate, table=table)
 
 
 if __name__ == "__main__":

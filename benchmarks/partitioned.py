@@ -17,7 +17,6 @@ that turns from round to round; a figure is the median over rounds of the ratio 
 from __future__ import annotations
 
 import argparse
-import json
 import random
 import statistics
 import time
@@ -28,16 +27,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from cachemark import __version__
 from cachemark.cache.arena import Memory
 from cachemark.cache.masked_layout import MaskedLayout
 from cachemark.core import registry
-from cachemark.machine.environment import environment
 from cachemark.methods.marche import joined
 from cachemark.methods.masked.partial import Places, wide
 from cachemark.models.catalogue import masked_models as masked
 from cachemark.models.protocol import ModelEntry
-from cachemark.plans.reuse import code_identity
+from origin import Origin
 
 assert masked  # importing it registers the models
 ACTIVE = (16, 32, 64, 128)  # active tokens; all others are cached
@@ -109,12 +106,11 @@ def main() -> None:
     parser.add_argument("--json", help="write everything measured to this file")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
-    here, code = environment("cpu", arguments.threads), code_identity()
+    origin = Origin(arguments.threads)
     entry: ModelEntry = registry.models.get(arguments.model)
     layout = entry.shape(entry.presets["paper"], arguments.batch)
     assert isinstance(layout, MaskedLayout)
-    commit = f"{code['commit'][:10]}{' (dirty)' if code['dirty'] else ''}"
-    print(f"cachemark {__version__}, commit {commit}, {here.machine_class}, torch {torch.__version__}")
+    print(origin)
     print(f"one decoder block of {arguments.model}, batch {arguments.batch} + CFG, fp32")
     results = [ratios(layout, active, arguments.rounds) for active in ACTIVE]
     for result in results:
@@ -122,9 +118,7 @@ def main() -> None:
         for name, values in result["ratios"].items():
             low, high = interval(values)
             print(f"  time {name}: median {statistics.median(values):.3f}, 95 % {low:.3f} … {high:.3f}, n = {len(values)}")
-    if arguments.json:
-        with open(arguments.json, "w", encoding="utf-8") as file:
-            json.dump({"environment": here.to_json(), "code": code, "results": results}, file, indent=1)
+    origin.write(arguments.json, results=results)
 
 
 if __name__ == "__main__":

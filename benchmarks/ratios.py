@@ -16,7 +16,6 @@ two arms of one round. Image decoding is left out: it is the same in all arms.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import time
 from collections.abc import Callable
@@ -30,13 +29,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from cachemark import __version__
 from cachemark.cache import random_streams as streams
 from cachemark.cache.arena import Memory
 from cachemark.contract.method import Method
 from cachemark.core.limits import Rates
 from cachemark.core.spec import Sampling
-from cachemark.machine.environment import environment
 from cachemark.machine.rates import rates
 from cachemark.methods.base.paper_baseline import PaddedFull
 from cachemark.methods.full import Full
@@ -45,8 +42,8 @@ from cachemark.models import costs
 from cachemark.models.layers import packed
 from cachemark.models.llamagen import SIZES, LlamaGen, rotate_pairs
 from cachemark.models.sampling import draw, guide
-from cachemark.plans.reuse import code_identity
 from cachemark.roofline.bill import bill
+from origin import Origin
 
 SHAPES = ((16, 4), (24, 2))  # grid, images of a batch; guidance doubles the rows
 SAMPLING = Sampling(cfg_scale=2.0)
@@ -156,9 +153,8 @@ def main() -> None:
     parser.add_argument("--json", help="write everything measured to this file")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
-    here, code = environment("cpu", arguments.threads), code_identity()
-    commit = f"{code['commit'][:10]}{' (dirty)' if code['dirty'] else ''}"
-    print(f"cachemark {__version__}, commit {commit}, {here.machine_class}, torch {torch.__version__}")
+    origin = Origin(arguments.threads)
+    print(origin)
     here_rates = rates("cpu", arguments.threads, ["float32"])["float32"]
     print(f"copy {here_rates.copy / 1e9:.1f} GB/s, matmul {here_rates.matmul / 1e9:.0f} GFLOP/s")
     results = []
@@ -172,9 +168,7 @@ def main() -> None:
             print(f"  time {name}: median {middle:.3f}, quartiles {low:.3f} … {high:.3f}{share(middle, result['ideal'].get(name))}")
         floor = result["ideal"]["floor of full"]
         print(f"  full: {statistics.median(result['seconds']['full']) / floor:.2f} times its floor of {floor:.2f} s")
-    if arguments.json:
-        with open(arguments.json, "w", encoding="utf-8") as file:
-            json.dump({"environment": here.to_json(), "code": code, "results": results}, file, indent=1)
+    origin.write(arguments.json, results=results)
 
 
 if __name__ == "__main__":

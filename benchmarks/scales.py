@@ -16,7 +16,6 @@ two arms of one round. Image decoding is left out of the ratios: it is the same 
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import time
 from collections import defaultdict
@@ -28,19 +27,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cachemark import __version__
 from cachemark.cache.arena import Memory
 from cachemark.cache.layout import Site, Step, Tokens
 from cachemark.contract.method import Block, Method
 from cachemark.core import registry
-from cachemark.machine.environment import environment
 from cachemark.methods.ams_kv import AMSKV
 from cachemark.methods.base.paper_baseline import ConcatFull
 from cachemark.methods.full import Full
 from cachemark.models import var
 from cachemark.models.catalogue import next_scale
 from cachemark.models.protocol import Loaded, ModelEntry, Request
-from cachemark.plans.reuse import code_identity
+from origin import Origin
 
 assert next_scale  # importing it registers the models
 MODEL = "var-d16"
@@ -164,10 +161,9 @@ def main() -> None:
     parser.add_argument("--json", help="write everything measured to this file")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
-    here, code = environment("cpu", arguments.threads), code_identity()
+    origin = Origin(arguments.threads)
     entry: ModelEntry = registry.models.get(MODEL)
-    commit = f"{code['commit'][:10]}{' (dirty)' if code['dirty'] else ''}"
-    print(f"cachemark {__version__}, commit {commit}, {here.machine_class}, torch {torch.__version__}")
+    print(origin)
     print(f"{MODEL}, random weights, batch {arguments.batch} + CFG, fp32")
     if arguments.profile:
         print_profile(profile(entry, arguments.batch), entry.shape(entry.presets["paper"], 1).scales)
@@ -178,9 +174,7 @@ def main() -> None:
     for name, values in result["ratios"].items():
         low, middle, high = statistics.quantiles(values, n=4)
         print(f"  time {name}: median {middle:.3f}, quartiles {low:.3f} … {high:.3f}, n = {len(values)}")
-    if arguments.json:
-        with open(arguments.json, "w", encoding="utf-8") as file:
-            json.dump({"environment": here.to_json(), "code": code, "result": result}, file, indent=1)
+    origin.write(arguments.json, result=result)
 
 
 if __name__ == "__main__":

@@ -13,8 +13,8 @@ from cachemark.cache.codec import CODECS
 from cachemark.cache.layout import Site, Step
 from cachemark.contract.method import Method
 from cachemark.kit import ragged, token_checks
+from cachemark.kit.common import Poison
 from cachemark.kit.driver import drive, watched
-from cachemark.kit.token_checks import Poison
 
 from .cells import Cell, Ran, cells, generate, halved
 

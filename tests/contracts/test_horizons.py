@@ -4,6 +4,7 @@ are served one token a pass, and one that states what it does not have is found 
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -52,72 +53,60 @@ def test_a_method_without_a_horizon_is_served_one_token_a_pass_to_the_byte(name:
         assert held == [*outcomes[0][2:]]
 
 
-@pytest.mark.parametrize("lines", [3, 4])
-@pytest.mark.parametrize("attention", ["mha", "gqa"])
-def test_linear_keeps_its_own_tokens_and_evicts_by_final_ones(attention: str, lines: int) -> None:
-    """Kept sets and guide queries too: they are those of the sequential run at every line's end."""
-    def make() -> Linear:
-        return Linear(B=lines * GRID, anchor=1)
-
-    held: dict[int, list[tuple[Tensor, Tensor]]] = {}
-    for window in (0, 3, GRID, 16):
-        notes, method = held.setdefault(window, []), LineEnds(B=lines * GRID, anchor=1)
-        method.notes = notes
-        decoder = Jacobi(window=window) if window else None
-        assert torch.equal(generate(decoder, method=lambda method=method: method, attention=attention),
-                           generate(None, method=make, attention=attention))
-        assert decoder is None or max(decoder.kept) > 1
-        for (visual, guide), (own_visual, own_guide) in zip(held[0], notes, strict=True):
-            assert torch.equal(visual, own_visual)
-            assert torch.allclose(guide, own_guide, atol=1e-4)
-    assert len(held[0]) == GRID - lines
+Notes = list[tuple[Tensor, Tensor]]
 
 
-class LineEnds(Linear):
-    """Notes what stays behind each line, and the queries that it was chosen by."""
+class Noting:
+    """Of a method that evicts at a line's end: what stays behind it, and the queries that it was chosen by."""
 
-    notes: list[tuple[Tensor, Tensor]]
+    notes: Notes
+    chosen_by: str
 
     def horizon(self, first: int) -> int:
-        return super().horizon(first)
+        return super().horizon(first)  # type: ignore[misc]
 
     def evict(self, step: Step, slots: Any) -> None:
         before = slots.live_visual
-        super().evict(step, slots)
+        super().evict(step, slots)  # type: ignore[misc]
         if slots.live_visual < before:
-            self.notes.append((slots.table().sort(-1).values.clone(), self.guide.clone()))
+            self.notes.append((slots.table().sort(-1).values.clone(), getattr(self, self.chosen_by).clone()))
 
 
-@pytest.mark.parametrize("alpha", [1, 4, GRID, GRID + 3])
-def test_rkv_keeps_its_own_tokens_and_evicts_by_final_ones(alpha: int) -> None:
-    """Kept sets and the latest queries too, whether there are fewer or more of them than a line or a window has."""
-    held: dict[int, list[tuple[Tensor, Tensor]]] = {}
+class LineEnds(Noting, Linear):
+    chosen_by = "guide"
+
+
+class Redundant(Noting, RKV):
+    chosen_by = "queries"
+
+
+def as_sequential(noting: Callable[[], LineEnds | Redundant], own: Callable[[], Method], **model: Any) -> Notes:
+    """Assert that under every window tokens, kept sets and queries are those of the sequential run at every line's end; these."""
+    held: dict[int, Notes] = {}
     for window in (0, 3, GRID, 16):
-        notes, method = held.setdefault(window, []), Redundant(B=3 * GRID, alpha=alpha)
-        method.notes = notes
+        method = noting()
+        notes = held[window] = method.notes = []
         decoder = Jacobi(window=window) if window else None
-        assert torch.equal(generate(decoder, method=lambda method=method: method),
-                           generate(None, method=lambda: RKV(B=3 * GRID, alpha=alpha)))
+        assert torch.equal(generate(decoder, method=lambda method=method: method, **model), generate(None, method=own, **model))
         assert decoder is None or max(decoder.kept) > 1
         for (visual, queries), (own_visual, own_queries) in zip(held[0], notes, strict=True):
             assert torch.equal(visual, own_visual)
             assert torch.allclose(queries, own_queries, atol=1e-4)
-    assert len(held[0]) == GRID - 3
+    return held[0]
 
 
-class Redundant(RKV):
-    """Notes what stays behind each line, and the queries that it was chosen by."""
+@pytest.mark.parametrize("lines", [3, 4])
+@pytest.mark.parametrize("attention", ["mha", "gqa"])
+def test_linear_keeps_its_own_tokens_and_evicts_by_final_ones(attention: str, lines: int) -> None:
+    held = as_sequential(lambda: LineEnds(B=lines * GRID, anchor=1), lambda: Linear(B=lines * GRID, anchor=1), attention=attention)
+    assert len(held) == GRID - lines
 
-    notes: list[tuple[Tensor, Tensor]]
 
-    def horizon(self, first: int) -> int:
-        return super().horizon(first)
-
-    def evict(self, step: Step, slots: Any) -> None:
-        before = slots.live_visual
-        super().evict(step, slots)
-        if slots.live_visual < before:
-            self.notes.append((slots.table().sort(-1).values.clone(), self.queries.clone()))
+@pytest.mark.parametrize("alpha", [1, 4, GRID, GRID + 3])
+def test_rkv_keeps_its_own_tokens_and_evicts_by_final_ones(alpha: int) -> None:
+    """Whether there are fewer or more of its latest queries than a line or a window has."""
+    held = as_sequential(lambda: Redundant(B=3 * GRID, alpha=alpha), lambda: RKV(B=3 * GRID, alpha=alpha))
+    assert len(held) == GRID - 3
 
 
 class PastTheLine(RKV):

@@ -15,8 +15,8 @@ from cachemark.cache.codec import CODECS
 from cachemark.cache.layout import Site, Step
 from cachemark.cache.masked_layout import Load, MaskedStep, masked_steps
 from cachemark.kit.capture import NotCapturable, capturing
+from cachemark.kit.common import poison
 from cachemark.kit.reachable import outside
-from cachemark.kit.token_checks import poison
 from cachemark.methods.full import Full
 from cachemark.methods.marche import MARche
 from cachemark.methods.masked.partial import Incremental, Partial, Places, wide

@@ -18,10 +18,10 @@ from cachemark.contract.method import Method
 from cachemark.contract.per_head import PerHead
 from cachemark.core.errors import Unsupported
 from cachemark.kit.capture import capturing
+from cachemark.kit.common import poison
 from cachemark.kit.driver import Onlooker as Watch
 from cachemark.kit.driver import watched
 from cachemark.kit.reachable import outside
-from cachemark.kit.token_checks import poison
 from cachemark.methods.full import Full
 
 from .per_head import BUILT_IN, KV_HEADS, PER_VECTOR, Ran, Scored, Staggered, made, planned, run

@@ -16,10 +16,11 @@ from cachemark.cache.arena import Memory
 from cachemark.cache.bank import SlotBank
 from cachemark.cache.layout import Layout, Step
 from cachemark.contract.method import Method
+from cachemark.kit.common import Poison
 from cachemark.kit.driver import Onlooker as Watch
 from cachemark.kit.driver import watched
 from cachemark.kit.oracle import TokenShadow as Shadow
-from cachemark.kit.token_checks import Massive, Poison
+from cachemark.kit.token_checks import Massive
 from cachemark.methods.base.evicting import Evicting
 from cachemark.methods.base.paper_baseline import PaddedFull
 from cachemark.models import checkpoints, janus

@@ -18,8 +18,8 @@ from cachemark.contract.method import Method
 from cachemark.core.spec import Sampling
 from cachemark.kit import scale_checks
 from cachemark.kit.capture import NotCapturable, capturing
+from cachemark.kit.common import Poison
 from cachemark.kit.driver import Onlooker as Watch
-from cachemark.kit.scale_checks import StagePoison as Poison
 from cachemark.methods.ams_kv import AMSKV
 from cachemark.methods.base.evicting import Evicting
 from cachemark.methods.full import Full

@@ -14,9 +14,9 @@ from cachemark.cache.codec import CODECS
 from cachemark.cache.layout import Layout
 from cachemark.contract.method import Method
 from cachemark.core.spec import Sampling
+from cachemark.kit.common import Poison
 from cachemark.kit.driver import Onlooker as Watch
 from cachemark.kit.driver import watched
-from cachemark.kit.scale_checks import StagePoison as Poison
 from cachemark.methods.full import Full
 from cachemark.methods.h2o import H2O
 from cachemark.models.infinity import Infinity, InfinityConfig

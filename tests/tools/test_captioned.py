@@ -13,22 +13,14 @@ from cachemark.models import janus
 from cachemark.models.janus import JanusConfig
 from cachemark.models.llama import LlamaConfig
 from cachemark.models.tiny.captions import VOCABULARY, WordTokenizer, asked
-from cachemark.models.tiny.tiny_vq import TinyVQConfig, load
+from cachemark.models.tiny.tiny_vq import load
 from cachemark.tools.train import captioned, generators
 from cachemark.tools.train.caption_scene import VERSION
 from cachemark.tools.train.captioned import CaptionedTask, ReaderTask
 from cachemark.tools.train.loops import TrainingRun, train
-from cachemark.tools.train.tokenizers import CodesTask
 
 pytestmark = pytest.mark.usefixtures("quick")
 SMALL = JanusConfig(LlamaConfig(1, 2, 32, 48, len(VOCABULARY)), codes=8, code_dim=2, grid=16)
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Weights of an untrained tokenizer; tokens need not mean much here."""
-    task = CodesTask(0, config=TinyVQConfig(codes=8, channels=2, width=16, blocks=1), batch=2)
-    return train(task, TrainingRun(tmp_path_factory.mktemp("vq"), 1))
 
 
 def make(tokenizer: Path, seed: int = 0) -> CaptionedTask:

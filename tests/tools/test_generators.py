@@ -10,21 +10,13 @@ import torch
 from safetensors.torch import load_file
 
 from cachemark.models.llamagen import LlamaGenConfig
-from cachemark.models.tiny.tiny_vq import TinyVQConfig, load
+from cachemark.models.tiny.tiny_vq import load
 from cachemark.tools.train import generators
 from cachemark.tools.train.generators import GeneratorTask
 from cachemark.tools.train.loops import TrainingRun, train
-from cachemark.tools.train.tokenizers import CodesTask
 
 pytestmark = pytest.mark.usefixtures("quick")
 SMALL = LlamaGenConfig(layers=1, heads=2, dim=32, vocab=8, classes=10, grid=16)
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Weights of an untrained tokenizer; tokens need not mean much here."""
-    task = CodesTask(0, config=TinyVQConfig(codes=8, channels=2, width=16, blocks=1), batch=2)
-    return train(task, TrainingRun(tmp_path_factory.mktemp("vq"), 1))
 
 
 def make(tokenizer: Path, seed: int = 0) -> GeneratorTask:

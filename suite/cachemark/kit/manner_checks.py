@@ -9,8 +9,8 @@ from torch import Tensor
 
 from ..core.errors import CachemarkError, Unsupported
 from ..machine.shared_state import SharedState
-from .next_token import SAMPLING, Cell, generate, recorded
-from .token_checks import SEEDS, Found, finding
+from .common import Found, finding
+from .next_token import SAMPLING, SEEDS, Cell, generate, recorded
 
 
 def process_is_left_alone(cell: Cell) -> Found:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
@@ -19,17 +19,16 @@ from ..core.spec import Sampling
 from ..machine.shared_state import SharedState
 from ..models.mar import MAR, MARConfig
 from .capture import NotCapturable, capturing
+from .common import DECIDES, Found, neutral_knobs
 from .driver import watched
 from .findings import Flaw
 from .reachable import outside
-from .token_checks import DECIDES, neutral_knobs
 
 # The head's process leaves out its noisiest half: with random weights that alone would multiply the tokens by thousands.
 CONFIG = MARConfig(32, (2, 4), 4, 6, 24, grid=6, channels=4, classes=10, buffer=4, steps=8, diffusion=(3, 0))
 SAMPLING = Sampling(cfg_scale=3.0, cfg_schedule="linear")
 SEEDS = (5, 11, 23)
 RATIOS = (Fraction(1, 2), Fraction(3, 5), Fraction(3, 4), Fraction(9, 10))
-Found = Iterator[Flaw]
 
 
 @functools.cache

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from ..cache.arena import Memory
-from ..cache.codec import CODECS
 from ..cache.layout import Layout, Site, Step, scale_steps
 from ..contract.method import Method
 from ..core import calibrations
 from ..methods.base.calibrated import Calibrated
+from .common import MethodCell
 from .driver import Onlooker, Outputs, watched
 from .oracle import TOLERANCE, Apart, apart, masked
 
@@ -79,28 +79,20 @@ def calibration(cls: type[Method], layout: Layout) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class ScaleCell:
+class ScaleCell(MethodCell):
     """One method in one mode, with one codec, on one kind of attention and size of layout."""
 
-    cls: type[Method]
-    mode: tuple[tuple[str, Any], ...] = field(hash=False)  # its values may be lists
-    codec: str
-    attention: str
     sides: tuple[int, ...] = SIDES
     layers: int = LAYERS
     heads: int = HEADS
 
     @property
-    def label(self) -> str:
-        """Its parts, joined."""
-        return "-".join([self.cls.name, *(f"{knob}={value}" for knob, value in self.mode), self.codec, self.attention])
+    def size(self) -> str:
+        return f"{self.blocks(self.layers, self.heads)}, scales {', '.join(map(str, self.sides))}, codec {self.codec}"
 
     @property
-    def size(self) -> str:
-        """The layout in words."""
-        kind = "" if self.attention == "mha" or self.heads == 1 else " on one K/V head"
-        return f"{self.layers} layer{'s' * (self.layers > 1)} of {self.heads} head{'s' * (self.heads > 1)}{kind}, " \
-               f"scales {', '.join(map(str, self.sides))}, codec {self.codec}"
+    def seeds(self) -> Sequence[int]:
+        return self.layout.seeds
 
     @property
     def layout(self) -> Layout:
@@ -121,10 +113,6 @@ class ScaleCell:
     def tight(self) -> Method:
         """The method at a budget that makes it work."""
         return self.cls.build(self.knobs(BUDGET if self.cls.evicts else Fraction(1)))
-
-    def memory(self) -> Memory:
-        """An empty arena with its codec."""
-        return Memory("cpu", CODECS[self.codec])
 
 
 class ScaleShadow(Onlooker):

@@ -7,23 +7,23 @@ import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..cache.arena import Memory
-from ..cache.codec import CODECS
 from ..cache.layout import Layout, Site, Step
 from ..contract.method import Method
 from ..core.errors import BadBudget
 from ..core.spec import Sampling
 from ..models.llamagen import LlamaGen, LlamaGenConfig
+from .common import MethodCell
 from .driver import Onlooker, Outputs, watched
 from .oracle import TokenShadow
 
 GRID, BATCH, LAYERS, HEADS = 6, 2, 2, 4
 ATTENTION: dict[str, int | None] = {"mha": None, "gqa": 1}
+SEEDS = tuple(range(BATCH))
 SAMPLING = Sampling(cfg_scale=1.5)
 LOUDER = {"wqkv.weight": 8, "attention.wo.weight": 4, "output.weight": 8}
 RATIOS = (Fraction(1, 2), Fraction(1, 3), Fraction(2, 3), Fraction(3, 4))
@@ -48,28 +48,20 @@ class NoBudget(AssertionError):
 
 
 @dataclass(frozen=True)
-class Cell:
+class Cell(MethodCell):
     """One method in one mode, with one codec, on one kind of attention and size of model."""
 
-    cls: type[Method]
-    mode: tuple[tuple[str, Any], ...] = field(hash=False)  # its values may be lists
-    codec: str
-    attention: str
     grid: int = GRID
     layers: int = LAYERS
     heads: int = HEADS
 
     @property
-    def label(self) -> str:
-        """Its parts, joined."""
-        return "-".join([self.cls.name, *(f"{knob}={value}" for knob, value in self.mode), self.codec, self.attention])
+    def size(self) -> str:
+        return f"{self.blocks(self.layers, self.heads)}, {self.grid}×{self.grid} tokens, codec {self.codec}"
 
     @property
-    def size(self) -> str:
-        """The model in words."""
-        kind = "" if self.attention == "mha" or self.heads == 1 else " on one K/V head"
-        return f"{self.layers} layer{'s' * (self.layers > 1)} of {self.heads} head{'s' * (self.heads > 1)}{kind}, " \
-               f"{self.grid}×{self.grid} tokens, codec {self.codec}"
+    def seeds(self) -> Sequence[int]:
+        return SEEDS
 
     @property
     def model(self) -> LlamaGen:
@@ -101,10 +93,6 @@ class Cell:
                 continue
             return method
         raise NoBudget(f"{self.label} meets none of the budgets {', '.join(map(str, RATIOS))}, so its contract cannot be tested")
-
-    def memory(self) -> Memory:
-        """An empty arena with its codec."""
-        return Memory("cpu", CODECS[self.codec])
 
 
 @dataclass

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
 import torch
 
-from ..cache.layout import Site, Step, scale_steps
+from ..cache.layout import scale_steps
 from ..contract.method import Method
 from ..core.errors import Unsupported
 from .capture import NotCapturable, capturing
-from .driver import Onlooker, Outputs, watched
-from .findings import Flaw
+from .common import DECIDES, Found, Poison, finding, neutral_knobs, unlike_masking
+from .driver import Outputs, watched
 from .next_scale import ScaleCell, ScaleFeed, calibration, drive, recorded, run
 from .oracle import apart
 from .reachable import outside
-from .token_checks import DECIDES, neutral_knobs, poison
-
-Found = Iterator[Flaw]
 
 
 @dataclass
@@ -31,12 +27,6 @@ class StoresAll(Method):
     @property
     def needs_mass(self) -> bool:
         return self.mass
-
-
-def finding(cell: ScaleCell, expected: object, found: object, step: int | None = None, layer: int | None = None,
-            head: int | None = None) -> Flaw:  # fmt: skip
-    """A finding on the layout of a cell."""
-    return Flaw(str(expected), str(found), cell.size, cell.layout.seeds, step, layer, head)
 
 
 def unlike(cell: ScaleCell, expected: Outputs, found: Outputs, whose: str, tolerance: float = 0.0) -> Found:
@@ -64,29 +54,12 @@ def tight_is_not_neutral(cell: ScaleCell) -> Found:
 
 def evicting_is_masking(cell: ScaleCell) -> Found:
     """Attention answers as if everything were kept and what was evicted were masked, to 1e-5."""
-    shadow = recorded(cell).shadow
-    if cell.cls.evicts and not shadow.hidden:
-        yield finding(cell, "entries that are evicted at a tight budget", "none")
-    if wrong := shadow.first:
-        expected = f"{wrong.expected:.6g}, as the masked attention answers"
-        yield finding(cell, expected, f"{wrong.found:.6g}", wrong.step, wrong.layer, wrong.head)
-
-
-class StagePoison(Onlooker):
-    """Spoils every dead place of slots and stage before a pass reaches a site."""
-
-    def before(self, method: Method, site: Site, step: Step) -> None:
-        for slot in method.slots.values():
-            for part in (*slot.k, *slot.v, slot.visual):
-                poison(part[:, :, slot.live[0] :])
-        if method.stage is not None:
-            poison(method.stage.k)
-            poison(method.stage.v)
+    yield from unlike_masking(cell, recorded(cell).shadow)
 
 
 def dead_is_never_read(cell: ScaleCell) -> Found:
     """Storage beyond the live entries may hold anything: filling it with NaN changes no bit."""
-    yield from unlike(cell, recorded(cell).out, run(cell, cell.tight(), StagePoison()).out, "the untouched storage's")
+    yield from unlike(cell, recorded(cell).out, run(cell, cell.tight(), Poison()).out, "the untouched storage's")
 
 
 def bytes_are_declared(cell: ScaleCell) -> Found:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
@@ -13,30 +13,19 @@ from torch import Tensor
 
 from ..cache.arena import Memory
 from ..cache.engine.graph import Graph
-from ..cache.layout import Site, Step, raster_steps
-from ..cache.slot import Slot
+from ..cache.layout import Step, raster_steps
 from ..contract.method import Method
 from ..core.errors import Unsupported
 from .capture import Capture, NotCapturable, capturing
-from .driver import Onlooker
+from .common import DECIDES, Found, Poison, finding, neutral_knobs, unlike_masking
 from .findings import Flaw
-from .next_token import BATCH, Answers, Cell, Recorded, TokenRun, generate, recorded
+from .next_token import SEEDS, Answers, Cell, Recorded, TokenRun, generate, recorded
 from .oracle import apart
 from .reachable import outside
 from .tape import Tape
 
-SEEDS = tuple(range(BATCH))
 OTHER = (7, 3)
-DECIDES = "It says that it decides on the host (capturable)."
-Found = Iterator[Flaw]
 Check = Callable[[Cell], Found]
-
-
-def finding(
-    cell: Cell, expected: object, found: object, step: int | None = None, layer: int | None = None, head: int | None = None,
-) -> Flaw:
-    """A finding on the model of a cell."""
-    return Flaw(str(expected), str(found), cell.size, SEEDS, step, layer, head)
 
 
 # -- neutral knobs ----------------------------------------------------------------------------------------------------
@@ -74,13 +63,6 @@ def at_neutral(cell: Cell) -> tuple[TokenRun, Capture]:
 def whole(cell: Cell) -> Method:
     """The method at the whole budget, with the knobs that make it neutral."""
     return cell.cls.build({**cell.cls.knobs_for(Fraction(1), cell.layout), **dict(cell.mode), **neutral_knobs(cell.cls)})
-
-
-def neutral_knobs(cls: type[Method]) -> Mapping[str, Any]:
-    """The knobs that make a method neutral at the whole budget. Unsupported where it says that there are none."""
-    if cls.neutral is None:
-        raise Unsupported(f"{cls.name} says that it is never the full cache.")
-    return cls.neutral
 
 
 @functools.cache
@@ -152,12 +134,7 @@ def tight_is_not_neutral(cell: Cell) -> Found:
 # -- evicting ---------------------------------------------------------------------------------------------------------
 def evicting_is_masking(cell: Cell) -> Found:
     """Attention answers as if everything were kept and what was evicted were masked, to 1e-5."""
-    shadow = recorded(cell).shadow
-    if cell.cls.evicts and not shadow.hidden:
-        yield finding(cell, "entries that are evicted at a tight budget", "none")
-    if wrong := shadow.first:
-        expected = f"{wrong.expected:.6g}, as the masked attention answers"
-        yield finding(cell, expected, f"{wrong.found:.6g}", wrong.step, wrong.layer, wrong.head)
+    yield from unlike_masking(cell, recorded(cell).shadow)
 
 
 def limit(ran: Recorded) -> int:
@@ -252,36 +229,6 @@ def memory_is_the_arenas(cell: Cell) -> Found:
 
 
 # -- storage ----------------------------------------------------------------------------------------------------------
-def poison(part: Tensor) -> None:
-    """NaN where the type has it; else a number that no entry of these runs can hold by chance."""
-    part.fill_(float("nan") if part.is_floating_point() else 113)
-
-
-@dataclass
-class Poison(Onlooker):
-    """Spoils everything dead before each pass reaches a site, and again before the pass is closed."""
-
-    spoiled: int = 0
-
-    def before(self, method: Method, site: Site, step: Step) -> None:
-        for slot in method.slots.values():
-            self._spoil(slot)
-        if method.stage is not None:
-            poison(method.stage.k)
-            poison(method.stage.v)
-
-    def fed(self, method: Method, step: Step) -> None:
-        for slot in method.slots.values():
-            self._spoil(slot)
-
-    def _spoil(self, slot: Slot) -> None:
-        for run, live in zip(slot.bank.runs, slot.live, strict=True):
-            for part in (*slot.k, *slot.v, slot.visual):
-                dead = part[run.rows, :, live:]
-                poison(dead)
-                self.spoiled += dead.numel()
-
-
 def dead_is_never_read(cell: Cell, method: Method | None = None) -> Found:
     """Storage beyond the live entries may hold anything: filling it with NaN changes no bit."""
     expected, watch, answers = recorded(cell), Poison(), Answers()

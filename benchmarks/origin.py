@@ -1,0 +1,33 @@
+"""Where the figures of a script come from: its head line, and the file that keeps them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+from cachemark import __version__
+from cachemark.machine.environment import Environment, environment
+from cachemark.plans.reuse import code_identity
+
+
+@dataclass
+class Origin:
+    """Code and machine of a script that computes on ``threads`` threads of the CPU."""
+
+    threads: int
+    environment: Environment = field(init=False)
+    code: dict[str, Any] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.environment, self.code = environment("cpu", self.threads), code_identity()
+
+    def __str__(self) -> str:
+        commit = f"{self.code['commit'][:10]}{' (dirty)' if self.code['dirty'] else ''}"
+        return f"cachemark {__version__}, commit {commit}, {self.environment.machine_class}, torch {self.environment.facts['torch']}"
+
+    def write(self, path: str | None, **found: Any) -> None:
+        """Keep what was found as JSON, where a path is given."""
+        if path:
+            with open(path, "w", encoding="utf-8") as file:
+                json.dump({"environment": self.environment.to_json(), "code": self.code, **found}, file, indent=1)
