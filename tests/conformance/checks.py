@@ -114,6 +114,13 @@ def apart(given: Tensor, expected: Tensor) -> float:
     return float((given.double() - expected.double()).abs().max())
 
 
+def spread(given: Tensor, expected: Tensor) -> float:
+    """The root mean square of the differences; infinite where the shapes differ."""
+    if given.shape != expected.shape:
+        return float("inf")
+    return float((given.double() - expected.double()).square().mean().sqrt())
+
+
 def differing(given: Tensor, expected: Tensor) -> float:
     """Share of places that differ."""
     return float((given != expected).double().mean()) if given.shape == expected.shape else float("inf")

@@ -1,4 +1,4 @@
-"""What checks of several families share: a cell, how a finding names it, and spoilt storage."""
+"""Parts of the checks of several families: a cell, how a finding names it, and spoilt storage."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class MethodCell(ABC):
     @property
     @abstractmethod
     def size(self) -> str:
-        """What it runs on in words."""
+        """The model or layout that it runs on, in words."""
 
     @property
     @abstractmethod
@@ -71,7 +71,7 @@ class Shadow(Protocol):
 
 
 def unlike_masking(cell: MethodCell, shadow: Shadow) -> Found:
-    """What an oracle found that masks what the method evicts."""
+    """Findings of an oracle that masks what the method evicts."""
     if cell.cls.evicts and not shadow.hidden:
         yield finding(cell, "entries that are evicted at a tight budget", "none")
     if wrong := shadow.first:

@@ -1,4 +1,4 @@
-"""What generators have in common in which a Llama reads the ids of a prompt and then draws the tokens of an image."""
+"""Generators in which a Llama reads the ids of a prompt and then draws the tokens of an image: how they are fed."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from cachemark.models.infinity import Infinity, InfinityConfig, TextAttention, r
 from cachemark.models.vision import bsq
 from cachemark.models.vision.bsq import BSQ, BSQConfig, bits_of
 
-from ..checks import Check, Kind, Vector, apart, differing, differing_bytes, worst
+from ..checks import Check, Kind, Vector, apart, differing, differing_bytes, spread, worst
 from .var import Watched
 
 LOGITS = 1e-4
@@ -173,7 +173,9 @@ def rotations(given: Subject, vector: Vector) -> float:
 
 
 def rounded(given: Subject, vector: Vector) -> float:
-    return worst(apart(given.rounded[int(i)].flatten(2), vector[name]) for name, i in vector.matching("out_bf16ca/logits_pre/*"))
+    """Root mean square, since the order in which a processor sums decides which values land on the other side of a bf16 step: one such
+    value moves a logit by up to 0.012. All of them, on the processor where most were seen, come to 0.0019; no rounding to 0.0065."""
+    return worst(spread(given.rounded[int(i)].flatten(2), vector[name]) for name, i in vector.matching("out_bf16ca/logits_pre/*"))
 
 
 def slot_part(part: int, name: str) -> Check:
@@ -191,7 +193,7 @@ KINDS = {
         scales("guided", "bit_logits_cfg", lambda ran, i, expected: apart(ran.guided[i].flatten(1, 2), expected)),
         scales("logits", "logits_pre", lambda ran, i, expected: apart(ran.plain[i].flatten(2), expected)),
         scales("hidden", "hidden_last", lambda ran, i, expected: apart(ran.hidden[i], expected)),
-        Check("rounded", 1e-2, rounded, ("out_bf16ca/logits_pre/*",)),
+        Check("rounded", 4e-3, rounded, ("out_bf16ca/logits_pre/*",)),
         Check("codes", 1e-6, codes, ("out/codes/*",)),
         scales("next_maps", "next_input", lambda ran, i, expected: apart(ran.fed[i], expected), 1e-5),
         Check("summed", 1e-5, summed, ("out/summed_codes",)),
