@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 from collections.abc import Iterator
 from dataclasses import replace
@@ -12,25 +13,39 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+import cachemark
 from cachemark.cache.arena import Memory
 from cachemark.contract.method import Method
 from cachemark.core import plugins, registry
-from cachemark.core.errors import BadCheckpoint, CachemarkError, Unsupported
+from cachemark.core.errors import BadCheckpoint, BadPlugin, CachemarkError, Unsupported
 from cachemark.core.spec import Sampling
 from cachemark.methods.linear import Linear
 from cachemark.models import llama_like
 from cachemark.models.llama_like import LlamaLike
 from cachemark.models.protocol import Request
 from cachemark.models.vision.vq import VQ, VQConfig
-from cachemark.workflows.describing import Drawing, describe, write
+from cachemark.workflows.describing import Drawing, describe, start_described
 from cachemark.workflows.proving_things import prove_model
 from support.later import later
-from support.stages import forgetting
+from support.llamas import FACTS, SIZES, describe_to, publish
+from support.stages import call, forgetting
 
 transformers = later("transformers")
+PLAN = """name = "painted"
+plugins = ["{source}"]
+[timing]
+warmup = 1
+repeats = 3
+[fidelity]
+samples = 2
+[[cells]]
+model = "painter"
+weights = "llama"
+methods = ["streaming", "linear"]
+budgets = ["1/2"]
+batch = 2
+"""
 DRAWING = Drawing(first=40, codes=24, grid=4, begin=("<s>",), image=("<image>",), cfg_scale=3.0)
-SIZES = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
-         "num_key_value_heads": 2, "rms_norm_eps": 1e-5, "rope_theta": 500.0, "tie_word_embeddings": False}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -46,15 +61,8 @@ def folder(theirs: Any, tmp_path: Path) -> Path:
 
 def published(theirs: Any, made: Path) -> Path:
     """The folder that the transformers library writes, with a tokenizer of words."""
-    from tokenizers import Tokenizer, models, pre_tokenizers
-
     theirs.save_pretrained(str(made))
-    (made / "config.json").write_text(json.dumps({**SIZES, "model_type": "llama"}))
-    tokenizer = Tokenizer(models.WordLevel({"<unk>": 0, "red": 1, "star": 2}, unk_token="<unk>"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    tokenizer.add_special_tokens(["<s>", "<image>"])
-    tokenizer.save(str(made / "tokenizer.json"))
-    return made
+    return describe_to(made)
 
 
 @pytest.fixture(autouse=True)
@@ -67,9 +75,9 @@ def _small_images(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def test_the_file_that_is_written_registers_a_model_that_draws(folder: Path, theirs: Any, tmp_path: Path) -> None:
     """Its logits are those of the transformers library, cached or evicting where nothing needs to go."""
-    path = write(describe(folder, "my-llama", DRAWING), tmp_path, folder)
+    path = start_described(folder, "my_llama", DRAWING, tmp_path)[2]
     plugins.load(path)
-    entry = registry.models.get("my-llama")
+    entry = registry.models.get("my_llama")
     request = Request(weights=str(folder))
     loaded = entry.load(request)
     assert loaded.weights == entry.identity(request)
@@ -94,12 +102,23 @@ def test_the_file_that_is_written_registers_a_model_that_draws(folder: Path, the
     assert entry.parameter_counts() is not None
 
 
-def test_the_kit_finds_nothing_in_a_model_that_was_described(folder: Path, tmp_path: Path) -> None:
-    """With random weights, whose prompts differ in length."""
-    path = write(describe(folder, "my-llama", DRAWING), tmp_path, folder)
-    (proof,) = prove_model(path)
-    assert {checked.name: str(checked.findings) for checked in proof.checks if not checked.passed} == {}
-    assert len(proof.checks) > 8
+@pytest.mark.parametrize("named", [False, True], ids=["random", "published"])
+def test_the_kit_finds_nothing_in_a_model_that_was_described(named: bool, folder: Path, tmp_path: Path) -> None:
+    """With random weights, whose prompts differ in length, and with those of the folder, of which every tensor is read."""
+    path = start_described(folder, "my_llama", DRAWING, tmp_path)[2]
+    (proof,) = prove_model(path, weights=str(folder) if named else "")
+    assert {checked.name: str(checked.findings) for checked in proof.checks if checked.findings} == {}
+    left = [checked.name for checked in proof.checks if checked.left_out]
+    assert left == ([] if named else ["weights are all read"])
+    assert len(proof.checks) == 12
+
+
+def test_weights_that_are_not_all_read_are_a_finding(folder: Path, theirs: Any, tmp_path: Path) -> None:
+    path = start_described(folder, "my_llama", DRAWING, tmp_path)[2]
+    save_file({**theirs.state_dict(), "model.layers.0.extra": torch.ones(2)}, folder / "model.safetensors")
+    (proof,) = prove_model(path, weights=str(folder))
+    found = {checked.name: checked.findings for checked in proof.checks if checked.findings}
+    assert "1 unexpected (model.layers.0.extra)" in found["weights are all read"][0].found
 
 
 def test_a_decoder_inside_of_something_larger_is_found(folder: Path, theirs: Any, tmp_path: Path) -> None:
@@ -138,14 +157,41 @@ def test_a_configuration_that_contradicts_is_one_sentence(folder: Path, kind: st
 
 
 def test_what_else_is_missing_is_said(folder: Path, tmp_path: Path) -> None:
-    made = describe(folder, "x", DRAWING)
-    write(made, tmp_path, folder)
-    with pytest.raises(CachemarkError, match="exists"):
-        write(made, tmp_path, folder)
-    with pytest.raises(Unsupported, match="is no name of a model"):
-        write(replace(made, name="../x"), tmp_path, folder)
+    with pytest.raises(BadPlugin, match="is no name for a model"):
+        start_described(folder, "tiny-var", DRAWING, tmp_path)
     with pytest.raises(BadCheckpoint, match="has no token '<start>'"):
         describe(folder, "x", replace(DRAWING, begin=("<start>",)))
+    with pytest.raises(Unsupported, match="which has 32 codes; 33 are too many"):
+        describe(folder, "x", replace(DRAWING, first=0, codes=33))
     save_file({"conv.weight": torch.ones(2)}, folder / "model.safetensors")
     with pytest.raises(Unsupported, match="has 0 decoders with the tensors of a Llama"):
         describe(folder, "x", DRAWING)
+    assert list(tmp_path.iterdir()) == [folder]
+
+
+def test_the_name_of_a_folder_is_no_code(theirs: Any, tmp_path: Path) -> None:
+    odd = published(theirs, tmp_path / 'x""" + print("pwned") + """')
+    text = start_described(odd, "mine", DRAWING, tmp_path)[2].read_text()
+    assert ast.get_docstring(ast.parse(text)) is not None
+    assert text.count('"""') == 4
+
+
+@pytest.mark.slow
+def test_the_whole_way_of_a_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A published folder, described, proven with its weights, measured by a plan that names it, and reported; each by its command."""
+    monkeypatch.chdir(tmp_path)
+    publish(tmp_path / "llama")
+    made = call("new", "model", "painter", "--from-hf", "llama", *FACTS)
+    assert made.exit_code == 0, made.output
+    source = made.stdout.splitlines()[2]
+    assert f"cachemark test-model {source} --weights llama" in made.stdout
+    proven = call("test-model", source, "--weights", "llama")
+    assert proven.exit_code == 0, proven.output
+    assert "12 checks: 12 passed, 0 found something, 0 left out." in proven.stdout
+    Path("plan.toml").write_text(PLAN.format(source=source))
+    ran = call("run", "plan.toml", "--store", "r.sqlite", "--report", "r.html")
+    assert ran.exit_code == 0, ran.output
+    statuses = {outcome.case.label: str(outcome.status) for outcome in cachemark.open("r.sqlite").outcomes}
+    assert {label: statuses[label] for label in ("full", "streaming 1/2", "linear 1/2")} == dict.fromkeys(
+        ("full", "streaming 1/2", "linear 1/2"), "ok")
+    assert "painter" in Path("r.html").read_text()

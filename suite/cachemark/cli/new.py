@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from .options import Finite
+
 if TYPE_CHECKING:
     from ..workflows.starting import Thing
+
+
+TOKENS, MOST_IDS, MOST_SIDE, MOST_SCALE = "TOKEN", 10**7, 1_024, 1_000.0
 
 
 @click.command()
@@ -16,19 +22,41 @@ if TYPE_CHECKING:
 @click.argument("name", metavar="NAME")
 @click.option("--folder", type=click.Path(file_okay=False, path_type=Path), default=".", show_default=True,
               help="Where the folder of the package is made.")
-def new(thing: Thing, name: str, folder: Path) -> None:
+@click.option("--from-hf", "published", type=click.Path(path_type=Path), metavar="DIR",
+              help="Folder of a Llama that draws images, as it was published: the model is read from it.")
+@click.option("--first-code", type=click.IntRange(0, MOST_IDS), help="With --from-hf: the id of the first image code.")
+@click.option("--codes", type=click.IntRange(1, MOST_IDS), help="With --from-hf: how many image codes there are.")
+@click.option("--grid", type=click.IntRange(1, MOST_SIDE), help="With --from-hf: codes along a side of the image.")
+@click.option("--begin", multiple=True, metavar=TOKENS, help="With --from-hf: a special token before a text; can be given again.")
+@click.option("--image", multiple=True, metavar=TOKENS, help="With --from-hf: a special token behind a text; can be given again.")
+@click.option("--longest", type=click.IntRange(1, MOST_IDS), default=1024, show_default=True,
+              help="With --from-hf: most tokens of a prompt, special ones among them.")
+@click.option("--cfg-scale", type=Finite(0, MOST_SCALE), default=1.0, show_default=True,
+              help="With --from-hf: the scale of guidance; 1 is none.")
+def new(thing: Thing, name: str, folder: Path, published: Path | None, first_code: int | None, codes: int | None, grid: int | None,
+        begin: tuple[str, ...], image: tuple[str, ...], longest: int, cfg_scale: float) -> None:  # fmt: skip
     """Begin a package with a method or a model of your own, called NAME.
 
     Writes a working one, its test and a pyproject that names it to cachemark into a new folder; nothing is overwritten. What is written
-    passes `cachemark test-method` or `cachemark test-model` as it stands.
+    passes `cachemark test-method` or `cachemark test-model` as it stands. With --from-hf the model is that of a published folder: its
+    sizes and names of tensors are read from config.json and the safetensors, and every tensor is checked against them.
     """
     from ..core.wording import printed
-    from ..workflows.starting import start
 
-    files = start(thing, name, folder)
-    for file in files:
-        click.echo(printed(str(file)))
+    if published is None:
+        from ..workflows.starting import start
+
+        files = start(thing, name, folder)
+    else:
+        if thing != "model" or first_code is None or codes is None or grid is None:
+            raise click.UsageError("--from-hf describes a model, and needs --first-code, --codes and --grid: no configuration tells them.")
+        from ..workflows.describing import Drawing, start_described
+
+        files = start_described(published, name, Drawing(first_code, codes, grid, begin, image, longest, cfg_scale), folder)
+    click.echo("\n".join(printed(str(file)) for file in files))
     source = files[2]
-    click.echo(printed(f"Change it, prove it and measure it:\n  cachemark test-{thing} {source}"))
+    given = "" if published is None else f" --weights {shlex.quote(str(published))}"
+    click.echo("Change it, prove it and measure it:")
+    click.echo(printed(f"  cachemark test-{thing} {source}{given}"))
     if thing == "method":
         click.echo(printed(f"  cachemark run demo --plugin {source} --store {name}.sqlite --report {name}.html"))

@@ -12,7 +12,7 @@ from typing import Any
 from ..contract.method import Method
 from ..contract.per_head import PerHead
 from ..core.errors import BadBudget, BadKnob, CachemarkError, Unsupported
-from ..models.protocol import ModelEntry
+from ..models.protocol import ModelEntry, Request
 from . import batches, manner_checks, ragged, scale_checks, token_checks
 from .findings import Checked, Flaw, KitProof
 from .masked_checks import MASKED, masked_cells
@@ -38,6 +38,7 @@ TOKEN_SIZES = ((1, 1, 4), (1, 2, 4), (2, 2, 5))  # layers, heads and lines, the 
 SCALE_SIZES = ((1, 1, (1, 2, 3, 4)), (1, 2, (1, 2, 3, 4, 5)), (2, 2, (1, 2, 3, 4, 5, 6)))
 SAID = 400  # letters of an error
 REFUSALS = (BadBudget, BadKnob, Unsupported, NoBudget)  # a method's own words for that it does not run on such a model
+NO_WEIGHTS = Request()
 Mode = tuple[tuple[str, Any], ...]
 
 
@@ -103,9 +104,11 @@ def made_of(check: Check, cls: type[Method], paradigm: str, mode: Mode = ()) -> 
     return Checked(name, asks, left_out="" if examples else left_out or "no model of the kit suits it", examples=examples)
 
 
-def check_model(entry: ModelEntry, on_check: Callable[[Checked], None] = lambda checked: None) -> KitProof:
-    """Every check of a model, loaded with the weights that it has without any being named."""
-    made, example = list[Checked](), ModelExample(entry)
+def check_model(
+    entry: ModelEntry, on_check: Callable[[Checked], None] = lambda checked: None, request: Request = NO_WEIGHTS,
+) -> KitProof:
+    """Every check of a model, loaded with the weights that a request names, else with those that it has without any."""
+    made, example = list[Checked](), ModelExample(entry, request)
     for check in MODEL:
         made.append(made_of_model(check, example))
         on_check(made[-1])

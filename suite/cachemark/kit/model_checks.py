@@ -15,9 +15,10 @@ from ..cache.arena import Memory
 from ..cache.layout import Layout, Site, Step
 from ..contract.method import Method
 from ..core import registry
-from ..core.errors import BadBudget, Unsupported
+from ..core.errors import BadBudget, BadCheckpoint, Unsupported
 from ..core.spec import Sampling
 from ..machine.shared_state import SharedState
+from ..models import checkpoints
 from ..models.protocol import Loaded, ModelEntry, Request
 from . import next_scale, oracle
 from .driver import Onlooker, watched
@@ -42,7 +43,7 @@ class ModelRun:
 
 @dataclass
 class ModelExample:
-    """A model by its entry, loaded with the weights that a request without paths gives it."""
+    """A model by its entry, loaded with the weights that a request names, or with those that it has without any."""
 
     entry: ModelEntry
     request: Request = field(default_factory=Request)
@@ -130,6 +131,18 @@ def images_are_images(model: ModelExample) -> Found:
         yield finding(model, "finite images in [−1, 1]", f"up to {float(images.abs().max()):.3g}")
     if tokens.shape[:2] != (len(SEEDS), model.layout(SEEDS).visual):
         yield finding(model, f"tokens of shape ({len(SEEDS)}, {model.layout(SEEDS).visual})", tuple(tokens.shape))
+
+
+def weights_are_all_read(model: ModelExample) -> Found:
+    """Weights that were named hold every tensor of the model with its shape, and none that nobody reads."""
+    named = [(file, path) for file in model.entry.files if (path := getattr(model.request, file.key))]
+    if not named:
+        raise Unsupported("No weights were named (--weights).")
+    for file, path in named:
+        try:
+            checkpoints.check(file.build, path, ignore=file.ignored, wrappers=file.wrappers, rename=file.rename)
+        except BadCheckpoint as error:
+            yield finding(model, f"the {file.key} of {file.name}", error)
 
 
 # -- what a generation is -------------------------------------------------------------------------------------------------
@@ -246,6 +259,21 @@ def evicting_methods_run(model: ModelExample) -> Found:
         raise Unsupported("No evicting method of ours runs on it at half of its cache.")
 
 
+def neutral_methods_are_full(model: ModelExample) -> Found:
+    """A method that forgets nothing, at the whole budget and with the knobs that make it neutral, draws the full cache's tokens from the
+    full cache's logits, bit for bit."""
+    tried = 0
+    for name in ("streaming", "window", "linear"):
+        cls = registry.methods.get(name)
+        if model.entry.paradigm not in cls.paradigms or cls.neutral is None:
+            continue
+        tried += 1
+        knobs = {**cls.knobs_for(Fraction(1), model.layout(SEEDS)), **cls.neutral}
+        yield from unlike(model, model.reference, model.generate(cls.build(knobs)), f"the full cache's with {name}")
+    if not tried:
+        raise Unsupported("No method that evicts, and can be told to forget nothing, runs on it.")
+
+
 def graph_is_eager(model: ModelExample) -> Found:
     """Passes that are recorded and repeated give the eager tokens, bit for bit, for these samples and for others."""
     memory = Memory()
@@ -275,7 +303,7 @@ def weights_and_process_are_left_alone(model: ModelExample) -> Found:
 
 
 MODEL: tuple[Callable[[ModelExample], Found], ...] = (
-    entry_says_what_is_loaded, images_are_images, second_generation_repeats, samples_are_the_same_in_any_batch,
-    forced_tokens_are_followed, every_site_is_asked_once_a_pass, attention_is_the_caches, evicting_methods_run, graph_is_eager,
-    weights_and_process_are_left_alone,
+    entry_says_what_is_loaded, weights_are_all_read, images_are_images, second_generation_repeats, samples_are_the_same_in_any_batch,
+    forced_tokens_are_followed, every_site_is_asked_once_a_pass, attention_is_the_caches, evicting_methods_run, neutral_methods_are_full,
+    graph_is_eager, weights_and_process_are_left_alone,
 )

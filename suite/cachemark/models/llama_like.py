@@ -10,6 +10,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -80,6 +81,13 @@ def layout(
 ) -> Layout:
     """Shape of a generation: a row has as many condition entries as its prompt has ids; with guidance the unconditional rows come last."""
     return prompted_layout(config.decoder, prompts, labels, seeds, sampling, (config.grid, config.grid), dtype, device)
+
+
+def codebook_size() -> int:
+    """Number of codes that the image tokenizer knows."""
+    with torch.device("meta"):
+        images: Any = DECODER.build()
+    return int(images.config.codebook_size)
 
 
 def prompts_of(config: LlamaLikeConfig, texts: Sequence[str], tokenizer: TextTokenizer) -> Prompts:

@@ -8,14 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from ..core.edited import TABLE, EditedFile, number, text_of
-from ..core.errors import BadCheckpoint, CachemarkError, Unsupported
-from ..core.files import NAME, replacing
-from ..models import checkpoints
+from ..core.errors import BadCheckpoint, Unsupported
+from ..models import checkpoints, llama_like
 from ..models.llama import LlamaConfig
 from ..models.llama_like import Described, LlamaLikeConfig
 from ..models.prompts import PublishedTokenizer, tokenizer_file
+from .starting import require_free, start
 
 INNER = ("text_config", "language_config", "llm_config")  # where configurations of several parts hold the decoder's
+MOST_LAYERS = 1_000  # each is built, without its numbers, before it is compared with the files
 FIRST = "layers.0.self_attn.q_proj.weight"
 SIZES = {"num_hidden_layers": "layers", "num_attention_heads": "heads", "hidden_size": "dim", "intermediate_size": "hidden",
          "vocab_size": "vocab", "num_key_value_heads": "kv_heads"}
@@ -77,6 +78,9 @@ def describe(folder: str | Path, name: str, drawing: Drawing) -> Described:
     if not 0 <= drawing.first <= drawing.first + drawing.codes <= decoder.vocab or drawing.codes < 1:
         raise Unsupported(f"{drawing.codes} image codes from {drawing.first} on are none of {decoder.vocab} ids.",
                           remedy="Say which ids of the vocabulary are image codes.")
+    if drawing.codes > (most := llama_like.codebook_size()):
+        raise Unsupported(f"Images are those of LlamaGen's tokenizer, which has {most} codes; {drawing.codes} are too many for it.",
+                          remedy="Write its entry by hand, with the tokenizer that it has: docs/guide/model.md.")
     others = tuple(sorted({f"{one.partition('.')[0]}.*" for one in tensors if not one.startswith(prefix) and one not in heads}))
     made = Described(name, config, prefix, "" if config.tied else heads[0],
                      (*others, *(heads if config.tied else ()), "*.rotary_emb.inv_freq"), drawing.cfg_scale)
@@ -85,21 +89,20 @@ def describe(folder: str | Path, name: str, drawing: Drawing) -> Described:
     return made
 
 
-def write(made: Described, to: str | Path, source: str | Path) -> Path:
-    """The file that registers a described model, ``NAME.py`` in the folder ``to``. Raises CachemarkError where there is one already."""
-    if not re.fullmatch(NAME, made.name):
-        raise Unsupported(f"{made.name!r} is no name of a model.", remedy="Use letters, digits, dots, dashes and underscores.")
-    path = Path(to) / f"{made.name.replace('-', '_').replace('.', '_')}.py"
-    if path.exists():
-        raise CachemarkError(f"{str(path)!r} exists.", remedy="Name another folder, or take it away.")
-    c = made.config
-    text = WRITTEN.format(
-        name=made.name, layers=c.decoder.layers, grid=c.grid, source=Path(source).resolve().name, decoder=c.decoder, first=c.first,
+def start_described(folder: str | Path, name: str, drawing: Drawing, to: str | Path = ".") -> list[Path]:
+    """Write a package with the described model into the new folder ``cachemark-NAME`` of the folder ``to``, as
+    :func:`~cachemark.workflows.starting.start` does with its example. Returns the files. Raises what both raise."""
+    require_free("model", name)
+    return start("model", name, to, source=source_of(describe(folder, name, drawing), folder))
+
+
+def source_of(made: Described, folder: str | Path) -> str:
+    """The text of the file that registers a described model. What is free text in it is a Python literal, or loses its odd characters."""
+    c, origin = made.config, re.sub(r"[^\w. -]", "?", Path(folder).resolve().name)[:60]
+    return WRITTEN.format(
+        name=made.name, layers=c.decoder.layers, grid=c.grid, source=origin, decoder=c.decoder, first=c.first,
         codes=c.codes, begin=c.begin, image=c.image, longest=c.longest, tied=c.tied, prefix=made.prefix, head=made.head,
         ignored=made.ignored, cfg_scale=made.cfg_scale)
-    with replacing(path) as part:
-        part.write_text(text, encoding="utf-8")
-    return path
 
 
 def _decoder(folder: Path) -> tuple[LlamaConfig, bool]:
@@ -109,7 +112,7 @@ def _decoder(folder: Path) -> tuple[LlamaConfig, bool]:
     file.check(data, {})
     part = next((name for name in INNER if name in data), "")
     held, where = (data[part], f"{part}.") if part else (data, "")
-    sizes = {key: number(1, 10**7, whole=True) for key in SIZES}
+    sizes = {key: number(1, MOST_LAYERS if key == "num_hidden_layers" else 10**7, whole=True) for key in SIZES}
     file.check(held, {**sizes, "rms_norm_eps": number(0, 1), "rope_theta": number(1), "rope_parameters": TABLE}, where,
                optional=("num_key_value_heads", "rms_norm_eps", "rope_theta", "rope_parameters"))
     given = {field: held[key] for key, field in SIZES.items() if key in held}

@@ -11,6 +11,7 @@ from ..core.errors import BadPlugin
 from ..core.secrets import hidden
 from ..kit.findings import Checked, KitProof
 from ..kit.method_kit import check_method, check_model
+from ..models.protocol import Request
 from ..plans.installed_things import require
 from ..plans.plugin_import import imported
 
@@ -30,9 +31,11 @@ def prove_method(named: str | Path, *, knobs: Mapping[str, Any] | None = None, o
 
 
 @hidden()  # from the code of others
-def prove_model(named: str | Path, *, on_check: OnCheck = SILENT) -> list[KitProof]:
-    """Make every check of the kit on a model, by its name or on those of a Python file, as :func:`prove_method` does."""
-    return [check_model(registry.models.get(name), on_check) for name in names_of("models", named)]
+def prove_model(named: str | Path, *, weights: str = "", decoder_weights: str = "", on_check: OnCheck = SILENT) -> list[KitProof]:
+    """Make every check of the kit on a model, by its name or on those of a Python file, as :func:`prove_method` does. It is loaded with
+    the weights that are named, else with those that it has without any."""
+    request = Request(weights=weights, decoder_weights=decoder_weights)
+    return [check_model(registry.models.get(name), on_check, request) for name in names_of("models", named)]
 
 
 def names_of(kind: installed.Kind, named: str | Path) -> list[str]:

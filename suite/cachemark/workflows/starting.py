@@ -129,15 +129,11 @@ packages = ["{package}"]
 BODIES: dict[Thing, str] = {"method": METHOD, "model": MODEL}
 
 
-def start(thing: Thing, name: str, folder: str | Path = ".") -> list[Path]:
-    """Write a package of one's own into the new folder ``cachemark-NAME`` of a folder. Returns the files. BadPlugin for a name that is
-    none or that the package has, and where the folder is there already."""
-    if not NAME.fullmatch(name):
-        raise BadPlugin(f"{name[:60]!r} is no name for a {thing} of a package.",
-                        remedy="Give at most 40 small letters, digits and underscores; the first is a letter.")
-    table = {"method": registry.methods, "model": registry.models}[thing]
-    if name in table:
-        raise BadPlugin(f"cachemark itself has a {thing} {name!r}.", remedy="Give yours another name.")
+def start(thing: Thing, name: str, folder: str | Path = ".", *, source: str = "") -> list[Path]:
+    """Write a package of one's own into the new folder ``cachemark-NAME`` of a folder. Returns the files. ``source`` is the text of its
+    module, where it is not to be the example. BadPlugin for a name that is none or that the package has, and where the folder is there
+    already."""
+    require_free(thing, name)
     root, package = Path(folder) / f"cachemark-{name.replace('_', '-')}", f"cachemark_{name}"
     words = {"name": name, "thing": thing, "package": package, "distribution": root.name, "version": __version__,
              "title": "".join(part.capitalize() for part in name.split("_"))}
@@ -148,7 +144,18 @@ def start(thing: Thing, name: str, folder: str | Path = ".") -> list[Path]:
         for place, text in files.items():
             (root / place).parent.mkdir(exist_ok=True)
             (root / place).write_text(text.format(**words), encoding="utf-8")
+        if source:
+            (root / package / f"{thing}.py").write_text(source, encoding="utf-8")
     except OSError as error:
         raise BadPlugin(f"{root} cannot be written: {error.strerror}.",
                         remedy="Give another name or --folder; nothing is overwritten.") from error
     return [root / place for place in files]
+
+
+def require_free(thing: Thing, name: str) -> None:
+    """Raise BadPlugin for what is no name of a package's thing, or one that cachemark has itself."""
+    if not NAME.fullmatch(name):
+        raise BadPlugin(f"{name[:60]!r} is no name for a {thing} of a package.",
+                        remedy="Give at most 40 small letters, digits and underscores; the first is a letter.")
+    if name in {"method": registry.methods, "model": registry.models}[thing]:
+        raise BadPlugin(f"cachemark itself has a {thing} {name!r}.", remedy="Give yours another name.")
