@@ -86,6 +86,8 @@ ROWS = (
     Row("prompt_position", "share", "higher", 0.5, False, True, ("prompt_position_lost", "share", 0.5), "50.0 %", "Position" + UP, True),
     Row("prompt_ground", "share", "higher", 0.5, False, True, ("prompt_ground_lost", "share", 0.5), "50.0 %", "Ground" + UP, True),
     Row("geneval", "share", "higher", 0.5, False, True, ("geneval_lost", "share", 0.5), "50.0 %", "GenEval" + UP, True),
+    Row("geneval_overall", "share", "higher", 0.5, False, True, ("geneval_overall_lost", "share", 0.5), "50.0 %", "GenEval overall" + UP,
+        True),
     *(Row(f"geneval_{tag}", "share", "higher", 0.5, False, True, (f"geneval_{tag}_lost", "share", 0.5), "50.0 %",
           f"GenEval {title}" + UP, True)
       for tag, title in (("single_object", "object"), ("two_object", "two objects"), ("counting", "count"), ("colors", "colour"),

@@ -222,7 +222,26 @@ def test_a_benchmark_has_columns_where_it_was_measured_and_one_reason_where_it_c
     assert [key for key in columns if key in ("legend", "hpsv2") or key.startswith(("geneval", "dpg"))] == [*scores]
     gaps = {gap.what.partition(": ")[2]: gap.reason for gap in build(sample.RUN, measured).missing}
     assert gaps["HPSv2"] == "not measured: needs hpsv2"
-    assert not [what for what in gaps if what.startswith(("GenEval", "DPG"))]
+    assert [what for what in gaps if what.startswith(("GenEval", "DPG"))] == ["GenEval, overall"]
+    assert "there were none for: GenEval, object; GenEval, two objects; GenEval, colour" in gaps["GenEval, overall"]
+
+
+def test_the_overall_score_of_geneval_is_the_mean_of_its_tasks_or_is_not_there() -> None:
+    """Tasks of different numbers of images count alike, in the score and in its difference to the full cache."""
+    right = {"single_object": [1.0] * 8, "two_object": [1.0, 0.0], "counting": [0.0] * 6, "colors": [1.0] * 3 + [0.0],
+             "position": [1.0, 1.0], "color_attr": [0.0, 1.0, 1.0]}  # fmt: skip
+    scores = {f"geneval_{tag}": values for tag, values in right.items()}
+    pair = [replace(o, samples={**o.samples, **scores}) for o in (sample.full(), sample.arm("linear", "1/2"))]
+    pair[1] = replace(pair[1], samples={**pair[1].samples, "geneval_counting": [1.0, 1.0, 1.0, 0.0, 0.0, 0.0]})
+    full, arm = group(pair).full, group(pair).arms[0]
+    assert full is not None
+    assert full.quality["geneval_overall"].value == pytest.approx((1 + 1 / 2 + 0 + 3 / 4 + 1 + 2 / 3) / 6)
+    assert arm.to_full["geneval_overall"].value == pytest.approx(0.5 / 6)
+    ends = full.quality["geneval_overall"]
+    assert (0 < ends.low < ends.value < ends.high < 1, ends.n) == (True, 25)
+    assert not [gap for gap in build(sample.RUN, pair).missing if "GenEval" in gap.what]
+    five = [replace(o, samples={name: o.samples[name] for name in o.samples if name != "geneval_position"}) for o in pair]
+    assert not [row for row in group(five).rows if "geneval_overall" in {**row.quality, **row.to_full}]
 
 
 def test_lpips_has_a_column_where_it_was_measured_and_a_reason_where_it_could_not_be() -> None:

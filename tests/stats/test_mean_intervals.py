@@ -10,7 +10,7 @@ import pytest
 from scipy.stats import binomtest
 
 from cachemark.stats import intervals
-from cachemark.stats.intervals import LUCK, mean_over_seeds, means_over_seeds, median_over_repeats, ratio_of_medians
+from cachemark.stats.intervals import LUCK, mean_of_means, mean_over_seeds, means_over_seeds, median_over_repeats, ratio_of_medians
 
 SHARE, POSITIVE = (0.0, 1.0), (0.0, math.inf)
 APART = math.exp(1.959964 * math.sqrt(2) * LUCK)  # what two processes differ by in 95 of 100 cases
@@ -167,3 +167,20 @@ def test_ninety_three_of_a_hundred_intervals_hold_the_mean(name: str, n: int) ->
     found = [ends for ends in means_over_seeds(rows, dict.fromkeys(rows, within)).values() if ends.stated]
     assert len(found) > 200
     assert sum(ends.low <= truth <= ends.high for ends in found) / len(found) >= 0.93
+
+
+@pytest.mark.parametrize("sizes", [(2,) * 6, (8,) * 6, (3, 5, 8, 13, 21, 34), (80, 99, 80, 94, 100, 100)], ids=str)
+def test_the_interval_of_a_mean_of_means_holds_it(sizes: tuple[int, ...]) -> None:
+    """Shares as of GenEval's six tasks, the last row with its numbers of prompts."""
+    truth, stream, drawn = (0.95, 0.6, 0.4, 0.8, 0.1, 0.2), np.random.default_rng(0), 300
+    shares = {(row, task): (stream.random(n) < p).astype(float).tolist()
+              for row in range(drawn) for task, (p, n) in enumerate(zip(truth, sizes, strict=True))}
+    found = means_over_seeds(shares, dict.fromkeys(shares, SHARE))
+    held = [mean_of_means([found[row, task] for task in range(len(sizes))]) for row in range(drawn)]
+    assert np.mean([ends.low <= np.mean(truth) <= ends.high for ends in held]) >= 0.93
+
+
+def test_a_mean_of_means_is_not_stated_where_one_of_them_is_not() -> None:
+    whole, alone = mean_over_seeds([1.0, 0.0, 1.0], SHARE), mean_over_seeds([1.0], SHARE)
+    found = mean_of_means([whole, alone])
+    assert (found.value, found.stated, found.n) == (pytest.approx(5 / 6), False, 4)

@@ -17,7 +17,8 @@ from .errors import unknown
 @dataclass(frozen=True)
 class Metric:
     """One measured quantity. ``better`` is ``lower`` or ``higher``; ``kind`` says which column family it belongs to; ``within`` is the
-    range that the figure of one image can have, from which follows how sure a mean over few of them is.
+    range that the figure of one image can have, from which follows how sure a mean over few of them is. ``derived``: it is measured
+    nowhere, but follows from others that are.
 
     Whoever asks which of two figures is better asks here, so that no consumer has a direction of its own.
     """
@@ -31,6 +32,7 @@ class Metric:
     deterministic: bool = False
     version: int = 1
     within: tuple[float, float] = (-math.inf, math.inf)
+    derived: bool = False
 
     @property
     def apart(self) -> tuple[float, float]:
@@ -119,6 +121,8 @@ METRICS: dict[str, Metric] = {m.name: m for m in (
            "Share of images whose ground has the texture and the colour that their caption asks for.", within=SHARE),
     Metric("geneval", "share", "higher", "quality", "GenEval", "Share of images that show all that their prompt of GenEval asks for.",
            within=SHARE),
+    Metric("geneval_overall", "share", "higher", "quality", "GenEval, overall",
+           "The mean of the shares of the six kinds of prompts, which is the score that papers print.", within=SHARE, derived=True),
     *(Metric(f"geneval_{tag}", "share", "higher", "quality", f"GenEval, {title}",
              f"The same, of the images whose prompt asks for {what}.", within=SHARE)
       for tag, title, what in (
@@ -140,6 +144,7 @@ METRICS: dict[str, Metric] = {m.name: m for m in (
 
 PROMPT_SCORES = tuple(name for name in METRICS if name.startswith("prompt_"))
 GENEVAL = tuple(name for name in METRICS if name.startswith("geneval"))
+GENEVAL_OVERALL, *GENEVAL_TASKS = GENEVAL[1:]
 SCORES = ("legend", "prompt_score", "geneval", "dpg")  # shares by which images are judged one by one, where nothing is known of whole sets
 
 # Metrics of a whole set of images, one family each. What they were compared with and how many images there were belong to the name,

@@ -146,7 +146,7 @@ def _records(row: ReportRow, shared: Mapping[str, Any]) -> Iterator[dict[str, An
         yield {**whose, "reason": row.reason}
         return
     whose["reason"] = row.no_judgement
-    kept = [name for name in in_order(outcome.samples) if not (metric(name).kind in JUDGING and is_random(outcome.case))]
+    kept = [name for name in in_order([*outcome.samples, *row.quality]) if not (metric(name).kind in JUDGING and is_random(outcome.case))]
     if not kept:
         yield whose
     for name in kept:

@@ -95,7 +95,7 @@ def skip_parts(case: Case, environment: Environment) -> dict[str, str]:
         "models": _with_plugins(COUNTED["models"], registry.models.get(case.model)),
         "measuring": _code(COUNTED["measuring"]),
         **({"decoder": _with_plugins(COUNTED["decoder"], registry.decoders.get(case.decoder["name"]))} if case.decoder else {}),
-        "metrics": digest({name: metric.version for name, metric in (METRICS | FAMILIES).items()}),
+        "metrics": digest({name: metric.version for name, metric in (METRICS | FAMILIES).items() if not metric.derived}),
         "numerics": environment.fingerprint,
     }
 

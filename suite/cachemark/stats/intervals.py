@@ -112,6 +112,17 @@ def means_over_seeds(named: Mapping[Key, Sequence[float]], within: Mapping[Key, 
     return {name: found[name] for name in named}
 
 
+def mean_of_means(parts: Sequence[Interval]) -> Interval:
+    """The mean of the means of disjoint groups of seeds, each group counting alike, with an interval that recovers the variance of each
+    mean from the ends of its own (MOVER; Zou and Donner, Statistics in Medicine 27, 2008). Not stated where one of theirs is not."""
+    value, n = statistics.fmean(part.value for part in parts), sum(part.n for part in parts)
+    if not all(part.stated for part in parts):
+        return Interval(value, value, value, 0.0, n)
+    below, above = (math.hypot(*(part.value - end for part, end in zip(parts, ends, strict=True))) / len(parts)
+                    for ends in ([part.low for part in parts], [part.high for part in parts]))
+    return Interval(value, value - below, value + above, min(part.confidence for part in parts), n)
+
+
 def _means(data: Floats, within: Range) -> Iterable[Interval]:
     """One interval for each row of ``data``, (figures, seeds)."""
     n, mean = data.shape[1], data.mean(axis=1)

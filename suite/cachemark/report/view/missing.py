@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...core.result import Status
-from ...core.units import GENEVAL, METRICS, SCORES, SEEN, least_images, quality_name
+from ...core.units import GENEVAL, GENEVAL_OVERALL, GENEVAL_TASKS, METRICS, SCORES, SEEN, least_images, quality_name
 from .case_group import CaseGroup
 from .report_row import FIDELITY, MASKED, OF_INDICES, OF_VECTORS, ON_DEMAND, QUALITY
 
@@ -70,6 +70,10 @@ def _no_distribution(group: CaseGroup) -> Iterable[Missing]:
     elif not stated and not group.searched:
         yield Missing(what, "not measured", "Weights are random: images are noise." if group.random else
                       "The plan does not compare images with real ones; add a [quality] table to it.")
+    known = {name for row in group.rows for name in row.quality}
+    if absent := [METRICS[name].title for name in GENEVAL_TASKS if name not in known and known.intersection(GENEVAL_TASKS)]:
+        yield Missing(f"{group.model}: {METRICS[GENEVAL_OVERALL].title}", "not measured",
+                      f"It is the mean of six kinds of prompts, and there were none for: {'; '.join(absent)}.")
     for key, name in ASKED.items():
         if "missing" in (asked := group.case.evaluation.get(key, {})):
             yield Missing(f"{group.model}: {name}", "not measured", str(asked["missing"]))
@@ -97,7 +101,8 @@ def _gaps(group: CaseGroup) -> Iterable[Missing]:
         if row.no_judgement and not group.searched:
             yield Missing(f"{group.model}: {row.case.label}, fidelity and quality", "not judged", row.no_judgement)
     for name in _wanted(group):
-        without = [row.case.label for row in arms if not row.outcome.samples.get(name) and not (row.same_law and name in FIDELITY)]
+        without = [row.case.label for row in arms if not row.outcome.samples.get(name) and name not in row.quality
+                   and not (row.same_law and name in FIDELITY)]
         if without:
             why = "No method has samples." if len(without) == len(arms) else f"No samples for {', '.join(without)}."
             yield Missing(f"{group.model}: {METRICS[name].title}", "not measured", why)

@@ -10,8 +10,8 @@ from typing import TypeVar
 
 from ...core.result import Outcome, full_latencies, kernels_apart
 from ...core.spec import LAW, Case
-from ...core.units import GENEVAL, METRICS, PROMPT_SCORES, image_count, least_images
-from ...stats.intervals import LEVEL, Interval, means_over_seeds, ratio_of_medians
+from ...core.units import GENEVAL, GENEVAL_OVERALL, GENEVAL_TASKS, METRICS, PROMPT_SCORES, image_count, least_images
+from ...stats.intervals import LEVEL, Interval, mean_of_means, means_over_seeds, ratio_of_medians
 from .. import formatting as fmt
 
 Key = TypeVar("Key", bound=Hashable)
@@ -211,12 +211,19 @@ def _with_images_compared(row: ReportRow, full: Outcome | None, found: Mapping[s
     outcome, facts = row.outcome, row.outcome.facts
     if is_random(outcome.case):
         return replace(row, no_judgement=outcome.judgement or f"Weights are random ({outcome.case.weights}): images are noise.")
+    found = {**found, **_overall(found), **_overall(found, APART)}
     sets = {name: (outcome.samples[name][0], *ends) for name, ends in facts.get("intervals", {}).items() if outcome.samples.get(name)}
     sets_apart = facts.get("to_full", {}) if full is not None and outcome.case.role == "arm" else {}
     apart = {name: found[key] for name in QUALITY if (key := f"{APART}{name}") in found}
     return replace(row, fidelity={name: found[name] for name in FIDELITY if name in found},
                    quality={**{name: found[name] for name in QUALITY if name in found}, **_of_sets(outcome.case, sets)},
                    to_full={**apart, **_of_sets(outcome.case, sets_apart)}, no_judgement=outcome.judgement)
+
+
+def _overall(found: Mapping[str, Interval], before: str = "") -> dict[str, Interval]:
+    """GenEval's overall score, or its difference: the mean of the means of all six tasks. Nothing where one of them is missing."""
+    tasks = [found[key] for name in GENEVAL_TASKS if (key := f"{before}{name}") in found]
+    return {f"{before}{GENEVAL_OVERALL}": mean_of_means(tasks)} if len(tasks) == len(GENEVAL_TASKS) else {}
 
 
 def _of_sets(case: Case, stated: Mapping[str, Sequence[float]]) -> dict[str, Interval]:
