@@ -5,24 +5,29 @@ that draws *a* tokens a pass, whose passes cost *a\\** times a pass of one token
 
 - the gain, time of sequential decoding over time under Jacobi iteration, of the same images in turns, at several batches of seeds;
 - the tokens a pass, from the passes that ran;
-- the cost of a pass by the tokens that it feeds, where these are given, so that nothing is drawn, judged or proposed. Beside LineAR it
-  holds a share of each line's eviction, which is the larger the fewer passes a line takes, so that there more than all may be reached.
+- the cost of a pass: these very passes once more, as wide and kept as far, and passes of one token, both where the tokens are given, so
+  that nothing is drawn, judged or proposed. The same lines are evicted in both.
 
+More than all is reached where drawing costs sequential decoding more: it draws noise in a call for every token.
 With one thread `--clock cpu` counts the seconds that this process computed, which other work on the machine disturbs less.
 
-    python benchmarks/decoders.py [--batches 16] [--window 8] [--threads 1] [--clock wall|cpu] [--json FILE]
+    python benchmarks/decoders.py [--batches 16] [--window 8] [--threads 1] [--clock wall|cpu] [--json FILE [--page PAGE]]
+
+`--json benchmarks/decoders.json --page docs/results.md` keeps the figures and writes the table of that page.
 """
 
 from __future__ import annotations
 
 import argparse
+import shlex
 import statistics
+import sys
 import time
 from collections.abc import Callable
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -37,12 +42,29 @@ from cachemark.methods.linear import Linear
 from cachemark.models import catalogue
 from cachemark.models.llamagen import LlamaGen
 from cachemark.models.protocol import Request
+from decoders_page import keep
 from origin import Origin
 
 assert catalogue
 MODEL, SAMPLING, BATCHES = "tiny-llamagen", Sampling(cfg_scale=1.5), (1, 4)
 METHODS = ("full", "linear 1/4")
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
+
+
+class Replay(Decoder):
+    """Feeds the passes that another decoder ran on the same images once more, with ``tokens`` (batch, N) that are known."""
+
+    def __init__(self, ran: Decoder, tokens: Tensor) -> None:
+        self.ran, self.known = ran, tokens
+
+    @property
+    def reach(self) -> int:
+        return [*self.ran.fed, 1][len(self.fed)]
+
+    def judge(self, known: int, laws: Tensor, tokens: Tensor) -> int:
+        if known == 0:
+            tokens.copy_(self.known)
+        return self.ran.kept[len(self.kept)]
 
 
 class Cell:
@@ -54,45 +76,38 @@ class Cell:
         if name != "full":
             knobs = Linear.knobs_for(Fraction(name.split()[1]), self.layout)
             self.method = lambda: Linear.build(knobs)
-        self.memories: dict[int, Memory] = {}
+        self.memories: dict[str, Memory] = {}
 
-    def run(self, first: int, decoder: Decoder | None, forced: Tensor | None = None) -> tuple[float, Tensor]:
+    def run(self, kind: str, first: int, decoder: Decoder | None = None, forced: Tensor | None = None) -> tuple[float, Tensor]:
         """Seconds and tokens of the images from seed ``first`` on."""
         seeds = list(range(first, first + self.batch))
-        memory = self.memories.setdefault(decoder.reach if decoder else 0, Memory())
+        memory = self.memories.setdefault(kind, Memory())
         began = self.clock()
         labels = torch.tensor([seed % 10 for seed in seeds])
         tokens = self.model.generate(labels, seeds, self.method(), SAMPLING, memory, decoder=decoder, forced=forced)
         return self.clock() - began, tokens
 
-    def costs(self, window: int, first: int, tokens: Tensor) -> dict[int, float]:
-        """Seconds of a pass by the number of tokens that it feeds, 1, 2, 4 … ``window``, where these are the given ``tokens``."""
-        found = {}
-        for count in (1, *(2**i for i in range(1, 12) if 2**i < window), window):
-            decoder = Jacobi(window=count) if count > 1 else None
-            seconds = self.run(first, decoder, tokens)[0]
-            found[count] = seconds / (len(decoder.fed) if decoder else self.layout.visual)
-        return found
+    def compare(self, number: int, window: int) -> dict[str, float]:
+        """Every figure of one batch of images. Arms take turns, so that a machine that becomes slower slows all of them."""
+        first, decoder, arms = number * self.batch, Jacobi(window=window), dict[str, tuple[float, Tensor]]()
+        for arm in ("sequential", "jacobi") if number % 2 else ("jacobi", "sequential"):
+            arms[arm] = self.run(arm, first, decoder if arm == "jacobi" else None)
+        (sequential, own), (jacobi, tokens) = arms["sequential"], arms["jacobi"]
+        one = self.run("sequential", first, forced=own)[0] / self.layout.visual
+        replay = Replay(decoder, own)
+        cost = self.run("jacobi", first, replay)[0] / len(decoder.fed) / one
+        assert (replay.fed, replay.kept) == (decoder.fed, decoder.kept), "other passes than those that are priced"
+        rate, gain = self.layout.visual / len(decoder.fed), sequential / jacobi
+        return {"gain": gain, "tokens per pass": rate, "cost": cost, "allowed": rate / cost, "reached": gain * cost / rate,
+                "agreement": float((own == tokens).float().mean())}
 
 
 def measure(cell: Cell, name: str, window: int, batches: int) -> dict[str, Any]:
-    """Times of both decoders over batches of seeds, in turns, and what their passes allow at the costs of the same minute."""
-    each: list[dict[str, float]] = []
-    cell.costs(window, 0, cell.run(0, None)[1])  # warm-up
-    cell.run(0, Jacobi(window=window))
-    for number in range(batches):
-        arms: dict[str, tuple[float, Tensor]] = {}
-        decoder, first = Jacobi(window=window), number * cell.batch
-        for arm in ("sequential", "jacobi") if number % 2 else ("jacobi", "sequential"):
-            arms[arm] = cell.run(first, decoder if arm == "jacobi" else None)
-        (sequential, own), (jacobi, tokens) = arms["sequential"], arms["jacobi"]
-        costs = cell.costs(window, first, own)
-        cost = float(np.interp(decoder.fed, list(costs), list(costs.values())).mean()) / costs[1]
-        rate, gain = cell.layout.visual / len(decoder.fed), sequential / jacobi
-        each.append({"gain": gain, "tokens per pass": rate, "cost": cost, "allowed": rate / cost, "reached": gain * cost / rate,
-                     "agreement": float((own == tokens).float().mean())})
+    """Every figure over batches of seeds, behind a batch that is not counted."""
+    cell.compare(0, window)
+    each = [cell.compare(number, window) for number in range(batches)]
     return {"method": name, "batch": cell.batch, "window": window, "batches": batches,
-            **{figure: [found[figure] for found in each] for figure in each[0]}}
+            **{figure: [round(found[figure], 4) for found in each] for figure in each[0]}}
 
 
 def told(result: dict[str, Any]) -> str:
@@ -110,7 +125,8 @@ def main() -> None:
     parser.add_argument("--window", type=int, default=8)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--clock", choices=CLOCKS, default="wall")
-    parser.add_argument("--json", help="write everything measured to this file")
+    parser.add_argument("--json", type=Path, help="write everything measured to this file")
+    parser.add_argument("--page", type=Path, help="put the table of that file into this page")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     origin = Origin(arguments.threads)
@@ -122,7 +138,9 @@ def main() -> None:
         for name in METHODS:
             results.append(measure(Cell(model, name, batch, CLOCKS[arguments.clock]), name, arguments.window, arguments.batches))
             print(told(results[-1]), flush=True)
-    origin.write(arguments.json, results=results)
+    if arguments.json:
+        keep(arguments.json, "speed", {"command": shlex.join(["benchmarks/decoders.py", *sys.argv[1:]]), "commit": origin.commit,
+                                       "machine": origin.environment.device, "torch": torch.__version__, "results": results}, arguments.page)
 
 
 if __name__ == "__main__":

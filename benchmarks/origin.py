@@ -22,9 +22,13 @@ class Origin:
     def __post_init__(self) -> None:
         self.environment, self.code = environment("cpu", self.threads), code_identity()
 
+    @property
+    def commit(self) -> str:
+        """The beginning of the commit's name, and whether the code differs from it."""
+        return f"{self.code['commit'][:10]}{' (dirty)' if self.code['dirty'] else ''}"
+
     def __str__(self) -> str:
-        commit = f"{self.code['commit'][:10]}{' (dirty)' if self.code['dirty'] else ''}"
-        return f"cachemark {__version__}, commit {commit}, {self.environment.machine_class}, torch {self.environment.facts['torch']}"
+        return f"cachemark {__version__}, commit {self.commit}, {self.environment.machine_class}, torch {self.environment.facts['torch']}"
 
     def write(self, path: str | None, **found: Any) -> None:
         """Keep what was found as JSON, where a path is given."""

@@ -1,0 +1,120 @@
+"""What parallel decoders gain and what their images are worth, as tables of docs/results.md.
+
+    python benchmarks/decoders_page.py quality.sqlite [--json benchmarks/decoders.json] [--page docs/results.md]
+
+takes the quality of the newest run of a store, which `cachemark run decoders` makes, and `benchmarks/decoders.py` the speeds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from cachemark.report.view.quality_claims import Claims
+from cachemark.report.view.report_row import ReportRow
+from cachemark.report.view.standing import standing
+from cachemark.stats.intervals import Interval
+from cachemark.workflows.stored_run import open_run
+
+BEGIN, END = "<!-- written by benchmarks/decoders.py -->", "<!-- end of what benchmarks/decoders.py has written -->"
+FIGURES = {"FID": "fid_scene_2k", "precision": "precision_scene_2k", "recall": "recall_scene_2k", "class accuracy": "class_accuracy"}
+Row = Mapping[str, Any]
+
+
+# -- tables -------------------------------------------------------------------------------------------------------------
+def speed(found: Row) -> Iterator[str]:
+    """The measured gain of every cell beside what its passes allow."""
+    yield "| batch | method | gain | tokens a pass | a pass costs | allowed | reached | tokens equal |"
+    yield "|---|---|---|---|---|---|---|---|"
+    for row in found["results"]:
+        low, gain, high = statistics.quantiles(row["gain"], n=4)
+        equal = min(row["agreement"])
+        tokens, cost, allowed, reached = (statistics.median(row[name]) for name in ("tokens per pass", "cost", "allowed", "reached"))
+        yield (f"| {row['batch']} | {row['method']} | {gain:.2f}× ({low:.2f} … {high:.2f}) | {tokens:.2f} | {cost:.2f} | {allowed:.2f}× | "
+               f"{reached:.0%} | {'all' if equal == 1 else f'{equal:.3f} at least'} |")
+
+
+def quality(found: Row) -> Iterator[str]:
+    """Figures of whole sets of images with their intervals, the difference to the full cache's paired by seeds."""
+    yield f"| | {' | '.join(FIGURES)} | FID less the full cache's | |"
+    yield "|---|" + "---|" * (len(FIGURES) + 2)
+    for row in found["results"]:
+        cells = [ends(row["figures"][name], places=1 if name == "FID" else 3) for name in FIGURES]
+        yield f"| {row['decoder']} | {' | '.join(cells)} | {ends(row['less'], 2) if row['less'] else ''} | {row['verdict']} |"
+
+
+def ends(found: Sequence[float], places: int) -> str:
+    """A value with the ends of its interval."""
+    value, low, high = (f"{number:.{places}f}".replace("-", "−") for number in found)
+    return f"{value} [{low}, {high}]"
+
+
+def text(results: Mapping[str, Row]) -> str:
+    """What stands between the marks of the page."""
+    parts = []
+    for name, table in (("speed", speed), ("quality", quality)):
+        if name in results:
+            found = results[name]
+            parts += ["\n".join(table(found)),
+                      f"`{found['command']}`, commit {found['commit']}, one thread of an {found['machine']}, torch {found['torch']}, fp32."]
+    return "\n\n".join(parts)
+
+
+def keep(file: Path, part: str, found: Row, page: Path | None) -> None:
+    """Keep a part in the file and, where a page is given, put all of the file's tables between its marks."""
+    results = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    results[part] = found
+    file.write_text(json.dumps(results, sort_keys=True) + "\n", encoding="utf-8")
+    if page is None:
+        return
+    before, _, rest = page.read_text(encoding="utf-8").partition(BEGIN)
+    _, closed, after = rest.partition(END)
+    if not closed:
+        raise SystemExit(f"{page} lacks the marks {BEGIN} and {END}.")
+    page.write_text(f"{before}{BEGIN}\n\n{text(results)}\n\n{END}{after}", encoding="utf-8")
+
+
+# -- a stored run -------------------------------------------------------------------------------------------------------
+def of_run(store: Path) -> Row:
+    """The quality of the full cache and of every decoder beside it in the newest run of a store."""
+    run = open_run(store)
+    groups, claims = standing(run.outcomes)
+    rows = [row for group in groups for row in (group.full, *group.arms) if row is not None and row.ok and FIGURES["FID"] in row.quality]
+    here = run.record.environment
+    return {"command": f"cachemark run {run.plan.name}", "commit": run.record.code["commit"][:10], "machine": here.device,
+            "torch": here.facts["torch"], "results": [_row(row, claims) for row in rows]}
+
+
+def _row(row: ReportRow, claims: Claims) -> Row:
+    less, claim = row.to_full.get(FIGURES["FID"]), claims.get(row.case.key)
+    return {"decoder": row.case.label, "figures": {title: _ends(row.quality[name]) for title, name in FIGURES.items()},
+            "less": _ends(less) if less else None, "verdict": _verdict(less, claim is not None and claim.shown)}
+
+
+def _verdict(less: Interval | None, shown: bool) -> str:
+    if less is None:
+        return ""
+    equal = "equal within the interval" if less.low <= 0 <= less.high else "better" if less.high < 0 else "worse"
+    return f"{equal}; {'shown' if shown else 'not shown'} to be not worse"
+
+
+def _ends(found: Interval) -> list[float]:
+    return [round(value, 5) for value in (found.value, found.low, found.high)]
+
+
+def main() -> None:
+    """Take the figures of a store."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("store", type=Path)
+    parser.add_argument("--json", type=Path, default=Path(__file__).with_name("decoders.json"))
+    parser.add_argument("--page", type=Path, help="put the tables into this page")
+    given = parser.parse_args()
+    keep(given.json, "quality", of_run(given.store), given.page)
+
+
+if __name__ == "__main__":
+    main()

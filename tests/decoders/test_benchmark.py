@@ -1,0 +1,60 @@
+"""The benchmark of decoders prices the passes that ran, evictions of lines included: more than they allow cannot come of the price."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from cachemark.kit.next_token import model
+from cachemark.methods.linear import Linear
+
+FOLDER = Path(__file__).parents[2] / "benchmarks"
+GRID, WINDOW, LINE = 8, 4, 10  # a line's eviction takes as long as so many passes
+
+
+@pytest.fixture(scope="module")
+def benchmark_of_decoders() -> Iterator[ModuleType]:
+    """The script as it finds itself when run; a package of these tests has its name."""
+    sys.path.insert(0, str(FOLDER))
+    spec = spec_from_file_location("benchmarks_of_decoders", FOLDER / "decoders.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    yield module
+    sys.path.remove(str(FOLDER))
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("method", ["full", "linear 1/4"])
+def test_what_is_reached_is_all_where_drawing_takes_no_time(
+    method: str, batch: int, benchmark_of_decoders: ModuleType, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Under a clock that counts passes, and the eviction of a line as ten of them."""
+    spent, small, own = [0.0], model("mha", GRID), Linear.evict
+
+    def evicted(self: Linear, *given: Any) -> None:
+        spent[0] += LINE
+        own(self, *given)
+
+    def passed(*_: object) -> None:
+        spent[0] += 1
+
+    monkeypatch.setattr(Linear, "evict", evicted)
+    counted = small.register_forward_pre_hook(passed)
+    try:
+        cell = benchmark_of_decoders.Cell(small, method, batch, lambda: spent[0])
+        found = benchmark_of_decoders.measure(cell, method, WINDOW, 3)
+    finally:
+        counted.remove()
+    assert found["agreement"] == [1, 1, 1]
+    assert found["reached"] == pytest.approx([1, 1, 1], abs=1e-3)
+    assert all(1 < rate <= WINDOW for rate in found["tokens per pass"])
+    assert all(cost > 1 for cost in found["cost"]) if method != "full" else found["cost"] == [1, 1, 1]
+    assert f"batch {batch}, {method}" in " ".join(benchmark_of_decoders.told(found).split())
