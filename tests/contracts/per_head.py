@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,7 +13,7 @@ from torch import Tensor
 from cachemark.cache.arena import Memory
 from cachemark.cache.codec import CODECS
 from cachemark.cache.layout import Layout, Site, Step, scale_steps
-from cachemark.cache.ragged import Kept, RaggedSlot, RaggedStage, extents
+from cachemark.cache.ragged import Extent, Kept, RaggedSlot, RaggedStage, extents
 from cachemark.contract.method import Method
 from cachemark.contract.per_head import PerHead
 from cachemark.core import registry
@@ -20,7 +21,7 @@ from cachemark.kit.driver import Onlooker as Watch
 from cachemark.kit.driver import Outputs, watched
 from cachemark.kit.next_scale import calibration
 from cachemark.kit.oracle import masked
-from cachemark.methods.hack import HACK
+from cachemark.methods.base.head_aware import HeadAware
 
 from .scales import Feed, drive, layout_of
 
@@ -81,10 +82,14 @@ class Shadow(Watch):
     def __init__(self) -> None:
         self.worst, self.hidden = 0.0, 0
         self._kept: dict[Site, tuple[Tensor, Tensor]] = {}
+        self._chosen: dict[int, Tensor] = {}
 
     def before(self, method: Method, site: Site, step: Step) -> None:
         assert isinstance(method, PerHead)
         held = numbers(method.ragged[site])
+        if isinstance(method, HeadAware):
+            self._chosen.clear()
+            method.chosen = self._noted(method)  # type: ignore[method-assign]
         self._seen = torch.stack([torch.zeros(n.size(0), step.first, dtype=torch.bool).scatter_(-1, n, True) for n in held], 1)
 
     def after(self, method: Method, site: Site, step: Step, q: Tensor, k: Tensor, v: Tensor, out: Tensor) -> None:
@@ -92,15 +97,22 @@ class Shadow(Watch):
         codec, before = method.ragged[site].codec, self._kept.get(site, (k[:, :, :0], v[:, :, :0]))
         keys, values = (torch.cat(pair, 2) for pair in zip(before, (k, v), strict=True))
         seen = torch.cat((self._seen, torch.ones(*self._seen.shape[:2], step.count, dtype=torch.bool)), -1)
-        if isinstance(method, HACK):  # a query sees what is kept: also of its own scale, and of the last what nobody is told
-            if step.last:
-                return
-            kept = numbers(method.ragged[site])
-            seen = torch.stack([torch.zeros(n.size(0), step.first + step.count, dtype=torch.bool).scatter_(-1, n, True) for n in kept], 1)
+        for head, tokens in self._chosen.items():
+            seen[:, head] = torch.zeros_like(seen[:, head]).scatter_(-1, tokens, True)
         self.hidden += int((~seen).sum())
         self.worst = max(self.worst, float((masked(q, keys, values, seen[:, :, None]) - out.double()).abs().max()))
         rounded = (codec.decode(codec.encode(part), k.dtype) for part in (k, v))
         self._kept[site] = tuple(torch.cat(pair, 2) for pair in zip(before, rounded, strict=True))  # type: ignore[assignment]
+
+    def _noted(self, method: HeadAware) -> Callable[..., Any]:
+        """``chosen``, which also notes the tokens that heads see where they do not see all that is there."""
+        def chosen(site: Site, step: Step, part: Extent, q: Tensor) -> tuple[Tensor | None, Tensor | None]:
+            seen, kept = type(method).chosen(method, site, step, part, q)
+            if seen is not None:
+                tokens = part.of(method.shown.visual).long().gather(2, seen)
+                self._chosen |= {part.first + at: tokens[:, at] for at in range(part.heads)}
+            return seen, kept
+        return chosen
 
 
 def numbers(slot: RaggedSlot) -> list[Tensor]:

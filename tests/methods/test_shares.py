@@ -10,13 +10,14 @@ import pytest
 from cachemark.cache.layout import Layout
 from cachemark.core import calibrations, registry
 from cachemark.methods.hack import HACK
+from cachemark.methods.hackpp import HACKPlusPlus
 from cachemark.methods.heatkv import HeatKV
 from cachemark.methods.scalekv import ScaleKV
 from cachemark.models import catalogue
 
 assert catalogue
 GUIDE = Path(__file__).parents[2] / "docs" / "guide" / "methods.md"
-ROWS = re.findall(r"^\| `(heatkv|scalekv|hack)` \| `([\w-]+)` \| (\d+) %[^|]*\| ([\d.]+) % \| ([\d.]+) % \| (\d+) MB \|$",
+ROWS = re.findall(r"^\| `(heatkv|scalekv|hackpp|hack)` \| `([\w-]+)` \| (\d+) %[^|]*\| ([\d.]+) % \| ([\d.]+) % \| ([\d.]+) MB \|$",
                   GUIDE.read_text(encoding="utf-8"), re.M)
 
 
@@ -33,6 +34,11 @@ def computed(name: str, model: str, percent: int) -> tuple[int, int, Layout]:
         scaled = ScaleKV(calibration=model, mean=650)
         scaled.resolve(layout)
         return max(map(sum, scaled.plan.kept)) * layout.kv_heads, sum(scaled.plan.rooms) * layout.kv_heads, layout
+    if name == "hackpp":
+        plus = HACKPlusPlus(calibration=model if model == "tiny-var" else even(layout), mean=percent * layout.visual // 100)
+        plus.resolve(layout)
+        sums = [sum(plus.plan.of_layer(kept, layer) for layer in range(layout.layers)) for kept in plus.plan.kept]
+        return max(sums), sum(plus.plan.rooms), layout
     variance = [[layer + head / layout.kv_heads for head in range(layout.kv_heads)] for layer in range(layout.layers)]
     facts = {"model": model, "layers": layout.layers, "heads": layout.kv_heads, "scales": list(layout.scales), "variance": variance}
     hack = HACK(calibration=calibrations.remember("hack", facts), mean=(100 - percent) * layout.visual // 100)
@@ -42,8 +48,17 @@ def computed(name: str, model: str, percent: int) -> tuple[int, int, Layout]:
     return kept, kept, layout
 
 
+def even(layout: Layout) -> str:
+    """A calibration of HACK++ by which every token is attended to as much as any other."""
+    shape = {"layers": layout.layers, "heads": layout.kv_heads, "scales": list(layout.scales)}
+    shares = [[side**2 / sum(s**2 for s in layout.scales[: made + 1]) * (source <= made) for source, side in enumerate(layout.scales)]
+              for made in range(len(layout.scales))]
+    tables = {name: [[one] * layout.kv_heads] * layout.layers for name, one in (("variance", 0.0), ("mass", shares))}
+    return calibrations.remember("hackpp", {"model": "even", **shape, **tables})
+
+
 def test_the_table_has_every_method_and_model() -> None:
-    assert len(ROWS) == 10
+    assert len(ROWS) == 14
 
 
 @pytest.mark.parametrize(("name", "model", "theirs", "lives", "allocated", "size"), ROWS)
@@ -51,4 +66,5 @@ def test_a_row_is_what_arithmetic_gives(name: str, model: str, theirs: str, live
     live, rooms, layout = computed(name, model, int(theirs))
     everything = layout.layers * layout.kv_heads * layout.cacheable
     assert (f"{100 * live / everything:.1f}", f"{100 * rooms / everything:.1f}") == (lives, allocated)
-    assert f"{rooms * layout.head_dim * 2 * 2 * layout.rows / 1e6:.0f}" == size
+    megabytes = rooms * layout.head_dim * 2 * 2 * layout.rows / 1e6
+    assert (f"{megabytes:.0f}" if megabytes >= 1 else f"{megabytes:.2f}") == size

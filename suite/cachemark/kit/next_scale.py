@@ -73,7 +73,7 @@ def calibration(cls: type[Method], layout: Layout) -> dict[str, Any]:
     draw, scales = torch.Generator().manual_seed(7), len(layout.scales)
     shape = {"layers": layout.layers, "heads": layout.kv_heads, "scales": list(layout.scales)}
     tables = {"scas": (layout.layers, layout.kv_heads, scales - 1), "asi": (layout.layers, scales - 1),
-              "variance": (layout.layers, layout.kv_heads)}
+              "variance": (layout.layers, layout.kv_heads), "mass": (layout.layers, layout.kv_heads, scales, scales)}
     facts = {name: torch.rand(sizes, generator=draw).tolist() for name, sizes in tables.items()}
     return {"calibration": calibrations.remember(cls.name, {"model": "of random facts", **shape, **facts})}
 

@@ -1,0 +1,159 @@
+"""Methods that class the heads of a next-scale model as contextual or structural, and cut each class by scores of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from itertools import groupby
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ...cache.attention import fold
+from ...cache.layout import Layout, Site, Step
+from ...cache.ragged import Extent, Kept, RaggedStage
+from ...contract.paper_costs import MethodOverhead
+from ...contract.per_head import PerHead
+from ...core import calibrations
+from ...core.errors import BadKnob
+from ..scale_heads.head_classes import HeadClasses
+from .calibrated import Calibrated
+
+
+class Cut(NamedTuple):
+    """The most entries of a head, those of the scale that is made among them: that its queries see, and that stay behind the scale."""
+
+    attention: int
+    cache: int
+
+
+@dataclass
+class HeadAware(Calibrated, PerHead):
+    """*Contextual* heads, whose weights vary least from query to query, are the share ``contextual`` of all heads; the others are
+    *structural*. One set of scores serves what a scale attends to and what stays of it. A subclass says :meth:`cut`, :meth:`kept_before` and
+    :meth:`scores`, and in ``structural_asks`` whether structural heads are scored by queries too.
+    """
+
+    structural_asks: ClassVar[bool] = True
+
+    contextual: float = 0.5
+    queries: int = 32
+    mean: int = 0
+
+    def check_knobs(self, layout: Layout) -> None:
+        """Raises BadKnob for what no model could use."""
+        if not 0 < self.contextual < 1:
+            raise BadKnob(f"{self.name}: contextual = {self.contextual} is no share.", remedy="Give a number between 0 and 1.")
+        if self.queries < 1:
+            raise BadKnob(f"{self.name}: queries = {self.queries} asks nobody.", remedy="Give 1 or more.")
+        if not 0 <= self.mean <= layout.visual:
+            raise BadKnob(f"{self.name}: mean = {self.mean} of {layout.visual} tokens.", remedy=f"Give 1 … {layout.visual}.")
+
+    def classed(self, layout: Layout) -> HeadClasses:
+        """The classes of all heads, by the variances of the calibration."""
+        self.facts(layout)
+        return _classed(self.name, self.calibration, self.contextual)
+
+    @property
+    def classes(self) -> HeadClasses:
+        """Those of the model that :meth:`resolve` was given."""
+        return _classed(self.name, self.calibration, self.contextual)
+
+    def cut(self, site: Site, step: Step, *, contextual: bool) -> Cut:
+        """The limits of a head of a class."""
+        raise NotImplementedError
+
+    def scores(self, site: Site, step: Step, part: Extent, q: Tensor) -> Tensor:
+        """Scores of each place of [live | own] for some neighbours of one class, (rows, heads, length): the highest are chosen, of equal
+        ones those that came first. ``part``: where the stage shows these heads; ``q`` (rows, heads, queries, head_dim)."""
+        raise NotImplementedError
+
+    # -- on paper -----------------------------------------------------------------------------------------------------
+    def attended(self, layout: Layout, site: Site, step: Step) -> int:
+        """The mean over the heads, rounded up."""
+        return -(-self.attended_by_heads(layout, site, step) // layout.kv_heads)
+
+    def attended_by_heads(self, layout: Layout, site: Site, step: Step) -> int:
+        return sum(min(cut.attention, length) for cut, length in self._lengths(site, step))
+
+    def overhead(self, layout: Layout, site: Site, step: Step) -> MethodOverhead:
+        """Every key of a head that is cut read and scored, or its values where no query is asked; and what is chosen moved, once for all
+        that it serves where as much is seen as stays."""
+        group, products, numbers = layout.heads // layout.kv_heads, 0, 0
+        for few, (cut, length) in zip(self.classes.contextual[site.layer], self._lengths(site, step), strict=True):
+            if length > min(cut):
+                products += length * min(self.queries, step.count) * group * (few or self.structural_asks)
+                numbers += length + 4 * sum(most for most in {*cut} if most < length)
+        return MethodOverhead(layout.head_dim * products, layout.head_dim * numbers)
+
+    def _lengths(self, site: Site, step: Step) -> list[tuple[Cut, int]]:
+        """Of each head of a site its limits, and the entries from which it chooses."""
+        return [(self.cut(site, step, contextual=few), self.kept_before(site, step, contextual=few) + step.count)
+                for few in self.classes.contextual[site.layer]]
+
+    def kept_before(self, site: Site, step: Step, *, contextual: bool) -> int:
+        """Entries that a head of a class has from earlier scales."""
+        raise NotImplementedError
+
+    # -- one generation -----------------------------------------------------------------------------------------------
+    def attend(self, site: Site, step: Step, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Choose, attend to the choice alone, and keep what may stay."""
+        slot, stage = self.ragged[site], self.shown
+        stage.put(slot, step.first, k, v)
+        queries = fold(q, k.size(1))
+        outs: dict[int, Tensor] = {}
+        kept: dict[int, Kept] = {}
+        for part in self._alike(site, step, stage):
+            heads = range(part.first, part.first + part.heads)
+            asked, keys, values = queries[:, heads.start : heads.stop], part.of(stage.k), part.of(stage.v)
+            seen, stays = self.chosen(site, step, part, asked)
+            if seen is not None:
+                wide = seen[..., None].expand(-1, -1, -1, k.size(-1))
+                keys, values = keys.gather(2, wide), values.gather(2, wide)
+            everything = [range(part.length)]
+            kept |= dict.fromkeys(heads, everything) if stays is None else zip(heads, stays.unbind(1), strict=True)
+            outs |= zip(heads, F.scaled_dot_product_attention(asked, keys, values).unbind(1), strict=True)
+        if not step.last:
+            slot.absorb(stage, [kept[head] for head in sorted(kept)])
+        return torch.stack([outs[head] for head in sorted(outs)], 1).reshape(q.shape)
+
+    def chosen(self, site: Site, step: Step, part: Extent, q: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        """Places of [live | own] that neighbours of one class see, and that stay, each (rows, heads, n) ascending; None for all."""
+        cut = self.cut(site, step, contextual=self.is_contextual(site, part.first))
+        if part.length <= min(cut):
+            return None, None
+        order = self.scores(site, step, part, q).sort(dim=-1, descending=True, stable=True).indices
+        seen, kept = ((order[..., :most].sort(-1).values if most < part.length else None) for most in cut)
+        return seen, kept
+
+    def _alike(self, site: Site, step: Step, stage: RaggedStage) -> Iterator[Extent]:
+        """Extents of neighbouring heads of one length that are cut alike: all that are not cut, and those of one class."""
+        limits = {few: min(self.cut(site, step, contextual=few)) for few in {*self.classes.contextual[site.layer]}}
+        for extent in stage.extents:
+            heads = range(extent.first, extent.first + extent.heads)
+            few = {head: self.is_contextual(site, head) for head in heads}
+            kinds: dict[int, Any] = {head: extent.length > limits[few[head]] and (few[head],) for head in heads}
+            for _, group in groupby(heads, key=kinds.__getitem__):
+                alike = list(group)
+                start = extent.start + (alike[0] - extent.first) * extent.length
+                yield Extent(alike[0], len(alike), start, extent.length)
+
+    def is_contextual(self, site: Site, head: int) -> bool:
+        """The class of a head."""
+        return self.classes.contextual[site.layer][head]
+
+    def subset_attention(self, q: Tensor, k: Tensor, step: Step) -> Tensor:
+        """Attention weights of some queries, which lie in the middles of equal parts of the scale, over all keys: (rows, heads, queries,
+        keys) fp32."""
+        asked = min(self.queries, step.count)
+        places = (torch.arange(asked, device=q.device) * 2 + 1) * step.count // (2 * asked)
+        few = q.unflatten(2, (-1, step.count)).index_select(3, places).flatten(2, 3)
+        return (few.float() @ k.float().mT * q.size(-1) ** -0.5).softmax(-1)
+
+
+@cache
+def _classed(method: str, calibration: str, share: float) -> HeadClasses:
+    return HeadClasses.of(calibrations.named(method, calibration)[1]["variance"], share)

@@ -1,0 +1,154 @@
+"""HACK++: one budget for what a scale attends to and another for what stays of it, shared out by what later scales rely on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cache
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..cache.arena import Memory
+from ..cache.layout import Layout, Site, Step
+from ..cache.ragged import Extent
+from ..core import calibrations, registry
+from ..core.errors import BadBudget, BadKnob
+from .base.head_aware import Cut, HeadAware
+from .scale_heads.attention_profile import AttentionProfile
+from .scale_heads.head_classes import HeadClasses
+from .scale_heads.reliance_budgets import RelianceBudgets, reliance_of
+
+PUBLISHED = Fraction(1, 10)  # of all tokens: the paper's η_c
+SEEN = 3  # times the mean: its main setting attends to 30 % and keeps 10 %
+
+
+@registry.methods.add("hackpp")
+@dataclass
+class HACKPlusPlus(HeadAware):
+    """A scale attends to the ``attention_budget`` highest scores of every head, and behind it heads keep ``mean`` entries on average: more
+    where later scales rely more on a layer and a class of its heads. A *contextual* head scores an entry by the mean attention of some
+    queries, each entry with its neighbours; a *structural* one by the length of its value, times how much a token of its scale is
+    attended to.
+
+    Qin et al., "HACK++" (arXiv 2606.08302), the extension of HACK (arXiv 2504.09261). Its η_a and η_c are ``attention_budget`` and
+    ``mean`` over all tokens, those of the last scale included, which nobody reads again: η_c = 10 % is 16.4 % of the full cache on
+    Infinity at 1024 pixels. Nothing goes as long as what there is is within a budget.
+
+    Differs from the paper, whose code was not to be had: budgets are rounded down to whole entries, at least one, none beyond what a head
+    has; neither the first scales nor the newest stay in any case, since no such rule is stated; heads stand where they are, neighbours of
+    one class side by side.
+    """
+
+    name = "hackpp"
+    source = "HACK++ (arXiv 2606.08302), of which no code was found; read from its abstract and from summaries"
+    sizes = ("mean",)
+    structural_asks = False
+    unstated = {
+        "contextual": "ours: the share of contextual heads is not stated for any model",
+        "calibration": "ours: which samples, and whether unconditional rows count; here ten tuning seeds, conditional rows alone. "
+                       "The factor of structural scores is the mean attention per token of a scale",
+        "queries": "ours: as many as HACK asks; how many is not said again",
+        "pool": "ours: over how many neighbours the largest score is taken is not stated; here neighbours in the cache",
+        "exponent": "ours: the power of reliance, τ, is not stated",
+        "attention_budget": "three times `mean`, as 30 % is of 10 % in its main setting; what it is beside other means is ours",
+    }
+
+    pool: int = 5
+    exponent: float = 1.0
+    attention_budget: int = 0
+
+    # -- what a plan asks ---------------------------------------------------------------------------------------------
+    @classmethod
+    def profiler(cls) -> AttentionProfile:
+        return AttentionProfile("variance", "mass")
+
+    def tables(self, facts: Mapping[str, Any], layout: Layout) -> Mapping[str, tuple[int, ...]]:
+        heads, scales = (layout.layers, layout.kv_heads), len(layout.scales)
+        return {"variance": heads, "mass": (*heads, scales, scales)}
+
+    def fit(self, budget: Fraction, layout: Layout) -> dict[str, Any]:
+        """The largest mean that allocates no more, found by halving: one more would allocate more."""
+        self.check_knobs(layout)
+        most = budget * layout.layers * layout.kv_heads * layout.cacheable
+        low, high = 0, layout.cacheable
+        while low < high:
+            middle = (low + high + 1) // 2
+            low, high = (middle, high) if sum(self._planned(layout, middle).rooms) <= most else (low, middle - 1)
+        if not low:
+            raise BadBudget(f"hackpp: a budget of {float(budget):.3g} is less than one entry of {layout.cacheable} for each head.",
+                            remedy="Give a larger share.")
+        return {"mean": low}
+
+    def own_budget(self, layout: Layout) -> Fraction:
+        """The share of the full cache that is allocated: at this mean, or at the paper's η_c of 10 %."""
+        self.resolve(layout)
+        return Fraction(sum(self.plan.rooms), layout.cacheable * layout.layers * layout.kv_heads)
+
+    def resolve(self, layout: Layout) -> None:
+        self.check_knobs(layout)
+        self.mean = self.mean or max(1, int(PUBLISHED * layout.visual))
+        whole = layout.visual if self.mean >= layout.cacheable else SEEN * self.mean
+        self.attention_budget = self.attention_budget or min(whole, layout.visual)
+        self.plan = self._planned(layout, self.mean)
+
+    def check_knobs(self, layout: Layout) -> None:
+        super().check_knobs(layout)
+        if self.pool < 1 or self.pool % 2 == 0:
+            raise BadKnob(f"hackpp: pool = {self.pool} has no middle.", remedy="Give an odd number, 1 or more.")
+        if not self.exponent >= 0:
+            raise BadKnob(f"hackpp: exponent = {self.exponent} gives most to what nothing relies on.", remedy="Give 0 or more.")
+        if not 0 <= self.attention_budget <= layout.visual:
+            raise BadKnob(f"hackpp: attention_budget = {self.attention_budget} of {layout.visual} tokens.",
+                          remedy=f"Give 1 … {layout.visual}.")
+
+    def _planned(self, layout: Layout, mean: int) -> RelianceBudgets:
+        return _planned(self.classed(layout), self.calibration, layout.scales, mean, self.exponent)
+
+    # -- on paper -----------------------------------------------------------------------------------------------------
+    def entries(self, layout: Layout, site: Site) -> int:
+        return self.plan.rooms[site.layer]
+
+    def kept_before(self, site: Site, step: Step, *, contextual: bool) -> int:
+        return self.plan.kept[step.index][site.layer, contextual]
+
+    # -- one generation -----------------------------------------------------------------------------------------------
+    def begin(self, layout: Layout, sites: Sequence[Site], memory: Memory) -> None:
+        super().begin(layout, sites, memory)
+        scales = len(layout.scales)
+        sizes = torch.tensor([side**2 for side in layout.scales])
+        mass = torch.tensor(self.facts(layout)["mass"], dtype=torch.float64)
+        self.factor = memory.zeros("factor", (layout.layers, layout.kv_heads, scales, scales), torch.float32)
+        self.factor.copy_(mass / sizes)
+        self.scale_of = memory.zeros("scale_of", (layout.visual,), torch.int64)
+        self.scale_of.copy_(torch.arange(scales).repeat_interleave(sizes))
+
+    def cut(self, site: Site, step: Step, *, contextual: bool) -> Cut:
+        """The plan's budget of what stays, for each class, layer and scale; of the last scale nothing has to go."""
+        if step.last:
+            return Cut(self.attention_budget, self.kept_before(site, step, contextual=contextual) + step.count)
+        return Cut(self.attention_budget, self.plan.kept[step.index + 1][site.layer, contextual])
+
+    def scores(self, site: Site, step: Step, part: Extent, q: Tensor) -> Tensor:
+        """Of a contextual head the mean attention of some queries, the largest of ``pool`` neighbours; of a structural one the calibrated
+        factor of an entry's scale times the length of its value."""
+        if self.is_contextual(site, part.first):
+            attention = self.subset_attention(q, part.of(self.shown.k), step).mean(2)
+            return F.max_pool1d(attention, self.pool, 1, self.pool // 2)
+        factor = self.factor[site.layer, part.first : part.first + part.heads, step.index]
+        scale = self.scale_of[part.of(self.shown.visual).long()]
+        return factor.expand(len(scale), -1, -1).gather(2, scale) * part.of(self.shown.v).float().norm(dim=-1)
+
+
+@cache
+def _planned(classes: HeadClasses, calibration: str, sides: tuple[int, ...], mean: int, exponent: float) -> RelianceBudgets:
+    tokens = tuple(side**2 for side in sides)
+    return RelianceBudgets(tokens, classes, _reliance(calibration, tokens), mean, exponent)
+
+
+@cache
+def _reliance(calibration: str, tokens: tuple[int, ...]) -> Any:
+    return reliance_of(calibrations.named(HACKPlusPlus.name, calibration)[1]["mass"], tokens)
