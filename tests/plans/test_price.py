@@ -115,7 +115,7 @@ def test_the_price_stands_on_the_floor_that_reports_hold_times_against(model: st
     case, entry, rates = planned.case, registry.models.get(model), by_name("bfloat16")
     counted = costs.case_bill(case, entry, Full()).floor(rates)  # type: ignore[union-attr]
     assert price.floor(planned, rates) > counted, "launches come on top"
-    monkeypatch.setattr(price, "LAUNCH", 0.0)
+    monkeypatch.setattr(price, "CALL", 0.0)
     assert price.floor(planned, rates) == counted
     monkeypatch.setattr(price, "case_bill", lambda *_: None)
     assert counted / 4 < price.floor(planned, rates) < 2 * counted, "of a model that nobody has counted"

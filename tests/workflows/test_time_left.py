@@ -10,10 +10,9 @@ import pytest
 
 from cachemark.core.limits import Rates
 from cachemark.core.result import Outcome, Status
-from cachemark.plans import price
 from cachemark.plans.expand import MAX_BATCH, Planned, expand
 from cachemark.plans.schema import Plan
-from cachemark.workflows import time_left
+from cachemark.workflows import paces, time_left
 from cachemark.workflows.time_left import TimeLeft, generated, on_paper
 from support import stub
 
@@ -126,13 +125,47 @@ def test_a_case_measured_again_begins_anew() -> None:
     assert left.share(planned[0].case.key) == 0.0
 
 
-def test_a_masked_model_comes_nearer_to_paper_on_a_cpu() -> None:
-    """So that what a first model of another family has taken says something of it."""
-    plan = Plan.model_validate({"name": "p", "cells": [{"model": "tiny-mar", "methods": ["full"], "batch": 2}]})
-    masked = replace(expand(plan)[0], rates=Rates(1e10, 1e11))
-    assert on_paper(masked, 2) == pytest.approx(time_left.WIDE * price.floor(masked, Rates(1e10, 1e11)))
-    plain = replace(cases()[0], rates=Rates(1e10, 1e11))
-    assert on_paper(plain, plain.case.batch) == pytest.approx(price.floor(plain, Rates(1e10, 1e11)))
+@pytest.mark.parametrize("times", [0.2, 5.0])
+def test_what_one_batch_took_says_how_long_a_model_takes_that_has_not_begun(times: float) -> None:
+    planned = cases()
+    seconds = {each.case.key: work(each) * (times if each.case.model == "llamagen-l" else 1.0) for each in planned}
+    whole = sum(seconds.values())
+
+    def missed(first: paces.FirstPaces) -> int:
+        left = TimeLeft(planned, clock=(clock := Clock()), first=first)
+        return len(wrong(lived(left, clock, planned, seconds, 0.0), 1 - seconds[planned[0].case.key] / whole, whole))
+
+    assert missed(paces.no_paces)
+    assert not missed(lambda new, paper, whole: {"llamagen-l": times / paper(new[-1])})
+
+
+def test_a_batch_that_takes_long_says_nothing_until_it_ends() -> None:
+    """Else what is left of a case would grow as long as its last batch runs."""
+    planned, clock = cases(), Clock()
+    left = TimeLeft([first := planned[0]], clock=clock)
+    left.started(first)
+    clock.now += 1.0
+    left.advanced(first, first.case.batch)
+    said = left.seconds()
+    clock.now += 0.9
+    now = left.seconds()
+    assert said is not None
+    assert now == pytest.approx(said - 0.9)
+
+
+def test_an_arm_is_expected_to_take_what_it_computes() -> None:
+    plan = Plan.model_validate({"name": "p", "cells": [{"model": "tiny-mar", "methods": ["full", "fewer_steps"], "budgets": ["1/2"]}]})
+    arms = {each.case.role: replace(each, rates=Rates(1e10, 1e11)) for each in expand(plan)}
+    whole, half = (on_paper(arms[role], 64) for role in ("baseline", "arm"))
+    assert half < 0.7 * whole
+    batch = arms["arm"].case.batch
+    assert on_paper(arms["arm"], batch) == pytest.approx((on_paper(arms["baseline"], batch) + half / 64 * batch) / 2, rel=0.1), "in turns"
+
+
+def test_before_anything_is_known_it_is_the_pace_of_first_batches() -> None:
+    planned, clock = cases(), Clock()
+    left = TimeLeft(planned, clock=clock, first=lambda new, paper, whole: {"llamagen-l": 3.0})
+    assert left.seconds() == pytest.approx(3.0 * sum(size * times for each in planned for size, times in generated(each)))
 
 
 def test_paper_knows_that_a_small_batch_costs_more_for_each_image(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""The time that a run still takes: paper's proportions, in the seconds that cases have taken so far."""
+"""The time that a run still takes: paper's proportions, at the pace at which batches and cases have gone so far."""
 
 from __future__ import annotations
 
@@ -12,22 +12,21 @@ from ..core.result import Outcome
 from ..core.spec import FULL
 from ..plans.expand import MAX_BATCH, Planned
 from ..plans.price import batches, floor
+from .paces import FirstPaces, no_paces
 
-# Of the time that paper gives other families: on a CPU the wide products of masked models come nearer to the matmul rate. Over all cases of
-# the demo, one thread of a quiet machine, measured over paper was 3.3 (tiny-llamagen), 3.7 (tiny-var) and 2.1 (tiny-mar).
-WIDE = 0.6
 EARLY = 0.05  # share of a case before which its pace says nothing: a process warms up
 
 
 def on_paper(planned: Planned, images: int) -> float:
-    """Seconds of the full cache for one batch of so many images, by arithmetic. A plug-in's model may fail to say, and a device's rates
-    may be unknown: then in proportion to the images."""
-    full = replace(planned, case=replace(planned.case, method=FULL, knobs={}, decoder={}, codec=NATIVE.name, batch=images))
+    """Seconds of one batch of so many images, by arithmetic; where it is timed, of an arm the mean of its own and of the full cache's
+    beside it. A plug-in's model may fail to say, and a device's rates may be unknown: then in proportion to the images."""
+    own = replace(planned.case, decoder={}, batch=images)
+    full = replace(own, method=FULL, knobs={}, codec=NATIVE.name)
+    turns = (own, full) if own.role == "arm" and images == planned.case.batch else (own,)
     try:
         if planned.rates is None:
             return float(images)
-        wide = planned.case.device_class == "cpu" and planned.entry.paradigm == "masked"
-        return floor(full, planned.rates) * (WIDE if wide else 1.0)
+        return sum(floor(replace(planned, case=one), planned.rates) for one in turns) / len(turns)
     except Exception:  # of whatever kind: an estimate must not end a run
         return float(images)
 
@@ -39,13 +38,14 @@ def generated(planned: Planned) -> list[tuple[int, float]]:
 
 @dataclass
 class _CaseProgress:
-    """A case to come or running: its seconds when it was ``stored``, those on ``paper``, when it ``began``, and how much of the latter is
-    ``done``."""
+    """A case to come or running: its seconds when it was ``stored``, those on ``paper``, when it ``began``, and how much of the latter was
+    ``done`` when it was last ``heard`` of. A batch may take as long as all before it, and says nothing until it ends."""
 
     planned: Planned
     stored: float | None
     paper: float
     began: float | None = None
+    heard: float = 0.0
     done: float = 0.0
 
     @property
@@ -66,20 +66,24 @@ class _CaseProgress:
 
 class TimeLeft:
     """An estimate that learns. A case that was measured before on this class of machine takes as long again. Any other takes what paper
-    says times what paper has come to so far: in cases of the same model, which err alike, else in all. The pace of a case that runs
-    counts as much as the share of it that is done.
+    says times what paper has come to so far: in cases of the same model, which err alike, else in its first batch, else in all. The pace
+    of a case that runs counts as much as the share of it that is done.
 
-    ``planned`` are the cases to come; ``stored(key)`` gives the seconds that one took before, or None. What it hears may come from
-    several threads, one for each device."""
+    ``planned`` are the cases to come; ``stored(key)`` gives the seconds that one took before, or None; ``first`` the pace of models of
+    which nothing else is known, given the cases that nothing is stored of and the seconds on paper of a batch and of the run
+    (:func:`.paces.paces`). What it hears may come from several threads, one for each device."""
 
     def __init__(
         self, planned: Sequence[Planned] = (), stored: Callable[[str], float | None] = lambda key: None,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = time.monotonic, first: FirstPaces = no_paces,
     ) -> None:
         self._clock = clock
-        self._papers: dict[tuple[object, ...], float] = {}
+        self._papers: dict[tuple[str, int], float] = {}
         self._left = {each.case.key: _CaseProgress(each, stored(each.case.key), self._whole(each))
                       for each in planned if not each.unsupported_reason}
+        new = [each for each in self._left.values() if each.stored is None]
+        self._first = dict(first([each.planned for each in new], lambda one: self._paper(one, one.case.batch),
+                                 sum(each.paper for each in new)))
         self._took: dict[str, list[tuple[float, float]]] = {}  # by model: seconds on paper, and by the clock
         self._startup, self._idle_since, self._at_once = 0.0, clock(), 1
         self._begun: set[tuple[object, ...]] = set()  # processes
@@ -94,7 +98,7 @@ class TimeLeft:
             if each.process not in self._begun:
                 self._begun.add(each.process)
                 self._startup = now - self._idle_since
-            each.began, each.done = now, 0.0  # anew, where its device had invalidated it
+            each.began, each.heard, each.done = now, now, 0.0  # anew, where its device had invalidated it
             self._at_once = max(self._at_once, sum(each.began is not None for each in self._left.values()))
 
     def advanced(self, planned: Planned, images: int) -> None:
@@ -103,6 +107,7 @@ class TimeLeft:
             if each := self._left.get(planned.case.key):
                 near = min((size for size, _ in generated(planned)), key=lambda size: abs(size - images), default=images)
                 each.done += self._paper(planned, near) * images / near
+                each.heard = self._clock()
 
     def ended(self, outcome: Outcome) -> None:
         """A case has ended; what it took is learnt where it ended well."""
@@ -135,22 +140,22 @@ class TimeLeft:
         return sum(times * self._paper(planned, size) for size, times in generated(planned))
 
     def _paper(self, planned: Planned, images: int) -> float:
-        """:func:`on_paper`, which is the same for all arms of a cell."""
-        case = planned.case
-        name = case.model, case.sampling, case.dtype, images
+        """:func:`on_paper`, asked once."""
+        name = planned.case.key, images
         if name not in self._papers:
             self._papers[name] = on_paper(planned, images)
         return self._papers[name]
 
     def _paces(self) -> dict[str, float]:
-        """Seconds by the clock for each on paper, by model, and of all under the empty name; of what runs as far as it has come."""
+        """Seconds by the clock for each on paper, by model, and of all under the empty name; of what runs as far as it has come. Of a
+        model of which nothing has ended or come far it is that of its first batch."""
         found: dict[str, list[tuple[float, float]]] = {model: list(pairs) for model, pairs in self._took.items()}
         for each in self._left.values():
             if each.began is not None and each.tells:
-                found.setdefault(each.planned.case.model, []).append((each.done, self._clock() - each.began))
-        found[""] = [pair for pairs in found.values() for pair in pairs]
-        return {model: sum(clock for _, clock in pairs) / paper for model, pairs in found.items()
-                if (paper := sum(paper for paper, _ in pairs))}
+                found.setdefault(each.planned.case.model, []).append((each.done, each.heard - each.began))
+        found[""] = [pair for pairs in found.values() for pair in pairs] or [(1.0, pace) for pace in self._first.values()]
+        return self._first | {model: sum(clock for _, clock in pairs) / paper for model, pairs in found.items()
+                              if (paper := sum(paper for paper, _ in pairs))}
 
     def _rest(self, each: _CaseProgress, paces: dict[str, float]) -> float | None:
         """Seconds of one case from now on, or None."""
@@ -160,6 +165,6 @@ class TimeLeft:
             return guess
         spent = self._clock() - each.began
         if each.tells:
-            own = spent / each.share
+            own = (each.heard - each.began) / each.share
             guess = own if guess is None else each.share * own + (1 - each.share) * guess
         return None if guess is None else max(guess - spent, 0.0)
