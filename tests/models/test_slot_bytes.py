@@ -1,0 +1,77 @@
+"""The bytes of keys and values of every model, to the byte: what is allocated against what its published sizes give by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+
+import pytest
+import torch
+
+from cachemark.cache.arena import Memory
+from cachemark.cache.layout import Site
+from cachemark.contract.method import Method
+from cachemark.core import registry
+from cachemark.models.protocol import ModelEntry
+
+BATCH, BYTES = 3, 2  # samples, with guidance twice as many rows; bytes of a number in bf16
+TOKENS = {  # layers, heads of keys and values, channels of a head, visual tokens
+    "janus-pro-1b": (24, 16, 128, 576), "janus-pro-7b": (30, 32, 128, 576), "llamagen-b": (12, 12, 64, 256), "llamagen-l": (24, 16, 64, 576),
+    "llamagen-xl": (36, 20, 64, 576), "llamagen-xxl": (48, 24, 64, 576), "llamagen-3b": (24, 32, 100, 576),
+    "llamagen-t2i-256": (36, 20, 64, 256), "llamagen-t2i-512": (36, 20, 64, 1024), "lumina-mgpt-7b-768": (32, 32, 128, 48 * 49),
+    "lumina-mgpt-7b-1024": (32, 32, 128, 64 * 65), "tiny-llamagen": (6, 5, 32, 256), "tiny-t2i": (6, 5, 32, 256),
+}  # fmt: skip
+VAR_256, VAR_512 = (1, 2, 3, 4, 5, 6, 8, 10, 13, 16), (1, 2, 3, 4, 6, 9, 13, 18, 24, 32)
+SIDES_2B_1M = (1, 2, 4, 6, 8, 12, 16, 20, 24, 32, 40, 48, 64)
+SCALES = {  # layers, heads, channels of a head, sides of the scales
+    "var-d16": (16, 16, 64, VAR_256), "var-d20": (20, 20, 64, VAR_256), "var-d24": (24, 24, 64, VAR_256), "var-d30": (30, 30, 64, VAR_256),
+    "var-d36-512": (36, 36, 64, VAR_512), "infinity-2b-256": (32, 16, 128, (1, 2, 4, 6, 8, 12, 16)),
+    "infinity-2b-512": (32, 16, 128, (1, 2, 4, 6, 8, 12, 16, 20, 24, 32)), "infinity-2b": (32, 16, 128, SIDES_2B_1M),
+    "infinity-8b-512": (40, 28, 128, (1, 2, 4, 6, 8, 12, 16, 20, 24, 32)), "infinity-8b": (40, 28, 128, SIDES_2B_1M),
+    "tiny-var": (6, 4, 32, (1, 2, 3, 4, 6, 8, 12, 16)),
+}  # fmt: skip
+BY_TOKEN, BY_LINE = ("window", "streaming", "random", "h2o"), ("linear", "rkv")  # the former hold the entry just written above B
+HALF, QUARTER = Fraction(1, 2), Fraction(1, 4)
+ARMS = [("full", Fraction(1)), *((name, budget) for name in (*BY_TOKEN, *BY_LINE) for budget in (HALF, QUARTER))]
+
+
+def allocated(model: str, method: str, budget: Fraction) -> tuple[int, int, int]:
+    """Bytes of slots, rows, and the longest condition."""
+    entry: ModelEntry = registry.models.get(model)
+    shape = replace(entry.shape(entry.presets["paper"], BATCH), dtype=torch.bfloat16, device="meta")
+    cls: type[Method] = registry.methods.get(method)
+    memory = Memory("meta")
+    cls.build({} if method == "full" else cls.knobs_for(budget, shape)).begin(
+        shape, [Site("decoder", layer) for layer in range(shape.layers)], memory)
+    return memory.nbytes("slots"), shape.rows, shape.longest_condition
+
+
+def test_every_model_is_here() -> None:
+    masked = {name for name in registry.models if registry.models.get(name).paradigm == "masked"}
+    assert {*TOKENS, *SCALES} | masked == set(registry.models)
+
+
+@pytest.mark.parametrize(("method", "budget"), ARMS, ids=str)
+@pytest.mark.parametrize("model", TOKENS)
+def test_a_next_token_model(model: str, method: str, budget: Fraction) -> None:
+    """The condition, then all tokens but the last or a share of them, in every row, layer and head, K and V."""
+    layers, heads, channels, tokens = TOKENS[model]
+    found, rows, condition = allocated(model, method, budget)
+    entries = tokens - 1 if method == "full" else int(budget * tokens) + (method in BY_TOKEN)
+    assert found == rows * layers * heads * channels * 2 * BYTES * (condition + entries)
+    assert rows == 2 * BATCH
+
+
+@pytest.mark.parametrize(("method", "budget"), [arm for arm in ARMS if arm[0] not in BY_LINE], ids=str)
+@pytest.mark.parametrize("model", SCALES)
+def test_a_next_scale_model(model: str, method: str, budget: Fraction) -> None:
+    """All maps but the last, which nobody reads, or a share of them."""
+    layers, heads, channels, sides = SCALES[model]
+    found, rows, _ = allocated(model, method, budget)
+    assert found == rows * layers * heads * channels * 2 * BYTES * int(budget * sum(side**2 for side in sides[:-1]))
+    assert rows == 2 * BATCH
+
+
+@pytest.mark.parametrize("model", ["mar-b", "mar-l", "mar-h", "tiny-mar"])
+def test_a_masked_model_stores_nothing_unless_a_method_does(model: str) -> None:
+    assert allocated(model, "full", Fraction(1))[0] == 0
