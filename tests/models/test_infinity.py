@@ -267,7 +267,7 @@ def test_a_file_of_another_size_is_named(small: PublishedInfinity, tmp_path: Pat
 
 def test_random_weights_read_the_listed_prompts_by_the_stand_in() -> None:
     entry = PublishedInfinity("2B", 256)
-    texts = entry.features("")
+    texts = entry.features(Request())
     assert list(map(len, texts)) == entry.lengths
     assert len(texts) == 64
     assert {text.shape[1] for text in texts} == {2048}

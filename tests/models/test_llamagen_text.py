@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import weakref
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from cachemark.cache.layout import Site
 from cachemark.contract.method import Method
 from cachemark.core import registry
 from cachemark.core.errors import BadCheckpoint, Unsupported
+from cachemark.core.seeds import subset
 from cachemark.core.spec import Sampling
 from cachemark.methods.full import Full
 from cachemark.methods.linear import Linear
@@ -132,6 +134,62 @@ def test_a_text_is_encoded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         file.write_bytes(b"damaged")
     config.write_text(config.read_text().replace('"d_ff":  32', '"d_ff": 32'))
     assert torch.equal(text_features.encoded(["red star"], folder, 128, 6)[0], first[0])
+
+
+def listed(count: int) -> list[str]:
+    """So many texts of the encoder's words, all different."""
+    words = ("red", "star", "a", "blue", "stripe", "below")
+    return [" ".join(words[number // len(words) ** place % len(words)] for place in range(5)) for number in range(count)]
+
+
+def test_a_long_list_takes_the_memory_of_a_short_one_and_goes_on_where_it_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sixty texts, of which eight may stay in memory; the work is ended behind the twentieth, then done, then found done."""
+    folder, texts = encoder(tmp_path / text_features.ENCODER), listed(60)
+    monkeypatch.setattr(text_features, "HELD", 8)
+    keep, made = text_features._keep, list[weakref.ref[torch.Tensor]]()
+    alive: list[int] = []
+
+    def watched(features: torch.Tensor, file: Path) -> bool:
+        made.append(weakref.ref(features))
+        alive.append(sum(one() is not None for one in made))
+        if len(made) == 21:
+            raise KeyboardInterrupt
+        return keep(features, file)
+
+    monkeypatch.setattr(text_features, "_keep", watched)
+    with pytest.raises(KeyboardInterrupt):
+        text_features.encoded(texts, folder, 128, 9)
+    assert len(list((folder / text_features.KEPT).iterdir())) == 20
+    found = text_features.encoded([*texts, texts[0]], folder, 128, 9)
+    assert len(made) == 21 + 40, "what was kept is not made again, and a text that is there twice is made once"
+    assert max(alive) <= 2, "one, and the one before it"
+    assert (len(found), set(found.lengths)) == (61, {6})
+    timed = subset("s64", 61).labels[:8]
+    assert all(one is found[label] for label, one in zip(timed, found.held, strict=True)), "what the first samples read is in memory"
+    assert torch.equal(found[60], found[0])
+    again = text_features.encoded(texts, folder, 128, 9)
+    assert len(made) == 61
+    assert all(map(torch.equal, again, found))
+    assert [tuple(text.shape) for text in again[58:]] == [(6, 128), (6, 128)]
+
+
+def test_features_that_cannot_be_written_stay_in_memory(tmp_path: Path) -> None:
+    folder = encoder(tmp_path / text_features.ENCODER)
+    (folder / text_features.KEPT).touch()  # a file where the folder would be
+    first, second = text_features.encoded(["red star", "a blue stripe"], folder, 128, 6)
+    assert (len(first), len(second)) == (3, 4)
+
+
+def test_a_model_of_many_prompts_draws_the_same_from_what_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Prompts in memory and prompts beyond it, in one batch."""
+    tokens = []
+    for held in (64, 1):
+        monkeypatch.setattr(text_features, "HELD", held)
+        features = text_features.stand_in(["red star", "a blue stripe below", "two cats"], CONFIG.text)
+        model = CaptionedLlamaGen(CONFIG, features).initialise(0).eval()
+        tokens.append(model.generate(torch.tensor([2, 0, 1]), [0, 1, 2], Method(), GUIDED, Memory()))
+        assert len(features.held) == min(held, 3)
+    assert torch.equal(*tokens)
 
 
 # -- prompts that cannot be ------------------------------------------------------------------------------------------------

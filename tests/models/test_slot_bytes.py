@@ -16,7 +16,8 @@ from cachemark.models.protocol import ModelEntry
 
 BATCH, BYTES = 3, 2  # samples, with guidance twice as many rows; bytes of a number in bf16
 TOKENS = {  # layers, heads of keys and values, channels of a head, visual tokens
-    "janus-pro-1b": (24, 16, 128, 576), "janus-pro-7b": (30, 32, 128, 576), "llamagen-b": (12, 12, 64, 256), "llamagen-l": (24, 16, 64, 576),
+    "janus-pro-1b": (24, 16, 128, 576), "janus-pro-7b": (30, 32, 128, 576),
+    "llamagen-b": (12, 12, 64, 256), "llamagen-l": (24, 16, 64, 576),
     "llamagen-xl": (36, 20, 64, 576), "llamagen-xxl": (48, 24, 64, 576), "llamagen-3b": (24, 32, 100, 576),
     "llamagen-t2i-256": (36, 20, 64, 256), "llamagen-t2i-512": (36, 20, 64, 1024), "lumina-mgpt-7b-768": (32, 32, 128, 48 * 49),
     "lumina-mgpt-7b-1024": (32, 32, 128, 64 * 65), "tiny-llamagen": (6, 5, 32, 256), "tiny-t2i": (6, 5, 32, 256),

@@ -27,6 +27,7 @@ from ..core.spec import Sampling
 from .layers import MLP, Projection, RMSNorm, modulation
 from .sampling import draw, guide
 from .scales import Given, HeadNorm, ModulatedBlock, ScaleModel
+from .text_features import lengths_of
 from .var import VARAttention
 from .vision.bsq import BitQuantizer, packed_bits
 
@@ -189,7 +190,7 @@ class Infinity(ScaleModel[Texts]):
     def __init__(self, config: InfinityConfig, texts: Sequence[Tensor] = (), *, recompute: bool = False) -> None:
         super().__init__()
         self.config, self.texts, self.recompute = config, texts, recompute
-        self.longest = max(map(len, texts), default=0)
+        self.longest = max(lengths_of(texts), default=0)
         self._quantizer = BitQuantizer(config.sides, config.width, config.patch)
         c = config
         self.cfg_uncond = nn.Parameter(torch.zeros(c.longest, c.text))
@@ -240,9 +241,10 @@ class Infinity(ScaleModel[Texts]):
         rows follow: as many learned vectors as the sample's text is long."""
         weight = self.cfg_uncond
         wide = self.longest  # of all texts, so that every batch has one shape
-        lengths = torch.tensor([len(self.texts[label]) for label in labels], device=weight.device).repeat(copies)
+        read = [self.texts[label] for label in labels]
+        lengths = torch.tensor([*map(len, read)], device=weight.device).repeat(copies)
         shown = torch.arange(wide, device=weight.device) < lengths[:, None]
-        asked = torch.stack([F.pad(self.texts[label], (0, 0, 0, wide - len(self.texts[label]))) for label in labels]).to(weight)
+        asked = torch.stack([F.pad(text, (0, 0, 0, wide - len(text))) for text in read]).to(weight)
         if copies > 1:
             asked = torch.cat((asked, weight[:wide].expand_as(asked)))
         return self.text_norm(asked), shown

@@ -21,6 +21,7 @@ from ..cache.layout import Layout, Step, Tokens
 from ..core.spec import Sampling
 from . import llamagen
 from .llamagen import LlamaGen, LlamaGenConfig
+from .text_features import lengths_of
 
 PAPER = Sampling(cfg_scale=7.5, top_k=1000)
 
@@ -80,7 +81,7 @@ class CaptionedLlamaGen(LlamaGen):
 
     def __init__(self, config: CaptionConfig, texts: Sequence[Tensor] = ()) -> None:
         super().__init__(config.transformer)
-        self.captions, self.texts, self.lengths = config, texts, [*map(len, texts)]
+        self.captions, self.texts, self.lengths = config, texts, lengths_of(texts)
         self.cls_embedding = CaptionEmbedding(config)
 
     @property

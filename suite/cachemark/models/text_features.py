@@ -1,16 +1,16 @@
 """Features of texts for models that read them through an encoder: its last hidden states, one vector for each token.
 
 They are made when a model is loaded, before anything is timed, and the encoder is not kept: no memory that is measured holds it. What it
-made of a text is kept on disk, under the hash of both, and then neither the encoder nor the library that runs it is needed.
+made of a text is kept on disk at once, under the hash of both, so that work that was ended goes on, and then neither the encoder nor the
+library that runs it is needed. However long a list is, only ``HELD`` of its texts stay in memory.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 import torch
 from safetensors import SafetensorError
@@ -20,15 +20,54 @@ from torch import Tensor
 
 from ..core.errors import BadCheckpoint, Unsupported
 from ..core.files import replacing
+from ..core.seeds import subset
 from .prompts import HashedWords, refuse_unreadable
 
 VOCAB = 32128  # of T5, from which the stand-in's words take their vectors
 END = "</s>"  # closes a text, as T5 does
 ENCODER = "flan-t5-xl"  # the published folder, beside the weights
 KEPT = "cachemark-features"  # folder inside of it, a file for each text by its hash
-
-
+SUBSET, HELD = "s2k", 1024  # the features of so many texts stay in memory: of the first samples of every subset, all that are timed
 WORDS = HashedWords(VOCAB)
+
+
+class Features(Sequence[Tensor]):
+    """The features (n, channels) of each text by label, on a device. ``held`` are those of the texts that the first ``HELD`` samples are
+    asked for; any other is asked of ``get`` again each time. ``lengths``: the number n of each."""
+
+    def __init__(
+        self, lengths: Sequence[int], get: Callable[[int], Tensor], device: str = "cpu", dtype: torch.dtype = torch.float32,
+    ) -> None:
+        self.lengths, self._get, self._device, self._dtype = lengths, get, device, dtype
+        asked = range(len(lengths)) if len(lengths) <= HELD else subset(SUBSET, len(lengths)).labels[:HELD]
+        self._held = {label: self._moved(label) for label in asked}
+
+    @property
+    def held(self) -> list[Tensor]:
+        return list(self._held.values())
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    @overload
+    def __getitem__(self, label: int) -> Tensor: ...
+
+    @overload
+    def __getitem__(self, label: slice) -> list[Tensor]: ...
+
+    def __getitem__(self, label: int | slice) -> Tensor | list[Tensor]:
+        if isinstance(label, slice):
+            return [self[one] for one in range(*label.indices(len(self)))]
+        at = range(len(self))[label]
+        return self._held[at] if at in self._held else self._moved(at)
+
+    def _moved(self, label: int) -> Tensor:
+        return self._get(label).to(self._device, self._dtype)
+
+
+def lengths_of(texts: Sequence[Tensor]) -> Sequence[int]:
+    """The number of features of each text, without asking for those of a long list."""
+    return texts.lengths if isinstance(texts, Features) else [*map(len, texts)]
 
 
 def stand_in_lengths(texts: Sequence[str], longest: int) -> list[int]:
@@ -39,9 +78,12 @@ def stand_in_lengths(texts: Sequence[str], longest: int) -> list[int]:
     return lengths
 
 
-def stand_in(texts: Sequence[str], channels: int) -> list[Tensor]:
-    """Features (n, channels) of each text where weights are random: a normal vector for every word, by its hash."""
-    return [torch.stack([_vector(number, channels) for number in (*WORDS.ids(text), WORDS.special(END))]) for text in texts]
+def stand_in(texts: Sequence[str], channels: int, device: str = "cpu", dtype: torch.dtype = torch.float32) -> Features:
+    """Features of each text where weights are random: a normal vector for every word, by its hash."""
+    def made(label: int) -> Tensor:
+        return torch.stack([_vector(number, channels) for number in (*WORDS.ids(texts[label]), WORDS.special(END))])
+
+    return Features([len(WORDS.ids(text)) + 1 for text in texts], made, device, dtype)
 
 
 def _vector(number: int, channels: int) -> Tensor:
@@ -61,21 +103,35 @@ def identity(folder: Path) -> str:
     return hashlib.sha256(told.encode()).hexdigest()
 
 
-def encoded(texts: Sequence[str], folder: Path, channels: int, longest: int) -> list[Tensor]:
-    """Features (n, channels) fp32 of each text by the encoder in a published folder; those that it made once are kept on disk, inside of
-    it. Raises Unsupported for a text of more than ``longest`` tokens, BadCheckpoint for a folder that holds no such encoder."""
-    known = identity(folder)
-    found = {text: _kept(_place(folder, known, text)) for text in texts}
-    if lacking := [text for text, features in found.items() if features is None]:
-        for text, made in zip(lacking, _encode(lacking, folder, channels, longest), strict=True):
-            found[text] = made
-            _keep(made, _place(folder, known, text))
-    return [_checked(text, features, folder, channels, longest) for text in texts if (features := found[text]) is not None]
+def encoded(
+    texts: Sequence[str], folder: Path, channels: int, longest: int, device: str = "cpu", dtype: torch.dtype = torch.float32,
+) -> Features:
+    """Features of each text by the encoder in a published folder, which runs on the CPU in fp32; those that it made once are kept on disk,
+    inside of it, or in memory where that cannot be written. Raises Unsupported for a text of more than ``longest`` tokens, BadCheckpoint
+    for a folder that holds no such encoder."""
+    known, lengths, unwritten = identity(folder), dict[str, int](), dict[str, Tensor]()
+    places = {text: _place(folder, known, text) for text in texts}
+    for text, place in places.items():
+        if (features := _kept(place)) is not None:
+            lengths[text] = len(_checked(text, features, folder, channels, longest))
+    lacking = [text for text in places if text not in lengths]
+    for text, features in zip(lacking, _encode(lacking, folder, channels, longest), strict=True):
+        lengths[text] = len(features)
+        if not _keep(features, places[text]):
+            unwritten[text] = features
+
+    def get(label: int) -> Tensor:
+        text = texts[label]
+        found = unwritten[text] if text in unwritten else _kept(places[text])
+        return next(_encode([text], folder, channels, longest)) if found is None else found
+
+    return Features([lengths[text] for text in texts], get, device, dtype)
 
 
-@torch.inference_mode()
-def _encode(texts: Sequence[str], folder: Path, channels: int, longest: int) -> list[Tensor]:
-    """Features by the encoder, which is in memory meanwhile."""
+def _encode(texts: Sequence[str], folder: Path, channels: int, longest: int) -> Iterator[Tensor]:
+    """Features of one text after another by the encoder, which is in memory meanwhile; not where there is no text."""
+    if not texts:
+        return
     try:
         from transformers import AutoTokenizer, T5EncoderModel
     except ImportError as error:
@@ -88,12 +144,12 @@ def _encode(texts: Sequence[str], folder: Path, channels: int, longest: int) -> 
         raise BadCheckpoint(f"{str(folder)!r} is no text encoder that can be read: {' '.join(str(error).split())[:200]}.",
                             remedy=f"Give the folder {ENCODER} as it was published.") from error
     _same_channels(encoder.config.d_model, folder, channels)
-    found = []
     for text in texts:
         ids = tokenizer(text).input_ids
         refuse_unreadable(text, len(ids), longest)
-        found.append(encoder(input_ids=torch.tensor([ids])).last_hidden_state[0].float().clone())
-    return found
+        with torch.inference_mode():
+            features = encoder(input_ids=torch.tensor([ids])).last_hidden_state[0].float().clone()
+        yield features
 
 
 def _checked(text: str, features: Tensor, folder: Path, channels: int, longest: int) -> Tensor:
@@ -122,10 +178,14 @@ def _kept(file: Path) -> Tensor | None:
         return None
 
 
-def _keep(features: Tensor, file: Path) -> None:
-    """Write them; where that is not allowed, they are made again another time."""
-    with suppress(OSError), replacing(file) as part:
-        part.write_bytes(packed({"features": features.contiguous()}))
+def _keep(features: Tensor, file: Path) -> bool:
+    """Write them. False where that is not allowed: they are then made again another time."""
+    try:
+        with replacing(file) as part:
+            part.write_bytes(packed({"features": features.contiguous()}))
+    except OSError:
+        return False
+    return True
 
 
 def _existing(folder: Path) -> Path:

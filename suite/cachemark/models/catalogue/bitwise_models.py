@@ -12,13 +12,13 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
 import torch
-from torch import Tensor
 
 from ...cache.layout import Layout
 from ...core.spec import Sampling
 from .. import checkpoints, costs, infinity, text_features
 from ..infinity import SCALES, SIDES, SIZES, Infinity, InfinityConfig
 from ..protocol import Loaded, ModelEntry, PublishedFile, Request
+from ..text_features import Features
 from ..vision import bsq
 from ..vision.bsq import BSQ, BSQConfig
 from ..weights import coder, identity, transformer
@@ -63,11 +63,12 @@ class PublishedInfinity:
         """Number of features of each prompt where weights are random."""
         return text_features.stand_in_lengths(self.texts, self.config.longest)
 
-    def features(self, weights: str) -> Sequence[Tensor]:
-        """Features of the prompts by the encoder beside ``weights``, or the stand-in."""
-        if not weights:
-            return text_features.stand_in(self.texts, self.config.text)
-        return text_features.encoded(self.texts, text_features.encoder_folder(weights), self.config.text, self.config.longest)
+    def features(self, request: Request) -> Features:
+        """Features of the prompts by the encoder beside the weights, or the stand-in."""
+        c, where = self.config, (request.device, request.dtype)
+        if not request.weights:
+            return text_features.stand_in(self.texts, c.text, *where)
+        return text_features.encoded(self.texts, text_features.encoder_folder(request.weights), c.text, c.longest, *where)
 
     def identity(self, request: Request) -> str:
         """Weights of the transformer with the text encoder beside them, and those of the image tokenizer."""
@@ -80,12 +81,12 @@ class PublishedInfinity:
 
     def load(self, request: Request) -> Loaded:
         own, images = self.files
-        texts = [text.to(request.device, request.dtype) for text in self.features(request.weights)]
+        texts = self.features(request)
         make = partial(Infinity, self.config, texts, recompute=request.engine == "reference")
         model = transformer(make, request, ignore=own.ignored, wrappers=own.wrappers)
         tokenizer = coder(images, request)
-        return Loaded(model, tokenizer.decode, self.identity(request), [*model.parameters(), model.rope, *texts, *tokenizer.parameters()],
-                      token_dtype=torch.int64)
+        return Loaded(model, tokenizer.decode, self.identity(request),
+                      [*model.parameters(), model.rope, *texts.held, *tokenizer.parameters()], token_dtype=torch.int64)
 
     def shape(self, sampling: Sampling, batch: int) -> Layout:
         return infinity.layout(self.config, range(batch), sampling, torch.float32, "cpu")

@@ -12,13 +12,13 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
 import torch
-from torch import Tensor
 
 from ...cache.layout import Layout
 from ...core.spec import Sampling
 from .. import checkpoints, costs, llamagen_text, text_features
 from ..llamagen_text import PAPER, SIZES, CaptionConfig, CaptionedLlamaGen
 from ..protocol import Loaded, ModelEntry, PublishedFile, Request
+from ..text_features import Features
 from ..vision.vq import VQ
 from ..weights import coder, identity, transformer
 from .family import register, with_greedy
@@ -50,12 +50,12 @@ class PublishedCaptioned:
         """Number of features of each prompt where weights are random."""
         return text_features.stand_in_lengths(self.texts, self.config.longest)
 
-    def features(self, weights: str) -> Sequence[Tensor]:
-        """Features of the prompts by the encoder beside ``weights``, or the stand-in."""
-        c = self.config
-        if not weights:
-            return text_features.stand_in(self.texts, c.text)
-        return text_features.encoded(self.texts, text_features.encoder_folder(weights), c.text, c.longest)
+    def features(self, request: Request) -> Features:
+        """Features of the prompts by the encoder beside the weights, or the stand-in."""
+        c, where = self.config, (request.device, request.dtype)
+        if not request.weights:
+            return text_features.stand_in(self.texts, c.text, *where)
+        return text_features.encoded(self.texts, text_features.encoder_folder(request.weights), c.text, c.longest, *where)
 
     def identity(self, request: Request) -> str:
         """Weights of the transformer with the text encoder beside them, and those of the image tokenizer."""
@@ -66,11 +66,11 @@ class PublishedCaptioned:
         return f"{known}/{identity(DECODER, request)}"
 
     def load(self, request: Request) -> Loaded:
-        texts = [text.to(request.device, request.dtype) for text in self.features(request.weights)]
+        texts = self.features(request)
         model = transformer(partial(CaptionedLlamaGen, self.config, texts), request)
         tokenizer = coder(DECODER, request)
         return Loaded(model, tokenizer.decode, self.identity(request),
-                      [*model.parameters(), *model.buffers(), model.rope, *texts, *tokenizer.parameters()], prompted=True)
+                      [*model.parameters(), *model.buffers(), model.rope, *texts.held, *tokenizer.parameters()], prompted=True)
 
     def shape(self, sampling: Sampling, batch: int) -> Layout:
         labels = labels_of(batch, len(self.texts))
