@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from cachemark.cache.layout import Layout
-from cachemark.cache.masked_layout import masked_steps, placed
+from cachemark.cache.masked_layout import MaskedLayout, masked_steps, placed
 from cachemark.core.errors import Unsupported
 
 # Tokens per step of MAR's own settings, as its authors' loop predicts them.
@@ -15,8 +14,8 @@ OF_64 += [6, 6, 6, 6, 7, 6, 6, 6, 6, 7, 6, 6, 6]
 OF_32 = [1, 1, 1, 2, 3, 4, 3, 5, 5, 6, 6, 7, 7, 8, 8, 8, 10, 9, 10, 10, 11, 11, 11, 12, 11, 12, 12, 13, 12, 12, 13, 12]
 
 
-def shape(grid: int = 16) -> Layout:
-    return Layout("masked", (3, 3), grid, grid, 2, 2, 8, 3)
+def shape(grid: int = 16) -> MaskedLayout:
+    return MaskedLayout("masked", (3, 3), grid, grid, 2, 2, 8, 3)
 
 
 @pytest.mark.parametrize(("total", "expected"), [(64, OF_64), (32, OF_32), (256, [1] * 256), (1, [256])])

@@ -33,6 +33,7 @@ SCHEDULE = {"schedule": "published", "start": 2, "period": 5, "layer": 1, "table
 # Modes of a method, all with passes that leave tokens behind or rows out.
 MODES: dict[str, tuple[dict[str, Any], ...]] = {
     "fewer_steps": ({"steps": 5},),
+    "gtr": ({"steps": 5}, {"steps": 6, "detail": 0.4, "most": 1.0, "least": 0.5}, {"steps": 5, "stages": 2, "rate": "cosine"}),
     "lazymar": (SCHEDULE, *({**SCHEDULE, **OFF, switch: True} for switch in OFF), {**SCHEDULE, "select": "min-similarity"},
                 {**SCHEDULE, "select": "predicted"}, {**SCHEDULE, "forced": "always"}),
     "marche": ({"active": 14}, {"active": 14, "refresh": "low"}, {"active": 14, "refresh": "blind"},
@@ -42,6 +43,7 @@ MODES: dict[str, tuple[dict[str, Any], ...]] = {
 }
 NEUTRAL: dict[str, tuple[dict[str, Any], ...]] = {
     "fewer_steps": ({"steps": CONFIG.steps},),
+    "gtr": ({"steps": CONFIG.steps, "stages": 1, "rate": "cosine", "most": 1.0, "least": 1.0},),
     "full": ({},),
     "lazymar": ({**SCHEDULE, **OFF}, {**SCHEDULE, "head_cache": False, "period": 1}),
     "marche": ({"period": 1}, {"active": 40}, {"period": 1, "encoder_cache": True}),

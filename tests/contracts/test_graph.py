@@ -289,5 +289,8 @@ def test_masked_repeats_to_the_last_bit(cell: masked.MaskedCell) -> None:
     for seeds in (masked.SEEDS, (40, 2, 8)):
         expected, found = (masked.generate(cell.build(), given, seeds) for given in (cell.memory(), memory))
         assert torch.equal(found, expected)
-    counts = [step.count for step in masked_steps(masked.LAYOUT, cell.build().passes(masked.CONFIG.steps))]
-    assert recorded(memory) == len(counts) + len(set(counts)), "one for each pass of the transformer, one for each shape of the head"
+    method = cell.build()
+    method.resolve(masked.LAYOUT)
+    paced = method.paced(masked.LAYOUT)
+    parts = [tuple(method.denoising(step, paced.diffusion)) for step in masked_steps(paced, paced.steps)]
+    assert recorded(memory) == len(parts) + len(set(parts)), "one for each pass of the transformer, one for each shape of the head"

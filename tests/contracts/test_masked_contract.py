@@ -132,7 +132,8 @@ def test_what_is_computed_is_declared(cell: MaskedCell) -> None:
 
 
 def passes(ran: Ran) -> list[MaskedStep]:
-    return masked_steps(LAYOUT, ran.method.passes(CONFIG.steps))
+    paced = ran.method.paced(LAYOUT)
+    return masked_steps(paced, paced.steps)
 
 
 def forces(cell: MaskedCell) -> bool:

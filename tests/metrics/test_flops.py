@@ -28,7 +28,8 @@ SAMPLING = Sampling(cfg_scale=3.0)
 OFF = dict.fromkeys(("token_cache", "condition_cache", "encoder_cache", "head_cache"), False)
 PRUNING = {"start": 1, "period": 4, "schedule": "published", "layer": 1, "table": [0.3] * 5, "extra": 2}
 ARMS: list[tuple[str, dict[str, Any]]] = [
-    ("fewer_steps", {"steps": 3}), ("random_tokens", PRUNING), ("lazymar", PRUNING),
+    ("fewer_steps", {"steps": 3}), ("gtr", {"steps": 4, "detail": 0.3, "most": 0.9}),
+    ("random_tokens", PRUNING), ("lazymar", PRUNING),
     *(("lazymar", {**PRUNING, **OFF, switch: True}) for switch in OFF),
     ("marche", {"active": 9}), ("marche", {"active": 9, "encoder_cache": True, "refresh_layers": [4]}),
     ("marche", {"active": 9, "partitioned": True}),

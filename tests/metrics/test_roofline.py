@@ -128,7 +128,8 @@ def test_a_calibrated_method_is_what_is_dispatched(config: VARConfig | InfinityC
 
 PRUNING: dict[str, Any] = {"start": 1, "period": 4, "schedule": "published", "layer": 1, "table": [0.3] * 5, "extra": 2}
 KNOBS: dict[str, dict[str, Any]] = {
-    "full": {}, "fewer_steps": {"steps": 3}, "random_tokens": PRUNING, "lazymar": PRUNING, "marche": {"active": 9},
+    "full": {}, "fewer_steps": {"steps": 3}, "gtr": {"steps": 4, "detail": 0.3, "most": 0.9},
+    "random_tokens": PRUNING, "lazymar": PRUNING, "marche": {"active": 9},
 }
 
 

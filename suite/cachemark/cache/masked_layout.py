@@ -26,10 +26,11 @@ class MaskedLayout(Layout):
 
     ``steps``: passes of the generation. ``encoder``: blocks of the encoder. The diffusion head has ``head`` blocks of
     ``head_width`` channels, which run ``diffusion`` times for each token of ``channels`` numbers. Unconditional rows follow the
-    conditional ones.
+    conditional ones. ``counts``: tokens of each pass, where they are not those of the cosine schedule.
     """
 
     steps: int = 0
+    counts: tuple[int, ...] = ()
     encoder: int = 0
     head: int = 0
     head_width: int = 0
@@ -92,22 +93,30 @@ class MaskedStep(Step):
         return False
 
 
-def masked_steps(layout: Layout, total: int) -> list[MaskedStep]:
-    """The passes of a masked generation under the cosine schedule of MaskGIT, as MAR rounds it (Li et al. 2024, §3.4).
-
-    After pass s of T, floor(N·cos(π/2·(s + 1)/T)) tokens are still unknown, but at least one fewer than before and at least
-    one. Raises Unsupported where there are more passes than tokens.
-    """
+def masked_steps(layout: MaskedLayout, total: int) -> list[MaskedStep]:
+    """The passes of a masked generation: those of the layout's ``counts``, or ``total`` under the cosine schedule. Raises Unsupported
+    where there are more passes than tokens."""
     tokens = layout.visual
     if not 1 <= total <= tokens:
         raise Unsupported(f"{total} steps cannot predict {tokens} tokens.", remedy=f"Give 1 … {tokens} steps: each predicts at least one.")
-    steps, unknown = [], tokens
-    for index in range(total):
-        left = max(1, min(unknown - 1, math.floor(tokens * math.cos(math.pi / 2 * (index + 1) / total))))
-        count = unknown if index == total - 1 else unknown - left
-        steps.append(MaskedStep(index, total, tokens - unknown, count, edges=("step",), left=left))
-        unknown -= count
+    steps, known = [], 0
+    for index, count in enumerate(layout.counts or cosine_counts(tokens, total)):
+        steps.append(MaskedStep(index, total, known, count, edges=("step",), left=max(1, tokens - known - count)))
+        known += count
     return steps
+
+
+def cosine_counts(tokens: int, total: int) -> tuple[int, ...]:
+    """Tokens of each of ``total`` passes under the cosine schedule of MaskGIT, as MAR rounds it (Li et al. 2024, §3.4).
+
+    After pass s of T, floor(N·cos(π/2·(s + 1)/T)) tokens are still unknown, but at least one fewer than before and at least one.
+    """
+    counts, unknown = [], tokens
+    for index in range(total - 1):
+        left = max(1, min(unknown - 1, math.floor(tokens * math.cos(math.pi / 2 * (index + 1) / total))))
+        counts.append(unknown - left)
+        unknown = left
+    return *counts, unknown
 
 
 def placed(steps: Sequence[MaskedStep], order: Tensor) -> list[MaskedStep]:

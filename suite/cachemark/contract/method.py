@@ -10,11 +10,13 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from ..cache.attention import KERNEL, MASS_KERNEL, attention
 from ..cache.layout import Site, Step, Tokens
+from ..cache.masked_layout import MaskedStep
 from ..cache.slot import Slot
 from ..core import registry
 from .paper_costs import PaperCosts
@@ -69,6 +71,17 @@ class Method(PaperCosts, ScalePass):
 
     def observe(self, site: Site, step: Step, slot: Slot, q: Tensor, mass: Tensor | None) -> None:
         """See the queries and, if ``needs_mass``, the attention mass of each live key (rows, kv_heads, live)."""
+
+    # -- which tokens of a masked model, and when ---------------------------------------------------------------------
+    def ordered(self, order: Tensor) -> Tensor:
+        """Masked: the order in which places are predicted, (rows, N), the tail first; ``order`` is the sample's own random one."""
+        return order
+
+    def ranked(self, step: MaskedStep, z: Tensor) -> Tensor:
+        """Masked: the tokens of a pass as numbers 0 … count − 1, (batch, count), in the order in which the parts of :meth:`denoising`
+        take them. Asked where there are several parts. ``z`` (batch, count, width): what the head is told, without the unconditional
+        rows."""
+        return torch.arange(z.size(1), device=z.device).expand(z.shape[:2])
 
     # -- how a pass may be run ----------------------------------------------------------------------------------------
     @property

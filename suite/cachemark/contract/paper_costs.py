@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..cache.layout import Layout, Site, Step
 
 if TYPE_CHECKING:
-    from ..cache.masked_layout import Load, MaskedStep
+    from ..cache.masked_layout import Load, MaskedLayout, MaskedStep
 
 
 class MethodOverhead(NamedTuple):
@@ -18,12 +20,28 @@ class MethodOverhead(NamedTuple):
     numbers: int = 0
 
 
+class Denoising(NamedTuple):
+    """Some ``tokens`` of a masked pass, which the diffusion head draws in so many ``passes``."""
+
+    tokens: int
+    passes: int
+
+
 class PaperCosts:
     """FLOPs and bytes of the full cache, or in a masked model of no cache. All are asked after :meth:`Planning.resolve`."""
 
     def passes(self, asked: int) -> int:
         """Masked: number of passes where the sampling asks for ``asked``."""
         return asked
+
+    def paced(self, layout: MaskedLayout) -> MaskedLayout:
+        """Masked: the layout with the passes that are made, and how many tokens each of them predicts."""
+        return replace(layout, steps=self.passes(layout.steps))
+
+    def denoising(self, step: MaskedStep, asked: int) -> Sequence[Denoising]:
+        """Masked: in how many passes the head draws the tokens of this pass where the sampling asks for ``asked``: parts of them, in the
+        order of :meth:`~.method.Method.ranked`."""
+        return (Denoising(step.count, asked),)
 
     def computes(self, site: Site, step: MaskedStep, load: Load) -> Load:
         """Masked: the part of ``load`` that a block computes in this pass; without a cache it computes all of it."""

@@ -10,7 +10,7 @@ stream has the model's dtype (theirs is fp32 under autocast), and there is no dr
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -20,9 +20,11 @@ from torch import Tensor, nn
 
 from ..cache import random_streams as streams
 from ..cache.arena import Memory
+from ..cache.engine.engine import Engine
 from ..cache.layout import Site, Step, Tokens
 from ..cache.masked_layout import MaskedLayout, MaskedStep, masked_steps, placed, put, take
 from ..contract.method import Method, graph_key, run_blocks
+from ..contract.paper_costs import Denoising
 from ..contract.uncached import Bidirectional
 from ..core.errors import Unsupported
 from ..core.spec import Sampling
@@ -80,12 +82,13 @@ def layout(config: MARConfig, seeds: Sequence[int], sampling: Sampling, dtype: t
     )
 
 
-def _spacing(config: MARConfig, sampling: Sampling) -> tuple[int, ...]:
-    """Sections of the head's process; a model that takes one step of each does so with another number of steps, too."""
-    count = sampling.diffusion_steps
+def _spacing(config: MARConfig, sampling: Sampling, passes: int = 0) -> tuple[int, ...]:
+    """Sections of the head's process, in so many passes where a method asks for fewer than the sampling does. A model that takes one step
+    of each section does so with another number of steps, too, and one that leaves sections out leaves them out."""
+    count = passes or sampling.diffusion_steps
     if not count:
         return config.diffusion
-    return (1,) * count if set(config.diffusion) == {1} else (count,)
+    return (1,) * count if set(config.diffusion) == {1} else tuple(count if section else 0 for section in config.diffusion)
 
 
 def guidance(sampling: Sampling, step: MaskedStep, tokens: int) -> float | None:
@@ -273,18 +276,20 @@ class MAR(nn.Module):
         layout, engine, batch = self.layout(seeds, sampling), memory.engine, len(labels)
         method.begin(layout, self.sites, memory)
         key = engine.hold("seeds", streams.seeds_tensor(seeds, labels.device))
-        steps = placed(masked_steps(layout, method.passes(layout.steps)), self.order(key).repeat(layout.rows // batch, 1))
+        paced, order = method.paced(layout), method.ordered(self.order(key))
+        steps = placed(masked_steps(paced, paced.steps), order.repeat(layout.rows // batch, 1))
         cond = torch.cat((self.class_emb(labels), self.fake_latent.expand(batch, -1))[: layout.rows // batch])
         prefix = engine.hold("prefix", self.prefix(cond))
-        schedule = self.diffloss.schedule(_spacing(self.config, sampling), sampling.temperature)
-        schedule = replace(schedule, times=engine.hold("times", schedule.times))
+        parts = [method.denoising(step, layout.diffusion) for step in steps]
+        schedules = self._schedules({part.passes for each in parts for part in each}, sampling, engine)
         latents = torch.zeros(batch, layout.visual, self.config.channels, device=labels.device)
-        for step in steps:
+        for step, shares in zip(steps, parts, strict=True):
             places, scale = step.generating[:batch], guidance(sampling, step, layout.visual)
             seen = latents, step.known, step.generating, step.previous
             (z,) = engine.run(("transformer", step.index), partial(self._conditions, step, method, prefix), seen, method)
             told = (z, places) if scale is None else (z, places, scale)
-            (drawn,) = engine.run(("head", graph_key(method, step)), partial(self._drawn, step, method, schedule, key), told, method)
+            head = partial(self._drawn, step, method, shares, schedules, key)
+            (drawn,) = engine.run(("head", graph_key(method, step), tuple(shares)), head, told, method)
             method.end_step(step)
             latents = put(latents, places, drawn if forced is None else take(forced, places))
             if see is not None:
@@ -300,12 +305,30 @@ class MAR(nn.Module):
         at = replace(step, known=known, generating=generating, previous=previous)
         return (self.conditions(self.decode(self.encode(prefix, latents, at, method), at, method), generating),)
 
+    def _schedules(self, passes: Iterable[int], sampling: Sampling, engine: Engine) -> dict[int, DenoisingSchedule]:
+        """The head's schedules of a generation, by their numbers of passes."""
+        found = {}
+        for count in sorted(passes):
+            schedule = self.diffloss.schedule(_spacing(self.config, sampling, count), sampling.temperature)
+            found[count] = replace(schedule, times=engine.hold(f"times.{count}", schedule.times))
+        return found
+
     def _drawn(
-        self, step: MaskedStep, method: Method, schedule: DenoisingSchedule, key: Tensor, z: Tensor, places: Tensor,
-        scale: float | Tensor | None = None,
+        self, step: MaskedStep, method: Method, shares: Sequence[Denoising], schedules: Mapping[int, DenoisingSchedule], key: Tensor,
+        z: Tensor, places: Tensor, scale: float | Tensor | None = None,
     ) -> tuple[Tensor]:
         """All passes of the head: the tokens at ``places`` (batch, n), (batch, n, C)."""
-        return (self.diffloss.sample(z, self.noise(key, places, len(schedule.process)), scale, schedule, step, method),)
+        def sampled(z: Tensor, places: Tensor, passes: int) -> Tensor:
+            return self.diffloss.sample(z, self.noise(key, places, passes), scale, schedules[passes], step, method)
+
+        if len(shares) == 1:
+            return (sampled(z, places, shares[0].passes),)
+        drawn = torch.zeros(*places.shape, self.config.channels, device=z.device)
+        batch = len(places)
+        parts = method.ranked(step, z[:batch]).split([share.tokens for share in shares], 1)
+        for part, share in zip(parts, shares, strict=True):
+            drawn = put(drawn, part, sampled(take(z, part.repeat(len(z) // batch, 1)), places.gather(1, part), share.passes))
+        return (drawn,)
 
 
 def masked_count(tokens: int, uniform: float) -> int:

@@ -39,7 +39,7 @@ class Work:
 def work(method: Method, layout: MaskedLayout) -> Work:
     """FLOPs of an image under a method; raises what :meth:`Method.resolve` raises."""
     encoder, decoder, head = (sum(part) for part in zip(*_passes(method, layout), strict=True))
-    once = 2 * layout.diffusion * layout.head_width * (FREQUENCIES + layout.head_width)
+    once = 2 * _embedded(method, layout) * layout.head_width * (FREQUENCIES + layout.head_width)
     return Work(encoder, decoder, head + once // layout.batch)
 
 
@@ -51,20 +51,36 @@ def by_pass(method: Method, layout: MaskedLayout) -> list[int]:
 def _passes(method: Method, layout: MaskedLayout) -> list[tuple[int, int, int]]:
     """FLOPs of one image in encoder, decoder and head, of each pass."""
     method.resolve(layout)
-    steps, found = masked_steps(layout, method.passes(layout.steps)), []
-    head = sum(op.flops * op.times for op in _head(_head_loads(method, layout, steps[0]), layout, 1))  # of one token of every image
+    steps, found = _steps(method, layout), []
+
+    @cache
+    def head(passes: int) -> int:
+        """FLOPs of one token of every image."""
+        return sum(op.flops * op.times for op in _head(_head_loads(method, layout, steps[0], passes), layout, 1))
 
     @cache
     def block(stack: str, load: Load) -> int:
         return sum(op.flops for op in _block(stack, load, layout))
 
     for step in steps:
+        drawn = sum(part.tokens * head(part.passes) for part in method.denoising(step, layout.diffusion))
         flops = Counter(encoder=2 * layout.batch * step.first * layout.channels * layout.dim,
-                        decoder=2 * layout.rows * (layout.buffer + step.first) * layout.dim**2, head=step.count * head)
+                        decoder=2 * layout.rows * (layout.buffer + step.first) * layout.dim**2, head=drawn)
         for site, load in _loads(method, layout, step):
             flops[site.stack] += block(site.stack, load)
         found.append((flops["encoder"] // layout.batch, flops["decoder"] // layout.batch, flops["head"] // layout.batch))
     return found
+
+
+def _steps(method: Method, layout: MaskedLayout) -> list[MaskedStep]:
+    """The passes that a method makes."""
+    paced = method.paced(layout)
+    return masked_steps(paced, paced.steps)
+
+
+def _embedded(method: Method, layout: MaskedLayout) -> int:
+    """Timesteps of all the head's schedules: each is embedded once."""
+    return sum({part.passes for step in _steps(method, layout) for part in method.denoising(step, layout.diffusion)})
 
 
 def share(method: Method, layout: MaskedLayout) -> Fraction:
@@ -100,8 +116,8 @@ def fitted(name: str, build: Callable[[int], Method], most: int, budget: Fractio
 # -- operations -------------------------------------------------------------------------------------------------------
 def masked_ops(method: Method, layout: MaskedLayout, weights: int, between: int, codec: Codec) -> Iterator[Op]:
     """Operations of a generation, after :meth:`Method.resolve`. ``weights`` of a block; numbers per token ``between`` its products."""
-    steps = masked_steps(layout, method.passes(layout.steps))
-    head = _head_loads(method, layout, steps[0])
+    steps = _steps(method, layout)
+    head = cache(lambda passes: _head_loads(method, layout, steps[0], passes))
     width, dim, inside = layout.dtype.itemsize, layout.dim, layout.head_width
     for step in steps:
         seen, shown = layout.buffer + step.first, layout.batch * step.first
@@ -111,9 +127,10 @@ def masked_ops(method: Method, layout: MaskedLayout, weights: int, between: int,
             yield from _block(site.stack, load, layout, weights, between, codec)
             own = method.overhead(layout, site, step)
             yield Op("method", 2 * layout.rows * own.products, own=layout.rows * own.numbers * width)
-        yield from _head(head, layout, step.count)
+        for part in method.denoising(step, layout.diffusion):
+            yield from _head(head(part.passes), layout, part.tokens)
     embedding = inside * (FREQUENCIES + inside)
-    yield Op("head", 2 * layout.diffusion * embedding, embedding * width)
+    yield Op("head", 2 * _embedded(method, layout) * embedding, embedding * width)
 
 
 def _loads(method: Method, layout: MaskedLayout, step: MaskedStep) -> Iterator[tuple[Site, Load]]:
@@ -138,12 +155,13 @@ def _block(stack: str, load: Load, layout: MaskedLayout, weights: int = 0, betwe
     yield Op(f"{stack} attention", 4 * tokens * dim * load.keys, read=read, written=tokens * entry)
 
 
-def _head_loads(method: Method, layout: MaskedLayout, step: MaskedStep) -> Counter[tuple[Load, ...]]:
-    """Work of the head's blocks for one token, with the number of its passes that do it; equal in any pass of the transformer."""
+def _head_loads(method: Method, layout: MaskedLayout, step: MaskedStep, passes: int) -> Counter[tuple[Load, ...]]:
+    """Work of the head's blocks for one token that it draws in so many passes, with the number of those that do it; equal in any pass of
+    the transformer."""
     plain = Load(layout.rows, 1, 0, 1)
     found: Counter[tuple[Load, ...]] = Counter()
-    for inner in range(layout.diffusion):
-        at = replace(step, inner=inner, inners=layout.diffusion)
+    for inner in range(passes):
+        at = replace(step, inner=inner, inners=passes)
         found[tuple(method.computes(Site("head", layer), at, plain) for layer in range(layout.head))] += 1
     return found
 

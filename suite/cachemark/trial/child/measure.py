@@ -202,7 +202,8 @@ def _judge_case(case: Case, job: Job, bench: Bench) -> JudgedImages:
         job = replace(job, batch=job.batch // 2 or 2)
     itself = case.role == "baseline" and case.engine != "reference"
     paired = job.decoder is None or job.decoder().keeps == TOKENS
-    return judge(job, reference, bench.figures(case), forced=case.forced, sprite=case.role == "arm", itself=itself, paired=paired)
+    forced = 0 if job.method().reorders else case.forced
+    return judge(job, reference, bench.figures(case), forced=forced, sprite=case.role == "arm", itself=itself, paired=paired)
 
 
 def _carried(planned: Planned, job: Job, bench: Bench, images: JudgedImages) -> tuple[dict[str, list[float]], dict[str, Any]] | None:

@@ -94,7 +94,10 @@ def _warmed(job: Job, times: int) -> _Timed | None:
 
 def _paced(layout: Layout, method: Method) -> Layout:
     """The layout with as many passes as the method makes."""
-    return replace(layout, steps=method.passes(layout.steps)) if isinstance(layout, MaskedLayout) else layout
+    if not isinstance(layout, MaskedLayout):
+        return layout
+    method.resolve(layout)
+    return method.paced(layout)
 
 
 def byte_figures(job: Job) -> tuple[dict[str, list[float]], dict[str, Any]]:

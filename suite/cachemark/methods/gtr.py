@@ -1,0 +1,189 @@
+"""GtR: first a sparse half of the places, in many passes and with care, then all others at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from itertools import pairwise
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from ..cache.layout import Layout
+from ..cache.masked_layout import MaskedLayout, MaskedStep, cosine_counts
+from ..contract.paper_costs import Denoising
+from ..contract.uncached import Bidirectional
+from ..core import registry
+from ..core.errors import BadKnob
+from ..roofline.masked_flops import budget_of, fitted
+
+AUTHORS = 32  # passes of their MAR-H, where the full model makes 64
+SLOWER = 4  # times as many passes as the next generation stage has
+REBUILT = 16  # one pass in so many belongs to the reconstruction; both together give the authors' rates, 2.67, 10.67 and 64 tokens a pass
+LEAST = 2  # passes that the head needs
+
+
+@registry.methods.add("gtr")
+@dataclass
+class GtR(Bidirectional):
+    """Places are predicted in ``stages`` instead of at random: in *generation* stages those whose row and column add up to an even number,
+    the coarsest grid of diagonals first and slowly; then, in the *reconstruction*, all others in a few passes. The head takes a share
+    ``most`` of its passes for the first tokens, fewer from pass to pass, ``least`` in the last generation pass and in the
+    reconstruction, where the share ``detail`` of tokens with the most high frequencies takes ``most`` again.
+
+    GtR, "Generation then Reconstruction" (arXiv 2510.17171, ICLR 2026), as its abstract and summaries tell it; its code was announced and
+    is not published. MAR of 16×16 tokens in 32 passes: 64 tokens in 24, 64 in 6, 128 in 2; 50 of 100 passes of the head, down to 20; 10 %
+    of the tokens with detail. Frequencies of a token are those of its condition z, the vector of D numbers that the head is told:
+    Σ |DFT(z)ₙ|·(1 + n/(D/2)) over n ≤ D/2, in the conditional row.
+
+    Nothing is cached: a budget is a share of FLOPs, as for ``fewer_steps``. The order of places within a stage and the noise of a place are
+    the sample's own. Tokens are predicted in another order than the full model's, so no forced distance is measured.
+    """
+
+    name = "gtr"
+    sizes = ("steps", "split")
+    source = "GtR (arXiv 2510.17171), read from its abstract and from summaries; no code is published"
+    neutral = {"stages": 1, "rate": "cosine", "most": 1.0, "least": 1.0}
+    reorders = True
+    unstated = {
+        "steps": "a half of what the sampling asks for, at most 32: the authors make 32 of 64",
+        "stages": "3 for MAR; how more than three divide the even places is ours: the coarsest grid first",
+        "split": "ours: a sixteenth of the passes for the reconstruction, and of the others four times as many for each stage as for the "
+                 "next, which gives the authors' mean rates at 32",
+        "rate": "ours: as many tokens in each pass of a stage; the paper gives means alone",
+        "most": "a half: 50 passes of the head, where MAR's own are 100; how a head of another number is cut is not stated",
+        "least": "a fifth: 20 passes, likewise",
+        "detail": "10 % as stated; that they are counted in each pass, rounded to the nearest, is ours",
+    }
+
+    steps: int = 0
+    stages: int = 3
+    split: Sequence[int] = ()
+    rate: str = "even"
+    most: float = 0.5
+    least: float = 0.2
+    detail: float = 0.1
+
+    # -- what a plan asks ---------------------------------------------------------------------------------------------
+    def fit(self, budget: Fraction, layout: Layout) -> dict[str, Any]:
+        """The most passes that keep a whole image within this share of its FLOPs."""
+        shape = cast(MaskedLayout, layout)
+        least = self.stages
+        return {"steps": least + fitted(self.name, lambda i: replace(self, steps=least + i), max(0, shape.steps - least), budget, shape)}
+
+    def own_budget(self, layout: Layout) -> Fraction:
+        return budget_of(self, cast(MaskedLayout, layout))
+
+    def resolve(self, layout: Layout) -> None:
+        asked = cast(MaskedLayout, layout).steps
+        self._check_knobs(layout)
+        self.steps = self.steps or sum(self.split) or max(self.stages, min(AUTHORS, -(-asked // 2)))
+        if not self.stages <= self.steps <= asked:
+            raise BadKnob(f"gtr: steps = {self.steps} in {self.stages} stages, where the sampling asks for {asked}.",
+                          remedy=f"Give {self.stages} … {asked} steps.")
+        self._sizes = [int((stage_of(layout, self.stages) == stage).sum()) for stage in range(self.stages)]
+        self._passes = self._divided()
+        self._counts = [self._rated(size, passes) for size, passes in zip(self._sizes, self._passes, strict=True)]
+
+    def _check_knobs(self, layout: Layout) -> None:
+        self.check_choice("rate", "even", "cosine")
+        deepest = _deepest(layout)
+        if not 1 <= self.stages <= deepest:
+            raise BadKnob(f"gtr: stages = {self.stages} where {layout.line}×{layout.lines} places divide into {deepest}.",
+                          remedy=f"Give 1 … {deepest}.")
+        for knob in ("most", "least"):
+            if not 0 < getattr(self, knob) <= 1:
+                raise BadKnob(f"gtr: {knob} = {getattr(self, knob)} is no share of the head's passes.", remedy="Give a number in (0, 1].")
+        if self.least > self.most:
+            raise BadKnob(f"gtr: least = {self.least} is more than most = {self.most}.", remedy="Give a smaller one.")
+        if not 0 <= self.detail < 1:
+            raise BadKnob(f"gtr: detail = {self.detail} is no share of tokens.", remedy="Give a number in [0, 1).")
+        if isinstance(self.split, str) or not all(type(passes) is int for passes in self.split):
+            raise BadKnob(f"gtr: split = {self.split!r} is no list of passes.", remedy="Give a number of passes for each stage.")
+
+    def _divided(self) -> Sequence[int]:
+        """Passes of each stage."""
+        if not self.split:
+            return divided(self.steps, self._sizes)
+        if len(self.split) != self.stages or sum(self.split) != self.steps:
+            raise BadKnob(f"gtr: split = {_said(self.split)} is a schedule of {sum(self.split)} steps in {len(self.split)} stages; "
+                          f"there are {self.steps} in {self.stages}.", remedy="Give passes for each stage, or none.")
+        if any(not 1 <= passes <= size for passes, size in zip(self.split, self._sizes, strict=True)):
+            raise BadKnob(f"gtr: split = {_said(self.split)} for stages of {_said(self._sizes)} tokens.",
+                          remedy="Give each stage one pass or more, and no more than it has tokens.")
+        return self.split
+
+    def _rated(self, tokens: int, passes: int) -> Sequence[int]:
+        """Tokens of each pass of a stage."""
+        if self.rate == "cosine":
+            return cosine_counts(tokens, passes)
+        known = [tokens * index // passes for index in range(passes + 1)]
+        return [after - before for before, after in pairwise(known)]
+
+    # -- which passes, and in what order ------------------------------------------------------------------------------
+    def passes(self, asked: int) -> int:
+        return self.steps
+
+    def paced(self, layout: MaskedLayout) -> MaskedLayout:
+        return replace(layout, steps=self.steps, counts=tuple(count for counts in self._counts for count in counts))
+
+    def ordered(self, order: Tensor) -> Tensor:
+        """The sample's own order, stage by stage; the tail is predicted first."""
+        stage = stage_of(self.layout, self.stages).to(order.device)[order]
+        return order.gather(1, stage.argsort(dim=1, descending=True, stable=True))
+
+    # -- how the head draws -------------------------------------------------------------------------------------------
+    def denoising(self, step: MaskedStep, asked: int) -> Sequence[Denoising]:
+        generating = sum(self._passes[: max(1, self.stages - 1)])
+        most, least = (min(asked, max(LEAST, round(share * asked))) for share in (self.most, self.least))
+        if step.index < generating:
+            return (Denoising(step.count, most - (most - least) * step.index // max(1, generating - 1)),)
+        fine = round(self.detail * step.count)
+        if not fine or most == least:
+            return (Denoising(step.count, least),)
+        return Denoising(fine, most), Denoising(step.count - fine, least)
+
+    def ranked(self, step: MaskedStep, z: Tensor) -> Tensor:
+        """The tokens with the most high frequencies first; ties by place."""
+        sizes = torch.fft.rfft(z.float()).abs()
+        weights = 1 + torch.arange(sizes.size(-1), device=z.device) / (z.size(-1) / 2)
+        return (sizes * weights).sum(-1).argsort(dim=1, descending=True, stable=True)
+
+
+def stage_of(layout: Layout, stages: int) -> Tensor:
+    """The stage, from 0, in which each place is predicted, (N,) int64: the last one has the odd places, the one before it those whose row
+    and column add up to a number that 2 divides once, and so on; the first one all that are left."""
+    row, column = torch.arange(layout.lines)[:, None], torch.arange(layout.line)
+    diagonal = (row + column).flatten()
+    halvings = sum(((diagonal % 2**power == 0).long() for power in range(1, stages)), torch.zeros_like(diagonal))
+    return stages - 1 - halvings
+
+
+def divided(steps: int, sizes: Sequence[int]) -> list[int]:
+    """Passes of stages of so many tokens, at least one each: a sixteenth for the last one, and of the others four times as many to
+    each as to the next. What is more than a stage has tokens goes to the next."""
+    if len(sizes) == 1:
+        return [steps]
+    found = [max(1, round(steps / REBUILT))]
+    left = steps - found[0]
+    for later in range(len(sizes) - 2):  # from the last generation stage back to the second
+        weights = sum(SLOWER**power for power in range(len(sizes) - 1 - later))
+        found.insert(0, max(1, round(left / weights)))
+        left -= found[0]
+    found.insert(0, left)
+    for stage, size in enumerate(sizes[:-1]):
+        over = max(0, found[stage] - size)
+        found[stage] -= over
+        found[stage + 1] += over
+    return found
+
+
+def _deepest(layout: Layout) -> int:
+    """The most stages, each of which has a place."""
+    return (layout.lines + layout.line - 2).bit_length() + 1
+
+
+def _said(numbers: Sequence[int]) -> str:
+    return " ".join(map(str, numbers))

@@ -1,0 +1,154 @@
+"""GtR: stages, passes, what the head spends, budgets, wrong knobs."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any
+
+import pytest
+import torch
+
+from cachemark.cache.arena import Memory
+from cachemark.cache.layout import Layout
+from cachemark.cache.masked_layout import MaskedLayout, MaskedStep, masked_steps
+from cachemark.core.errors import BadBudget, BadKnob
+from cachemark.core.spec import Sampling
+from cachemark.methods.full import Full
+from cachemark.methods.gtr import GtR, divided, stage_of
+from cachemark.models import mar
+from cachemark.models.mar import MAR, SIZES, MARConfig
+from cachemark.roofline.masked_flops import share
+
+CONFIG = MARConfig(16, (1, 1), 2, 1, 16, grid=8, channels=4, classes=3, buffer=2, steps=16, diffusion=(10, 0))
+GUIDED = Sampling(cfg_scale=2.0)
+
+
+def layout(steps: int = 64) -> MaskedLayout:
+    return mar.layout(SIZES["B"], [0], Sampling(cfg_scale=3.0, steps=steps), torch.float32, "cpu")
+
+
+def resolved(shape: Layout, **knobs: Any) -> GtR:
+    method = GtR.build(knobs)
+    method.resolve(shape)
+    return method
+
+
+def passes(method: GtR, shape: MaskedLayout) -> list[MaskedStep]:
+    paced = method.paced(shape)
+    return masked_steps(paced, paced.steps)
+
+
+def test_it_makes_the_passes_of_its_authors() -> None:
+    """MAR of 16×16 tokens in 32 passes: 64 tokens in 24, 64 in 6, 128 in 2."""
+    counts = [step.count for step in passes(resolved(layout()), layout())]
+    assert len(counts) == 32
+    assert [sum(part) for part in (counts[:24], counts[24:30], counts[30:])] == [64, 64, 128]
+    assert (set(counts[:24]), set(counts[24:30]), counts[30:]) == ({2, 3}, {10, 11}, [64, 64])
+
+
+def test_stages_are_diagonals_from_coarse_to_fine() -> None:
+    stages = stage_of(layout(), 4).view(16, 16)
+    assert stages[0, :9].tolist() == [0, 3, 2, 3, 1, 3, 2, 3, 0]
+    assert torch.equal(stages[1:, :-1], stages[:-1, 1:]), "a place is like its neighbour to the upper right"
+
+
+@pytest.mark.parametrize(("steps", "sizes", "expected"), [
+    (32, (64, 64, 128), [24, 6, 2]), (20, (64, 64, 128), [15, 4, 1]), (3, (64, 64, 128), [1, 1, 1]), (10, (4, 4, 8), [4, 4, 2]),
+    (7, (16,), [7]), (32, (128, 128), [30, 2]),
+])  # fmt: skip
+def test_passes_of_stages(steps: int, sizes: tuple[int, ...], expected: list[int]) -> None:
+    assert divided(steps, sizes) == expected
+
+
+@pytest.mark.parametrize("stages", range(1, 7))
+def test_any_number_of_passes_predicts_every_token_once(stages: int) -> None:
+    for steps in range(stages, 65):
+        shape = layout()
+        counts = [step.count for step in passes(resolved(shape, steps=steps, stages=stages), shape)]
+        assert (len(counts), sum(counts), min(counts) >= 1) == (steps, 256, True)
+
+
+def test_places_are_predicted_stage_by_stage_in_the_order_of_the_sample() -> None:
+    model, key = MAR(CONFIG).initialise(0), torch.tensor([3, 4])
+    method = GtR(steps=8)
+    method.begin(model.layout([3, 4], GUIDED), model.sites, Memory())
+    own = model.order(key)
+    found, stages = method.ordered(own).flip(1), stage_of(method.layout, 3)
+    for row, order in zip(found.tolist(), own.flip(1).tolist(), strict=True):
+        assert stages[row].tolist() == sorted(stages.tolist())
+        for stage in range(3):
+            assert [place for place in row if stages[place] == stage] == [place for place in order if stages[place] == stage]
+    assert found[0].tolist() != found[1].tolist()
+
+
+def test_the_head_spends_less_from_pass_to_pass_and_more_on_detail() -> None:
+    shape = layout()
+    method = resolved(shape)
+    spent = [method.denoising(step, 100) for step in passes(method, shape)]
+    generation = [parts[0].passes for parts in spent[:30]]
+    assert all(len(parts) == 1 for parts in spent[:30])
+    assert (generation[0], generation[-1], generation) == (50, 20, sorted(generation, reverse=True))
+    assert spent[30] == spent[31] == ((6, 50), (58, 20))
+
+
+def test_tokens_with_high_frequencies_come_first() -> None:
+    wave = torch.arange(16.0)
+    slow, fast = torch.cos(wave * torch.pi / 8), torch.cos(wave * torch.pi * 7 / 8)
+    z = torch.stack([slow, fast, 0.5 * fast, slow])[None]
+    assert GtR().ranked(MaskedStep(0, 1), z).tolist() == [[1, 0, 3, 2]]
+
+
+class Chosen(GtR):
+    """Counts the tokens that the head draws in so many passes."""
+
+    def stack(self, name: str, step: Any, tokens: Any, run: Any) -> Any:
+        if name == "head" and step.inner == 0:
+            drawn.append((step.index, tokens.x.size(1), step.inners))
+        return super().stack(name, step, tokens, run)
+
+
+drawn: list[tuple[int, int, int]] = []
+
+
+def test_the_head_draws_every_token_once_as_long_as_was_said() -> None:
+    drawn.clear()
+    model, method = MAR(CONFIG).initialise(0).eval(), Chosen(steps=8)
+    model.generate(torch.tensor([0, 1]), [3, 4], method, GUIDED, Memory())
+    shape = model.layout([3, 4], GUIDED)
+    assert drawn == [(step.index, *part) for step in passes(resolved(shape, steps=8), shape) for part in method.denoising(step, 10)]
+    assert sum(count for _, count, _ in drawn) == 64
+    assert {count for _, count, inners in drawn if inners == 5 and count < 4}, "some tokens with detail"
+
+
+def test_images_of_one_seed_are_more_alike_than_those_of_two() -> None:
+    """Noise belongs to places, whatever their order."""
+    model = MAR(CONFIG).initialise(0).eval()
+    full, other = (model.generate(torch.tensor([0, 1]), seeds, Full(), GUIDED, Memory()) for seeds in ([3, 4], [5, 6]))
+    own = model.generate(torch.tensor([0, 1]), [3, 4], GtR(steps=16, most=1.0, least=1.0), GUIDED, Memory())
+    assert (own - full).square().mean() < 0.5 * (other - full).square().mean()
+
+
+@pytest.mark.parametrize("budget", [Fraction(3, 4), Fraction(1, 2), Fraction(1, 3)])
+def test_a_budget_is_a_share_of_the_flops(budget: Fraction) -> None:
+    steps = GtR().fit(budget, layout())["steps"]
+    assert share(GtR(steps=steps), layout()) <= budget < share(GtR(steps=steps + 1), layout())
+
+
+def test_a_budget_below_three_passes_is_refused() -> None:
+    with pytest.raises(BadBudget, match=r"gtr: it computes at least 0\.\d+ of the FLOPs of an image, more than 1/100\."):
+        GtR().fit(Fraction(1, 100), layout())
+
+
+@pytest.mark.parametrize(("knobs", "said"), [
+    ({"steps": 65}, r"gtr: steps = 65 in 3 stages, where the sampling asks for 64\. Give 3 … 64 steps\."),
+    ({"steps": 2}, r"gtr: steps = 2 in 3 stages"), ({"stages": 9}, r"gtr: stages = 9 where 16×16 places divide into 6\. Give 1 … 6\."),
+    ({"split": [24, 6, 2], "steps": 16}, r"gtr: split = 24 6 2 is a schedule of 32 steps in 3 stages; there are 16 in 3\."),
+    ({"split": [24, 6]}, r"gtr: split = 24 6 is a schedule of 30 steps in 2 stages; there are 30 in 3\."),
+    ({"split": [0, 30, 2]}, r"gtr: split = 0 30 2 for stages of 64 64 128 tokens\."),
+    ({"split": "many"}, r"gtr: split = 'many' is no list"),
+    ({"most": 1.5}, r"gtr: most = 1\.5 is no share of the head's passes\."), ({"most": 0.1}, r"gtr: least = 0\.2 is more than most = 0\.1"),
+    ({"detail": 1.0}, r"gtr: detail = 1\.0 is no share of tokens\."), ({"rate": "evn"}, r"gtr: .*evn.*even"),
+])  # fmt: skip
+def test_knobs_that_do_not_fit_are_refused(knobs: dict[str, Any], said: str) -> None:
+    with pytest.raises(BadKnob, match=said):
+        resolved(layout(), **knobs)
