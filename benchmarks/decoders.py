@@ -139,8 +139,9 @@ def main() -> None:
             results.append(measure(Cell(model, name, batch, CLOCKS[arguments.clock]), name, arguments.window, arguments.batches))
             print(told(results[-1]), flush=True)
     if arguments.json:
-        keep(arguments.json, "speed", {"command": shlex.join(["benchmarks/decoders.py", *sys.argv[1:]]), "commit": origin.commit,
-                                       "machine": origin.environment.device, "torch": torch.__version__, "results": results}, arguments.page)
+        command = shlex.join(["benchmarks/decoders.py", *sys.argv[1:]])
+        keep(arguments.json, "speed", {"command": command, "commit": origin.commit, "machine": origin.environment.device,
+                                       "torch": torch.__version__, "results": results}, arguments.page)
 
 
 if __name__ == "__main__":

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterator
+from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
@@ -19,16 +21,27 @@ GRID, WINDOW, LINE = 8, 4, 10  # a line's eviction takes as long as so many pass
 
 
 @pytest.fixture(scope="module")
-def benchmark_of_decoders() -> Iterator[ModuleType]:
-    """The script as it finds itself when run; a package of these tests has its name."""
+def folder() -> Iterator[None]:
+    """The folder of the benchmarks is the first on the path, as it is when one is run."""
     sys.path.insert(0, str(FOLDER))
+    yield
+    sys.path.remove(str(FOLDER))
+
+
+@pytest.fixture(scope="module")
+def page_of_decoders(folder: None) -> ModuleType:
+    return import_module("decoders_page")
+
+
+@pytest.fixture(scope="module")
+def benchmark_of_decoders(folder: None) -> ModuleType:
+    """Loaded by its file: a package of these tests has its name."""
     spec = spec_from_file_location("benchmarks_of_decoders", FOLDER / "decoders.py")
     assert spec is not None
     assert spec.loader is not None
     module = module_from_spec(spec)
     spec.loader.exec_module(module)
-    yield module
-    sys.path.remove(str(FOLDER))
+    return module
 
 
 @pytest.mark.parametrize("batch", [1, 3])
@@ -58,3 +71,13 @@ def test_what_is_reached_is_all_where_drawing_takes_no_time(
     assert all(1 < rate <= WINDOW for rate in found["tokens per pass"])
     assert all(cost > 1 for cost in found["cost"]) if method != "full" else found["cost"] == [1, 1, 1]
     assert f"batch {batch}, {method}" in " ".join(benchmark_of_decoders.told(found).split())
+
+
+def test_the_page_holds_the_stored_output(page_of_decoders: ModuleType) -> None:
+    stored = json.loads((FOLDER / "decoders.json").read_text(encoding="utf-8"))
+    page = (FOLDER.parent / "docs" / "results.md").read_text(encoding="utf-8")
+    assert page.split(page_of_decoders.BEGIN)[1].split(page_of_decoders.END)[0].strip() == page_of_decoders.text(stored)
+    for row in stored["speed"]["results"]:
+        assert set(row["agreement"]) == {1}
+        for gain, rate, cost, reached in zip(row["gain"], row["tokens per pass"], row["cost"], row["reached"], strict=True):
+            assert gain * cost / rate == pytest.approx(reached, rel=1e-3)
