@@ -2,19 +2,22 @@
 
     python benchmarks/decoders_page.py quality.sqlite [--json benchmarks/decoders.json] [--page docs/results.md]
 
-takes the quality of the newest run of a store, which `cachemark run decoders` makes, and `benchmarks/decoders.py` the speeds.
+takes the quality of the newest run of a store, one of the plan `decoders` or of its last block; `benchmarks/decoders.py` keeps the speeds.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from cachemark.report.view.quality_claims import Claims
+from cachemark.plans.expand import expand
+from cachemark.plans.schema import load
 from cachemark.report.view.report_row import ReportRow
 from cachemark.report.view.standing import standing
 from cachemark.stats.intervals import Interval
@@ -22,6 +25,7 @@ from cachemark.workflows.stored_run import open_run
 
 BEGIN, END = "<!-- written by benchmarks/decoders.py -->", "<!-- end of what benchmarks/decoders.py has written -->"
 FIGURES = {"FID": "fid_scene_2k", "precision": "precision_scene_2k", "recall": "recall_scene_2k", "class accuracy": "class_accuracy"}
+PLAN = "decoders"
 Row = Mapping[str, Any]
 
 
@@ -39,18 +43,20 @@ def speed(found: Row) -> Iterator[str]:
 
 
 def quality(found: Row) -> Iterator[str]:
-    """Figures of whole sets of images with their intervals, the difference to the full cache's paired by seeds."""
-    yield f"| | {' | '.join(FIGURES)} | FID less the full cache's | |"
-    yield "|---|" + "---|" * (len(FIGURES) + 2)
+    """Figures of whole sets of images, each with its difference to the full cache's."""
+    yield "| |" + "".join(f" {title} | less full's |" for title in FIGURES) + " |"
+    yield "|---|" + "---|" * (2 * len(FIGURES) + 1)
     for row in found["results"]:
-        cells = [ends(row["figures"][name], places=1 if name == "FID" else 3) for name in FIGURES]
-        yield f"| {row['decoder']} | {' | '.join(cells)} | {ends(row['less'], 2) if row['less'] else ''} | {row['verdict']} |"
+        cells = [ends(row[part].get(title), 1 if title == "FID" else 3) for title in FIGURES for part in ("figures", "less")]
+        yield f"| {row['decoder']} | {' | '.join(cells)} | {row['verdict']} |"
 
 
-def ends(found: Sequence[float], places: int) -> str:
-    """A value with the ends of its interval."""
+def ends(found: Sequence[float] | None, places: int) -> str:
+    """A value with the ends of its interval, where it has one."""
+    if found is None:
+        return ""
     value, low, high = (f"{number:.{places}f}".replace("-", "−") for number in found)
-    return f"{value} [{low}, {high}]"
+    return value if found[1] == found[2] else f"{value} [{low}, {high}]"
 
 
 def text(results: Mapping[str, Row]) -> str:
@@ -82,24 +88,33 @@ def keep(file: Path, part: str, found: Row, page: Path | None) -> None:
 def of_run(store: Path) -> Row:
     """The quality of the full cache and of every decoder beside it in the newest run of a store."""
     run = open_run(store)
-    groups, claims = standing(run.outcomes)
+    groups, _ = standing(run.outcomes)
     rows = [row for group in groups for row in (group.full, *group.arms) if row is not None and row.ok and FIGURES["FID"] in row.quality]
+    known = {planned.case.key for planned in expand(load(PLAN))}
+    if strange := [row.case.label for row in rows if row.case.key not in known]:
+        raise SystemExit(f"The plan {PLAN} has no such cases: {', '.join(strange)}.")
     here = run.record.environment
-    return {"command": f"cachemark run {run.plan.name}", "commit": run.record.code["commit"][:10], "machine": here.device,
-            "torch": here.facts["torch"], "results": [_row(row, claims) for row in rows]}
+    return {"command": f"cachemark run {PLAN}", "commit": run.record.code["commit"][:10], "machine": here.device,
+            "torch": here.facts["torch"], "results": [_row(row, rows[0]) for row in rows]}
 
 
-def _row(row: ReportRow, claims: Claims) -> Row:
-    less, claim = row.to_full.get(FIGURES["FID"]), claims.get(row.case.key)
-    return {"decoder": row.case.label, "figures": {title: _ends(row.quality[name]) for title, name in FIGURES.items()},
-            "less": _ends(less) if less else None, "verdict": _verdict(less, claim is not None and claim.shown)}
+def _row(row: ReportRow, full: ReportRow) -> Row:
+    figures = {title: row.quality[name] for title, name in FIGURES.items()}
+    if row is full:
+        return {"decoder": row.case.label, "figures": {title: _ends(one) for title, one in figures.items()}, "less": {}, "verdict": ""}
+    less = {title: row.to_full[name] if name in row.to_full else apart(row.quality[name], full.quality[name])
+            for title, name in FIGURES.items()}
+    other = [title for title, one in less.items() if one.stated and not one.low <= 0 <= one.high]
+    return {"decoder": row.case.label, "figures": {title: _ends(one) for title, one in figures.items()},
+            "less": {title: _ends(one) for title, one in less.items()},
+            "verdict": f"{', '.join(other)} differs" if other else "equal within the intervals"}
 
 
-def _verdict(less: Interval | None, shown: bool) -> str:
-    if less is None:
-        return ""
-    equal = "equal within the interval" if less.low <= 0 <= less.high else "better" if less.high < 0 else "worse"
-    return f"{equal}; {'shown' if shown else 'not shown'} to be not worse"
+def apart(mine: Interval, its: Interval) -> Interval:
+    """The difference of two figures of other images, its interval made of theirs (Newcombe, Statistics in Medicine 1998, method 10)."""
+    value = mine.value - its.value
+    below, above = math.hypot(mine.value - mine.low, its.high - its.value), math.hypot(mine.high - mine.value, its.value - its.low)
+    return replace(mine, value=value, low=value - below, high=value + above)
 
 
 def _ends(found: Interval) -> list[float]:

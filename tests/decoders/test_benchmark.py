@@ -12,9 +12,11 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from scipy.stats import binomtest
 
 from cachemark.kit.next_token import model
 from cachemark.methods.linear import Linear
+from cachemark.stats.intervals import Interval
 
 FOLDER = Path(__file__).parents[2] / "benchmarks"
 GRID, WINDOW, LINE = 8, 4, 10  # a line's eviction takes as long as so many passes
@@ -81,3 +83,19 @@ def test_the_page_holds_the_stored_output(page_of_decoders: ModuleType) -> None:
         assert set(row["agreement"]) == {1}
         for gain, rate, cost, reached in zip(row["gain"], row["tokens per pass"], row["cost"], row["reached"], strict=True):
             assert gain * cost / rate == pytest.approx(reached, rel=1e-3)
+
+
+def test_a_difference_of_other_images_has_newcombe_s_interval(page_of_decoders: ModuleType) -> None:
+    """His table II, a: 56 of 70 against 48 of 80, 0.2 with 0.0524 … 0.3339."""
+    def share(count: int, of: int) -> Interval:
+        low, high = proportion(count, of)
+        return Interval(count / of, low, high, 0.95, of)
+
+    found = page_of_decoders.apart(share(56, 70), share(48, 80))
+    assert (found.value, found.low, found.high) == pytest.approx((0.2, 0.0524, 0.3339), abs=5e-5)
+
+
+def proportion(count: int, of: int) -> tuple[float, float]:
+    """Wilson's interval of 95 %."""
+    found = binomtest(count, of).proportion_ci(0.95, "wilson")
+    return found.low, found.high
