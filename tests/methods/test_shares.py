@@ -48,13 +48,13 @@ def computed(name: str, model: str, percent: int) -> tuple[int, int, Layout]:
     return kept, kept, layout
 
 
-def even(layout: Layout) -> str:
-    """A calibration of HACK++ by which every token is attended to as much as any other."""
+def even(layout: Layout, method: str = "hackpp") -> str:
+    """A calibration of HACK or HACK++ by which every token is attended to as much as any other."""
     shape = {"layers": layout.layers, "heads": layout.kv_heads, "scales": list(layout.scales)}
     shares = [[side**2 / sum(s**2 for s in layout.scales[: made + 1]) * (source <= made) for source, side in enumerate(layout.scales)]
               for made in range(len(layout.scales))]
     tables = {name: [[one] * layout.kv_heads] * layout.layers for name, one in (("variance", 0.0), ("mass", shares))}
-    return calibrations.remember("hackpp", {"model": "even", **shape, **tables})
+    return calibrations.remember(method, {"model": "even", **shape, **tables})
 
 
 def test_the_table_has_every_method_and_model() -> None:

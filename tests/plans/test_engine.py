@@ -16,7 +16,7 @@ from support.stages import forgetting
 
 GPU = ("nightly", "weekend", "release", "regimes-gpu", "ams-kv-table3", "ams-kv-table4", "ams-kv-table6", "lazymar-table1",
        "lazymar-table2", "lazymar-table3", "linear-table1", "linear-table2", "linear-table3", "linear-table4", "marche-table1",
-       "marche-table4")
+       "marche-table4", "scalekv-table1", "scalekv-figure7", "heatkv-figure1")
 
 
 def planned(engine: str, device: str, decide: str = "profile", model: str = "tiny-var") -> list[Planned]:

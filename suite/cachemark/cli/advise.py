@@ -43,7 +43,7 @@ def duration(context: click.Context, option: click.Parameter, given: str | None)
 
 @click.command()
 @click.option("--model", required=True, help="A model; see `cachemark list models`.")
-@click.option("--gpu", required=True, help="The device: a800, a100, h100, h200, 3090, or cpu.")
+@click.option("--gpu", required=True, help="The device: a800, a100, h100, h200, h20, 3090, or cpu.")
 @click.option("--batch", type=click.IntRange(1, MOST_BATCH), default=1, show_default=True, help="Images at once.")
 @click.option("--memory", callback=size, metavar="SIZE", help="Memory that there is, such as 24GiB.  [default: all of the GPU's]")
 @click.option("--latency", callback=duration, metavar="TIME", help="Longest time of a batch, such as 2s or 800ms.")

@@ -22,7 +22,7 @@ DEFAULT_GPU = "h200"
 @click.option("--budget", "budgets", multiple=True, help="A share of the full cache, or `own`; repeatable.  [default: the family's]")
 @click.option("--batch", "batches", type=click.IntRange(1, 1_000_000), multiple=True, default=[1], show_default=True,
               help="Images per batch (guidance doubles the rows); repeatable.")
-@click.option("--gpu", help=f"Rates of this GPU in 16 bit: a800, a100, h100, h200, 3090.  [default: {DEFAULT_GPU}]")
+@click.option("--gpu", help=f"Rates of this GPU in 16 bit: a800, a100, h100, h200, h20, 3090.  [default: {DEFAULT_GPU}]")
 @click.option("--here", is_flag=True, help="Measure the rates of this machine instead.")
 @click.option("--dtype", type=click.Choice(DTYPES), help="Data type of weights, K and V.  [default: bfloat16; float16 with --kv]")
 @click.option("--steps", type=click.IntRange(1, 10_000), help="Passes of a masked model.  [default: its paper's]")

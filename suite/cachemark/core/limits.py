@@ -62,11 +62,13 @@ GPUS = {
     "a100": Rates(2.04e12, 312e12, "A100 80 GB"),
     "h100": Rates(3.35e12, 989e12, "H100 SXM"),
     "h200": Rates(4.3e12, 790e12, "H200"),
+    "h20": Rates(4.0e12, 148e12, "H20"),
     "3090": Rates(0.94e12, 71e12, "RTX 3090"),
 }
 
 
-SINGLE = {"a800": 19.5e12, "a100": 19.5e12, "h100": 67e12, "h200": 67e12, "3090": 35.6e12}  # in fp32 without TF32, from data sheets
+# In fp32 without TF32, from data sheets.
+SINGLE = {"a800": 19.5e12, "a100": 19.5e12, "h100": 67e12, "h200": 67e12, "h20": 44e12, "3090": 35.6e12}
 
 
 def gpu(name: str, dtype: str = "bfloat16") -> Rates:

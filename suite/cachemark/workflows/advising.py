@@ -28,7 +28,8 @@ from .forecasts import BOUND, MEASURED, PREDICTED, Forecast, Forecaster
 from .stores import DEFAULT_STORE, opened
 
 assert catalogue is not methods  # importing them registers models and methods
-MEMORY = {"a800": 80 * 10**9, "a100": 80 * 10**9, "h100": 80 * 10**9, "h200": 141 * 10**9, "3090": 24 * 2**30}  # bytes, as sold
+MEMORY = {"a800": 80 * 10**9, "a100": 80 * 10**9, "h100": 80 * 10**9, "h200": 141 * 10**9, "h20": 96 * 10**9,
+          "3090": 24 * 2**30}  # bytes, as sold
 MOST = 4096  # images at once; beyond it no batch is looked at
 
 

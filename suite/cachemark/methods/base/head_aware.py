@@ -33,8 +33,8 @@ class Cut(NamedTuple):
 @dataclass
 class HeadAware(Calibrated, PerHead):
     """*Contextual* heads, whose weights vary least from query to query, are the share ``contextual`` of all heads; the others are
-    *structural*. One set of scores serves what a scale attends to and what stays of it. A subclass says :meth:`cut`, :meth:`kept_before` and
-    :meth:`scores`, and in ``structural_asks`` whether structural heads are scored by queries too.
+    *structural*. One set of scores serves what a scale attends to and what stays of it. A subclass says :meth:`cut`,
+    :meth:`kept_before` and :meth:`scores`, and in ``structural_asks`` whether structural heads are scored by queries too.
     """
 
     structural_asks: ClassVar[bool] = True

@@ -48,6 +48,14 @@ class PaperCell:
     printed: Mapping[str, str]
     floor: float | None
 
+    @property
+    def gap(self) -> str:
+        """How many times the floor the printed seconds are, as text, or nothing; less than once is more than the GPU can do."""
+        if not self.seconds or not self.floor:
+            return ""
+        times = self.seconds / self.floor
+        return f"{times:.1f}×" if times >= 0.1 else f"{times:.2g}×"
+
     def means(self, case: Case) -> bool:
         """Return whether a case is this row, whatever device ran it."""
         if case.role not in ("arm", "baseline") or case.codec != "native" or case.engine == "reference" or case.decoder:
@@ -144,7 +152,7 @@ def _line(cell: PaperCell, full: PaperCell, outcomes: Sequence[Outcome]) -> Pape
     return PaperRow(
         cell.row, batch, fmt.seconds(cell.seconds) if cell.seconds else fmt.DASH, printed, cell.printed.get("speedup", fmt.DASH),
         fmt.seconds(cell.floor) if cell.floor else fmt.DASH, fmt.times(ideal) if ideal else fmt.DASH,
-        f"{cell.seconds / cell.floor:.1f}×" if cell.seconds and cell.floor else fmt.DASH, *_measured(cell, mine),
+        cell.gap or fmt.DASH, *_measured(cell, mine),
         reached if isinstance(reached, str) else fmt.times(reached), claimed, ideal, reached if isinstance(reached, float) else None,
         limits.artefact(claimed, ideal) if claimed and ideal else "",
     )

@@ -16,6 +16,7 @@ from ...core.result import Outcome
 from ...core.units import metric
 from ...gate import anchors
 from ...gate import baselines as stored
+from ...methods.base.calibrated import Calibrated
 from ...models import catalogue
 from ...models.protocol import ModelEntry
 from ...report import formatting as fmt
@@ -138,7 +139,7 @@ def speeds() -> list[Speed]:
     """Published times, each with the least time of its GPU and the bytes of keys and values, of whole models of which nothing is built."""
     return [Speed(cell.model, cell.table, cell.row, f"{cell.batch}{'' if cell.batch_stated else ' (ours)'}", cell.hardware,
                   fmt.seconds(cell.seconds) if cell.seconds else fmt.DASH, fmt.seconds(cell.floor) if cell.floor else fmt.DASH,
-                  f"{cell.seconds / cell.floor:.1f}×" if cell.seconds and cell.floor else fmt.DASH, _kept(cell))
+                  cell.gap or fmt.DASH, _kept(cell))
             for cell in published().cells if cell.model in registry.models]
 
 
@@ -149,5 +150,8 @@ def _kept(cell: PaperCell) -> str:
     if isinstance(layout, MaskedLayout):
         return fmt.DASH
     knobs = {knob: tuple(value) if isinstance(value, list) else value for knob, value in cell.ours.get("knobs", {}).items()}
-    method = registry.methods.get(cell.ours["method"]).build(knobs)
+    cls: type[Method] = registry.methods.get(cell.ours["method"])
+    if issubclass(cls, Calibrated) and "calibration" not in knobs:
+        return fmt.DASH
+    method = cls.build(knobs)
     return f"{nbytes(layout, entries(method, layout), (2, 2)) / 1e9:.2f} GB"
