@@ -145,7 +145,7 @@ def listed(count: int) -> list[str]:
 def test_a_long_list_takes_the_memory_of_a_short_one_and_goes_on_where_it_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Sixty texts, of which eight may stay in memory; the work is ended behind the twentieth, then done, then found done."""
     folder, texts = encoder(tmp_path / text_features.ENCODER), listed(60)
-    monkeypatch.setattr(text_features, "HELD", 8)
+    monkeypatch.setattr(text_features, "RESIDENT", 8)
     keep, made = text_features._keep, list[weakref.ref[torch.Tensor]]()
     alive: list[int] = []
 
@@ -165,7 +165,7 @@ def test_a_long_list_takes_the_memory_of_a_short_one_and_goes_on_where_it_ended(
     assert max(alive) <= 2, "one, and the one before it"
     assert (len(found), set(found.lengths)) == (61, {6})
     timed = subset("s64", 61).labels[:8]
-    assert all(one is found[label] for label, one in zip(timed, found.held, strict=True)), "what the first samples read is in memory"
+    assert all(one is found[label] for label, one in zip(timed, found.resident, strict=True)), "what the first samples read is in memory"
     assert torch.equal(found[60], found[0])
     again = text_features.encoded(texts, folder, 128, 9)
     assert len(made) == 61
@@ -184,11 +184,11 @@ def test_a_model_of_many_prompts_draws_the_same_from_what_is_read_again(monkeypa
     """Prompts in memory and prompts beyond it, in one batch."""
     tokens = []
     for held in (64, 1):
-        monkeypatch.setattr(text_features, "HELD", held)
+        monkeypatch.setattr(text_features, "RESIDENT", held)
         features = text_features.stand_in(["red star", "a blue stripe below", "two cats"], CONFIG.text)
         model = CaptionedLlamaGen(CONFIG, features).initialise(0).eval()
         tokens.append(model.generate(torch.tensor([2, 0, 1]), [0, 1, 2], Method(), GUIDED, Memory()))
-        assert len(features.held) == min(held, 3)
+        assert len(features.resident) == min(held, 3)
     assert torch.equal(*tokens)
 
 

@@ -2,7 +2,7 @@
 
 They are made when a model is loaded, before anything is timed, and the encoder is not kept: no memory that is measured holds it. What it
 made of a text is kept on disk at once, under the hash of both, so that work that was ended goes on, and then neither the encoder nor the
-library that runs it is needed. However long a list is, only ``HELD`` of its texts stay in memory.
+library that runs it is needed. However long a list is, only ``RESIDENT`` of its texts stay in memory.
 """
 
 from __future__ import annotations
@@ -27,24 +27,25 @@ VOCAB = 32128  # of T5, from which the stand-in's words take their vectors
 END = "</s>"  # closes a text, as T5 does
 ENCODER = "flan-t5-xl"  # the published folder, beside the weights
 KEPT = "cachemark-features"  # folder inside of it, a file for each text by its hash
-SUBSET, HELD = "s2k", 1024  # the features of so many texts stay in memory: of the first samples of every subset, all that are timed
+SUBSET, RESIDENT = "s2k", 1024  # the features of so many texts stay in memory: of the first samples of every subset, all that are timed
 WORDS = HashedWords(VOCAB)
 
 
 class Features(Sequence[Tensor]):
-    """The features (n, channels) of each text by label, on a device. ``held`` are those of the texts that the first ``HELD`` samples are
-    asked for; any other is asked of ``get`` again each time. ``lengths``: the number n of each."""
+    """The features (n, channels) of each text by label, on a device. ``resident`` are those of the texts that the first ``RESIDENT``
+    samples are asked for; any other is asked of ``get`` again each time. ``lengths``: the number n of each."""
 
     def __init__(
         self, lengths: Sequence[int], get: Callable[[int], Tensor], device: str = "cpu", dtype: torch.dtype = torch.float32,
     ) -> None:
         self.lengths, self._get, self._device, self._dtype = lengths, get, device, dtype
-        asked = range(len(lengths)) if len(lengths) <= HELD else subset(SUBSET, len(lengths)).labels[:HELD]
-        self._held = {label: self._moved(label) for label in asked}
+        asked = range(len(lengths)) if len(lengths) <= RESIDENT else subset(SUBSET, len(lengths)).labels[:RESIDENT]
+        self._resident = {label: self._moved(label) for label in asked}
 
     @property
-    def held(self) -> list[Tensor]:
-        return list(self._held.values())
+    def resident(self) -> list[Tensor]:
+        """The features that stay on the device."""
+        return list(self._resident.values())
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -59,7 +60,7 @@ class Features(Sequence[Tensor]):
         if isinstance(label, slice):
             return [self[one] for one in range(*label.indices(len(self)))]
         at = range(len(self))[label]
-        return self._held[at] if at in self._held else self._moved(at)
+        return self._resident[at] if at in self._resident else self._moved(at)
 
     def _moved(self, label: int) -> Tensor:
         return self._get(label).to(self._device, self._dtype)

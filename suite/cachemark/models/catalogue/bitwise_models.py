@@ -86,7 +86,7 @@ class PublishedInfinity:
         model = transformer(make, request, ignore=own.ignored, wrappers=own.wrappers)
         tokenizer = coder(images, request)
         return Loaded(model, tokenizer.decode, self.identity(request),
-                      [*model.parameters(), model.rope, *texts.held, *tokenizer.parameters()], token_dtype=torch.int64)
+                      [*model.parameters(), model.rope, *texts.resident, *tokenizer.parameters()], token_dtype=torch.int64)
 
     def shape(self, sampling: Sampling, batch: int) -> Layout:
         return infinity.layout(self.config, range(batch), sampling, torch.float32, "cpu")

@@ -70,7 +70,7 @@ class PublishedCaptioned:
         model = transformer(partial(CaptionedLlamaGen, self.config, texts), request)
         tokenizer = coder(DECODER, request)
         return Loaded(model, tokenizer.decode, self.identity(request),
-                      [*model.parameters(), *model.buffers(), model.rope, *texts.held, *tokenizer.parameters()], prompted=True)
+                      [*model.parameters(), *model.buffers(), model.rope, *texts.resident, *tokenizer.parameters()], prompted=True)
 
     def shape(self, sampling: Sampling, batch: int) -> Layout:
         labels = labels_of(batch, len(self.texts))
