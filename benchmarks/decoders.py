@@ -19,9 +19,7 @@ With one thread `--clock cpu` counts the seconds that this process computed, whi
 from __future__ import annotations
 
 import argparse
-import shlex
 import statistics
-import sys
 import time
 from collections.abc import Callable
 from fractions import Fraction
@@ -139,7 +137,7 @@ def main() -> None:
             results.append(measure(Cell(model, name, batch, CLOCKS[arguments.clock]), name, arguments.window, arguments.batches))
             print(told(results[-1]), flush=True)
     if arguments.json:
-        command = shlex.join(["benchmarks/decoders.py", *sys.argv[1:]])
+        command = f"benchmarks/decoders.py --batches {arguments.batches} --window {arguments.window} --clock {arguments.clock}"
         keep(arguments.json, "speed", {"command": command, "commit": origin.commit, "machine": origin.environment.device,
                                        "torch": torch.__version__, "results": results}, arguments.page)
 
