@@ -1,29 +1,25 @@
-"""Methods whose heads keep different numbers of entries, driven by random queries, keys and values, and what shadows them."""
+"""Methods whose heads keep different numbers of entries, driven by random queries, keys and values."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Any
 
-import torch
 from torch import Tensor
 
 from cachemark.cache.arena import Memory
 from cachemark.cache.codec import CODECS
 from cachemark.cache.layout import Layout, Site, Step, scale_steps
-from cachemark.cache.ragged import Extent, Kept, RaggedSlot, RaggedStage, extents
-from cachemark.contract.method import Method
+from cachemark.cache.ragged import Kept, RaggedSlot, RaggedStage
 from cachemark.contract.per_head import PerHead
 from cachemark.core import registry
+from cachemark.kit import per_head
 from cachemark.kit.driver import Onlooker as Watch
-from cachemark.kit.driver import Outputs, watched
 from cachemark.kit.next_scale import calibration
-from cachemark.kit.oracle import masked
-from cachemark.methods.base.head_aware import HeadAware
+from cachemark.kit.per_head import HeadRun as Ran
 
-from .scales import Feed, drive, layout_of
+from .scales import Feed, layout_of
 
 PER_VECTOR = [name for name, codec in CODECS.items() if not codec.grouped]
 KV_HEADS = (4, 2)
@@ -76,88 +72,15 @@ def made(cls: type[PerHead], kv_heads: int = 4, budget: Fraction = Fraction(5, 1
 BUILT_IN = [cls for name in registry.methods if issubclass(cls := registry.methods.get(name), PerHead)]
 
 
-class Shadow(Watch):
-    """Evicting equals masking, head by head: a plain fp64 softmax over everything, in which what a head does not hold is hidden."""
-
-    def __init__(self) -> None:
-        self.worst, self.hidden = 0.0, 0
-        self._kept: dict[Site, tuple[Tensor, Tensor]] = {}
-        self._chosen: dict[int, Tensor] = {}
-
-    def before(self, method: Method, site: Site, step: Step) -> None:
-        assert isinstance(method, PerHead)
-        held = numbers(method.ragged[site])
-        if isinstance(method, HeadAware):
-            self._chosen.clear()
-            method.chosen = self._noted(method)  # type: ignore[method-assign]
-        self._seen = torch.stack([torch.zeros(n.size(0), step.first, dtype=torch.bool).scatter_(-1, n, True) for n in held], 1)
-
-    def after(self, method: Method, site: Site, step: Step, q: Tensor, k: Tensor, v: Tensor, out: Tensor) -> None:
-        assert isinstance(method, PerHead)
-        codec, before = method.ragged[site].codec, self._kept.get(site, (k[:, :, :0], v[:, :, :0]))
-        keys, values = (torch.cat(pair, 2) for pair in zip(before, (k, v), strict=True))
-        seen = torch.cat((self._seen, torch.ones(*self._seen.shape[:2], step.count, dtype=torch.bool)), -1)
-        for head, tokens in self._chosen.items():
-            seen[:, head] = torch.zeros_like(seen[:, head]).scatter_(-1, tokens, True)
-        self.hidden += int((~seen).sum())
-        self.worst = max(self.worst, float((masked(q, keys, values, seen[:, :, None]) - out.double()).abs().max()))
-        rounded = (codec.decode(codec.encode(part), k.dtype) for part in (k, v))
-        self._kept[site] = tuple(torch.cat(pair, 2) for pair in zip(before, rounded, strict=True))  # type: ignore[assignment]
-
-    def _noted(self, method: HeadAware) -> Callable[..., Any]:
-        """``chosen``, which also notes the tokens that heads see where they do not see all that is there."""
-        def chosen(site: Site, step: Step, part: Extent, q: Tensor) -> tuple[Tensor | None, Tensor | None]:
-            seen, kept = type(method).chosen(method, site, step, part, q)
-            if seen is not None:
-                tokens = part.of(method.shown.visual).long().gather(2, seen)
-                self._chosen |= {part.first + at: tokens[:, at] for at in range(part.heads)}
-            return seen, kept
-        return chosen
-
-
-def numbers(slot: RaggedSlot) -> list[Tensor]:
-    """What each head holds, (rows, length) visual tokens."""
-    return [one for extent in extents(slot.lengths) for one in extent.of(slot.visual).long().unbind(1)]
-
-
-@dataclass
-class Record(Watch):
-    """Behind each pass: live entries of each head of each site, what they are, and the bytes that are said to live."""
-
-    lengths: list[dict[Site, list[int]]] = field(default_factory=list)
-    held: list[dict[Site, list[Tensor]]] = field(default_factory=list)
-    live_bytes: list[int] = field(default_factory=list)
-
-    def settled(self, method: Method, step: Step) -> None:
-        assert isinstance(method, PerHead)
-        self.lengths.append({site: list(slot.lengths) for site, slot in method.ragged.items()})
-        self.held.append({site: [part.clone() for part in numbers(slot)] for site, slot in method.ragged.items()})
-        self.live_bytes.append(method.live_bytes)
-
-
-@dataclass
-class Ran:
-    """A driven generation."""
-
-    out: Outputs
-    method: PerHead
-    memory: Memory
-    record: Record
-    shadow: Shadow
-    layout: Layout
-
-
 def run(method: PerHead, codec: str = "native", kv_heads: int = 4, *watches: Watch, memory: Memory | None = None,
         rows: Sequence[int] = (0, 1, 2)) -> Ran:  # fmt: skip
     """A generation of some of the three rows."""
-    record, shadow, memory, whole = Record(), Shadow(), memory or Memory("cpu", CODECS[codec]), layout_of(kv_heads)
+    whole = layout_of(kv_heads)
     feed = Feed(whole)
     feed.rows = list(rows)
     zeros = (0,) * len(rows)
     layout = replace(whole, condition=zeros, seeds=tuple(whole.seeds[row] for row in rows), branches=zeros)
-    seen = watched(method, shadow, record, *watches)
-    assert isinstance(seen, PerHead)
-    return Ran(drive(seen, layout, feed, memory), seen, memory, record, shadow, layout)
+    return per_head.run(method, layout, feed, memory or Memory("cpu", CODECS[codec]), *watches)
 
 
 def planned(layout: Layout, method: Staggered) -> list[dict[Site, list[int]]]:

@@ -14,13 +14,11 @@ from cachemark.cache.arena import Memory
 from cachemark.cache.codec import CODECS
 from cachemark.cache.layout import Layout, Site, Step, scale_steps
 from cachemark.cache.ragged import Kept, RaggedSlot, RaggedStage, extents
-from cachemark.contract.method import Method
 from cachemark.contract.per_head import PerHead
 from cachemark.core.errors import Unsupported
 from cachemark.kit.capture import capturing
-from cachemark.kit.common import poison
-from cachemark.kit.driver import Onlooker as Watch
 from cachemark.kit.driver import watched
+from cachemark.kit.per_head import RaggedPoison as Poison
 from cachemark.kit.reachable import outside
 from cachemark.methods.full import Full
 
@@ -89,21 +87,6 @@ def test_a_wrong_absorption_is_caught(monkeypatch: pytest.MonkeyPatch, cls: type
     except RuntimeError:
         return  # it lost its way altogether
     assert worst > TOLERANCE
-
-
-class Poison(Watch):
-    """Spoils what lies behind the live extents of every site, and the whole stage, before a pass reaches a site."""
-
-    spoiled = 0
-
-    def before(self, method: Method, site: Site, step: Step) -> None:
-        assert isinstance(method, PerHead)
-        for slot in method.ragged.values():
-            for part in (*slot.k, *slot.v, slot.visual):
-                poison(dead := part[:, slot.live :])
-                self.spoiled += dead.numel()
-        for part in (method.shown.k, method.shown.v, method.shown.visual):
-            poison(part)
 
 
 @METHODS

@@ -109,6 +109,60 @@ def test_knobs_make_a_method_provable_that_has_no_defaults() -> None:
     assert [check.name for check in proof.checks if check.passed]
 
 
+@pytest.mark.parametrize("name", ["heatkv", "ams_kv"])
+def test_methods_that_need_a_measurement_are_proved_without_one(name: str) -> None:
+    (proof,) = prove_method(name)
+    assert [check.name for check in proof.checks if not check.passed] == []
+    assert len(proof.checks) == 11
+
+
+PER_HEAD = """
+from dataclasses import dataclass
+from fractions import Fraction
+
+from cachemark.contract.per_head import PerHead
+from cachemark.core import registry
+
+
+@registry.methods.add("few_and_many")
+@dataclass
+class FewAndMany(PerHead):
+    \"\"\"Head 0 keeps ``most`` of the newest entries, the others half of them.\"\"\"
+
+    name = "few_and_many"
+    most: int = 0
+
+    def fit(self, budget, layout):
+        return {{"most": layout.cacheable if budget == 1 else int(budget * layout.cacheable), "all": budget == 1}}
+
+    all: bool = False
+
+    def held(self, head, total):
+        return min(total, self.most if head == 0 or self.all else self.most // 2)
+
+    def entries(self, layout, site):
+        return sum(self.held(head, layout.cacheable) for head in range(layout.kv_heads)){more}
+
+    def kept(self, site, step, slot, stage, q):
+        {body}
+        return [[range(n + step.count - self.held(head, n + step.count), n + step.count)] for head, n in enumerate(slot.lengths)]
+"""
+
+
+@pytest.mark.parametrize(("more", "body", "words"), [
+    ("", "pass", ""), (" + 1", "pass", "declared is used"), ("", "float(q.sum())", "nothing is read on the host"),
+    ("", "stage.v.mul_(2)", "evicting is masking"),
+])  # fmt: skip
+def test_a_method_whose_heads_differ_is_held_to_the_checks(more: str, body: str, words: str, tmp_path: Path) -> None:
+    file = tmp_path / "few_and_many.py"
+    file.write_text(PER_HEAD.format(more=more, body=body))
+    (proof,) = prove_method(str(file))
+    found = [check.name for check in proof.checks if check.findings]
+    assert f"next-scale: {words}" in found if words else not found
+    assert len(proof.checks) == 11
+    assert all(check.examples for check in proof.checks), "none is left out"
+
+
 def test_the_command_prints_the_example_and_leaves_with_its_code(write: Write) -> None:
     good = call("test-method", "fewer_steps")
     assert good.exit_code == 0, good.output

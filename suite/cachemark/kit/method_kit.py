@@ -15,10 +15,12 @@ from ..core.errors import BadBudget, BadKnob, CachemarkError, Unsupported
 from ..models.protocol import ModelEntry, Request
 from . import batches, manner_checks, ragged, scale_checks, token_checks
 from .findings import Checked, Flaw, KitProof
+from .head_checks import HEAD
 from .masked_checks import MASKED, masked_cells
 from .model_checks import MODEL, ModelExample
 from .next_scale import ScaleCell
 from .next_token import Cell, NoBudget
+from .per_head import HeadCell
 
 Check = Callable[[Any], Iterator[Flaw]]
 TOKEN: tuple[Check, ...] = (
@@ -56,18 +58,31 @@ def _token_cells(cls: type[Method], mode: Mode) -> list[Cell]:
 
 
 def _scale_cells(cls: type[Method], mode: Mode) -> list[ScaleCell]:
-    if issubclass(cls, PerHead):
-        raise Unsupported("Its heads keep different numbers of entries, which these checks do not look into.")
     return [ScaleCell(cls, mode, "native", "mha"), ScaleCell(cls, mode, "int8", "gqa")]
+
+
+def _head_cells(cls: type[Method], mode: Mode) -> list[HeadCell]:
+    return [HeadCell(cls, mode, "native", "mha"), HeadCell(cls, mode, "int8", "gqa")]
+
+
+def _smaller_scales(cell: ScaleCell) -> list[ScaleCell]:
+    return [replace(cell, layers=layers, heads=heads, sides=sides) for layers, heads, sides in SCALE_SIZES]
 
 
 FAMILIES = {
     "next-token": CheckFamily(TOKEN, _token_cells, lambda cell: [
         replace(cell, layers=layers, heads=heads, grid=grid) for layers, heads, grid in TOKEN_SIZES]),
-    "next-scale": CheckFamily(SCALE, _scale_cells, lambda cell: [
-        replace(cell, layers=layers, heads=heads, sides=sides) for layers, heads, sides in SCALE_SIZES]),
+    "next-scale": CheckFamily(SCALE, _scale_cells, _smaller_scales),
     "masked": CheckFamily(MASKED, masked_cells, lambda cell: []),
 }
+
+
+PER_HEAD = CheckFamily(HEAD, _head_cells, _smaller_scales)
+
+
+def family_of(cls: type[Method], paradigm: str) -> CheckFamily | None:
+    """The checks of a method on models of a paradigm."""
+    return PER_HEAD if issubclass(cls, PerHead) and paradigm == "next-scale" else FAMILIES.get(paradigm)
 
 
 def check_method(
@@ -77,7 +92,7 @@ def check_method(
     each. An error of the method's own code is a finding; where it refuses a model or its knobs, the check is left out."""
     made, mode = list[Checked](), tuple((knobs or {}).items())
     for paradigm in cls.paradigms:
-        family = FAMILIES.get(paradigm)
+        family = family_of(cls, paradigm)
         for check in family.checks if family else ():
             made.append(made_of(check, cls, paradigm, mode))
             on_check(made[-1])
@@ -86,7 +101,8 @@ def check_method(
 
 def made_of(check: Check, cls: type[Method], paradigm: str, mode: Mode = ()) -> Checked:
     """One check of a method, on all cells of a paradigm until one shows something."""
-    family, name = FAMILIES[paradigm], f"{paradigm}: {check.__name__.replace('_', ' ')}"
+    family, name = family_of(cls, paradigm), f"{paradigm}: {check.__name__.replace('_', ' ')}"
+    assert family is not None, paradigm
     asks, left_out, examples = " ".join((inspect.getdoc(check) or "").split()), "", 0
     try:
         cells = family.cells(cls, mode)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
@@ -23,6 +23,7 @@ from .oracle import TOLERANCE, Apart, apart, masked
 SIDES = (1, 2, 3, 4, 5, 6)  # 91 tokens, of which later passes read 55
 HEADS, LAYERS, DIM = 4, 3, 16
 KV_HEADS = {"mha": 4, "gqa": 1}
+DEMANDING, UNDEMANDING = -0.02, -0.004  # on either side of AMS-KV's threshold
 BUDGET = Fraction(7, 11)  # 35 of 55: from the fourth scale on something has to go
 
 
@@ -64,6 +65,11 @@ def drive(method: Method, layout: Layout, feed: ScaleFeed, memory: Memory) -> Ou
                 out[step.index, site] = method.attend(site, step, *feed.at(step, site))
             method.end_step(step)
     return out
+
+
+def made_up(layout: Layout) -> dict[str, Any]:
+    """Inter-scale similarity of a model that nobody has measured: every second layer is demanding to AMS-KV."""
+    return {"similarity": [[DEMANDING if layer % 2 else UNDEMANDING] * (len(layout.scales) - 1) for layer in range(layout.layers)]}
 
 
 def calibration(cls: type[Method], layout: Layout) -> dict[str, Any]:
@@ -110,9 +116,18 @@ class ScaleCell(MethodCell):
         asked = {} if {"c_min", "c_max"} & given.keys() else self.cls.build(given).fit(budget, self.layout)
         return {**asked, **given}
 
+    def at(self, budget: Fraction, neutral: Mapping[str, Any] | None = None) -> Method:
+        """The method at a budget, with the knobs of its mode and those that make it ``neutral``; what it would fill in from a measurement
+        follows from made-up facts."""
+        method = self.cls.build({**self.knobs(budget), **(neutral or {})})
+        if self.cls.profiler() is not None:
+            method.calibrate(made_up(self.layout))
+            method.resolve(self.layout)
+        return method
+
     def tight(self) -> Method:
         """The method at a budget that makes it work."""
-        return self.cls.build(self.knobs(BUDGET if self.cls.evicts else Fraction(1)))
+        return self.at(BUDGET if self.cls.evicts else Fraction(1))
 
 
 class ScaleShadow(Onlooker):

@@ -13,7 +13,7 @@ from ..core.errors import Unsupported
 from .capture import NotCapturable, capturing
 from .common import DECIDES, Found, Poison, finding, neutral_knobs, unlike_masking
 from .driver import Outputs, watched
-from .next_scale import ScaleCell, ScaleFeed, calibration, drive, recorded, run
+from .next_scale import ScaleCell, ScaleFeed, drive, recorded, run
 from .oracle import apart
 from .reachable import outside
 
@@ -40,9 +40,7 @@ def unlike(cell: ScaleCell, expected: Outputs, found: Outputs, whose: str, toler
 
 def neutral_is_full(cell: ScaleCell) -> Found:
     """At the whole budget attention answers what it does over the full cache, bit for bit."""
-    knobs = neutral_knobs(cell.cls)
-    given = {**calibration(cell.cls, cell.layout), **dict(cell.mode)}
-    ran = run(cell, cell.cls.build({**given, **cell.cls.build(given).fit(Fraction(1), cell.layout), **knobs}))
+    ran = run(cell, cell.at(Fraction(1), neutral_knobs(cell.cls)))
     yield from unlike(cell, run(cell, StoresAll(ran.method.needs_mass)).out, ran.out, "the full cache's attention")
 
 
