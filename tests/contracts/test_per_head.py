@@ -219,7 +219,7 @@ def test_a_second_generation_uses_the_same_storage(cls: type[PerHead], codec: st
 def test_a_row_is_the_same_in_another_order(cls: type[PerHead]) -> None:
     whole, part = run(made(cls)), run(made(cls), rows=(2, 0))
     assert all(torch.allclose(out, whole.out[where][[2, 0]], atol=1e-6) for where, out in part.out.items())
-    for mine, theirs in zip(part.record.held, whole.record.held, strict=True):
+    for mine, theirs in zip(part.record.contents, whole.record.contents, strict=True):
         assert all(torch.equal(one, other[[2, 0]]) for site in mine for one, other in zip(mine[site], theirs[site], strict=True))
 
 

@@ -72,7 +72,7 @@ def declared_is_used(cell: HeadCell) -> Found:
 
 def prefix_is_sound(cell: HeadCell) -> Found:
     """A head holds what it says once, and it has been drawn."""
-    for step, sites in zip(scale_steps(cell.layout), recorded(cell).record.held, strict=True):
+    for step, sites in zip(scale_steps(cell.layout), recorded(cell).record.contents, strict=True):
         for site, heads in sites.items():
             for head, held in enumerate(heads):
                 ordered = held.sort(-1).values
@@ -122,7 +122,7 @@ def rows_are_the_same_in_another_order(cell: HeadCell) -> Found:
     layout = replace(full, condition=(0, 0), seeds=tuple(full.seeds[row] for row in rows), branches=(0, 0))
     part = run(cell.tight(), layout, feed, cell.memory())
     yield from unlike(cell, {where: out[rows] for where, out in whole.out.items()}, part.out, "what the rows answer among three", 1e-6)
-    for step, (mine, theirs) in enumerate(zip(part.record.held, whole.record.held, strict=True)):
+    for step, (mine, theirs) in enumerate(zip(part.record.contents, whole.record.contents, strict=True)):
         for site in mine:
             for head, (one, other) in enumerate(zip(mine[site], theirs[site], strict=True)):
                 if not torch.equal(one.sort(-1).values, other[rows].sort(-1).values):

@@ -55,13 +55,13 @@ class HeadShadow(Onlooker):
         if isinstance(method, HeadAware):
             self._chosen.clear()
             method.chosen = self._noted(method)  # type: ignore[method-assign]
-        self._seen = torch.stack([torch.zeros(n.size(0), step.first, dtype=torch.bool).scatter_(-1, n, True) for n in held], 1)
+        self._visible = torch.stack([torch.zeros(n.size(0), step.first, dtype=torch.bool).scatter_(-1, n, True) for n in held], 1)
 
     def after(self, method: Method, site: Site, step: Step, q: Tensor, k: Tensor, v: Tensor, out: Tensor) -> None:
         assert isinstance(method, PerHead)
         codec, before = method.ragged[site].codec, self._kept.get(site, (k[:, :, :0], v[:, :, :0]))
         keys, values = (torch.cat(pair, 2) for pair in zip(before, (k, v), strict=True))
-        seen = torch.cat((self._seen, torch.ones(*self._seen.shape[:2], step.count, dtype=torch.bool)), -1)
+        seen = torch.cat((self._visible, torch.ones(*self._visible.shape[:2], step.count, dtype=torch.bool)), -1)
         for head, tokens in self._chosen.items():
             seen[:, head] = torch.zeros_like(seen[:, head]).scatter_(-1, tokens, True)
         self.hidden += int((~seen).sum())
@@ -83,7 +83,7 @@ class HeadShadow(Onlooker):
 
 
 def numbers(slot: RaggedSlot) -> list[Tensor]:
-    """What each head holds, (rows, length) visual tokens."""
+    """Visual tokens of each head, (rows, length) each."""
     return [one for extent in extents(slot.lengths) for one in extent.of(slot.visual).long().unbind(1)]
 
 
@@ -92,13 +92,13 @@ class HeadRecord(Onlooker):
     """Behind each pass: live entries of each head of each site, what they are, and the bytes that are said to live."""
 
     lengths: list[dict[Site, list[int]]] = field(default_factory=list)
-    held: list[dict[Site, list[Tensor]]] = field(default_factory=list)
+    contents: list[dict[Site, list[Tensor]]] = field(default_factory=list)
     live_bytes: list[int] = field(default_factory=list)
 
     def settled(self, method: Method, step: Step) -> None:
         assert isinstance(method, PerHead)
         self.lengths.append({site: list(slot.lengths) for site, slot in method.ragged.items()})
-        self.held.append({site: [part.clone() for part in numbers(slot)] for site, slot in method.ragged.items()})
+        self.contents.append({site: [part.clone() for part in numbers(slot)] for site, slot in method.ragged.items()})
         self.live_bytes.append(method.live_bytes)
 
 
