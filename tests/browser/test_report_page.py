@@ -21,7 +21,7 @@ from support.later import later
 
 axe = later("axe_playwright_python.sync_playwright")
 
-DEMO = Path(__file__).parents[2] / "reports" / "embedded.html"
+DEMO = Path(__file__).parents[2] / "reports" / "demo.html"
 SHOTS = Path(__file__).parent / "shots"
 KEYS = tuple(key for key, _ in TABS)
 DRAWN = ("leaderboard", "speed", "memory", "quality", "history", "papers")  # tabs with charts
