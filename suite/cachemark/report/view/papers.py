@@ -50,7 +50,7 @@ class PaperCell:
 
     @property
     def gap(self) -> str:
-        """How many times the floor the printed seconds are, as text, or nothing; less than once is more than the GPU can do."""
+        """The printed seconds as a multiple of the floor, as text, or nothing; less than once is more than the GPU can do."""
         if not self.seconds or not self.floor:
             return ""
         times = self.seconds / self.floor
