@@ -13,10 +13,11 @@ from cachemark.cache.arena import Memory
 from cachemark.cache.layout import Site, Step, scale_steps
 from cachemark.core import registry
 from cachemark.core.errors import BadBudget, BadKnob
+from cachemark.kit.per_head import numbers
 from cachemark.methods.hack import HACK
 from cachemark.methods.scale_heads.head_classes import HeadClasses
 from cachemark.models import catalogue
-from contracts.per_head import made, numbers
+from contracts.per_head import made
 from contracts.scales import SIDES, Feed, layout_of
 
 assert catalogue

@@ -13,11 +13,12 @@ from cachemark.cache.arena import Memory
 from cachemark.cache.layout import Site, Step, scale_steps
 from cachemark.core import calibrations, registry
 from cachemark.core.errors import BadBudget, BadCalibration, BadKnob
+from cachemark.kit.per_head import numbers
 from cachemark.methods.hackpp import HACKPlusPlus
 from cachemark.methods.scale_heads.head_classes import HeadClasses
 from cachemark.methods.scale_heads.reliance_budgets import RelianceBudgets, reliance_of
 from cachemark.models import catalogue
-from contracts.per_head import made, numbers, run
+from contracts.per_head import made, run
 from contracts.scales import SIDES, Feed, layout_of
 
 assert catalogue
