@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cachemark.core.result import CHANGED, FULL_BESIDE, Outcome
+from cachemark.core.result import CHANGED, FULL_BESIDE, INSPECTED, Outcome
 from cachemark.core.units import metric
 from cachemark.store.db import Store
 from support import stages
@@ -35,7 +35,8 @@ def lasting(outcome: Outcome) -> dict[str, object]:
     """Everything that a case says but how long it took, and in which process and on which processors it ran."""
     data = outcome.to_json()
     samples = {name: values for name, values in data["samples"].items() if metric(name).kind != "speed"}
-    facts = {name: fact for name, fact in data["facts"].items() if name not in ("slope", "footnotes", "limit", "cpus", FULL_BESIDE)}
+    timed = ("slope", "footnotes", "limit", "cpus", FULL_BESIDE, INSPECTED)
+    facts = {name: fact for name, fact in data["facts"].items() if name not in timed}
     return {**data, "samples": samples, "facts": facts, "seconds": 0.0}
 
 

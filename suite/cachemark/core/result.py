@@ -39,6 +39,8 @@ JUDGING = ("fidelity", "quality")
 IMAGES = "images_hash"  # of an outcome's facts: the hash of its decoded images, where they were looked at
 SHARE = "share"  # of an outcome's facts: the share of its quality images that was made (index from 0, of how many)
 CHANGED = "changed"  # of an outcome's facts: what its method has changed of what the cases of a process share, each in words
+INSPECTED = "inspected"  # of an outcome's facts: {"seconds": of the inspection of its method, "left_out": why there was none}
+FLAGGED = "flagged"  # of an outcome's facts: findings of that inspection, each {"expected", "found", …}
 FULL_BESIDE = "full_beside"  # of an arm's facts: latencies of the full cache, each taken right before or after one of its own
 CONDENSED = "condensed"  # the fact that names metrics of which quantiles remain: {"count": of raw values, "mean": of them}
 
@@ -124,6 +126,11 @@ class Outcome:
             return float(held[name]["mean"])
         values = self.samples.get(name)
         return statistics.fmean(values) if values else None
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """Findings of the inspection of its method, each in a sentence."""
+        return tuple(f"{one.get('expected')} was expected; found {one.get('found')}." for one in self.facts.get(FLAGGED, ()))
 
     @property
     def reason(self) -> str:

@@ -18,12 +18,12 @@ def counted(run: Callable[[], object]) -> int:
     Attention is computed by its unfused kernel meanwhile, since not every fused one has a count. Works on the meta device, where
     nothing is computed. Differs from :func:`~.masked_flops.work` by what that leaves out: scores that a method needs for its
     choice alone."""
-    with sdpa_kernel(SDPBackend.MATH), _Counter(_formulas()) as counter:
+    with sdpa_kernel(SDPBackend.MATH), FlopCounter(formulas()) as counter:
         run()
     return counter.flops
 
 
-class _Counter(TorchDispatchMode):
+class FlopCounter(TorchDispatchMode):
     """Adds up torch's formulas; what has none is taken apart where it can be. Torch's own counter would import the compiler first, for
     seconds, and keep account of every module."""
 
@@ -53,7 +53,7 @@ class _Counter(TorchDispatchMode):
 
 
 @cache
-def _formulas() -> dict[Any, Callable[..., int]]:
+def formulas() -> dict[Any, Callable[..., int]]:
     """Torch's, and the one that it lacks: of the product with packed weights."""
     from torch.utils.flop_counter import flop_registry, shape_wrapper  # here, because it imports Triton, which few processes need
 

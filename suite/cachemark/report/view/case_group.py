@@ -134,6 +134,8 @@ def _stand(row: ReportRow, references: Sequence[ReportRow]) -> ReportRow:
     """Set a row against floor and numerics: may it be ranked, and is it lossless?"""
     if not row.ok:
         return row
+    if row.outcome.flags:
+        return replace(row, unranked=row.marks[0].reason)
     why, lossless = _unranked(row, _reference(references, "floor")), _lossless(row, _reference(references, "numerics"))
     told = Mark("same law, other images", "calm", why) if row.same_law else Mark("not ranked", "warn", why)
     marks = (told, *row.marks) if why and row.fidelity else row.marks

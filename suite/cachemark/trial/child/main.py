@@ -28,6 +28,7 @@ from ...plans.expand import Planned
 from ..bounds import bounded_log
 from ..request import Task, TrialRequest
 from .bench import Bench
+from .inspecting import inspected
 from .measure import Ended, fill, probe, run_arm, run_case, see_arm
 from .surroundings import Surroundings, flagged
 from .talk import Talk
@@ -87,6 +88,9 @@ class _Trial:
             outcome, artifacts, orderly = _failed(planned, error), {}, isinstance(error, Exception)
         changes = self._changes(planned)
         outcome = flagged(outcome, at_import, changes)
+        if self.request.task is Task.CASE and self.bench is not None:
+            self.alive(0)
+            outcome = inspected(planned, self.bench, outcome)
         outcome = replace(outcome, facts={**outcome.facts, **_place(self.request)})
         fit = orderly and not changes and not leaves(outcome, self.request.memory_cap)
         return outcome, artifacts if outcome.ok else {}, fit

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...core.result import CHANGED, Outcome, Status
+from ...core.result import CHANGED, FLAGGED, Outcome, Status
 from ...machine.shared_state import Change, Impact, SharedState
 
 PICKED = 8  # numbers of each tensor by which changed weights are told; more would read a large model once per case
@@ -53,6 +53,9 @@ def flagged(outcome: Outcome, imported: Sequence[Change], ran: Sequence[Change])
     ended = " The process was ended after it, so that no other case is touched." if ran else " That was put back before any case."
     facts: dict[str, Any] = {**outcome.facts, CHANGED: [str(change) for change in (*imported, *ran)]}
     facts["footnotes"] = [*facts.get("footnotes", ()), f"{sentence}{ended}"]
+    if impact > Impact.NONE:
+        found = ", ".join(str(change) for change in ran if change.impact > Impact.NONE)
+        facts[FLAGGED] = [{"expected": "the process as it was", "found": found}]
     if outcome.ok and impact is Impact.FIGURES:
         log = f"{sentence} Figures that were made with that are not its own, and are not kept.{ended}"
         return Outcome(outcome.case, Status.ERROR, log=log, facts=facts)

@@ -1,0 +1,96 @@
+"""Requests of a method to Python while it runs: threads, processes, files, the objects of others, and calls where it has no part.
+
+Python raises an audit event before each of these (PEP 578). A hook cannot be taken away again, so there is one in a process, which looks
+only while somebody listens."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+from ..core.plugins import MODULE, plugin_of
+
+STARTS = {"_thread.start_new_thread": "starts a thread", "_thread.start_joinable_thread": "starts a thread",
+          "subprocess.Popen": "starts a process", "os.fork": "starts a process", "os.posix_spawn": "starts a process",
+          "os.system": "starts a process", "os.exec": "starts a process"}  # fmt: skip
+READS = {"open": "opens a file", "socket.connect": "connects to a network", "sqlite3.connect": "opens a database",
+         "gc.get_objects": "looks through all objects of the process", "gc.get_referrers": "looks for who holds an object",
+         "gc.get_referents": "looks into objects of others", "sys._current_frames": "looks into the calls of others",
+         "sys._getframe": "looks into the calls of others"}  # fmt: skip
+IMPORTING = "importlib._bootstrap"
+Own = Callable[[FrameType], bool]
+_listeners: list[tuple[Own, dict[str, str]]] = []
+_there = False
+
+
+def frames_of(cls: type) -> Own:
+    """Says of a frame whether it runs code of the plug-ins that a class and its bases come from; of one that is built in, of their
+    modules."""
+    plugins = {plugin_of(base.__module__) for base in cls.__mro__ if plugin_of(base.__module__).startswith(MODULE)}
+    modules = plugins or {base.__module__ for base in cls.__mro__ if ".methods." in base.__module__}
+    return lambda frame: plugin_of(str(frame.f_globals.get("__name__", ""))) in modules
+
+
+def called_from(own: Own) -> bool:
+    """True where a function of the method is among the calls that are under way."""
+    return any(map(own, _calls()))
+
+
+@contextmanager
+def listening(own: Own) -> Iterator[dict[str, str]]:
+    """Inside, what the method asks of Python is written down: what it does, with the event."""
+    global _there
+    if not _there:
+        sys.addaudithook(_heard)
+        _there = True
+    said: dict[str, str] = {}
+    _listeners.append((own, said))
+    try:
+        yield said
+    finally:
+        _listeners.pop()
+
+
+@contextmanager
+def absent(own: Own) -> Iterator[set[str]]:
+    """Inside, a method has no part: functions of its plug-in that are called all the same are written down."""
+    met: set[str] = set()
+
+    def see(frame: FrameType, event: str, _: Any) -> None:
+        if event == "call" and own(frame):
+            met.add(frame.f_code.co_qualname)
+
+    before = sys.getprofile()
+    sys.setprofile(see)
+    try:
+        yield met
+    finally:
+        sys.setprofile(before)
+
+
+def _heard(event: str, given: tuple[Any, ...]) -> None:
+    if not _listeners or (event not in STARTS and event not in READS):
+        return
+    (own, said), held = _listeners[-1], list(_listeners)
+    _listeners.clear()  # what is asked here is no event
+    try:
+        frames = [frame for frame in _calls() if frame.f_code.co_filename != __file__]
+        if event == "sys._getframe":
+            frames = [frame for frame in frames if frame.f_globals.get("__name__") != "inspect"][:1]
+        importing = any(str(frame.f_globals.get("__name__", "")).startswith(IMPORTING) for frame in frames)
+        if any(map(own, frames)) and not (event == "open" and importing):
+            told = f" {str(given[0])[:80]!r}" if event in ("open", "sqlite3.connect") else ""
+            said.setdefault(STARTS.get(event) or READS[event], f"{event}{told}")
+    finally:
+        _listeners.extend(held)
+
+
+def _calls() -> Iterator[FrameType]:
+    """The calls that are under way, the innermost first."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
