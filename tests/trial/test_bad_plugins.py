@@ -80,9 +80,13 @@ def test_each_ends_as_it_should(name: str, beside: Stage) -> None:
 
 
 def test_times_under_other_settings_are_kept_and_not_compared(beside: Stage) -> None:
-    outcomes = beside.outcomes()
-    assert outcomes["threads 1/2"].facts["quality_only"].endswith("A speed-up would measure that.")
-    assert "quality_only" not in outcomes["leaver 1/2"].facts
+    assert beside.outcomes()["threads 1/2"].facts["quality_only"].endswith("A speed-up would measure that.")
+
+
+def test_one_that_starts_a_process_is_flagged_and_not_compared(beside: Stage) -> None:
+    outcome = beside.outcomes()["leaver 1/2"]
+    assert any("starts a process" in flag for flag in outcome.flags), outcome.flags
+    assert "starts a process" in outcome.facts["quality_only"]
 
 
 def test_what_has_left_its_process_group_ends_too(beside: Stage) -> None:

@@ -5,7 +5,9 @@ only while somebody listens."""
 
 from __future__ import annotations
 
+import _thread
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -49,9 +51,32 @@ def listening(own: Own) -> Iterator[dict[str, str]]:
     said: dict[str, str] = {}
     _listeners.append((own, said))
     try:
-        yield said
+        with _threads_told():
+            yield said
     finally:
         _listeners.pop()
+
+
+@contextmanager
+def _threads_told() -> Iterator[None]:
+    """Inside, the start of a thread is an event in Python 3.11 too, which itself raises none."""
+    if sys.version_info >= (3, 12):
+        yield
+        return
+    start = _thread.start_new_thread
+
+    def told(*given: Any) -> int:
+        sys.audit("_thread.start_new_thread", *given)
+        return start(*given)
+
+    places = ((_thread, "start_new_thread"), (threading, "_start_new_thread"))
+    for module, name in places:
+        setattr(module, name, told)
+    try:
+        yield
+    finally:
+        for module, name in places:
+            setattr(module, name, start)
 
 
 @contextmanager

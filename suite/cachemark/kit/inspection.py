@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import random
+import traceback
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
@@ -25,6 +26,7 @@ from ..cache.layout import Layout, Site, Step, raster_steps, scale_steps
 from ..cache.masked_layout import MaskedLayout
 from ..contract.method import Method
 from ..core.spec import Sampling
+from ..machine.memory import exhausted
 from ..machine.shared_state import SharedState
 from ..models.protocol import Loaded
 from ..roofline.masked_flops import masked_ops
@@ -70,15 +72,21 @@ class Inspected:
 
 def inspect(case: Inspected) -> list[Flaw]:
     """Everything that the method does and does not say, each once; an error of its own code is one."""
-    own = frames_of(type(case.method()))
     try:
+        own = frames_of(type(case.method()))
         with torch.inference_mode():
             found = list(_found(case, own))
     except Exception as error:
-        if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        if exhausted(error):
             raise
-        found = [Flaw("another generation like the one that was timed", f"{type(error).__name__}: {str(error)[:SAID]}")]
+        found = [broken_off(error)]
     return list({flaw.expected + flaw.found: flaw for flaw in found}.values())
+
+
+def broken_off(error: BaseException) -> Flaw:
+    """The finding where an error ends an inspection."""
+    told = traceback.format_exception_only(error)[-1].strip()  # also of an error that cannot say what it is
+    return Flaw("another generation like the one that was timed", told[:SAID])
 
 
 def _found(case: Inspected, own: Own) -> Iterator[Flaw]:

@@ -15,7 +15,7 @@ from ...core.plugins import needs
 from ...core.result import FLAGGED, INSPECTED, Outcome
 from ...core.spec import FULL
 from ...kit.findings import Flaw
-from ...kit.inspection import Inspected, inspect
+from ...kit.inspection import Inspected, broken_off, inspect
 from ...machine.memory import exhausted
 from ...plans.expand import Planned
 from ..bounds import bounded_notes
@@ -34,10 +34,11 @@ def inspected(planned: Planned, bench: Bench, outcome: Outcome) -> Outcome:
     found: Sequence[Flaw] = ()
     try:
         found = inspect(_case(planned, bench, shared=bool(own & set(needs(registry.models.get(case.model))))))
-    except Exception as error:
-        if not exhausted(error):
-            raise
-        left_out = "There was no memory for it."
+    except BaseException as error:  # SystemExit among them: what was measured is kept, whatever its method raises now
+        if exhausted(error):
+            left_out = "There was no memory for it."
+        else:
+            found = [broken_off(error)]
     told = {"seconds": time.perf_counter() - began, **({"left_out": left_out} if left_out else {})}
     return flagged(replace(outcome, facts={**outcome.facts, INSPECTED: told}), found)
 
