@@ -88,6 +88,7 @@ def test_the_wheel_has_everything_that_the_package_reads(wheel: Path) -> None:
     tracked = {name.removeprefix("suite/") for name in listed.stdout.split("\0") if name and (ROOT / name).is_file()}
     missing = {name for name in tracked - packed if not name.startswith("cachemark/tools/")}
     assert missing == set()
+    assert "cachemark/py.typed" in packed, "without it what plug-ins import has no types"
     assert not any(name.startswith("cachemark/tools/") for name in packed)
     assert wheel.stat().st_size < LARGEST
 

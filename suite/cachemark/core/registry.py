@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 from .errors import BadPlugin, unknown
 
 T = TypeVar("T")
+Given = TypeVar("Given")  # what a decorator is given it gives back: a class keeps its own type, whatever the table holds
 LONGEST = 100  # letters of a name: it stands in tables, labels and file names
 
 
@@ -25,19 +26,19 @@ class Registry(Generic[T]):
         self._entries: dict[str, T] = {}
         self._asked: set[str] | None = None
 
-    def add(self, name: str) -> Callable[[T], T]:
+    def add(self, name: str) -> Callable[[Given], Given]:
         """Decorator that files ``thing`` under ``name``. Raises BadPlugin for a name that cannot be shown or a thing of another kind."""
         if not isinstance(name, str) or not 0 < len(name) <= LONGEST or not name.isprintable() or name != name.strip():
             raise BadPlugin(f"{_shown(name)} is no name of a {self.kind}.",
                             remedy=f"Give 1 to {LONGEST} printable letters without blanks at their ends.")
 
-        def put(thing: T) -> T:
+        def put(thing: Given) -> Given:
             held = self._entries.get(name)
             if held is not None and module_of(held) != module_of(thing):
                 raise BadPlugin(f"The {self.kind} {name!r} is already registered by {module_of(held) or _shown(held)}.",
                                 remedy="Register yours under another name.")
             self._refuse_other(name, thing)
-            self._entries[name] = thing
+            self._entries[name] = cast("T", thing)
             return thing
 
         return put
@@ -87,7 +88,7 @@ class Registry(Generic[T]):
         finally:
             self._asked = None
 
-    def _refuse_other(self, name: str, thing: T) -> None:
+    def _refuse_other(self, name: str, thing: object) -> None:
         if self.base is None:
             return
         right = isinstance(thing, type) and issubclass(thing, self.base) if self._classes else isinstance(thing, self.base)
