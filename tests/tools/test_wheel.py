@@ -20,6 +20,8 @@ from _pytest.assertion.rewrite import AssertionRewritingHook
 from setuptools import find_namespace_packages, find_packages
 
 from cachemark.cli.main import COMMANDS
+from cachemark.core.version import __version__
+from support.wheels import build, lay_out, tracked
 
 ROOT = Path(__file__).parents[2]
 LARGEST = 40_000_000  # bytes, the embedded weights among them
@@ -43,12 +45,7 @@ batch = 4
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The wheel, built from the source distribution, which is built from what the repository tracks."""
     folder = tmp_path_factory.mktemp("built")
-    listed = subprocess.run(["git", "ls-files", "-z", "suite", "pyproject.toml", "README.md", "LICENSE"], cwd=ROOT, capture_output=True,
-                            check=True, text=True)
-    for name in filter(None, listed.stdout.split("\0")):
-        if (ROOT / name).is_file():
-            (folder / "tree" / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(ROOT / name, folder / "tree" / name)
+    tracked(folder / "tree", "suite", "examples", "pyproject.toml", "README.md", "LICENSE")
     build(folder / "tree", "build_sdist", folder)
     (source,) = folder.glob("cachemark-*.tar.gz")
     shutil.unpack_archive(source, folder / "source", filter="data")
@@ -57,19 +54,11 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return found
 
 
-def build(tree: Path, what: str, to: Path) -> None:
-    """As an installer asks the backend for it, with what is installed here: nothing is fetched."""
-    script = f"from setuptools import build_meta; build_meta.{what}({str(to)!r})"
-    done = subprocess.run([sys.executable, "-P", "-c", script], cwd=tree, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-
-
 @pytest.fixture(scope="module")
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """What runs ``python -m cachemark`` in an empty folder, with the wheel alone on the path."""
     site, empty = tmp_path_factory.mktemp("site"), tmp_path_factory.mktemp("empty")
-    with zipfile.ZipFile(wheel) as archive:
-        archive.extractall(site)
+    lay_out(wheel, site)
 
     def run(*arguments: str) -> str:
         done = subprocess.run([sys.executable, "-P", "-m", "cachemark", *arguments], cwd=empty, env={**os.environ, "PYTHONPATH": str(site)},
@@ -83,13 +72,15 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 def test_the_wheel_has_everything_that_the_package_reads(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
-        packed = {name for name in archive.namelist() if name.startswith("cachemark/")}
+        everything = set(archive.namelist())
+    packed = {name for name in everything if name.startswith("cachemark/")}
     listed = subprocess.run(["git", "ls-files", "-z", "suite/cachemark"], cwd=ROOT, capture_output=True, check=True, text=True)
-    tracked = {name.removeprefix("suite/") for name in listed.stdout.split("\0") if name and (ROOT / name).is_file()}
-    missing = {name for name in tracked - packed if not name.startswith("cachemark/tools/")}
+    there = {name.removeprefix("suite/") for name in listed.stdout.split("\0") if name and (ROOT / name).is_file()}
+    missing = {name for name in there - packed if not name.startswith("cachemark/tools/")}
     assert missing == set()
     assert "cachemark/py.typed" in packed, "without it what plug-ins import has no types"
     assert not any(name.startswith("cachemark/tools/") for name in packed)
+    assert {name.partition("/")[0] for name in everything - packed} == {f"cachemark-{__version__}.dist-info"}, "no example, no test"
     assert wheel.stat().st_size < LARGEST
 
 

@@ -1,0 +1,1 @@
+"""A model for cachemark: a small GPT that draws colours."""

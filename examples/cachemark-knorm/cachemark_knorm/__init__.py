@@ -1,0 +1,1 @@
+"""A cache method for cachemark: eviction by the norm of keys."""

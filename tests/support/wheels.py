@@ -1,0 +1,35 @@
+"""Wheels as an installer makes and lays them out, without a network."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+def tracked(to: Path, *places: str) -> Path:
+    """Copy what the repository tracks of some places, as it lies there, into a folder."""
+    listed = subprocess.run(["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", *places], cwd=ROOT, capture_output=True,
+                            check=True, text=True)
+    for name in filter(None, listed.stdout.split("\0")):
+        if (ROOT / name).is_file():
+            (to / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, to / name)
+    return to
+
+
+def build(tree: Path, what: str, to: Path) -> None:
+    """As an installer asks the backend for it, with what is installed here: nothing is fetched."""
+    script = f"from setuptools import build_meta; build_meta.{what}({str(to)!r})"
+    done = subprocess.run([sys.executable, "-P", "-c", script], cwd=tree, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def lay_out(wheel: Path, site: Path) -> None:
+    """Put what a wheel holds where Python looks for it."""
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(site)

@@ -1,0 +1,117 @@
+"""The packages in ``examples/`` are what a user's would be: installed, found by name, proven by the kit, and measured beside ours."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cachemark.core import registry
+from cachemark.core.errors import Unsupported
+from cachemark.kit.method_kit import FAMILIES
+from cachemark.plans.installed_things import require
+from support.stages import call, forgetting
+from support.wheels import ROOT, build, lay_out, tracked
+
+EXAMPLES = {"cachemark-knorm": ("methods", "knorm"), "cachemark-gpt": ("models", "gpt")}
+TOP = """
+name = "examples"
+[timing]
+warmup = 1
+repeats = 3
+[fidelity]
+samples = 2
+"""
+ON_GPT = '[[cells]]\nmodel = "gpt"\nmethods = ["window", "knorm"]\nbudgets = ["1/2"]\nbatch = 2\n'
+ON_OURS = ON_GPT.replace("gpt", "tiny-llamagen")
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the examples are installed, each from its wheel."""
+    tree, site = tracked(tmp_path_factory.mktemp("tree"), "examples"), tmp_path_factory.mktemp("site")
+    assert sorted(folder.name for folder in (tree / "examples").iterdir() if folder.is_dir()) == sorted(EXAMPLES)
+    for name in EXAMPLES:
+        build(tree / "examples" / name, "build_wheel", tree)
+        (wheel,) = tree.glob(f"{name.replace('-', '_')}-*.whl")
+        lay_out(wheel, site)
+    return site
+
+
+@pytest.fixture
+def site(built: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Where the examples are installed, on the path of this process until a test ends."""
+    monkeypatch.syspath_prepend(str(built))
+    with forgetting():
+        yield built
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_it_is_found_by_its_name(name: str, site: Path) -> None:
+    kind, thing = EXAMPLES[name]
+    (row,) = [each for each in json.loads(call("list", kind, "--json").output) if each["name"] == thing]
+    assert (row["origin"], row["version"], row.get("refused")) == (name, "0.1.0", None)
+    assert {path.name for path in site.iterdir()} >= {name.replace("-", "_"), f"{name.replace('-', '_')}-0.1.0.dist-info"}
+
+
+def test_the_method_has_at_most_25_lines() -> None:
+    text = (ROOT / "examples" / "cachemark-knorm" / "cachemark_knorm" / "method.py").read_text(encoding="utf-8")
+    assert text.count("\n") <= 25
+
+
+def test_the_method_passes_the_kit_at_the_smallest_size(site: Path) -> None:
+    require("methods", ["knorm"])
+    family, made = FAMILIES["next-token"], 0
+    usual = family.cells(registry.methods.get("knorm"), ())[0]
+    for check in family.checks:
+        try:
+            assert not list(check(family.smaller(usual)[0])), check.__name__
+            made += 1
+        except Unsupported:
+            continue
+    assert made > len(family.checks) // 2
+
+
+def test_the_model_passes_the_kit(site: Path) -> None:
+    done = call("test-model", "gpt")
+    assert done.exit_code == 0, done.output
+    assert "12 checks: 11 passed, 0 found something, 1 left out." in done.output
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_its_own_tests_pass(name: str, site: Path) -> None:
+    """As its author runs them; an option in its pyproject makes each check of the kit one of them."""
+    path = os.pathsep.join([str(site), str(ROOT / "suite")])
+    done = subprocess.run([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"], cwd=ROOT / "examples" / name, check=False,
+                          env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+    assert int(done.stdout.rpartition(" passed")[0].split()[-1]) > 10, done.stdout
+
+
+def measured(plan: str, folder: Path) -> tuple[str, str]:
+    """What `show` prints of a plan that has run, and its report."""
+    (folder / "plan.toml").write_text(TOP + plan, encoding="utf-8")
+    ran = call("run", folder / "plan.toml", "--store", folder / "s.sqlite", "--report", folder / "page.html", "--threads", "1", "--json")
+    assert ran.exit_code == 0, ran.output
+    assert json.loads(ran.stdout)["not_ok"] == []
+    return call("show", "--store", folder / "s.sqlite").output, (folder / "page.html").read_text(encoding="utf-8")
+
+
+def test_the_method_stands_beside_ours_on_the_model(site: Path, tmp_path: Path) -> None:
+    table, page = measured(ON_GPT, tmp_path)
+    assert all(f"gpt  {label}" in table for label in ("full", "window 1/2", "knorm 1/2")), table
+    assert "knorm" in page
+
+
+@pytest.mark.slow
+def test_the_method_stands_beside_ours_on_our_model(site: Path, tmp_path: Path) -> None:
+    table, page = measured(ON_OURS, tmp_path)
+    assert all(f"tiny-llamagen  {label}" in table for label in ("full", "window 1/2", "knorm 1/2")), table
+    assert "kl " in table
+    assert "knorm" in page
