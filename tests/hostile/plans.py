@@ -201,6 +201,7 @@ TEXTS = [
     top("a preset of quality unknown", 'quality.preset = "eyes"', "quality.preset", "preset", slug="unknown-name"),
     changed("fidelity that is an array", '[fidelity]\nseeds = "s64"\nsamples = 4', "fidelity = []", "plan fidelity", "fidelity"),
     changed("seeds of 10 000 letters", '"s64"', f'"{LONG}"', "plan fidelity.seeds", "at most 100 characters"),
+    changed("metrics that are no list", "samples = 4", 'samples = 4\nmetrics = "contrast"', "plan fidelity.metrics", "valid list"),
     changed("lpips of the wrong type", "samples = 4", 'samples = 4\nlpips = "no"', "plan fidelity.lpips", "valid boolean"),
     changed("sequential of the wrong type", "samples = 4", 'samples = 4\nsequential = "maybe"',
             "plan fidelity.sequential", "valid boolean"),

@@ -13,7 +13,9 @@ from click.testing import CliRunner
 from store_examples import begin, case, ok
 
 from cachemark.cli import main
+from cachemark.core import units
 from cachemark.core.errors import BadStore
+from cachemark.core.outside_metrics import KEY, full_name
 from cachemark.core.result import Outcome, Status
 from cachemark.store import pages
 from cachemark.store.db import Store
@@ -228,3 +230,22 @@ def test_a_file_is_looked_at_once(rotten: Path, monkeypatch: pytest.MonkeyPatch)
     edit(rotten, "UPDATE run SET plan = 'other'")
     Store.open(rotten, create=False, read_only=True).close()
     assert len(looked) == 2
+
+
+def test_figures_of_a_metric_that_only_its_case_knows_are_no_damage(path: Path) -> None:
+    """A process that reads a store has met no metric of a plug-in before."""
+    stated = {"title": "Contrast", "unit": "", "better": "higher", "kind": "quality", "meaning": "How grey it is.", "within": [0.0, 1.0],
+              "deterministic": False, "code": "0123456789ab"}  # fmt: skip
+    name = full_name("contrast", stated)
+    with Store.open(path) as store:
+        run = begin(store)
+        store.save(run, ok(case=case(evaluation={KEY: {name: stated}}), samples={name: [0.25, 0.5]}))
+        store.finish_run(run, "finished")
+    units.OUTSIDE.clear()
+    assert find_damage(path) == []
+    units.OUTSIDE.clear()
+    assert not repair_store(path).rows
+    units.OUTSIDE.clear()
+    with Store.open(path) as store:
+        (found,) = store.outcomes(run)
+    assert (found.status, found.samples) == (Status.OK, {name: [0.25, 0.5]})

@@ -40,7 +40,7 @@ def forgetting() -> Iterator[None]:
     try:
         yield
     finally:
-        for table in (registry.methods, registry.models):
+        for table in (registry.methods, registry.models, registry.metrics):
             for name in list(table):
                 thing = table.get(name)
                 if not getattr(thing, "load", thing).__module__.startswith(("cachemark.", "functools")):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..core.result import JUDGING, Outcome
-from ..core.units import metric
+from ..core.units import metric, of_plug_ins
 from .options import Finite, echo_json, json_option, stored_run_options
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def _figures(outcome: Outcome) -> str:
     """A few figures as the report shows them: the median of what is timed or counted, the mean over seeds of what is judged."""
     names = ("latency", "kv_allocated", "kl", "token_agreement")
     shown = {name: (outcome.mean(name), "mean") if metric(name).kind in JUDGING else (outcome.median(name), "median")
-             for name in names if name in outcome.samples}
+             for name in (*names, *(of for kind in JUDGING for of in of_plug_ins(outcome.samples, kind))) if name in outcome.samples}
     return "  ".join(f"{name} {value:.4g} {metric(name).unit}".rstrip() + f" ({what})" for name, (value, what) in shown.items())
 
 

@@ -1,4 +1,4 @@
-"""Methods, models and decoders in files outside this package: importing such a file registers them."""
+"""Methods, models, decoders and metrics in files outside this package: importing such a file registers them."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from typing import Any
 
 from . import registry, secrets
 from .errors import BadPlugin, CachemarkError
+from .outside_metrics import fault_of
 from .plugin_sources import DIGITS, READER, Sources, know, short
 from .spec import canonical
 
@@ -35,6 +36,7 @@ ATTRIBUTES = {  # of a base class, and how they are called now
     "phase": "graph_key", "settle": "end_step",
 }
 MODULE = "cachemark_plugin_"  # begins the names of a plug-in's modules; the digests of its path and of what its files say follow
+TABLES = (registry.methods, registry.models, registry.decoders, registry.metrics)
 SAID = 300  # letters of an error's own words
 _asked: dict[str, set[str]] = {}  # by plug-in: modules whose methods, models and decoders it has asked the registries for at its import
 _imported: dict[str, tuple[Sources, set[str]]] = {}  # by plug-in: its files, and the modules that were there before it
@@ -154,16 +156,36 @@ def _read(path: str | Path) -> tuple[Sources, str]:
 
 
 def _check(module: str, file: Path) -> None:
-    """Refuse a plug-in without a method, a model or a decoder, and each method that its base class would not run as it is written."""
-    found, decoders = registry.methods.of(module), registry.decoders.of(module)
-    if not found and not decoders and not registry.models.of(module):
-        raise BadPlugin(f"Plug-in {str(file)!r} registers no method, no model and no decoder.",
+    """Refuse a plug-in without a method, a model, a decoder or a metric, and each method that its base class would not run as it is
+    written."""
+    found, decoders, metrics = registry.methods.of(module), registry.decoders.of(module), registry.metrics.of(module)
+    if not found and not decoders and not metrics and not registry.models.of(module):
+        raise BadPlugin(f"Plug-in {str(file)!r} registers no method, no model, no decoder and no metric.",
                         remedy="Decorate a class with @registry.methods.add('name'), or add an entry to registry.models.")
     for method in found:
         _check_class(method, file)
         _check_knobs(registry.methods, method, file)
     for decoder in decoders:
         _check_knobs(registry.decoders, decoder, file)
+    for metric in metrics:
+        _check_metric(metric, file)
+
+
+def _check_metric(metric: str, file: Path) -> None:
+    """Refuse a metric that leaves out what its base class asks for, cannot be made without arguments, or does not say what it is."""
+    cls = registry.metrics.get(metric)
+    if left_out := sorted(getattr(cls, "__abstractmethods__", ())):
+        raise BadPlugin(f"Plug-in {str(file)!r}: metric {metric!r} does not define {', '.join(left_out)}.",
+                        remedy="Define them; the docstring of its base class says what each returns.")
+    try:
+        cls()
+        named = getattr(cls, "name", None)
+        wrong = fault_of(metric, cls.definition("")) if named == metric else f"is registered by another name than it has, {named!r:.60}"
+    except Exception as error:
+        raise BadPlugin(f"Plug-in {str(file)!r}: metric {metric!r} cannot be made: {_said(error)}.",
+                        remedy="Let its class take no arguments and state within as two numbers.") from error
+    if wrong:
+        raise BadPlugin(f"Plug-in {str(file)!r}: metric {metric!r} {wrong}.", remedy="ImageMetric says what each attribute is.")
 
 
 def _check_class(method: str, file: Path) -> None:
@@ -212,7 +234,7 @@ def unusable(knobs: Mapping[str, Any]) -> str:
 
 def _import(name: str, sources: Sources, older: list[str]) -> None:
     """Import these files as the modules ``name`` and below in place of the ``older`` modules. Where they are refused, nothing changes."""
-    asked, tables, file = set[str](), (registry.methods, registry.models, registry.decoders), sources.file
+    asked, tables, file = set[str](), TABLES, sources.file
     know(name, sources)
     try:
         with ExitStack() as kept:

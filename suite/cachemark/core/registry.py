@@ -1,4 +1,4 @@
-"""Names of methods, models and decoders. Importing a file registers what it defines; nothing else has to be edited."""
+"""Names of methods, models, decoders and metrics. Importing a file registers what it defines; nothing else has to be edited."""
 
 from __future__ import annotations
 
@@ -122,5 +122,6 @@ def _shown(thing: object) -> str:
 methods: Registry[Any] = Registry("method", classes=True)
 models: Registry[Any] = Registry("model")
 decoders: Registry[Any] = Registry("decoder", classes=True)
+metrics: Registry[Any] = Registry("metric", classes=True)  # of plug-ins: ours stand in :mod:`cachemark.core.units`
 method = methods.add
 """Decorator that gives the class of a method its name: ``@cm.method("mine")``."""

@@ -16,6 +16,7 @@ from functools import cached_property
 from typing import Any
 
 from .errors import BadBudget
+from .outside_metrics import know
 from .secrets import found_in
 from .wording import shown
 
@@ -134,6 +135,9 @@ class Case:
     evaluation: Mapping[str, Any] = field(default_factory=dict)
     variant: str = ""
     decoder: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        know(self.evaluation)
 
     def to_json(self) -> dict[str, Any]:
         data = asdict(self)

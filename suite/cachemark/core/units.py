@@ -165,17 +165,20 @@ FID_IMAGES, ISC_IMAGES = 3, 40  # for each feature, and for each class: with few
 _TAIL = re.compile(r"([a-z0-9]+)_([1-9][0-9]*)(k?)")
 
 
+OUTSIDE: dict[str, Metric] = {}  # of plug-ins: :mod:`cachemark.core.outside_metrics` adds those that a case of this process states
+
+
 def metric(name: str) -> Metric:
     """The metric of that name, or an error with the nearest one."""
-    found = METRICS.get(name) or _of_set(name)
+    found = METRICS.get(name) or OUTSIDE.get(name) or _of_set(name)
     if found is None:
-        raise unknown("metric", name, [*METRICS, *_near(name)])
+        raise unknown("metric", name, [*METRICS, *OUTSIDE, *_near(name)])
     return found
 
 
 def is_metric(name: str) -> bool:
     """Return whether there is a metric of that name."""
-    return name in METRICS or _of_set(name) is not None
+    return name in METRICS or name in OUTSIDE or _of_set(name) is not None
 
 
 def quality_name(base: str, preset: str, count: int) -> str:
@@ -193,6 +196,11 @@ def least_images(name: str) -> int:
     base, _, tail = name.partition("_")
     features, classes = SEEN.get(tail.split("_")[0], (0, 0))
     return {"fid": FID_IMAGES * features, "isc": ISC_IMAGES * classes}.get(base, 0)
+
+
+def of_plug_ins(names: Iterable[str], kind: str) -> list[str]:
+    """Those of some names that are metrics of plug-ins and of that kind, by the alphabet."""
+    return sorted({name for name in names if name in OUTSIDE and OUTSIDE[name].kind == kind})
 
 
 def image_count(name: str) -> int:

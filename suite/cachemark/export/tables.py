@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ..core.errors import unknown
-from ..core.units import SCORES, is_metric, metric
+from ..core.units import OUTSIDE, SCORES, is_metric, metric
 from ..core.wording import on_one_line
 from ..report import formatting as fmt
 from ..report.view.leaderboard import Column, ColumnGroup, TableCell, budget_cell, cells, column_groups, columns_of
@@ -20,7 +20,6 @@ from ..stats.sign_flip import sign_flips
 ALPHA = 0.05  # of a test of two figures of single images
 _COST = ("speed_up", "latency", "saving", "kv_logical", "kv_state", "flops", "added")  # keys of columns that judge no image
 _OF_TIME = ("speed_up", "latency")
-_OF_IMAGES = (*FIDELITY, *QUALITY)
 NAME = 60  # characters of a name that are shown
 _SAID = ("token/s", "dB", "nat/token")  # units that a figure of a table does not show, so that the heading must
 BOLD = ("Bold: the best of a budget and all that cannot be told apart from it: for figures of single images, a sign-flip test of the "
@@ -204,7 +203,12 @@ def _best(rows: Iterable[ReportRow], column: Column, shown: tuple[ColumnGroup, .
 def _tellable(row: ReportRow, key: str) -> bool:
     """Return whether the figure can be told from another: one of single images has several, any other measured one an interval."""
     interval = _interval(row, key)
-    return interval is None or interval.stated or (key in _OF_IMAGES and len(row.outcome.raw(key) or ()) > 1)
+    return interval is None or interval.stated or (_of_images(key) and len(row.outcome.raw(key) or ()) > 1)
+
+
+def _of_images(key: str) -> bool:
+    """True of a figure that single images have."""
+    return key in FIDELITY or key in QUALITY or key in OUTSIDE
 
 
 def told_apart(one: ReportRow, other: ReportRow, key: str) -> bool:
@@ -214,7 +218,7 @@ def told_apart(one: ReportRow, other: ReportRow, key: str) -> bool:
     not meet; what is counted by its values.
     """
     mine, its = one.outcome.raw(key), other.outcome.raw(key)
-    if mine and its and key in _OF_IMAGES and len(mine) == len(its):
+    if mine and its and _of_images(key) and len(mine) == len(its):
         (sides,) = sign_flips([np.array(mine, dtype=np.float64) - np.array(its, dtype=np.float64)])
         return 2 * min(sides) <= ALPHA
     here, there = _interval(one, key), _interval(other, key)

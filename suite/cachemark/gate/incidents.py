@@ -22,7 +22,7 @@ from ..core.errors import BadBaseline, BadPlan, CachemarkError, unknown
 from ..core.result import IMAGES, JUDGING
 from ..core.secrets import masked
 from ..core.spec import Case, digest, shown_label
-from ..core.units import METRICS, in_order, is_metric, metric
+from ..core.units import METRICS, OUTSIDE, in_order, is_metric, metric
 from ..core.verdicts import JUDGED
 from ..core.wording import percent
 from ..store.rows import Verdict
@@ -107,14 +107,14 @@ class Incident:
 def family(name: str) -> str:
     """The figures that one cause moves together, by the name of one: what follows from the tokens is ``output``, other metrics are of
     their kind, and what is no metric is alone."""
-    if name in OF_IMAGES or name == TOKENS:
+    if name in OF_IMAGES or name in OUTSIDE or name == TOKENS:
         return OUTPUT
     return METRICS[name].kind if name in METRICS else name
 
 
 def _relatives(name: str) -> frozenset[str]:
     """All figures of its family."""
-    return frozenset({name, *(other for other in (*METRICS, *HASHES) if family(other) == family(name))})
+    return frozenset({name, *(other for other in (*METRICS, *OUTSIDE, *HASHES) if family(other) == family(name))})
 
 
 def findings(failing: Iterable[Verdict], cases: Mapping[str, Case], onset: str = "", judge: str = BASELINE) -> list[Finding]:

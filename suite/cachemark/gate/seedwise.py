@@ -19,7 +19,7 @@ import numpy as np
 from scipy.stats import false_discovery_control, t
 
 from ..core.result import IMAGES, INFRASTRUCTURE, JUDGING, Status
-from ..core.units import METRICS, Metric
+from ..core.units import Metric, in_order, metric
 from ..core.verdicts import EQUIVALENT, IMPROVED, INCONCLUSIVE, NOT_COMPARED, REGRESSED
 from ..stats.paired_test import CONFIDENCE
 from ..stats.sign_flip import Floats, sign_flips
@@ -100,10 +100,10 @@ def _lines(pair: PairOfOutcomes) -> Iterator[SeedwiseRow]:
     if not pair.ok:
         return
     judging = [kind for kind in JUDGING if kind != "fidelity" or not _to_itself(pair)]
-    for name, metric in METRICS.items():
-        one, two = (outcome.samples.get(name, ()) for outcome in (pair.before, pair.after))
-        if metric.kind in judging and len(one) == len(two) > 1:
-            yield SeedwiseRow(pair, metric, np.array([metric.loss(*figures) for figures in zip(one, two, strict=True)], dtype=np.float64))
+    for name in in_order(pair.before.samples):
+        of, (one, two) = metric(name), (outcome.samples.get(name, ()) for outcome in (pair.before, pair.after))
+        if of.kind in judging and len(one) == len(two) > 1:
+            yield SeedwiseRow(pair, of, np.array([of.loss(*figures) for figures in zip(one, two, strict=True)], dtype=np.float64))
 
 
 def _reason(pair: PairOfOutcomes) -> str:

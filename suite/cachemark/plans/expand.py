@@ -28,6 +28,7 @@ from ..models import catalogue
 from ..models.protocol import ModelEntry, Request
 from ..roofline.idle import idle_reason
 from .decoding import check_numbers, decoder_class, decoders, refused_decoder, resolved_decoder
+from .metrics import KEY, stated
 from .plugin_calls import answered
 from .reuse import Earlier
 from .schema import Cells, Fidelity, MethodTable, Plan, SamplingTable
@@ -214,7 +215,8 @@ def _request(plan: Plan, cells: Cells, device: str) -> Request:
 def _likeness(given: Fidelity, samples: int) -> dict[str, Any]:
     """Settings of the comparison with the full cache's images, as far as they are not the usual ones."""
     fewer = {REFERENCE_SAMPLES: given.reference_samples, FORCED_SAMPLES: given.forced_samples}
-    return {**({"batch": given.batch} if given.batch else {}), **{name: few for name, few in fewer.items() if 0 < few < samples},
+    return {**({"batch": given.batch} if given.batch else {}), **({KEY: stated(given.metrics)} if given.metrics else {}),
+            **{name: few for name, few in fewer.items() if 0 < few < samples},
             **(presets.lpips() if given.lpips else {}), **(presets.clip(given.clip) if given.clip else {})}
 
 

@@ -13,7 +13,8 @@ from ..core import installed, plugins, registry
 from ..core.errors import BadPlugin, CachemarkError
 from .plugin_import import imported
 
-TABLES: dict[installed.Kind, registry.Registry[Any]] = {"methods": registry.methods, "models": registry.models}
+TABLES: dict[installed.Kind, registry.Registry[Any]] = {"methods": registry.methods, "models": registry.models,
+                                                         "metrics": registry.metrics}
 
 
 def require(kind: installed.Kind, names: Iterable[str]) -> list[str]:

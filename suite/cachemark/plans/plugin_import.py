@@ -19,11 +19,13 @@ from ..core.errors import BadPlugin, CachemarkError
 from ..core.secrets import hidden
 from ..machine import keeper
 from ..machine.shared_state import undisturbed
+from ..metrics import image_metric
 from ..models import catalogue
 from . import attempt
 from .attempt import VARIABLE, Attempt
 
-__all__ = ["VARIABLE", "catalogue", "decoders", "imported", "methods"]  # importing the rooms registers what a plug-in must not replace
+__all__ = ["VARIABLE", "catalogue", "decoders", "image_metric", "imported", "methods"]
+# importing the rooms registers what a plug-in must not replace
 
 
 @hidden()  # from what tries the file too, which may look at its parent

@@ -78,8 +78,9 @@ class Fidelity(PlanTable):
     is wanted, whose weights are not packaged, and the folder of a CLIP model (empty: no CLIP score). ``prompts``: what text-to-image
     models are asked for, a list of the package by name or a file (empty: each model's own). ``detector``, ``vqa``,
     ``image_reward``, ``hpsv2``: folders of what judges images of prompts (empty: none): GenEval's detector, DPG-Bench's network for
-    questions, and what people prefer. ``sequential``: seeds are added until each method is decided, so claims of quality are judged by the
-    test that allows a look at every seed."""
+    questions, and what people prefer. ``metrics``: those of plug-ins and of installed packages by which images are judged too.
+    ``sequential``: seeds are added until each method is decided, so claims of quality are judged by the test that allows a look at every
+    seed."""
 
     seeds: Name = "s64"
     samples: Annotated[int, Field(ge=1, le=MOST_SAMPLES)] = 64
@@ -93,6 +94,7 @@ class Fidelity(PlanTable):
     vqa: FilePath = ""
     image_reward: FilePath = ""
     hpsv2: FilePath = ""
+    metrics: Annotated[list[Name], Field(max_length=100)] = []
     sequential: bool = False
 
 
@@ -210,6 +212,12 @@ class Plan(PlanTable):
                  for c in self.cells]
         return self.model_copy(update={"cells": cells})
 
+    def judged_by(self, metrics: Sequence[str]) -> Plan:
+        """This plan with more metrics of plug-ins."""
+        if not (more := [name for name in metrics if name not in self.fidelity.metrics]):
+            return self
+        return self.model_copy(update={"fidelity": self.fidelity.model_copy(update={"metrics": [*self.fidelity.metrics, *more]})})
+
     def only(
         self, models: Sequence[str] | None = None, methods: Sequence[str] | None = None, budgets: Sequence[str | float] | None = None,
     ) -> Plan:
@@ -300,9 +308,10 @@ def load(name_or_path: str) -> Plan:
 
 def prepare(plan: Plan | str | Path, plugins: Sequence[str | Path] = (), methods: Sequence[str] = ()) -> tuple[Plan, tuple[str, ...]]:
     """A plan (the name of a shipped one, a TOML file, or a plan) with the methods of plug-in files and ``methods`` in every block that
-    they can run in, and the absolute paths of the files that a trial must load, those of installed packages that the plan asks for by name
-    among them. Raises BadPlan and BadPlugin."""
+    they can run in, judged by the metrics of plug-in files too, and the absolute paths of the files that a trial must load, those of
+    installed packages that the plan asks for by name among them. Raises BadPlan and BadPlugin."""
     from .installed_things import asked, require  # with torch, without which plans are read
+    from .metrics import metrics_of
     from .plugin_import import imported
 
     found = [name for file in plugins for name in imported(file)]
@@ -311,7 +320,8 @@ def prepare(plan: Plan | str | Path, plugins: Sequence[str | Path] = (), methods
         imported(file)
     brought = require("models", (cells.model for cells in loaded.cells))
     brought += require("methods", [*methods, *(name for cells in loaded.cells for name in asked([*cells.methods, *cells.budgets]))])
-    joined = loaded.joined([*found, *methods])
+    brought += require("metrics", loaded.fidelity.metrics)
+    joined = loaded.joined([*found, *methods]).judged_by(metrics_of(plugins))
     return joined, tuple(str(Path(file).resolve()) for file in (*plugins, *joined.files(), *dict.fromkeys(brought)))
 
 

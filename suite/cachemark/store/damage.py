@@ -17,6 +17,7 @@ from typing import Any
 from sqlalchemy import Boolean, Double, Integer, inspect
 
 from ..core.errors import CachemarkError
+from ..core.outside_metrics import know
 from ..core.result import IMAGES, STORED
 from ..core.secrets import mask
 from ..core.spec import digest, secret_of
@@ -155,6 +156,8 @@ def _case(row: CaseRow) -> Iterator[str]:
         yield "its body is not the one that its key was made of"
     elif told := secret_of(row.body):
         yield f"{told}, by which it cannot be known"
+    else:
+        know(row.body.get("evaluation"))  # before its samples are: else those of a plug-in would be of no metric
 
 
 def _outcome(row: OutcomeRow) -> Iterator[str]:

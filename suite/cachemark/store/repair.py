@@ -37,7 +37,8 @@ from .schema import (
 
 FILE = "file"  # in place of a table: an artifact that is not in its folder as it was saved
 _PARTS: tuple[type[Base], ...] = (CondensedRow, SampleRow, ArtifactRow, MembershipRow)  # of an outcome, each before what it refers to
-_TABLES: dict[str, type[Base]] = {mapper.class_.__tablename__: mapper.class_ for mapper in Base.registry.mappers}
+_CLASSES: dict[str, type[Base]] = {mapper.class_.__tablename__: mapper.class_ for mapper in Base.registry.mappers}
+_TABLES = {table.name: _CLASSES[table.name] for table in Base.metadata.sorted_tables}  # each behind those that it refers to
 
 
 def find(store: Store) -> list[Damage]:

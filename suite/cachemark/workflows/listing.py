@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ..core import installed, registry
+from ..core.outside_metrics import KEY, know
 from ..core.secrets import hidden
-from ..core.units import FAMILIES, METRICS
+from ..core.units import FAMILIES, METRICS, Metric, metric
 from ..core.version import __version__
 from .stores import DEFAULT_STORE, reading
 
@@ -25,7 +26,8 @@ def listing(kind: Kind, *, store: str | Path = DEFAULT_STORE, plugins: Sequence[
 
         for file in plugins:
             imported(file)
-    refused = _installed(kind) if kind in ("methods", "models") else []
+    brought = kind in ("methods", "models") or (kind == "metrics" and installed.offers("metrics"))  # imports torch
+    refused = _installed(kind) if brought else []
     sources: dict[Kind, Callable[[], list[dict[str, Any]]]] = {
         "models": _models, "methods": _methods, "decoders": _decoders, "metrics": _metrics, "plans": _plans, "runs": lambda: _runs(store)}
     return [*sources[kind](), *refused]
@@ -79,10 +81,25 @@ def _decoders() -> list[dict[str, Any]]:
 
 
 def _metrics() -> list[dict[str, Any]]:
-    """Fixed metrics, then families, whose names go on with what the images are compared with and how many there are."""
+    """Fixed metrics, then families, whose names go on with what the images are compared with and how many there are, then those of
+    plug-ins."""
     named = {**METRICS, **{f"{name}_<preset>_<images>": family for name, family in FAMILIES.items()}}
-    return [{**asdict(m), "name": name, "summary": ", ".join(filter(None, (m.title, m.unit, f"{m.better} is better. {m.meaning}")))}
-            for name, m in named.items()]
+    own = {"origin": "cachemark", "version": __version__}
+    return [{**asdict(m), "name": name, "summary": _metric_summary(m), **own} for name, m in named.items()] + [
+        {**asdict(m), "name": name, "stored": m.name, "summary": _metric_summary(m), **_origin("metrics", name, registry.metrics.get(name))}
+        for name in registry.metrics for m in (_of_plug_in(name),)]
+
+
+def _metric_summary(of: Metric) -> str:
+    return ", ".join(filter(None, (of.title, of.unit, f"{of.better} is better. {of.meaning}")))
+
+
+def _of_plug_in(name: str) -> Metric:
+    """A metric of a plug-in as cases keep it."""
+    from ..plans.metrics import stated
+
+    know({KEY: (definitions := stated([name]))})
+    return metric(next(iter(definitions)))
 
 
 def _plans() -> list[dict[str, Any]]:

@@ -13,8 +13,9 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from PIL import Image
 
+from ...core.result import JUDGING
 from ...core.spec import shown_share
-from ...core.units import METRICS
+from ...core.units import METRICS, Metric, metric, of_plug_ins
 from ...core.version import __version__
 from ...stats.intervals import LUCK
 from .. import formatting as fmt
@@ -65,9 +66,15 @@ def render(view: ReportView) -> str:
     return engine().get_template("report.html").render(
         view=view, tabs=TABS, explanations=explanations, glossary=explanations.glossary(), chart_sets=chart_sets(view),
         column_groups=leaderboard.column_groups, columns_of=leaderboard.columns_of, edges=_EDGES, exact=_is_small(view),
-        jpeg=_JPEG, raw=_raw, metrics=METRICS, deferred=deferred, luck=LUCK,
+        jpeg=_JPEG, raw=_raw, metrics=_metrics(view), deferred=deferred, luck=LUCK,
         style=Markup(static("report.css")), script=Markup(script), policy=policy(script), version=__version__,
     )
+
+
+def _metrics(view: ReportView) -> dict[str, Metric]:
+    """Our metrics by name, and those of plug-ins that a row of the page has."""
+    measured = {name for chapter in view.chapters for row in chapter.group.rows for name in row.outcome.samples}
+    return {**METRICS, **{name: metric(name) for kind in JUDGING for name in of_plug_ins(measured, kind)}}
 
 
 def chart_sets(view: ReportView) -> list[ChartSet]:
@@ -134,4 +141,5 @@ def _uri(png: bytes, exact: bool) -> str:
 def _raw(group: CaseGroup, kinds: Sequence[str]) -> tuple[str, ...]:
     """Metrics of a table of all cases, those that any of them has."""
     measured = {name for row in group.rows for name in row.outcome.samples}
-    return tuple(name for name, metric in METRICS.items() if metric.kind in kinds and name in measured)
+    ours = (name for name, of in METRICS.items() if of.kind in kinds and name in measured)
+    return (*ours, *(name for kind in kinds for name in of_plug_ins(measured, kind)))

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from ...core.spec import shown_share
-from ...core.units import GENEVAL, PROMPT_SCORES, metric
+from ...core.units import GENEVAL, PROMPT_SCORES, metric, of_plug_ins
 from ...stats.intervals import Interval
 from .. import formatting as fmt
 from .case_group import CaseGroup
@@ -104,7 +104,9 @@ def column_groups(group: CaseGroup) -> tuple[ColumnGroup, ...]:
     images = [name for name in (*PROMPT_SCORES, *ASKED, "clip_score", "class_accuracy") if name in measured]
     if measured & {*PROMPT_SCORES, *ASKED}:
         quality = replace(quality, columns=())
-    return (*held, _with_metrics(fidelity, measured & {"lpips"}), _with_metrics(quality, (*images, *filter(None, sets))))
+    likeness, looks = ((*of_plug_ins(measured, kind),) for kind in ("fidelity", "quality"))
+    return (*held, _with_metrics(fidelity, (*(measured & {"lpips"}), *likeness)),
+            _with_metrics(quality, (*images, *looks, *filter(None, sets))))
 
 
 def _with_metrics(group: ColumnGroup, names: Iterable[str]) -> ColumnGroup:

@@ -10,14 +10,25 @@ from typing import TypeVar
 
 from ...core.result import Outcome, full_latencies, kernels_apart
 from ...core.spec import LAW, Case
-from ...core.units import GENEVAL, GENEVAL_OVERALL, GENEVAL_TASKS, METRICS, PROMPT_SCORES, image_count, least_images
+from ...core.units import (
+    GENEVAL,
+    GENEVAL_OVERALL,
+    GENEVAL_TASKS,
+    METRICS,
+    OUTSIDE,
+    PROMPT_SCORES,
+    image_count,
+    least_images,
+    metric,
+    of_plug_ins,
+)
 from ...stats.intervals import LEVEL, Interval, mean_of_means, means_over_seeds, ratio_of_medians
 from .. import formatting as fmt
 
 Key = TypeVar("Key", bound=Hashable)
-FIDELITY = tuple(name for name, metric in METRICS.items() if metric.kind == "fidelity")
+FIDELITY = tuple(name for name, of in METRICS.items() if of.kind == "fidelity")
 OF_INDICES, OF_VECTORS = ("token_agreement", "kl"), ("token_distance", "forced_distance")  # by what a token is
-QUALITY = tuple(name for name, metric in METRICS.items() if metric.kind == "quality")
+QUALITY = tuple(name for name, of in METRICS.items() if of.kind == "quality")
 ON_DEMAND = {  # measured only where the case's evaluation has this key
     "class_accuracy": "quality", "lpips": "lpips", "clip_score": "clip", **dict.fromkeys(PROMPT_SCORES, "reader"),
     **dict.fromkeys(GENEVAL, "geneval"), **{name: name for name in ("dpg", "image_reward", "hpsv2")},
@@ -107,7 +118,8 @@ class ReportRow:
 
     def of_set(self, base: str) -> tuple[str, Interval] | None:
         """The figure of a whole set of images whose name begins so, ``fid`` say, with its whole name."""
-        return next(((name, held) for name, held in self.quality.items() if name.startswith(f"{base}_") and name not in QUALITY), None)
+        of_images = {*QUALITY, *OUTSIDE}
+        return next(((name, held) for name, held in self.quality.items() if name.startswith(f"{base}_") and name not in of_images), None)
 
     @property
     def reason(self) -> str:
@@ -191,12 +203,23 @@ def _saved(name: str, outcome: Outcome, full: Outcome | None) -> float | None:
     return None if mine is None or not its else 1 - mine / its
 
 
+def fidelity_of(outcome: Outcome) -> tuple[str, ...]:
+    """Metrics of fidelity that an outcome may have: ours, and those of plug-ins that it has."""
+    return (*FIDELITY, *of_plug_ins(outcome.samples, "fidelity"))
+
+
+def quality_of(outcome: Outcome) -> tuple[str, ...]:
+    """Metrics of quality that an outcome may have, likewise."""
+    return (*QUALITY, *of_plug_ins(outcome.samples, "quality"))
+
+
 def figures(outcome: Outcome, full: Outcome | None) -> dict[str, Sequence[float]]:
     """Values by seed of an outcome: fidelity, quality, and differences of quality to ``full``. Empty for random weights.
     Where raw values were pruned the stored mean stands alone, so that it has no interval, and there is no difference."""
     if is_random(outcome.case):
         return {}
-    named = {name: outcome.raw(name) or [mean] for name in (*FIDELITY, *QUALITY) if (mean := outcome.mean(name)) is not None}
+    names = (*fidelity_of(outcome), *quality_of(outcome))
+    named = {name: outcome.raw(name) or [mean] for name in names if (mean := outcome.mean(name)) is not None}
     return {**named, **{f"{APART}{name}": values for name, values in differences_to_full(outcome, full).items()}}
 
 
@@ -206,7 +229,7 @@ def means(named: Mapping[Key, Sequence[float]], name: Callable[[Key], str]) -> d
 
 
 def _within(name: str) -> tuple[float, float]:
-    return METRICS[name.removeprefix(APART)].apart if name.startswith(APART) else METRICS[name].within
+    return metric(name.removeprefix(APART)).apart if name.startswith(APART) else metric(name).within
 
 
 def _with_images_compared(row: ReportRow, full: Outcome | None, found: Mapping[str, Interval]) -> ReportRow:
@@ -217,9 +240,9 @@ def _with_images_compared(row: ReportRow, full: Outcome | None, found: Mapping[s
     found = {**found, **_overall(found), **_overall(found, APART)}
     sets = {name: (outcome.samples[name][0], *ends) for name, ends in facts.get("intervals", {}).items() if outcome.samples.get(name)}
     sets_apart = facts.get("to_full", {}) if full is not None and outcome.case.role == "arm" else {}
-    apart = {name: found[key] for name in QUALITY if (key := f"{APART}{name}") in found}
-    return replace(row, fidelity={name: found[name] for name in FIDELITY if name in found},
-                   quality={**{name: found[name] for name in QUALITY if name in found}, **_of_sets(outcome.case, sets)},
+    apart = {name: found[key] for name in quality_of(outcome) if (key := f"{APART}{name}") in found}
+    return replace(row, fidelity={name: found[name] for name in fidelity_of(outcome) if name in found},
+                   quality={**{name: found[name] for name in quality_of(outcome) if name in found}, **_of_sets(outcome.case, sets)},
                    to_full={**apart, **_of_sets(outcome.case, sets_apart)}, no_judgement=outcome.judgement)
 
 
@@ -245,7 +268,7 @@ def differences_to_full(outcome: Outcome, full: Outcome | None) -> dict[str, lis
     """Differences of quality to the full cache at the same seeds, for arms only."""
     if full is None or outcome.case.role != "arm":
         return {}
-    pairs = {name: (outcome.raw(name), full.raw(name)) for name in QUALITY}
+    pairs = {name: (outcome.raw(name), full.raw(name)) for name in quality_of(outcome)}
     return {name: [a - b for a, b in zip(mine, its, strict=True)] for name, (mine, its) in pairs.items()
             if mine and its and len(mine) == len(its)}
 

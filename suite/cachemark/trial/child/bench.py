@@ -13,7 +13,9 @@ from ...contract.decoder import Decoder
 from ...contract.method import Method
 from ...core import registry, seeds
 from ...core.errors import Unsupported
+from ...core.outside_metrics import KEY
 from ...core.spec import FULL, QUALITY_PASS, Case
+from ...core.units import metric
 from ...methods.base.paper_baseline import REFERENCE
 from ...metrics import named_presets as presets
 from ...metrics.benchmarks import NAMES as BENCHMARKS
@@ -21,19 +23,22 @@ from ...metrics.benchmarks import Benchmarks, Scored
 from ...metrics.clip import Clip, ClipScore, class_names
 from ...metrics.feature_preset import Preset
 from ...metrics.image_features import ImageFeatures
+from ...metrics.image_metric import Shown
 from ...metrics.legend import legend_score
 from ...metrics.lpips import Lpips
 from ...metrics.prompt_scores import PromptScores
 from ...models.protocol import Loaded, ModelEntry, Request
 from ...plans.decoding import NAMING
 from ...plans.expand import Planned
-from .judge import Figure, FullCacheOutput, Job
+from .judge import Answered, Figure, FullCacheOutput, Job
+from .metric_judge import metric_figures
 
 
 @dataclass
 class Bench:
     """A loaded model and what the cases of one trial share: the full cache's output per set of samples, and networks, each loaded when it
-    is first asked for. ``alive`` is called now and then in what takes long, with the number of images made since."""
+    is first asked for. ``plug_ins`` are the files of the trial. ``alive`` is called now and then in what takes long, with the number of
+    images made since."""
 
     entry: ModelEntry
     loaded: Loaded
@@ -42,14 +47,15 @@ class Bench:
     references: dict[str, FullCacheOutput] = field(default_factory=dict)
     features: dict[str, ImageFeatures] = field(default_factory=dict)
     feature_preset: Preset | None = None
+    plug_ins: tuple[str, ...] = ()
 
     @classmethod
-    def load(cls, planned: Planned, alive: Callable[[int], None] = lambda images: None) -> Bench:
+    def load(cls, planned: Planned, alive: Callable[[int], None] = lambda images: None, plug_ins: tuple[str, ...] = ()) -> Bench:
         """Raises Unsupported where its list of prompts is another one than when the plan was read."""
         entry = planned.entry
         if planned.request.prompts and entry.prompts and entry.conditions != planned.case.conditions:
             raise Unsupported(f"The prompts in {planned.request.prompts!r} have changed since the plan was read.", remedy="Run it again.")
-        return cls(entry, entry.load(planned.request), planned.request, alive)
+        return cls(entry, entry.load(planned.request), planned.request, alive, plug_ins=plug_ins)
 
     @property
     def device(self) -> str:
@@ -76,6 +82,12 @@ class Bench:
     @cached_property
     def prompt_scores(self) -> PromptScores:
         return PromptScores(self.entry.prompts, device=self.device)
+
+    def asked(self, case: Case, shown: Shown, batch: int, paired: bool) -> Answered:
+        """Figures of the metrics of plug-ins that a case states, in batches of images, and what was wrong with those that have none. One
+        that compares images is not asked where seeds draw different ones."""
+        wanted = [name for name in case.evaluation.get(KEY, ()) if paired or metric(name).kind != "fidelity"]
+        return metric_figures(wanted, case.evaluation.get(KEY, {}), shown, self.plug_ins, batch, self.alive)
 
     def reference(self, case: Case, job: Job) -> FullCacheOutput:
         """The full cache in the native codec on the case's engine at the samples of a job, generated once per trial: for the reference rows

@@ -25,9 +25,11 @@ from ...core.seeds import Subset
 from ...core.spec import Sampling
 from ...metrics import fidelity
 from ...metrics.image_bytes import nearest_bytes
+from ...metrics.image_metric import Shown
 from ...models.protocol import Loaded
 
 Figure = Callable[[Tensor, Tensor, Sequence[int]], Tensor]  # of images, of the full cache's at the same seeds, and of their classes
+Answered = tuple[Mapping[str, list[float]], Mapping[str, object]]  # figures by seed, and facts
 WORST, FIXED = 8, 4  # tiles of a sprite: the seeds that differ most, then the first of the subset
 PAIRED = ("token_agreement", "psnr", "ssim", "lpips")  # figures that mean something where both draw one image at a seed
 KEPT_BYTES = 512 * 2**20  # log-probabilities of the full cache that are kept rather than computed again
@@ -175,12 +177,13 @@ def decoded(job: Job, tokens: Tensor) -> Tensor:
 
 def judge(
     job: Job, reference: FullCacheOutput, figures: Mapping[str, Figure], *, forced: int, sprite: bool, itself: bool = False,
-    paired: bool = True,
+    paired: bool = True, asked: Callable[[Shown], Answered] = lambda shown: ({}, {}),
 ) -> JudgedImages:
     """Compare a job with the reference, by ``figures`` of single images too. ``forced``: of how many samples, from the first, there is a
     teacher-forced KL or distance; ``sprite`` adds the picture of the worst seeds. ``itself``: the job is the one that the reference was
     made by, and only its forced figures are computed anew. Where the image decoder has random weights, images are not judged.
     ``paired``: at one seed both draw one image, or would; else only its forced figures and what images show by themselves are compared.
+    ``asked`` gives the figures of metrics of plug-ins, and facts about them.
     """
     if itself:
         tokens, images = reference.tokens, reference.images
@@ -206,8 +209,14 @@ def judge(
         order = [*worst, *range(min(FIXED, len(tokens)))]
         artifacts["grid.png"] = _sprite(reference.images[order], images[order])
         facts |= {"grid_seeds": [job.subset.seeds[i] for i in order], "grid_classes": [job.subset.labels[i] for i in order]}
+    told: Mapping[str, list[float]] = {}
+    if job.loaded.pictures:
+        told, more = asked(Shown(images.float().cpu(), reference.images.float().cpu(), stored, storable(job, reference.tokens),
+                                 job.subset.labels, job.subset.seeds))
+        facts |= more
     finite = reference.finite and bool(torch.isfinite(images).all()) and all(bool(torch.isfinite(v).all()) for v in samples.values())
-    return JudgedImages({name: values.double().tolist() for name, values in samples.items()}, hashed(stored), artifacts, facts, finite)
+    figured = {name: values.double().tolist() for name, values in samples.items()}
+    return JudgedImages({**figured, **told}, hashed(stored), artifacts, facts, finite)
 
 
 def storable(job: Job, tokens: Tensor) -> Tensor:

@@ -99,7 +99,7 @@ class _Trial:
         """Load the model and the plug-ins that a case needs, where that has not been done; what importing these has changed."""
         missing = set(planned.needs) - self._imported
         if self.bench is None and (not missing or planned.case.model in registry.models):
-            self.bench = Bench.load(planned, self.alive)
+            self.bench = Bench.load(planned, self.alive, self.request.plugins)
         if missing or not self._settled:
             self._surroundings.reset(self.bench.loaded.parameters if self.bench else ())
             self._settled = True
@@ -108,7 +108,7 @@ class _Trial:
         self._import(missing)
         changes = self._surroundings.imported()
         if self.bench is None:
-            self.bench = Bench.load(planned, self.alive)
+            self.bench = Bench.load(planned, self.alive, self.request.plugins)
             self._surroundings.reset(self.bench.loaded.parameters)
         return changes
 

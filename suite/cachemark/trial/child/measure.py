@@ -15,6 +15,7 @@ from ...cache.arena import Memory
 from ...cache.codec import NATIVE
 from ...core import registry, seeds
 from ...core.errors import Unsupported
+from ...core.outside_metrics import FAULTS
 from ...core.plugins import needs
 from ...core.result import FULL_BESIDE, IMAGES, SHARE, Outcome, Status
 from ...core.spec import FULL, QUALITY_PASS, TOKENS, Case
@@ -27,6 +28,7 @@ from . import quality
 from .bench import Bench, case_job, method_factory
 from .facts import case_facts, limit_facts, slope
 from .judge import Job, JudgedImages, decoded, hashed, image_hash, judge, storable
+from .metric_judge import in_sentences
 from .passes import Ran, in_words, inexact, noting, pass_figures, redrawn, tokens_per_pass
 from .profiles import profiled, repeated
 from .timing import byte_figures, graph_facts, timed
@@ -83,6 +85,7 @@ def _measured(planned: Planned, bench: Bench) -> Ended:
         samples, facts = samples | figures, facts | told
     if case.decoder and (case.method, case.codec) == (FULL, NATIVE.name):
         facts[REDRAWN] = redrawn(_judged_job(case, job), bench.reference(case, _judged_job(case, job)))
+    facts["footnotes"] += in_sentences(judged.facts.get(FAULTS, {}))
     samples, facts = samples | judged.samples, facts | judged.facts | _asked(judged.facts, bench.entry.prompts)
     return Outcome(case, Status.OK, samples, output_hash=judged.output_hash, facts=facts), judged.artifacts
 
@@ -136,7 +139,7 @@ def see_arm(planned: Planned, bench: Bench) -> Ended:
     judged = _judge_case(case, case_job(case, bench), bench)
     if not judged.finite:
         return Outcome(case, Status.NAN_OUTPUT, log="The decoded images or their figures hold NaN or infinity."), {}
-    facts = case_facts(planned, bench) | {IMAGES: judged.facts[IMAGES]}
+    facts = case_facts(planned, bench) | {name: judged.facts[name] for name in (IMAGES, FAULTS) if name in judged.facts}
     return Outcome(case, Status.OK, judged.samples, output_hash=judged.output_hash, facts=facts), {}
 
 
@@ -203,7 +206,8 @@ def _judge_case(case: Case, job: Job, bench: Bench) -> JudgedImages:
     itself = case.role == "baseline" and case.engine != "reference"
     paired = job.decoder is None or job.decoder().keeps == TOKENS
     forced = 0 if job.method().reorders else case.forced
-    return judge(job, reference, bench.figures(case), forced=forced, sprite=case.role == "arm", itself=itself, paired=paired)
+    return judge(job, reference, bench.figures(case), forced=forced, sprite=case.role == "arm", itself=itself, paired=paired,
+                 asked=lambda shown: bench.asked(case, shown, job.batch, paired))
 
 
 def _carried(planned: Planned, job: Job, bench: Bench, images: JudgedImages) -> tuple[dict[str, list[float]], dict[str, Any]] | None:

@@ -1,0 +1,80 @@
+"""Metrics of plug-ins, as a case keeps them: a definition that says all that a reader needs, and a name that ends in its digest.
+
+A store is read where the plug-in is not. So the evaluation of a case holds title, unit, direction, kind and range of each of its metrics,
+and the digest of the code that measures it, under ``contrast_3f6a90c2d1b7``: the name of the metric and the digest of that definition.
+Whoever meets the case knows the metric from it. An edited metric has another name, and no two figures of one name were defined in two ways.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+import sys
+from collections.abc import Mapping
+from typing import Any, cast
+
+from .units import FAMILIES, METRICS, OUTSIDE, Metric
+
+KEY = "metrics"  # of a case's evaluation
+FAULTS = "metric_faults"  # of an outcome's facts: by name what was wrong with a metric that has no figures, ``fault`` and ``said``
+DIGITS = 12
+KINDS, ENDS = ("fidelity", "quality"), ("lower", "higher")
+NAME, PLAIN = re.compile(r"[a-z][a-z0-9_]{0,39}"), re.compile(r"[A-Za-z0-9 .,()/+-]{0,40}")
+LONGEST = 400  # letters of a meaning
+FIELDS = ("title", "unit", "better", "kind", "meaning", "within", "deterministic", "code")
+
+
+def fault_of(name: str, stated: Mapping[str, Any]) -> str:
+    """The reason why a definition defines no metric, in words that follow the metric's name; empty where it does."""
+    if not NAME.fullmatch(name):
+        return "has a name that is not at most 40 small letters, digits and underscores, the first a letter"
+    if name in METRICS or name.split("_")[0] in FAMILIES:
+        return "has the name of a metric of cachemark itself, or begins with one"
+    if set(stated) != set(FIELDS):
+        return f"does not state just {', '.join(FIELDS)}"
+    if stated["kind"] not in KINDS:
+        return f"is of kind {stated['kind']!r:.40}, not of {' or '.join(KINDS)}"
+    if stated["better"] not in ENDS:
+        return f"is better {stated['better']!r:.40}, not {' or '.join(ENDS)}"
+    texts = [stated[name] for name in ("title", "unit", "code")]
+    if not texts[0] or not all(isinstance(text, str) and PLAIN.fullmatch(text) for text in texts):
+        return "has a title or a unit that is not at most 40 letters, digits, blanks and .,()/+-"
+    if not isinstance(stated["meaning"], str) or not 0 < len(stated["meaning"]) <= LONGEST or not stated["meaning"].isprintable():
+        return f"has no docstring whose first paragraph, of at most {LONGEST} letters, says what it measures"
+    if type(stated["deterministic"]) is not bool or _range(stated["within"]) is None:
+        return "has a range (within) that is not two numbers, the smaller first, or says of its determinism neither true nor false"
+    return ""
+
+
+def full_name(name: str, stated: Mapping[str, Any]) -> str:
+    """The name of a metric with the digest of its definition."""
+    text = json.dumps([name, dict(stated)], sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return f"{name}_{hashlib.sha256(text.encode()).hexdigest()[:DIGITS]}"
+
+
+def know(evaluation: object) -> None:
+    """Know the metrics that a case states, from now on and in this process. What is no definition, or not that of its name, is passed over:
+    there is then no such metric, which is what a reader of a damaged store is told."""
+    stated = evaluation.get(KEY) if isinstance(evaluation, Mapping) else None
+    for name, definition in stated.items() if isinstance(stated, Mapping) else ():
+        if name in OUTSIDE or not isinstance(name, str) or not isinstance(definition, Mapping):
+            continue
+        base = name[: -DIGITS - 1]
+        if not fault_of(base, definition) and name == full_name(base, definition):
+            given = {field: definition[field] for field in FIELDS if field not in ("within", "code")}
+            OUTSIDE[name] = Metric(name, **given, within=_range(definition["within"]) or (-math.inf, math.inf))
+
+
+def _range(within: object) -> tuple[float, float] | None:
+    """The range that a definition states, in which None is no end; None where it states none."""
+    if not isinstance(within, list | tuple) or len(within) != 2 or not all(end is None or _is_end(end) for end in within):
+        return None
+    low, high = (infinite if end is None else float(end) for end, infinite in zip(within, (-math.inf, math.inf), strict=True))
+    return (low, high) if low < high else None
+
+
+def _is_end(value: object) -> bool:
+    """True of a finite number that is a float, or can be one."""
+    return type(value) in (int, float) and abs(cast("float", value)) <= sys.float_info.max

@@ -1,0 +1,79 @@
+"""Definitions of metrics of plug-ins: a case carries them, a reader knows them from it, and only as their names say."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from cachemark.core import units
+from cachemark.core.errors import UnknownName
+from cachemark.core.outside_metrics import KEY, fault_of, full_name, know
+from cachemark.core.result import Outcome, Status
+from cachemark.core.spec import Case, Sampling
+from cachemark.report.view.report_row import derive
+
+STATED = {"title": "Contrast", "unit": "", "better": "lower", "kind": "quality", "meaning": "How grey an image is.", "within": [0.0, None],
+          "deterministic": True, "code": "0123456789ab"}  # fmt: skip
+NAME = full_name("contrast", STATED)
+
+
+@pytest.fixture(autouse=True)
+def _forgotten() -> Iterator[None]:
+    """As in a process that has met none."""
+    held = dict(units.OUTSIDE)
+    units.OUTSIDE.clear()
+    yield
+    units.OUTSIDE.clear()
+    units.OUTSIDE.update(held)
+
+
+def case(evaluation: dict[str, Any]) -> Case:
+    return Case("m", "random", (4, 4), "10 classes", Sampling(), "window", evaluation=evaluation)
+
+
+def test_a_reader_knows_the_metric_from_the_case() -> None:
+    kept = json.dumps(Outcome(case({KEY: {NAME: STATED}}), Status.OK, {NAME: [1.0, 2.0, 4.0]}).to_json())
+    units.OUTSIDE.clear()
+    with pytest.raises(UnknownName):
+        units.metric(NAME)
+    found = Outcome.from_json(json.loads(kept))
+    known = units.metric(NAME)
+    assert (known.better, known.kind, known.within, known.deterministic) == ("lower", "quality", (0.0, float("inf")), True)
+    assert known.loss(then=1.0, now=2.0) == 1.0
+    full = replace(found, case=replace(found.case, method="full", role="baseline"), samples={NAME: [1.0, 1.0, 1.0]})
+    row = derive(found, full)
+    assert row.quality[NAME].value == pytest.approx(7 / 3)
+    assert row.to_full[NAME].value == pytest.approx(4 / 3)
+
+
+@pytest.mark.parametrize("changes", [{"code": "ba9876543210"}, {"better": "higher"}, {"within": [0.0, 1.0]}, {"meaning": "Another."}])
+def test_an_edited_metric_is_another_one_in_another_case(changes: dict[str, Any]) -> None:
+    edited = {**STATED, **changes}
+    assert full_name("contrast", edited) != NAME
+    assert case({KEY: {full_name("contrast", edited): edited}}).key != case({KEY: {NAME: STATED}}).key
+
+
+@pytest.mark.parametrize("evaluation", [
+    {KEY: {NAME: {**STATED, "better": "higher"}}},  # somebody has turned it round
+    {KEY: {"fid_0123456789ab": STATED}}, {KEY: {NAME: []}}, {KEY: [NAME]}, {KEY: {"x": STATED}}, [KEY],
+])  # fmt: skip
+def test_a_definition_that_is_not_that_of_its_name_defines_nothing(evaluation: object) -> None:
+    know(evaluation)
+    assert not units.OUTSIDE
+
+
+@pytest.mark.parametrize(("name", "changes", "said"), [
+    ("Contrast", {}, "small letters"), ("legend", {}, "of cachemark itself"), ("fid_mine", {}, "of cachemark itself"),
+    ("contrast", {"kind": "speed"}, "kind"), ("contrast", {"better": "more"}, "better"), ("contrast", {"title": "<b>"}, "title"),
+    ("contrast", {"title": ""}, "title"), ("contrast", {"meaning": ""}, "docstring"), ("contrast", {"within": [1, 0]}, "within"),
+    ("contrast", {"within": [0, float("nan")]}, "within"), ("contrast", {"within": [0, float("inf")]}, "within"),
+    ("contrast", {"within": [0, 10**400]}, "within"), ("contrast", {"deterministic": 1}, "determinism"),
+    ("contrast", {"more": 1}, "does not state just"),
+])  # fmt: skip
+def test_what_is_no_definition_is_told(name: str, changes: dict[str, Any], said: str) -> None:
+    assert fault_of("contrast", STATED) == ""
+    assert said in fault_of(name, {**STATED, **changes})
