@@ -184,7 +184,7 @@ class Partial(Bidirectional, ABC):
     # -- one generation -----------------------------------------------------------------------------------------------
     def resolve(self, layout: Layout) -> None:
         self.shape, self.rows = cast(MaskedLayout, layout), layout.rows
-        self.steps, places = masked_steps(layout, self.shape.steps), self.shape.places
+        self.steps, places = masked_steps(self.shape, self.shape.steps), self.shape.places
         self.check()
         self.full = [step.index == 0 or self.refreshes(step) for step in self.steps]
         self.kept = [places if full else min(places, self.keep(step)) for full, step in zip(self.full, self.steps, strict=True)]
