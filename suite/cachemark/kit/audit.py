@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from types import FrameType
 from typing import Any
 
@@ -25,7 +26,6 @@ READS = {"open": "opens a file", "socket.connect": "connects to a network", "sql
 IMPORTING = "importlib._bootstrap"
 Own = Callable[[FrameType], bool]
 _listeners: list[tuple[Own, dict[str, str]]] = []
-_there = False
 
 
 def frames_of(cls: type) -> Own:
@@ -44,10 +44,7 @@ def called_from(own: Own) -> bool:
 @contextmanager
 def listening(own: Own) -> Iterator[dict[str, str]]:
     """Inside, what the method asks of Python is written down: what it does, with the event."""
-    global _there
-    if not _there:
-        sys.addaudithook(_heard)
-        _there = True
+    _hook()
     said: dict[str, str] = {}
     _listeners.append((own, said))
     try:
@@ -94,6 +91,12 @@ def absent(own: Own) -> Iterator[set[str]]:
         yield met
     finally:
         sys.setprofile(before)
+
+
+@cache
+def _hook() -> None:
+    """Listen from now on. Kept in no variable of this module, whose change would look like a plug-in's."""
+    sys.addaudithook(_heard)
 
 
 def _heard(event: str, given: tuple[Any, ...]) -> None:
