@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
 
 from cachemark.models.llamagen import LlamaGenConfig
 from cachemark.models.tiny.tiny_vq import load
@@ -76,18 +76,8 @@ def test_training_lowers_the_loss(tokenizer: Path, tmp_path: Path) -> None:
     assert task.validate()["nats_per_token"] < before - 0.1
 
 
-def test_a_killed_run_ends_as_an_uninterrupted_one(tokenizer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def plan(name: str) -> TrainingRun:
-        return TrainingRun(tmp_path / name, 6, every=2, threads=1)
-
-    whole = train(make(tokenizer), plan("whole"))
-    task, own = make(tokenizer), GeneratorTask.loss
-    monkeypatch.setattr(task, "loss", lambda step, draws: own(task, step, draws) if step < 5 else (_ for _ in ()).throw(KeyboardInterrupt))
-    with pytest.raises(KeyboardInterrupt):
-        train(task, plan("parts"))
-    continued = train(make(tokenizer), plan("parts"))
-    a, b = load_file(str(whole)), load_file(str(continued))
-    assert all(torch.equal(a[name], b[name]) for name in a)
+def test_a_killed_run_ends_as_an_uninterrupted_one(tokenizer: Path, ends_as_uninterrupted: Callable[..., None]) -> None:
+    ends_as_uninterrupted(lambda: make(tokenizer), 6)
 
 
 def test_the_weights_name_their_tokenizer(tokenizer: Path, tmp_path: Path) -> None:

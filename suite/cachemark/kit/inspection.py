@@ -33,8 +33,8 @@ from ..roofline.masked_flops import masked_ops
 from .audit import absent, frames_of, listening
 from .driver import Onlooker, watched
 from .findings import Flaw
-from .reachable import outside
-from .work_counter import DispatchedWork, WorkCounter, place
+from .reachable import outside, place
+from .work_counter import DispatchedWork, WorkCounter
 
 NEAR = 0.02  # share by which work may differ from what is said
 SAID = 300  # letters of an error

@@ -22,7 +22,7 @@ def outside(method: Method, memory: Memory) -> list[tuple[str, tuple[int, ...]]]
     looked at too, since there they would last."""
     inside = set(memory.pointers().values())
     found = {name: tuple(tensor.shape) for name, tensor in kept(method)
-             if tensor.numel() and _place(tensor) not in inside}
+             if tensor.numel() and place(tensor) not in inside}
     return sorted(found.items())
 
 
@@ -76,7 +76,7 @@ def _inside(cell: CellType) -> Any:
         return None
 
 
-def _place(tensor: Tensor) -> int:
+def place(tensor: Tensor) -> int:
     """The address of a tensor's storage; 0 for one without, such as a lazy one."""
     try:
         return tensor.untyped_storage().data_ptr()

@@ -19,6 +19,7 @@ from ..roofline.flops import FlopCounter, formulas
 from .audit import called_from
 from .capture import tensors
 from .driver import Onlooker
+from .reachable import place
 
 RANDOM = {"bernoulli", "bernoulli_", "cauchy_", "exponential_", "geometric_", "log_normal_", "multinomial", "native_dropout", "normal",
           "normal_", "poisson", "rand", "rand_like", "randint", "randint_like", "randn", "randn_like", "random", "random_", "randperm",
@@ -74,14 +75,6 @@ class WorkCounter(FlopCounter, Onlooker):
         with self:
             yield self.work
         self.work.flops = self.flops
-
-
-def place(tensor: Tensor) -> int:
-    """The address of a tensor's storage; 0 for one without."""
-    try:
-        return tensor.untyped_storage().data_ptr()
-    except (NotImplementedError, RuntimeError):
-        return 0
 
 
 def _fused() -> dict[Any, Callable[..., int]]:
