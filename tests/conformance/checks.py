@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import lzma
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load
 from torch import Tensor
 
 WEIGHTS = "weights/"
@@ -19,7 +20,10 @@ WEIGHTS = "weights/"
 
 @dataclass
 class Vector:
-    """One vector file: its tensors, the JSON beside it, and which tensors the checks have looked at."""
+    """One vector file: its tensors, the JSON beside it, and which tensors the checks have looked at.
+
+    ``path`` names the file as it is without compression; a large one may lie there with ``.xz`` behind its name.
+    """
 
     path: Path
     facts: dict[str, Any]
@@ -28,7 +32,7 @@ class Vector:
 
     @classmethod
     def load(cls, path: Path) -> Vector:
-        return cls(path, json.loads(path.with_suffix(".json").read_text()), load_file(path))
+        return cls(path, json.loads(path.with_suffix(".json").read_text()), load(content(path)))
 
     def __getitem__(self, name: str) -> Tensor:
         self.seen.add(name)
@@ -47,6 +51,15 @@ class Vector:
         """The model's weights under their official names, in fp32 (some files store them as fp16, exactly)."""
         names = [name for name in self.tensors if name.startswith(WEIGHTS)]
         return {name.removeprefix(WEIGHTS): self[name].float() for name in names}
+
+
+def content(path: Path) -> bytes:
+    """The bytes of a vector file, from its compressed form where only that is there."""
+    return path.read_bytes() if path.exists() else lzma.decompress(compressed(path).read_bytes())
+
+
+def compressed(path: Path) -> Path:
+    return path.with_name(f"{path.name}.xz")
 
 
 @dataclass(frozen=True)

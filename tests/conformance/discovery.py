@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+import lzma
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
+from safetensors.torch import load
 
 from cachemark.core.errors import unknown
 
-from .checks import Check, Family, Kind, Vector
+from .checks import Check, Family, Kind, Vector, content
 from .readers import FAMILIES
 
 DEFAULT = Path(__file__).parent / "vectors"
@@ -32,8 +34,8 @@ class Item:
 
 
 def find(folder: Path) -> list[Item]:
-    """Every check of every ``<family>/<anything>_<kind>.safetensors`` under ``folder``; at least one item."""
-    files = sorted(_files(folder))
+    """Every check of every ``<family>/<anything>_<kind>.safetensors``, or ``.safetensors.xz``, under ``folder``; at least one item."""
+    files = sorted(set(_files(folder)))
     if not files:
         text = f"No vectors under {str(folder)!r}: expected <family>/<anything>_<kind>.safetensors with a .json of the same name."
         return [Item(NOTHING, folder, problem=text)]
@@ -45,7 +47,7 @@ def _files(folder: Path) -> Iterator[Path]:
     for at, inner, names in os.walk(folder, followlinks=True):
         here = Path(at)
         inner[:] = [name for name in inner if not here.resolve().is_relative_to((here / name).resolve())]
-        yield from (here / name for name in names if name.endswith(".safetensors"))
+        yield from (here / name.removesuffix(".xz") for name in names if name.endswith((".safetensors", ".safetensors.xz")))
 
 
 def kind_of(path: Path) -> str:
@@ -91,9 +93,8 @@ def _names(path: Path) -> set[str]:
     beside = path.with_suffix(".json")
     try:
         facts = json.loads(beside.read_text())
-        with safe_open(path, framework="pt") as tensors:
-            return Vector(path, facts, dict.fromkeys(tensors.keys())).names
+        return Vector(path, facts, load(content(path))).names
     except (OSError, json.JSONDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"its configuration {beside.name} cannot be read: {error}") from None
-    except SafetensorError as error:
+    except (SafetensorError, lzma.LZMAError) as error:
         raise ValueError(f"cannot be read: {error}") from None

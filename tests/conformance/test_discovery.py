@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import lzma
 import shutil
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from . import test_vectors
-from .checks import Check, Vector, apart, differing_bytes
+from .checks import Check, Vector, apart, compressed, differing_bytes
 from .discovery import DEFAULT, Item, find, kind_of
 from .readers import FAMILIES
 
@@ -98,6 +99,18 @@ def test_a_missing_or_broken_configuration_is_a_problem(tmp_path: Path, content:
 def test_a_damaged_file_is_a_problem(tmp_path: Path) -> None:
     path = placed(tmp_path, "llamagen/golden_small_vq") / "llamagen" / "golden_small_vq.safetensors"
     path.write_bytes(path.read_bytes()[:-9])
+    assert "cannot be read" in problems(tmp_path)[0]
+
+
+def test_a_compressed_file_counts_once_and_as_the_plain_one(tmp_path: Path) -> None:
+    path = placed(tmp_path, "llamagen/golden_small_vq") / "llamagen" / "golden_small_vq.safetensors"
+    plain = find(tmp_path)
+    compressed(path).write_bytes(lzma.compress(path.read_bytes()))
+    assert find(tmp_path) == plain
+    path.unlink()
+    assert find(tmp_path) == plain
+    assert Vector.load(path).tensors.keys() == Vector.load(GOLDEN.with_suffix(".safetensors")).tensors.keys()
+    compressed(path).write_bytes(b"of no archive")
     assert "cannot be read" in problems(tmp_path)[0]
 
 

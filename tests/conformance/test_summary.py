@@ -19,7 +19,7 @@ def test_the_summary_that_the_package_carries_is_of_these_vectors() -> None:
 
 def test_every_vector_and_every_check_is_in_it() -> None:
     found = summary()
-    assert set(found) == {file.relative_to(DEFAULT).with_suffix("").as_posix() for file in DEFAULT.rglob("*.safetensors")}
+    assert set(found) == {file.relative_to(DEFAULT).with_suffix("").as_posix() for file in DEFAULT.rglob("*.json")}
     for name, entry in found.items():
         family, _, file = name.partition("/")
         checks = FAMILIES[family][file.partition("_")[2]].checks_of(Vector.load(DEFAULT / f"{name}.safetensors").names)
