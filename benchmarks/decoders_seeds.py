@@ -1,0 +1,66 @@
+"""Class accuracy of `scd` with Gumbel coupling against the sequential full cache, at seeds that the plan `decoders` does not use.
+
+    python benchmarks/decoders_seeds.py [--first 2000] [--images 4000] [--threads 1]
+
+Whether a difference that a table of many shows is there at seeds that nobody has looked at: one figure, one interval, chosen beforehand.
+The packaged tiny-llamagen, fp32, on the CPU, with the window, guidance and batch of the plan; classes are told by the same network.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+
+import torch
+
+from cachemark.cache.arena import Memory
+from cachemark.contract.decoder import Decoder
+from cachemark.core import registry
+from cachemark.core.seeds import Subset, subset
+from cachemark.core.spec import Sampling
+from cachemark.decoders.scd import SCD
+from cachemark.methods.full import Full
+from cachemark.metrics.named_presets import SCENE, preset
+from cachemark.models import catalogue
+from cachemark.models.protocol import Loaded, Request
+from cachemark.stats.intervals import Interval, mean_over_seeds
+from cachemark.trial.child.judge import Job
+from origin import Origin
+
+assert catalogue
+MODEL, SAMPLING, WINDOW, BATCH = "tiny-llamagen", Sampling(cfg_scale=1.5), 4, 25
+
+
+def right(loaded: Loaded, part: Subset, decoder: Callable[[], Decoder] | None) -> list[float]:
+    """1 for each image that is of the class that was asked for, else 0."""
+    job = Job(loaded, Full, Memory(), SAMPLING, part, BATCH, "cpu", decoder=decoder)
+    seen = preset(SCENE).extract(job.decode(job.generate(chunk)) for chunk in job.chunks())
+    return (seen.logits.argmax(1) == torch.tensor(part.labels)).double().tolist()
+
+
+def ends(found: Interval) -> str:
+    return f"{found.value:.4f} [{found.low:.4f}, {found.high:.4f}]"
+
+
+@torch.inference_mode()
+def main() -> None:
+    """Print both accuracies and their difference, paired by seeds."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--first", type=int, default=2000, help="seeds from this one on")
+    parser.add_argument("--images", type=int, default=4000)
+    parser.add_argument("--threads", type=int, default=1)
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    print(Origin(arguments.threads))
+    loaded = registry.models.get(MODEL).load(Request("cpu", torch.float32))
+    every = subset("s10k", 10)
+    part = Subset("", *(values[arguments.first : arguments.first + arguments.images] for values in (every.seeds, every.labels)))
+    full = right(loaded, part, None)
+    print("full", ends(mean_over_seeds(full, (0, 1))), flush=True)
+    scd = right(loaded, part, lambda: SCD(window=WINDOW))
+    print("full + scd: gumbel", ends(mean_over_seeds(scd, (0, 1))))
+    print("difference", ends(mean_over_seeds([b - a for a, b in zip(full, scd, strict=True)], (-1, 1))))
+
+
+if __name__ == "__main__":
+    main()
