@@ -271,14 +271,19 @@ def kept(subject: Scaled, vector: Vector) -> float:
     return worst(differing(subject.ran.found[where].to(torch.int16), expected) for where, expected in by_scale(vector, "e2e/kept"))
 
 
-def pooled(subject: Scaled, vector: Vector, which: str) -> float:
-    """Of the file's own keys and queries in the first layer; where the file has no number neither has ours."""
-    scale, expected, sides = int(which), vector[f"e2e/pooled/{which}/0"], SIDES[: int(which) + 1]
+def scored(vector: Vector, which: str) -> tuple[Tensor, Tensor, Tensor]:
+    """The file's own queries and keys of the first layer at a scale, (rows, heads, tokens, head_dim), and the places of the window."""
+    scale, sides = int(which), SIDES[: int(which) + 1]
     before, own = vector[f"e2e/kept/{scale - 1}/0"].long(), sides[-1] ** 2
     first = sum(side**2 for side in sides[:-1])
     places = torch.cat((before, torch.arange(first, first + own).expand(*before.shape[:2], -1)), -1)
     k = vector["e2e/k/0"].gather(2, places[..., None].expand(-1, -1, -1, vector["e2e/k/0"].size(-1)))
-    found = ScaleKV().pooled(vector[f"e2e/window_q/{which}/0"], k, spread(sides[-1]) + places.size(-1) - own)
+    return vector[f"e2e/window_q/{which}/0"], k, spread(sides[-1]) + places.size(-1) - own
+
+
+def pooled(subject: Scaled, vector: Vector, which: str) -> float:
+    """Of the file's own keys and queries in the first layer; where the file has no number neither has ours."""
+    found, expected = ScaleKV().pooled(*scored(vector, which)), vector[f"e2e/pooled/{which}/0"]
     same = bool(((found == -torch.inf) == (expected == -torch.inf)).all())
     return apart(found.masked_fill(found == -torch.inf, 0), expected.masked_fill(expected == -torch.inf, 0)) if same else float("inf")
 
