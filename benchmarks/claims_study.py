@@ -22,6 +22,7 @@ import claims_coverage
 from cachemark.stats.not_worse import ALPHA
 from claims_rivals import RULES, Floats, gaffke
 from gate_page import markdown
+from pages import put
 
 BEGIN, END = "<!-- written by benchmarks/claims_study.py -->", "<!-- end of what is written -->"
 MARGIN, METHODS, SEEDS = 0.05, 12, (16, 32, 64, 256)
@@ -137,11 +138,7 @@ def text(results: Mapping[str, Any]) -> str:
 
 def write(page: Path, results: Mapping[str, Any]) -> None:
     """Put the tables between the marks of the page."""
-    before, _, rest = page.read_text(encoding="utf-8").partition(BEGIN)
-    _, found, after = rest.partition(END)
-    if not found:
-        raise SystemExit(f"{page} lacks the marks {BEGIN} and {END}.")
-    page.write_text(f"{before}{BEGIN}\n\n{text(results)}\n\n{END}{after}", encoding="utf-8")
+    put(page, BEGIN, END, text(results))
 
 
 def study(only: Sequence[str], size: float, seed: int, results: dict[str, Any]) -> dict[str, Any]:

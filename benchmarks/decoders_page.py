@@ -11,7 +11,7 @@ import argparse
 import json
 import math
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from cachemark.report.view.report_row import ReportRow
 from cachemark.report.view.standing import standing
 from cachemark.stats.intervals import Interval
 from cachemark.workflows.stored_run import open_run
+from pages import ends, put, rounded, verdict
 
 BEGIN, END = "<!-- written by benchmarks/decoders.py -->", "<!-- end of what benchmarks/decoders.py has written -->"
 FIGURES = {"FID": "fid_scene_2k", "precision": "precision_scene_2k", "recall": "recall_scene_2k", "class accuracy": "class_accuracy"}
@@ -51,14 +52,6 @@ def quality(found: Row) -> Iterator[str]:
         yield f"| {row['decoder']} | {' | '.join(cells)} | {row['verdict']} |"
 
 
-def ends(found: Sequence[float] | None, places: int) -> str:
-    """A value with the ends of its interval, where it has one."""
-    if found is None:
-        return ""
-    value, low, high = (f"{number:.{places}f}".replace("-", "−") for number in found)
-    return value if found[1] == found[2] else f"{value} [{low}, {high}]"
-
-
 def text(results: Mapping[str, Row]) -> str:
     """What stands between the marks of the page."""
     parts = []
@@ -75,13 +68,8 @@ def keep(file: Path, part: str, found: Row, page: Path | None) -> None:
     results = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
     results[part] = found
     file.write_text(json.dumps(results, sort_keys=True) + "\n", encoding="utf-8")
-    if page is None:
-        return
-    before, _, rest = page.read_text(encoding="utf-8").partition(BEGIN)
-    _, closed, after = rest.partition(END)
-    if not closed:
-        raise SystemExit(f"{page} lacks the marks {BEGIN} and {END}.")
-    page.write_text(f"{before}{BEGIN}\n\n{text(results)}\n\n{END}{after}", encoding="utf-8")
+    if page is not None:
+        put(page, BEGIN, END, text(results))
 
 
 # -- a stored run -------------------------------------------------------------------------------------------------------
@@ -99,15 +87,12 @@ def of_run(store: Path) -> Row:
 
 
 def _row(row: ReportRow, full: ReportRow) -> Row:
-    figures = {title: row.quality[name] for title, name in FIGURES.items()}
+    figures = {title: rounded(row.quality[name]) for title, name in FIGURES.items()}
     if row is full:
-        return {"decoder": row.case.label, "figures": {title: _ends(one) for title, one in figures.items()}, "less": {}, "verdict": ""}
-    less = {title: row.to_full[name] if name in row.to_full else apart(row.quality[name], full.quality[name])
+        return {"decoder": row.case.label, "figures": figures, "less": {}, "verdict": ""}
+    less = {title: rounded(row.to_full[name] if name in row.to_full else apart(row.quality[name], full.quality[name]))
             for title, name in FIGURES.items()}
-    other = [title for title, one in less.items() if one.stated and not one.low <= 0 <= one.high]
-    return {"decoder": row.case.label, "figures": {title: _ends(one) for title, one in figures.items()},
-            "less": {title: _ends(one) for title, one in less.items()},
-            "verdict": f"{', '.join(other)} differs" if other else "equal within the intervals"}
+    return {"decoder": row.case.label, "figures": figures, "less": less, "verdict": verdict(less)}
 
 
 def apart(mine: Interval, its: Interval) -> Interval:
@@ -115,10 +100,6 @@ def apart(mine: Interval, its: Interval) -> Interval:
     value = mine.value - its.value
     below, above = math.hypot(mine.value - mine.low, its.high - its.value), math.hypot(mine.high - mine.value, its.value - its.low)
     return replace(mine, value=value, low=value - below, high=value + above)
-
-
-def _ends(found: Interval) -> list[float]:
-    return [round(value, 5) for value in (found.value, found.low, found.high)]
 
 
 def main() -> None:

@@ -8,6 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from pages import put
+
 Row = Mapping[str, Any]
 BEGIN, END = "<!-- written by benchmarks/gate_study.py -->", "<!-- end of what is written -->"
 SECONDS = 1.0  # an image, in the price of a night
@@ -122,8 +124,4 @@ def write(page: Path, results: Mapping[str, Any]) -> None:
     for profile in dict.fromkeys(row["profile"] for row in results["roc"]):
         drawings[profile] = f"gate-{re.sub('[^a-z]+', '-', profile.lower())}.svg"
         draw(results, profile, page.parent / drawings[profile])
-    before, _, rest = page.read_text(encoding="utf-8").partition(BEGIN)
-    _, found, after = rest.partition(END)
-    if not found:
-        raise SystemExit(f"{page} lacks the marks {BEGIN} and {END}.")
-    page.write_text(f"{before}{BEGIN}\n\n{text(results, drawings)}\n\n{END}{after}", encoding="utf-8")
+    put(page, BEGIN, END, text(results, drawings))

@@ -30,6 +30,7 @@ from cachemark.stats import paired_test as pairs
 from cachemark.stats.paired_test import PairRatios, Rule
 from cachemark.store.rows import RunRecord, Verdict
 from gate_study import FAMILY, PROFILES, Floats, paired
+from pages import put
 
 SEED, MONTHS, NIGHTS = 17, 20, 30
 CELLS = [str(cell) for cell in range(FAMILY)]
@@ -126,15 +127,6 @@ def rows(months: int, seed: int) -> Iterator[dict[str, Any]]:
                 yield row(name, luck, lasts, raised, months, seed)
 
 
-def write(page: Path, table: str) -> None:
-    """Put the table into the page."""
-    before, _, rest = page.read_text(encoding="utf-8").partition(BEGIN)
-    _, found, after = rest.partition(END)
-    if not found:
-        raise SystemExit(f"{page} lacks the marks {BEGIN} and {END}.")
-    page.write_text(f"{before}{BEGIN}\n\n{table}\n\n{END}{after}", encoding="utf-8")
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description="Simulate nights whose arms have luck that lasts.")
     parser.add_argument("--months", type=int, default=MONTHS)
@@ -147,7 +139,7 @@ def main() -> None:
     table = f"Seed {given.seed}, {given.months} months for each row, {minutes:.0f} minutes of one core.\n{gate_page.markdown(made)}"
     print(table)
     if given.page:
-        write(given.page, table)
+        put(given.page, BEGIN, END, table)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,51 @@
+"""Tables of Markdown between two marks of a page, and figures in them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from cachemark.stats.intervals import Interval
+
+CONTENTS = "<!-- contents -->", "<!-- end of contents -->"
+
+
+def put(page: Path, begin: str, end: str, text: str) -> None:
+    """Put ``text`` between two marks of a page, in place of what stands there."""
+    before, _, rest = page.read_text(encoding="utf-8").partition(begin)
+    _, closed, after = rest.partition(end)
+    if not closed:
+        raise SystemExit(f"{page} lacks the marks {begin} and {end}.")
+    page.write_text(f"{before}{begin}\n\n{text}\n\n{end}{after}", encoding="utf-8")
+
+
+def contents(page: Path) -> str:
+    """A list of links to the headings of a page."""
+    found = re.findall(r"^(##+) (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return "\n".join(f"{'    ' * (len(marks) - 2)}- [{title}](#{re.sub(r'[^a-z0-9 -]', '', title.lower()).replace(' ', '-')})"
+                     for marks, title in found)
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table of cells that are written already."""
+    return "\n".join(f"| {' | '.join(cells)} |" if cells else "|---" * len(head) + "|" for cells in (head, (), *rows))
+
+
+def rounded(found: Interval) -> list[float]:
+    """A value with the ends of its interval, as a file keeps them; three times the value where it has none."""
+    return [round(value, 5) for value in (found.value, found.low, found.high)]
+
+
+def ends(found: Sequence[float] | None, places: int) -> str:
+    """A value with the ends of its interval, where it has one."""
+    if found is None:
+        return ""
+    value, low, high = (f"{number:.{places}f}".replace("-", "−") for number in found)
+    return value if found[1] == found[2] else f"{value} [{low}, {high}]"
+
+
+def verdict(less: Mapping[str, Sequence[float]]) -> str:
+    """The names of the differences whose interval leaves out 0, as one says that they differ."""
+    other = [name for name, (_, low, high) in less.items() if low != high and not low <= 0 <= high]
+    return f"{', '.join(other)} differ{'s' if len(other) == 1 else ''}" if other else "equal within the intervals"

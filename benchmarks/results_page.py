@@ -1,0 +1,233 @@
+"""Tables of docs/results.md from a store: what methods of a plan keep, how near they stay to the full cache, what their images are worth.
+
+    python benchmarks/results_page.py rivals results.sqlite [--json benchmarks/results/rivals.json] [--page docs/results.md]
+
+takes the newest run of the plan, `rivals`, `gtr`, `codecs` or `prompts`, keeps its figures and writes the tables of the page.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import textwrap
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from cachemark.core.errors import CachemarkError
+from cachemark.core.spec import FULL
+from cachemark.core.wording import count
+from cachemark.export.escape import for_markdown
+from cachemark.report.formatting import DASH
+from pages import CONTENTS, contents, ends, put, table, verdict
+from results_rows import of_run
+
+FOLDER = Path(__file__).with_name("results")
+Row = Mapping[str, Any]
+NAMES = {  # of figures, in the head of a table
+    "kv_allocated": "allocated", "kv_logical": "live", "kv_high_water": "high water", "flops": "FLOPs", "latency": "time, s",
+    "speed_up": "over full's", "token_agreement": "same tokens", "kl": "KL, nat/token", "token_distance": "distance",
+    "forced_distance": "forced distance", "fid": "FID", "precision": "precision", "recall": "recall", "class_accuracy": "class accuracy",
+    "prompt_score": "all", "prompt_object": "object", "prompt_colour": "colour", "prompt_count": "count", "prompt_position": "position",
+    "prompt_ground": "ground",
+}  # fmt: skip
+INDICES, VECTORS, SETS = ("token_agreement", "kl"), ("token_distance", "forced_distance"), ("fid", "precision", "recall", "class_accuracy")
+PARTS = ("prompt_object", "prompt_colour", "prompt_count", "prompt_position", "prompt_ground")
+REFERENCES = {"floor": "*floor*: full, other seeds", "numerics": "*numerics*: full, half the batch"}
+DIFFERS = "A figure differs where the interval of its difference to the full cache's, at the same seeds, leaves out 0."
+WIDTH = 140  # characters of a line of the page
+
+
+class Figures(NamedTuple):
+    """A table of a section: the figures in its columns, and those of them with the difference to the full cache's behind them. One that
+    ``judges`` says what differs and what is shown to be not worse; the others have the reference rows of fidelity."""
+
+    columns: Sequence[str]
+    less: Sequence[str] = ()
+    judges: bool = False
+
+
+JUDGED = Figures(SETS, ("fid", "class_accuracy"), judges=True)
+
+
+class Section(NamedTuple):
+    """The tables of a plan under a ``heading``. ``kind`` is a column before the method: its title, and what it says of a row; ``knobs``:
+    there is one for knobs that differ from the method's defaults. ``by``: the figure by which rows stand, the largest first; empty:
+    they stand as in the plan."""
+
+    heading: str
+    about: str
+    tables: Sequence[Figures]
+    kind: tuple[str, Callable[[Row], str]] | None = None
+    knobs: bool = False
+    by: str = ""
+
+
+def _equal(row: Row) -> str:
+    return ("FLOPs of gtr", "FLOPs of lazymar", "FLOPs of marche", "time")[row["block"]]
+
+
+def _how(row: Row) -> str:
+    forgets, rounds = row["method"].split()[0] != FULL, row["codec"] != "native"
+    return "both" if forgets and rounds else "forgets" if forgets else "rounds" if rounds else ""
+
+
+SECTIONS = {
+    "rivals": Section(
+        "Next-scale: calibrated rivals at equal allocated bytes",
+        "Every method at two budgets: what AMS-KV allocates with one layer in six demanding, and three tenths of the full cache. A budget "
+        "is a share without the stage, which layers share; the columns count all. Allocated, live and high-water bytes are shares of the "
+        "full cache's, the high water of its live ones: the fullest moment between two layers of a pass, where heads differ in length.",
+        (Figures(("kv_allocated", "kv_logical", "kv_high_water", *INDICES)), JUDGED)),
+    "gtr": Section(
+        "Masked: methods at equal FLOPs and at equal time",
+        "GtR, LazyMAR, MARché and fewer passes at the FLOPs of each of the first three. The rows of equal time are passes that took as "
+        "long on an Intel Xeon as GtR's ten (7) and as LazyMAR (11, and GtR with 16); their times here stand beside them, in round "
+        "brackets the ends of intervals that cover less than 95 %, since repeats are few. GtR draws in another order than the full model, "
+        "so it has no forced distance.",
+        (Figures(("flops", "latency", "speed_up", *VECTORS)), JUDGED), kind=("equal", _equal), knobs=True),
+    "codecs": Section(
+        "Forget or round",
+        "Methods that forget at the bytes of full caches whose entries are rounded to 8 and 4 bits, scales counted, and both together. "
+        "Bytes are shares of the full cache's, and rows stand by their live ones; allocated bytes have the buffer in which rounded "
+        "entries are decoded.",
+        (Figures(("kv_logical", "kv_allocated", *INDICES)), JUDGED), kind=("how", _how), by="kv_logical"),
+    "prompts": Section(
+        "From captions: every caption",
+        "One image for each caption, asked for an object, its colour, how many, on which side of the ground, and how the ground looks. "
+        "*All* is the share of images on which everything that was asked for is right.",
+        (Figures((*INDICES, "prompt_score"), ("prompt_score",), judges=True), Figures(PARTS, PARTS))),
+}
+
+
+def marks(plan: str) -> tuple[str, str]:
+    """The marks between which the tables of a plan stand."""
+    script = f"benchmarks/results_page.py {plan}"
+    return f"<!-- written by {script} -->", f"<!-- end of what {script} has written -->"
+
+
+def text(found: Row) -> str:
+    """What stands between the marks of the page."""
+    section, parts = SECTIONS[found["plan"]], list[str]()
+    for model, asked in found["asked"].items():
+        mine = [row for row in found["rows"] if row["model"] == model]
+        arms = sorted((row for row in mine if row["role"] not in REFERENCES), key=lambda row: -_by(row, section.by))
+        references = [row for row in mine if row["role"] in REFERENCES]
+        parts.append(_wrapped(_about(model, asked, found, [row["less"] for row in arms if "less" in row], section)))
+        for figures in section.tables:
+            rows = [*arms, *([] if figures.judges else references)]
+            parts.append(table(_head(figures, section), (_cells(row, figures, section) for row in rows)))
+        parts += list(_notes(arms))
+        parts.append(_wrapped(_origin(found, asked, section)))
+    return "\n\n".join([f"## {section.heading}", _wrapped(section.about), *parts, *_calibrated(found["calibrations"])])
+
+
+def _wrapped(text: str) -> str:
+    return textwrap.fill(text, WIDTH, break_long_words=False, break_on_hyphens=False)
+
+
+def _about(model: str, asked: Row, found: Row, less: Sequence[Mapping[str, Sequence[float]]], section: Section) -> str:
+    """The seeds of a model, how many differences are told apart and how many would be by chance, and what is called not worse."""
+    seeds = f"`{model}`, {asked['samples']} seeds of `{asked['seeds']}`"
+    seeds += f" for fidelity, {asked['images']} images of `{asked['of']}` for quality" if asked["images"] else ""
+    names = [name for figures in section.tables for name in figures.less]
+    stated = [(low, high) for one in less for name in names if name in one for _, low, high in [one[name]] if low != high]
+    apart = sum(not low <= 0 <= high for low, high in stated)
+    chance = f" Here {apart} of {len(stated)} do; were no method different, about {0.05 * len(stated):.1f} would." if stated else ""
+    return f"{seeds}; 95 % intervals. {DIFFERS}{chance} {for_markdown(found['rule'].get(model, ''))}".rstrip()
+
+
+# -- a table ------------------------------------------------------------------------------------------------------------
+def _by(row: Row, name: str) -> float:
+    """The figure by which a row stands, to two digits, since bytes that are meant to be equal differ by a few; the full cache first."""
+    return 2.0 if row["role"] == "baseline" else round(row.get("figures", {}).get(name, [0.0])[0], 2)
+
+
+def _head(figures: Figures, section: Section) -> list[str]:
+    before = [*([section.kind[0]] if section.kind else []), "method", *(["knobs"] if section.knobs else []), "budget"]
+    columns = [title for name in figures.columns for title in (NAMES[name], *(["less full's"] if name in figures.less else []))]
+    return [*before, *columns, *(["against full's", "not worse"] if figures.judges else [])]
+
+
+def _cells(row: Row, figures: Figures, section: Section) -> list[str]:
+    knobs = ", ".join(f"{name} {value}" for name, value in row["knobs"].items())
+    before = [*([section.kind[1](row) if row["role"] == "arm" else ""] if section.kind else []),
+              REFERENCES.get(row["role"]) or for_markdown(row["method"]), *([for_markdown(knobs)] if section.knobs else []),
+              for_markdown(row["budget"])]
+    held, less, absent = row.get("figures", {}), row.get("less", {}), DASH if row["role"] == "arm" else ""
+    cells = [cell for name in figures.columns for cell in (
+        _figure(held, name, absent), *([_figure(less, name, absent)] if name in figures.less else []))]
+    return [*before, *cells, *(_judged(row, figures, absent) if figures.judges else [])]
+
+
+def _figure(held: Mapping[str, Sequence[float]], name: str, absent: str) -> str:
+    """A figure with its interval, or ``absent``. That of a speed has other brackets: it covers less than 95 % where repeats are few."""
+    if name not in held:
+        return absent
+    if name == "speed_up":
+        value, low, high = held[name]
+        return f"{value:.2f}×" if low == high else f"{value:.2f}× ({low:.2f}–{high:.2f})"
+    return ends(held[name], 1 if name == "fid" else 2 if name == "latency" else 3)
+
+
+def _judged(row: Row, figures: Figures, absent: str) -> tuple[str, str]:
+    less = {NAMES[name]: held for name in figures.less if (held := row.get("less", {}).get(name))}
+    return verdict(less) if less else absent, row.get("claim") or absent
+
+
+# -- below the tables ---------------------------------------------------------------------------------------------------
+def _notes(rows: Sequence[Row]) -> Iterator[str]:
+    """Why rows have no figures, and what warns of those that have: a line for each reason."""
+    told: dict[str, list[str]] = {}
+    for row in rows:
+        for reason in [row["missing"]] if "missing" in row else row["notes"]:
+            told.setdefault(reason, []).append(f"{for_markdown(row['method'])} {for_markdown(row['budget'])}")
+    if told:
+        yield "\n".join(f"- {', '.join(names)}: {for_markdown(reason, 300)}" for reason, names in told.items())
+
+
+def _origin(found: Row, asked: Row, section: Section) -> str:
+    """The command, the commit and the machine, and how times were taken where there are any."""
+    timed = any("latency" in figures.columns for figures in section.tables)
+    dtype = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}[asked["dtype"]]
+    parts = [
+        f"`cachemark run {found['plan']}`, commit {for_markdown(found['commit'])}, {for_markdown(found['machine'])}, "
+        f"{count(found['threads'], 'thread')}, torch {for_markdown(found['torch'])}, {dtype}",
+        *([f"times are medians of {asked['repeats']} at batch {asked['batch']}"] if timed else []),
+        *([f"{count(found['carried'], 'case')} measured in an earlier run"] if found["carried"] else []),
+        *([f"the run is {for_markdown(found['state'])}"] if found["state"] != "finished" else []),
+    ]
+    return f"{'; '.join(parts)}."
+
+
+def _calibrated(calibrations: Sequence[Row]) -> Iterator[str]:
+    if calibrations:
+        yield "Measured of the weights beforehand, once, with commit and machine where the calibration's file names them:"
+        yield table(("method", "digest", "samples", "seconds", "commit", "machine"),
+                    ([for_markdown(one["method"]), f"`{one['digest']}`", f"{one['samples']} of `{one['seeds']}`" if "seeds" in one else
+                      str(one["samples"]), *(for_markdown(one.get(name, DASH)) for name in ("seconds", "commit", "machine"))]
+                     for one in calibrations))
+
+
+def main() -> None:
+    """Take the figures of a store."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("plan", choices=SECTIONS)
+    parser.add_argument("store", type=Path)
+    parser.add_argument("--json", type=Path, help="by default benchmarks/results/PLAN.json")
+    parser.add_argument("--page", type=Path, help="put the tables into this page")
+    given = parser.parse_args()
+    try:
+        found = of_run(given.store, given.plan)
+    except CachemarkError as error:
+        raise SystemExit(str(error)) from None
+    kept = given.json or FOLDER / f"{given.plan}.json"
+    kept.parent.mkdir(exist_ok=True)
+    kept.write_text(json.dumps(found, sort_keys=True) + "\n", encoding="utf-8")
+    if given.page:
+        put(given.page, *marks(given.plan), text(found))
+        put(given.page, *CONTENTS, contents(given.page))
+
+
+if __name__ == "__main__":
+    main()

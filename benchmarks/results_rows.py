@@ -1,0 +1,148 @@
+"""The newest run of a plan in a store as rows: figures of every case of the plan, shares of the full cache's, and differences to it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from cachemark.core import calibrations, registry
+from cachemark.core.spec import Case, shown_share
+from cachemark.core.units import PROMPT_SCORES
+from cachemark.core.wording import printed
+from cachemark.plans.expand import expand
+from cachemark.plans.schema import load
+from cachemark.report.view.case_group import CaseGroup
+from cachemark.report.view.quality_claims import Claims, said
+from cachemark.report.view.report_row import ReportRow, method_of
+from cachemark.report.view.standing import standing
+from cachemark.stats.intervals import Interval
+from cachemark.store.rows import RunRecord
+from cachemark.workflows.stored_run import Run
+from cachemark.workflows.stores import reading
+from pages import rounded
+
+Row = dict[str, Any]
+SHARES = {"kv_allocated": "kv_allocated", "kv_logical": "kv_logical", "kv_high_water": "kv_logical", "flops": "flops"}  # of full's
+IMAGES = ("token_agreement", "kl", "token_distance", "forced_distance", "class_accuracy", *PROMPT_SCORES)
+SETS = ("fid", "precision", "recall")
+
+
+def of_run(store: Path, plan: str) -> Row:
+    """The newest run of a plan, as a file keeps it. Raises SystemExit where there is none, or where it has cases that the plan has not."""
+    run = _newest(store, plan)
+    groups, claims = standing(run.outcomes, sequential=run.record.sequential)
+    found = {row.case.key: (row, group) for group in groups for row in group.rows}
+    planned = _planned(plan, run.outcomes[0].case.device_class)
+    if strange := [printed(row.case.title) for key, (row, _) in found.items() if key not in planned]:
+        raise SystemExit(f"The plan {plan} has no such cases: {', '.join(strange)}.")
+    with reading(store) as source:
+        carried = len(source.carried(run.id))
+    return {
+        **_origin(run.record), "plan": plan, "state": run.record.state, "carried": carried,
+        "asked": {case.model: _asked(case) for case, _ in planned.values()},
+        "rule": {group.model: sentence for group in groups if (sentence := said(group, claims))},
+        "rows": [{**_named(case, block), **(_figures(*found[key], claims) if key in found else {"missing": "not reached"})}
+                 for key, (case, block) in planned.items()],
+        "calibrations": list(_calibrations(case for case, _ in planned.values())),
+    }
+
+
+def _newest(store: Path, plan: str) -> Run:
+    with reading(store) as source:
+        runs = source.runs()
+    number = next((run.id for run in runs if run.plan == plan), None)
+    if number is None:
+        known = ", ".join(dict.fromkeys(printed(run.plan) for run in runs)) or "none at all"
+        raise SystemExit(f"{store} holds no run of the plan {plan}; of others: {known}.")
+    run = Run(store, number)
+    if not run.outcomes:
+        raise SystemExit(f"Run {number} of the plan {plan} in {store} has no outcome yet.")
+    return run
+
+
+def _planned(name: str, device: str) -> dict[str, tuple[Case, int]]:
+    """Every case of the packaged plan by its key, in the plan's order, with the number of the first block that has it."""
+    plan, found = load(name), dict[str, tuple[Case, int]]()
+    for number, cells in enumerate(plan.cells):
+        for planned in expand(plan.model_copy(update={"cells": [cells]}), device):
+            found.setdefault(planned.case.key, (planned.case, number))
+    return found
+
+
+def _origin(record: RunRecord) -> Row:
+    facts, changed = record.environment.facts, " (dirty)" if record.code.get("dirty") else ""
+    return {"commit": f"{record.code.get('commit', '')[:10]}{changed}", "machine": record.environment.device,
+            "threads": int(facts["threads"]), "torch": facts["torch"]}
+
+
+def _asked(case: Case) -> Row:
+    """How many seeds and images there are behind figures, and how often times were taken at which batch."""
+    quality = case.evaluation.get("quality", {})
+    return {"seeds": case.seeds, "samples": case.samples, "images": quality.get("samples", 0), "of": quality.get("seeds", ""),
+            "batch": case.batch, "repeats": case.repeats, "dtype": case.dtype}
+
+
+# -- a row --------------------------------------------------------------------------------------------------------------
+def _named(case: Case, block: int) -> Row:
+    return {"model": case.model, "method": method_of(case), "budget": shown_share(case.budget), "role": case.role, "codec": case.codec,
+            "block": block, "knobs": _chosen(case)}
+
+
+def _chosen(case: Case) -> dict[str, Any]:
+    """The knobs that differ from the method's own defaults."""
+    own = {knob.name: knob.default for knob in fields(registry.methods.get(case.method))}
+    return {name: value for name, value in case.knobs.items() if own.get(name) != value and value != ()}
+
+
+def _figures(row: ReportRow, group: CaseGroup, claims: Claims) -> Row:
+    """All that the tables tell of a case, ``missing`` being why it has no figures."""
+    if not row.ok:
+        return {"missing": f"{row.outcome.status}: {row.reason}"}
+    claim = claims.get(row.case.key)
+    shown = "" if claim is None else "shown" if claim.shown and not row.unranked else "not shown"
+    notes = [mark.reason for mark in row.marks if mark.tone == "warn" and not (row.unproven and mark.reason == row.unranked)]
+    return {
+        "figures": {**_shares(row, group.full), **_times(row), **{name: rounded(held) for name, held in _images(row).items()}},
+        "less": {name: rounded(held) for name, held in _apart(row).items()}, "claim": shown, "notes": notes,
+    }
+
+
+def _shares(row: ReportRow, full: ReportRow | None) -> dict[str, list[float]]:
+    """Bytes and FLOPs over the full cache's: a count has no interval."""
+    pairs = {name: (row.median(name), full.median(of) if full else None) for name, of in SHARES.items()}
+    return {name: [round(mine / its, 5)] * 3 for name, (mine, its) in pairs.items() if mine is not None and its}
+
+
+def _times(row: ReportRow) -> dict[str, list[float]]:
+    """Seconds of a batch, and the speed over the full cache's, of those rows that are timed."""
+    latency = row.median("latency")
+    seconds = {} if latency is None else {"latency": [round(latency, 5)] * 3}
+    return seconds if row.speed_up is None or row.case.role != "arm" else {**seconds, "speed_up": rounded(row.speed_up)}
+
+
+def _images(row: ReportRow) -> dict[str, Interval]:
+    held = {**(row.fidelity if row.case.role != "baseline" else {}), **row.quality}
+    sets = {base: found[1] for base in SETS if (found := row.of_set(base))}
+    return {**{name: held[name] for name in IMAGES if name in held}, **sets}
+
+
+def _apart(row: ReportRow) -> dict[str, Interval]:
+    """Differences to the full cache at the same seeds, where the report has them."""
+    sets = {base: row.to_full[found[0]] for base in SETS if (found := row.of_set(base)) and found[0] in row.to_full}
+    return {**{name: row.to_full[name] for name in IMAGES if name in row.to_full}, **sets}
+
+
+# -- calibrations -------------------------------------------------------------------------------------------------------
+def _calibrations(cases: Iterator[Case]) -> Iterator[Row]:
+    """Each calibration that a case names by its digest, or that its method is given with the weights, and what it took."""
+    for method, weights, name in dict.fromkeys((case.method, case.weights, case.knobs.get("calibration", "")) for case in cases):
+        facts: Mapping[str, Any] = {}
+        if name:
+            facts = calibrations.named(method, name)[1]
+        elif hasattr(registry.methods.get(method), "profiler"):
+            facts = calibrations.measured(method, weights)
+        if facts:
+            yield {"method": method, "digest": calibrations.fingerprint(facts), "samples": facts["samples"],
+                   **{name: facts[name] for name in ("seeds", *calibrations.COST) if name in facts}}

@@ -1,0 +1,227 @@
+"""Tables of docs/results.md from stores: figures are the report's, what is missing shows, and a store's texts stay text."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from cachemark.core.result import Environment, Outcome, Status
+from cachemark.core.spec import Case
+from cachemark.plans.expand import expand
+from cachemark.plans.schema import load
+from cachemark.report.view.standing import standing
+from cachemark.store.db import Store
+
+ROOT = Path(__file__).parents[2]
+PLANS = ("rivals", "gtr", "codecs", "prompts")
+HOSTILE = "<script>alert(1)</script> | a `b` @all ![x](https://example.org/x) \u202e\n\n# heading"
+HERE = Environment("Example CPU", "cpu-example", "5f1c0a7be2d94410", {"threads": 2, "torch": "2.15.0"})
+CODE = {"commit": "3f9a61c0d2b7e845c1a0", "dirty": False, "hash": "b1946ac92492d234", "version": "0.1.0"}
+
+
+@pytest.fixture(scope="module")
+def script() -> Iterator[ModuleType]:
+    """The script as it finds itself when run: its folder is the first on the path."""
+    sys.path.insert(0, str(ROOT / "benchmarks"))
+    yield import_module("results_page")
+    sys.path.remove(str(ROOT / "benchmarks"))
+
+
+def shares(stream: random.Random, count: int, mean: float) -> list[float]:
+    return [float(stream.random() < mean) for _ in range(count)]
+
+
+def outcome(case: Case, judged: bool = True) -> Outcome:
+    """An outcome with invented figures of the right shape: every tenth of a budget that is missing costs ten of FID."""
+    stream, gone = random.Random(case.key), 1 - share_of(case.budget)
+    arm, images = case.role in ("arm", "baseline"), case.samples
+    of_vectors = case.model == "tiny-mar"
+    near = 0.05 if case.role == "floor" else 1 - gone / 2
+    samples: dict[str, list[float]] = {"token_distance": [1 - near] * images} if of_vectors else {"token_agreement": [near] * images}
+    if case.role != "floor" and case.method != "gtr":
+        samples["forced_distance" if of_vectors else "kl"] = [gone * stream.uniform(0.5, 1.5) for _ in range(images)]
+    if case.model == "tiny-t2i":
+        samples |= {f"prompt_{part}": shares(stream, images, 0.95 - gone / 3)
+                    for part in ("score", "object", "colour", "count", "position", "ground")}
+    facts: dict[str, Any] = {"paradigm": "masked" if of_vectors else "next-token"}
+    if arm:
+        rounded = {"native": 1.0, "int8": 0.281, "fp8": 0.281, "int4": 0.156, "kivi4": 0.18}[case.codec]
+        live = 1e6 * (1 - gone) * rounded
+        samples |= {"latency": [2.0 - gone, 2.01 - gone, 1.99 - gone]}
+        samples |= {"kv_logical": [live], "kv_allocated": [live + 1e5], "kv_state": [0.0]}
+        samples |= {"flops": [1e9 * (1 - gone)]} if of_vectors else {}
+    if arm and judged and "quality" in case.evaluation:
+        sets = {"fid_scene_2k": 10 + 100 * gone, "precision_scene_2k": 0.9 - gone / 4, "recall_scene_2k": 0.8, "class_accuracy": 0.9}
+        samples |= {name: [value] for name, value in sets.items()}
+        facts["intervals"] = {name: [0.95 * value, 1.05 * value] for name, value in sets.items()}
+        if case.role == "arm":
+            facts["to_full"] = {"fid_scene_2k": [100 * gone, 90 * gone - 1, 110 * gone + 1]}
+    return Outcome(case, Status.OK, samples, facts=facts)
+
+
+def share_of(budget: str) -> float:
+    above, _, below = budget.partition("/")
+    return float(above) / float(below or 1)
+
+
+def stored(path: Path, plan: str, outcomes: list[Outcome], here: Environment = HERE, state: str = "finished") -> Path:
+    with Store.open(path) as store:
+        number = store.begin_run(plan, {"name": plan}, here, CODE)
+        for one in outcomes:
+            store.save(number, one)
+        store.finish_run(number, state)
+    return path
+
+
+def cases(plan: str) -> list[Case]:
+    return [planned.case for planned in expand(load(plan))]
+
+
+def rows(text: str, head: str) -> list[list[str]]:
+    """The rows of the first table whose head has this column."""
+    lines = re.split(r"\n\n", text)
+    found = next(part for part in lines if part.startswith("|") and f"| {head} |" in part.splitlines()[0])
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in (found.splitlines()[0], *found.splitlines()[2:])]
+
+
+def column(text: str, head: str) -> dict[str, str]:
+    """A column of that table by the text of the cells before its budget, and the budget."""
+    first, *others = rows(text, head)
+    place, key = first.index(head), first.index("budget")
+    return {" ".join(cell for cell in row[: key + 1] if cell).replace("\\", ""): row[place] for row in others}
+
+
+def test_the_page_holds_what_the_stored_figures_make(script: ModuleType) -> None:
+    page = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
+    for plan in script.SECTIONS:
+        begin, end = script.marks(plan)
+        kept = script.FOLDER / f"{plan}.json"
+        assert not kept.exists() or kept.stat().st_size < 20_000, plan
+        wanted = script.text(json.loads(kept.read_text(encoding="utf-8"))) if kept.exists() else ""
+        assert page.split(begin)[1].split(end)[0].strip() == wanted, plan
+    listed = page.split(script.CONTENTS[0])[1].split(script.CONTENTS[1])[0].strip()
+    assert listed == script.contents(ROOT / "docs" / "results.md")
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_every_case_of_a_plan_has_its_rows(plan: str, script: ModuleType, tmp_path: Path) -> None:
+    planned = cases(plan)
+    store = stored(tmp_path / "s.sqlite", plan, [outcome(case) for case in planned])
+    found = script.of_run(store, plan)
+    text = script.text(json.loads(json.dumps(found)))
+    first = rows(text, "KL, nat/token" if plan != "gtr" else "forced distance")
+    models = len({case.model for case in planned})
+    assert text.count("*floor*") == text.count("*numerics*") == models
+    assert f"`cachemark run {plan}`, commit 3f9a61c0d2, Example CPU, 2 threads, torch 2.15.0, fp32" in text
+    arms = [case for case in planned if case.role == "arm" and case.model == planned[0].model]
+    assert len([row for row in first[1:] if not any(cell.startswith("*") for cell in row)]) == len(arms) + 1
+    if plan not in ("codecs", "gtr"):
+        told = [[cell.replace("\\", "") for cell in row[:2]] for row in first[2:]]
+        assert told[: len(arms)] == [[case.method, case.label.split()[1]] for case in arms]
+    assert max(len(line) for line in text.splitlines() if not line.startswith(("| ", "- "))) <= 140
+
+
+def test_figures_and_what_is_shown_are_the_report_s(script: ModuleType, tmp_path: Path) -> None:
+    outcomes = [outcome(case) for case in cases("rivals")]
+    found = script.of_run(stored(tmp_path / "s.sqlite", "rivals", outcomes), "rivals")
+    text = script.text(found)
+    (group,), claims = standing(outcomes)
+    fid, less, agreement = column(text, "FID"), column(text, "less full's"), column(text, "same tokens")
+    shown, told = column(text, "not worse"), column(text, "against full's")
+    for row in group.arms:
+        label, name = row.case.label, "fid_scene_2k"
+        assert fid[label] == "{:.1f} [{:.1f}, {:.1f}]".format(*ends(row.quality[name]))
+        assert less[label] == "{:.1f} [{:.1f}, {:.1f}]".format(*ends(row.to_full[name]))
+        assert agreement[label] == "{:.3f} [{:.3f}, {:.3f}]".format(*ends(row.fidelity["token_agreement"]))
+        assert shown[label] == ("shown" if claims[row.case.key].shown and not row.unranked else "not shown")
+        assert told[label] == "FID differs"
+        assert column(text, "live")[label] == f"{share_of(row.case.budget):.3f}"
+    assert "Here 18 of 18 do; were no method different, about 0.9 would." in " ".join(text.split())
+
+
+def ends(found: Any) -> tuple[float, float, float]:
+    return found.value, found.low, found.high
+
+
+def test_a_method_that_is_as_good_is_shown_to_be(script: ModuleType, tmp_path: Path) -> None:
+    """Else the column could say one thing of all."""
+    outcomes = [outcome(case) for case in cases("rivals")]
+    good = next(place for place, one in enumerate(outcomes) if one.case.label == "window 0.62")
+    outcomes[good] = replace(outcomes[good], facts={**outcomes[good].facts, "to_full": {"fid_scene_2k": [0.0, -0.1, 0.1]}})
+    text = script.text(script.of_run(stored(tmp_path / "s.sqlite", "rivals", outcomes), "rivals"))
+    assert [label for label, said in column(text, "not worse").items() if said == "shown"] == ["window 0.62"]
+    assert column(text, "against full's")["window 0.62"] == "equal within the intervals"
+
+
+def test_what_forgets_stands_beside_what_rounds_at_the_same_bytes(script: ModuleType, tmp_path: Path) -> None:
+    text = script.text(script.of_run(stored(tmp_path / "s.sqlite", "codecs", [outcome(case) for case in cases("codecs")]), "codecs"))
+    first, *others = rows(text, "how")
+    live = [float(row[first.index("live")]) for row in others if row[first.index("live")]]
+    assert live == sorted(live, reverse=True)
+    at = {row[1].replace("\\", ""): row[0] for row in others if row[first.index("live")] == "0.281"}
+    assert at == {**dict.fromkeys(("linear", "rkv", "h2o", "streaming"), "forgets"), "full int8": "rounds", "full fp8": "rounds"}
+    assert {row[0] for row in others if row[1].startswith("linear ")} == {"both"}
+
+
+def test_what_is_missing_shows_as_missing(script: ModuleType, tmp_path: Path) -> None:
+    planned = cases("rivals")
+    outcomes = [outcome(case, judged=case.method != "h2o") for case in planned[:16]]
+    outcomes[15] = Outcome(outcomes[15].case, Status.OOM, log="4.1 GiB wanted")
+    store = stored(tmp_path / "s.sqlite", "rivals", outcomes, state="interrupted")
+    text = script.text(script.of_run(store, "rivals"))
+    assert column(text, "FID")["h2o 0.62"] == column(text, "not worse")["h2o 0.62"] == "–" != column(text, "live")["h2o 0.62"]
+    assert column(text, "FID")["random 3/10"] == column(text, "live")["random 3/10"] == "–"
+    assert "- streaming 0.62: oom: 4.1 GiB wanted" in text.replace("\\", "")
+    assert re.search(r"- .*random 3/10: not reached", text)
+    assert "the run is interrupted" in text
+
+
+def test_texts_of_a_store_stay_text(script: ModuleType, tmp_path: Path) -> None:
+    planned = cases("rivals")
+    outcomes = [outcome(case) for case in planned]
+    outcomes[3] = Outcome(planned[3], Status.ERROR, log=HOSTILE.partition("\n")[0])
+    outcomes[4] = replace(outcomes[4], facts={**outcomes[4].facts, "flagged": [{"expected": HOSTILE, "found": HOSTILE}]})
+    here = Environment(HOSTILE, "cpu-example", "5f1c0a7be2d94410", {"threads": 2, "torch": HOSTILE})
+    plain = script.text(script.of_run(stored(tmp_path / "a.sqlite", "rivals", [outcome(case) for case in planned]), "rivals"))
+    text = script.text(script.of_run(stored(tmp_path / "b.sqlite", "rivals", outcomes, here), "rivals"))
+    assert text.count("&lt;script&gt;") >= 4
+    assert not re.search(r"<script|\u202e|(?<!\\)!\[|@all|https://", text)
+    assert text.count("\n#") == plain.count("\n#")
+    assert {len(line) for line in rows(text, "FID")} == {len(line) for line in rows(plain, "FID")}
+
+
+def test_a_store_that_lacks_the_plan_is_refused_in_one_sentence(script: ModuleType, tmp_path: Path) -> None:
+    store = stored(tmp_path / "s.sqlite", "prompts", [outcome(cases("prompts")[0])])
+    with pytest.raises(SystemExit, match=r"s\.sqlite holds no run of the plan rivals; of others: prompts\.$"):
+        script.of_run(store, "rivals")
+    strange = replace(cases("prompts")[0], warmup=7)
+    with pytest.raises(SystemExit, match=r"^The plan prompts has no such cases: tiny-t2i full\.$"):
+        script.of_run(stored(store, "prompts", [outcome(strange)]), "prompts")
+
+
+def test_the_command_writes_the_page_and_refuses_in_one_line(
+    script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store, page, kept = tmp_path / "s.sqlite", tmp_path / "page.md", tmp_path / "p.json"
+    stored(store, "prompts", [outcome(case) for case in cases("prompts")])
+    page.write_text("\n".join(["# A", *script.CONTENTS, "## B", *script.marks("prompts"), "## C"]))
+
+    def call(*given: object) -> None:
+        monkeypatch.setattr(sys, "argv", ["results_page.py", *map(str, given), "--json", str(kept)])
+        script.main()
+
+    call("prompts", store, "--page", page)
+    assert script.text(json.loads(kept.read_text())) in page.read_text()
+    assert "- [From captions: every caption](#from-captions-every-caption)\n- [C](#c)" in page.read_text()
+    with pytest.raises(SystemExit, match=r"^[^\n]*none\.sqlite[^\n]*$"):
+        call("prompts", tmp_path / "none.sqlite")
