@@ -12,6 +12,7 @@ from cachemark.cache.arena import Memory
 from cachemark.cache.bank import TRANSIENT, chunks
 from cachemark.cache.layout import Layout, Site, raster_steps
 from cachemark.core import registry
+from cachemark.kit.common import calibration
 from cachemark.kit.driver import RasterFeed as Feed
 from cachemark.kit.driver import drive, layout_of
 from cachemark.machine.memory import TensorPeak
@@ -36,14 +37,15 @@ def test_a_row_that_needs_more_than_there_is_goes_alone() -> None:
 
 
 @pytest.mark.parametrize("condition", [(1, 1, 1), (1, 1, 3)])
-@pytest.mark.parametrize(("name", "knobs"), [("linear", {}), ("linear", {"score": "accumulated"}), ("rkv", {}), ("h2o", {})])
+@pytest.mark.parametrize(("name", "knobs"), [("linear", {}), ("linear", {"score": "accumulated"}), ("rkv", {}), ("h2o", {}),
+                                             ("ssd_heads", {"buffer": "line"})])
 def test_chunks_change_nothing(name: str, knobs: dict[str, str], condition: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     layout = layout_of(condition, kv_heads=2)
     cls, feed = registry.methods.get(name), Feed(layout)
     found = []
     for limit in (TRANSIENT, 10_000, 1):
         monkeypatch.setattr(module, "TRANSIENT", limit)
-        found.append(drive(cls.build({**cls.knobs_for(Fraction(1, 2), layout), **knobs}), layout, feed))
+        found.append(drive(cls.build({**calibration(cls, layout), **cls.knobs_for(Fraction(1, 2), layout), **knobs}), layout, feed))
     for other in found[1:]:
         assert all(torch.equal(other[where], out) for where, out in found[0].items())
 

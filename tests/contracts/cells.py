@@ -24,6 +24,7 @@ WHOLE = ("native", "int8")  # codecs under which everything runs; the others dif
 # Modes of a method that its budget alone does not reach. LineAR's anchor is small, so that its middle region leaves it a choice.
 MODES: dict[str, tuple[dict[str, Any], ...]] = {
     "linear": ({"anchor": 2}, {"anchor": 2, "score": "accumulated"}),
+    "ssd_heads": ({}, {"buffer": "line", "recent": 6}),
     "window": ({}, {"keep_condition": False}),
 }
 

@@ -15,8 +15,8 @@ from cachemark.cache.ragged import Kept, RaggedSlot, RaggedStage
 from cachemark.contract.per_head import PerHead
 from cachemark.core import registry
 from cachemark.kit import per_head
+from cachemark.kit.common import calibration
 from cachemark.kit.driver import Onlooker as Watch
-from cachemark.kit.next_scale import calibration
 from cachemark.kit.per_head import HeadRun as Ran
 
 from .scales import Feed, layout_of

@@ -36,7 +36,7 @@ def test_dead_storage_of_ragged_rows_is_never_read(cell: Cell) -> None:
     """Here dead entries of one row lie beside live ones of another."""
     watch = Poison()
     layout = ragged.layout(cell.attention)
-    spoiled = drive(watched(cell.tight(), watch), layout, ragged.feed(cell.attention), CODECS[cell.codec])
+    spoiled = drive(watched(cell.tight(layout), watch), layout, ragged.feed(cell.attention), CODECS[cell.codec])
     expected, _ = ragged.together(cell)
     assert watch.spoiled > 0
     for where, out in expected.items():

@@ -19,6 +19,7 @@ from cachemark.contract.decoder import Sequential, horizon, widest
 from cachemark.contract.method import Method
 from cachemark.core import registry
 from cachemark.decoders.jacobi import Jacobi
+from cachemark.kit.common import calibration
 from cachemark.methods.base.evicting import ring
 from cachemark.methods.full import Full
 from cachemark.methods.linear import Linear
@@ -37,7 +38,7 @@ def evicting() -> list[str]:
 @pytest.mark.parametrize("name", evicting())
 def test_a_method_without_a_horizon_is_served_one_token_a_pass_to_the_byte(name: str) -> None:
     cls, layout = registry.methods.get(name), model("mha").layout(SEEDS, GUIDED)
-    make = functools.partial(cls.build, cls.knobs_for(Fraction(1, 2), layout))
+    make = functools.partial(cls.build, {**calibration(cls, layout), **cls.knobs_for(Fraction(1, 2), layout)})
     outcomes = []
     for decoder in (None, Sequential(), Jacobi(window=8)):
         memory, method, logits = Memory(), make(), []

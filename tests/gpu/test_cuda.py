@@ -16,6 +16,7 @@ from cachemark.cache import random_streams as streams
 from cachemark.cache.arena import Memory
 from cachemark.core import registry
 from cachemark.core.spec import Sampling
+from cachemark.kit.common import calibration
 from cachemark.machine.memory import peak_bytes
 from cachemark.machine.timer import EventClock
 from cachemark.models.llamagen import LlamaGen, LlamaGenConfig
@@ -42,7 +43,8 @@ def generated(model: LlamaGen, name: str, device: str) -> torch.Tensor:
     cls = registry.methods.get(name)
     sampling, seeds = replace(SAMPLING), list(range(16))
     budget = Fraction(1) if name == "full" else Fraction(1, 2)
-    method = cls.build(cls.knobs_for(budget, model.layout(seeds, sampling)))
+    layout = model.layout(seeds, sampling)
+    method = cls.build({**calibration(cls, layout), **cls.knobs_for(budget, layout)})
     labels = torch.arange(16, device=device) % 10
     return model.to(device).generate(labels, seeds, method, sampling, Memory(device)).cpu()
 

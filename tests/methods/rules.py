@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cachemark.core import calibrations
+
 Array = NDArray[np.float64]
 
 
@@ -173,4 +175,27 @@ class RKV(Rule):
         return softmax(cosine.mean(0))
 
 
-RULES: dict[str, type[Rule]] = {"streaming": Streaming, "window": Window, "h2o": H2O, "linear": Linear, "rkv": RKV}
+class SSDHeads(H2O):
+    """A spatial head drops the oldest, a semantic one the least attended; one at a time, or a line at its end."""
+
+    def __init__(self, knobs: dict[str, Any], lines: int, line: int) -> None:
+        super().__init__(knobs, lines, line)
+        shares = calibrations.named("ssd_heads", knobs["calibration"])[1]["recency"][knobs["layer"]][knobs["head"]]
+        self.spatial = shares[knobs["near"] - 1] >= knobs["tau"]
+
+    def evict(self, token: int) -> None:
+        by_line = self.knobs["buffer"] == "line"
+        if not (self.ends_line(token) and len(self.keys) == self.B if by_line else len(self.keys) > self.B):
+            return
+        count = self.n if by_line else 1
+        if self.spatial:
+            for oldest in sorted(self.keys)[:count]:
+                del self.keys[oldest]
+        else:
+            older = sorted(self.keys)[: len(self.keys) - self.knobs["recent"]]
+            self.drop_lowest({t: self.mass[t] for t in older}, count)
+
+
+RULES: dict[str, type[Rule]] = {
+    "streaming": Streaming, "window": Window, "h2o": H2O, "linear": Linear, "rkv": RKV, "ssd_heads": SSDHeads,
+}

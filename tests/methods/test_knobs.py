@@ -10,6 +10,7 @@ import pytest
 from cachemark.contract.method import Method
 from cachemark.core import registry
 from cachemark.core.errors import BadBudget, BadKnob, UnknownName
+from cachemark.kit.common import calibration
 from cachemark.kit.driver import layout_of
 from cachemark.methods.base.evicting import Evicting
 
@@ -34,7 +35,7 @@ def test_a_method_says_who_it_is(cls: type[Method]) -> None:
 @pytest.mark.parametrize("cls", EVICTING, ids=name_of)
 def test_knobs_of_a_budget_are_accepted(cls: type[Method], budget: Fraction) -> None:
     knobs = cls.knobs_for(budget, LAYOUT)
-    method = cls.build(knobs)
+    method = cls.build({**calibration(cls, LAYOUT), **knobs})
     method.resolve(LAYOUT)
     assert knobs["B"] == 64 * budget
     assert {**method.knobs(), **knobs} == method.knobs()

@@ -12,6 +12,7 @@ from cachemark.cache.codec import CODECS, NATIVE, Codec
 from cachemark.cache.layout import Layout, Site, Step, raster_steps
 from cachemark.contract.method import Method
 from cachemark.core import registry
+from cachemark.kit.common import calibration
 from cachemark.kit.driver import Onlooker as Watch
 from cachemark.kit.driver import RasterFeed as Feed
 from cachemark.kit.driver import drive, layout_of, watched
@@ -42,6 +43,11 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("rkv", {"B": 18, "alpha": 3, "mix_lambda": 0.6}),
     ("rkv", {"B": 18, "mix_lambda": 1.0}),
     ("rkv", {"B": 18, "mix_lambda": 0.0}),
+    ("ssd_heads", {"B": 12}),
+    ("ssd_heads", {"B": 7, "recent": 3}),
+    ("ssd_heads", {"B": 1}),  # both kinds keep the newest
+    ("ssd_heads", {"B": 18, "buffer": "line"}),
+    ("ssd_heads", {"B": 12, "buffer": "line", "recent": 6, "near": 2, "tau": 0.7}),
 ]
 IDS = ["-".join([name, *(f"{knob}={value}" for knob, value in knobs.items())]) for name, knobs in CASES]
 
@@ -70,7 +76,7 @@ def numbers(x: Tensor) -> Any:
 
 def kept_by_rule(rule: type[Rule], knobs: dict[str, Any], layout: Layout, feed: Feed, codec: Codec) -> tuple[Kept, list[Rule]]:
     """What the rule keeps on the same vectors, as the codec gives them back, and the rule of every head."""
-    heads = {(layer, row, head): rule(knobs, layout.lines, layout.line)
+    heads = {(layer, row, head): rule({**knobs, "layer": layer, "head": head}, layout.lines, layout.line)
              for layer in range(layout.layers) for row in range(layout.rows) for head in range(layout.kv_heads)}  # fmt: skip
     kept: Kept = {}
     for step in raster_steps(layout):
@@ -91,7 +97,8 @@ def kept_by_rule(rule: type[Rule], knobs: dict[str, Any], layout: Layout, feed: 
 
 def check(name: str, knobs: dict[str, Any], layout: Layout, feed: Feed, codec: Codec = NATIVE) -> list[Rule]:
     """The method and its rule keep the same; the rule of every head."""
-    method: Method = registry.methods.get(name).build(knobs)
+    cls = registry.methods.get(name)
+    method: Method = cls.build({**calibration(cls, layout), **knobs})
     expected, heads = kept_by_rule(RULES[name], method.knobs(), layout, feed, codec)
     assert min(head.narrowest for head in heads) > 1e-6, "this data decides by less than fp32 can tell: choose another seed"
     assert any(len(visual) < index for (index, *_), (_, visual) in expected.items()), "nothing was evicted"
@@ -119,6 +126,7 @@ def test_of_equal_scores_the_older_goes(name: str, knobs: dict[str, Any]) -> Non
 @pytest.mark.parametrize(("lines", "line", "name", "knobs"), [
     (5, 4, "linear", {"B": 12, "anchor": 2}), (8, 8, "linear", {"B": 32, "anchor": 8}), (8, 8, "rkv", {"B": 32}), (5, 4, "rkv", {"B": 12}),
     (3, 9, "h2o", {"B": 20}), (1, 12, "h2o", {"B": 4}), (12, 1, "linear", {"B": 5, "anchor": 2}), (12, 1, "rkv", {"B": 5, "alpha": 2}),
+    (3, 9, "ssd_heads", {"B": 18, "buffer": "line"}), (12, 1, "ssd_heads", {"B": 5, "buffer": "line", "recent": 2}),
 ])  # fmt: skip
 def test_other_shapes_of_an_image(lines: int, line: int, name: str, knobs: dict[str, Any]) -> None:
     layout = layout_of((1, 1), lines=lines, line=line, kv_heads=2, layers=1)

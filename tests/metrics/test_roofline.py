@@ -19,7 +19,7 @@ from cachemark.contract.method import Method
 from cachemark.core import registry
 from cachemark.core.limits import GPUS, Bill
 from cachemark.core.spec import Sampling
-from cachemark.kit.next_scale import calibration
+from cachemark.kit.common import calibration
 from cachemark.methods.ams_kv import AMSKV
 from cachemark.methods.base.calibrated import Calibrated
 from cachemark.methods.base.evicting import Evicting
@@ -113,11 +113,15 @@ def test_next_scale_is_what_is_dispatched(config: VARConfig | InfinityConfig, me
 
 
 CALIBRATED = [cls for name in registry.methods if issubclass(cls := registry.methods.get(name), Calibrated)]
+SIZES = {
+    "next-scale": {"own": SCALES, "shared": SHARED, "bitwise": BITWISE},
+    "next-token": {"mha": RASTER, "gqa": GROUPED, "prompts": PROMPTED, "line ends": LINED},
+}
 
 
-@pytest.mark.parametrize("config", [SCALES, SHARED, BITWISE], ids=["own", "shared", "bitwise"])
-@pytest.mark.parametrize("cls", CALIBRATED, ids=lambda cls: cls.name)
-def test_a_calibrated_method_is_what_is_dispatched(config: VARConfig | InfinityConfig, cls: type[Calibrated]) -> None:
+@pytest.mark.parametrize(("cls", "config"), [pytest.param(cls, config, id=f"{cls.name}-{name}") for cls in CALIBRATED
+                                             for paradigm in cls.paradigms for name, config in SIZES[paradigm].items()])
+def test_a_calibrated_method_is_what_is_dispatched(cls: type[Calibrated], config: Any) -> None:
     layout = built(config)[0].layout([0, 1], sampling_of(config), [0, 0])
     given = calibration(cls, layout)
     knobs = {**given, **cls.build(given).fit(Fraction(3, 4), layout)}

@@ -7,14 +7,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor
 
 from ..cache.arena import Memory
 from ..cache.codec import CODECS
-from ..cache.layout import Site, Step
+from ..cache.layout import Layout, Site, Step
 from ..cache.slot import Slot
 from ..contract.method import Method
+from ..core import calibrations
 from ..core.errors import Unsupported
+from ..methods.base.calibrated import Calibrated
 from .driver import Onlooker
 from .findings import Flaw
 from .oracle import Apart
@@ -61,6 +64,23 @@ def finding(cell: MethodCell, expected: object, found: object, step: int | None 
             head: int | None = None) -> Flaw:  # fmt: skip
     """A finding on what a cell runs on."""
     return Flaw(str(expected), str(found), cell.size, cell.seeds, step, layer, head)
+
+
+def calibration(cls: type[Method], layout: Layout) -> dict[str, Any]:
+    """The knob with the digest of facts that a method asks for, drawn at random for a layout; nothing where it asks for none."""
+    if not issubclass(cls, Calibrated):
+        return {}
+    draw, scales = torch.Generator().manual_seed(7), len(layout.scales)
+    shape: dict[str, Any] = {"layers": layout.layers, "heads": layout.kv_heads}
+    if scales:
+        shape["scales"] = list(layout.scales)
+        tables = {"scas": (layout.layers, layout.kv_heads, scales - 1), "asi": (layout.layers, scales - 1),
+                  "variance": (layout.layers, layout.kv_heads), "mass": (layout.layers, layout.kv_heads, scales, scales)}
+    else:
+        shape |= {"lines": layout.lines, "line": layout.line}
+        tables = dict(cls().tables({}, layout))
+    facts = {name: torch.rand(sizes, generator=draw).tolist() for name, sizes in tables.items()}
+    return {"calibration": calibrations.remember(cls.name, {"model": "of random facts", **shape, **facts})}
 
 
 class Shadow(Protocol):

@@ -14,9 +14,7 @@ from torch import Tensor
 from ..cache.arena import Memory
 from ..cache.layout import Layout, Site, Step, scale_steps
 from ..contract.method import Method
-from ..core import calibrations
-from ..methods.base.calibrated import Calibrated
-from .common import MethodCell
+from .common import MethodCell, calibration
 from .driver import Onlooker, Outputs, watched
 from .oracle import TOLERANCE, Apart, apart, masked
 
@@ -70,18 +68,6 @@ def drive(method: Method, layout: Layout, feed: ScaleFeed, memory: Memory) -> Ou
 def made_up(layout: Layout) -> dict[str, Any]:
     """Inter-scale similarity of a model that nobody has measured: every second layer is demanding to AMS-KV."""
     return {"similarity": [[DEMANDING if layer % 2 else UNDEMANDING] * (len(layout.scales) - 1) for layer in range(layout.layers)]}
-
-
-def calibration(cls: type[Method], layout: Layout) -> dict[str, Any]:
-    """The knob with the digest of facts that a method asks for, drawn at random for a layout; nothing where it asks for none."""
-    if not issubclass(cls, Calibrated):
-        return {}
-    draw, scales = torch.Generator().manual_seed(7), len(layout.scales)
-    shape = {"layers": layout.layers, "heads": layout.kv_heads, "scales": list(layout.scales)}
-    tables = {"scas": (layout.layers, layout.kv_heads, scales - 1), "asi": (layout.layers, scales - 1),
-              "variance": (layout.layers, layout.kv_heads), "mass": (layout.layers, layout.kv_heads, scales, scales)}
-    facts = {name: torch.rand(sizes, generator=draw).tolist() for name, sizes in tables.items()}
-    return {"calibration": calibrations.remember(cls.name, {"model": "of random facts", **shape, **facts})}
 
 
 @dataclass(frozen=True)

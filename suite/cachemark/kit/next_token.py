@@ -17,7 +17,7 @@ from ..contract.method import Method
 from ..core.errors import BadBudget
 from ..core.spec import Sampling
 from ..models.llamagen import LlamaGen, LlamaGenConfig
-from .common import MethodCell
+from .common import MethodCell, calibration
 from .driver import Onlooker, Outputs, watched
 from .oracle import TokenShadow
 
@@ -78,20 +78,21 @@ class Cell(MethodCell):
         """Shape of its reference run."""
         return self.model.layout(range(BATCH), SAMPLING)
 
-    def at(self, budget: Fraction) -> Method:
-        """The method at a budget."""
-        return self.cls.build({**self.cls.knobs_for(budget, self.layout), **dict(self.mode)})
+    def at(self, budget: Fraction, driven: Layout | None = None) -> Method:
+        """The method at a budget; what it asks to be known of a model is made up, for a ``driven`` layout where it is not the cell's."""
+        given = calibration(self.cls, driven or self.layout)
+        return self.cls.build({**given, **self.cls.knobs_for(budget, self.layout), **dict(self.mode)})
 
-    def tight(self) -> Method:
+    def tight(self, driven: Layout | None = None) -> Method:
         """The method at a budget that makes it work: about half the image, or the nearest that it can meet; the whole image only for a
-        method that does not evict. NoBudget where there is none."""
+        method that does not evict. NoBudget where there is none. ``driven``: as of :meth:`at`."""
         for budget in (*RATIOS, *(() if self.cls.evicts else (Fraction(1),))):
             try:
                 method = self.at(budget)
                 method.resolve(self.layout)
             except BadBudget:
                 continue
-            return method
+            return method if driven is None else self.at(budget, driven)
         raise NoBudget(f"{self.label} meets none of the budgets {', '.join(map(str, RATIOS))}, so its contract cannot be tested")
 
 

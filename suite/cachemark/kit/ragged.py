@@ -55,15 +55,17 @@ def run(method: Method, layout: Layout, feed: RasterFeed, codec: str) -> tuple[O
 @functools.cache
 def together(cell: Cell) -> tuple[Outputs, Kept]:
     """All rows in one batch."""
-    return run(cell.tight(), layout(cell.attention), feed(cell.attention), cell.codec)
+    rows = layout(cell.attention)
+    return run(cell.tight(rows), rows, feed(cell.attention), cell.codec)
 
 
 def rows_are_as_alone(cell: Cell) -> Iterator[Flaw]:
     """A row among others, whose condition has another length, answers and keeps what it does alone."""
     ragged, kept = together(cell)
+    rows = layout(cell.attention)
     size = f"rows with conditions of {', '.join(map(str, CONDITION))}, {LINES}×{GRID} tokens, codec {cell.codec}"
     for row, condition in enumerate(CONDITION):
-        lone, lone_kept = run(cell.tight(), alone(layout(cell.attention), row), feed(cell.attention).of_row(row, condition), cell.codec)
+        lone, lone_kept = run(cell.tight(rows), alone(rows, row), feed(cell.attention).of_row(row, condition), cell.codec)
         for (index, site), out in lone.items():
             wrong = ~((ragged[index, site][row, :, : out.size(2)] - out[0]).abs() <= CLOSE)
             if bool(wrong.any()):

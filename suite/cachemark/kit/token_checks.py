@@ -17,7 +17,7 @@ from ..cache.layout import Step, raster_steps
 from ..contract.method import Method
 from ..core.errors import Unsupported
 from .capture import Capture, NotCapturable, capturing
-from .common import DECIDES, Found, Poison, finding, neutral_knobs, unlike_masking
+from .common import DECIDES, Found, Poison, calibration, finding, neutral_knobs, unlike_masking
 from .findings import Flaw
 from .next_token import SEEDS, Answers, Cell, Recorded, TokenRun, generate, recorded
 from .oracle import apart
@@ -62,7 +62,8 @@ def at_neutral(cell: Cell) -> tuple[TokenRun, Capture]:
 
 def whole(cell: Cell) -> Method:
     """The method at the whole budget, with the knobs that make it neutral."""
-    return cell.cls.build({**cell.cls.knobs_for(Fraction(1), cell.layout), **dict(cell.mode), **neutral_knobs(cell.cls)})
+    given = calibration(cell.cls, cell.layout)
+    return cell.cls.build({**given, **cell.cls.knobs_for(Fraction(1), cell.layout), **dict(cell.mode), **neutral_knobs(cell.cls)})
 
 
 @functools.cache

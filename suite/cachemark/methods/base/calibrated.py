@@ -29,15 +29,15 @@ class Calibrated(Planning):
         self._measured = measured
 
     def facts(self, layout: Layout) -> Mapping[str, Any]:
-        """The facts, of a model with these layers, heads and scales; fills in ``calibration``. Raises BadKnob where there are none,
-        UnknownName for a name that is none, BadCalibration for those that are broken or of another model."""
+        """The facts, of a model with these layers, heads and scales or lines; fills in ``calibration``. Raises BadKnob where there are
+        none, UnknownName for a name that is none, BadCalibration for those that are broken or of another model."""
         if not self.calibration:
             if not self._measured:
                 raise BadKnob(f"{self.name}: nobody has calibrated these weights for it.", remedy=f"Measure them once: cachemark calibrate "
                               f"{self.name} MODEL. Or name a packaged calibration: calibration = \"…\".")
             self.calibration = calibrations.remember(self.name, self._measured)
         self.calibration, found = calibrations.named(self.name, self.calibration)
-        known = self.name, self.calibration, layout.layers, layout.kv_heads, layout.scales
+        known = self.name, self.calibration, *_shape(layout).values()
         if known not in _SOUND:
             self._check(found, layout)
             _SOUND.add(known)
@@ -49,13 +49,19 @@ class Calibrated(Planning):
 
     def _check(self, found: Mapping[str, Any], layout: Layout) -> None:
         what, remedy = f"{self.name}: the calibration {found.get('model')}", f"Measure this model: cachemark calibrate {self.name} MODEL."
-        expected = {"layers": layout.layers, "heads": layout.kv_heads, "scales": list(layout.scales)}
+        expected = {name: list(value) if isinstance(value, tuple) else value for name, value in _shape(layout).items()}
         wrong = [f"{name} {_said(found.get(name))}, not {_said(value)}" for name, value in expected.items() if found.get(name) != value]
         if wrong:
             raise BadCalibration(f"{what} is of another model or resolution: {'; '.join(wrong)}.", remedy=remedy)
         for name, sizes in self.tables(found, layout).items():
             if not _is_table(found.get(name), sizes):
                 raise BadCalibration(f"{what} has no {name} of {' × '.join(map(str, sizes))} finite numbers.", remedy=remedy)
+
+
+def _shape(layout: Layout) -> dict[str, int | tuple[int, ...]]:
+    """The sizes of a model that its calibrations have to have."""
+    tokens: dict[str, int | tuple[int, ...]] = {"scales": layout.scales} if layout.scales else {"lines": layout.lines, "line": layout.line}
+    return {"layers": layout.layers, "heads": layout.kv_heads, **tokens}
 
 
 def _said(value: object) -> str:

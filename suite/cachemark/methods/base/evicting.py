@@ -48,6 +48,11 @@ class Evicting(Method):
         """Entries that there must be room for: ``B``, and what a pass appends before it evicts. A scale that does not fit is staged."""
         return self.B + (0 if layout.scales else self.slack)
 
+    @property
+    def evicts_behind(self) -> str:
+        """The edge behind which entries go: ``evict_after``, of methods that no knob tells otherwise."""
+        return self.evict_after
+
     # -- on paper -----------------------------------------------------------------------------------------------------
     def attended(self, layout: Layout, site: Site, step: Step) -> int:
         """Up to ``B`` from earlier passes, and its own; at a line's end as many fewer as a line has."""
@@ -55,16 +60,16 @@ class Evicting(Method):
 
     def kept_before(self, layout: Layout, step: Step) -> int:
         """Visual entries that are left from earlier passes. A next-scale model has no lines, so there nothing is evicted by them."""
-        if layout.scales or self.evict_after != "line" or step.first < self.B:
+        if layout.scales or self.evicts_behind != "line" or step.first < self.B:
             return min(step.first, self.B)
         return self.B - layout.line + (step.first - self.B) % layout.line
 
     def evicted(self, layout: Layout, step: Step) -> int:
         """Entries that go at the end of this pass."""
         full = step.count and self.kept_before(layout, step) + step.count >= self.B
-        if layout.scales or self.evict_after not in step.edges or not full:
+        if layout.scales or self.evicts_behind not in step.edges or not full:
             return 0
-        if self.evict_after == "line":
+        if self.evicts_behind == "line":
             return layout.line if step.line < layout.lines else 0
         return max(0, self.kept_before(layout, step) + step.count - self.B)
 

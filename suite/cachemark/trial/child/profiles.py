@@ -1,9 +1,10 @@
-"""Profiles of models under the full cache on a fixed subset of seeds: attention of the layers of a next-scale model, redundancy between
-passes of a masked one."""
+"""Profiles of models under the full cache on a fixed subset of seeds: attention of the layers or heads of a next-scale or next-token
+model, redundancy between passes of a masked one."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -55,7 +56,7 @@ def _rounded(found: Any) -> Any:
 
 def layers(model: str, request: Request, *, subset: str = "s64", batch: int = 16) -> dict[str, Any]:
     """The profile of a model by name, under its ``paper`` sampling, and what its weights are called."""
-    loaded, job = _job(model, request, subset, batch)
+    loaded, job = _job(model, request, subset, batch, ("next-scale",))
     return {"model": model, "weights": loaded.weights, **profiled(job)}
 
 
@@ -65,19 +66,22 @@ def calibrated(method: type[Method], model: str, request: Request, *, subset: st
     watcher = method.profiler()
     if watcher is None:
         raise Unsupported(f"{method.name} asks for no calibration.", remedy="It runs on a model as it is.")
-    loaded, job = _job(model, request, subset, batch, samples)
+    loaded, job = _job(model, request, subset, batch, method.paradigms, samples)
     assert isinstance(watcher, Method)
     seconds = _watched(job, watcher)
     return {"model": model, "weights": loaded.weights, "seeds": subset, "samples": len(job.subset), **watcher.facts, "seconds": seconds}
 
 
-def _job(model: str, request: Request, subset: str, batch: int, samples: int = 0) -> tuple[Loaded, Job]:
-    """A next-scale model, and the task of drawing some samples of a subset, by default all."""
+def _job(
+    model: str, request: Request, subset: str, batch: int, paradigms: Sequence[str], samples: int = 0,
+) -> tuple[Loaded, Job]:
+    """A model of one of these families, and the task of drawing some samples of a subset, by default all."""
     entry: ModelEntry = registry.models.get(model)
-    if entry.paradigm != "next-scale":
-        raise Unsupported(f"{model} is a {entry.paradigm} model and has no scales.",
-                          remedy="Name a next-scale model: cachemark list models.")
+    if entry.paradigm not in paradigms:
+        lacks = " and has no scales" if "next-scale" in paradigms else ""
+        raise Unsupported(f"{model} is a {entry.paradigm} model{lacks}.",
+                          remedy=f"Name a {' or '.join(paradigms)} model: cachemark list models.")
     loaded, chosen = entry.load(request), seeds.subset(subset, entry.classes)
     chosen = chosen.first(samples) if samples else chosen
-    job = Job(loaded, ScaleProfile, Memory(request.device), entry.presets["paper"], chosen, min(batch, len(chosen)), request.device)
+    job = Job(loaded, Method, Memory(request.device), entry.presets["paper"], chosen, min(batch, len(chosen)), request.device)
     return loaded, job

@@ -1,0 +1,122 @@
+"""Spatial-semantic head decoupling: spatial heads keep the latest tokens, semantic ones those with the most attention so far."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..cache.arena import Memory
+from ..cache.bank import SlotBank
+from ..cache.layout import Layout, Site, Step
+from ..cache.slot import Slot
+from ..contract.paper_costs import MethodOverhead
+from ..core import registry
+from ..core.errors import BadBudget, BadKnob
+from .base.calibrated import Calibrated
+from .base.evicting import Evicting, lowest, table
+from .token_heads.recency_profile import RecencyProfile
+
+TOKEN, LINE = "token", "line"  # edges behind which entries go
+
+
+@registry.methods.add("ssd_heads")
+@dataclass
+class SSDHeads(Calibrated, Evicting):
+    """*Spatial* heads keep the latest ``B`` visual tokens, *semantic* heads the ``B`` with the largest attention mass so far, among them
+    in any case the ``recent`` latest. A head is spatial where at least ``tau`` of its attention to visual tokens goes to the ``near``
+    latest lines: a table that is measured once of the weights and stands before anything is drawn.
+
+    "Spatial-Semantic Head Decoupling" (SSD, arXiv 2510.18716), which is neither the state-space duality nor the speculative decoding of
+    that name. ``buffer = "line"`` is its variant that compresses once a line: the tokens of the line that is written count in ``B``.
+
+    Differs from the paper, of which no code was found: where it speaks of heads, heads that share keys and values are one; both kinds keep
+    as many entries, since how the paper shares its budget between them is not stated.
+    """
+
+    name = "ssd_heads"
+    source = "SSD heads (arXiv 2510.18716), of which no code was found; read from its abstract and from notes"
+    unstated = {
+        "calibration": "ours: which prompts and how many are not stated; here ten tuning seeds, conditional rows alone",
+        "near": "ours: the span within which attention counts as spatial is not stated",
+        "tau": "ours: the paper's threshold is not stated, nor the share of heads that it makes spatial",
+        "recent": "ours: whether semantic heads spare the latest tokens, as those of H2O do, is not stated",
+        "buffer": "both variants are the paper's; that the line that is written counts in the budget is ours",
+    }
+    evict_after = TOKEN
+    needs_mass = True
+
+    near: int = 1
+    tau: float = 0.5
+    recent: int = 1
+    buffer: str = TOKEN
+
+    # -- what a plan asks ---------------------------------------------------------------------------------------------
+    @classmethod
+    def profiler(cls) -> RecencyProfile:
+        return RecencyProfile()
+
+    def tables(self, facts: Mapping[str, Any], layout: Layout) -> Mapping[str, tuple[int, ...]]:
+        return {"recency": (layout.layers, layout.kv_heads, layout.lines)}
+
+    def resolve(self, layout: Layout) -> None:
+        super().resolve(layout)
+        self.check_choice("buffer", TOKEN, LINE)
+        if not 1 <= self.near <= layout.lines:
+            raise BadKnob(f"ssd_heads: near = {self.near} of {layout.lines} lines.", remedy=f"Give 1 … {layout.lines}.")
+        if not 0 <= self.tau <= 1:
+            raise BadKnob(f"ssd_heads: tau = {self.tau} is no share of attention.", remedy="Give a number from 0 to 1.")
+        n = layout.line if self.buffer == LINE else 0
+        if n and (self.B % n or n == self.B):
+            raise BadBudget(f"ssd_heads: B = {self.B} does not fit lines of {n}, one of which goes at a time.",
+                            remedy=f"B must be a multiple of {n} and at least {2 * n}.")
+        most = self.B - n
+        if not 1 <= self.recent <= most:
+            raise BadBudget(f"ssd_heads: recent = {self.recent} does not fit B = {self.B}, behind whose buffer {most} entries stay.",
+                            remedy=f"Give recent in 1 … {most}; the token just fed always stays.")
+        self.spatial = [[head[self.near - 1] >= self.tau for head in heads] for heads in self.facts(layout)["recency"]]
+
+    @property
+    def evicts_behind(self) -> str:
+        return self.buffer
+
+    @property
+    def slack(self) -> int:  # type: ignore[override]
+        """A token enters before another goes; a line has its place in the budget."""
+        return int(self.buffer == TOKEN)
+
+    # -- one generation -----------------------------------------------------------------------------------------------
+    def prepare(self, slots: SlotBank, memory: Memory) -> None:
+        """Attention masses, and which heads are spatial: (sites, 1, kv_heads, 1)."""
+        self.mass = table(memory, slots, "mass")
+        kinds = torch.tensor([self.spatial[site.layer] for site in slots.sites])[:, None, :, None]
+        self.latest = memory.zeros(f"spatial.{slots.sites[0]}", tuple(kinds.shape), torch.bool).copy_(kinds)
+
+    def observe(self, site: Site, step: Step, slot: Slot, q: Tensor, mass: Tensor | None) -> None:
+        assert mass is not None
+        self.mass[slot.index, ..., : mass.size(-1)] += mass
+
+    def graph_key(self, step: Step) -> None:
+        """A mass is added to whatever lives."""
+
+    def overhead(self, layout: Layout, site: Site, step: Step) -> MethodOverhead:
+        """The mass of every live key is read and written; what an unfused attention writes besides is no part of the method."""
+        seen = self.attended(layout, site, step)
+        return MethodOverhead(0, super().overhead(layout, site, step).numbers + 2 * layout.kv_heads * seen)
+
+    def evict(self, step: Step, slots: SlotBank) -> None:
+        """In spatial heads the oldest go, in semantic ones the least attended: as many in both."""
+        if self.buffer == TOKEN:
+            count = int(slots.live_visual > self.B)
+        else:
+            count = self.layout.line if "line" in step.edges and slots.live_visual >= self.B and step.line < self.layout.lines else 0
+        if not count:
+            return
+        visual = slots.table()
+        spared = visual > step.first - self.recent
+        mass = self.mass[..., : visual.size(-1)].masked_fill(spared, float("inf"))
+        score = torch.where(self.latest, visual.float(), mass).masked_fill(visual < 0, float("inf"))
+        slots.evict(lowest(score, visual, count))

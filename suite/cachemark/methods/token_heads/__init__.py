@@ -1,0 +1,1 @@
+"""Parts of the next-token methods that treat heads apart: what they measure of a model."""

@@ -1,0 +1,237 @@
+"""SSD heads: what each kind of head keeps, held against attention that masks, the two methods it is made of, and wrong tables."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from cachemark.cache.layout import Site, Step, raster_steps
+from cachemark.contract.method import Method
+from cachemark.core import calibrations, registry
+from cachemark.core.errors import BadBudget, BadCalibration, BadKnob
+from cachemark.core.spec import Budget
+from cachemark.kit.driver import Onlooker as Watch
+from cachemark.kit.driver import Outputs, RasterFeed, drive, layout_of, watched
+from cachemark.methods.h2o import H2O
+from cachemark.methods.ssd_heads import SSDHeads
+from cachemark.methods.token_heads.recency_profile import RecencyProfile
+from cachemark.methods.window import Window
+from cachemark.models import catalogue
+from cachemark.models.protocol import Request
+from cachemark.plans.expand import resolve
+
+assert catalogue
+
+LAYOUT = layout_of((2, 2), lines=6, line=6, kv_heads=4, layers=2)
+SPATIAL = ((True, False, False, True), (False, False, True, True))
+
+
+def facts(spatial: Sequence[Sequence[bool]], **changes: Any) -> dict[str, Any]:
+    """A calibration of the layout by which these heads are spatial at any ``near`` and a ``tau`` of a half."""
+    shares = [[[0.9 if one else 0.1] * LAYOUT.lines for one in heads] for heads in spatial]
+    return {"model": "by hand", "layers": 2, "heads": 4, "lines": 6, "line": 6, "recency": shares, **changes}
+
+
+def made(spatial: Sequence[Sequence[bool]] = SPATIAL, **knobs: Any) -> SSDHeads:
+    return SSDHeads(calibration=calibrations.remember("ssd_heads", facts(spatial)), **knobs)
+
+
+class Held(Watch):
+    """Visual tokens of every row and head behind each pass, by pass and layer."""
+
+    def __init__(self) -> None:
+        self.tokens: dict[tuple[int, int], list[list[list[int]]]] = {}
+
+    def settled(self, method: Method, step: Step) -> None:
+        for site, slot in method.slots.items():
+            rows = slot.visual[..., : slot.live[0]].tolist()
+            self.tokens[step.index, site.layer] = [[sorted(n for n in head if n >= 0) for head in heads] for heads in rows]
+
+
+def driven(method: Method, seed: int = 3) -> tuple[Outputs, Held]:
+    held = Held()
+    return drive(watched(method, held), LAYOUT, RasterFeed(LAYOUT, seed)), held
+
+
+def masked(spatial: Sequence[Sequence[bool]], kept: int, recent: int, *, by_line: bool, seed: int = 3) -> Outputs:
+    """Attention over all keys of the full cache, in fp64, one head at a time, in which what is dropped is hidden: the sets are found
+    from the rule, with plain sorting, and nothing of a slot is asked."""
+    feed, found, line = RasterFeed(LAYOUT, seed), Outputs(), LAYOUT.line
+    for layer, row, head in ((layer, row, head) for layer in range(2) for row in range(2) for head in range(4)):
+        keys, values, live, mass = [], [], set[int](), dict[int, float]()
+        for step in raster_steps(LAYOUT):
+            q, k, v = (part[row, head].double() for part in feed.at(step, Site("decoder", layer)))
+            keys.append(k)
+            values.append(v)
+            if step.count:
+                live.add(step.first)
+                mass[step.first] = 0.0
+            shown = [0, 1, *(2 + token for token in sorted(live))]
+            scores = q @ torch.cat(keys)[shown].T / q.size(-1) ** 0.5
+            if not step.count:
+                scores[0, 1] = -torch.inf
+            weights = scores.softmax(-1)
+            out = found.setdefault((step.index, Site("decoder", layer)), torch.zeros(2, 4, len(q), q.size(-1), dtype=torch.float64))
+            out[row, head] = weights @ torch.cat(values)[shown]
+            for token, weight in zip(sorted(live), weights[-1, 2:].tolist(), strict=True):
+                mass[token] += weight
+            ends = step.count and (step.first + 1) % line == 0 and step.first + 1 < LAYOUT.visual
+            over = (line if ends and len(live) >= kept else 0) if by_line else max(0, len(live) - kept)
+            if spatial[layer][head]:
+                live -= set(sorted(live)[:over])
+            else:
+                live -= set(sorted(sorted(live)[: len(live) - recent], key=lambda token: mass[token])[:over])
+    return found
+
+
+def apart(one: Mapping[tuple[int, Site], Tensor], other: Mapping[tuple[int, Site], Tensor]) -> float:
+    assert one.keys() == other.keys()
+    return max(float((one[where].double() - other[where].double()).abs().max()) for where in one)
+
+
+@pytest.mark.parametrize(("kept", "recent", "buffer"), [(12, 1, "token"), (9, 4, "token"), (18, 1, "line"), (24, 6, "line")])
+def test_what_is_kept_answers_as_masked_attention_does(kept: int, recent: int, buffer: str) -> None:
+    out, _ = driven(made(B=kept, recent=recent, buffer=buffer))
+    by_line = buffer == "line"
+    assert apart(out, masked(SPATIAL, kept, recent, by_line=by_line)) < 1e-5
+    swapped = [[not one for one in heads] for heads in SPATIAL]
+    others = [masked(swapped, kept, recent, by_line=by_line), masked(SPATIAL, kept, recent + 2, by_line=by_line),
+              masked([[True] * 4] * 2, kept, recent, by_line=by_line), masked([[False] * 4] * 2, kept, recent, by_line=by_line)]
+    assert min(apart(out, other) for other in others) > 1e-2, "another table, or other spared tokens, answers alike"
+
+
+def test_all_spatial_is_a_window_and_all_semantic_is_h2o() -> None:
+    """The two methods of which it is made, token by token; a table of both kinds is neither."""
+    _, window = driven(Window(B=12))
+    _, h2o = driven(H2O(B=12))
+    _, mixed = driven(made(B=12, recent=6))
+    for tau, expected in ((0.0, window), (1.0, h2o)):
+        _, held = driven(made(B=12, recent=6, tau=tau))
+        assert held.tokens == expected.tokens
+        assert held.tokens != mixed.tokens
+    for (_, layer), rows in mixed.tokens.items():
+        assert all(len(head) <= 12 for heads in rows for head in heads), layer
+
+
+def test_spatial_heads_keep_the_latest_and_semantic_ones_do_not() -> None:
+    _, held = driven(made(B=12))
+    last = raster_steps(LAYOUT)[-1]
+    for layer, kinds in enumerate(SPATIAL):
+        for heads in held.tokens[last.index, layer]:
+            latest = [head == list(range(last.first - 11, last.first + 1)) for head in heads]
+            assert latest == list(kinds)
+
+
+def test_a_buffer_lets_go_of_a_line_at_a_time() -> None:
+    _, held = driven(made(B=18, buffer="line"))
+    sizes = [len(held.tokens[step.index, 0][0][0]) for step in raster_steps(LAYOUT)]
+    assert sizes[:18] == list(range(18))
+    assert sizes[18:] == [*range(12, 18), *range(12, 18), *range(12, 18)]
+
+
+def recency_by_hand(feed: RasterFeed, rows: Sequence[int]) -> list[list[list[float]]]:
+    """Mean share of the attention to visual tokens that goes to the latest lines, from every key and query."""
+    found = []
+    for layer in range(LAYOUT.layers):
+        fed = [(step, feed.at(step, Site("decoder", layer))) for step in raster_steps(LAYOUT)]
+        keys = torch.cat([k for _, (_, k, _) in fed], 2).double()
+        shares: list[list[list[float]]] = [[[] for _ in range(LAYOUT.lines)] for _ in range(LAYOUT.kv_heads)]
+        for step, (q, _, _) in fed[1:]:
+            for row in rows:
+                for head in range(LAYOUT.kv_heads):
+                    weights = (keys[row, head, : 3 + step.first] @ q[row, head, 0].double() / q.size(-1) ** 0.5).softmax(0)[2:].tolist()
+                    for lines in range(1, LAYOUT.lines + 1):
+                        if len(weights) > lines * LAYOUT.line:
+                            shares[head][lines - 1].append(sum(weights[-lines * LAYOUT.line :]) / sum(weights))
+        found.append([[sum(one) / len(one) if one else 1.0 for one in heads] for heads in shares])
+    return found
+
+
+def test_the_profile_is_the_mean_share_of_the_conditional_rows() -> None:
+    layout = replace(LAYOUT, branches=(0, 1))
+    profile, feeds = RecencyProfile(), [RasterFeed(LAYOUT, seed) for seed in (1, 2)]
+    for feed in feeds:
+        drive(profile, layout, feed)
+    found = torch.tensor(profile.facts["recency"], dtype=torch.float64)
+    by_hand = torch.tensor([recency_by_hand(feed, [0]) for feed in feeds], dtype=torch.float64).mean(0)
+    both = torch.tensor([recency_by_hand(feed, [0, 1]) for feed in feeds], dtype=torch.float64).mean(0)
+    assert (found - by_hand).abs().max() < 2e-6
+    assert (found - both).abs().max() > 1e-3, "the unconditional row makes no difference, so nothing is tested"
+    assert {name: profile.facts[name] for name in ("layers", "heads", "lines", "line")} == {"layers": 2, "heads": 4, "lines": 6, "line": 6}
+
+
+def test_the_packaged_table_of_the_embedded_model_has_both_kinds() -> None:
+    entry = registry.models.get("tiny-llamagen")
+    layout = entry.shape(entry.presets["paper"], 1)
+    knobs = resolve(SSDHeads, Budget.parse("1/4"), layout, {}, entry.identity(Request()))
+    method = SSDHeads(**knobs)
+    method.resolve(layout)
+    spatial = sum(map(sum, method.spatial))
+    assert 0 < spatial < layout.layers * layout.kv_heads
+    assert method.B == layout.visual // 4
+
+
+@pytest.mark.parametrize(("changes", "words"), [
+    ({"layers": 3}, "the calibration by hand is of another model or resolution: layers 3, not 2"),
+    ({"lines": 24, "line": 24}, "lines 24, not 6; line 24, not 6"),
+    ({"recency": [[[0.5] * 6] * 4]}, "has no recency of 2 × 4 × 6 finite numbers"),
+    ({"recency": [[[0.5] * 5] * 4] * 2}, "has no recency of 2 × 4 × 6 finite numbers"),
+    ({"recency": [[["high"] * 6] * 4] * 2}, "has no recency of 2 × 4 × 6 finite numbers"),
+])  # fmt: skip
+def test_a_table_of_another_model_or_shape_is_refused(changes: dict[str, Any], words: str) -> None:
+    method = SSDHeads(B=12, calibration=calibrations.remember("ssd_heads", facts(SPATIAL, **changes)))
+    with pytest.raises(BadCalibration, match=f"ssd_heads: .*{words}.*cachemark calibrate ssd_heads MODEL"):
+        method.resolve(LAYOUT)
+
+
+@pytest.mark.parametrize(("knobs", "error", "words"), [
+    ({"B": 0}, BadKnob, "B = 0 keeps nothing"),
+    ({"B": 12, "near": 0}, BadKnob, "near = 0 of 6 lines"),
+    ({"B": 12, "near": 7}, BadKnob, "near = 7 of 6 lines"),
+    ({"B": 12, "tau": 1.5}, BadKnob, "tau = 1.5 is no share of attention"),
+    ({"B": 12, "tau": float("nan")}, BadKnob, "tau = nan is no share"),
+    ({"B": 12, "buffer": "lines"}, BadKnob, "buffer = 'lines' is unknown. Known: token, line"),
+    ({"B": 14, "buffer": "line"}, BadBudget, "B = 14 does not fit lines of 6.*at least 12"),
+    ({"B": 6, "buffer": "line"}, BadBudget, "B = 6 does not fit lines of 6"),
+    ({"B": 12, "recent": 0}, BadBudget, "recent = 0 does not fit B = 12.*1 … 12"),
+    ({"B": 12, "recent": 13}, BadBudget, "recent = 13 does not fit"),
+    ({"B": 12, "recent": 7, "buffer": "line"}, BadBudget, "recent = 7 does not fit B = 12, behind whose buffer 6 entries stay"),
+])  # fmt: skip
+def test_what_does_not_fit_is_refused(knobs: dict[str, Any], error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=f"ssd_heads: .*{words}"):
+        made(**knobs).resolve(LAYOUT)
+
+
+def test_weights_that_nobody_has_calibrated_are_refused() -> None:
+    with pytest.raises(BadKnob, match=r"nobody has calibrated these weights for it.*cachemark calibrate ssd_heads MODEL"):
+        SSDHeads(B=12).resolve(LAYOUT)
+
+
+def test_a_file_of_another_method_is_no_calibration(tmp_path: Path) -> None:
+    path = tmp_path / "other.json"
+    path.write_text(json.dumps({"method": "hack", "facts": {**facts(SPATIAL), "weights": "abc", "samples": 1}}))
+    with pytest.raises(BadCalibration, match="is a calibration for hack, not for ssd_heads"):
+        calibrations.read(path, "ssd_heads")
+
+
+def test_other_tables_are_other_cases() -> None:
+    swapped = [[not one for one in heads] for heads in SPATIAL]
+    assert made().calibration != made(swapped).calibration
+
+
+def test_the_bill_of_a_buffer_has_fewer_keys_than_that_of_tokens() -> None:
+    site, attended = Site("decoder", 0), {}
+    for buffer in ("token", "line"):
+        method = made(**{**SSDHeads.knobs_for(Fraction(1, 2), LAYOUT), "buffer": buffer})
+        method.resolve(LAYOUT)
+        attended[buffer] = [method.attended(LAYOUT, site, step) for step in raster_steps(LAYOUT)]
+        assert max(attended[buffer]) == LAYOUT.longest_condition + method.B + method.slack
+    assert sum(attended["line"]) < sum(attended["token"])
