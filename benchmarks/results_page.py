@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from cachemark.core.calibrations import COST
 from cachemark.core.errors import CachemarkError
 from cachemark.core.spec import FULL
 from cachemark.core.wording import count
@@ -25,8 +26,8 @@ from results_rows import of_run
 FOLDER = Path(__file__).with_name("results")
 Row = Mapping[str, Any]
 NAMES = {  # of figures, in the head of a table
-    "kv_allocated": "allocated", "kv_logical": "live", "kv_high_water": "high water", "flops": "FLOPs", "latency": "time, s",
-    "speed_up": "over full's", "token_agreement": "same tokens", "kl": "KL, nat/token", "token_distance": "distance",
+    "kv_allocated": "allocated", "kv_own": "without stage", "kv_logical": "live", "kv_high_water": "high water", "flops": "FLOPs",
+    "latency": "time, s", "speed_up": "over full's", "token_agreement": "same tokens", "kl": "KL, nat/token", "token_distance": "distance",
     "forced_distance": "forced distance", "fid": "FID", "precision": "precision", "recall": "recall", "class_accuracy": "class accuracy",
     "prompt_score": "all", "prompt_object": "object", "prompt_colour": "colour", "prompt_count": "count", "prompt_position": "position",
     "prompt_ground": "ground",
@@ -76,9 +77,9 @@ SECTIONS = {
     "rivals": Section(
         "Next-scale: calibrated rivals at equal allocated bytes",
         "Every method at two budgets: what AMS-KV allocates with one layer in six demanding, and three tenths of the full cache. A budget "
-        "is a share without the stage, which layers share; the columns count all. Allocated, live and high-water bytes are shares of the "
-        "full cache's, the high water of its live ones: the fullest moment between two layers of a pass, where heads differ in length.",
-        (Figures(("kv_allocated", "kv_logical", "kv_high_water", *INDICES)), JUDGED)),
+        "is of what is allocated without the stage, a buffer that layers share. All bytes are shares of the full cache's, the high water "
+        "of its live ones: the fullest moment between two layers of a pass, where heads differ in length.",
+        (Figures(("kv_allocated", "kv_own", "kv_logical", "kv_high_water", *INDICES)), JUDGED)),
     "gtr": Section(
         "Masked: methods at equal FLOPs and at equal time",
         "GtR, LazyMAR, MARché and fewer passes at the FLOPs of each of the first three. The rows of equal time are passes that took as "
@@ -201,12 +202,12 @@ def _origin(found: Row, asked: Row, section: Section) -> str:
 
 
 def _calibrated(calibrations: Sequence[Row]) -> Iterator[str]:
+    """What was measured of the weights for methods, with what it took as far as that is noted."""
     if calibrations:
-        yield "Measured of the weights beforehand, once, with commit and machine where the calibration's file names them:"
-        yield table(("method", "digest", "samples", "seconds", "commit", "machine"),
-                    ([for_markdown(one["method"]), f"`{one['digest']}`", f"{one['samples']} of `{one['seeds']}`" if "seeds" in one else
-                      str(one["samples"]), *(for_markdown(one.get(name, DASH)) for name in ("seconds", "commit", "machine"))]
-                     for one in calibrations))
+        noted = [name for name in ("seeds", *COST) if any(name in one for one in calibrations)]
+        yield f"Measured of the weights beforehand, once{'' if 'machine' in noted else '; on which machine is not noted'}:"
+        yield table(("method", "digest", "samples", *noted),
+                    ([for_markdown(one.get(name, DASH)) for name in ("method", "digest", "samples", *noted)] for one in calibrations))
 
 
 def main() -> None:

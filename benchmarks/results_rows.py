@@ -24,7 +24,9 @@ from cachemark.workflows.stores import reading
 from pages import rounded
 
 Row = dict[str, Any]
-SHARES = {"kv_allocated": "kv_allocated", "kv_logical": "kv_logical", "kv_high_water": "kv_logical", "flops": "flops"}  # of full's
+SHARES = {  # what is counted, by the name of its share of the full cache's: a metric, or one less another
+    "kv_allocated": ("kv_allocated",), "kv_own": ("kv_allocated", "kv_stage"), "kv_logical": ("kv_logical",), "flops": ("flops",),
+}  # fmt: skip
 IMAGES = ("token_agreement", "kl", "token_distance", "forced_distance", "class_accuracy", *PROMPT_SCORES)
 SETS = ("fid", "precision", "recall")
 
@@ -110,9 +112,16 @@ def _figures(row: ReportRow, group: CaseGroup, claims: Claims) -> Row:
 
 
 def _shares(row: ReportRow, full: ReportRow | None) -> dict[str, list[float]]:
-    """Bytes and FLOPs over the full cache's: a count has no interval."""
-    pairs = {name: (row.median(name), full.median(of) if full else None) for name, of in SHARES.items()}
+    """Bytes and FLOPs over the full cache's, the high water over its live bytes: a count has no interval."""
+    pairs = {name: (_counted(row, *of), _counted(full, *of)) for name, of in SHARES.items()}
+    pairs["kv_high_water"] = _counted(row, "kv_high_water"), _counted(full, "kv_logical")
     return {name: [round(mine / its, 5)] * 3 for name, (mine, its) in pairs.items() if mine is not None and its}
+
+
+def _counted(row: ReportRow | None, name: str, without: str = "") -> float | None:
+    """A count, less another one, or None where either is not known."""
+    held, other = (row.median(each) if row and each else None for each in (name, without))
+    return held if held is None or not without else None if other is None else held - other
 
 
 def _times(row: ReportRow) -> dict[str, list[float]]:

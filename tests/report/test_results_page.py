@@ -58,7 +58,7 @@ def outcome(case: Case, judged: bool = True) -> Outcome:
         rounded = {"native": 1.0, "int8": 0.281, "fp8": 0.281, "int4": 0.156, "kivi4": 0.18}[case.codec]
         live = 1e6 * (1 - gone) * rounded
         samples |= {"latency": [2.0 - gone, 2.01 - gone, 1.99 - gone]}
-        samples |= {"kv_logical": [live], "kv_allocated": [live + 1e5], "kv_state": [0.0]}
+        samples |= {"kv_logical": [live], "kv_allocated": [live + 1e5], "kv_stage": [1e5], "kv_state": [0.0]}
         samples |= {"flops": [1e9 * (1 - gone)]} if of_vectors else {}
     if arm and judged and "quality" in case.evaluation:
         sets = {"fid_scene_2k": 10 + 100 * gone, "precision_scene_2k": 0.9 - gone / 4, "recall_scene_2k": 0.8, "class_accuracy": 0.9}
@@ -145,7 +145,8 @@ def test_figures_and_what_is_shown_are_the_report_s(script: ModuleType, tmp_path
         assert agreement[label] == "{:.3f} [{:.3f}, {:.3f}]".format(*ends(row.fidelity["token_agreement"]))
         assert shown[label] == ("shown" if claims[row.case.key].shown and not row.unranked else "not shown")
         assert told[label] == "FID differs"
-        assert column(text, "live")[label] == f"{share_of(row.case.budget):.3f}"
+        assert column(text, "live")[label] == column(text, "without stage")[label] == f"{share_of(row.case.budget):.3f}"
+        assert column(text, "allocated")[label] == f"{(share_of(row.case.budget) + 0.1) / 1.1:.3f}"
     assert "Here 18 of 18 do; were no method different, about 0.9 would." in " ".join(text.split())
 
 
