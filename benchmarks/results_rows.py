@@ -102,8 +102,7 @@ def _figures(row: ReportRow, group: CaseGroup, claims: Claims) -> Row:
     """All that the tables tell of a case, ``missing`` being why it has no figures."""
     if not row.ok:
         return {"missing": f"{row.outcome.status}: {row.reason}"}
-    claim = claims.get(row.case.key)
-    shown = "" if claim is None else "shown" if claim.shown and not row.unranked else "not shown"
+    shown = "" if row.case.key not in claims else "not shown" if row.unranked else "shown"
     notes = [mark.reason for mark in row.marks if mark.tone == "warn" and not (row.unproven and mark.reason == row.unranked)]
     return {
         "figures": {**_shares(row, group.full), **_times(row), **{name: rounded(held) for name, held in _images(row).items()}},
