@@ -122,16 +122,20 @@ WORDS = [
           slug="bad-baseline", changes=(STORE,)),
 ]
 WORDS += [
-    wrong("method|model", "that is none", ("new", f"\n{PWNED}", "mine"), "is not one of"),
+    wrong("method|model|metric", "that is none", ("new", f"\n{PWNED}", "mine"), "is not one of"),
     *(wrong("NAME", name, ("new", "method", value), said, slug="bad-plugin") for name, value, said in (
         ("of 5000 letters", LONG, "is no name"), ("that is a command", f"\n{PWNED}", "is no name"), ("that leaves", "../x", "is no name"),
         ("that is code", 'x"); import os; ("', "is no name"), ("of a built-in", "linear", "cachemark itself has a method"))),
+    wrong("NAME", "of a metric of ours", ("new", "metric", "psnr"), "cachemark itself has a metric", slug="bad-plugin"),
     wrong("--folder", "of 5000 letters", ("new", "method", "mine", "--folder", LONG), "cannot be written", slug="bad-plugin"),
     wrong("--folder", "that is not there", ("new", "model", "mine", "--folder", "nowhere"), "cannot be written", slug="bad-plugin"),
     wrong("test-method NAME|FILE", "of 5000 letters", ("test-method", LONG), "Unknown method", slug="unknown-name"),
     wrong("test-method NAME|FILE", "that is a command", ("test-method", f"\n{PWNED}"), "Unknown method", slug="unknown-name"),
     wrong("test-model NAME|FILE", "of 5000 letters", ("test-model", LONG), "Unknown model", slug="unknown-name"),
     wrong("test-model NAME|FILE", "that is no plug-in", ("test-model", "./plan.py"), "is not a file", slug="bad-plugin"),
+    wrong("test-metric NAME|FILE", "of 5000 letters", ("test-metric", LONG), "Unknown metric", slug="unknown-name"),
+    wrong("test-metric NAME|FILE", "that is a command", ("test-metric", f"\n{PWNED}"), "Unknown metric", slug="unknown-name"),
+    wrong("test-metric NAME|FILE", "of one of ours", ("test-metric", "psnr"), "is a metric of cachemark itself", slug="unsupported"),
     *(wrong("--knob", name, ("test-method", "fewer_steps", "--knob", value), said, slug=slug) for name, value, said, slug in (
         ("without a value", "steps", "is not NAME=VALUE", ""), ("of 20 000 letters", f"steps={'9' * 20_000}", "is not NAME=VALUE", ""),
         ("that is a command", f"\n{PWNED}=1", "is not NAME=VALUE", ""), ("that is not finite", "steps=NaN", "is not finite", ""),

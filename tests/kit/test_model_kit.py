@@ -9,7 +9,7 @@ import pytest
 
 from cachemark.core import registry
 from cachemark.kit.findings import Checked
-from cachemark.kit.method_kit import made_of_model
+from cachemark.kit.method_kit import made_of_one
 from cachemark.kit.model_checks import MODEL, ModelExample
 from cachemark.workflows.proving_things import names_of
 from support import examples
@@ -51,7 +51,7 @@ def write(tmp_path: Path) -> Callable[[str, str], Path]:
 def checked(file: Path, words: str) -> Checked:
     (name,) = names_of("models", file)
     check = next(c for c in MODEL if c.__name__.replace("_", " ") == words)
-    return made_of_model(check, ModelExample(registry.models.get(name)))
+    return made_of_one(check, ModelExample(registry.models.get(name)))
 
 
 @pytest.mark.parametrize("words", BROKEN)

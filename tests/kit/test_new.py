@@ -15,7 +15,7 @@ from cachemark.workflows.starting import Thing, start
 from support.stages import call
 
 
-@pytest.mark.parametrize("thing", ["method", "model"])
+@pytest.mark.parametrize("thing", ["method", "model", "metric"])
 def test_what_is_written_passes_its_own_test(thing: Thing, tmp_path: Path) -> None:
     """The test that is written is run as it stands, and as the command."""
     files = start(thing, "my_own", tmp_path)
@@ -48,6 +48,12 @@ def test_a_name_that_is_none_or_taken_is_refused(name: str, tmp_path: Path) -> N
     with pytest.raises(BadPlugin):
         start("method", name, tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["psnr", "legend", "fid", "fid_mine"])
+def test_a_metric_does_not_take_the_name_of_one_of_ours(name: str, tmp_path: Path) -> None:
+    with pytest.raises(BadPlugin, match="cachemark itself has a metric"):
+        start("metric", name, tmp_path)
 
 
 def test_nothing_is_overwritten(tmp_path: Path) -> None:

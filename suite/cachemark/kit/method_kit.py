@@ -1,5 +1,5 @@
 """The kit: every check of a method's paradigm on small models, and for what is wrong the smallest of them that shows it; every check of a
-model on itself."""
+model on itself, and of a metric on a few images."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from . import batches, manner_checks, ragged, scale_checks, token_checks
 from .findings import Checked, Flaw, KitProof
 from .head_checks import HEAD
 from .masked_checks import MASKED, masked_cells
+from .metric_checks import METRIC, MetricExample
 from .model_checks import MODEL, ModelExample
 from .next_scale import ScaleCell
 from .next_token import Cell, NoBudget
@@ -124,15 +125,24 @@ def check_model(
     entry: ModelEntry, on_check: Callable[[Checked], None] = lambda checked: None, request: Request = NO_WEIGHTS,
 ) -> KitProof:
     """Every check of a model, loaded with the weights that a request names, else with those that it has without any."""
-    made, example = list[Checked](), ModelExample(entry, request)
-    for check in MODEL:
-        made.append(made_of_model(check, example))
+    return _proof("model", entry.name, MODEL, ModelExample(entry, request), on_check)
+
+
+def check_metric(example: MetricExample, on_check: Callable[[Checked], None] = lambda checked: None) -> KitProof:
+    """Every check of a metric."""
+    return _proof("metric", example.cls.name, METRIC, example, on_check)
+
+
+def _proof(kind: str, name: str, checks: Sequence[Check], example: Any, on_check: Callable[[Checked], None]) -> KitProof:
+    made = list[Checked]()
+    for check in checks:
+        made.append(made_of_one(check, example))
         on_check(made[-1])
-    return KitProof("model", entry.name, tuple(made))
+    return KitProof(kind, name, tuple(made))
 
 
-def made_of_model(check: Check, example: ModelExample) -> Checked:
-    """One check of a model."""
+def made_of_one(check: Check, example: ModelExample | MetricExample) -> Checked:
+    """One check of a model or a metric."""
     name, asks = check.__name__.replace("_", " "), " ".join((inspect.getdoc(check) or "").split())
     try:
         return Checked(name, asks, tuple(_found(check, example)), examples=1)
@@ -158,10 +168,14 @@ def _found(check: Check, cell: Any) -> list[Flaw]:
     except REFUSALS:
         raise
     except CachemarkError as error:
-        return [Flaw("a generation", error.message[:SAID], _size(cell))]
+        return [Flaw(_owed(cell), error.message[:SAID], _size(cell))]
     except Exception as error:
         last = traceback.extract_tb(error.__traceback__)[-1]
-        return [Flaw("a generation", f"{type(error).__name__}: {str(error)[:SAID]} ({last.filename}:{last.lineno})", _size(cell))]
+        return [Flaw(_owed(cell), f"{type(error).__name__}: {str(error)[:SAID]} ({last.filename}:{last.lineno})", _size(cell))]
+
+
+def _owed(cell: Any) -> str:
+    return "figures" if isinstance(cell, MetricExample) else "a generation"
 
 
 def _size(cell: Any) -> str:

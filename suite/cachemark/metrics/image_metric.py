@@ -16,9 +16,9 @@ from ..core import registry
 
 @dataclass(frozen=True)
 class Shown:
-    """Images and tokens of some seeds, as a trial kept them, on the CPU. ``images`` (B, 3, H, W) fp32 in [-1, 1] up to rounding; ``tokens``
-    (B, N) indices, or (B, N, C) fp32 of a masked model; ``reference`` and ``reference_tokens`` are the full cache's at the same seeds, of
-    the same shapes."""
+    """Images and tokens of some seeds, as a trial kept them, on the CPU. ``images`` (B, 3, H, W) fp32, nominally in [-1, 1] and
+    not clamped; ``tokens`` (B, N) indices, or (B, N, C) fp32 of a masked model; ``reference`` and ``reference_tokens`` are the full cache's
+    at the same seeds, of the same shapes."""
 
     images: Tensor
     reference: Tensor

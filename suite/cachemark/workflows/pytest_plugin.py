@@ -44,16 +44,26 @@ def _of_methods(named: str) -> Iterator[tuple[str, Callable[[], Checked]]]:
 
 def _of_models(named: str) -> Iterator[tuple[str, Callable[[], Checked]]]:
     from ..core import registry
-    from ..kit.method_kit import made_of_model
+    from ..kit.method_kit import made_of_one
     from ..kit.model_checks import MODEL, ModelExample
     from .proving_things import names_of
 
     for name in names_of("models", named):
         example = ModelExample(registry.models.get(name))
-        yield from ((f"{name}::{check.__name__}", partial(made_of_model, check, example)) for check in MODEL)
+        yield from ((f"{name}::{check.__name__}", partial(made_of_one, check, example)) for check in MODEL)
 
 
-OFFERED = {"method": _of_methods, "model": _of_models}
+def _of_metrics(named: str) -> Iterator[tuple[str, Callable[[], Checked]]]:
+    from ..kit.method_kit import made_of_one
+    from ..kit.metric_checks import METRIC
+    from .proving_things import metric_example, names_of
+
+    for name in names_of("metrics", named):
+        example = metric_example(name)
+        yield from ((f"{name}::{check.__name__}", partial(made_of_one, check, example)) for check in METRIC)
+
+
+OFFERED = {"method": _of_methods, "model": _of_models, "metric": _of_metrics}
 
 
 class CheckFailed(Exception):

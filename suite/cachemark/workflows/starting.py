@@ -1,19 +1,21 @@
-"""A package of one's own, begun: a working method or model, its test, and a pyproject that names it to cachemark."""
+"""A package of one's own, begun: a working method, model or metric, its test, and a pyproject that names it to cachemark."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal
 
 from .. import methods
 from ..core import registry
 from ..core.errors import BadPlugin
+from ..core.units import FAMILIES, METRICS
 from ..core.version import __version__
 from ..models import catalogue
 
 __all__ = ["catalogue", "methods", "start"]  # importing the two rooms registers the names that are taken
-Thing = Literal["method", "model"]
+Thing = Literal["method", "model", "metric"]
 NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
 METHOD = '''"""A cache method: which entries go once the budget is full."""
 
@@ -93,6 +95,32 @@ registry.models.add("{name}")(ModelEntry(
     presets={{"paper": Sampling(cfg_scale=1.5)}}, summary="Say in a line what it draws",
 ))
 '''
+METRIC = '''"""A metric of images: one figure of each."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from cachemark.core import registry
+from cachemark.metrics.image_metric import ImageMetric, Shown
+
+
+@registry.metrics.add("{name}")
+class {title}(ImageMetric):
+    """Standard deviation of the grey values of an image. Say here what yours means: reports show this paragraph."""
+
+    name = "{name}"
+    title = "{title}"
+    unit = ""  # none
+    better = "higher"
+    kind = "quality"  # of an image by itself; "fidelity" is nearness to shown.reference
+    within = (0, 0.5)  # the range of one image's figure
+    deterministic = False  # True where the same images give the same bits
+
+    def measure(self, shown: Shown) -> Tensor:
+        grey = (shown.images.clamp(-1, 1) + 1).mean(1) / 2
+        return grey.flatten(1).std(1, correction=0).clamp(*self.within)
+'''
 TEST = '''"""The {thing} passes the checks that cachemark's own are held to."""
 
 from pathlib import Path
@@ -126,7 +154,7 @@ test = ["pytest>=8.2"]
 [tool.setuptools]
 packages = ["{package}"]
 '''
-BODIES: dict[Thing, str] = {"method": METHOD, "model": MODEL}
+BODIES: dict[Thing, str] = {"method": METHOD, "model": MODEL, "metric": METRIC}
 
 
 def start(thing: Thing, name: str, folder: str | Path = ".", *, source: str = "") -> list[Path]:
@@ -157,5 +185,6 @@ def require_free(thing: Thing, name: str) -> None:
     if not NAME.fullmatch(name):
         raise BadPlugin(f"{name[:60]!r} is no name for a {thing} of a package.",
                         remedy="Give at most 40 small letters, digits and underscores; the first is a letter.")
-    if name in {"method": registry.methods, "model": registry.models}[thing]:
+    taken: dict[Thing, Iterable[str]] = {"method": registry.methods, "model": registry.models, "metric": METRICS}
+    if name in taken[thing] or (thing == "metric" and name.split("_")[0] in FAMILIES):
         raise BadPlugin(f"cachemark itself has a {thing} {name!r}.", remedy="Give yours another name.")

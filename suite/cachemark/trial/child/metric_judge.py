@@ -56,6 +56,15 @@ def metric_figures(
     return samples, {FAULTS: faults} if faults else {}
 
 
+def answer(file: str, name: str, shown: Shown) -> tuple[list[float], str, str]:
+    """Figures of some images by a metric of a plug-in, in a process of its own; or none, which fault there was, and more words about it."""
+    try:
+        with _process(file, name) as asked:
+            return asked(shown), "", ""
+    except Fault as found:
+        return [], found.fault, found.said
+
+
 def in_sentences(faults: Any) -> list[str]:
     """Footnotes on what was wrong with metrics, the fact of :func:`metric_figures`."""
     return [f"{metric(name).title} ({name}) was not measured: {found['fault']}, {found['said']}." for name, found in faults.items()]

@@ -1,0 +1,180 @@
+"""The kit of a metric: each way to be wrong is found by the check that it belongs to, and shown at a few images."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from cachemark.core import plugins, registry
+from cachemark.kit.findings import Checked
+from cachemark.kit.method_kit import check_metric, made_of_one
+from cachemark.kit.metric_checks import METRIC, MetricExample
+from cachemark.workflows.proving_things import metric_example, prove_metric
+from support.stages import call, forgetting
+
+GREY = '''
+import os
+import socket
+import threading
+
+import torch
+
+from cachemark.core import plugins, registry
+from cachemark.metrics.image_metric import ImageMetric
+
+
+@registry.metrics.add("given")
+class Given(ImageMetric):
+    """Mean of the grey values of an image."""
+
+    name = "given"
+    unit = ""
+    better = "higher"
+    kind = "quality"
+    within = (0, 1)
+    deterministic = True
+
+    def measure(self, shown):
+        grey = shown.images.clamp(-1, 1).add(1).div(2).mean(1)
+        pass
+        return grey.flatten(1).mean(1)
+'''
+AWAY = "return (shown.images - shown.reference).flatten(1).square().mean(1) / 8"
+QUALITY, FIDELITY = 'kind = "quality"', 'kind = "fidelity"'
+BROKEN = [  # the words of a check, what is replaced in the metric by what, where it is found, and what
+    ("nothing else is read", "pass", "open(os.devnull).close()", "3 images of 16×16", "opens a file"),
+    ("nothing else is read", "pass", "threading.Thread(target=int).start()", "3 images of 16×16", "starts a thread"),
+    ("nothing else is read", "pass", "socket.socket().connect_ex(('127.0.0.1', 9))", "3 images of 16×16", "connects to a network"),
+    ("class says what it is", 'better = "higher"', "", "the attributes of its class", "that of ImageMetric, 'higher'"),
+    ("figures are figures", "pass", "return grey.flatten(1).std(1).log()", "1 image of 16×16 pixels and 16 tokens (black)", "not fin"),
+    ("figures are figures", "clamp(-1, 1)|pass", "clamp(-9, 9)|return grey.flatten(1).amax(1)", "(a drawing beyond", "out of its range"),
+    ("figures are figures", "pass", "return grey.flatten(1).mean(1).amax(0, True)", "2 images of 16×16", "of shape (1,) for 2 images"),
+    ("figures are figures", "pass", "return 0.5", "1 image of 16×16", "a float for 1 images"),
+    ("figures are figures", "pass", "grey.no_such_thing", "1 image of 16×16", "AttributeError"),
+    ("figures are figures", "pass", "grey = grey.unfold(1, 64, 1)", "1 image of 16×16", "RuntimeError"),
+    ("second measurement repeats", "pass", "grey = grey * torch.rand(())", "3 images of 16×16", "0."),
+    ("figures are the same in any batch", "pass", "grey = grey / len(grey)", "1 image of 16×16", "0."),
+    ("others do not matter", "pass", "grey = grey / (1 + grey.mean())", "3 images of 16×16", "beside white and white"),
+    ("identical images score alike", "pass", "grey = grey / torch.arange(1, len(grey) + 1).view(-1, 1, 1)", "3 images of 16×16", "0."),
+    ("kind is what it reads", "pass", AWAY, "1 image of 16×16", "beside drawing 2"),
+    ("kind is what it reads", QUALITY, FIDELITY, "1 image of 16×16", "0."),
+    ("kind is what it reads", f"{QUALITY}|pass", f"{FIDELITY}|{AWAY}", "1 image of 16×16 pixels and 16 tokens (drawing 2)", "0."),
+    ("kind is what it reads", f"{QUALITY}|pass", f"{FIDELITY}|return torch.ones(len(grey))", "1 image of 16×16", "1 for all of them"),
+    ("inputs are left alone", "pass", "shown.images.clamp_(-1, 1)", "4 images of 16×16", "others"),
+    ("inputs are left alone", "pass", "shown.seeds.sort(reverse=True)", "4 images of 16×16", "others"),
+    ("process is left alone", "pass", "torch.backends.cuda.matmul.allow_tf32 = True", "3 images of 16×16", "TF32 in matmuls"),
+]
+Write = Callable[..., Path]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Iterator[Write]:
+    """Writes the metric with some of its words replaced."""
+    def written(old: str = "", new: str = "") -> Path:
+        text = GREY
+        for one, other in zip(old.split("|"), new.split("|"), strict=True):
+            assert one in text
+            text = text.replace(one, other) if one else text
+        (tmp_path / "given.py").write_text(text)
+        return tmp_path / "given.py"
+
+    with forgetting():
+        yield written
+
+
+def example(file: Path) -> MetricExample:
+    """The metric of a file, without a process of its own."""
+    plugins.load(file)
+    return MetricExample(registry.metrics.get("given"))
+
+
+def checked(made: MetricExample, said: str) -> Checked:
+    return made_of_one(next(check for check in METRIC if check.__name__.replace("_", " ") == said), made)
+
+
+@pytest.mark.parametrize(("said", "old", "new", "place", "found"), BROKEN)
+def test_what_is_wrong_is_found_at_a_small_example(said: str, old: str, new: str, place: str, found: str, write: Write) -> None:
+    made = checked(example(write(old, new)), said)
+    assert made.findings, made
+    assert place in made.findings[0].place
+    assert found in made.findings[0].found
+
+
+@pytest.mark.parametrize(("old", "new"), [
+    ("", ""),
+    (f"{QUALITY}|pass|better = \"higher\"", f"{FIDELITY}|{AWAY}|better = \"lower\""),
+    ("deterministic = True|pass", "deterministic = False|grey = grey * (1 - 1e-6 * torch.rand(()))"),
+    ("pass", "if len(grey[0]) == 16: raise ValueError('too small')"),
+], ids=["quality", "fidelity", "nearly the same", "one that refuses a size"])  # fmt: skip
+def test_what_is_right_passes(old: str, new: str, write: Write) -> None:
+    proof = check_metric(example(write(old, new)))
+    assert [check for check in proof.checks if check.findings] == []
+    assert [check.name for check in proof.checks if check.left_out] == ["process of its own agrees"]
+
+
+def test_a_metric_that_refuses_every_size_is_not_passed(write: Write) -> None:
+    proof = check_metric(example(write("pass", "raise ValueError('not made for that')")))
+    assert not proof.complete
+    left_out = [check.left_out for check in proof.checks if check.name == "figures are figures"]
+    assert left_out == ["It refuses images of all sizes that are tried: not made for that"]
+
+
+def test_a_helper_that_no_statement_names_is_found_and_an_edit_of_one_is_another_metric(write: Write) -> None:
+    file = write("pass", "import importlib, sys; sys.path.insert(0, os.path.dirname(__file__)); importlib.import_module('own_shades')")
+    (file.parent / "own_shades.py").write_text("HALF = 0.5\n")
+    try:
+        found = checked(example(file), "nothing else is read").findings
+    finally:
+        sys.path.remove(str(file.parent))
+        sys.modules.pop("own_shades", None)
+    assert "own_shades is imported in another way" in [flaw.found for flaw in found]
+
+
+def test_figures_of_another_process_are_those_of_this_one(write: Write) -> None:
+    made = example(write())
+    made.elsewhere = lambda shown: ([0.5] * len(shown.images), "", "")
+    (flaw,) = checked(made, "process of its own agrees").findings
+    assert "as in a process of its own" in flaw.expected
+    made.elsewhere = lambda shown: ([], "raised", "ValueError: not made for that")
+    assert checked(made, "process of its own agrees").left_out
+
+
+def test_what_ends_its_process_is_not_asked_in_this_one(write: Write) -> None:
+    plugins.load(write("pass", "os._exit(7)"))
+    proof = check_metric(metric_example("given"))
+    assert [check.name for check in proof.checks if check.findings] == ["process of its own agrees"]
+    assert proof.checks[0].findings[0].found == "ended its process: with exit code 7"
+    assert not [check for check in proof.checks if check.passed and check.name != "class says what it is"]
+
+
+def test_the_command_prints_the_example_and_leaves_with_its_code(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cachemark.workflows.proving_things.answer", lambda file, name, shown: ([], "raised", "RuntimeError: not here"))
+    found = call("test-metric", write("pass", "return grey.flatten(1).std(1).log().abs()"))
+    assert found.exit_code == 1
+    assert "  FOUND     figures are figures\n" in found.output
+    assert "at 1 image of 16×16 pixels and 16 tokens (black), seed 3:\n" in found.output
+    assert "found not finite, inf for image 0 of 1" in found.output
+    assert call("test-metric", write("pass", "raise ValueError('never')")).exit_code == 4
+    assert call("test-metric", "contrats").exit_code == 2
+    own = call("test-metric", "psnr")
+    assert (own.exit_code, "is a metric of cachemark itself" in own.output + str(own.stderr)) == (2, True)
+
+
+@pytest.mark.slow
+def test_pytest_makes_each_check_a_test(write: Write, tmp_path: Path) -> None:
+    file = write("pass", "grey = grey / len(grey)")
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", "/dev/null", "--rootdir", str(tmp_path),
+         "--cachemark-metric", str(file), str(tmp_path)], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "1 failed, 10 passed" in done.stdout
+    assert "as in a batch of 4; found" in done.stdout
+
+
+def test_a_file_of_methods_has_no_metric(tmp_path: Path) -> None:
+    with forgetting(), pytest.raises(Exception, match="registers no metric"):
+        prove_metric(Path(__file__).parents[2] / "examples" / "cachemark-knorm" / "cachemark_knorm" / "method.py")
