@@ -29,6 +29,17 @@ def build(tree: Path, what: str, to: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
+def of_the_repository(folder: Path) -> Path:
+    """The wheel of cachemark, built from the source distribution, which is built from what the repository tracks."""
+    tracked(folder / "tree", "suite", "examples", "pyproject.toml", "README.md", "LICENSE")
+    build(folder / "tree", "build_sdist", folder)
+    (source,) = folder.glob("cachemark-*.tar.gz")
+    shutil.unpack_archive(source, folder / "source", filter="data")
+    build(next((folder / "source").iterdir()), "build_wheel", folder)
+    (found,) = folder.glob("cachemark-*.whl")
+    return found
+
+
 def lay_out(wheel: Path, site: Path) -> None:
     """Put what a wheel holds where Python looks for it."""
     with zipfile.ZipFile(wheel) as archive:

@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import os
 import runpy
-import shutil
 import subprocess
 import sys
 import tomllib
@@ -21,7 +20,7 @@ from setuptools import find_namespace_packages, find_packages
 
 from cachemark.cli.main import COMMANDS
 from cachemark.core.version import __version__
-from support.wheels import build, lay_out, tracked
+from support.wheels import lay_out, of_the_repository
 
 ROOT = Path(__file__).parents[2]
 LARGEST = 40_000_000  # bytes, the embedded weights among them
@@ -43,15 +42,7 @@ batch = 4
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel, built from the source distribution, which is built from what the repository tracks."""
-    folder = tmp_path_factory.mktemp("built")
-    tracked(folder / "tree", "suite", "examples", "pyproject.toml", "README.md", "LICENSE")
-    build(folder / "tree", "build_sdist", folder)
-    (source,) = folder.glob("cachemark-*.tar.gz")
-    shutil.unpack_archive(source, folder / "source", filter="data")
-    build(next((folder / "source").iterdir()), "build_wheel", folder)
-    (found,) = folder.glob("cachemark-*.whl")
-    return found
+    return of_the_repository(tmp_path_factory.mktemp("built"))
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,114 @@
+"""The page of a first method is a transcript: its commands and its files, in that order, from the wheel in an empty folder, print what
+stands there."""
+
+from __future__ import annotations
+
+import os
+import re
+import resource
+import shutil
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cachemark.core import plugins, registry
+from cachemark.core.errors import Unsupported
+from cachemark.kit.method_kit import FAMILIES
+from cachemark.plans import schema
+from cachemark.plans.expand import expand
+from support.stages import forgetting
+from support.wheels import ROOT, of_the_repository
+from test_docs import Block, blocks
+
+PAGE = ROOT / "docs" / "guide" / "first-method.md"
+BLOCKS = blocks(PAGE.read_text(encoding="utf-8"))
+MOST_LINES = 25
+NO_NETWORK = {"PIP_NO_INDEX": "1", "PIP_NO_DEPS": "1", "PIP_IGNORE_INSTALLED": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+              "PIP_NO_BUILD_ISOLATION": "0"}  # pip reads a variable of a negated option as what the option sets
+
+
+@pytest.fixture
+def saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder with the files of the page, and its method imported."""
+    for block in BLOCKS:
+        if block.file:
+            (tmp_path / block.file).write_text(block.text, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    with forgetting():
+        assert plugins.load("keydiff.py") == ["keydiff"]
+        yield tmp_path
+
+
+def test_its_method_is_short_and_passes_the_kit_at_the_smallest_size(saved: Path) -> None:
+    assert (saved / "keydiff.py").read_text(encoding="utf-8").count("\n") <= MOST_LINES
+    family, made = FAMILIES["next-token"], 0
+    for check in family.checks:
+        try:
+            assert not list(check(family.smaller(family.cells(registry.methods.get("keydiff"), ())[0])[0])), check.__name__
+            made += 1
+        except Unsupported:
+            continue
+    assert made > len(family.checks) // 2
+
+
+def test_its_plan_sets_the_method_beside_four_others_on_two_models(saved: Path) -> None:
+    plan, _ = schema.prepare("newcomer.toml", ["keydiff.py"])
+    arms = [one.case for one in expand(plan) if one.case.role == "arm"]
+    for model in ("tiny-llamagen", "tiny-t2i"):
+        assert sorted(case.method for case in arms if case.model == model) == ["keydiff", "random", "rkv", "streaming", "window"]
+
+
+def steps() -> list[tuple[Block, list[str]]]:
+    """Blocks that are saved or run, each with the lines that it is said to print."""
+    found: list[tuple[Block, list[str]]] = []
+    for block in BLOCKS:
+        if block.language == "text":
+            found[-1][1].extend(block.text.splitlines())
+        else:
+            found.append((block, []))
+    return found
+
+
+def unmeasured(line: str) -> str:
+    """A line without its figures."""
+    return " ".join(re.sub(r"\d[\d.,]*", "0", line).split())
+
+
+def test_figures_alone_may_differ() -> None:
+    assert unmeasured("tiny-var  0.98× (0.86–1.14)") == unmeasured("tiny-var 1.2× (1–1)") != unmeasured("tiny-mar  0.98× (0.86–1.14)")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+def test_it_prints_what_stands_there(tmp_path: Path) -> None:
+    wheel = of_the_repository(tmp_path / "built")
+    folder = tmp_path / "empty"
+    beside = folder / "venv" / "lib" / f"python{sysconfig.get_python_version()}" / "site-packages" / "beside.pth"
+    beside.parent.mkdir(parents=True)
+    beside.write_text(sysconfig.get_path("purelib") + "\n")  # what cachemark needs is there, as if it had been fetched
+    shutil.copy(wheel, folder)
+    path = os.pathsep.join([str(folder / "venv" / "bin"), str(Path(sys.executable).parent), os.environ["PATH"]])
+    environment = {**{name: value for name, value in os.environ.items() if name != "PYTHONPATH"}, **NO_NETWORK, "PATH": path}
+    for block, shown in steps():
+        if block.file:
+            (folder / block.file).write_text(block.text, encoding="utf-8")
+            continue
+        done = run("\n".join(line.removeprefix("$ ") for line in block.text.splitlines()), folder, environment)
+        assert done.returncode == 0, done.stderr
+        printed = iter([unmeasured(line) for line in done.stdout.splitlines()])
+        for line in shown:
+            assert line == "…" or unmeasured(line) in printed, f"{line!r} in\n{done.stdout}"
+    assert {"keydiff", "tiny-llamagen", "tiny-t2i"} <= set(re.findall(r"[\w-]+", (folder / "newcomer.html").read_text(encoding="utf-8")))
+
+
+def run(commands: str, folder: Path, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    """Commands as a shell runs them in one go; prints the processor's seconds that they took, and what they said."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = subprocess.run(["bash", "-e", "-c", commands], cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    print(f"{commands}\n{done.stdout}{done.stderr}{after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime:.0f} CPU-seconds\n")
+    return done
