@@ -15,7 +15,7 @@ from torch import Tensor
 
 from cachemark.cache.arena import Memory
 from cachemark.cache.layout import Layout, Site, Step
-from cachemark.contract.decoder import Sequential, horizon, widest
+from cachemark.contract.decoder import Sequential, horizon, spare, widest
 from cachemark.contract.method import Method
 from cachemark.core import registry
 from cachemark.decoders.jacobi import Jacobi
@@ -40,7 +40,7 @@ def test_a_method_without_a_horizon_is_served_one_token_a_pass_to_the_byte(name:
     cls, layout = registry.methods.get(name), model("mha").layout(SEEDS, GUIDED)
     make = functools.partial(cls.build, {**calibration(cls, layout), **cls.knobs_for(Fraction(1, 2), layout)})
     outcomes = []
-    for decoder in (None, Sequential(), Jacobi(window=8)):
+    for decoder in (None, Sequential(), Jacobi(window=8), Jacobi(window=8, look_ahead=True)):
         memory, method, logits = Memory(), make(), []
         tokens = generate(decoder, memory=memory, method=lambda method=method: method,
                           see=lambda _, guided, logits=logits: logits.append(guided.clone()))
@@ -48,6 +48,7 @@ def test_a_method_without_a_horizon_is_served_one_token_a_pass_to_the_byte(name:
         if isinstance(decoder, Jacobi):
             assert decoder.kept == [1] * N
     assert widest(make(), layout) == 1
+    assert spare(make(), layout, Jacobi(window=8, look_ahead=True)) == 0
     for tokens, logits, *held in outcomes[1:]:
         assert torch.equal(tokens, outcomes[0][0])
         assert torch.equal(logits, outcomes[0][1])
@@ -66,6 +67,9 @@ class Noting:
     def horizon(self, first: int) -> int:
         return super().horizon(first)  # type: ignore[misc]
 
+    def beyond(self, first: int) -> int:
+        return super().beyond(first)  # type: ignore[misc]
+
     def evict(self, step: Step, slots: Any) -> None:
         before = slots.live_visual
         super().evict(step, slots)  # type: ignore[misc]
@@ -82,12 +86,14 @@ class Redundant(Noting, RKV):
 
 
 def as_sequential(noting: Callable[[], LineEnds | Redundant], own: Callable[[], Method], **model: Any) -> Notes:
-    """Assert that under every window tokens, kept sets and queries are those of the sequential run at every line's end; these."""
+    """Assert that under every window, past the line's end too, tokens, kept sets and queries are those of the sequential run at every
+    line's end; these."""
     held: dict[int, Notes] = {}
-    for window in (0, 3, GRID, 16):
+    for window, look_ahead in ((0, False), (3, False), (GRID, False), (16, False), (3, True), (GRID, True), (16, True)):
         method = noting()
-        notes = held[window] = method.notes = []
-        decoder = Jacobi(window=window) if window else None
+        notes = method.notes = []
+        held.setdefault(window, notes)
+        decoder = Jacobi(window=window, look_ahead=look_ahead) if window else None
         assert torch.equal(generate(decoder, method=lambda method=method: method, **model), generate(None, method=own, **model))
         assert decoder is None or max(decoder.kept) > 1
         for (visual, queries), (own_visual, own_queries) in zip(held[0], notes, strict=True):

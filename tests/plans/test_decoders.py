@@ -50,7 +50,7 @@ def test_without_the_sequential_one_only_the_full_cache_is_sequential() -> None:
 def test_decoders_are_listed_with_their_knobs() -> None:
     rows = {row["name"]: row for row in listing("decoders")}
     assert rows.keys() >= {"sequential", "jacobi"}
-    assert rows["jacobi"]["knobs"] == {"window": 16, "proposals": "newest"}
+    assert rows["jacobi"]["knobs"] == {"window": 16, "proposals": "newest", "look_ahead": False}
     assert {name: row["keeps"] for name, row in rows.items()} == {"sequential": "tokens", "jacobi": "tokens", "sjd": "law", "scd": "law"}
     assert rows["jacobi"]["summary"].startswith("Redraws a window")
 

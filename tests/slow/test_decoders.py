@@ -29,6 +29,7 @@ assert catalogue
 pytestmark = pytest.mark.slow
 SEEDS, ALONE, TOKENS = 64, 16, 256
 PASSES = {4: 128.6, 8: 100.2, 16: 74.5, 32: 61.4, 64: 56.4}  # means over 16 images, of a prototype that shares no code with this one
+AHEAD = {"1/2": {8: 100.8, 16: 77.9, 32: 63.9}, "1/4": {8: 102.8, 16: 83.2, 32: 75.8}}  # of that prototype under linear, looking ahead
 TOGETHER = {4: 64, 8: 64, 16: 16, 32: 16, 64: 8}  # images of a batch, by window: a wide one would compute much for the slowest image
 GUIDANCE = {"guided": {"cfg_scale": 1.5}, "free": {}, "interval": {"cfg_scale": 1.5, "cfg_interval": 100}}
 LAWS = {"": {}, "cold": {"temperature": 0.7}, "top-k": {"top_k": 50}, "top-p": {"top_p": 0.9}, "greedy": {"temperature": 0.0}}
@@ -72,17 +73,31 @@ def test_64_images_are_those_of_sequential_decoding(name: str, window: int) -> N
 
 
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("window", [4, 8, 16])
+@pytest.mark.parametrize(("window", "look_ahead"), [(4, False), (8, False), (16, False), (4, True), (8, True), (16, True), (32, True)])
 @pytest.mark.parametrize("budget", ["1/2", "1/4"])
-def test_64_images_are_those_of_linear_alone(budget: str, window: int) -> None:
+def test_64_images_are_those_of_linear_alone(budget: str, window: int, look_ahead: bool) -> None:
     own = linear_alone(budget)
     assert not torch.equal(own, sequential("guided")), "it forgets something"
     passes = []
     for seeds in batches(window):
-        decoder = Jacobi(window=window)
+        decoder = Jacobi(window=window, look_ahead=look_ahead)
         assert torch.equal(generate(seeds, SAMPLINGS["guided"], decoder, linear(budget)), own[seeds])
         passes.append(len(decoder.kept))
-    print(f"linear {budget}, window {window}: 64 of 64 images; passes of batches of {TOGETHER[window]}: {passes}")
+    name = f"linear {budget}, window {window}{' ahead' if look_ahead else ''}"
+    print(f"{name}: 64 of 64 images; passes of batches of {TOGETHER[window]}: {passes}")
+
+
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize(("budget", "window"), [(budget, window) for budget, means in AHEAD.items() for window in means])
+def test_passes_of_an_image_alone_that_looks_past_the_line(budget: str, window: int) -> None:
+    found = []
+    for seed in range(ALONE):
+        decoder = Jacobi(window=window, look_ahead=True)
+        assert torch.equal(generate([seed], SAMPLINGS["guided"], decoder, linear(budget))[0], linear_alone(budget)[seed])
+        found.append(len(decoder.kept))
+    print(f"linear {budget}, window {window} ahead: {statistics.fmean(found):.1f} ({min(found)} … {max(found)}), "
+          f"σ {statistics.stdev(found):.1f}: {sorted(found)}")
+    assert statistics.fmean(found) == pytest.approx(AHEAD[budget][window], rel=0.1)
 
 
 @cache

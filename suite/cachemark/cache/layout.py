@@ -108,7 +108,8 @@ class Step:
     ``index`` of ``total`` passes; pass 0 feeds the condition. ``first`` is the index of the first visual token that this
     pass feeds and ``count`` how many (0 where only the condition is fed). ``line`` counts from 1 and is the line of the last
     token fed (0 in pass 0); ``scale`` counts from 1 in a next-scale model and is 0 in others. ``edges`` names what is complete
-    once the pass has run: ``token``, ``line``, ``scale``, and ``step`` in a masked model.
+    once the pass has run: ``token``, ``line``, ``scale``, and ``step`` in a masked model. ``beyond``: of the tokens fed, how many of the
+    last ones do not stay whatever they are; ``line`` and ``edges`` are those of the others.
     """
 
     index: int
@@ -118,6 +119,12 @@ class Step:
     line: int = 0
     edges: tuple[str, ...] = ()
     scale: int = 0
+    beyond: int = 0
+
+    @property
+    def staying(self) -> int:
+        """Tokens that this pass feeds and that may stay."""
+        return self.count - self.beyond
 
     @property
     def last(self) -> bool:
@@ -135,12 +142,12 @@ def raster_steps(layout: Layout) -> list[Step]:
     return [Step(0, layout.visual), *(window_step(layout, fed, 1) for fed in range(layout.visual - 1))]
 
 
-def window_step(layout: Layout, first: int, count: int) -> Step:
-    """The pass of a next-token generation that feeds ``count`` visual tokens from ``first`` on. Its index is that of the last token that
-    it predicts, so that a window of one is the pass of sequential decoding."""
-    behind = first + count
-    complete = behind // layout.line > first // layout.line
-    return Step(behind, layout.visual, first, count, (behind - 1) // layout.line + 1, ("token", "line") if complete else ("token",))
+def window_step(layout: Layout, first: int, count: int, beyond: int = 0) -> Step:
+    """The pass of a next-token generation that feeds ``count`` visual tokens from ``first`` on, of which the last ``beyond`` do not stay.
+    Its index is that of the last token that it predicts, so that a window of one is the pass of sequential decoding."""
+    behind = first + count - beyond
+    edges = ("token", "line") if behind // layout.line > first // layout.line else ("token",)
+    return Step(first + count, layout.visual, first, count, (behind - 1) // layout.line + 1, edges, beyond=beyond)
 
 
 def scale_steps(layout: Layout) -> list[Step]:

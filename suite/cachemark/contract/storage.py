@@ -17,13 +17,15 @@ class Storage(Planning):
     """A slot for every site that stores anything, as large as :meth:`capacity` says.
 
     Class attributes: ``evict_after`` is the edge at which ``evict`` is called (``token``, ``line`` or none); ``evicts`` and ``skips`` say
-    which contract tests apply; ``slack`` is how many entries above its budget a slot may hold during a pass.
+    which contract tests apply; ``slack`` is how many entries above its budget a slot may hold during a pass. ``spare`` is set before
+    :meth:`begin`: entries above its capacity that a slot holds while a decoder looks ahead, by :func:`~.decoder.spare`.
     """
 
     evict_after: ClassVar[str] = ""
     evicts: ClassVar[bool] = False
     skips: ClassVar[bool] = False
     slack: ClassVar[int] = 0
+    spare: int = 0
 
     def capacity(self, layout: Layout, site: Site) -> int:
         """Entries that this site's slot must hold. What no later pass reads is not stored; with 0 there is no slot."""
@@ -35,6 +37,8 @@ class Storage(Planning):
         self.layout = layout
         self.resolve(layout)
         capacity = {site: entries for site in sites if (entries := self.capacity(layout, site))}
+        if self.spare:
+            capacity = {site: entries + min(self.spare, max(0, layout.stored - entries)) for site, entries in capacity.items()}
         self.banks: list[SlotBank] = banks(layout, capacity, memory)
         self.slots: dict[Site, Slot] = {site: slot for bank in self.banks for site, slot in zip(bank.sites, bank.slots, strict=True)}
         entries = max([bank.reach for bank in self.banks if bank.reach > bank.capacity or not memory.codec.exact], default=0)
@@ -59,6 +63,11 @@ class Storage(Planning):
         """The number of visual tokens from ``first`` on that may be fed before an entry may be evicted or what the method holds would
         depend on which of them stay: as many drafts a decoder may keep at once. Ask :func:`~.decoder.horizon`."""
         return 1
+
+    def beyond(self, first: int) -> int:
+        """The number of visual tokens that may be fed behind the :meth:`horizon` in the same pass, of which none stays: what the method
+        notes of a pass must be the same without the last ``step.beyond`` of its tokens. Ask :func:`~.decoder.beyond`."""
+        return 0
 
     def roll_back(self, count: int) -> None:
         """Forget the last ``count`` tokens of the pass that has just run, before :meth:`end_step` closes it as if they had not been fed."""

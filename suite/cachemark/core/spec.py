@@ -227,11 +227,12 @@ class Case:
 
     @property
     def _added(self) -> str:
-        """The decoder with its variant, else its window; empty for the sequential one."""
+        """The decoder with its variant, else its window and whether it looks ahead; empty for the sequential one."""
         if not self.decoder:
             return ""
         name, variant, window = (self.decoder.get(key, "") for key in ("name", "variant", "window"))
-        return f" + {name}: {variant}" if variant else f" + {name} {window}".rstrip()
+        ahead = " ahead" if self.decoder.get("look_ahead") else ""
+        return f" + {name}: {variant}" if variant else f" + {name} {window}".rstrip() + ahead
 
 
 _FIELDS = tuple(held.name for held in fields(Case))

@@ -93,11 +93,15 @@ class Linear(Evicting):
             self.mass[slot.index, ..., : mass.size(-1)] += mass
         elif step.count:  # a rejected draft's query stands where that of the token in its place comes
             column = step.first % self.layout.line
-            self.guide[slot.index, :, :, column : column + step.count] = q
+            self.guide[slot.index, :, :, column : column + step.staying] = q[:, :, : step.staying]
 
     def horizon(self, first: int) -> int:
         """The rest of the line, behind which entries go by the queries of all its tokens; the accumulated mass counts rejected ones too."""
         return 1 if self.needs_mass else self.layout.line - first % self.layout.line
+
+    def beyond(self, first: int) -> int:
+        """Every token that is left: the ring of queries ends with the line."""
+        return 0 if self.needs_mass else self.layout.visual - first
 
     def graph_key(self, step: Step) -> Hashable:
         """The place in the ring of queries."""
@@ -109,7 +113,7 @@ class Linear(Evicting):
         kept = self.attended(layout, site, step)
         if self.needs_mass:
             return MethodOverhead(0, moved + 2 * layout.kv_heads * kept)
-        query = layout.heads * layout.head_dim * step.count
+        query = layout.heads * layout.head_dim * step.staying
         if not moved:
             return MethodOverhead(0, query)
         guides = layout.line * layout.heads * layout.head_dim

@@ -56,12 +56,17 @@ class RKV(Evicting):
         if step.count == 1:
             self.queries[slot.index, :, :, step.first % self.alpha] = q[:, :, 0]
         elif step.count:  # a rejected draft's query stands where that of the token in its place comes, before the line ends
-            last = torch.arange(step.first + step.count - min(step.count, self.alpha), step.first + step.count, device=q.device)
-            self.queries[slot.index][:, :, last % self.alpha] = q[:, :, -self.alpha :]
+            latest = range(max(0, step.staying - self.alpha), step.staying)
+            places = torch.arange(step.first + latest.start, step.first + latest.stop, device=q.device)
+            self.queries[slot.index][:, :, places % self.alpha] = q[:, :, latest.start : latest.stop]
 
     def horizon(self, first: int) -> int:
         """The rest of the line: entries go behind it, by the queries of its last tokens."""
         return self.layout.line - first % self.layout.line
+
+    def beyond(self, first: int) -> int:
+        """Every token that is left: their queries are not noted."""
+        return self.layout.visual - first
 
     def graph_key(self, step: Step) -> Hashable:
         """The place in the ring of queries."""

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from ..cache import random_streams as streams
 from ..cache.arena import Memory
 from ..cache.layout import Layout, Site, Step, Tokens, raster_steps, window_step
-from ..contract.decoder import Decoder, Sequential, horizon
+from ..contract.decoder import Decoder, Sequential, spare, window
 from ..contract.method import Method, graph_key, run_blocks
 from ..core.spec import Sampling
 from .sampling import draw, filter_logits, guide, guide_window, guided
@@ -142,32 +142,35 @@ class RasterModel(nn.Module):
     ) -> Tensor:
         """Every pass draws a window of tokens of which the decoder keeps the first ones; entries of the others are cut off again."""
         layout, engine, forced = self.layout(seeds, sampling, labels.tolist()), memory.engine, watching.forced
+        method.spare = 0 if memory.codec.grouped else spare(method, layout, decoder)
         method.begin(layout, self.sites, memory)
         key = engine.hold("seeds", streams.seeds_tensor(seeds, labels.device))
         starts = engine.hold("starts", torch.tensor(layout.condition, device=labels.device))
         places = torch.arange(layout.visual, device=labels.device)
         decoder.begin(layout, key, sampling.temperature == 0, memory)
         tokens = torch.zeros(len(labels), layout.visual, dtype=torch.int64, device=labels.device) if forced is None else forced.clone()
-        known, count = 0, 1
+        known, count, most = 0, 1, 1
         while known < layout.visual:
-            step = window_step(layout, known - 1, count) if known else Step(0, layout.visual)
+            step = window_step(layout, known - 1, count, count - most) if known else Step(0, layout.visual)
             fed = tokens[:, known - 1 : known - 1 + count] if known else self.first(labels, layout)
             inside = sum(guided(sampling, place) for place in range(known, known + count))
-            kind = "window", layout.runs, step.count, inside, graph_key(method, step)
+            kind = "window", layout.runs, step.count, step.beyond, inside, graph_key(method, step)
             work = partial(self._window, step, method, sampling, starts)
             logits = engine.run(kind, work, (fed, places[known : known + count]), method)[0]
-            kept = count
+            kept = most
             if forced is None:
-                kept = decoder.judge(known, filter_logits(logits, sampling) if sampling.temperature else logits, tokens)
+                kept = min(most, decoder.judge(known, filter_logits(logits, sampling) if sampling.temperature else logits, tokens))
             if kept < count:
                 method.roll_back(count - kept)
             method.end_step(window_step(layout, known - 1, kept) if known else step)
             decoder.note(count, kept)
             _tell(watching, known, logits[:, :kept])
             known += kept
-            count = min(decoder.reach, layout.visual - known, horizon(method, known - 1))
+            count, most = window(method, decoder, known)
             if forced is None:
                 decoder.propose(known, count, tokens)
+            else:
+                count = most
         return tokens
 
     def _window(self, step: Step, method: Method, sampling: Sampling, starts: Tensor, fed: Tensor, places: Tensor) -> tuple[Tensor]:

@@ -38,7 +38,9 @@ def resolved_decoder(given: str | DecoderTable) -> dict[str, Any]:
         raise BadKnob(f"{cls.name}: {wrong}.", remedy=plugins.KNOBS)
     if cls.name == SEQUENTIAL:
         return {}
-    return {"name": cls.name, **decoder.knobs(), **({"variant": table.variant} if table.variant else {})}
+    default = cls()
+    resolved = {knob: value for knob, value in decoder.knobs().items() if knob not in cls.later or value != getattr(default, knob)}
+    return {"name": cls.name, **resolved, **({"variant": table.variant} if table.variant else {})}
 
 
 def check_numbers(name: str, knobs: Mapping[str, Any]) -> None:

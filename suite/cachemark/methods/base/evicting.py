@@ -66,12 +66,12 @@ class Evicting(Method):
 
     def evicted(self, layout: Layout, step: Step) -> int:
         """Entries that go at the end of this pass."""
-        full = step.count and self.kept_before(layout, step) + step.count >= self.B
+        full = step.count and self.kept_before(layout, step) + step.staying >= self.B
         if layout.scales or self.evicts_behind not in step.edges or not full:
             return 0
         if self.evicts_behind == "line":
             return layout.line if step.line < layout.lines else 0
-        return max(0, self.kept_before(layout, step) + step.count - self.B)
+        return max(0, self.kept_before(layout, step) + step.staying - self.B)
 
     def overhead(self, layout: Layout, site: Site, step: Step) -> MethodOverhead:
         """As many entries as are evicted are moved into their places."""

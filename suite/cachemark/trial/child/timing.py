@@ -141,7 +141,8 @@ def _recorded(job: Job) -> int:
         return 0
     before = allocated(job.device)
     if job.decoder is not None:
-        job = replace(job, decoder=partial(Rehearsal, window=job.decoder().reach))
+        decoder = job.decoder()
+        job = replace(job, decoder=partial(Rehearsal, window=decoder.reach, look_ahead=decoder.ahead > 0))
     job.generate(slice(len(job.subset)))
     return allocated(job.device) - before + engine.pool_bytes
 
