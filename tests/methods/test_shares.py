@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -49,8 +50,12 @@ def computed(name: str, model: str, percent: int) -> tuple[int, int, Layout]:
 
 
 def even(layout: Layout, method: str = "hackpp") -> str:
-    """A calibration of HACK or HACK++ by which every token is attended to as much as any other."""
-    shape = {"layers": layout.layers, "heads": layout.kv_heads, "scales": list(layout.scales)}
+    """A calibration of HACK, HACK++ or SSD heads by which every token is attended to as much as any other."""
+    shape: dict[str, Any] = {"layers": layout.layers, "heads": layout.kv_heads}
+    if not layout.scales:
+        shares = [[[(line + 1) / layout.lines for line in range(layout.lines)]] * layout.kv_heads] * layout.layers
+        return calibrations.remember(method, {"model": "even", **shape, "lines": layout.lines, "line": layout.line, "recency": shares})
+    shape["scales"] = list(layout.scales)
     shares = [[side**2 / sum(s**2 for s in layout.scales[: made + 1]) * (source <= made) for source, side in enumerate(layout.scales)]
               for made in range(len(layout.scales))]
     tables = {name: [[one] * layout.kv_heads] * layout.layers for name, one in (("variance", 0.0), ("mass", shares))}

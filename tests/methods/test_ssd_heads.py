@@ -176,7 +176,7 @@ def test_the_packaged_table_of_the_embedded_model_has_both_kinds() -> None:
     method.resolve(layout)
     spatial = sum(map(sum, method.spatial))
     assert 0 < spatial < layout.layers * layout.kv_heads
-    assert method.B == layout.visual // 4
+    assert layout.visual // 4 == method.B
 
 
 @pytest.mark.parametrize(("changes", "words"), [

@@ -156,6 +156,18 @@ def test_the_newest_rivals_stand_beside_what_their_gpu_allows() -> None:
         assert one.plans == (("heatkv-figure1",) if method == "heatkv" else ())
 
 
+def test_a_throughput_without_that_of_the_full_cache_is_held_against_the_floor_alone() -> None:
+    """576 tokens at 1912 and 3099 a second, 128 images at once; nothing says how fast the full cache was."""
+    (found,) = papers([FULL, ran(1.0, method="ssd_heads", model="tiny-llamagen")], sample.ENVIRONMENT)
+    assert (found.title, found.plans) == ("SSD heads, main text", ())
+    by_token, by_line = (line(found, f"Janus-Pro-1B, SSD 20 %{name}") for name in ("", ", buffered"))
+    assert [row.gap for row in (by_token, by_line)] == ["11.1×", "7.0×"]
+    assert [row.ideal for row in (by_token, by_line)] == ["1.74×", "1.78×"]
+    assert [row.claimed for row in (by_token, by_line)] == [None, None]
+    assert published().row(found.title, by_token.name).seconds == pytest.approx(576 / 1912, rel=1e-5)
+    assert published().row(found.title, by_line.name).seconds == pytest.approx(576 / 3099, rel=1e-5)
+
+
 def test_a_table_that_no_plan_measures_says_so() -> None:
     shown = render(build(sample.RUN, [FULL, ran(1.0, method="hackpp", model="tiny-var")]))
     assert "No plan measures it." in shown
