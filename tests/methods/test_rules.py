@@ -43,6 +43,7 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("rkv", {"B": 18, "alpha": 3, "mix_lambda": 0.6}),
     ("rkv", {"B": 18, "mix_lambda": 1.0}),
     ("rkv", {"B": 18, "mix_lambda": 0.0}),
+    ("ssd_heads", {"B": 12, "recent": 1}),
     ("ssd_heads", {"B": 12}),
     ("ssd_heads", {"B": 7, "recent": 3}),
     ("ssd_heads", {"B": 1}),  # both kinds keep the newest

@@ -112,9 +112,9 @@ def test_all_spatial_is_a_window_and_all_semantic_is_h2o() -> None:
     """The two methods of which it is made, token by token; a table of both kinds is neither."""
     _, window = driven(Window(B=12))
     _, h2o = driven(H2O(B=12))
-    _, mixed = driven(made(B=12, recent=6))
+    _, mixed = driven(made(B=12))
     for tau, expected in ((0.0, window), (1.0, h2o)):
-        _, held = driven(made(B=12, recent=6, tau=tau))
+        _, held = driven(made(B=12, tau=tau))
         assert held.tokens == expected.tokens
         assert held.tokens != mixed.tokens
     for (_, layer), rows in mixed.tokens.items():
@@ -201,7 +201,7 @@ def test_a_table_of_another_model_or_shape_is_refused(changes: dict[str, Any], w
     ({"B": 12, "buffer": "lines"}, BadKnob, "buffer = 'lines' is unknown. Known: token, line"),
     ({"B": 14, "buffer": "line"}, BadBudget, "B = 14 does not fit lines of 6.*at least 12"),
     ({"B": 6, "buffer": "line"}, BadBudget, "B = 6 does not fit lines of 6"),
-    ({"B": 12, "recent": 0}, BadBudget, "recent = 0 does not fit B = 12.*1 … 12"),
+    ({"B": 12, "recent": -1}, BadBudget, "recent = -1 does not fit B = 12.*1 … 12"),
     ({"B": 12, "recent": 13}, BadBudget, "recent = 13 does not fit"),
     ({"B": 12, "recent": 7, "buffer": "line"}, BadBudget, "recent = 7 does not fit B = 12, behind whose buffer 6 entries stay"),
 ])  # fmt: skip

@@ -27,7 +27,7 @@ TOKEN, LINE = "token", "line"  # edges behind which entries go
 @dataclass
 class SSDHeads(Calibrated, Evicting):
     """*Spatial* heads keep the latest ``B`` visual tokens, *semantic* heads the ``B`` with the largest attention mass so far, among them
-    in any case the ``recent`` latest. A head is spatial where at least ``tau`` of its attention to visual tokens goes to the ``near``
+    in any case the ``recent`` latest, of which 0 stands for a half, as H2O's. A head is spatial where at least ``tau`` of its attention to visual tokens goes to the ``near``
     latest lines: a table that is measured once of the weights and stands before anything is drawn.
 
     "Spatial-Semantic Head Decoupling" (SSD, arXiv 2510.18716), which is neither the state-space duality nor the speculative decoding of
@@ -42,8 +42,8 @@ class SSDHeads(Calibrated, Evicting):
     unstated = {
         "calibration": "ours: which prompts and how many are not stated; here ten tuning seeds, conditional rows alone",
         "near": "ours: the span within which attention counts as spatial is not stated",
-        "tau": "ours: the paper's threshold is not stated, nor the share of heads that it makes spatial",
-        "recent": "ours: whether semantic heads spare the latest tokens, as those of H2O do, is not stated",
+        "tau": "ours: the paper's threshold is not stated, nor the share of heads that it makes spatial (docs/adr/0025-ssd-heads-defaults.md)",
+        "recent": "H2O's half: whether semantic heads spare the latest tokens too is not stated (docs/adr/0025-ssd-heads-defaults.md)",
         "buffer": "both variants are the paper's; that the line that is written counts in the budget is ours",
     }
     evict_after = TOKEN
@@ -51,7 +51,7 @@ class SSDHeads(Calibrated, Evicting):
 
     near: int = 1
     tau: float = 0.5
-    recent: int = 1
+    recent: int = 0
     buffer: str = TOKEN
 
     # -- what a plan asks ---------------------------------------------------------------------------------------------
@@ -74,6 +74,7 @@ class SSDHeads(Calibrated, Evicting):
             raise BadBudget(f"ssd_heads: B = {self.B} does not fit lines of {n}, one of which goes at a time.",
                             remedy=f"B must be a multiple of {n} and at least {2 * n}.")
         most = self.B - n
+        self.recent = self.recent or max(1, most // 2)
         if not 1 <= self.recent <= most:
             raise BadBudget(f"ssd_heads: recent = {self.recent} does not fit B = {self.B}, behind whose buffer {most} entries stay.",
                             remedy=f"Give recent in 1 … {most}; the token just fed always stays.")
