@@ -16,17 +16,19 @@ from torch import Tensor
 from cachemark.cache.layout import Site, Step, raster_steps
 from cachemark.contract.method import Method
 from cachemark.core import calibrations, registry
-from cachemark.core.errors import BadBudget, BadCalibration, BadKnob
+from cachemark.core.errors import BadBudget, BadCalibration, BadKnob, Unsupported
 from cachemark.core.spec import Budget
 from cachemark.kit.driver import Onlooker as Watch
 from cachemark.kit.driver import Outputs, RasterFeed, drive, layout_of, watched
 from cachemark.methods.h2o import H2O
+from cachemark.methods.heatkv import HeatKV
 from cachemark.methods.ssd_heads import SSDHeads
 from cachemark.methods.token_heads.recency_profile import RecencyProfile
 from cachemark.methods.window import Window
 from cachemark.models import catalogue
 from cachemark.models.protocol import Request
 from cachemark.plans.expand import resolve
+from cachemark.trial.child.profiles import calibrated
 
 assert catalogue
 
@@ -168,8 +170,9 @@ def test_the_profile_is_the_mean_share_of_the_conditional_rows() -> None:
     assert {name: profile.facts[name] for name in ("layers", "heads", "lines", "line")} == {"layers": 2, "heads": 4, "lines": 6, "line": 6}
 
 
-def test_the_packaged_table_of_the_embedded_model_has_both_kinds() -> None:
-    entry = registry.models.get("tiny-llamagen")
+@pytest.mark.parametrize("model", ["tiny-llamagen", "tiny-t2i"])
+def test_the_packaged_table_of_an_embedded_model_has_both_kinds(model: str) -> None:
+    entry = registry.models.get(model)
     layout = entry.shape(entry.presets["paper"], 1)
     knobs = resolve(SSDHeads, Budget.parse("1/4"), layout, {}, entry.identity(Request()))
     method = SSDHeads(**knobs)
@@ -177,6 +180,26 @@ def test_the_packaged_table_of_the_embedded_model_has_both_kinds() -> None:
     spatial = sum(map(sum, method.spatial))
     assert 0 < spatial < layout.layers * layout.kv_heads
     assert layout.visual // 4 == method.B
+
+
+def test_a_sample_is_calibrated_like_the_packaged_ten() -> None:
+    """A sample of the tuning seeds under the full cache, by what the command calls."""
+    found = calibrated(SSDHeads, "tiny-llamagen", Request(), subset="tune64", samples=1)
+    packaged = next(facts for facts in calibrations.packaged("ssd_heads").values() if facts["model"] == "tiny-llamagen")
+    assert found["weights"] == packaged["weights"]
+    far = (torch.tensor(found["recency"]) - torch.tensor(packaged["recency"])).abs()
+    assert 0 < far.max() < 0.3
+    assert far.mean() < 0.05
+
+
+@pytest.mark.parametrize(("method", "model", "words"), [
+    (SSDHeads, "tiny-var", "tiny-var is a next-scale model. Name a next-token model"),
+    (HeatKV, "tiny-llamagen", "tiny-llamagen is a next-token model and has no scales. Name a next-scale model"),
+    (H2O, "tiny-llamagen", "h2o asks for no calibration"),
+])  # fmt: skip
+def test_a_model_of_another_family_is_not_calibrated(method: type[Method], model: str, words: str) -> None:
+    with pytest.raises(Unsupported, match=words):
+        calibrated(method, model, Request(), subset="tune64", samples=1)
 
 
 @pytest.mark.parametrize(("changes", "words"), [

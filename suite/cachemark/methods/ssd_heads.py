@@ -27,8 +27,8 @@ TOKEN, LINE = "token", "line"  # edges behind which entries go
 @dataclass
 class SSDHeads(Calibrated, Evicting):
     """*Spatial* heads keep the latest ``B`` visual tokens, *semantic* heads the ``B`` with the largest attention mass so far, among them
-    in any case the ``recent`` latest, of which 0 stands for a half, as H2O's. A head is spatial where at least ``tau`` of its attention to visual tokens goes to the ``near``
-    latest lines: a table that is measured once of the weights and stands before anything is drawn.
+    in any case the ``recent`` latest (0: half of them, as H2O). A head is spatial where at least ``tau`` of its attention to visual tokens
+    goes to the ``near`` latest lines: a table that is measured once of the weights and stands before anything is drawn.
 
     "Spatial-Semantic Head Decoupling" (SSD, arXiv 2510.18716), which is neither the state-space duality nor the speculative decoding of
     that name. ``buffer = "line"`` is its variant that compresses once a line: the tokens of the line that is written count in ``B``.
@@ -42,8 +42,8 @@ class SSDHeads(Calibrated, Evicting):
     unstated = {
         "calibration": "ours: which prompts and how many are not stated; here ten tuning seeds, conditional rows alone",
         "near": "ours: the span within which attention counts as spatial is not stated",
-        "tau": "ours: the paper's threshold is not stated, nor the share of heads that it makes spatial (docs/adr/0025-ssd-heads-defaults.md)",
-        "recent": "H2O's half: whether semantic heads spare the latest tokens too is not stated (docs/adr/0025-ssd-heads-defaults.md)",
+        "tau": "ours (docs/adr/0025-ssd-heads-defaults.md): neither the threshold nor the share of heads that it makes spatial is stated",
+        "recent": "H2O's half (docs/adr/0025-ssd-heads-defaults.md): whether semantic heads spare the latest tokens too is not stated",
         "buffer": "both variants are the paper's; that the line that is written counts in the budget is ours",
     }
     evict_after = TOKEN
