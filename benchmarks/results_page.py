@@ -35,6 +35,7 @@ INDICES, VECTORS, SETS = ("token_agreement", "kl"), ("token_distance", "forced_d
 PARTS = ("prompt_object", "prompt_colour", "prompt_count", "prompt_position", "prompt_ground")
 REFERENCES = {"floor": "*floor*: full, other seeds", "numerics": "*numerics*: full, half the batch"}
 DIFFERS = "A figure differs where the interval of its difference to the full cache's, at the same seeds, leaves out 0."
+FEW = "A FID that few of its images decide has no interval, and shows nothing."
 WIDTH = 140  # characters of a line of the page
 
 
@@ -75,7 +76,7 @@ def _how(row: Row) -> str:
 
 SECTIONS = {
     "rivals": Section(
-        "Next-scale: calibrated rivals at equal allocated bytes",
+        "Next-scale: caches at equal allocated bytes",
         "Every method at two budgets: what AMS-KV allocates with one layer in six demanding, and three tenths of the full cache. A budget "
         "is of what is allocated without the stage, a buffer that layers share. All bytes are shares of the full cache's, the high water "
         "of its live ones: the fullest moment between two layers of a pass, where heads differ in length.",
@@ -119,7 +120,7 @@ def text(found: Row) -> str:
         mine = [row for row in found["rows"] if row["model"] == model]
         arms = sorted((row for row in mine if row["role"] not in REFERENCES), key=lambda row: -_by(row, section.by))
         references = [row for row in mine if row["role"] in REFERENCES]
-        parts.append(_wrapped(_about(model, asked, found, [row.get("less", {}) for row in arms], section)))
+        parts.append(_wrapped(_about(model, found, arms, section)))
         for figures in section.tables:
             rows = [*arms, *(row for row in references if set(figures.columns) & set(row.get("figures", ())))]
             parts.append(table(_head(figures, section), (_cells(row, figures, section) for row in rows)))
@@ -132,15 +133,17 @@ def _wrapped(text: str) -> str:
     return textwrap.fill(text, WIDTH, break_long_words=False, break_on_hyphens=False)
 
 
-def _about(model: str, asked: Row, found: Row, less: Sequence[Mapping[str, Sequence[float]]], section: Section) -> str:
+def _about(model: str, found: Row, rows: Sequence[Row], section: Section) -> str:
     """The seeds of a model, how many differences are told apart and how many would be by chance, and what is called not worse."""
+    asked = found["asked"][model]
     seeds = f"`{model}`, {asked['samples']} seeds of `{asked['seeds']}`"
     seeds += f" for fidelity, {asked['images']} images of `{asked['of']}` for quality" if asked["images"] else ""
     names = {name for figures in section.tables for name in figures.judged}
-    stated = [held for one in less for name, held in one.items() if name in names and len(held) == 3]
+    stated = [held for row in rows for name, held in row.get("less", {}).items() if name in names and len(held) == 3]
     differ = sum(map(apart, stated))
     chance = f" Here {differ} of {len(stated)} do; were no method different, about {0.05 * len(stated):.1f} would." if stated else ""
-    return f"{seeds}; 95 % intervals. {DIFFERS}{chance} {for_markdown(found['rule'].get(model, ''))}".rstrip()
+    few = f" {FEW}" if any(len(row.get("figures", {}).get("fid", (0, 0, 0))) == 1 for row in rows) else ""
+    return f"{seeds}; 95 % intervals. {DIFFERS}{chance}{few} {for_markdown(found['rule'].get(model, ''))}".rstrip()
 
 
 # -- a table ------------------------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from cachemark.core.wording import printed
 from cachemark.plans.expand import expand
 from cachemark.plans.schema import load
 from cachemark.report.view.case_group import CaseGroup
+from cachemark.report.view.limit_flags import OF_SPEED
 from cachemark.report.view.quality_claims import Claims, said
 from cachemark.report.view.report_row import ReportRow, method_of
 from cachemark.report.view.standing import standing
@@ -29,6 +30,9 @@ SHARES = {  # what is counted, by the name of its share of the full cache's: a m
 }  # fmt: skip
 IMAGES = ("token_agreement", "kl", "token_distance", "forced_distance", "class_accuracy", *PROMPT_SCORES)
 SETS = ("fid", "precision", "recall")
+ABOUT = {  # what warns of a figure, told where that is shown
+    "latency": (*OF_SPEED, "no speed-up"), "kv_allocated": ("fake compression", "state eats the saving"),
+}  # fmt: skip
 
 
 def of_run(store: Path, plan: str, names: Collection[str]) -> Row:
@@ -105,7 +109,9 @@ def _figures(row: ReportRow, group: CaseGroup, claims: Claims, names: Collection
     if not row.ok:
         return {"missing": f"{row.outcome.status}: {row.reason}"}
     shown = "" if row.case.key not in claims else "not shown" if row.unranked else "shown"
-    notes = [mark.reason for mark in row.marks if mark.tone == "warn" and not (row.unproven and mark.reason == row.unranked)]
+    silent = {text for name, texts in ABOUT.items() if name not in names for text in texts}
+    notes = [mark.reason for mark in row.marks
+             if mark.tone == "warn" and mark.text not in silent and not (row.unproven and mark.reason == row.unranked)]
     figures = {**_shares(row, group.full), **_times(row), **{name: rounded(held) for name, held in _images(row).items()}}
     less = {name: rounded(held) for name, held in _apart(row).items()}
     told = {"less": _short(less, names), "claim": shown, "notes": notes}

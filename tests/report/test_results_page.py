@@ -189,6 +189,26 @@ def test_what_is_missing_shows_as_missing(script: ModuleType, tmp_path: Path) ->
     assert "the run is interrupted" in text
 
 
+@pytest.mark.parametrize(("plan", "told"), [("rivals", 0), ("gtr", 1)])
+def test_what_warns_of_times_is_told_where_times_are(plan: str, told: int, script: ModuleType, tmp_path: Path) -> None:
+    outcomes = [outcome(case) for case in cases(plan)[:5]]
+    outcomes[3] = replace(outcomes[3], samples={name: held for name, held in outcomes[3].samples.items() if name != "latency"})
+    text = script.text(script.take(stored(tmp_path / "s.sqlite", plan, outcomes), plan))
+    assert text.count("Latency was not measured.") == told
+
+
+def test_a_fid_without_an_interval_shows_nothing(script: ModuleType, tmp_path: Path) -> None:
+    outcomes = [outcome(case) for case in cases("rivals")[:5]]
+    plain = script.text(script.take(stored(tmp_path / "a.sqlite", "rivals", outcomes), "rivals"))
+    facts = {**outcomes[4].facts, "intervals": {"fid_scene_2k": [None, None]}, "to_full": {"fid_scene_2k": [70.0, None, None]}}
+    outcomes[4] = replace(outcomes[4], facts=facts)
+    text = script.text(script.take(stored(tmp_path / "b.sqlite", "rivals", outcomes), "rivals"))
+    assert (column(text, "FID")["ams_kv 3/10"], column(text, "less full's")["ams_kv 3/10"]) == ("80.0", "70.0")
+    assert column(text, "not worse")["ams_kv 3/10"] == "not shown"
+    assert script.FEW in " ".join(text.split())
+    assert script.FEW not in " ".join(plain.split())
+
+
 def test_texts_of_a_store_stay_text(script: ModuleType, tmp_path: Path) -> None:
     planned = cases("rivals")
     outcomes = [outcome(case) for case in planned]
