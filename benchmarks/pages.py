@@ -38,14 +38,19 @@ def rounded(found: Interval) -> list[float]:
 
 
 def ends(found: Sequence[float] | None, places: int) -> str:
-    """A value with the ends of its interval, where it has one."""
+    """A value with the ends of its interval, where they are given and differ."""
     if found is None:
         return ""
-    value, low, high = (f"{number:.{places}f}".replace("-", "−") for number in found)
-    return value if found[1] == found[2] else f"{value} [{low}, {high}]"
+    value, *limits = (f"{number:.{places}f}".replace("-", "−") for number in found)
+    return value if len(set(found[1:])) < 2 else f"{value} [{', '.join(limits)}]"
+
+
+def apart(less: Sequence[float]) -> bool:
+    """Return whether a difference has an interval that leaves out 0."""
+    return len(set(less[1:])) == 2 and not less[1] <= 0 <= less[2]
 
 
 def verdict(less: Mapping[str, Sequence[float]]) -> str:
     """The names of the differences whose interval leaves out 0, as one says that they differ."""
-    other = [name for name, (_, low, high) in less.items() if low != high and not low <= 0 <= high]
+    other = [name for name, held in less.items() if apart(held)]
     return f"{', '.join(other)} differ{'s' if len(other) == 1 else ''}" if other else "equal within the intervals"

@@ -8,7 +8,6 @@ takes the newest run of the plan, `rivals`, `gtr`, `codecs` or `prompts`, keeps 
 from __future__ import annotations
 
 import argparse
-import json
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -16,18 +15,18 @@ from typing import Any, NamedTuple
 
 from cachemark.core.calibrations import COST
 from cachemark.core.errors import CachemarkError
-from cachemark.core.spec import FULL
+from cachemark.core.spec import FULL, canonical
 from cachemark.core.wording import count
 from cachemark.export.escape import for_markdown
 from cachemark.report.formatting import DASH
-from pages import CONTENTS, contents, ends, put, table, verdict
+from pages import CONTENTS, apart, contents, ends, put, table, verdict
 from results_rows import of_run
 
 FOLDER = Path(__file__).with_name("results")
 Row = Mapping[str, Any]
 NAMES = {  # of figures, in the head of a table
     "kv_allocated": "allocated", "kv_own": "without stage", "kv_logical": "live", "kv_high_water": "high water", "flops": "FLOPs",
-    "latency": "time, s", "speed_up": "over full's", "token_agreement": "same tokens", "kl": "KL, nat/token", "token_distance": "distance",
+    "latency": "time, s", "speed_up": "speed-up", "token_agreement": "same tokens", "kl": "KL, nat/token", "token_distance": "distance",
     "forced_distance": "forced distance", "fid": "FID", "precision": "precision", "recall": "recall", "class_accuracy": "class accuracy",
     "prompt_score": "all", "prompt_object": "object", "prompt_colour": "colour", "prompt_count": "count", "prompt_position": "position",
     "prompt_ground": "ground",
@@ -36,19 +35,21 @@ INDICES, VECTORS, SETS = ("token_agreement", "kl"), ("token_distance", "forced_d
 PARTS = ("prompt_object", "prompt_colour", "prompt_count", "prompt_position", "prompt_ground")
 REFERENCES = {"floor": "*floor*: full, other seeds", "numerics": "*numerics*: full, half the batch"}
 DIFFERS = "A figure differs where the interval of its difference to the full cache's, at the same seeds, leaves out 0."
+FEW = "A FID that few of its images decide has no interval, and shows nothing."
 WIDTH = 140  # characters of a line of the page
 
 
 class Figures(NamedTuple):
-    """A table of a section: the figures in its columns, and those of them with the difference to the full cache's behind them. One that
-    ``judges`` says what differs and what is shown to be not worse; the others have the reference rows of fidelity."""
+    """A table of a section: the figures in its columns, those of which it says whether they differ from the full cache's, and those of
+    these whose difference stands behind them. One that ``claims`` says what is shown to be not worse."""
 
     columns: Sequence[str]
+    judged: Sequence[str] = ()
     less: Sequence[str] = ()
-    judges: bool = False
+    claims: bool = False
 
 
-JUDGED = Figures(SETS, ("fid", "class_accuracy"), judges=True)
+JUDGED = Figures(SETS, ("fid", "class_accuracy"), ("fid", "class_accuracy"), claims=True)
 
 
 class Section(NamedTuple):
@@ -65,17 +66,17 @@ class Section(NamedTuple):
 
 
 def _equal(row: Row) -> str:
-    return ("FLOPs of gtr", "FLOPs of lazymar", "FLOPs of marche", "time")[row["block"]]
+    return ("FLOPs of gtr", "FLOPs of lazymar", "FLOPs of marche", "time")[row.get("block", 0)]
 
 
 def _how(row: Row) -> str:
-    forgets, rounds = row["method"].split()[0] != FULL, row["codec"] != "native"
+    forgets, rounds = row["method"].split()[0] != FULL, "codec" in row
     return "both" if forgets and rounds else "forgets" if forgets else "rounds" if rounds else ""
 
 
 SECTIONS = {
     "rivals": Section(
-        "Next-scale: calibrated rivals at equal allocated bytes",
+        "Next-scale: caches at equal allocated bytes",
         "Every method at two budgets: what AMS-KV allocates with one layer in six demanding, and three tenths of the full cache. A budget "
         "is of what is allocated without the stage, a buffer that layers share. All bytes are shares of the full cache's, the high water "
         "of its live ones: the fullest moment between two layers of a pass, where heads differ in length.",
@@ -97,7 +98,7 @@ SECTIONS = {
         "From captions: every caption",
         "One image for each caption, asked for an object, its colour, how many, on which side of the ground, and how the ground looks. "
         "*All* is the share of images on which everything that was asked for is right.",
-        (Figures((*INDICES, "prompt_score"), ("prompt_score",), judges=True), Figures(PARTS, PARTS))),
+        (Figures((*INDICES, "prompt_score"), ("prompt_score",), ("prompt_score",), claims=True), Figures(PARTS, PARTS))),
 }
 
 
@@ -107,6 +108,11 @@ def marks(plan: str) -> tuple[str, str]:
     return f"<!-- written by {script} -->", f"<!-- end of what {script} has written -->"
 
 
+def take(store: Path, plan: str) -> Row:
+    """The figures of a plan's tables from its newest run in a store."""
+    return of_run(store, plan, {name for figures in SECTIONS[plan].tables for name in figures.columns})
+
+
 def text(found: Row) -> str:
     """What stands between the marks of the page."""
     section, parts = SECTIONS[found["plan"]], list[str]()
@@ -114,9 +120,9 @@ def text(found: Row) -> str:
         mine = [row for row in found["rows"] if row["model"] == model]
         arms = sorted((row for row in mine if row["role"] not in REFERENCES), key=lambda row: -_by(row, section.by))
         references = [row for row in mine if row["role"] in REFERENCES]
-        parts.append(_wrapped(_about(model, asked, found, [row["less"] for row in arms if "less" in row], section)))
+        parts.append(_wrapped(_about(model, found, arms, section)))
         for figures in section.tables:
-            rows = [*arms, *([] if figures.judges else references)]
+            rows = [*arms, *(row for row in references if set(figures.columns) & set(row.get("figures", ())))]
             parts.append(table(_head(figures, section), (_cells(row, figures, section) for row in rows)))
         parts += list(_notes(arms))
         parts.append(_wrapped(_origin(found, asked, section)))
@@ -127,15 +133,17 @@ def _wrapped(text: str) -> str:
     return textwrap.fill(text, WIDTH, break_long_words=False, break_on_hyphens=False)
 
 
-def _about(model: str, asked: Row, found: Row, less: Sequence[Mapping[str, Sequence[float]]], section: Section) -> str:
+def _about(model: str, found: Row, rows: Sequence[Row], section: Section) -> str:
     """The seeds of a model, how many differences are told apart and how many would be by chance, and what is called not worse."""
+    asked = found["asked"][model]
     seeds = f"`{model}`, {asked['samples']} seeds of `{asked['seeds']}`"
     seeds += f" for fidelity, {asked['images']} images of `{asked['of']}` for quality" if asked["images"] else ""
-    names = [name for figures in section.tables for name in figures.less]
-    stated = [(low, high) for one in less for name in names if name in one for _, low, high in [one[name]] if low != high]
-    apart = sum(not low <= 0 <= high for low, high in stated)
-    chance = f" Here {apart} of {len(stated)} do; were no method different, about {0.05 * len(stated):.1f} would." if stated else ""
-    return f"{seeds}; 95 % intervals. {DIFFERS}{chance} {for_markdown(found['rule'].get(model, ''))}".rstrip()
+    names = {name for figures in section.tables for name in figures.judged}
+    stated = [held for row in rows for name, held in row.get("less", {}).items() if name in names and len(held) == 3]
+    differ = sum(map(apart, stated))
+    chance = f" Here {differ} of {len(stated)} do; were no method different, about {0.05 * len(stated):.1f} would." if stated else ""
+    few = f" {FEW}" if any(len(row.get("figures", {}).get("fid", (0, 0, 0))) == 1 for row in rows) else ""
+    return f"{seeds}; 95 % intervals. {DIFFERS}{chance}{few} {for_markdown(found['rule'].get(model, ''))}".rstrip()
 
 
 # -- a table ------------------------------------------------------------------------------------------------------------
@@ -147,18 +155,20 @@ def _by(row: Row, name: str) -> float:
 def _head(figures: Figures, section: Section) -> list[str]:
     before = [*([section.kind[0]] if section.kind else []), "method", *(["knobs"] if section.knobs else []), "budget"]
     columns = [title for name in figures.columns for title in (NAMES[name], *(["less full's"] if name in figures.less else []))]
-    return [*before, *columns, *(["against full's", "not worse"] if figures.judges else [])]
+    return [*before, *columns, *(["against full's"] if figures.judged else []), *(["not worse"] if figures.claims else [])]
 
 
 def _cells(row: Row, figures: Figures, section: Section) -> list[str]:
-    knobs = ", ".join(f"{name} {value}" for name, value in row["knobs"].items())
+    knobs = ", ".join(f"{name} {value}" for name, value in row.get("knobs", {}).items())
     before = [*([section.kind[1](row) if row["role"] == "arm" else ""] if section.kind else []),
               REFERENCES.get(row["role"]) or for_markdown(row["method"]), *([for_markdown(knobs)] if section.knobs else []),
               for_markdown(row["budget"])]
     held, less, absent = row.get("figures", {}), row.get("less", {}), DASH if row["role"] == "arm" else ""
     cells = [cell for name in figures.columns for cell in (
         _figure(held, name, absent), *([_figure(less, name, absent)] if name in figures.less else []))]
-    return [*before, *cells, *(_judged(row, figures, absent) if figures.judges else [])]
+    differ = {NAMES[name]: less[name] for name in figures.judged if name in less}
+    return [*before, *cells, *([verdict(differ) if differ else absent] if figures.judged else []),
+            *([row.get("claim") or absent] if figures.claims else [])]
 
 
 def _figure(held: Mapping[str, Sequence[float]], name: str, absent: str) -> str:
@@ -166,14 +176,9 @@ def _figure(held: Mapping[str, Sequence[float]], name: str, absent: str) -> str:
     if name not in held:
         return absent
     if name == "speed_up":
-        value, low, high = held[name]
-        return f"{value:.2f}×" if low == high else f"{value:.2f}× ({low:.2f}–{high:.2f})"
+        value, *limits = (f"{number:.2f}" for number in held[name])
+        return f"{value}× ({'–'.join(limits)})" if limits else f"{value}×"
     return ends(held[name], 1 if name == "fid" else 2 if name == "latency" else 3)
-
-
-def _judged(row: Row, figures: Figures, absent: str) -> tuple[str, str]:
-    less = {NAMES[name]: held for name in figures.less if (held := row.get("less", {}).get(name))}
-    return verdict(less) if less else absent, row.get("claim") or absent
 
 
 # -- below the tables ---------------------------------------------------------------------------------------------------
@@ -181,7 +186,7 @@ def _notes(rows: Sequence[Row]) -> Iterator[str]:
     """Why rows have no figures, and what warns of those that have: a line for each reason."""
     told: dict[str, list[str]] = {}
     for row in rows:
-        for reason in [row["missing"]] if "missing" in row else row["notes"]:
+        for reason in [row["missing"]] if "missing" in row else row.get("notes", ()):
             told.setdefault(reason, []).append(f"{for_markdown(row['method'])} {for_markdown(row['budget'])}")
     if told:
         yield "\n".join(f"- {', '.join(names)}: {for_markdown(reason, 300)}" for reason, names in told.items())
@@ -219,12 +224,12 @@ def main() -> None:
     parser.add_argument("--page", type=Path, help="put the tables into this page")
     given = parser.parse_args()
     try:
-        found = of_run(given.store, given.plan)
+        found = take(given.store, given.plan)
     except CachemarkError as error:
         raise SystemExit(str(error)) from None
     kept = given.json or FOLDER / f"{given.plan}.json"
     kept.parent.mkdir(exist_ok=True)
-    kept.write_text(json.dumps(found, sort_keys=True) + "\n", encoding="utf-8")
+    kept.write_text(canonical(found) + "\n", encoding="utf-8")
     if given.page:
         put(given.page, *marks(given.plan), text(found))
         put(given.page, *CONTENTS, contents(given.page))

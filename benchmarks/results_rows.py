@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from cachemark.core.wording import printed
 from cachemark.plans.expand import expand
 from cachemark.plans.schema import load
 from cachemark.report.view.case_group import CaseGroup
+from cachemark.report.view.limit_flags import OF_SPEED
 from cachemark.report.view.quality_claims import Claims, said
 from cachemark.report.view.report_row import ReportRow, method_of
 from cachemark.report.view.standing import standing
@@ -29,10 +30,14 @@ SHARES = {  # what is counted, by the name of its share of the full cache's: a m
 }  # fmt: skip
 IMAGES = ("token_agreement", "kl", "token_distance", "forced_distance", "class_accuracy", *PROMPT_SCORES)
 SETS = ("fid", "precision", "recall")
+ABOUT = {  # what warns of a figure, told where that is shown
+    "latency": (*OF_SPEED, "no speed-up"), "kv_allocated": ("fake compression", "state eats the saving"),
+}  # fmt: skip
 
 
-def of_run(store: Path, plan: str) -> Row:
-    """The newest run of a plan, as a file keeps it. Raises SystemExit where there is none, or where it has cases that the plan has not."""
+def of_run(store: Path, plan: str, names: Collection[str]) -> Row:
+    """The newest run of a plan, as a file keeps it, with the figures ``names``. Raises SystemExit where there is none, or where it has
+    cases that the plan has not."""
     run = _newest(store, plan)
     groups, claims = standing(run.outcomes, sequential=run.record.sequential)
     found = {row.case.key: (row, group) for group in groups for row in group.rows}
@@ -45,7 +50,7 @@ def of_run(store: Path, plan: str) -> Row:
         **_origin(run.record), "plan": plan, "state": run.record.state, "carried": carried,
         "asked": {case.model: _asked(case) for case, _ in planned.values()},
         "rule": {group.model: sentence for group in groups if (sentence := said(group, claims))},
-        "rows": [{**_named(case, block), **(_figures(*found[key], claims) if key in found else {"missing": "not reached"})}
+        "rows": [{**_named(case, block), **(_figures(*found[key], claims, names) if key in found else {"missing": "not reached"})}
                  for key, (case, block) in planned.items()],
         "calibrations": list(_calibrations(case for case, _ in planned.values())),
     }
@@ -88,8 +93,9 @@ def _asked(case: Case) -> Row:
 
 # -- a row --------------------------------------------------------------------------------------------------------------
 def _named(case: Case, block: int) -> Row:
-    return {"model": case.model, "method": method_of(case), "budget": shown_share(case.budget), "role": case.role, "codec": case.codec,
-            "block": block, "knobs": _chosen(case)}
+    told = {"knobs": _chosen(case), "block": block, "codec": "" if case.codec == "native" else case.codec}
+    return {"model": case.model, "method": method_of(case), "budget": shown_share(case.budget), "role": case.role,
+            **{name: value for name, value in told.items() if value}}
 
 
 def _chosen(case: Case) -> dict[str, Any]:
@@ -98,23 +104,29 @@ def _chosen(case: Case) -> dict[str, Any]:
     return {name: value for name, value in case.knobs.items() if own.get(name) != value and value != ()}
 
 
-def _figures(row: ReportRow, group: CaseGroup, claims: Claims) -> Row:
-    """All that the tables tell of a case, ``missing`` being why it has no figures."""
+def _figures(row: ReportRow, group: CaseGroup, claims: Claims, names: Collection[str]) -> Row:
+    """All that the tables tell of a case, ``missing`` being why it has no figures. A figure without an interval is alone in its list."""
     if not row.ok:
         return {"missing": f"{row.outcome.status}: {row.reason}"}
     shown = "" if row.case.key not in claims else "not shown" if row.unranked else "shown"
-    notes = [mark.reason for mark in row.marks if mark.tone == "warn" and not (row.unproven and mark.reason == row.unranked)]
-    return {
-        "figures": {**_shares(row, group.full), **_times(row), **{name: rounded(held) for name, held in _images(row).items()}},
-        "less": {name: rounded(held) for name, held in _apart(row).items()}, "claim": shown, "notes": notes,
-    }
+    silent = {text for name, texts in ABOUT.items() if name not in names for text in texts}
+    notes = [mark.reason for mark in row.marks
+             if mark.tone == "warn" and mark.text not in silent and not (row.unproven and mark.reason == row.unranked)]
+    figures = {**_shares(row, group.full), **_times(row), **{name: rounded(held) for name, held in _images(row).items()}}
+    less = {name: rounded(held) for name, held in _apart(row).items()}
+    told = {"less": _short(less, names), "claim": shown, "notes": notes}
+    return {"figures": _short(figures, names), **{name: value for name, value in told.items() if value}}
+
+
+def _short(figures: Mapping[str, list[float]], names: Collection[str]) -> dict[str, list[float]]:
+    return {name: held if len(set(held[1:])) == 2 else held[:1] for name, held in figures.items() if name in names}
 
 
 def _shares(row: ReportRow, full: ReportRow | None) -> dict[str, list[float]]:
     """Bytes and FLOPs over the full cache's, the high water over its live bytes: a count has no interval."""
     pairs = {name: (_counted(row, *of), _counted(full, *of)) for name, of in SHARES.items()}
     pairs["kv_high_water"] = _counted(row, "kv_high_water"), _counted(full, "kv_logical")
-    return {name: [round(mine / its, 5)] * 3 for name, (mine, its) in pairs.items() if mine is not None and its}
+    return {name: [round(mine / its, 5)] for name, (mine, its) in pairs.items() if mine is not None and its}
 
 
 def _counted(row: ReportRow | None, name: str, without: str = "") -> float | None:
@@ -126,7 +138,7 @@ def _counted(row: ReportRow | None, name: str, without: str = "") -> float | Non
 def _times(row: ReportRow) -> dict[str, list[float]]:
     """Seconds of a batch, and the speed over the full cache's, of those rows that are timed."""
     latency = row.median("latency")
-    seconds = {} if latency is None else {"latency": [round(latency, 5)] * 3}
+    seconds = {} if latency is None else {"latency": [round(latency, 5)]}
     return seconds if row.speed_up is None or row.case.role != "arm" else {**seconds, "speed_up": rounded(row.speed_up)}
 
 

@@ -107,11 +107,20 @@ def test_windows_cost_little_at_a_small_batch_and_much_where_an_evicting_cache_w
     assert gain["full", 256] < alone[256], "there forgetting wins"
 
 
+def test_a_window_that_looks_ahead_computes_more_beside_a_method_that_evicts_by_lines() -> None:
+    options = "--batch", "256", "--method", "linear", "--budget", "1/6"
+    near, far = (priced(decoder, *options) for decoder in ("jacobi=16", "jacobi=16,look_ahead"))
+    assert near["full", 256]["cost"] == far["full", 256]["cost"]
+    assert near["linear", 256]["cost"] < far["linear", 256]["cost"] < 16
+    assert far["linear", 256]["decoder"] == "jacobi 16 ahead"
+
+
 def test_what_a_decoder_cannot_is_said() -> None:
     assert "states no horizon" in call("roofline", "llamagen-b", "--method", "h2o", "--budget", "1/2", "--decoder", "jacobi=4").stdout
     for arguments, said in (
         (("var-d16", "--decoder", "jacobi=4"), "next-token models"), (("llamagen-b", "--decoder", "jacoby=4"), "'jacobi'"),
         (("llamagen-b", "--tokens-per-pass", "2"), "needs --decoder"),
+        (("llamagen-b", "--decoder", "jacobi=4,far"), "jacobi=16,look_ahead"),
     ):
         assert said in call("roofline", *arguments).output
     assert "–" in call("roofline", "llamagen-b", "--decoder", "jacobi=4").stdout

@@ -52,6 +52,15 @@ def test_greedy_tokens_are_those_of_sequential_decoding(make: Callable[..., Deco
 
 
 @every
+def test_greedy_tokens_past_the_end_of_a_line_are_those_of_the_method(make: Callable[..., Decoder]) -> None:
+    """What is drawn before an eviction is decided behind it."""
+    own = generate(None, SAMPLINGS["greedy"], method=lambda: Linear(B=3 * GRID, anchor=1))
+    decoder = make(window=8, proposals="newest", look_ahead=True)
+    assert torch.equal(generate(decoder, SAMPLINGS["greedy"], method=lambda: Linear(B=3 * GRID, anchor=1)), own)
+    assert max(decoder.fed) == 8 > max(decoder.kept)
+
+
+@every
 @pytest.mark.parametrize("name", ["top-k", "top-p", "interval"])
 def test_truncated_laws_give_tokens_that_they_allow(make: Callable[..., Decoder], name: str) -> None:
     decoder, allowed = make(window=8, proposals="newest"), []

@@ -13,7 +13,7 @@ from cachemark.contract.decoder import Decoder
 from cachemark.decoders.scd import SCD
 from cachemark.decoders.sjd import SJD
 
-from .toy import LAYOUT, PLACES, drawn, law, off
+from .toy import LAYOUT, PLACES, drawn, law, most, off
 
 DRAWS, BOUND = 150_000, 3.0  # words, and standard deviations of χ² that chance is allowed
 DECODERS = {"sjd": SJD, "gumbel": SCD, "maximal": partial(SCD, coupling="maximal")}
@@ -30,6 +30,34 @@ def test_the_law_is_kept(name: str, window: int, proposals: str, together: int) 
     print(f"{name} {window} {proposals} {together}: {off(found.words):.2f} σ, {found.passes.double().mean():.3f} passes")
     assert abs(off(found.words)) < BOUND
     assert found.passes.double().mean() < PLACES
+
+
+AHEAD = [(name, window, edge, together) for name in DECODERS for window, edge in ((3, 2), (4, 3), (5, 4)) for together in (1, 2)]
+
+
+@pytest.mark.parametrize(("name", "window", "edge", "together"), [
+    pytest.param(*case, marks=[] if case[1:] == (4, 3, 2) else [pytest.mark.slow]) for case in AHEAD])
+def test_the_law_is_kept_by_windows_that_look_past_an_eviction(name: str, window: int, edge: int, together: int) -> None:
+    found = drawn(partial(DECODERS[name], window=window, proposals="newest"), SEEDS, together, edge)
+    print(f"{name} {window} past {edge}, {together}: {off(found.words):.2f} σ, {found.passes.double().mean():.3f} passes")
+    assert abs(off(found.words)) < BOUND
+    assert found.passes.double().mean() < PLACES
+
+
+class Decided(SJD):
+    """Counts what passes its test behind an eviction as decided, by the law before it."""
+
+    def judge(self, known: int, laws: Tensor, tokens: Tensor) -> int:
+        allowed, self.most = self.most, laws.size(1)
+        kept = super().judge(known, laws, tokens)
+        self.most = allowed
+        return kept
+
+
+def test_what_is_decided_before_an_eviction_is_found_out() -> None:
+    found = drawn(partial(Decided, window=4, proposals="newest"), SEEDS, edge=3)
+    print(f"decided past 3: {off(found.words):.1f} σ")
+    assert off(found.words) > BOUND
 
 
 class OldLaw(SCD):
@@ -82,6 +110,7 @@ def alone(decoder: Decoder, seeds: Tensor) -> Tensor:
     decoder.begin(LAYOUT, seeds, greedy=False, memory=Memory())
     tokens, known, count = torch.zeros(len(seeds), PLACES, dtype=torch.int64), 0, 1
     while known < PLACES:
+        decoder.most = most(known, count, 0)
         kept = decoder.judge(known, law(known, count, tokens), tokens)
         decoder.note(count, kept)
         known += kept

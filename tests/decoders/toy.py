@@ -25,7 +25,7 @@ def tables(seed: int) -> list[Tensor]:
     return [torch.randn(LETTERS**place, LETTERS, generator=made) for place in range(PLACES)]
 
 
-CONDITIONALS = tables(1)
+CONDITIONALS, BEFORE = tables(1), tables(2)
 
 
 def numbered(tokens: Tensor) -> Tensor:
@@ -33,9 +33,16 @@ def numbered(tokens: Tensor) -> Tensor:
     return (tokens * LETTERS ** torch.arange(tokens.size(1) - 1, -1, -1)).sum(1)
 
 
-def law(known: int, count: int, tokens: Tensor) -> Tensor:
-    """What a model gives for the places from ``known`` on, each of which saw those before it: (batch, count, letters) log-probabilities."""
-    return torch.stack([CONDITIONALS[at][numbered(tokens[:, :at])] for at in range(known, known + count)], 1).log_softmax(-1)
+def law(known: int, count: int, tokens: Tensor, edge: int = 0) -> Tensor:
+    """What a model gives for the places from ``known`` on, each of which saw those before it: (batch, count, letters) log-probabilities.
+    Places from ``edge`` on have another law as long as the one before it is not known: a method evicts there."""
+    given = ((BEFORE if known < edge <= at else CONDITIONALS)[at][numbered(tokens[:, :at])] for at in range(known, known + count))
+    return torch.stack(list(given), 1).log_softmax(-1)
+
+
+def most(known: int, count: int, edge: int) -> int:
+    """The most tokens of a pass that may stay: none behind the ``edge`` that it has not reached."""
+    return min(count, edge - known) if known < edge else count
 
 
 def expected() -> Tensor:
@@ -52,7 +59,7 @@ class Drawn:
     passes: Tensor
 
 
-def drawn(make: Callable[[], Decoder], seeds: Tensor, together: int = 1) -> Drawn:
+def drawn(make: Callable[[], Decoder], seeds: Tensor, together: int = 1, edge: int = 0) -> Drawn:
     """A word for each seed, as generations of ``together`` images each give them.
 
     Generations that stand at one place are computed side by side, and part where one keeps more tokens than another. What a decoder keeps
@@ -61,13 +68,14 @@ def drawn(make: Callable[[], Decoder], seeds: Tensor, together: int = 1) -> Draw
     decoder = make()
     decoder.begin(LAYOUT, seeds, greedy=False, memory=Memory())
     found = Drawn(torch.empty(len(seeds), PLACES, dtype=torch.int64), torch.zeros_like(seeds))
-    _go_on(decoder, 0, 1, torch.zeros(len(seeds), PLACES, dtype=torch.int64), torch.arange(len(seeds)), together, found)
+    _go_on(decoder, 0, 1, torch.zeros(len(seeds), PLACES, dtype=torch.int64), torch.arange(len(seeds)), together, edge, found)
     return found
 
 
-def _go_on(decoder: Decoder, known: int, count: int, tokens: Tensor, images: Tensor, together: int, found: Drawn) -> None:
-    decoder.judge(known, law(known, count, tokens), tokens)
-    kept = (reached(decoder) - known).clamp(max=count).view(-1, together).amin(1).repeat_interleave(together)
+def _go_on(decoder: Decoder, known: int, count: int, tokens: Tensor, images: Tensor, together: int, edge: int, found: Drawn) -> None:
+    decoder.most = most(known, count, edge)
+    decoder.judge(known, law(known, count, tokens, edge), tokens)
+    kept = (reached(decoder) - known).clamp(max=decoder.most).view(-1, together).amin(1).repeat_interleave(together)
     for some in kept.unique().tolist():
         rows = (kept == some).nonzero()[:, 0]
         own, word = part(decoder, rows), tokens[rows]
@@ -79,7 +87,7 @@ def _go_on(decoder: Decoder, known: int, count: int, tokens: Tensor, images: Ten
             continue
         wide = min(own.reach, PLACES - behind)
         own.propose(behind, wide, word)
-        _go_on(own, behind, wide, word, images[rows], together, found)
+        _go_on(own, behind, wide, word, images[rows], together, edge, found)
 
 
 def reached(decoder: Decoder) -> Tensor:

@@ -27,9 +27,11 @@ from torch import Tensor
 import cachemark as cm
 from cachemark.cache.bank import SlotBank
 from cachemark.cache.layout import Site, Step
+from cachemark.contract.decoder import Decoder
 from cachemark.contract.method import Method
 from cachemark.core import registry
 from cachemark.methods.base.evicting import Evicting
+from cachemark.metrics.image_metric import ImageMetric
 from cachemark.models.protocol import Loaded, ModelEntry, Request
 
 
@@ -55,9 +57,17 @@ assert_type(cm.method("plain")(Plain), type[Plain])
 
 def filed(entry: ModelEntry, request: Request) -> Loaded:
     assert_type(registry.models.add("filed")(entry), ModelEntry)
-    return entry.load(request)
+    return registry.models.get("filed").load(request)
+
+
+def read(name: str) -> Method:
+    assert_type(registry.models.get(name), ModelEntry)
+    assert_type(registry.decoders.get(name), type[Decoder])
+    assert_type(registry.metrics.get(name), type[ImageMetric])
+    assert_type(registry.methods.entries(), dict[str, type[Method]])
+    return registry.methods.get(name).build({})
 '''
-WRONG = '''"""Four mistakes, each in a line that says so."""
+WRONG = '''"""Six mistakes, each in a line that says so."""
 
 from cachemark.cache.bank import SlotBank
 from cachemark.cache.layout import Step
@@ -77,8 +87,14 @@ class Wrong(Evicting):
 
 def load(request: Request) -> Loaded:
     return request  # return-value
+
+
+def evicts(name: str) -> str:
+    print(registry.methods.get(name).evict_before)  # attr-defined
+    return registry.methods.get(name).evicts  # return-value
 '''
-PLUGINS = {"method": BODIES["method"].format(name="mine", title="Mine"), "model": BODIES["model"].format(name="mine"), "written": METHOD}
+PLUGINS = {"method": BODIES["method"].format(name="mine", title="Mine"), "model": BODIES["model"].format(name="mine"),
+           "metric": BODIES["metric"].format(name="mine", title="Mine"), "written": METHOD}  # fmt: skip
 
 
 def taken(source: str) -> list[tuple[str, str]]:
@@ -122,7 +138,7 @@ def untyped(module: str) -> list[str]:
 
 @pytest.mark.parametrize("plugin", PLUGINS)
 def test_what_authors_import_is_defined_where_they_import_it_from(plugin: str) -> None:
-    assert len(taken(PLUGINS[plugin])) >= 4
+    assert len(taken(PLUGINS[plugin])) >= 3
     assert borrowed(PLUGINS[plugin]) == []
 
 
@@ -147,12 +163,12 @@ def test_mypy_strict_finds_the_mistakes_and_nothing_else(tmp_path: Path) -> None
     (tmp_path / "written.py").write_text(METHOD, encoding="utf-8")
     (tmp_path / "wrong.py").write_text(WRONG, encoding="utf-8")
     begun = sorted(str(file.relative_to(tmp_path)) for file in tmp_path.rglob("cachemark-*/**/*.py"))
-    assert len(begun) == 6
+    assert len(begun) == 9
     command = [sys.executable, "-P", "-m", "mypy", "--strict", "--config-file", os.devnull, "written.py", "wrong.py", *begun]
     checked = subprocess.run(
         command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(PACKAGE.parent)}, capture_output=True, text=True, check=False)
     found = set(re.findall(r"^(.+?):(\d+): error: .*\[([a-z-]+)\]$", checked.stdout, flags=re.MULTILINE))
     marked = {("wrong.py", str(number), line.rpartition("# ")[2])
               for number, line in enumerate(WRONG.splitlines(), 1) if re.search(r"  # [a-z-]+$", line)}
-    assert len(marked) == 4
+    assert len(marked) == 6
     assert found == marked, checked.stdout + checked.stderr

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from cachemark.core import registry
 from cachemark.core.errors import BadKnob, BadPlan, UnknownName
-from cachemark.core.spec import Case
+from cachemark.core.spec import Case, Sampling
 from cachemark.machine.environment import environment
+from cachemark.methods.full import Full
+from cachemark.methods.linear import Linear
+from cachemark.plans.decoding import refused_decoder
 from cachemark.plans.expand import Planned, expand
 from cachemark.plans.reuse import skip_parts
 from cachemark.plans.schema import Plan, load
@@ -73,8 +79,37 @@ def test_any_knob_of_a_decoder_makes_another_case() -> None:
     assert [case.label for case in found] == ["full + jacobi 8", "full + jacobi 9", "full + jacobi: left"]
     decoder = decoder_factory(found[2])
     assert decoder is not None
-    assert decoder().knobs() == {"window": 8, "proposals": "left"}
+    assert decoder().knobs() == {"window": 8, "proposals": "left", "look_ahead": False}
     assert decoder() is not decoder()
+
+
+def test_looking_ahead_is_another_case_and_not_doing_so_is_the_one_before() -> None:
+    tables = [JACOBI, {**JACOBI, "look_ahead": True}]
+    near, far = (p for p in planned(tables, methods=("linear",)) if p.case.method == "linear")
+    assert near.case.key == arms(planned([{**JACOBI, "look_ahead": False}], methods=("linear",)))["linear 1/2 + jacobi 8"].case.key
+    assert near.case.decoder == {"name": "jacobi", "window": 8, "proposals": "newest"}
+    assert far.case.decoder == {**near.case.decoder, "look_ahead": True}
+    assert far.case.label == "linear 1/2 + jacobi 8 ahead"
+    assert near.case.key != far.case.key
+    decoder = decoder_factory(far.case)
+    assert decoder is not None
+    assert decoder().ahead == 7
+
+
+def test_a_method_beyond_whose_horizon_nothing_may_be_fed_is_refused() -> None:
+    class Shy(Linear):
+        name = "linear"
+
+        def horizon(self, first: int) -> int:
+            return super().horizon(first)
+
+    layout = registry.models.get("tiny-llamagen").shape(Sampling(), 2)
+    knobs = Linear.knobs_for(Fraction(1, 2), layout)
+    case = next(p.case for p in planned([{**JACOBI, "look_ahead": True}], methods=("linear",)) if p.case.method == "linear")
+    assert "look_ahead of jacobi has nothing to look at" in refused_decoder(case, Shy, knobs, layout)
+    assert not refused_decoder(case, Linear, knobs, layout)
+    assert not refused_decoder(case, Full, {}, layout), "it stops at no line"
+    assert not refused_decoder(replace(case, decoder=JACOBI), Shy, knobs, layout)
 
 
 def test_a_case_with_a_decoder_survives_a_store_and_a_file() -> None:
@@ -116,6 +151,7 @@ def test_a_decoder_runs_on_the_graph_engine() -> None:
     ([{"name": "jacobi", "widow": 3}], UnknownName, "Did you mean 'window'"),
     ([{"name": "jacobi", "window": 0}], BadKnob, "window = 0"),
     ([{"name": "jacobi", "window": "wide"}], BadKnob, "is not an int"),
+    ([{"name": "jacobi", "look_ahead": "far"}], BadKnob, "is not a bool"),
     ([{"name": "jacobi", "proposals": "right"}], BadKnob, "Known: newest, left, above, uniform"),
     ([{"name": "scd", "coupling": "maximum"}], BadKnob, "Known: gumbel, maximal"),
     ([{"name": "sjd", "coupling": "gumbel"}], UnknownName, "knob of sjd"),

@@ -16,13 +16,14 @@ from typing import Any
 import pytest
 
 from cachemark.core.result import Environment, Outcome, Status
-from cachemark.core.spec import Case
+from cachemark.core.spec import Case, canonical
 from cachemark.plans.expand import expand
 from cachemark.plans.schema import load
 from cachemark.report.view.standing import standing
 from cachemark.store.db import Store
 
 ROOT = Path(__file__).parents[2]
+MOST = 20_000  # bytes of a file of figures
 PLANS = ("rivals", "gtr", "codecs", "prompts")
 HOSTILE = "<script>alert(1)</script> | a `b` @all ![x](https://example.org/x) \u202e\n\n# heading"
 HERE = Environment("Example CPU", "cpu-example", "5f1c0a7be2d94410", {"threads": 2, "torch": "2.15.0"})
@@ -106,7 +107,7 @@ def test_the_page_holds_what_the_stored_figures_make(script: ModuleType) -> None
     for plan in script.SECTIONS:
         begin, end = script.marks(plan)
         kept = script.FOLDER / f"{plan}.json"
-        assert not kept.exists() or kept.stat().st_size < 20_000, plan
+        assert not kept.exists() or kept.stat().st_size <= MOST, plan
         wanted = script.text(json.loads(kept.read_text(encoding="utf-8"))) if kept.exists() else ""
         assert page.split(begin)[1].split(end)[0].strip() == wanted, plan
     listed = page.split(script.CONTENTS[0])[1].split(script.CONTENTS[1])[0].strip()
@@ -117,23 +118,24 @@ def test_the_page_holds_what_the_stored_figures_make(script: ModuleType) -> None
 def test_every_case_of_a_plan_has_its_rows(plan: str, script: ModuleType, tmp_path: Path) -> None:
     planned = cases(plan)
     store = stored(tmp_path / "s.sqlite", plan, [outcome(case) for case in planned])
-    found = script.of_run(store, plan)
+    found = script.take(store, plan)
     text = script.text(json.loads(json.dumps(found)))
     first = rows(text, "KL, nat/token" if plan != "gtr" else "forced distance")
     models = len({case.model for case in planned})
-    assert text.count("*floor*") == text.count("*numerics*") == models
+    assert text.count("*floor*") == text.count("*numerics*") == models * (2 if plan == "prompts" else 1)
+    assert len(canonical(found)) < MOST
     assert f"`cachemark run {plan}`, commit 3f9a61c0d2, Example CPU, 2 threads, torch 2.15.0, fp32" in text
     arms = [case for case in planned if case.role == "arm" and case.model == planned[0].model]
     assert len([row for row in first[1:] if not any(cell.startswith("*") for cell in row)]) == len(arms) + 1
     if plan not in ("codecs", "gtr"):
-        told = [[cell.replace("\\", "") for cell in row[:2]] for row in first[2:]]
-        assert told[: len(arms)] == [[case.method, case.label.split()[1]] for case in arms]
+        named = [[cell.replace("\\", "") for cell in row[:2]] for row in first[2:]]
+        assert named[: len(arms)] == [[case.method, case.label.split()[1]] for case in arms]
     assert max(len(line) for line in text.splitlines() if not line.startswith(("| ", "- "))) <= 140
 
 
 def test_figures_and_what_is_shown_are_the_report_s(script: ModuleType, tmp_path: Path) -> None:
     outcomes = [outcome(case) for case in cases("rivals")]
-    found = script.of_run(stored(tmp_path / "s.sqlite", "rivals", outcomes), "rivals")
+    found = script.take(stored(tmp_path / "s.sqlite", "rivals", outcomes), "rivals")
     text = script.text(found)
     (group,), claims = standing(outcomes)
     fid, less, agreement = column(text, "FID"), column(text, "less full's"), column(text, "same tokens")
@@ -159,13 +161,13 @@ def test_a_method_that_is_as_good_is_shown_to_be(script: ModuleType, tmp_path: P
     outcomes = [outcome(case) for case in cases("rivals")]
     good = next(place for place, one in enumerate(outcomes) if one.case.label == "window 0.62")
     outcomes[good] = replace(outcomes[good], facts={**outcomes[good].facts, "to_full": {"fid_scene_2k": [0.0, -0.1, 0.1]}})
-    text = script.text(script.of_run(stored(tmp_path / "s.sqlite", "rivals", outcomes), "rivals"))
+    text = script.text(script.take(stored(tmp_path / "s.sqlite", "rivals", outcomes), "rivals"))
     assert [label for label, said in column(text, "not worse").items() if said == "shown"] == ["window 0.62"]
     assert column(text, "against full's")["window 0.62"] == "equal within the intervals"
 
 
 def test_what_forgets_stands_beside_what_rounds_at_the_same_bytes(script: ModuleType, tmp_path: Path) -> None:
-    text = script.text(script.of_run(stored(tmp_path / "s.sqlite", "codecs", [outcome(case) for case in cases("codecs")]), "codecs"))
+    text = script.text(script.take(stored(tmp_path / "s.sqlite", "codecs", [outcome(case) for case in cases("codecs")]), "codecs"))
     first, *others = rows(text, "how")
     live = [float(row[first.index("live")]) for row in others if row[first.index("live")]]
     assert live == sorted(live, reverse=True)
@@ -179,12 +181,32 @@ def test_what_is_missing_shows_as_missing(script: ModuleType, tmp_path: Path) ->
     outcomes = [outcome(case, judged=case.method != "h2o") for case in planned[:16]]
     outcomes[15] = Outcome(outcomes[15].case, Status.OOM, log="4.1 GiB wanted")
     store = stored(tmp_path / "s.sqlite", "rivals", outcomes, state="interrupted")
-    text = script.text(script.of_run(store, "rivals"))
+    text = script.text(script.take(store, "rivals"))
     assert column(text, "FID")["h2o 0.62"] == column(text, "not worse")["h2o 0.62"] == "–" != column(text, "live")["h2o 0.62"]
     assert column(text, "FID")["random 3/10"] == column(text, "live")["random 3/10"] == "–"
     assert "- streaming 0.62: oom: 4.1 GiB wanted" in text.replace("\\", "")
     assert re.search(r"- .*random 3/10: not reached", text)
     assert "the run is interrupted" in text
+
+
+@pytest.mark.parametrize(("plan", "told"), [("rivals", 0), ("gtr", 1)])
+def test_what_warns_of_times_is_told_where_times_are(plan: str, told: int, script: ModuleType, tmp_path: Path) -> None:
+    outcomes = [outcome(case) for case in cases(plan)[:5]]
+    outcomes[3] = replace(outcomes[3], samples={name: held for name, held in outcomes[3].samples.items() if name != "latency"})
+    text = script.text(script.take(stored(tmp_path / "s.sqlite", plan, outcomes), plan))
+    assert text.count("Latency was not measured.") == told
+
+
+def test_a_fid_without_an_interval_shows_nothing(script: ModuleType, tmp_path: Path) -> None:
+    outcomes = [outcome(case) for case in cases("rivals")[:5]]
+    plain = script.text(script.take(stored(tmp_path / "a.sqlite", "rivals", outcomes), "rivals"))
+    facts = {**outcomes[4].facts, "intervals": {"fid_scene_2k": [None, None]}, "to_full": {"fid_scene_2k": [70.0, None, None]}}
+    outcomes[4] = replace(outcomes[4], facts=facts)
+    text = script.text(script.take(stored(tmp_path / "b.sqlite", "rivals", outcomes), "rivals"))
+    assert (column(text, "FID")["ams_kv 3/10"], column(text, "less full's")["ams_kv 3/10"]) == ("80.0", "70.0")
+    assert column(text, "not worse")["ams_kv 3/10"] == "not shown"
+    assert script.FEW in " ".join(text.split())
+    assert script.FEW not in " ".join(plain.split())
 
 
 def test_texts_of_a_store_stay_text(script: ModuleType, tmp_path: Path) -> None:
@@ -193,8 +215,8 @@ def test_texts_of_a_store_stay_text(script: ModuleType, tmp_path: Path) -> None:
     outcomes[3] = Outcome(planned[3], Status.ERROR, log=HOSTILE.partition("\n")[0])
     outcomes[4] = replace(outcomes[4], facts={**outcomes[4].facts, "flagged": [{"expected": HOSTILE, "found": HOSTILE}]})
     here = Environment(HOSTILE, "cpu-example", "5f1c0a7be2d94410", {"threads": 2, "torch": HOSTILE})
-    plain = script.text(script.of_run(stored(tmp_path / "a.sqlite", "rivals", [outcome(case) for case in planned]), "rivals"))
-    text = script.text(script.of_run(stored(tmp_path / "b.sqlite", "rivals", outcomes, here), "rivals"))
+    plain = script.text(script.take(stored(tmp_path / "a.sqlite", "rivals", [outcome(case) for case in planned]), "rivals"))
+    text = script.text(script.take(stored(tmp_path / "b.sqlite", "rivals", outcomes, here), "rivals"))
     assert text.count("&lt;script&gt;") >= 4
     assert not re.search(r"<script|\u202e|(?<!\\)!\[|@all|https://", text)
     assert text.count("\n#") == plain.count("\n#")
@@ -204,10 +226,10 @@ def test_texts_of_a_store_stay_text(script: ModuleType, tmp_path: Path) -> None:
 def test_a_store_that_lacks_the_plan_is_refused_in_one_sentence(script: ModuleType, tmp_path: Path) -> None:
     store = stored(tmp_path / "s.sqlite", "prompts", [outcome(cases("prompts")[0])])
     with pytest.raises(SystemExit, match=r"s\.sqlite holds no run of the plan rivals; of others: prompts\.$"):
-        script.of_run(store, "rivals")
+        script.take(store, "rivals")
     strange = replace(cases("prompts")[0], warmup=7)
     with pytest.raises(SystemExit, match=r"^The plan prompts has no such cases: tiny-t2i full\.$"):
-        script.of_run(stored(store, "prompts", [outcome(strange)]), "prompts")
+        script.take(stored(store, "prompts", [outcome(strange)]), "prompts")
 
 
 def test_the_command_writes_the_page_and_refuses_in_one_line(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,12 +14,15 @@ import pytest
 
 from cachemark.core import registry
 from cachemark.core.errors import Unsupported
-from cachemark.kit.method_kit import FAMILIES
+from cachemark.kit.method_kit import FAMILIES, check_metric
+from cachemark.kit.metric_checks import MetricExample
 from cachemark.plans.installed_things import require
 from support.stages import call, forgetting
 from support.wheels import ROOT, build, lay_out, tracked
 
-EXAMPLES = {"cachemark-knorm": ("methods", "knorm"), "cachemark-gpt": ("models", "gpt")}
+EXAMPLES = {
+    "cachemark-knorm": ("methods", "knorm"), "cachemark-gpt": ("models", "gpt"), "cachemark-colourfulness": ("metrics", "colourfulness"),
+}  # fmt: skip
 TOP = """
 name = "examples"
 [timing]
@@ -28,7 +32,7 @@ repeats = 3
 samples = 2
 """
 ON_GPT = '[[cells]]\nmodel = "gpt"\nmethods = ["window", "knorm"]\nbudgets = ["1/2"]\nbatch = 2\n'
-ON_OURS = ON_GPT.replace("gpt", "tiny-llamagen")
+ON_OURS = 'metrics = ["colourfulness"]\n' + ON_GPT.replace("gpt", "tiny-llamagen")
 
 
 @pytest.fixture(scope="module")
@@ -59,9 +63,9 @@ def test_it_is_found_by_its_name(name: str, site: Path) -> None:
     assert {path.name for path in site.iterdir()} >= {name.replace("-", "_"), f"{name.replace('-', '_')}-0.1.0.dist-info"}
 
 
-def test_the_method_has_at_most_25_lines() -> None:
-    text = (ROOT / "examples" / "cachemark-knorm" / "cachemark_knorm" / "method.py").read_text(encoding="utf-8")
-    assert text.count("\n") <= 25
+@pytest.mark.parametrize("file", ["cachemark-knorm/cachemark_knorm/method.py", "cachemark-colourfulness/cachemark_colourfulness/metric.py"])
+def test_it_has_at_most_25_lines(file: str) -> None:
+    assert (ROOT / "examples" / file).read_text(encoding="utf-8").count("\n") <= 25
 
 
 def test_the_method_passes_the_kit_at_the_smallest_size(site: Path) -> None:
@@ -81,6 +85,12 @@ def test_the_model_passes_the_kit(site: Path) -> None:
     done = call("test-model", "gpt")
     assert done.exit_code == 0, done.output
     assert "12 checks: 11 passed, 0 found something, 1 left out." in done.output
+
+
+def test_the_metric_passes_the_kit(site: Path) -> None:
+    require("metrics", ["colourfulness"])
+    proof = check_metric(MetricExample(registry.metrics.get("colourfulness")))
+    assert [check.name for check in proof.checks if not check.passed] == ["process of its own agrees"]
 
 
 @pytest.mark.slow
@@ -110,8 +120,13 @@ def test_the_method_stands_beside_ours_on_the_model(site: Path, tmp_path: Path) 
 
 
 @pytest.mark.slow
-def test_the_method_stands_beside_ours_on_our_model(site: Path, tmp_path: Path) -> None:
+@pytest.mark.timeout(1200)
+def test_method_and_metric_stand_beside_ours_on_our_model(site: Path, tmp_path: Path) -> None:
     table, page = measured(ON_OURS, tmp_path)
     assert all(f"tiny-llamagen  {label}" in table for label in ("full", "window 1/2", "knorm 1/2")), table
     assert "kl " in table
+    rows = [line for line in table.splitlines() if "tiny-llamagen" in line]
+    assert all(re.search(r"colourfulness_[0-9a-f]{12} [0-9.]+ \(mean\)", row) for row in rows), table
     assert "knorm" in page
+    assert "Colourfulness" in page
+    assert "not measured: " not in page

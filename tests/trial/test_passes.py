@@ -104,7 +104,8 @@ def test_flops_grow_with_what_is_rejected(folder: Path, results: dict[str, Outco
 def test_the_passes_of_a_generation_are_told_by_what_was_kept() -> None:
     layout = layout_of((1,), lines=2, line=4)
     assert Ran(1, (1, 3, 3, 3), (1, 2, 3, 2)).steps(layout) == [
-        Step(0, 8), Step(3, 8, 0, 3, 1, ("token",)), Step(5, 8, 2, 3, 2, ("token", "line")), Step(8, 8, 5, 3, 2, ("token", "line")),
+        Step(0, 8), Step(3, 8, 0, 3, 1, ("token",), beyond=1), Step(5, 8, 2, 3, 2, ("token", "line")),
+        Step(8, 8, 5, 3, 2, ("token",), beyond=1),
     ]  # fmt: skip
 
 

@@ -27,7 +27,8 @@ DEFAULT_GPU = "h200"
 @click.option("--dtype", type=click.Choice(DTYPES), help="Data type of weights, K and V.  [default: bfloat16; float16 with --kv]")
 @click.option("--steps", type=click.IntRange(1, 10_000), help="Passes of a masked model.  [default: its paper's]")
 @click.option("--demanding", type=click.IntRange(0, 10_000), help="Layers of ams_kv with the larger budget.  [default: a sixth of them]")
-@click.option("--decoder", help="Price passes of a decoder too, such as jacobi=16 for 16 tokens a pass.")
+@click.option("--decoder", help="Price passes of a decoder too, such as jacobi=16 for 16 tokens a pass; "
+              "jacobi=16,look_ahead goes on past the end of a line.")
 @click.option("--tokens-per-pass", type=Finite(1, 1024), help="Tokens that the decoder keeps of a pass; no arithmetic tells.")
 @click.option("--apart", is_flag=True, help="Charge activations as separate operations: stricter, but fused kernels may beat it.")
 @click.option("--kv", is_flag=True, help="Print bytes of keys and values of every method instead, for a next-scale model.")

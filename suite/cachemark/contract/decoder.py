@@ -28,7 +28,7 @@ class Decoder(Knobs):
     Class attributes: ``keeps`` says what it keeps of sequential decoding: its ``TOKENS``, each of them in fp32; its ``LAW`` alone, so that
     images are others of the same quality; or neither. ``source`` names its paper; ``footnotes`` are printed with its figures; ``later`` are
     knobs that came after figures were stored: at their default they stand in no case, so that it is the same case as before. ``fed`` and
-    ``kept`` are the tokens that each pass has drawn and those of them that stayed.
+    ``kept`` are the tokens that each pass has drawn and those of them that stayed, ``most`` those of the pass that runs that may stay.
     """
 
     keeps: ClassVar[str] = ""
@@ -54,6 +54,7 @@ class Decoder(Knobs):
         self.layout, self.seeds, self.greedy, self.memory = layout, seeds, greedy, memory
         self.fed: list[int] = []
         self.kept: list[int] = []
+        self.most = 1
 
     def propose(self, known: int, count: int, tokens: Tensor) -> None:
         """Write drafts to the ``count`` − 1 places of ``tokens`` (batch, N) from ``known`` on that hold none yet."""

@@ -36,7 +36,7 @@ ATTRIBUTES = {  # of a base class, and how they are called now
     "phase": "graph_key", "settle": "end_step",
 }
 MODULE = "cachemark_plugin_"  # begins the names of a plug-in's modules; the digests of its path and of what its files say follow
-TABLES = (registry.methods, registry.models, registry.decoders, registry.metrics)
+TABLES: tuple[registry.Registry[Any], ...] = (registry.methods, registry.models, registry.decoders, registry.metrics)
 SAID = 300  # letters of an error's own words
 _asked: dict[str, set[str]] = {}  # by plug-in: modules whose methods, models and decoders it has asked the registries for at its import
 _imported: dict[str, tuple[Sources, set[str]]] = {}  # by plug-in: its files, and the modules that were there before it

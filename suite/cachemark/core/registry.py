@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from .errors import BadPlugin, unknown
+
+if TYPE_CHECKING:  # they stand on this room, and import torch
+    from ..contract.decoder import Decoder
+    from ..contract.method import Method
+    from ..metrics.image_metric import ImageMetric
+    from ..models.protocol import ModelEntry
 
 T = TypeVar("T")
 Given = TypeVar("Given")  # what a decorator is given it gives back: a class keeps its own type, whatever the table holds
@@ -119,9 +125,9 @@ def _shown(thing: object) -> str:
     return f"the class {thing.__name__[:40]}" if isinstance(thing, type) else f"of type {type(thing).__name__[:40]}"
 
 
-methods: Registry[Any] = Registry("method", classes=True)
-models: Registry[Any] = Registry("model")
-decoders: Registry[Any] = Registry("decoder", classes=True)
-metrics: Registry[Any] = Registry("metric", classes=True)  # of plug-ins: ours stand in :mod:`cachemark.core.units`
+methods: Registry[type[Method]] = Registry("method", classes=True)
+models: Registry[ModelEntry] = Registry("model")
+decoders: Registry[type[Decoder]] = Registry("decoder", classes=True)
+metrics: Registry[type[ImageMetric]] = Registry("metric", classes=True)  # of plug-ins: ours stand in :mod:`cachemark.core.units`
 method = methods.add
 """Decorator that gives the class of a method its name: ``@cm.method("mine")``."""

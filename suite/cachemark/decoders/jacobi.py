@@ -21,21 +21,11 @@ class Jacobi(Windowed):
     which each is drawn again from those before it. A pass redraws a window: its first token is right, and every further one as long as the
     drafts before it were. Drafts may be anything, they only decide how many passes it takes: what a pass has drawn behind the kept tokens
     are the next ones, and ``proposals`` says what stands where no pass has drawn yet. All images of a batch advance by the shortest.
-
-    ``look_ahead``: where the method evicts at the end of a line, the window goes on behind it. Nothing of that stays; what it draws, before
-    the eviction, are drafts of the next line.
     """
 
     name = "jacobi"
     keeps = TOKENS
     source = "ARM fixed-point iteration, arXiv 2002.09928"
-    later = ("look_ahead",)
-
-    look_ahead: bool = False
-
-    @property
-    def ahead(self) -> int:
-        return self.reach - 1 if self.look_ahead else 0
 
     def judge(self, known: int, laws: Tensor, tokens: Tensor) -> int:
         count = laws.size(1)

@@ -52,7 +52,7 @@ class SJD(Windowed):
         p, q = self._probabilities(laws), self._drawn_from(places, laws.size(-1))
         right = self._accepted(places, p, q, drafts)
         accepted = right[:, :-1].cumprod(1).sum(1)
-        self.final = torch.maximum(self.final, known + accepted + 1)
+        self.final = torch.maximum(self.final, known + (accepted + 1).clamp_max(self.most))
         coupled = torch.where(right, drafts, self._residual(places, p, q))
         tokens[:, known:behind] = torch.where(places < self.final[:, None], coupled, self.next_drafts(laws, coupled, known))
         self._laws(laws.size(-1))[:, places % self.window] = self.remembered(p, q, right)

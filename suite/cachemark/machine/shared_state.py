@@ -165,6 +165,7 @@ SETTINGS = (
     Setting("a timer", Impact.NONE, lambda: signal.getitimer(signal.ITIMER_REAL)[0] > 0,
             lambda on: None if on else signal.setitimer(signal.ITIMER_REAL, 0)),
 )
+TABLES: tuple[registry.Registry[Any], ...] = (registry.methods, registry.models, registry.decoders)
 QUIET = (dict, list)  # types of values that are not told: they are long, or may be secret
 
 
@@ -174,7 +175,7 @@ class SharedState:
     def __init__(self) -> None:
         self._settings = {setting.what: _read(setting) for setting in SETTINGS}
         self._functions = SharedFunctions()
-        self._tables = [(table, table.entries()) for table in (registry.methods, registry.models, registry.decoders)]
+        self._tables = [(table, table.entries()) for table in TABLES]
         self._threads = set(sys._current_frames())
         self._processes = descendants()
         self._clocks = _clocks()

@@ -157,7 +157,7 @@ class RasterModel(nn.Module):
             kind = "window", layout.runs, step.count, step.beyond, inside, graph_key(method, step)
             work = partial(self._window, step, method, sampling, starts)
             logits = engine.run(kind, work, (fed, places[known : known + count]), method)[0]
-            kept = most
+            kept = decoder.most = most
             if forced is None:
                 kept = min(most, decoder.judge(known, filter_logits(logits, sampling) if sampling.temperature else logits, tokens))
             if kept < count:

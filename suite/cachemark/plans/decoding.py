@@ -8,7 +8,7 @@ from typing import Any
 from .. import decoders
 from ..cache.codec import codec
 from ..cache.layout import Layout
-from ..contract.decoder import Decoder, widest
+from ..contract.decoder import Decoder, beyond, horizon, widest
 from ..contract.method import Method
 from ..core import plugins, registry
 from ..core.errors import BadKnob
@@ -69,6 +69,11 @@ def refused_decoder(case: Case, cls: type[Method], knobs: Mapping[str, Any], lay
         return f"{name} draws several tokens a pass, and the reference engine runs the full cache as papers' code does, one at a time"
     if codec(case.codec).grouped:
         return f"{case.codec} gives keys a range by groups of tokens that stay, and {name} feeds tokens that may not; int8 and int4 do not"
-    if widest(cls.build(knobs), layout) == 1:
+    if widest(method := cls.build(knobs), layout) == 1:
         return f"{cls.name} states no horizon, so it runs one token a pass, and {name} has nothing to draw ahead"
+    firsts = range(layout.visual)
+    if all(horizon(method, first) >= layout.visual - first for first in firsts) or any(beyond(method, first) for first in firsts):
+        return ""
+    if decoder_class(case).build({knob: value for knob, value in case.decoder.items() if knob not in NAMING}).ahead:
+        return f"{cls.name} allows nothing to be fed beyond its horizon, and look_ahead of {name} has nothing to look at"
     return ""

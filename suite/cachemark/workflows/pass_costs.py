@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from ..cache.layout import Layout, Step, window_step
-from ..contract.decoder import Decoder, horizon
+from ..contract.decoder import Decoder, window
 from ..contract.method import Method
 from ..core import registry
 from ..core.errors import BadKnob, Unsupported
@@ -39,11 +39,13 @@ class PassCost:
 
 
 def decoder_of(text: str) -> Decoder:
-    """A decoder from ``name=window``. Raises UnknownName and BadKnob."""
-    name, _, window = text.partition("=")
-    if not (window.isascii() and window.isdigit() and len(window) <= 9):
-        raise BadKnob(f"{shown(text)} is no decoder with a window.", remedy="Write its name and the tokens of a pass: jacobi=16.")
-    decoder: Decoder = registry.decoders.get(name).build({"window": int(window)})
+    """A decoder from ``name=window`` or ``name=window,look_ahead``. Raises UnknownName and BadKnob."""
+    name, _, given = text.partition("=")
+    width, *knobs = given.split(",")
+    if not (width.isascii() and width.isdigit() and len(width) <= 9) or knobs not in ([], ["look_ahead"]):
+        raise BadKnob(f"{shown(text)} is no decoder with a window.",
+                      remedy="Write its name and the tokens of a pass: jacobi=16, or jacobi=16,look_ahead.")
+    decoder: Decoder = registry.decoders.get(name).build({"window": int(width), **dict.fromkeys(knobs, True)})
     decoder.check()
     return decoder
 
@@ -64,27 +66,27 @@ def pass_costs(
         whole = bill(registry.methods.get(FULL)(), layout, parts, images=False).floor(rates)
         arms = priced_methods(methods or own_methods, budgets or own_budgets, layout, None, entry)
         for name, budget, method in ((FULL, "1", registry.methods.get(FULL)()), *arms):
-            line = PassCost(name, budget, batch, f"{decoder.name} {decoder.reach}", tokens=tokens)
+            line = PassCost(name, budget, batch, f"{decoder.name} {decoder.reach}{' ahead' if decoder.ahead else ''}", tokens=tokens)
             found.append(replace(line, unsupported_reason=method) if isinstance(method, str)
-                         else _priced(line, method, layout, parts, rates, decoder.reach, whole))
+                         else _priced(line, method, layout, parts, rates, decoder, whole))
     return found
 
 
 def _priced(
-    line: PassCost, method: Method, layout: Layout, parts: ParameterCounts, rates: Rates, window: int, whole: float,
+    line: PassCost, method: Method, layout: Layout, parts: ParameterCounts, rates: Rates, decoder: Decoder, whole: float,
 ) -> PassCost:
     """The line with its figures; ``whole`` is the least time of the sequential full cache."""
-    steps = windows(method, layout, window)
-    if max(step.count for step in steps) <= 1 < window:
+    steps = windows(method, layout, decoder)
+    if max(step.count for step in steps) <= 1 < decoder.reach:
         return replace(line, unsupported_reason=f"{line.method} states no horizon, so it runs one token a pass")
     alone = bill(method, layout, parts, images=False).floor(rates)
     cost = bill(method, layout, parts, images=False, steps=steps).floor(rates) / alone
     return replace(line, cost=cost, speed_up=None if line.tokens is None else whole / alone * line.tokens / cost)
 
 
-def windows(method: Method, layout: Layout, window: int) -> list[Step]:
-    """Every pass that a decoder of that window may run, one for each number of known tokens."""
+def windows(method: Method, layout: Layout, decoder: Decoder) -> list[Step]:
+    """Every pass that a decoder may run, one for each number of known tokens."""
     method.resolve(layout)
     method.layout, method.banks = layout, []
-    reach = (min(window, layout.visual - known, horizon(method, known - 1)) for known in range(1, layout.visual))
-    return [Step(0, layout.visual), *(window_step(layout, known - 1, count) for known, count in enumerate(reach, 1))]
+    drawn = (window(method, decoder, known) for known in range(1, layout.visual))
+    return [Step(0, layout.visual), *(window_step(layout, at, count, count - most) for at, (count, most) in enumerate(drawn))]

@@ -22,11 +22,15 @@ class Windowed(Decoder):
     """A decoder whose passes draw up to ``window`` tokens each.
 
     ``proposals`` says what stands where no pass has drawn yet: a token of the ``newest`` law of the window, the token to the ``left``, the
-    one ``above``, or any token, ``uniform``.
+    one ``above``, or any token, ``uniform``. ``look_ahead``: where the method evicts at the end of a line, the window goes on behind it.
+    Nothing of that stays; what it draws, before the eviction, are drafts of the next line.
     """
+
+    later = ("look_ahead",)
 
     window: int = 16
     proposals: str = "newest"
+    look_ahead: bool = False
 
     def check(self) -> None:
         if not 1 <= self.window <= WIDEST:
@@ -36,6 +40,10 @@ class Windowed(Decoder):
     @property
     def reach(self) -> int:
         return self.window
+
+    @property
+    def ahead(self) -> int:
+        return self.reach - 1 if self.look_ahead else 0
 
     def begin(self, layout: Layout, seeds: Tensor, greedy: bool, memory: Memory) -> None:
         super().begin(layout, seeds, greedy, memory)

@@ -29,9 +29,10 @@ class Ran(NamedTuple):
     kept: tuple[int, ...]
 
     def steps(self, layout: Layout) -> list[Step]:
-        """Its passes."""
+        """Its passes, each with the edges of what stayed of it."""
         behind = [sum(self.kept[:i]) for i in range(1, len(self.kept))]
-        return [Step(0, layout.visual), *(window_step(layout, known - 1, count) for known, count in zip(behind, self.fed[1:], strict=True))]
+        ran = zip(behind, self.fed[1:], self.kept[1:], strict=True)
+        return [Step(0, layout.visual), *(window_step(layout, known - 1, fed, fed - kept) for known, fed, kept in ran)]
 
 
 def noting(job: Job, ran: list[Ran]) -> Job:

@@ -1,0 +1,1 @@
+"""A metric of images for cachemark: colourfulness."""

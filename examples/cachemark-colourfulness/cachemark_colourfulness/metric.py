@@ -1,0 +1,23 @@
+"""Colourfulness as people see it: how far opponent colours spread, and how far from grey they lie."""
+
+from torch import Tensor
+
+from cachemark.core import registry
+from cachemark.metrics.image_metric import ImageMetric, Shown
+
+
+@registry.metrics.add("colourfulness")
+class Colourfulness(ImageMetric):
+    """Colourfulness M(3) of Hasler and Süsstrunk (2003), of bytes: 0 is grey, 15 slightly, 59 quite and 109 extremely colourful."""
+
+    name = "colourfulness"
+    unit = ""
+    better = "higher"
+    kind = "quality"
+    within = (0, 298)  # rg² + yb² is at most 1.25·255², so that M is at most √1.09·√1.25·255
+
+    def measure(self, shown: Shown) -> Tensor:
+        red, green, blue = ((shown.images.double().clamp(-1, 1) + 1) * 127.5).flatten(2).unbind(1)
+        rg, yb = red - green, (red + green) / 2 - blue
+        spread = (rg.var(1, correction=0) + yb.var(1, correction=0)).sqrt()
+        return spread + 0.3 * (rg.mean(1).square() + yb.mean(1).square()).sqrt()
