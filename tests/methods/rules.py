@@ -192,7 +192,8 @@ class SSDHeads(H2O):
             for oldest in sorted(self.keys)[:count]:
                 del self.keys[oldest]
         else:
-            older = sorted(self.keys)[: len(self.keys) - self.knobs["recent"]]
+            recent = self.knobs["recent"] or max(1, (self.B - (self.n if by_line else 0)) // 2)
+            older = sorted(self.keys)[: len(self.keys) - recent]
             self.drop_lowest({t: self.mass[t] for t in older}, count)
 
 
