@@ -44,8 +44,8 @@ READERS = {  # each function that takes a file or text apart, and the kind of in
     "store/places.py:_noted": "", "store/schema.py:process_result_value": "column of JSON",
     "tools/cards/collected.py:_log": "", "tools/cards/collected.py:_read": "", "tools/train/loops.py:_restore": "",
     "tools/train/loops.py:_write_weights": "", "trial/child/main.py:main": "", "trial/identity.py:identify": "",
-    "trial/frames.py:_object": "", "trial/child/metric_judge.py:_process": "",
-    "trial/child/metric_judge.py:asked": "", "trial/child/metric_process.py:_shown": "",
+    "trial/frames.py:_object": "", "trial/child/metric_host.py:measuring": "",
+    "trial/child/metric_host.py:asked": "", "trial/child/metric_process.py:_shown": "", "trial/child/metric_process.py:main": "",
 }
 
 

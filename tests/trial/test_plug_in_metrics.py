@@ -17,14 +17,15 @@ from cachemark.core import plugins
 from cachemark.core.outside_metrics import FAULTS, KEY
 from cachemark.core.result import Outcome
 from cachemark.core.units import metric
+from cachemark.machine.keeper import children
 from cachemark.metrics.image_metric import Shown
 from cachemark.plans import schema as plans
 from cachemark.plans.expand import expand
 from cachemark.plans.metrics import metrics_of
-from cachemark.trial.child import metric_judge, metric_process
+from cachemark.trial.child import metric_host, metric_judge, metric_process
 from cachemark.trial.child.bench import Bench
 from cachemark.trial.child.measure import run_case
-from cachemark.trial.child.metric_judge import LENGTH, Fault
+from cachemark.trial.child.metric_host import LENGTH, Fault, MetricHost
 from support import examples
 from support.stages import forgetting
 
@@ -109,7 +110,7 @@ def shown() -> Shown:
 def answered(file: Path, name: str) -> dict[str, Any]:
     """What the process of a metric answers, in this process."""
     answers = io.BytesIO()
-    metric_process._serve(str(file), name, io.BytesIO(metric_judge._packed(shown())), answers)
+    metric_process._serve(str(file), name, io.BytesIO(metric_host._packed(shown())), answers)
     told: dict[str, Any] = json.loads(answers.getvalue()[LENGTH.size :])
     return told
 
@@ -123,7 +124,7 @@ def test_what_is_no_figure_is_told_by_its_kind(name: str, fault: str, file: Path
 
 
 def test_what_is_sent_arrives() -> None:
-    sent, arrived = shown(), metric_process._shown(metric_judge._packed(shown())[LENGTH.size :])
+    sent, arrived = shown(), metric_process._shown(metric_host._packed(shown())[LENGTH.size :])
     assert torch.equal(sent.tokens, arrived.tokens)
     assert (arrived.labels, arrived.seeds) == (sent.labels, sent.seeds)
 
@@ -132,7 +133,7 @@ def test_one_that_does_not_answer_is_late(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setenv("CACHEMARK_IMPORT_LIMIT", "0.1")
     back, to = os.pipe()
     with pytest.raises(Fault) as found:
-        metric_judge._receive(back, 0.0)
+        metric_host._answer(back, 0.0)
     assert found.value.fault == "late"
     os.close(back)
     os.close(to)
@@ -141,10 +142,69 @@ def test_one_that_does_not_answer_is_late(monkeypatch: pytest.MonkeyPatch) -> No
 def test_an_edited_file_measures_nothing_under_the_old_name(outcome: tuple[Outcome, dict[str, bytes]], tmp_path: Path) -> None:
     stated, name = outcome[0].case.evaluation[KEY], named(outcome[0], "grey")
     (tmp_path / "edited.py").write_text(METRICS + "\n")
-    samples, facts = metric_judge.metric_figures([name], stated, shown(), [str(tmp_path / "edited.py")], 2, lambda images: None)
+    samples, facts = metric_judge.metric_figures([name], stated, shown(), [str(tmp_path / "edited.py")], 2, lambda images: None,
+                                                 MetricHost())
     assert samples == {}
     assert facts[FAULTS][name]["fault"] == "changed"
 
 
 def test_a_file_brings_its_metrics(file: Path) -> None:
     assert metrics_of([file]) == ["ends", "far", "grey", "matrix", "nan", "number", "raises"]
+
+
+REMEMBERS = METRICS + '''
+import builtins
+import signal
+import threading
+
+
+def counted(shown):
+    builtins.asked_before = getattr(builtins, "asked_before", 0) + 1
+    return torch.full((len(shown.images),), float(builtins.asked_before))
+
+
+def hidden(shown):
+    import importlib, sys
+    sys.path.insert(0, os.path.dirname(__file__))
+    importlib.import_module("unseen_shades")
+    return grey(shown)
+
+
+answers("counts", counted)
+answers("hides", hidden)
+answers("kills", lambda shown: os.kill(os.getppid(), signal.SIGKILL) or threading.Event().wait())
+answers("leaves", lambda shown: exit(5))
+'''
+
+
+def test_each_case_has_a_copy_of_one_host_that_knows_of_no_other(tmp_path: Path) -> None:
+    """What ends a copy ends neither the host nor what is measured next, and nothing of one case is there in another."""
+    file = tmp_path / "remembers.py"
+    file.write_text(REMEMBERS)
+    (tmp_path / "unseen_shades.py").write_text("HALF = 0.5\n")
+
+    def figures(host: MetricHost, name: str, times: int = 1) -> list[float]:
+        with host.measuring(str(file), name) as asked:
+            return [asked(shown())[0] for _ in range(times)]
+
+    def fault(host: MetricHost, name: str) -> str:
+        try:
+            figures(host, name)
+        except Fault as found:
+            return f"{found.fault}: {found.said}"
+        return ""
+
+    before, host = children(), MetricHost()
+    line = host.start()
+    assert figures(host, "counts", 3) == [1, 2, 3]
+    assert figures(host, "counts") == [1]
+    assert fault(host, "ends") == "ended its process: with exit code 7"
+    assert fault(host, "leaves") == "ended its process: with exit code 5"
+    assert fault(host, "kills") == "ended its process: by signal 9"
+    assert "no_such_thing" in fault(host, "raises")
+    assert "unseen_shades" in fault(host, "hides")
+    assert figures(host, "counts") == [1]
+    assert host.start() is line
+    assert len(children() - before) == 1
+    del host, line
+    assert children() <= before

@@ -11,6 +11,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -19,6 +20,7 @@ import torch
 
 from ...core import plugins, registry
 from ...core.errors import BadBudget, BadKnob, BadPlugin, CachemarkError, Unsupported
+from ...core.outside_metrics import KEY
 from ...core.result import Outcome, Status
 from ...core.spec import FULL
 from ...machine.affinity import pin
@@ -30,6 +32,7 @@ from ..request import Task, TrialRequest
 from .bench import Bench
 from .inspecting import inspected
 from .measure import Ended, fill, probe, run_arm, run_case, see_arm
+from .metric_host import Fault
 from .surroundings import Surroundings, flagged
 from .talk import Talk
 
@@ -99,7 +102,7 @@ class _Trial:
         """Load the model and the plug-ins that a case needs, where that has not been done; what importing these has changed."""
         missing = set(planned.needs) - self._imported
         if self.bench is None and (not missing or planned.case.model in registry.models):
-            self.bench = Bench.load(planned, self.alive, self.request.plugins)
+            self.bench = self._load(planned)
         if missing or not self._settled:
             self._surroundings.reset(self.bench.loaded.parameters if self.bench else ())
             self._settled = True
@@ -108,9 +111,19 @@ class _Trial:
         self._import(missing)
         changes = self._surroundings.imported()
         if self.bench is None:
-            self.bench = Bench.load(planned, self.alive, self.request.plugins)
+            self.bench = self._load(planned)
             self._surroundings.reset(self.bench.loaded.parameters)
         return changes
+
+    def _load(self, planned: Planned) -> Bench:
+        """The model, and where its images will be judged by metrics of plug-ins the process for these: one that a case left behind would be
+        told of it."""
+        bench = Bench.load(planned, self.alive, self.request.plugins)
+        judged = self.request.task in (Task.CASE, Task.IMAGES) and bench.loaded.pictures
+        if judged and any(each.case.evaluation.get(KEY) for each in self.request.cases):
+            with suppress(Fault):  # said where figures are asked for
+                bench.metric_host.start()
+        return bench
 
     def _import(self, missing: set[str]) -> None:
         """Import these plug-ins, in the order in which they were named."""

@@ -1,13 +1,14 @@
-"""The process of one metric of a plug-in: images in, a figure for each out, until nothing more comes."""
+"""The process that hosts metrics of plug-ins, and its copies: one metric each, images in, a figure for each out, until no more come."""
 
 from __future__ import annotations
 
 import json
 import os
-import struct
+import signal
+import socket
 import sys
 import traceback
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NoReturn
 
 import torch
 from safetensors.torch import load
@@ -18,20 +19,40 @@ from ...core.units import metric
 from ...machine import keeper
 from ...metrics.image_metric import ImageMetric, Shown, problem
 from ..bounds import bounded_text
-
-LENGTH = struct.Struct("<Q")
+from .metric_host import CODE, END, LENGTH, LONGEST_REQUEST, READY
 
 
 def main() -> None:
-    """Entry: a plug-in's file, the name of its metric, and the number of threads."""
-    file, name, threads = sys.argv[1:]
-    torch.set_num_threads(int(threads))
-    answers = os.fdopen(os.dup(1), "wb", buffering=0)
-    images = os.fdopen(os.dup(0), "rb")
-    nothing = os.open(os.devnull, os.O_RDWR)
-    for own in range(2):  # what the metric prints is no answer, and what it reads no images
-        os.dup2(nothing, own)
-    keeper.keep(lambda: _serve(file, name, images, answers))
+    """Entry of the host: the descriptor of its line, and the number of threads. It runs nothing of a plug-in itself."""
+    line = socket.socket(fileno=int(sys.argv[1]))
+    torch.set_num_threads(int(sys.argv[2]))
+    line.send(READY)
+    while (asked := socket.recv_fds(line, LONGEST_REQUEST, 2))[0]:
+        file, name = json.loads(asked[0])
+        images, answers = asked[1]
+        if not (copy := os.fork()):
+            line.close()
+            _measure(file, name, images, answers)
+        os.close(images)
+        os.close(answers)
+        line.recv(len(END))
+        os.kill(copy, signal.SIGTERM)  # its keeper ends all that it has started; where it has ended, nothing
+        line.send(CODE.pack(os.waitstatus_to_exitcode(os.waitpid(copy, 0)[1])))
+
+
+def _measure(file: str, name: str, images: int, answers: int) -> NoReturn:
+    """The work of a copy, and its end."""
+    code: object = 1
+    try:
+        for own in (images, answers):
+            os.set_inheritable(own, False)
+        with os.fdopen(images, "rb") as shown, os.fdopen(answers, "wb", buffering=0) as told:
+            keeper.keep(lambda: _serve(file, name, shown, told))
+        code = 0
+    except SystemExit as error:
+        code = error.code or 0
+    finally:
+        os._exit(code if isinstance(code, int) else 1)
 
 
 def _serve(file: str, name: str, images: BinaryIO, answers: Any) -> None:
@@ -48,6 +69,8 @@ def _serve(file: str, name: str, images: BinaryIO, answers: Any) -> None:
             with torch.inference_mode():
                 values = measure(shown)
             fault, said = problem(values, len(shown.images), within)
+            if modules := plugins.strays():
+                fault, said = "not in its definition", f"it has imported {', '.join(modules)}, which no import statement names"
             told = {"fault": fault, "said": said} if fault else {"values": values.double().tolist()}
         except Exception as error:
             told = {"fault": "raised", "said": bounded_text(traceback.format_exception_only(error)[-1].strip())}
