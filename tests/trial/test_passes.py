@@ -39,8 +39,8 @@ def _dot(folder: Path) -> Iterator[None]:
         yield
 
 
-def planned(folder: Path, cells: str = DECODERS) -> dict[str, Planned]:
-    text = examples.plan_text('"full"', weights=folder / "dot.safetensors", cells=cells)
+def planned(folder: Path, cells: str = DECODERS, methods: str = '"full"') -> dict[str, Planned]:
+    text = examples.plan_text(methods, weights=folder / "dot.safetensors", cells=cells)
     (folder / "decoders.toml").write_text(text)
     return {p.case.label: replace(p, rates=RATES) for p in expand(plans.load(str(folder / "decoders.toml")))}
 
@@ -99,6 +99,19 @@ def test_flops_grow_with_what_is_rejected(folder: Path, results: dict[str, Outco
     assert set(alone.samples["passes"]) == {float(TOKENS)}
     assert set(alone.samples["drafts_rejected"]) == {0.0}
     assert min(results["full + jacobi 8"].samples["flops"]) > max(alone.samples["flops"])
+
+
+def test_what_looks_past_the_end_of_a_line_is_exact_and_holds_more(folder: Path) -> None:
+    drawn = '{ name = "jacobi", window = 8 }, { name = "jacobi", window = 8, look_ahead = true }'
+    cases = planned(folder, f'decoders = ["sequential", {drawn}]', '"linear"')
+    bench = loaded(cases)
+    own, near, far = (run_case(cases[f"linear 1/2{beside}"], bench)[0] for beside in ("", " + jacobi 8", " + jacobi 8 ahead"))
+    assert far.ok, far.log
+    assert own.output_hash == near.output_hash == far.output_hash
+    for bytes_held in ("kv_logical", "kv_allocated"):
+        held = [one.samples[bytes_held][0] for one in (own, near, far)]
+        assert held[0] == held[1] < held[2] <= held[0] * (TOKENS // 2 + 1 + 7) / (TOKENS // 2 + 1)
+    assert "limit" in far.facts
 
 
 def test_the_passes_of_a_generation_are_told_by_what_was_kept() -> None:
