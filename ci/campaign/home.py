@@ -167,7 +167,7 @@ def _published(outcome: Outcome | None) -> str:
         return "–"
     for cell in published().cells:
         if cell.model and cell.means(outcome.case) and cell.seconds:
-            bound = f" of {said(1 / cell.floor)}" if cell.floor else ""
+            bound = f" of {said(1 / cell.least_time)}" if cell.least_time else ""
             return f"{said(1 / cell.seconds)}{bound} images/s, {cell.table}, {cell.hardware}"
     return "–"
 

@@ -150,7 +150,7 @@ STEPS = (  # in this order
     _step("weights verify", "var-d16", "--weights", TEXTS[1], code=2), _step("weights verify", "var-d16", "--from", TEXTS[2], code=2),
     _step("weights convert", "var-d16 --to made", "--weights", TEXTS[3], code=2),
 )
-ELSEWHERE = {"bisect": "prints what compare prints", "roofline": "is arithmetic over what the package holds"}
+ELSEWHERE = {"bisect": "prints what compare prints", "roofline": "is arithmetic, and of a store prints numbers and a device"}
 
 
 @pytest.fixture(scope="module")

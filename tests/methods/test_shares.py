@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -13,6 +12,7 @@ from cachemark.core import calibrations, registry
 from cachemark.methods.hack import HACK
 from cachemark.methods.hackpp import HACKPlusPlus
 from cachemark.methods.heatkv import HeatKV
+from cachemark.methods.scale_heads.even_attention import even
 from cachemark.methods.scalekv import ScaleKV
 from cachemark.models import catalogue
 
@@ -36,7 +36,7 @@ def computed(name: str, model: str, percent: int) -> tuple[int, int, Layout]:
         scaled.resolve(layout)
         return max(map(sum, scaled.plan.kept)) * layout.kv_heads, sum(scaled.plan.rooms) * layout.kv_heads, layout
     if name == "hackpp":
-        plus = HACKPlusPlus(calibration=model if model == "tiny-var" else even(layout), mean=percent * layout.visual // 100)
+        plus = HACKPlusPlus(calibration=model if model == "tiny-var" else even(layout, name), mean=percent * layout.visual // 100)
         plus.resolve(layout)
         sums = [sum(plus.plan.of_layer(kept, layer) for layer in range(layout.layers)) for kept in plus.plan.kept]
         return max(sums), sum(plus.plan.rooms), layout
@@ -47,19 +47,6 @@ def computed(name: str, model: str, percent: int) -> tuple[int, int, Layout]:
     few, many = hack.classes.few, hack.classes.pairs - hack.classes.few
     kept = few * min(hack.small, layout.cacheable) + many * min(hack.large, layout.cacheable)
     return kept, kept, layout
-
-
-def even(layout: Layout, method: str = "hackpp") -> str:
-    """A calibration of HACK, HACK++ or SSD heads by which every token is attended to as much as any other."""
-    shape: dict[str, Any] = {"layers": layout.layers, "heads": layout.kv_heads}
-    if not layout.scales:
-        shares = [[[(line + 1) / layout.lines for line in range(layout.lines)]] * layout.kv_heads] * layout.layers
-        return calibrations.remember(method, {"model": "even", **shape, "lines": layout.lines, "line": layout.line, "recency": shares})
-    shape["scales"] = list(layout.scales)
-    shares = [[side**2 / sum(s**2 for s in layout.scales[: made + 1]) * (source <= made) for source, side in enumerate(layout.scales)]
-              for made in range(len(layout.scales))]
-    tables = {name: [[one] * layout.kv_heads] * layout.layers for name, one in (("variance", 0.0), ("mass", shares))}
-    return calibrations.remember(method, {"model": "even", **shape, **tables})
 
 
 def test_the_table_has_every_method_and_model() -> None:

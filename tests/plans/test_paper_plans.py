@@ -10,11 +10,11 @@ import torch
 
 from cachemark.core import registry
 from cachemark.core.limits import gpu
+from cachemark.methods.scale_heads.even_attention import even
 from cachemark.plans import schema as plans
 from cachemark.plans.expand import Planned, expand
 from cachemark.report.view.papers import PaperCell, published
 from cachemark.roofline.bill import bill
-from methods.test_shares import even
 from support.paper_flops import TERA
 
 TABLES = {
@@ -23,13 +23,15 @@ TABLES = {
     "lazymar-table1": "LazyMAR, Table 1", "lazymar-table2": "LazyMAR, Table 2", "lazymar-table3": "LazyMAR, Table 3",
     "marche-table1": "MARché, Table 1", "marche-table4": "MARché, Table 4",
     "scalekv-table1": "ScaleKV, Table 1", "scalekv-figure7": "ScaleKV, Figure 7b", "heatkv-figure1": "HeatKV, Figure 1",
+    "ams-kv-table4": "AMS-KV, text on Infinity", "gtr-mar-h": "GtR, MAR-H",
 }  # fmt: skip
 QUALITY_TABLES = {  # which print no speed: each model with its methods, and the budgets in parts of the full cache
     "linear-table2": {"llamagen-xl": (["linear"], [4, 6, 8]), "llamagen-xxl": (["linear"], [4, 6, 8])},
     "linear-table3": dict.fromkeys(["llamagen-xl", "janus-pro-1b"], (["random", "streaming", "h2o", "rkv", "linear"], [6, 8])),
-    "ams-kv-table4": {"infinity-2b": (["ams_kv"], [])},
+    "ams-kv-table4": {"infinity-2b": (["ams_kv"], [])},  # of which the text prints speed
 }
 CELLS = [cell for cell in published().cells if cell.plan]
+UNEXPLAINED = [published().row("GtR, MAR-H", "GtR-H, 32")]
 UNCALIBRATED = [cell for cell in published().cells if cell.model and not cell.plan]  # nobody has measured what the method asks of the model
 
 
@@ -70,7 +72,7 @@ def test_a_plan_has_the_rows_of_its_table(name: str) -> None:
     assert {p.case.model for p in planned} == set(QUALITY_TABLES[name])
 
 
-@pytest.mark.parametrize("name", [*TABLES, *QUALITY_TABLES])
+@pytest.mark.parametrize("name", sorted({*TABLES, *QUALITY_TABLES}))
 def test_a_plan_runs_in_the_width_of_its_paper_on_random_weights(name: str) -> None:
     for planned in expanded(name):
         assert planned.case.dtype in ("bfloat16", "float16")
@@ -83,37 +85,48 @@ def named(cell: PaperCell) -> str:
 
 
 @pytest.mark.parametrize("cell", CELLS, ids=named)
-def test_the_floor_that_is_written_down_is_the_one_that_is_worked_out(cell: PaperCell) -> None:
-    """Reports are made without torch, so floors on the papers' GPUs stand beside the printed figures."""
+def test_the_least_time_that_is_written_down_is_the_one_that_is_worked_out(cell: PaperCell) -> None:
+    """Reports are made without torch, so least times of the papers' GPUs stand beside the printed figures."""
     case = next(p.case for p in expanded(cell.plan) if cell.means(p.case))
     entry = registry.models.get(case.model)
     layout = replace(entry.shape(case.sampling, case.batch), dtype=torch.bfloat16)
     method = registry.methods.get(case.method).build(case.knobs)
-    assert cell.floor == pytest.approx(bill(method, layout, entry.parameter_counts()).floor(gpu(cell.gpu)) / case.batch, rel=1e-3)
+    assert cell.least_time == pytest.approx(bill(method, layout, entry.parameter_counts()).floor(gpu(cell.gpu)) / case.batch, rel=1e-3)
 
 
 @pytest.mark.parametrize("cell", UNCALIBRATED, ids=named)
-def test_the_floor_of_what_no_plan_measures_is_that_of_an_even_calibration(cell: PaperCell) -> None:
+def test_the_least_time_of_what_no_plan_measures_is_that_of_an_even_calibration(cell: PaperCell) -> None:
     entry = registry.models.get(cell.model)
     layout = replace(entry.shape(entry.presets["paper"], cell.batch), dtype=torch.bfloat16)
     asked = {} if cell.ours["method"] == "full" else {"calibration": even(layout, cell.ours["method"])}
     method = registry.methods.get(cell.ours["method"]).build({**cell.ours.get("knobs", {}), **asked})
     method.resolve(layout)
-    assert cell.floor == pytest.approx(bill(method, layout, entry.parameter_counts()).floor(gpu(cell.gpu)) / cell.batch, rel=1e-3)
+    assert cell.least_time == pytest.approx(bill(method, layout, entry.parameter_counts()).floor(gpu(cell.gpu)) / cell.batch, rel=1e-3)
 
 
 def test_no_other_plan_is_missing() -> None:
     assert {cell.table for cell in UNCALIBRATED} == {"HACK, Table 3", "HACK++, main text", "SSD heads, main text"}
 
 
-@pytest.mark.parametrize("cell", [c for c in CELLS if "FLOPs" in c.printed and c.table != "LazyMAR, Table 3"], ids=named)
+@pytest.mark.parametrize("cell", [c for c in CELLS if "FLOPs" in c.printed and c.table != "LazyMAR, Table 3" and c not in UNEXPLAINED],
+                         ids=named)
 def test_the_printed_flops_follow_from_the_plan(cell: PaperCell) -> None:
     """Within 7 %, as the full model's do. Which switches the rows of Table 2 mean was found by this."""
+    assert flops(cell) == pytest.approx(float(cell.printed["FLOPs"].removesuffix(" T")), rel=0.07)
+
+
+def flops(cell: PaperCell) -> float:
+    """10¹² of an image, without image decoding."""
     case = next(p.case for p in expanded(cell.plan) if cell.means(p.case))
     entry = registry.models.get(case.model)
     layout = entry.shape(case.sampling, 8)
-    found = bill(registry.methods.get(case.method).build(case.knobs), layout, entry.parameter_counts(), images=False).flops / 8 / TERA
-    assert found == pytest.approx(float(cell.printed["FLOPs"].removesuffix(" T")), rel=0.07)
+    return bill(registry.methods.get(case.method).build(case.knobs), layout, entry.parameter_counts(), images=False).flops / 8 / TERA
+
+
+@pytest.mark.parametrize("cell", UNEXPLAINED, ids=named)
+def test_flops_that_do_not_follow_are_said_not_to(cell: PaperCell) -> None:
+    assert flops(cell) > 1.5 * float(cell.printed["FLOPs"].removesuffix(" T"))
+    assert any(f"{flops(cell):.1f}" in note and "do not follow" in note for note in published().notes[cell.table])
 
 
 def test_printed_latencies_and_throughputs_are_the_seconds_of_an_image() -> None:

@@ -1,4 +1,4 @@
-"""The papers' figures beside floors and beside ours: three columns that are never mixed."""
+"""The papers' figures beside the least times and beside ours: three columns that are never mixed."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ def line(found: PaperTable, name: str) -> PaperRow:
     return next(line for line in found.lines if line.name == name)
 
 
-def test_published_floor_and_ours_stand_side_by_side() -> None:
+def test_published_least_and_ours_stand_side_by_side() -> None:
     found = table(FULL, QUARTER)
     assert (found.title, found.hardware, found.machine) == ("LineAR, Table 4", "NVIDIA A800 80 GB", "cpu-example-8")
     quarter = line(found, "LlamaGen-XL, LineAR 1/4")
     assert (quarter.setting, quarter.published) == ("batch 256", "250 ms")
     assert quarter.printed == "latency 63.99 s a batch; throughput 4.00 it/s; memory 25.51 GB"
     assert (quarter.printed_speed_up, quarter.ideal, quarter.ours_speed_up) == ("5.18", "1.85×", "2.00×")
-    assert (quarter.floor, quarter.gap) == ("20.3 ms", "12.3×")
+    assert (quarter.least_time, quarter.gap) == ("20.3 ms", "12.3×")
     assert (quarter.ours, quarter.how) == ("25.0 ms", "bfloat16, eager; random weights: quality not measured")
     assert quarter.remark.startswith("5.18× is more than the 1.85×")
     assert line(found, "LlamaGen-XL, full").ours_speed_up == "–"
@@ -61,12 +61,12 @@ def test_published_floor_and_ours_stand_side_by_side() -> None:
 
 def test_what_was_not_run_and_what_cannot_be_run_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
     known = published()
-    cells = [replace(cell, plan="", model="", floor=None) if cell.row == "Lumina-mGPT-768, full" else cell for cell in known.cells]
+    cells = [replace(cell, plan="", model="", least_time=None) if cell.row == "Lumina-mGPT-768, full" else cell for cell in known.cells]
     monkeypatch.setattr("cachemark.report.view.papers.published", lambda: replace(known, cells=tuple(cells)))
     found = table(FULL, QUARTER)
     assert line(found, "LlamaGen-XL, LineAR 1/6").how == "not in this run"
     assert line(found, "Lumina-mGPT-768, full").how == "no such model here"
-    assert line(found, "Lumina-mGPT-768, full").floor == "–"
+    assert line(found, "Lumina-mGPT-768, full").least_time == "–"
 
 
 def test_another_batch_budget_or_engine_is_another_row() -> None:
@@ -110,6 +110,7 @@ def test_tables_of_a_method_on_other_models_follow_without_figures_of_ours() -> 
     assert [(one.title, one.here) for one in papers([FULL, lazy, QUARTER], sample.ENVIRONMENT)][:3] == [
         ("LineAR, Table 4", True), ("LineAR, Table 1", False), ("LazyMAR, Table 1", False)]
     shown = render(build(sample.RUN, [FULL, small]))
+    assert "Their full cache: the released models: a padded buffer" in shown
     assert "This run measured no row of this table" in shown
     assert "<code>cachemark run linear-table4</code>" in shown
     assert "not in this run</bdi>" not in shown
@@ -148,11 +149,11 @@ def test_the_newest_rivals_stand_beside_what_their_gpu_allows() -> None:
     assert arm.claimed == pytest.approx(71 / 52)
     assert arm.remark.startswith("1.37× is more than the 1.11×")
     assert line(found, "Infinity-8B, 512 pixels, full").how == "no such model here"
-    assert any("keys in fp32" in note for note in found.notes)
+    assert "keys in fp32" in found.baseline
     for method, title in (("heatkv", "HeatKV, Figure 1"), ("hack", "HACK, Table 3"), ("hackpp", "HACK++, main text")):
         (one,) = papers([ran(1.0, method=method, model="tiny-var")], sample.ENVIRONMENT)
         assert one.title == title
-        assert any("keys in fp32" in note for note in one.notes), "the baseline is named"
+        assert "keys in fp32" in one.baseline
         assert one.plans == (("heatkv-figure1",) if method == "heatkv" else ())
 
 
@@ -194,6 +195,7 @@ def test_the_file_holds_what_it_says() -> None:
     assert len(data["cells"]) == len(published().cells) == len({(c["table"], c["row"]) for c in data["cells"]})
     for cell in published().cells:
         assert published().row(cell.table, cell.against).ours["method"] == "full"
-        assert bool(cell.model) == (cell.floor is not None)
+        assert bool(cell.model) == (cell.least_time is not None)
         assert cell.model or not cell.plan
+    assert {cell.table for cell in published().cells} == set(published().baselines) == set(published().notes)
     assert all(len({cell.hardware for cell in published().cells if cell.table == table}) == 1 for table in published().notes)

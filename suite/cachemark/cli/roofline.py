@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
-from .options import Finite, echo_json, json_option
+from .options import Finite, echo_json, json_option, store_option
 
 if TYPE_CHECKING:
     from ..workflows.floors import Floor
     from ..workflows.pass_costs import PassCost
+    from ..workflows.published_claims import SpeedClaim
 
 DTYPES = ("float32", "bfloat16", "float16")
 DEFAULT_GPU = "h200"
@@ -32,15 +34,19 @@ DEFAULT_GPU = "h200"
 @click.option("--tokens-per-pass", type=Finite(1, 1024), help="Tokens that the decoder keeps of a pass; no arithmetic tells.")
 @click.option("--apart", is_flag=True, help="Charge activations as separate operations: stricter, but fused kernels may beat it.")
 @click.option("--kv", is_flag=True, help="Print bytes of keys and values of every method instead, for a next-scale model.")
+@store_option
 @json_option
+@click.pass_context
 def roofline(
-    model: str, methods: tuple[str, ...], budgets: tuple[str, ...], batches: tuple[int, ...], gpu: str | None, here: bool,
-    dtype: str | None, steps: int | None, demanding: int | None, decoder: str | None, tokens_per_pass: float | None, apart: bool, kv: bool,
-    as_json: bool,
+    context: click.Context, model: str, methods: tuple[str, ...], budgets: tuple[str, ...], batches: tuple[int, ...], gpu: str | None,
+    here: bool, dtype: str | None, steps: int | None, demanding: int | None, decoder: str | None, tokens_per_pass: float | None,
+    apart: bool, kv: bool, store_url: str, as_json: bool,
 ) -> None:
     """Print a lower bound on the time of MODEL on a device under each method, by part, and the speed-up that it allows.
 
     No operation is faster than its bytes at the copy rate or its FLOPs at the matmul rate; measured times lie above that least time.
+    Published speed-ups of the model follow, of the methods, budgets and batches that are named: beside what their GPU allows and this
+    one, and beside what the store has measured of them.
     With --kv: bytes of keys and values of every method, at equal dtype and as AMS-KV's published code would hold them, and which of
     the figures printed by AMS-KV follow.
     """
@@ -49,6 +55,8 @@ def roofline(
         return
     from ..workflows.floors import device_rates, floors
     from ..workflows.pass_costs import decoder_of, pass_costs
+    from ..workflows.published_claims import speed_claims
+    from ..workflows.stores import opened
 
     if tokens_per_pass and not decoder:
         raise click.UsageError("--tokens-per-pass needs --decoder.")
@@ -60,15 +68,19 @@ def roofline(
                    apart=apart)
     priced = pass_costs(model, rates, decoder_of(decoder), methods=methods, budgets=budgets, batches=batches, dtype=width,
                         tokens=tokens_per_pass) if decoder else []
+    named = batches if context.get_parameter_source("batches") is ParameterSource.COMMANDLINE else ()
+    with opened(store_url) as store:
+        claims = speed_claims(model, rates, methods=methods, budgets=budgets, batches=named, dtype=width, store=store)
     if as_json:
         echo_json({"model": model, "dtype": width, "device": rates.device, "copy": rates.copy, "matmul": rates.matmul,
-                   "floors": [_json(floor) for floor in found], **({"passes": [_json(line) for line in priced]} if priced else {})})
+                   "floors": [_json(floor) for floor in found], **({"passes": [_json(line) for line in priced]} if priced else {}),
+                   "published": [vars(claim) for claim in claims]})
         return
     click.echo(f"{model}, {width}, {rates.device}: copy {rates.copy / 1e9:,.0f} GB/s, matmul {rates.matmul / 1e12:,.3g} TFLOP/s")
     for line in _table(found):
         click.echo(line)
     click.echo("Parts: milliseconds per pass. Ideal: the speed-up over the full cache at equal batch that bytes and FLOPs allow.")
-    for line in _passes(priced):
+    for line in (*_passes(priced), *_published(claims, rates.device)):
         click.echo(line)
 
 
@@ -108,6 +120,30 @@ def _passes(priced: list[PassCost]) -> list[str]:
         lines.append("A pass costs: in least times of a pass of one token, so a decoder that keeps fewer tokens of it loses. Gain: over "
                      "the full cache, one token a pass, at --tokens-per-pass.")
     return lines
+
+
+def _published(claims: list[SpeedClaim], device: str) -> list[str]:
+    """Lines of text about published speed-ups; none without one."""
+    if not claims:
+        return []
+    columns = ("published", "least there", "least on this", "measured")
+    lines = ["", f"{'':58}{'batch':>6}" + "".join(f"{column:>20}" for column in columns)]
+    for claim in claims:
+        shown = ((claim.seconds, claim.speed_up), (claim.least_there, claim.ideal_there), (claim.least_here, claim.ideal_here),
+                 (claim.measured, claim.measured_speed_up))
+        batch = f"{claim.batch}{'' if claim.batch_stated else '*'}"
+        lines.append(f"{f'{claim.table}: {claim.row}':58}{batch:>6}" + "".join(f"{_pair(*pair):>20}" for pair in shown))
+        lines += [f"  beyond the ideal: {claim.remark}"] if claim.remark else []
+    for one in {claim.table: claim for claim in claims}.values():
+        where = one.hardware if one.hardware != "not stated" else f"hardware that is not stated, as on {one.gpu}"
+        lines.append(f"{one.table}: on {where}; their full cache: {one.baseline}.")
+    machines = ", ".join(dict.fromkeys(claim.machine for claim in claims if claim.machine))
+    measured = f"in the newest run that has it, on {machines}" if machines else "not in the store"
+    return [*lines, f"Time of an image, speed-up over the paper's full cache. This: {device}. Measured: {measured}. *: no batch is stated."]
+
+
+def _pair(seconds: float | None, speed_up: float | None) -> str:
+    return f"{_seconds(seconds) if seconds else '–'} {f'{speed_up:.2f}×' if speed_up else '–':>7}"
 
 
 def _seconds(value: float) -> str:

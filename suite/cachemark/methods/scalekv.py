@@ -80,8 +80,8 @@ class ScaleKV(Calibrated, Method):
                             remedy=f"Give at least {WINDOW / layout.cacheable:.4f}.")
         if self.counts == "live":
             return {"mean": most // layout.layers}
-        fitting = [mean for mean in range(WINDOW, layout.cacheable + 1) if sum(self._budgets(layout, mean).rooms) <= most]
-        return {"mean": max(fitting, default=WINDOW)}
+        above = min(most // layout.layers + 1, layout.cacheable)  # rooms add up to the means and more, but for what a split rounds off
+        return {"mean": next((mean for mean in range(above, WINDOW, -1) if sum(self._budgets(layout, mean).rooms) <= most), WINDOW)}
 
     def own_budget(self, layout: Layout) -> Fraction:
         """The share of the full cache that is allocated: at this mean, or at the authors' 10 %."""

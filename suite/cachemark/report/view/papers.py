@@ -1,4 +1,4 @@
-"""Published speed figures, beside the floor of the GPU that the paper used and beside what was measured here.
+"""Published speed figures, beside the least time of the GPU that the paper used and beside what was measured here.
 
 A table of which a row was measured stands first; then those of the same methods, of which this run has other cases. Three columns that
 are never mixed: a published figure has another machine and another baseline than ours, so it takes no part in any verdict, rank or
@@ -29,7 +29,8 @@ class PaperCell:
     """One row of a paper's table, all of which have one ``hardware``. ``plan`` measures it again and ``ours`` says which of its cases; both
     are empty where there is no such model.
 
-    ``seconds`` of an image as printed, or None; ``floor`` those that the GPU named by ``gpu`` takes at least, 16 bit, with image decoding.
+    ``seconds`` of an image as printed, or None; ``least_time`` those that the GPU named by ``gpu`` takes at least, 16 bit, with image
+    decoding.
     ``against`` is the row of the same table that its speed-up is against. ``steps`` is 0 where the family has none. ``batch_stated``:
     whether the paper states it."""
 
@@ -46,15 +47,20 @@ class PaperCell:
     gpu: str
     seconds: float | None
     printed: Mapping[str, str]
-    floor: float | None
+    least_time: float | None
 
     @property
     def gap(self) -> str:
-        """The printed seconds as a multiple of the floor, as text, or nothing; less than once is more than the GPU can do."""
-        if not self.seconds or not self.floor:
+        """The printed seconds as a multiple of the least time, as text, or nothing; less than once is more than the GPU can do."""
+        if not self.seconds or not self.least_time:
             return ""
-        times = self.seconds / self.floor
+        times = self.seconds / self.least_time
         return f"{times:.1f}×" if times >= 0.1 else f"{times:.2g}×"
+
+    @property
+    def claimed(self) -> float | None:
+        """The printed speed-up, where one is printed without times."""
+        return float(self.printed["speedup"]) if "speedup" in self.printed and not self.seconds else None
 
     def means(self, case: Case) -> bool:
         """Return whether a case is this row, whatever device ran it."""
@@ -68,9 +74,11 @@ class PaperCell:
 
 @dataclass(frozen=True)
 class PublishedFigures:
-    """All rows, and remarks on each table: where a paper contradicts another, itself or its own arithmetic."""
+    """All rows; by table the ``baselines``, what the full cache is that its speed-ups are over, and ``notes``: where a paper contradicts
+    another, itself or its own arithmetic."""
 
     cells: tuple[PaperCell, ...]
+    baselines: Mapping[str, str]
     notes: Mapping[str, tuple[str, ...]]
 
     def row(self, table: str, name: str) -> PaperCell:
@@ -83,20 +91,21 @@ def published() -> PublishedFigures:
     """The figures that come with the package."""
     data = json.loads((resources.files("cachemark") / "data" / "published" / "speed.json").read_text(encoding="utf-8"))
     notes = {table: tuple(lines) for table, lines in data["notes"].items()}
-    return PublishedFigures(tuple(PaperCell(**cell) for cell in data["cells"]), notes)
+    return PublishedFigures(tuple(PaperCell(**cell) for cell in data["cells"]), data["baselines"], notes)
 
 
 @dataclass(frozen=True)
 class PaperRow:
     """One row as text: what it is, what is published (per image, and as printed), what the GPU allows, what was measured here and how.
-    Then its three speed-ups as numbers: by the published seconds, by the floors, measured here; None where there is none."""
+    Then its three speed-ups as numbers: by the published seconds or else as printed, by the least times, measured here; and the seconds of
+    an image that were ``measured``. None where there is none."""
 
     name: str
     setting: str
     published: str
     printed: str
     printed_speed_up: str
-    floor: str
+    least_time: str
     ideal: str
     gap: str
     ours: str
@@ -105,15 +114,17 @@ class PaperRow:
     claimed: float | None
     possible: float | None
     reached: float | None
+    measured: float | None
     remark: str = ""
 
 
 @dataclass(frozen=True)
 class PaperTable:
-    """One table of a paper. ``hardware`` is where theirs was measured, ``machine`` where ours. ``here``: whether this run measured a row
-    of it; ``plans`` measure all that can be."""
+    """One table of a paper. ``baseline`` is its full cache; ``hardware`` is where theirs was measured, ``machine`` where ours. ``here``:
+    whether this run measured a row of it; ``plans`` measure all that can be."""
 
     title: str
+    baseline: str
     hardware: str
     machine: str
     lines: tuple[PaperRow, ...]
@@ -139,21 +150,28 @@ def _table(every: PublishedFigures, title: str, outcomes: Sequence[Outcome], env
     cells = [cell for cell in every.cells if cell.table == title]
     plans = tuple(dict.fromkeys(cell.plan for cell in cells if cell.plan))
     lines = tuple(_line(cell, every.row(title, cell.against), outcomes) for cell in cells)
-    return PaperTable(title, cells[0].hardware, environment.machine_class, lines, every.notes[title], here, plans)
+    return PaperTable(title, every.baselines[title], cells[0].hardware, environment.machine_class, lines, every.notes[title], here, plans)
+
+
+def paper_row(cell: PaperCell, outcomes: Sequence[Outcome]) -> PaperRow:
+    """A row of the tables, beside what was measured of it in one run."""
+    return _line(cell, published().row(cell.table, cell.against), outcomes)
 
 
 def _line(cell: PaperCell, full: PaperCell, outcomes: Sequence[Outcome]) -> PaperRow:
     mine, its = _found(cell, outcomes), _found(full, outcomes)
     batch = f"batch {cell.batch}" + ("" if cell.batch_stated else ", not stated")
-    ideal = full.floor / cell.floor if cell.floor and full.floor else None
-    claimed = full.seconds / cell.seconds if cell.seconds and full.seconds else None
+    ideal = full.least_time / cell.least_time if cell.least_time and full.least_time else None
+    claimed = full.seconds / cell.seconds if cell.seconds and full.seconds else cell.claimed
     reached = _speed_up(mine, its)
+    latency = mine.median("latency") if mine is not None and mine.ok else None
     printed = "; ".join(f"{name} {text}" for name, text in cell.printed.items() if name != "speedup") or fmt.DASH
     return PaperRow(
         cell.row, batch, fmt.seconds(cell.seconds) if cell.seconds else fmt.DASH, printed, cell.printed.get("speedup", fmt.DASH),
-        fmt.seconds(cell.floor) if cell.floor else fmt.DASH, fmt.times(ideal) if ideal else fmt.DASH,
+        fmt.seconds(cell.least_time) if cell.least_time else fmt.DASH, fmt.times(ideal) if ideal else fmt.DASH,
         cell.gap or fmt.DASH, *_measured(cell, mine),
         reached if isinstance(reached, str) else fmt.times(reached), claimed, ideal, reached if isinstance(reached, float) else None,
+        latency / cell.batch if latency else None,
         limits.artefact(claimed, ideal) if claimed and ideal else "",
     )
 

@@ -1,0 +1,21 @@
+"""A calibration for arithmetic on models that nobody has calibrated: every token is attended to as much as any other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...cache.layout import Layout
+from ...core import calibrations
+
+
+def even(layout: Layout, method: str) -> str:
+    """The digest of such a calibration of ``hack``, ``hackpp`` or ``ssd_heads``: heads are all alike, and the attention of a query falls on
+    scales, or on lines, by their tokens."""
+    shape: dict[str, Any] = {"layers": layout.layers, "heads": layout.kv_heads}
+    if not layout.scales:
+        lines = [[[(line + 1) / layout.lines for line in range(layout.lines)]] * layout.kv_heads] * layout.layers
+        return calibrations.remember(method, {"model": "even", **shape, "lines": layout.lines, "line": layout.line, "recency": lines})
+    tokens = [side**2 for side in layout.scales]
+    shares = [[own / sum(tokens[: made + 1]) * (source <= made) for source, own in enumerate(tokens)] for made in range(len(tokens))]
+    tables = {name: [[one] * layout.kv_heads] * layout.layers for name, one in (("variance", 0.0), ("mass", shares))}
+    return calibrations.remember(method, {"model": "even", **shape, "scales": list(layout.scales), **tables})
