@@ -273,8 +273,8 @@ def methods_page(methods: Sequence[type[Method]], evidence: Evidence) -> str:
         "about it. What its knobs do is described in [guide/methods.md](guide/methods.md). Each method also passes the contract tests, as "
         "far as they apply to what it does: neutral knobs give the full cache bit for bit, evicting equals masking, a budget is kept at "
         "every step, nothing but live entries is read.",
-        "FID as printed in the paper named, of 50 000 images of ImageNet. *Reproduced* says whether it was measured here, with the "
-        "weights of the model's authors.",
+        "FID as printed in the paper named, of 50 000 images of ImageNet where the settings name no others. *Reproduced* says whether it "
+        "was measured here, with the weights of the model's authors.",
     ]
     for cls in methods:
         parts += _method(cls, evidence)
