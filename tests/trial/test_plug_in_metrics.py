@@ -6,6 +6,7 @@ import io
 import json
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -124,7 +125,12 @@ def test_what_is_no_figure_is_told_by_its_kind(name: str, fault: str, file: Path
 
 
 def test_what_is_sent_arrives() -> None:
-    sent, arrived = shown(), metric_process._shown(metric_host._packed(shown())[LENGTH.size :])
+    """Also images whose channels lie last in memory, as some decoders leave them."""
+    sent = shown()
+    sent = replace(sent, images=sent.images.contiguous(memory_format=torch.channels_last), tokens=sent.tokens.T.contiguous().T)
+    assert not sent.images.is_contiguous()
+    arrived = metric_process._shown(metric_host._packed(sent)[LENGTH.size :])
+    assert torch.equal(sent.images, arrived.images)
     assert torch.equal(sent.tokens, arrived.tokens)
     assert (arrived.labels, arrived.seeds) == (sent.labels, sent.seeds)
 

@@ -49,9 +49,8 @@ class MetricHost:
         if self._line is not None and self._process is not None and self._process.poll() is None:
             return self._line
         here, there = socket.socketpair()
-        command = [sys.executable, "-P", "-m", "cachemark.trial.child.metric_process", str(there.fileno()), str(torch.get_num_threads())]
-        nothing = subprocess.DEVNULL  # what a metric prints is for nobody, and there is nothing for it to read
-        process = subprocess.Popen(command, stdin=nothing, stdout=nothing, stderr=nothing, pass_fds=[there.fileno()])
+        command = [sys.executable, "-P", "-m", "cachemark.trial.child.metric_process", str(torch.get_num_threads())]
+        process = subprocess.Popen(command, stdin=there.fileno(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         there.close()
         weakref.finalize(self, _end, here, process)
         try:
@@ -72,10 +71,10 @@ class MetricHost:
         codes: list[int] = []
 
         def asked(shown: Shown) -> list[float]:
-            end = time.monotonic() + attempt.limit()
+            packed, end = _packed(shown), time.monotonic() + attempt.limit()
             told: dict[str, Any] = {}
             try:
-                _send(to, _packed(shown), end)
+                _send(to, packed, end)
                 told = json.loads(_answer(back, end))
             except (BrokenPipeError, EOFError):
                 codes.append(self._ended(line))
@@ -115,7 +114,8 @@ def _end(line: socket.socket, process: subprocess.Popen[bytes]) -> None:
 
 
 def _packed(shown: Shown) -> bytes:
-    tensors = {name: getattr(shown, name).clone() for name in ("images", "reference", "tokens", "reference_tokens")}
+    names = ("images", "reference", "tokens", "reference_tokens")
+    tensors = {name: getattr(shown, name).clone(memory_format=torch.contiguous_format) for name in names}
     packed = save(tensors, {"labels": json.dumps(list(shown.labels)), "seeds": json.dumps(list(shown.seeds))})
     return LENGTH.pack(len(packed)) + packed
 

@@ -23,9 +23,10 @@ from .metric_host import CODE, END, LENGTH, LONGEST_REQUEST, READY
 
 
 def main() -> None:
-    """Entry of the host: the descriptor of its line, and the number of threads. It runs nothing of a plug-in itself."""
-    line = socket.socket(fileno=int(sys.argv[1]))
-    torch.set_num_threads(int(sys.argv[2]))
+    """Entry of the host, whose line is what was standard input: the number of threads. It runs nothing of a plug-in itself."""
+    line = socket.socket(fileno=os.dup(0))
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # what a metric reads
+    torch.set_num_threads(int(sys.argv[1]))
     line.send(READY)
     while (asked := socket.recv_fds(line, LONGEST_REQUEST, 2))[0]:
         file, name = json.loads(asked[0])
