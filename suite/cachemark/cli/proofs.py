@@ -39,7 +39,8 @@ def _lines(proof: KitProof) -> Iterator[str]:
         if check.findings:
             yield f"            asks: {check.asks}"
         for finding in check.findings[:SHOWN]:
-            yield f"            at {finding.place}:"
+            if finding.place:
+                yield f"            at {finding.place}:"
             yield f"            expected {finding.expected}; found {finding.found}"
         if len(check.findings) > SHOWN:
             yield f"            and {len(check.findings) - SHOWN} more like that"

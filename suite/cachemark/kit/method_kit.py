@@ -169,7 +169,7 @@ def _found(check: Check, cell: Any) -> list[Flaw]:
         raise
     except CachemarkError as error:
         return [Flaw(_owed(cell), error.message[:SAID], _size(cell))]
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         last = traceback.extract_tb(error.__traceback__)[-1]
         return [Flaw(_owed(cell), f"{type(error).__name__}: {str(error)[:SAID]} ({last.filename}:{last.lineno})", _size(cell))]
 

@@ -40,6 +40,12 @@ def possible() -> bool:
 
 def copied(work: Callable[[], dict[str, Any]]) -> Attempt:
     """A copy of this process that does the work and answers with what it returns."""
+    return speaking(lambda answer: tell(work, answer))
+
+
+def speaking(speak: Callable[[int], NoReturn], *, aloud: bool = False) -> Attempt:
+    """A copy of this process that answers through the descriptor which it is given. Where it works ``aloud`` what it prints goes where our
+    errors go, else nowhere."""
     there, here = os.pipe()
     if pid := os.fork():
         os.close(here)
@@ -49,9 +55,9 @@ def copied(work: Callable[[], dict[str, Any]]) -> Attempt:
         os.close(there)
         nothing = os.open(os.devnull, os.O_RDWR)
         for own in range(3):
-            os.dup2(nothing, own)
+            os.dup2(2 if aloud and own else nothing, own)
         torch.set_num_threads(1)  # those that our parent may have started are not in its copy
-        keeper.keep(lambda: tell(work, here))
+        keeper.keep(lambda: speak(here))
     finally:
         os._exit(1)
 

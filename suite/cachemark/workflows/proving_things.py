@@ -2,36 +2,106 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from ..contract.method import Method
 from ..core import installed, plugins, registry
 from ..core.errors import BadPlugin, Unsupported
 from ..core.secrets import hidden
 from ..core.units import METRICS
-from ..kit.findings import Checked, KitProof
+from ..kit.findings import Checked, Flaw, KitProof
 from ..kit.method_kit import check_method, check_metric, check_model
 from ..kit.metric_checks import MetricExample
+from ..machine import keeper
+from ..machine.shared_state import SharedState
 from ..models.protocol import Request
+from ..plans import attempt
+from ..plans.attempt import Attempt
 from ..plans.installed_things import TABLES, require
 from ..plans.plugin_import import imported
 from ..trial.child.metric_judge import answer
+from . import proving_apart
 
 OnCheck = Callable[[Checked], None]
+LEFT_ALONE = "all checks: process is left alone"
+LEFT_ALONE_ASKS = "All checks together change nothing of the process: settings of torch, functions of others, threads, environment."
 SILENT: OnCheck = lambda checked: None  # noqa: E731 - a name for nothing
 
 
 @hidden()  # from the code of others
 def prove_method(named: str | Path, *, knobs: Mapping[str, Any] | None = None, on_check: OnCheck = SILENT) -> list[KitProof]:
     """Make every check of the kit on a method, by its name or on those of a Python file. ``knobs`` go beside those of its budgets.
-    ``on_check`` is called after each check. UnknownName where there is none, BadPlugin where the file has none, BadKnob for knobs that it
-    has not."""
+    ``on_check`` is called after each check. A plug-in's method is checked in a process of its own, on one thread, in which its file is
+    imported too. UnknownName where there is none, BadPlugin where the file has none, BadKnob for knobs that it has not."""
+    given = dict(knobs or {})
+    if _brought(named):
+        return proving_apart.heard(_started(str(named), given), "method", str(named), on_check)
+    return [check_method(cls, given, on_check) for cls in _methods(named, given)]
+
+
+def _brought(named: str | Path) -> bool:
+    """True of a file, and of the name of a method that a plug-in or an installed package brings."""
+    if _is_file(named):
+        return True
+    if (name := str(named)) in registry.methods:
+        return plugins.origin(registry.methods.get(name)) is not None
+    return installed.offer("methods", name) is not None
+
+
+def _is_file(named: str | Path) -> bool:
+    return Path(named).suffix == ".py" or "/" in str(named)
+
+
+def _methods(named: str | Path, knobs: Mapping[str, Any]) -> list[type[Method]]:
+    """The methods that are meant, which take these knobs."""
     found = [registry.methods.get(name) for name in names_of("methods", named)]
     for cls in found:
-        cls.build(knobs or {})
-    return [check_method(cls, knobs, on_check) for cls in found]
+        cls.build(knobs)
+    return found
+
+
+def _prove(named: str, knobs: Mapping[str, Any], told: proving_apart.Told) -> None:
+    """Make the checks of methods in a process of their own. What replaces a check does not pass: behind all of them, what the process
+    shares is as it was before them."""
+    for cls in _methods(named, knobs):
+        told(cls.name, None)
+        state = SharedState()
+        check_method(cls, knobs, partial(told, cls.name))
+        if changes := state.changes():
+            told(cls.name, Checked(LEFT_ALONE, LEFT_ALONE_ASKS, (Flaw("the process as it was", "; ".join(map(str, changes))),), examples=1))
+            state.restore()
+
+
+def _started(named: str, knobs: Mapping[str, Any]) -> Attempt:
+    """A process that makes the checks: a copy of this one where that is as good as a new one."""
+    if attempt.possible():
+        sys.stdout.flush()
+        return attempt.speaking(lambda answer: proving_apart.speak(partial(_prove, named, knobs), answer), aloud=True)
+    command = [sys.executable, "-P", "-m", __name__, named, json.dumps(knobs), *plugins.files()]
+    started = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, start_new_session=True)
+    assert started.stdout is not None
+    return Attempt(started.pid, os.dup(started.stdout.fileno()), started.wait)
+
+
+def main() -> None:
+    """Entry of an interpreter that checks the methods named by its first argument, with the knobs of its second one as JSON, after the
+    plug-ins that have been imported where it was started; it answers through what was standard output."""
+    named, knobs, *earlier = sys.argv[1:]
+    answer = os.dup(1)
+    os.dup2(2, 1)
+    torch.set_num_threads(1)
+    for file in earlier:
+        plugins.load(file)
+    keeper.keep(lambda: proving_apart.speak(partial(_prove, named, json.loads(knobs)), answer))
 
 
 @hidden()  # from the code of others
@@ -61,7 +131,7 @@ def metric_example(name: str) -> MetricExample:
 def names_of(kind: installed.Kind, named: str | Path) -> list[str]:
     """The things of a kind that are meant: all of a file, which is imported, or the one of that name."""
     table = TABLES[kind]
-    if Path(named).suffix == ".py" or "/" in str(named):
+    if _is_file(named):
         imported(named)
         found = [name for name in table if (origin := plugins.origin(table.get(name))) and origin[0] == str(Path(named).resolve())]
         if not found:
@@ -70,3 +140,7 @@ def names_of(kind: installed.Kind, named: str | Path) -> list[str]:
     require(kind, [str(named)])
     table.get(str(named))
     return [str(named)]
+
+
+if __name__ == "__main__":
+    main()

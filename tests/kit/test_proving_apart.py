@@ -1,0 +1,132 @@
+"""A plug-in's method is proved in a process of its own: what it does to that process is found, and does nothing to this one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cachemark.core import plugins, registry
+from cachemark.core.errors import BadPlugin, UnknownName
+from cachemark.kit import method_kit
+from cachemark.kit.findings import Checked, KitProof
+from cachemark.plans import attempt
+from cachemark.workflows import proving_apart
+from cachemark.workflows.proving_things import LEFT_ALONE, prove_method
+from support.stages import call
+
+TEXT = """
+import os
+import sys
+import time
+from dataclasses import dataclass
+
+import cachemark.kit.method_kit as kit
+from cachemark.core import registry
+from cachemark.methods.fewer_steps import FewerSteps
+from cachemark.trial import frames
+
+
+@registry.methods.add("given")
+@dataclass
+class Given(FewerSteps):
+    name = "given"
+
+    def begin(self, *given):
+        super().begin(*given)
+        {does}
+"""
+
+
+def proved(folder: Path, does: str, **given: object) -> KitProof:
+    (folder / "given.py").write_text(TEXT.format(does=does))
+    (proof,) = prove_method(folder / "given.py", **given)  # type: ignore[arg-type]
+    return proof
+
+
+def found(proof: KitProof) -> dict[str, str]:
+    """By the name of a check that found something, its first words."""
+    return {check.name: check.findings[0].found for check in proof.checks if check.findings}
+
+
+def pipes() -> set[str]:
+    """Those that this process holds, one behind which its own output may go."""
+    return {os.readlink(file) for file in Path("/proc/self/fd").iterdir() if os.path.lexists(file)}
+
+
+def test_what_is_in_order_passes_and_is_not_imported_here(tmp_path: Path) -> None:
+    heard = list[Checked]()
+    proof = proved(tmp_path, "print('on standard error')", on_check=heard.append)
+    assert proof.complete
+    assert [check.name for check in proof.checks] == [check.name for check in heard]
+    assert (len(heard), proof.kind, proof.name) == (len(method_kit.FAMILIES["masked"].checks), "method", "given")
+    assert "given" not in registry.methods
+    assert not [file for file in plugins.files() if file.endswith("given.py")]
+
+
+@pytest.mark.parametrize(("does", "said"), [("os._exit(0)", "its process ended with exit code 0"),
+                                            ("os.kill(os.getpid(), 9)", "its process ended by signal 9")])
+def test_a_method_that_ends_its_process_is_found(does: str, said: str, tmp_path: Path) -> None:
+    proof = proved(tmp_path, does)
+    assert found(proof) == {proving_apart.ENDS: said}
+    assert not proof.complete
+
+
+def test_a_method_that_leaves_is_found_where_it_does(tmp_path: Path) -> None:
+    told = found(proved(tmp_path, "sys.exit(0)"))
+    assert told
+    assert all("SystemExit: 0 (" in said and "given.py:" in said for said in told.values())
+
+
+def test_a_method_that_hangs_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def impatient(told: Any) -> Iterator[dict[str, Any] | str]:
+        for message in messages(told):
+            monkeypatch.setattr(proving_apart, "SILENCE", 0.5)
+            yield message
+
+    messages = proving_apart._messages
+    monkeypatch.setattr(proving_apart, "_messages", impatient)
+    assert found(proved(tmp_path, "time.sleep(600)")) == {proving_apart.ENDS: "nothing within 0.5 s"}
+
+
+def test_a_method_that_replaces_its_judge_is_found(tmp_path: Path) -> None:
+    judge = method_kit._found
+    proof = proved(tmp_path, "kit._found = lambda check, cell: []")
+    assert found(proof) == {LEFT_ALONE: "cachemark.kit.method_kit._found (replaced)"}
+    assert method_kit._found is judge
+
+
+@pytest.mark.parametrize(("written", "said"), [("b'nonsense' * 9", "it wrote where its answers go"),
+                                               ("frames.framed({'check': {}})", "it told of a check that is none")])
+def test_a_method_that_writes_where_its_answers_go_is_found(written: str, said: str, tmp_path: Path) -> None:
+    lines = ("for file in os.listdir('/proc/self/fd'):", "    place = f'/proc/self/fd/{file}'",
+             f"    if os.path.lexists(place) and 'pipe' in os.readlink(place) and os.readlink(place) not in {pipes()}:",
+             f"        os.write(int(file), {written})")
+    (told,) = found(proved(tmp_path, "\n        ".join(lines))).values()
+    assert said in told
+
+
+def test_what_is_refused_is_refused_here(tmp_path: Path) -> None:
+    with pytest.raises(UnknownName, match="no_such_knob"):
+        proved(tmp_path, "pass", knobs={"no_such_knob": 1})
+    (tmp_path / "empty.py").write_text("")
+    with pytest.raises(BadPlugin, match="registers no method"):
+        prove_method(tmp_path / "empty.py")
+
+
+def test_the_command_does_not_leave_with_the_code_of_a_method(tmp_path: Path) -> None:
+    (tmp_path / "given.py").write_text(TEXT.format(does="os._exit(0)"))
+    done = call("test-method", tmp_path / "given.py")
+    assert done.exit_code == 1
+    assert "expected the end of the first check; found its process ended with exit code 0" in done.output
+    assert "at :" not in done.output
+
+
+@pytest.mark.slow
+def test_where_no_copy_is_possible_an_interpreter_does_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attempt, "possible", lambda: False)
+    assert proved(tmp_path, "pass").complete
+    assert found(proved(tmp_path, "os._exit(0)")) == {proving_apart.ENDS: "its process ended with exit code 0"}
