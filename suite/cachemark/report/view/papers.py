@@ -16,6 +16,7 @@ from importlib import resources
 from typing import Any
 
 from ...core import limits
+from ...core.limits import Limit
 from ...core.result import Environment, Outcome, full_latencies, kernels_apart
 from ...core.spec import Case
 from .. import formatting as fmt
@@ -98,7 +99,7 @@ def published() -> PublishedFigures:
 class PaperRow:
     """One row as text: what it is, what is published (per image, and as printed), what the GPU allows, what was measured here and how.
     Then its three speed-ups as numbers: by the published seconds or else as printed, by the least times, measured here; and the seconds of
-    an image that were ``measured``. None where there is none."""
+    an image that were ``measured``. None where there is none. ``ideal_here`` is what the device of our case, ``case_key``, allows."""
 
     name: str
     setting: str
@@ -116,6 +117,8 @@ class PaperRow:
     reached: float | None
     measured: float | None
     remark: str = ""
+    ideal_here: str = fmt.DASH
+    case_key: str = ""
 
 
 @dataclass(frozen=True)
@@ -172,8 +175,18 @@ def _line(cell: PaperCell, full: PaperCell, outcomes: Sequence[Outcome]) -> Pape
         cell.gap or fmt.DASH, *_measured(cell, mine),
         reached if isinstance(reached, str) else fmt.times(reached), claimed, ideal, reached if isinstance(reached, float) else None,
         latency / cell.batch if latency else None,
-        limits.artefact(claimed, ideal) if claimed and ideal else "",
+        limits.artefact(claimed, ideal) if claimed and ideal else "", _allowed(mine, its), mine.case.key if mine is not None else "",
     )
+
+
+def _allowed(mine: Outcome | None, its: Outcome | None) -> str:
+    """The speed-up that the device of both allows, by the limits that stand in their facts, of whatever version."""
+    if mine is None or its is None or mine is its:
+        return fmt.DASH
+    try:
+        return fmt.times(limits.ideal(*(Limit.from_json(one.facts["limit"]) for one in (its, mine))))
+    except (KeyError, TypeError, ZeroDivisionError):
+        return fmt.DASH
 
 
 def _found(cell: PaperCell, outcomes: Sequence[Outcome]) -> Outcome | None:
