@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from cachemark.cache.layout import Layout
+from cachemark.contract.method import Method
 from cachemark.core import calibrations, registry
 from cachemark.methods.hack import HACK
 from cachemark.methods.hackpp import HACKPlusPlus
@@ -15,48 +16,53 @@ from cachemark.methods.heatkv import HeatKV
 from cachemark.methods.scale_heads.even_attention import even
 from cachemark.methods.scalekv import ScaleKV
 from cachemark.models import catalogue
+from cachemark.workflows.holdings import Holdings
 
 assert catalogue
+MEANS = {4: 265, 10: 650, 20: 1300}  # of ScaleKV, entries a layer
 GUIDE = Path(__file__).parents[2] / "docs" / "guide" / "methods.md"
-ROWS = re.findall(r"^\| `(heatkv|scalekv|hackpp|hack)` \| `([\w-]+)` \| (\d+) %[^|]*\| ([\d.]+) % \| ([\d.]+) % \| ([\d.]+) MB \|$",
+ROWS = re.findall(r"^\| `(heatkv|scalekv|hackpp|hack)` \| `([\w-]+)` \| (\d+) %[^|]*" + 3 * r"\| ([\d.]+) % " + r"\| ([\d.]+) MB \|$",
                   GUIDE.read_text(encoding="utf-8"), re.M)
 
 
-def computed(name: str, model: str, percent: int) -> tuple[int, int, Layout]:
-    """Entries of all layers and heads that live behind the fullest scale, and that are allocated."""
+def computed(name: str, model: str, percent: int) -> tuple[int, int, Layout, Method]:
+    """Entries of all layers and heads that live behind the fullest scale, and that are allocated; and the method."""
     entry = registry.models.get(model)
     layout = entry.shape(entry.presets["paper"], 1)
     pairs = layout.layers * layout.kv_heads
     if name == "heatkv":
         heat = HeatKV(calibration=model, counts="live", limit=pairs * layout.cacheable * percent // 100)
         heat.resolve(layout)
-        return max(map(sum, heat.plan.live)), sum(heat.plan.rooms), layout
+        return max(map(sum, heat.plan.live)), sum(heat.plan.rooms), layout, heat
     if name == "scalekv":
-        scaled = ScaleKV(calibration=model, mean=650)
+        scaled = ScaleKV(calibration=model, mean=MEANS[percent])
         scaled.resolve(layout)
-        return max(map(sum, scaled.plan.kept)) * layout.kv_heads, sum(scaled.plan.rooms) * layout.kv_heads, layout
+        return max(map(sum, scaled.plan.kept)) * layout.kv_heads, sum(scaled.plan.rooms) * layout.kv_heads, layout, scaled
     if name == "hackpp":
         plus = HACKPlusPlus(calibration=model if model == "tiny-var" else even(layout, name), mean=percent * layout.visual // 100)
         plus.resolve(layout)
         sums = [sum(plus.plan.of_layer(kept, layer) for layer in range(layout.layers)) for kept in plus.plan.kept]
-        return max(sums), sum(plus.plan.rooms), layout
+        return max(sums), sum(plus.plan.rooms), layout, plus
     variance = [[layer + head / layout.kv_heads for head in range(layout.kv_heads)] for layer in range(layout.layers)]
     facts = {"model": model, "layers": layout.layers, "heads": layout.kv_heads, "scales": list(layout.scales), "variance": variance}
     hack = HACK(calibration=calibrations.remember("hack", facts), mean=(100 - percent) * layout.visual // 100)
     hack.resolve(layout)
     few, many = hack.classes.few, hack.classes.pairs - hack.classes.few
     kept = few * min(hack.small, layout.cacheable) + many * min(hack.large, layout.cacheable)
-    return kept, kept, layout
+    return kept, kept, layout, hack
 
 
 def test_the_table_has_every_method_and_model() -> None:
-    assert len(ROWS) == 14
+    assert len(ROWS) == 21
 
 
-@pytest.mark.parametrize(("name", "model", "theirs", "lives", "allocated", "size"), ROWS)
-def test_a_row_is_what_arithmetic_gives(name: str, model: str, theirs: str, lives: str, allocated: str, size: str) -> None:
-    live, rooms, layout = computed(name, model, int(theirs))
+@pytest.mark.parametrize(("name", "model", "theirs", "lives", "high", "allocated", "size"), ROWS)
+def test_a_row_is_what_arithmetic_gives(name: str, model: str, theirs: str, lives: str, high: str, allocated: str, size: str) -> None:
+    live, rooms, layout, method = computed(name, model, int(theirs))
     everything = layout.layers * layout.kv_heads * layout.cacheable
     assert (f"{100 * live / everything:.1f}", f"{100 * rooms / everything:.1f}") == (lives, allocated)
+    found = Holdings.of(method, layout)
+    assert (found.live, found.allocated, found.everything) == (live, rooms, everything)
+    assert f"{100 * found.high_water / everything:.1f}" == high
     megabytes = rooms * layout.head_dim * 2 * 2 * layout.rows / 1e6
     assert (f"{megabytes:.0f}" if megabytes >= 1 else f"{megabytes:.2f}") == size
