@@ -27,7 +27,7 @@ from test_docs import Block, blocks
 PAGE = ROOT / "docs" / "guide" / "first-method.md"
 BLOCKS = blocks(PAGE.read_text(encoding="utf-8"))
 MOST_LINES = 25
-NO_NETWORK = {"PIP_NO_INDEX": "1", "PIP_NO_DEPS": "1", "PIP_IGNORE_INSTALLED": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+NO_NETWORK = {"PIP_NO_INDEX": "1", "PIP_NO_DEPS": "1", "PIP_IGNORE_INSTALLED": "1", "PIP_REQUIRE_VIRTUALENV": "1",
               "PIP_NO_BUILD_ISOLATION": "0"}  # pip reads a variable of a negated option as what the option sets
 
 
@@ -87,18 +87,23 @@ def test_figures_alone_may_differ() -> None:
 def test_it_prints_what_stands_there(tmp_path: Path) -> None:
     wheel = of_the_repository(tmp_path / "built")
     folder = tmp_path / "empty"
-    beside = folder / "venv" / "lib" / f"python{sysconfig.get_python_version()}" / "site-packages" / "beside.pth"
-    beside.parent.mkdir(parents=True)
-    beside.write_text(sysconfig.get_path("purelib") + "\n")  # what cachemark needs is there, as if it had been fetched
+    folder.mkdir()
     shutil.copy(wheel, folder)
-    path = os.pathsep.join([str(folder / "venv" / "bin"), str(Path(sys.executable).parent), os.environ["PATH"]])
+    venv = folder / "venv"
+    # pip must be that of the new environment: with the path of this process it would install into the environment of the tests.
+    path = os.pathsep.join([str(venv / "bin"), str(Path(sys.base_prefix) / "bin"), "/usr/bin", "/bin"])
     environment = {**{name: value for name, value in os.environ.items() if name != "PYTHONPATH"}, **NO_NETWORK, "PATH": path}
+    subprocess.run(["python3", "-m", "venv", venv], env=environment, check=True)
+    assert (venv / "bin" / "pip").is_file()
+    beside = venv / "lib" / f"python{sysconfig.get_python_version()}" / "site-packages" / "beside.pth"
+    beside.write_text(sysconfig.get_path("purelib") + "\n")  # what cachemark needs is there, as if it had been fetched
     for block, shown in steps():
         if block.file:
             (folder / block.file).write_text(block.text, encoding="utf-8")
             continue
         done = run("\n".join(line.removeprefix("$ ") for line in block.text.splitlines()), folder, environment)
         assert done.returncode == 0, done.stderr
+        assert (venv / "bin" / "cachemark").is_file(), "installed there, and nowhere else"
         printed = iter([unmeasured(line) for line in done.stdout.splitlines()])
         for line in shown:
             assert line == "…" or unmeasured(line) in printed, f"{line!r} in\n{done.stdout}"
