@@ -17,7 +17,7 @@ import torch.nn.functional as F
 
 from cachemark.cache.arena import Memory
 from cachemark.cache.layout import Layout, Site, scale_steps
-from cachemark.core.errors import BadBudget, BadKnob
+from cachemark.core.errors import BadBudget, BadCalibration, BadKnob
 from cachemark.core.spec import Sampling
 from cachemark.kit.driver import watched
 from cachemark.methods import ams_kv
@@ -181,6 +181,14 @@ def test_unmeasured_weights_are_refused_with_the_remedy() -> None:
     with pytest.raises(BadKnob, match="cachemark show layers") as caught:
         AMSKV().resolve(layout_of())
     assert "demanding" in str(caught.value)
+
+
+@pytest.mark.parametrize(("similarity", "given"), [
+    (SIMILARITY[:2], "2 layers at 6"), (SIMILARITY * 2, "6 layers at 6"), (tuple(s[:3] for s in SIMILARITY), "3 layers at 4"),
+])  # fmt: skip
+def test_a_similarity_of_another_model_or_resolution_is_refused(similarity: Sequence[Sequence[float]], given: str) -> None:
+    with pytest.raises(BadCalibration, match=f"ams_kv: the similarity is of another model or resolution: {given} scales, not 3 at 6"):
+        informed(similarity).resolve(LAYOUT)
 
 
 @pytest.mark.parametrize(("theta", "count"), [(-1.0, "no"), (0.0, "every")])

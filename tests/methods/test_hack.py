@@ -12,7 +12,7 @@ from torch import Tensor
 from cachemark.cache.arena import Memory
 from cachemark.cache.layout import Site, Step, scale_steps
 from cachemark.core import registry
-from cachemark.core.errors import BadBudget, BadKnob
+from cachemark.core.errors import BadBudget, BadCalibration, BadKnob
 from cachemark.kit.per_head import numbers
 from cachemark.methods.hack import HACK
 from cachemark.methods.scale_heads.head_classes import HeadClasses
@@ -95,6 +95,11 @@ def test_what_cannot_be_used_is_refused(knobs: dict[str, Any], error: type[Excep
     given = made(HACK).knobs()
     with pytest.raises(error, match=words):
         HACK.build({**given, **knobs}).resolve(layout_of())
+
+
+def test_a_calibration_for_another_number_of_scales_is_refused() -> None:
+    with pytest.raises(BadCalibration, match=r"hack: .* is of another model or resolution: scales 1 2 3 4 5 6, not 1 2 3 4 5"):
+        HACK.build(made(HACK).knobs()).resolve(layout_of(sides=SIDES[:-1]))
 
 
 def test_a_budget_below_the_sinks_is_refused() -> None:

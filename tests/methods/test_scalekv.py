@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from fractions import Fraction
 from functools import reduce
 from typing import Any
@@ -132,6 +133,13 @@ def test_a_budget_is_of_allocated_bytes_and_of_living_ones_where_it_is_asked() -
 def test_what_cannot_be_used_is_refused(knobs: dict[str, Any], error: type[Exception], words: str) -> None:
     with pytest.raises(error, match=words):
         infinity(**knobs)
+
+
+def test_a_calibration_for_another_number_of_scales_is_refused() -> None:
+    entry = registry.models.get("infinity-2b")
+    layout = entry.shape(entry.presets["paper"], 1)
+    with pytest.raises(BadCalibration, match=r"scalekv: .* is of another model or resolution: scales 1 2 .* 64, not 1 2 .* 48\."):
+        ScaleKV(calibration="infinity-2b").resolve(replace(layout, scales=layout.scales[:-1]))
 
 
 def test_a_budget_below_the_window_is_refused() -> None:

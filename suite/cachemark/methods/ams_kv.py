@@ -16,7 +16,7 @@ from ..cache.layout import Layout, Site, Step
 from ..cache.slot import Slot
 from ..contract.method import Method
 from ..core import registry
-from ..core.errors import BadBudget, BadKnob
+from ..core.errors import BadBudget, BadCalibration, BadKnob
 from .ams_kv_similarity.inter_scale import ScaleProfile, inter_scale
 
 MEASURE = "Give demanding = [layers], or measure it: cachemark show layers MODEL."
@@ -128,6 +128,10 @@ class AMSKV(Method):
         if self.demanding is None:
             if not self.similarity:
                 raise BadKnob("ams_kv: nobody has measured the inter-scale similarity of these weights.", remedy=MEASURE)
+            measured = [len(s) for s in self.similarity]
+            if measured != [len(layout.scales) - 1] * layout.layers:
+                raise BadCalibration(f"ams_kv: the similarity is of another model or resolution: {len(measured)} layers at "
+                                     f"{max(measured) + 1} scales, not {layout.layers} at {len(layout.scales)}.", remedy=MEASURE)
             found = [layer for layer, s in enumerate(self.similarity) if self._overflows(layout, s, c_min)]
             self._warn(found, layout.layers)
         else:
