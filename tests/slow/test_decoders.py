@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Callable
 from fractions import Fraction
 from functools import cache, partial
 
@@ -24,6 +25,7 @@ from cachemark.models import catalogue
 from cachemark.models.llamagen import LlamaGen
 from cachemark.models.protocol import Request
 from cachemark.models.sampling import draw, guide
+from decoders.test_law import BOUND, Retested
 
 assert catalogue
 pytestmark = pytest.mark.slow
@@ -138,11 +140,46 @@ def test_passes_of_decoders_that_keep_the_law(name: str, window: int) -> None:
     assert statistics.fmean(found) == pytest.approx(PUBLISHED[name][window], rel=0.1)
 
 
+def twice(seeds: list[int], tokens: Tensor) -> tuple[Tensor, Tensor]:
+    """Labels and tokens of conditional rows, then of unconditional ones."""
+    labels = torch.tensor([seed % 10 for seed in seeds])
+    return torch.cat((labels, torch.full_like(labels, model().config.classes))), tokens.repeat(2, 1)
+
+
 @torch.inference_mode()
 def test_one_uncached_pass_draws_every_token_again() -> None:
     seeds, sampling = list(range(SEEDS)), SAMPLINGS["guided"]
     tokens = generate(seeds, sampling, Jacobi(window=16))
-    labels = torch.tensor([seed % 10 for seed in seeds])
-    both = torch.cat((labels, torch.full_like(labels, model().config.classes))), tokens.repeat(2, 1)
-    logits = guide(model().teacher(*both), sampling, 0)
+    logits = guide(model().teacher(*twice(seeds, tokens)), sampling, 0)
     assert torch.equal(draw(logits, sampling, torch.tensor(seeds)[:, None], torch.arange(TOKENS)), tokens)
+
+
+def surprise(decoder: Callable[[], Decoder], images: int = 100, together: int = 25) -> float:
+    """How far −log p of the tokens of ``images`` images lies from the entropy of the laws that they were drawn from, in standard deviations
+    of what chance allows: the laws are those of one uncached pass over the finished tokens, in fp64."""
+    found, variance, sampling = 0.0, 0.0, SAMPLINGS["guided"]
+    for first in range(0, images, together):
+        seeds = list(range(first, first + together))
+        tokens = generate(seeds, sampling, decoder())
+        laws = guide(model().teacher(*twice(seeds, tokens)), sampling, 0).double().log_softmax(-1)
+        entropy = -(laws.exp() * laws).sum(-1)
+        found += float((-laws.gather(-1, tokens[..., None])[..., 0] - entropy).sum())
+        variance += float(((laws.exp() * laws.square()).sum(-1) - entropy.square()).sum())
+    return found / variance**0.5
+
+
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("name", COINS)
+@torch.inference_mode()
+def test_what_is_drawn_surprises_as_much_as_its_law_says(name: str) -> None:
+    found = surprise(partial(COINS[name], window=4))
+    print(f"{name}: {found:.2f} σ over 100 images")
+    assert abs(found) < BOUND
+
+
+@pytest.mark.timeout(1800)
+@torch.inference_mode()
+def test_drafts_that_are_tested_again_are_found_out() -> None:
+    found = surprise(partial(Retested, window=4), images=200)
+    print(f"tested again: {found:.1f} σ over 200 images")
+    assert abs(found) > BOUND
