@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pages import put
+from pages import around, put
 
 Row = Mapping[str, Any]
 BEGIN, END = "<!-- written by benchmarks/gate_study.py -->", "<!-- end of what is written -->"
@@ -120,6 +120,7 @@ def text(results: Mapping[str, Any], drawings: Mapping[str, str]) -> str:
 
 def write(page: Path, results: Mapping[str, Any]) -> None:
     """Put the tables into the page, and the drawings beside it."""
+    around(page, BEGIN, END)  # before anything is drawn beside a page that has no place for it
     drawings = {}
     for profile in dict.fromkeys(row["profile"] for row in results["roc"]):
         drawings[profile] = f"gate-{re.sub('[^a-z]+', '-', profile.lower())}.svg"

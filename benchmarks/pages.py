@@ -11,12 +11,18 @@ from cachemark.stats.intervals import Interval
 CONTENTS = "<!-- contents -->", "<!-- end of contents -->"
 
 
-def put(page: Path, begin: str, end: str, text: str) -> None:
-    """Put ``text`` between two marks of a page, in place of what stands there."""
+def around(page: Path, begin: str, end: str) -> tuple[str, str]:
+    """The text of a page before two marks and behind them."""
     before, _, rest = page.read_text(encoding="utf-8").partition(begin)
     _, closed, after = rest.partition(end)
     if not closed:
         raise SystemExit(f"{page} lacks the marks {begin} and {end}.")
+    return before, after
+
+
+def put(page: Path, begin: str, end: str, text: str) -> None:
+    """Put ``text`` between two marks of a page, in place of what stands there."""
+    before, after = around(page, begin, end)
     page.write_text(f"{before}{begin}\n\n{text}\n\n{end}{after}", encoding="utf-8")
 
 
