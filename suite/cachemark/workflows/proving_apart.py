@@ -93,11 +93,11 @@ def heard(started: Attempt, kind: str, named: str, on_check: Callable[[Checked],
         why = why or f"its process ended {attempt.ended(code)}"
         if not proofs:
             raise BadPlugin(f"Plug-in {named!r} could not be checked: {why}.", remedy="Leave that out of the file and of build.")
-        made = proofs[-1][1]
-        expected = f"the end of the check behind {made[-1].name!r}" if made else "the end of the first check"
-        made.append(Checked(ENDS, ASKS, (Flaw(expected, why),), examples=1))
-        on_check(made[-1])
-    return [KitProof(kind, name, tuple(checks)) for name, checks in proofs]
+        checks = proofs[-1][1]
+        expected = f"the end of the check behind {checks[-1].name!r}" if checks else "the end of the first check"
+        checks.append(Checked(ENDS, ASKS, (Flaw(expected, why),), examples=1))
+        on_check(checks[-1])
+    return [KitProof(kind, name, tuple(found)) for name, found in proofs]
 
 
 def _messages(told: queue.Queue[Message]) -> Iterator[dict[str, Any] | str]:

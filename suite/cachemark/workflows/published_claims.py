@@ -124,6 +124,7 @@ def _least_time(cell: PaperCell, rates: Rates, dtype: str) -> float:
     """Seconds of an image at least, image decoding included."""
     layout, method = built(cell)
     counts = registry.models.get(cell.model).parameter_counts()
+    assert counts is not None, "papers' models are counted"
     return bill(method, replace(layout, dtype=getattr(torch, dtype)), counts).floor(rates) / cell.batch
 
 
