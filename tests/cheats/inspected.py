@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from cachemark.cache.arena import Memory
+from cachemark.cache.codec import CODECS
 from cachemark.contract.method import Method
 from cachemark.contract.uncached import Bidirectional
 from cachemark.core.spec import Sampling
@@ -43,6 +45,11 @@ def of_a_token_model(cls: type[Method]) -> Inspected:
 def _loaded(model: Any) -> Loaded:
     tensors = [*model.parameters(), *model.buffers(), *(t for t in vars(model).values() if isinstance(t, torch.Tensor))]
     return Loaded(model, lambda tokens: tokens, "random:0", tensors)
+
+
+def rounded(case: Inspected) -> Inspected:
+    """The case with keys and values in int8."""
+    return replace(case, memory=lambda: Memory("cpu", CODECS["int8"]))
 
 
 def cases(cls: type[Method]) -> Iterator[tuple[str, Inspected]]:

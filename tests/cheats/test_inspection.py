@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
-from cachemark.cache.arena import Memory
-from cachemark.cache.codec import CODECS
 from cachemark.core import registry
 from cachemark.kit.findings import Flaw
 from cachemark.kit.inspection import Inspected, inspect
@@ -18,7 +15,7 @@ from cachemark.workflows.starting import start
 from support.stages import forgetting
 
 from .cheating import CHEATS, HONEST, Cheat
-from .inspected import cases, of_a_token_model
+from .inspected import cases, of_a_token_model, rounded
 
 METHODS = sorted(registry.methods)
 LASTING = ("sets TF32", "sets another number of threads", "slows the full cache by a function of its own")  # told by the trial itself
@@ -69,7 +66,9 @@ def test_what_a_package_begins_with_is_not_flagged(tmp_path: Path) -> None:
     file = next(file for file in start("method", "my_own", tmp_path) if file.name == "method.py")
     with forgetting():
         (name,) = names_of("methods", file)
-        assert not inspected(of_a_token_model(registry.methods.get(name)))
+        case = of_a_token_model(registry.methods.get(name))
+        assert not inspected(case)
+        assert not inspected(rounded(case))
 
 
 @pytest.mark.parametrize("name", ["hack"])
@@ -83,4 +82,4 @@ def test_what_is_built_in_is_not_flagged(name: str) -> None:
 def test_nothing_that_is_built_in_is_flagged_in_any_family(name: str) -> None:
     for family, case in cases(registry.methods.get(name)):
         assert not inspected(case), family
-        assert not inspected(replace(case, memory=lambda: Memory("cpu", CODECS["int8"]))), family
+        assert not inspected(rounded(case)), family

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import zipfile
+from importlib.metadata import distribution
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -38,6 +39,17 @@ def of_the_repository(folder: Path) -> Path:
     build(next((folder / "source").iterdir()), "build_wheel", folder)
     (found,) = folder.glob("cachemark-*.whl")
     return found
+
+
+def of_the_installed(name: str, folder: Path) -> Path:
+    """The wheel of a pure-Python package as it is installed here, for installers that find nothing elsewhere."""
+    found = distribution(name)
+    wheel = folder / f"{name}-{found.version}-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        for file in found.files or ():
+            if file.suffix != ".pyc" and ".." not in file.parts and file.name not in ("INSTALLER", "REQUESTED"):
+                archive.write(file.locate(), file.as_posix())
+    return wheel
 
 
 def lay_out(wheel: Path, site: Path) -> None:

@@ -21,14 +21,13 @@ from cachemark.kit.method_kit import FAMILIES
 from cachemark.plans import schema
 from cachemark.plans.expand import expand
 from support.stages import forgetting
-from support.wheels import ROOT, of_the_repository
+from support.wheels import ROOT, of_the_installed, of_the_repository
 from test_docs import Block, blocks
 
 PAGE = ROOT / "docs" / "guide" / "first-method.md"
 BLOCKS = blocks(PAGE.read_text(encoding="utf-8"))
 MOST_LINES = 25
-NO_NETWORK = {"PIP_NO_INDEX": "1", "PIP_NO_DEPS": "1", "PIP_IGNORE_INSTALLED": "1", "PIP_REQUIRE_VIRTUALENV": "1",
-              "PIP_NO_BUILD_ISOLATION": "0"}  # pip reads a variable of a negated option as what the option sets
+NO_NETWORK = {"PIP_NO_INDEX": "1", "PIP_NO_DEPS": "1", "PIP_IGNORE_INSTALLED": "1", "PIP_REQUIRE_VIRTUALENV": "1", "PIP_NO_CACHE_DIR": "1"}
 
 
 @pytest.fixture
@@ -92,7 +91,9 @@ def test_it_prints_what_stands_there(tmp_path: Path) -> None:
     venv = folder / "venv"
     # pip must be that of the new environment: with the path of this process it would install into the environment of the tests.
     path = os.pathsep.join([str(venv / "bin"), str(Path(sys.base_prefix) / "bin"), "/usr/bin", "/bin"])
-    environment = {**{name: value for name, value in os.environ.items() if name != "PYTHONPATH"}, **NO_NETWORK, "PATH": path}
+    index = of_the_installed("setuptools", tmp_path).parent  # with which pip builds a package in an environment of its own
+    environment = {**{name: value for name, value in os.environ.items() if name != "PYTHONPATH"}, **NO_NETWORK, "PATH": path,
+                   "PIP_FIND_LINKS": str(index)}
     subprocess.run(["python3", "-m", "venv", venv], env=environment, check=True)
     assert (venv / "bin" / "pip").is_file()
     beside = venv / "lib" / f"python{sysconfig.get_python_version()}" / "site-packages" / "beside.pth"
