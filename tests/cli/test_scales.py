@@ -27,8 +27,8 @@ def test_roofline_prints_the_published_baseline_of_d30() -> None:
     full = next(line for line in result.stdout.splitlines() if line.startswith("full, last scale kept"))
     assert full.split()[-1] == "22.412"
     assert "15,667,200,000" in full, "at equal widths, fp16"
-    assert "22.41: reproduced" in result.stdout
-    assert "4.77: not reproduced" in result.stdout
+    assert "AMS-KV, Table 3, batch 50, full 22.41 GB: reproduced" in result.stdout
+    assert "AMS-KV, Table 3, batch 50, ams_kv 4.77 GB: not reproduced" in result.stdout
 
 
 @pytest.mark.parametrize(("model", "batch", "printed"), [("var-d30", 50, "22.41"), ("var-d30", 16, "7.17"), ("var-d36-512", 25, "53.15")])
@@ -40,8 +40,26 @@ def test_every_method_is_listed_in_both_accountings(model: str, batch: int, prin
     full = data["methods"][0]
     assert full["published_unit"] == pytest.approx(1.5 * full["paper_unit"]), "6 bytes a pair against 4"
     claim = next(c for c in data["published"] if c["printed"] == printed and c["batch"] == batch)
+    assert (claim["paper"], claim["unit"], claim["means"]) == ("AMS-KV", "GB", "1000 MiB")
     assert claim["finding"].startswith("reproduced")
     assert all("not reproduced" in c["finding"] for c in data["published"] if c["method"] == "ams_kv")
+
+
+def test_roofline_says_of_newer_papers_what_follows_and_what_ours_allocates() -> None:
+    result = call("roofline", "infinity-2b", "--kv", "--dtype", "bfloat16")
+    assert result.exit_code == 0, result.output
+    lines = result.stdout.splitlines()
+    at = next(number for number, line in enumerate(lines) if line.startswith("ScaleKV, Table 1, batch 8, scalekv 10 % 3900 MB: reproduced"))
+    assert "3900.000 in MiB, with K in fp32, V in 16 bit" in lines[at]
+    rows = {row["method"]: row for row in json.loads(call("roofline", "infinity-2b", "--kv", "--batch", "8", "--json").stdout)["methods"]}
+    assert lines[at + 1].startswith("  here scalekv, mean = 650 allocates 920.2 entries a layer, "
+                                    f"{rows['scalekv']['bytes']:,} bytes for 8 images in bfloat16: ")
+    assert any(line.startswith("AMS-KV, text on Infinity, no batch printed, full 28.12 GB: not reproduced") for line in lines)
+
+
+def test_a_model_of_which_nothing_is_printed_has_no_claims() -> None:
+    assert json.loads(call("roofline", "var-d16", "--kv", "--json").stdout)["published"] == []
+    assert call("roofline", "var-d16", "--kv").stdout.splitlines()[-1].startswith("Bytes with K and V in float16.")
 
 
 def test_savings_are_stated_against_both_full_caches() -> None:

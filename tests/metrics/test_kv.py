@@ -16,12 +16,14 @@ from cachemark.methods.full import Full
 from cachemark.models.catalogue import next_scale
 from cachemark.models.var import SIZES, VAR, layout
 from cachemark.models.vision.msvq import MultiScaleQuantizer
-from cachemark.roofline.kv_bytes import MIXED, PAPER_UNIT, PrintedBytes, entries, equal_widths, nbytes, published
-from cachemark.workflows import floors
-from cachemark.workflows.floors import sizes
+from cachemark.roofline.kv_bytes import MIXED, PAPER_UNIT, PublishedSize, entries, equal_widths, nbytes, published
 
 assert next_scale
 SAMPLING = Sampling(cfg_scale=1.5, cfg_schedule="linear")
+
+
+def printed_as(figure: str) -> PublishedSize:
+    return PublishedSize("", "", "", 1, "full", figure, "GB", "1000 MiB")
 
 
 def shape(size: str, batch: int) -> Layout:
@@ -35,17 +37,19 @@ def test_published_baselines_follow_to_the_digit(size: str, batch: int, printed:
     given = shape(size, batch)
     found = nbytes(given, entries(Full(store_last=True), given), MIXED)
     assert found == exact
-    assert PrintedBytes("", "", batch, "full", printed).agrees(found)
-    assert not PrintedBytes("", "", batch, "full", printed).agrees(nbytes(given, entries(Full(), given), MIXED))
+    assert printed_as(printed).agrees(found)
+    assert not printed_as(printed).agrees(nbytes(given, entries(Full(), given), MIXED))
 
 
 def test_agreement_is_rounding_or_cutting_off_and_nothing_wider() -> None:
-    claim = PrintedBytes("", "", 1, "full", "53.15")
+    claim = printed_as("53.15")
     assert claim.agrees(int(53.1500001 * PAPER_UNIT))
     assert claim.agrees(int(53.1599 * PAPER_UNIT)), "cut off"
     assert claim.agrees(int(53.1451 * PAPER_UNIT)), "rounded"
     assert not claim.agrees(int(53.1601 * PAPER_UNIT))
     assert not claim.agrees(int(53.1449 * PAPER_UNIT))
+    assert claim.interval == pytest.approx((53.16 - 53.145) * PAPER_UNIT)
+    assert replace(claim, printed="85").interval == pytest.approx((86 - 84.5) * PAPER_UNIT)
 
 
 def test_every_printed_baseline_follows_and_no_figure_of_ams_kv_follows_at_one_width() -> None:
@@ -58,20 +62,6 @@ def test_every_printed_baseline_follows_and_no_figure_of_ams_kv_follows_at_one_w
                 assert claim.agrees(nbytes(given, entries(Full(store_last=True), given), MIXED))
             else:
                 assert not any(claim.agrees(size_) for size_ in found)
-
-
-def test_a_size_without_a_batch_is_said_in_images() -> None:
-    found = sizes("infinity-2b", 1, "float16")["published"]
-    assert [claim["printed"] for claim in found] == ["28.12", "18.02"]
-    assert "not reproduced: it would be the keys and values of 3.56 images with K in fp32, 5.35 images with" in found[0]["finding"]
-    assert "8.15 images with K in fp32 and 5 demanding layers" in found[1]["finding"]
-
-
-def test_a_size_without_a_batch_may_follow(monkeypatch: pytest.MonkeyPatch) -> None:
-    one = nbytes(registry.models.get("infinity-2b").shape(SAMPLING, 1), 32 * 10521, MIXED)
-    claim = PrintedBytes("", "infinity-2b", 0, "full", f"{3 * one / PAPER_UNIT:.2f}")
-    monkeypatch.setattr(floors, "published", lambda model: [claim])
-    assert sizes("infinity-2b", 1, "float16")["published"][0]["finding"] == "reproduced with K in fp32 and a batch of 3"
 
 
 def _policy(given: Layout, demanding: int) -> int:

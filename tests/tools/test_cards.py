@@ -96,10 +96,10 @@ VECTORS = Vectors("things/golden", "things", "all of it", ("trick",), 5)
 
 def test_a_family_says_what_papers_print_of_its_speed_and_size() -> None:
     speed = Speed("big-thing", "Table 4", "Big, full", "64", "A800", "2.86 s", "151 ms", "18.9×", "38.19 GB")
-    size = Size("big-thing", "Table 3", "50", "full", "22.41", "reproduced")
+    size = Size("big-thing", "A paper, Table 3", "50", "full", "22.41 GB", "reproduced", "9.316 in 1000 MiB")
     page = models_page([], [RELEASED], Evidence(speeds=[speed, dataclasses.replace(speed, model="other", row="not here")], sizes=[size]))
     assert "| Table 4 | Big, full | 64 | A800 | 2.86 s | 151 ms | 18.9× | 38.19 GB |" in page
-    assert "| `big-thing` | Table 3 | 50 | full | 22.41 | reproduced |" in page
+    assert "| `big-thing` | A paper, Table 3 | 50 | full | 22.41 GB | reproduced | 9.316 in 1000 MiB |" in page
     assert "not here" not in page
     assert "What papers print" not in models_page([], [RELEASED], Evidence())
 

@@ -47,8 +47,8 @@ def roofline(
     No operation is faster than its bytes at the copy rate or its FLOPs at the matmul rate; measured times lie above that least time.
     Published speed-ups of the model follow, of the methods, budgets and batches that are named: beside what their GPU allows and this
     one, and beside what the store has measured of them.
-    With --kv: bytes of keys and values of every method, at equal dtype and as AMS-KV's published code would hold them, and which of
-    the figures printed by AMS-KV follow.
+    With --kv: bytes of keys and values of every method, at equal dtype and as published code would hold them, which of the sizes that
+    papers print of the model follow, from which accounting, and what ours allocates there.
     """
     if kv:
         _print_sizes(model, batches[0], dtype or "float16", demanding, as_json)
@@ -151,7 +151,7 @@ def _seconds(value: float) -> str:
 
 
 def _print_sizes(model: str, batch: int, dtype: str, demanding: int | None, as_json: bool) -> None:
-    from ..workflows.floors import sizes
+    from ..workflows.kv_sizes import sizes
 
     data: dict[str, Any] = sizes(model, batch, dtype, demanding)
     if as_json:
@@ -166,4 +166,8 @@ def _print_sizes(model: str, batch: int, dtype: str, demanding: int | None, as_j
                "what later passes read. As published: in 1000 MiB, which AMS-KV prints as GB, with K in fp32 and V in 16 bit.")
     for claim in data["published"]:
         printed_for = f"batch {claim['batch']}" if claim["batch"] else "no batch printed"
-        click.echo(f"{claim['table']}, {printed_for}, {claim['method']} {claim['printed']}: {claim['finding']}")
+        row, ours = " ".join(filter(None, (claim["method"], claim["budget"], claim["printed"], claim["unit"]))), claim["allocated"]
+        click.echo(f"{claim['paper']}, {claim['table']}, {printed_for}, {row}: {claim['finding']}")
+        click.echo(f"  here {ours['method']} allocates {ours['entries_per_layer']:.1f} entries a layer, {ours['bytes']:,} bytes for "
+                   f"{ours['images']} image{'s' if ours['images'] > 1 else ''} in {dtype}: {ours['in_unit']:.3f} in {claim['means']}, "
+                   f"{ours['published_in_unit']:.3f} with K in fp32, V in 16 bit")

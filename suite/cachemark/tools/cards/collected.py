@@ -8,6 +8,8 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from ... import methods
 from ...cache.masked_layout import MaskedLayout
 from ...contract.method import Method
@@ -24,8 +26,8 @@ from ...report.view.papers import PaperCell, published
 from ...report.view.report_row import QUALITY, derive
 from ...roofline.kv_bytes import entries, nbytes
 from ...store.exchange import Exchange
-from ...workflows import floors
 from ...workflows.listing import sentence
+from ...workflows.size_claims import size_claims
 from .pages import Claim, Drawn, Evidence, Size, Speed, Trained, Vectors, changed
 
 assert catalogue  # importing it registers the models
@@ -131,8 +133,9 @@ def evidence(folder: Path) -> Evidence:
 def sizes() -> list[Size]:
     """Published sizes of a cache, each with what follows from the model."""
     scaled = [name for name in registry.models if registry.models.get(name).paradigm == "next-scale"]
-    return [Size(name, claim["table"], str(claim["batch"] or fmt.DASH), claim["method"], claim["printed"], claim["finding"])
-            for name in scaled for claim in floors.sizes(name, 1, "float16")["published"]]
+    return [Size(name, f"{claim.paper}, {claim.table}", str(claim.batch or fmt.DASH), f"{claim.method} {claim.budget}".strip(),
+                 f"{claim.printed} {claim.unit}", claim.finding, f"{claim.allocated.in_unit:.3f} in {claim.means}")
+            for name in scaled for claim in size_claims(registry.models.get(name), torch.float16)]
 
 
 def speeds() -> list[Speed]:

@@ -101,7 +101,7 @@ class Speed:
 
 @dataclass(frozen=True)
 class Size:
-    """A published size of a model's cache as printed, and whether it follows from the model, as text."""
+    """A published size of a model's cache as printed, whether it follows from the model, and what ours allocates, as text."""
 
     model: str
     table: str
@@ -109,6 +109,7 @@ class Size:
     method: str
     printed: str
     finding: str
+    allocated: str
 
 
 @dataclass(frozen=True)
@@ -218,9 +219,10 @@ def _speeds(speeds: Sequence[Speed]) -> list[str]:
 
 def _sizes(sizes: Sequence[Size]) -> list[str]:
     """The published sizes of a family's cache, where there are any."""
-    rows = [(_code(s.model), s.table, s.batch, s.method, s.printed, s.finding) for s in sizes]
-    head = ("model", "table", "batch", "method", "printed, GB", "what follows from the model")
-    return ["What papers print of the size of its cache (`cachemark roofline MODEL --kv` says more):", _table(head, rows)] if rows else []
+    rows = [(_code(s.model), s.table, s.batch, s.method, s.printed, s.finding, s.allocated) for s in sizes]
+    head = ("model", "table", "batch", "method", "printed", "what follows from the model", "here, in 16 bit")
+    return ["What papers print of the size of its cache, and what ours allocates for as many images, or for one where nothing says how "
+            "many (`cachemark roofline MODEL --kv` says more):", _table(head, rows)] if rows else []
 
 
 @cache

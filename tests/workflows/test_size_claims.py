@@ -1,0 +1,190 @@
+"""Published sizes of a KV cache: those that follow, by formulas written out here, those that do not, and what ours allocates."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from cachemark.core import registry
+from cachemark.plans.expand import catalogue, methods
+from cachemark.report.view.papers import published as speeds
+from cachemark.roofline.kv_bytes import UNITS, PublishedSize, published
+from cachemark.workflows import size_claims as workflow
+from cachemark.workflows.size_claims import SizeClaim, size_claims
+
+assert catalogue is not methods
+MODELS = {"infinity-2b": (32, 2048), "infinity-8b": (40, 3584)}  # layers and width
+ALL, READ = 10521, 6425  # tokens of an image, and those before the last scale
+FOLLOWING = [  # paper, table, model, images, printed, tokens that are kept
+    *(("ScaleKV", "Table 1", model, 8, printed, tokens) for model, sizes in (("infinity-2b", ("38550", "7800", "3900", "1590")),
+                                                                            ("infinity-8b", ("84328", "17062", "8531", "3478")))
+      for printed, tokens in zip(sizes, (READ, 1300, 650, 265), strict=True)),
+    ("ScaleKV", "Table 3", "infinity-8b", 1, "10.5", READ), ("ScaleKV", "Table 3", "infinity-8b", 1, "1.1", 650),
+    ("ScaleKV", "Table 3", "infinity-8b", 8, "8.5", 650), ("ScaleKV", "Table 3", "infinity-8b", 16, "17.1", 650),
+    ("HeatKV", "Figure 1", "infinity-8b", 4, "42", READ), ("HACK++", "main text", "infinity-8b", 1, "16.86", ALL),
+    ("HACK++", "main text", "infinity-8b", 1, "1.69", ALL // 10), ("HACK++", "main text", "infinity-8b", 1, "0.17", ALL // 100),
+]  # fmt: skip
+GUIDE = Path(__file__).parents[2] / "docs" / "guide" / "methods.md"
+
+
+def claims(model: str, dtype: torch.dtype = torch.float16) -> list[SizeClaim]:
+    return size_claims(registry.models.get(model), dtype)
+
+
+def claim(model: str, paper: str, table: str, printed: str) -> SizeClaim:
+    (found,) = [one for one in claims(model) if (one.paper, one.table, one.printed) == (paper, table, printed)]
+    return found
+
+
+@pytest.fixture
+def reprinted(monkeypatch: pytest.MonkeyPatch) -> Callable[[PublishedSize, PublishedSize], SizeClaim]:
+    """The claim that one figure would be if it were printed as another."""
+
+    def changed(figure: PublishedSize, other: PublishedSize) -> SizeClaim:
+        rows = published(figure.model)
+        at = rows.index(figure)
+        monkeypatch.setattr(workflow, "published", lambda _: [*rows[:at], other, *rows[at + 1 :]])
+        return claims(figure.model)[at]
+
+    return changed
+
+
+@pytest.mark.parametrize(("paper", "table", "model", "images", "printed", "tokens"), FOLLOWING)
+def test_a_size_follows_from_tokens_layers_width_two_rows_and_six_bytes(
+    paper: str, table: str, model: str, images: int, printed: str, tokens: int,
+) -> None:
+    layers, width = MODELS[model]
+    size = tokens * layers * width * 2 * 6 * images
+    found = claim(model, paper, table, printed)
+    by = "" if found.batch else f" by {images} image{'s' if images > 1 else ''}"
+    told = f"reproduced{by}: {size:,} bytes, {size / UNITS[found.means]:.3f} in {found.means}, with K in fp32, V in 16 bit"
+    assert found.finding.startswith(told)
+    assert (", all scales kept" in found.finding) == (tokens == ALL)
+    assert (", without the last scale" in found.finding) == (tokens == READ)
+    assert found.allocated.images == images
+
+
+def test_heatkv_keeps_no_more_than_a_twentieth() -> None:
+    """Whole scales and heads are dropped, so a little less than its limit lives."""
+    layers, width = MODELS["infinity-8b"]
+    found = claim("infinity-8b", "HeatKV", "Figure 1", "2.1")
+    size = int(re.findall(r"reproduced by 4 images: ([\d,]+) bytes", found.finding)[0].replace(",", ""))
+    assert 0.98 < size / (READ * layers * width * 2 * 6 * 4 / 20) <= 1
+
+
+def test_every_size_of_the_newer_papers_is_checked_here() -> None:
+    known = {(paper, table, model, printed) for paper, table, model, _, printed, _ in FOLLOWING}
+    found = {(one.paper, one.table, model, one.printed) for model in MODELS for one in claims(model) if one.paper != "AMS-KV"}
+    others = {("ScaleKV", "Table 3", "infinity-8b", "85"), ("ScaleKV", "Table 3", "infinity-8b", "170"),
+              ("HeatKV", "Figure 1", "infinity-8b", "2.1")}
+    assert found == known | others
+
+
+def _away(one: PublishedSize, finding: str) -> PublishedSize:
+    """The figure with its last digit changed by one, away from what it rounds or cuts off."""
+    exact, digits = float(re.findall(r"([\d.]+) in ", finding)[0]), len(one.printed.partition(".")[2])
+    step = 10**-digits if float(one.printed) > exact else -(10**-digits)
+    return replace(one, printed=f"{float(one.printed) + step:.{digits}f}")
+
+
+@pytest.mark.parametrize("model", ["infinity-2b", "infinity-8b", "var-d30", "var-d36-512"])
+def test_a_size_changed_by_one_in_its_last_digit_does_not_follow(
+    model: str, reprinted: Callable[[PublishedSize, PublishedSize], SizeClaim],
+) -> None:
+    follow = [(one, found.finding) for one, found in zip(published(model), claims(model), strict=True)
+              if found.finding.startswith("reproduced")]
+    assert follow
+    for one, finding in follow:
+        other = _away(one, finding)
+        assert reprinted(one, other).finding.startswith("not reproduced"), (one.printed, other.printed)
+
+
+def test_a_full_cache_follows_in_no_other_unit(reprinted: Callable[[PublishedSize, PublishedSize], SizeClaim]) -> None:
+    full = [one for one in published("infinity-8b") if one.method == "full"]
+    follow = [one for one in full if not one.batch or one.printed in {"84328", "10.5"}]
+    assert len(follow) == 4
+    for one in follow:
+        for unit in UNITS.keys() - {one.means}:
+            assert reprinted(one, replace(one, means=unit)).finding.startswith("not reproduced"), (one.printed, unit)
+
+
+@pytest.mark.parametrize(("printed", "batch", "images", "size"), [("85", 8, "8.06", "84.328"), ("170", 16, "16.13", "168.656")])
+def test_a_full_cache_that_does_not_follow_says_what_it_would_be(printed: str, batch: int, images: str, size: str) -> None:
+    """One image is 10.541 in this unit; the table's own 10.5 follows from it, and these two do not."""
+    found = claim("infinity-8b", "ScaleKV", "Table 3", printed)
+    assert found.finding == (f"not reproduced: it would be the keys and values of {images} images with K in fp32, V in 16 bit, "
+                             f"without the last scale, and {batch} give {size} in 1000 MiB")
+
+
+def test_a_size_without_a_batch_is_said_in_images() -> None:
+    full, ours = claims("infinity-2b")[:2]
+    assert (full.printed, ours.printed) == ("28.12", "18.02")
+    assert "not reproduced: it would be the keys and values of 3.56 images with K in fp32, V in 16 bit, all scales kept" in full.finding
+    assert "5.35 images with K and V in 16 bit, all scales kept; 5.84 images with K in fp32, V in 16 bit, without the last" in full.finding
+    assert "8.15 images with K in fp32, V in 16 bit; 12.22 images with K and V in 16 bit; the paper prints no batch" in ours.finding
+    assert "under ams_kv, 5 demanding layers: 2949.0 entries a layer" in ours.finding
+    assert full.allocated.images == ours.allocated.images == 1
+
+
+def test_a_size_without_a_batch_may_follow(reprinted: Callable[[PublishedSize, PublishedSize], SizeClaim]) -> None:
+    layers, width = MODELS["infinity-2b"]
+    one = ALL * layers * width * 2 * 6
+    full = published("infinity-2b")[0]
+    found = reprinted(full, replace(full, printed=f"{3 * one / UNITS[full.means]:.2f}"))
+    assert found.finding.startswith(f"reproduced by 3 images: {3 * one:,} bytes, ")
+    assert found.allocated.images == 3
+
+
+def test_two_digits_without_a_batch_are_said_to_be_weak() -> None:
+    """Sizes from 41.5 to 43 print as 42, and a batch comes as near for many: four accountings, each with an image of another size."""
+    layers, width = MODELS["infinity-8b"]
+    image = [tokens * layers * width * 2 * pair / UNITS["1000 MiB"] for tokens in (ALL, READ) for pair in (6, 4)]
+    found = claim("infinity-8b", "HeatKV", "Figure 1", "42")
+    assert "; reproduced by 6 images: " in found.finding
+    assert f"up to {sum(1.5 / one for one in image):.1%} of sizes" in found.finding
+    assert "up to 0.6% of sizes" in claim("infinity-8b", "HACK++", "main text", "16.86").finding
+    assert not any("of sizes" in one.finding for one in claims("infinity-8b") if one.batch)
+
+
+def test_knobs_that_are_taken_from_the_sizes_say_so() -> None:
+    inferred = {(one.printed, one.allocated.method) for one in claims("infinity-2b") if "is stated nowhere" in one.finding}
+    assert inferred == {("7800", "scalekv, mean = 1300"), ("1590", "scalekv, mean = 265")}
+
+
+@pytest.mark.parametrize(("model", "paper", "table", "printed", "images", "row"), [
+    ("infinity-2b", "ScaleKV", "Table 1", "7800", 8, ("scalekv", "20")),
+    ("infinity-2b", "ScaleKV", "Table 1", "3900", 8, ("scalekv", "10")),
+    ("infinity-8b", "ScaleKV", "Table 1", "3478", 8, ("scalekv", "4")),
+    ("infinity-8b", "ScaleKV", "Table 3", "17.1", 16, ("scalekv", "10")),
+    ("infinity-8b", "HeatKV", "Figure 1", "2.1", 4, ("heatkv", "5")),
+    ("infinity-8b", "HACK++", "main text", "1.69", 1, ("hackpp", "10")),
+    ("infinity-8b", "HACK++", "main text", "0.17", 1, ("hackpp", "1")),
+])
+def test_ours_allocates_what_the_guide_says_of_an_image(
+    model: str, paper: str, table: str, printed: str, images: int, row: Sequence[str],
+) -> None:
+    method, percent = row
+    (megabytes,) = re.findall(rf"^\| `{method}` \| `{model}` \| {percent} %.*\| ([\d.]+) MB \|$", GUIDE.read_text(encoding="utf-8"), re.M)
+    found = claim(model, paper, table, printed).allocated
+    assert f"{found.bytes / images / 1e6:.0f}" == megabytes
+    assert found.published_in_unit == pytest.approx(1.5 * found.in_unit)
+
+
+def test_what_is_allocated_has_the_asked_dtype() -> None:
+    half, single = claims("infinity-8b"), claims("infinity-8b", torch.float32)
+    assert [one.allocated.bytes for one in single] == [2 * one.allocated.bytes for one in half]
+    assert [one.finding for one in single] == [one.finding for one in half]
+
+
+def test_the_sizes_are_those_that_stand_beside_the_papers_times() -> None:
+    """The same figures are printed in the rows of two files; peak memory is in neither as a size of a cache."""
+    rows = {f"{one.model}: {one.paper}, {one.table}: {one.printed} {one.unit}" for model in MODELS for one in published(model)}
+    beside = {f"{cell.model}: {cell.table}: {cell.printed['keys and values']}" for cell in speeds().cells
+              if cell.model in MODELS and "keys and values" in cell.printed}
+    assert beside <= rows
+    assert {row.rpartition(": ")[0] for row in rows - beside} == {"infinity-8b: ScaleKV, Table 3", "infinity-2b: AMS-KV, text on Infinity"}
