@@ -95,7 +95,7 @@ def _step(outcome: Outcome, fulls: dict[str, Outcome]) -> LadderRow:
 
 
 def _allowed(outcome: Outcome, fulls: dict[str, Outcome]) -> float | None:
-    """The ideal speed-up over the full cache of the same engine, or None for a full cache and where a floor is not known."""
+    """The ideal speed-up over the full cache of the same engine, or None for a full cache and where a least time is not known."""
     full = fulls.get(outcome.case.engine)
     if full is None or outcome.case.method == FULL or not {"limit"} <= outcome.facts.keys() & full.facts.keys():
         return None

@@ -1,4 +1,4 @@
-"""Floors, ideal speed-ups and flags: arithmetic on bills of operations."""
+"""Least times, ideal speed-ups and flags: arithmetic on bills of operations."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ def bill(*ops: Op) -> Bill:
 
 def test_an_operation_takes_what_takes_longer_and_operations_follow_each_other() -> None:
     assert (RATES.seconds(MOVES), RATES.seconds(COMPUTES)) == (2.0, 3.0)
-    assert bill(MOVES, COMPUTES, COMPUTES).floor(RATES) == 8.0
+    assert bill(MOVES, COMPUTES, COMPUTES).least_time(RATES) == 8.0
 
 
 def test_activations_apart_are_moved_by_kernels_of_their_own() -> None:
     assert RATES.seconds(COMPUTES, apart=True) == 3.5
-    assert bill(COMPUTES).floor(RATES, apart=True) == 3.5
+    assert bill(COMPUTES).least_time(RATES, apart=True) == 3.5
 
 
 def test_alike_operations_become_one_and_nothing_is_lost() -> None:
@@ -36,12 +36,14 @@ def test_alike_operations_become_one_and_nothing_is_lost() -> None:
 
 def test_what_was_measured_stands_beside_the_limit() -> None:
     limit = Limit.of(bill(MOVES, COMPUTES, Op("decode", flops=1000)), RATES)
-    assert (limit.floor, limit.tokens, limit.by) == (6.0, 5.0, {"attention": 2.0, "linear": 3.0, "decode": 1.0})
+    assert (limit.least_time, limit.tokens, limit.by) == (6.0, 5.0, {"attention": 2.0, "linear": 3.0, "decode": 1.0})
     assert (limit.over(12.0), limit.mbu(12.0), limit.mfu(12.0)) == (2.0, 3.0 / 12, 4.01 / 12)
     assert Limit.from_json(limit.to_json()) == limit
+    earlier = limit.to_json()
+    assert Limit.from_json({"floor": earlier.pop("least_time"), **earlier}) == limit
 
 
-def test_the_ideal_speed_up_is_that_of_the_floors() -> None:
+def test_the_ideal_speed_up_is_that_of_the_least_times() -> None:
     full, arm = (Limit.of(bill(*ops), RATES) for ops in ((MOVES, MOVES, COMPUTES), (MOVES, COMPUTES)))
     assert limits.ideal(full, arm) == 7 / 5
 
@@ -65,7 +67,7 @@ def test_a_busy_matmul_unit_is_enough() -> None:
     assert not limits.idle(limit, 6.0)
 
 
-def test_a_time_below_the_floor_is_said_to_come_from_a_cache() -> None:
+def test_a_time_below_the_least_time_is_said_to_come_from_a_cache() -> None:
     limit = Limit.of(bill(MOVES), RATES)
     assert "fit a cache" in limits.too_fast(limit, 1.8)
     assert not limits.too_fast(limit, 2.0)

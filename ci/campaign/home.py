@@ -128,7 +128,7 @@ def table(outcomes: Sequence[Outcome], record: RunRecord, folder: Folder) -> str
 
 
 def limit_of(outcome: Outcome) -> Limit | None:
-    """The floor in its facts."""
+    """The least time in its facts."""
     held = outcome.facts.get("limit")
     return Limit.from_json(held) if held else None
 

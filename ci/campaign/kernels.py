@@ -52,7 +52,7 @@ def _each(device: str, work: Callable[[], object]) -> float:
 
 def window(planned: Planned, device: str) -> dict[str, Any]:
     """Kernels of a window of passes in the middle of a generation (a line, a scale, a step), in the order of their time: name, count and
-    microseconds. ``wall_us`` is the window's time where nothing is traced, ``busy_us`` the sum of the kernels; ``floor_us`` by part is
+    microseconds. ``wall_us`` is the window's time where nothing is traced, ``busy_us`` the sum of the kernels; ``least_us`` by part is
     that of the whole batch, ``batch_us`` its time."""
     bench = Bench.load(planned)
     job = case_job(planned.case, bench)
@@ -82,7 +82,7 @@ def window(planned: Planned, device: str) -> dict[str, Any]:
     rows = _rows(tracer, device)
     return {"case": f"{planned.case.model}, {planned.case.label}, batch {planned.case.batch}, {planned.case.engine}",
             "tokens": [first + 1, last + 1], "wall_us": (at[last] - at[first]) * 1e6, "busy_us": sum(row["us"] for row in rows),
-            "kernels": sum(row["count"] for row in rows), "batch_us": total * 1e6, "floor_us": _floor(planned),
+            "kernels": sum(row["count"] for row in rows), "batch_us": total * 1e6, "least_us": _least(planned),
             "traced_seconds": time.perf_counter() - began, "rows": rows[:ROWS]}
 
 
@@ -106,7 +106,7 @@ def _rows(tracer: profile, device: str) -> list[dict[str, Any]]:
     return sorted(found, key=lambda row: -row["us"])
 
 
-def _floor(planned: Planned) -> dict[str, float]:
+def _least(planned: Planned) -> dict[str, float]:
     """Microseconds that each part of a batch takes at least, empty where the rates of the device or the model's products are not known."""
     case = planned.case
     found = case_bill(case, registry.models.get(case.model), registry.methods.get(case.method).build(case.knobs))

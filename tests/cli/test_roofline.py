@@ -1,4 +1,4 @@
-"""``cachemark roofline``: floors by method, budget and batch."""
+"""``cachemark roofline``: least times by method, budget and batch."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from support.stages import call
 def table(*arguments: str) -> list[dict[str, Any]]:
     result = call("roofline", *arguments, "--json")
     assert result.exit_code == 0, result.output
-    found: list[dict[str, Any]] = json.loads(result.stdout)["floors"]
+    found: list[dict[str, Any]] = json.loads(result.stdout)["least_times"]
     return found
 
 
@@ -35,7 +35,7 @@ def test_a_raster_model_under_its_family_s_method() -> None:
         assert sum(row["parts"].values()) == pytest.approx(row["seconds"])
 
 
-def test_another_gpu_has_another_floor() -> None:
+def test_another_gpu_has_another_least_time() -> None:
     slow, fast = (table("llamagen-b", "--gpu", name, "--method", "window", "--budget", "1/2")[0]["seconds"] for name in ("3090", "h100"))
     assert 1 < slow / fast <= GPUS["h100"].matmul / GPUS["3090"].matmul
 

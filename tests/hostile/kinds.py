@@ -45,7 +45,8 @@ READERS = {  # each function that takes a file or text apart, and the kind of in
     "tools/cards/collected.py:_log": "", "tools/cards/collected.py:_read": "", "tools/train/loops.py:_restore": "",
     "tools/train/loops.py:_write_weights": "", "trial/child/main.py:main": "", "trial/identity.py:identify": "",
     "trial/frames.py:_object": "", "trial/child/metric_host.py:measuring": "",
-    "workflows/proving_things.py:main": "", "trial/child/metric_host.py:asked": "", "trial/child/metric_process.py:_shown": "", "trial/child/metric_process.py:main": "",
+    "workflows/proving_things.py:main": "", "trial/child/metric_host.py:asked": "", "trial/child/metric_process.py:_shown": "",
+    "trial/child/metric_process.py:main": "",
 }
 
 

@@ -77,7 +77,7 @@ ROTTEN = (
         "facts is nested more than 64 deep"),
     Rot("footnotes that are a number", f"UPDATE outcome SET facts = '{{\"footnotes\": 3}}' WHERE id = {ONE}", "fact 'footnotes'"),
     Rot("a pair that is a list", f"UPDATE outcome SET facts = '{{\"pair\": []}}' WHERE id = {ONE}", "fact 'pair'"),
-    Rot("a limit that is text", f"UPDATE outcome SET facts = '{{\"limit\": {{\"floor\": \"x\"}}}}' WHERE id = {ONE}", "fact 'limit'"),
+    Rot("a limit that is text", f"UPDATE outcome SET facts = '{{\"limit\": {{\"least_time\": \"x\"}}}}' WHERE id = {ONE}", "fact 'limit'"),
     Rot("live bytes of two lengths", f"UPDATE outcome SET facts = '{{\"live_bytes\": {{\"tokens\": [1], \"live\": []}}}}' WHERE id = {ONE}",
         "fact 'live_bytes'"),
     Rot("a case that is no JSON", f"UPDATE \"case\" SET body = '{{' WHERE key = {CALM}", "body is no JSON"),

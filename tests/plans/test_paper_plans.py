@@ -91,7 +91,7 @@ def test_the_least_time_that_is_written_down_is_the_one_that_is_worked_out(cell:
     entry = registry.models.get(case.model)
     layout = replace(entry.shape(case.sampling, case.batch), dtype=torch.bfloat16)
     method = registry.methods.get(case.method).build(case.knobs)
-    assert cell.least_time == pytest.approx(bill(method, layout, entry.parameter_counts()).floor(gpu(cell.gpu)) / case.batch, rel=1e-3)
+    assert cell.least_time == pytest.approx(bill(method, layout, entry.parameter_counts()).least_time(gpu(cell.gpu)) / case.batch, rel=1e-3)
 
 
 @pytest.mark.parametrize("cell", UNCALIBRATED, ids=named)
@@ -101,7 +101,7 @@ def test_the_least_time_of_what_no_plan_measures_is_that_of_an_even_calibration(
     asked = {} if cell.ours["method"] == "full" else {"calibration": even(layout, cell.ours["method"])}
     method = registry.methods.get(cell.ours["method"]).build({**cell.ours.get("knobs", {}), **asked})
     method.resolve(layout)
-    assert cell.least_time == pytest.approx(bill(method, layout, entry.parameter_counts()).floor(gpu(cell.gpu)) / cell.batch, rel=1e-3)
+    assert cell.least_time == pytest.approx(bill(method, layout, entry.parameter_counts()).least_time(gpu(cell.gpu)) / cell.batch, rel=1e-3)
 
 
 def test_no_other_plan_is_missing() -> None:

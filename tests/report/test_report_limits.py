@@ -1,4 +1,4 @@
-"""The table of limits: what is derived from an outcome's floor, and which sentences are said when."""
+"""The table of limits: what is derived from an outcome's least time, and which sentences are said when."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from cachemark.report.view.report_view import build
 COPY, MATMUL = 1e10, 1e11
 
 
-def limit(floor: float, nbytes: float = 0.0, flops: float = 0.0) -> dict[str, Any]:
-    """A floor of attention and linear products, two to one."""
-    return Limit(floor, floor, int(nbytes), int(flops), COPY, MATMUL, {"attention": floor * 2 / 3, "linear": floor / 3}).to_json()
+def limit(least: float, nbytes: float = 0.0, flops: float = 0.0) -> dict[str, Any]:
+    """A least time of attention and linear products, two to one."""
+    return Limit(least, least, int(nbytes), int(flops), COPY, MATMUL, {"attention": least * 2 / 3, "linear": least / 3}).to_json()
 
 
 def ran(latency: float, held: dict[str, Any] | None, slope: dict[str, Any] | None = None, **changes: Any) -> Outcome:
@@ -30,12 +30,12 @@ def ran(latency: float, held: dict[str, Any] | None, slope: dict[str, Any] | Non
     return Outcome(sample.case(**changes), Status.OK, samples, facts=facts)
 
 
-def full(latency: float = 2.0, floor: float = 1.0, nbytes: float = 1e10, flops: float = 2e10) -> Outcome:
-    return ran(latency, limit(floor, nbytes, flops), role="baseline")
+def full(latency: float = 2.0, least: float = 1.0, nbytes: float = 1e10, flops: float = 2e10) -> Outcome:
+    return ran(latency, limit(least, nbytes, flops), role="baseline")
 
 
-def arm(latency: float = 1.25, floor: float = 0.5, **more: Any) -> Outcome:
-    return ran(latency, limit(floor, 5e9, 2e10), method="linear", budget="1/4", knobs={"B": 64}, **more)
+def arm(latency: float = 1.25, least: float = 0.5, **more: Any) -> Outcome:
+    return ran(latency, limit(least, 5e9, 2e10), method="linear", budget="1/4", knobs={"B": 64}, **more)
 
 
 def table(*outcomes: Outcome) -> Limits:
@@ -45,7 +45,7 @@ def table(*outcomes: Outcome) -> Limits:
     return found
 
 
-def test_what_is_derived_from_the_floor() -> None:
+def test_what_is_derived_from_the_least_time() -> None:
     found = table(full(), arm(slope={"bytes_per_s": 3e9, "intercept": 0.004, "r2": 0.99}))
     assert found.rates == "10.0 GB/s copied, 0.10 TFLOP/s multiplied"
     assert found.parts == "attention 66.7 %, linear 33.3 %"
@@ -80,7 +80,7 @@ def test_a_refused_speed_up_is_not_set_against_the_ideal() -> None:
     assert (found.lines[1].ideal, found.lines[1].measured, found.lines[1].reached) == ("2.00×", "–", "–")
 
 
-def test_without_floors_there_is_no_table_and_a_strange_one_is_passed_over() -> None:
+def test_without_least_times_there_is_no_table_and_a_strange_one_is_passed_over() -> None:
     (group,) = case_groups([ran(2.0, None, role="baseline")])
     assert against_limits(group) is None
     (group,) = case_groups([ran(2.0, {"floor": 1.0}, role="baseline"), ran(2.0, {**limit(1.0), "of": "tomorrow"}, method="window")])

@@ -172,7 +172,7 @@ def test_the_newest_rivals_stand_beside_what_their_gpu_allows() -> None:
         assert one.plans == (("heatkv-figure1",) if method == "heatkv" else ())
 
 
-def test_a_throughput_without_that_of_the_full_cache_is_held_against_the_floor_alone() -> None:
+def test_a_throughput_without_that_of_the_full_cache_is_held_against_the_least_time_alone() -> None:
     """576 tokens at 1912 and 3099 a second, 128 images at once; nothing says how fast the full cache was."""
     (found,) = papers([FULL, ran(1.0, method="ssd_heads", model="tiny-llamagen")], sample.ENVIRONMENT)
     assert (found.title, found.plans) == ("SSD heads, main text", ())

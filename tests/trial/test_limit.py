@@ -1,4 +1,4 @@
-"""Rates of a device, and what they make of a case: its floor and the slope of its steps."""
+"""Rates of a device, and what they make of a case: its least time and the slope of its steps."""
 
 from __future__ import annotations
 

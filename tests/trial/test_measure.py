@@ -362,12 +362,12 @@ def test_the_clip_score_is_measured_where_it_is_asked_for_and_its_model_is_here(
 # ------------------------------------------------------------------------------------------------ what the device allows
 
 def test_a_timed_case_says_what_it_costs_at_least(folder: Path) -> None:
-    """The floor needs rates of the device and a model whose products somebody has counted; the slope needs neither."""
+    """The least time needs rates of the device and a model whose products somebody has counted; the slope needs neither."""
     full, floor = planned(folder, '"full"')[:2]
     bench = Bench.load(full)
     assert "limit" not in run_case(replace(full, rates=RATES), bench)[0].facts
     bench.entry = replace(bench.entry, parameter_counts=partial(costs.llamagen, CONFIG, lambda: torch.relu))
     told = run_case(replace(full, rates=RATES), bench)[0].facts
-    assert Limit.from_json(told["limit"]).floor > 0
+    assert Limit.from_json(told["limit"]).least_time > 0
     assert told["slope"]["lines"] == CONFIG.grid - 1
     assert not {"limit", "slope"} & run_case(replace(floor, rates=RATES), bench)[0].facts.keys()

@@ -173,5 +173,5 @@ def test_paper_knows_that_a_small_batch_costs_more_for_each_image(monkeypatch: p
     planned = replace(cases()[0], rates=Rates(1e10, 1e13))
     assert on_paper(planned, 1) < on_paper(planned, 32) < 16 * on_paper(planned, 1)
     assert on_paper(replace(planned, rates=None), 7) == 7.0
-    monkeypatch.setattr(time_left, "floor", lambda *_: 1 / 0)
+    monkeypatch.setattr(time_left, "least_time", lambda *_: 1 / 0)
     assert on_paper(planned, 7) == 7.0

@@ -10,7 +10,7 @@ from click.core import ParameterSource
 from .options import Finite, echo_json, json_option, store_option
 
 if TYPE_CHECKING:
-    from ..workflows.floors import Floor
+    from ..workflows.least_times import LeastTime
     from ..workflows.pass_costs import PassCost
     from ..workflows.published_claims import SpeedClaim
 
@@ -53,7 +53,7 @@ def roofline(
     if kv:
         _print_sizes(model, batches[0], dtype or "float16", demanding, as_json)
         return
-    from ..workflows.floors import device_rates, floors
+    from ..workflows.least_times import device_rates, least_times
     from ..workflows.pass_costs import decoder_of, pass_costs
     from ..workflows.published_claims import speed_claims
     from ..workflows.stores import opened
@@ -64,7 +64,7 @@ def roofline(
         raise click.UsageError("--gpu and --here cannot be combined.")
     width = dtype or "bfloat16"
     rates = device_rates(None if here else gpu or DEFAULT_GPU, width)
-    found = floors(model, rates, methods=methods, budgets=budgets, batches=batches, dtype=width, steps=steps or 0, demanding=demanding,
+    found = least_times(model, rates, methods=methods, budgets=budgets, batches=batches, dtype=width, steps=steps or 0, demanding=demanding,
                    apart=apart)
     priced = pass_costs(model, rates, decoder_of(decoder), methods=methods, budgets=budgets, batches=batches, dtype=width,
                         tokens=tokens_per_pass) if decoder else []
@@ -73,7 +73,7 @@ def roofline(
         claims = speed_claims(model, rates, methods=methods, budgets=budgets, batches=named, dtype=width, store=store)
     if as_json:
         echo_json({"model": model, "dtype": width, "device": rates.device, "copy": rates.copy, "matmul": rates.matmul,
-                   "floors": [_json(floor) for floor in found], **({"passes": [_json(line) for line in priced]} if priced else {}),
+                   "least_times": [_json(line) for line in found], **({"passes": [_json(line) for line in priced]} if priced else {}),
                    "published": [vars(claim) for claim in claims]})
         return
     click.echo(f"{model}, {width}, {rates.device}: copy {rates.copy / 1e9:,.0f} GB/s, matmul {rates.matmul / 1e12:,.3g} TFLOP/s")
@@ -84,28 +84,28 @@ def roofline(
         click.echo(line)
 
 
-def _json(floor: Floor | PassCost) -> dict[str, Any]:
+def _json(line: LeastTime | PassCost) -> dict[str, Any]:
     """A line under the names that readers of the JSON know."""
-    return {"unmet" if name == "unsupported_reason" else name: value for name, value in vars(floor).items()}
+    return {"unmet" if name == "unsupported_reason" else name: value for name, value in vars(line).items()}
 
 
-def _table(found: list[Floor]) -> list[str]:
+def _table(found: list[LeastTime]) -> list[str]:
     """Lines of text; columns of the parts that occur."""
-    parts = list(dict.fromkeys(part for floor in found for part in floor.parts or {}))
+    parts = list(dict.fromkeys(part for one in found for part in one.parts or {}))
     widths = [max(len(part), 8) + 2 for part in parts]
     heads = "".join(f"{part:>{width}}" for part, width in zip(parts, widths, strict=True))
     lines = [f"{'':22}{'batch':>6}{'image':>10}{'images/s':>10}{'ideal':>8}{'attended':>10}{'GB/pass':>9}{'TFLOP':>8}{heads}"]
-    for floor in found:
-        name = floor.method if floor.method == "full" else f"{floor.method} {floor.budget}"
-        if floor.unsupported_reason:
-            lines.append(f"{name:22}{floor.batch:6d}  {floor.unsupported_reason}")
+    for one in found:
+        name = one.method if one.method == "full" else f"{one.method} {one.budget}"
+        if one.unsupported_reason:
+            lines.append(f"{name:22}{one.batch:6d}  {one.unsupported_reason}")
             continue
-        assert floor.parts is not None
-        assert floor.nbytes is not None
-        image, seen = floor.seconds / floor.batch, f"{floor.attended:.1f}" if floor.attended else ""
-        shown = "".join(f"{1e3 * floor.parts.get(part, 0) / floor.passes:{width}.3f}" for part, width in zip(parts, widths, strict=True))
-        lines.append(f"{name:22}{floor.batch:6d}{_seconds(image):>10}{1 / image:10.2f}{floor.speed_up:7.2f}×{seen:>10}"
-                     f"{sum(floor.nbytes.values()) / floor.passes / 1e9:9.3f}{floor.flops / floor.batch / 1e12:8.3g}{shown}")
+        assert one.parts is not None
+        assert one.nbytes is not None
+        image, seen = one.seconds / one.batch, f"{one.attended:.1f}" if one.attended else ""
+        shown = "".join(f"{1e3 * one.parts.get(part, 0) / one.passes:{width}.3f}" for part, width in zip(parts, widths, strict=True))
+        lines.append(f"{name:22}{one.batch:6d}{_seconds(image):>10}{1 / image:10.2f}{one.speed_up:7.2f}×{seen:>10}"
+                     f"{sum(one.nbytes.values()) / one.passes / 1e9:9.3f}{one.flops / one.batch / 1e12:8.3g}{shown}")
     return lines
 
 

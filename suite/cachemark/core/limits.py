@@ -2,7 +2,7 @@
 
 A generation is a bill of operations, each with its FLOPs and the bytes it has to move. No operation can be faster than its bytes at
 the device's copy rate or its FLOPs at its matmul rate, whichever takes longer, and operations run one after the other: their sum is
-the *floor*. It assumes that everything is read once, that nothing is launched, waited for or padded.
+the *least time*. It assumes that everything is read once, that nothing is launched, waited for or padded.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ BYTES = ("weights", "read", "written", "activations", "own")
 ARTEFACT = 1.1  # measured over ideal speed-up from which the baseline, not the method, is the likelier cause
 IDLE = 0.4  # of a full cache that uses less of both the copy and the matmul rate, a speed-up says little
 FITS = 0.9  # share of the variance that a line must explain before its slope is stated
-CACHED = 0.95  # measured over floor below which the device's own caches must have served
+EARLIER = {"floor": "least_time"}  # names in facts that were stored before
+CACHED = 0.95  # measured over least time below which the device's own caches must have served
 
 
 class Op(NamedTuple):
@@ -115,33 +116,33 @@ class Bill:
         """Bytes of these kinds, of all where none is named."""
         return sum(getattr(op, kind) * op.times for op in self.ops for kind in kinds or BYTES)
 
-    def floor(self, rates: Rates, *, apart: bool = False) -> float:
+    def least_time(self, rates: Rates, *, apart: bool = False) -> float:
         """Seconds that the batch takes at least; ``apart`` as in :meth:`Rates.seconds`: a stricter sum, which fused kernels may beat."""
         return sum(rates.seconds(op, apart=apart) * op.times for op in self.ops)
 
 
 @dataclass(frozen=True)
 class Limit:
-    """The least cost of a case on the device that measured it, as it stands in an outcome's facts. ``floor``: seconds of a batch;
+    """The least cost of a case on the device that measured it, as it stands in an outcome's facts. ``least_time``: seconds of a batch;
     ``tokens``: of them without image decoding; ``nbytes`` and ``flops``: of a batch with image decoding."""
 
-    floor: float
+    least_time: float
     tokens: float
     nbytes: int
     flops: int
     copy: float
     matmul: float
-    by: Mapping[str, float]  # seconds of the floor by part
+    by: Mapping[str, float]  # seconds of the least time by part
 
     @classmethod
     def of(cls, bill: Bill, rates: Rates) -> Limit:
-        by = {part: bill.of_parts(part).floor(rates) for part in bill.parts}
-        tokens = bill.without("decode").floor(rates)
+        by = {part: bill.of_parts(part).least_time(rates) for part in bill.parts}
+        tokens = bill.without("decode").least_time(rates)
         return cls(sum(by.values()), tokens, bill.moved(), bill.flops, rates.copy, rates.matmul, by)
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Limit:
-        return cls(**{**data, "by": dict(data["by"])})
+        return cls(**{**{EARLIER.get(name, name): value for name, value in data.items()}, "by": dict(data["by"])})
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -155,13 +156,13 @@ class Limit:
         return self.flops / self.matmul / seconds
 
     def over(self, seconds: float) -> float:
-        """Measured time as a multiple of the floor."""
-        return seconds / self.floor
+        """Measured time as a multiple of the least time."""
+        return seconds / self.least_time
 
 
 def ideal(full: Limit, arm: Limit) -> float:
     """The speed-up over the full cache that the bytes and FLOPs saved allow at equal batch."""
-    return full.floor / arm.floor
+    return full.least_time / arm.least_time
 
 
 # -- flags ------------------------------------------------------------------------------------------------------------
@@ -199,7 +200,7 @@ def no_gain(measured: float, allowed: float) -> str:
 
 
 def too_fast(limit: Limit, seconds: float) -> str:
-    """The reason for which the floor fails, or nothing: where everything fits a cache of the device, the copy rate of its memory does
+    """The reason for which the least time fails, or nothing: where everything fits a cache of the device, the copy rate of its memory does
     not bind."""
     if limit.over(seconds) >= CACHED:
         return ""

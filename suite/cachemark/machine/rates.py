@@ -1,7 +1,7 @@
-"""Rates of copying and multiplying on this device, against which a floor is stated.
+"""Rates of copying and multiplying on this device, from which a least time is stated.
 
-The best of several attempts, because a floor is what the device can do, not what it does on average. Buffers are far larger than any
-cache of a CPU; a small model may fit one all the same, and then a case can be faster than its floor (the report says so).
+The best of several attempts, because a least time is what the device can do, not what it does on average. Buffers are far larger than any
+cache of a CPU; a small model may fit one all the same, and then a case can be faster than its least time (the report says so).
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def _elsewhere(device: str, dtypes: tuple[str, ...], uuid: str) -> tuple[tuple[s
 
 def copy_rate(device: str) -> float:
     """Bytes per second, by the faster of a copy, which counts what it reads and what it writes, and of reading alone: a CPU also reads
-    what it overwrites, which a copy's count leaves out, and a floor must not be higher than it is."""
+    what it overwrites, which a copy's count leaves out, and a least time must not be longer than it is."""
     source = torch.ones(COPIED[device] // 4, dtype=torch.float32, device=device)
     target = torch.empty_like(source)
     return max(2 * source.nbytes / fastest(device, lambda: target.copy_(source)), source.nbytes / fastest(device, source.sum))

@@ -18,8 +18,8 @@ from ..report.view.quality_claims import MARGINS, Claims, Margins, QualityClaim
 from ..report.view.report_row import ReportRow
 from ..report.view.standing import standing
 from ..store.db import Store
-from .floors import device_rates
 from .forecasts import identity
+from .least_times import device_rates
 
 CPU = "cpu"
 RECENT = 100  # runs that are looked at: older ones are of older code

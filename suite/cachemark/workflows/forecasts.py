@@ -58,17 +58,17 @@ class Forecaster:
 
     def full(self, batch: int) -> Forecast:
         """The full cache."""
-        floor = self.floor(self._full, batch)
+        least = self.least_time(self._full, batch)
         near = min((row for row in (group.full for group in self._groups) if row and row.median("latency")),
                    key=lambda row: _apart(row.case.batch, batch), default=None)
         one = Interval(1.0, 1.0, 1.0, 0.0, 0)
         memory = self._memory(self._full, batch, near)
         if near is None:
-            return Forecast(batch, one, 1.0, floor, memory, BOUND)
+            return Forecast(batch, one, 1.0, least, memory, BOUND)
         latency = near.median("latency") or 0.0
         if near.case.batch == batch:
             return Forecast(batch, one, 1.0, latency, memory, MEASURED)
-        return Forecast(batch, one, 1.0, floor * max(latency / self.floor(self._full, near.case.batch), 1.0), memory, PREDICTED)
+        return Forecast(batch, one, 1.0, least * max(latency / self.least_time(self._full, near.case.batch), 1.0), memory, PREDICTED)
 
     def arm(self, case: Case, batch: int) -> Forecast:
         """A method with its sizes."""
@@ -89,11 +89,11 @@ class Forecaster:
 
     def allowed(self, case: Case, batch: int) -> float:
         """The speed-up over the full cache that the bytes and FLOPs saved allow."""
-        return self.floor(self._full, batch) / self.floor(case, batch)
+        return self.least_time(self._full, batch) / self.least_time(case, batch)
 
-    def floor(self, case: Case, batch: int) -> float:
+    def least_time(self, case: Case, batch: int) -> float:
         """The least seconds of a batch."""
-        return self._bill(case, batch).floor(self._rates)
+        return self._bill(case, batch).least_time(self._rates)
 
     @cached_property
     def passes_weights(self) -> int | None:

@@ -18,7 +18,7 @@ from ..methods.full import Full
 from ..models.protocol import ModelEntry
 from ..plans.expand import catalogue, methods
 from ..roofline.kv_bytes import MIXED, PAPER_UNIT, entries, equal_widths, nbytes
-from .floors import calibration_knob, sixth
+from .least_times import calibration_knob, sixth
 from .size_claims import size_claims
 
 assert catalogue is not methods  # importing them registers models and methods

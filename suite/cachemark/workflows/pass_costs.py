@@ -18,7 +18,7 @@ from ..core.wording import shown
 from ..models.protocol import ModelEntry
 from ..plans.decoding import decoders
 from ..roofline.bill import ParameterCounts, bill
-from .floors import DEFAULTS, priced_methods
+from .least_times import DEFAULTS, priced_methods
 
 assert decoders  # importing them registers them
 
@@ -63,7 +63,7 @@ def pass_costs(
     found = []
     for batch in batches:
         layout = replace(entry.shape(entry.presets["paper"], batch), dtype=getattr(torch, dtype))
-        whole = bill(registry.methods.get(FULL)(), layout, parts, images=False).floor(rates)
+        whole = bill(registry.methods.get(FULL)(), layout, parts, images=False).least_time(rates)
         arms = priced_methods(methods or own_methods, budgets or own_budgets, layout, None, entry)
         for name, budget, method in ((FULL, "1", registry.methods.get(FULL)()), *arms):
             line = PassCost(name, budget, batch, f"{decoder.name} {decoder.reach}{' ahead' if decoder.ahead else ''}", tokens=tokens)
@@ -79,8 +79,8 @@ def _priced(
     steps = windows(method, layout, decoder)
     if max(step.count for step in steps) <= 1 < decoder.reach:
         return replace(line, unsupported_reason=f"{line.method} states no horizon, so it runs one token a pass")
-    alone = bill(method, layout, parts, images=False).floor(rates)
-    cost = bill(method, layout, parts, images=False, steps=steps).floor(rates) / alone
+    alone = bill(method, layout, parts, images=False).least_time(rates)
+    cost = bill(method, layout, parts, images=False, steps=steps).least_time(rates) / alone
     return replace(line, cost=cost, speed_up=None if line.tokens is None else whole / alone * line.tokens / cost)
 
 

@@ -125,7 +125,7 @@ def _least_time(cell: PaperCell, rates: Rates, dtype: str) -> float:
     layout, method = built(cell)
     counts = registry.models.get(cell.model).parameter_counts()
     assert counts is not None, "papers' models are counted"
-    return bill(method, replace(layout, dtype=getattr(torch, dtype)), counts).floor(rates) / cell.batch
+    return bill(method, replace(layout, dtype=getattr(torch, dtype)), counts).least_time(rates) / cell.batch
 
 
 def _holdings(cell: PaperCell) -> Holdings | None:

@@ -11,7 +11,7 @@ from ..cache.codec import NATIVE
 from ..core.result import Outcome
 from ..core.spec import FULL
 from ..plans.expand import MAX_BATCH, Planned
-from ..plans.price import batches, floor
+from ..plans.price import batches, least_time
 from .paces import FirstPaces, no_paces
 
 EARLY = 0.05  # share of a case before which its pace says nothing: a process warms up
@@ -26,7 +26,7 @@ def on_paper(planned: Planned, images: int) -> float:
     try:
         if planned.rates is None:
             return float(images)
-        return sum(floor(replace(planned, case=one), planned.rates) for one in turns) / len(turns)
+        return sum(least_time(replace(planned, case=one), planned.rates) for one in turns) / len(turns)
     except Exception:  # of whatever kind: an estimate must not end a run
         return float(images)
 

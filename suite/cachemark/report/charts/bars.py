@@ -154,7 +154,7 @@ def _boxes(values: Sequence[Sequence[float]]) -> list[list[float]]:
 
 
 def paper_bars(table: PaperTable) -> Chart:
-    """A row for each line with a published speed-up: its bar, below it ours, and a tick where the GPU's floors set the limit."""
+    """A row for each line with a published speed-up: its bar, below it ours, and a tick where least times on the GPU set the limit."""
     title = "Speed-up over the table's own baseline"
     rows = [line for line in table.lines if line.claimed and line.claimed != 1]
     if not rows:

@@ -1,4 +1,4 @@
-"""Latencies beside what the device allows, by the floor that each outcome carries in its facts."""
+"""Latencies beside what the device allows, by the least time that each outcome carries in its facts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class LimitRow:
     key: str
     name: str
     latency: str
-    floor: str
+    least: str
     over: str
     mbu: str
     mfu: str
@@ -32,7 +32,7 @@ class LimitRow:
 
 @dataclass(frozen=True)
 class Limits:
-    """The table of a group. ``rates`` says on which rates the floors stand; ``parts`` where the full cache's floor goes."""
+    """The table of a group. ``rates`` says on which rates the least times stand; ``parts`` where the full cache's goes."""
 
     rates: str
     parts: str
@@ -45,7 +45,7 @@ class Limits:
 
 
 def against_limits(group: CaseGroup) -> Limits | None:
-    """The table, or None where no row of the group knows its floor."""
+    """The table, or None where no row of the group knows its least time."""
     full = group.full
     known = [(row, limit) for row in (*((full,) if full else ()), *group.arms) if (limit := limit_of(row))]
     if not known:
@@ -57,9 +57,9 @@ def against_limits(group: CaseGroup) -> Limits | None:
 
 
 def _parts(limit: Limit) -> str:
-    """The three longest parts of a floor, as shares."""
+    """The three longest parts of a least time, as shares."""
     longest = sorted(limit.by.items(), key=lambda part: -part[1])[:3]
-    return ", ".join(f"{name} {fmt.percent(seconds / limit.floor)}" for name, seconds in longest)
+    return ", ".join(f"{name} {fmt.percent(seconds / limit.least_time)}" for name, seconds in longest)
 
 
 def _line(row: ReportRow, limit: Limit, whole: Limit | None) -> LimitRow:
@@ -67,7 +67,7 @@ def _line(row: ReportRow, limit: Limit, whole: Limit | None) -> LimitRow:
     ideal = limits.ideal(whole, limit) if whole and not own else None
     measured = row.speed_up.value if row.speed_up and not own else None
     return LimitRow(
-        row.case.key, row.case.label, fmt.seconds(latency), fmt.seconds(limit.floor), fmt.times(limit.over(latency)),
+        row.case.key, row.case.label, fmt.seconds(latency), fmt.seconds(limit.least_time), fmt.times(limit.over(latency)),
         fmt.percent(limit.mbu(latency)), fmt.percent(limit.mfu(latency)), fmt.times(ideal) if ideal else fmt.DASH,
         fmt.times(measured) if measured else fmt.DASH,
         fmt.percent(measured / ideal) if measured and ideal else fmt.DASH, _slope(row), flags(row, limit, whole),

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from ...core import limits
 from ...stats.intervals import Interval
 
-WORTH_MEASURING = limits.ARTEFACT  # the least gain for which a prediction counts: floors are not known better than that
+WORTH_MEASURING = limits.ARTEFACT  # the least gain for which a prediction counts: least times are not known better than that
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Arithmetic before anything is measured: floors of a model's time under methods, budgets and batches."""
+"""Arithmetic before anything is measured: least times of a model under methods, budgets and batches."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ DEFAULTS = {
 
 
 @dataclass(frozen=True)
-class Floor:
+class LeastTime:
     """One line: a method under a budget at a batch, or the ``unsupported_reason`` why there is none. ``seconds`` of the batch at least,
     ``parts`` of them by operation; ``speed_up`` over the full cache that bytes and FLOPs allow; ``nbytes`` of the batch by kind;
     ``attended``: entries that a query looks at on average, None in a masked model."""
@@ -60,10 +60,10 @@ def device_rates(gpu: str | None, dtype: str) -> Rates:
     return replace(measured.rate(device, threads, dtype), device=environment(device, threads).machine_class)
 
 
-def floors(
+def least_times(
     model: str, rates: Rates, *, methods: Sequence[str] = (), budgets: Sequence[str] = (), batches: Sequence[int] = (1,),
     dtype: str = "bfloat16", preset: str = "paper", steps: int = 0, demanding: int | None = None, apart: bool = False,
-) -> list[Floor]:
+) -> list[LeastTime]:
     """The full cache and each method under each budget, at each batch. Empty ``methods`` and ``budgets`` are the family's own;
     the budget ``own`` is what a method's sizes are. ``steps`` replaces the passes of a masked model; ``demanding`` layers of ams_kv have
     the larger budget, a sixth where it is None. ``apart`` charges activations as operations of their own."""
@@ -75,13 +75,13 @@ def floors(
     found = []
     for batch in batches:
         layout = replace(entry.shape(sampling, batch), dtype=getattr(torch, dtype))
-        full = _floor(FULL, "1", batch, bill(registry.methods.get(FULL)(), layout, parts), rates, None, apart)
+        full = _line(FULL, "1", batch, bill(registry.methods.get(FULL)(), layout, parts), rates, None, apart)
         found.append(replace(full, attended=_attended(registry.methods.get(FULL)(), layout)))
         for name, budget, method in priced_methods(methods or own_methods, budgets or own_budgets, layout, demanding, entry):
             if isinstance(method, str):
-                found.append(Floor(name, budget, batch, method))
+                found.append(LeastTime(name, budget, batch, method))
                 continue
-            arm = _floor(name, budget, batch, bill(method, layout, parts), rates, full, apart)
+            arm = _line(name, budget, batch, bill(method, layout, parts), rates, full, apart)
             found.append(replace(arm, attended=_attended(method, layout)))
     return found
 
@@ -113,11 +113,11 @@ def calibration_knob(cls: type[Method], entry: ModelEntry) -> dict[str, str]:
     return {"calibration": calibrations.remember(cls.name, facts)} if facts else {}
 
 
-def _floor(name: str, budget: str, batch: int, found: Bill, rates: Rates, full: Floor | None, apart: bool) -> Floor:
-    seconds = found.floor(rates, apart=apart)
-    return Floor(
+def _line(name: str, budget: str, batch: int, found: Bill, rates: Rates, full: LeastTime | None, apart: bool) -> LeastTime:
+    seconds = found.least_time(rates, apart=apart)
+    return LeastTime(
         name, budget, batch, "", found.passes, seconds, (full.seconds if full else seconds) / seconds,
-        {part: found.of_parts(part).floor(rates, apart=apart) for part in found.parts}, {kind: found.moved(kind) for kind in BYTES},
+        {part: found.of_parts(part).least_time(rates, apart=apart) for part in found.parts}, {kind: found.moved(kind) for kind in BYTES},
         found.flops,
     )
 
