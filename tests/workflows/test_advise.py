@@ -112,6 +112,14 @@ def test_the_full_cache_at_batch_1_and_the_planted_best_at_a_large_one(planted: 
     assert "On h100" in said
 
 
+def test_of_a_masked_model_no_batch_is_named_at_which_keys_and_values_pass_the_weights(tmp_path: Path) -> None:
+    result = call("advise", "--model", "mar-l", "--gpu", "h100", "--store", tmp_path / "none.sqlite", "--json")
+    assert result.exit_code == 0, result.output
+    begins = json.loads(result.stdout)["begins"]
+    assert begins.startswith("A masked model saves computation, not bytes. On h100")
+    assert "bytes read" not in begins
+
+
 def test_a_prediction_is_marked_and_says_how_to_measure_it(store: Planted, tmp_path: Path) -> None:
     store.add([16], TRUTH)
     plan = tmp_path / "more.toml"

@@ -230,10 +230,10 @@ class _Advisor:
         return f"{told} Where memory is short, {lines[chosen.lean.key].name} runs{saves(chosen.lean.saving, self.entry.paradigm)}."
 
     def _begins(self, cases: Sequence[Case]) -> str:
-        """The batch at which gains begin: in bytes, and on the device."""
+        """The batch at which more is read of keys and values than of weights, and that from which on the device can gain."""
         batch, gpu = self.forecaster.passes_weights, self.wishes.gpu
         said = ("A masked model saves computation, not bytes." if batch is None else
-                f"Keys and values pass the weights in bytes read at batch {batch}: gains begin there.")
+                f"Keys and values pass the weights in bytes read at batch {batch}.")
         first = self.forecaster.gains_from(cases, MOST)
         if first is None:
             return f"{said} At no batch up to {MOST} do the methods here save enough on {gpu} to be told from none."

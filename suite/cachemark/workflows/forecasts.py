@@ -17,7 +17,7 @@ from ..models.costs import case_bill
 from ..models.protocol import ModelEntry
 from ..report.view.answers import doubt
 from ..report.view.case_group import CaseGroup
-from ..report.view.report_row import ReportRow, share_of_full
+from ..report.view.report_row import MASKED, ReportRow, share_of_full
 from ..stats.intervals import Interval
 from ..trial.child.bench import method_factory
 
@@ -99,9 +99,10 @@ class Forecaster:
     def passes_weights(self) -> int | None:
         """The batch from which on a generation of the full cache reads more bytes of keys and values than of weights; None of a masked
         model, whose full form keeps none."""
+        if self._entry.paradigm == MASKED:
+            return None  # what a pass reads of keys and values it has made itself
         found = self._bill(self._full, 1)
-        read = found.moved("read")
-        return -(-found.moved("weights") // read) if read else None
+        return -(-found.moved("weights") // found.moved("read"))
 
     def gains_from(self, cases: Sequence[Case], most: int) -> int | None:
         """The least power of two, up to ``most``, at which the bytes and FLOPs that one of the methods saves allow a gain that can be told
