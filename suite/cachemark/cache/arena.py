@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 import torch
@@ -28,6 +29,12 @@ class Memory:
     def another(self) -> Memory:
         """An empty arena for another batch of the same case."""
         return Memory(self.device, self.codec, self.engine.another())
+
+    def parts(self, names: Iterable[str]) -> list[Memory]:
+        """A view of it for each of several methods that share a generation: the same storage and engine, under names of their own. They
+        attend one after another, so one stage serves all: that of the first, which must be the largest."""
+        stage: dict[str, Tensor] = {}
+        return [MemoryPart(self, name, stage) for name in names]
 
     def zeros(self, name: str, shape: Iterable[int], dtype: torch.dtype, kind: str = "state") -> Tensor:
         """A zeroed tensor. ``kind`` says where its bytes are counted: ``slots``, ``stage`` or ``state`` (a method's)."""
@@ -58,3 +65,24 @@ class Memory:
     def pointers(self) -> dict[str, int]:
         """Address of each tensor: equal for two generations of a case."""
         return {name: t.data_ptr() for name, (_, t) in self.tensors.items()}
+
+
+class MemoryPart(Memory):
+    """The part of an arena that one of several methods is given. What it keeps is counted in the ``whole``, which begins generations;
+    ``stage`` holds the buffers that the parts share."""
+
+    def __init__(self, whole: Memory, name: str, stage: dict[str, Tensor]) -> None:
+        super().__init__(whole.device, whole.codec, whole.engine)
+        self._whole, self._name, self._stage = whole, name, stage
+
+    def zeros(self, name: str, shape: Iterable[int], dtype: torch.dtype, kind: str = "state") -> Tensor:
+        if kind != "stage":
+            return self._whole.zeros(f"{self._name}.{name}", shape, dtype, kind)
+        shape = tuple(shape)
+        if name not in self._stage:
+            self._stage[name] = self._whole.zeros(name, (math.prod(shape),), dtype, kind)
+        assert math.prod(shape) <= self._stage[name].numel(), f"{name} of the first part is too small"
+        return self._stage[name][: math.prod(shape)].view(shape)
+
+    def begin(self) -> None:
+        """Nothing: the whole has begun."""

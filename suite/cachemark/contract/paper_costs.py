@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -54,6 +54,10 @@ class PaperCosts:
     def attended_by_heads(self, layout: Layout, site: Site, step: Step) -> int:
         """Entries that a query of this pass looks at, summed over K/V heads. Methods whose heads keep different numbers define it."""
         return layout.kv_heads * self.attended(layout, site, step)
+
+    def kind(self, layout: Layout, site: Site) -> Hashable:
+        """Sites of one capacity and one kind hold and read as many entries in every pass. Methods whose heads differ define it."""
+        return None
 
     def overhead(self, layout: Layout, site: Site, step: Step) -> MethodOverhead:
         """Work of this site in a pass beside the model itself, for one row."""

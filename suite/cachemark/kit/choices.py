@@ -20,7 +20,7 @@ from torch import Tensor
 
 from ..cache.layout import Site, Step
 from ..contract.method import Method
-from .driver import Onlooker
+from .driver import Onlooker, slots_of
 
 CLOSE = 1e-4  # logits
 GAP = 1e-6  # scores
@@ -49,10 +49,10 @@ class Choices(Onlooker):
     _codes: list[Tensor] = field(default_factory=list)
 
     def after(self, method: Method, site: Site, step: Step, q: Tensor, k: Tensor, v: Tensor, out: Tensor) -> None:
-        slot = method.slots[site]
-        if not slot.bank.codec.exact:
-            own = slice(slot.live[0] - k.size(2), slot.live[0])
-            self._codes.extend(part[:, :, own].float().flatten(1).clone() for part in (*slot.k, *slot.v))
+        for place, slot in slots_of(method).items():
+            if (place.stack, place.layer) == (site.stack, site.layer) and not slot.bank.codec.exact:
+                own = slice(slot.live[0] - k.size(2), slot.live[0])
+                self._codes.extend(part[:, :, own].float().flatten(1).clone() for part in (*slot.k, *slot.v))
 
     def settled(self, method: Method, step: Step) -> None:
         held = [slot.visual[..., : slot.live[0]].sort(-1).values for bank in method.banks for slot in bank.slots]

@@ -18,7 +18,7 @@ from ..contract.method import Method
 from ..core import calibrations
 from ..core.errors import Unsupported
 from ..methods.base.calibrated import Calibrated
-from .driver import Onlooker
+from .driver import Onlooker, slots_of, stages_of
 from .findings import Flaw
 from .oracle import Apart
 
@@ -119,12 +119,12 @@ class Poison(Onlooker):
 
     def before(self, method: Method, site: Site, step: Step) -> None:
         self.fed(method, step)
-        if method.stage is not None:
-            poison(method.stage.k)
-            poison(method.stage.v)
+        for stage in stages_of(method):
+            poison(stage.k)
+            poison(stage.v)
 
     def fed(self, method: Method, step: Step) -> None:
-        for slot in method.slots.values():
+        for slot in slots_of(method).values():
             self._spoil(slot)
 
     def _spoil(self, slot: Slot) -> None:

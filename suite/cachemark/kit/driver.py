@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,8 +12,11 @@ from torch import Tensor
 from ..cache.arena import Memory
 from ..cache.codec import NATIVE, Codec
 from ..cache.layout import Layout, Site, Step, raster_steps
+from ..cache.slot import Slot, Stage
+from ..contract.head_groups import HeadGroups, HeadSite
 from ..contract.method import Method
 
+Place = Site | HeadSite
 Outputs = dict[tuple[int, Site], Tensor]
 
 
@@ -52,6 +55,17 @@ class Watched:
         super().end_step(step)  # type: ignore[misc]
         for watch in self.watches:
             watch.settled(self, step)  # type: ignore[arg-type]
+
+
+def slots_of(method: Method) -> Mapping[Place, Slot]:
+    """Every slot of a method, by its site and, where heads have slots of their own, by these."""
+    return method.slots_by_heads if isinstance(method, HeadGroups) else method.slots  # type: ignore[return-value]
+
+
+def stages_of(method: Method) -> list[Stage]:
+    """Every stage of a method."""
+    methods = [group.method for group in method.groups] if isinstance(method, HeadGroups) else [method]
+    return [one.stage for one in methods if one.stage is not None]
 
 
 def watched(method: Method, *watches: Onlooker) -> Method:

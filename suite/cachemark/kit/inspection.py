@@ -24,6 +24,7 @@ from ..cache.attention import FUSED_MASS_KERNEL, fused, mass_kernel
 from ..cache.codec import NATIVE
 from ..cache.layout import Layout, Site, Step, raster_steps, scale_steps
 from ..cache.masked_layout import MaskedLayout
+from ..contract.head_groups import HeadGroups
 from ..contract.method import Method
 from ..core.spec import Sampling
 from ..machine.memory import exhausted
@@ -137,7 +138,8 @@ class Looker(Onlooker):
 
     def settled(self, method: Method, step: Step) -> None:
         self.passes += 1
-        self._entries(method, step)
+        for one in (method, *(group.method for group in method.groups)) if isinstance(method, HeadGroups) else (method,):
+            self._entries(one, step)
         if not self.passes & (self.passes - 1):
             self.examine(method, step)
 

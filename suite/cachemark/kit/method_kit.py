@@ -9,11 +9,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ..contract.head_groups import HeadGroups
 from ..contract.method import Method
 from ..contract.per_head import PerHead
 from ..core.errors import BadBudget, BadKnob, CachemarkError, Unsupported
 from ..models.protocol import ModelEntry, Request
-from . import batches, manner_checks, ragged, scale_checks, token_checks
+from . import batches, group_checks, manner_checks, ragged, scale_checks, token_checks
 from .findings import Checked, Flaw, KitProof
 from .head_checks import HEAD
 from .masked_checks import MASKED, masked_cells
@@ -36,6 +37,13 @@ SCALE: tuple[Check, ...] = (
     scale_checks.neutral_is_full, scale_checks.tight_is_not_neutral, scale_checks.evicting_is_masking, scale_checks.bytes_are_declared,
     scale_checks.budget_is_used, scale_checks.prefix_is_sound, scale_checks.dead_is_never_read, scale_checks.second_generation_repeats,
     scale_checks.memory_is_the_arenas, scale_checks.nothing_is_read_on_the_host, scale_checks.rows_are_the_same_in_another_order,
+)
+GROUPS: tuple[Check, ...] = (
+    token_checks.neutral_is_full, token_checks.tight_is_not_neutral, token_checks.evicting_is_masking, group_checks.heads_are_served_once,
+    token_checks.prefix_is_sound, group_checks.bytes_are_declared, group_checks.declared_is_used, group_checks.live_bytes_are_counted,
+    token_checks.memory_is_the_arenas, token_checks.dead_is_never_read, token_checks.second_generation_repeats,
+    token_checks.nothing_is_read_on_the_host, token_checks.graph_is_eager, batches.samples_are_the_same_in_any_batch,
+    ragged.rows_are_as_alone, manner_checks.other_numbers_run, manner_checks.knobs_are_refused, manner_checks.process_is_left_alone,
 )
 TOKEN_SIZES = ((1, 1, 4), (1, 2, 4), (2, 2, 5))  # layers, heads and lines, the smallest first
 SCALE_SIZES = ((1, 1, (1, 2, 3, 4)), (1, 2, (1, 2, 3, 4, 5)), (2, 2, (1, 2, 3, 4, 5, 6)))
@@ -79,10 +87,13 @@ FAMILIES = {
 
 
 PER_HEAD = CheckFamily(HEAD, _head_cells, _smaller_scales)
+HEAD_GROUPS = replace(FAMILIES["next-token"], checks=GROUPS)
 
 
 def family_of(cls: type[Method], paradigm: str) -> CheckFamily | None:
     """The checks of a method on models of a paradigm."""
+    if issubclass(cls, HeadGroups) and paradigm == "next-token":
+        return HEAD_GROUPS
     return PER_HEAD if issubclass(cls, PerHead) and paradigm == "next-scale" else FAMILIES.get(paradigm)
 
 

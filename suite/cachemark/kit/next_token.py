@@ -18,7 +18,7 @@ from ..core.errors import BadBudget
 from ..core.spec import Sampling
 from ..models.llamagen import LlamaGen, LlamaGenConfig
 from .common import MethodCell, calibration
-from .driver import Onlooker, Outputs, watched
+from .driver import Onlooker, Outputs, Place, slots_of, watched
 from .oracle import TokenShadow
 
 GRID, BATCH, LAYERS, HEADS = 6, 2, 2, 4
@@ -122,12 +122,12 @@ def generate(cell: Cell, method: Method, *watches: Onlooker, memory: Memory | No
 
 @dataclass
 class Moment:
-    """One pass: live entries of each site while it ran and after its work, and what the live prefix held after it."""
+    """One pass: live entries of each slot while it ran and after its work, and what the live prefix held after it."""
 
     step: Step
-    during: dict[Site, list[int]]
-    after: dict[Site, list[int]]
-    contents: dict[Site, Tensor]
+    during: dict[Place, list[int]]
+    after: dict[Place, list[int]]
+    contents: dict[Place, Tensor]
 
 
 @dataclass
@@ -135,14 +135,14 @@ class TokenRecord(Onlooker):
     """Keeps every moment of a generation."""
 
     moments: list[Moment] = field(default_factory=list)
-    _during: dict[Site, list[int]] = field(default_factory=dict)
+    _during: dict[Place, list[int]] = field(default_factory=dict)
 
     def fed(self, method: Method, step: Step) -> None:
-        self._during = {site: list(slot.live) for site, slot in method.slots.items()}
+        self._during = {place: list(slot.live) for place, slot in slots_of(method).items()}
 
     def settled(self, method: Method, step: Step) -> None:
-        after = {site: list(slot.live) for site, slot in method.slots.items()}
-        held = {site: slot.visual[..., : max(slot.live)].clone() for site, slot in method.slots.items()}
+        after = {place: list(slot.live) for place, slot in slots_of(method).items()}
+        held = {place: slot.visual[..., : max(slot.live)].clone() for place, slot in slots_of(method).items()}
         self.moments.append(Moment(step, self._during, after, held))
 
 

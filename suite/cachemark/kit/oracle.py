@@ -15,7 +15,7 @@ from torch import Tensor
 from ..cache.arena import Memory
 from ..cache.layout import Site, Step
 from ..contract.method import Method
-from .driver import Onlooker
+from .driver import Onlooker, slots_of
 
 TOLERANCE = 1e-5  # outputs of attention
 
@@ -57,11 +57,10 @@ class TokenShadow(Onlooker):
         if step.count == 0:
             if self._oracle is None:
                 self._oracle = Method()
-                self._oracle.begin(method.layout, list(method.slots), Memory("cpu", method.banks[0].codec))
+                sites = dict.fromkeys(Site(place.stack, place.layer) for place in slots_of(method))
+                self._oracle.begin(method.layout, list(sites), Memory("cpu", method.banks[0].codec))
             return
-        slot = method.slots[site]
-        self._before = [visible(slot.visual[run.rows, :, :n], run.condition, step.first)
-                      for run, n in zip(slot.bank.runs, slot.live, strict=True)]
+        self._before = held_before(method, site, step)
 
     def after(self, method: Method, site: Site, step: Step, q: Tensor, k: Tensor, v: Tensor, out: Tensor) -> None:
         assert self._oracle is not None
@@ -83,6 +82,18 @@ class TokenShadow(Onlooker):
     def settled(self, method: Method, step: Step) -> None:
         assert self._oracle is not None
         self._oracle.end_step(step)
+
+
+def held_before(method: Method, site: Site, step: Step) -> list[Tensor]:
+    """Of each run of rows which entries from before this pass its heads hold: (rows, kv_heads, condition + first) bool."""
+    heads, runs = dict[int, int](), list[list[Tensor]]()
+    for place, slot in slots_of(method).items():
+        if (place.stack, place.layer) == (site.stack, site.layer):
+            heads |= {head: len(heads) + at for at, head in enumerate(getattr(place, "heads", range(method.layout.kv_heads)))}
+            runs.append([visible(slot.visual[run.rows, :, :n], run.condition, step.first)
+                         for run, n in zip(slot.bank.runs, slot.live, strict=True)])
+    order = [heads[head] for head in sorted(heads)]
+    return [torch.cat(parts, 1)[:, order] for parts in zip(*runs, strict=True)]
 
 
 def visible(numbers: Tensor, condition: int, tokens: int) -> Tensor:

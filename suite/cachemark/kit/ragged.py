@@ -12,7 +12,7 @@ from torch import Tensor
 from ..cache.codec import CODECS
 from ..cache.layout import Layout, Site, Step
 from ..contract.method import Method
-from .driver import Onlooker, Outputs, RasterFeed, alone, drive, layout_of, watched
+from .driver import Onlooker, Outputs, Place, RasterFeed, alone, drive, layout_of, slots_of, watched
 from .findings import Flaw
 from .next_token import ATTENTION, GRID, Cell
 
@@ -37,13 +37,14 @@ class Kept(Onlooker):
     """Keeps what each row held after each pass, per site: visual numbers of (kv_heads, live), sorted."""
 
     def __init__(self) -> None:
-        self.rows: list[dict[Site, list[Tensor]]] = []
+        self.rows: list[dict[Place, list[Tensor]]] = []
 
     def settled(self, method: Method, step: Step) -> None:
-        live = {site: [n for run, n in zip(slot.bank.runs, slot.live, strict=True) for _ in range(run.start, run.stop)]
-                for site, slot in method.slots.items()}  # fmt: skip
-        self.rows.append({site: [slot.visual[row, :, :n].sort(-1).values for row, n in enumerate(live[site])]
-                          for site, slot in method.slots.items()})  # fmt: skip
+        slots = slots_of(method)
+        live = {place: [n for run, n in zip(slot.bank.runs, slot.live, strict=True) for _ in range(run.start, run.stop)]
+                for place, slot in slots.items()}  # fmt: skip
+        self.rows.append({place: [slot.visual[row, :, :n].sort(-1).values for row, n in enumerate(live[place])]
+                          for place, slot in slots.items()})  # fmt: skip
 
 
 def run(method: Method, layout: Layout, feed: RasterFeed, codec: str) -> tuple[Outputs, Kept]:

@@ -7,7 +7,7 @@ that rows of a shorter condition do not have are counted as if they had them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -81,11 +81,11 @@ _decoded = cache(counted)  # of an image; once, since the decoder has to be buil
 def _alike(method: Method, layout: Layout) -> list[tuple[Site, int]]:
     """One layer of each kind, and how many there are of it: layers that hold as many entries see as many, but where scales differ by layer
     in what they leave, each pass is asked."""
-    kinds: dict[tuple[int, ...], list[Site]] = {}
+    kinds: dict[tuple[Hashable, ...], list[Site]] = {}
     for layer in range(layout.layers):
         site = Site("decoder", layer)
         seen = (method.attended_by_heads(layout, site, step) for step in (scale_steps(layout) if layout.scales else ()))
-        kinds.setdefault((method.capacity(layout, site), *seen), []).append(site)
+        kinds.setdefault((method.capacity(layout, site), method.kind(layout, site), *seen), []).append(site)
     return [(sites[0], len(sites)) for sites in kinds.values()]
 
 

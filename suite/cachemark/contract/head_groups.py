@@ -1,0 +1,164 @@
+"""Next-token methods whose K/V heads keep different numbers of entries: heads that are treated alike share a uniform method."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from copy import copy
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..cache.arena import Memory
+from ..cache.layout import Layout, Site, Step
+from ..cache.slot import Slot
+from ..core.errors import BadKnob
+from ..core.spec import canonical
+from .method import Method, graph_key
+from .paper_costs import MethodOverhead
+
+
+class HeadSite(NamedTuple):
+    """Some K/V heads of a site, whose entries have slots of their own."""
+
+    stack: str
+    layer: int
+    heads: tuple[int, ...]
+
+
+@dataclass
+class HeadGroup:
+    """The heads that one uniform ``method`` serves, as many at each of its sites; ``layout`` has these heads alone."""
+
+    method: Method
+    layout: Layout
+    heads: dict[Site, tuple[int, ...]] = field(default_factory=dict)
+
+
+@dataclass
+class HeadGroups(Method):
+    """A next-token method that says for each K/V head which uniform method serves it, at a budget of that head's own.
+
+    A subclass says :meth:`served`; it may depend on sizes, knobs and what was measured of the weights, never on tensors. Heads of a site
+    with one method and the same knobs attend in one call, on exactly their entries, in slots that are allocated for that budget.
+    """
+
+    paradigms = ("next-token",)
+    evicts = True
+    groups: ClassVar[Sequence[HeadGroup]] = ()  # of an instance since it was resolved; no knob
+
+    def served(self, layout: Layout, site: Site) -> Sequence[Method]:
+        """The method of each K/V head of a site, such as ``Window(B=32)``."""
+        return [Method()] * layout.kv_heads
+
+    def resolve(self, layout: Layout) -> None:
+        """Group the heads. Call it behind what a subclass resolves; raises what the methods of the heads raise."""
+        groups = self._grouped(layout, [Site("decoder", layer) for layer in range(layout.layers)])
+        for group in groups:
+            group.method.resolve(group.layout)
+        self.groups = groups  # type: ignore[misc]  # a ClassVar, so that it is no field and no knob
+
+    def _grouped(self, layout: Layout, sites: Sequence[Site]) -> list[HeadGroup]:
+        """A group for each method, its knobs, and number of heads that it serves at a site."""
+        share, found = layout.heads // layout.kv_heads, dict[tuple[type[Method], str, int], HeadGroup]()
+        for site in sites:
+            served, alike = self.served(layout, site), dict[tuple[type[Method], str], list[int]]()
+            if len(served) != layout.kv_heads:
+                raise BadKnob(f"{self.name}: {len(served)} methods for the heads of layer {site.layer}.",
+                              remedy=f"served must name one for each of the {layout.kv_heads} K/V heads.")
+            for head, method in enumerate(served):
+                alike.setdefault((type(method), canonical(method.knobs())), []).append(head)
+            for (cls, knobs), heads in alike.items():
+                count = len(heads)
+                few = replace(layout, heads=share * count, kv_heads=count)
+                group = found.setdefault((cls, knobs, count), HeadGroup(copy(served[heads[0]]), few))
+                group.heads[site] = tuple(heads)
+        return list(found.values())
+
+    # -- on paper -----------------------------------------------------------------------------------------------------
+    def at(self, site: Site) -> list[HeadGroup]:
+        """The groups that have heads at a site, after :meth:`resolve`."""
+        return [group for group in self.groups if site in group.heads]
+
+    def entries(self, layout: Layout, site: Site) -> int:
+        """Entries that all K/V heads of a site have room for: what is allocated of one row."""
+        return sum(group.layout.kv_heads * group.method.capacity(group.layout, site) for group in self.at(site))
+
+    def capacity(self, layout: Layout, site: Site) -> int:
+        """The mean over the heads of a site, rounded up, for what compares sites and methods on paper."""
+        return -(-self.entries(layout, site) // layout.kv_heads)
+
+    def kind(self, layout: Layout, site: Site) -> tuple[tuple[int, int], ...]:
+        """How many heads have room for how many entries."""
+        return tuple(sorted((group.method.capacity(group.layout, site), group.layout.kv_heads) for group in self.at(site)))
+
+    def attended(self, layout: Layout, site: Site, step: Step) -> int:
+        """The mean over the heads, rounded up."""
+        return -(-self.attended_by_heads(layout, site, step) // layout.kv_heads)
+
+    def attended_by_heads(self, layout: Layout, site: Site, step: Step) -> int:
+        return sum(group.method.attended_by_heads(group.layout, site, step) for group in self.at(site))
+
+    def overhead(self, layout: Layout, site: Site, step: Step) -> MethodOverhead:
+        each = [group.method.overhead(group.layout, site, step) for group in self.at(site)]
+        return MethodOverhead(sum(one.products for one in each), sum(one.numbers for one in each))
+
+    # -- one generation -----------------------------------------------------------------------------------------------
+    def begin(self, layout: Layout, sites: Sequence[Site], memory: Memory) -> None:
+        memory.begin()
+        self.layout = layout
+        self.resolve(layout)
+        largest_first = sorted(self.groups, key=_staged, reverse=True)
+        parts = memory.parts(f"group {number}" for number in range(len(largest_first)))
+        for group, part in zip(largest_first, parts, strict=True):
+            group.method.begin(group.layout, list(group.heads), part)
+        self.banks = [bank for group in self.groups for bank in group.method.banks]
+        self.slots, self.stage = {}, None
+
+    @property
+    def slots_by_heads(self) -> dict[HeadSite, Slot]:
+        """The slot of the heads of each group at each of its sites."""
+        return {HeadSite(*site, heads): group.method.slots[site] for group in self.groups for site, heads in group.heads.items()}
+
+    def attend(self, site: Site, step: Step, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Each group by its own method, on its heads alone."""
+        share, outs = q.size(1) // k.size(1), dict[int, Tensor]()
+        for group in self.at(site):
+            heads = group.heads[site]
+            if len(heads) == k.size(1):
+                return group.method.attend(site, step, q, k, v)
+            asking = [head * share + number for head in heads for number in range(share)]
+            out = group.method.attend(site, step, _of(q, asking), _of(k, heads), _of(v, heads))
+            outs |= zip(asking, out.unbind(1), strict=True)
+        return torch.stack([outs[head] for head in sorted(outs)], 1)
+
+    def end_step(self, step: Step) -> None:
+        """Close a pass in every group."""
+        for group in self.groups:
+            group.method.end_step(step)
+
+    # -- how a pass may be run ----------------------------------------------------------------------------------------
+    @property
+    def needs_mass(self) -> bool:
+        return any(group.method.needs_mass for group in self.groups)
+
+    @property
+    def capturable(self) -> bool:
+        return all(group.method.capturable for group in self.groups)
+
+    def graph_key(self, step: Step) -> tuple[object, ...]:
+        """What the methods of the groups read of the step."""
+        return tuple(graph_key(group.method, step) for group in self.groups)
+
+
+def _staged(group: HeadGroup) -> int:
+    """Entries of a row that the stage of a group must show, where it has one."""
+    return group.layout.kv_heads * max(group.method.capacity(group.layout, site) for site in group.heads)
+
+
+def _of(x: Tensor, heads: Sequence[int]) -> Tensor:
+    """Some heads of (rows, heads, tokens, head_dim): a view where they are neighbours."""
+    if heads[-1] - heads[0] == len(heads) - 1:
+        return x[:, heads[0] : heads[-1] + 1]
+    return torch.stack([x[:, head] for head in heads], 1)

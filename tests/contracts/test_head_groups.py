@@ -1,0 +1,219 @@
+"""The contract of a next-token method whose heads keep different numbers of entries, each head served by a uniform method."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from cachemark.cache.arena import Memory
+from cachemark.cache.codec import CODECS
+from cachemark.cache.layout import Layout, Site, raster_steps
+from cachemark.contract import head_groups
+from cachemark.contract.head_groups import HeadGroups
+from cachemark.contract.method import Method
+from cachemark.core.errors import BadKnob
+from cachemark.kit.driver import RasterFeed, drive, layout_of
+from cachemark.kit.method_kit import GROUPS, check_method
+from cachemark.kit.next_token import Cell, generate, recorded
+from cachemark.methods.base.evicting import visual_budget
+from cachemark.methods.h2o import H2O
+from cachemark.methods.linear import Linear
+from cachemark.methods.window import Window
+from cachemark.roofline.bill import attended
+
+
+@dataclass
+class Budgeted(HeadGroups):
+    """Methods of the tests: a mean of ``mean`` visual entries."""
+
+    mean: int = 0
+
+    @classmethod
+    def knobs_for(cls, budget: Fraction, layout: Layout) -> dict[str, Any]:
+        return {"mean": visual_budget(budget, layout)}
+
+    def resolve(self, layout: Layout) -> None:
+        if self.mean < 1:
+            raise BadKnob(f"{self.name}: mean = {self.mean} keeps nothing.", remedy="Give 1 or more.")
+        super().resolve(layout)
+
+    def budget(self, layout: Layout, layer: int, head: int) -> int:
+        """Of a head; at the whole budget all keep all."""
+        return layout.visual if self.mean >= layout.visual else max(2, self.mean + 3 * ((head + layer) % 3 - 1))
+
+
+@dataclass
+class Staggered(Budgeted):
+    """Every head has a window of another width."""
+
+    name = "staggered"
+
+    def served(self, layout: Layout, site: Site) -> Sequence[Method]:
+        return [Window(B=self.budget(layout, site.layer, head)) for head in range(layout.kv_heads)]
+
+
+@dataclass
+class Pyramid(Budgeted):
+    """All heads of a layer keep as many heavy hitters, each layer fewer than the one before."""
+
+    name = "pyramid"
+
+    def served(self, layout: Layout, site: Site) -> Sequence[Method]:
+        return [H2O(B=self.budget(layout, site.layer, 0))] * layout.kv_heads
+
+
+@dataclass
+class Mixed(Budgeted):
+    """Even heads have a narrow window, odd ones twice as many heavy hitters."""
+
+    name = "mixed"
+
+    def served(self, layout: Layout, site: Site) -> Sequence[Method]:
+        if self.mean >= layout.visual:
+            return [Method()] * layout.kv_heads
+        return [H2O(B=self.mean) if head % 2 else Window(B=max(2, self.mean // 2)) for head in range(layout.kv_heads)]
+
+
+CLASSES = (Staggered, Pyramid, Mixed)
+METHODS = pytest.mark.parametrize("cls", CLASSES)
+CODEC = pytest.mark.parametrize("codec", CODECS)
+ATTENTION = pytest.mark.parametrize("attention", ["mha", "gqa"])
+
+
+@METHODS
+def test_it_passes_every_check_of_the_kit(cls: type[Budgeted]) -> None:
+    proof = check_method(cls)
+    assert len(proof.checks) == len(GROUPS)
+    assert [f"{check.name}: {check.findings[0]}" for check in proof.checks if check.findings] == []
+    assert not [check.name for check in proof.checks if check.left_out]
+
+
+@METHODS
+@CODEC
+@ATTENTION
+def test_evicting_equals_masking(cls: type[Budgeted], codec: str, attention: str) -> None:
+    shadow = recorded(Cell(cls, (), codec, attention)).shadow
+    assert shadow.hidden > 0
+    assert shadow.worst <= 1e-5
+
+
+@METHODS
+@CODEC
+def test_bytes_follow_the_budgets_of_all_heads_to_the_byte(cls: type[Budgeted], codec: str) -> None:
+    """By the rule alone: a token more than the budget stands in a slot until the oldest goes, and the condition beside both."""
+    ran, kind = recorded(Cell(cls, (), codec, "mha")), CODECS[codec]
+    method, layout = ran.method, ran.method.layout
+    assert isinstance(method, Budgeted)
+    widest: list[int] = [one.B + 1 for layer in range(layout.layers)  # type: ignore[attr-defined]
+                         for one in method.served(layout, Site("decoder", layer))]
+    assert len(set(widest)) > 1, "heads or layers must differ, or nothing is tested"
+    entries = sum(min(most, layout.cacheable) + layout.longest_condition for most in widest)
+    shared = len(widest) * kind.shared_bytes(layout.head_dim, layout.dtype, layout.longest_condition + layout.visual)
+    expected = layout.rows * (entries * kind.pair_bytes(layout.head_dim, layout.dtype) + shared)
+    assert ran.memory.nbytes("slots") == method.logical_bytes == expected
+
+
+@METHODS
+def test_paper_counts_what_heads_look_at(cls: type[Budgeted]) -> None:
+    """Every pass of every layer, against the slots of a run."""
+    ran = recorded(Cell(cls, (), "native", "mha"))
+    method, layout = ran.method, ran.method.layout
+    assert isinstance(method, HeadGroups)
+    total = 0
+    for moment in ran.moments:
+        for site in {Site(place.stack, place.layer) for place in moment.during}:
+            seen = sum(len(place.heads) * moment.during[place][0] for place in method.slots_by_heads if place.layer == site.layer)
+            assert method.attended_by_heads(layout, site, moment.step) == seen, (moment.step, site)
+            total += seen
+    assert attended(method, layout) == pytest.approx(total / len(raster_steps(layout)) / layout.layers / layout.kv_heads)
+
+
+def test_heads_that_are_all_alike_are_the_uniform_method_bit_for_bit() -> None:
+    @dataclass
+    class Alike(Budgeted):
+        name = "alike"
+
+        def served(self, layout: Layout, site: Site) -> Sequence[Method]:
+            return [Linear(B=self.mean)] * layout.kv_heads
+
+    cell = Cell(Alike, (), "native", "mha")
+    mine, theirs = (generate(cell, method) for method in (Alike(mean=24), Linear(B=24)))
+    assert torch.equal(mine.logits, theirs.logits)
+    assert mine.memory.nbytes("slots") == theirs.memory.nbytes("slots")
+
+
+def test_each_head_is_what_it_is_in_a_uniform_cache() -> None:
+    """Driven by one feed, each head answers as under the uniform method of its budget."""
+    layout = layout_of()
+    feed = RasterFeed(layout)
+    found = drive(Staggered(mean=12), layout, feed)
+    for head in range(layout.kv_heads):
+        for layer in range(layout.layers):
+            expected = drive(Window(B=Staggered(mean=12).budget(layout, layer, head)), layout, feed)
+            for (index, site), out in found.items():
+                if site.layer == layer:
+                    torch.testing.assert_close(out[:, head], expected[index, site][:, head], rtol=0, atol=1e-6)
+
+
+def reversed_heads(x: Tensor, heads: Sequence[int]) -> Tensor:
+    return torch.stack([x[:, head] for head in reversed(heads)], 1)
+
+
+def test_heads_that_are_mixed_up_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    @dataclass
+    class Crossed(Mixed):
+        """A class of its own, so that what is broken is no run of another test."""
+
+        name = "crossed"
+
+    monkeypatch.setattr(head_groups, "_of", reversed_heads)
+    broken = [check.name for check in check_method(Crossed).checks if check.findings]
+    assert "next-token: evicting is masking" in broken
+
+
+def test_a_group_that_hides_what_it_should_evict_is_found_by_its_bytes() -> None:
+    @dataclass
+    class Roomy(Window):
+        name = "roomy"
+
+        def capacity(self, layout: Layout, site: Site) -> int:
+            return layout.stored
+
+    @dataclass
+    class Wasteful(Budgeted):
+        name = "wasteful"
+
+        def served(self, layout: Layout, site: Site) -> Sequence[Method]:
+            return [(Roomy if head else Window)(B=self.mean) for head in range(layout.kv_heads)]
+
+    broken = [check.name for check in check_method(Wasteful).checks if check.findings]
+    assert broken == ["next-token: declared is used"]
+
+
+def test_a_method_for_every_head_is_asked_for() -> None:
+    @dataclass
+    class Short(Staggered):
+        name = "short"
+
+        def served(self, layout: Layout, site: Site) -> Sequence[Method]:
+            return [*super().served(layout, site)][:-1]
+
+    with pytest.raises(BadKnob, match=r"short: 3 methods for the heads of layer 0\. .*each of the 4 K/V heads"):
+        Short(mean=8).resolve(layout_of())
+    with pytest.raises(BadKnob, match="window: B = 0 keeps nothing"):
+        type("Nothing", (Staggered,), {"budget": lambda *_: 0, "name": "nothing"})(mean=8).resolve(layout_of())
+
+
+def test_two_generations_in_one_memory_are_one_storage() -> None:
+    memory, cell = Memory(), Cell(Mixed, (), "native", "mha")
+    first = generate(cell, cell.tight(), memory=memory)
+    before = memory.pointers()
+    second = generate(cell, cell.tight(), memory=memory)
+    assert memory.pointers() == before
+    assert torch.equal(first.logits, second.logits)

@@ -1,0 +1,46 @@
+"""A plug-in whose layers keep different numbers of entries, as its page has it: measured, inspected, and counted to the byte."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cachemark.cache.layout import Site
+from cachemark.contract.head_groups import HeadGroups
+from cachemark.core import registry
+from cachemark.workflows.proving_things import names_of
+from support import stages
+from support.wheels import ROOT
+from test_docs import blocks
+
+PAGE = ROOT / "docs" / "guide" / "plugin.md"
+CODEC = "int8"
+
+
+@pytest.mark.parametrize("codec", ["", CODEC])
+def test_it_is_measured_and_not_flagged_and_its_bytes_are_those_of_its_budgets(codec: str, tmp_path: Path) -> None:
+    plugin = tmp_path / "pyramid.py"
+    text = next(block.text for block in blocks(PAGE.read_text(encoding="utf-8")) if block.file == plugin.name)
+    plugin.write_text(text.replace("least: int = 8", "least: int = 2"))  # of images of 16 tokens
+    stage = stages.stage(tmp_path / "stage", '"h2o"')
+    if codec:
+        stage.plan.write_text(stage.plan.read_text() + f'codecs = ["{codec}"]\n')
+    result = stage.run("--plugin", plugin)
+    assert result.exit_code == 0, result.output
+    label = f"1/2 {codec}".strip()
+    mine, uniform = (stage.outcomes()[f"{name} {label}"] for name in ("pyramid", "h2o"))
+    assert (mine.ok, mine.flags) == (True, ())
+    with stages.forgetting():
+        names_of("models", stage.plugin)
+        names_of("methods", plugin)
+        layout = registry.models.get(mine.case.model).shape(mine.case.sampling, mine.case.batch)
+        method = registry.methods.get("pyramid").build(mine.case.knobs)
+        method.resolve(layout)
+        assert isinstance(method, HeadGroups)
+        budgets = [group.method.B for group in method.groups]  # type: ignore[attr-defined]
+        entries = sum(method.entries(layout, Site("decoder", layer)) for layer in range(layout.layers))
+    assert len({*budgets}) == layout.layers > 1
+    each = uniform.samples["kv_logical"][0] / (layout.layers * layout.kv_heads * (uniform.case.knobs["B"] + 1 + layout.longest_condition))
+    assert mine.samples["kv_logical"] == [entries * each]
+    assert (mine.samples["kv_stage"][0] > 0) == bool(codec)
