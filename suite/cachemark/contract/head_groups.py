@@ -90,7 +90,7 @@ class HeadGroups(Method):
         return -(-self.entries(layout, site) // layout.kv_heads)
 
     def kind(self, layout: Layout, site: Site) -> tuple[tuple[int, int], ...]:
-        """How many heads have room for how many entries."""
+        """The capacity of each group with its number of heads, sorted."""
         return tuple(sorted((group.method.capacity(group.layout, site), group.layout.kv_heads) for group in self.at(site)))
 
     def attended(self, layout: Layout, site: Site, step: Step) -> int:
@@ -148,7 +148,7 @@ class HeadGroups(Method):
         return all(group.method.capturable for group in self.groups)
 
     def graph_key(self, step: Step) -> tuple[object, ...]:
-        """What the methods of the groups read of the step."""
+        """The parts of the step that the methods of the groups read."""
         return tuple(graph_key(group.method, step) for group in self.groups)
 
 
