@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache
+from types import EllipsisType, NoneType
 from typing import Any
 
 import torch
@@ -48,7 +49,23 @@ class Tape:
 
 
 class _Reads(HostReads):
+    """Puts a number into a part of a tensor as a number. Older torch, 2.11 too, makes a tensor of it first: on a CUDA device that one is
+    read without a copy and its number is part of the recording, but here it looks like any tensor that Python has made."""
+
     error = NotRecordable
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if getattr(func, "__name__", "") == "__setitem__" and isinstance(args[2], int | float) and _sliced(args[1]):
+            part = args[0][args[1]]
+            if part.dim():  # what goes into a single element is copied there
+                part.fill_(args[2])
+                return None
+        return super().__torch_function__(func, types, args, kwargs)
+
+
+def _sliced(index: Any) -> bool:
+    """Whether an index takes a view."""
+    return all(type(part) in (int, slice, EllipsisType, NoneType) for part in (index if isinstance(index, tuple) else (index,)))
 
 
 class _Recording(TorchDispatchMode):
