@@ -11,6 +11,8 @@ import pytest
 from gate_examples import case, ok
 from numpy.typing import NDArray
 
+from cachemark.core import units
+from cachemark.core.outside_metrics import FAULTS
 from cachemark.core.result import Outcome, Status
 from cachemark.gate.comparison import PairOfOutcomes
 from cachemark.gate.seedwise import seedwise
@@ -185,6 +187,19 @@ def full(one: NDArray[np.float64], two: NDArray[np.float64], metric: str = "psnr
     facts = [{"images_hash": hashes[side]} if side in hashes else {} for side in ("then", "now")]
     before, after = (replace(arm, case=case_, facts=held) for arm, held in zip((made.before, made.after), facts, strict=True))
     return PairOfOutcomes("full", before, replace(after, output_hash=hashes.get("tokens", after.output_hash)))
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_metric_that_failed_in_one_arm_is_named(which: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(units.OUTSIDE, "contrast", replace(units.METRICS["psnr"], name="contrast"))
+    both = pair("cell", *arms(0, sd=0.1))
+    faulty = [both.before, both.after]
+    faulty[1 - which] = replace(faulty[1 - which], samples={**faulty[1 - which].samples, "contrast": [0.5] * SEEDS})
+    faulty[which] = replace(faulty[which], facts={FAULTS: {"contrast": {"fault": "raised", "said": "ValueError: no edges"}}})
+    row = rows(PairOfOutcomes("cell", *faulty))["cell", "contrast"]
+    assert (row.verdict, row.reason) == ("not_compared", f"the {('first', 'second')[which]} arm has no figure of it: ValueError: no edges")
+    faulty[1 - which] = replace(faulty[1 - which], samples=both.before.samples)
+    assert ("cell", "contrast") not in rows(PairOfOutcomes("cell", *faulty)), "it never had one"
 
 
 def test_fidelity_of_two_full_caches_is_to_themselves_and_called_nothing() -> None:

@@ -189,6 +189,17 @@ def test_an_arm_of_a_later_trial_finds_the_features_of_a_full_cache_that_was_car
     assert list(arm.facts["to_full"]) == [f"fid_eyes_{IMAGES}"]
 
 
+def test_a_metric_of_a_plug_in_is_no_proof_that_images_are_the_same(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may differ in its last bit, or be missing once; hashes of tokens and images are the proof."""
+    monkeypatch.setitem(units.OUTSIDE, "contrast", replace(units.METRICS["psnr"], name="contrast"))
+    full = of_role(planned(folder), "baseline")
+    first = replace(pass_of(full, Bench.load(full)), skip_key="old")
+    known = Earlier.of(replace(first, samples={**first.samples, "contrast": [1.0]}, facts={**first.facts, "skip_parts": {}}), {})
+    assert known is not None
+    assert known.matches(known.output_hash, known.images_hash, {**known.proof, "contrast": [2.0]})
+    assert not known.matches(known.output_hash, known.images_hash, {name: [0.5] for name in known.proof})
+
+
 def test_it_would_not_find_them_elsewhere(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(FeatureCache, "take", lambda self, other: None)
     again, arm = carried(folder, tmp_path)

@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy.stats import false_discovery_control, t
 
+from ..core.outside_metrics import FAULTS
 from ..core.result import IMAGES, INFRASTRUCTURE, JUDGING, Status
 from ..core.units import Metric, in_order, metric
 from ..core.verdicts import EQUIVALENT, IMPROVED, INCONCLUSIVE, NOT_COMPARED, REGRESSED
@@ -71,8 +72,17 @@ def seedwise(pairs: Mapping[str, PairOfOutcomes], q: float = 0.05, alike: str = 
     rows: list[Verdict] = []
     for cell, found in lines.items():
         rows += [_row(cell, line, next(p), q, len(flat)) for line in found]
+        rows += _lost(cell, pairs[cell])
         rows += _whole_cell(cell, pairs[cell], alike, bool(found))
     return rows
+
+
+def _lost(cell: str, pair: PairOfOutcomes) -> Iterator[Verdict]:
+    """A row for each metric of a plug-in that failed in one arm alone: whether that is its own doing or that of the images nobody knows."""
+    for which, failed, other in (("first", pair.before, pair.after), ("second", pair.after, pair.before)):
+        for name, fault in failed.facts.get(FAULTS, {}).items():
+            if name in other.samples:
+                yield Verdict(pair.after.case.key, cell, name, NOT_COMPARED, f"the {which} arm has no figure of it: {fault['said']}")
 
 
 def _whole_cell(cell: str, pair: PairOfOutcomes, alike: str, told: bool) -> Iterator[Verdict]:
