@@ -36,6 +36,7 @@ LAUNCHES, LAUNCH = 16, 4e-6  # kernels of one block in one pass, and seconds for
 CALL, HEAD = 12e-6, 0.25  # a block of a diffusion head, which has no attention, calls a quarter of what another does
 BLOCK = 12  # weights of a plain transformer block, in squares of its width: 4 around attention, 8 in the MLP
 FORCED = 1.3  # the passes of the full cache's tokens through the method, which fidelity adds to a generation
+INSPECTED = 16.0  # batches that an inspection takes as long as: 8 to 17 by family (benchmarks/inspection.py)
 PICTURE_BYTES = 60_000  # of the pictures of a case
 OVERHEAD = 20_000  # bytes of a case in the database: its JSON, its facts, its rows
 
@@ -122,7 +123,14 @@ def _on_paper(planned: Planned, rates: Callable[[str], Rates], more: float, foun
         return 0.0
     own = STARTUP if MAX_BATCH in planned.case.evaluation else 0.0  # of a search each attempt is a process
     found = found or answered(lambda: paper(planned))
-    return own + MARGIN * (generations(planned) + more) * least_time(planned, rates(planned.case.dtype), found)
+    return own + MARGIN * (generations(planned) + inspecting(planned) + more) * least_time(planned, rates(planned.case.dtype), found)
+
+
+def inspecting(planned: Planned) -> float:
+    """Batches that the inspection of a plug-in's method takes as long as; none of another case."""
+    case = planned.case
+    outside = case.role == "arm" and MAX_BATCH not in case.evaluation and plugins.needs(registry.methods.get(case.method))
+    return INSPECTED if outside else 0.0
 
 
 def generations(planned: Planned) -> float:
