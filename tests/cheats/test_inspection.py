@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
+from cachemark.cache.layout import raster_steps
 from cachemark.core import registry
 from cachemark.kit.findings import Flaw
 from cachemark.kit.inspection import Inspected, inspect
@@ -19,6 +22,17 @@ from .inspected import cases, of_a_token_model, rounded
 
 METHODS = sorted(registry.methods)
 LASTING = ("sets TF32", "sets another number of threads", "slows the full cache by a function of its own")  # told by the trial itself
+OWN_MODEL = """
+class Own:
+    def __init__(self, generator):
+        self.generator = generator
+
+    def layout(self, *given):
+        return self.generator.layout(*given)
+
+    def generate(self, *given):
+        return self.generator.generate(*given)
+"""
 
 
 def inspected(case: Inspected) -> list[Flaw]:
@@ -69,6 +83,32 @@ def test_what_a_package_begins_with_is_not_flagged(tmp_path: Path) -> None:
         case = of_a_token_model(registry.methods.get(name))
         assert not inspected(case)
         assert not inspected(rounded(case))
+
+
+def test_a_method_and_a_model_of_one_plug_in_are_not_flagged(tmp_path: Path) -> None:
+    with forgetting():
+        names_of("methods", Cheat(OWN_MODEL, "", "").write(tmp_path, "cheat"))
+        method = registry.methods.get("cheat")
+        case = of_a_token_model(method)
+        own = sys.modules[method.__module__].Own(case.loaded.generator)
+        assert not inspected(replace(case, loaded=replace(case.loaded, generator=own), shared=True))
+
+
+def test_who_waits_hears_of_every_pass() -> None:
+    case, told = of_a_token_model(registry.methods.get("streaming")), list[int]()
+    passes = len(raster_steps(case.layout(case.seeds)))
+    assert not inspect(replace(case, alive=told.append))
+    assert len(told) >= 4 * passes
+    assert not any(told)
+
+
+def test_on_a_cpu_nothing_is_asked_of_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+    def asked(*given: object) -> None:
+        raise AssertionError("CUDA is asked for something")
+
+    for name in ("is_available", "current_stream", "get_rng_state"):
+        monkeypatch.setattr(torch.cuda, name, asked)
+    assert not inspect(of_a_token_model(registry.methods.get("streaming")))
 
 
 @pytest.mark.parametrize("name", ["hack"])

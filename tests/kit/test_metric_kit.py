@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import linecache
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -114,6 +116,32 @@ def test_what_is_right_passes(old: str, new: str, write: Write) -> None:
     proof = check_metric(example(write(old, new)))
     assert [check for check in proof.checks if check.findings] == []
     assert [check.name for check in proof.checks if check.left_out] == ["process of its own agrees"]
+
+
+@pytest.mark.parametrize(("added", "found"), [
+    ("warnings.warn('dark')", []),
+    ("open(__file__).close()", ["opens a file"]),
+    ("linecache.getlines(__file__)", ["opens a file"]),
+])
+def test_lines_that_a_warning_shows_are_read_by_python(added: str, found: list[str], write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    def show(message: Warning, category: type[Warning], filename: str, lineno: int, *_: object) -> None:
+        shown.append(warnings.formatwarning(message, category, filename, lineno))
+
+    shown = list[str]()
+    made = example(write("pass", f"import linecache, warnings; {added}"))
+    linecache.clearcache()
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        monkeypatch.setattr(warnings, "showwarning", show)  # pytest keeps warnings without their lines
+        flaws = checked(made, "nothing else is read").findings
+    assert any(added in text for text in shown) == (not found)
+    assert [said in flaw.found for said, flaw in zip(found, flaws, strict=True)] == [True] * len(found)
+
+
+@pytest.mark.parametrize(("module", "found"), [("triton.runtime.cache", False), ("torch._inductor", False), ("tritonic", True)])
+def test_files_of_a_compiler_are_not_the_metrics(module: str, found: bool, write: Write) -> None:
+    made = example(write("pass", f"exec('import os; open(os.devnull).close()', {{'__name__': '{module}'}})"))
+    assert bool(checked(made, "nothing else is read").findings) == found
 
 
 def test_a_metric_that_refuses_every_size_is_not_passed(write: Write) -> None:

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
+from itertools import takewhile
 from types import FrameType
 from typing import Any
 
@@ -24,6 +25,8 @@ READS = {"open": "opens a file", "socket.connect": "connects to a network", "sql
          "gc.get_referents": "looks into objects of others", "sys._current_frames": "looks into the calls of others",
          "sys._getframe": "looks into the calls of others"}  # fmt: skip
 IMPORTING = "importlib._bootstrap"
+SOURCES = ("linecache", "tokenize")  # read the lines that a warning or a traceback shows
+COMPILERS = ("torch._dynamo", "torch._inductor", "triton")  # keep what they compile in files
 Own = Callable[[FrameType], bool]
 _listeners: list[tuple[Own, dict[str, str]]] = []
 
@@ -52,6 +55,17 @@ def listening(own: Own) -> Iterator[dict[str, str]]:
             yield said
     finally:
         _listeners.pop()
+
+
+@contextmanager
+def unheard() -> Iterator[None]:
+    """Inside, nobody listens: what is asked is asked by us, also where the method is among the callers."""
+    listeners = list(_listeners)
+    _listeners.clear()
+    try:
+        yield
+    finally:
+        _listeners.extend(listeners)
 
 
 @contextmanager
@@ -107,13 +121,27 @@ def _heard(event: str, given: tuple[Any, ...]) -> None:
     try:
         frames = [frame for frame in _calls() if frame.f_code.co_filename != __file__]
         if event == "sys._getframe":
-            frames = [frame for frame in frames if frame.f_globals.get("__name__") != "inspect"][:1]
-        importing = any(str(frame.f_globals.get("__name__", "")).startswith(IMPORTING) for frame in frames)
-        if any(map(own, frames)) and not (event == "open" and importing):
+            frames = [frame for frame in frames if _module(frame) != "inspect"][:1]
+        if any(map(own, frames)) and not (event == "open" and _of_python(frames, own)):
             told = f" {str(given[0])[:80]!r}" if event in ("open", "sqlite3.connect") else ""
             said.setdefault(STARTS.get(event) or READS[event], f"{event}{told}")
     finally:
         _listeners.extend(held)
+
+
+def _of_python(frames: list[FrameType], own: Own) -> bool:
+    """True where a file is opened by an import, by a compiler, or for the source lines of a warning or a traceback. A method that asks for
+    lines itself reads a file like any other."""
+    if any(_module(frame).startswith(IMPORTING) for frame in frames):
+        return True
+    between = [_module(frame) for frame in takewhile(lambda frame: not own(frame), frames)]
+    if any(f"{module}.".startswith(f"{compiler}.") for module in between for compiler in COMPILERS):
+        return True
+    return any(module in SOURCES for module in between) and between[-1] not in SOURCES
+
+
+def _module(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__", ""))
 
 
 def _calls() -> Iterator[FrameType]:

@@ -31,7 +31,7 @@ from ..machine.memory import exhausted
 from ..machine.shared_state import SharedState
 from ..models.protocol import Loaded
 from ..roofline.masked_flops import masked_ops
-from .audit import absent, frames_of, listening
+from .audit import absent, frames_of, listening, unheard
 from .driver import Onlooker, watched
 from .findings import Flaw
 from .reachable import outside, place
@@ -47,7 +47,8 @@ Own = Callable[[FrameType], bool]
 class Inspected:
     """A measured case: ``method`` and ``memory`` make both anew, ``full`` is the full cache of its model. ``labels`` and ``seeds`` are
     those of the batch that was timed, ``fresh`` as many seeds that nobody has seen. ``shared``: the model is of the method's own plug-in,
-    so that calls of that have nothing to say."""
+    so that calls of that have nothing to say. ``alive`` is called behind each generation and behind each pass that is watched: an
+    inspection takes long, and who waits for it hears nothing else."""
 
     loaded: Loaded
     method: Callable[[], Method]
@@ -59,6 +60,7 @@ class Inspected:
     fresh: Sequence[int]
     device: str = "cpu"
     shared: bool = False
+    alive: Callable[[int], None] = lambda images: None
 
     def layout(self, seeds: Sequence[int]) -> Layout:
         """The shape of its generation at these seeds."""
@@ -68,26 +70,32 @@ class Inspected:
     def generate(self, method: Method, memory: Memory, seeds: Sequence[int]) -> Tensor:
         """Tokens at these seeds."""
         labels = torch.tensor(list(self.labels), device=self.device)
-        return self.loaded.generator.generate(labels, list(seeds), method, self.sampling, memory)
+        tokens = self.loaded.generator.generate(labels, list(seeds), method, self.sampling, memory)
+        self.alive(0)
+        return tokens
 
 
 def inspect(case: Inspected) -> list[Flaw]:
-    """Everything that the method does and does not say, each once; an error of its own code is one."""
-    try:
-        own = frames_of(type(case.method()))
-        with torch.inference_mode():
-            found = list(_found(case, own))
-    except Exception as error:
-        if exhausted(error):
-            raise
-        found = [broken_off(error)]
+    """Everything that the method does and does not say, each once. An error ends it; :func:`broken_off` says whose it is."""
+    own = frames_of(type(case.method()))
+    with torch.inference_mode():
+        found = list(_found(case, own))
     return list({flaw.expected + flaw.found: flaw for flaw in found}.values())
 
 
-def broken_off(error: BaseException) -> Flaw:
-    """The finding where an error ends an inspection."""
-    told = traceback.format_exception_only(error)[-1].strip()  # also of an error that cannot say what it is
-    return Flaw("another generation like the one that was timed", told[:SAID])
+def broken_off(error: BaseException, method: type) -> Flaw | None:
+    """The finding where an error of the method's own code ends an inspection. None where none of that was running, so that the error is of
+    our instruments, and where memory ran out; of that the method's own ``raise MemoryError`` is no proof."""
+    own = frames_of(method)
+    running = [own(frame) for frame, _ in traceback.walk_tb(error.__traceback__)]
+    if not any(running) or (exhausted(error) and not (isinstance(error, MemoryError) and running[-1])):
+        return None
+    return Flaw("another generation like the one that was timed", first_line(error))
+
+
+def first_line(error: BaseException) -> str:
+    """Kind of an error and the first line of what it says, also where it cannot say anything."""
+    return (traceback.format_exception_only(error)[-1].strip().splitlines() or [type(error).__name__])[0][:SAID]
 
 
 def _found(case: Inspected, own: Own) -> Iterator[Flaw]:
@@ -123,6 +131,16 @@ class Sight:
 
 
 @dataclass
+class Pulse(Onlooker):
+    """Says behind every pass that the inspection goes on."""
+
+    alive: Callable[[int], None]
+
+    def settled(self, method: Method, step: Step) -> None:
+        self.alive(0)
+
+
+@dataclass
 class Looker(Onlooker):
     """Looks at what a pass answers, at what is live behind it, and, behind the first, second, fourth, eighth … pass, at what the process
     shares and at what is reached from the method."""
@@ -145,7 +163,9 @@ class Looker(Onlooker):
 
     def examine(self, method: Method, step: Step | None = None) -> None:
         """Look at all that does not need a look in every pass."""
-        for change in self.state.changes():
+        with unheard():  # the method may be among the callers, where the model is of its plug-in
+            changes = self.state.changes()
+        for change in changes:
             self._note("the process as it was, during a generation too", str(change), step)
         for name, shape in outside(method, self.memory):
             self._note("every tensor that it keeps from memory", f"{name}, of shape {shape}, from elsewhere", step)
@@ -167,37 +187,42 @@ class Looker(Onlooker):
 
 def _watch(case: Inspected, seeds: Sequence[int], own: Own) -> Sight:
     """One generation at these seeds, with all that can be seen of it."""
-    memory, counter, numbers = case.memory(), WorkCounter(case.loaded.parameters, own), _generators()
+    memory, counter = case.memory(), WorkCounter(case.loaded.parameters, own, case.device)
+    numbers = _generators(case.device)
     with ExitStack() as around:
         around.enter_context(fused(case.device))
         said = around.enter_context(listening(own))
         work = around.enter_context(counter.counting())
         looker = Looker(memory, SharedState())
-        method = watched(case.method(), looker, counter)
+        method = watched(case.method(), looker, counter, Pulse(case.alive))
         tokens = case.generate(method, memory, seeds)
         looker.examine(method)
     flaws = looker.flaws
     flaws += [Flaw("work, files and objects of its own alone", f"it {what} ({event})") for what, event in said.items()]
-    if _generators() != numbers:
+    if _generators(case.device) != numbers:
         flaws.append(Flaw("no random numbers but those that belong to the sample", "a generator of the process has moved on"))
     return Sight(tokens, work, flaws)
 
 
 def _full(case: Inspected, own: Own) -> tuple[DispatchedWork, set[str]]:
     """The work of the full cache at the seeds that were timed, and what of the method was called meanwhile."""
-    counter = WorkCounter(case.loaded.parameters, own)
+    counter = WorkCounter(case.loaded.parameters, own, case.device)
+
+    def once() -> None:
+        case.generate(watched(case.full(), Pulse(case.alive)), Memory(case.device), case.seeds)
+
     with fused(case.device):
         with absent(own) as met:
-            case.generate(case.full(), Memory(case.device), case.seeds)
+            once()
         with counter.counting() as work:
-            case.generate(case.full(), Memory(case.device), case.seeds)
+            once()
     return work, met
 
 
-def _generators() -> tuple[object, ...]:
-    """The state of the random generators that everybody shares."""
-    devices = torch.cuda.get_rng_state().numpy().tobytes() if torch.cuda.is_available() else b""
-    return torch.get_rng_state().numpy().tobytes(), devices, random.getstate(), repr(numpy.random.get_state())
+def _generators(device: str) -> tuple[object, ...]:
+    """The state of the random generators that everybody shares, and of the device's own."""
+    of_device = torch.cuda.get_rng_state(device).numpy().tobytes() if torch.device(device).type == "cuda" else b""
+    return torch.get_rng_state().numpy().tobytes(), of_device, random.getstate(), repr(numpy.random.get_state())
 
 
 def _tensors() -> list[Tensor]:

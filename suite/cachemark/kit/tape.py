@@ -64,7 +64,7 @@ class _Reads(HostReads):
 
 
 def _sliced(index: Any) -> bool:
-    """Whether an index takes a view."""
+    """True where an index takes a view."""
     return all(type(part) in (int, slice, EllipsisType, NoneType) for part in (index if isinstance(index, tuple) else (index,)))
 
 

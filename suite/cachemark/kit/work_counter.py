@@ -42,20 +42,22 @@ class DispatchedWork:
 
 class WorkCounter(FlopCounter, Onlooker):
     """Counts the operations of a generation under the very kernels that it is timed with. ``parameters`` are the model's; ``own`` says of
-    a frame whether it is the method's. Work of other threads is not dispatched here, so it is missing."""
+    a frame whether it is the method's. Work of other threads is not dispatched here, so it is missing. CUDA is asked for nothing unless
+    that is the ``device``: on another one the question alone would take memory of a GPU."""
 
-    def __init__(self, parameters: Iterable[Tensor], own: Callable[[FrameType], bool]) -> None:
+    def __init__(self, parameters: Iterable[Tensor], own: Callable[[FrameType], bool], device: str = "cpu") -> None:
         super().__init__({**formulas(), **_fused()})
         self.work, self._own = DispatchedWork(), own
         self._weights = {place(tensor) for tensor in parameters} - {0}
         self._before = 0
-        self._stream = torch.cuda.current_stream() if torch.cuda.is_available() else None
+        self._device = torch.device(device)
+        self._stream = torch.cuda.current_stream(self._device) if self._device.type == "cuda" else None
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name, before = func.overloadpacket.__name__, self.flops
         if name in RANDOM and called_from(self._own):
             self.work.drawn[name] += 1
-        if self._stream is not None and torch.cuda.current_stream() != self._stream:
+        if self._stream is not None and torch.cuda.current_stream(self._device) != self._stream:
             self.work.streams += 1
         out = super().__torch_dispatch__(func, types, args, kwargs)
         counts = func.overloadpacket in self.formulas

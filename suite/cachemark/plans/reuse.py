@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import hashlib
 import subprocess
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -71,7 +71,7 @@ class Earlier:
             return None
         names = outcome.facts.get("quality_metrics", ())
         quality = {name: list(outcome.samples[name]) for name in names if name in outcome.samples}
-        proof = {n: list(v) for n, v in _proving(outcome.samples).items() if n not in quality and metric(n).kind in ("fidelity", "quality")}
+        proof = {n: v for n, v in _proving(outcome.samples).items() if n not in quality and metric(n).kind in ("fidelity", "quality")}
         source = outcome.facts.get(CARRIED, {}).get("from", outcome.skip_key)
         facts = {key: outcome.facts[key] for key in FACTS if key in outcome.facts}
         return cls(source, outcome.output_hash, outcome.facts[IMAGES], proof, quality, facts) if quality and proof else None
@@ -79,7 +79,7 @@ class Earlier:
     def matches(self, output_hash: str, images_hash: str, samples: Mapping[str, list[float]]) -> bool:
         """True where the new figures are the earlier ones, image by image and to the last bit."""
         same = (output_hash, images_hash) == (self.output_hash, self.images_hash)
-        return same and dict(self.proof) == {name: list(values) for name, values in _proving(samples).items()}
+        return same and dict(self.proof) == _proving(samples)
 
     def restore(self) -> tuple[dict[str, list[float]], dict[str, Any]]:
         """Samples and facts of the pass that need not be made."""
@@ -87,9 +87,9 @@ class Earlier:
         return dict(self.quality), {**self.facts, "quality_metrics": sorted(self.quality), CARRIED: marked}
 
 
-def _proving(samples: Mapping[str, list[float]]) -> dict[str, list[float]]:
+def _proving(samples: Mapping[str, Sequence[float]]) -> dict[str, list[float]]:
     """Figures that are the same again where tokens and images are: those of metrics of plug-ins may not be, or be missing once."""
-    return {name: values for name, values in samples.items() if name not in OUTSIDE}
+    return {name: list(values) for name, values in samples.items() if name not in OUTSIDE}
 
 
 def skip_parts(case: Case, environment: Environment) -> dict[str, str]:

@@ -21,7 +21,7 @@ import torch
 from ...core import plugins, registry
 from ...core.errors import BadBudget, BadKnob, BadPlugin, CachemarkError, Unsupported
 from ...core.outside_metrics import KEY
-from ...core.result import Outcome, Status
+from ...core.result import INSPECTED, Outcome, Status
 from ...core.spec import FULL
 from ...machine.affinity import pin
 from ...machine.memory import cap, exhausted
@@ -30,7 +30,7 @@ from ...plans.expand import Planned
 from ..bounds import bounded_log
 from ..request import Task, TrialRequest
 from .bench import Bench
-from .inspecting import inspected
+from .inspecting import disturbed, inspected
 from .measure import Ended, fill, probe, run_arm, run_case, see_arm
 from .metric_host import Fault
 from .surroundings import Surroundings, flagged
@@ -93,7 +93,11 @@ class _Trial:
         outcome = flagged(outcome, at_import, changes)
         if self.request.task is Task.CASE and self.bench is not None:
             self.alive(0)
-            outcome = inspected(planned, self.bench, outcome)
+            outcome, whole = inspected(planned, self.bench, outcome)
+            if INSPECTED in outcome.facts:
+                known = {change.what for change in changes}
+                later = [change for change in self._changes(planned) if change.what not in known]
+                outcome, orderly = disturbed(outcome, later), orderly and whole and not later
         outcome = replace(outcome, facts={**outcome.facts, **_place(self.request)})
         fit = orderly and not changes and not leaves(outcome, self.request.memory_cap)
         return outcome, artifacts if outcome.ok else {}, fit
