@@ -3,6 +3,7 @@
     python benchmarks/decoders_page.py quality.sqlite [--json benchmarks/decoders.json] [--page docs/results.md]
 
 takes the quality of the newest run of a store, one of the plan `decoders` or of its last block; `benchmarks/decoders.py` keeps the speeds.
+In place of the store stands `benchmarks/decoders.json` where only the tables are to be written anew.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ def quality(found: Row) -> Iterator[str]:
     yield "|---|" + "---|" * (2 * len(FIGURES) + 1)
     for row in found["results"]:
         cells = [ends(row[part].get(title), 1 if title == "FID" else 3) for title in FIGURES for part in ("figures", "less")]
-        yield f"| {row['decoder']} | {' | '.join(cells)} | {row['verdict']} |"
+        yield f"| {row['decoder']} | {' | '.join(cells)} | {verdict(row['less']) if row['less'] else ''} |"
 
 
 def text(results: Mapping[str, Row]) -> str:
@@ -89,10 +90,10 @@ def of_run(store: Path) -> Row:
 def _row(row: ReportRow, full: ReportRow) -> Row:
     figures = {title: rounded(row.quality[name]) for title, name in FIGURES.items()}
     if row is full:
-        return {"decoder": row.case.label, "figures": figures, "less": {}, "verdict": ""}
+        return {"decoder": row.case.label, "figures": figures, "less": {}}
     less = {title: rounded(row.to_full[name] if name in row.to_full else apart(row.quality[name], full.quality[name]))
             for title, name in FIGURES.items()}
-    return {"decoder": row.case.label, "figures": figures, "less": less, "verdict": verdict(less)}
+    return {"decoder": row.case.label, "figures": figures, "less": less}
 
 
 def apart(mine: Interval, its: Interval) -> Interval:
@@ -105,11 +106,14 @@ def apart(mine: Interval, its: Interval) -> Interval:
 def main() -> None:
     """Take the figures of a store."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("store", type=Path)
+    parser.add_argument("store", type=Path, help="a store, or a file of figures that was kept of one (.json)")
     parser.add_argument("--json", type=Path, default=Path(__file__).with_name("decoders.json"))
     parser.add_argument("--page", type=Path, help="put the tables into this page")
     given = parser.parse_args()
-    keep(given.json, "quality", of_run(given.store), given.page)
+    if given.store.suffix != ".json":
+        keep(given.json, "quality", of_run(given.store), given.page)
+    elif given.page:
+        put(given.page, BEGIN, END, text(json.loads(given.store.read_text(encoding="utf-8"))))
 
 
 if __name__ == "__main__":

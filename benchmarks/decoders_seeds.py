@@ -26,6 +26,7 @@ from cachemark.models.protocol import Loaded, Request
 from cachemark.stats.intervals import Interval, mean_over_seeds
 from cachemark.trial.child.judge import Job
 from origin import Origin
+from pages import ends, rounded
 
 assert catalogue
 MODEL, SAMPLING, WINDOW, BATCH = "tiny-llamagen", Sampling(cfg_scale=1.5), 4, 25
@@ -38,8 +39,9 @@ def right(loaded: Loaded, part: Subset, decoder: Callable[[], Decoder] | None) -
     return (seen.logits.argmax(1) == torch.tensor(part.labels)).double().tolist()
 
 
-def ends(found: Interval) -> str:
-    return f"{found.value:.4f} [{found.low:.4f}, {found.high:.4f}]"
+def shown(found: Interval) -> str:
+    """A value with the ends of its interval."""
+    return ends(rounded(found), 4)
 
 
 @torch.inference_mode()
@@ -56,10 +58,10 @@ def main() -> None:
     every = subset("s10k", 10)
     part = Subset("", *(values[arguments.first : arguments.first + arguments.images] for values in (every.seeds, every.labels)))
     full = right(loaded, part, None)
-    print("full", ends(mean_over_seeds(full, (0, 1))), flush=True)
+    print("full", shown(mean_over_seeds(full, (0, 1))), flush=True)
     scd = right(loaded, part, lambda: SCD(window=WINDOW))
-    print("full + scd: gumbel", ends(mean_over_seeds(scd, (0, 1))))
-    print("difference", ends(mean_over_seeds([b - a for a, b in zip(full, scd, strict=True)], (-1, 1))))
+    print("full + scd: gumbel", shown(mean_over_seeds(scd, (0, 1))))
+    print("difference", shown(mean_over_seeds([b - a for a, b in zip(full, scd, strict=True)], (-1, 1))))
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+from cachemark.report.formatting import DASH
 from cachemark.stats.intervals import Interval
 
 CONTENTS = "<!-- contents -->", "<!-- end of contents -->"
@@ -51,12 +52,21 @@ def ends(found: Sequence[float] | None, places: int) -> str:
     return value if len(set(found[1:])) < 2 else f"{value} [{', '.join(limits)}]"
 
 
+def stated(less: Sequence[float]) -> bool:
+    """Return whether a difference has an interval."""
+    return len(set(less[1:])) == 2
+
+
 def apart(less: Sequence[float]) -> bool:
     """Return whether a difference has an interval that leaves out 0."""
-    return len(set(less[1:])) == 2 and not less[1] <= 0 <= less[2]
+    return stated(less) and not less[1] <= 0 <= less[2]
 
 
 def verdict(less: Mapping[str, Sequence[float]]) -> str:
-    """The names of the differences whose interval leaves out 0, as one says that they differ."""
-    other = [name for name, held in less.items() if apart(held)]
-    return f"{', '.join(other)} differ{'s' if len(other) == 1 else ''}" if other else "equal within the intervals"
+    """The names of the differences whose interval leaves out 0, as one says that they differ, and of those that have none and so tell
+    nothing; a dash where none has one."""
+    other, untold = [name for name, one in less.items() if apart(one)], [name for name, one in less.items() if not stated(one)]
+    if len(untold) == len(less):
+        return DASH
+    said = f"{', '.join(other)} differ{'s' if len(other) == 1 else ''}" if other else "equal within the intervals"
+    return f"{said}; {', '.join(untold)} not told" if untold else said

@@ -2,12 +2,14 @@
 
     python benchmarks/results_page.py rivals results.sqlite [--json benchmarks/results/rivals.json] [--page docs/results.md]
 
-takes the newest run of the plan, `rivals`, `gtr`, `codecs` or `prompts`, keeps its figures and writes the tables of the page.
+takes the newest run of the plan, `rivals`, `gtr`, `codecs` or `prompts`, keeps its figures and writes the tables of the page. In place of
+a store stands a file of kept figures, `benchmarks/results/rivals.json`, where only the tables are to be written anew.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -124,7 +126,7 @@ def text(found: Row) -> str:
         for figures in section.tables:
             rows = [*arms, *(row for row in references if set(figures.columns) & set(row.get("figures", ())))]
             parts.append(table(_head(figures, section), (_cells(row, figures, section) for row in rows)))
-        parts += list(_notes(arms))
+        parts += list(_notes([*arms, *references]))
         parts.append(_wrapped(_origin(found, asked, section)))
     return "\n\n".join([f"## {section.heading}", _wrapped(section.about), *parts, *_calibrated(found["calibrations"])])
 
@@ -159,7 +161,7 @@ def _head(figures: Figures, section: Section) -> list[str]:
 
 
 def _cells(row: Row, figures: Figures, section: Section) -> list[str]:
-    knobs = ", ".join(f"{name} {value}" for name, value in row.get("knobs", {}).items())
+    knobs = ", ".join(f"{name} {value}" for name, value in sorted(row.get("knobs", {}).items()))  # as a file keeps them
     before = [*([section.kind[1](row) if row["role"] == "arm" else ""] if section.kind else []),
               REFERENCES.get(row["role"]) or for_markdown(row["method"]), *([for_markdown(knobs)] if section.knobs else []),
               for_markdown(row["budget"])]
@@ -187,7 +189,8 @@ def _notes(rows: Sequence[Row]) -> Iterator[str]:
     told: dict[str, list[str]] = {}
     for row in rows:
         for reason in [row["missing"]] if "missing" in row else row.get("notes", ()):
-            told.setdefault(reason, []).append(f"{for_markdown(row['method'])} {for_markdown(row['budget'])}")
+            name = f"*{row['role']}*" if row["role"] in REFERENCES else f"{for_markdown(row['method'])} {for_markdown(row['budget'])}"
+            told.setdefault(reason, []).append(name)
     if told:
         yield "\n".join(f"- {', '.join(names)}: {for_markdown(reason, 300)}" for reason, names in told.items())
 
@@ -219,17 +222,22 @@ def main() -> None:
     """Take the figures of a store."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("plan", choices=SECTIONS)
-    parser.add_argument("store", type=Path)
+    parser.add_argument("store", type=Path, help="a store, or a file of figures that was kept of one (.json)")
     parser.add_argument("--json", type=Path, help="by default benchmarks/results/PLAN.json")
     parser.add_argument("--page", type=Path, help="put the tables into this page")
     given = parser.parse_args()
-    try:
-        found = take(given.store, given.plan)
-    except CachemarkError as error:
-        raise SystemExit(str(error)) from None
-    kept = given.json or FOLDER / f"{given.plan}.json"
-    kept.parent.mkdir(exist_ok=True)
-    kept.write_text(canonical(found) + "\n", encoding="utf-8")
+    if given.store.suffix == ".json":
+        found = json.loads(given.store.read_text(encoding="utf-8"))
+        if found["plan"] != given.plan:
+            raise SystemExit(f"{given.store} holds figures of the plan {found['plan']}.")
+    else:
+        try:
+            found = take(given.store, given.plan)
+        except CachemarkError as error:
+            raise SystemExit(str(error)) from None
+        kept = given.json or FOLDER / f"{given.plan}.json"
+        kept.parent.mkdir(exist_ok=True)
+        kept.write_text(canonical(found) + "\n", encoding="utf-8")
     if given.page:
         put(given.page, *marks(given.plan), text(found))
         put(given.page, *CONTENTS, contents(given.page))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -158,6 +159,35 @@ def test_a_published_speed_up_stands_beside_what_its_gpu_and_the_asked_one_allow
     assert any("their full cache: the released models: a padded buffer" in line for line in lines)
 
 
+def test_a_time_that_no_image_can_take_is_said_to_be_one_and_notes_of_the_table_follow_it() -> None:
+    lines = call("roofline", "infinity-8b", "--method", "scalekv").stdout.splitlines()
+    (row,) = (place for place, line in enumerate(lines) if line.startswith("ScaleKV, Figure 7b: Infinity-8B, 1024"))
+    assert "52.00 ms" in lines[row]
+    assert "2.387 s" in lines[row]
+    assert lines[row + 1].startswith("  below the least time: 52.0 ms are below the 2.39 s that an image takes at least on that GPU")
+    assert not any("the full cache beside it is slow" in line for line in lines)
+    (title,) = (place for place, line in enumerate(lines) if line.startswith("ScaleKV, Figure 7b: on NVIDIA H20"))
+    assert any("71 ms is not the time of an image" in line for line in lines[title + 1 : title + 6])
+
+
+@pytest.mark.parametrize("content", [b"", b"no database" * 99])
+def test_a_store_that_cannot_be_read_withholds_no_arithmetic_unless_it_was_asked_for(
+    content: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("cachemark.sqlite").write_bytes(content)
+    without = call("roofline", "tiny-llamagen")
+    assert (without.exit_code, without.stderr) == (0, "")
+    claims = call("roofline", "llamagen-xl")
+    assert claims.exit_code == 0
+    assert claims.stderr.startswith("Nothing measured is shown: cachemark.sqlite ")
+    assert len(claims.stderr.splitlines()) == 1
+    assert "5.18×" in claims.stdout
+    asked = call("roofline", "llamagen-xl", "--store", "cachemark.sqlite")
+    assert asked.exit_code == 2
+    assert "bad-store" in asked.stderr
+
+
 def test_claims_are_of_the_methods_budgets_and_batches_that_are_named() -> None:
     every = claimed("infinity-8b")
     assert {row["method"] for row in every.values()} == {"scalekv", "heatkv", "hack", "hackpp"}
@@ -183,8 +213,11 @@ def test_what_a_store_has_measured_stands_beside_and_runs_are_not_mixed(tmp_path
         return Outcome(sample.case(**xl, **changes), Status.OK, {"latency": [seconds] * 3}, "not judged", facts={"kernel": "sdpa"})
 
     arm = ran(6.4, method="linear", knobs={"B": 144}, budget="1/4")
+    alone = replace(arm, samples={"latency": [3.2] * 3})  # in a newer run, whose full cache is missing or of another dtype
+    wide = ran(9.0, role="baseline")
+    wide = replace(wide, case=replace(wide.case, dtype="float32"))
     with Store.open(tmp_path / "s.sqlite") as store:
-        for outcomes in ([ran(12.8, role="baseline"), arm], [ran(64.0, role="baseline")]):
+        for outcomes in ([ran(12.8, role="baseline"), arm], [ran(64.0, role="baseline")], [alone], [wide, alone]):
             run = store.begin_run("demo", {}, sample.ENVIRONMENT, sample.RUN.code)
             for outcome in outcomes:
                 store.save(run, outcome)

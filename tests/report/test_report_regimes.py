@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -93,4 +94,5 @@ def test_the_page_has_the_chart_and_a_hostile_name_stays_text() -> None:
     page = render(build(sample.RUN, outcomes(GAINS, "li'near\\<b>")))
     assert [e for e in Page(page).elements if e.attrs.get("id") == "regimes"]
     assert "<b>near" not in page
+    assert not re.search(r"<ul[^>]*>\s*</ul>", page), "no claim fits"
     assert "Regimes" not in render(build(sample.RUN, outcomes({4: GAINS[4]})))

@@ -146,7 +146,7 @@ def test_figures_and_what_is_shown_are_the_report_s(script: ModuleType, tmp_path
         assert less[label] == "{:.1f} [{:.1f}, {:.1f}]".format(*ends(row.to_full[name]))
         assert agreement[label] == "{:.3f} [{:.3f}, {:.3f}]".format(*ends(row.fidelity["token_agreement"]))
         assert shown[label] == ("shown" if claims[row.case.key].shown and not row.unranked else "not shown")
-        assert told[label] == "FID differs"
+        assert told[label] == "FID differs; class accuracy not told"
         assert column(text, "live")[label] == column(text, "without stage")[label] == f"{share_of(row.case.budget):.3f}"
         assert column(text, "allocated")[label] == f"{(share_of(row.case.budget) + 0.1) / 1.1:.3f}"
     assert "Here 18 of 18 do; were no method different, about 0.9 would." in " ".join(text.split())
@@ -163,7 +163,7 @@ def test_a_method_that_is_as_good_is_shown_to_be(script: ModuleType, tmp_path: P
     outcomes[good] = replace(outcomes[good], facts={**outcomes[good].facts, "to_full": {"fid_scene_2k": [0.0, -0.1, 0.1]}})
     text = script.text(script.take(stored(tmp_path / "s.sqlite", "rivals", outcomes), "rivals"))
     assert [label for label, said in column(text, "not worse").items() if said == "shown"] == ["window 0.62"]
-    assert column(text, "against full's")["window 0.62"] == "equal within the intervals"
+    assert column(text, "against full's")["window 0.62"] == "equal within the intervals; class accuracy not told"
 
 
 def test_what_forgets_stands_beside_what_rounds_at_the_same_bytes(script: ModuleType, tmp_path: Path) -> None:
@@ -187,6 +187,9 @@ def test_what_is_missing_shows_as_missing(script: ModuleType, tmp_path: Path) ->
     assert "- streaming 0.62: oom: 4.1 GiB wanted" in text.replace("\\", "")
     assert re.search(r"- .*random 3/10: not reached", text)
     assert "the run is interrupted" in text
+    broken = [Outcome(case, Status.OOM, log="2.2 GiB wanted") if case.role == "floor" else outcome(case) for case in planned]
+    text = script.text(script.take(stored(tmp_path / "t.sqlite", "rivals", broken), "rivals"))
+    assert "- *floor*: oom: 2.2 GiB wanted" in text
 
 
 @pytest.mark.parametrize(("plan", "told"), [("rivals", 0), ("gtr", 1)])
@@ -205,8 +208,40 @@ def test_a_fid_without_an_interval_shows_nothing(script: ModuleType, tmp_path: P
     text = script.text(script.take(stored(tmp_path / "b.sqlite", "rivals", outcomes), "rivals"))
     assert (column(text, "FID")["ams_kv 3/10"], column(text, "less full's")["ams_kv 3/10"]) == ("80.0", "70.0")
     assert column(text, "not worse")["ams_kv 3/10"] == "not shown"
+    assert column(text, "against full's")["ams_kv 3/10"] == "–", "of the one difference nothing is known"
     assert script.FEW in " ".join(text.split())
     assert script.FEW not in " ".join(plain.split())
+
+
+@pytest.mark.parametrize(("less", "said"), [
+    ({"FID": [30.2]}, "–"), ({"FID": [30.2, 30.2, 30.2]}, "–"), ({"FID": [0.1, -1, 1]}, "equal within the intervals"),
+    ({"FID": [30.2], "recall": [0.1, -1, 1]}, "equal within the intervals; FID not told"), ({"FID": [3, 2, 4]}, "FID differs"),
+    ({"FID": [3, 2, 4], "recall": [3, 2, 4], "precision": [3]}, "FID, recall differ; precision not told"),
+])  # fmt: skip
+def test_what_has_no_interval_is_not_called_equal(less: dict[str, list[float]], said: str, script: ModuleType) -> None:
+    assert script.verdict(less) == said
+
+
+def test_tables_are_written_anew_from_kept_figures(script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begin, end = script.marks("gtr")
+    page, kept = tmp_path / "page.md", script.FOLDER / "gtr.json"
+    page.write_text("\n".join([*script.CONTENTS, begin, "old", end, "prose"]))
+    before = kept.read_bytes()
+    monkeypatch.setattr(sys, "argv", ["results_page.py", "gtr", str(kept), "--page", str(page)])
+    script.main()
+    assert script.text(json.loads(before)) in page.read_text()
+    assert page.read_text().endswith(f"{end}\nprose")
+    assert kept.read_bytes() == before
+    monkeypatch.setattr(sys, "argv", ["results_page.py", "rivals", str(kept), "--page", str(page)])
+    with pytest.raises(SystemExit, match=r"gtr\.json holds figures of the plan gtr\.$"):
+        script.main()
+
+
+def test_tables_of_decoders_are_those_of_the_kept_figures(script: ModuleType) -> None:
+    decoders = import_module("decoders_page")
+    page = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
+    kept = json.loads((ROOT / "benchmarks" / "decoders.json").read_text(encoding="utf-8"))
+    assert page.split(decoders.BEGIN)[1].split(decoders.END)[0].strip() == decoders.text(kept)
 
 
 def test_texts_of_a_store_stay_text(script: ModuleType, tmp_path: Path) -> None:

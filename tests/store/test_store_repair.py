@@ -232,6 +232,19 @@ def test_a_file_is_looked_at_once(rotten: Path, monkeypatch: pytest.MonkeyPatch)
     assert len(looked) == 2
 
 
+@pytest.mark.parametrize(("found", "right"), [
+    ([{"expected": "as many bytes", "found": "more"}], True), ([], True), (["x"], False), ("x", False), ({"expected": "x"}, False),
+    (3, False),
+])  # fmt: skip
+def test_findings_of_an_inspection_are_tables(found: object, right: bool, path: Path) -> None:
+    with Store.open(path) as store:
+        run = begin(store)
+        store.save(run, ok(1, facts={"flagged": found}))
+        (read,) = store.outcomes(run)
+    assert read.status is (Status.OK if right else Status.DAMAGED)
+    assert right or "its fact 'flagged' is not what it should be" in read.log
+
+
 def test_figures_of_a_metric_that_only_its_case_knows_are_no_damage(path: Path) -> None:
     """A process that reads a store has met no metric of a plug-in before."""
     stated = {"title": "Contrast", "unit": "", "better": "higher", "kind": "quality", "meaning": "How grey it is.", "within": [0.0, 1.0],

@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
+from ..core.errors import BadStore
 from .options import Finite, echo_json, json_option, store_option
 
 if TYPE_CHECKING:
+    from ..core.limits import Rates
     from ..workflows.least_times import LeastTime
     from ..workflows.pass_costs import PassCost
     from ..workflows.published_claims import SpeedClaim
@@ -55,8 +57,6 @@ def roofline(
         return
     from ..workflows.least_times import device_rates, least_times
     from ..workflows.pass_costs import decoder_of, pass_costs
-    from ..workflows.published_claims import speed_claims
-    from ..workflows.stores import opened
 
     if tokens_per_pass and not decoder:
         raise click.UsageError("--tokens-per-pass needs --decoder.")
@@ -69,8 +69,8 @@ def roofline(
     priced = pass_costs(model, rates, decoder_of(decoder), methods=methods, budgets=budgets, batches=batches, dtype=width,
                         tokens=tokens_per_pass) if decoder else []
     named = batches if context.get_parameter_source("batches") is ParameterSource.COMMANDLINE else ()
-    with opened(store_url) as store:
-        claims = speed_claims(model, rates, methods=methods, budgets=budgets, batches=named, dtype=width, store=store)
+    given = context.get_parameter_source("store_url") is not ParameterSource.DEFAULT
+    claims = _claims(store_url, given, model, rates, methods=methods, budgets=budgets, batches=named, dtype=width)
     if as_json:
         echo_json({"model": model, "dtype": width, "device": rates.device, "copy": rates.copy, "matmul": rates.matmul,
                    "least_times": [_json(line) for line in found], **({"passes": [_json(line) for line in priced]} if priced else {}),
@@ -82,6 +82,19 @@ def roofline(
     click.echo("Parts: milliseconds per pass. Ideal: the speed-up over the full cache at equal batch that bytes and FLOPs allow.")
     for line in (*_passes(priced), *_published(claims, rates.device)):
         click.echo(line)
+
+
+def _claims(store: str, given: bool, model: str, rates: Rates, **asked: Any) -> list[SpeedClaim]:
+    """The published claims. A store that nobody has asked for and that cannot be read is no reason to withhold arithmetic."""
+    from ..workflows.published_claims import speed_claims
+
+    try:
+        return speed_claims(model, rates, store=store, **asked)
+    except BadStore as error:
+        if given:
+            raise
+        click.echo(f"Nothing measured is shown: {' '.join(str(error).split())}", err=True)
+        return speed_claims(model, rates, **asked)
 
 
 def _json(line: LeastTime | PassCost) -> dict[str, Any]:
@@ -133,12 +146,13 @@ def _published(claims: list[SpeedClaim], device: str) -> list[str]:
                  (claim.measured, claim.measured_speed_up))
         batch = f"{claim.batch}{'' if claim.batch_stated else '*'}"
         lines.append(f"{f'{claim.table}: {claim.row}':58}{batch:>6}" + "".join(f"{_pair(*pair):>20}" for pair in shown))
-        lines += [f"  beyond the ideal: {claim.remark}"] if claim.remark else []
+        lines += [f"  {claim.mark}: {claim.remark}"] if claim.remark else []
     for one in {claim.table: claim for claim in claims}.values():
         where = one.hardware if one.hardware != "not stated" else f"hardware that is not stated, as on {one.gpu}"
         lines.append(f"{one.table}: on {where}; their full cache: {one.baseline}.")
+        lines += [f"  {note}" for note in one.notes]
     machines = ", ".join(dict.fromkeys(claim.machine for claim in claims if claim.machine))
-    measured = f"in the newest run that has it, on {machines}" if machines else "not in the store"
+    measured = f"in the newest run that has it, with its full cache if any has, on {machines}" if machines else "not in the store"
     return [*lines, f"Time of an image, speed-up over the paper's full cache. This: {device}. Measured: {measured}. *: no batch is stated."]
 
 

@@ -53,7 +53,9 @@ def show(
         record = run.record
         click.echo(f"Run {record.id}: {record.plan}, {record.state}, {record.started}, {record.environment.machine_class}")
         for outcome in outcomes:
-            click.echo(f"  {outcome.case.key}  {outcome.case.model}  {outcome.case.label:<24}  {outcome.status:<12}  {_figures(outcome)}")
+            flagged = "flagged  " if outcome.flags else ""
+            click.echo(f"  {outcome.case.key}  {outcome.case.model}  {outcome.case.label:<24}  {outcome.status:<12}  {flagged}"
+                       f"{_figures(outcome)}")
 
 
 def _figures(outcome: Outcome) -> str:

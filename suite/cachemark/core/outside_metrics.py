@@ -44,7 +44,8 @@ def fault_of(name: str, stated: Mapping[str, Any]) -> str:
     if not isinstance(stated["meaning"], str) or not 0 < len(stated["meaning"]) <= LONGEST or not stated["meaning"].isprintable():
         return f"has no docstring whose first paragraph, of at most {LONGEST} letters, says what it measures"
     if type(stated["deterministic"]) is not bool or _range(stated["within"]) is None:
-        return "has a range (within) that is not two numbers, the smaller first, or says of its determinism neither true nor false"
+        return ("has a range (within) that is not two numbers, the smaller first and not too far apart, or says of its determinism neither "
+                "true nor false")
     return ""
 
 
@@ -72,6 +73,9 @@ def _range(within: object) -> tuple[float, float] | None:
     if not isinstance(within, list | tuple) or len(within) != 2 or not all(end is None or _is_end(end) for end in within):
         return None
     low, high = (infinite if end is None else float(end) for end, infinite in zip(within, (-math.inf, math.inf), strict=True))
+    bounded = math.isfinite(low) and math.isfinite(high)
+    if bounded and not math.isfinite(2 * (high - low)):
+        return None  # differences reach as far to both sides, and no interval could be worked out
     return (low, high) if low < high else None
 
 

@@ -42,8 +42,9 @@ class Metric:
 
     @property
     def timed(self) -> bool:
-        """True of wall times and of rates, which vary from process to process and take a test to judge."""
-        return self.kind == "speed" or self.unit == "s"
+        """True of wall times and of rates, which vary from process to process and take a test to judge. Seconds of a fidelity or a quality,
+        which a plug-in may state, are figures of images."""
+        return self.kind == "speed" or (self.kind == "work" and self.unit == "s")
 
     def worst(self, values: Iterable[float]) -> float:
         """The least favourable of some figures."""

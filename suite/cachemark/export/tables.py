@@ -181,6 +181,8 @@ def _no_figure(row: ReportRow, key: str) -> str:
         return "The other rows are compared with it."
     if key == "speed_up":
         return row.no_speed_up
+    if key == "saving" and row.outcome.flags:  # its bytes may well be measured, but have no ratio to the full cache's
+        return f"Not compared with the full cache. {row.outcome.flags[0]}"
     return "Not measured." if key in _COST else row.no_judgement or "Not measured."
 
 

@@ -18,7 +18,7 @@ from sqlalchemy import Boolean, Double, Integer, inspect
 
 from ..core.errors import CachemarkError
 from ..core.outside_metrics import know
-from ..core.result import IMAGES, STORED
+from ..core.result import FLAGGED, IMAGES, STORED
 from ..core.secrets import mask
 from ..core.spec import digest, secret_of
 from ..core.units import metric
@@ -235,5 +235,6 @@ _FACTS: dict[str, Callable[[Any], bool]] = {
                                                   and len(value["tokens"]) == len(value["live"])),
     "full_beside": _list(_number),
     "quality_metrics": _list(_text),
+    FLAGGED: _list(_table(_anything)),
     "condensed": _table(_table(_anything, count=_number, mean=_number)),
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
+from pathlib import Path
 
 import torch
 
@@ -21,11 +22,12 @@ from ..models.protocol import ModelEntry
 from ..plans.expand import Planned, catalogue, expand, methods
 from ..plans.schema import load
 from ..report.formatting import plain
-from ..report.view.papers import PaperCell, paper_row, published
+from ..report.view.papers import PaperCell, PaperRow, paper_row, published
 from ..roofline.bill import bill
 from ..roofline.kv_bytes import entries
 from ..store.db import Store
 from .holdings import Holdings
+from .stores import opened
 
 assert catalogue is not methods  # importing them registers models and methods
 NEAR = 0.01  # of the full cache: a budget meets a claim that allocates, or lets live, as much
@@ -39,7 +41,8 @@ class SpeedClaim:
     ``seconds`` of an image. ``allocated`` and ``live``: shares of the full cache, None of a masked model. ``least_there`` seconds of an
     image and the ``ideal_there`` speed-up are what the paper's GPU allows, ``least_here`` and ``ideal_here`` what the asked one does.
     ``gpu`` is whose rates those there are. ``measured`` seconds and ``measured_speed_up``, on ``machine``, are of the newest run that has
-    the row; ``remark``: the reason for which the claim is not believed."""
+    the row beside its full cache, else of the newest that has the row; ``remark``: the reason for which the claim is not believed, and
+    ``mark`` a word for it; ``notes`` are those of the table."""
 
     table: str
     row: str
@@ -63,26 +66,29 @@ class SpeedClaim:
     measured_speed_up: float | None = None
     machine: str = ""
     remark: str = ""
+    mark: str = ""
+    notes: tuple[str, ...] = ()
 
 
 def speed_claims(
     model: str, rates: Rates, *, methods: Collection[str] = (), budgets: Collection[str] = (), batches: Collection[int] = (),
-    dtype: str = "bfloat16", store: Store | None = None,
+    dtype: str = "bfloat16", store: str | Path | None = None,
 ) -> list[SpeedClaim]:
     """The claims about a model. Empty ``methods``, ``budgets`` and ``batches`` meet all; a batch that no paper states meets every one, and
-    the budget ``own`` every size. ``rates`` are those of the asked GPU with numbers of ``dtype``."""
+    the budget ``own`` every size. ``rates`` are those of the asked GPU with numbers of ``dtype``; the ``store`` is opened only
+    where there are claims."""
     cells = [cell for cell in published().cells if cell.model == model and cell.ours["method"] != FULL
              and (not methods or cell.ours["method"] in methods)
              and (not batches or not cell.batch_stated or cell.batch in batches)]
     cells = [cell for cell in cells if _meets(cell, budgets)]
-    runs = list(_runs(store, model)) if cells else []
+    with opened(store if cells else None) as found:
+        runs = list(_runs(found, model))
     return [_claim(cell, rates, dtype, runs) for cell in cells]
 
 
 def _claim(cell: PaperCell, rates: Rates, dtype: str, runs: Iterable[tuple[str, list[Outcome]]]) -> SpeedClaim:
     full = published().row(cell.table, cell.against)
-    machine, outcomes = next(((machine, held) for machine, held in runs if any(o.ok and cell.means(o.case) for o in held)), ("", []))
-    line, held = paper_row(cell, outcomes), _holdings(cell)
+    (machine, line), held = _measured(cell, runs), _holdings(cell)
     assert cell.least_time is not None
     assert full.least_time is not None
     here, whole = (_least_time(one, rates, dtype) for one in (cell, full))
@@ -91,7 +97,14 @@ def _claim(cell: PaperCell, rates: Rates, dtype: str, runs: Iterable[tuple[str, 
         held.allocated / held.everything if held else None, held.live / held.everything if held else None, cell.batch,
         cell.batch_stated, cell.hardware, gpu(cell.gpu).device, cell.printed, cell.seconds, line.claimed, cell.least_time,
         full.least_time / cell.least_time, here, whole / here, line.measured, line.reached, machine, line.remark,
+        line.mark if line.remark else "", published().notes[cell.table],
     )
+
+
+def _measured(cell: PaperCell, runs: Iterable[tuple[str, list[Outcome]]]) -> tuple[str, PaperRow]:
+    """The row beside what was measured of it: in the newest run that has its full cache too, else in the newest that has it."""
+    found = [(machine, line) for machine, outcomes in runs if (line := paper_row(cell, outcomes)).measured]
+    return next((one for one in found if one[1].reached), found[0] if found else ("", paper_row(cell, [])))
 
 
 def _runs(store: Store | None, model: str) -> Iterable[tuple[str, list[Outcome]]]:

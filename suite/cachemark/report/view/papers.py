@@ -23,6 +23,7 @@ from .. import formatting as fmt
 from .report_row import is_random
 
 SHARED = {"full", "fewer_steps"}  # rows that stand in several papers: they alone do not make a table one of this run's
+TOO_FAST, IMPOSSIBLE = "beyond the ideal", "below the least time"  # marks of a published row that is not believed
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,14 @@ class PaperCell:
             return ""
         times = self.seconds / self.least_time
         return f"{times:.1f}×" if times >= 0.1 else f"{times:.2g}×"
+
+    @property
+    def impossible(self) -> str:
+        """The reason for which the printed seconds are not those of an image, or nothing."""
+        if not self.seconds or not self.least_time or self.seconds >= self.least_time:
+            return ""
+        return (f"{fmt.seconds(self.seconds)} are below the {fmt.seconds(self.least_time)} that an image takes at least on that GPU by its "
+                "bytes and FLOPs, so they are not the time of a whole image.")
 
     @property
     def claimed(self) -> float | None:
@@ -119,6 +128,7 @@ class PaperRow:
     remark: str = ""
     ideal_here: str = fmt.DASH
     case_key: str = ""
+    mark: str = TOO_FAST  # of a row with a remark
 
 
 @dataclass(frozen=True)
@@ -162,7 +172,7 @@ def paper_row(cell: PaperCell, outcomes: Sequence[Outcome]) -> PaperRow:
 
 
 def _line(cell: PaperCell, full: PaperCell, outcomes: Sequence[Outcome]) -> PaperRow:
-    mine, its = _found(cell, outcomes), _found(full, outcomes)
+    mine, its = _pair(cell, full, outcomes)
     batch = f"batch {cell.batch}" + ("" if cell.batch_stated else ", not stated")
     ideal = full.least_time / cell.least_time if cell.least_time and full.least_time else None
     claimed = full.seconds / cell.seconds if cell.seconds and full.seconds else cell.claimed
@@ -175,7 +185,8 @@ def _line(cell: PaperCell, full: PaperCell, outcomes: Sequence[Outcome]) -> Pape
         cell.gap or fmt.DASH, *_measured(cell, mine),
         reached if isinstance(reached, str) else fmt.times(reached), claimed, ideal, reached if isinstance(reached, float) else None,
         latency / cell.batch if latency else None,
-        limits.artefact(claimed, ideal) if claimed and ideal else "", _allowed(mine, its), mine.case.key if mine is not None else "",
+        cell.impossible or (limits.artefact(claimed, ideal) if claimed and ideal else ""),
+        _allowed(mine, its), mine.case.key if mine is not None else "", IMPOSSIBLE if cell.impossible else TOO_FAST,
     )
 
 
@@ -189,8 +200,31 @@ def _allowed(mine: Outcome | None, its: Outcome | None) -> str:
         return fmt.DASH
 
 
-def _found(cell: PaperCell, outcomes: Sequence[Outcome]) -> Outcome | None:
-    return next((outcome for outcome in outcomes if cell.model and cell.means(outcome.case)), None)
+def _pair(cell: PaperCell, full: PaperCell, outcomes: Sequence[Outcome]) -> tuple[Outcome | None, Outcome | None]:
+    """The outcomes that are this row and its full cache. Where a run has several, those that can be compared: an OOM in one dtype must not
+    hide a row that ran in another, nor a full cache in one the full cache in the other."""
+    mine, its = _found(cell, outcomes), _found(full, outcomes)
+    if cell == full or not mine or not its:
+        return max(mine, key=_ran, default=None), max(its, key=_ran, default=None)
+    return max(((one, other) for one in mine for other in its), key=lambda pair: _comparable(*pair))
+
+
+def _comparable(mine: Outcome, its: Outcome) -> tuple[bool, ...]:
+    """By how much a pair is to be preferred, what weighs most first."""
+    alike = its.ok and _alike(mine.case, its.case)
+    return mine.ok, alike, isinstance(_speed_up(mine, its), float), mine.case.cell == its.case.cell, its.ok
+
+
+def _ran(outcome: Outcome) -> bool:
+    return outcome.ok
+
+
+def _alike(one: Case, two: Case) -> bool:
+    return all(getattr(one, name) == getattr(two, name) for name in ("dtype", "engine", "device_class", "weights"))
+
+
+def _found(cell: PaperCell, outcomes: Sequence[Outcome]) -> list[Outcome]:
+    return [outcome for outcome in outcomes if cell.model and cell.means(outcome.case)]
 
 
 def _measured(cell: PaperCell, outcome: Outcome | None) -> tuple[str, str]:
@@ -210,8 +244,7 @@ def _speed_up(mine: Outcome | None, its: Outcome | None) -> float | str:
     """Over the table's own baseline, if both ran alike: another kernel, dtype or engine would be what is measured; else the word for it."""
     if mine is None or its is None or not (mine.ok and its.ok) or mine is its:
         return fmt.DASH
-    alike = all(getattr(mine.case, name) == getattr(its.case, name) for name in ("dtype", "engine", "device_class", "weights"))
-    alike = alike and kernels_apart(mine, its) is None
+    alike = _alike(mine.case, its.case) and kernels_apart(mine, its) is None
     above = full_latencies(mine, its) if mine.case.cell == its.case.cell else its.samples.get("latency", ())
     below = mine.median("latency")
     if not alike or mine.facts.get("quality_only") or not above or not below:
