@@ -36,7 +36,7 @@ LAUNCHES, LAUNCH = 16, 4e-6  # kernels of one block in one pass, and seconds for
 CALL, HEAD = 12e-6, 0.25  # a block of a diffusion head, which has no attention, calls a quarter of what another does
 BLOCK = 12  # weights of a plain transformer block, in squares of its width: 4 around attention, 8 in the MLP
 FORCED = 1.3  # the passes of the full cache's tokens through the method, which fidelity adds to a generation
-INSPECTED = 16.0  # batches that an inspection takes as long as: 8 to 17 by family (benchmarks/inspection.py)
+INSPECTED = 16.0  # batches that an inspection takes as long as: 8 to 19 by family (benchmarks/inspection.py)
 PICTURE_BYTES = 60_000  # of the pictures of a case
 OVERHEAD = 20_000  # bytes of a case in the database: its JSON, its facts, its rows
 
