@@ -63,6 +63,11 @@ def test_equal_arms_pass_and_improvements_too(machine: Machine, stage: Stage) ->
     assert (code, said[CELL, "latency"]) == (0, "improved")
 
 
+def test_it_says_which_methods_nothing_has_looked_at(machine: Machine, stage: Stage) -> None:
+    assert "\nNot inspected: calm. `cachemark run` looks at what methods of plug-ins do.\n" in compare(stage, *ARMS, "--no-aa").stdout
+    assert json.loads(compare(stage, *ARMS, "--no-aa", "--json").stdout)["not_inspected"] == ["calm"]
+
+
 def test_what_time_does_not_allow_stays_open(machine: Machine, stage: Stage) -> None:
     assert compare(stage, *ARMS, "--minutes", 0).exit_code == 4
     machine.noise = 0.3

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tracemalloc
 from dataclasses import replace
 from itertools import product
@@ -68,6 +69,14 @@ def test_a_change_below_the_minimum_effect_fails_nothing_however_sure() -> None:
     before, _ = arms(0)
     found = rows(pair("cell", before, before - 0.1))["cell", "psnr"]
     assert (found.verdict, found.reason.startswith("0.1 dB worse")) == ("equivalent", True)
+
+
+def test_figures_of_both_signs_have_the_minimum_effect_of_their_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a balance around 0 a share of the mean would be no effect at all."""
+    monkeypatch.setitem(units.OUTSIDE, "balance", replace(units.METRICS["psnr"], name="balance", within=(-math.inf, math.inf)))
+    before = np.tile([1.0, -1.0], SEEDS // 2)
+    small, large = (rows(pair("cell", before, before - off, "balance"))["cell", "balance"].verdict for off in (0.005, 0.02))
+    assert (small, large) == ("equivalent", "regressed")
 
 
 @pytest.mark.parametrize(("metric", "verdict"), [("psnr", "improved"), ("kl", "regressed"), ("legend", "improved")])

@@ -1,4 +1,4 @@
-"""A plug-in's method is proved in a process of its own: what it does to that process is found, and does nothing to this one."""
+"""What a plug-in brings is proved in a process of its own: what it does to that process is found, and does nothing to this one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from cachemark.kit import method_kit
 from cachemark.kit.findings import Checked, KitProof
 from cachemark.plans import attempt
 from cachemark.workflows import proving_apart
-from cachemark.workflows.proving_things import LEFT_ALONE, prove_method
+from cachemark.workflows.proving_things import LEFT_ALONE, prove_method, prove_metric, prove_model
+from support import examples
 from support.stages import call
 
 TEXT = """
@@ -115,6 +116,52 @@ def test_what_is_refused_is_refused_here(tmp_path: Path) -> None:
     (tmp_path / "empty.py").write_text("")
     with pytest.raises(BadPlugin, match="registers no method"):
         prove_method(tmp_path / "empty.py")
+
+
+MODEL_LEAVES = """
+class Leaving(llamagen.LlamaGen):
+    def generate(self, *given, **more):
+        os._exit(0)
+
+
+"""
+METRIC_LEAVES = '''
+import os
+
+from cachemark.core import registry
+from cachemark.metrics.image_metric import ImageMetric
+
+seen = []
+
+
+@registry.metrics.add("given")
+class Given(ImageMetric):
+    """Mean of the values of an image."""
+
+    name = "given"
+    unit = ""
+    better = "higher"
+    kind = "quality"
+    within = (-2, 2)
+
+    def measure(self, shown):
+        seen.append(shown)
+        if len(seen) > 3:  # a process that looks at one batch sees nothing of it
+            os._exit(0)
+        return shown.images.mean((1, 2, 3))
+'''
+
+
+@pytest.mark.parametrize("kind", ["model", "metric"])
+def test_a_model_or_metric_that_ends_its_process_is_found(kind: str, tmp_path: Path) -> None:
+    model = examples.MODEL.replace("llamagen.LlamaGen, CONFIG", "Leaving, CONFIG").replace("CONFIG =", MODEL_LEAVES + "CONFIG =", 1)
+    (tmp_path / "given.py").write_text({"model": model, "metric": METRIC_LEAVES}[kind])
+    (proof,) = {"model": prove_model, "metric": prove_metric}[kind](tmp_path / "given.py")
+    assert found(proof)[proving_apart.ENDS] == "its process ended with exit code 0"
+    assert (proof.kind, proof.complete) == (kind, False)
+    done = call(f"test-{kind}", tmp_path / "given.py")
+    assert done.exit_code == 1
+    assert "FOUND     every check comes to its end" in done.output
 
 
 def test_the_command_does_not_leave_with_the_code_of_a_method(tmp_path: Path) -> None:

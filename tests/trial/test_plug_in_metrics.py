@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import signal
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -33,6 +34,7 @@ from support.stages import forgetting
 SAMPLES = 4
 METRICS = '''
 import os
+import signal
 
 import torch
 
@@ -200,6 +202,16 @@ def test_each_case_has_a_copy_of_one_host_that_knows_of_no_other(tmp_path: Path)
             return f"{found.fault}: {found.said}"
         return ""
 
+    def orphaned(host: MetricHost, process: int) -> str:
+        try:
+            with host.measuring(str(file), "ends") as asked:
+                os.kill(process, signal.SIGKILL)
+                os.waitid(os.P_PID, process, os.WEXITED | os.WNOWAIT)
+                asked(shown())
+        except Fault as found:
+            return f"{found.fault}: {found.said}"
+        return ""
+
     before, host = children(), MetricHost()
     line = host.start()
     assert figures(host, "counts", 3) == [1, 2, 3]
@@ -212,5 +224,7 @@ def test_each_case_has_a_copy_of_one_host_that_knows_of_no_other(tmp_path: Path)
     assert figures(host, "counts") == [1]
     assert host.start() is line
     assert len(children() - before) == 1
+    assert orphaned(host, *children() - before) == "its host ended: by signal 9; whether the metric did that is not known"
+    assert figures(host, "counts") == [1], "a new host"
     del host, line
     assert children() <= before

@@ -19,6 +19,7 @@ from .units import FAMILIES, METRICS, OUTSIDE, Metric
 
 KEY = "metrics"  # of a case's evaluation
 FAULTS = "metric_faults"  # of an outcome's facts: by name what was wrong with a metric that has no figures, ``fault`` and ``said``
+LATE, HOST_ENDED = "late", "its host ended"  # faults that may lie in the machine, and need not come again
 DIGITS = 12
 KINDS, ENDS = ("fidelity", "quality"), ("lower", "higher")
 NAME, PLAIN = re.compile(r"[a-z][a-z0-9_]{0,39}"), re.compile(r"[A-Za-z0-9 .,()/+-]{0,40}")
@@ -53,6 +54,11 @@ def full_name(name: str, stated: Mapping[str, Any]) -> str:
     """The name of a metric with the digest of its definition."""
     text = json.dumps([name, dict(stated)], sort_keys=True, separators=(",", ":"), allow_nan=False)
     return f"{name}_{hashlib.sha256(text.encode()).hexdigest()[:DIGITS]}"
+
+
+def passing(faults: Mapping[str, Mapping[str, str]]) -> list[str]:
+    """The metrics whose fault need not come again."""
+    return [name for name, found in faults.items() if found.get("fault") in (LATE, HOST_ENDED)]
 
 
 def know(evaluation: object) -> None:

@@ -27,7 +27,7 @@ from ..stats.sign_flip import Floats, sign_flips
 from ..store.rows import Verdict
 from .comparison import SAME, PairOfOutcomes, failure, images
 
-LEAST = 0.01  # minimum effect, as a share of the first arm's mean
+LEAST = 0.01  # minimum effect, as a share of the mean size of the first arm's figures
 ITSELF = "fidelity of the full cache is to itself"
 
 
@@ -41,8 +41,8 @@ class SeedwiseRow:
 
     @property
     def limit(self) -> float:
-        """The minimum effect in the metric's unit."""
-        return LEAST * abs(self.pair.before.mean(self.metric.name) or 0.0)
+        """The minimum effect in the metric's unit. Of figures with both signs the mean may be nearly 0, and says nothing of their size."""
+        return LEAST * float(np.abs(self.pair.before.samples[self.metric.name]).mean())
 
     @property
     def effect(self) -> float:

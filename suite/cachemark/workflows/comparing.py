@@ -12,8 +12,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ..core import registry
 from ..core.errors import BadPlan, NothingMeasured
 from ..core.files import PACKAGE
+from ..core.plugins import needs
 from ..core.result import Environment, Outcome
 from ..core.spec import digest
 from ..core.verdicts import NOT_COMPARED
@@ -67,7 +69,8 @@ class Terms:
 @dataclass(frozen=True)
 class PairedComparison:
     """A comparison that has ended: its number in the store, both arms' names, its rows as a tally, the rule by which times were judged, the
-    smallest change that the machine can see, in words, and the standing of the gate."""
+    smallest change that the machine can see, in words, and the standing of the gate. ``uninspected``: the methods of plug-ins among the
+    arms. A run looks at what these do behind its figures; a comparison times them, and believes what they say."""
 
     run_id: int
     names: tuple[str, str]
@@ -75,6 +78,7 @@ class PairedComparison:
     rule: Rule
     sees: str
     standing: GateStanding
+    uninspected: tuple[str, ...] = ()
 
     @property
     def exit_code(self) -> int:
@@ -144,6 +148,12 @@ class ComparedArms:
     @property
     def names(self) -> tuple[str, str]:
         return self.before.name, self.after.name
+
+
+def _brought(both: ComparedArms) -> tuple[str, ...]:
+    """The methods of plug-ins that the arms run."""
+    names = {planned.case.method for arm in (both.before, both.after) for planned in arm.cells.values() if planned.case.role == "arm"}
+    return tuple(sorted(name for name in names if needs(registry.methods.get(name))))
 
 
 @contextmanager
@@ -227,7 +237,7 @@ class _PairedRun:
         _, sees = ledger.least_effect(ledger.unchanged(self.equal), len(both.after.cells), device)
         nights = ledger.nights(self.store, plan.name, machine)
         (ours,) = (night for night in nights if night.run.id == self.run_id)
-        return PairedComparison(self.run_id, both.names, ours.tally, rule, sees, ledger.standing(nights))
+        return PairedComparison(self.run_id, both.names, ours.tally, rule, sees, ledger.standing(nights), _brought(both))
 
     def _measure_and_judge(self, rule: Rule) -> Rule:
         """Measure as many pairs as the test asks for, and file what is said of every cell. Returns the rule by which times were judged:

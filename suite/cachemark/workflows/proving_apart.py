@@ -92,7 +92,8 @@ def heard(started: Attempt, kind: str, named: str, on_check: Callable[[Checked],
     if not done:
         why = why or f"its process ended {attempt.ended(code)}"
         if not proofs:
-            raise BadPlugin(f"Plug-in {named!r} could not be checked: {why}.", remedy="Leave that out of the file and of build.")
+            raise BadPlugin(f"Plug-in {named!r} could not be checked: {why}.",
+                            remedy=f"Leave that out of the file and of what makes the {kind}.")
         checks = proofs[-1][1]
         expected = f"the end of the check behind {checks[-1].name!r}" if checks else "the end of the first check"
         checks.append(Checked(ENDS, ASKS, (Flaw(expected, why),), examples=1))

@@ -9,11 +9,10 @@ import sys
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 
-from ..contract.method import Method
 from ..core import installed, plugins, registry
 from ..core.errors import BadPlugin, Unsupported
 from ..core.secrets import hidden
@@ -37,88 +36,93 @@ LEFT_ALONE_ASKS = "All checks together change nothing of the process: settings o
 SILENT: OnCheck = lambda checked: None  # noqa: E731 - a name for nothing
 
 
-@hidden()  # from the code of others
 def prove_method(named: str | Path, *, knobs: Mapping[str, Any] | None = None, on_check: OnCheck = SILENT) -> list[KitProof]:
     """Make every check of the kit on a method, by its name or on those of a Python file. ``knobs`` go beside those of its budgets.
-    ``on_check`` is called after each check. A plug-in's method is checked in a process of its own, on one thread, in which its file is
+    ``on_check`` is called after each check. What a plug-in brings is checked in a process of its own, on one thread, in which its file is
     imported too. UnknownName where there is none, BadPlugin where the file has none, BadKnob for knobs that it has not."""
-    given = dict(knobs or {})
-    if _brought(named):
-        return proving_apart.heard(_started(str(named), given), "method", str(named), on_check)
-    return [check_method(cls, given, on_check) for cls in _methods(named, given)]
+    return _proved("methods", named, dict(knobs or {}), on_check)
 
 
-def _brought(named: str | Path) -> bool:
-    """True of a file, and of the name of a method that a plug-in or an installed package brings."""
+def prove_model(named: str | Path, *, weights: str = "", decoder_weights: str = "", on_check: OnCheck = SILENT) -> list[KitProof]:
+    """Make every check of the kit on a model, by its name or on those of a Python file, as :func:`prove_method` does. It is loaded with
+    the weights that are named, else with those that it has without any."""
+    return _proved("models", named, {"weights": weights, "decoder_weights": decoder_weights}, on_check)
+
+
+def prove_metric(named: str | Path, *, on_check: OnCheck = SILENT) -> list[KitProof]:
+    """Make every check of the kit on a metric of a plug-in, by its name or on those of a Python file, as :func:`prove_method` does.
+    Unsupported for one of cachemark itself."""
+    if str(named) in METRICS:
+        raise Unsupported(f"{named} is a metric of cachemark itself.", remedy="Name one of a plug-in or of an installed package.")
+    return _proved("metrics", named, {}, on_check)
+
+
+@hidden()  # from the code of others
+def _proved(kind: installed.Kind, named: str | Path, given: Mapping[str, Any], on_check: OnCheck) -> list[KitProof]:
+    """Make the checks of things of a kind: of ours here, of those that a plug-in brings in a process of its own."""
+    if _brought(kind, named):
+        return proving_apart.heard(_started(kind, str(named), given), TABLES[kind].kind, str(named), on_check)
+    return [check(on_check) for check in _checks(kind, named, given).values()]
+
+
+def _brought(kind: installed.Kind, named: str | Path) -> bool:
+    """True of a file, and of the name of what a plug-in or an installed package brings."""
     if _is_file(named):
         return True
-    if (name := str(named)) in registry.methods:
-        return plugins.origin(registry.methods.get(name)) is not None
-    return installed.offer("methods", name) is not None
+    if (name := str(named)) in TABLES[kind]:
+        return plugins.origin(TABLES[kind].get(name)) is not None
+    return installed.offer(kind, name) is not None
 
 
 def _is_file(named: str | Path) -> bool:
     return Path(named).suffix == ".py" or "/" in str(named)
 
 
-def _methods(named: str | Path, knobs: Mapping[str, Any]) -> list[type[Method]]:
-    """The methods that are meant, which take these knobs."""
-    found = [registry.methods.get(name) for name in names_of("methods", named)]
-    for cls in found:
-        cls.build(knobs)
-    return found
+def _checks(kind: installed.Kind, named: str | Path, given: Mapping[str, Any]) -> dict[str, Callable[[OnCheck], KitProof]]:
+    """The checks of what is meant, by its name. ``given``: the knobs of methods, the fields of the request of models."""
+    names = names_of(kind, named)
+    if kind == "methods":
+        for name in names:
+            registry.methods.get(name).build(given)  # knobs that one of them has not are refused before any check
+        return {name: partial(check_method, registry.methods.get(name), given) for name in names}
+    if kind == "models":
+        return {name: partial(check_model, registry.models.get(name), request=Request(**given)) for name in names}
+    return {name: partial(check_metric, metric_example(name)) for name in names}
 
 
-def _prove(named: str, knobs: Mapping[str, Any], told: proving_apart.Told) -> None:
-    """Make the checks of methods in a process of their own. What replaces a check does not pass: behind all of them, what the process
-    shares is as it was before them."""
-    for cls in _methods(named, knobs):
-        told(cls.name, None)
+def _prove(kind: installed.Kind, named: str, given: Mapping[str, Any], told: proving_apart.Told) -> None:
+    """Make the checks in a process of their own. What replaces a check does not pass: behind all of them, what the process shares is as it
+    was before them."""
+    for name, check in _checks(kind, named, given).items():
+        told(name, None)
         state = SharedState()
-        check_method(cls, knobs, partial(told, cls.name))
+        check(partial(told, name))
         if changes := state.changes():
-            told(cls.name, Checked(LEFT_ALONE, LEFT_ALONE_ASKS, (Flaw("the process as it was", "; ".join(map(str, changes))),), examples=1))
+            told(name, Checked(LEFT_ALONE, LEFT_ALONE_ASKS, (Flaw("the process as it was", "; ".join(map(str, changes))),), examples=1))
             state.restore()
 
 
-def _started(named: str, knobs: Mapping[str, Any]) -> Attempt:
+def _started(kind: installed.Kind, named: str, given: Mapping[str, Any]) -> Attempt:
     """A process that makes the checks: a copy of this one where that is as good as a new one."""
     if attempt.possible():
         sys.stdout.flush()
-        return attempt.speaking(lambda answer: proving_apart.speak(partial(_prove, named, knobs), answer), aloud=True)
-    command = [sys.executable, "-P", "-m", __name__, named, json.dumps(knobs), *plugins.files()]
+        return attempt.speaking(lambda answer: proving_apart.speak(partial(_prove, kind, named, given), answer), aloud=True)
+    command = [sys.executable, "-P", "-m", __name__, kind, named, json.dumps(given), *plugins.files()]
     started = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, start_new_session=True)
     assert started.stdout is not None
     return Attempt(started.pid, os.dup(started.stdout.fileno()), started.wait)
 
 
 def main() -> None:
-    """Entry of an interpreter that checks the methods named by its first argument, with the knobs of its second one as JSON, after the
-    plug-ins that have been imported where it was started; it answers through what was standard output."""
-    named, knobs, *earlier = sys.argv[1:]
+    """Entry of an interpreter that checks what its first two arguments name, a kind and a name or file, with the knobs or weights of the
+    third as JSON, after the plug-ins that have been imported where it was started; it answers through what was standard output."""
+    kind, named, given, *earlier = sys.argv[1:]
     answer = os.dup(1)
     os.dup2(2, 1)
     torch.set_num_threads(1)
     for file in earlier:
         plugins.load(file)
-    keeper.keep(lambda: proving_apart.speak(partial(_prove, named, json.loads(knobs)), answer))
-
-
-@hidden()  # from the code of others
-def prove_model(named: str | Path, *, weights: str = "", decoder_weights: str = "", on_check: OnCheck = SILENT) -> list[KitProof]:
-    """Make every check of the kit on a model, by its name or on those of a Python file, as :func:`prove_method` does. It is loaded with
-    the weights that are named, else with those that it has without any."""
-    request = Request(weights=weights, decoder_weights=decoder_weights)
-    return [check_model(registry.models.get(name), on_check, request) for name in names_of("models", named)]
-
-
-@hidden()  # from the code of others
-def prove_metric(named: str | Path, *, on_check: OnCheck = SILENT) -> list[KitProof]:
-    """Make every check of the kit on a metric of a plug-in, by its name or on those of a Python file, as :func:`prove_method` does.
-    Unsupported for one of cachemark itself."""
-    if str(named) in METRICS:
-        raise Unsupported(f"{named} is a metric of cachemark itself.", remedy="Name one of a plug-in or of an installed package.")
-    return [check_metric(metric_example(name), on_check) for name in names_of("metrics", named)]
+    keeper.keep(lambda: proving_apart.speak(partial(_prove, cast("installed.Kind", kind), named, json.loads(given)), answer))
 
 
 def metric_example(name: str) -> MetricExample:

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from safetensors.torch import save
 
+from ...core.outside_metrics import HOST_ENDED, LATE
 from ...metrics.image_metric import Shown
 from ...plans import attempt
 
@@ -56,7 +57,7 @@ class MetricHost:
         try:
             _read(here.fileno(), len(READY), time.monotonic() + attempt.limit())
         except EOFError:
-            raise Fault("ended its process", attempt.ended(process.wait())) from None
+            raise Fault(HOST_ENDED, f"before it was ready, {attempt.ended(process.wait())}") from None
         self._line, self._process = here, process
         return here
 
@@ -78,7 +79,7 @@ class MetricHost:
                 told = json.loads(_answer(back, end))
             except (BrokenPipeError, EOFError):
                 codes.append(self._ended(line))
-                raise Fault("ended its process", attempt.ended(codes[0])) from None
+                raise self._fault_of(codes[0]) from None
             except ValueError:
                 raise Fault("no figures", "what came back is not an answer") from None
             if "fault" in told:
@@ -96,6 +97,15 @@ class MetricHost:
             os.close(back)
             if not codes:
                 self._ended(line)
+
+    def _fault_of(self, code: int) -> Fault:
+        """The fault of a copy that has ended, with this exit code where its host still tells of it."""
+        if self._line is not None or self._process is None:
+            return Fault("ended its process", attempt.ended(code))
+        own = self._process.poll()
+        self._process.kill()
+        said = "it tells nothing any more" if own is None else attempt.ended(own)
+        return Fault(HOST_ENDED, f"{said}; whether the metric did that is not known")
 
     def _ended(self, line: socket.socket) -> int:
         """End the copy that there is, and return its exit code, that of its own end where it had come to that. A host that does not tell is
@@ -124,7 +134,7 @@ def _send(to: int, data: bytes, end: float) -> None:
     left = memoryview(data)
     while left:
         if not select.select([], [to], [], max(0.0, end - time.monotonic()))[1]:
-            raise Fault("late", f"it took no images for {attempt.limit():g} s; {attempt.VARIABLE} sets other seconds")
+            raise Fault(LATE, f"it took no images for {attempt.limit():g} s; {attempt.VARIABLE} sets other seconds")
         left = left[os.write(to, left[: 1 << 16]) :]
 
 
@@ -139,7 +149,7 @@ def _read(back: int, count: int, end: float) -> bytes:
     found = b""
     while len(found) < count:
         if not select.select([back], [], [], max(0.0, end - time.monotonic()))[0]:
-            raise Fault("late", f"it did not answer within {attempt.limit():g} s; {attempt.VARIABLE} sets other seconds")
+            raise Fault(LATE, f"it did not answer within {attempt.limit():g} s; {attempt.VARIABLE} sets other seconds")
         if not (part := os.read(back, min(count - len(found), 1 << 16))):
             raise EOFError
         found += part
