@@ -181,3 +181,11 @@ def attend(self, site, step, q, k, v):
 """, "some of it is not done"),
 }  # fmt: skip
 HONEST = Cheat("", "", "")
+COMPILED = Cheat("""
+@torch.compile(backend="aot_eager")  # no compiler of C++ need be there
+def unchanged(x):
+    return (x * 2 + 2) / 2 - 1
+""", """
+def attend(self, site, step, q, k, v):
+    return super().attend(site, step, unchanged(q), k, v)
+""", "")

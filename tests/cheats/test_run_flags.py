@@ -13,7 +13,7 @@ from cachemark.report.view.case_group import case_groups
 from support import stages
 from support.stages import Stage, call
 
-from .cheating import CHEATS, HONEST, Cheat
+from .cheating import CHEATS, COMPILED, HONEST, Cheat
 
 FAST = ("masks instead of evicting", "slows the full cache by a hook")
 
@@ -41,16 +41,17 @@ def flagged(outcome: Outcome, said: str) -> None:
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Stage, str]:
     cheats = {f"plain{number}": CHEATS[what] for number, what in enumerate(FAST)}
-    return ran(tmp_path_factory.mktemp("cheats") / "stage", {"honest": HONEST, **cheats})
+    return ran(tmp_path_factory.mktemp("cheats") / "stage", {"honest": HONEST, "compiled": COMPILED, **cheats})
 
 
 def test_a_run_flags_what_cheats_and_nothing_else(run: tuple[Stage, str]) -> None:
     outcomes = run[0].outcomes()
     for number, what in enumerate(FAST):
         flagged(outcomes[f"plain{number} 1/2"], CHEATS[what].said)
-    for label in ("full", "full (floor)", "calm 1/2", "honest 1/2"):
+    for label in ("full", "full (floor)", "calm 1/2", "honest 1/2", "compiled 1/2"):
         assert outcomes[label].ok
         assert not outcomes[label].flags
+        assert CHANGED not in outcomes[label].facts
     assert outcomes["honest 1/2"].facts["inspected"]["seconds"] > 0
     assert "inspected" not in outcomes["full"].facts
 

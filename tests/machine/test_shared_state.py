@@ -9,6 +9,7 @@ import math
 import os
 import random
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -119,6 +120,33 @@ def test_what_only_grows_is_no_change() -> None:
         assert [one for one in state.changes() if one.impact is FIGURES] == []
     finally:
         del torch.of_a_plug_in  # type: ignore[attr-defined]
+
+
+COMPILES = """
+import os, sys, torch
+from cachemark.machine.shared_state import SharedState
+
+state, layer, before = SharedState(), torch.nn.Linear(2, 2), torch.nn.Module.__init__
+compiled = torch.compile(layer, backend="eager")
+assert torch.equal(compiled(torch.ones(1, 2)), layer(torch.ones(1, 2)))
+assert torch.nn.Module.__init__ is not before, "the compiler puts its own around it"
+sys.setrecursionlimit(2000)
+sys.path.append(os.path.join("somewhere", "setuptools", "_vendor"))
+os.environ["TORCHINDUCTOR_CACHE_DIR"] = "somewhere"
+assert state.changes() == [], [str(change) for change in state.changes()]
+os.environ["OTHER"] = "1"
+state.restore()
+assert "OTHER" not in os.environ
+assert os.environ["TORCHINDUCTOR_CACHE_DIR"] and sys.path[-1].endswith("_vendor"), "it reads them later"
+inner = torch.nn.Module.__init__
+torch.nn.Module.__init__ = lambda *given, **more: inner(*given, **more)
+assert [str(change) for change in state.changes()] == ["torch.nn.modules.module.Module.__init__ (replaced)"]
+"""
+
+
+def test_what_the_compiler_of_torch_leaves_is_no_change() -> None:
+    done = subprocess.run([sys.executable, "-c", COMPILES], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_block_leaves_no_trace() -> None:

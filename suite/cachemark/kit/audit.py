@@ -26,7 +26,7 @@ READS = {"open": "opens a file", "socket.connect": "connects to a network", "sql
          "sys._getframe": "looks into the calls of others"}  # fmt: skip
 IMPORTING = "importlib._bootstrap"
 SOURCES = ("linecache", "tokenize")  # read the lines that a warning or a traceback shows
-COMPILERS = ("torch._dynamo", "torch._inductor", "triton")  # keep what they compile in files
+COMPILERS = ("torch._dynamo", "torch._inductor", "triton")  # read and write files, and start the compilers of C++ and of CUDA
 Own = Callable[[FrameType], bool]
 _listeners: list[tuple[Own, dict[str, str]]] = []
 
@@ -122,7 +122,7 @@ def _heard(event: str, given: tuple[Any, ...]) -> None:
         frames = [frame for frame in _calls() if frame.f_code.co_filename != __file__]
         if event == "sys._getframe":
             frames = [frame for frame in frames if _module(frame) != "inspect"][:1]
-        if any(map(own, frames)) and not (event == "open" and _of_python(frames, own)):
+        if any(map(own, frames)) and not _of_compiler(frames, own) and not (event == "open" and _of_python(frames, own)):
             told = f" {str(given[0])[:80]!r}" if event in ("open", "sqlite3.connect") else ""
             said.setdefault(STARTS.get(event) or READS[event], f"{event}{told}")
     finally:
@@ -130,14 +130,22 @@ def _heard(event: str, given: tuple[Any, ...]) -> None:
 
 
 def _of_python(frames: list[FrameType], own: Own) -> bool:
-    """True where a file is opened by an import, by a compiler, or for the source lines of a warning or a traceback. A method that asks for
-    lines itself reads a file like any other."""
+    """True where a file is opened by an import, or for the source lines of a warning or a traceback. A method that asks for lines itself
+    reads a file like any other."""
     if any(_module(frame).startswith(IMPORTING) for frame in frames):
         return True
-    between = [_module(frame) for frame in takewhile(lambda frame: not own(frame), frames)]
-    if any(f"{module}.".startswith(f"{compiler}.") for module in between for compiler in COMPILERS):
-        return True
+    between = _between(frames, own)
     return any(module in SOURCES for module in between) and between[-1] not in SOURCES
+
+
+def _of_compiler(frames: list[FrameType], own: Own) -> bool:
+    """True where a compiler of torch asks, and no function of the method that it runs."""
+    return any(f"{module}.".startswith(f"{compiler}.") for module in _between(frames, own) for compiler in COMPILERS)
+
+
+def _between(frames: list[FrameType], own: Own) -> list[str]:
+    """The modules of the calls that the method's innermost function has made."""
+    return [_module(frame) for frame in takewhile(lambda frame: not own(frame), frames)]
 
 
 def _module(frame: FrameType) -> str:

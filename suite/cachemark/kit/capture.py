@@ -6,6 +6,7 @@ result has a shape that depends on values (``nonzero``, ``masked_select``, index
 
 from __future__ import annotations
 
+import sys
 from collections import defaultdict
 from collections.abc import Container, Iterator
 from contextlib import ExitStack, contextmanager
@@ -29,12 +30,24 @@ UNSEEN = {"tolist", "numpy", "cpu", "__array__", "__bool__", "__int__", "__float
 Operation = tuple[str, tuple[tuple[int, ...], ...]]
 
 
+@contextmanager
+def as_written() -> Iterator[None]:
+    """Inside, what ``torch.compile`` has been given runs as it is written: a compiled kernel is no operation that can be heard, and what
+    hears operations would be compiled with it. Where the compiler was not imported nothing is compiled."""
+    if "torch._dynamo" not in sys.modules:
+        yield
+        return
+    with torch.compiler.set_stance("force_eager"):
+        yield
+
+
 class NotCapturable(AssertionError):
     """An operation that a captured step cannot hold."""
 
 
 class Capture(TorchDispatchMode):
-    """Logs (name, shapes of the inputs) of every operation under the step that ran it, and refuses what cannot be captured.
+    """Logs (name, shapes of the inputs) of every operation under the step that ran it and, where it ``refuses``, ends what cannot be
+    captured.
 
     Views are not logged: they launch nothing, and a slice as long as its tensor is another operation than a shorter one.
     """
@@ -44,13 +57,21 @@ class Capture(TorchDispatchMode):
         """Else the first operation would import the whole compiler, which takes seconds."""
         return False
 
-    def __init__(self) -> None:
+    def __init__(self, *, refuses: bool = True) -> None:
         super().__init__()
+        self.refuses = refuses
         self.step = -1
         self.log: dict[int, list[Operation]] = defaultdict(list)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if self.refuses:
+            self._refuse(func, args)
+        if not _is_view(func):
+            self.log[self.step].append((str(func), tuple(tuple(t.shape) for t in tensors((args, kwargs)))))
+        return func(*args, **kwargs)
+
+    def _refuse(self, func: Any, args: Any) -> None:
         name = func.overloadpacket.__name__
         if name in READS:
             raise NotCapturable(f"step {self.step}: {name} reads a tensor on the host")
@@ -58,9 +79,6 @@ class Capture(TorchDispatchMode):
             raise NotCapturable(f"step {self.step}: the shape of {name} depends on values")
         if name.startswith(("index", "_index_put", "_unsafe_index")) and any(t.dtype in (torch.bool, torch.uint8) for t in indices(args)):
             raise NotCapturable(f"step {self.step}: {name} by a boolean tensor; its shape depends on values")
-        if not _is_view(func):
-            self.log[self.step].append((str(func), tuple(tuple(t.shape) for t in tensors((args, kwargs)))))
-        return func(*args, **kwargs)
 
     def names(self, step: int) -> list[str]:
         return [name for name, _ in self.log[step]]
@@ -109,7 +127,8 @@ class Steps(Onlooker):
     def before(self, method: Method, site: Site, step: Step) -> None:
         if step.index in self.passes and self.capture.step != step.index:
             self.capture.step = step.index
-            self._open.enter_context(HostReads())
+            if self.capture.refuses:
+                self._open.enter_context(HostReads())
             self._open.enter_context(self.capture)
 
     def settled(self, method: Method, step: Step) -> None:
@@ -117,9 +136,10 @@ class Steps(Onlooker):
 
 
 @contextmanager
-def capturing(passes: Container[int]) -> Iterator[tuple[Capture, Onlooker]]:
-    """The capture, and the watch that turns it on during these passes of a generation."""
-    capture = Capture()
+def capturing(passes: Container[int], *, refuses: bool = True) -> Iterator[tuple[Capture, Onlooker]]:
+    """The capture, and the watch that turns it on during these passes of a generation. Of a method that decides on the host it
+    ``refuses`` nothing."""
+    capture = Capture(refuses=refuses)
     watch = Steps(capture, passes)
     try:
         yield capture, watch

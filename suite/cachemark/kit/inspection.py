@@ -32,6 +32,7 @@ from ..machine.shared_state import SharedState
 from ..models.protocol import Loaded
 from ..roofline.masked_flops import masked_ops
 from .audit import absent, frames_of, listening, unheard
+from .capture import as_written
 from .driver import Onlooker, watched
 from .findings import Flaw
 from .reachable import outside, place
@@ -78,7 +79,7 @@ class Inspected:
 def inspect(case: Inspected) -> list[Flaw]:
     """Everything that the method does and does not say, each once. An error ends it; :func:`broken_off` says whose it is."""
     own = frames_of(type(case.method()))
-    with torch.inference_mode():
+    with torch.inference_mode(), as_written():
         found = list(_found(case, own))
     return list({flaw.expected + flaw.found: flaw for flaw in found}.values())
 

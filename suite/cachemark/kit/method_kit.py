@@ -15,6 +15,7 @@ from ..contract.per_head import PerHead
 from ..core.errors import BadBudget, BadKnob, CachemarkError, Unsupported
 from ..models.protocol import ModelEntry, Request
 from . import batches, group_checks, manner_checks, ragged, scale_checks, token_checks
+from .capture import as_written
 from .findings import Checked, Flaw, KitProof
 from .head_checks import HEAD
 from .masked_checks import MASKED, masked_cells
@@ -175,7 +176,8 @@ def _smallest(check: Check, smaller: Sequence[Any]) -> list[Flaw]:
 def _found(check: Check, cell: Any) -> list[Flaw]:
     """The findings of a check; an error of the method's own code is one."""
     try:
-        return list(check(cell))
+        with as_written():
+            return list(check(cell))
     except REFUSALS:
         raise
     except CachemarkError as error:

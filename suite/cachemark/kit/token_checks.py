@@ -56,8 +56,9 @@ def undecided(cell: Cell) -> tuple[int, ...]:
 
 def at_neutral(cell: Cell) -> tuple[TokenRun, Capture]:
     """A generation with neutral knobs, with every operation of the undecided passes seen."""
-    with capturing(undecided(cell)) as (capture, watch):
-        return generate(cell, whole(cell), watch), capture
+    method = whole(cell)
+    with capturing(undecided(cell), refuses=method.capturable) as (capture, watch):
+        return generate(cell, method, watch), capture
 
 
 def whole(cell: Cell) -> Method:
@@ -261,7 +262,7 @@ def seen_passes(cell: Cell) -> set[int]:
 def captured(cell: Cell) -> tuple[TokenRun, Capture]:
     """The recorded run once more, in the same memory, with every operation of these passes seen."""
     method = cell.tight()
-    with capturing(seen_passes(cell) if method.capturable else ()) as (capture, watch):
+    with capturing(seen_passes(cell), refuses=method.capturable) as (capture, watch):
         ran = generate(cell, method, watch, memory=recorded(cell).memory)
     return ran, capture
 

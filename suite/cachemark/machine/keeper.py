@@ -19,6 +19,7 @@ from pathlib import Path
 SUBREAPER, DEATH_SIGNAL = 36, 1  # PR_SET_CHILD_SUBREAPER and PR_SET_PDEATHSIG of <linux/prctl.h>
 WAITED = {signal.SIGCHLD, signal.SIGTERM}
 GRACE = 5.0  # seconds for what is killed to be gone; what a driver holds may never go
+COMPILES_ALONE = {"TORCHINDUCTOR_COMPILE_THREADS": "1"}  # environment in which torch's compiler starts no threads and processes
 KEEPS = sys.platform == "linux"  # on this system
 _kept = False  # this process has a keeper
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import FunctionType, ModuleType
+from types import CellType, FunctionType, ModuleType
 from typing import Any, NamedTuple
 
 import torch
@@ -135,9 +135,18 @@ def _computes(value: Any) -> bool:
 
 
 def _wrapped_by_torch(now: Any, before: Any) -> bool:
-    """True where torch itself has put a function of its own around one of its own, as its compiler does when it is first imported."""
-    return (now is not _MISSING and getattr(now, "__wrapped__", None) is before
-            and str(getattr(getattr(now, "__code__", None), "co_filename", "")).startswith(TORCH))
+    """True where torch itself has put a function of its own around one of its own, as its compiler does when it is first imported, and
+    when it first compiles."""
+    if now is _MISSING or not str(getattr(getattr(now, "__code__", None), "co_filename", "")).startswith(TORCH):
+        return False
+    return getattr(now, "__wrapped__", None) is before or any(_content(cell) is before for cell in getattr(now, "__closure__", None) or ())
+
+
+def _content(cell: CellType) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # of a cell that is empty
+        return _MISSING
 
 
 def _hides(owner: Any, ours: bool, name: str, value: Any) -> bool:

@@ -31,7 +31,10 @@ LEAST_SKEW = 2_000_000  # nanoseconds: the readings themselves take time
 READINGS, AT_ONCE = 50, 100_000  # of two clocks, at most, and nanoseconds within which both are read at one moment
 NAMED = 5  # of what is replaced; the rest is counted
 LIBRARIES = ("tqdm", "torch")  # whose threads stay when they are done with; they sleep
-SET_BY_TORCH = {"CUDA_MODULE_LOADING"}  # of the environment, when it first turns to a device
+SET_BY_TORCH = ("CUDA_MODULE_LOADING", "TORCHINDUCTOR_", "_TORCHINDUCTOR_", "TRITON_")
+"""Beginnings of variables that torch sets when it first turns to a device, or first compiles."""
+COMPILING = 2_000  # Python's recursion limit, to which torch raises a lower one when it compiles
+VENDORED = os.path.join("setuptools", "_vendor")  # end of a folder that setuptools, which torch's compiler imports, adds to the path
 
 
 class Impact(IntEnum):
@@ -78,12 +81,21 @@ def _modes(count: Callable[[], int], pop: Callable[[], object]) -> tuple[Callabl
 
 
 def _set_environment(variables: dict[str, str]) -> None:
+    kept = {name: value for name, value in os.environ.items() if name.startswith(SET_BY_TORCH)}
     os.environ.clear()
-    os.environ.update(variables)
+    os.environ.update(variables | kept)
 
 
 def _environment() -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if name not in SET_BY_TORCH}
+    return {name: value for name, value in os.environ.items() if not name.startswith(SET_BY_TORCH)}
+
+
+def _set_path(held: list[str]) -> None:
+    sys.path[:] = [*held, *(folder for folder in sys.path if folder.endswith(VENDORED))]
+
+
+def _path() -> list[str]:
+    return [folder for folder in sys.path if not folder.endswith(VENDORED)]
 
 
 def _umask() -> int:
@@ -156,8 +168,8 @@ SETTINGS = (
     Setting("Python's trace function", Impact.TIMES, sys.gettrace, sys.settrace),
     Setting("Python's garbage collector", Impact.TIMES, lambda: (gc.isenabled(), gc.get_threshold()), _set_collector),
     Setting("Python's switch interval", Impact.TIMES, sys.getswitchinterval, sys.setswitchinterval),
-    Setting("Python's recursion limit", Impact.NONE, sys.getrecursionlimit, sys.setrecursionlimit),
-    Setting("Python's search path", Impact.NONE, lambda: list(sys.path), lambda held: sys.path.__setitem__(slice(None), held)),
+    Setting("Python's recursion limit", Impact.NONE, lambda: max(sys.getrecursionlimit(), COMPILING), sys.setrecursionlimit),
+    Setting("Python's search path", Impact.NONE, _path, _set_path),
     Setting("the working directory", Impact.NONE, os.getcwd, os.chdir),
     Setting("the environment", Impact.NONE, _environment, _set_environment),
     Setting("the umask", Impact.NONE, _umask, os.umask),

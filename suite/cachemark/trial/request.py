@@ -21,6 +21,7 @@ from ..core.errors import Unsupported
 from ..core.limits import Rates
 from ..core.secrets import without_secrets
 from ..core.spec import Case
+from ..machine.keeper import COMPILES_ALONE
 from ..models.protocol import Request
 from ..plans.expand import Planned
 from ..plans.reuse import Earlier
@@ -78,8 +79,8 @@ class TrialRequest:
     @property
     def environment(self) -> dict[str, str]:
         """Environment variables of the child: no secrets, since it runs other people's methods; libraries that start threads by themselves
-        keep to its number, and CUDA shows the leased device and no other."""
-        own = {name: str(self.threads) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
+        keep to its number, torch's compiler starts no processes, and CUDA shows the leased device and no other."""
+        own = {name: str(self.threads) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")} | COMPILES_ALONE
         own |= {"CUDA_VISIBLE_DEVICES": self.gpu} if self.gpu else {}
         own |= {"PYTHONPATH": os.pathsep.join(filter(None, (self.code, os.environ.get("PYTHONPATH", ""))))} if self.code else {}
         if any(planned.request.image_reward or planned.request.hpsv2 for planned in self.cases):  # which would fetch what they lack

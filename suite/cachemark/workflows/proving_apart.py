@@ -19,6 +19,7 @@ from typing import Any, NoReturn
 from ..core import errors, plugins
 from ..core.errors import BadPlugin, CachemarkError
 from ..kit.findings import Checked, Flaw, KitProof
+from ..machine import keeper
 from ..plans import attempt
 from ..plans.attempt import Attempt
 from ..trial import frames
@@ -43,6 +44,7 @@ def speak(prove: Callable[[Told], None], answer: int) -> NoReturn:
         tell({"begins": name} if checked is None else {"check": asdict(checked)})
 
     code = 1
+    os.environ.update(keeper.COMPILES_ALONE)
     try:
         prove(told)
         tell({"done": True})
