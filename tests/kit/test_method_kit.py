@@ -98,8 +98,8 @@ def test_the_unbroken_method_passes_them(words: str, write: Write) -> None:
 
 @pytest.mark.parametrize("words", ["neutral is full", "neutral is no short cut", "second generation repeats", "graph is eager"])
 def test_a_method_that_decides_on_the_host_and_says_so_passes(words: str, write: Write) -> None:
-    body = ("    capturable = False\n\n    def observe(self, site, step, slot, q, mass):\n        if q.sum().item() > 0 or q[q > 0].tolist():\n"
-            "            pass")
+    body = ("    capturable = False\n\n    def observe(self, site, step, slot, q, mass):\n"
+            "        if q.sum().item() > 0 or q[q > 0].tolist():\n            pass")
     found = checked(write("given", body), words)
     assert (found.findings, bool(found.left_out)) == ((), words == "graph is eager")
 
