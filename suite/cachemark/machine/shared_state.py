@@ -31,8 +31,9 @@ LEAST_SKEW = 2_000_000  # nanoseconds: the readings themselves take time
 READINGS, AT_ONCE = 50, 100_000  # of two clocks, at most, and nanoseconds within which both are read at one moment
 NAMED = 5  # of what is replaced; the rest is counted
 LIBRARIES = ("tqdm", "torch")  # whose threads stay when they are done with; they sleep
-SET_BY_TORCH = ("CUDA_MODULE_LOADING", "TORCHINDUCTOR_", "_TORCHINDUCTOR_", "TRITON_")
-"""Beginnings of variables that torch sets when it first turns to a device, or first compiles."""
+SET_BY_TORCH = {"CUDA_MODULE_LOADING", "CUDA_HOME", "TORCHINDUCTOR_CACHE_DIR", "_TORCHINDUCTOR_PYOBJECT_TENSOR_DATA_PTR",
+                "TRITON_CACHE_DIR", "TRITON_LIBDEVICE_PATH", "TRITON_PTXAS_PATH"}
+"""Variables of the environment that torch sets when it first turns to a device, or first compiles."""
 COMPILING = 2_000  # Python's recursion limit, to which torch raises a lower one when it compiles
 VENDORED = os.path.join("setuptools", "_vendor")  # end of a folder that setuptools, which torch's compiler imports, adds to the path
 
@@ -81,13 +82,13 @@ def _modes(count: Callable[[], int], pop: Callable[[], object]) -> tuple[Callabl
 
 
 def _set_environment(variables: dict[str, str]) -> None:
-    kept = {name: value for name, value in os.environ.items() if name.startswith(SET_BY_TORCH)}
+    kept = {name: value for name, value in os.environ.items() if name in SET_BY_TORCH}
     os.environ.clear()
     os.environ.update(variables | kept)
 
 
 def _environment() -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if not name.startswith(SET_BY_TORCH)}
+    return {name: value for name, value in os.environ.items() if name not in SET_BY_TORCH}
 
 
 def _set_path(held: list[str]) -> None:
