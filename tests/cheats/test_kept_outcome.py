@@ -108,7 +108,7 @@ def test_changes_of_an_inspection_are_a_footnote_and_no_fault(folder: Path, tmp_
 @pytest.mark.parametrize(("begins_with", "fit", "said"), [
     ("pass", True, ""),
     ("raise torch.OutOfMemoryError", False, "Not inspected: "),
-    ("raise ValueError", False, "Flagged: another generation"),
+    ("raise ValueError", False, "Flagged: expected another generation"),
     ("torch.backends.cudnn.benchmark = True", False, "Changed while it was inspected: cuDNN's benchmark"),
 ])
 def test_a_process_whose_inspection_went_wrong_serves_no_other_case(begins_with: str, fit: bool, said: str, folder: Path,

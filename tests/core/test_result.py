@@ -23,4 +23,4 @@ def test_a_finding_that_is_none_is_passed_over(found: object) -> None:
     right = {"expected": "as many bytes", "found": "more"}
     assert Outcome(CASE, Status.OK, {"latency": [1.0]}, "timed only", facts={FLAGGED: found}).flags == ()
     mixed = Outcome(CASE, Status.OK, {"latency": [1.0]}, "timed only", facts={FLAGGED: ["x", right]})
-    assert mixed.flags == ("as many bytes was expected; found more.",)
+    assert mixed.flags == ("Expected as many bytes; found more.",)

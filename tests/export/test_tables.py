@@ -109,7 +109,7 @@ def test_what_is_missing_says_why() -> None:
     flagged = table([sample.full(), replace(arm := sample.arm("linear", "1/4"), facts={**arm.facts, "flagged": [flag]})])
     assert column(flagged, "kv_logical")["linear 1/4"].text
     assert reason(flagged, "linear 1/4", "saving") == (
-        "Not compared with the full cache. bytes of its budget was expected; found as many as the full cache's.")
+        "Not compared with the full cache. Expected bytes of its budget; found as many as the full cache's.")
     failed = {line.name: (line.status, found.reasons[line.reason - 1]) for line in lines(found) if line.status}
     assert failed == {"rkv": ("oom", "MemoryError: 4.1 GiB wanted"),
                       "h2o": ("unsupported", "Budget 1/4 leaves 4 lines, h2o needs 5 at recent = 5.")}

@@ -131,7 +131,7 @@ class Outcome:
     def flags(self) -> tuple[str, ...]:
         """Findings of the inspection of its method, each in a sentence; what is no finding, as in an edited file, is passed over."""
         found = self.facts.get(FLAGGED)
-        return tuple(f"{one.get('expected')} was expected; found {one.get('found')}." for one in (found if isinstance(found, list) else ())
+        return tuple(f"Expected {one.get('expected')}; found {one.get('found')}." for one in (found if isinstance(found, list) else ())
                      if isinstance(one, Mapping))
 
     @property

@@ -62,7 +62,7 @@ def flagged(outcome: Outcome, found: Sequence[Flaw]) -> Outcome:
     """The outcome with these findings as a fact, as footnotes, and as the reason why its speed is not compared."""
     if not found:
         return outcome
-    notes = bounded_notes([f"Flagged: {flaw.expected} was expected; found {flaw.found}." for flaw in found])
+    notes = bounded_notes([f"Flagged: expected {flaw.expected}; found {flaw.found}." for flaw in found])
     facts: dict[str, Any] = dict(outcome.facts)
     facts[FLAGGED] = [*facts.get(FLAGGED, ()), *({k: v for k, v in asdict(flaw).items() if v not in ("", (), None)} for flaw in found)]
     facts["footnotes"] = [*facts.get("footnotes", ()), *notes]
