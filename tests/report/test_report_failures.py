@@ -116,4 +116,4 @@ def test_the_time_of_capture_is_among_all_figures() -> None:
 def test_references_are_told_by_what_was_done() -> None:
     text = methods_text(build(sample.RUN, sample.outcomes()))
     assert "the full cache with the same labels at other seeds (floor: 64 images, float32)" in text
-    assert "the full cache at the same seeds and half the batch (numerics: 64 images, float32)" in text
+    assert "the full cache at the same seeds in batches of 2 (numerics: 64 images, float32)" in text

@@ -16,7 +16,7 @@ import pytest
 import report_sample as sample
 from page import Page
 
-from cachemark.report.page.render import TABS, render, write
+from cachemark.report.page.render import TABS, render, static, write
 from cachemark.report.view.report_view import build
 
 GOLD = Path(__file__).parent / "gold" / "tables.txt"
@@ -148,6 +148,14 @@ def test_two_models_have_two_chapters() -> None:
         assert [e.attrs["id"] for e in page.all("h3") if e.attrs.get("id", "").startswith(tab)] == [f"{tab}-m1", f"{tab}-m2"]
     ids = [e.attrs["id"] for e in page.elements if "id" in e.attrs]
     assert len(ids) == len(set(ids))
+
+
+def test_names_and_units_of_tables_are_not_broken_within(html: str) -> None:
+    """``anywhere`` lets a column be as narrow as a letter, so that ``fewer_steps`` loses its last one to a line of its own."""
+    (rule,) = re.findall(r'^\.headline th\[scope="row"\] \{([^}]*)\}', static("report.css"), re.MULTILINE)
+    assert ("overflow-wrap: break-word" in rule, "anywhere" in rule) == (True, False)
+    assert "td.unit { white-space: nowrap; }" in html
+    assert '<td class="unit">token/s</td>' in html
 
 
 def test_the_report_needs_neither_torch_nor_the_store() -> None:

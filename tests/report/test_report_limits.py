@@ -12,6 +12,7 @@ from page import Page
 from cachemark.core.limits import Limit
 from cachemark.core.result import Outcome, Status
 from cachemark.report.page.render import render
+from cachemark.report.view.answers import doubt
 from cachemark.report.view.case_group import case_groups
 from cachemark.report.view.device_limits import Limits, against_limits
 from cachemark.report.view.report_view import build
@@ -125,6 +126,53 @@ def test_a_decoder_that_gains_more_than_its_passes_is_flagged(latency: float, fl
     said = [mark.reason for mark in row.marks if mark.text == "artefact"]
     assert said == (["5.00× is more than the 4.00 tokens that it draws a pass, and fewer passes are all that a decoder gains."]
                     if flagged else [])
+
+
+def decoding(latency: float, least: float, tokens: float = 4.0, **changes: Any) -> Outcome:
+    """A case that draws so many tokens a pass, whose windows take ``least`` seconds by their FLOPs."""
+    found = ran(latency, limit(least), **{"method": "full", "budget": "1", "decoder": {"name": "jacobi", "window": 8}, **changes})
+    return replace(found, facts={**found.facts, "own_kernel": "x", "tokens_per_pass": {"mean": tokens, "least": 3.0, "most": 5.0}})
+
+
+@pytest.mark.parametrize(("latency", "flags"), [
+    (10.0, [("use the full cache", "Use the full cache, one token a pass: 4.00 tokens a pass are no faster here, since each pass takes "
+            "longer.")]),
+    (4.0, []), (1.6, [("artefact", "5.00× is more than the 4.00 tokens that it draws a pass, and fewer passes are all that a decoder "
+                       "gains.")])])  # fmt: skip
+def test_a_decoder_is_held_against_its_passes_and_not_against_the_flops_of_its_windows(
+    latency: float, flags: list[tuple[str, str]],
+) -> None:
+    """A device that waits computes windows for nothing: with half as many FLOPs more, twice the speed is no artefact."""
+    found = table(full(8.0), decoding(latency, 1.5))
+    line = found.lines[1]
+    assert [(mark.text, mark.reason) for mark in line.flags] == flags
+    assert (line.ideal, line.reached) == ("4.00×", f"{100 * (8.0 / latency) / 4:.1f} %")
+    page = render(build(sample.RUN, [full(8.0), decoding(latency, 1.5)]))
+    assert "under a decoder what they allow at one token a pass, times the tokens that it draws a pass" in page
+    assert "under a decoder what" not in render(build(sample.RUN, [full(2.0), arm()]))
+
+
+@pytest.mark.parametrize(("latency", "said"), [(0.3, ""), (0.2, "10.00× is more than 8.00×: the 4.00 tokens that it draws a pass, times "
+                                                "the 2.00× that the bytes and FLOPs saved allow at one.")])  # fmt: skip
+def test_a_decoder_beside_a_method_may_gain_what_both_allow(latency: float, said: str) -> None:
+    both = decoding(latency, 9.0, method="linear", budget="1/4", knobs={"B": 64})
+    (group,) = case_groups([full(2.0), arm(), both])
+    (row,) = (row for row in group.rows if row.case.decoder)
+    assert [mark.reason for mark in row.marks if mark.text == "artefact"] == ([said] if said else [])
+    assert doubt(row, group) == said
+
+
+def test_a_decoder_beside_a_method_that_was_not_run_alone_has_no_ideal() -> None:
+    both = decoding(0.1, 0.05, method="linear", budget="1/4", knobs={"B": 64})
+    other = replace(arm(), case=sample.case(method="linear", budget="1/4", knobs={"B": 65}))
+    assert [(line.ideal, line.flags) for line in table(full(2.0), both, other).lines if "jacobi" in line.name] == [("–", ())]
+
+
+def test_what_is_no_faster_is_never_an_artefact() -> None:
+    """A method that moves far more than the full cache and is hardly slower."""
+    (group,) = case_groups([full(2.0), arm(latency=2.1, least=3.0)])
+    assert "artefact" not in [mark.text for mark in group.arms[0].marks]
+    assert doubt(group.arms[0], group) == ""
 
 
 def test_a_decoder_that_draws_other_images_is_not_set_beside_the_full_cache_seed_by_seed() -> None:

@@ -13,6 +13,7 @@ from cachemark.report.view.case_group import case_groups
 from cachemark.report.view.quality_claims import QualityClaim, quality_claims, said, seeds_that_decide
 from cachemark.report.view.recommendation import Recommendation, recommendations
 from cachemark.report.view.report_view import build
+from cachemark.report.view.standing import standing
 
 PASS = {"quality": {"preset": "scene", "seeds": "s2k", "samples": 2000, "batch": 50}}
 FID = "fid_scene_2k"
@@ -116,6 +117,40 @@ def test_by_fid_where_it_was_measured() -> None:
     assert "FID, scene, 2k images" in sentence(*held)
     bare = [replace(o, facts={**o.facts, "intervals": {FID: [None, None]}}) for o in held]
     assert found(*bare)["linear"].row is None, "without an interval nothing is shown"
+
+
+@pytest.mark.parametrize(("bare", "whose"), [(("linear",), "its"), (("full", "linear"), "the full cache's")])
+def test_a_fid_without_an_interval_is_not_said_to_lose_the_margin(bare: tuple[str, ...], whose: str) -> None:
+    """A figure that few images decide shows nothing: 2 % above the full cache's is no tenth, and 40 % above it is one."""
+    def seen(outcome: Outcome, fid: float) -> Outcome:
+        open_ = outcome.case.method in bare
+        facts = {"intervals": {FID: [None, None] if open_ else [fid - 0.1, fid + 0.1]},
+                 "to_full": {FID: [fid - 5.0, None, None]}}
+        return replace(outcome, case=replace(outcome.case, evaluation=PASS), samples={**outcome.samples, FID: [fid]},
+                       facts={**outcome.facts, **facts})
+
+    near, far = (seen(sample.arm("linear", budget), fid) for budget, fid in (("1/2", 5.1), ("1/4", 7.0)))
+    (group,), _ = standing([seen(sample.full(), 5.0), near, far])
+    title = "FID, scene, 2k images"
+    assert {row.case.budget: row.unranked for row in group.arms} == {
+        "1/2": f"Not shown to lose less than 10.0 % of the full cache's {title}: {whose} {title} has no interval, since few images "
+               "decide it; more images may give one.",
+        "1/4": f"Its images lose 10.0 % of the full cache's {title} or more on average."}
+    assert found(seen(sample.full(), 5.0), near, far)["linear"].reason == (
+        f"Not shown to be as good at any budget: at 1/2 {whose} {title} has no interval, since few images decide it; more images may give "
+        "one.")
+    assert found(seen(sample.full(), 5.0), far)["linear"].reason == (
+        "Its images lose the margin or more on average at every budget of the plan.")
+
+
+def test_what_loses_just_less_than_the_margin_is_not_said_to_lose_it() -> None:
+    """Half a thousandth of a point less than the margin: no number of seeds that anybody makes would show it."""
+    almost = replace(sample.arm("linear", "1/2"), samples={**sample.arm("linear", "1/2").samples, "legend": [1.0, 0.90001] * (SEEDS // 2)})
+    held = found(scored(sample.full(), 1.0), almost)["linear"]
+    assert held.reason == ("Not shown to be as good at any budget: at 1/2 even 1,000,000 seeds would not show it, if they went on "
+                           "like these.")
+    (group,), _ = standing([scored(sample.full(), 1.0), almost])
+    assert group.arms[0].unranked.startswith("Not shown to lose less than 5 points of legend score (hues alone): even 1,000,000 seeds")
 
 
 def test_equal_memory_is_the_largest_measured_batch_that_fits() -> None:

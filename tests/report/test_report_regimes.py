@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import xml.etree.ElementTree as ET
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +14,7 @@ from cachemark.core.result import Outcome, Status
 from cachemark.report.charts.chart import signs_of
 from cachemark.report.charts.lines import batches
 from cachemark.report.charts.regime_maps import regime_map, tint
+from cachemark.report.charts.svg import PAGE
 from cachemark.report.page.render import render
 from cachemark.report.view.case_group import case_groups
 from cachemark.report.view.recommendation import Regime, regimes
@@ -57,6 +59,17 @@ def test_the_table_holds_what_the_chart_shows() -> None:
     assert chart.rows[1][3].startswith("2.00× (")
     assert chart.svg.count("<title>") == 6
     assert "linear 1/4, batch 16: 2.00×" in chart.svg
+
+
+def test_a_single_budget_is_drawn_as_several_are() -> None:
+    """With letters of the same size, and the title of the axis within the fields."""
+    charts = [regime_map(one({batch: {budget: gains[budget] for budget in budgets} for batch, gains in GAINS.items()}))
+              for budgets in (("1/4",), ("1/2", "1/4"))]
+    single, several = (ET.fromstring(chart.svg) for chart in charts)
+    assert single.get("viewBox", "").split()[2] == several.get("viewBox", "").split()[2] == f"{PAGE.width:.0f}"
+    (high,) = {float(field.get("height", "")) for field in single.iter("{http://www.w3.org/2000/svg}rect")}
+    assert high >= len("Budget") * PAGE.size / 2
+    assert {field.get("height") for field in several.iter("{http://www.w3.org/2000/svg}rect")} == {"34.0"}
 
 
 def test_colours_go_from_orange_over_white_to_blue() -> None:

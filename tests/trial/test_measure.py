@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
@@ -25,6 +26,7 @@ from cachemark.core.limits import Limit, Rates
 from cachemark.core.result import FULL_BESIDE, Outcome, Status
 from cachemark.core.spec import Case
 from cachemark.core.units import METRICS
+from cachemark.metrics import fidelity
 from cachemark.metrics import named_presets as presets
 from cachemark.models import costs
 from cachemark.plans import schema as plans
@@ -157,6 +159,18 @@ def test_kl_is_the_mean_over_positions_at_the_temperature_and_without_truncation
     expected = functional.kl_div(streaming, full, log_target=True, reduction="none").sum(-1).mean(1)
     assert outcomes["streaming 1/2"][0].samples["kl"] == pytest.approx(expected.tolist(), abs=1e-6)
     assert expected.min() > 1e-4
+
+
+def test_what_rounding_leaves_below_0_of_a_kl_is_0() -> None:
+    """Of logits that differ by an ulp: in most of these samples the terms add up to a little less than nothing."""
+    stream = torch.Generator().manual_seed(0)
+    expected = torch.randn(64, 1, 32, generator=stream).log_softmax(-1)
+    near = (expected + 1e-7 * torch.randn(64, 1, 32, generator=stream)).log_softmax(-1)
+    assert (fidelity.divergence(expected, near) < 0).any()
+    job = SimpleNamespace(chunks=lambda: [slice(64)], log_probs=lambda logits: logits,
+                          generate=lambda part, forced, see: see(0, near[part]))
+    reference = SimpleNamespace(tokens=torch.zeros(64, 1, dtype=torch.int64), log_probs=lambda part: expected[part])
+    assert (judge.divergence(cast("judge.Job", job), cast("judge.FullCacheOutput", reference)) >= 0).all()
 
 
 def test_at_another_batch_it_is_like_itself_up_to_rounding(results: Results) -> None:

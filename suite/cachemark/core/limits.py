@@ -167,18 +167,22 @@ def ideal(full: Limit, arm: Limit) -> float:
 
 # -- flags ------------------------------------------------------------------------------------------------------------
 def artefact(measured: float, allowed: float) -> str:
-    """The reason for which a speed-up is not believed, or nothing."""
-    if measured <= ARTEFACT * allowed:
+    """The reason for which a speed-up is not believed, or nothing; what is no faster is believed whatever is allowed."""
+    if measured <= max(1.0, ARTEFACT * allowed):
         return ""
     return (f"{measured:.2f}× is more than the {allowed:.2f}× that the bytes and FLOPs saved allow: the full cache beside it is slow "
             "for another reason.")
 
 
-def beyond_passes(measured: float, tokens: float) -> str:
-    """The reason for which a speed-up by drawing several ``tokens`` a pass is not believed, or nothing."""
-    if measured <= ARTEFACT * tokens:
+def beyond_passes(measured: float, tokens: float, alone: float = 1.0) -> str:
+    """The reason for which a speed-up by drawing several ``tokens`` a pass is not believed, or nothing. ``alone``: what its method and
+    codec allow at one token a pass."""
+    if measured <= max(1.0, ARTEFACT * tokens * alone):
         return ""
-    return f"{measured:.2f}× is more than the {tokens:.2f} tokens that it draws a pass, and fewer passes are all that a decoder gains."
+    if alone == 1:
+        return f"{measured:.2f}× is more than the {tokens:.2f} tokens that it draws a pass, and fewer passes are all that a decoder gains."
+    return (f"{measured:.2f}× is more than {tokens * alone:.2f}×: the {tokens:.2f} tokens that it draws a pass, times the {alone:.2f}× "
+            "that the bytes and FLOPs saved allow at one.")
 
 
 def idle(full: Limit, seconds: float) -> str:
@@ -197,6 +201,13 @@ def no_gain(measured: float, allowed: float) -> str:
     if allowed < 1:
         return "Use the full cache: the method is no faster here, and it saves no bytes or FLOPs at this batch."
     return f"Use the full cache: here the method is no faster, and bytes and FLOPs saved would allow {allowed:.2f}× at this batch."
+
+
+def no_gain_by_passes(measured: float, tokens: float) -> str:
+    """The reason not to draw several ``tokens`` a pass, or nothing; ``measured`` as in :func:`no_gain`."""
+    if measured > 1:
+        return ""
+    return f"Use the full cache, one token a pass: {tokens:.2f} tokens a pass are no faster here, since each pass takes longer."
 
 
 def too_fast(limit: Limit, seconds: float) -> str:

@@ -7,11 +7,12 @@ from dataclasses import asdict
 from typing import Any
 
 from ..core.differences import flat
-from ..core.spec import FULL, Case, canonical
+from ..core.result import FULL_BESIDE
+from ..core.spec import FULL, QUALITY_PASS, Case, canonical
 from ..core.wording import on_one_line
 from ..report import formatting as fmt
 from ..report.view.case_group import CaseGroup
-from ..report.view.report_row import ReportRow
+from ..report.view.report_row import MASKED, ReportRow
 from ..report.view.report_view import Chapter, ReportView
 from ..stats.intervals import LEVEL, LUCK
 
@@ -21,6 +22,7 @@ _MEANS = {  # settings of the sampling whose value is a sign for something else
     ("steps", 0): "the model's own number", ("diffusion_steps", 0): "the model's own number",
 }  # fmt: skip
 NOTE = 1000  # of a sentence
+_OF_MASKED = ("steps", "diffusion_steps")  # settings that other families do not have
 _SOFTWARE = ("python", "torch", "cuda", "driver", "threads", "fingerprint")
 
 
@@ -32,17 +34,19 @@ def methods_text(view: ReportView) -> str:
 
 def _paragraph(view: ReportView, chapter: Chapter) -> str:
     group = chapter.group
-    parts = (_sampled(group.case), _timed(group.case, chapter.coverage), *_evaluation(group), _methods(group), *_failed(group),
+    parts = (_sampled(group), _timed(group, chapter.coverage), *_evaluation(group), _methods(group), *_failed(group),
              _machine(view), on_one_line(chapter.unanchored, NOTE))
     return " ".join(filter(None, parts))
 
 
-def _sampled(case: Case) -> str:
-    drawn = _listed({name: _meaning(name, value) for name, value in asdict(case.sampling).items()})
+def _sampled(group: CaseGroup) -> str:
+    case = group.case
+    drawn = _listed({name: _meaning(name, value) for name, value in asdict(case.sampling).items()
+                     if value or group.paradigm == MASKED or name not in _OF_MASKED})
     return (f"{_name(case.model)} (grid {case.grid[0]} × {case.grid[1]}, weights {_name(case.weights)}) generated images for the "
-            f"conditions {_name(case.conditions)} at {case.samples} seeds of the subset {_name(case.seeds)}, in batches of "
-            f"{case.batch}, computed in {_name(case.dtype)} by the engine {_name(case.engine)} on {_name(case.device_class)}. Tokens were "
-            f"drawn with {drawn}.")
+            f"conditions {_name(case.conditions)} at {case.samples} seeds of the subset {_name(case.seeds)}, in batches {_batches(group)}, "
+            f"computed in {_name(case.dtype)} by the engine {_name(case.engine)} on {_name(case.device_class)}. Tokens were drawn with "
+            f"{drawn}.")
 
 
 def _meaning(name: str, value: Any) -> str:
@@ -50,12 +54,38 @@ def _meaning(name: str, value: Any) -> str:
     return f"{_name(value)} ({means})" if means else _name(value)
 
 
-def _timed(case: Case, coverage: float | None) -> str:
+def _batches(group: CaseGroup) -> str:
+    """The sizes of all batches of a group: what is timed, what is compared and what is evaluated may each have another."""
+    case = group.case
+    if group.searched:
+        return f"as large as fit, searched from {case.batch}"
+    if group.random:
+        return f"of {case.batch}"
+    sizes = {"timed": case.batch, "compared with the full cache's": _compared(case)}
+    if case.measures(QUALITY_PASS):
+        sizes["evaluated"] = case.evaluation[QUALITY_PASS].get("batch", case.batch)
+    if len(set(sizes.values())) == 1:
+        return f"of {case.batch}"
+    *before, last = (f"of {_name(size)} where they were {what}" for what, size in sizes.items())
+    return f"{', '.join(before)} and {last}"
+
+
+def _compared(case: Case) -> int:
+    """The batch of the images that are compared: the plan's own, else the timed one; of the numerics row half of it, or 2 of 1."""
+    batch = min(int(case.evaluation.get("batch", case.batch)), case.samples)
+    return batch // 2 or 2 if case.role == "numerics" else batch
+
+
+def _timed(group: CaseGroup, coverage: float | None) -> str:
+    case, timed = group.case, [row for row in group.arms if row.ok]
     covers = "" if coverage is None else (f", wider by what two processes of {fmt.percent(LUCK)} luck differ by, that covers at least "
                                           f"{fmt.percent(coverage)} where that holds")
-    return (f"Each case was timed in {case.repeats} generations of a batch after {case.warmup} warm-up generations; latency is the median "
-            "wall time of a batch, image decoding included, and a speed-up is the median of the full cache over that of the method, with "
-            f"an interval from order statistics{covers}.")
+    most = max((len(row.outcome.samples.get("latency", ())) for row in timed if row.case.decoder), default=0)
+    more = f", under a decoder in up to {most}, each of another batch as far as there are," if most > case.repeats else ""
+    turns = ", timed in turns with the method," if any(row.outcome.facts.get(FULL_BESIDE) for row in timed) else ""
+    return (f"Each case was timed in {case.repeats} generations of a batch{more} after {case.warmup} warm-up generations; latency is the "
+            f"median wall time of a batch, image decoding included, and a speed-up is the median of the full cache{turns} over that of the "
+            f"method, with an interval from order statistics{covers}.")
 
 
 def _evaluation(group: CaseGroup) -> Iterable[str]:
@@ -69,16 +99,17 @@ def _evaluation(group: CaseGroup) -> Iterable[str]:
     yield ("Fidelity compares each image with that of the full cache at the same seed; means over seeds have "
            f"{100 * LEVEL:g} % intervals (bounded figures by Gaffke's bounds, others by the hull of a lognormal and a bootstrap-t "
            "interval or by Student's).")
-    if group.case.evaluation:
-        yield f"Quality was evaluated with {_listed(dict(flat(group.case.evaluation)))}."
+    evaluation = {name: value for name, value in group.case.evaluation.items() if name != "batch"}  # that of what is compared
+    if evaluation:
+        yield f"Quality was evaluated with {_listed(dict(flat(evaluation)))}."
     if group.references:
         yield f"The references are {'; '.join(map(_reference, group.references))}."
 
 
 def _reference(row: ReportRow) -> str:
     floor = row.case.role == "floor"
-    what = "the full cache with the same labels at other seeds" if floor else "the full cache at the same seeds and half the batch"
-    return f"{what} ({row.case.role}: {row.case.samples} images, {_name(row.case.dtype)})"
+    what = "with the same labels at other seeds" if floor else f"at the same seeds in batches of {_compared(row.case)}"
+    return f"the full cache {what} ({row.case.role}: {row.case.compared} images, {_name(row.case.dtype)})"
 
 
 def _methods(group: CaseGroup) -> str:

@@ -204,8 +204,8 @@ class Heatmap:
     wide: float = 64.0
 
     def svg(self, title: str, style: Style = PAGE) -> str:
-        """The drawing, as large as its fields need."""
-        wide, high = self.wide, 34.0
+        """The drawing, as high as its fields and the title beside them need, and no narrower than others, whose letters it has."""
+        wide, high = self.wide, max(34.0, style.size * (_WIDE * len(self.down) + 1) / max(len(self.rows), 1))
         left = style.size * (2.2 + _WIDE * max(map(len, self.rows), default=0))
         right, bottom = left + wide * len(self.columns), high * len(self.rows)
         parts = [_text(left - 0.5 * style.size, (k + 0.5) * high + 0.35 * style.size, row, style, "end") for k, row in enumerate(self.rows)]
@@ -219,7 +219,7 @@ class Heatmap:
             if cell.hatched:
                 parts.append(f'<path d="{_hatching(x, y, wide, high)}" stroke="{cell.ink}" stroke-opacity="0.3" fill="none"/>')
             parts.append(_text(x + wide / 2, y + high / 2 + 0.35 * style.size, cell.text, replace(style, ink=cell.ink)))
-        return _sheet(parts, title, right + style.size, bottom + 3.6 * style.size, style)
+        return _sheet(parts, title, max(style.width, right + style.size), bottom + 3.6 * style.size, style)
 
 
 def _hatching(x: float, y: float, wide: float, high: float, apart: float = 9.0) -> str:

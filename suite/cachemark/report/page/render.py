@@ -65,7 +65,8 @@ def render(view: ReportView) -> str:
     deferred = DeferredSections(whole=len(view.entries) < LARGE)
     return engine().get_template("report.html").render(
         view=view, tabs=TABS, explanations=explanations, glossary=explanations.glossary(), chart_sets=chart_sets(view),
-        column_groups=leaderboard.column_groups, columns_of=leaderboard.columns_of, edges=_EDGES, exact=_is_small(view),
+        column_groups=leaderboard.column_groups, columns_of=leaderboard.columns_of, in_turns=leaderboard.in_turns,
+        edges=_EDGES, exact=_is_small(view),
         jpeg=_JPEG, raw=_raw, metrics=_metrics(view), deferred=deferred, luck=LUCK,
         style=Markup(static("report.css")), script=Markup(script), policy=policy(script), version=__version__,
     )

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ...core import limits
 from ...core.spec import Case, shown_share
 from ...core.units import metric
 from ...stats.intervals import Interval
 from .. import formatting as fmt
 from .case_group import CaseGroup
-from .limit_flags import OF_SPEED, limit_of
+from .limit_flags import OF_SPEED, disbelieved
 from .quality_claims import Claims, QualityClaim, criterion
 from .report_row import MASKED, Mark, ReportRow, method_of
 from .selection import Candidate, select
@@ -63,10 +62,7 @@ def candidate(row: ReportRow, group: CaseGroup, claims: Claims) -> Candidate:
 
 def doubt(row: ReportRow, group: CaseGroup) -> str:
     """The reason for which the speed-up of a row is not believed, or nothing."""
-    mine, whole = limit_of(row), limit_of(group.full)
-    if mine is None or whole is None or row.speed_up is None:
-        return ""
-    return limits.artefact(row.speed_up.value, limits.ideal(whole, mine))
+    return disbelieved(row, group.rows)
 
 
 def _flags(row: ReportRow, group: CaseGroup) -> tuple[Mark, ...]:

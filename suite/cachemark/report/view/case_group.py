@@ -12,13 +12,13 @@ from ...core.result import Outcome
 from ...core.spec import OWN, Case, digest
 from ...stats.intervals import Interval
 from .limit_flags import flagged
-from .report_row import MASKED, Mark, ReportRow, derive, figures, is_random, means, share_of_full
+from .report_row import FORCED, MASKED, Mark, ReportRow, derive, figures, is_random, means, share_of_full
 
 _REFERENCES = ("floor", "numerics")
 _OF_THE_BATCH = ("batch", "seeds", "samples", "evaluation", "warmup", "repeats")  # what blocks that are compared over batches may differ in
 COLLAPSED = 0.1  # precision below which images are no longer compared
 SAME_LAW = "Its decoder draws other images by the same law: they are judged by their quality, and not compared seed by seed."
-FORCED = ("kl", "forced_distance")  # along the full cache's own tokens, where those are indices and where they are vectors
+OTHER_SEEDS = "Not shown to agree with the full cache better than the full cache at other seeds does."
 
 
 @dataclass(frozen=True)
@@ -118,8 +118,7 @@ def _section(model: str, measured: list[Outcome], references: list[Outcome]) -> 
     known: list[dict[str, Interval]] = [{} for _ in measured]
     for (k, name), found in means(named, lambda key: key[1]).items():
         known[k][name] = found
-    rows = [derive(o, full, its) for o, its in zip(measured, known, strict=True)]
-    rows = flagged(rows, next((row for row in rows if row.outcome is full), None))
+    rows = flagged([derive(o, full, its) for o, its in zip(measured, known, strict=True)])
     arms = [_stand(row, held) for row in rows if row.outcome is not baseline]
     own = next((row for row in rows if row.outcome is baseline), None)
     first = (measured or references)[0].case
@@ -136,7 +135,8 @@ def _stand(row: ReportRow, references: Sequence[ReportRow]) -> ReportRow:
         return row
     if row.outcome.flags:
         return replace(row, unranked=row.marks[0].reason)
-    why, lossless = _unranked(row, _reference(references, "floor")), _lossless(row, _reference(references, "numerics"))
+    why = _unranked(row, _reference(references, "floor"))
+    lossless = why != OTHER_SEEDS and _lossless(row, _reference(references, "numerics"))  # so few seeds show no agreement at all
     told = Mark("same law, other images", "calm", why) if row.same_law else Mark("not ranked", "warn", why)
     marks = (told, *row.marks) if why and row.fidelity else row.marks
     if lossless:
@@ -164,7 +164,7 @@ def _unranked(row: ReportRow, floor: ReportRow | None) -> str:
         return row.no_judgement or "Fidelity was not measured."
     other = nearness(floor) if floor else None
     if other is not None and mine.low <= other.high:
-        return "Not shown to agree with the full cache better than the full cache at other seeds does."
+        return OTHER_SEEDS
     precision = row.of_set("precision")
     if precision is not None and precision[1].value < COLLAPSED:
         return f"Its images have collapsed: only {100 * precision[1].value:.0f} % resemble real ones."

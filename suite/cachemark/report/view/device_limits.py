@@ -8,7 +8,7 @@ from ...core import limits
 from ...core.limits import Limit
 from .. import formatting as fmt
 from .case_group import CaseGroup
-from .limit_flags import flags, limit_of
+from .limit_flags import allowed, flags, limit_of
 from .report_row import Mark, ReportRow
 
 
@@ -32,11 +32,13 @@ class LimitRow:
 
 @dataclass(frozen=True)
 class Limits:
-    """The table of a group. ``rates`` says on which rates the least times stand; ``parts`` where the full cache's goes."""
+    """The table of a group. ``rates`` says on which rates the least times stand; ``parts`` where the full cache's goes; ``decoders``
+    whether a line draws several tokens a pass."""
 
     rates: str
     parts: str
     lines: tuple[LimitRow, ...]
+    decoders: bool
 
     @property
     def sentences(self) -> tuple[tuple[str, str], ...]:
@@ -53,7 +55,8 @@ def against_limits(group: CaseGroup) -> Limits | None:
     whole = limit_of(full) if full else None
     first = whole or known[0][1]
     rates = f"{first.copy / 1e9:,.1f} GB/s copied, {first.matmul / 1e12:,.2f} TFLOP/s multiplied"
-    return Limits(rates, _parts(whole) if whole else "", tuple(_line(row, limit, whole) for row, limit in known))
+    return Limits(rates, _parts(whole) if whole else "", tuple(_line(row, limit, group) for row, limit in known),
+                  any(row.case.decoder for row, _ in known))
 
 
 def _parts(limit: Limit) -> str:
@@ -62,15 +65,14 @@ def _parts(limit: Limit) -> str:
     return ", ".join(f"{name} {fmt.percent(seconds / limit.least_time)}" for name, seconds in longest)
 
 
-def _line(row: ReportRow, limit: Limit, whole: Limit | None) -> LimitRow:
-    latency, own = row.median("latency") or 0.0, row.case.role == "baseline"
-    ideal = limits.ideal(whole, limit) if whole and not own else None
-    measured = row.speed_up.value if row.speed_up and not own else None
+def _line(row: ReportRow, limit: Limit, group: CaseGroup) -> LimitRow:
+    latency, ideal = row.median("latency") or 0.0, allowed(row, group.rows)
+    measured = row.speed_up.value if row.speed_up and row.case.role != "baseline" else None
     return LimitRow(
         row.case.key, row.case.label, fmt.seconds(latency), fmt.seconds(limit.least_time), fmt.times(limit.over(latency)),
         fmt.percent(limit.mbu(latency)), fmt.percent(limit.mfu(latency)), fmt.times(ideal) if ideal else fmt.DASH,
         fmt.times(measured) if measured else fmt.DASH,
-        fmt.percent(measured / ideal) if measured and ideal else fmt.DASH, _slope(row), flags(row, limit, whole),
+        fmt.percent(measured / ideal) if measured and ideal else fmt.DASH, _slope(row), flags(row, group.rows),
     )
 
 

@@ -11,7 +11,9 @@ FLAGS = {
     "flagged": "An inspection of the method, behind its figures and in its own process, has found that it does something else than what it "
                "says. It has no speed-up, no saving, no place and no badge.",
     "not ranked": "A method is ranked only if its images agree with the full cache's better than the full cache's own images at other "
-                  "seeds do, and have not collapsed (precision of at least 10 % where it was measured).",
+                  "seeds do, have not collapsed (precision of at least 10 % where it was measured), and are shown by a test to be not "
+                  "worse than the full cache's. Nothing shows that where quality was not measured, seeds are too few or a FID has no "
+                  "interval.",
     "lossless on this device": "The method's distance from the full cache is no larger than that of the full cache from itself at another "
                                "batch or precision: this device cannot tell the two apart.",
     "fake compression": "Live entries fall by more than 1 %, but allocated bytes fall by less than 90 % of the live bytes saved.",
@@ -21,7 +23,8 @@ FLAGS = {
                   "its own.",
     "no speed-up": "The full cache of the same cell has no results, latency was not measured, or the attention kernels differ.",
     "idle device": "The full cache uses less than 40 % of both the copy rate and the matmul rate of its device.",
-    "artefact": "The speed-up is more than 1.1 times what the bytes and FLOPs saved allow, or than the tokens that are drawn a pass.",
+    "artefact": "The speed-up is above 1, and more than 1.1 times what the bytes and FLOPs saved allow; under a decoder, than that of its "
+                "method at one token a pass, times the tokens that are drawn a pass.",
     "unanchored": "This code has not been shown to reach the model's published figures with these weights.",
 }
 VERDICTS = {
@@ -66,7 +69,8 @@ _WORDS = {
     "quality": "How good the images are by themselves, judged against real images or their own conditions. Never combined with fidelity.",
     "floor": "The full cache at other seeds: the score of unrelated images.",
     "numerics": "The full cache against itself at half the batch: the smallest difference that this device resolves.",
-    "speed-up": "Median latency of the full cache over median latency of the method, in the same cell. Computed when the page is made.",
+    "speed-up": "Median latency of the full cache, timed in turns with the method, over median latency of the method, in the same cell. "
+                "Computed when the page is made.",
     "saving": "1 − bytes (or FLOPs) over those of the full cache.",
     "interval": "The range that contains the true value with the stated confidence.",
     "Pareto front": "The cases that no other beats in both quantities of a chart.",

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from ...core import limits
 from ...core.limits import Limit
-from ...core.spec import FULL
+from ...core.spec import FULL, Case
 from .report_row import Mark, ReportRow
 
 IDLE, ARTEFACT = "idle device", "artefact"
@@ -23,31 +23,71 @@ def limit_of(row: ReportRow | None) -> Limit | None:
         return None
 
 
-def flags(row: ReportRow, limit: Limit, whole: Limit | None) -> tuple[Mark, ...]:
-    """Everything that the comparison of a row with its limit gives away; ``whole`` is the limit of the full cache."""
-    own, latency = row.case.role == "baseline", row.median("latency") or 0.0
-    ideal = limits.ideal(whole, limit) if whole and not own else None
+def allowed(row: ReportRow, rows: Sequence[ReportRow]) -> float | None:
+    """The speed-up that an arm can have over the full cache, which is among the ``rows`` of its cell: what the bytes and FLOPs saved
+    allow. Under a decoder that is what they allow at one token a pass, times the tokens that it draws a pass: the windows compute more,
+    which costs nothing on a device that waits. None where it is not known."""
+    if row.case.role == "baseline":
+        return None
+    if not row.case.decoder:
+        return _ideal(row, rows)
+    passes = _passes(row, rows)
+    return passes[0] * passes[1] if passes else None
+
+
+def disbelieved(row: ReportRow, rows: Sequence[ReportRow]) -> str:
+    """The reason for which the speed-up of a row is not believed, or nothing."""
+    most = allowed(row, rows)
+    if row.speed_up is None or most is None:
+        return ""
+    passes = _passes(row, rows)
+    return limits.beyond_passes(row.speed_up.value, *passes) if passes else limits.artefact(row.speed_up.value, most)
+
+
+def flags(row: ReportRow, rows: Sequence[ReportRow]) -> tuple[Mark, ...]:
+    """Everything that the comparison of a row with its limit and with the other ``rows`` of its cell gives away."""
+    limit, latency = limit_of(row), row.median("latency") or 0.0
     found = [
-        Mark(IDLE, "warn", limits.idle(limit, latency)) if own else None,
-        Mark(ARTEFACT, "warn", limits.artefact(row.speed_up.value, ideal)) if row.speed_up and ideal and not own else None,
-        Mark("use the full cache", "calm", limits.no_gain(row.speed_up.high, ideal)) if row.speed_up and ideal and not own else None,
-        Mark("in a cache", "calm", limits.too_fast(limit, latency)),
+        Mark(IDLE, "warn", limits.idle(limit, latency)) if limit and row.case.role == "baseline" else None,
+        Mark(ARTEFACT, "warn", disbelieved(row, rows)),
+        Mark("use the full cache", "calm", _no_gain(row, rows)),
+        Mark("in a cache", "calm", limits.too_fast(limit, latency)) if limit else None,
     ]
     return tuple(mark for mark in found if mark and mark.reason)
 
 
-def flagged(rows: Sequence[ReportRow], full: ReportRow | None) -> list[ReportRow]:
-    """The rows with the flags that forbid to believe their speed, so that these stand where the speed stands."""
-    whole = limit_of(full)
-    marks = ([mark for mark in flags(row, limit, whole) if mark.text in OF_SPEED] if (limit := limit_of(row)) else [] for row in rows)
-    return [replace(row, marks=(*(found or _beyond_passes(row)), *row.marks)) for row, found in zip(rows, marks, strict=True)]
+def flagged(rows: Sequence[ReportRow]) -> list[ReportRow]:
+    """The rows of a cell with the flags that forbid to believe their speed, so that these stand where the speed stands."""
+    return [replace(row, marks=(*(mark for mark in flags(row, rows) if mark.text in OF_SPEED), *row.marks)) for row in rows]
 
 
-def _beyond_passes(row: ReportRow) -> list[Mark]:
-    """The flag of a full cache under a decoder that is faster than its passes are fewer."""
-    stored = row.outcome.facts.get("tokens_per_pass")
-    tokens = stored.get("mean") if isinstance(stored, dict) else None
-    if row.case.method != FULL or not isinstance(tokens, float) or not row.speed_up:
-        return []
-    reason = limits.beyond_passes(row.speed_up.value, tokens)
-    return [Mark(ARTEFACT, "warn", reason)] if reason else []
+def _no_gain(row: ReportRow, rows: Sequence[ReportRow]) -> str:
+    """The reason to use the full cache, or nothing."""
+    most = allowed(row, rows)
+    if row.speed_up is None or most is None:
+        return ""
+    passes, high = _passes(row, rows), row.speed_up.high
+    return limits.no_gain_by_passes(high, passes[0]) if passes else limits.no_gain(high, most)
+
+
+def _ideal(row: ReportRow, rows: Sequence[ReportRow]) -> float | None:
+    """The speed-up that the bytes and FLOPs saved allow by the limits of both, or None where one is not known."""
+    mine, whole = limit_of(row), limit_of(next((other for other in rows if other.case.role == "baseline"), None))
+    return limits.ideal(whole, mine) if mine and whole else None
+
+
+def _passes(row: ReportRow, rows: Sequence[ReportRow]) -> tuple[float, float] | None:
+    """The tokens that a decoder draws a pass on average, and what the method and codec beside it allow at one token a pass. None where
+    one is not known, as without a decoder."""
+    case, stored = row.case, row.outcome.facts.get("tokens_per_pass")
+    tokens = stored.get("mean") if case.decoder and isinstance(stored, dict) else None
+    if not isinstance(tokens, float):
+        return None
+    if (case.method, case.codec, case.budget) == (FULL, "native", "1"):
+        return tokens, 1.0
+    alone = next((_ideal(other, rows) for other in rows if not other.case.decoder and _same_method(other.case, case)), None)
+    return None if alone is None else (tokens, alone)
+
+
+def _same_method(one: Case, other: Case) -> bool:
+    return (one.role, one.method, one.codec, one.budget, one.knobs) == (other.role, other.method, other.codec, other.budget, other.knobs)

@@ -8,9 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import NormalDist
 
+from ...core.spec import shown_share
 from ...core.units import SCORES, metric
 from ...core.wording import count
-from ...stats.not_worse import ALPHA, holm, least_seeds, loss_that_shows, p_not_worse, seeds_to_show
+from ...stats.not_worse import ALPHA, MOST, holm, least_seeds, loss_that_shows, p_not_worse, seeds_to_show
 from ...stats.sequential import loss_that_shows_at_any_time, p_at_any_time, seeds_to_show_at_any_time
 from .. import formatting as fmt
 from .case_group import CaseGroup
@@ -44,8 +45,9 @@ class QualityClaim:
     """One arm against the full cache in the figure ``metric``: a loss of ``margin`` or more has the p-value ``p`` at ``n`` seeds, and
     ``adjusted`` over all ``claims`` of the report. ``share``: the margin as one of the full cache's figure, None where it is a number of
     points. Below ``least`` seeds nothing could be shown; about ``needed`` would show it if they went on like these, None where they lose
-    the margin or nobody could make so many. Where the claim is ``sequential``, ``p_worse`` and ``adjusted_worse`` are those of a
-    loss of less than the margin."""
+    the margin, where nobody could make so many, or where ``without_interval`` says whose figure has none (``its`` or ``the full cache's``).
+    ``loss`` is that of these seeds. Where the claim is ``sequential``, ``p_worse`` and ``adjusted_worse`` are those of a loss of less than
+    the margin."""
 
     metric: str
     margin: float
@@ -59,6 +61,13 @@ class QualityClaim:
     p_worse: float = 1.0
     adjusted_worse: float = 1.0
     sequential: bool = False
+    loss: float = 0.0
+    without_interval: str = ""
+
+    @property
+    def loses(self) -> bool:
+        """True where these seeds lose the margin or more, shown or not."""
+        return self.loss >= self.margin
 
     @property
     def lost(self) -> bool:
@@ -77,6 +86,16 @@ class QualityClaim:
             sees = f" ({SEES[self.metric]})" if self.metric in SEES else ""
             return f"{100 * self.margin:g} points of {metric(self.metric).title.lower()}{sees}"
         return f"{fmt.percent(self.share)} of the full cache's {metric(self.metric).title}"
+
+    @property
+    def undecided(self) -> str:
+        """The reason, as a clause, why it is not shown though these seeds lose less than the margin, and what would show it."""
+        if self.without_interval:
+            return (f"{self.without_interval} {metric(self.metric).title} has no interval, since few images decide it; "
+                    "more images may give one")
+        if self.needed is None:
+            return f"even {MOST:,} seeds would not show it, if they went on like these"
+        return f"about {self.needed} seeds would show it, if they went on like these"
 
 
 Claims = Mapping[str, QualityClaim]
@@ -157,14 +176,13 @@ def not_shown(rows: Sequence[ReportRow], claims: Claims) -> str:
         return "At no budget can its images be compared with the full cache's."
     if all(claim.n < claim.least for _, claim in known):
         return f"Too few seeds to say: {max(claim.n for _, claim in known)}, and at least {known[0][1].least} are needed."
-    hopeful = [(claim.needed, row) for row, claim in known if claim.needed is not None]
     if all(claim.lost for _, claim in known):
         return f"Its images are shown to lose {known[0][1].allowed} or more on average at every budget of the plan."
+    hopeful = [(row, claim) for row, claim in known if not claim.loses]
     if not hopeful:
         return "Its images lose the margin or more on average at every budget of the plan."
-    needed, row = min(hopeful, key=lambda pair: pair[0])
-    budget = fmt.plain(row.case.budget, 20)
-    return f"Not shown to be as good at any budget: at {budget} about {needed} seeds would show it, if they go on like these."
+    row, claim = min(hopeful, key=lambda pair: pair[1].needed or math.inf)
+    return f"Not shown to be as good at any budget: at {fmt.plain(shown_share(row.case.budget), 20)} {claim.undecided}."
 
 
 def _alone(row: ReportRow, group: CaseGroup, margins: Margins, sequential: bool) -> QualityClaim | None:
@@ -175,15 +193,18 @@ def _alone(row: ReportRow, group: CaseGroup, margins: Margins, sequential: bool)
     if name in SCORES:
         gains = differences_to_full(row.outcome, group.full.outcome)[name]
         least, most = metric(name).apart
+        loss = -row.to_full[name].value
         if not sequential:
-            return QualityClaim(name, margins.score, len(gains), p_not_worse(gains, margins.score, least))
+            return QualityClaim(name, margins.score, len(gains), p_not_worse(gains, margins.score, least), loss=loss)
         better, worse = p_at_any_time(gains, margins.score, least), p_at_any_time([-gain for gain in gains], -margins.score, -most)
-        return QualityClaim(name, margins.score, len(gains), float(better[-1]), p_worse=float(worse[-1]), sequential=True)
+        return QualityClaim(name, margins.score, len(gains), float(better[-1]), p_worse=float(worse[-1]), sequential=True, loss=loss)
     full = group.full.quality.get(name)
     if full is None:
         return None
     margin, (loss, error) = margins.share * full.value, _loss(row, group, name, margins.share)
-    return QualityClaim(name, margin, row.to_full[name].n, _p_of_set(margin - loss, error), margins.share)
+    without = "" if error < math.inf else "its" if full.stated else "the full cache's"
+    return QualityClaim(name, margin, row.to_full[name].n, _p_of_set(margin - loss, error), margins.share, loss=loss,
+                        without_interval=without)
 
 
 def _loss(row: ReportRow, group: CaseGroup, name: str, share: float) -> tuple[float, float]:
@@ -203,10 +224,9 @@ def _p_of_set(room: float, error: float) -> float:
 def _among(claim: QualityClaim, adjusted: float, claims: int, row: ReportRow, group: CaseGroup, sequential: bool) -> QualityClaim:
     """The claim among so many."""
     if claim.share is not None:
-        loss, error = _loss(row, group, claim.metric, claim.share)
-        room = claim.margin - loss
-        needed = math.ceil(claim.n * (error * _NORMAL.inv_cdf(1 - ALPHA / claims) / room) ** 2) if room > 0 and error < math.inf else None
-        return replace(claim, adjusted=adjusted, claims=claims, needed=needed)
+        able, (_, error) = not (claim.loses or claim.without_interval), _loss(row, group, claim.metric, claim.share)
+        reach = _NORMAL.inv_cdf(1 - ALPHA / claims) / (claim.margin - claim.loss) if able else 0.0
+        return replace(claim, adjusted=adjusted, claims=claims, needed=math.ceil(claim.n * (error * reach) ** 2) if able else None)
     assert group.full is not None
     gains, width = differences_to_full(row.outcome, group.full.outcome)[claim.metric], metric(claim.metric).apart[0]
     if sequential:

@@ -29,6 +29,7 @@ Key = TypeVar("Key", bound=Hashable)
 FIDELITY = tuple(name for name, of in METRICS.items() if of.kind == "fidelity")
 OF_INDICES, OF_VECTORS = ("token_agreement", "kl"), ("token_distance", "forced_distance")  # by what a token is
 QUALITY = tuple(name for name, of in METRICS.items() if of.kind == "quality")
+FORCED = ("kl", "forced_distance")  # along the full cache's own tokens, where those are indices and where they are vectors
 ON_DEMAND = {  # measured only where the case's evaluation has this key
     "class_accuracy": "quality", "lpips": "lpips", "clip_score": "clip", **dict.fromkeys(PROMPT_SCORES, "reader"),
     **dict.fromkeys(GENEVAL, "geneval"), **{name: name for name in ("dpg", "image_reward", "hpsv2")},
@@ -147,13 +148,23 @@ class ReportRow:
 
 
 def method_of(case: Case) -> str:
-    """The method of a case with its variant, and its storage codec where that is not the native one."""
-    return case.named if case.codec == "native" else f"{case.named} {case.codec}"
+    """The method of a case with its variant, its storage codec where that is not the native one, and the decoder beside it: its label
+    without the budget and the role."""
+    if case.codec == "native":
+        return case.named
+    method = replace(case, decoder={}).named
+    return f"{method} {case.codec}{case.named.removeprefix(method)}"
 
 
 def faster(speed_up: Interval) -> bool:
     """Return whether a speed-up is shown to be one."""
     return speed_up.stated and speed_up.low > 1
+
+
+def by_definition(case: Case, name: str) -> bool:
+    """True of a figure of the full cache's fidelity to itself that no second generation stands behind: its own images are what it is
+    compared with. Along its own tokens it does run again, as does another engine than ours."""
+    return case.role == "baseline" and case.engine != "reference" and name in FIDELITY and name not in FORCED
 
 
 def share_of_full(budget: str) -> float:
@@ -241,9 +252,14 @@ def _with_images_compared(row: ReportRow, full: Outcome | None, found: Mapping[s
     sets = {name: (outcome.samples[name][0], *ends) for name, ends in facts.get("intervals", {}).items() if outcome.samples.get(name)}
     sets_apart = facts.get("to_full", {}) if full is not None and outcome.case.role == "arm" else {}
     apart = {name: found[key] for name in quality_of(outcome) if (key := f"{APART}{name}") in found}
-    return replace(row, fidelity={name: found[name] for name in fidelity_of(outcome) if name in found},
+    return replace(row, fidelity={name: _exact(found[name]) if by_definition(outcome.case, name) else found[name]
+                                  for name in fidelity_of(outcome) if name in found},
                    quality={**{name: found[name] for name in quality_of(outcome) if name in found}, **_of_sets(outcome.case, sets)},
                    to_full={**apart, **_of_sets(outcome.case, sets_apart)}, no_judgement=outcome.judgement)
+
+
+def _exact(found: Interval) -> Interval:
+    return Interval(found.value, found.value, found.value, 0.0, found.n)
 
 
 def _overall(found: Mapping[str, Interval], before: str = "") -> dict[str, Interval]:

@@ -40,13 +40,13 @@ def _disqualified(row: ReportRow, group: CaseGroup, claims: Claims) -> str:
 
 
 def why_not(claim: QualityClaim) -> str:
-    """The reason why a claim is not shown, and the number of seeds that would show it; nothing where it is shown."""
+    """The reason why a claim is not shown, and what would show it; nothing where it is shown."""
     if claim.shown:
         return ""
     if claim.n < claim.least:
         return f"Too few seeds to say whether its images are as good: {claim.n}, and at least {claim.least} are needed."
     if claim.lost:
         return f"Its images are shown to lose {claim.allowed} or more on average."
-    if claim.needed is None:
+    if claim.loses:
         return f"Its images lose {claim.allowed} or more on average."
-    return f"Not shown to lose less than {claim.allowed}: about {claim.needed} seeds would show it, if they went on like these."
+    return f"Not shown to lose less than {claim.allowed}: {claim.undecided}."

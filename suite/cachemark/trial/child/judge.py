@@ -238,7 +238,8 @@ def image_hash(images: Tensor) -> str:
 
 
 def divergence(job: Job, reference: FullCacheOutput) -> Tensor:
-    """Mean KL(full ‖ job) per sample along the full cache's own tokens, in nats per token, (samples,) fp64."""
+    """Mean KL(full ‖ job) per sample along the full cache's own tokens, in nats per token, (samples,) fp64. It cannot be negative, and what
+    rounding leaves below 0 is 0."""
     def of(part: slice) -> Tensor:
         expected = reference.log_probs(part)
         total = torch.zeros(expected.size(0), dtype=torch.float64, device=expected.device)
@@ -247,7 +248,7 @@ def divergence(job: Job, reference: FullCacheOutput) -> Tensor:
             total.add_(fidelity.divergence(expected[:, first : first + logits.size(1)], job.log_probs(logits)).flatten(1).sum(1))
 
         job.generate(part, forced=reference.tokens[part], see=see)
-        return total / expected.size(1)
+        return total.clamp_min(0.0) / expected.size(1)
 
     return torch.cat([of(part) for part in job.chunks()])
 
